@@ -1,0 +1,43 @@
+#pragma once
+
+// Every environment variable that Tutti reads, in one place. `tutti run` sets those of the first
+// group; users may set the others. docs/environment.md is checked against kVariables by a test.
+//
+// Threads: read once into a value. Failure: a malformed number is BadInput naming the variable.
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tutti {
+
+class Environment {
+ public:
+  struct Variable {
+    std::string_view name;
+    std::string_view meaning;
+  };
+
+  /// Reads the process environment now.
+  static Environment read();
+  /// All variables that read() looks at.
+  static std::span<const Variable> variables();
+
+  // Set by `tutti run` for each worker.
+  std::optional<int> rank;           ///< TUTTI_RANK: this worker, 0 … size-1
+  std::optional<int> size;           ///< TUTTI_SIZE: number of workers
+  std::optional<int> rendezvous_fd;  ///< TUTTI_RENDEZVOUS_FD: inherited socket to the launcher
+  std::optional<int> threads;        ///< TUTTI_THREADS: intra-op threads of each worker
+
+  // Set by users, or by options of `tutti run`.
+  std::optional<std::chrono::milliseconds> deadline;  ///< TUTTI_DEADLINE: seconds a wait may last
+  std::string profile;             ///< TUTTI_PROFILE: file for a Chrome-trace timeline
+  std::string log_level = "info";  ///< TUTTI_LOG: debug, info, warn, error, off
+
+  // Only looked at to refuse a start that would silently train alone.
+  std::string foreign_launcher;  ///< e.g. "mpirun (OMPI_COMM_WORLD_SIZE=2)"; empty if none
+};
+
+}  // namespace tutti

@@ -1,0 +1,71 @@
+#pragma once
+
+// Errors that a caller can act on. Every one of them names worker, step and parameter where these
+// exist; docs/errors.md says what is still usable after each. A broken invariant of Tutti itself is
+// not one of these: it ends in tutti::InternalError with file and line.
+//
+// Threads: values; safe anywhere. Failure: none.
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace tutti {
+
+/// Base of everything Tutti throws on purpose.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// An argument, an option, a model or a machine that cannot be worked with. Nothing was changed.
+class BadInput : public Error {
+ public:
+  using Error::Error;
+};
+
+/// What was asked for is meaningful but not offered here; the text says what to do instead.
+class Unsupported : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Workers disagree: about the operation, the plan or the values. Thrown on every worker.
+class Mismatch : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A deadline passed. The text names the workers that were waited for and what they were doing.
+class Timeout : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A worker's process ended while others needed it.
+class PeerLost : public Error {
+ public:
+  PeerLost(int rank, const std::string& text) : Error(text), rank_(rank) {}
+  /// Rank of the lost worker in the job.
+  int rank() const noexcept { return rank_; }
+
+ private:
+  int rank_;
+};
+
+/// A live worker reported a failure of its own in this step; the step is dropped by all.
+class PeerFailed : public Error {
+ public:
+  PeerFailed(int rank, std::int64_t step, const std::string& text)
+      : Error(text), rank_(rank), step_(step) {}
+  /// Rank of the failed worker in the job.
+  int rank() const noexcept { return rank_; }
+  /// Step that was dropped, counted from 1.
+  std::int64_t step() const noexcept { return step_; }
+
+ private:
+  int rank_;
+  std::int64_t step_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,144 @@
+#pragma once
+
+// Collectives among a set of workers, over spans of elements. torch/collectives.h has the same for
+// tensors.
+//
+// Every collective is called by all members, in the same order. On arrival the members' calls are
+// compared (operation, reduction, dtype, counts, root, label); if they differ, each member gets a
+// Mismatch that says which rank asked for what. A sum over ranks is folded along the canonical tree
+// (docs/numerics.md), so all members get the same bits for any size, alignment or placement.
+//
+// Threads: one thread at a time per Group. Failure: Mismatch, PeerLost, Timeout end the group:
+// every later call on it repeats the error, and a fresh Group can be made from the Job. BadInput is
+// thrown before anything is sent, and leaves the group usable on this worker; the others, which
+// wait for it, are not told unless the call is made again correctly.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/dtype.h"
+#include "tutti/job.h"
+
+namespace tutti {
+
+class GroupState;
+
+struct CollectiveOptions {
+  /// Named in errors and logs; part of what members compare. At most 63 bytes are kept.
+  std::string_view label = {};
+  /// How long this call may wait; the job's deadline if absent. Must be positive.
+  std::optional<std::chrono::milliseconds> deadline = {};
+};
+
+/// A collective that was started. Destroying a Work that was not waited for waits for it.
+/// Progress is made inside wait(), done() and other calls on the same group, not by a thread of its
+/// own: the memory given to the call belongs to the group until wait() returns.
+class Work {
+ public:
+  Work() = default;
+  Work(std::shared_ptr<GroupState> group, std::uint64_t sequence);
+  Work(Work&& other) noexcept;
+  Work& operator=(Work&& other) noexcept;
+  ~Work();
+  /// Returns when the result is there; throws what the collective failed with.
+  void wait();
+  /// True when wait() would return at once. Never blocks.
+  bool done();
+
+ private:
+  std::shared_ptr<GroupState> group_;
+  std::uint64_t sequence_ = 0;
+};
+
+/// One block of shared memory per member, all of the same size, each mapped by every member.
+/// Collectives on spans inside it move no extra byte. Freed when the last member lets go of it.
+class SharedMemory {
+ public:
+  /// This member's block, 64-byte aligned, zero-filled.
+  std::byte* data() const { return block(rank_); }
+  std::byte* block(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
+  std::size_t bytes() const { return bytes_; }
+
+  SharedMemory(int rank, std::size_t bytes, std::vector<std::byte*> blocks,
+               std::shared_ptr<void> owner)
+      : rank_(rank), bytes_(bytes), blocks_(std::move(blocks)), owner_(std::move(owner)) {}
+
+ private:
+  int rank_;
+  std::size_t bytes_;
+  std::vector<std::byte*> blocks_;
+  std::shared_ptr<void> owner_;
+};
+
+class Group {
+ public:
+  /// All workers of the job. Collective.
+  explicit Group(const Job& job, std::string name = "world");
+  /// The given workers (job ranks, ascending, this one among them). Collective among these.
+  Group(const Job& job, std::vector<int> ranks, std::string name);
+
+  /// Rank within this group.
+  int rank() const;
+  int size() const;
+  /// Job rank of a member.
+  int job_rank(int rank) const;
+  const std::string& name() const;
+
+  /// Members with the same colour form a new group, ordered as here. Collective.
+  Group split(int colour, std::string name) const;
+
+  /// A block of `bytes` for each member, mapped by all. Refused with BadInput, on every member,
+  /// when the sum over members does not fit the machine or a cgroup. Collective.
+  SharedMemory allocate(std::size_t bytes, std::string_view what = "shared memory") const;
+
+  // Blocking collectives. `inout` is replaced by the result; with separate spans they must not
+  // overlap. Counts are in elements. Zero elements are legal.
+  void all_reduce(View inout, Reduction reduction, const CollectiveOptions& options = {}) const;
+  void all_reduce(ConstView in, View out, Reduction reduction,
+                  const CollectiveOptions& options = {}) const;
+  /// Only `root` gets the result; other members' `out` may be empty and is not written.
+  void reduce(ConstView in, View out, Reduction reduction, int root,
+              const CollectiveOptions& options = {}) const;
+  /// `in` holds size() equal parts; `out` gets the reduced part of this rank. `out` may be the own
+  /// part of `in`.
+  void reduce_scatter(ConstView in, View out, Reduction reduction,
+                      const CollectiveOptions& options = {}) const;
+  /// `out` holds size() equal parts in rank order. `in` may be the own part of `out`.
+  void all_gather(ConstView in, View out, const CollectiveOptions& options = {}) const;
+  /// Part r of `out` has `counts[r]` elements; `in.count` must be counts[rank()]. All members give
+  /// the same counts.
+  void all_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
+                           const CollectiveOptions& options = {}) const;
+  void broadcast(View inout, int root, const CollectiveOptions& options = {}) const;
+  void barrier(const CollectiveOptions& options = {}) const;
+
+  // The same, started and not waited for.
+  [[nodiscard]] Work start_all_reduce(ConstView in, View out, Reduction reduction,
+                                      const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_reduce(ConstView in, View out, Reduction reduction, int root,
+                                  const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_reduce_scatter(ConstView in, View out, Reduction reduction,
+                                          const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_all_gather(ConstView in, View out,
+                                      const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_all_gather_variable(ConstView in, View out,
+                                               std::span<const std::int64_t> counts,
+                                               const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_broadcast(View inout, int root,
+                                     const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_barrier(const CollectiveOptions& options = {}) const;
+
+  const std::shared_ptr<GroupState>& state() const { return state_; }
+
+ private:
+  explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
+  std::shared_ptr<GroupState> state_;
+};
+
+}  // namespace tutti

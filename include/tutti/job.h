@@ -1,0 +1,79 @@
+#pragma once
+
+// Who am I among the workers? A Job is joined once per process; groups, DataParallel and everything
+// that waits for other workers are made from it.
+//
+// Threads: a Job is a handle that may be copied; its functions may be called from any thread, but
+// everything made from it is used by one thread at a time.
+// Failure: join() throws Timeout when workers are missing at the deadline, PeerLost when one died
+// before joining, BadInput for an environment that makes no sense.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tutti {
+
+inline constexpr std::chrono::milliseconds kJoinDeadline = std::chrono::seconds(60);
+inline constexpr std::chrono::milliseconds kTrainingDeadline = std::chrono::minutes(10);
+/// A wait that lasts this long is reported in the log, again each time it doubles.
+inline constexpr std::chrono::milliseconds kStallNotice = std::chrono::seconds(10);
+/// Largest number of workers on one host.
+inline constexpr int kMaxWorkers = 64;
+
+struct JobOptions {
+  /// How long join() waits for all workers. Must be positive.
+  std::chrono::milliseconds join_deadline = kJoinDeadline;
+  /// How long any later wait may last unless the call says otherwise. TUTTI_DEADLINE, where set,
+  /// takes the place of the default. Must be positive.
+  std::chrono::milliseconds deadline = kTrainingDeadline;
+  /// First notice of a stall.
+  std::chrono::milliseconds stall_notice = kStallNotice;
+};
+
+class JobState;
+
+/// Says for as long as it lives that this worker is doing something long outside any collective.
+class Busy {
+ public:
+  Busy(std::shared_ptr<JobState> job, std::string what, std::chrono::milliseconds at_most);
+  ~Busy();
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  std::shared_ptr<JobState> job_;
+};
+
+class Job {
+ public:
+  /// Joins the workers that `tutti run` started together with this process. Without a launcher it
+  /// is a job of one, and says so in the log.
+  static Job join(const JobOptions& options = {});
+
+  /// For tests and embedding: a job over a given state.
+  explicit Job(std::shared_ptr<JobState> state) : state_(std::move(state)) {}
+
+  /// This worker, 0 … size()-1.
+  int rank() const;
+  /// Number of workers.
+  int size() const;
+  /// Intra-op threads each worker should use (`tutti run --threads`, 1 unless given).
+  int threads() const;
+
+  /// While the returned object lives, and at most for `at_most`, other workers that wait for this
+  /// one neither complain nor count the time against their deadline.
+  [[nodiscard]] Busy busy(std::string what, std::chrono::milliseconds at_most) const;
+
+  /// Workers not known to have ended, in rank order.
+  std::vector<int> alive() const;
+
+  const std::shared_ptr<JobState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<JobState> state_;
+};
+
+}  // namespace tutti

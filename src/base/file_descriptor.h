@@ -1,0 +1,34 @@
+#pragma once
+
+// Owner of a file descriptor: closes it once.
+
+#include <utility>
+
+namespace tutti {
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) noexcept : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~FileDescriptor() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  int release() noexcept { return std::exchange(fd_, -1); }
+  void reset() noexcept;
+  /// A second descriptor of the same file, close-on-exec.
+  FileDescriptor duplicate() const;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace tutti

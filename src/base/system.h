@@ -1,0 +1,53 @@
+#pragma once
+
+// All effects on the machine behind one interface: clock, memory files, who is alive. Tests delay,
+// tear and kill through it; ThreadSystem lets ranks be threads of one process.
+//
+// Threads: all functions may be called from any thread.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/file_descriptor.h"
+
+namespace tutti {
+
+/// How much memory one bound still allows, and whose bound it is.
+struct MemoryBound {
+  std::string owner;            ///< "machine", or the cgroup's path
+  std::uint64_t limit = 0;      ///< bytes in all
+  std::uint64_t available = 0;  ///< bytes that can still be had without swapping
+};
+
+class System {
+ public:
+  virtual ~System() = default;
+
+  virtual Clock::time_point now() const = 0;
+
+  /// An unnamed file of shared memory of exactly `bytes` bytes, zero-filled, sealed against
+  /// resizing, owner-only, close-on-exec. Pages are not touched. `name` shows in /proc only.
+  virtual FileDescriptor create_memory(std::string_view name, std::size_t bytes) = 0;
+  /// Maps the whole file, shared and writable, with huge pages where the system gives them.
+  /// Unmapped when the last owner lets go. A file of another size is BadInput.
+  virtual std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) = 0;
+
+  /// A descriptor that turns readable when this worker has ended, to be passed to the others.
+  virtual FileDescriptor life_line() = 0;
+
+  /// Machine first, then every cgroup above this process that sets a limit.
+  virtual std::vector<MemoryBound> memory_bounds() const = 0;
+
+  /// Processors this process may use: affinity and cgroup quota, at least 1.
+  virtual int processors() const = 0;
+};
+
+/// The real one.
+std::shared_ptr<System> host_system();
+
+}  // namespace tutti

@@ -1,0 +1,65 @@
+#pragma once
+
+// What moves bytes for a group. One engine object belongs to one group. Capabilities are asked
+// once; nothing throws by default. The order in which values are folded comes with the operation.
+//
+// Threads: one at a time.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/deadline.h"
+#include "kernels/fold_program.h"
+#include "tutti/dtype.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+struct Capabilities {
+  bool views_peers =
+      false;  ///< members see each other's memory: allocate() and board-based waits work
+  bool native_all_reduce = false;  ///< has a sum of its own that does not follow the canonical tree
+  bool failure_notice = false;     ///< tells of a peer's death without a time-out
+  int lanes = 1;                   ///< independent operations that may run at the same time
+};
+
+enum class OperationKind : std::uint8_t {
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  barrier
+};
+std::string_view name_of(OperationKind kind) noexcept;
+
+struct Operation {
+  OperationKind kind = OperationKind::barrier;
+  Reduction reduction = Reduction::sum;
+  ConstView in;
+  View out;
+  std::vector<std::int64_t> counts;  ///< all_gather: elements per member; empty when all equal
+  int root = 0;                      ///< reduce and broadcast: rank in the group
+  std::string_view label;            ///< valid during start() only
+  Deadline deadline;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual Capabilities capabilities() const = 0;
+  /// A block per member, see Group::allocate.
+  virtual SharedMemory allocate(std::size_t bytes, std::string_view what) = 0;
+  /// Returns the operation's sequence number, from 1. Operations complete in this order.
+  virtual std::uint64_t start(const Operation& operation, int lane) = 0;
+  /// Makes what progress it can without waiting; true when the operation is complete.
+  virtual bool test(std::uint64_t sequence) = 0;
+  virtual void wait(std::uint64_t sequence) = 0;
+  /// Ends the group: pending and later calls of all members fail with this text.
+  virtual void abort(const std::string& reason) noexcept = 0;
+};
+
+}  // namespace tutti

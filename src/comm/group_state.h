@@ -1,0 +1,38 @@
+#pragma once
+
+// What a Group handle points to. The step protocol in sync/ uses it to reach the engine, the board
+// and the members' job ranks.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/engine.h"
+#include "job/job_state.h"
+
+namespace tutti {
+
+class GroupState {
+ public:
+  GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name);
+
+  JobState& job() const { return *job_; }
+  const std::shared_ptr<JobState>& shared_job() const { return job_; }
+  Engine& engine() const { return *engine_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  const std::vector<int>& ranks() const { return ranks_; }
+  const std::string& name() const { return name_; }
+  /// Bits of the members' job ranks.
+  std::uint64_t members() const { return members_; }
+
+ private:
+  std::shared_ptr<JobState> job_;
+  std::vector<int> ranks_;
+  std::string name_;
+  int rank_ = 0;
+  std::uint64_t members_ = 0;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,72 @@
+#pragma once
+
+// The job's notice board: one small block of shared memory with a slot per worker. It says who is
+// there, who has ended, who is busy, who waits for whom, and holds the one word that sleepers sleep
+// on.
+//
+// Only plain atomics live here, all lock-free, so that threads, processes and the thread sanitizer
+// see the same thing. A slot is written by its owner alone, except `ended`, which any watcher sets.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "tutti/job.h"
+
+namespace tutti {
+
+inline constexpr std::size_t kCacheLine = 64;
+
+/// A text that one worker writes and others may read at any time: torn reads are detected.
+template <std::size_t Bytes>
+struct SharedText {
+  static_assert(Bytes % 8 == 0);
+  std::atomic<std::uint32_t> version{0};  ///< odd while being written
+  std::array<std::atomic<std::uint64_t>, Bytes / 8> words{};
+};
+
+/// What a worker that sleeps is waiting for. Guarded by `version` (odd while being written).
+struct WaitNotice {
+  std::atomic<std::uint32_t> version{0};
+  std::atomic<std::uint32_t> waiting{0};   ///< 1 while the worker is in a slow wait
+  std::atomic<std::int64_t> since{0};      ///< ns, Clock: when this wait began
+  std::atomic<std::int64_t> evaluated{0};  ///< ns, Clock: when `missing` was last found true
+  std::atomic<std::uint64_t> missing{0};   ///< bit r: job rank r is what it waits for
+  SharedText<192> text;                    ///< "all-reduce of \"encoder.weight\", step 17"
+};
+
+struct alignas(kCacheLine) WorkerSlot {
+  enum State : std::uint32_t { absent = 0, joined = 1, left = 2 };
+  std::atomic<std::uint32_t> state{absent};
+  std::atomic<std::uint32_t> ended{0};      ///< its process is gone
+  std::atomic<std::int64_t> busy_until{0};  ///< ns, Clock; 0 when not busy
+  SharedText<64> busy_what;
+  WaitNotice notice;
+};
+
+struct Board {
+  alignas(kCacheLine) std::atomic<std::uint32_t> sleepers{0};
+  alignas(kCacheLine) std::atomic<std::uint32_t> event{0};  ///< futex word
+  std::array<WorkerSlot, kMaxWorkers> workers;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// Writes or reads a shared text. Longer text is cut. read() gives up on a writer that never ends.
+void write_text(std::atomic<std::uint32_t>& version, std::atomic<std::uint64_t>* words,
+                std::size_t bytes, std::string_view text);
+std::string read_text(const std::atomic<std::uint32_t>& version,
+                      const std::atomic<std::uint64_t>* words, std::size_t bytes);
+template <std::size_t Bytes>
+void write(SharedText<Bytes>& to, std::string_view text) {
+  write_text(to.version, to.words.data(), Bytes, text);
+}
+template <std::size_t Bytes>
+std::string read(const SharedText<Bytes>& from) {
+  return read_text(from.version, from.words.data(), Bytes);
+}
+
+/// To be called after every store that somebody may be waiting for. Costs a fence and a load unless
+/// somebody sleeps.
+void announce(Board& board);
+
+}  // namespace tutti

@@ -1,0 +1,47 @@
+#pragma once
+
+// The serving side of the rendezvous: `tutti run` has one, and so have tests that start processes.
+// Each worker holds one end of a socket pair; no name appears in any file system. The broker
+// gathers the parcels of a tag and hands all of them to each of its ranks. It learns of a worker's
+// end by the socket's hang-up.
+//
+// Threads: one thread inside; public functions from any thread. Failure: a worker that speaks
+// nonsense is treated as ended.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/file_descriptor.h"
+
+namespace tutti {
+
+/// One worker told that it failed because of another.
+struct Blame {
+  int rank;
+  int culprit;
+  std::string text;
+};
+
+class Broker {
+ public:
+  /// Makes the socket pairs for `size` workers and starts to serve.
+  explicit Broker(int size);
+  ~Broker();
+  Broker(const Broker&) = delete;
+  Broker& operator=(const Broker&) = delete;
+
+  /// The worker's end for `rank`: to be inherited by exactly one child process. Close-on-exec; the
+  /// child clears that flag on its own end between fork and exec.
+  int worker_end(int rank) const;
+  /// To be called once the child has it, so that the child's death hangs up.
+  void close_worker_end(int rank);
+  /// What was blamed so far, in order of arrival.
+  std::vector<Blame> blames() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+#pragma once
+
+// The one way in which Tutti waits for other workers: spin briefly, then sleep on the board's futex
+// word under a deadline, and while asleep notice death, stalls, and workers that wait for each
+// other.
+//
+// A condition becomes true through a store by another worker followed by announce(board).
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "job/job_state.h"
+
+namespace tutti {
+
+/// What a wait is about. The callbacks are only called once the wait has become slow.
+struct WaitSubject {
+  /// Bits of the job ranks that have not done what this wait needs, evaluated now.
+  std::function<std::uint64_t()> missing;
+  /// Bits of all job ranks that take part.
+  std::uint64_t members = 0;
+  /// "step 17, all-reduce of \"encoder.weight\"": follows "has not reached".
+  std::function<std::string()> what;
+  /// Throws when the thing waited for can no longer happen for a reason of its own (a group that
+  /// was ended, a peer that closed). May be empty.
+  std::function<void()> check;
+  Deadline deadline;
+};
+
+/// Slow part of wait_until: sleeps until `ready`. Throws PeerLost, Timeout, Mismatch (workers wait
+/// for one another in different operations), or whatever subject.check throws.
+void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject);
+
+/// Rounds of polling before sleeping.
+int spin_rounds(const JobState& job);
+void pause_cpu() noexcept;
+
+/// Returns when ready() is true. `subject` is a callable that makes the WaitSubject; it is called
+/// only when spinning was not enough.
+template <class Ready, class MakeSubject>
+void wait_until(JobState& job, Ready&& ready, MakeSubject&& subject) {
+  for (int round = spin_rounds(job); round > 0; --round) {
+    if (ready()) return;
+    pause_cpu();
+  }
+  if (!ready()) sleep_until(job, ready, subject());
+}
+
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#pragma once
+
+// Element-wise arithmetic with SIMD, chosen at run time (Highway). Every result depends on the
+// values alone, never on alignment, length or position: tails use the same operations as bodies.
+//
+// Arithmetic: float32 and float64 in their own type; float16 and bfloat16 in float32, rounded once
+// to nearest-even at the end; integers wrap; boolean bytes are 0 or 1. Multiplications and
+// additions are never contracted.
+//
+// Threads: pure functions on disjoint memory. Failure: none; arguments are checked by callers
+// (TUTTI_CHECK on impossible combinations).
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/fold_program.h"
+#include "tutti/dtype.h"
+
+namespace tutti {
+
+/// Combines `count` elements of the sources along the program, divides once, and stores the result
+/// to every destination. A destination may be exactly one of the sources; other overlap is not
+/// allowed. Blocks of a few KiB are processed so that intermediate values stay in the first-level
+/// cache, and the usual small programs (2, 3, 4 and 8 sources) in registers.
+struct Fold {
+  const FoldProgram* program = nullptr;  ///< program->sources() == sources.size()
+  Reduction reduction = Reduction::sum;  ///< mean is sum with divisor = number of sources
+  DType source_type = DType::float32;    ///< float32 where result_type is a 16-bit float, or equal
+  DType result_type = DType::float32;
+  double divisor = 1.0;  ///< floats only; 1 leaves the bits alone (x / divisor)
+  std::span<const void* const> sources;
+  std::span<void* const> destinations;
+  std::int64_t count = 0;
+};
+void fold(const Fold& work);
+
+/// to[i] = weight · from[i]. `to_type` is `from_type`, or float32 for a 16-bit `from_type`.
+/// weight 1 copies (or converts) bit for bit. Floats only unless weight is 1. Large copies do not
+/// evict `from`.
+void scale_into(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
+                double weight);
+
+/// to[i] = to[i] + weight · from[i]; the product is rounded before the addition.
+void add_scaled(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
+                double weight);
+
+/// True if every byte is zero. Stops at the first that is not.
+bool all_zero(const void* data, std::size_t bytes) noexcept;
+
+/// Name of the instruction set in use: "AVX2", "AVX3", "NEON", …
+const char* simd_target() noexcept;
+
+}  // namespace tutti
