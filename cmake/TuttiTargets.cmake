@@ -1,11 +1,13 @@
 # How our own targets are built: C++20, warnings as errors, no contraction of a·b+c (results must
-# not depend on what a compiler makes of an expression), sanitizers where asked for.
+# not depend on what a compiler makes of an expression), sanitizers where asked for. Programs are
+# compiled with -fPIC like the libraries, so that they can share a precompiled header.
 
 function(tutti_own_target name)
   target_compile_features(${name} PUBLIC cxx_std_20)
-  target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -ffp-contract=off)
+  target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -ffp-contract=off -fPIC)
   if(TUTTI_SANITIZE)
-    target_compile_options(${name} PUBLIC -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer -g)
+    target_compile_options(${name} PUBLIC -fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all
+                                          -fno-omit-frame-pointer -g)
     target_link_options(${name} PUBLIC -fsanitize=${TUTTI_SANITIZE})
   endif()
 endfunction()
@@ -15,15 +17,14 @@ function(tutti_library name)
   cmake_parse_arguments(ARG "" "" "LAYERS" ${ARGN})
   set(sources)
   foreach(layer IN LISTS ARG_LAYERS)
-    file(GLOB found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${layer}/*.cpp)
+    file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cpp)
     list(APPEND sources ${found})
   endforeach()
   add_library(${name} STATIC ${sources})
   tutti_own_target(${name})
-  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${name}
-    PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
-    PRIVATE ${CMAKE_SOURCE_DIR}/src)
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
 endfunction()
 
 # tutti_tests(<name> SOURCES … LIBRARIES …): one executable, each of its tests known to ctest.
@@ -34,8 +35,8 @@ function(tutti_tests name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   tutti_own_target(${name})
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
-  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} fmt::fmt spdlog::spdlog GTest::gmock GTest::gtest_main)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120
                        PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()

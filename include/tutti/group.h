@@ -93,9 +93,12 @@ class Group {
   /// Members with the same colour form a new group, ordered as here. Collective.
   Group split(int colour, std::string name) const;
 
-  /// A block of `bytes` for each member, mapped by all. Refused with BadInput, on every member,
-  /// when the sum over members does not fit the machine or a cgroup. Collective.
-  SharedMemory allocate(std::size_t bytes, std::string_view what = "shared memory") const;
+  /// A block of `bytes` for each member, mapped by all. Pages cost memory only once touched:
+  /// `needed` says how many bytes of its block a member is going to touch (all, unless given).
+  /// Refused with BadInput, on every member, when the sum of `needed` over the members does not fit
+  /// the machine or a cgroup. Collective.
+  SharedMemory allocate(std::size_t bytes, std::string_view what = "shared memory",
+                        std::optional<std::size_t> needed = {}) const;
 
   // Blocking collectives. `inout` is replaced by the result; with separate spans they must not
   // overlap. Counts are in elements. Zero elements are legal.

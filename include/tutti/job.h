@@ -9,7 +9,7 @@
 // before joining, BadInput for an environment that makes no sense.
 
 #include <chrono>
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,7 +18,8 @@ namespace tutti {
 
 inline constexpr std::chrono::milliseconds kJoinDeadline = std::chrono::seconds(60);
 inline constexpr std::chrono::milliseconds kTrainingDeadline = std::chrono::minutes(10);
-/// A wait that lasts this long is reported in the log, again each time it doubles.
+/// A wait that lasts this long is reported in the log, again each time it doubles; by the lowest
+/// rank of those that wait for the same.
 inline constexpr std::chrono::milliseconds kStallNotice = std::chrono::seconds(10);
 /// Largest number of workers on one host.
 inline constexpr int kMaxWorkers = 64;
@@ -29,7 +30,7 @@ struct JobOptions {
   /// How long any later wait may last unless the call says otherwise. TUTTI_DEADLINE, where set,
   /// takes the place of the default. Must be positive.
   std::chrono::milliseconds deadline = kTrainingDeadline;
-  /// First notice of a stall.
+  /// First notice of a stall. Must be positive.
   std::chrono::milliseconds stall_notice = kStallNotice;
 };
 
@@ -45,12 +46,14 @@ class Busy {
 
  private:
   std::shared_ptr<JobState> job_;
+  std::uint64_t number_;
 };
 
 class Job {
  public:
   /// Joins the workers that `tutti run` started together with this process. Without a launcher it
-  /// is a job of one, and says so in the log.
+  /// is a job of one, and says so in the log. Throws Unsupported when another launcher (mpirun,
+  /// srun, torchrun) started several processes, because each would train alone.
   static Job join(const JobOptions& options = {});
 
   /// For tests and embedding: a job over a given state.
@@ -64,10 +67,10 @@ class Job {
   int threads() const;
 
   /// While the returned object lives, and at most for `at_most`, other workers that wait for this
-  /// one neither complain nor count the time against their deadline.
+  /// one neither complain nor count the time against their deadline. `at_most` must be positive.
   [[nodiscard]] Busy busy(std::string what, std::chrono::milliseconds at_most) const;
 
-  /// Workers not known to have ended, in rank order.
+  /// Workers not known to have ended or left, in rank order.
   std::vector<int> alive() const;
 
   const std::shared_ptr<JobState>& state() const { return state_; }

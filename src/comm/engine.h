@@ -5,14 +5,14 @@
 //
 // Threads: one at a time.
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "base/deadline.h"
-#include "kernels/fold_program.h"
 #include "tutti/dtype.h"
 #include "tutti/group.h"
 
@@ -36,15 +36,18 @@ enum class OperationKind : std::uint8_t {
 };
 std::string_view name_of(OperationKind kind) noexcept;
 
+/// One call of one member, its arguments checked. `counts` and `label` need to live during start()
+/// only.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   Reduction reduction = Reduction::sum;
-  ConstView in;
-  View out;
-  std::vector<std::int64_t> counts;  ///< all_gather: elements per member; empty when all equal
-  int root = 0;                      ///< reduce and broadcast: rank in the group
-  std::string_view label;            ///< valid during start() only
-  Deadline deadline;
+  ConstView in;  ///< what this member gives; for broadcast the same memory as `out`
+  View out;      ///< where the result goes; for reduce used by the root only
+  std::span<const std::int64_t> counts;  ///< all_gather: elements per member; empty when all equal
+  int root = 0;                          ///< reduce and broadcast: rank in the group
+  std::string_view label;
+  /// How long each wait for it may last; the job's deadline if absent.
+  std::optional<std::chrono::milliseconds> deadline;
 };
 
 class Engine {
@@ -52,7 +55,7 @@ class Engine {
   virtual ~Engine() = default;
   virtual Capabilities capabilities() const = 0;
   /// A block per member, see Group::allocate.
-  virtual SharedMemory allocate(std::size_t bytes, std::string_view what) = 0;
+  virtual SharedMemory allocate(std::size_t bytes, std::string_view what, std::size_t needed) = 0;
   /// Returns the operation's sequence number, from 1. Operations complete in this order.
   virtual std::uint64_t start(const Operation& operation, int lane) = 0;
   /// Makes what progress it can without waiting; true when the operation is complete.

@@ -9,7 +9,10 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "tutti/job.h"
 
@@ -27,8 +30,14 @@ struct SharedText {
 
 /// What a worker that sleeps is waiting for. Guarded by `version` (odd while being written).
 struct WaitNotice {
+  enum State : std::uint32_t {
+    none = 0,
+    waiting = 1,     ///< in a slow wait, and does nothing else
+    deadlocked = 2,  ///< the same, and has proven that the wait cannot end
+    shared = 3       ///< in a slow wait, but other threads of this worker may go on
+  };
   std::atomic<std::uint32_t> version{0};
-  std::atomic<std::uint32_t> waiting{0};   ///< 1 while the worker is in a slow wait
+  std::atomic<std::uint32_t> state{none};
   std::atomic<std::int64_t> since{0};      ///< ns, Clock: when this wait began
   std::atomic<std::int64_t> evaluated{0};  ///< ns, Clock: when `missing` was last found true
   std::atomic<std::uint64_t> missing{0};   ///< bit r: job rank r is what it waits for
@@ -64,6 +73,17 @@ template <std::size_t Bytes>
 std::string read(const SharedText<Bytes>& from) {
   return read_text(from.version, from.words.data(), Bytes);
 }
+
+/// The numbers of a notice at one moment. read() gives `none` when a writer never comes to an end.
+struct NoticeView {
+  std::uint32_t state = WaitNotice::none;
+  std::int64_t since = 0;
+  std::int64_t evaluated = 0;
+  std::uint64_t missing = 0;
+  bool in_wait() const { return state != WaitNotice::none; }
+};
+void publish(WaitNotice& notice, const NoticeView& view);
+NoticeView read(const WaitNotice& notice);
 
 /// To be called after every store that somebody may be waiting for. Costs a fence and a load unless
 /// somebody sleeps.

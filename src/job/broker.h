@@ -5,8 +5,9 @@
 // gathers the parcels of a tag and hands all of them to each of its ranks. It learns of a worker's
 // end by the socket's hang-up.
 //
-// Threads: one thread inside; public functions from any thread. Failure: a worker that speaks
-// nonsense is treated as ended.
+// Threads: one thread inside, from the moment on when all worker ends are closed here, so that a
+// launcher forks while it is single-threaded; public functions from any thread after that.
+// Failure: a worker that speaks nonsense is treated as ended.
 
 #include <memory>
 #include <string>
@@ -25,7 +26,7 @@ struct Blame {
 
 class Broker {
  public:
-  /// Makes the socket pairs for `size` workers and starts to serve.
+  /// Makes the socket pairs for `size` workers.
   explicit Broker(int size);
   ~Broker();
   Broker(const Broker&) = delete;
@@ -34,9 +35,14 @@ class Broker {
   /// The worker's end for `rank`: to be inherited by exactly one child process. Close-on-exec; the
   /// child clears that flag on its own end between fork and exec.
   int worker_end(int rank) const;
-  /// To be called once the child has it, so that the child's death hangs up.
+  /// To be called once the child has it, so that the child's death hangs up. After the last one the
+  /// broker serves.
   void close_worker_end(int rank);
-  /// What was blamed so far, in order of arrival.
+  /// In a child made by fork alone: its own end. Closes all other descriptors of this broker there,
+  /// which is then good for nothing else.
+  FileDescriptor take_worker_end(int rank);
+  /// What was blamed so far, in order of arrival, with everything that workers said before they
+  /// ended.
   std::vector<Blame> blames() const;
 
  private:

@@ -2,6 +2,8 @@
 
 // What a Job handle points to: identity, board, rendezvous and the watch over the others' lives.
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,15 +44,48 @@ class JobState {
   Board& board() const { return *board_; }
   WorkerSlot& slot(int rank) const { return board_->workers[static_cast<std::size_t>(rank)]; }
 
+  /// The asked time from now, or the job's. A deadline is for one wait.
   Deadline deadline(std::optional<std::chrono::milliseconds> asked = {}) const;
   /// True when more workers of this job run on the host than it has processors: then nobody spins
   /// long.
   bool crowded() const { return crowded_; }
+  /// Rounds of polling that a wait may spend before it sleeps: some 20 µs, next to none if crowded.
+  int spin_rounds() const { return spin_rounds_; }
   /// Number for the n-th thing with this name made over this set of workers: part of its rendezvous
   /// tag.
   std::uint64_t next_number(const std::string& key);
 
+  /// Ranks that will never do anything again, and those of them that did not say good-bye. What
+  /// they stored before is visible once this has returned.
+  struct Gone {
+    std::uint64_t all = 0;
+    std::uint64_t died = 0;
+  };
+  Gone gone() const;
+
+  /// Busy periods may overlap: the board shows the one that lasts longest.
+  std::uint64_t enter_busy(std::string what, std::chrono::milliseconds at_most);
+  void leave_busy(std::uint64_t number) noexcept;
+
+  /// Which of this process' threads use the job: bookkeeping of wait.cpp.
+  struct LocalThreads {
+    std::atomic<bool> notice_taken{false};  ///< one wait at a time shows itself on the board
+    std::atomic<const void*> first{nullptr};
+    std::atomic<bool> several{false};
+  };
+  LocalThreads& threads() { return threads_; }
+  /// The calling thread uses the job.
+  void note_thread() noexcept;
+
  private:
+  struct BusyPeriod {
+    std::uint64_t number;
+    std::string what;
+    Clock::time_point until;
+  };
+  void meet();
+  void show_busy();
+
   Identity identity_;
   std::shared_ptr<System> system_;
   std::shared_ptr<Rendezvous> rendezvous_;
@@ -58,9 +93,14 @@ class JobState {
   std::shared_ptr<std::byte> board_memory_;
   Board* board_ = nullptr;
   bool crowded_ = false;
+  int spin_rounds_ = 0;
+  int owner_pid_ = 0;
+  LocalThreads threads_;
   std::unique_ptr<LifeWatch> watch_;
   std::mutex mutex_;
   std::map<std::string, std::uint64_t> numbers_;
+  std::vector<BusyPeriod> busy_;
+  std::uint64_t busy_number_ = 0;
 };
 
 }  // namespace tutti

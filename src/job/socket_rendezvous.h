@@ -3,14 +3,19 @@
 // The asking side of a Broker, over the inherited socket. Peer credentials are checked: the other
 // end must belong to the same user.
 //
-// When the broker's end hangs up (the launcher was killed), the worker ends itself at once: nobody
-// is left to end it.
+// When the broker's end hangs up (the launcher was killed), the worker ends itself at once, whatever
+// it is doing: one line to stderr, then _exit(kLauncherGoneStatus). Nobody else is left to end it.
+//
+// Threads: one inside; public functions from any thread.
 
 #include <memory>
 
 #include "job/rendezvous.h"
 
 namespace tutti {
+
+/// Exit status of a worker that lost its launcher (EX_UNAVAILABLE of sysexits.h).
+inline constexpr int kLauncherGoneStatus = 69;
 
 /// `rank` of `size`, over the socket `fd`. BadInput when fd is no such socket.
 std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size);

@@ -32,15 +32,20 @@ struct WaitSubject {
 /// for one another in different operations), or whatever subject.check throws.
 void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject);
 
-/// Rounds of polling before sleeping.
-int spin_rounds(const JobState& job);
-void pause_cpu() noexcept;
+/// Tells the processor that this thread polls.
+inline void pause_cpu() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
 
 /// Returns when ready() is true. `subject` is a callable that makes the WaitSubject; it is called
 /// only when spinning was not enough.
 template <class Ready, class MakeSubject>
 void wait_until(JobState& job, Ready&& ready, MakeSubject&& subject) {
-  for (int round = spin_rounds(job); round > 0; --round) {
+  for (int round = job.spin_rounds(); round > 0; --round) {
     if (ready()) return;
     pause_cpu();
   }

@@ -1,7 +1,8 @@
 #pragma once
 
 // Element-wise arithmetic with SIMD, chosen at run time (Highway). Every result depends on the
-// values alone, never on alignment, length or position: tails use the same operations as bodies.
+// values alone, never on alignment, length, position or instruction set: tails use the same
+// operations as bodies. (Of two NaN operands it is left open whose payload is kept.)
 //
 // Arithmetic: float32 and float64 in their own type; float16 and bfloat16 in float32, rounded once
 // to nearest-even at the end; integers wrap; boolean bytes are 0 or 1. Multiplications and
@@ -21,8 +22,9 @@ namespace tutti {
 
 /// Combines `count` elements of the sources along the program, divides once, and stores the result
 /// to every destination. A destination may be exactly one of the sources; other overlap is not
-/// allowed. Blocks of a few KiB are processed so that intermediate values stay in the first-level
-/// cache, and the usual small programs (2, 3, 4 and 8 sources) in registers.
+/// allowed. At most 64 sources and 64 destinations. Blocks of a few KiB are processed so that
+/// intermediate values stay in the first-level cache; subtrees of 2, 3, 4 and 8 sources are summed
+/// in registers. One source with divisor 1 is copied bit for bit.
 struct Fold {
   const FoldProgram* program = nullptr;  ///< program->sources() == sources.size()
   Reduction reduction = Reduction::sum;  ///< mean is sum with divisor = number of sources
@@ -36,12 +38,13 @@ struct Fold {
 void fold(const Fold& work);
 
 /// to[i] = weight · from[i]. `to_type` is `from_type`, or float32 for a 16-bit `from_type`.
-/// weight 1 copies (or converts) bit for bit. Floats only unless weight is 1. Large copies do not
-/// evict `from`.
+/// weight 1 copies (or converts) bit for bit. Floats only unless weight is 1. `to` may be exactly
+/// `from` where the types are equal. Ordinary stores: what is written is usually read again soon.
 void scale_into(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
                 double weight);
 
-/// to[i] = to[i] + weight · from[i]; the product is rounded before the addition.
+/// to[i] = to[i] + weight · from[i]; the product is rounded before the addition. Types as for
+/// scale_into, floats only; 16 bits are computed in float32 and rounded once.
 void add_scaled(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
                 double weight);
 

@@ -1,0 +1,20 @@
+#include "doctor.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/system.h"
+#include "doctor_report.h"
+#include "machine_facts.h"
+
+namespace tutti::command {
+
+int doctor(bool json) {
+  const auto system = host_system();
+  const MachineFacts facts = gather_facts(*system);
+  const Verdict verdict = judge(facts);
+  fmt::print("{}", json ? as_json(facts, verdict).dump(2) + "\n" : as_text(facts, verdict));
+  return verdict.problems.empty() ? 0 : 1;
+}
+
+}  // namespace tutti::command

@@ -1,0 +1,79 @@
+#include "failure_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <algorithm>
+
+namespace tutti::command {
+namespace {
+
+constexpr std::size_t kMaxShownBytes = 1000;  // of one line
+
+bool has_failed(std::span<const Outcome> outcomes, int rank) {
+  return std::any_of(outcomes.begin(), outcomes.end(),
+                     [&](const Outcome& one) { return one.rank == rank && one.failed(); });
+}
+
+// It says that another one that failed is the cause.
+bool is_echo(int rank, std::span<const Outcome> outcomes, std::span<const Blame> blames) {
+  return std::any_of(blames.begin(), blames.end(), [&](const Blame& blame) {
+    return blame.rank == rank && blame.culprit != rank && has_failed(outcomes, blame.culprit);
+  });
+}
+
+// "rank 3", "ranks 0 2"
+std::string name_ranks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, " "));
+}
+
+}  // namespace
+
+std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<const Blame> blames) {
+  std::optional<int> first_ended;
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.failed()) continue;
+    if (!first_ended) first_ended = outcome.rank;
+    if (!is_echo(outcome.rank, outcomes, blames)) return outcome.rank;
+  }
+  return first_ended;
+}
+
+std::vector<std::string> failure_report(int first, std::span<const Outcome> outcomes,
+                                        std::span<const Blame> blames,
+                                        std::span<const std::string> last_lines) {
+  std::vector<int> echoes;
+  std::vector<int> failed;
+  std::vector<int> ended;
+  std::string how;
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.rank == first) {
+      how = outcome.ending.describe();
+    } else if (outcome.failed()) {
+      (is_echo(outcome.rank, outcomes, blames) ? echoes : failed).push_back(outcome.rank);
+    } else if (outcome.was_ended) {
+      ended.push_back(outcome.rank);
+    }
+  }
+  std::vector<std::string> report;
+  if (!echoes.empty())
+    report.push_back(fmt::format("tutti run: {} failed in consequence", name_ranks(echoes)));
+  if (!failed.empty())
+    report.push_back(fmt::format("tutti run: {} failed too", name_ranks(failed)));
+  if (!ended.empty())
+    report.push_back(
+        fmt::format("tutti run: {} did not end and had to be stopped", name_ranks(ended)));
+  for (const Blame& blame : blames)
+    if (blame.rank == first && blame.culprit != first)
+      report.push_back(
+          fmt::format("tutti run: rank {} says of rank {}: {}", first, blame.culprit, blame.text));
+  report.push_back(last_lines.empty() ? fmt::format("tutti run: rank {} wrote nothing", first)
+                                      : fmt::format("tutti run: rank {} wrote last:", first));
+  for (const std::string& line : last_lines)
+    report.push_back("    " + line.substr(0, kMaxShownBytes));
+  report.push_back(
+      fmt::format("tutti run: rank {} of {} failed first: {}", first, outcomes.size(), how));
+  return report;
+}
+
+}  // namespace tutti::command

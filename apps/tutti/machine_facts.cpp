@@ -1,0 +1,129 @@
+#include "machine_facts.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/utsname.h>
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+#include "base/limits.h"
+#include "find_program.h"
+#include "kernels/fold.h"
+#include "processor_set.h"
+
+namespace tutti::command {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::optional<long> free_huge_pages() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    long value = 0;
+    if (name == "HugePages_Free:" && file >> value) return value;
+    file.ignore(1000, '\n');
+  }
+  return {};
+}
+
+std::string kernel_version() {
+  utsname names{};
+  return uname(&names) == 0 ? names.release : "";
+}
+
+// Path of a shared library whose name starts so, where the dynamic linker usually looks.
+std::string find_library(const std::string& start) {
+  constexpr std::array kFolders = {"/usr/lib",
+                                   "/usr/lib64",
+                                   "/usr/local/lib",
+                                   "/usr/lib/x86_64-linux-gnu",
+                                   "/usr/lib/aarch64-linux-gnu",
+                                   "/usr/local/cuda/lib64"};
+  for (const char* folder : kFolders) {
+    std::error_code failure;
+    for (const auto& entry : fs::directory_iterator(folder, failure))
+      if (entry.path().filename().string().rfind(start, 0) == 0) return entry.path().string();
+  }
+  return {};
+}
+
+// Creates, seals, maps and writes as an arena does.
+std::string try_sealed_memory(System& system) {
+  constexpr std::size_t kBytes = 4096;
+  try {
+    const FileDescriptor file = system.create_memory("doctor", kBytes);
+    const auto memory = system.map(file, kBytes);
+    *memory = std::byte{1};
+    return *system.map(file, kBytes) == std::byte{1} ? "" : "two mappings do not share memory";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::string try_life_line(System& system) {
+  try {
+    const FileDescriptor line = system.life_line();
+    pollfd polled{line.get(), POLLIN, 0};
+    return poll(&polled, 1, 0) == 0 ? "" : "a live process counts as ended";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::vector<EngineFact> find_engines() {
+  const std::string mpirun = find_optional_program("mpirun");
+  const std::string nccl = find_library("libnccl.so");
+  const bool has_gpu = fs::exists("/dev/nvidia0");
+  return {
+      {"local", true, "shared memory between workers on this host; needs nothing"},
+      {"gloo", false, "not part of this version; it will come with libtorch"},
+      {"mpi", false,
+       mpirun.empty() ? "not part of this version; no mpirun on this machine (Debian: apt install "
+                        "libopenmpi-dev openmpi-bin)"
+                      : fmt::format("not part of this version; {} is on this machine", mpirun)},
+      {"nccl", false,
+       fmt::format("not part of this version; {}, {}",
+                   nccl.empty() ? "no libnccl in the usual folders" : nccl + " is on this machine",
+                   has_gpu ? "an NVIDIA device is present" : "no NVIDIA device")},
+  };
+}
+
+}  // namespace
+
+std::string chosen(const std::string& choices) {
+  const std::size_t open = choices.find('[');
+  const std::size_t close = choices.find(']', open);
+  if (close == std::string::npos) return choices;
+  return choices.substr(open + 1, close - open - 1);
+}
+
+MachineFacts gather_facts(System& system) {
+  MachineFacts facts;
+  facts.version = TUTTI_VERSION;
+#ifdef TUTTI_TORCH_VERSION
+  facts.torch = TUTTI_TORCH_VERSION;
+#endif
+  facts.kernel = kernel_version();
+  facts.processors_present = present_processors();
+  facts.processors_allowed = static_cast<int>(allowed_processors().size());
+  facts.processor_quota = read_processor_quota("/");
+  facts.processors = system.processors();
+  facts.memory = system.memory_bounds();
+  facts.huge_pages_shared = chosen(first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
+  facts.huge_pages_free = free_huge_pages();
+  facts.simd = simd_target();
+  facts.sealed_memory_problem = try_sealed_memory(system);
+  facts.life_line_problem = try_life_line(system);
+  facts.engines = find_engines();
+  return facts;
+}
+
+}  // namespace tutti::command

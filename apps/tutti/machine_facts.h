@@ -1,0 +1,42 @@
+#pragma once
+
+// What `tutti doctor` looks at. Gathering has effects on nothing; judging is in doctor_report.h.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/system.h"
+
+namespace tutti::command {
+
+/// Something that moves bytes between workers, and where this release stands with it.
+struct EngineFact {
+  std::string name;
+  bool present = false;     ///< can be used now
+  std::string explanation;  ///< what it needs, what of it is on this machine
+};
+
+struct MachineFacts {
+  std::string version;
+  std::string torch;   ///< libtorch's version; empty: core-only build
+  std::string kernel;  ///< "6.1.0-18-amd64"
+  int processors_present = 0;
+  int processors_allowed = 0;          ///< by affinity
+  std::optional<int> processor_quota;  ///< of the cgroups, rounded up
+  int processors = 0;                  ///< what is left to use
+  std::vector<MemoryBound> memory;
+  std::string huge_pages_shared;        ///< "advise", "never", …; empty: unknown
+  std::optional<long> huge_pages_free;  ///< reserved ones
+  std::string simd;
+  std::string sealed_memory_problem;  ///< empty: it works
+  std::string life_line_problem;      ///< likewise
+  std::vector<EngineFact> engines;
+};
+
+MachineFacts gather_facts(System& system);
+
+/// "advise" of "always within_size [advise] never": the kernel's way of marking a choice.
+std::string chosen(const std::string& choices);
+
+}  // namespace tutti::command

@@ -1,0 +1,123 @@
+// The command `tutti`: starts training programs and says what a machine offers.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "doctor.h"
+#include "refusal.h"
+#include "run.h"
+#include "tutti/error.h"
+
+namespace tutti::command {
+namespace {
+
+constexpr const char* kDescription =
+    "tutti trains one PyTorch (libtorch) model in C++ on many workers.";
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  tutti run -n 4 ./train --epochs 3       four workers, output prefixed by rank\n"
+    "  tutti run -n 2 --threads 8 --bind core ./train\n"
+    "  tutti doctor                            what this machine offers for training\n";
+constexpr const char* kRunUsage = "tutti run -n N [options] [--] program [arguments]";
+constexpr const char* kRunFooter =
+    "Everything from the program's name on belongs to the program; \"--\" may stand before it.\n"
+    "When a worker fails the others are ended within 5 seconds, and the first failure is what is\n"
+    "printed last. Exit status: 0, that of the worker that failed first, or 128 + signal.\n"
+    "\nExample:\n"
+    "  tutti run -n 2 build/bin/char_lm --text LICENSE --steps 200 --micro-batches 4 --seed 1\n";
+constexpr const char* kDoctorFooter =
+    "Exit status 1 when something would stop training.\n\nExample:\n"
+    "  tutti doctor --json | jq .problems\n";
+
+// CLI11 does not know of the program, which is cut off before it parses.
+class RunFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return fmt::format("Usage: {}\n", kRunUsage);
+  }
+};
+
+// A descriptor that is free below 3 would be taken by a pipe and mistaken for a standard stream.
+void open_standard_streams() {
+  for (;;) {
+    const int fd = open("/dev/null", O_RDWR);
+    if (fd < 0) return;
+    if (fd > STDERR_FILENO) {
+      close(fd);
+      return;
+    }
+  }
+}
+
+int refuse(const std::string& command, const std::string& text, bool show_usage) {
+  fmt::print(stderr, "{}: {}\n", command, text);
+  if (show_usage) {
+    if (command == "tutti run") fmt::print(stderr, "Usage: {}\n", kRunUsage);
+    fmt::print(stderr, "See {} --help.\n", command);
+  }
+  return show_usage ? kUsageStatus : 1;
+}
+
+int execute(std::vector<std::string> arguments) {
+  CLI::App app(kDescription, "tutti");
+  app.set_version_flag("--version", "tutti " TUTTI_VERSION, "Print the version and exit");
+  app.require_subcommand(1);
+  app.footer(kExamples);
+
+  RunOptions options;
+  CLI::App* run_app = app.add_subcommand("run", "Start N workers of a program on this machine");
+  run_app->formatter(std::make_shared<RunFormatter>());
+  run_app->footer(kRunFooter);
+  add_run_options(*run_app, options);
+
+  bool as_json = false;
+  CLI::App* doctor_app = app.add_subcommand("doctor", "Say what this machine offers for training");
+  doctor_app->add_flag("--json", as_json, "Print one JSON object");
+  doctor_app->footer(kDoctorFooter);
+
+  const bool is_run = !arguments.empty() && arguments.front() == "run";
+  const bool is_doctor = !arguments.empty() && arguments.front() == "doctor";
+  const std::string command = is_run ? "tutti run" : is_doctor ? "tutti doctor" : "tutti";
+  if (is_run) {
+    const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+    const std::size_t start = std::min(program_start(*run_app, rest), rest.size());
+    options.program.assign(rest.begin() + static_cast<std::ptrdiff_t>(start), rest.end());
+    if (!options.program.empty() && options.program.front() == "--")
+      options.program.erase(options.program.begin());
+    arguments.resize(1 + start);
+  }
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    app.parse(arguments);
+    if (!is_run) return doctor(as_json);
+    check(options);
+    return run(options);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return refuse(command, error.what(), true);
+  } catch (const Refusal& refusal) {
+    refuse(command, refusal.what(), refusal.status() == kUsageStatus);
+    return refusal.status();
+  } catch (const Error& error) {
+    return refuse(command, error.what(), false);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::command
+
+int main(int argc, char** argv) {
+  tutti::command::open_standard_streams();
+  try {
+    return tutti::command::execute({argv + std::min(argc, 1), argv + argc});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tutti: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,76 @@
+#pragma once
+
+// What the command prints: whole lines to its standard output and error, and at most one line that
+// rewrites itself on a terminal. Writes never block for long, so that a stuck reader cannot keep
+// signals and ended workers from being seen: text queues here and is written as the reader takes
+// it.
+//
+// Threads: one. Failure: a reader that has gone away is remembered; text for it is dropped.
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tutti::command {
+
+enum class Stream { out = 1, error = 2 };  // the descriptors' numbers
+
+struct Terminals {
+  bool out = false;
+  bool error = false;
+  std::size_t columns = 80;
+
+  bool has(Stream stream) const { return stream == Stream::out ? out : error; }
+  /// What this process's descriptors 1 and 2 are.
+  static Terminals of_process();
+};
+
+class Output {
+ public:
+  explicit Output(Terminals terminals) : terminals_(terminals) {}
+
+  /// Queues a line.
+  void line(Stream stream, std::string_view prefix, std::string_view text);
+  /// Shows `text` below all lines, in place of what was shown so before. `stream` is a terminal.
+  void show(Stream stream, std::string_view prefix, std::string_view text);
+  /// Takes it away.
+  void hide();
+
+  /// Bytes not yet written.
+  std::size_t pending() const { return pending_; }
+  /// Where the next byte goes; -1 when nothing is pending.
+  int next_descriptor() const;
+  /// Writes a piece. To be called when next_descriptor() is ready for writing.
+  void write_some();
+  /// Nobody reads standard output any more.
+  bool out_broken() const { return out_broken_; }
+
+ private:
+  struct Piece {
+    Stream stream;
+    std::string text;
+  };
+  struct Shown {
+    Stream stream;
+    std::string text;
+  };
+  void queue(Stream stream, std::string_view text);
+  void erase_shown();
+  void drop_front();
+  bool& broken(Stream stream) { return stream == Stream::out ? out_broken_ : error_broken_; }
+
+  Terminals terminals_;
+  std::deque<Piece> queue_;
+  std::size_t written_ = 0;  // of the front piece
+  std::size_t pending_ = 0;
+  std::optional<Shown> shown_;
+  bool out_broken_ = false;
+  bool error_broken_ = false;
+};
+
+/// The first `columns` characters of UTF-8 text.
+std::string_view cut_to_width(std::string_view text, std::size_t columns);
+
+}  // namespace tutti::command

@@ -1,0 +1,53 @@
+#include "processor_set.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+#include <algorithm>
+#include <climits>
+
+#include "refusal.h"
+
+namespace tutti::command {
+namespace {
+
+constexpr int kWordBits = sizeof(unsigned long) * CHAR_BIT;
+constexpr int kMaxProcessors = 1 << 16;
+
+}  // namespace
+
+std::vector<int> allowed_processors() {
+  std::vector<unsigned long> mask(kMaxProcessors / kWordBits);
+  const std::size_t bytes = mask.size() * sizeof(unsigned long);
+  if (sched_getaffinity(0, bytes, reinterpret_cast<cpu_set_t*>(mask.data())) != 0) return {0};
+  std::vector<int> allowed;
+  for (int processor = 0; processor < kMaxProcessors; ++processor)
+    if (mask[static_cast<std::size_t>(processor / kWordBits)] >> (processor % kWordBits) & 1UL)
+      allowed.push_back(processor);
+  return allowed;
+}
+
+int present_processors() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
+
+std::vector<unsigned long> processor_mask(std::span<const int> processors) {
+  std::vector<unsigned long> mask;
+  for (const int processor : processors) {
+    const auto word = static_cast<std::size_t>(processor / kWordBits);
+    if (mask.size() <= word) mask.resize(word + 1);
+    mask[word] |= 1UL << (processor % kWordBits);
+  }
+  return mask;
+}
+
+std::vector<int> processors_of(int rank, int workers, int threads, std::span<const int> allowed) {
+  const long needed = static_cast<long>(workers) * threads;
+  if (needed > static_cast<long>(allowed.size()))
+    throw Refusal(kUsageStatus,
+                  fmt::format("--bind core: {} workers of {} thread{} need {} processors, {} are "
+                              "allowed",
+                              workers, threads, threads == 1 ? "" : "s", needed, allowed.size()));
+  const auto first = allowed.begin() + static_cast<std::ptrdiff_t>(rank) * threads;
+  return {first, first + threads};
+}
+
+}  // namespace tutti::command

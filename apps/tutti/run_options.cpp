@@ -1,0 +1,82 @@
+#include "run_options.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <cmath>
+
+#include "refusal.h"
+#include "tutti/job.h"
+
+namespace tutti::command {
+namespace {
+
+constexpr int kMaxThreads = 4096;
+constexpr double kMaxDeadline = 1e9;  // seconds
+
+[[noreturn]] void refuse(const std::string& text) { throw Refusal(kUsageStatus, text); }
+
+}  // namespace
+
+void add_run_options(CLI::App& app, RunOptions& options) {
+  app.add_option("-n,--workers", options.workers,
+                 fmt::format("Number of workers, 1 to {}", kMaxWorkers))
+      ->type_name("N")
+      ->required();
+  app.add_option("--threads", options.threads,
+                 "Threads of each worker: TUTTI_THREADS, OMP_NUM_THREADS and\n"
+                 "MKL_NUM_THREADS are set to it, whatever they were. 1 unless given,\n"
+                 "on any machine, because results depend on it")
+      ->type_name("T");
+  app.add_option("--bind", options.bind,
+                 "core: worker r runs on processors r*T to (r+1)*T-1 of those allowed.\n"
+                 "none (default): wherever the system puts it")
+      ->type_name("core|none");
+  app.add_option_function<double>(
+         "--deadline",
+         [&options](double seconds) {
+           options.deadline = seconds;
+           options.deadline_given = true;
+         },
+         "Seconds that a worker waits for the others before it gives up\n"
+         "(TUTTI_DEADLINE)")
+      ->type_name("S");
+  app.add_option("--log", options.log_folder,
+                 "Also write what worker R prints to DIR/rank-R.log, without prefix")
+      ->type_name("DIR");
+  app.add_option("--profile", options.profile,
+                 "Write a timeline of all workers in Chrome's trace format (TUTTI_PROFILE)")
+      ->type_name("FILE");
+}
+
+std::size_t program_start(const CLI::App& app, const std::vector<std::string>& arguments) {
+  std::size_t at = 0;
+  while (at < arguments.size()) {
+    const std::string& argument = arguments[at];
+    if (argument == "--" || argument.size() < 2 || argument[0] != '-') return at;
+    const bool is_long = argument[1] == '-';
+    const std::string name =
+        is_long ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);
+    const bool has_value = name.size() < argument.size();
+    const CLI::Option* option = app.get_option_no_throw(name);
+    const bool takes_next = option && option->get_expected_min() > 0 && !has_value;
+    at += takes_next ? 2 : 1;
+  }
+  return arguments.size();
+}
+
+void check(const RunOptions& options) {
+  if (options.workers < 1 || options.workers > kMaxWorkers)
+    refuse(
+        fmt::format("-n {}: the number of workers must be 1 to {}", options.workers, kMaxWorkers));
+  if (options.threads < 1 || options.threads > kMaxThreads)
+    refuse(fmt::format("--threads {}: must be 1 to {}", options.threads, kMaxThreads));
+  if (options.bind != "core" && options.bind != "none")
+    refuse(fmt::format("--bind {}: must be core or none", options.bind));
+  if (options.deadline_given &&
+      !(options.deadline >= 0.001 && options.deadline <= kMaxDeadline))  // not: also refuses NaN
+    refuse(fmt::format("--deadline {}: must be a positive number of seconds", options.deadline));
+  if (options.program.empty() || options.program.front().empty())
+    refuse("no program given: what should the workers run?");
+}
+
+}  // namespace tutti::command

@@ -1,0 +1,38 @@
+#pragma once
+
+// What `tutti run` was asked for: options up to the program's name; everything after belongs to the
+// program.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace tutti::command {
+
+struct RunOptions {
+  int workers = 0;
+  int threads = 1;
+  std::string bind = "none";
+  double deadline = 0.0;  ///< seconds; only looked at when deadline_given
+  bool deadline_given = false;
+  std::string log_folder;
+  std::string profile;
+  std::vector<std::string> program;  ///< name and arguments
+};
+
+/// Adds the options of `tutti run` to `app`; `options` must outlive it. The program is not among
+/// them: it is cut off before, by program_start.
+void add_run_options(CLI::App& app, RunOptions& options);
+
+/// Index in `arguments` (those after "run") of the first that is neither an option known to `app`
+/// nor the value of one; a "--" counts as the start.
+std::size_t program_start(const CLI::App& app, const std::vector<std::string>& arguments);
+
+/// Throws Refusal with the usage status for values that make no sense.
+void check(const RunOptions& options);
+
+}  // namespace tutti::command

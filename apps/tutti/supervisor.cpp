@@ -1,0 +1,179 @@
+#include "supervisor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace tutti::command {
+namespace {
+
+constexpr std::size_t kReadBytes = 64 << 10;  // a pipe's usual capacity
+constexpr std::size_t kFinalBytes = 1 << 20;  // of a pipe that somebody still writes into
+
+FileDescriptor& descriptor(Worker& worker, Stream stream) {
+  return stream == Stream::out ? worker.process.output() : worker.process.errors();
+}
+
+}  // namespace
+
+Supervisor::Supervisor(std::vector<Worker>& workers, Output& output, SignalInbox& signals)
+    : workers_(workers),
+      output_(output),
+      signals_(signals),
+      ended_(workers.size()),
+      was_told_(workers.size()) {}
+
+void Supervisor::watch() {
+  for (;;) {
+    const auto now = Clock::now();
+    if (const auto signal = escalation_.due(now)) send(*signal);
+    if (all_ended() && drained(now)) break;
+    wait(now);
+  }
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank)
+    for (const Stream stream : {Stream::out, Stream::error}) {
+      read(rank, stream, kFinalBytes);
+      if (descriptor(workers_[rank], stream)) workers_[rank].output.finish(stream);
+      descriptor(workers_[rank], stream).reset();
+    }
+  output_.hide();
+}
+
+bool Supervisor::streams_open() {
+  return std::any_of(workers_.begin(), workers_.end(), [](Worker& worker) {
+    return worker.process.output() || worker.process.errors();
+  });
+}
+
+bool Supervisor::drained(Clock::time_point now) {
+  if (!streams_open()) return true;
+  if (!drain_until_) drain_until_ = now + kDrain;
+  if (now < *drain_until_ || output_.pending() > kMaxPending) return false;
+  send(SIGKILL);  // to what the workers left behind in their groups
+  return true;
+}
+
+void Supervisor::wait(Clock::time_point now) {
+  std::vector<pollfd> polled;
+  std::vector<Watched> watched;
+  const auto add = [&](int fd, short events, Source source, std::size_t rank) {
+    polled.push_back({.fd = fd, .events = events, .revents = 0});
+    watched.push_back({source, rank});
+  };
+  add(signals_.descriptor(), POLLIN, Source::signals, 0);
+  if (output_.pending() > 0) add(output_.next_descriptor(), POLLOUT, Source::printer, 0);
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    WorkerProcess& process = workers_[rank].process;
+    if (!ended_[rank]) add(process.end_descriptor(), POLLIN, Source::end, rank);
+    if (output_.pending() > kMaxPending) continue;
+    if (process.output()) add(process.output().get(), POLLIN, Source::out, rank);
+    if (process.errors()) add(process.errors().get(), POLLIN, Source::errors, rank);
+  }
+  if (poll(polled.data(), polled.size(), timeout(now)) <= 0) return;
+  for (std::size_t index = 0; index < polled.size(); ++index) {
+    if (polled[index].revents == 0) continue;
+    switch (watched[index].source) {
+      case Source::signals:
+        take_signals();
+        break;
+      case Source::end:
+        take_end(watched[index].rank);
+        break;
+      case Source::out:
+        read(watched[index].rank, Stream::out, kReadBytes);
+        break;
+      case Source::errors:
+        read(watched[index].rank, Stream::error, kReadBytes);
+        break;
+      case Source::printer:
+        print();
+        break;
+    }
+  }
+}
+
+int Supervisor::timeout(Clock::time_point now) const {
+  auto next = escalation_.next();
+  if (drain_until_ && *drain_until_ > now)
+    next = std::min(next.value_or(*drain_until_), *drain_until_);
+  if (!next) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - now).count();
+  return static_cast<int>(std::max<decltype(left)>(left, 0));
+}
+
+void Supervisor::take_signals() {
+  while (const auto signal = signals_.next()) interrupt(*signal, *signal);
+}
+
+void Supervisor::interrupt(int signal, int forwarded) {
+  const auto now = Clock::now();
+  if (interrupted_) {
+    escalation_.hurry(now);
+    return;
+  }
+  interrupted_ = signal;
+  if (!all_ended())
+    output_.line(Stream::error, "",
+                 fmt::format("tutti run: {}: ending all workers (once more kills them at once)",
+                             signal_name(signal)));
+  send(forwarded);
+  escalation_.begin(now);
+}
+
+void Supervisor::take_end(std::size_t rank) {
+  const auto ending = workers_[rank].process.ending();
+  if (!ending) return;
+  ended_[rank] = true;
+  outcomes_.push_back({static_cast<int>(rank), *ending, was_told_[rank]});
+  if (!ending->success()) escalation_.begin(Clock::now());
+}
+
+void Supervisor::read(std::size_t rank, Stream stream, std::size_t at_most) {
+  FileDescriptor& from = descriptor(workers_[rank], stream);
+  WorkerOutput& to = workers_[rank].output;
+  std::array<char, kReadBytes> bytes;
+  for (std::size_t total = 0; from && total < at_most;) {
+    const ssize_t got = ::read(from.get(), bytes.data(), bytes.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) {
+      to.finish(stream);
+      from.reset();
+      return;
+    }
+    to.take(stream, {bytes.data(), static_cast<std::size_t>(got)});
+    total += static_cast<std::size_t>(got);
+  }
+}
+
+void Supervisor::print() {
+  output_.write_some();
+  if (output_.out_broken() && !interrupted_) interrupt(SIGPIPE, SIGTERM);
+}
+
+void Supervisor::send(int signal) {
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    workers_[rank].process.signal(signal);
+    was_told_[rank] = true;
+  }
+}
+
+void Supervisor::flush() {
+  while (output_.pending() > 0) {
+    std::array<pollfd, 2> polled = {
+        {{signals_.descriptor(), POLLIN, 0}, {output_.next_descriptor(), POLLOUT, 0}}};
+    if (poll(polled.data(), polled.size(), -1) < 0) continue;
+    if (polled[0].revents != 0) {
+      if (const auto signal = signals_.next()) {
+        if (!interrupted_) interrupted_ = signal;
+        return;
+      }
+    }
+    if (polled[1].revents != 0) output_.write_some();
+  }
+}
+
+}  // namespace tutti::command

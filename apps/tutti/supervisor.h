@@ -1,0 +1,74 @@
+#pragma once
+
+// Watches over running workers until all have ended and all they wrote is printed: one loop over
+// their ends, their pipes, the signals to this process and its own output.
+//
+// Threads: one.
+
+#include <optional>
+#include <vector>
+
+#include "escalation.h"
+#include "failure_report.h"
+#include "output.h"
+#include "signal_inbox.h"
+#include "worker_output.h"
+#include "worker_process.h"
+
+namespace tutti::command {
+
+/// After the last worker's end, how long a child that it left behind may keep a pipe open.
+inline constexpr std::chrono::milliseconds kDrain = std::chrono::milliseconds(500);
+/// While this much waits to be printed, workers' pipes are not read: a slow reader slows them.
+inline constexpr std::size_t kMaxPending = std::size_t{1} << 20;
+
+struct Worker {
+  WorkerProcess process;
+  WorkerOutput output;
+};
+
+class Supervisor {
+ public:
+  /// All must outlive the supervisor. workers[r] is rank r.
+  Supervisor(std::vector<Worker>& workers, Output& output, SignalInbox& signals);
+
+  /// Returns when all workers have ended and what they wrote has been queued.
+  void watch();
+  /// Prints what is queued. A signal gives up on a reader that does not read.
+  void flush();
+
+  /// In order of end.
+  const std::vector<Outcome>& outcomes() const { return outcomes_; }
+  /// The signal that ended the run from outside.
+  std::optional<int> interrupted() const { return interrupted_; }
+
+ private:
+  enum class Source { signals, end, out, errors, printer };
+  struct Watched {
+    Source source;
+    std::size_t rank;
+  };
+  bool all_ended() const { return outcomes_.size() == workers_.size(); }
+  bool streams_open();
+  bool drained(Clock::time_point now);
+  void wait(Clock::time_point now);
+  int timeout(Clock::time_point now) const;
+  void take_signals();
+  void take_end(std::size_t rank);
+  void read(std::size_t rank, Stream stream, std::size_t at_most);
+  void print();
+  void interrupt(int signal, int forwarded);
+  void send(int signal);
+
+  std::vector<Worker>& workers_;
+  Output& output_;
+  SignalInbox& signals_;
+  Escalation escalation_;
+  std::vector<Outcome> outcomes_;
+  std::vector<bool> ended_;
+  std::vector<bool> was_told_;  // to end, by a signal
+  std::optional<Clock::time_point> drain_until_;
+  std::optional<int> interrupted_;
+};
+
+}  // namespace tutti::command

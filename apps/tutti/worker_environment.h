@@ -1,0 +1,27 @@
+#pragma once
+
+// The environment that `tutti run` gives a worker (docs/environment.md).
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::command {
+
+struct WorkerEnvironment {
+  int rank = 0;
+  int size = 1;
+  int threads = 1;
+  int rendezvous_fd = -1;
+  std::string deadline;  ///< seconds; empty: as inherited
+  std::string profile;   ///< absolute path; empty: as inherited
+};
+
+/// `inherited` ("NAME=value" each) with this worker's variables in place of those it held.
+std::vector<std::string> environment_of(const WorkerEnvironment& worker,
+                                        const std::vector<std::string>& inherited);
+
+/// This process's environment.
+std::vector<std::string> process_environment();
+
+}  // namespace tutti::command

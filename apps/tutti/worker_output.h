@@ -1,0 +1,49 @@
+#pragma once
+
+// What one worker writes: made into whole lines, prefixed with its rank, copied to its log, and the
+// last few remembered for a report.
+
+#include <array>
+#include <deque>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "line_assembler.h"
+#include "output.h"
+
+namespace tutti::command {
+
+inline constexpr std::size_t kRememberedLines = 5;
+
+class WorkerOutput {
+ public:
+  /// `log_file` empty: no log. Throws Refusal when it cannot be created.
+  WorkerOutput(Output& output, const Terminals& terminals, int rank, int size,
+               const std::string& log_file);
+
+  void take(Stream stream, std::string_view bytes);
+  /// The stream has ended.
+  void finish(Stream stream);
+  /// Oldest first, of both streams.
+  std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
+
+ private:
+  struct Part {
+    LineAssembler assembler;
+    std::string prefix;
+    bool may_show = false;  // a rewriting line is shown as it changes
+    bool shown = false;
+  };
+  Part& part(Stream stream) { return parts_[stream == Stream::out ? 0 : 1]; }
+  void print(Stream stream, const std::vector<std::string>& lines);
+
+  Output* output_;
+  std::array<Part, 2> parts_;
+  std::ofstream log_;
+  std::string log_file_;
+  std::deque<std::string> last_lines_;
+};
+
+}  // namespace tutti::command

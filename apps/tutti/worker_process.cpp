@@ -1,0 +1,164 @@
+#include "worker_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "refusal.h"
+
+namespace tutti::command {
+namespace {
+
+constexpr int kCannotStart = 1;
+
+struct Pipe {
+  FileDescriptor read;
+  FileDescriptor write;
+};
+
+[[noreturn]] void refuse_start(const char* what, int error) {
+  throw Refusal(kCannotStart,
+                fmt::format("cannot start a worker: {}: {}", what, std::strerror(error)));
+}
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) refuse_start("pipe", errno);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (const std::string& string : strings) result.push_back(const_cast<char*>(string.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// All that the child needs between fork and exec, prepared before: other threads of the launcher
+// may hold locks, so the child makes system calls only.
+struct ChildPlan {
+  const char* path;
+  char* const* arguments;
+  char* const* environment;
+  pid_t launcher;
+  int input, output, errors, status, inherited;
+  const std::vector<unsigned long>* processors;
+};
+
+[[noreturn]] void run_child(const ChildPlan& plan) noexcept {
+  const auto report = [&] {
+    const int error = errno;
+    [[maybe_unused]] const ssize_t ignored = write(plan.status, &error, sizeof error);
+    _exit(kNotFoundStatus);
+  };
+  // Die with the launcher, also when it died before this line.
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report();
+  if (getppid() != plan.launcher) _exit(kNotFoundStatus);
+  if (setpgid(0, 0) != 0) report();
+  if (dup2(plan.input, STDIN_FILENO) < 0 || dup2(plan.output, STDOUT_FILENO) < 0 ||
+      dup2(plan.errors, STDERR_FILENO) < 0)
+    report();
+  if (plan.inherited >= 0 && fcntl(plan.inherited, F_SETFD, 0) != 0) report();
+  if (!plan.processors->empty() &&
+      sched_setaffinity(0, plan.processors->size() * sizeof(unsigned long),
+                        reinterpret_cast<const cpu_set_t*>(plan.processors->data())) != 0)
+    report();
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  sigaction(SIGPIPE, &standard, nullptr);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  execve(plan.path, plan.arguments, plan.environment);
+  report();
+  _exit(kNotFoundStatus);
+}
+
+// Waits for the exec: the pipe closes with it, or carries the reason why there was none.
+int exec_error(int status_pipe) {
+  int error = 0;
+  ssize_t got = 0;
+  do {
+    got = read(status_pipe, &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  return got == static_cast<ssize_t>(sizeof error) ? error : 0;
+}
+
+}  // namespace
+
+int Ending::exit_status() const { return by_signal ? kSignalStatus + code : code; }
+
+std::string Ending::describe() const {
+  if (by_signal) return fmt::format("killed by signal {} ({})", signal_name(code), code);
+  return fmt::format("exit status {}", code);
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name ? fmt::format("SIG{}", name) : fmt::format("SIG{}", signal);
+}
+
+WorkerProcess WorkerProcess::start(const StartOptions& options) {
+  Pipe output = make_pipe();
+  Pipe errors = make_pipe();
+  Pipe status = make_pipe();
+  const FileDescriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!input) refuse_start("/dev/null", errno);
+  const std::vector<char*> arguments = pointers(options.arguments);
+  const std::vector<char*> environment = pointers(options.environment);
+  const ChildPlan plan{
+      options.path.c_str(), arguments.data(),   environment.data(), getpid(),
+      input.get(),          output.write.get(), errors.write.get(), status.write.get(),
+      options.inherited_fd, &options.processors};
+
+  const pid_t pid = fork();
+  if (pid < 0) refuse_start("fork", errno);
+  if (pid == 0) run_child(plan);
+
+  WorkerProcess worker;
+  worker.pid_ = pid;
+  setpgid(pid, pid);  // also here, so that the group exists for whoever comes first
+  status.write.reset();
+  if (const int error = exec_error(status.read.get()); error != 0)
+    throw Refusal(kNotExecutableStatus,
+                  fmt::format("cannot run \"{}\": {}", options.path, std::strerror(error)));
+  worker.end_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!worker.end_) refuse_start("pidfd_open (Linux 5.3 or later is needed)", errno);
+  for (const int end : {output.read.get(), errors.read.get()}) fcntl(end, F_SETFL, O_NONBLOCK);
+  worker.output_ = std::move(output.read);
+  worker.errors_ = std::move(errors.read);
+  return worker;
+}
+
+WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      end_(std::move(other.end_)),
+      output_(std::move(other.output_)),
+      errors_(std::move(other.errors_)) {}
+
+WorkerProcess::~WorkerProcess() {
+  if (pid_ < 0) return;
+  signal(SIGKILL);  // whatever is left of the group
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void WorkerProcess::signal(int signal) const noexcept { kill(-pid_, signal); }
+
+std::optional<Ending> WorkerProcess::ending() const {
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid != pid_)
+    return {};
+  return Ending{.by_signal = info.si_code != CLD_EXITED, .code = info.si_status};
+}
+
+}  // namespace tutti::command

@@ -1,0 +1,169 @@
+"""How fast is an all-reduce on one host? Tutti beside Gloo, MPI and a raw probe, taking turns."""
+
+import os
+import shutil
+
+from common.contestants import Contestant, Failed
+from common.report import machine, number, per_round, size_name, summary, table
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SIZES = [1024 * 4**i for i in range(10)]
+SMALL = 64 * 1024
+
+# Loads and stores per rank in units of the message, by worker count: bench documentation, "traffic".
+TRAFFIC = {
+    "Tutti arena": lambda n, s: 2.0,
+    "Tutti staged": lambda n, s: 5 + 1 / n,
+    "probe": lambda n, s: n + 3 if s <= 16 * 1024 else 2.0,
+    "Gloo": lambda n, s: 11 * (n - 1) / n,
+}
+
+
+def contestants(tools, size, largest):
+    """Name, commands, {column: way} of all that can run; and what is missing, with its remedy."""
+    program = tools.program
+    present, missing = [], {}
+
+    def add(name, executable, commands, ways, remedy):
+        if executable and os.path.exists(executable):
+            present.append((name, commands, ways))
+        else:
+            missing[name] = remedy
+
+    run = [program("tutti"), "run", "-n", str(size), "--"]
+    probe = program("bench_all_reduce_probe")
+    add("probe", probe, [[probe, "{socket}", str(size)]], {"probe": "reduce", "copy": "copy"}, "build it")
+    spans = program("bench_all_reduce_tutti")
+    add("Tutti", spans, [[*run, spans, "{socket}", str(largest)]],
+        {"Tutti arena": "arena", "Tutti staged": "staged"}, "build it")
+    tensor = program("bench_all_reduce_tensor")
+    add("Tutti tensor", tensor, [[*run, tensor, "{socket}", str(largest)]],
+        {"Tutti tensor": "arena"}, "build with -DTUTTI_TORCH=ON")
+
+    gloo = program("bench_all_reduce_gloo")
+    start = [gloo] if os.path.exists(gloo) else [tools.torch_python, os.path.join(HERE, "gloo.py")]
+    add("Gloo", start[0], [[*start, "{socket}", str(r), str(size), "{store}"] for r in range(size)],
+        {"Gloo": "gloo"}, "install libgloo-dev and build again, or give --torch-python")
+    mpi = program("bench_all_reduce_mpi")
+    launch = ["mpirun", "--bind-to", "none", "--oversubscribe", "-n", str(size)]
+    if size > tools.cores:
+        launch += ["--mca", "mpi_yield_when_idle", "1"]
+    if os.geteuid() == 0:
+        launch.append("--allow-run-as-root")
+    add("Open MPI", mpi if shutil.which("mpirun") else None, [[*launch, mpi, "{socket}"]],
+        {"Open MPI": "mpi"}, "apt install libopenmpi-dev openmpi-bin, build again")
+    return present, missing
+
+
+def measure(columns, count, settings):
+    """{column: rounds of nanoseconds}, all columns taking turns in every round."""
+    rounds = {column: [] for column in columns}
+    iterations = {}
+    for column, (contestant, way) in columns.items():
+        contestant.ask(f"{way} {count} 2")
+        guess = sorted(contestant.ask(f"{way} {count} 5")[0])[2]
+        iterations[column] = max(3, min(settings.most, int(settings.burst * 1e9 / max(guess, 1))))
+    for turn in range(settings.rounds):
+        order = list(columns)
+        shift = turn % len(order)
+        for column in order[shift:] + order[:shift]:
+            contestant, way = columns[column]
+            rounds[column].append(contestant.ask(f"{way} {count} {iterations[column]}")[0])
+    return rounds
+
+
+def one_worker_count(tools, size, settings):
+    sizes = [s for s in SIZES if s <= settings.largest]
+    present, missing = contestants(tools, size, sizes[-1])
+    running, columns, results = [], {}, []
+    try:
+        for name, commands, ways in present:
+            try:
+                contestant = Contestant(name, commands, size)
+            except (Failed, OSError) as error:
+                missing[name] = str(error)
+                continue
+            running.append(contestant)
+            columns.update({column: (contestant, way) for column, way in ways.items()})
+        for bytes_ in sizes:
+            settings.progress(f"all-reduce, {size} workers, {size_name(bytes_)}")
+            cells = {c: summary(r) for c, r in measure(columns, bytes_ // 4, settings).items()}
+            results.append({"bytes": bytes_, "columns": derive(cells, size, bytes_)})
+    finally:
+        for contestant in running:
+            contestant.close()
+    return {"workers": size, "oversubscribed": size > tools.cores, "missing": missing, "sizes": results}
+
+
+def derive(cells, size, bytes_):
+    """Adds bandwidths, traffic, share of the copy roof and ratios to the times."""
+    copy = cells.pop("copy", None)
+    for name, cell in cells.items():
+        cell["algbw_gbps"] = bytes_ / cell["median_us"] / 1e3
+        cell["busbw_gbps"] = cell["algbw_gbps"] * 2 * (size - 1) / size
+        traffic = TRAFFIC.get("Tutti arena" if name == "Tutti tensor" else name)
+        cell["traffic_per_byte"] = traffic(size, bytes_) if traffic else None
+        cell["percent_of_roof"] = 100 * per_round(copy, cell) if copy else None
+        cell["times_faster_than"] = {o: per_round(other, cell) for o, other in cells.items() if o != name}
+        cell["more_us_than"] = {o: per_round(cell, other, lambda a, b: a - b)
+                                for o, other in cells.items() if o != name}
+    if copy:
+        cells["copy"] = copy
+    return cells
+
+
+def run(tools, settings):
+    return {"benchmark": "all_reduce", "machine": machine(), "settings": settings.values(),
+            "groups": [one_worker_count(tools, n, settings) for n in settings.workers]}
+
+
+def show(result):
+    for group in result["groups"]:
+        note = " (more workers than cores: every spinning wait suffers)" if group["oversubscribed"] else ""
+        print(f"\nAll-reduce, float32 sum, {group['workers']} workers{note}")
+        for name, remedy in group["missing"].items():
+            print(f"  {name} is missing: {remedy}")
+        names = [n for n in group["sizes"][0]["columns"] if n != "copy"]
+        print("\nLatency in µs: min / median / p99")
+        rows = []
+        for entry in group["sizes"]:
+            cells = entry["columns"]
+            rows.append([size_name(entry["bytes"])] + [
+                "/".join(number(cells[n][k]) for k in ("min_us", "median_us", "p99_us")) for n in names])
+        print(table(["bytes", *names], rows))
+        print("\nBandwidth in GB/s: algorithm / bus, and (% of what plain copies by all ranks reach)")
+        rows = []
+        for entry in group["sizes"]:
+            cells = entry["columns"]
+            rows.append([size_name(entry["bytes"])] + [
+                f"{number(cells[n]['algbw_gbps'])}/{number(cells[n]['busbw_gbps'])} "
+                f"({number(cells[n]['percent_of_roof'], 2)})" for n in names])
+        print(table(["bytes", *names], rows))
+        print("\nMemory traffic per rank, in messages: " + ", ".join(
+            f"{n} {number(group['sizes'][-1]['columns'][n]['traffic_per_byte'])}" for n in names)
+            + " (at the largest size, by construction)")
+        show_aims(group)
+
+
+def show_aims(group):
+    rows = []
+    for entry in group["sizes"]:
+        for name in ("Tutti arena", "Tutti staged", "Tutti tensor"):
+            cell = entry["columns"].get(name)
+            if cell is None:
+                continue
+            faster, more = cell["times_faster_than"], cell["more_us_than"]
+            against = [number(faster[o]) if o in faster else "–" for o in ("Gloo", "Open MPI", "probe")]
+            over = number(more.get("probe")) if entry["bytes"] < SMALL else ""
+            rows.append([f"{size_name(entry['bytes'])} {name}", *against, over, "yes" if met(entry, cell) else "no"])
+    if rows:
+        print("\nTimes faster than (medians of the rounds' ratios). Aims: ≥ 5 × Gloo, > 1 × MPI;")
+        print("from 64 KiB ≥ 0.9 × probe, below that ≤ 0.3 µs more than the probe.")
+        print(table(["", "Gloo", "Open MPI", "probe", "µs over probe", "met"], rows))
+
+
+def met(entry, cell):
+    faster = cell["times_faster_than"]
+    limit = (cell["more_us_than"].get("probe", 0) <= 0.3 if entry["bytes"] < SMALL
+             else faster.get("probe", 1) >= 0.9)
+    return limit and faster.get("Gloo", 5) >= 5 and faster.get("Open MPI", 2) > 1

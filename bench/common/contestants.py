@@ -1,0 +1,120 @@
+"""Contestants of a benchmark: groups of processes that sleep until it is their turn."""
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+START_SECONDS = 120
+ANSWER_SECONDS = 300
+
+
+class Failed(Exception):
+    """A contestant did not start or did not answer; the text ends with what it printed."""
+
+
+class Contestant:
+    """`size` ranks started by `commands` (one process each, or one launcher for all ranks).
+
+    The words {socket} and {store} in a command are replaced by paths of this contestant.
+    """
+
+    def __init__(self, name, commands, size, environment=None):
+        self.name = name
+        self.size = size
+        self._folder = tempfile.mkdtemp(prefix="bench-")
+        self._processes = []
+        self._ranks = {}
+        self._output = open(os.path.join(self._folder, "output"), "w+", encoding="utf-8",
+                            errors="replace")
+        try:
+            self._start(commands, environment or {})
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, commands, environment):
+        path = os.path.join(self._folder, "socket")
+        paths = {"{socket}": path, "{store}": os.path.join(self._folder, "store")}
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(path)
+        listener.listen(self.size)
+        listener.settimeout(0.2)
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment}
+        for command in commands:
+            self._processes.append(subprocess.Popen(
+                [paths.get(word, word) for word in command], env=variables, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output))
+        limit = time.monotonic() + START_SECONDS
+        while len(self._ranks) < self.size:
+            try:
+                connection, _ = listener.accept()
+            except socket.timeout:
+                if time.monotonic() > limit:
+                    raise self._failure(f"did not start within {START_SECONDS} s")
+                if any(p.poll() is not None for p in self._processes):
+                    raise self._failure("ended before it was asked anything")
+                continue
+            connection.settimeout(START_SECONDS)
+            reader = connection.makefile("r")
+            rank = json.loads(reader.readline())
+            self._ranks[rank] = (connection, reader)
+        listener.close()
+
+    def ask(self, line):
+        """Sends a line to all ranks and returns their answers in rank order."""
+        waiting = selectors.DefaultSelector()
+        for rank in range(self.size):
+            connection, _ = self._ranks[rank]
+            try:
+                connection.sendall((line + "\n").encode())
+            except OSError:
+                raise self._failure(f"rank {rank} is gone before: {line}") from None
+            waiting.register(connection, selectors.EVENT_READ, rank)
+        answers = [None] * self.size
+        limit = time.monotonic() + ANSWER_SECONDS
+        while waiting.get_map():
+            ready = waiting.select(max(0, limit - time.monotonic()))
+            if not ready:
+                raise self._failure(f"no answer within {ANSWER_SECONDS} s to: {line}")
+            for key, _ in ready:
+                answer = self._ranks[key.data][1].readline()
+                if not answer:
+                    raise self._failure(f"rank {key.data} ended during: {line}")
+                answers[key.data] = json.loads(answer)
+                waiting.unregister(key.fileobj)
+        return answers
+
+    def _failure(self, what):
+        time.sleep(0.5)
+        self._output.seek(0)
+        tail = self._output.read()[-2000:].strip()
+        return Failed(f"{self.name}: {what}\n{tail}")
+
+    def close(self):
+        """Hangs up, which ends the ranks, and makes sure that none is left."""
+        for connection, reader in self._ranks.values():
+            reader.close()
+            connection.close()
+        for sign, patience in ((None, 10), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+            if self._ended(sign, patience):
+                break
+        self._output.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ended(self, sign, patience):
+        limit = time.monotonic() + (patience if self._ranks or sign else 0)
+        for process in self._processes:
+            if sign is not None and process.poll() is None:
+                os.killpg(process.pid, sign)
+        for process in self._processes:
+            try:
+                process.wait(max(0, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return False
+        return True

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Runs the benchmarks of a build, prints tables, writes JSON files and pictures.
+
+    python3 bench/run.py --build BUILD_DIR [--quick] [--only all_reduce|step|memory]
+
+Needs nothing but Python. Pictures need matplotlib, PyTorch's DistributedDataParallel needs a Python
+with torch 2.x: both are looked for in this interpreter, in --torch-python and beside the libtorch of
+the build. What cannot be measured is named, never skipped silently.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+from all_reduce import all_reduce
+from step import memory, step
+
+QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory}
+
+
+class Tools:
+    """Where programs and interpreters are."""
+
+    def __init__(self, build, torch_python):
+        self.build = build
+        self.cores = len(os.sched_getaffinity(0))
+        candidates = [torch_python, sys.executable, beside_libtorch(build)]
+        self._pythons = [p for p in candidates if p and os.path.exists(p)]
+        self.torch_python = self.python_with("torch")
+
+    def program(self, name):
+        return os.path.join(self.build, "bin", name)
+
+    def python_with(self, module):
+        for python in self._pythons:
+            check = [python, "-c", f"import {module}"]
+            if subprocess.run(check, capture_output=True, check=False).returncode == 0:
+                return python
+        return None
+
+
+def beside_libtorch(build):
+    """The interpreter of the environment that the build's libtorch belongs to, if it does to one."""
+    try:
+        with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as file:
+            found = re.search(r"^Torch_DIR:PATH=(.*?)/lib/python[^/]*/site-packages/", file.read(), re.M)
+    except OSError:
+        return None
+    return found and os.path.join(found.group(1), "bin", "python3")
+
+
+class Settings:
+    def __init__(self, arguments):
+        quick = arguments.quick
+        self.quick = quick
+        self.workers = arguments.workers
+        self.largest = (arguments.largest_mib or (4 if quick else 256)) * 1024 * 1024
+        self.rounds = arguments.rounds or (2 if quick else 9)
+        self.burst = 0.01 if quick else 0.06
+        self.most = 2000 if quick else 20000
+        self.restarts = 1 if quick else 3
+        self.steps = 4 if quick else 15
+        self.models = arguments.models
+
+    def values(self):
+        return dict(vars(self))
+
+    @staticmethod
+    def progress(text):
+        print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+def draw(tools, name, results):
+    python = tools.python_with("matplotlib")
+    source = os.path.join(results, name + ".json")
+    picture = os.path.join(results, name + ".png")
+    plot = os.path.join(HERE, "plot.py")
+    if not python:
+        print(f"no picture: matplotlib is missing (pip install matplotlib, then {plot} {source} {picture})")
+        return
+    subprocess.run([python, plot, source, picture], check=True)
+    print(f"picture: {picture}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--build", required=True, help="build folder, configured with -DTUTTI_BENCH=ON")
+    parser.add_argument("--only", choices=QUESTIONS, action="append", help="default: all questions")
+    parser.add_argument("--quick", action="store_true", help="a minute or two: does it work, not how fast")
+    parser.add_argument("--results", help="folder for JSON and pictures; default BUILD/bench/results")
+    parser.add_argument("--torch-python", help="a Python that has torch 2.x")
+    parser.add_argument("--rounds", type=int, help="turns that every contestant takes")
+    parser.add_argument("--workers", type=int, nargs="+", choices=(2, 4), default=[2, 4],
+                        help="worker counts of all_reduce")
+    parser.add_argument("--largest-mib", type=int,
+                        help="largest message of all_reduce; default 256, with --quick 4")
+    parser.add_argument("--models", nargs="+", choices=step.MODELS, default=list(step.MODELS),
+                        help="models of step and memory")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+
+    build = os.path.abspath(arguments.build)
+    results = os.path.abspath(arguments.results or os.path.join(build, "bench", "results"))
+    os.makedirs(results, exist_ok=True)
+    tools = Tools(build, arguments.torch_python)
+    settings = Settings(arguments)
+    for name in arguments.only or QUESTIONS:
+        result = QUESTIONS[name].run(tools, settings)
+        with open(os.path.join(results, name + ".json"), "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+        QUESTIONS[name].show(result)
+        print(f"\nnumbers: {os.path.join(results, name + '.json')}")
+        draw(tools, name, results)
+
+
+if __name__ == "__main__":
+    main()

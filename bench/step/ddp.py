@@ -1,0 +1,89 @@
+"""PyTorch's DistributedDataParallel with its own best settings, and Python without it.
+
+    ddp.py SOCKET MODEL OPTIMIZER RANK SIZE STORE (ddp | barrier)
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+import torch
+import torch.distributed as dist
+
+from common.control import Control, measure
+from step.models import make_optimizer, make_task
+
+
+def held_bytes():
+    """See worker.cpp."""
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    raise SystemExit("no Pss in /proc/self/smaps_rollup")
+
+
+class Barrier:
+    """Counters in a shared page: one writer each, the others spin."""
+
+    def __init__(self, path, rank, size):
+        with open(path, "ab") as file:
+            file.truncate(4096)
+        with open(path, "r+b") as file:
+            self._counters = memoryview(mmap.mmap(file.fileno(), 4096)).cast("Q")
+        self._rank, self._size = rank, size
+
+    def wait(self):
+        mine = self._counters[self._rank] = self._counters[self._rank] + 1
+        for rank in range(self._size):
+            while self._counters[rank] < mine:
+                os.sched_yield()
+
+
+def wrap(model, way, store, rank, size):
+    """The model to call, and what is to be called after each backward."""
+    if way == "barrier":
+        return model, Barrier(store + ".barrier", rank, size).wait
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    parallel = torch.nn.parallel.DistributedDataParallel(
+        model, gradient_as_bucket_view=True, static_graph=True)
+    return parallel, lambda: None
+
+
+def main(path, model_name, optimizer_name, rank, size, store, way):
+    rank, size = int(rank), int(size)
+    torch.set_num_threads(1)
+    control = Control(path, rank)
+    model, x, loss = make_task(model_name, rank)
+    loss(model(x)).backward()
+    model.zero_grad()
+    held = [held_bytes()]
+    model, after_backward = wrap(model, way, store, rank, size)
+    held.append(held_bytes())
+    optimizer = make_optimizer(optimizer_name, model.parameters())
+
+    def step():
+        loss(model(x)).backward()
+        after_backward()
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for what, *steps in control.commands():
+        if what == "steps":
+            control.send(measure(int(steps[0]), step))
+        else:
+            for _ in range(3):
+                model.zero_grad()
+                step()
+            held.append(held_bytes())
+            control.send(held)
+    if way == "ddp":
+        dist.destroy_process_group()
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,128 @@
+#include "step/models.h"
+
+#include <vector>
+
+#include "common/control.h"
+
+namespace bench {
+namespace {
+
+namespace nn = torch::nn;
+
+constexpr double kLearningRate = 1e-4;
+
+Task mlp() {
+  nn::Sequential model;
+  for (int layer = 0; layer < 8; ++layer) {
+    model->push_back(nn::Linear(1024, 1024));
+    model->push_back(nn::ReLU());
+  }
+  auto x = torch::randn({16, 1024});
+  auto y = torch::randn({16, 1024});
+  return {model.ptr(), [=]() mutable { return torch::mse_loss(model->forward(x), y); }};
+}
+
+struct CharacterModel : nn::Module {
+  explicit CharacterModel(std::int64_t characters) {
+    embedding = register_module("embedding", nn::Embedding(characters, 256));
+    lstm = register_module("lstm",
+                           nn::LSTM(nn::LSTMOptions(256, 512).num_layers(2).batch_first(true)));
+    output = register_module("output", nn::Linear(512, characters));
+  }
+  torch::Tensor forward(const torch::Tensor& text) {
+    return output->forward(std::get<0>(lstm->forward(embedding->forward(text))));
+  }
+  nn::Embedding embedding{nullptr};
+  nn::LSTM lstm{nullptr};
+  nn::Linear output{nullptr};
+};
+
+Task lstm() {
+  auto model = std::make_shared<CharacterModel>(100);
+  auto x = torch::randint(100, {8, 64});
+  auto y = torch::randint(100, {8 * 64});
+  return {model, [=] {
+            return torch::cross_entropy_loss(model->forward(x).reshape({8 * 64, 100}), y);
+          }};
+}
+
+Task convolution() {
+  const auto layer = [](int in, int out, int stride) {
+    return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1));
+  };
+  nn::Sequential model(layer(3, 32, 1), nn::ReLU(), layer(32, 64, 2), nn::ReLU(), layer(64, 64, 2),
+                       nn::ReLU(), nn::AdaptiveAvgPool2d(1), nn::Flatten(), nn::Linear(64, 10));
+  auto x = torch::randn({16, 3, 32, 32});
+  auto y = torch::randint(10, {16});
+  return {model.ptr(), [=]() mutable { return torch::cross_entropy_loss(model->forward(x), y); }};
+}
+
+Task embedding() {
+  nn::Sequential model(nn::EmbeddingBag(200000, 64), nn::Linear(64, 10));
+  auto x = torch::randint(200000, {32, 20});
+  auto y = torch::randint(10, {32});
+  return {model.ptr(), [=]() mutable { return torch::cross_entropy_loss(model->forward(x), y); }};
+}
+
+/// torch's fused kernel, which its C++ frontend does not offer as an optimizer.
+class FusedAdam {
+ public:
+  explicit FusedAdam(std::vector<torch::Tensor> parameters) : parameters_(std::move(parameters)) {
+    for (const auto& parameter : parameters_) {
+      mean_.push_back(torch::zeros_like(parameter));
+      square_.push_back(torch::zeros_like(parameter));
+      steps_.push_back(torch::zeros({}));
+    }
+  }
+
+  void step() {
+    torch::NoGradGuard no_grad;
+    std::vector<torch::Tensor> gradients;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      gradients.push_back(parameters_[i].grad());
+      steps_[i] += 1;
+    }
+    at::_fused_adam_(parameters_, gradients, mean_, square_, {}, steps_, kLearningRate, 0.9, 0.999,
+                     /*weight_decay=*/0.0, /*eps=*/1e-8, /*amsgrad=*/false, /*maximize=*/false);
+  }
+
+ private:
+  std::vector<torch::Tensor> parameters_, mean_, square_, steps_;
+};
+
+}  // namespace
+
+Task make_task(const std::string& name, int rank) {
+  const auto make = name == "mlp"           ? mlp
+                    : name == "lstm"        ? lstm
+                    : name == "convolution" ? convolution
+                    : name == "embedding"   ? embedding
+                                            : nullptr;
+  if (make == nullptr) fail("unknown model: " + name);
+  torch::manual_seed(static_cast<std::uint64_t>(rank) + 1);
+  Task task = make();
+  torch::NoGradGuard no_grad;
+  torch::manual_seed(1);
+  for (auto& parameter : task.model->parameters()) parameter.uniform_(-0.05, 0.05);
+  return task;
+}
+
+std::function<void()> make_update(const std::string& name, const torch::nn::Module& model) {
+  const auto parameters = model.parameters();
+  if (name == "none") return [] {};
+  if (name == "adam") {
+    auto adam = std::make_shared<torch::optim::Adam>(parameters, kLearningRate);
+    return [adam] {
+      adam->step();
+      adam->zero_grad();
+    };
+  }
+  if (name != "fused") fail("unknown optimizer: " + name);
+  auto adam = std::make_shared<FusedAdam>(parameters);
+  return [adam, parameters] {
+    adam->step();
+    for (auto& parameter : parameters) parameter.mutable_grad().reset();
+  };
+}
+
+}  // namespace bench

@@ -1,0 +1,51 @@
+"""The models of models.cpp, for PyTorch's DistributedDataParallel."""
+
+import torch
+from torch import nn
+
+LEARNING_RATE = 1e-4
+
+
+class CharacterModel(nn.Module):
+    def __init__(self, characters):
+        super().__init__()
+        self.embedding = nn.Embedding(characters, 256)
+        self.lstm = nn.LSTM(256, 512, num_layers=2, batch_first=True)
+        self.output = nn.Linear(512, characters)
+
+    def forward(self, text):
+        return self.output(self.lstm(self.embedding(text))[0]).flatten(0, 1)
+
+
+def make_task(name, rank):
+    """The model, its input, and the loss as a function of the model's output."""
+    torch.manual_seed(rank + 1)
+    if name == "mlp":
+        model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.ReLU())))
+        x, y, loss = torch.randn(16, 1024), torch.randn(16, 1024), nn.functional.mse_loss
+    elif name == "lstm":
+        model = CharacterModel(100)
+        x, y = torch.randint(100, (8, 64)), torch.randint(100, (8 * 64,))
+        loss = nn.functional.cross_entropy
+    elif name == "convolution":
+        model = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(64, 10))
+        x, y = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
+        loss = nn.functional.cross_entropy
+    else:
+        model = nn.Sequential(nn.EmbeddingBag(200000, 64), nn.Linear(64, 10))
+        x, y = torch.randint(200000, (32, 20)), torch.randint(10, (32,))
+        loss = nn.functional.cross_entropy
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-0.05, 0.05)
+    return model, x, lambda output: loss(output, y)
+
+
+def make_optimizer(name, parameters):
+    if name == "none":
+        return None
+    return torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=name == "fused")

@@ -1,0 +1,38 @@
+"""Who takes part in step and memory, and how each is started."""
+
+import os
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WORKERS = 2
+
+TUTTI = "Tutti DataParallel"
+GLOO = "Gloo by hand"
+NO_SYNC = "no sync, C++"
+DDP = "PyTorch DDP"
+NO_SYNC_PYTHON = "no sync, Python"
+BASELINE = {TUTTI: NO_SYNC, GLOO: NO_SYNC, DDP: NO_SYNC_PYTHON}
+
+
+def rivals(tools, model, optimizer):
+    """{column: commands} of all that can run, and {column: remedy} of what is missing."""
+    present, missing = {}, {}
+
+    def add(column, executable, commands, remedy):
+        if executable and os.path.exists(executable):
+            present[column] = commands
+        else:
+            missing[column] = remedy
+
+    what = ["{socket}", model, optimizer]
+    ranks = [[str(rank), str(WORKERS), "{store}"] for rank in range(WORKERS)]
+    for column, name in ((NO_SYNC, "bench_step_barrier"), (TUTTI, "bench_step_tutti")):
+        program = tools.program(name)
+        add(column, program, [[tools.program("tutti"), "run", "-n", str(WORKERS), "--", program, *what]],
+            "build with -DTUTTI_TORCH=ON")
+    program = tools.program("bench_step_gloo")
+    add(GLOO, program, [[program, *what, *rank] for rank in ranks], "install libgloo-dev and build again")
+    ddp = os.path.join(HERE, "ddp.py")
+    for column, way in ((NO_SYNC_PYTHON, "barrier"), (DDP, "ddp")):
+        add(column, tools.torch_python, [[tools.torch_python, ddp, *what, *rank, way] for rank in ranks],
+            "give --torch-python, a Python with torch 2.x")
+    return present, missing

@@ -1,0 +1,30 @@
+# `cmake --install`: headers, libraries, the `tutti` command and the package that find_package(tutti)
+# reads. Two export sets, so that a program on the core alone never looks for libtorch.
+
+include(CMakePackageConfigHelpers)
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+
+if(TUTTI_TORCH)
+  install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+else()
+  install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+          PATTERN data_parallel.h EXCLUDE PATTERN tensors.h EXCLUDE PATTERN tutti.h EXCLUDE)
+endif()
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(TARGETS tutti_core EXPORT tutti-core-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT tutti-core-targets NAMESPACE tutti:: DESTINATION ${package_folder})
+if(TUTTI_TORCH)
+  install(TARGETS tutti_torch EXPORT tutti-torch-targets
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT tutti-torch-targets NAMESPACE tutti:: DESTINATION ${package_folder})
+endif()
+if(TARGET tutti_command)
+  install(TARGETS tutti_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+configure_package_config_file(cmake/tutti-config.cmake.in ${CMAKE_BINARY_DIR}/tutti-config.cmake
+                              INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/tutti-config-version.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/tutti-config.cmake ${CMAKE_BINARY_DIR}/tutti-config-version.cmake
+        DESTINATION ${package_folder})

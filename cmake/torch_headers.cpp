@@ -1,0 +1,1 @@
+// Owns the precompiled torch/torch.h that all targets on libtorch share.

@@ -1,0 +1,47 @@
+// A training loop on several workers. The lines that mention tutti are all it takes.
+//
+//   build/bin/tutti run -n 2 build/bin/first_steps
+//
+// Every worker sees its own quarter (half, all) of each batch; the parameters they end with are the
+// same bytes on every worker, and the loss falls as it would on one.
+
+#include <torch/torch.h>
+
+#include <cstdio>
+
+#include "tutti/tutti.h"
+
+int main() try {
+  auto job = tutti::Job::join();  // alone: a group of one; under `tutti run -n 2`: two
+
+  torch::manual_seed(1);
+  torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::Tanh(),
+                              torch::nn::Linear(32, 1));
+  torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(1e-2));
+  tutti::DataParallel parallel(job,
+                               *model);  // checks the model on all workers, sends rank 0's state
+
+  for (int step = 1; step <= 200; ++step) {
+    // The same batch everywhere; each worker takes its own rows.
+    const auto x = torch::rand({64, 8}) * 2 - 1;
+    const auto y = (x * x).sum(1, /*keepdim=*/true);
+    const auto [begin, end] = tutti::share_of(x.size(0), job);
+
+    optimizer.zero_grad();
+    const auto loss =
+        torch::mse_loss(model->forward(x.slice(0, begin, end)), y.slice(0, begin, end));
+    parallel.next_weight(static_cast<double>(end - begin));
+    loss.backward();  // gradients arrive reduced: Σ w·g / Σ w over all workers
+    optimizer.step();
+
+    if (job.rank() == 0 && step % 50 == 0) {
+      std::printf("step %d loss of this worker's rows %.4f\n", step, loss.item<double>());
+    }
+  }
+  std::printf("worker %d of %d ends with parameters sha256 %s\n", job.rank(), job.size(),
+              tutti::parameters_sha256(*model).c_str());
+  return 0;
+} catch (const tutti::Error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,236 @@
+// A character language model, trained on a text file by any number of workers: the same bytes come
+// out whether one worker computes all micro-batches of a step or several share them.
+//
+//   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --steps 200 --micro-batches 4 --seed 1
+//
+// A step is a fixed list of micro-batches, each drawn by (seed, step, index) alone. Every worker
+// owns a contiguous range of them and folds its gradients; one sync per step adds up the rest.
+
+#include <torch/torch.h>
+
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tutti/tutti.h"
+
+namespace {
+
+struct Options {
+  std::string text;
+  std::int64_t steps = 200;
+  std::int64_t micro_batches = 4;
+  std::uint64_t seed = 1;
+  std::int64_t rows = 16;
+  std::int64_t length = 32;
+  std::int64_t hidden = 128;
+  double learning_rate = 3e-3;
+  std::int64_t sample = 200;
+};
+
+/// The bytes of a file as numbers 0 … size()-1, in order of first value.
+class Text {
+ public:
+  explicit Text(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw tutti::BadInput("cannot read the text " + path);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    alphabet_ = bytes;
+    std::sort(alphabet_.begin(), alphabet_.end());
+    alphabet_.erase(std::unique(alphabet_.begin(), alphabet_.end()), alphabet_.end());
+    for (const char c : bytes) codes_.push_back(static_cast<std::int64_t>(alphabet_.find(c)));
+  }
+  std::int64_t size() const { return static_cast<std::int64_t>(codes_.size()); }
+  std::int64_t alphabet_size() const { return static_cast<std::int64_t>(alphabet_.size()); }
+  char letter(std::int64_t code) const { return alphabet_[static_cast<std::size_t>(code)]; }
+
+  /// [rows, length + 1] codes at random places.
+  torch::Tensor draw(std::int64_t rows, std::int64_t length, std::mt19937_64& random) const {
+    std::uniform_int_distribution<std::int64_t> place(0, size() - length - 1);
+    auto batch = torch::empty({rows, length + 1}, torch::kInt64);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::copy_n(codes_.begin() + place(random), length + 1,
+                  batch.data_ptr<std::int64_t>() + r * (length + 1));
+    }
+    return batch;
+  }
+
+ private:
+  std::string alphabet_;
+  std::vector<std::int64_t> codes_;
+};
+
+struct CharModelImpl : torch::nn::Module {
+  CharModelImpl(std::int64_t letters, std::int64_t hidden)
+      : embedding(register_module("embedding", torch::nn::Embedding(letters, hidden))),
+        lstm(register_module(
+            "lstm", torch::nn::LSTM(torch::nn::LSTMOptions(hidden, hidden).batch_first(true)))),
+        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden})))),
+        output(register_module("output", torch::nn::Linear(hidden, letters))) {}
+
+  using State = std::tuple<torch::Tensor, torch::Tensor>;
+  std::pair<torch::Tensor, State> forward(const torch::Tensor& codes,
+                                          const torch::optional<State>& state = {}) {
+    auto [hidden, next] = lstm->forward(embedding->forward(codes), state);
+    return {output->forward(norm->forward(hidden)), next};
+  }
+
+  torch::nn::Embedding embedding;
+  torch::nn::LSTM lstm;
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear output;
+};
+TORCH_MODULE(CharModel);
+
+/// One line that is rewritten on a terminal, a line now and then elsewhere.
+class Progress {
+ public:
+  explicit Progress(std::int64_t steps) : steps_(steps), terminal_(isatty(STDOUT_FILENO) != 0) {}
+  void show(std::int64_t step, double loss) {
+    const auto every = terminal_ ? 1 : std::max<std::int64_t>(1, steps_ / 5);
+    if (step % every != 0 && step != steps_) return;
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    const double rate = static_cast<double>(step) / seconds;
+    std::printf("%sstep %lld/%lld  loss %.4f  %.1f steps/s  %.0f s left%s", terminal_ ? "\r" : "",
+                static_cast<long long>(step), static_cast<long long>(steps_), loss, rate,
+                static_cast<double>(steps_ - step) / rate,
+                terminal_ && step != steps_ ? "   " : "\n");
+    std::fflush(stdout);
+  }
+
+ private:
+  std::int64_t steps_;
+  bool terminal_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+std::string generate(CharModel& model, const Text& text, const Options& options) {
+  const torch::NoGradGuard no_grad;
+  std::mt19937_64 random(options.seed);
+  std::string made;
+  auto code = text.draw(1, 0, random);
+  torch::optional<CharModelImpl::State> state;
+  for (std::int64_t i = 0; i < options.sample; ++i) {
+    auto [scores, next] = model->forward(code, state);
+    state = next;
+    const auto chances = torch::softmax(scores.flatten() / 0.7, 0).to(torch::kFloat64);
+    std::discrete_distribution<std::int64_t> pick(chances.data_ptr<double>(),
+                                                  chances.data_ptr<double>() + chances.numel());
+    code = torch::full({1, 1}, pick(random), torch::kInt64);
+    made += text.letter(code.item<std::int64_t>());
+  }
+  return made;
+}
+
+/// Losses of all micro-batches of a step, in their order, whoever computed them.
+std::vector<double> gather_losses(const tutti::Group& group, const std::vector<double>& mine,
+                                  std::int64_t total) {
+  std::vector<std::int64_t> counts;
+  for (int r = 0; r < group.size(); ++r) {
+    const auto [begin, end] = tutti::share_of(total, r, group.size());
+    counts.push_back(end - begin);
+  }
+  std::vector<double> all(static_cast<std::size_t>(total));
+  group.all_gather_variable(
+      {mine.data(), static_cast<std::int64_t>(mine.size()), tutti::DType::float64},
+      {all.data(), total, tutti::DType::float64}, counts, {.label = "losses"});
+  return all;
+}
+
+void train(const Options& options) {
+  const auto job = tutti::Job::join();
+  const bool speaks = job.rank() == 0;
+  const Text text(options.text);
+  if (text.size() < 2 * options.length) throw tutti::BadInput("the text is too short");
+
+  torch::manual_seed(options.seed);
+  CharModel model(text.alphabet_size(), options.hidden);
+  torch::optim::Adam optimizer(model->parameters(),
+                               torch::optim::AdamOptions(options.learning_rate));
+  tutti::DataParallel parallel(job, *model);
+  const auto [begin, end] = tutti::share_of(options.micro_batches, job);
+
+  Progress progress(options.steps);
+  double loss = 0;
+  std::int64_t computed = 0;
+  for (std::int64_t t = 1; t <= options.steps; ++t) {
+    optimizer.zero_grad();
+    auto step = parallel.accumulate({.micro_batches = end - begin});
+    std::vector<double> losses;
+    for (std::int64_t m = begin; m < end; ++m) {
+      std::seed_seq words{options.seed, static_cast<std::uint64_t>(t),
+                          static_cast<std::uint64_t>(m)};
+      std::mt19937_64 random(words);
+      const auto batch = text.draw(options.rows, options.length, random);
+      step.micro_batch(1, [&] {
+        const auto scores = model->forward(batch.slice(1, 0, options.length)).first;
+        const auto value = torch::nn::functional::cross_entropy(
+            scores.flatten(0, 1), batch.slice(1, 1, options.length + 1).flatten());
+        losses.push_back(value.item<double>());
+        return value;
+      });
+      ++computed;
+    }
+    step.finish();
+    optimizer.step();
+
+    loss = 0;
+    for (const double l : gather_losses(parallel.group(), losses, options.micro_batches)) loss += l;
+    loss /= static_cast<double>(options.micro_batches);
+    if (speaks) progress.show(t, loss);
+  }
+
+  std::vector<std::int64_t> all(static_cast<std::size_t>(job.size()));
+  parallel.group().all_gather({&computed, 1, tutti::DType::int64},
+                              {all.data(), job.size(), tutti::DType::int64}, {.label = "computed"});
+  if (!speaks) return;
+  std::printf("\nsample: %s\n\n", generate(model, text, options).c_str());
+  std::int64_t sum = 0;
+  for (int r = 0; r < job.size(); ++r) {
+    const auto [first, last] = tutti::share_of(options.micro_batches, r, job.size());
+    const auto count = all[static_cast<std::size_t>(r)];
+    std::printf("worker %d computed %lld micro-batches, [%lld, %lld) of each step\n", r,
+                static_cast<long long>(count), static_cast<long long>(first),
+                static_cast<long long>(last));
+    sum += count;
+  }
+  std::printf("together %lld = %lld steps x %lld micro-batches: %s\n", static_cast<long long>(sum),
+              static_cast<long long>(options.steps), static_cast<long long>(options.micro_batches),
+              sum == options.steps * options.micro_batches ? "all, each once" : "NOT ALL");
+  std::printf("step %lld loss %.4f parameters sha256 %s\n", static_cast<long long>(options.steps),
+              loss, tutti::parameters_sha256(*model).c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains a character language model on any number of workers.");
+  app.add_option("--text", options.text, "the text file to learn from")->required();
+  app.add_option("--steps", options.steps, "training steps")->check(CLI::PositiveNumber);
+  app.add_option("--micro-batches", options.micro_batches, "per step, over all workers together")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed, "of the initial weights and the data");
+  app.add_option("--rows", options.rows, "texts per micro-batch")->check(CLI::PositiveNumber);
+  app.add_option("--length", options.length, "letters per text")->check(CLI::PositiveNumber);
+  app.add_option("--hidden", options.hidden, "width of the LSTM")->check(CLI::PositiveNumber);
+  app.add_option("--learning-rate", options.learning_rate, "of Adam")->check(CLI::PositiveNumber);
+  app.add_option("--sample", options.sample, "letters to generate at the end")
+      ->check(CLI::NonNegativeNumber);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    train(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "char_lm: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,189 @@
+#pragma once
+
+// Drop-in data parallelism: the training loop, the model and the optimizer stay as they are, and
+// gradients arrive reduced over all workers.
+//
+//   auto job = tutti::Job::join();
+//   tutti::DataParallel parallel(job, *model);
+//   …
+//   optimizer.zero_grad();
+//   loss.backward();          // one leaf, one sync: gradients are reduced when this returns
+//   optimizer.step();         // a parameter that nobody touched has no gradient: nothing moves it
+//
+// Every parameter's gradient after the sync is Σ w·g / Σ w over all micro-batches of all workers,
+// folded along one canonical tree (docs/numerics.md), the same bytes on every worker.
+//
+// Threads: the thread that runs backward, one at a time. Failure: an error in one worker's backward
+// drops that step on all workers (PeerFailed on the others), and the next step works; Mismatch,
+// PeerLost and Timeout end this object. docs/errors.md has the whole list.
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tutti/group.h"
+#include "tutti/job.h"
+#include "tutti/step_report.h"
+
+namespace tutti {
+
+/// What the sum of weighted gradients is divided by.
+enum class Divide {
+  by_weight,        ///< Σ of the weights of all leaves, whether they touched the parameter or not
+  by_contributors,  ///< per parameter, Σ of the weights of the leaves that wrote its gradient
+  not_at_all,       ///< the sum itself
+};
+
+/// Whose buffers (running statistics and the like) hold after a step.
+enum class Buffers {
+  every_step,  ///< rank 0's replace everybody's at the end of each step
+  on_request,  ///< … when sync_buffers() is called
+  never,
+};
+
+/// What happens when a worker calls drain() while others still have data.
+enum class OutOfData {
+  answer,    ///< it answers with weight 0 until all have called drain()
+  stop_all,  ///< the step in which the first one calls drain() is the last; stopped() turns true
+};
+
+struct DataParallelOptions {
+  std::string name = "model";  ///< in errors and logs
+  Divide divide = Divide::by_weight;
+  Buffers buffers = Buffers::every_step;
+  OutOfData out_of_data = OutOfData::answer;
+  /// Buckets close when their bytes reach this; the first one, which leaves first, earlier.
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  /// Compare digests of parameters and buffers of all workers in every n-th step; 0 never.
+  std::int64_t digest_every = 100;
+  /// Parameters for which this returns true stay local: neither sent at the start nor reduced.
+  std::function<bool(const std::string& name)> exclude;
+  /// How long a sync may wait; the job's deadline if absent.
+  std::optional<std::chrono::milliseconds> deadline;
+};
+
+struct AccumulateOptions {
+  /// How many micro-batches this worker is going to run. If given, memory stays at
+  /// 2·⌊log2 V⌋ + 1 gradient copies for V micro-batches over all workers; if not, workers of rank
+  /// above 0 keep one copy per micro-batch.
+  std::optional<std::int64_t> micro_batches;
+  /// If given, torch's generator is seeded from (seed, step, index of the micro-batch among those
+  /// of all workers) before each one, so that dropout does not depend on the number of workers.
+  /// Needs micro_batches.
+  std::optional<std::uint64_t> seed;
+};
+
+class DataParallelState;
+
+/// One step of several micro-batches. Made by DataParallel::accumulate().
+class Accumulation {
+ public:
+  Accumulation(Accumulation&& other) noexcept;
+  /// Leaving a scope that was neither finished nor unwound by an exception throws BadInput.
+  ~Accumulation() noexcept(false);
+
+  /// Runs `compute` as one leaf. If it returns a tensor (a scalar loss), backward is run on it; it
+  /// may instead, or before that, run any number of backwards itself: their gradients are added in
+  /// call order. A leaf of weight 0 runs `compute` and contributes nothing. Negative or non-finite
+  /// weights are BadInput. An exception drops the step on all workers and is passed on.
+  template <class Compute>
+  void micro_batch(double weight, Compute&& compute) {
+    if constexpr (std::is_void_v<std::invoke_result_t<Compute>>) {
+      run(weight, [&] {
+        compute();
+        return torch::Tensor();
+      });
+    } else {
+      run(weight, [&]() -> torch::Tensor { return compute(); });
+    }
+  }
+
+  /// Exactly one sync: gradients are reduced over all leaves of all workers when this returns.
+  void finish();
+
+ private:
+  friend class DataParallel;
+  Accumulation(std::shared_ptr<DataParallelState> state, const AccumulateOptions& options);
+  void run(double weight, const std::function<torch::Tensor()>& compute);
+
+  std::shared_ptr<DataParallelState> state_;  ///< null once finished or failed
+  AccumulateOptions options_;
+  int exceptions_at_start_;
+};
+
+class DataParallel {
+ public:
+  /// Compares the plan (names, shapes, strides, dtypes, threads) on all workers, then sends rank
+  /// 0's parameters and buffers to all. Collective. `module` must outlive this object.
+  DataParallel(const Job& job, torch::nn::Module& module, const DataParallelOptions& options = {});
+  /// The same over a group of workers, or over named parameters.
+  DataParallel(const Group& group, torch::nn::Module& module,
+               const DataParallelOptions& options = {});
+  DataParallel(const Group& group, std::vector<std::pair<std::string, torch::Tensor>> parameters,
+               const DataParallelOptions& options = {});
+  ~DataParallel();
+  DataParallel(DataParallel&&) noexcept;
+  DataParallel& operator=(DataParallel&&) = delete;
+
+  /// Weight of the next backward outside a scope (default 1): samples, tokens.
+  void next_weight(double weight);
+
+  /// Opens a step of several micro-batches.
+  [[nodiscard]] Accumulation accumulate(const AccumulateOptions& options = {});
+
+  /// Takes part in this step with what was written by hand, or with nothing: for a worker whose
+  /// backward reached no parameter (its weight still counts), or that ran none (weight 0).
+  /// Gradients are reduced when it returns, as after backward().
+  void synchronize(double weight = 1);
+
+  /// Called by a worker that has no more data: see OutOfData. Returns the steps it answered.
+  std::int64_t drain();
+  /// True after a step in which some worker ran out of data, with OutOfData::stop_all.
+  bool stopped() const;
+
+  /// Drops the coming step on all workers: they get PeerFailed with this text. For failures outside
+  /// backward() and scopes, which Tutti cannot see.
+  void fail(const std::string& why);
+
+  /// Rank 0's buffers to all, now. Collective.
+  void sync_buffers();
+
+  /// Names of the parameters that some worker wrote in the last step, in registration order.
+  std::vector<std::string> touched() const;
+  /// What the last step cost.
+  const StepReport& report() const;
+  /// Bytes of gradient memory this worker holds.
+  std::size_t bytes_held() const;
+  const Group& group() const;
+
+ private:
+  std::shared_ptr<DataParallelState> state_;
+};
+
+/// One part of a batch: the same rows of every tensor, and how many rows that is.
+struct BatchPart {
+  std::vector<torch::Tensor> tensors;
+  double weight = 0;
+};
+
+/// Cuts tensors along dim 0 into n parts of consecutive rows; the first rows % n parts get one
+/// more. Parts may be empty when n exceeds the rows. All tensors must have the same size of dim 0
+/// (BadInput).
+std::vector<BatchPart> split(const std::vector<torch::Tensor>& batch, std::int64_t n);
+
+/// This worker's contiguous range [first, second) of `total` micro-batches.
+std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, const Group& group);
+std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, const Job& job);
+/// The range of any rank of any size: the first total % size ranks get one more. Ranges are
+/// disjoint and cover all.
+std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, int rank, int size);
+
+}  // namespace tutti

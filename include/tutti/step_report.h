@@ -1,0 +1,29 @@
+#pragma once
+
+// What one step cost. Plain value.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tutti {
+
+struct StepReport {
+  std::int64_t step = 0;        ///< counted from 1
+  int collectives = 0;          ///< gradient exchanges: 1 per step
+  std::size_t bytes = 0;        ///< padded gradient bytes that were exchanged (touched parameters)
+  std::size_t bytes_dense = 0;  ///< what they would be if every parameter had been touched
+  int waits = 0;                ///< times this worker had to wait for others
+  double wait_seconds = 0;      ///< … and for how long in all
+  int parameters_touched = 0;
+  int parameters_skipped = 0;
+  std::int64_t leaves = 0;  ///< micro-batches over all workers
+  double weight = 0;        ///< Σ of their weights
+  int nodes_held = 0;       ///< folded nodes this worker handed in
+  int last_worker = 0;      ///< job rank of the worker that was ready last
+
+  /// One line: "step 17: 1 exchange, 33.6 MB of 33.6 MB, 2 waits 0.31 ms, …".
+  std::string text() const;
+};
+
+}  // namespace tutti

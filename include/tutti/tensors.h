@@ -1,0 +1,55 @@
+#pragma once
+
+// Tensors in the core's vocabulary: element types, collectives on tensors, and the hash by which a
+// user compares two models.
+//
+// Threads and failure: as the functions of group.h. A tensor that is not dense (holes, overlap),
+// not on the CPU, or of an element type that DType lacks is Unsupported.
+
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// Unsupported for complex, quantised and other types that Tutti does not move.
+DType dtype_of(const torch::Tensor& tensor);
+torch::ScalarType scalar_type_of(DType dtype);
+
+/// The tensor's elements in memory order. The tensor must be dense: contiguous, channels-last or
+/// any other permutation without holes.
+View view_of(const torch::Tensor& tensor);
+
+// Collectives on dense tensors, in place or into `out`. Members compare shapes and strides too: the
+// same elements must meet. Written tensors' version counters are bumped.
+void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
+                const CollectiveOptions& options = {});
+void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Reduction reduction,
+            int root, const CollectiveOptions& options = {});
+/// `in` is [size · n, …] contiguous, `out` [n, …].
+void reduce_scatter(const Group& group, const torch::Tensor& in, torch::Tensor& out,
+                    Reduction reduction, const CollectiveOptions& options = {});
+/// Returns [size · n, …] for contiguous [n, …].
+torch::Tensor all_gather(const Group& group, const torch::Tensor& in,
+                         const CollectiveOptions& options = {});
+/// Members may have different n; the result is their concatenation along dim 0 in rank order.
+torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& in,
+                                  const CollectiveOptions& options = {});
+void broadcast(const Group& group, torch::Tensor& inout, int root,
+               const CollectiveOptions& options = {});
+/// Started and not waited for: the tensor must not be touched before Work::wait().
+[[nodiscard]] Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
+                                    const CollectiveOptions& options = {});
+
+/// A zero-filled contiguous tensor in memory that every member sees: collectives on it move no
+/// extra byte. Collective.
+torch::Tensor shared_zeros(const Group& group, torch::IntArrayRef sizes, torch::ScalarType dtype);
+
+/// SHA-256, in 64 hexadecimal digits, of the bytes of all parameters in registration order, each
+/// preceded by its name.
+std::string parameters_sha256(const torch::nn::Module& module);
+
+}  // namespace tutti

@@ -1,0 +1,12 @@
+#pragma once
+
+// Everything.
+
+#include "tutti/data_parallel.h"
+#include "tutti/dtype.h"
+#include "tutti/environment.h"
+#include "tutti/error.h"
+#include "tutti/group.h"
+#include "tutti/job.h"
+#include "tutti/step_report.h"
+#include "tutti/tensors.h"

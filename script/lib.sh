@@ -1,0 +1,259 @@
+# Shared by demo, test, bench and .ci/run: finds or installs what Tutti is built with, and builds.
+#
+# Sourced, never run. Every function either succeeds or ends the script with a message that says
+# what to do. A second call finds everything in place and needs no network.
+# shellcheck shell=bash disable=SC2034,SC2119,SC2120
+
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+TORCH='' # folder of the libtorch to build with
+PIP=()   # command of a pip that can install into a folder
+readonly kTorch='2.13.0+cpu' # the version Tutti is tested with
+readonly kTorchIndex='https://download.pytorch.org/whl/cpu'
+readonly kLocal="$PWD/.tutti" # what the scripts install, besides system packages
+
+readonly kBuildPackages=(
+  g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev libhwy-dev libxxhash-dev libssl-dev
+  libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev python3
+)
+readonly kBenchPackages=(libbenchmark-dev libgloo-dev libopenmpi-dev openmpi-bin)
+
+heading() { printf '\n== %s\n' "$*"; }
+note() { printf '   %s\n' "$*"; }
+fail() {
+  printf '\n%s: %s\n' "${0##*/}" "$*" >&2
+  exit 1
+}
+
+# quietly LOG COMMAND…: output goes to the file LOG, whose end is shown when the command fails.
+quietly() {
+  local log=$1
+  shift
+  mkdir -p "$(dirname "$log")"
+  if ! "$@" >"$log" 2>&1 </dev/null; then
+    tail -n 60 "$log" >&2
+    fail "'$*' failed; all its output is in $log"
+  fi
+}
+
+# ---------------------------------------------------------------------------------- system packages
+
+installed() { [[ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]; }
+
+# Debian 12 and Ubuntu 24.04 are the first releases with Highway 1.0 and a complete C++20 compiler.
+refuse_old_release() {
+  local name='' version=''
+  # shellcheck disable=SC1091
+  [[ -r /etc/os-release ]] && name=$(. /etc/os-release && echo "${ID:-}") &&
+    version=$(. /etc/os-release && echo "${VERSION_ID:-}")
+  case $name in
+    debian) [[ -z $version || ${version%%.*} -ge 12 ]] || fail "Debian $version is too old:" \
+      "Tutti needs Highway 1.0 and GCC 12. Debian 12 or later, or Ubuntu 24.04 or later, has them." ;;
+    ubuntu) [[ ${version%%.*} -ge 24 ]] || fail "Ubuntu $version is too old:" \
+      "Tutti needs Highway 1.0 and GCC 12. Ubuntu 24.04 or later, or Debian 12 or later, has them." ;;
+  esac
+}
+
+# need_packages NAME…: installs those that are missing when run by root, else says how.
+need_packages() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    note "not Debian or Ubuntu: install the equivalents of $* if the build misses one"
+    return
+  fi
+  local package missing=()
+  for package in "$@"; do
+    installed "$package" || missing+=("$package")
+  done
+  ((${#missing[@]} == 0)) && return
+  refuse_old_release
+  if [[ $(id -u) != 0 ]]; then
+    printf '\n%s: some system packages are missing. Run this line, then try again:\n\n' "${0##*/}" >&2
+    printf '  sudo apt-get update && sudo apt-get install -y --no-install-recommends %s\n\n' \
+      "${missing[*]}" >&2
+    exit 1
+  fi
+  note "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  quietly "$kLocal/apt.log" apt-get update
+  quietly "$kLocal/apt.log" apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+# ----------------------------------------------------------------------------------------- libtorch
+
+# torch_in FOLDER: prints the libtorch folder that FOLDER is or holds (libtorch itself, one of its
+# CMake folders, a site-packages folder, a virtual environment); nothing when there is none.
+torch_in() {
+  local folder
+  for folder in "$1" "$1"/torch "$1"/libtorch "$1"/.. "$1"/../.. "$1"/../../.. \
+    "$1"/lib/python3.*/site-packages/torch; do
+    if [[ -f $folder/share/cmake/Torch/TorchConfig.cmake ]]; then
+      (cd "$folder" && pwd)
+      return
+    fi
+  done
+}
+
+# why_not FOLDER: prints why the libtorch there cannot be used; nothing when it can.
+why_not() {
+  local version=''
+  if [[ -f $1/version.py ]]; then # a Python package
+    version=$(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$1/version.py")
+    grep -Eq "^(cuda|hip)\b[^=]*= '" "$1/version.py" && echo "it is not a CPU build ($version)"
+  elif [[ -f $1/build-version ]]; then # the archive for C++
+    version=$(<"$1/build-version")
+    [[ $version == *+cu* || $version == *+rocm* ]] && echo "it is not a CPU build ($version)"
+  fi
+  [[ -n $version && $version != 2.* ]] && echo "its version is $version, not 2.x"
+  grep -q 'GLIBCXX_USE_CXX11_ABI=0' "$1/share/cmake/Torch/TorchConfig.cmake" &&
+    echo "it was built for the C++ ABI of before GCC 5"
+  return 0
+}
+
+# try_torch FOLDER ORIGIN: takes the libtorch in FOLDER if there is a usable one.
+try_torch() {
+  local found reason
+  found=$(torch_in "$1")
+  [[ -n $found ]] || return 1
+  reason=$(why_not "$found" | head -n 1)
+  if [[ -n $reason ]]; then
+    note "libtorch in $found ($2) is passed over: $reason"
+    return 1
+  fi
+  TORCH=$found
+  note "libtorch: $TORCH ($2)"
+}
+
+# A pip that can install into a folder, in PIP; 1 when there is none.
+find_pip() {
+  local venv="$kLocal/venv"
+  if python3 -m pip --version >/dev/null 2>&1; then
+    PIP=(python3 -m pip)
+  elif "$venv/bin/python" -m pip --version >/dev/null 2>&1 ||
+    python3 -m venv "$venv" >/dev/null 2>&1; then
+    PIP=("$venv/bin/python" -m pip)
+  else
+    rm -rf "$venv"
+    return 1
+  fi
+}
+
+# install_torch LABEL OPTION…: the wheel of kTorch, without Python dependencies, into .tutti/libtorch.
+# The version carries its '+cpu', which no build for GPUs has, so that gigabytes can never arrive.
+install_torch() {
+  local label=$1 python minor
+  shift
+  minor=$(python3 -c 'import sys; print(sys.version_info[1])')
+  for python in "$minor" 11 12 13 10; do # a wheel of any Python holds the same libtorch
+    rm -rf "$kLocal/libtorch.part"
+    if PIP_USER=0 "${PIP[@]}" install --no-deps --no-compile --only-binary=:all: --implementation cp \
+      --python-version "3.$python" --abi "cp3$python" --target "$kLocal/libtorch.part" \
+      --disable-pip-version-check "$@" "torch==$kTorch" >>"$kLocal/pip.log" 2>&1 </dev/null; then
+      rm -rf "$kLocal/libtorch"
+      mv "$kLocal/libtorch.part" "$kLocal/libtorch"
+      try_torch "$kLocal/libtorch" "installed from $label"
+      return
+    fi
+  done
+  note "torch==$kTorch is not to be had from $label"
+  return 1
+}
+
+# Sets TORCH to the folder of a libtorch for CPUs that is already there: the one pointed to, that of
+# python3, that of an earlier call. 1 when there is none.
+find_torch() {
+  local variable folder importable
+  for variable in TUTTI_LIBTORCH LIBTORCH Torch_DIR; do
+    if [[ -n ${!variable:-} ]]; then
+      try_torch "${!variable}" "$variable" && return
+      fail "$variable=${!variable} holds no usable libtorch 2.x for CPUs"
+    fi
+  done
+  local -a folders=()
+  IFS=':;' read -ra folders <<<"${CMAKE_PREFIX_PATH:-}"
+  for folder in "${folders[@]}"; do
+    try_torch "$folder" CMAKE_PREFIX_PATH && return
+  done
+  importable=$(python3 -c '
+import importlib.util
+spec = importlib.util.find_spec("torch")
+print(spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else "")
+' 2>/dev/null || true)
+  [[ -n $importable ]] && try_torch "$importable" python3 && return
+  try_torch "$kLocal/libtorch" 'installed earlier'
+}
+
+# Sets TORCH by installing libtorch.
+install_any_torch() {
+  find_pip || fail "Python's pip is needed to install libtorch. Install pip," \
+    "or set TUTTI_LIBTORCH to the folder of a libtorch 2.x for CPUs."
+  : >"$kLocal/pip.log"
+  note "installing torch $kTorch (about 200 MB)"
+  install_torch "pip's sources" && return
+  install_torch "$kTorchIndex" --index-url "$kTorchIndex" && return
+  fail "no libtorch to be had; what pip said is in $kLocal/pip.log." \
+    "Set TUTTI_LIBTORCH to the folder of a libtorch 2.x for CPUs."
+}
+
+# -------------------------------------------------------------------------------------------- build
+
+# Compilers at once: one per processor, and per 2 GB of free memory (libtorch's headers are large).
+compilers() {
+  local processors memory
+  processors=$(nproc)
+  memory=$(awk '/^MemAvailable/ {print int($2 / 2000000)}' /proc/meminfo)
+  ((memory < 1)) && memory=1
+  echo $((memory < processors ? memory : processors))
+}
+
+# build PRESET [CMAKE OPTION…]: configures and builds into the preset's folder.
+build() {
+  local preset=$1 folder=build log
+  shift
+  [[ $preset == release ]] || folder=build-${preset%-only}
+  log=$folder/log
+  local -a options=("$@")
+  if [[ -n $TORCH ]]; then
+    # CMake remembers every library it found: a libtorch elsewhere needs a fresh start.
+    if ! grep -qs "^Torch_DIR:PATH=$TORCH/share/cmake/Torch\$" "$folder/CMakeCache.txt"; then
+      rm -f "$folder/CMakeCache.txt"
+    fi
+    options+=("-DCMAKE_PREFIX_PATH=$TORCH/share/cmake")
+  fi
+  quietly "$log/configure.log" cmake --preset "$preset" "${options[@]}"
+  quietly "$log/build.log" cmake --build "$folder" -j "$(compilers)"
+  note "built in $folder/"
+}
+
+# set_up [PACKAGE…]: all that a build of everything needs, and the packages named.
+set_up() {
+  local -a packages=("${kBuildPackages[@]}" "$@")
+  heading 'Setting up'
+  mkdir -p "$kLocal"
+  find_torch || find_pip || packages+=(python3-pip python3-venv)
+  need_packages "${packages[@]}"
+  [[ -n $TORCH ]] || install_any_torch
+}
+
+# Sets PYTHON to a Python with torch (the one that is built against, where it serves), numpy and
+# matplotlib: what the rivals in bench/ and the pictures need.
+set_up_python() {
+  local venv="$kLocal/venv" site
+  if python3 -c 'import torch, numpy, matplotlib' 2>/dev/null; then
+    PYTHON=python3
+    return
+  fi
+  [[ -x $venv/bin/python ]] || quietly "$kLocal/venv.log" python3 -m venv "$venv"
+  PYTHON=$venv/bin/python
+  "$PYTHON" -c 'import torch, numpy, matplotlib' 2>/dev/null && return
+  note 'installing numpy and matplotlib for Python'
+  site=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  # One copy of torch serves both; pip then adds what torch's Python side needs.
+  if compgen -G "$TORCH/_C.cpython-3$("$PYTHON" -c 'import sys; print(sys.version_info[1])')-*" \
+    >/dev/null; then
+    dirname "$TORCH" >"$site/tutti-torch.pth"
+  fi
+  local -a install=("$PYTHON" -m pip install --disable-pip-version-check numpy matplotlib)
+  "${install[@]}" "torch==$kTorch" >"$kLocal/pip.log" 2>&1 </dev/null ||
+    quietly "$kLocal/pip.log" "${install[@]}" "torch==$kTorch" --extra-index-url "$kTorchIndex"
+}

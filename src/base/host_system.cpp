@@ -1,0 +1,118 @@
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/limits.h"
+#include "base/system.h"
+#include "tutti/error.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+int open_memory(const std::string& name) {
+  const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const int fd = static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), flags | MFD_NOEXEC_SEAL));
+  if (fd >= 0 || errno != EINVAL) return fd;
+  // Linux before 6.3 knows no MFD_NOEXEC_SEAL.
+  return static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), flags));
+}
+
+int affinity_processors() {
+  for (int possible = 1024; possible <= (1 << 20); possible *= 2) {
+    cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(possible));
+    if (set == nullptr) return 1;
+    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(possible));
+    const int result = ::sched_getaffinity(0, bytes, set);
+    const int count = result == 0 ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (result == 0) return std::max(count, 1);
+  }
+  return 1;
+}
+
+class HostSystem final : public System {
+ public:
+  Clock::time_point now() const override { return Clock::now(); }
+
+  FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
+    if (bytes == 0) throw BadInput(fmt::format("shared memory \"{}\" of 0 bytes", name));
+    const auto fail = [&](const char* doing) -> BadInput {
+      return BadInput(fmt::format("cannot {} shared memory \"{}\" of {} bytes: {}", doing, name,
+                                  bytes, std::strerror(errno)));
+    };
+    // The kernel takes names of up to 249 bytes.
+    FileDescriptor file(open_memory(fmt::format("tutti {}", name.substr(0, 200))));
+    if (!file) throw fail("create");
+    if (::fchmod(file.get(), 0600) != 0) throw fail("protect");
+    if (bytes > static_cast<std::size_t>(PTRDIFF_MAX)) {
+      errno = EFBIG;
+      throw fail("size");
+    }
+    if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) throw fail("size");
+    if (::fcntl(file.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) throw fail("seal");
+    return file;
+  }
+
+  std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
+    struct stat status{};
+    if (::fstat(file.get(), &status) != 0)
+      throw BadInput(fmt::format("cannot map shared memory: {}", std::strerror(errno)));
+    if (bytes == 0 || static_cast<std::size_t>(status.st_size) != bytes)
+      throw BadInput(fmt::format("shared memory of {} bytes has to be mapped, but the file has {}",
+                                 bytes, status.st_size));
+    // A file that another process may shrink would end this one with SIGBUS.
+    if ((::fcntl(file.get(), F_GET_SEALS) & kSizeSeals) != kSizeSeals)
+      throw BadInput("shared memory is not sealed against resizing");
+    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (at == MAP_FAILED)
+      throw BadInput(
+          fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
+    if (bytes >= kHugePage) ::madvise(at, bytes, MADV_HUGEPAGE);  // where the system gives them
+    return {static_cast<std::byte*>(at), [bytes](std::byte* p) { ::munmap(p, bytes); }};
+  }
+
+  FileDescriptor life_line() override {
+#ifdef SYS_pidfd_open
+    const int fd = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
+#else
+    const int fd = -1;
+    errno = ENOSYS;
+#endif
+    if (fd < 0)
+      throw Unsupported(fmt::format(
+          "this kernel offers no descriptor of a process (pidfd_open: {}), by which workers learn "
+          "of each other's end; Linux 5.3 or later is needed, and a sandbox must allow the call",
+          std::strerror(errno)));
+    return FileDescriptor(fd);
+  }
+
+  std::vector<MemoryBound> memory_bounds() const override { return read_memory_bounds("/"); }
+
+  int processors() const override {
+    const int allowed = affinity_processors();
+    return std::max(1, std::min(allowed, read_processor_quota("/").value_or(allowed)));
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<System> host_system() { return std::make_shared<HostSystem>(); }
+
+}  // namespace tutti

@@ -1,0 +1,92 @@
+#include "comm/local/call_record.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "kernels/hash.h"
+
+namespace tutti {
+namespace {
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) noexcept {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
+  return hash ^ std::rotr(hash, 29);
+}
+
+bool reduces(OperationKind kind) noexcept {
+  return kind == OperationKind::all_reduce || kind == OperationKind::reduce ||
+         kind == OperationKind::reduce_scatter;
+}
+
+/// The elements a call is about: what must be equal on all members.
+std::int64_t agreed_count(const Operation& operation) noexcept {
+  switch (operation.kind) {
+    case OperationKind::barrier:
+      return 0;
+    case OperationKind::all_gather:
+    case OperationKind::reduce_scatter:
+      return std::max(operation.in.count, operation.out.count);
+    default:
+      return operation.in.count;
+  }
+}
+
+}  // namespace
+
+std::uint64_t write_record(CallRecord& record, const Operation& operation) {
+  record.kind = operation.kind;
+  record.reduction = reduces(operation.kind) ? operation.reduction : Reduction::sum;
+  record.dtype = operation.in.dtype;
+  record.root = operation.root;
+  record.count = agreed_count(operation);
+  record.label_bytes = static_cast<std::uint8_t>(std::min(operation.label.size(), kLabelBytes));
+  std::uint64_t hash = (static_cast<std::uint64_t>(record.kind) << 48) |
+                       (static_cast<std::uint64_t>(record.reduction) << 40) |
+                       (static_cast<std::uint64_t>(record.dtype) << 32) |
+                       static_cast<std::uint32_t>(record.root);
+  hash = mix(hash, static_cast<std::uint64_t>(record.count));
+  if (record.label_bytes != 0) {
+    std::memcpy(record.label.data(), operation.label.data(), record.label_bytes);
+    hash = mix(hash, digest(record.label_text()));
+  }
+  record.counts_hash = 0;
+  if (!operation.counts.empty()) {
+    record.counts_hash = digest(operation.counts.data(), operation.counts.size_bytes()) | 1U;
+    const std::size_t kept = std::min(operation.counts.size(), record.counts.size());
+    std::copy_n(operation.counts.begin(), kept, record.counts.begin());
+    hash = mix(hash, record.counts_hash);
+  }
+  return hash;
+}
+
+std::string describe(const CallRecord& record, int group_size) {
+  std::string text(name_of(record.kind));
+  if (reduces(record.kind))
+    fmt::format_to(std::back_inserter(text), " {}", name_of(record.reduction));
+  if (record.kind != OperationKind::barrier) {
+    fmt::format_to(std::back_inserter(text), " {}[{}]", name_of(record.dtype), record.count);
+  }
+  if (record.counts_hash != 0) {
+    const std::size_t shown =
+        std::min<std::size_t>(record.counts.size(), static_cast<std::size_t>(group_size));
+    fmt::format_to(std::back_inserter(text), " as {}{}",
+                   fmt::join(record.counts.begin(), record.counts.begin() + shown, "+"),
+                   shown < static_cast<std::size_t>(group_size) ? "+…" : "");
+  }
+  if (record.kind == OperationKind::reduce) {
+    fmt::format_to(std::back_inserter(text), " to rank {}", record.root);
+  }
+  if (record.kind == OperationKind::broadcast) {
+    fmt::format_to(std::back_inserter(text), " from rank {}", record.root);
+  }
+  if (record.label_bytes != 0) {
+    fmt::format_to(std::back_inserter(text), " \"{}\"", record.label_text());
+  }
+  return text;
+}
+
+}  // namespace tutti

@@ -1,0 +1,78 @@
+#pragma once
+
+// The shared memory through which the members of a local group speak: one page of how the group
+// ended, then a block per member that only this member writes. Zero-filled memory is the valid
+// initial state.
+//
+//   member block = Progress | kRing inline buffers | 2 staging halves | 2 result halves
+//
+// Threads: atomics, and plain data published by them.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/local/call_record.h"
+#include "comm/local/ending.h"
+#include "job/board.h"
+#include "memory/arena.h"
+
+namespace tutti {
+
+/// Operations that may be under way at the same time, plus one.
+inline constexpr int kRing = 8;
+/// Up to this many bytes per member, everyone folds everything after one wait. Measured:
+/// docs/group.md.
+inline constexpr std::size_t kSmallBytes = 32 * 1024;
+/// Private memory passes through shared memory in pieces of this many bytes.
+inline constexpr std::size_t kChunkBytes = 512 * 1024;
+
+/// A member's arrival at one operation: everything the others poll, in one cache line.
+struct alignas(kCacheLine) Arrival {
+  std::atomic<std::uint64_t> sequence;  ///< of the operation; the release store publishes the rest
+  std::atomic<std::uint64_t> hash;      ///< of what members must agree on
+  std::atomic<std::uint64_t> finished;  ///< operations the member was through with by then
+};
+
+struct alignas(kCacheLine) Counter {
+  std::atomic<std::uint64_t> value;
+};
+
+struct alignas(kCacheLine) Progress {
+  std::array<Arrival, kRing> arrivals;
+  std::array<CallRecord, kRing> records;
+  Counter staged;    ///< chunks of this group's large operations that lie in shared memory
+  Counter worked;    ///< chunks folded, or fetched
+  Counter finished;  ///< operations of which this member reads nothing any more
+};
+
+class ControlArena {
+ public:
+  ControlArena() = default;
+  ControlArena(Arena arena, int members);
+  static std::size_t bytes(int members);
+
+  Ending& ending() const { return *ending_; }
+  Progress& progress(int member) const { return *progress_[static_cast<std::size_t>(member)]; }
+  Arrival& arrival(int member, std::uint64_t sequence) const {
+    return progress(member).arrivals[sequence % kRing];
+  }
+  CallRecord& record(int member, std::uint64_t sequence) const {
+    return progress(member).records[sequence % kRing];
+  }
+  std::byte* inline_buffer(int member, std::uint64_t sequence) const;
+  /// Where a member puts its own data for others, and where it puts results for others.
+  std::byte* staging(int member, std::uint64_t chunk) const;
+  std::byte* results(int member, std::uint64_t chunk) const;
+
+ private:
+  std::byte* block(int member) const { return reinterpret_cast<std::byte*>(&progress(member)); }
+  Arena arena_;
+  Ending* ending_ = nullptr;
+  std::vector<Progress*> progress_;
+};
+
+}  // namespace tutti

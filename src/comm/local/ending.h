@@ -1,0 +1,48 @@
+#pragma once
+
+// How a local group came to its end, in shared memory: the first member that finds a reason writes
+// it, the others fail with the same class of error and the same text.
+//
+// Threads: atomics only. A member that dies while writing leaves an ending without a text.
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "job/board.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+enum class EndingKind : std::uint32_t { aborted, mismatch, peer_lost, timeout };
+
+/// Why a group ended.
+struct EndingReason {
+  EndingKind kind = EndingKind::aborted;
+  int job_rank = -1;  ///< peer_lost: who was lost
+  int found_by = -1;  ///< job rank of the member that found it
+  std::string text;
+  /// Throws the error class of `kind`.
+  [[noreturn]] void raise() const;
+};
+
+struct alignas(kCacheLine) Ending {
+  enum State : std::uint32_t { open = 0, being_written = 1, written = 2 };
+  std::atomic<std::uint32_t> state;
+  std::atomic<std::uint32_t> kind;
+  std::atomic<std::int32_t> job_rank;
+  std::atomic<std::int32_t> found_by;
+  SharedText<4096> text;
+};
+
+/// True if the group has not ended.
+inline bool is_open(const Ending& ending) noexcept {
+  return ending.state.load(std::memory_order_acquire) == Ending::open;
+}
+/// Writes the reason unless there is one already.
+void end_with(Ending& ending, const EndingReason& reason);
+/// The reason of a group that is not open.
+EndingReason reason_of(const Ending& ending);
+
+}  // namespace tutti

@@ -1,0 +1,111 @@
+#pragma once
+
+// The engine of one host: members see each other's memory and tell each other by counters in it how
+// far they are. docs/group.md describes the two ways of an operation and what they cost.
+//
+// Threads: one per member. Failure: the member that finds a reason ends the group for all; every
+// later call throws it again.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "comm/engine.h"
+#include "comm/local/control_arena.h"
+#include "comm/local/region_table.h"
+#include "comm/local/transfer.h"
+#include "job/job_state.h"
+
+namespace tutti {
+
+/// Whose engine it is. `ranks` are job ranks.
+struct LocalGroup {
+  std::string name;
+  std::vector<int> ranks;
+  int rank = 0;  ///< position of this member in `ranks`
+};
+
+class LocalEngine final : public Engine {
+ public:
+  /// Meets the other members. Throws what the rendezvous throws, and BadInput where the control
+  /// memory does not fit.
+  LocalEngine(JobState& job, LocalGroup group);
+
+  Capabilities capabilities() const override;
+  SharedMemory allocate(std::size_t bytes, std::string_view what, std::size_t used_bytes) override;
+  std::uint64_t start(const Operation& operation, int lane) override;
+  bool test(std::uint64_t sequence) override;
+  void wait(std::uint64_t sequence) override;
+  void abort(const std::string& reason) noexcept override;
+
+ private:
+  /// Something all members must have done before this one goes on.
+  enum class Goal { arrived, staged, worked, finished };
+  enum class Phase { arriving, staging, working };
+
+  /// An operation of this member between start() and its end.
+  struct Pending {
+    Transfer transfer;
+    Phase phase = Phase::arriving;
+    bool small = true;
+    std::uint64_t hash = 0;
+    std::uint64_t chunk = 0;   ///< the one under way
+    std::uint64_t staged = 0;  ///< chunks of this operation staged so far
+    std::optional<std::chrono::milliseconds> patience;
+    std::vector<std::shared_ptr<void>> pins;
+  };
+
+  Pending& pending(std::uint64_t sequence) { return pending_[sequence % kRing]; }
+
+  // Starting (local_start.cpp).
+  ControlArena meet_members();
+  void make_room(std::uint64_t sequence);
+  void begin_large(std::uint64_t sequence, const Operation& operation);
+
+  // Progress (local_progress.cpp).
+  /// Takes the oldest operation further. False where it would have to wait and may not.
+  bool advance(bool may_wait);
+  bool advance_large(std::uint64_t sequence, bool may_wait);
+  void stage_chunk(Pending& operation, std::uint64_t chunk);
+  void finish(std::uint64_t sequence);
+  bool has_reached(int member, Goal goal, std::uint64_t value) const;
+  bool all_reached(Goal goal, std::uint64_t value) const;
+  bool meet(Goal goal, std::uint64_t value, std::uint64_t sequence, bool may_wait);
+  void compare_calls(std::uint64_t sequence);
+
+  // Failure (local_failure.cpp).
+  std::uint64_t missing(Goal goal, std::uint64_t value) const;
+  std::string what(std::uint64_t sequence) const;
+  /// What a test that found nothing looks at now and then, since nobody else does.
+  void look_around(Goal goal, std::uint64_t value, std::uint64_t sequence);
+  [[noreturn]] void fail_mismatch(std::uint64_t sequence);
+  /// Ends the group because of the exception being handled, and throws it again.
+  [[noreturn]] void fail_with_current_exception();
+  void end(EndingReason reason);
+  /// Throws the reason if the group has ended.
+  void check_open();
+
+  JobState& job_;
+  LocalGroup group_;
+  Membership members_;
+  std::uint64_t member_bits_ = 0;  ///< job ranks
+  std::string tag_;                ///< of this group at the rendezvous
+  ControlArena control_;
+  RegionTable regions_;
+  std::uint64_t allocations_ = 0;
+
+  std::array<Pending, kRing> pending_;
+  std::uint64_t started_ = 0;
+  std::uint64_t completed_ = 0;
+  std::uint64_t known_finished_ = 0;   ///< all members have finished this many operations, or more
+  std::uint64_t chunks_done_ = 0;      ///< of all completed large operations
+  std::uint64_t fruitless_tests_ = 0;  ///< of the oldest operation
+  std::optional<Deadline> polling_deadline_;  ///< of the oldest operation, once it is polled for
+  std::optional<EndingReason> ended_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,166 @@
+// How operations of a local group come to their end, in the order in which they were started.
+
+#include "base/check.h"
+#include "comm/local/local_engine.h"
+#include "job/wait.h"
+
+namespace tutti {
+
+bool LocalEngine::test(std::uint64_t sequence) {
+  TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
+  try {
+    while (completed_ < sequence) {
+      check_open();
+      if (!advance(false)) return false;
+    }
+  } catch (const Error&) {
+    return true;  // wait() throws it
+  }
+  return true;
+}
+
+void LocalEngine::wait(std::uint64_t sequence) {
+  TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
+  while (completed_ < sequence) {
+    if (ended_) ended_->raise();
+    advance(true);
+  }
+}
+
+bool LocalEngine::advance(bool may_wait) {
+  const std::uint64_t sequence = completed_ + 1;
+  Pending& oldest = pending(sequence);
+  if (oldest.phase == Phase::arriving) {
+    if (!meet(Goal::arrived, sequence, sequence, may_wait)) return false;
+    compare_calls(sequence);
+    if (oldest.small) {
+      oldest.transfer.finish_inline(sequence);
+      finish(sequence);
+      return true;
+    }
+    std::uint64_t held_by_all = ~std::uint64_t{0};
+    for (int member = 0; member < members_.size; ++member) {
+      held_by_all &= control_.record(member, sequence).regions;
+    }
+    oldest.transfer.resolve(sequence, regions_, held_by_all);
+    oldest.phase = Phase::staging;
+  }
+  return advance_large(sequence, may_wait);
+}
+
+bool LocalEngine::advance_large(std::uint64_t sequence, bool may_wait) {
+  Pending& oldest = pending(sequence);
+  const Transfer& transfer = oldest.transfer;
+  Progress& own = control_.progress(members_.rank);
+  for (; oldest.chunk < transfer.chunks(); ++oldest.chunk) {
+    const std::uint64_t number = chunks_done_ + oldest.chunk;
+    if (oldest.phase == Phase::staging) {
+      if (transfer.passes_through()) {
+        // A half may be written again once all have worked on the chunk before last.
+        if (oldest.staged == oldest.chunk) {
+          if (number > 0 && !meet(Goal::worked, number - 1, sequence, may_wait)) return false;
+          stage_chunk(oldest, oldest.chunk);
+        }
+        if (oldest.staged == oldest.chunk + 1 && oldest.staged < transfer.chunks() &&
+            all_reached(Goal::worked, number)) {
+          stage_chunk(oldest, oldest.staged);
+        }
+        if (!meet(Goal::staged, number + 1, sequence, may_wait)) return false;
+      } else {
+        own.staged.value.store(number + 1, std::memory_order_release);
+      }
+      transfer.work(oldest.chunk, number);
+      own.worked.value.store(number + 1, std::memory_order_release);
+      announce(job_.board());
+      oldest.phase = Phase::working;
+    }
+    if (transfer.must_see_all_work() && !meet(Goal::worked, number + 1, sequence, may_wait)) {
+      return false;
+    }
+    transfer.collect(oldest.chunk, number);
+    oldest.phase = Phase::staging;
+  }
+  chunks_done_ += transfer.chunks();
+  finish(sequence);
+  return true;
+}
+
+/// What `staged` says beside its name: this member has collected all results of the chunk before
+/// last, so that the others may write to that half.
+void LocalEngine::stage_chunk(Pending& operation, std::uint64_t chunk) {
+  const std::uint64_t number = chunks_done_ + chunk;
+  operation.transfer.stage(chunk, number);
+  operation.staged = chunk + 1;
+  control_.progress(members_.rank).staged.value.store(number + 1, std::memory_order_release);
+  announce(job_.board());
+}
+
+void LocalEngine::finish(std::uint64_t sequence) {
+  completed_ = sequence;
+  fruitless_tests_ = 0;
+  polling_deadline_.reset();
+  Pending& done = pending(sequence);
+  done.pins.clear();
+  done.patience.reset();
+  control_.progress(members_.rank).finished.value.store(sequence, std::memory_order_release);
+  if (started_ != completed_) announce(job_.board());
+}
+
+bool LocalEngine::has_reached(int member, Goal goal, std::uint64_t value) const {
+  switch (goal) {
+    case Goal::arrived:
+      return control_.arrival(member, value).sequence.load(std::memory_order_acquire) == value;
+    case Goal::staged:
+      return control_.progress(member).staged.value.load(std::memory_order_acquire) >= value;
+    case Goal::worked:
+      return control_.progress(member).worked.value.load(std::memory_order_acquire) >= value;
+    case Goal::finished:
+      return control_.progress(member).finished.value.load(std::memory_order_acquire) >= value;
+  }
+  return false;
+}
+
+bool LocalEngine::all_reached(Goal goal, std::uint64_t value) const {
+  for (int member = 0; member < members_.size; ++member) {
+    if (member != members_.rank && !has_reached(member, goal, value)) return false;
+  }
+  return true;
+}
+
+bool LocalEngine::meet(Goal goal, std::uint64_t value, std::uint64_t sequence, bool may_wait) {
+  if (!may_wait) {
+    if (all_reached(goal, value)) return true;
+    look_around(goal, value, sequence);
+    return false;
+  }
+  int next = 0;
+  const auto ready = [&] {
+    for (; next < members_.size; ++next) {
+      if (next != members_.rank && !has_reached(next, goal, value)) return false;
+    }
+    return true;
+  };
+  try {
+    wait_until(job_, ready, [&] {
+      return WaitSubject{.missing = [this, goal, value] { return missing(goal, value); },
+                         .members = member_bits_,
+                         .what = [this, sequence] { return what(sequence); },
+                         .check = [this] { check_open(); },
+                         .deadline = job_.deadline(pending(sequence).patience)};
+    });
+  } catch (...) {
+    fail_with_current_exception();
+  }
+  return true;
+}
+
+void LocalEngine::compare_calls(std::uint64_t sequence) {
+  const std::uint64_t hash = pending(sequence).hash;
+  for (int member = 0; member < members_.size; ++member) {
+    if (control_.arrival(member, sequence).hash.load(std::memory_order_relaxed) != hash) {
+      fail_mismatch(sequence);
+    }
+  }
+}
+
+}  // namespace tutti

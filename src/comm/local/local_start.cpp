@@ -1,0 +1,138 @@
+// How a local group comes into being, and how its operations start.
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "comm/local/local_engine.h"
+#include "memory/memory_need.h"
+
+namespace tutti {
+namespace {
+
+std::string make_tag(JobState& job, const LocalGroup& group) {
+  const std::string key =
+      fmt::format("group \"{}\" of {}", group.name, fmt::join(group.ranks, " "));
+  return fmt::format("{} #{}", key, job.next_number(key));
+}
+
+}  // namespace
+
+LocalEngine::LocalEngine(JobState& job, LocalGroup group)
+    : job_(job),
+      group_(std::move(group)),
+      members_{group_.rank, static_cast<int>(group_.ranks.size()),
+               FoldProgram::canonical(static_cast<int>(group_.ranks.size()))},
+      tag_(make_tag(job, group_)),
+      control_(meet_members()) {
+  for (const int rank : group_.ranks) member_bits_ |= std::uint64_t{1} << rank;
+  // First touch of the counters by their owner. Only this member writes them.
+  for (Arrival& arrival : control_.progress(members_.rank).arrivals) {
+    arrival.sequence.store(0, std::memory_order_relaxed);
+  }
+}
+
+ControlArena LocalEngine::meet_members() {
+  const std::size_t bytes = ControlArena::bytes(members_.size);
+  const std::string refusal = refuse_memory(
+      job_.system(), {.bytes_per_worker = bytes,
+                      .workers = 1,
+                      .what = fmt::format("the control memory of group \"{}\"", group_.name)});
+  if (members_.size == 1) {
+    if (!refusal.empty()) throw BadInput(refusal);
+    return {Arena::create(job_.system(), "group control", bytes), 1};
+  }
+  // The first member makes the memory, every member has a say on whether it fits.
+  Parcel parcel;
+  parcel.bytes = refusal;
+  Arena made;
+  if (members_.rank == 0 && refusal.empty()) {
+    made = Arena::create(job_.system(), "group control", bytes);
+    parcel.descriptors.push_back(made.descriptor());
+  }
+  try {
+    std::vector<Parcel> parcels =
+        job_.rendezvous().all_gather(tag_, group_.ranks, std::move(parcel), job_.deadline());
+    for (const Parcel& other : parcels) {
+      if (!other.bytes.empty()) throw BadInput(other.bytes);
+    }
+    if (members_.rank == 0) {
+      made.close_descriptor();
+      return {std::move(made), members_.size};
+    }
+    TUTTI_CHECK(parcels.front().descriptors.size() == 1, "no memory came with {}", tag_);
+    made = Arena::open(job_.system(), std::move(parcels.front().descriptors.front()), bytes);
+    made.close_descriptor();
+    return {std::move(made), members_.size};
+  } catch (const PeerLost& lost) {
+    job_.rendezvous().blame(lost.rank(), lost.what());
+    throw;
+  }
+}
+
+std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
+  TUTTI_CHECK(lane == 0, "the local engine has one lane, not {}", lane + 1);
+  check_open();
+  const std::uint64_t sequence = started_ + 1;
+  if (sequence - known_finished_ > kRing - 1) make_room(sequence);
+
+  Pending& mine = pending(sequence);
+  mine.phase = Phase::arriving;
+  mine.chunk = 0;
+  mine.staged = 0;
+  mine.patience = operation.deadline;
+  mine.transfer.begin(operation, members_, control_);
+  mine.hash = write_record(control_.record(members_.rank, sequence), operation);
+  mine.small = mine.transfer.contribution() <= kSmallBytes;
+  if (mine.small) {
+    mine.transfer.write_inline(sequence);
+  } else {
+    begin_large(sequence, operation);
+  }
+
+  started_ = sequence;
+  Arrival& arrival = control_.arrival(members_.rank, sequence);
+  arrival.hash.store(mine.hash, std::memory_order_relaxed);
+  arrival.finished.store(completed_, std::memory_order_relaxed);
+  arrival.sequence.store(sequence, std::memory_order_release);
+  announce(job_.board());
+  return sequence;
+}
+
+/// Slot and inline buffer of `sequence` are free once all members have finished the operation that
+/// had them before. One less than kRing operations are ever under way, so that finish() needs to
+/// wake nobody when nothing else is.
+void LocalEngine::make_room(std::uint64_t sequence) {
+  while (sequence - completed_ > kRing - 1) advance(true);
+  if (sequence <= kRing) return;
+  const std::uint64_t needed = sequence - kRing;
+  std::uint64_t finished = completed_;
+  for (int member = 0; member < members_.size; ++member) {
+    if (member == members_.rank) continue;
+    finished = std::min(
+        finished, control_.arrival(member, completed_).finished.load(std::memory_order_acquire));
+  }
+  known_finished_ = std::max(known_finished_, finished);
+  if (known_finished_ >= needed) return;
+  meet(Goal::finished, needed, sequence, true);
+  known_finished_ = needed;
+}
+
+void LocalEngine::begin_large(std::uint64_t sequence, const Operation& operation) {
+  Pending& mine = pending(sequence);
+  CallRecord& record = control_.record(members_.rank, sequence);
+  record.regions = regions_.hold(mine.pins);
+  record.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
+  record.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
+  const bool stages = mine.transfer.gives() && record.in.region == Location::kPrivate;
+  if (!stages || members_.size == 1 || completed_ != sequence - 1) return;
+  // Nothing else is under way: the first chunk can lie ready before the others look.
+  if (chunks_done_ > 0 && !all_reached(Goal::worked, chunks_done_ - 1)) return;
+  mine.transfer.assume_staging();
+  stage_chunk(mine, 0);
+}
+
+}  // namespace tutti

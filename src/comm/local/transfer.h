@@ -1,0 +1,112 @@
+#pragma once
+
+// Moves the data of one operation once all members have arrived, in chunks of three parts each:
+//
+//   stage   copy what others need of this member's private memory into its staging half
+//   work    fold this member's slice from all members' data, or fetch what others gave
+//   collect copy results that others folded into this member's private memory
+//
+// Data in memory that all members map is not staged or collected: slice owners read and write it in
+// place, in one chunk of any size. All members compute the same chunks from the same records.
+//
+// Threads: one; the engine orders the parts among members. Failure: none.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "comm/engine.h"
+#include "comm/local/control_arena.h"
+#include "comm/local/region_table.h"
+#include "kernels/fold_program.h"
+
+namespace tutti {
+
+/// Who takes part, and in which order values are folded.
+struct Membership {
+  int rank;
+  int size;
+  FoldProgram program;
+};
+
+/// Divisor that turns this reduction's fold over `members` values into its result.
+double divisor_of(Reduction reduction, int members) noexcept;
+
+class Transfer {
+ public:
+  /// `in` is null where this member gives nothing (broadcast, not the root).
+  void begin(const Operation& operation, const Membership& members, const ControlArena& control);
+  /// Bytes that the largest giver gives: decides between the two ways, alike on all members.
+  std::size_t contribution() const { return contribution_; }
+  bool is_reduction() const;
+
+  // Small operations: every member's contribution lies in its inline buffer.
+  void write_inline(std::uint64_t sequence) const;
+  void finish_inline(std::uint64_t sequence) const;
+
+  // Large ones.
+  /// True if others need this member's data.
+  bool gives() const;
+  /// Lays out chunks as if somebody stages, which is certain once this member has to.
+  void assume_staging();
+  /// From all members' records: who stages, who collects, how many chunks.
+  void resolve(std::uint64_t sequence, const RegionTable& regions, std::uint64_t held_by_all);
+  std::uint64_t chunks() const { return chunks_; }
+  /// True if data or results pass through the halves, so that members must keep in step.
+  bool passes_through() const { return anyone_stages_ || anyone_collects_; }
+  /// True if this member must not leave a chunk before all others have worked on it.
+  bool must_see_all_work() const;
+  /// `half` is the chunk's number within the group, of which the parity counts.
+  void stage(std::uint64_t chunk, std::uint64_t half) const;
+  void work(std::uint64_t chunk, std::uint64_t half) const;
+  void collect(std::uint64_t chunk, std::uint64_t half) const;
+
+ private:
+  struct Range {
+    std::int64_t begin;
+    std::int64_t end;
+    std::int64_t count() const { return end > begin ? end - begin : 0; }
+  };
+  Range chunk_range(std::uint64_t chunk) const;
+  /// The part of the chunk that `owner` folds.
+  Range slice(Range range, int owner) const;
+  /// First element of, and elements in, the part of the joined buffer that belongs to `member`.
+  Range part(int member) const;
+  bool collects(int member) const;
+  std::size_t size_bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * element_bytes_;
+  }
+  const std::byte* in_at(std::int64_t element) const { return in_ + size_bytes(element); }
+  std::byte* out_at(std::int64_t element) const { return out_ + size_bytes(element); }
+  void fold_into(const std::array<const void*, kMaxWorkers>& sources, void* const* destinations,
+                 std::size_t destination_count, std::int64_t count) const;
+  void work_reduce(Range range, std::uint64_t half) const;
+  void work_reduce_scatter(Range range, std::uint64_t half) const;
+  void work_all_gather(Range range, std::uint64_t half) const;
+  void work_broadcast(Range range, std::uint64_t half) const;
+
+  const Membership* members_ = nullptr;
+  const ControlArena* control_ = nullptr;
+  OperationKind kind_ = OperationKind::barrier;
+  Reduction reduction_ = Reduction::sum;
+  DType dtype_ = DType::float32;
+  int root_ = 0;
+  std::size_t element_bytes_ = 1;
+  const std::byte* in_ = nullptr;
+  std::byte* out_ = nullptr;
+  std::int64_t extent_ = 0;           ///< elements that are cut into chunks
+  std::vector<std::int64_t> counts_;  ///< all-gather of unequal parts
+  std::size_t contribution_ = 0;
+
+  std::int64_t chunk_elements_ = 0;
+  std::uint64_t chunks_ = 0;
+  bool anyone_stages_ = false;
+  bool anyone_collects_ = false;
+  bool others_collect_ = false;
+  std::array<const std::byte*, kMaxWorkers> in_place_{};  ///< null: private to its giver
+  std::array<std::byte*, kMaxWorkers> out_place_{};
+};
+
+}  // namespace tutti

@@ -1,0 +1,70 @@
+// The one-wait path of Transfer: every member wrote all it gives into its inline buffer before it
+// arrived, so that each folds or fetches what it wants alone.
+
+#include <cstring>
+
+#include "comm/local/transfer.h"
+#include "kernels/fold.h"
+
+namespace tutti {
+
+void Transfer::fold_into(const std::array<const void*, kMaxWorkers>& sources,
+                         void* const* destinations, std::size_t destination_count,
+                         std::int64_t count) const {
+  Fold work;
+  work.program = &members_->program;
+  work.reduction = reduction_ == Reduction::mean ? Reduction::sum : reduction_;
+  work.source_type = dtype_;
+  work.result_type = dtype_;
+  work.divisor = divisor_of(reduction_, members_->size);
+  work.sources = {sources.data(), static_cast<std::size_t>(members_->size)};
+  work.destinations = {destinations, destination_count};
+  work.count = count;
+  fold(work);
+}
+
+void Transfer::write_inline(std::uint64_t sequence) const {
+  if (!gives()) return;
+  std::size_t bytes = contribution_;
+  if (!counts_.empty()) {
+    bytes = size_bytes(counts_[static_cast<std::size_t>(members_->rank)]);
+  }
+  if (bytes != 0) std::memcpy(control_->inline_buffer(members_->rank, sequence), in_, bytes);
+}
+
+void Transfer::finish_inline(std::uint64_t sequence) const {
+  if (extent_ == 0) return;
+  const int rank = members_->rank;
+  switch (kind_) {
+    case OperationKind::reduce:
+      if (rank != root_) return;
+      [[fallthrough]];
+    case OperationKind::all_reduce:
+    case OperationKind::reduce_scatter: {
+      const std::size_t offset =
+          kind_ == OperationKind::reduce_scatter ? size_bytes(part(rank).begin) : 0;
+      std::array<const void*, kMaxWorkers> sources;
+      for (int member = 0; member < members_->size; ++member) {
+        sources[static_cast<std::size_t>(member)] =
+            control_->inline_buffer(member, sequence) + offset;
+      }
+      void* const destination = out_;
+      return fold_into(sources, &destination, 1, extent_);
+    }
+    case OperationKind::all_gather:
+      for (int member = 0; member < members_->size; ++member) {
+        const Range whole = part(member);
+        std::byte* const to = out_at(whole.begin);
+        if (whole.count() == 0 || (member == rank && to == in_)) continue;
+        std::memcpy(to, control_->inline_buffer(member, sequence), size_bytes(whole.count()));
+      }
+      return;
+    case OperationKind::broadcast:
+      if (rank != root_) std::memcpy(out_, control_->inline_buffer(root_, sequence), contribution_);
+      return;
+    case OperationKind::barrier:
+      return;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,42 @@
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+#include "comm/group_state.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+Work::Work(std::shared_ptr<GroupState> group, std::uint64_t sequence)
+    : group_(std::move(group)), sequence_(sequence) {}
+
+Work::Work(Work&& other) noexcept
+    : group_(std::move(other.group_)), sequence_(std::exchange(other.sequence_, 0)) {}
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this != &other) {
+    Work old(std::move(*this));
+    group_ = std::move(other.group_);
+    sequence_ = std::exchange(other.sequence_, 0);
+  }
+  return *this;
+}
+
+Work::~Work() {
+  if (!group_) return;
+  try {
+    wait();
+  } catch (const std::exception& e) {
+    log().warn("a collective that nobody waited for failed: {}", e.what());
+  }
+}
+
+void Work::wait() {
+  if (!group_) return;
+  const std::shared_ptr<GroupState> group = std::move(group_);
+  group->engine().wait(sequence_);
+}
+
+bool Work::done() { return !group_ || group_->engine().test(sequence_); }
+
+}  // namespace tutti

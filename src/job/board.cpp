@@ -1,0 +1,106 @@
+#include "job/board.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/futex.h"
+
+namespace tutti {
+namespace {
+
+/// A writer is a few dozen stores from its end, unless it was stopped or killed within them.
+constexpr int kReadAttempts = 1000;
+
+/// Runs `copy` until no writer was active meanwhile. Writers store with release order and copies
+/// load with acquire order: who sees a new value then also sees the odd version before it.
+template <class Copy>
+bool read_consistently(const std::atomic<std::uint32_t>& version, Copy copy) {
+  for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
+    const std::uint32_t before = version.load(std::memory_order_acquire);
+    if (before % 2 == 0) {
+      copy();
+      if (version.load(std::memory_order_relaxed) == before) return true;
+    }
+    if (attempt % 16 == 15) std::this_thread::yield();
+  }
+  return false;
+}
+
+class Writing {
+ public:
+  explicit Writing(std::atomic<std::uint32_t>& version)
+      : version_(version), begun_(version.load(std::memory_order_relaxed) | 1U) {
+    version_.store(begun_, std::memory_order_relaxed);
+  }
+  ~Writing() { version_.store(begun_ + 1, std::memory_order_release); }
+  Writing(const Writing&) = delete;
+  Writing& operator=(const Writing&) = delete;
+
+ private:
+  std::atomic<std::uint32_t>& version_;
+  std::uint32_t begun_;
+};
+
+}  // namespace
+
+void write_text(std::atomic<std::uint32_t>& version, std::atomic<std::uint64_t>* words,
+                std::size_t bytes, std::string_view text) {
+  text = text.substr(0, bytes);
+  const Writing writing(version);
+  for (std::size_t at = 0; at < bytes; at += 8) {
+    std::uint64_t word = 0;
+    if (at < text.size())
+      std::memcpy(&word, text.data() + at, std::min<std::size_t>(8, text.size() - at));
+    words[at / 8].store(word, std::memory_order_release);
+  }
+}
+
+std::string read_text(const std::atomic<std::uint32_t>& version,
+                      const std::atomic<std::uint64_t>* words, std::size_t bytes) {
+  std::string text(bytes, '\0');
+  const bool whole = read_consistently(version, [&] {
+    for (std::size_t at = 0; at < bytes; at += 8) {
+      const std::uint64_t word = words[at / 8].load(std::memory_order_acquire);
+      std::memcpy(text.data() + at, &word, 8);
+    }
+  });
+  if (!whole) return {};
+  text.resize(std::min(text.find('\0'), bytes));
+  return text;
+}
+
+void publish(WaitNotice& notice, const NoticeView& view) {
+  const Writing writing(notice.version);
+  notice.state.store(view.state, std::memory_order_release);
+  notice.since.store(view.since, std::memory_order_release);
+  notice.evaluated.store(view.evaluated, std::memory_order_release);
+  notice.missing.store(view.missing, std::memory_order_release);
+}
+
+NoticeView read(const WaitNotice& notice) {
+  NoticeView view;
+  const bool whole = read_consistently(notice.version, [&] {
+    view.state = notice.state.load(std::memory_order_acquire);
+    view.since = notice.since.load(std::memory_order_acquire);
+    view.evaluated = notice.evaluated.load(std::memory_order_acquire);
+    view.missing = notice.missing.load(std::memory_order_acquire);
+  });
+  return whole ? view : NoticeView{};
+}
+
+void announce(Board& board) {
+  // Pairs with the registration of a sleeper: either it sees the caller's store, or this sees it.
+#if defined(__SANITIZE_THREAD__)
+  // The thread sanitizer does not know fences. A read-modify-write of `sleepers` orders as well.
+  const std::uint32_t sleepers = board.sleepers.fetch_add(0, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::uint32_t sleepers = board.sleepers.load(std::memory_order_relaxed);
+#endif
+  if (sleepers == 0) return;
+  board.event.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(board.event);
+}
+
+}  // namespace tutti

@@ -1,0 +1,202 @@
+#include "job/broker.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/helper_thread.h"
+#include "job/frame.h"
+#include "job/gather_table.h"
+#include "job/rank_set.h"
+#include "tutti/error.h"
+#include "tutti/job.h"
+
+namespace tutti {
+namespace {
+
+/// How soon to try again when the kernel holds too many descriptors on their way.
+constexpr int kCrowdedPollMs = 2;
+
+struct Line {
+  FileDescriptor socket;  ///< empty once the worker has ended
+  FileDescriptor worker_end;
+  FrameReader reader;
+  FrameWriter writer;
+  bool crowded = false;
+};
+
+}  // namespace
+
+struct Broker::State {
+  std::mutex mutex;
+  std::vector<Line> lines;
+  GatherTable table;
+  std::vector<Blame> blames;
+  FileDescriptor stop;
+  std::thread thread;
+
+  Line& line(int rank) { return lines[static_cast<std::size_t>(rank)]; }
+  void run();
+  void serve();
+  bool hear(int rank);
+  bool obey(int rank, Frame frame);
+  void tell(std::vector<GatherOutcome> outcomes);
+  void send(int rank);
+  void end(int rank);
+};
+
+/// Polls; what has to be done is found out by trying, so that a stale answer does no harm.
+void Broker::State::run() {
+  while (true) {
+    std::vector<pollfd> polled{{stop.get(), POLLIN, 0}};
+    int timeout = -1;
+    {
+      const std::lock_guard lock(mutex);
+      for (const Line& line : lines) {
+        if (!line.socket) continue;
+        const bool write = !line.writer.empty() && !line.crowded;
+        polled.push_back({line.socket.get(), static_cast<short>(write ? POLLIN | POLLOUT : POLLIN), 0});
+        if (line.crowded) timeout = kCrowdedPollMs;
+      }
+    }
+    if (::poll(polled.data(), polled.size(), timeout) < 0) continue;
+    if (polled[0].revents != 0) return;
+    const std::lock_guard lock(mutex);
+    serve();
+  }
+}
+
+void Broker::State::serve() {
+  for (int rank = 0; rank < static_cast<int>(lines.size()); ++rank) {
+    if (line(rank).socket && !hear(rank)) end(rank);
+    if (line(rank).socket) send(rank);
+  }
+}
+
+/// False when the worker has ended, or should have.
+bool Broker::State::hear(int rank) {
+  while (true) {
+    Frame frame;
+    switch (line(rank).reader.read(line(rank).socket.get(), frame)) {
+      case FrameStatus::done:
+        if (!obey(rank, std::move(frame))) return false;
+        break;
+      case FrameStatus::again:
+        return true;
+      default:
+        return false;
+    }
+  }
+}
+
+bool Broker::State::obey(int rank, Frame frame) {
+  const FrameHeader& header = frame.header;
+  const int size = static_cast<int>(lines.size());
+  switch (header.kind) {
+    case FrameHeader::give:
+      if ((header.ranks & ~ranks_below(size)) != 0 || !has_rank(header.ranks, rank)) return false;
+      tell(table.give(rank, header.request, frame.text, header.ranks, std::move(frame.parcel)));
+      return true;
+    case FrameHeader::give_up:
+      tell(table.give_up(rank, header.request));
+      return true;
+    case FrameHeader::blame:
+      if (header.number < 0 || header.number >= size) return false;
+      blames.push_back({rank, header.number, std::move(frame.text)});
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Broker::State::tell(std::vector<GatherOutcome> outcomes) {
+  for (GatherOutcome& outcome : outcomes) {
+    if (!line(outcome.rank).socket) continue;
+    FrameWriter& writer = line(outcome.rank).writer;
+    FrameHeader header;
+    header.request = outcome.request;
+    if (outcome.parcels) {
+      header.kind = FrameHeader::parcel;
+      header.total = static_cast<std::int32_t>(outcome.parcels->size());
+      for (const Parcel& parcel : *outcome.parcels) {
+        writer.push(header, {}, &parcel, outcome.parcels);
+        ++header.number;
+      }
+    } else {
+      header.kind = outcome.kind == GatherOutcome::Kind::lost ? FrameHeader::lost
+                                                              : FrameHeader::timed_out;
+      header.number = outcome.culprit;
+      outcome.text.resize(std::min(outcome.text.size(), kMaxFrameText));
+      writer.push(header, std::move(outcome.text), nullptr, nullptr);
+    }
+    send(outcome.rank);
+  }
+}
+
+void Broker::State::send(int rank) {
+  // A worker that hung up is noticed by reading, after all it said was heard.
+  line(rank).crowded = line(rank).writer.write(line(rank).socket.get()) == FrameStatus::crowded;
+}
+
+void Broker::State::end(int rank) {
+  line(rank).socket.reset();
+  line(rank).writer = {};
+  line(rank).crowded = false;
+  tell(table.end(rank));
+}
+
+Broker::Broker(int size) : state_(std::make_unique<State>()) {
+  if (size < 1 || size > kMaxWorkers)
+    throw BadInput(fmt::format("a job of {} workers: must be 1 to {}", size, kMaxWorkers));
+  state_->stop = FileDescriptor(::eventfd(0, EFD_CLOEXEC));
+  if (!state_->stop) throw Error(fmt::format("cannot serve workers: {}", std::strerror(errno)));
+  state_->lines.resize(static_cast<std::size_t>(size));
+  for (Line& line : state_->lines) {
+    int ends[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      throw Error(fmt::format("cannot make sockets for {} workers: {}", size, std::strerror(errno)));
+    line.socket = FileDescriptor(ends[0]);
+    line.worker_end = FileDescriptor(ends[1]);
+    TUTTI_CHECK(is_own_stream(ends[0]), "a socket pair of another user");
+  }
+}
+
+Broker::~Broker() {
+  if (!state_->thread.joinable()) return;
+  ::eventfd_write(state_->stop.get(), 1);
+  state_->thread.join();
+}
+
+int Broker::worker_end(int rank) const { return state_->line(rank).worker_end.get(); }
+
+void Broker::close_worker_end(int rank) {
+  state_->line(rank).worker_end.reset();
+  const bool all_out = std::none_of(state_->lines.begin(), state_->lines.end(),
+                                    [](const Line& line) { return bool(line.worker_end); });
+  if (all_out && !state_->thread.joinable())
+    state_->thread = start_helper_thread("tutti-broker", [state = state_.get()] { state->run(); });
+}
+
+FileDescriptor Broker::take_worker_end(int rank) {
+  FileDescriptor mine = std::move(state_->line(rank).worker_end);
+  state_->lines.clear();
+  state_->stop.reset();
+  return mine;
+}
+
+std::vector<Blame> Broker::blames() const {
+  const std::lock_guard lock(state_->mutex);
+  state_->serve();
+  return state_->blames;
+}
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+#pragma once
+
+// Finds workers that wait for one another, each in something the others have not reached.
+//
+// Proof. A cycle of waits is seen at time t1 and again later. If each worker on it is still in the
+// same wait, has looked again after t1 at what it waits for and found it missing, and no worker of
+// the job announced anything in between, then nobody on the cycle can move: what each lacks, only
+// the next one could do. Workers that use the job from several threads, or say that they are busy,
+// are never part of a proof.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "job/job_state.h"
+
+namespace tutti {
+
+class DeadlockWatch {
+ public:
+  explicit DeadlockWatch(JobState& job) : job_(job) {}
+
+  /// To be called from time to time, right after this worker's notice was published. The ranks on
+  /// a proven cycle, each waiting for the next, lowest first; nothing as long as there is no proof.
+  std::optional<std::vector<int>> proven_cycle();
+
+  /// After a proof: lets the other workers on the cycle come to the same proof before this one leaves its wait.
+  void linger();
+
+  /// "rank 0 waits for rank 1 in …; rank 1 waits for rank 0 in …"
+  std::string describe(const std::vector<int>& cycle) const;
+
+ private:
+  struct Member {
+    int rank;
+    std::int64_t since;
+    friend bool operator==(const Member&, const Member&) = default;
+  };
+  NoticeView provable(int rank) const;
+  std::vector<int> find_cycle(const std::vector<NoticeView>& notices) const;
+
+  JobState& job_;
+  std::vector<Member> suspects_;
+  std::uint32_t event_ = 0;
+  Clock::time_point suspected_;
+};
+
+}  // namespace tutti

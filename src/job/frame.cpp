@@ -1,0 +1,160 @@
+#include "job/frame.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kControlBytes = CMSG_SPACE(kMaxFrameDescriptors * sizeof(int));
+
+/// Takes over the descriptors that came with a message.
+void collect(const msghdr& message, std::vector<FileDescriptor>& to) {
+  for (const cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(part))) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      to.emplace_back(fd);
+    }
+  }
+}
+
+bool is_sensible(const FrameHeader& header) {
+  return header.magic == FrameHeader::kMagic && header.kind >= FrameHeader::give &&
+         header.kind <= FrameHeader::lost && header.text_bytes <= kMaxFrameText &&
+         header.bytes <= kMaxFrameBytes && header.descriptors <= kMaxFrameDescriptors;
+}
+
+}  // namespace
+
+FrameStatus FrameReader::read_into(int socket, char* to, std::size_t bytes) {
+  while (bytes > 0) {
+    alignas(cmsghdr) char control[kControlBytes];
+    iovec piece{to, bytes};
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FrameStatus::again;
+    if (got <= 0) return FrameStatus::closed;
+    collect(message, frame_.parcel.descriptors);
+    if ((message.msg_flags & MSG_CTRUNC) != 0) return FrameStatus::descriptors;
+    to += got;
+    bytes -= static_cast<std::size_t>(got);
+    got_ += static_cast<std::size_t>(got);
+  }
+  return FrameStatus::done;
+}
+
+FrameStatus FrameReader::read(int socket, Frame& frame) {
+  constexpr std::size_t kHeader = sizeof(FrameHeader);
+  if (got_ < kHeader) {
+    const FrameStatus status =
+        read_into(socket, reinterpret_cast<char*>(&frame_.header) + got_, kHeader - got_);
+    if (status != FrameStatus::done) return status;
+    if (!is_sensible(frame_.header)) return FrameStatus::nonsense;
+    frame_.text.resize(frame_.header.text_bytes);
+    frame_.parcel.bytes.resize(frame_.header.bytes);
+  }
+  std::size_t at = got_ - kHeader;
+  if (at < frame_.text.size()) {
+    const FrameStatus status =
+        read_into(socket, frame_.text.data() + at, frame_.text.size() - at);
+    if (status != FrameStatus::done) return status;
+  }
+  at = got_ - kHeader - frame_.text.size();
+  const FrameStatus status =
+      read_into(socket, frame_.parcel.bytes.data() + at, frame_.parcel.bytes.size() - at);
+  if (status != FrameStatus::done) return status;
+  if (frame_.parcel.descriptors.size() != frame_.header.descriptors) return FrameStatus::nonsense;
+  frame = std::exchange(frame_, Frame{});
+  got_ = 0;
+  return FrameStatus::done;
+}
+
+void FrameWriter::push(FrameHeader header, std::string text, const Parcel* parcel,
+                       std::shared_ptr<const void> owner) {
+  header.text_bytes = static_cast<std::uint32_t>(text.size());
+  header.bytes = parcel == nullptr ? 0 : parcel->bytes.size();
+  header.descriptors =
+      static_cast<std::uint32_t>(parcel == nullptr ? 0 : parcel->descriptors.size());
+  TUTTI_CHECK(is_sensible(header), "a frame of {} bytes of text, {} bytes and {} descriptors",
+              header.text_bytes, header.bytes, header.descriptors);
+  queue_.push_back({header, std::move(text), parcel, std::move(owner)});
+}
+
+FrameStatus FrameWriter::write(int socket) {
+  while (!queue_.empty()) {
+    Item& item = queue_.front();
+    iovec pieces[3];
+    std::size_t count = 0;
+    std::size_t skip = item.sent;
+    const auto add = [&](const void* data, std::size_t bytes) {
+      const std::size_t skipped = std::min(skip, bytes);
+      skip -= skipped;
+      if (bytes > skipped)
+        pieces[count++] = {const_cast<char*>(static_cast<const char*>(data)) + skipped,
+                           bytes - skipped};
+    };
+    add(&item.header, sizeof item.header);
+    add(item.text.data(), item.text.size());
+    if (item.parcel != nullptr) add(item.parcel->bytes.data(), item.parcel->bytes.size());
+    if (count == 0) {
+      queue_.pop_front();
+      continue;
+    }
+    alignas(cmsghdr) char control[kControlBytes] = {};
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = count;
+    if (item.sent == 0 && item.header.descriptors > 0) {
+      message.msg_control = control;
+      message.msg_controllen = CMSG_SPACE(item.header.descriptors * sizeof(int));
+      cmsghdr* part = CMSG_FIRSTHDR(&message);
+      part->cmsg_level = SOL_SOCKET;
+      part->cmsg_type = SCM_RIGHTS;
+      part->cmsg_len = CMSG_LEN(item.header.descriptors * sizeof(int));
+      for (std::size_t i = 0; i < item.header.descriptors; ++i) {
+        const int fd = item.parcel->descriptors[i].get();
+        std::memcpy(CMSG_DATA(part) + i * sizeof(int), &fd, sizeof fd);
+      }
+    }
+    const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FrameStatus::again;
+    if (sent < 0 && (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM))
+      return FrameStatus::crowded;
+    if (sent < 0) return FrameStatus::closed;
+    item.sent += static_cast<std::size_t>(sent);
+  }
+  return FrameStatus::done;
+}
+
+bool is_own_stream(int socket) noexcept {
+  int type = 0;
+  int domain = 0;
+  socklen_t bytes = sizeof type;
+  if (::getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0 || type != SOCK_STREAM)
+    return false;
+  bytes = sizeof domain;
+  if (::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0 || domain != AF_UNIX)
+    return false;
+  ucred peer{};
+  bytes = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+}  // namespace tutti

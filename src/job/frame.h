@@ -1,0 +1,97 @@
+#pragma once
+
+// What broker and workers say to each other over their stream socket: a fixed header, which carries
+// the descriptors, then a text, then bytes. Nothing here blocks.
+//
+// Threads: one at a time per object. Failure: states, not exceptions.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/file_descriptor.h"
+#include "job/rendezvous.h"
+
+namespace tutti {
+
+inline constexpr std::size_t kMaxFrameText = 4096;
+inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 30;
+/// Linux passes up to 253 descriptors at once.
+inline constexpr std::size_t kMaxFrameDescriptors = 250;
+
+struct FrameHeader {
+  enum Kind : std::uint32_t {
+    give = 1,   ///< worker: text is the tag
+    give_up,    ///< worker
+    blame,      ///< worker: number is the culprit, text the reason
+    parcel,     ///< broker: number is its place among `total`
+    timed_out,  ///< broker: text says why
+    lost        ///< broker: number is who ended
+  };
+  static constexpr std::uint32_t kMagic = 0x54555431;
+  std::uint32_t magic = kMagic;
+  std::uint32_t kind = 0;
+  std::uint64_t request = 0;  ///< the worker's number for what it asked
+  std::uint64_t ranks = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t text_bytes = 0;
+  std::uint32_t descriptors = 0;
+  std::int32_t number = 0;
+  std::int32_t total = 0;
+};
+static_assert(sizeof(FrameHeader) == 48);
+
+struct Frame {
+  FrameHeader header;
+  std::string text;
+  Parcel parcel;
+};
+
+enum class FrameStatus : std::uint8_t {
+  done,         ///< read: a frame is there; write: nothing is left to send
+  again,        ///< the socket has no more data, or no room
+  crowded,      ///< the kernel holds too many descriptors on their way: try again a little later
+  closed,       ///< the other end hung up
+  nonsense,     ///< what came is no frame
+  descriptors,  ///< this process may not open the descriptors that came
+};
+
+class FrameReader {
+ public:
+  /// Reads on; with `done`, `frame` is the next whole one.
+  FrameStatus read(int socket, Frame& frame);
+
+ private:
+  FrameStatus read_into(int socket, char* to, std::size_t bytes);
+
+  Frame frame_;
+  std::size_t got_ = 0;  ///< bytes of the current frame, over all three parts
+};
+
+class FrameWriter {
+ public:
+  /// `owner` keeps `parcel` alive until it was sent. Sizes are filled in here.
+  void push(FrameHeader header, std::string text, const Parcel* parcel,
+            std::shared_ptr<const void> owner);
+  FrameStatus write(int socket);
+  bool empty() const { return queue_.empty(); }
+
+ private:
+  struct Item {
+    FrameHeader header;
+    std::string text;
+    const Parcel* parcel;
+    std::shared_ptr<const void> owner;
+    std::size_t sent = 0;
+  };
+  std::deque<Item> queue_;
+};
+
+/// True when the other end of a unix stream socket belongs to this user.
+bool is_own_stream(int socket) noexcept;
+
+}  // namespace tutti

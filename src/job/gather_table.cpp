@@ -1,0 +1,105 @@
+#include "job/gather_table.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "job/rank_set.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+std::vector<GatherOutcome> GatherTable::fail(Gather& gather, GatherOutcome failure) {
+  gather.failed = true;
+  gather.failure = std::move(failure);
+  gather.parcels.clear();
+  std::vector<GatherOutcome> told;
+  for (const auto& [rank, request] : gather.waiting) {
+    told.push_back(gather.failure);
+    told.back().rank = rank;
+    told.back().request = request;
+  }
+  gather.waiting.clear();
+  return told;
+}
+
+void GatherTable::forget_if_over(const Key& key) {
+  const auto at = gathers_.find(key);
+  if (at != gathers_.end() && at->second.waiting.empty() &&
+      (key.second & ~at->second.given & ~ended_) == 0)
+    gathers_.erase(at);
+}
+
+std::vector<GatherOutcome> GatherTable::give(int rank, std::uint64_t request,
+                                             const std::string& tag, std::uint64_t ranks,
+                                             Parcel parcel) {
+  const Key key{tag, ranks};
+  Gather& gather = gathers_[key];
+  gather.given |= rank_bit(rank);
+  gather.waiting[rank] = request;
+  std::vector<GatherOutcome> told;
+  const std::uint64_t gone = ranks & ~gather.given & ended_;
+  if (gather.failed) {
+    told = fail(gather, std::move(gather.failure));
+  } else if (gone != 0) {
+    told = fail(gather, {.kind = GatherOutcome::Kind::lost,
+                         .culprit = first_rank(gone),
+                         .text = fmt::format("{} ended before coming to \"{}\"", ranks_text(gone),
+                                             tag)});
+  } else {
+    gather.parcels[rank] = std::move(parcel);
+    if (gather.given == ranks) {
+      auto parcels = std::make_shared<std::vector<Parcel>>();
+      for (auto& [from, given] : gather.parcels) parcels->push_back(std::move(given));
+      for (const auto& [to, number] : gather.waiting)
+        told.push_back({.rank = to, .request = number, .parcels = parcels});
+      gather.waiting.clear();
+    }
+  }
+  forget_if_over(key);
+  return told;
+}
+
+std::vector<GatherOutcome> GatherTable::give_up(int rank, std::uint64_t request) {
+  for (auto& [key, gather] : gathers_) {
+    const auto mine = gather.waiting.find(rank);
+    if (mine == gather.waiting.end() || mine->second != request) continue;
+    const std::uint64_t missing = key.second & ~gather.given;
+    const std::uint64_t there = gather.given;
+    auto told =
+        fail(gather, {.kind = GatherOutcome::Kind::timed_out,
+                      .text = fmt::format("{} not come to \"{}\" when rank {} gave up waiting ({} "
+                                          "there)",
+                                          ranks_text(missing, "had", "had"), key.first, rank,
+                                          ranks_text(there, "was", "were"))});
+    forget_if_over(Key(key));
+    return told;
+  }
+  return {};  // it was told in the meantime
+}
+
+std::vector<GatherOutcome> GatherTable::end(int rank) {
+  ended_ |= rank_bit(rank);
+  std::vector<GatherOutcome> told;
+  std::vector<Key> keys;
+  for (auto& [key, gather] : gathers_) {
+    if (!has_rank(key.second, rank)) continue;
+    keys.push_back(key);
+    gather.waiting.erase(rank);
+    if (has_rank(gather.given, rank) || gather.failed) continue;
+    auto some =
+        fail(gather, {.kind = GatherOutcome::Kind::lost,
+                      .culprit = rank,
+                      .text = fmt::format("rank {} ended before coming to \"{}\"", rank, key.first)});
+    for (auto& outcome : some) told.push_back(std::move(outcome));
+  }
+  for (const Key& key : keys) forget_if_over(key);
+  return told;
+}
+
+void throw_failure(const GatherOutcome& failure) {
+  TUTTI_CHECK(failure.kind != GatherOutcome::Kind::complete, "a complete gather is no failure");
+  if (failure.kind == GatherOutcome::Kind::lost) throw PeerLost(failure.culprit, failure.text);
+  throw Timeout(failure.text);
+}
+
+}  // namespace tutti

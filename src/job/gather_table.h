@@ -1,0 +1,68 @@
+#pragma once
+
+// The logic of a rendezvous without any way of talking: who gave what under which tag, and what
+// each has to be told. Broker serves it over sockets, MeetingPoint between threads.
+//
+// A gather is complete when all of its ranks have given. It fails, for all of them and with one
+// text, when one of them gives up or has ended before giving; whoever comes later is told at once.
+// After all have come, the tag is free again.
+//
+// Threads: one at a time. Failure: none; what went wrong is an outcome.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "job/rendezvous.h"
+
+namespace tutti {
+
+/// What one rank is told about its request.
+struct GatherOutcome {
+  enum class Kind : std::uint8_t { complete, timed_out, lost };
+  int rank = 0;
+  std::uint64_t request = 0;
+  Kind kind = Kind::complete;
+  int culprit = -1;  ///< lost: who ended
+  std::string text = {};  ///< empty when complete
+  /// Complete: by rank, ascending; shared by all who are told.
+  std::shared_ptr<const std::vector<Parcel>> parcels = {};
+};
+
+class GatherTable {
+ public:
+  /// `rank` gives its parcel to the gather of (tag, ranks); `request` is its own number for that.
+  std::vector<GatherOutcome> give(int rank, std::uint64_t request, const std::string& tag,
+                                  std::uint64_t ranks, Parcel parcel);
+  /// `rank` waits no longer for its request.
+  std::vector<GatherOutcome> give_up(int rank, std::uint64_t request);
+  /// `rank` will never give again.
+  std::vector<GatherOutcome> end(int rank);
+
+  /// Gathers that are under way or have been failed but not seen by all.
+  std::size_t open() const { return gathers_.size(); }
+
+ private:
+  using Key = std::pair<std::string, std::uint64_t>;
+  struct Gather {
+    std::uint64_t given = 0;                 ///< came with a parcel or were told of the failure
+    std::map<int, std::uint64_t> waiting;    ///< rank → request, not told yet
+    std::map<int, Parcel> parcels;           ///< by rank
+    bool failed = false;
+    GatherOutcome failure;                   ///< without rank and request
+  };
+  std::vector<GatherOutcome> fail(Gather& gather, GatherOutcome failure);
+  /// Forgets a gather that every live rank has come to.
+  void forget_if_over(const Key& key);
+
+  std::map<Key, Gather> gathers_;
+  std::uint64_t ended_ = 0;
+};
+
+/// Throws what a failed outcome stands for.
+[[noreturn]] void throw_failure(const GatherOutcome& failure);
+
+}  // namespace tutti

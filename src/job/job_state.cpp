@@ -1,0 +1,176 @@
+#include "job/job_state.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "job/life_watch.h"
+#include "job/rank_set.h"
+#include "job/wait.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::chrono::microseconds kSpin{20};
+constexpr int kCrowdedRounds = 8;
+/// Longer than any run; keeps time arithmetic from overflowing.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365 * 10);
+
+void require_positive(std::chrono::milliseconds time, const char* what) {
+  if (time <= std::chrono::milliseconds::zero())
+    throw BadInput(fmt::format("{} is {} ms: must be positive", what, time.count()));
+}
+
+void check_arguments(const Identity& identity, const JobOptions& options) {
+  if (identity.size < 1 || identity.size > kMaxWorkers)
+    throw BadInput(fmt::format("a job of {} workers: must be 1 to {}", identity.size, kMaxWorkers));
+  if (identity.rank < 0 || identity.rank >= identity.size)
+    throw BadInput(fmt::format("rank {} of {} workers: must be 0 to {}", identity.rank,
+                               identity.size, identity.size - 1));
+  if (identity.threads < 1)
+    throw BadInput(fmt::format("{} threads per worker: must be 1 or more", identity.threads));
+  require_positive(options.join_deadline, "join_deadline");
+  require_positive(options.deadline, "deadline");
+  require_positive(options.stall_notice, "stall_notice");
+}
+
+/// A pause takes 3 ns on one processor and 60 on the next.
+int rounds_within(std::chrono::nanoseconds time) {
+  constexpr int kSample = 200;
+  auto least = std::chrono::nanoseconds::max();
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < kSample; ++i) pause_cpu();
+    least = std::min<std::chrono::nanoseconds>(least, Clock::now() - begin);
+  }
+  const auto each = std::max<std::int64_t>(least.count() / kSample, 1);
+  return static_cast<int>(std::clamp<std::int64_t>(time.count() / each, 100, 10'000));
+}
+
+/// What all workers must have in common, as text: the same word by word, or an error.
+std::string common_facts(const Identity& identity) {
+  return fmt::format("{} workers, {} threads each, board layout {}", identity.size,
+                     identity.threads, sizeof(Board));
+}
+
+}  // namespace
+
+JobState::JobState(Identity identity, std::shared_ptr<System> system,
+                   std::shared_ptr<Rendezvous> rendezvous, JobOptions options)
+    : identity_(identity),
+      system_(std::move(system)),
+      rendezvous_(std::move(rendezvous)),
+      options_(options),
+      owner_pid_(::getpid()) {
+  check_arguments(identity_, options_);
+  crowded_ = identity_.size > system_->processors();
+  spin_rounds_ = crowded_ ? kCrowdedRounds : rounds_within(kSpin);
+  meet();
+}
+
+void JobState::meet() {
+  Parcel mine{common_facts(identity_), {}};
+  FileDescriptor board_file;
+  if (identity_.size > 1) mine.descriptors.push_back(system_->life_line());
+  if (identity_.rank == 0) {
+    board_file = system_->create_memory("board", sizeof(Board));
+    board_memory_ = system_->map(board_file, sizeof(Board));
+    new (board_memory_.get()) Board;
+    if (identity_.size > 1) mine.descriptors.push_back(std::move(board_file));
+  }
+  if (identity_.size > 1) {
+    auto parcels =
+        rendezvous_->all_gather("join", ranks_of(ranks_below(identity_.size)), std::move(mine),
+                                deadline(options_.join_deadline));
+    std::vector<FileDescriptor> lines(parcels.size());
+    for (std::size_t r = 0; r < parcels.size(); ++r) {
+      if (parcels[r].bytes != parcels[0].bytes)
+        throw Mismatch(fmt::format("workers were started differently: rank 0 has {}; rank {} has {}",
+                                   parcels[0].bytes, r, parcels[r].bytes));
+      TUTTI_CHECK(parcels[r].descriptors.size() == (r == 0 ? 2U : 1U),
+                  "rank {} joined with {} descriptors", r, parcels[r].descriptors.size());
+      if (static_cast<int>(r) != identity_.rank) lines[r] = std::move(parcels[r].descriptors[0]);
+    }
+    if (identity_.rank != 0)
+      board_memory_ = system_->map(parcels[0].descriptors[1], sizeof(Board));
+    board_ = reinterpret_cast<Board*>(board_memory_.get());
+    watch_ = std::make_unique<LifeWatch>(*board_, std::move(lines));
+  }
+  board_ = reinterpret_cast<Board*>(board_memory_.get());
+  slot(identity_.rank).state.store(WorkerSlot::joined, std::memory_order_release);
+  announce(*board_);
+}
+
+JobState::~JobState() {
+  if (owner_pid_ != ::getpid()) {
+    // A child made by fork alone has the memory but not the threads: it must neither speak for this
+    // worker nor wait for a thread it does not have.
+    static_cast<void>(watch_.release());
+    new std::shared_ptr<Rendezvous>(std::move(rendezvous_));
+    return;
+  }
+  slot(identity_.rank).state.store(WorkerSlot::left, std::memory_order_release);
+  announce(*board_);
+}
+
+Deadline JobState::deadline(std::optional<std::chrono::milliseconds> asked) const {
+  if (asked) require_positive(*asked, "deadline");
+  return Deadline::after(system_->now(), std::min(asked.value_or(options_.deadline), kForever));
+}
+
+std::uint64_t JobState::next_number(const std::string& key) {
+  note_thread();
+  const std::lock_guard lock(mutex_);
+  return numbers_[key]++;
+}
+
+JobState::Gone JobState::gone() const {
+  Gone gone;
+  for (int rank = 0; rank < identity_.size; ++rank) {
+    const WorkerSlot& worker = slot(rank);
+    const bool ended = worker.ended.load(std::memory_order_acquire) != 0;
+    const bool left = worker.state.load(std::memory_order_acquire) == WorkerSlot::left;
+    if (ended || left) gone.all |= rank_bit(rank);
+    if (ended && !left) gone.died |= rank_bit(rank);
+  }
+  return gone;
+}
+
+std::uint64_t JobState::enter_busy(std::string what, std::chrono::milliseconds at_most) {
+  require_positive(at_most, "the time a worker may be busy");
+  const auto until = system_->now() + std::min(at_most, kForever);
+  const std::lock_guard lock(mutex_);
+  busy_.push_back({++busy_number_, std::move(what), until});
+  show_busy();
+  return busy_number_;
+}
+
+void JobState::leave_busy(std::uint64_t number) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(busy_, [&](const BusyPeriod& period) { return period.number == number; });
+  show_busy();
+}
+
+void JobState::show_busy() {
+  WorkerSlot& mine = slot(identity_.rank);
+  const auto longest = std::max_element(
+      busy_.begin(), busy_.end(),
+      [](const BusyPeriod& a, const BusyPeriod& b) { return a.until < b.until; });
+  write(mine.busy_what, longest == busy_.end() ? std::string_view() : longest->what);
+  mine.busy_until.store(longest == busy_.end() ? 0 : longest->until.time_since_epoch().count(),
+                        std::memory_order_release);
+}
+
+void JobState::note_thread() noexcept {
+  thread_local char mark;
+  const void* first = nullptr;
+  if (!threads_.first.compare_exchange_strong(first, &mark) && first != &mark)
+    threads_.several.store(true, std::memory_order_release);
+}
+
+}  // namespace tutti

@@ -1,0 +1,33 @@
+#pragma once
+
+// Watches the life lines of the other workers and marks on the board who has ended.
+//
+// Threads: one inside.
+
+#include <thread>
+#include <vector>
+
+#include "base/file_descriptor.h"
+#include "job/board.h"
+
+namespace tutti {
+
+class LifeWatch {
+ public:
+  /// `lines[r]` turns readable when rank r has ended; an empty one is not watched. `board` outlives
+  /// this.
+  LifeWatch(Board& board, std::vector<FileDescriptor> lines);
+  ~LifeWatch();
+  LifeWatch(const LifeWatch&) = delete;
+  LifeWatch& operator=(const LifeWatch&) = delete;
+
+ private:
+  void watch();
+
+  Board& board_;
+  std::vector<FileDescriptor> lines_;
+  FileDescriptor stop_;
+  std::thread thread_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,223 @@
+#include "job/socket_rendezvous.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/helper_thread.h"
+#include "job/frame.h"
+#include "job/gather_table.h"
+#include "job/rank_set.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// How long the broker may take to say who is missing, once this worker has given up.
+constexpr std::chrono::seconds kAnswer{5};
+constexpr std::chrono::milliseconds kBlame{500};
+constexpr std::chrono::milliseconds kCrowdedPause{2};
+constexpr int kPollMs = 50;
+
+/// Runs in a thread of its own, at any moment: no allocation, no destructors.
+[[noreturn]] void end_without_launcher(int rank) {
+  char line[96];
+  const auto end = fmt::format_to_n(line, sizeof line,
+                                    "tutti [rank {}] error: the launcher is gone\n", rank);
+  [[maybe_unused]] const ssize_t written =
+      ::write(STDERR_FILENO, line, static_cast<std::size_t>(end.out - line));
+  ::_exit(kLauncherGoneStatus);
+}
+
+class SocketRendezvous final : public Rendezvous {
+ public:
+  SocketRendezvous(FileDescriptor socket, int rank, int size)
+      : socket_(std::move(socket)),
+        stop_(::eventfd(0, EFD_CLOEXEC)),
+        rank_(rank),
+        size_(size),
+        owner_pid_(::getpid()) {
+    if (!stop_) throw Error(fmt::format("cannot watch the launcher: {}", std::strerror(errno)));
+    listener_ = start_helper_thread("tutti-meet", [this] { listen(); });
+  }
+
+  ~SocketRendezvous() override {
+    if (owner_pid_ != ::getpid()) {
+      // In a child made by fork alone there is no such thread.
+      new std::thread(std::move(listener_));
+      return;
+    }
+    ::eventfd_write(stop_.get(), 1);
+    listener_.join();
+  }
+
+  std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
+                                 Deadline deadline) override;
+
+  void blame(int culprit, const std::string& text) noexcept override try {
+    FrameHeader header;
+    header.kind = FrameHeader::blame;
+    header.number = culprit;
+    send(header, text.substr(0, kMaxFrameText), nullptr, {Clock::now() + kBlame});
+  } catch (...) {  // it is only a hint
+  }
+
+ private:
+  struct Answer {
+    GatherOutcome outcome;
+    std::vector<Parcel> parcels;
+    bool complete = false;  ///< all is there, good or bad
+  };
+
+  void listen();
+  void take(Frame frame);
+  bool send(const FrameHeader& header, std::string text, std::shared_ptr<const Parcel> parcel,
+            Deadline deadline);
+  bool wait_for(std::unique_lock<std::mutex>& lock, const Answer& answer, Deadline deadline);
+
+  FileDescriptor socket_;
+  FileDescriptor stop_;
+  int rank_;
+  int size_;
+  int owner_pid_;
+  std::mutex sending_;
+  FrameWriter writer_;  ///< guarded by sending_
+  std::mutex mutex_;
+  std::condition_variable answered_;
+  std::map<std::uint64_t, Answer*> open_;  ///< by request; guarded by mutex_
+  std::string broken_;                     ///< why nothing can be received; guarded by mutex_
+  std::uint64_t requests_ = 0;
+  std::thread listener_;
+};
+
+void SocketRendezvous::listen() {
+  FrameReader reader;
+  pollfd polled[2] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  while (true) {
+    if (::poll(polled, 2, -1) < 0) continue;
+    if (polled[1].revents != 0) return;
+    const bool deaf = polled[0].events == 0;  // then only a hang-up is reported
+    FrameStatus status = deaf ? FrameStatus::closed : FrameStatus::done;
+    while (status == FrameStatus::done) {
+      Frame frame;
+      status = reader.read(socket_.get(), frame);
+      if (status == FrameStatus::done) take(std::move(frame));
+    }
+    if (status == FrameStatus::closed) end_without_launcher(rank_);
+    if (status == FrameStatus::again) continue;
+    polled[0].events = 0;
+    const std::lock_guard lock(mutex_);
+    broken_ = status == FrameStatus::descriptors
+                  ? "too few file descriptors are left to receive those of other workers; raise "
+                    "`ulimit -n`"
+                  : "the launcher speaks another language: is it of another version of Tutti?";
+    answered_.notify_all();
+  }
+}
+
+void SocketRendezvous::take(Frame frame) {
+  const std::lock_guard lock(mutex_);
+  const auto found = open_.find(frame.header.request);
+  if (found == open_.end()) return;  // given up, and forgotten
+  Answer& answer = *found->second;
+  if (frame.header.kind == FrameHeader::parcel) {
+    answer.parcels.push_back(std::move(frame.parcel));
+    answer.complete = static_cast<int>(answer.parcels.size()) == frame.header.total;
+  } else {
+    answer.outcome.kind = frame.header.kind == FrameHeader::lost ? GatherOutcome::Kind::lost
+                                                                 : GatherOutcome::Kind::timed_out;
+    answer.outcome.culprit = frame.header.number;
+    answer.outcome.text = std::move(frame.text);
+    answer.complete = true;
+  }
+  if (answer.complete) answered_.notify_all();
+}
+
+bool SocketRendezvous::send(const FrameHeader& header, std::string text,
+                            std::shared_ptr<const Parcel> parcel, Deadline deadline) {
+  const std::lock_guard lock(sending_);
+  // What does not get out in time stays in line: half a frame would end all talk.
+  writer_.push(header, std::move(text), parcel.get(), parcel);
+  while (true) {
+    const FrameStatus status = writer_.write(socket_.get());
+    if (status == FrameStatus::done) return true;
+    if (Clock::now() >= deadline.at) return false;
+    if (status == FrameStatus::again) {
+      pollfd polled{socket_.get(), POLLOUT, 0};
+      ::poll(&polled, 1, kPollMs);
+    } else {
+      // Too many descriptors on their way, or the launcher is gone and listen() ends this process.
+      std::this_thread::sleep_for(kCrowdedPause);
+    }
+  }
+}
+
+bool SocketRendezvous::wait_for(std::unique_lock<std::mutex>& lock, const Answer& answer,
+                                Deadline deadline) {
+  const auto over = [&] { return answer.complete || !broken_.empty(); };
+  if (deadline.at == Clock::time_point::max()) {
+    answered_.wait(lock, over);
+    return true;
+  }
+  return answered_.wait_until(lock, deadline.at, over);
+}
+
+std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
+                                                 const std::vector<int>& ranks, Parcel mine,
+                                                 Deadline deadline) {
+  TUTTI_CHECK(std::find(ranks.begin(), ranks.end(), rank_) != ranks.end() &&
+                  (set_of(ranks) & ~ranks_below(size_)) == 0,
+              "rank {} gathers \"{}\" among wrong ranks", rank_, tag);
+  if (tag.size() > kMaxFrameText || mine.bytes.size() > kMaxFrameBytes ||
+      mine.descriptors.size() > kMaxFrameDescriptors)
+    throw BadInput(fmt::format("a parcel of {} bytes and {} descriptors is too large",
+                               mine.bytes.size(), mine.descriptors.size()));
+  Answer answer;
+  FrameHeader header;
+  header.kind = FrameHeader::give;
+  header.ranks = set_of(ranks);
+  {
+    const std::lock_guard lock(mutex_);
+    header.request = ++requests_;
+    open_[header.request] = &answer;
+  }
+  const bool sent = send(header, tag, std::make_shared<const Parcel>(std::move(mine)), deadline);
+  std::unique_lock lock(mutex_);
+  if (!sent || !wait_for(lock, answer, deadline)) {
+    lock.unlock();
+    header.kind = FrameHeader::give_up;
+    const Deadline last{Clock::now() + kAnswer};
+    send(header, {}, nullptr, last);
+    lock.lock();
+    wait_for(lock, answer, last);
+  }
+  open_.erase(header.request);
+  if (!answer.complete && !broken_.empty()) throw Error(broken_);
+  if (!answer.complete)
+    throw Timeout(fmt::format("the launcher did not answer when rank {} asked for \"{}\"", rank_,
+                              tag));
+  if (answer.parcels.empty()) throw_failure(answer.outcome);
+  return std::move(answer.parcels);
+}
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size) {
+  if (!is_own_stream(socket.get()))
+    throw BadInput(fmt::format("descriptor {} is no socket to a launcher of the same user",
+                               socket.get()));
+  return std::make_unique<SocketRendezvous>(std::move(socket), rank, size);
+}
+
+}  // namespace tutti

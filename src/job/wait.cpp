@@ -1,0 +1,259 @@
+#include "job/wait.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/futex.h"
+#include "base/log.h"
+#include "job/deadlock.h"
+#include "job/rank_set.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kYields = 4;
+/// The first sleep: what ends within it is not worth a notice.
+constexpr std::chrono::milliseconds kFirstSlice{1};
+constexpr std::chrono::milliseconds kSlice{100};
+/// Events for others wake this wait too; looking around is not worth it each time.
+constexpr std::chrono::milliseconds kLookInterval{10};
+/// A wait looks around every kSlice. Where much more time has passed, this process did not run
+/// (it was stopped, as were perhaps all others): that says nothing about those it waits for.
+constexpr std::chrono::seconds kMostCounted{5};
+
+std::int64_t count_of(Clock::time_point time) { return time.time_since_epoch().count(); }
+
+/// The registration that makes announce() wake this thread.
+class Sleeper {
+ public:
+  explicit Sleeper(Board& board) : board_(board) {
+    board_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+#if !defined(__SANITIZE_THREAD__)
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  }
+  ~Sleeper() { board_.sleepers.fetch_sub(1, std::memory_order_relaxed); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  Board& board_;
+};
+
+class SlowWait {
+ public:
+  SlowWait(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject)
+      : job_(job), ready_(ready), subject_(subject), deadlocks_(job) {}
+  ~SlowWait() {
+    if (!showing_) return;
+    publish(mine().notice, {});
+    job_.threads().notice_taken.store(false, std::memory_order_release);
+  }
+  SlowWait(const SlowWait&) = delete;
+  SlowWait& operator=(const SlowWait&) = delete;
+
+  void run();
+
+ private:
+  WorkerSlot& mine() const { return job_.slot(job_.identity().rank); }
+  std::uint64_t others_of(std::uint64_t ranks) const {
+    return ranks & ranks_below(job_.identity().size) & ~rank_bit(job_.identity().rank);
+  }
+  bool look_around();
+  void show(Clock::time_point evaluated);
+  bool is_busy(int rank, Clock::time_point now) const;
+  std::uint64_t not_excused(Clock::time_point now) const;
+  bool is_excused(int rank, Clock::time_point now, std::uint64_t& seen) const;
+  std::string there() const;
+  std::string doings_of(std::uint64_t ranks) const;
+  [[noreturn]] void throw_lost(const JobState::Gone& gone, std::uint64_t lost) const;
+  [[noreturn]] void throw_timeout(std::uint64_t late) const;
+  void throw_on_deadlock();
+  /// The lowest rank among those that wait for the same speaks for all.
+  bool is_said_by_another(std::uint64_t late) const;
+  void notice_stall(std::uint64_t late, Clock::time_point now);
+
+  JobState& job_;
+  const std::function<bool()>& ready_;
+  const WaitSubject& subject_;
+  DeadlockWatch deadlocks_;
+  Clock::time_point start_;
+  Clock::time_point looked_;
+  Clock::duration counted_{};  ///< time that counts against the deadline
+  Clock::duration allowed_{};
+  Clock::duration next_notice_{};
+  std::uint64_t missing_ = 0;
+  bool showing_ = false;
+};
+
+void SlowWait::run() {
+  const Sleeper sleeper(job_.board());
+  start_ = looked_ = job_.system().now();
+  const bool endless = subject_.deadline.at == Clock::time_point::max();
+  allowed_ = endless ? Clock::duration::max() : subject_.deadline.at - start_;
+  next_notice_ = job_.options().stall_notice;
+  Clock::duration slice = std::min<Clock::duration>(kFirstSlice, allowed_);
+  while (true) {
+    const std::uint32_t event = job_.board().event.load(std::memory_order_acquire);
+    if (ready_()) return;
+    if (subject_.check) subject_.check();
+    futex_wait(job_.board().event, event, slice);
+    if (ready_()) return;
+    const auto unlooked = job_.system().now() - looked_;
+    if (unlooked < std::min<Clock::duration>(slice, kLookInterval)) {
+      slice = kLookInterval - unlooked;  // the event may have been somebody's end
+      continue;
+    }
+    if (look_around()) return;
+    slice = std::clamp<Clock::duration>(std::min(allowed_, next_notice_) - counted_, kFirstSlice,
+                                        kSlice);
+  }
+}
+
+/// True when the wait is over.
+bool SlowWait::look_around() {
+  // In this order: what a worker did before it ended is seen below, and `now` is not later than
+  // the moment at which something was found missing.
+  const JobState::Gone gone = job_.gone();
+  const auto now = job_.system().now();
+  if (ready_()) return true;
+  if (subject_.check) subject_.check();
+  missing_ = others_of(subject_.missing());
+  if (const std::uint64_t lost = missing_ & gone.all; lost != 0) {
+    if (ready_()) return true;
+    throw_lost(gone, lost);
+  }
+  show(now);
+  const std::uint64_t late = not_excused(now);
+  if (late != 0 || missing_ == 0) counted_ += std::min<Clock::duration>(now - looked_, kMostCounted);
+  looked_ = now;
+  throw_on_deadlock();
+  if (counted_ >= allowed_) throw_timeout(late);
+  if (counted_ >= next_notice_ && late != 0) notice_stall(late, now);
+  return false;
+}
+
+void SlowWait::show(Clock::time_point evaluated) {
+  JobState::LocalThreads& threads = job_.threads();
+  if (!showing_) {
+    if (threads.notice_taken.exchange(true, std::memory_order_acquire)) return;
+    showing_ = true;
+    write(mine().notice.text, subject_.what());
+  }
+  const bool alone = !threads.several.load(std::memory_order_acquire);
+  publish(mine().notice, {.state = alone ? WaitNotice::waiting : WaitNotice::shared,
+                          .since = count_of(start_),
+                          .evaluated = count_of(evaluated),
+                          .missing = missing_});
+}
+
+bool SlowWait::is_busy(int rank, Clock::time_point now) const {
+  return job_.slot(rank).busy_until.load(std::memory_order_acquire) > count_of(now);
+}
+
+/// A worker is excused while it is busy, or waits for one that is.
+bool SlowWait::is_excused(int rank, Clock::time_point now, std::uint64_t& seen) const {
+  seen |= rank_bit(rank);
+  if (is_busy(rank, now)) return true;
+  const NoticeView notice = read(job_.slot(rank).notice);
+  if (!notice.in_wait()) return false;
+  for (const int next : ranks_of(others_of(notice.missing)))
+    if (!has_rank(seen, next) && is_excused(next, now, seen)) return true;
+  return false;
+}
+
+std::uint64_t SlowWait::not_excused(Clock::time_point now) const {
+  std::uint64_t late = 0;
+  for (const int rank : ranks_of(missing_)) {
+    std::uint64_t seen = rank_bit(job_.identity().rank);
+    if (!is_excused(rank, now, seen)) late |= rank_bit(rank);
+  }
+  return late;
+}
+
+std::string SlowWait::there() const {
+  return ranks_text((subject_.members | rank_bit(job_.identity().rank)) & ~missing_, "is there",
+                    "are there");
+}
+
+/// What is known of those that are waited for: "; rank 2 waits for rank 3 in barrier".
+std::string SlowWait::doings_of(std::uint64_t ranks) const {
+  std::string text;
+  for (const int rank : ranks_of(ranks)) {
+    const WorkerSlot& worker = job_.slot(rank);
+    const NoticeView notice = read(worker.notice);
+    if (notice.in_wait()) {
+      text += fmt::format("; rank {} waits for {} in {}", rank, ranks_text(notice.missing),
+                          read(worker.notice.text));
+    } else if (worker.busy_until.load(std::memory_order_acquire) != 0) {
+      text += fmt::format("; rank {} is busy with \"{}\", for longer than it had said", rank,
+                          read(worker.busy_what));
+    }
+  }
+  return text;
+}
+
+void SlowWait::throw_lost(const JobState::Gone& gone, std::uint64_t lost) const {
+  const std::uint64_t died = lost & gone.died;
+  const int culprit = first_rank(died != 0 ? died : lost);
+  const std::uint64_t elsewhere = subject_.members & gone.died & ~lost;
+  std::string text = fmt::format(
+      "{} {} before reaching {} (it was waited for by rank {}; {}{})",
+      ranks_text(died != 0 ? died : lost),
+      died != 0 ? "ended" : "left the job in an orderly way", subject_.what(),
+      job_.identity().rank, there(),
+      elsewhere == 0 ? "" : fmt::format("; {} ended", ranks_text(elsewhere)));
+  job_.rendezvous().blame(culprit, text);
+  throw PeerLost(culprit, text);
+}
+
+void SlowWait::throw_timeout(std::uint64_t late) const {
+  const std::string text = fmt::format(
+      "{} not reached {} within {} ({}){}", ranks_text(late, "has", "have"), subject_.what(),
+      seconds_text(counted_), there(), doings_of(late));
+  if (late != 0) job_.rendezvous().blame(first_rank(late), text);
+  throw Timeout(text);
+}
+
+void SlowWait::throw_on_deadlock() {
+  if (!showing_) return;
+  const auto cycle = deadlocks_.proven_cycle();
+  if (!cycle) return;
+  const std::string text =
+      fmt::format("workers wait for one another: {}", deadlocks_.describe(*cycle));
+  deadlocks_.linger();
+  throw Mismatch(text);
+}
+
+bool SlowWait::is_said_by_another(std::uint64_t late) const {
+  for (const int rank : ranks_of(others_of(subject_.members & ~missing_))) {
+    if (rank > job_.identity().rank) break;
+    const NoticeView notice = read(job_.slot(rank).notice);
+    if (notice.in_wait() && (notice.missing & late) == late) return true;
+  }
+  return false;
+}
+
+void SlowWait::notice_stall(std::uint64_t late, Clock::time_point now) {
+  while (next_notice_ <= counted_) next_notice_ *= 2;
+  if (is_said_by_another(late)) return;
+  log().warn("{} not reached {} ({}; {}){}", ranks_text(late, "has", "have"), subject_.what(),
+             seconds_text(std::max(now - start_, counted_)), there(), doings_of(late));
+}
+
+}  // namespace
+
+void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject) {
+  job.note_thread();
+  for (int i = 0; i < kYields; ++i) {
+    ::sched_yield();
+    if (ready()) return;
+  }
+  SlowWait(job, ready, subject).run();
+}
+
+}  // namespace tutti

@@ -1,0 +1,37 @@
+#pragma once
+
+// Which parameters are exchanged together, and in what order. Only a schedule: no bit of any result
+// depends on it.
+//
+// Pure value.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sync/plan.h"
+
+namespace tutti {
+
+class BucketSchedule {
+ public:
+  /// Takes the parameters in `order`; a bucket closes when its padded bytes reach its limit, which
+  /// is `first_bytes` for the first and `bytes` for the others. Both at least 1.
+  BucketSchedule(const Plan& plan, std::span<const std::uint32_t> order, std::size_t first_bytes,
+                 std::size_t bytes);
+  /// Order before anything was observed: last registered first.
+  static std::vector<std::uint32_t> default_order(const Plan& plan);
+
+  std::size_t size() const { return buckets_.size(); }
+  std::span<const std::uint32_t> parameters(std::size_t bucket) const { return buckets_[bucket]; }
+  std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
+  std::uint64_t hash() const { return hash_; }
+
+ private:
+  std::vector<std::vector<std::uint32_t>> buckets_;
+  std::vector<std::uint32_t> bucket_of_;
+  std::uint64_t hash_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,186 @@
+#include "sync/leaf_folder.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/fold.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board,
+                       bool per_parameter_weights, std::function<void(int)> before_slot)
+    : plan_(plan),
+      arena_(arena),
+      board_(board),
+      per_parameter_weights_(per_parameter_weights),
+      before_slot_(std::move(before_slot)),
+      free_(plan.parameters().size()),
+      finished_(plan.parameters().size()) {
+  nodes_.reserve(kMaxSlots);
+  reset();
+}
+
+void LeafFolder::reset() {
+  nodes_.clear();
+  std::fill(free_.begin(), free_.end(), ~std::uint64_t{0});
+  std::fill(finished_.begin(), finished_.end(), std::uint8_t{0});
+  start_.reset();
+  leaves_ = 0;
+  in_leaf_ = false;
+}
+
+void LeafFolder::set_start(std::int64_t first_leaf) {
+  TUTTI_CHECK(!in_leaf_ && !start_, "the first leaf is set once, between leaves");
+  start_ = first_leaf;
+  const auto apart = std::exchange(nodes_, {});
+  nodes_.reserve(kMaxSlots);
+  for (std::size_t k = 0; k < apart.size(); ++k) {
+    auto node = apart[k];
+    node.block.begin += first_leaf;
+    const auto to = static_cast<int>(nodes_.size());
+    if (const auto from = static_cast<int>(k); from != to) {
+      std::memcpy(board_.slot_table(to), board_.slot_table(from), free_.size());
+      if (per_parameter_weights_) {
+        std::memcpy(board_.weights(to), board_.weights(from), free_.size() * sizeof(double));
+      }
+    }
+    chain_ = chain_length(node.block);
+    const auto* table = board_.slot_table(to);
+    const auto* weights = board_.weights(to);
+    for (std::size_t p = 0; chain_ > 0 && p < free_.size(); ++p) {
+      merge(p, {table[p], nullptr, per_parameter_weights_ ? weights[p] : 0.0}, chain_);
+    }
+    push(node);
+  }
+}
+
+void LeafFolder::begin_leaf(double weight) {
+  TUTTI_CHECK(!in_leaf_, "leaves do not nest");
+  if (nodes_.size() >= kMaxSlots - 1) {
+    throw BadInput(
+        "too many micro-batches are held apart because their place among all is not known: tell "
+        "accumulate() how many micro-batches this worker has");
+  }
+  in_leaf_ = true;
+  weight_ = weight;
+  const auto row = static_cast<int>(nodes_.size());
+  std::memset(board_.slot_table(row), kAbsent, free_.size());
+  std::fill(finished_.begin(), finished_.end(), std::uint8_t{0});
+  chain_ = start_ ? chain_length({*start_ + leaves_, 1}) : 0;
+}
+
+void LeafFolder::write(std::size_t parameter, const void* gradient, bool last) {
+  TUTTI_CHECK(in_leaf_ && !finished_[parameter], "a gradient outside its leaf");
+  finished_[parameter] = last;
+  if (weight_ == 0) return;
+  const auto& entry = plan_.parameters()[parameter];
+  auto& slot = board_.slot_table(static_cast<int>(nodes_.size()))[parameter];
+  if (slot != kAbsent) {
+    add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
+               entry.spec.count, weight_);
+    return;
+  }
+  if (last && chain_ > 0) {
+    merge(parameter, {kAbsent, gradient, weight_}, chain_);
+    return;
+  }
+  slot = take_slot(parameter);
+  if (per_parameter_weights_) {
+    board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
+  }
+  scale_into(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype, entry.spec.count,
+             weight_);
+}
+
+void LeafFolder::end_leaf() {
+  TUTTI_CHECK(in_leaf_, "no leaf to end");
+  in_leaf_ = false;
+  const auto* table = board_.slot_table(static_cast<int>(nodes_.size()));
+  for (std::size_t p = 0; chain_ > 0 && p < free_.size(); ++p) {
+    // A parameter that was folded while hot has no slot here, and its chain is already merged.
+    if (finished_[p] && table[p] == kAbsent && weight_ != 0) continue;
+    merge(p, {table[p], nullptr, weight_}, chain_);
+  }
+  push({{start_.value_or(0) + leaves_, 1}, weight_});
+  ++leaves_;
+}
+
+/// Nodes at the top of the stack that become one with `block`, as a binary counter carries.
+std::size_t LeafFolder::chain_length(Block block) const {
+  std::size_t chain = 0;
+  while (chain < nodes_.size()) {
+    const auto& left = nodes_[nodes_.size() - 1 - chain].block;
+    if (left.size != block.size || left.begin + left.size != block.begin ||
+        left.begin % (2 * left.size) != 0) {
+      break;
+    }
+    block = {left.begin, 2 * left.size};
+    ++chain;
+  }
+  return chain;
+}
+
+/// Folds one parameter of the newest node into the `chain` nodes below it. The result is noted in
+/// the table of the lowest one.
+void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) {
+  const auto& entry = plan_.parameters()[parameter];
+  const auto top = nodes_.size();
+  for (std::size_t k = top; k > top - chain; --k) {
+    const auto left = static_cast<int>(k) - 1;
+    auto& slot = board_.slot_table(left)[parameter];
+    const bool absent = moving.slot == kAbsent && moving.hot == nullptr;
+    const double weight =
+        slot == kAbsent || !per_parameter_weights_ ? 0.0 : board_.weights(left)[parameter];
+    if (slot != kAbsent && moving.hot != nullptr) {
+      add_scaled(place(parameter, slot), entry.node_type, moving.hot, entry.spec.dtype,
+                 entry.spec.count, moving.weight);
+      moving = {slot, nullptr, weight + moving.weight};
+    } else if (slot != kAbsent && !absent) {
+      add_scaled(place(parameter, slot), entry.node_type, place(parameter, moving.slot),
+                 entry.node_type, entry.spec.count, 1.0);
+      free_[parameter] |= std::uint64_t{1} << moving.slot;
+      moving = {slot, nullptr, weight + moving.weight};
+    } else if (slot != kAbsent) {
+      moving = {slot, nullptr, weight};
+    } else if (moving.hot != nullptr) {
+      const auto taken = take_slot(parameter);
+      scale_into(place(parameter, taken), entry.node_type, moving.hot, entry.spec.dtype,
+                 entry.spec.count, moving.weight);
+      moving = {taken, nullptr, moving.weight};
+    }
+    slot = kAbsent;
+  }
+  const auto lowest = static_cast<int>(top - chain);
+  board_.slot_table(lowest)[parameter] = moving.slot;
+  if (per_parameter_weights_) board_.weights(lowest)[parameter] = moving.weight;
+}
+
+void LeafFolder::push(StepHeader::Node node) {
+  for (; chain_ > 0; --chain_) {
+    const auto left = nodes_.back();
+    nodes_.pop_back();
+    node = {{left.block.begin, left.block.size + node.block.size}, left.weight + node.weight};
+  }
+  nodes_.push_back(node);
+}
+
+std::uint8_t LeafFolder::take_slot(std::size_t parameter) {
+  auto& free = free_[parameter];
+  TUTTI_CHECK(free != 0, "no slot left for a node");
+  const int slot = std::countr_zero(free);
+  if (slot >= slots_used_) {
+    if (before_slot_) before_slot_(slot);
+    slots_used_ = slot + 1;
+  }
+  free &= ~(std::uint64_t{1} << slot);
+  return static_cast<std::uint8_t>(slot);
+}
+
+std::byte* LeafFolder::place(std::size_t parameter, std::uint8_t slot) const {
+  return arena_ + plan_.slot_offset(slot) + plan_.parameters()[parameter].node_offset;
+}
+
+}  // namespace tutti

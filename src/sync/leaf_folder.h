@@ -1,0 +1,84 @@
+#pragma once
+
+// One worker's side of a step: takes the gradients of its leaves as they come and folds them with a
+// binary counter, so that what is left are nodes of the canonical tree over all leaves of the step.
+//
+// The worker's first leaf need not be known at once (it depends on how many leaves the workers
+// before it have). Until set_start() is called, leaves are kept apart; the result is the same.
+//
+// A parameter that no leaf wrote is absent from a node: nothing is stored, added or sent for it.
+//
+// Threads: one. The arena and the tables are read by other workers after the step was published.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "sync/plan.h"
+#include "sync/step_board.h"
+
+namespace tutti {
+
+class LeafFolder {
+ public:
+  /// `arena` has room for kMaxSlots slots of the plan. With `per_parameter_weights`, the board's
+  /// weights() are kept as well. `before_slot(s)` is called before slot s ≥ 1 is used for the first
+  /// time, and may throw to refuse the memory.
+  LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, bool per_parameter_weights,
+             std::function<void(int)> before_slot);
+
+  /// Forgets the last step.
+  void reset();
+  /// Index of this worker's first leaf among all. Folds what could not be folded before.
+  void set_start(std::int64_t first_leaf);
+
+  /// Starts a leaf. A leaf of weight 0 writes nothing.
+  void begin_leaf(double weight);
+  /// The leaf's gradient of one parameter, in the plan's layout: added to what this leaf wrote
+  /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot.
+  void write(std::size_t parameter, const void* gradient, bool last);
+  void end_leaf();
+
+  bool in_leaf() const { return in_leaf_; }
+  /// Leaves that have ended.
+  std::int64_t leaves() const { return leaves_; }
+  std::optional<std::int64_t> start() const { return start_; }
+  /// True once a write of the open leaf was the last one for this parameter.
+  bool finished(std::size_t parameter) const { return finished_[parameter] != 0; }
+  /// Slots whose memory has been used so far, in any step: at least 1.
+  int slots_used() const { return slots_used_; }
+  /// Nodes held, ascending; node k's table is the board's slot_table(k). Before set_start() their
+  /// blocks count from this worker's first leaf.
+  const std::vector<StepHeader::Node>& nodes() const { return nodes_; }
+
+ private:
+  /// One gradient on its way into a node: in a slot, or still in torch's memory (`hot`).
+  struct Moving {
+    std::uint8_t slot = kAbsent;
+    const void* hot = nullptr;
+    double weight = 0;
+  };
+  std::size_t chain_length(Block block) const;
+  void merge(std::size_t parameter, Moving moving, std::size_t chain);
+  void push(StepHeader::Node node);
+  std::uint8_t take_slot(std::size_t parameter);
+  std::byte* place(std::size_t parameter, std::uint8_t slot) const;
+
+  const Plan& plan_;
+  std::byte* arena_;
+  StepBoard board_;
+  bool per_parameter_weights_;
+  std::function<void(int)> before_slot_;
+  std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one
+  std::vector<std::uint64_t> free_;      ///< per parameter: bit s set while slot s is free
+  std::vector<std::uint8_t> finished_;   ///< per parameter: last write of the open leaf is done
+  std::size_t chain_ = 0;                ///< nodes that the open leaf will be folded into
+  std::optional<std::int64_t> start_;
+  std::int64_t leaves_ = 0;
+  double weight_ = 1;
+  bool in_leaf_ = false;
+  int slots_used_ = 1;
+};
+
+}  // namespace tutti

@@ -1,0 +1,83 @@
+#pragma once
+
+// The resolved list of what a model has, in registration order, and where each thing lies in a
+// worker's arena. Two workers may train together only if their plans are equal.
+//
+// Pure values.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/dtype.h"
+
+namespace tutti {
+
+class Group;
+
+/// What a model says of one parameter or buffer.
+struct TensorSpec {
+  std::string name;  ///< as in named_parameters() or named_buffers()
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  ///< in elements
+  std::int64_t count = 0;
+  DType dtype = DType::float32;
+};
+
+/// A parameter and its place in the arena.
+struct PlanEntry {
+  TensorSpec spec;
+  DType node_type;          ///< in which gradients are held and added: float32 for 16-bit floats
+  std::size_t node_offset;  ///< bytes from the start of a slot
+  std::size_t node_bytes;   ///< padded to 64
+  std::size_t
+      result_offset;         ///< bytes from the start of the arena: where the reduced gradient lies
+  std::size_t result_bytes;  ///< padded to 64
+};
+
+struct BufferEntry {
+  TensorSpec spec;
+  std::size_t offset;  ///< bytes from the start of the arena
+  std::size_t bytes;
+};
+
+/// A worker's arena: slot 0, the reduced gradients of 16-bit parameters, the buffers, then further
+/// slots. A slot holds one folded gradient of the whole model; the reduced gradient of a parameter
+/// that is not 16-bit takes the place of its slot 0.
+class Plan {
+ public:
+  /// `settings` are what else must agree, as (name, value).
+  Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
+       const std::vector<std::pair<std::string, std::string>>& settings = {});
+
+  std::span<const PlanEntry> parameters() const { return parameters_; }
+  std::span<const BufferEntry> buffers() const { return buffers_; }
+  /// Bytes that are touched when a worker never holds more than one node.
+  std::size_t base_bytes() const { return base_bytes_; }
+  std::size_t slot_bytes() const { return slot_bytes_; }
+  std::size_t arena_bytes(int slots) const;
+  std::size_t slot_offset(int slot) const;
+  /// One line per parameter, buffer and setting.
+  const std::vector<std::string>& lines() const { return lines_; }
+  std::uint64_t hash() const { return hash_; }
+
+ private:
+  std::vector<PlanEntry> parameters_;
+  std::vector<BufferEntry> buffers_;
+  std::vector<std::string> lines_;
+  std::size_t slot_bytes_ = 0;
+  std::size_t base_bytes_ = 0;
+  std::uint64_t hash_ = 0;
+};
+
+/// At most `most` lines that say how `other` differs from `reference`.
+std::vector<std::string> plan_differences(const std::vector<std::string>& reference,
+                                          const std::vector<std::string>& other, std::size_t most);
+
+/// Throws the same Mismatch on every member of the group if any two plans differ. Collective.
+void require_equal_plans(const Group& group, const Plan& plan);
+
+}  // namespace tutti

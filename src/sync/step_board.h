@@ -1,0 +1,95 @@
+#pragma once
+
+// What a worker tells the others about a step, in shared memory: one block per worker, written by
+// its owner alone. Plain fields are published by a release store to one of the step counters and
+// read after an acquire load of it; they are not touched again before every worker is through with
+// the step.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "job/board.h"
+#include "kernels/fold_program.h"
+
+namespace tutti {
+
+/// Most nodes a worker may hold, and most slots of its arena.
+inline constexpr int kMaxSlots = 64;
+/// In a slot table: this node has no gradient for this parameter.
+inline constexpr std::uint8_t kAbsent = 0xff;
+
+/// How a worker takes part in a step.
+enum class StepMode : std::uint32_t {
+  single,  ///< one leaf, at index rank: buckets may leave early
+  scope,   ///< a contiguous range of leaves
+  joined,  ///< nothing of its own: fits either
+};
+
+/// Why an exchange is over for good.
+enum class EndKind : std::uint32_t { running, mismatch, timeout, lost };
+
+struct StepHeader {
+  // Step counters: the last step for which the owner has …
+  alignas(kCacheLine) std::atomic<std::uint64_t> opened{0};  ///< … said its number of leaves
+  std::atomic<std::uint64_t> published{0};                   ///< … written all nodes and tables
+  alignas(kCacheLine) std::atomic<std::uint64_t> folded{0};  ///< … folded all its slices
+  std::atomic<std::uint64_t> left{0};                        ///< … stopped touching any memory
+  alignas(kCacheLine) std::atomic<std::uint64_t> failed{0};  ///< … reported a failure
+  std::atomic<std::uint64_t> closed{0};   ///< 1 + last step taken part in; 0 while open
+  std::atomic<std::uint32_t> ended{0};    ///< EndKind: the exchange as a whole is over
+  std::atomic<std::int32_t> culprit{-1};  ///< job rank, where one is known
+  SharedText<512> failure;                ///< why `failed`
+  SharedText<1024> reason;                ///< why `ended`
+
+  // Published with `opened`.
+  StepMode mode = StepMode::joined;
+  std::int64_t declared = 0;   ///< leaves of this worker; −1 while it does not know
+  double weight = 0;           ///< of the one leaf, where the mode is not `scope`
+  std::uint32_t drained = 0;   ///< the owner has no more data
+  std::uint64_t schedule = 0;  ///< hash of the bucket schedule in use
+
+  // Published with `published`.
+  std::int64_t leaves = 0;
+  std::int32_t node_count = 0;
+  std::int64_t arrived = 0;     ///< ns, Clock: when it published
+  std::uint32_t has_order = 0;  ///< order() is filled in
+  struct Node {
+    Block block;  ///< counted from the owner's first leaf
+    double weight = 0;
+  };
+  Node nodes[kMaxSlots];
+};
+
+/// Where the parts of a worker's block lie, for a plan with that many parameters and buffers.
+class StepBoard {
+ public:
+  StepBoard(std::byte* block, std::size_t parameters, std::size_t buffers);
+  static std::size_t bytes(std::size_t parameters, std::size_t buffers);
+
+  StepHeader& header() const { return *header_; }
+  /// Last step in which bucket b is complete on this worker; at most one bucket per parameter.
+  std::atomic<std::uint64_t>& bucket_ready(std::size_t b) const { return ready_[b]; }
+  /// slot_table(k)[p]: slot that holds node k's gradient of parameter p, or kAbsent.
+  std::uint8_t* slot_table(int node) const;
+  /// weights(k)[p]: sum of the weights of node k's leaves that wrote parameter p.
+  double* weights(int node) const;
+  /// Digests of parameters, then of buffers.
+  std::span<std::uint64_t> digests() const { return {digests_, parameters_ + buffers_}; }
+  /// Parameters in the order in which the first step found them ready. Rank 0's counts.
+  std::span<std::uint32_t> order() const { return {order_, parameters_}; }
+
+ private:
+  std::size_t parameters_;
+  std::size_t buffers_;
+  StepHeader* header_;
+  std::atomic<std::uint64_t>* ready_;
+  std::uint64_t* digests_;
+  std::uint32_t* order_;
+  double* weights_;
+  std::uint8_t* slots_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,372 @@
+#include "sync/step_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/timeline.h"
+#include "kernels/hash.h"
+#include "memory/memory_need.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
+    : group_(std::move(group)),
+      state_(*group_.state()),
+      plan_((require_equal_plans(group_, plan), std::move(plan))),
+      options_(options),
+      arena_(group_.allocate(plan_.arena_bytes(kMaxSlots), "gradients of \"" + options_.name + "\"",
+                             plan_.base_bytes())),
+      control_(group_.allocate(StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size()),
+                               "step board of \"" + options_.name + "\"", std::size_t{1} << 16)) {
+  std::vector<std::byte*> arenas;
+  for (int r = 0; r < group_.size(); ++r) {
+    arenas.push_back(arena_.block(r));
+    boards_.emplace_back(control_.block(r), plan_.parameters().size(), plan_.buffers().size());
+  }
+  const auto me = static_cast<std::size_t>(group_.rank());
+  const auto before_slot = [this](int slot) {
+    const auto refusal =
+        refuse_memory(state_.job().system(),
+                      {plan_.slot_bytes(), 1,
+                       fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name)});
+    if (!refusal.empty()) throw BadInput(refusal);
+  };
+  folder_ = std::make_unique<LeafFolder>(plan_, arena_.data(), boards_[me],
+                                         options_.divisor == Divisor::contributors, before_slot);
+  slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, options_.divisor);
+  schedule_ = std::make_unique<BucketSchedule>(plan_, BucketSchedule::default_order(plan_),
+                                               options_.first_bucket_bytes, options_.bucket_bytes);
+  outcome_.touched.resize(plan_.parameters().size());
+}
+
+StepExchange::~StepExchange() {
+  header(group_.rank()).closed.store(done_ + 1, std::memory_order_release);
+  announce(state_.job().board());
+}
+
+std::byte* StepExchange::result(std::size_t parameter) const {
+  return arena_.data() + plan_.parameters()[parameter].result_offset;
+}
+
+std::size_t StepExchange::bytes_held() const { return plan_.arena_bytes(folder_->slots_used()); }
+
+void StepExchange::open_single(double weight) {
+  open(StepMode::single, 1, weight, false);
+  folder_->set_start(group_.rank());
+  folder_->begin_leaf(weight);
+}
+
+void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
+  open(StepMode::scope, leaves.value_or(-1), 0, false);
+}
+
+void StepExchange::open_joined(double weight, bool drained) {
+  open(StepMode::joined, weight > 0 ? 1 : 0, weight, drained);
+  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+  std::memset(board.slot_table(0), kAbsent, plan_.parameters().size());
+  for (std::size_t b = 0; b < schedule_->size(); ++b) {
+    board.bucket_ready(b).store(step_, std::memory_order_release);
+  }
+  announce(state_.job().board());
+}
+
+void StepExchange::open(StepMode mode, std::int64_t declared, double weight, bool drained) {
+  throw_if_over();
+  TUTTI_CHECK(!is_open(), "steps do not nest");
+  step_ = done_ + 1;
+  waits_ = 0;
+  waited_ = {};
+  // Nobody may still be reading what the last step left here. After a step that succeeded this is
+  // known already; after one that failed, the others have to notice first.
+  const auto through = [this](int r) {
+    return header(r).folded.load(std::memory_order_acquire) >= done_ ||
+           header(r).left.load(std::memory_order_acquire) >= done_;
+  };
+  guarded([&] { wait_for_all(through); });
+
+  folder_->reset();
+  fired_.clear();
+  unfired_in_.assign(schedule_->size(), 0);
+  for (std::size_t b = 0; b < schedule_->size(); ++b) {
+    unfired_in_[b] = static_cast<std::uint32_t>(schedule_->parameters(b).size());
+  }
+  next_bucket_ = 0;
+  slices_begun_ = false;
+  bytes_ = 0;
+  mode_ = mode;
+  auto& mine = header(group_.rank());
+  mine.mode = mode;
+  mine.declared = declared;
+  mine.weight = weight;
+  mine.drained = drained;
+  mine.schedule = schedule_->hash();
+  mine.opened.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+}
+
+void StepExchange::begin_leaf(double weight) {
+  const auto declared = header(group_.rank()).declared;
+  if (declared >= 0 && folder_->leaves() == declared) {
+    throw BadInput(
+        fmt::format("accumulate() was told of {} micro-batches, this is one more", declared));
+  }
+  // With the number known, nodes are folded as leaves come, so the place of this one must be known.
+  if (!folder_->start() && folder_->leaves() > 0) find_start(declared >= 0);
+  folder_->begin_leaf(weight);
+}
+
+void StepExchange::end_leaf() { folder_->end_leaf(); }
+
+std::int64_t StepExchange::next_leaf() {
+  if (!folder_->start()) find_start(true);
+  return *folder_->start() + folder_->leaves();
+}
+
+/// Adds up the leaves of the workers before this one, if they are known or `wait` is set.
+void StepExchange::find_start(bool wait) {
+  const auto knows = [this](int r) {
+    const auto& other = header(r);
+    if (other.published.load(std::memory_order_acquire) >= step_) return true;
+    return other.opened.load(std::memory_order_acquire) >= step_ && other.declared >= 0;
+  };
+  const auto all_before = [&](int r) { return r >= group_.rank() || knows(r); };
+  if (wait) {
+    guarded([&] { wait_for_all(all_before); });
+  }
+  std::int64_t start = 0;
+  for (int r = 0; r < group_.rank(); ++r) {
+    if (!knows(r)) return;
+    start += header(r).declared >= 0 ? header(r).declared : header(r).leaves;
+  }
+  folder_->set_start(start);
+}
+
+void StepExchange::write(std::size_t parameter, const void* gradient, bool last) {
+  folder_->write(parameter, gradient, last);
+  if (!order_agreed_ && group_.rank() == 0 &&
+      std::find(fired_.begin(), fired_.end(), parameter) == fired_.end()) {
+    fired_.push_back(static_cast<std::uint32_t>(parameter));
+  }
+  if (mode_ != StepMode::single || !last) return;
+  const auto bucket = schedule_->bucket_of(parameter);
+  if (--unfired_in_[bucket] == 0) {
+    const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+    board.bucket_ready(bucket).store(step_, std::memory_order_release);
+    announce(state_.job().board());
+  }
+  guarded([this] { fold_ready_buckets(); });
+}
+
+/// Folds this rank's slices of buckets that all workers have completed while their backward runs.
+void StepExchange::fold_ready_buckets() {
+  while (next_bucket_ < schedule_->size()) {
+    for (int r = 0; r < group_.size(); ++r) {
+      const auto& ready = boards_[static_cast<std::size_t>(r)].bucket_ready(next_bucket_);
+      if (ready.load(std::memory_order_acquire) != step_) return;
+    }
+    if (!slices_begun_) begin_slices();
+    fold_bucket(next_bucket_++);
+  }
+}
+
+void StepExchange::fold_bucket(std::size_t bucket) {
+  const TimelineSpan span(options_.timeline.get(), "fold");
+  bytes_ += slices_->fold(schedule_->parameters(bucket), group_.rank());
+}
+
+/// Lists the nodes of all workers in tree order. In single mode the headers were published with the
+/// first bucket, otherwise with the step.
+void StepExchange::begin_slices() {
+  bool single = false;
+  bool scope = false;
+  for (int r = 0; r < group_.size(); ++r) {
+    single = single || header(r).mode == StepMode::single;
+    scope = scope || header(r).mode == StepMode::scope;
+    if (header(r).schedule != schedule_->hash()) {
+      throw Mismatch(fmt::format("{}: rank {} has another bucket schedule than rank {}",
+                                 step_text(), group_.job_rank(r), group_.job_rank(group_.rank())));
+    }
+  }
+  if (single && scope) throw Mismatch(step_text() + mode_texts());
+  std::vector<HeldNode> nodes;
+  std::int64_t leaves = 0;
+  for (int r = 0; r < group_.size(); ++r) {
+    const auto& other = header(r);
+    if (other.mode == StepMode::scope) {
+      for (int k = 0; k < other.node_count; ++k) {
+        auto block = other.nodes[k].block;
+        block.begin += leaves;
+        nodes.push_back({r, k, block, other.nodes[k].weight});
+      }
+      leaves += other.leaves;
+    } else if (!scope || other.declared > 0) {
+      // A worker that joined holds the place of its leaf, so that a sum over single leaves is the
+      // tree over ranks whoever wrote.
+      nodes.push_back({r, 0, {leaves, 1}, other.weight});
+      ++leaves;
+    }
+  }
+  slices_->begin(std::move(nodes), leaves);
+  slices_begun_ = true;
+}
+
+const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model) {
+  throw_if_over();
+  TUTTI_CHECK(is_open(), "no step to finish");
+  if (folder_->in_leaf()) folder_->end_leaf();
+  const auto declared = header(group_.rank()).declared;
+  if (mode_ == StepMode::scope && declared >= 0 && declared != folder_->leaves()) {
+    const auto text = fmt::format("accumulate() was told of {} micro-batches, but {} were computed",
+                                  declared, folder_->leaves());
+    fail(text);
+    throw BadInput(text);
+  }
+  guarded([&] {
+    publish(model);
+    const auto published = [this](int r) {
+      return header(r).published.load(std::memory_order_acquire) >= step_;
+    };
+    wait_for_all(published, [this] { fold_ready_buckets(); });
+    if (!slices_begun_) begin_slices();
+    if (digests_due(step_)) compare_digests();
+    while (next_bucket_ < schedule_->size()) fold_bucket(next_bucket_++);
+    take_buffers(model);
+    fill_outcome();
+    adopt_order();
+    header(group_.rank()).folded.store(step_, std::memory_order_release);
+    announce(state_.job().board());
+    wait_for_all(
+        [this](int r) { return header(r).folded.load(std::memory_order_acquire) >= step_; });
+  });
+  outcome_.report.waits = waits_;
+  outcome_.report.wait_seconds = std::chrono::duration<double>(waited_).count();
+  close_step();
+  return outcome_;
+}
+
+void StepExchange::publish(const ModelMemory& model) {
+  auto& mine = header(group_.rank());
+  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+  if (mode_ == StepMode::scope && !folder_->start() && folder_->leaves() > 1) find_start(false);
+  mine.leaves = mode_ == StepMode::scope ? folder_->leaves() : mine.declared;
+  mine.node_count = static_cast<std::int32_t>(folder_->nodes().size());
+  const auto start = folder_->start().value_or(0);
+  for (std::size_t k = 0; k < folder_->nodes().size(); ++k) {
+    mine.nodes[k] = folder_->nodes()[k];
+    mine.nodes[k].block.begin -= start;
+  }
+  if (!order_agreed_ && group_.rank() == 0 && !fired_.empty()) {
+    for (const auto p : BucketSchedule::default_order(plan_)) {
+      if (std::find(fired_.begin(), fired_.end(), p) == fired_.end()) fired_.push_back(p);
+    }
+    std::copy(fired_.begin(), fired_.end(), board.order().begin());
+    mine.has_order = 1;
+  }
+  if (digests_due(step_)) publish_digests(model);
+  if (options_.sync_buffers && group_.rank() == 0) {
+    for (std::size_t b = 0; b < model.buffers.size(); ++b) {
+      const auto& entry = plan_.buffers()[b];
+      std::memcpy(arena_.data() + entry.offset, model.buffers[b], entry.bytes);
+    }
+  }
+  mine.arrived = state_.job().system().now().time_since_epoch().count();
+  mine.published.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+}
+
+/// Rank 0's buffers replace this worker's. Their digests are taken here, while they must be equal,
+/// and compared in the next step.
+void StepExchange::take_buffers(const ModelMemory& model) {
+  if (!options_.sync_buffers) return;
+  const bool digests_next = digests_due(step_ + 1);
+  buffer_digests_.assign(model.buffers.size(), 0);
+  for (std::size_t b = 0; b < model.buffers.size(); ++b) {
+    const auto& entry = plan_.buffers()[b];
+    if (group_.rank() != 0) {
+      std::memcpy(model.buffers[b], arena_.block(0) + entry.offset, entry.bytes);
+    }
+    if (digests_next) buffer_digests_[b] = digest(model.buffers[b], entry.bytes);
+  }
+}
+
+bool StepExchange::digests_due(std::uint64_t step) const {
+  const auto every = static_cast<std::uint64_t>(options_.digest_every);
+  return every > 0 && step % every == 0 && group_.size() > 1;
+}
+
+void StepExchange::publish_digests(const ModelMemory& model) {
+  const auto digests = boards_[static_cast<std::size_t>(group_.rank())].digests();
+  for (std::size_t p = 0; p < model.parameters.size(); ++p) {
+    const auto& spec = plan_.parameters()[p].spec;
+    digests[p] =
+        digest(model.parameters[p], static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
+  }
+  std::copy(buffer_digests_.begin(), buffer_digests_.end(),
+            digests.begin() + static_cast<std::ptrdiff_t>(model.parameters.size()));
+}
+
+void StepExchange::compare_digests() const {
+  const auto reference = boards_[0].digests();
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    for (int r = 1; r < group_.size(); ++r) {
+      if (boards_[static_cast<std::size_t>(r)].digests()[i] == reference[i]) continue;
+      const auto parameters = plan_.parameters().size();
+      const auto& name = i < parameters ? plan_.parameters()[i].spec.name
+                                        : plan_.buffers()[i - parameters].spec.name;
+      throw Mismatch(fmt::format(
+          "{}: {} \"{}\" of rank {} differs from that of rank {} (first difference; digests are "
+          "compared every {} steps)",
+          step_text(), i < parameters ? "parameter" : "buffer", name, group_.job_rank(r),
+          group_.job_rank(0), options_.digest_every));
+    }
+  }
+}
+
+/// From the first step in which rank 0 wrote a gradient, buckets follow the order it saw.
+void StepExchange::adopt_order() {
+  if (order_agreed_ || header(0).has_order == 0) return;
+  schedule_ = std::make_unique<BucketSchedule>(plan_, boards_[0].order(),
+                                               options_.first_bucket_bytes, options_.bucket_bytes);
+  order_agreed_ = true;
+}
+
+/// Everything that is read from others' boards is read before `folded` lets them write again.
+void StepExchange::fill_outcome() {
+  outcome_.drained = 0;
+  std::int64_t last = 0;
+  auto& report = outcome_.report;
+  report = {};
+  for (int r = 0; r < group_.size(); ++r) {
+    outcome_.drained += header(r).drained != 0;
+    if (header(r).arrived >= last) {
+      last = header(r).arrived;
+      report.last_worker = group_.job_rank(r);
+    }
+  }
+  for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
+    outcome_.touched[p] = slices_->touched(p);
+    report.bytes_dense += plan_.parameters()[p].node_bytes;
+    report.parameters_touched += outcome_.touched[p];
+  }
+  report.step = static_cast<std::int64_t>(step_);
+  report.collectives = 1;
+  report.bytes = bytes_;
+  report.parameters_skipped =
+      static_cast<int>(plan_.parameters().size()) - report.parameters_touched;
+  report.leaves = slices_->leaves();
+  report.weight = slices_->weight();
+  report.nodes_held = header(group_.rank()).node_count;
+}
+
+void StepExchange::close_step() {
+  header(group_.rank()).left.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+  done_ = step_;
+  mode_.reset();
+}
+
+}  // namespace tutti

@@ -1,0 +1,158 @@
+#pragma once
+
+// The step protocol of data-parallel gradients on one host. A step is a fixed list of leaves; every
+// worker folds its own (LeafFolder), publishes what is left, folds its slices of everybody's nodes
+// (SliceFold), and finds the reduced gradients in its own arena.
+//
+//   open → leaves … → finish:  publish │ wait for all │ fold own slices │ wait for all │ result
+//
+// In single mode (one leaf per worker) buckets are published and folded while backward still runs.
+// A step either succeeds on all workers or fails on all.
+//
+// Threads: one. Failure: PeerFailed drops the step on every worker and leaves the exchange usable;
+// Mismatch, PeerLost and Timeout end it: every later call on any worker repeats the error.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/group_state.h"
+#include "sync/bucket_schedule.h"
+#include "sync/leaf_folder.h"
+#include "sync/plan.h"
+#include "sync/slice_fold.h"
+#include "sync/step_board.h"
+#include "tutti/group.h"
+#include "tutti/step_report.h"
+
+namespace tutti {
+
+class Timeline;
+
+struct ExchangeOptions {
+  std::string name;  ///< in errors: what is trained
+  Divisor divisor = Divisor::weights;
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  /// Rank 0's buffers replace everybody's at the end of each step.
+  bool sync_buffers = true;
+  /// Compare digests of parameters and buffers in every n-th step; 0 never.
+  std::int64_t digest_every = 100;
+  std::optional<std::chrono::milliseconds> deadline;
+  std::shared_ptr<Timeline> timeline;  ///< may be null
+};
+
+/// The model's own memory, dense, in the order of the plan.
+struct ModelMemory {
+  std::vector<const void*> parameters;
+  std::vector<void*> buffers;
+};
+
+class StepExchange {
+ public:
+  /// Compares plans and allocates. Collective.
+  StepExchange(Group group, Plan plan, const ExchangeOptions& options);
+  /// Tells the others that this worker takes part in no further step.
+  ~StepExchange();
+  StepExchange(const StepExchange&) = delete;
+  StepExchange& operator=(const StepExchange&) = delete;
+
+  const Plan& plan() const { return plan_; }
+  const Group& group() const { return group_; }
+  /// Steps that are over, successful or dropped.
+  std::int64_t steps_done() const { return static_cast<std::int64_t>(done_); }
+  bool is_open() const { return mode_.has_value(); }
+
+  /// Opens a step of one leaf, at once begun, for a single backward.
+  void open_single(double weight);
+  /// Opens a step of any number of leaves; given the number, nodes are folded as leaves come.
+  void open_scope(std::optional<std::int64_t> leaves);
+  /// Opens a step without a gradient. `weight` still counts in the divisor.
+  void open_joined(double weight, bool drained);
+
+  void begin_leaf(double weight);
+  /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
+  void write(std::size_t parameter, const void* gradient, bool last);
+  bool finished(std::size_t parameter) const { return folder_->finished(parameter); }
+  void end_leaf();
+  /// Index of the next leaf among those of all workers; waits for the workers before this one to
+  /// say how many they have.
+  std::int64_t next_leaf();
+
+  struct Outcome {
+    std::vector<std::uint8_t> touched;  ///< per parameter: some worker wrote it
+    int drained = 0;                    ///< workers that have no more data
+    StepReport report;
+  };
+  /// The one sync of a step. The reduced gradients lie at result(p).
+  const Outcome& finish(const ModelMemory& model);
+  /// Drops the open step, or the next one, on all workers: they get PeerFailed with this text.
+  void fail(const std::string& text) noexcept;
+
+  /// Where the reduced gradient of a parameter lies: the same address in every step.
+  std::byte* result(std::size_t parameter) const;
+  /// All workers' arenas: whoever keeps a view of them keeps a copy of this.
+  const SharedMemory& arena() const { return arena_; }
+  /// Bytes of this worker's arena that are in use.
+  std::size_t bytes_held() const;
+
+ private:
+  void open(StepMode mode, std::int64_t declared, double weight, bool drained);
+  void find_start(bool wait);
+  void publish(const ModelMemory& model);
+  void begin_slices();
+  void fold_ready_buckets();
+  void fold_bucket(std::size_t bucket);
+  bool digests_due(std::uint64_t step) const;
+  void publish_digests(const ModelMemory& model);
+  void compare_digests() const;
+  void take_buffers(const ModelMemory& model);
+  void adopt_order();
+  void fill_outcome();
+  void close_step();
+
+  // How an exchange waits and fails: step_failure.cpp.
+  using Arrived = std::function<bool(int)>;
+  /// Returns when arrived(r) holds for every member; calls `progress` meanwhile.
+  void wait_for_all(const Arrived& arrived, const std::function<void()>& progress = {});
+  void check_peers(const Arrived& arrived);
+  /// Runs `body`; an error that it throws ends the step or the exchange for all.
+  void guarded(const std::function<void()>& body);
+  void throw_if_over() const;
+  void end(EndKind kind, int culprit, const std::string& text) noexcept;
+  std::string step_text() const;
+  std::string mode_texts() const;
+  StepHeader& header(int rank) const { return boards_[static_cast<std::size_t>(rank)].header(); }
+
+  Group group_;
+  GroupState& state_;
+  Plan plan_;
+  ExchangeOptions options_;
+  SharedMemory arena_;
+  SharedMemory control_;
+  std::vector<StepBoard> boards_;
+  std::unique_ptr<LeafFolder> folder_;
+  std::unique_ptr<SliceFold> slices_;
+  std::unique_ptr<BucketSchedule> schedule_;
+  bool order_agreed_ = false;
+
+  std::uint64_t done_ = 0;
+  std::uint64_t step_ = 0;  ///< the open step
+  std::optional<StepMode> mode_;
+  std::vector<std::uint32_t> fired_;       ///< first writes of this step, in order
+  std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet
+  std::size_t next_bucket_ = 0;            ///< first bucket whose slice is not folded yet
+  bool slices_begun_ = false;
+  std::size_t bytes_ = 0;
+  Clock::duration waited_{};
+  int waits_ = 0;
+  std::vector<std::uint64_t> buffer_digests_;  ///< as of the end of the last step
+  Outcome outcome_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,159 @@
+// How a step exchange waits for the others, and what it does when something goes wrong. A step ends
+// the same way on every worker: whoever finds an error tells the others before it throws.
+
+#include <fmt/format.h>
+
+#include "job/wait.h"
+#include "sync/step_exchange.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kJoinHint =
+    "; a worker whose backward reached no parameter, or that ran none, has to call synchronize()";
+
+std::string_view text_of(StepMode mode) {
+  switch (mode) {
+    case StepMode::single:
+      return "one backward";
+    case StepMode::scope:
+      return "an accumulation scope";
+    case StepMode::joined:
+      return "nothing of its own";
+  }
+  return "";
+}
+
+[[noreturn]] void throw_ended(EndKind kind, int culprit, const std::string& text) {
+  switch (kind) {
+    case EndKind::lost:
+      throw PeerLost(culprit, text);
+    case EndKind::timeout:
+      throw Timeout(text);
+    case EndKind::mismatch:
+    case EndKind::running:
+      break;
+  }
+  throw Mismatch(text);
+}
+
+}  // namespace
+
+std::string StepExchange::step_text() const {
+  return fmt::format("step {} of \"{}\"", step_, options_.name);
+}
+
+std::string StepExchange::mode_texts() const {
+  std::string text = ": workers take part in different ways:";
+  for (int r = 0; r < group_.size(); ++r) {
+    text += fmt::format(" rank {} with {};", group_.job_rank(r), text_of(header(r).mode));
+  }
+  text.pop_back();
+  return text;
+}
+
+void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void()>& progress) {
+  const auto ready = [&] {
+    if (progress) progress();
+    for (int r = 0; r < group_.size(); ++r) {
+      if (!arrived(r)) return false;
+    }
+    return true;
+  };
+  if (ready()) return;
+  const auto begin = state_.job().system().now();
+  wait_until(state_.job(), ready, [&] {
+    WaitSubject subject;
+    subject.missing = [&] {
+      std::uint64_t bits = 0;
+      for (int r = 0; r < group_.size(); ++r) {
+        if (!arrived(r)) bits |= std::uint64_t{1} << group_.job_rank(r);
+      }
+      return bits;
+    };
+    subject.members = state_.members();
+    subject.what = [&] {
+      const auto bucket = std::min(next_bucket_, schedule_->size() - 1);
+      const auto first = schedule_->size() == 0 ? 0 : schedule_->parameters(bucket).front();
+      return fmt::format("step {}, all-reduce of \"{}\" in \"{}\"", step_,
+                         plan_.parameters().empty() ? "" : plan_.parameters()[first].spec.name,
+                         options_.name);
+    };
+    subject.check = [&] { check_peers(arrived); };
+    subject.deadline = state_.job().deadline(options_.deadline);
+    return subject;
+  });
+  ++waits_;
+  waited_ += state_.job().system().now() - begin;
+}
+
+/// Throws what a worker that has not arrived has said of itself.
+void StepExchange::check_peers(const Arrived& arrived) {
+  for (int r = 0; r < group_.size(); ++r) {
+    if (r == group_.rank() || arrived(r)) continue;
+    const auto& other = header(r);
+    const int rank = group_.job_rank(r);
+    if (other.failed.load(std::memory_order_acquire) >= step_) {
+      throw PeerFailed(rank, static_cast<std::int64_t>(step_),
+                       fmt::format("{}: rank {} failed: {}; the step is dropped by all workers",
+                                   step_text(), rank, read(other.failure)));
+    }
+    const auto ended = static_cast<EndKind>(other.ended.load(std::memory_order_acquire));
+    if (ended != EndKind::running) throw_ended(ended, other.culprit.load(), read(other.reason));
+    const auto closed = other.closed.load(std::memory_order_acquire);
+    if (closed != 0 && closed <= step_) {
+      throw Mismatch(fmt::format("{}: rank {} ended its part after step {} and does not join{}",
+                                 step_text(), rank, closed - 1, kJoinHint));
+    }
+  }
+}
+
+void StepExchange::guarded(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const PeerFailed&) {
+    close_step();
+    throw;
+  } catch (const PeerLost& error) {
+    end(EndKind::lost, error.rank(), error.what());
+    throw;
+  } catch (const Timeout& error) {
+    std::string text = error.what();
+    if (text.find(kJoinHint) == std::string::npos) text += kJoinHint;
+    end(EndKind::timeout, -1, text);
+    throw Timeout(text);
+  } catch (const Mismatch& error) {
+    end(EndKind::mismatch, -1, error.what());
+    throw;
+  }
+}
+
+void StepExchange::throw_if_over() const {
+  const auto& mine = header(group_.rank());
+  const auto ended = static_cast<EndKind>(mine.ended.load(std::memory_order_relaxed));
+  if (ended != EndKind::running) throw_ended(ended, mine.culprit.load(), read(mine.reason));
+}
+
+void StepExchange::end(EndKind kind, int culprit, const std::string& text) noexcept {
+  auto& mine = header(group_.rank());
+  if (mine.ended.load(std::memory_order_relaxed) != 0) return;
+  tutti::write(mine.reason, text);
+  mine.culprit.store(culprit);
+  mine.ended.store(static_cast<std::uint32_t>(kind), std::memory_order_release);
+  mine.left.store(step_, std::memory_order_release);
+  mode_.reset();
+  announce(state_.job().board());
+  if (kind == EndKind::lost) state_.job().rendezvous().blame(culprit, text);
+}
+
+void StepExchange::fail(const std::string& text) noexcept {
+  auto& mine = header(group_.rank());
+  if (mine.ended.load(std::memory_order_relaxed) != 0) return;
+  step_ = done_ + 1;
+  tutti::write(mine.failure, text);
+  mine.failed.store(step_, std::memory_order_release);
+  close_step();
+}
+
+}  // namespace tutti

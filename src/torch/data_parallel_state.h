@@ -1,0 +1,87 @@
+#pragma once
+
+// The state behind a DataParallel: takes gradients from the hooks, hands them to the step exchange
+// as leaves, and puts the reduced ones in place.
+//
+// A step is one of: a single backward (opened by its first gradient, finished when it ends), a
+// scope of micro-batches (opened and finished by Accumulation), or a synchronize().
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sync/step_exchange.h"
+#include "torch/gradient_hooks.h"
+#include "torch/wrapped_model.h"
+#include "tutti/data_parallel.h"
+
+namespace tutti {
+
+class DataParallelState : public GradientSink,
+                          public std::enable_shared_from_this<DataParallelState> {
+ public:
+  DataParallelState(const Group& group, WrappedModel model, const DataParallelOptions& options);
+  ~DataParallelState() override;
+  /// Hooks the parameters: needs the object to be shared already.
+  void attach();
+
+  // GradientSink
+  void gradient(std::size_t parameter, const torch::Tensor& value) override;
+  void accumulated(std::size_t parameter) override;
+  void backward_ended(bool completed) override;
+
+  // Steps.
+  void next_weight(double weight);
+  void open_scope(const AccumulateOptions& options);
+  void run_leaf(double weight, const std::optional<std::uint64_t>& seed,
+                const std::function<torch::Tensor()>& compute);
+  void finish_scope();
+  void synchronize(double weight);
+  std::int64_t drain();
+  /// Drops the step on all workers; gradients are undefined afterwards.
+  void fail(const std::string& why) noexcept;
+  void sync_buffers();
+
+  bool in_scope() const { return in_scope_; }
+  bool stopped() const { return stopped_; }
+  std::vector<std::string> touched() const;
+  const StepReport& report() const { return outcome_.report; }
+  const StepExchange& exchange() const { return *exchange_; }
+  const Group& group() const { return group_; }
+
+ private:
+  void send_initial_state();
+  void make_gradient_views(const SharedMemory& arena);
+  void before_step();
+  void open_backward();
+  void take(std::size_t parameter, const torch::Tensor& value, bool last);
+  /// True if param.grad holds something that this step has to take.
+  bool holds_own_gradient(std::size_t parameter) const;
+  bool take_gradients_set_by_hand(bool last);
+  void finish();
+  void install_gradients();
+  void drop_gradients() noexcept;
+
+  Group group_;
+  WrappedModel model_;
+  DataParallelOptions options_;
+  std::unique_ptr<StepExchange> exchange_;
+  std::vector<std::unique_ptr<ParameterHooks>> hooks_;
+  std::vector<torch::Tensor> views_;         ///< what param.grad is after a sync
+  std::vector<std::int64_t> view_versions_;  ///< as the last sync left them
+  ModelMemory memory_;
+  StepExchange::Outcome outcome_;
+
+  double next_weight_ = 1;
+  bool in_scope_ = false;
+  bool in_leaf_ = false;
+  bool last_backward_ = false;  ///< of the open leaf
+  int backward_ = -1;           ///< number of the backward whose gradients are being taken
+  int latest_backward_ = -1;
+  bool stopped_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,111 @@
+#include "torch/gradient_hooks.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// Lives in a backward's list of final callbacks. If backward ends in an exception, the list is
+/// destroyed without having been called.
+class BackwardGuard {
+ public:
+  explicit BackwardGuard(std::weak_ptr<GradientSink> sink) : sink_(std::move(sink)) {}
+  ~BackwardGuard() {
+    if (completed_) return;
+    if (const auto sink = sink_.lock()) sink->backward_ended(false);
+  }
+  BackwardGuard(const BackwardGuard&) = delete;
+  BackwardGuard& operator=(const BackwardGuard&) = delete;
+
+  void complete() {
+    if (const auto sink = sink_.lock()) sink->backward_ended(true);
+    completed_ = true;
+  }
+
+ private:
+  std::weak_ptr<GradientSink> sink_;
+  bool completed_ = false;
+};
+
+}  // namespace
+
+class ParameterHooks::Take : public torch::autograd::FunctionPreHook {
+ public:
+  Take(std::size_t index, std::weak_ptr<GradientSink> sink)
+      : index_(index), sink_(std::move(sink)) {}
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& gradients) override {
+    const auto sink = sink_.lock();
+    if (!sink || !gradients[0].defined()) return gradients;
+    sink->gradient(index_, gradients[0]);
+    return {torch::Tensor()};
+  }
+
+ private:
+  std::size_t index_;
+  std::weak_ptr<GradientSink> sink_;
+};
+
+class ParameterHooks::Tripwire : public torch::autograd::PostAccumulateGradHook {
+ public:
+  Tripwire(std::size_t index, std::weak_ptr<GradientSink> sink)
+      : index_(index), sink_(std::move(sink)) {}
+  void operator()(const torch::Tensor&) override {
+    if (const auto sink = sink_.lock()) sink->accumulated(index_);
+  }
+
+ private:
+  std::size_t index_;
+  std::weak_ptr<GradientSink> sink_;
+};
+
+ParameterHooks::ParameterHooks(torch::Tensor parameter, const std::string& name, std::size_t index,
+                               std::weak_ptr<GradientSink> sink)
+    : parameter_(std::move(parameter)), index_(index), sink_(std::move(sink)) {
+  const auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter_);
+  if (slot != nullptr) {
+    const bool wrapped = dynamic_cast<const Tripwire*>(slot.get()) != nullptr;
+    throw BadInput(fmt::format("parameter \"{}\" {}", name,
+                               wrapped
+                                   ? "is wrapped by a DataParallel already"
+                                   : "has a post-accumulate hook of its own, which DataParallel "
+                                     "would replace: remove it first"));
+  }
+  auto tripwire = std::make_unique<Tripwire>(index_, sink_);
+  tripwire_ = tripwire.get();
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter_, std::move(tripwire));
+  attach();
+}
+
+ParameterHooks::~ParameterHooks() {
+  if (slot_is_ours()) torch::autograd::impl::set_post_acc_grad_hooks(parameter_, nullptr);
+  if (!node_) return;
+  std::erase_if(node_->pre_hooks(),
+                [](const auto& hook) { return dynamic_cast<const Take*>(hook.get()) != nullptr; });
+}
+
+void ParameterHooks::attach() {
+  if (node_ || !parameter_.requires_grad()) return;
+  node_ = torch::autograd::impl::grad_accumulator(parameter_);
+  node_->add_pre_hook(std::make_unique<Take>(index_, sink_));
+}
+
+bool ParameterHooks::slot_is_ours() const {
+  return torch::autograd::impl::post_acc_grad_hooks(parameter_).get() == tripwire_;
+}
+
+void on_backward_end(std::weak_ptr<GradientSink> sink) {
+  auto guard = std::make_shared<BackwardGuard>(std::move(sink));
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [guard = std::move(guard)] { guard->complete(); });
+}
+
+int current_backward() { return torch::autograd::get_current_graph_task_id(); }
+
+}  // namespace tutti

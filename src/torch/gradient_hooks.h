@@ -1,0 +1,63 @@
+#pragma once
+
+// How gradients leave autograd. A pre-hook on each parameter's AccumulateGrad node takes the
+// gradient while it is hot and hands on nothing: torch neither clones it nor adds it to what
+// param.grad holds. Hooks that the user put on the parameter run before it. The parameter's
+// post-accumulate slot holds a tripwire: it only fires if torch did accumulate, because the
+// parameter was frozen when it was wrapped, or because its node was replaced.
+//
+// Threads: the one that runs backward.
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+
+namespace tutti {
+
+/// Receives what the hooks see. `parameter` is an index of the plan.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  /// The gradient of this backward, complete over all uses of the parameter.
+  virtual void gradient(std::size_t parameter, const torch::Tensor& value) = 0;
+  /// torch accumulated into param.grad instead.
+  virtual void accumulated(std::size_t parameter) = 0;
+  /// The backward that called on_backward_end() has ended, or (false) was ended by an exception.
+  virtual void backward_ended(bool completed) = 0;
+};
+
+class ParameterHooks {
+ public:
+  /// Fills the parameter's post-accumulate slot. BadInput when it is taken, by another DataParallel
+  /// or by the user.
+  ParameterHooks(torch::Tensor parameter, const std::string& name, std::size_t index,
+                 std::weak_ptr<GradientSink> sink);
+  ~ParameterHooks();
+  ParameterHooks(const ParameterHooks&) = delete;
+  ParameterHooks& operator=(const ParameterHooks&) = delete;
+
+  /// Hooks the AccumulateGrad node if the parameter requires a gradient and is not hooked yet.
+  void attach();
+  /// False when somebody else took the slot since.
+  bool slot_is_ours() const;
+
+ private:
+  class Take;
+  class Tripwire;
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(torch::Tensor()));
+
+  torch::Tensor parameter_;
+  std::size_t index_;
+  std::weak_ptr<GradientSink> sink_;
+  NodePointer node_;  ///< torch keeps it weakly: whoever hooks it must keep it alive
+  const Tripwire* tripwire_ = nullptr;
+};
+
+/// To be called from within a backward: tells the sink when that backward has ended, in any way.
+void on_backward_end(std::weak_ptr<GradientSink> sink);
+
+/// Identifies the running backward; −1 outside. Later ones have greater numbers.
+int current_backward();
+
+}  // namespace tutti

@@ -1,0 +1,186 @@
+#include "tutti/tensors.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "kernels/hash.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+void bump_version(const torch::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+const torch::Tensor& require_contiguous(const torch::Tensor& tensor, std::string_view what) {
+  if (!tensor.is_contiguous()) {
+    throw Unsupported(fmt::format("{}: the tensor must be contiguous", what));
+  }
+  return tensor;
+}
+
+/// The label under which members compare the call: the user's and the tensor's layout, because
+/// equal element counts in another order would be added wrongly.
+std::string label_with_layout(const CollectiveOptions& options, const torch::Tensor& tensor) {
+  std::string text(options.label);
+  if (tensor.is_contiguous()) return text;
+  return text + fmt::format(" strides {}", c10::str(tensor.strides()));
+}
+
+CollectiveOptions with_label(const CollectiveOptions& options, const std::string& label) {
+  return {.label = label, .deadline = options.deadline};
+}
+
+}  // namespace
+
+DType dtype_of(const torch::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::kFloat32:
+      return DType::float32;
+    case torch::kFloat64:
+      return DType::float64;
+    case torch::kFloat16:
+      return DType::float16;
+    case torch::kBFloat16:
+      return DType::bfloat16;
+    case torch::kInt32:
+      return DType::int32;
+    case torch::kInt64:
+      return DType::int64;
+    case torch::kUInt8:
+      return DType::uint8;
+    case torch::kBool:
+      return DType::boolean;
+    default:
+      throw Unsupported(fmt::format("element type {}", c10::toString(tensor.scalar_type())));
+  }
+}
+
+torch::ScalarType scalar_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return torch::kFloat32;
+    case DType::float64:
+      return torch::kFloat64;
+    case DType::float16:
+      return torch::kFloat16;
+    case DType::bfloat16:
+      return torch::kBFloat16;
+    case DType::int32:
+      return torch::kInt32;
+    case DType::int64:
+      return torch::kInt64;
+    case DType::uint8:
+      return torch::kUInt8;
+    case DType::boolean:
+      return torch::kBool;
+  }
+  TUTTI_CHECK(false, "unknown element type {}", static_cast<int>(dtype));
+}
+
+View view_of(const torch::Tensor& tensor) {
+  if (!tensor.defined()) throw BadInput("the tensor is undefined");
+  if (tensor.layout() != torch::kStrided) {
+    throw Unsupported("sparse and other non-strided tensors");
+  }
+  if (!tensor.device().is_cpu()) {
+    throw Unsupported(
+        fmt::format("a tensor on {}: the local engine moves CPU memory", tensor.device().str()));
+  }
+  if (!tensor.is_non_overlapping_and_dense()) {
+    throw Unsupported("a tensor with holes or overlap: make it contiguous() first");
+  }
+  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor)};
+}
+
+void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
+                const CollectiveOptions& options) {
+  const auto label = label_with_layout(options, inout);
+  group.all_reduce(view_of(inout), reduction, with_label(options, label));
+  bump_version(inout);
+}
+
+void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Reduction reduction,
+            int root, const CollectiveOptions& options) {
+  const bool receives = group.rank() == root;
+  const auto label = label_with_layout(options, in);
+  group.reduce(view_of(in), receives ? view_of(out) : View{nullptr, 0, dtype_of(in)}, reduction,
+               root, with_label(options, label));
+  if (receives) bump_version(out);
+}
+
+void reduce_scatter(const Group& group, const torch::Tensor& in, torch::Tensor& out,
+                    Reduction reduction, const CollectiveOptions& options) {
+  group.reduce_scatter(view_of(require_contiguous(in, "reduce_scatter")),
+                       view_of(require_contiguous(out, "reduce_scatter")), reduction, options);
+  bump_version(out);
+}
+
+torch::Tensor all_gather(const Group& group, const torch::Tensor& in,
+                         const CollectiveOptions& options) {
+  if (in.dim() == 0) throw BadInput("all_gather: a scalar has no dim 0; use unsqueeze(0)");
+  auto sizes = in.sizes().vec();
+  sizes[0] *= group.size();
+  auto out = torch::empty(sizes, in.options().requires_grad(false));
+  group.all_gather(view_of(require_contiguous(in, "all_gather")), view_of(out), options);
+  return out;
+}
+
+torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& in,
+                                  const CollectiveOptions& options) {
+  if (in.dim() == 0) throw BadInput("all_gather_variable: a scalar has no dim 0");
+  const auto view = view_of(require_contiguous(in, "all_gather_variable"));
+  const std::int64_t rows = in.size(0);
+  std::vector<std::int64_t> all_rows(static_cast<std::size_t>(group.size()));
+  group.all_gather({&rows, 1, DType::int64}, {all_rows.data(), group.size(), DType::int64},
+                   options);
+  auto sizes = in.sizes().vec();
+  sizes[0] = 1;
+  const std::int64_t row = c10::multiply_integers(sizes);
+  std::vector<std::int64_t> counts;
+  sizes[0] = 0;
+  for (const auto n : all_rows) {
+    counts.push_back(n * row);
+    sizes[0] += n;
+  }
+  auto out = torch::empty(sizes, in.options().requires_grad(false));
+  group.all_gather_variable(view, view_of(out), counts, options);
+  return out;
+}
+
+void broadcast(const Group& group, torch::Tensor& inout, int root,
+               const CollectiveOptions& options) {
+  const auto label = label_with_layout(options, inout);
+  group.broadcast(view_of(inout), root, with_label(options, label));
+  bump_version(inout);
+}
+
+Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
+                      const CollectiveOptions& options) {
+  const auto label = label_with_layout(options, inout);
+  const auto view = view_of(inout);
+  bump_version(inout);
+  return group.start_all_reduce(view, view, reduction, with_label(options, label));
+}
+
+torch::Tensor shared_zeros(const Group& group, torch::IntArrayRef sizes, torch::ScalarType dtype) {
+  const auto count = c10::multiply_integers(sizes);
+  const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(dtype);
+  auto memory = group.allocate(bytes, "a shared tensor");
+  auto* data = memory.data();
+  return torch::from_blob(
+      data, sizes, [memory](void*) {}, torch::TensorOptions().dtype(dtype));
+}
+
+std::string parameters_sha256(const torch::nn::Module& module) {
+  Sha256 hash;
+  for (const auto& item : module.named_parameters()) {
+    const auto value = item.value().detach().contiguous().cpu();
+    hash.update(item.key().data(), item.key().size());
+    hash.update(value.data_ptr(), value.nbytes());
+  }
+  return hash.hex();
+}
+
+}  // namespace tutti

@@ -1,0 +1,127 @@
+#include "torch/wrapped_model.h"
+
+#include <fmt/format.h>
+
+#include <unordered_set>
+
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+TensorSpec parameter_spec(const std::string& name, const torch::Tensor& tensor) {
+  return {name, tensor.sizes().vec(), tensor.strides().vec(), tensor.numel(), dtype_of(tensor)};
+}
+
+/// Buffers are moved as bytes, whatever their type.
+TensorSpec buffer_spec(const std::string& name, const torch::Tensor& tensor) {
+  return {fmt::format("{} ({})", name, c10::toString(tensor.scalar_type())), tensor.sizes().vec(),
+          tensor.strides().vec(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8};
+}
+
+}  // namespace
+
+WrappedModel::WrappedModel(torch::nn::Module& module, const Exclude& exclude)
+    : module_(&module), exclude_(exclude), parameters_(list(module)) {
+  for (const auto& item : module.named_buffers()) {
+    if (exclude_ && exclude_(item.key())) continue;
+    if (item.value().defined()) buffers_.emplace_back(item.key(), item.value());
+  }
+  check(false);
+}
+
+WrappedModel::WrappedModel(NamedTensors parameters, const Exclude& exclude) : exclude_(exclude) {
+  for (auto& item : parameters) {
+    if (!exclude_ || !exclude_(item.first)) parameters_.push_back(std::move(item));
+  }
+  check(true);
+}
+
+NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
+  NamedTensors found;
+  std::unordered_set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (exclude_ && exclude_(item.key())) continue;
+    if (!item.value().defined()) continue;
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      found.emplace_back(item.key(), item.value());
+    }
+  }
+  return found;
+}
+
+void WrappedModel::check(bool listed) {
+  if (parameters_.empty()) throw BadInput("the model has no parameter to train");
+  std::unordered_set<const void*> seen;
+  for (const auto& [name, tensor] : parameters_) {
+    if (!tensor.defined()) throw BadInput(fmt::format("parameter \"{}\" is undefined", name));
+    if (listed && !seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      throw BadInput(fmt::format("parameter \"{}\" is listed twice", name));
+    }
+    try {
+      if (tensor.is_quantized() || !is_floating(view_of(tensor).dtype)) {
+        throw Unsupported(fmt::format("element type {}", c10::toString(tensor.scalar_type())));
+      }
+    } catch (const Error& error) {
+      throw Unsupported(fmt::format("parameter \"{}\": {}", name, error.what()));
+    }
+    if (!tensor.is_leaf()) {
+      throw BadInput(fmt::format("parameter \"{}\" is not a leaf: it was computed", name));
+    }
+    addresses_.push_back(tensor.data_ptr());
+  }
+  for (const auto& [name, tensor] : buffers_) {
+    if (tensor.layout() != torch::kStrided || !tensor.device().is_cpu() ||
+        !tensor.is_non_overlapping_and_dense()) {
+      throw Unsupported(fmt::format("buffer \"{}\" is not a dense tensor on the CPU", name));
+    }
+  }
+}
+
+Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& settings) const {
+  std::vector<TensorSpec> parameters;
+  std::vector<TensorSpec> buffers;
+  for (const auto& [name, tensor] : parameters_) parameters.push_back(parameter_spec(name, tensor));
+  for (const auto& [name, tensor] : buffers_) buffers.push_back(buffer_spec(name, tensor));
+  return {std::move(parameters), std::move(buffers), settings};
+}
+
+ModelMemory WrappedModel::memory() const {
+  ModelMemory memory;
+  for (const auto& item : parameters_) memory.parameters.push_back(item.second.data_ptr());
+  for (const auto& item : buffers_) memory.buffers.push_back(item.second.data_ptr());
+  return memory;
+}
+
+void WrappedModel::require_in_place(std::size_t parameter) const {
+  const auto& [name, tensor] = parameters_[parameter];
+  if (tensor.data_ptr() == addresses_[parameter]) return;
+  throw BadInput(
+      fmt::format("parameter \"{}\" was moved after DataParallel was made (to(), load() or "
+                  "set_data()); convert "
+                  "and load the model first, or make a new DataParallel",
+                  name));
+}
+
+void WrappedModel::require_all_in_place() const {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) require_in_place(p);
+}
+
+void WrappedModel::require_unchanged_list() const {
+  if (module_ == nullptr) return;
+  const auto now = list(*module_);
+  std::unordered_set<const void*> known;
+  for (const auto& item : parameters_) known.insert(item.second.unsafeGetTensorImpl());
+  for (const auto& [name, tensor] : now) {
+    if (known.contains(tensor.unsafeGetTensorImpl())) continue;
+    throw BadInput(fmt::format(
+        "parameter \"{}\" was added or replaced after DataParallel was made; make a new one",
+        name));
+  }
+  if (now.size() != parameters_.size()) {
+    throw BadInput("a parameter was removed after DataParallel was made; make a new one");
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,56 @@
+#pragma once
+
+// What DataParallel needs to know of a model: its parameters and buffers in registration order,
+// where they lie, and whether they still lie there.
+//
+// Threads: one.
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sync/plan.h"
+#include "sync/step_exchange.h"
+
+namespace tutti {
+
+using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
+
+class WrappedModel {
+ public:
+  using Exclude = std::function<bool(const std::string&)>;
+  /// A parameter registered under two names (tied weights) is taken once, under the first.
+  WrappedModel(torch::nn::Module& module, const Exclude& exclude);
+  /// A parameter listed twice is BadInput.
+  WrappedModel(NamedTensors parameters, const Exclude& exclude);
+
+  const NamedTensors& parameters() const { return parameters_; }
+  const NamedTensors& buffers() const { return buffers_; }
+  const std::string& name(std::size_t parameter) const { return parameters_[parameter].first; }
+  const torch::Tensor& tensor(std::size_t parameter) const { return parameters_[parameter].second; }
+
+  Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
+  ModelMemory memory() const;
+
+  /// BadInput naming the parameter if it is no longer where it was (to(), load(), set_data).
+  void require_in_place(std::size_t parameter) const;
+  /// The same for all parameters.
+  void require_all_in_place() const;
+  /// BadInput naming parameters that were added to, removed from or replaced in the module since.
+  void require_unchanged_list() const;
+
+ private:
+  void check(bool listed);
+  NamedTensors list(const torch::nn::Module& module) const;
+
+  const torch::nn::Module* module_ = nullptr;
+  Exclude exclude_;
+  NamedTensors parameters_;
+  NamedTensors buffers_;
+  std::vector<const void*> addresses_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,108 @@
+#include "doctor_report.h"
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/running_command.h"
+#include "processor_set.h"
+
+namespace tutti::command {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+MachineFacts good_machine() {
+  MachineFacts facts;
+  facts.version = "1.2.3";
+  facts.torch = "2.13.0";
+  facts.kernel = "6.1";
+  facts.processors_present = 8;
+  facts.processors_allowed = 8;
+  facts.processors = 8;
+  facts.memory = {{"machine", 16 * kGiB, 8 * kGiB}};
+  facts.huge_pages_shared = "advise";
+  facts.huge_pages_free = 0;
+  facts.simd = "AVX2";
+  facts.engines = {{"local", true, "shared memory"}, {"mpi", false, "not part of this version"}};
+  return facts;
+}
+
+TEST(Doctor, AGoodMachineCanTrain) {
+  const auto facts = good_machine();
+  const auto verdict = judge(facts);
+  EXPECT_THAT(verdict.problems, IsEmpty());
+  EXPECT_THAT(verdict.notes, IsEmpty());
+  const auto text = as_text(facts, verdict);
+  EXPECT_THAT(text, HasSubstr("8 allowed of 8 present; no cgroup quota"));
+  EXPECT_THAT(text, HasSubstr("machine: 8.0 GiB available of 16.0 GiB"));
+  EXPECT_THAT(text, HasSubstr("engine local      present: shared memory"));
+  EXPECT_THAT(text, HasSubstr("engine mpi        missing: not part of this version"));
+  EXPECT_THAT(text, HasSubstr("This machine can train: 8 workers of one thread use all of it."));
+}
+
+TEST(Doctor, WhatStopsTrainingIsAProblem) {
+  auto facts = good_machine();
+  facts.sealed_memory_problem = "no memfd";
+  facts.life_line_problem = "no pidfd";
+  facts.memory.push_back({"/sys/fs/cgroup/small", kGiB, 1 << 20});
+  const auto verdict = judge(facts);
+  EXPECT_THAT(
+      verdict.problems,
+      ElementsAre("workers cannot share memory: no memfd",
+                  "workers cannot notice each other's end: no pidfd",
+                  "/sys/fs/cgroup/small has 1.0 MiB of memory left, at least 256.0 MiB is needed"));
+  const auto text = as_text(facts, verdict);
+  EXPECT_THAT(text, HasSubstr("PROBLEM: workers cannot share memory"));
+  EXPECT_THAT(text, HasSubstr("This machine cannot train as it is."));
+  EXPECT_EQ(as_json(facts, verdict)["can_train"], false);
+}
+
+TEST(Doctor, WhatOnlyCostsSpeedIsANote) {
+  auto facts = good_machine();
+  facts.processor_quota = 2;
+  facts.processors = 2;
+  facts.huge_pages_shared = "never";
+  facts.torch = "";
+  const auto verdict = judge(facts);
+  EXPECT_THAT(verdict.problems, IsEmpty());
+  EXPECT_THAT(verdict.notes, Contains(HasSubstr("quota leaves 2 of 8 processors")));
+  EXPECT_THAT(verdict.notes, Contains(HasSubstr("no huge pages")));
+  EXPECT_THAT(as_text(facts, verdict), HasSubstr("core-only build"));
+}
+
+TEST(Doctor, ReadsTheKernelsChoices) {
+  EXPECT_EQ(chosen("always within_size [advise] never"), "advise");
+  EXPECT_EQ(chosen(""), "");
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1536), "1.5 KiB");
+}
+
+TEST(Doctor, CommandSaysWhatThisMachineOffers) {
+  const auto run = run_command({"doctor"});
+  EXPECT_EQ(run.status, 0) << run.out;
+  for (const std::string part : {"processors", "memory", "huge pages", "SIMD", "engine local",
+                                 "engine gloo", "engine mpi", "engine nccl", "kernel", "libtorch"})
+    EXPECT_THAT(run.out, HasSubstr(part));
+  EXPECT_EQ(run.err, "");
+}
+
+TEST(Doctor, CommandGivesOneJsonObject) {
+  const auto run = run_command({"doctor", "--json"});
+  EXPECT_EQ(run.status, 0);
+  const auto facts = nlohmann::json::parse(run.out);
+  EXPECT_EQ(facts["version"], TUTTI_VERSION);
+  EXPECT_EQ(facts["can_train"], true);
+  EXPECT_EQ(facts["processors"]["allowed"], allowed_processors().size());
+  EXPECT_EQ(facts["engines"]["local"]["present"], true);
+  EXPECT_EQ(facts["engines"]["mpi"]["present"], false);
+  EXPECT_GT(facts["memory"][0]["available_bytes"], 0);
+}
+
+}  // namespace
+}  // namespace tutti::command

@@ -1,0 +1,82 @@
+#include "failure_report.h"
+
+#include <gmock/gmock.h>
+
+namespace tutti::command {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Outcome exited(int rank, int status) { return {rank, {.by_signal = false, .code = status}, false}; }
+Outcome killed(int rank, int signal) { return {rank, {.by_signal = true, .code = signal}, false}; }
+Outcome stopped(int rank) { return {rank, {.by_signal = true, .code = 15}, true}; }
+
+TEST(FirstFailure, NoneWhenAllSucceed) {
+  const std::vector outcomes = {exited(1, 0), exited(0, 0)};
+  EXPECT_EQ(first_failure(outcomes, {}), std::nullopt);
+}
+
+TEST(FirstFailure, IsTheFirstThatEndedBadly) {
+  const std::vector outcomes = {exited(3, 0), killed(2, 11), exited(0, 1)};
+  EXPECT_EQ(first_failure(outcomes, {}), 2);
+}
+
+TEST(FirstFailure, AnEchoIsNotTheCauseEvenWhenItEndsFirst) {
+  const std::vector outcomes = {exited(0, 1), exited(2, 1), killed(1, 11)};
+  const std::vector<Blame> blames = {{0, 1, "lost"}, {2, 1, "lost"}};
+  EXPECT_EQ(first_failure(outcomes, blames), 1);
+}
+
+TEST(FirstFailure, AChainOfBlameLeadsToItsEnd) {
+  const std::vector outcomes = {exited(0, 1), exited(1, 1), exited(2, 9)};
+  const std::vector<Blame> blames = {{0, 1, "lost"}, {1, 2, "lost"}};
+  EXPECT_EQ(first_failure(outcomes, blames), 2);
+}
+
+TEST(FirstFailure, WhenAllBlameEachOtherTheFirstThatEnded) {
+  const std::vector outcomes = {exited(1, 4), exited(0, 5)};
+  const std::vector<Blame> blames = {{0, 1, "you"}, {1, 0, "no, you"}};
+  EXPECT_EQ(first_failure(outcomes, blames), 1);
+}
+
+TEST(FirstFailure, BlameOnAWorkerThatSucceededChangesNothing) {
+  const std::vector outcomes = {exited(1, 0), exited(0, 5), exited(2, 6)};
+  const std::vector<Blame> blames = {{0, 1, "left early"}, {2, 1, "left early"}};
+  EXPECT_EQ(first_failure(outcomes, blames), 0);
+}
+
+TEST(FirstFailure, AWorkerThatHadToBeStoppedDidNotFail) {
+  const std::vector outcomes = {exited(0, 5), stopped(1)};
+  const std::vector<Blame> blames = {{0, 1, "does not answer"}};
+  EXPECT_EQ(first_failure(outcomes, blames), 0);
+}
+
+TEST(FailureReport, EndsWithWhoAndHow) {
+  const std::vector outcomes = {killed(1, 11), exited(0, 1), exited(3, 1), stopped(2)};
+  const std::vector<std::string> last = {"step 17", "oh"};
+  const std::vector<Blame> blames = {{0, 1, "lost"}};
+  EXPECT_THAT(failure_report(1, outcomes, blames, last),
+              ElementsAre("tutti run: rank 0 failed in consequence", "tutti run: rank 3 failed too",
+                          "tutti run: rank 2 did not end and had to be stopped",
+                          "tutti run: rank 1 wrote last:", "    step 17", "    oh",
+                          "tutti run: rank 1 of 4 failed first: killed by signal SIGSEGV (11)"));
+}
+
+TEST(FailureReport, SaysWhomTheFirstBlamed) {
+  const std::vector outcomes = {exited(0, 5), stopped(1)};
+  const std::vector<Blame> blames = {{0, 1, "has not reached step 17"}};
+  const auto report = failure_report(0, outcomes, blames, {});
+  EXPECT_THAT(report, Contains("tutti run: rank 0 says of rank 1: has not reached step 17"));
+  EXPECT_THAT(report, Contains("tutti run: rank 0 wrote nothing"));
+  EXPECT_THAT(report.back(), HasSubstr("rank 0 of 2 failed first: exit status 5"));
+}
+
+TEST(Ending, ExitStatusIsAShells) {
+  EXPECT_EQ(exited(0, 3).ending.exit_status(), 3);
+  EXPECT_EQ(killed(0, 9).ending.exit_status(), 137);
+}
+
+}  // namespace
+}  // namespace tutti::command

@@ -1,0 +1,165 @@
+// How runs end: failures, signals, and nothing left behind.
+
+#include <gmock/gmock.h>
+#include <chrono>
+#include <csignal>
+
+#include "apps/running_command.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The promise of the launcher, from the first failure on.
+constexpr seconds kAllEnded{5};
+
+constexpr const char* kIgnoreTerm = "trap '' TERM; echo pid=$$; while :; do sleep 0.1; done";
+
+std::string only_rank(int rank, const std::string& script, const std::string& others) {
+  return "if [ $TUTTI_RANK = " + std::to_string(rank) + " ]; then " + script + "; else " + others +
+         "; fi";
+}
+
+TEST(RunEnd, StatusIsZeroWhenAllSucceed) { EXPECT_EQ(run_script({"-n", "3"}, "exit 0").status, 0); }
+
+TEST(RunEnd, StatusIsThatOfTheWorkerThatFailedFirst) {
+  const auto run = run_script({"-n", "3"}, only_rank(2, "exit 9", "sleep 100"));
+  EXPECT_EQ(run.status, 9);
+}
+
+TEST(RunEnd, ASignalIsNamedAndCounts128More) {
+  const auto run = run_script({"-n", "2"}, only_rank(1, "kill -SEGV $$", "sleep 100"));
+  EXPECT_EQ(run.status, 128 + SIGSEGV);
+  EXPECT_EQ(lines_of(run.err).back(),
+            "tutti run: rank 1 of 2 failed first: killed by signal SIGSEGV (11)");
+}
+
+TEST(RunEnd, TheFirstFailureIsReadLast) {
+  const auto run = run_script(
+      {"-n", "3"},
+      only_rank(
+          1, "for i in 1 2 3 4 5 6 7; do echo line $i >&2; done; exit 3",
+          "trap 'echo rank $TUTTI_RANK was asked; exit 0' TERM; while :; do sleep 0.05; done"));
+  EXPECT_EQ(run.status, 3);
+  EXPECT_THAT(run.err,
+              HasSubstr("tutti run: rank 1 wrote last:\n    line 3\n    line 4\n    line 5\n"
+                        "    line 6\n    line 7\n"
+                        "tutti run: rank 1 of 3 failed first: exit status 3\n"));
+  EXPECT_EQ(lines_of(run.err).back(), "tutti run: rank 1 of 3 failed first: exit status 3");
+  EXPECT_THAT(run.out, HasSubstr("[0] rank 0 was asked"));
+  EXPECT_THAT(run.out, HasSubstr("[2] rank 2 was asked"));
+}
+
+TEST(RunEnd, AnEchoOfAnotherFailureIsNotCalledTheFirst) {
+  const auto run = run_command({"run", "-n", "2", TUTTI_BLAMING_WORKER});
+  EXPECT_EQ(run.status, 7) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("tutti run: rank 0 failed in consequence"));
+  EXPECT_THAT(run.err, HasSubstr("rank 1 wrote last:\n"));
+  EXPECT_EQ(lines_of(run.err).back(), "tutti run: rank 1 of 2 failed first: exit status 7");
+}
+
+TEST(RunEnd, TheRestMayEndByThemselvesFirst) {
+  const auto run = run_script(
+      {"-n", "2"},
+      only_rank(1, "exit 3", "trap 'echo was asked' TERM; sleep 0.1; echo own end; exit 1"));
+  EXPECT_EQ(run.status, 3);
+  EXPECT_THAT(run.out, HasSubstr("own end"));
+  EXPECT_THAT(run.out, Not(HasSubstr("was asked")));
+  EXPECT_THAT(run.err, HasSubstr("rank 0 failed too"));
+}
+
+TEST(RunEnd, WorkersThatIgnoreTerminationAreEndedWithinFiveSeconds) {
+  const TemporaryFolder folder;
+  RunningCommand command(
+      {"run", "-n", "3", "/bin/sh", "-c",
+       only_rank(2, "while [ ! -e " + folder.file("go") + " ]; do sleep 0.05; done; exit 3",
+                 kIgnoreTerm)});
+  ASSERT_TRUE(command.wait_for("pid=", 2));
+  ASSERT_TRUE(command.wait_for("\n", 2));
+  const auto pids = numbers_after(command.out, "pid");
+  const WatchedProcess first(pids.at(0));
+  const WatchedProcess second(pids.at(1));
+  const auto start = steady_clock::now();
+  EXPECT_EQ(run_command({"run", "-n", "1", "touch", folder.file("go")}).status, 0);
+  EXPECT_TRUE(first.ends(kTestDeadline));
+  EXPECT_TRUE(second.ends(kTestDeadline));
+  EXPECT_LT(steady_clock::now() - start, kAllEnded);
+  EXPECT_EQ(command.finish(), 3);
+  EXPECT_THAT(command.err, HasSubstr("ranks 0 1 did not end and had to be stopped"));
+}
+
+TEST(RunEnd, ChildrenOfAFailedWorkerEndToo) {
+  RunningCommand command(
+      {"run", "-n", "1", "/bin/sh", "-c", "sleep 1000 & echo child=$!; sleep 0.5; exit 6"});
+  ASSERT_TRUE(command.wait_for("\n"));
+  const WatchedProcess child(numbers_after(command.out, "child").at(0));
+  ASSERT_TRUE(child.exists());
+  EXPECT_EQ(command.finish(), 6);
+  EXPECT_TRUE(child.ends(kTestDeadline));
+}
+
+TEST(RunEnd, SignalsAreForwardedAndEndAll) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    RunningCommand command(
+        {"run", "-n", "2", "/bin/sh", "-c",
+         "trap 'echo got signal; exit 0' INT TERM HUP; echo ready; while :; do sleep 0.05; done"});
+    ASSERT_TRUE(command.wait_for("ready", 2));
+    command.signal(signal);
+    EXPECT_EQ(command.finish(), 128 + signal);
+    EXPECT_THAT(command.out, HasSubstr("[0] got signal"));
+    EXPECT_THAT(command.out, HasSubstr("[1] got signal"));
+    EXPECT_THAT(command.err, Not(HasSubstr("failed first")));
+  }
+}
+
+TEST(RunEnd, InterruptEscalates) {
+  RunningCommand command(
+      {"run", "-n", "2", "/bin/sh", "-c", std::string("trap '' INT; ") + kIgnoreTerm});
+  ASSERT_TRUE(command.wait_for("pid=", 2));
+  command.signal(SIGINT);
+  EXPECT_EQ(command.finish(), 130);
+}
+
+TEST(RunEnd, ASecondInterruptKillsAtOnce) {
+  RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
+                          "trap 'echo again' INT; trap 'echo asked' TERM; echo ready; "
+                          "while :; do sleep 0.05; done"});
+  ASSERT_TRUE(command.wait_for("ready", 2));
+  command.signal(SIGINT);
+  ASSERT_TRUE(command.wait_for("once more kills them at once"));
+  command.signal(SIGINT);
+  EXPECT_EQ(command.finish(), 130);
+}
+
+TEST(RunEnd, InterruptsWhileNobodyReadsEndTheRun) {
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "echo pid=$$ >&2; exec yes"});
+  ASSERT_TRUE(command.wait_for("pid="));
+  ASSERT_TRUE(command.wait_for("\n"));
+  const WatchedProcess worker(numbers_after(command.err, "pid").at(0));
+  command.signal(SIGINT);
+  EXPECT_TRUE(worker.ends(kTestDeadline));
+  command.signal(SIGINT);
+  EXPECT_EQ(command.finish(/*read_out=*/false), 130);
+}
+
+TEST(RunEnd, NothingOutlivesAKilledLauncher) {
+  RunningCommand command({"run", "-n", "3", "/bin/sh", "-c",
+                          "trap '' TERM HUP; sleep 1000 & echo pid=$$ child=$!; wait"});
+  ASSERT_TRUE(command.wait_for("child=", 3));
+  ASSERT_TRUE(command.wait_for("\n", 3));
+  std::vector<WatchedProcess> watched;
+  for (const std::string name : {"pid", "child"})
+    for (const int pid : numbers_after(command.out, name)) watched.emplace_back(pid);
+  ASSERT_EQ(watched.size(), 6U);
+  for (const auto& process : watched) ASSERT_TRUE(process.exists());
+  command.signal(SIGKILL);
+  EXPECT_EQ(command.finish(), 128 + SIGKILL);
+  for (const auto& process : watched) EXPECT_TRUE(process.ends(kTestDeadline));
+}
+
+}  // namespace
+}  // namespace tutti

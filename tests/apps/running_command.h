@@ -1,0 +1,96 @@
+#pragma once
+
+// The built command `tutti` as a child of the test: what it prints, how it ends, all under a
+// deadline.
+
+#include <sys/types.h>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file_descriptor.h"
+
+namespace tutti {
+
+/// Generous, because the machine may be busy; a test that waits this long has failed.
+inline constexpr std::chrono::seconds kTestDeadline{60};
+
+struct CommandSetup {
+  std::vector<std::string> environment = {};  ///< "NAME=value" in addition; "NAME" takes one away
+  std::string input = {};                     ///< what its standard input holds
+  bool terminal = false;  ///< output and errors go to a pseudo-terminal, as `out`
+};
+
+class RunningCommand {
+ public:
+  explicit RunningCommand(const std::vector<std::string>& arguments,
+                          const CommandSetup& setup = {});
+  ~RunningCommand();
+  RunningCommand(const RunningCommand&) = delete;
+  RunningCommand& operator=(const RunningCommand&) = delete;
+
+  /// Reads until `text` has been printed `times` times to out or err together; false at the
+  /// deadline.
+  bool wait_for(const std::string& text, int times = 1);
+  void signal(int signal) const;
+  /// Nobody reads its standard output any more.
+  void close_out() { out_.reset(); }
+  /// Reads all and waits for the end. Exit status, or 128 + signal; -1 at the deadline. With
+  /// `read_out` false, standard output is left unread.
+  int finish(bool read_out = true);
+
+  std::string out;
+  std::string err;
+
+ private:
+  bool read_some(int timeout_ms, bool read_out);
+  std::optional<int> status();
+
+  pid_t pid_ = -1;
+  FileDescriptor out_;
+  FileDescriptor err_;
+  FileDescriptor end_;
+};
+
+struct Finished {
+  int status;
+  std::string out;
+  std::string err;
+};
+/// Runs the command to its end.
+Finished run_command(const std::vector<std::string>& arguments, const CommandSetup& setup = {});
+/// `tutti run options… sh -c script`
+Finished run_script(std::vector<std::string> options, const std::string& script,
+                    const CommandSetup& setup = {});
+
+/// The process has ended or is a zombie. Watched from its construction on, so the number cannot be
+/// reused unnoticed.
+class WatchedProcess {
+ public:
+  explicit WatchedProcess(pid_t pid);
+  bool exists() const { return static_cast<bool>(end_); }
+  /// False when it still lives after `limit`.
+  bool ends(std::chrono::milliseconds limit) const;
+
+ private:
+  FileDescriptor end_;
+};
+
+std::vector<std::string> lines_of(const std::string& text);
+/// Numbers after each "name=" in the text.
+std::vector<int> numbers_after(const std::string& text, const std::string& name);
+
+/// A folder of the test's own, removed at its end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+std::string read_file(const std::string& path);
+
+}  // namespace tutti

@@ -1,0 +1,94 @@
+#include "job/board.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+namespace tutti {
+namespace {
+
+TEST(SharedText, keeps_what_fits_and_cuts_the_rest) {
+  SharedText<64> text;
+  EXPECT_EQ(read(text), "");
+  for (const std::size_t length : {0, 1, 7, 8, 9, 63, 64, 65, 200}) {
+    const std::string written(length, 'x');
+    write(text, written);
+    EXPECT_EQ(read(text), written.substr(0, 64)) << length;
+  }
+  write(text, "shorter");
+  EXPECT_EQ(read(text), "shorter");
+}
+
+TEST(SharedText, readers_never_see_two_texts_mixed) {
+  SharedText<192> text;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (int i = 0; !stop.load(); ++i) write(text, std::string(192, static_cast<char>('a' + i % 26)));
+  });
+  int seen = 0;
+  char last = 0;
+  while (seen < 50) {
+    const std::string now = read(text);
+    if (now.empty()) continue;  // the writer was suspended within a write
+    ASSERT_EQ(now, std::string(192, now[0]));
+    if (now[0] != last) ++seen;
+    last = now[0];
+  }
+  stop = true;
+  writer.join();
+}
+
+TEST(SharedText, reader_gives_up_on_a_writer_that_died_within_a_write) {
+  SharedText<64> text;
+  write(text, "before");
+  text.version.fetch_add(1);
+  EXPECT_EQ(read(text), "");
+  write(text, "after");  // the next writer repairs it
+  EXPECT_EQ(read(text), "after");
+}
+
+TEST(WaitNotice, is_read_as_published) {
+  WaitNotice notice;
+  EXPECT_FALSE(read(notice).in_wait());
+  publish(notice, {.state = WaitNotice::waiting, .since = 5, .evaluated = 7, .missing = 6});
+  const NoticeView view = read(notice);
+  EXPECT_TRUE(view.in_wait());
+  EXPECT_EQ(view.since, 5);
+  EXPECT_EQ(view.evaluated, 7);
+  EXPECT_EQ(view.missing, 6U);
+  publish(notice, {});
+  EXPECT_FALSE(read(notice).in_wait());
+}
+
+TEST(WaitNotice, readers_never_see_two_notices_mixed) {
+  WaitNotice notice;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (std::int64_t i = 1; !stop.load(); ++i)
+      publish(notice, {.state = WaitNotice::waiting,
+                       .since = i,
+                       .evaluated = i,
+                       .missing = static_cast<std::uint64_t>(i)});
+  });
+  for (int seen = 0; seen < 1000;) {
+    const NoticeView view = read(notice);
+    if (!view.in_wait()) continue;
+    ASSERT_EQ(view.since, view.evaluated);
+    ASSERT_EQ(static_cast<std::uint64_t>(view.since), view.missing);
+    ++seen;
+  }
+  stop = true;
+  writer.join();
+}
+
+TEST(Announce, costs_no_event_unless_somebody_sleeps) {
+  Board board;
+  announce(board);
+  EXPECT_EQ(board.event.load(), 0U);
+  board.sleepers = 1;
+  announce(board);
+  EXPECT_EQ(board.event.load(), 1U);
+}
+
+}  // namespace
+}  // namespace tutti

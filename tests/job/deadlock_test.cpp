@@ -1,0 +1,145 @@
+#include "job/deadlock.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "arrivals.h"
+#include "support/process_ranks.h"
+#include "support/thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+/// Polls until `rank` has looked `times` more times at what it waits for, all in the same wait.
+void poll_until_looked(const Job& job, int rank, int times) {
+  NoticeView last = read(job.state()->slot(rank).notice);
+  for (int seen = 0; seen < times;) {
+    const NoticeView now = read(job.state()->slot(rank).notice);
+    if (now.in_wait() && now.evaluated != last.evaluated) ++seen;
+    last = now;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+TEST(Deadlock, two_workers_in_different_operations_are_told_at_once) {
+  Arrivals arrivals;
+  std::atomic<int> mismatches{0};
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+    try {
+      if (job.rank() == 0) arrivals.await(job, 1, "all-reduce of \"a\"", rank_bit(1));
+      if (job.rank() == 1) arrivals.await(job, 1, "broadcast of \"b\"", rank_bit(0));
+    } catch (const Mismatch&) {
+      ++mismatches;
+      throw;
+    }
+  });
+  for (const int rank : {0, 1})
+    EXPECT_EQ(outcome.text(rank),
+              "workers wait for one another: rank 0 waits for rank 1 in all-reduce of \"a\"; rank 1 "
+              "waits for rank 0 in broadcast of \"b\"");
+  EXPECT_EQ(mismatches, 2);
+}
+
+TEST(Deadlock, circle_of_three_is_named_by_all_three_while_others_go_on) {
+  Arrivals arrivals;
+  const ThreadOutcome outcome = try_thread_ranks(5, [&](Job job) {
+    const int rank = job.rank();
+    if (rank >= 3) return arrivals.await(job, 1, "other group", rank_bit(3) | rank_bit(4));
+    const int next = (rank + 1) % 3;
+    if (rank == 0) {
+      poll_until_awaited(job, 1, 2);
+      poll_until_awaited(job, 3, 4);
+      arrivals.at[3] = arrivals.at[4] = 1;
+    }
+    arrivals.await(job, 1, "operation " + std::to_string(rank), rank_bit(next));
+  });
+  for (const int rank : {0, 1, 2})
+    EXPECT_EQ(outcome.text(rank),
+              "workers wait for one another: rank 0 waits for rank 1 in operation 0; rank 1 waits "
+              "for rank 2 in operation 1; rank 2 waits for rank 0 in operation 2");
+  EXPECT_EQ(outcome.text(3), "");
+  EXPECT_EQ(outcome.text(4), "");
+}
+
+TEST(Deadlock, processes_are_told_as_threads_are) {
+  const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
+    Arrivals nobody;
+    nobody.await(job, 1, job.rank() == 0 ? "left" : "right", rank_bit(1 - job.rank()));
+  });
+  for (const RankEnd& end : outcome.ranks)
+    EXPECT_EQ(end.text,
+              "workers wait for one another: rank 0 waits for rank 1 in left; rank 1 waits for rank "
+              "0 in right")
+        << outcome.describe();
+}
+
+TEST(Deadlock, slow_worker_is_none) {
+  Arrivals arrivals;
+  run_thread_ranks(3, [&](Job job) {
+    // 0 waits for 1, which waits for 2, which takes its time.
+    if (job.rank() == 2) poll_until_looked(job, 0, 15);
+    if (job.rank() == 1) arrivals.await(job, 1, "second", rank_bit(2));
+    if (job.rank() == 0) arrivals.await(job, 1, "first", rank_bit(1));
+    arrivals.arrive(job, 1);
+  });
+}
+
+TEST(Deadlock, circle_in_which_something_still_happens_is_none) {
+  // Rank 1 seems to wait for rank 0, but what it waits for is announced from elsewhere: as long as
+  // workers announce, nothing is proven.
+  Arrivals arrivals;
+  run_thread_ranks(3, [&](Job job) {
+    if (job.rank() == 2) {
+      poll_until_awaited(job, 0, 1);
+      poll_until_awaited(job, 1, 0);
+      const auto until = Clock::now() + seconds(2);
+      Arrivals::poll_until([&] {
+        announce(job.state()->board());
+        return Clock::now() > until;
+      });
+      arrivals.at[0] = arrivals.at[1] = 1;
+      announce(job.state()->board());
+      return;
+    }
+    arrivals.await(job, 1, "barrier", rank_bit(1 - job.rank()));
+  });
+}
+
+TEST(Deadlock, worker_that_uses_several_threads_is_never_part_of_one) {
+  Arrivals arrivals;
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+    if (job.rank() == 1) std::thread([&] { job.state()->next_number("other thread"); }).join();
+    arrivals.await(job, 1, "barrier", rank_bit(1 - job.rank()), seconds(2));
+  });
+  EXPECT_THAT(outcome.text(0) + outcome.text(1), HasSubstr("has not reached barrier within"));
+  EXPECT_THAT(outcome.text(0) + outcome.text(1), Not(HasSubstr("one another")));
+}
+
+TEST(Deadlock, busy_worker_is_never_part_of_one) {
+  Arrivals arrivals;
+  run_thread_ranks(2, [&](Job job) {
+    if (job.rank() == 1) {
+      const Busy busy = job.busy("evaluate", std::chrono::minutes(1));
+      poll_until_awaited(job, 0, 1);
+      std::thread helper([&] {
+        poll_until_looked(job, 0, 15);
+        arrivals.at[0] = 1;
+        arrivals.at[1] = 1;
+        announce(job.state()->board());
+      });
+      arrivals.await(job, 1, "in", rank_bit(0));
+      helper.join();
+    } else {
+      arrivals.await(job, 1, "out", rank_bit(1));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

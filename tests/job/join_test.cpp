@@ -1,0 +1,294 @@
+// Joining, and what ends it: among threads and among processes.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "arrivals.h"
+#include "job/socket_rendezvous.h"
+#include "support/log_capture.h"
+#include "support/process_ranks.h"
+#include "support/thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+/// Variables of Environment for the life of a test, all others unset.
+class JoinFromEnvironment : public ::testing::Test {
+ protected:
+  void SetUp() override { clear(); }
+  void TearDown() override { clear(); }
+  static void clear() {
+    for (const char* name : {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_RENDEZVOUS_FD", "TUTTI_THREADS",
+                             "TUTTI_DEADLINE", "TUTTI_LOG", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                             "SLURM_NTASKS", "SLURM_PROCID", "WORLD_SIZE", "RANK"})
+      ::unsetenv(name);
+  }
+  static void set(const std::map<std::string, std::string>& variables) {
+    clear();
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  template <class E>
+  static std::string failure(const JobOptions& options = {}) {
+    try {
+      Job::join(options);
+    } catch (const E& error) {
+      return error.what();
+    } catch (const std::exception& error) {
+      return std::string("another error: ") + error.what();
+    }
+    return "joined";
+  }
+};
+
+TEST_F(JoinFromEnvironment, alone_it_is_a_job_of_one_and_says_so) {
+  LogCapture log;
+  const Job job = Job::join();
+  EXPECT_EQ(job.rank(), 0);
+  EXPECT_EQ(job.size(), 1);
+  EXPECT_EQ(job.threads(), 1);
+  EXPECT_THAT(job.alive(), ::testing::ElementsAre(0));
+  EXPECT_THAT(log.lines(), ::testing::ElementsAre("info: no launcher: a group of one"));
+  const Job second = Job::join();  // more than one job per process
+  EXPECT_NE(&job.state()->board(), &second.state()->board());
+}
+
+TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_default) {
+  set({{"TUTTI_DEADLINE", "2.5"}, {"TUTTI_LOG", "warn"}, {"TUTTI_THREADS", "3"}});
+  EXPECT_EQ(Job::join().state()->options().deadline, milliseconds(2500));
+  EXPECT_EQ(Job::join({.deadline = seconds(7)}).state()->options().deadline, seconds(7));
+  EXPECT_EQ(Job::join().threads(), 3);
+  set({{"TUTTI_LOG", "info"}});
+  Job::join();
+}
+
+TEST_F(JoinFromEnvironment, refuses_to_train_alone_under_a_foreign_launcher) {
+  set({{"OMPI_COMM_WORLD_SIZE", "4"}});
+  EXPECT_THAT(failure<Unsupported>(),
+              HasSubstr("started by mpirun (OMPI_COMM_WORLD_SIZE=4) with 4 processes; Tutti would "
+                        "train 4 models that know nothing of each other; use `tutti run -n 4`"));
+  set({{"OMPI_COMM_WORLD_SIZE", "1"}});
+  EXPECT_EQ(failure<Unsupported>(), "joined");
+}
+
+TEST_F(JoinFromEnvironment, bad_values_are_named) {
+  const std::map<std::string, std::string> good = {
+      {"TUTTI_RANK", "1"}, {"TUTTI_SIZE", "2"}, {"TUTTI_RENDEZVOUS_FD", "0"}};
+  for (const auto& [name, value] : good) {
+    auto lacking = good;
+    lacking.erase(name);
+    set(lacking);
+    EXPECT_THAT(failure<BadInput>(), HasSubstr(name + " is not set although")) << name;
+  }
+  const auto with = [&](const std::string& name, const std::string& value) {
+    auto changed = good;
+    changed[name] = value;
+    set(changed);
+    return failure<BadInput>();
+  };
+  EXPECT_EQ(with("TUTTI_RANK", "2"), "TUTTI_RANK is 2: must be 0 to 1, as TUTTI_SIZE is 2");
+  EXPECT_THAT(with("TUTTI_RANK", "-1"), HasSubstr("TUTTI_RANK is \"-1\""));
+  EXPECT_THAT(with("TUTTI_SIZE", "0"), HasSubstr("TUTTI_SIZE is \"0\""));
+  EXPECT_EQ(with("TUTTI_SIZE", "65"), "TUTTI_SIZE is 65: must be 1 to 64");
+  EXPECT_THAT(with("TUTTI_RENDEZVOUS_FD", "987"), HasSubstr("TUTTI_RENDEZVOUS_FD is 987"));
+  EXPECT_THAT(with("TUTTI_LOG", "loud"), HasSubstr("TUTTI_LOG is \"loud\""));
+  const int file = ::open("/dev/null", O_RDONLY);
+  EXPECT_THAT(with("TUTTI_RENDEZVOUS_FD", std::to_string(file)), HasSubstr("no socket"));
+  clear();
+  for (const auto bad : {milliseconds(0), milliseconds(-5)}) {
+    EXPECT_THAT(failure<BadInput>({.deadline = bad}), HasSubstr("must be positive"));
+    EXPECT_THAT(failure<BadInput>({.join_deadline = bad}), HasSubstr("join_deadline"));
+    EXPECT_THAT(failure<BadInput>({.stall_notice = bad}), HasSubstr("stall_notice"));
+  }
+}
+
+TEST_F(JoinFromEnvironment, workers_of_a_launcher_meet_and_join_once) {
+  const ProcessOutcome outcome = run_processes(3, [](int rank, FileDescriptor socket) {
+    ::fcntl(socket.get(), F_SETFD, 0);  // as the launcher does before exec
+    set({{"TUTTI_RANK", std::to_string(rank)},
+         {"TUTTI_SIZE", "3"},
+         {"TUTTI_THREADS", "2"},
+         {"TUTTI_RENDEZVOUS_FD", std::to_string(socket.release())}});
+    const Job job = Job::join();
+    EXPECT_EQ(job.rank(), rank);
+    EXPECT_EQ(job.size(), 3);
+    EXPECT_EQ(job.threads(), 2);
+    EXPECT_THAT(failure<BadInput>(), HasSubstr("a process joins its job once"));
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+}
+
+TEST(Join, identity_that_makes_no_sense_is_refused) {
+  const auto make = [](Identity identity) {
+    JobState(identity, host_system(), MeetingPoint().rendezvous(0), {});
+  };
+  EXPECT_THROW(make({.rank = 0, .size = 0}), BadInput);
+  EXPECT_THROW(make({.rank = 0, .size = 65}), BadInput);
+  EXPECT_THROW(make({.rank = 2, .size = 2}), BadInput);
+  EXPECT_THROW(make({.rank = -1, .size = 2}), BadInput);
+  EXPECT_THROW(make({.threads = 0}), BadInput);
+  EXPECT_NO_THROW(make({}));
+}
+
+TEST(Join, works_for_all_numbers_of_workers) {
+  for (const int size : {1, 2, 3, 5, 8, 64}) {
+    std::atomic<int> ranks{0};
+    run_thread_ranks(size, [&](Job job) {
+      EXPECT_EQ(job.size(), size);
+      ranks += job.rank() + 1;
+    });
+    EXPECT_EQ(ranks, size * (size + 1) / 2);
+  }
+}
+
+TEST(Join, rank_that_does_not_come_is_named_by_all) {
+  const auto world = std::make_shared<ThreadWorld>(3);
+  ThreadOptions options;
+  options.world = world;
+  options.job.join_deadline = milliseconds(300);
+  std::vector<std::string> texts(2);
+  std::vector<std::thread> threads;
+  const auto keep = world->meeting_point().rendezvous(2);  // there, but never joins
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        JobState({rank, 3, 1}, std::make_shared<ThreadSystem>(world, rank),
+                 world->meeting_point().rendezvous(rank), options.job);
+      } catch (const Timeout& error) {
+        texts[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  for (const std::string& text : texts)
+    EXPECT_THAT(text, ::testing::StartsWith("rank 2 had not come to \"join\""));
+}
+
+TEST(Join, worker_with_another_number_of_threads_is_refused_by_all) {
+  const ProcessOutcome outcome = run_processes(2, [](int rank, FileDescriptor socket) {
+    JobState({rank, 2, rank + 1}, host_system(), connect_to_broker(std::move(socket), rank, 2), {});
+  });
+  for (const RankEnd& end : outcome.ranks)
+    EXPECT_THAT(end.text, HasSubstr("rank 1 has 2 workers, 2 threads each")) << outcome.describe();
+}
+
+TEST(JoinProcesses, worker_that_dies_before_joining_is_lost_to_all) {
+  const ProcessOutcome outcome = run_processes(3, [](int rank, FileDescriptor socket) {
+    if (rank == 1) ::raise(SIGKILL);
+    JobState({rank, 3, 1}, host_system(), connect_to_broker(std::move(socket), rank, 3), {});
+  });
+  EXPECT_EQ(outcome.ranks[1].signal, SIGKILL);
+  for (const int rank : {0, 2})
+    EXPECT_EQ(outcome.ranks[static_cast<std::size_t>(rank)].text,
+              "rank 1 ended before coming to \"join\"");
+}
+
+/// Atomics that forked ranks share.
+template <class T>
+class SharedBetweenProcesses {
+ public:
+  SharedBetweenProcesses()
+      : at_(new(::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                       0)) T) {}
+  ~SharedBetweenProcesses() { ::munmap(at_, sizeof(T)); }
+  T* operator->() const { return at_; }
+
+ private:
+  T* at_;
+};
+
+struct KillBoard {
+  Arrivals arrivals;
+  std::atomic<std::int64_t> killed{0};
+  std::array<std::atomic<std::int64_t>, 4> noticed{};
+};
+
+TEST(JoinProcesses, sudden_death_is_known_to_all_within_a_second) {
+  auto best = Clock::duration::max();
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const SharedBetweenProcesses<KillBoard> shared;
+    const ProcessOutcome outcome = run_process_ranks(4, [&](Job job) {
+      if (job.rank() == 2) {
+        for (const int other : {0, 1, 3}) poll_until_awaited(job, other, 2);
+        shared->killed = Clock::now().time_since_epoch().count();
+        ::raise(SIGKILL);
+      }
+      shared->arrivals.arrive(job, 1);
+      try {
+        shared->arrivals.await(job, 1, "step 5, barrier");
+      } catch (const PeerLost& error) {
+        EXPECT_EQ(error.rank(), 2);
+        auto& noticed = shared->noticed[static_cast<std::size_t>(job.rank())];
+        noticed = Clock::now().time_since_epoch().count();
+        // The first to end must not become what the others see.
+        Arrivals::poll_until([&] {
+          return shared->noticed[0] != 0 && shared->noticed[1] != 0 && shared->noticed[3] != 0;
+        });
+        throw;
+      }
+    });
+    EXPECT_EQ(outcome.ranks[2].signal, SIGKILL);
+    Clock::duration slowest{};
+    for (const int rank : {0, 1, 3}) {
+      EXPECT_THAT(outcome.ranks[static_cast<std::size_t>(rank)].text,
+                  HasSubstr("rank 2 ended before reaching step 5, barrier"))
+          << outcome.describe();
+      slowest = std::max(slowest, Clock::duration(shared->noticed[static_cast<std::size_t>(rank)] -
+                                                  shared->killed));
+    }
+    EXPECT_EQ(outcome.blames.size(), 3U);
+    for (const Blame& blame : outcome.blames) EXPECT_EQ(blame.culprit, 2);
+    best = std::min(best, slowest);
+  }
+  EXPECT_LT(best, seconds(1)) << "the best of three: the machine may be loaded";
+}
+
+TEST(JoinProcesses, barriers_between_processes) {
+  for (const int size : {1, 2, 3, 5, 8}) {
+    const SharedBetweenProcesses<KillBoard> shared;
+    const ProcessOutcome outcome = run_process_ranks(size, [&](Job job) {
+      for (int round = 1; round <= 200; ++round) {
+        shared->arrivals.arrive(job, round);
+        shared->arrivals.await(job, round, "round");
+      }
+    });
+    EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+  }
+}
+
+TEST(JoinProcesses, child_forked_by_a_worker_neither_leaves_nor_hangs_in_its_name) {
+  const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
+    if (job.rank() == 1) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        {
+          const Job moved = std::move(job);  // its end is the job's end here
+        }
+        ::_exit(0);
+      }
+      int status = -1;
+      ::waitpid(child, &status, 0);
+      EXPECT_EQ(status, 0);
+      EXPECT_EQ(job.state()->slot(1).state.load(), WorkerSlot::joined);
+    } else {
+      Arrivals::poll_until([&] { return job.alive().size() == 1; });
+    }
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+}
+
+}  // namespace
+}  // namespace tutti::test

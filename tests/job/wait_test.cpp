@@ -1,0 +1,284 @@
+#include "job/wait.h"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <thread>
+
+#include "arrivals.h"
+#include "support/log_capture.h"
+#include "support/thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+class Rounds : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(Rounds, everyone_sees_what_all_wrote_before_the_round) {
+  const auto [size, processors] = GetParam();
+  constexpr int kRounds = 300;
+  Arrivals arrivals;
+  std::array<std::int64_t, kMaxWorkers> plain{};  // ordered by the waits alone
+  ThreadOptions options;
+  options.processors = processors;
+  run_thread_ranks(
+      size,
+      [&](Job job) {
+        const auto me = static_cast<std::size_t>(job.rank());
+        for (int round = 0; round < kRounds; ++round) {
+          plain[me] = round * (job.rank() + 1);
+          arrivals.arrive(job, 2 * round + 1);
+          arrivals.await(job, 2 * round + 1, "write");
+          for (int r = 0; r < job.size(); ++r)
+            ASSERT_EQ(plain[static_cast<std::size_t>(r)], round * (r + 1));
+          arrivals.arrive(job, 2 * round + 2);
+          arrivals.await(job, 2 * round + 2, "read");
+        }
+        EXPECT_EQ(job.state()->crowded(), size > processors);
+      },
+      options);
+}
+
+INSTANTIATE_TEST_SUITE_P(Wait, Rounds,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 5, 8),
+                                            ::testing::Values(1, 64)));
+
+TEST(Wait, nobody_is_left_registered_as_a_sleeper) {
+  Arrivals arrivals;
+  run_thread_ranks(3, [&](Job job) {
+    if (job.rank() == 2) poll_until_awaited(job, 0, 2);
+    arrivals.arrive(job, 1);
+    arrivals.await(job, 1, "one");
+    arrivals.arrive(job, 2);
+    arrivals.await(job, 2, "two");
+    if (job.rank() == 0)
+      Arrivals::poll_until([&] { return job.state()->board().sleepers.load() == 0; });
+    arrivals.arrive(job, 3);
+    Arrivals::poll_until([&] { return arrivals.missing(7, 3) == 0; });
+    EXPECT_FALSE(read(job.state()->slot(job.rank()).notice).in_wait());
+  });
+}
+
+TEST(Wait, death_of_a_worker_ends_the_wait_and_is_blamed) {
+  Arrivals arrivals;
+  std::atomic<int> finished{0};
+  ThreadOptions options;
+  options.world = std::make_shared<ThreadWorld>(4);
+  const ThreadOutcome outcome = try_thread_ranks(
+      4,
+      [&](Job job) {
+        if (job.rank() == 2) {
+          for (const int other : {0, 1, 3}) poll_until_awaited(job, other, 2);
+          EXPECT_THAT(job.alive(), ::testing::ElementsAre(0, 1, 2, 3));
+          options.world->kill(2);
+          Arrivals::poll_until([&] { return finished == 3; });
+          return;
+        }
+        arrivals.arrive(job, 1);
+        try {
+          arrivals.await(job, 1, "step 17, all-reduce of \"encoder.weight\"");
+        } catch (const PeerLost& error) {
+          EXPECT_EQ(error.rank(), 2);
+          EXPECT_FALSE(std::ranges::count(job.alive(), 2));
+          ++finished;
+          Arrivals::poll_until([&] { return finished == 3; });
+          throw;
+        }
+      },
+      options);
+  EXPECT_EQ(outcome.text(0),
+            "rank 2 ended before reaching step 17, all-reduce of \"encoder.weight\" (it was waited "
+            "for by rank 0; ranks 0 1 3 are there)");
+  EXPECT_THAT(outcome.text(3), HasSubstr("it was waited for by rank 3"));
+  EXPECT_EQ(outcome.text(2), "");
+  const auto blames = options.world->meeting_point().blames();
+  ASSERT_EQ(blames.size(), 3U);
+  for (const Blame& blame : blames) EXPECT_EQ(blame.culprit, 2);
+}
+
+TEST(Wait, worker_that_left_in_an_orderly_way_is_told_from_one_that_died) {
+  Arrivals arrivals;
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+    if (job.rank() == 1) return poll_until_awaited(job, 0, 1);
+    arrivals.arrive(job, 1);
+    arrivals.await(job, 1, "barrier");
+  });
+  EXPECT_EQ(outcome.text(0),
+            "rank 1 left the job in an orderly way before reaching barrier (it was waited for by "
+            "rank 0; rank 0 is there)");
+}
+
+TEST(Wait, work_of_a_worker_that_ended_afterwards_counts) {
+  Arrivals arrivals;
+  run_thread_ranks(3, [&](Job job) {
+    arrivals.arrive(job, 1);
+    if (job.rank() == 1) return;
+    Arrivals::poll_until([&] { return has_rank(job.state()->gone().all, 1); });
+    arrivals.await(job, 1, "barrier");
+  });
+}
+
+TEST(Wait, deadline_names_who_is_missing_and_what_it_waits_for) {
+  Arrivals arrivals;
+  std::atomic<bool> over{false};
+  const ThreadOutcome outcome = try_thread_ranks(3, [&](Job job) {
+    if (job.rank() == 2) return Arrivals::poll_until([&] { return over.load(); });
+    if (job.rank() == 1)
+      return arrivals.await(job, 5, "broadcast of \"seed\"", rank_bit(2), seconds(60));
+    poll_until_awaited(job, 1, 2);
+    arrivals.arrive(job, 1);
+    try {
+      arrivals.await(job, 1, "step 3, barrier", rank_bit(0) | rank_bit(1), milliseconds(300));
+    } catch (const Timeout&) {
+      over = true;
+      throw;
+    }
+  });
+  EXPECT_THAT(outcome.text(0),
+              MatchesRegex("rank 1 has not reached step 3, barrier within 0.[0-9]+ s .rank 0 is "
+                           "there.; rank 1 waits for rank 2 in broadcast of \"seed\""));
+  EXPECT_THAT(outcome.text(1), HasSubstr("rank 2 left the job"));
+}
+
+TEST(Wait, stall_is_noticed_once_for_all_and_again_when_it_doubles) {
+  LogCapture log;
+  Arrivals arrivals;
+  ThreadOptions options;
+  options.job.stall_notice = milliseconds(100);
+  run_thread_ranks(
+      4,
+      [&](Job job) {
+        if (job.rank() == 2) Arrivals::poll_until([&] { return log.count("rank 2 has not") >= 3; });
+        arrivals.arrive(job, 1);
+        arrivals.await(job, 1, "step 17, barrier");
+      },
+      options);
+  const auto lines = log.lines();
+  ASSERT_GE(lines.size(), 3U);
+  EXPECT_THAT(lines[0], MatchesRegex("warning: rank 2 has not reached step 17, barrier .0.[0-9]+ s; "
+                                     "ranks 0 1 3 are there."));
+  // One rank speaks for three, at 0.1, 0.2, 0.4 s. (Each look of each would be many more.)
+  EXPECT_LE(lines.size(), 6U);
+}
+
+TEST(Wait, of_a_moment_says_nothing) {
+  LogCapture log;
+  Arrivals arrivals;
+  run_thread_ranks(2, [&](Job job) {
+    if (job.rank() == 1) poll_until_awaited(job, 0, 1);
+    arrivals.arrive(job, 1);
+    arrivals.await(job, 1, "barrier");
+  });
+  EXPECT_TRUE(log.lines().empty());
+}
+
+TEST(Wait, busy_worker_is_waited_for_beyond_the_deadline_without_a_word) {
+  LogCapture log;
+  Arrivals arrivals;
+  ThreadOptions options;
+  options.job.stall_notice = milliseconds(50);
+  run_thread_ranks(
+      3,
+      [&](Job job) {
+        // Rank 2 waits for the busy rank 1: it is excused as well.
+        if (job.rank() == 1) {
+          const Busy busy = job.busy("evaluate", std::chrono::minutes(30));
+          poll_until_awaited(job, 0, 2);
+          poll_until_awaited(job, 2, 1);
+          const auto until = Clock::now() + milliseconds(1500);
+          Arrivals::poll_until([&] { return Clock::now() > until; });
+          arrivals.arrive(job, 1);
+        } else if (job.rank() == 2) {
+          poll_until_busy(job, 1);
+          arrivals.await(job, 1, "first", rank_bit(1), seconds(1));
+          arrivals.arrive(job, 2);
+        } else {
+          poll_until_busy(job, 1);
+          poll_until_awaited(job, 2, 1);
+          arrivals.await(job, 2, "second", rank_bit(2), seconds(1));
+        }
+      },
+      options);
+  EXPECT_EQ(log.count("has not reached"), 0);
+}
+
+TEST(Wait, worker_busy_for_longer_than_it_said_is_late) {
+  Arrivals arrivals;
+  std::atomic<bool> over{false};
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+    if (job.rank() == 1) {
+      const Busy busy = job.busy("save", milliseconds(20));
+      return Arrivals::poll_until([&] { return over.load(); });
+    }
+    poll_until_busy(job, 1);
+    try {
+      arrivals.await(job, 1, "barrier", rank_bit(1), milliseconds(200));
+    } catch (...) {
+      over = true;
+      throw;
+    }
+  });
+  EXPECT_THAT(outcome.text(0), HasSubstr("rank 1 is busy with \"save\", for longer than it had said"));
+}
+
+TEST(Wait, overlapping_busy_periods_last_as_long_as_the_longest) {
+  run_thread_ranks(1, [](Job job) {
+    const WorkerSlot& slot = job.state()->slot(0);
+    EXPECT_EQ(slot.busy_until.load(), 0);
+    auto evaluate = std::make_unique<Busy>(job.state(), "evaluate", std::chrono::hours(2));
+    {
+      const Busy save = job.busy("save", std::chrono::minutes(1));
+      EXPECT_EQ(read(slot.busy_what), "evaluate");
+      evaluate.reset();
+      EXPECT_EQ(read(slot.busy_what), "save");
+    }
+    EXPECT_EQ(slot.busy_until.load(), 0);
+    EXPECT_THROW(static_cast<void>(job.busy("nothing", milliseconds(0))), BadInput);
+  });
+}
+
+TEST(Wait, own_reason_to_stop_comes_first) {
+  Arrivals arrivals;
+  std::atomic<bool> closed{false};
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+    JobState& state = *job.state();
+    if (job.rank() == 1) {
+      poll_until_awaited(job, 0, 1);
+      closed = true;
+      announce(state.board());
+      return;  // and leaves: that would be PeerLost
+    }
+    wait_until(
+        state, [] { return false; },
+        [&] {
+          return WaitSubject{.missing = [] { return rank_bit(1); },
+                             .members = 3,
+                             .what = [] { return "barrier"; },
+                             .check =
+                                 [&] {
+                                   if (closed) throw Mismatch("rank 1 closed the group");
+                                 },
+                             .deadline = state.deadline()};
+        });
+  });
+  EXPECT_EQ(outcome.text(0), "rank 1 closed the group");
+}
+
+TEST(Wait, callbacks_are_not_asked_while_spinning_is_enough) {
+  run_thread_ranks(1, [](Job job) {
+    int asked = 0;
+    wait_until(
+        *job.state(), [&] { return ++asked == 3; },
+        []() -> WaitSubject { throw std::logic_error("asked"); });
+    EXPECT_EQ(asked, 3);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
