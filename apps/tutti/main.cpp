@@ -84,6 +84,8 @@ int execute(std::vector<std::string> arguments) {
   const bool is_run = !arguments.empty() && arguments.front() == "run";
   const bool is_doctor = !arguments.empty() && arguments.front() == "doctor";
   const std::string command = is_run ? "tutti run" : is_doctor ? "tutti doctor" : "tutti";
+  if (!is_run && !is_doctor && !arguments.empty() && !arguments.front().starts_with('-'))
+    return refuse(command, fmt::format("there is no command \"{}\"", arguments.front()), true);
   if (is_run) {
     const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
     const std::size_t start = std::min(program_start(*run_app, rest), rest.size());

@@ -51,7 +51,7 @@ bool Supervisor::streams_open() {
 bool Supervisor::drained(Clock::time_point now) {
   if (!streams_open()) return true;
   if (!drain_until_) drain_until_ = now + kDrain;
-  if (now < *drain_until_ || output_.pending() > kMaxPending) return false;
+  if (!hurried_ && (now < *drain_until_ || output_.pending() > kMaxPending)) return false;
   send(SIGKILL);  // to what the workers left behind in their groups
   return true;
 }
@@ -111,6 +111,7 @@ void Supervisor::take_signals() {
 void Supervisor::interrupt(int signal, int forwarded) {
   const auto now = Clock::now();
   if (interrupted_) {
+    hurried_ = true;
     escalation_.hurry(now);
     return;
   }
@@ -165,14 +166,10 @@ void Supervisor::flush() {
   while (output_.pending() > 0) {
     std::array<pollfd, 2> polled = {
         {{signals_.descriptor(), POLLIN, 0}, {output_.next_descriptor(), POLLOUT, 0}}};
-    if (poll(polled.data(), polled.size(), -1) < 0) continue;
-    if (polled[0].revents != 0) {
-      if (const auto signal = signals_.next()) {
-        if (!interrupted_) interrupted_ = signal;
-        return;
-      }
-    }
-    if (polled[1].revents != 0) output_.write_some();
+    if (poll(polled.data(), polled.size(), hurried_ ? 0 : -1) < 0) continue;
+    if (polled[0].revents != 0) take_signals();
+    if (polled[1].revents != 0) print();
+    if (hurried_ && polled[1].revents == 0) return;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -15,12 +16,10 @@
 namespace {
 
 constexpr std::int64_t kSmall = 4096, kLargest = std::int64_t{1} << 26;  // elements
-struct alignas(128) Flag {
-  std::atomic<std::uint64_t> value;
-};
+using Lanes [[gnu::vector_size(64), gnu::aligned(4), gnu::may_alias]] = float;
 struct Shared {
-  Flag flags[64];
-  alignas(64) float slots[2][64][kSmall];
+  alignas(128) std::atomic<std::uint64_t> flags[4][16];  // one pair of cache lines per rank
+  alignas(128) float slots[2][4][kSmall];
 };
 
 template <int N>
@@ -40,42 +39,41 @@ class Probe {
 
  private:
   void arrive_and_wait() {
-    shared_->flags[rank_].value.store(++sequence_, std::memory_order_release);
+    shared_->flags[rank_][0].store(++sequence_, std::memory_order_release);
     for (int r = 0; r < N; ++r) {
-      while (shared_->flags[r].value.load(std::memory_order_acquire) < sequence_) {
+      while (shared_->flags[r][0].load(std::memory_order_acquire) < sequence_) {
         crowded_ ? static_cast<void>(sched_yield()) : _mm_pause();
       }
     }
   }
-  static float sum(float* const* from, std::int64_t i) {
-    float total = from[0][i] + from[1][i];
-    if constexpr (N == 4) total += from[2][i] + from[3][i];
-    return total;
+  /// The sum of N sources to each of To places, for elements [i, end): a multiple of 16.
+  template <int To>
+  static void add(std::array<float*, N> from, std::array<float*, To> to, std::int64_t i,
+                  std::int64_t end) {
+    const auto at = [&i](float* data) -> Lanes& { return *reinterpret_cast<Lanes*>(data + i); };
+    for (; i < end; i += 16) {
+      Lanes total = at(from[0]) + at(from[1]);
+      if constexpr (N == 4) total += at(from[2]) + at(from[3]);
+      for (float* place : to) at(place) = total;
+    }
   }
   void one_wait(std::int64_t count) {
-    float* from[N];
-    for (int r = 0; r < N; ++r) from[r] = shared_->slots[sequence_ % 2][r];
-    std::memcpy(from[rank_], buffers_[rank_], count * 4);
+    auto& slots = shared_->slots[sequence_ % 2];
+    std::memcpy(slots[rank_], buffers_[rank_], count * 4);
     arrive_and_wait();
-    float* own = buffers_[rank_];
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < count; ++i) own[i] = sum(from, i);
+    std::array<float*, N> from;
+    std::copy_n(slots, N, from.begin());
+    add<1>(from, {buffers_[rank_]}, 0, count);
   }
   void slice_owners(std::int64_t count) {
     arrive_and_wait();
-    const std::int64_t slice = (count / N + 63) / 64 * 64;
-    const std::int64_t end = std::min(count, slice * (rank_ + 1));
-#pragma GCC ivdep
-    for (std::int64_t i = slice * rank_; i < end; ++i) {
-      const float total = sum(buffers_, i);
-      for (int r = 0; r < N; ++r) buffers_[r][i] = total;
-    }
+    add<N>(buffers_, buffers_, count / N * rank_, count / N * (rank_ + 1));
     arrive_and_wait();
   }
 
   Shared* shared_;
   int rank_;
-  float* buffers_[N];
+  std::array<float*, N> buffers_;
   std::uint64_t sequence_ = 0;
   bool crowded_ = N > std::thread::hardware_concurrency();
   std::vector<float> from_, to_;
@@ -94,9 +92,8 @@ int main(int count, char** arguments) {
   auto* shared = static_cast<Shared*>(mapped);
   int rank = 0;
   for (int r = 1; r < size && rank == 0; ++r) rank = fork() == 0 ? r : 0;
-  const auto serve = [&](auto probe) {
-    bench::serve(arguments[1], rank, size,
-                 [&](auto& way, auto n) { return probe.prepare(way, n); });
+  const auto serve = [&](auto it) {
+    bench::serve(arguments[1], rank, size, [&](auto& way, auto n) { return it.prepare(way, n); });
   };
   auto* first = reinterpret_cast<float*>(shared + 1);
   size == 2 ? serve(Probe<2>(shared, first, rank)) : serve(Probe<4>(shared, first, rank));

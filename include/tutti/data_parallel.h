@@ -65,20 +65,20 @@ struct DataParallelOptions {
   /// Compare digests of parameters and buffers of all workers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
   /// Parameters for which this returns true stay local: neither sent at the start nor reduced.
-  std::function<bool(const std::string& name)> exclude;
+  std::function<bool(const std::string& name)> exclude = {};
   /// How long a sync may wait; the job's deadline if absent.
-  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<std::chrono::milliseconds> deadline = {};
 };
 
 struct AccumulateOptions {
   /// How many micro-batches this worker is going to run. If given, memory stays at
   /// 2·⌊log2 V⌋ + 1 gradient copies for V micro-batches over all workers; if not, workers of rank
   /// above 0 keep one copy per micro-batch.
-  std::optional<std::int64_t> micro_batches;
+  std::optional<std::int64_t> micro_batches = {};
   /// If given, torch's generator is seeded from (seed, step, index of the micro-batch among those
   /// of all workers) before each one, so that dropout does not depend on the number of workers.
   /// Needs micro_batches.
-  std::optional<std::uint64_t> seed;
+  std::optional<std::uint64_t> seed = {};
 };
 
 class DataParallelState;

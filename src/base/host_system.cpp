@@ -28,7 +28,8 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 int open_memory(const std::string& name) {
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  const int fd = static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), flags | MFD_NOEXEC_SEAL));
+  const int fd =
+      static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), flags | MFD_NOEXEC_SEAL));
   if (fd >= 0 || errno != EINVAL) return fd;
   // Linux before 6.3 knows no MFD_NOEXEC_SEAL.
   return static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), flags));
@@ -71,7 +72,7 @@ class HostSystem final : public System {
   }
 
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
-    struct stat status{};
+    struct stat status {};
     if (::fstat(file.get(), &status) != 0)
       throw BadInput(fmt::format("cannot map shared memory: {}", std::strerror(errno)));
     if (bytes == 0 || static_cast<std::size_t>(status.st_size) != bytes)

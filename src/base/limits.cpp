@@ -89,8 +89,8 @@ std::vector<Mount> read_mounts(const fs::path& root) {
     const auto dash = std::find(words.begin(), words.end(), "-");
     if (words.size() < 6 || words.end() - dash < 4) continue;
     if (dash[1] != "cgroup" && dash[1] != "cgroup2") continue;
-    mounts.push_back({dash[1] == "cgroup" ? 1 : 2, unescape(words[3]), unescape(words[4]),
-                      split(dash[3], ',')});
+    mounts.push_back(
+        {dash[1] == "cgroup" ? 1 : 2, unescape(words[3]), unescape(words[4]), split(dash[3], ',')});
   }
   return mounts;
 }
@@ -186,7 +186,8 @@ std::optional<int> read_processor_quota(const fs::path& root) {
         period = read_number(folder / "cpu.cfs_period_us");
       }
       if (!quota || !period || *quota == 0 || *period == 0) continue;
-      const std::uint64_t processors = std::min<std::uint64_t>((*quota + *period - 1) / *period, 1 << 20);
+      const std::uint64_t processors =
+          std::min<std::uint64_t>((*quota + *period - 1) / *period, 1 << 20);
       if (!least || static_cast<int>(processors) < *least) least = static_cast<int>(processors);
     }
   }

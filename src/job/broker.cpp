@@ -64,7 +64,8 @@ void Broker::State::run() {
       for (const Line& line : lines) {
         if (!line.socket) continue;
         const bool write = !line.writer.empty() && !line.crowded;
-        polled.push_back({line.socket.get(), static_cast<short>(write ? POLLIN | POLLOUT : POLLIN), 0});
+        polled.push_back(
+            {line.socket.get(), static_cast<short>(write ? POLLIN | POLLOUT : POLLIN), 0});
         if (line.crowded) timeout = kCrowdedPollMs;
       }
     }
@@ -132,8 +133,8 @@ void Broker::State::tell(std::vector<GatherOutcome> outcomes) {
         ++header.number;
       }
     } else {
-      header.kind = outcome.kind == GatherOutcome::Kind::lost ? FrameHeader::lost
-                                                              : FrameHeader::timed_out;
+      header.kind =
+          outcome.kind == GatherOutcome::Kind::lost ? FrameHeader::lost : FrameHeader::timed_out;
       header.number = outcome.culprit;
       outcome.text.resize(std::min(outcome.text.size(), kMaxFrameText));
       writer.push(header, std::move(outcome.text), nullptr, nullptr);
@@ -163,7 +164,8 @@ Broker::Broker(int size) : state_(std::make_unique<State>()) {
   for (Line& line : state_->lines) {
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-      throw Error(fmt::format("cannot make sockets for {} workers: {}", size, std::strerror(errno)));
+      throw Error(
+          fmt::format("cannot make sockets for {} workers: {}", size, std::strerror(errno)));
     line.socket = FileDescriptor(ends[0]);
     line.worker_end = FileDescriptor(ends[1]);
     TUTTI_CHECK(is_own_stream(ends[0]), "a socket pair of another user");

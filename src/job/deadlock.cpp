@@ -60,9 +60,9 @@ std::optional<std::vector<int>> DeadlockWatch::proven_cycle() {
   std::vector<NoticeView> notices;
   for (int rank = 0; rank < job_.identity().size; ++rank) notices.push_back(provable(rank));
   const std::uint32_t event_after = job_.board().event.load(std::memory_order_acquire);
-  const std::vector<int> cycle =
-      notices[static_cast<std::size_t>(job_.identity().rank)].in_wait() ? find_cycle(notices)
-                                                                        : std::vector<int>{};
+  const std::vector<int> cycle = notices[static_cast<std::size_t>(job_.identity().rank)].in_wait()
+                                     ? find_cycle(notices)
+                                     : std::vector<int>{};
   std::vector<Member> members;
   for (const int rank : cycle)
     members.push_back({rank, notices[static_cast<std::size_t>(rank)].since});

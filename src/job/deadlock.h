@@ -26,7 +26,8 @@ class DeadlockWatch {
   /// a proven cycle, each waiting for the next, lowest first; nothing as long as there is no proof.
   std::optional<std::vector<int>> proven_cycle();
 
-  /// After a proof: lets the other workers on the cycle come to the same proof before this one leaves its wait.
+  /// After a proof: lets the other workers on the cycle come to the same proof before this one
+  /// leaves its wait.
   void linger();
 
   /// "rank 0 waits for rank 1 in …; rank 1 waits for rank 0 in …"

@@ -70,8 +70,7 @@ FrameStatus FrameReader::read(int socket, Frame& frame) {
   }
   std::size_t at = got_ - kHeader;
   if (at < frame_.text.size()) {
-    const FrameStatus status =
-        read_into(socket, frame_.text.data() + at, frame_.text.size() - at);
+    const FrameStatus status = read_into(socket, frame_.text.data() + at, frame_.text.size() - at);
     if (status != FrameStatus::done) return status;
   }
   at = got_ - kHeader - frame_.text.size();

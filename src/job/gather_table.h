@@ -26,7 +26,7 @@ struct GatherOutcome {
   int rank = 0;
   std::uint64_t request = 0;
   Kind kind = Kind::complete;
-  int culprit = -1;  ///< lost: who ended
+  int culprit = -1;       ///< lost: who ended
   std::string text = {};  ///< empty when complete
   /// Complete: by rank, ascending; shared by all who are told.
   std::shared_ptr<const std::vector<Parcel>> parcels = {};
@@ -48,11 +48,11 @@ class GatherTable {
  private:
   using Key = std::pair<std::string, std::uint64_t>;
   struct Gather {
-    std::uint64_t given = 0;                 ///< came with a parcel or were told of the failure
-    std::map<int, std::uint64_t> waiting;    ///< rank → request, not told yet
-    std::map<int, Parcel> parcels;           ///< by rank
+    std::uint64_t given = 0;               ///< came with a parcel or were told of the failure
+    std::map<int, std::uint64_t> waiting;  ///< rank → request, not told yet
+    std::map<int, Parcel> parcels;         ///< by rank
     bool failed = false;
-    GatherOutcome failure;                   ///< without rank and request
+    GatherOutcome failure;  ///< without rank and request
   };
   std::vector<GatherOutcome> fail(Gather& gather, GatherOutcome failure);
   /// Forgets a gather that every live rank has come to.

@@ -24,8 +24,8 @@ void require_all_or_none(const Environment& environment) {
   for (const auto& [absent, has] : needed)
     for (const auto& [present, has_other] : needed)
       if (!has && has_other)
-        throw BadInput(fmt::format("{} is not set although {} is: `tutti run` sets both", absent,
-                                   present));
+        throw BadInput(
+            fmt::format("{} is not set although {} is: `tutti run` sets both", absent, present));
 }
 
 /// The inherited socket, taken once: the mark that it was taken is its close-on-exec flag, which
@@ -33,13 +33,15 @@ void require_all_or_none(const Environment& environment) {
 FileDescriptor take_socket(int fd) {
   const int flags = ::fcntl(fd, F_GETFD);
   if (flags < 0)
-    throw BadInput(fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is not open: this process was not "
-                               "started by `tutti run`, or has joined its job before",
-                               fd));
+    throw BadInput(
+        fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is not open: this process was not "
+                    "started by `tutti run`, or has joined its job before",
+                    fd));
   if ((flags & FD_CLOEXEC) != 0)
-    throw BadInput(fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is taken: a process joins its job "
-                               "once; copy the Job instead",
-                               fd));
+    throw BadInput(
+        fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is taken: a process joins its job "
+                    "once; copy the Job instead",
+                    fd));
   ::fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
   return FileDescriptor(fd);
 }
@@ -83,8 +85,8 @@ Job Job::join(const JobOptions& options) {
       throw BadInput(fmt::format("TUTTI_RANK is {}: must be 0 to {}, as TUTTI_SIZE is {}",
                                  identity.rank, identity.size - 1, identity.size));
     set_log_rank(identity.rank, identity.size);
-    rendezvous = connect_to_broker(take_socket(*environment.rendezvous_fd), identity.rank,
-                                   identity.size);
+    rendezvous =
+        connect_to_broker(take_socket(*environment.rendezvous_fd), identity.rank, identity.size);
   }
   return Job(std::make_shared<JobState>(identity, host_system(), std::move(rendezvous), used));
 }
@@ -97,8 +99,6 @@ Busy Job::busy(std::string what, std::chrono::milliseconds at_most) const {
   return Busy(state_, std::move(what), at_most);
 }
 
-std::vector<int> Job::alive() const {
-  return ranks_of(ranks_below(size()) & ~state_->gone().all);
-}
+std::vector<int> Job::alive() const { return ranks_of(ranks_below(size()) & ~state_->gone().all); }
 
 }  // namespace tutti

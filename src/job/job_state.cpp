@@ -84,20 +84,19 @@ void JobState::meet() {
     if (identity_.size > 1) mine.descriptors.push_back(std::move(board_file));
   }
   if (identity_.size > 1) {
-    auto parcels =
-        rendezvous_->all_gather("join", ranks_of(ranks_below(identity_.size)), std::move(mine),
-                                deadline(options_.join_deadline));
+    auto parcels = rendezvous_->all_gather("join", ranks_of(ranks_below(identity_.size)),
+                                           std::move(mine), deadline(options_.join_deadline));
     std::vector<FileDescriptor> lines(parcels.size());
     for (std::size_t r = 0; r < parcels.size(); ++r) {
       if (parcels[r].bytes != parcels[0].bytes)
-        throw Mismatch(fmt::format("workers were started differently: rank 0 has {}; rank {} has {}",
-                                   parcels[0].bytes, r, parcels[r].bytes));
+        throw Mismatch(
+            fmt::format("workers were started differently: rank 0 has {}; rank {} has {}",
+                        parcels[0].bytes, r, parcels[r].bytes));
       TUTTI_CHECK(parcels[r].descriptors.size() == (r == 0 ? 2U : 1U),
                   "rank {} joined with {} descriptors", r, parcels[r].descriptors.size());
       if (static_cast<int>(r) != identity_.rank) lines[r] = std::move(parcels[r].descriptors[0]);
     }
-    if (identity_.rank != 0)
-      board_memory_ = system_->map(parcels[0].descriptors[1], sizeof(Board));
+    if (identity_.rank != 0) board_memory_ = system_->map(parcels[0].descriptors[1], sizeof(Board));
     board_ = reinterpret_cast<Board*>(board_memory_.get());
     watch_ = std::make_unique<LifeWatch>(*board_, std::move(lines));
   }
@@ -158,9 +157,9 @@ void JobState::leave_busy(std::uint64_t number) noexcept {
 
 void JobState::show_busy() {
   WorkerSlot& mine = slot(identity_.rank);
-  const auto longest = std::max_element(
-      busy_.begin(), busy_.end(),
-      [](const BusyPeriod& a, const BusyPeriod& b) { return a.until < b.until; });
+  const auto longest =
+      std::max_element(busy_.begin(), busy_.end(),
+                       [](const BusyPeriod& a, const BusyPeriod& b) { return a.until < b.until; });
   write(mine.busy_what, longest == busy_.end() ? std::string_view() : longest->what);
   mine.busy_until.store(longest == busy_.end() ? 0 : longest->until.time_since_epoch().count(),
                         std::memory_order_release);

@@ -33,8 +33,8 @@ constexpr int kPollMs = 50;
 /// Runs in a thread of its own, at any moment: no allocation, no destructors.
 [[noreturn]] void end_without_launcher(int rank) {
   char line[96];
-  const auto end = fmt::format_to_n(line, sizeof line,
-                                    "tutti [rank {}] error: the launcher is gone\n", rank);
+  const auto end =
+      fmt::format_to_n(line, sizeof line, "tutti [rank {}] error: the launcher is gone\n", rank);
   [[maybe_unused]] const ssize_t written =
       ::write(STDERR_FILENO, line, static_cast<std::size_t>(end.out - line));
   ::_exit(kLauncherGoneStatus);
@@ -205,8 +205,8 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
   open_.erase(header.request);
   if (!answer.complete && !broken_.empty()) throw Error(broken_);
   if (!answer.complete)
-    throw Timeout(fmt::format("the launcher did not answer when rank {} asked for \"{}\"", rank_,
-                              tag));
+    throw Timeout(
+        fmt::format("the launcher did not answer when rank {} asked for \"{}\"", rank_, tag));
   if (answer.parcels.empty()) throw_failure(answer.outcome);
   return std::move(answer.parcels);
 }
@@ -215,8 +215,8 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
 
 std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size) {
   if (!is_own_stream(socket.get()))
-    throw BadInput(fmt::format("descriptor {} is no socket to a launcher of the same user",
-                               socket.get()));
+    throw BadInput(
+        fmt::format("descriptor {} is no socket to a launcher of the same user", socket.get()));
   return std::make_unique<SocketRendezvous>(std::move(socket), rank, size);
 }
 

@@ -3,8 +3,9 @@
 // The asking side of a Broker, over the inherited socket. Peer credentials are checked: the other
 // end must belong to the same user.
 //
-// When the broker's end hangs up (the launcher was killed), the worker ends itself at once, whatever
-// it is doing: one line to stderr, then _exit(kLauncherGoneStatus). Nobody else is left to end it.
+// When the broker's end hangs up (the launcher was killed), the worker ends itself at once,
+// whatever it is doing: one line to stderr, then _exit(kLauncherGoneStatus). Nobody else is left to
+// end it.
 //
 // Threads: one inside; public functions from any thread.
 

@@ -129,7 +129,8 @@ bool SlowWait::look_around() {
   }
   show(now);
   const std::uint64_t late = not_excused(now);
-  if (late != 0 || missing_ == 0) counted_ += std::min<Clock::duration>(now - looked_, kMostCounted);
+  if (late != 0 || missing_ == 0)
+    counted_ += std::min<Clock::duration>(now - looked_, kMostCounted);
   looked_ = now;
   throw_on_deadlock();
   if (counted_ >= allowed_) throw_timeout(late);
@@ -203,18 +204,17 @@ void SlowWait::throw_lost(const JobState::Gone& gone, std::uint64_t lost) const 
   const std::uint64_t elsewhere = subject_.members & gone.died & ~lost;
   std::string text = fmt::format(
       "{} {} before reaching {} (it was waited for by rank {}; {}{})",
-      ranks_text(died != 0 ? died : lost),
-      died != 0 ? "ended" : "left the job in an orderly way", subject_.what(),
-      job_.identity().rank, there(),
+      ranks_text(died != 0 ? died : lost), died != 0 ? "ended" : "left the job in an orderly way",
+      subject_.what(), job_.identity().rank, there(),
       elsewhere == 0 ? "" : fmt::format("; {} ended", ranks_text(elsewhere)));
   job_.rendezvous().blame(culprit, text);
   throw PeerLost(culprit, text);
 }
 
 void SlowWait::throw_timeout(std::uint64_t late) const {
-  const std::string text = fmt::format(
-      "{} not reached {} within {} ({}){}", ranks_text(late, "has", "have"), subject_.what(),
-      seconds_text(counted_), there(), doings_of(late));
+  const std::string text =
+      fmt::format("{} not reached {} within {} ({}){}", ranks_text(late, "has", "have"),
+                  subject_.what(), seconds_text(counted_), there(), doings_of(late));
   if (late != 0) job_.rendezvous().blame(first_rank(late), text);
   throw Timeout(text);
 }

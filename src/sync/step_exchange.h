@@ -43,7 +43,7 @@ struct ExchangeOptions {
   bool sync_buffers = true;
   /// Compare digests of parameters and buffers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
-  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<std::chrono::milliseconds> deadline = {};
   std::shared_ptr<Timeline> timeline;  ///< may be null
 };
 
@@ -143,7 +143,7 @@ class StepExchange {
 
   std::uint64_t done_ = 0;
   std::uint64_t step_ = 0;  ///< the open step
-  std::optional<StepMode> mode_;
+  std::optional<StepMode> mode_ = {};
   std::vector<std::uint32_t> fired_;       ///< first writes of this step, in order
   std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet
   std::size_t next_bucket_ = 0;            ///< first bucket whose slice is not folded yet

@@ -183,6 +183,8 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
 
 void DataParallelState::accumulated(std::size_t parameter) {
   const auto& tensor = model_.tensor(parameter);
+  // torch also calls the slot when the pre-hook left it nothing to accumulate.
+  if (!tensor.grad().defined()) return;
   model_.require_in_place(parameter);
   if (tensor.grad().is_same(views_[parameter])) {
     throw BadInput(

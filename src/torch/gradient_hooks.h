@@ -3,7 +3,7 @@
 // How gradients leave autograd. A pre-hook on each parameter's AccumulateGrad node takes the
 // gradient while it is hot and hands on nothing: torch neither clones it nor adds it to what
 // param.grad holds. Hooks that the user put on the parameter run before it. The parameter's
-// post-accumulate slot holds a tripwire: it only fires if torch did accumulate, because the
+// post-accumulate slot holds a tripwire: it only acts if torch did accumulate, because the
 // parameter was frozen when it was wrapped, or because its node was replaced.
 //
 // Threads: the one that runs backward.

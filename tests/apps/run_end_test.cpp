@@ -78,13 +78,12 @@ TEST(RunEnd, WorkersThatIgnoreTerminationAreEndedWithinFiveSeconds) {
       {"run", "-n", "3", "/bin/sh", "-c",
        only_rank(2, "while [ ! -e " + folder.file("go") + " ]; do sleep 0.05; done; exit 3",
                  kIgnoreTerm)});
-  ASSERT_TRUE(command.wait_for("pid=", 2));
-  ASSERT_TRUE(command.wait_for("\n", 2));
+  ASSERT_TRUE(command.wait_for_numbers("pid", 2));
   const auto pids = numbers_after(command.out, "pid");
   const WatchedProcess first(pids.at(0));
   const WatchedProcess second(pids.at(1));
   const auto start = steady_clock::now();
-  EXPECT_EQ(run_command({"run", "-n", "1", "touch", folder.file("go")}).status, 0);
+  create_file(folder.file("go"));
   EXPECT_TRUE(first.ends(kTestDeadline));
   EXPECT_TRUE(second.ends(kTestDeadline));
   EXPECT_LT(steady_clock::now() - start, kAllEnded);
@@ -95,7 +94,7 @@ TEST(RunEnd, WorkersThatIgnoreTerminationAreEndedWithinFiveSeconds) {
 TEST(RunEnd, ChildrenOfAFailedWorkerEndToo) {
   RunningCommand command(
       {"run", "-n", "1", "/bin/sh", "-c", "sleep 1000 & echo child=$!; sleep 0.5; exit 6"});
-  ASSERT_TRUE(command.wait_for("\n"));
+  ASSERT_TRUE(command.wait_for_numbers("child"));
   const WatchedProcess child(numbers_after(command.out, "child").at(0));
   ASSERT_TRUE(child.exists());
   EXPECT_EQ(command.finish(), 6);
@@ -119,7 +118,7 @@ TEST(RunEnd, SignalsAreForwardedAndEndAll) {
 TEST(RunEnd, InterruptEscalates) {
   RunningCommand command(
       {"run", "-n", "2", "/bin/sh", "-c", std::string("trap '' INT; ") + kIgnoreTerm});
-  ASSERT_TRUE(command.wait_for("pid=", 2));
+  ASSERT_TRUE(command.wait_for_numbers("pid", 2));
   command.signal(SIGINT);
   EXPECT_EQ(command.finish(), 130);
 }
@@ -137,8 +136,7 @@ TEST(RunEnd, ASecondInterruptKillsAtOnce) {
 
 TEST(RunEnd, InterruptsWhileNobodyReadsEndTheRun) {
   RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "echo pid=$$ >&2; exec yes"});
-  ASSERT_TRUE(command.wait_for("pid="));
-  ASSERT_TRUE(command.wait_for("\n"));
+  ASSERT_TRUE(command.wait_for_numbers("pid"));
   const WatchedProcess worker(numbers_after(command.err, "pid").at(0));
   command.signal(SIGINT);
   EXPECT_TRUE(worker.ends(kTestDeadline));
@@ -149,8 +147,7 @@ TEST(RunEnd, InterruptsWhileNobodyReadsEndTheRun) {
 TEST(RunEnd, NothingOutlivesAKilledLauncher) {
   RunningCommand command({"run", "-n", "3", "/bin/sh", "-c",
                           "trap '' TERM HUP; sleep 1000 & echo pid=$$ child=$!; wait"});
-  ASSERT_TRUE(command.wait_for("child=", 3));
-  ASSERT_TRUE(command.wait_for("\n", 3));
+  ASSERT_TRUE(command.wait_for_numbers("child", 3));
   std::vector<WatchedProcess> watched;
   for (const std::string name : {"pid", "child"})
     for (const int pid : numbers_after(command.out, name)) watched.emplace_back(pid);

@@ -59,7 +59,7 @@ TEST(RunInput, BadInputIsOneErrorBeforeAnythingStarts) {
        "cannot run \"/etc/passwd\": it is not an executable"},
       {{"run", "-n", "2", "/tmp"}, 126, "cannot run \"/tmp\": it is a folder"},
       {{}, 2, "subcommand"},
-      {{"rum"}, 2, "rum"},
+      {{"rum"}, 2, "there is no command \"rum\""},
       {{"doctor", "--jsno"}, 2, "--jsno"},
   };
   for (const Bad& bad : all) {

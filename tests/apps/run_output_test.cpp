@@ -95,18 +95,19 @@ TEST(RunOutput, IsColouredOnATerminalUnlessForbidden) {
 TEST(RunOutput, OnATerminalRankZerosProgressIsUpdatedInPlace) {
   // Each state is waited for: rank 1's line arrives while rank 0 shows 10%.
   const TemporaryFolder folder;
-  const std::string go = folder.file("go");
-  RunningCommand command(
-      {"run", "-n", "2", "/bin/sh", "-c",
-       "go=" + go +
-           "; if [ $TUTTI_RANK = 0 ]; then printf '10%%\\r'; while [ ! -e $go ]; do "
-           "sleep 0.02; done; printf '90%%\\r'; sleep 0.1; echo done; "
-           "else while [ ! -e $go.1 ]; do sleep 0.02; done; printf '33%%\\r44%%\\n'; "
-           ": > $go; fi"},
-      {.environment = {"NO_COLOR=1"}, .terminal = true});
+  const std::string script = fmt::format(
+      "wait_for() {{ while [ ! -e {}/$1 ]; do sleep 0.02; done; }}; "
+      "if [ $TUTTI_RANK = 0 ]; then printf '10%%\\r'; wait_for second; printf '90%%\\r'; "
+      "wait_for third; echo done; else wait_for first; printf '33%%\\r44%%\\n'; fi",
+      folder.file("."));
+  RunningCommand command({"run", "-n", "2", "/bin/sh", "-c", script},
+                         {.environment = {"NO_COLOR=1"}, .terminal = true});
   ASSERT_TRUE(command.wait_for("[0] 10%")) << command.out;
-  RunningCommand touch({"run", "-n", "1", "/bin/sh", "-c", ": > " + go + ".1"});
-  EXPECT_EQ(touch.finish(), 0);
+  create_file(folder.file("first"));
+  ASSERT_TRUE(command.wait_for("44%")) << command.out;
+  create_file(folder.file("second"));
+  ASSERT_TRUE(command.wait_for("90%")) << command.out;
+  create_file(folder.file("third"));
   EXPECT_EQ(command.finish(), 0);
   EXPECT_THAT(command.out, HasSubstr("[0] 10%\r\x1b[K[1] 44%\r\n[0] 10%\r\x1b[K[0] 90%"));
   EXPECT_THAT(command.out, HasSubstr("\r\x1b[K[0] done\r\n"));
@@ -145,8 +146,7 @@ TEST(RunOutput, AWorkerThatClosesItsOutputIsWaitedFor) {
 TEST(RunOutput, ALeftOverChildDoesNotKeepTheRunAndIsEnded) {
   RunningCommand command(
       {"run", "-n", "1", "/bin/sh", "-c", "sleep 1000 & echo child=$!; sleep 0.5"});
-  ASSERT_TRUE(command.wait_for("child="));
-  ASSERT_TRUE(command.wait_for("\n"));
+  ASSERT_TRUE(command.wait_for_numbers("child"));
   const WatchedProcess child(numbers_after(command.out, "child").at(0));
   ASSERT_TRUE(child.exists());
   EXPECT_EQ(command.finish(), 0);
@@ -160,7 +160,7 @@ TEST(RunOutput, WhatAChildWritesShortlyAfterItsWorkersEndIsShown) {
 
 TEST(RunOutput, AReaderThatLeavesEndsTheRun) {
   RunningCommand command({"run", "-n", "2", "/bin/sh", "-c", "echo pid=$$; exec yes"});
-  ASSERT_TRUE(command.wait_for("pid=", 2));
+  ASSERT_TRUE(command.wait_for_numbers("pid", 2));
   const auto pids = numbers_after(command.out, "pid");
   const WatchedProcess first(pids.at(0));
   command.close_out();
@@ -174,11 +174,9 @@ TEST(RunOutput, AReaderThatIsStuckDoesNotKeepFailuresFromBeingSeen) {
                           "if [ $TUTTI_RANK = 0 ]; then echo pid=$$ >&2; exec yes; fi; "
                           "while [ ! -e " +
                               folder.file("go") + " ]; do sleep 0.05; done; exit 4"});
-  ASSERT_TRUE(command.wait_for("pid="));
-  ASSERT_TRUE(command.wait_for("\n"));
+  ASSERT_TRUE(command.wait_for_numbers("pid"));
   const WatchedProcess writer(numbers_after(command.err, "pid").at(0));
-  RunningCommand touch({"run", "-n", "1", "/bin/sh", "-c", ": > " + folder.file("go")});
-  EXPECT_EQ(touch.finish(), 0);
+  create_file(folder.file("go"));
   EXPECT_TRUE(writer.ends(kTestDeadline));  // though nobody reads
   EXPECT_EQ(command.finish(), 4);
 }

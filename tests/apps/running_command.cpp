@@ -92,6 +92,7 @@ RunningCommand::RunningCommand(const std::vector<std::string>& arguments,
     dup2(in_read.get(), STDIN_FILENO);
     dup2(out_write.get(), STDOUT_FILENO);
     dup2(err_target, STDERR_FILENO);
+    syscall(SYS_close_range, 3U, ~0U, 0U);
     execve(TUTTI_COMMAND, argument_pointers.data(), environment_pointers.data());
     _exit(121);
   }
@@ -127,13 +128,24 @@ bool RunningCommand::read_some(int timeout_ms, bool read_out) {
   return true;
 }
 
-bool RunningCommand::wait_for(const std::string& text, int times) {
+bool RunningCommand::wait_until(const std::function<bool()>& seen) {
   const auto deadline = TestClock::now() + kTestDeadline;
-  while (count(out, text) + count(err, text) < times) {
+  while (!seen()) {
     if (TestClock::now() > deadline) return false;
-    if (!read_some(100, true)) return count(out, text) + count(err, text) >= times;
+    if (!read_some(100, true)) return seen();
   }
   return true;
+}
+
+bool RunningCommand::wait_for(const std::string& text, int times) {
+  return wait_until([&] { return count(out, text) + count(err, text) >= times; });
+}
+
+bool RunningCommand::wait_for_numbers(const std::string& name, int times) {
+  const auto whole_lines = [&](const std::string& text) {
+    return count(text.substr(0, text.rfind('\n') + 1), name + "=");
+  };
+  return wait_until([&] { return whole_lines(out) + whole_lines(err) >= times; });
 }
 
 void RunningCommand::signal(int signal) const { kill(pid_, signal); }
@@ -202,6 +214,8 @@ TemporaryFolder::~TemporaryFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }
+
+void create_file(const std::string& path) { std::ofstream(path).close(); }
 
 std::string read_file(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);

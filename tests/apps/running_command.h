@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ class RunningCommand {
   /// Reads until `text` has been printed `times` times to out or err together; false at the
   /// deadline.
   bool wait_for(const std::string& text, int times = 1);
+  /// The same for whole lines that hold "name=".
+  bool wait_for_numbers(const std::string& name, int times = 1);
   void signal(int signal) const;
   /// Nobody reads its standard output any more.
   void close_out() { out_.reset(); }
@@ -44,6 +47,7 @@ class RunningCommand {
   std::string err;
 
  private:
+  bool wait_until(const std::function<bool()>& seen);
   bool read_some(int timeout_ms, bool read_out);
   std::optional<int> status();
 
@@ -91,6 +95,7 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+void create_file(const std::string& path);
 std::string read_file(const std::string& path);
 
 }  // namespace tutti

@@ -19,8 +19,8 @@ void write(const std::string& path, const std::string& text) { std::ofstream(pat
 
 std::vector<std::string> names(const std::string& timeline) {
   std::vector<std::string> found;
-  for (const auto& event : nlohmann::json::parse(timeline)["traceEvents"])
-    found.push_back(event["name"]);
+  const auto parsed = nlohmann::json::parse(timeline);
+  for (const auto& event : parsed["traceEvents"]) found.push_back(event["name"]);
   return found;
 }
 

@@ -9,19 +9,19 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t kSmall = kSmallBytes / sizeof(float);
 constexpr std::int64_t kChunk = kChunkBytes / sizeof(float);
 
-std::vector<std::int64_t> sizes() {
+std::vector<std::int64_t> sizes(int ranks) {
+  const auto small = static_cast<std::int64_t>(small_bytes(ranks) / sizeof(float));
   return {0,
           1,
           63,
           64,
           65,
           1000,
-          kSmall - 1,
-          kSmall,
-          kSmall + 1,
+          small - 1,
+          small,
+          small + 1,
           kChunk - 1,
           kChunk,
           kChunk + 1,
@@ -35,16 +35,16 @@ TEST_P(AllReduceOf, EverySizeAndPlacementIsTheTreesSum) {
   const int ranks = GetParam();
   std::vector<std::vector<Values<float>>> inputs;
   std::vector<Values<float>> wanted;
-  for (const std::int64_t size : sizes()) {
+  for (const std::int64_t size : sizes(ranks)) {
     inputs.push_back(random_inputs<float>(ranks, size, static_cast<std::uint64_t>(size)));
     wanted.push_back(reduced(inputs.back(), Reduction::sum));
   }
   run_thread_ranks(ranks, [&](Job job) {
     const Group group(job);
-    Room<float> room(group, sizes().back());
+    Room<float> room(group, sizes(ranks).back());
     for (std::size_t p = 0; p < placement_names().size(); ++p) {
       const Placement at = placement(p, group.rank());
-      for (std::size_t s = 0; s < sizes().size(); ++s) {
+      for (std::size_t s = 0; s < sizes(ranks).size(); ++s) {
         const Values<float>& mine = inputs[s][static_cast<std::size_t>(group.rank())];
         float* const in = room.in(at);
         float* const out = room.out(at);
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, AllReduceOf, ::testing::Values(1, 2, 3, 5, 8));
 
 TEST(AllReduce, SixtyFourRanks) {
   constexpr int kRanks = 64;
-  for (const std::int64_t size : {std::int64_t{65}, kSmall + 7}) {
+  for (const std::int64_t size : {std::int64_t{65}, std::int64_t{257 * 64 + 7}}) {
     const auto inputs = random_inputs<float>(kRanks, size);
     const Values<float> wanted = reduced(inputs, Reduction::sum);
     run_thread_ranks(kRanks, [&](Job job) {
@@ -85,7 +85,7 @@ TYPED_TEST_SUITE(AllReduceTyped, Types);
 TYPED_TEST(AllReduceTyped, EveryDefinedReductionIsTheModels) {
   constexpr int kRanks = 5;
   constexpr DType kType = model::DTypeOf<TypeParam>::value;
-  const auto large = static_cast<std::int64_t>(kSmallBytes / sizeof(TypeParam)) + 129;
+  const auto large = static_cast<std::int64_t>(kInlineBytes / sizeof(TypeParam)) + 129;
   int defined = 0;
   for (const Reduction reduction :
        {Reduction::sum, Reduction::mean, Reduction::max, Reduction::min, Reduction::product,

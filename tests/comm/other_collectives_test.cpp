@@ -8,11 +8,11 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t kSmall = kSmallBytes / sizeof(float);
 constexpr std::int64_t kChunk = kChunkBytes / sizeof(float);
 
-std::vector<std::int64_t> sizes() {
-  return {0, 1, 63, 64, 65, kSmall - 1, kSmall, kSmall + 1, kChunk + 1, 2 * kChunk + 65};
+std::vector<std::int64_t> sizes(int ranks) {
+  const auto small = static_cast<std::int64_t>(small_bytes(ranks) / sizeof(float));
+  return {0, 1, 63, 64, 65, small - 1, small, small + 1, kChunk + 1, 2 * kChunk + 65};
 }
 
 /// Runs `body(group, room, at, size, where)` on every rank for every size and placement.
@@ -20,9 +20,9 @@ template <class Body>
 void for_each_case(int ranks, const Body& body) {
   run_thread_ranks(ranks, [&](Job job) {
     const Group group(job);
-    Room<float> room(group, sizes().back() * ranks);
+    Room<float> room(group, sizes(ranks).back() * ranks);
     for (std::size_t p = 0; p < placement_names().size(); ++p) {
-      for (const std::int64_t size : sizes()) {
+      for (const std::int64_t size : sizes(ranks)) {
         body(group, room, placement(p, group.rank()), size,
              placement_names()[p] + ", " + std::to_string(size) + " elements");
       }
@@ -33,11 +33,12 @@ void for_each_case(int ranks, const Body& body) {
 class CollectivesOf : public ::testing::TestWithParam<int> {
  protected:
   int ranks() const { return GetParam(); }
+  std::int64_t largest() const { return sizes(ranks()).back(); }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesOf, ::testing::Values(1, 2, 3, 5));
 
 TEST_P(CollectivesOf, ReduceGivesTheTreesSumToTheRootAlone) {
-  const auto inputs = random_inputs<float>(ranks(), sizes().back());
+  const auto inputs = random_inputs<float>(ranks(), largest());
   const auto wanted = reduced(inputs, Reduction::sum);
   for_each_case(ranks(), [&](const Group& group, Room<float>& room, const Placement& at,
                              std::int64_t size, const std::string& where) {
@@ -60,7 +61,7 @@ TEST_P(CollectivesOf, ReduceGivesTheTreesSumToTheRootAlone) {
 }
 
 TEST_P(CollectivesOf, ReduceScatterGivesEachItsPart) {
-  const auto inputs = random_inputs<float>(ranks(), sizes().back() * ranks());
+  const auto inputs = random_inputs<float>(ranks(), largest() * ranks());
   const auto wanted = reduced(inputs, Reduction::sum);
   for_each_case(ranks(), [&](const Group& group, Room<float>& room, const Placement& at,
                              std::int64_t size, const std::string& where) {
@@ -74,7 +75,7 @@ TEST_P(CollectivesOf, ReduceScatterGivesEachItsPart) {
 }
 
 TEST_P(CollectivesOf, AllGatherJoinsAllParts) {
-  const auto inputs = random_inputs<float>(ranks(), sizes().back());
+  const auto inputs = random_inputs<float>(ranks(), largest());
   for_each_case(ranks(), [&](const Group& group, Room<float>& room, const Placement& at,
                              std::int64_t size, const std::string& where) {
     float* const out = room.out(at);
@@ -90,7 +91,7 @@ TEST_P(CollectivesOf, AllGatherJoinsAllParts) {
 }
 
 TEST_P(CollectivesOf, AllGatherVariableJoinsUnequalParts) {
-  const auto inputs = random_inputs<float>(ranks(), sizes().back());
+  const auto inputs = random_inputs<float>(ranks(), largest());
   for_each_case(ranks(), [&](const Group& group, Room<float>& room, const Placement& at,
                              std::int64_t size, const std::string& where) {
     std::vector<std::int64_t> counts;
@@ -113,7 +114,7 @@ TEST_P(CollectivesOf, AllGatherVariableJoinsUnequalParts) {
 }
 
 TEST_P(CollectivesOf, BroadcastGivesTheRootsBytesToAll) {
-  const auto inputs = random_inputs<float>(ranks(), sizes().back());
+  const auto inputs = random_inputs<float>(ranks(), largest());
   for_each_case(ranks(), [&](const Group& group, Room<float>& room, const Placement& at,
                              std::int64_t size, const std::string& where) {
     const int root = static_cast<int>(size + 1) % group.size();

@@ -23,7 +23,8 @@ TEST(SharedText, readers_never_see_two_texts_mixed) {
   SharedText<192> text;
   std::atomic<bool> stop{false};
   std::thread writer([&] {
-    for (int i = 0; !stop.load(); ++i) write(text, std::string(192, static_cast<char>('a' + i % 26)));
+    for (int i = 0; !stop.load(); ++i)
+      write(text, std::string(192, static_cast<char>('a' + i % 26)));
   });
   int seen = 0;
   char last = 0;

@@ -40,9 +40,10 @@ TEST(Deadlock, two_workers_in_different_operations_are_told_at_once) {
     }
   });
   for (const int rank : {0, 1})
-    EXPECT_EQ(outcome.text(rank),
-              "workers wait for one another: rank 0 waits for rank 1 in all-reduce of \"a\"; rank 1 "
-              "waits for rank 0 in broadcast of \"b\"");
+    EXPECT_EQ(
+        outcome.text(rank),
+        "workers wait for one another: rank 0 waits for rank 1 in all-reduce of \"a\"; rank 1 "
+        "waits for rank 0 in broadcast of \"b\"");
   EXPECT_EQ(mismatches, 2);
 }
 
@@ -73,9 +74,10 @@ TEST(Deadlock, processes_are_told_as_threads_are) {
     nobody.await(job, 1, job.rank() == 0 ? "left" : "right", rank_bit(1 - job.rank()));
   });
   for (const RankEnd& end : outcome.ranks)
-    EXPECT_EQ(end.text,
-              "workers wait for one another: rank 0 waits for rank 1 in left; rank 1 waits for rank "
-              "0 in right")
+    EXPECT_EQ(
+        end.text,
+        "workers wait for one another: rank 0 waits for rank 1 in left; rank 1 waits for rank "
+        "0 in right")
         << outcome.describe();
 }
 

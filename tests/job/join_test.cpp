@@ -201,8 +201,8 @@ template <class T>
 class SharedBetweenProcesses {
  public:
   SharedBetweenProcesses()
-      : at_(new(::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                       0)) T) {}
+      : at_(new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                        0)) T) {}
   ~SharedBetweenProcesses() { ::munmap(at_, sizeof(T)); }
   T* operator->() const { return at_; }
 

@@ -161,8 +161,9 @@ TEST(Wait, stall_is_noticed_once_for_all_and_again_when_it_doubles) {
       options);
   const auto lines = log.lines();
   ASSERT_GE(lines.size(), 3U);
-  EXPECT_THAT(lines[0], MatchesRegex("warning: rank 2 has not reached step 17, barrier .0.[0-9]+ s; "
-                                     "ranks 0 1 3 are there."));
+  EXPECT_THAT(lines[0],
+              MatchesRegex("warning: rank 2 has not reached step 17, barrier .0.[0-9]+ s; "
+                           "ranks 0 1 3 are there."));
   // One rank speaks for three, at 0.1, 0.2, 0.4 s. (Each look of each would be many more.)
   EXPECT_LE(lines.size(), 6U);
 }
@@ -224,7 +225,8 @@ TEST(Wait, worker_busy_for_longer_than_it_said_is_late) {
       throw;
     }
   });
-  EXPECT_THAT(outcome.text(0), HasSubstr("rank 1 is busy with \"save\", for longer than it had said"));
+  EXPECT_THAT(outcome.text(0),
+              HasSubstr("rank 1 is busy with \"save\", for longer than it had said"));
 }
 
 TEST(Wait, overlapping_busy_periods_last_as_long_as_the_longest) {

@@ -30,7 +30,9 @@ class LogCapture::Sink final : public spdlog::sinks::base_sink<std::mutex> {
 
 LogCapture::LogCapture() : sink_(std::make_shared<Sink>()) { log().sinks().push_back(sink_); }
 
-LogCapture::~LogCapture() { std::erase(log().sinks(), std::shared_ptr<spdlog::sinks::sink>(sink_)); }
+LogCapture::~LogCapture() {
+  std::erase(log().sinks(), std::shared_ptr<spdlog::sinks::sink>(sink_));
+}
 
 std::vector<std::string> LogCapture::lines() const { return sink_->lines(); }
 

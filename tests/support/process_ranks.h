@@ -24,10 +24,10 @@ struct ProcessOptions {
 
 /// How one rank ended.
 struct RankEnd {
-  int status = -1;          ///< exit status; -1 when a signal ended it
-  int signal = 0;           ///< which ended it; 0 when it exited
-  bool overdue = false;     ///< it was still running when the time was up
-  std::string text;         ///< what() of the exception that left its function
+  int status = -1;       ///< exit status; -1 when a signal ended it
+  int signal = 0;        ///< which ended it; 0 when it exited
+  bool overdue = false;  ///< it was still running when the time was up
+  std::string text;      ///< what() of the exception that left its function
   bool good() const { return status == 0; }
 };
 

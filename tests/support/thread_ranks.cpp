@@ -34,7 +34,7 @@ FileDescriptor ThreadSystem::create_memory(std::string_view name, std::size_t by
 }
 
 std::shared_ptr<std::byte> ThreadSystem::map(const FileDescriptor& file, std::size_t bytes) {
-  struct stat status{};
+  struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw std::runtime_error("fstat");
   const std::lock_guard lock(world_->mutex_);
   auto& known = world_->maps_[{status.st_dev, status.st_ino}];
@@ -96,10 +96,9 @@ ThreadOutcome try_thread_ranks(int size, const std::function<void(Job)>& body,
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        body(Job(std::make_shared<JobState>(
-            Identity{rank, size, options.threads},
-            std::make_shared<ThreadSystem>(world, rank, options),
-            world->meeting_point().rendezvous(rank), options.job)));
+        body(Job(std::make_shared<JobState>(Identity{rank, size, options.threads},
+                                            std::make_shared<ThreadSystem>(world, rank, options),
+                                            world->meeting_point().rendezvous(rank), options.job)));
       } catch (...) {
         outcome.errors[static_cast<std::size_t>(rank)] = std::current_exception();
       }

@@ -6,8 +6,8 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kProgressBytes = round_up(sizeof(Progress), kPageBytes);
-constexpr std::size_t kInlineBytes = kRing * kSmallBytes;
-constexpr std::size_t kBlockBytes = kProgressBytes + kInlineBytes + 4 * kChunkBytes;
+constexpr std::size_t kRingBytes = kRing * kInlineBytes;
+constexpr std::size_t kBlockBytes = kProgressBytes + kRingBytes + 4 * kChunkBytes;
 constexpr std::size_t kEndingBytes = round_up(sizeof(Ending), kPageBytes);
 static_assert(kBlockBytes % kPageBytes == 0);
 
@@ -27,11 +27,11 @@ ControlArena::ControlArena(Arena arena, int members) : arena_(std::move(arena)) 
 }
 
 std::byte* ControlArena::inline_buffer(int member, std::uint64_t sequence) const {
-  return block(member) + kProgressBytes + (sequence % kRing) * kSmallBytes;
+  return block(member) + kProgressBytes + (sequence % kRing) * kInlineBytes;
 }
 
 std::byte* ControlArena::staging(int member, std::uint64_t chunk) const {
-  return block(member) + kProgressBytes + kInlineBytes + (chunk % 2) * kChunkBytes;
+  return block(member) + kProgressBytes + kRingBytes + (chunk % 2) * kChunkBytes;
 }
 
 std::byte* ControlArena::results(int member, std::uint64_t chunk) const {

@@ -24,9 +24,14 @@ namespace tutti {
 
 /// Operations that may be under way at the same time, plus one.
 inline constexpr int kRing = 8;
-/// Up to this many bytes per member, everyone folds everything after one wait. Measured:
-/// docs/group.md.
-inline constexpr std::size_t kSmallBytes = 32 * 1024;
+/// Most bytes that an inline buffer takes.
+inline constexpr std::size_t kInlineBytes = 8 * 1024;
+/// Up to this many bytes per member, everyone folds everything after one wait; above, members own
+/// slices. Measured for two members (docs/group.md); what one reads grows with their number.
+constexpr std::size_t small_bytes(int members) noexcept {
+  const std::size_t share = 2 * kInlineBytes / static_cast<std::size_t>(members);
+  return share < 1024 ? 1024 : share < kInlineBytes ? share : kInlineBytes;
+}
 /// Private memory passes through shared memory in pieces of this many bytes.
 inline constexpr std::size_t kChunkBytes = 512 * 1024;
 

@@ -86,7 +86,7 @@ std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
   mine.patience = operation.deadline;
   mine.transfer.begin(operation, members_, control_);
   mine.hash = write_record(control_.record(members_.rank, sequence), operation);
-  mine.small = mine.transfer.contribution() <= kSmallBytes;
+  mine.small = mine.transfer.contribution() <= small_bytes(members_.size);
   if (mine.small) {
     mine.transfer.write_inline(sequence);
   } else {

@@ -1,9 +1,8 @@
 #include "comm/local/transfer.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "base/check.h"
+#include "comm/local/copy.h"
 
 namespace tutti {
 namespace {
@@ -118,7 +117,7 @@ void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
   std::byte* const to = control_->staging(members_->rank, half);
   const auto copy = [&](Range what) {
     if (what.count() > 0) {
-      std::memcpy(to + size_bytes(what.begin - range.begin), in_at(what.begin),
+      copy_shared(to + size_bytes(what.begin - range.begin), in_at(what.begin),
                   size_bytes(what.count()));
     }
   };
@@ -133,7 +132,7 @@ void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
     case OperationKind::reduce_scatter:
       for (int member = 0; member < members_->size; ++member) {
         if (member == members_->rank) continue;
-        std::memcpy(to + size_bytes(member * chunk_elements_),
+        copy_shared(to + size_bytes(member * chunk_elements_),
                     in_at(part(member).begin + range.begin), size_bytes(range.count()));
       }
       break;
@@ -229,14 +228,14 @@ void Transfer::work_all_gather(Range range, std::uint64_t half) const {
       from = in_place_[m] + size_bytes(range.begin);
     }
     std::byte* const to = out_at(whole.begin + range.begin);
-    if (to != from) std::memcpy(to, from, bytes);
+    if (to != from) copy_shared(to, from, bytes);
   }
 }
 
 void Transfer::work_broadcast(Range range, std::uint64_t half) const {
   if (members_->rank == root_ || range.count() == 0) return;
   const std::byte* const given = in_place_[static_cast<std::size_t>(root_)];
-  std::memcpy(out_at(range.begin),
+  copy_shared(out_at(range.begin),
               given != nullptr ? given + size_bytes(range.begin) : control_->staging(root_, half),
               size_bytes(range.count()));
 }
@@ -247,7 +246,7 @@ void Transfer::collect(std::uint64_t chunk, std::uint64_t half) const {
   for (int owner = 0; owner < members_->size; ++owner) {
     const Range folded = slice(range, owner);
     if (owner == members_->rank || folded.count() == 0) continue;
-    std::memcpy(out_at(folded.begin),
+    copy_shared(out_at(folded.begin),
                 control_->results(owner, half) + size_bytes(folded.begin - range.begin),
                 size_bytes(folded.count()));
   }

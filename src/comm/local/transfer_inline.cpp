@@ -1,8 +1,7 @@
 // The one-wait path of Transfer: every member wrote all it gives into its inline buffer before it
 // arrived, so that each folds or fetches what it wants alone.
 
-#include <cstring>
-
+#include "comm/local/copy.h"
 #include "comm/local/transfer.h"
 #include "kernels/fold.h"
 
@@ -29,7 +28,7 @@ void Transfer::write_inline(std::uint64_t sequence) const {
   if (!counts_.empty()) {
     bytes = size_bytes(counts_[static_cast<std::size_t>(members_->rank)]);
   }
-  if (bytes != 0) std::memcpy(control_->inline_buffer(members_->rank, sequence), in_, bytes);
+  if (bytes != 0) copy_shared(control_->inline_buffer(members_->rank, sequence), in_, bytes);
 }
 
 void Transfer::finish_inline(std::uint64_t sequence) const {
@@ -56,11 +55,11 @@ void Transfer::finish_inline(std::uint64_t sequence) const {
         const Range whole = part(member);
         std::byte* const to = out_at(whole.begin);
         if (whole.count() == 0 || (member == rank && to == in_)) continue;
-        std::memcpy(to, control_->inline_buffer(member, sequence), size_bytes(whole.count()));
+        copy_shared(to, control_->inline_buffer(member, sequence), size_bytes(whole.count()));
       }
       return;
     case OperationKind::broadcast:
-      if (rank != root_) std::memcpy(out_, control_->inline_buffer(root_, sequence), contribution_);
+      if (rank != root_) copy_shared(out_, control_->inline_buffer(root_, sequence), contribution_);
       return;
     case OperationKind::barrier:
       return;

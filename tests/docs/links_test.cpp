@@ -1,0 +1,57 @@
+// What the pages point to exists, and the README's program is the example that the tests run.
+
+#include <gmock/gmock.h>
+
+#include <regex>
+
+#include "docs/pages.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> pages() {
+  std::vector<fs::path> found = {source_folder() / "README.md", source_folder() / "CONTRIBUTING.md",
+                                 source_folder() / "CHANGELOG.md"};
+  for (const auto& entry : fs::directory_iterator(source_folder() / "docs"))
+    if (entry.path().extension() == ".md") found.push_back(entry.path());
+  return found;
+}
+
+TEST(Pages, LinksLeadSomewhere) {
+  const std::regex link("\\]\\(([^)#:]+)(#[^)]*)?\\)");
+  int links = 0;
+  for (const fs::path& page : pages()) {
+    const std::string text = text_of(page);
+    for (std::sregex_iterator match(text.begin(), text.end(), link), end; match != end; ++match) {
+      ++links;
+      EXPECT_TRUE(fs::exists(page.parent_path() / (*match)[1].str()))
+          << page << " links to " << (*match)[1];
+    }
+  }
+  EXPECT_GT(links, 10);
+}
+
+TEST(Pages, EachPageOfDocsIsInTheList) {
+  const std::string list = text_of(source_folder() / "docs/README.md");
+  for (const auto& entry : fs::directory_iterator(source_folder() / "docs")) {
+    const std::string name = entry.path().filename();
+    if (entry.path().extension() == ".md" && name != "README.md")
+      EXPECT_THAT(list, testing::HasSubstr("[" + name + "]"));
+  }
+}
+
+TEST(Readme, ProgramIsTheFirstExample) {
+  const std::string readme = text_of(source_folder() / "README.md");
+  const std::string begin = "<!-- examples/01_first_steps.cpp -->\n```cpp\n";
+  const std::size_t at = readme.find(begin);
+  ASSERT_NE(at, std::string::npos);
+  const std::size_t start = at + begin.size();
+  EXPECT_EQ(readme.substr(start, readme.find("```", start) - start),
+            text_of(source_folder() / "examples/01_first_steps.cpp"))
+      << "copy the example into the README";
+}
+
+}  // namespace
+}  // namespace tutti
