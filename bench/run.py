@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benchmarks of a build, prints tables, writes JSON files and pictures.
 
-    python3 bench/run.py --build BUILD_DIR [--quick] [--only all_reduce|step|memory]
+    python3 bench/run.py [--build DIR] [--quick] [--only all_reduce|step|memory] [--help]
 
 Needs nothing but Python. Pictures need matplotlib, PyTorch's DistributedDataParallel needs a Python
 with torch 2.x: both are looked for in this interpreter, in --torch-python and beside the libtorch of
@@ -78,10 +78,8 @@ class Settings:
         print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
-def draw(tools, name, results):
+def draw(tools, source, picture):
     python = tools.python_with("matplotlib")
-    source = os.path.join(results, name + ".json")
-    picture = os.path.join(results, name + ".png")
     plot = os.path.join(HERE, "plot.py")
     if not python:
         print(f"no picture: matplotlib is missing (pip install matplotlib, then {plot} {source} {picture})")
@@ -92,10 +90,12 @@ def draw(tools, name, results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--build", required=True, help="build folder, configured with -DTUTTI_BENCH=ON")
+    parser.add_argument("--build", default=os.path.join(HERE, os.pardir, "build"),
+                        help="build folder, configured with -DTUTTI_BENCH=ON; default: build")
     parser.add_argument("--only", choices=QUESTIONS, action="append", help="default: all questions")
     parser.add_argument("--quick", action="store_true", help="a minute or two: does it work, not how fast")
-    parser.add_argument("--results", help="folder for JSON and pictures; default BUILD/bench/results")
+    parser.add_argument("--results", help="folder for JSON files; default BUILD/bench/results")
+    parser.add_argument("--pictures", help="folder for pictures; default: that of --results")
     parser.add_argument("--torch-python", help="a Python that has torch 2.x")
     parser.add_argument("--rounds", type=int, help="turns that every contestant takes")
     parser.add_argument("--workers", type=int, nargs="+", choices=(2, 4), default=[2, 4],
@@ -109,16 +109,22 @@ def main():
 
     build = os.path.abspath(arguments.build)
     results = os.path.abspath(arguments.results or os.path.join(build, "bench", "results"))
-    os.makedirs(results, exist_ok=True)
+    pictures = os.path.abspath(arguments.pictures or results)
+    for folder in (results, pictures):
+        os.makedirs(folder, exist_ok=True)
     tools = Tools(build, arguments.torch_python)
     settings = Settings(arguments)
     for name in arguments.only or QUESTIONS:
         result = QUESTIONS[name].run(tools, settings)
-        with open(os.path.join(results, name + ".json"), "w", encoding="utf-8") as file:
+        numbers = os.path.join(results, name + ".json")
+        with open(numbers, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
         QUESTIONS[name].show(result)
-        print(f"\nnumbers: {os.path.join(results, name + '.json')}")
-        draw(tools, name, results)
+        load = result["machine"]["load_before"]
+        if load > 0.5:
+            print(f"\nNot to be quoted: the machine was busy already at the start (load {load:.1f}).")
+        print(f"\nnumbers: {numbers}")
+        draw(tools, numbers, os.path.join(pictures, name + ".png"))
 
 
 if __name__ == "__main__":

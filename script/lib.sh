@@ -32,7 +32,7 @@ quietly() {
   shift
   mkdir -p "$(dirname "$log")"
   if ! "$@" >"$log" 2>&1 </dev/null; then
-    tail -n 60 "$log" >&2
+    tail -n 100 "$log" >&2
     fail "'$*' failed; all its output is in $log"
   fi
 }

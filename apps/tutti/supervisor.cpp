@@ -167,7 +167,10 @@ void Supervisor::flush() {
     std::array<pollfd, 2> polled = {
         {{signals_.descriptor(), POLLIN, 0}, {output_.next_descriptor(), POLLOUT, 0}}};
     if (poll(polled.data(), polled.size(), hurried_ ? 0 : -1) < 0) continue;
-    if (polled[0].revents != 0) take_signals();
+    if (polled[0].revents != 0) {
+      take_signals();
+      hurried_ = true;
+    }
     if (polled[1].revents != 0) print();
     if (hurried_ && polled[1].revents == 0) return;
   }

@@ -34,7 +34,7 @@ class Supervisor {
 
   /// Returns when all workers have ended and what they wrote has been queued.
   void watch();
-  /// Prints what is queued. A second signal gives up on a reader that does not read.
+  /// Prints what is queued. A signal gives up on a reader that does not read.
   void flush();
 
   /// In order of end.
@@ -69,7 +69,7 @@ class Supervisor {
   std::vector<bool> was_told_;  // to end, by a signal
   std::optional<Clock::time_point> drain_until_;
   std::optional<int> interrupted_;
-  bool hurried_ = false;  // interrupted twice: nothing is waited for any more
+  bool hurried_ = false;  // interrupted again: nothing is waited for any more
 };
 
 }  // namespace tutti::command

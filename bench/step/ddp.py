@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import gc
 import mmap
 import os
 import sys
@@ -44,25 +45,35 @@ class Barrier:
                 os.sched_yield()
 
 
-def wrap(model, way, store, rank, size):
-    """The model to call, and what is to be called after each backward."""
+def make_wrap(way, store, rank, size):
+    """wrap(model): the model to call, and what is to be called after each backward."""
     if way == "barrier":
-        return model, Barrier(store + ".barrier", rank, size).wait
+        barrier = Barrier(store + ".barrier", rank, size)
+        return lambda model: (model, barrier.wait)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    parallel = torch.nn.parallel.DistributedDataParallel(
-        model, gradient_as_bucket_view=True, static_graph=True)
-    return parallel, lambda: None
+    return lambda model: (torch.nn.parallel.DistributedDataParallel(
+        model, gradient_as_bucket_view=True, static_graph=True), lambda: None)
+
+
+def first_use(wrap):
+    tiny, after_backward = wrap(torch.nn.Linear(1, 1))
+    tiny(torch.ones(1, 1)).sum().backward()
+    after_backward()
 
 
 def main(path, model_name, optimizer_name, rank, size, store, way):
     rank, size = int(rank), int(size)
     torch.set_num_threads(1)
     control = Control(path, rank)
+    wrap = make_wrap(way, store, rank, size)
     model, x, loss = make_task(model_name, rank)
+    # Once through everything before memory is counted: libraries load and allocate on first use.
     loss(model(x)).backward()
     model.zero_grad()
+    first_use(wrap)
+    gc.collect()
     held = [held_bytes()]
-    model, after_backward = wrap(model, way, store, rank, size)
+    model, after_backward = wrap(model)
     held.append(held_bytes())
     optimizer = make_optimizer(optimizer_name, model.parameters())
 

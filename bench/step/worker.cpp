@@ -24,15 +24,23 @@ std::int64_t held_bytes() {
   fail("no Pss in /proc/self/smaps_rollup");
 }
 
+void first_use(const Wrap& wrap) {
+  torch::nn::Linear tiny(1, 1);
+  const auto after_backward = wrap(*tiny);
+  tiny->forward(torch::ones({1, 1})).sum().backward();
+  after_backward();
+}
+
 }  // namespace
 
 void train(const Arguments& arguments, int rank, const Wrap& wrap) {
   torch::set_num_threads(1);
   Control control(arguments.socket, rank);
   const Task task = make_task(arguments.model, rank);
-  // One pass before anything is counted: libraries load and allocate on first use.
+  // Once through everything before memory is counted: libraries load and allocate on first use.
   task.loss().backward();
   task.model->zero_grad();
+  first_use(wrap);
   std::vector<std::int64_t> held{held_bytes()};
   const auto after_backward = wrap(*task.model);
   held.push_back(held_bytes());

@@ -186,7 +186,7 @@ void DataParallelState::accumulated(std::size_t parameter) {
   // torch also calls the slot when the pre-hook left it nothing to accumulate.
   if (!tensor.grad().defined()) return;
   model_.require_in_place(parameter);
-  if (tensor.grad().is_same(views_[parameter])) {
+  if (is_view(parameter, tensor.grad())) {
     throw BadInput(
         fmt::format("parameter \"{}\" was unfrozen while it held a reduced gradient; call "
                     "zero_grad() when freezing it",
@@ -230,12 +230,19 @@ void DataParallelState::take(std::size_t parameter, const torch::Tensor& value, 
   exchange_->write(parameter, dense.data_ptr(), last);
 }
 
+/// zero_grad(false) puts a detached alias in place of what it zeroes, so memory decides.
+bool DataParallelState::is_view(std::size_t parameter, const torch::Tensor& grad) const {
+  const auto& view = views_[parameter];
+  return grad.is_same(view) || (grad.layout() == torch::kStrided && grad.numel() > 0 &&
+                                grad.data_ptr() == view.data_ptr() && grad.numel() == view.numel());
+}
+
 /// After a sync param.grad is our view. Whatever else is found there later was put there by hand;
 /// our view itself may only have been zeroed.
 bool DataParallelState::holds_own_gradient(std::size_t parameter) const {
   const auto& grad = model_.tensor(parameter).grad();
   if (!grad.defined()) return false;
-  if (!grad.is_same(views_[parameter])) return true;
+  if (!is_view(parameter, grad)) return true;
   const bool written = grad._version() != view_versions_[parameter];
   if (written && all_zero(grad.data_ptr(), grad.nbytes())) return false;
   throw BadInput(
@@ -251,7 +258,7 @@ bool DataParallelState::take_gradients_set_by_hand(bool last) {
   for (std::size_t p = 0; p < views_.size(); ++p) {
     const auto& tensor = model_.tensor(p);
     const auto& grad = tensor.grad();
-    if (!grad.defined() || grad.is_same(views_[p])) continue;
+    if (!grad.defined() || is_view(p, grad)) continue;
     if (grad.layout() != torch::kStrided) {
       throw Unsupported(fmt::format("parameter \"{}\" has a sparse gradient", model_.name(p)));
     }
@@ -383,7 +390,7 @@ void DataParallelState::synchronize(double weight) {
   bool by_hand = false;
   for (std::size_t p = 0; p < views_.size(); ++p) {
     const auto& grad = model_.tensor(p).grad();
-    by_hand = by_hand || (grad.defined() && !grad.is_same(views_[p]));
+    by_hand = by_hand || (grad.defined() && !is_view(p, grad));
   }
   before_step();
   if (by_hand) {

@@ -58,6 +58,8 @@ class DataParallelState : public GradientSink,
   void before_step();
   void open_backward();
   void take(std::size_t parameter, const torch::Tensor& value, bool last);
+  /// `grad` is what the last sync put into param.grad.
+  bool is_view(std::size_t parameter, const torch::Tensor& grad) const;
   /// True if param.grad holds something that this step has to take.
   bool holds_own_gradient(std::size_t parameter) const;
   bool take_gradients_set_by_hand(bool last);

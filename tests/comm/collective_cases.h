@@ -19,6 +19,13 @@
 
 namespace tutti::test {
 
+/// Under a sanitizer the largest sizes would take minutes.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 /// A fixed number of elements; unlike std::vector<bool>, real ones.
 template <class T>
 class Values {

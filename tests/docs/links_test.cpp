@@ -37,8 +37,8 @@ TEST(Pages, EachPageOfDocsIsInTheList) {
   const std::string list = text_of(source_folder() / "docs/README.md");
   for (const auto& entry : fs::directory_iterator(source_folder() / "docs")) {
     const std::string name = entry.path().filename();
-    if (entry.path().extension() == ".md" && name != "README.md")
-      EXPECT_THAT(list, testing::HasSubstr("[" + name + "]"));
+    if (entry.path().extension() != ".md" || name == "README.md") continue;
+    EXPECT_THAT(list, testing::HasSubstr("[" + name + "]"));
   }
 }
 

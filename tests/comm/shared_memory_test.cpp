@@ -1,0 +1,150 @@
+#include <gmock/gmock.h>
+
+#include "comm/collective_cases.h"
+#include "comm/local/region_table.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kCount = 50'000;
+
+TEST(SharedMemory, IsZeroedAlignedAndSeenByAll) {
+  run_thread_ranks(3, [](Job job) {
+    const Group group(job);
+    for (const std::size_t bytes : {0, 1, 4096, 1'000'003}) {
+      const SharedMemory memory = group.allocate(bytes);
+      EXPECT_EQ(memory.bytes(), bytes);
+      EXPECT_EQ(memory.data(), memory.block(group.rank()));
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 64, 0u);
+      EXPECT_EQ(std::count(memory.data(), memory.data() + bytes, std::byte{0}),
+                static_cast<std::ptrdiff_t>(bytes));
+      if (bytes == 0) continue;
+      group.barrier();
+      memory.data()[bytes - 1] = static_cast<std::byte>(group.rank() + 1);
+      group.barrier();
+      for (int rank = 0; rank < group.size(); ++rank)
+        EXPECT_EQ(memory.block(rank)[bytes - 1], static_cast<std::byte>(rank + 1));
+      group.barrier();
+    }
+  });
+}
+
+TEST(SharedMemory, TooMuchIsRefusedOnAllWithTheFigures) {
+  ThreadOptions options;
+  options.memory_bounds = {
+      {.owner = "machine", .limit = std::uint64_t{64} << 30, .available = std::uint64_t{32} << 30},
+      {.owner = "cgroup /jobs/a", .limit = 64 << 20, .available = 40 << 20}};
+  run_thread_ranks(
+      3,
+      [](Job job) {
+        const Group group(job);
+        try {
+          group.allocate(20 << 20, "gradients of 4 parameters");
+          ADD_FAILURE() << "60 MiB were taken from 40 MiB";
+        } catch (const BadInput& e) {
+          EXPECT_STREQ(e.what(),
+                       "not enough memory: gradients of 4 parameters needs 60 MiB (20 MiB for each "
+                       "of 3 workers), but cgroup /jobs/a has 40 MiB left of 64 MiB");
+        }
+        const SharedMemory fits = group.allocate(10 << 20);
+        // What is not used now is not counted now.
+        const SharedMemory sparse = group.allocate(std::size_t{1} << 30, "slots", 1 << 20);
+        EXPECT_EQ(sparse.bytes(), std::size_t{1} << 30);
+        sparse.data()[sparse.bytes() - 1] = std::byte{1};
+        EXPECT_THROW(group.allocate(~std::size_t{0} - 5), BadInput);
+        EXPECT_THROW(group.allocate(~std::size_t{0} - 5, "huge", 0), BadInput);
+        group.barrier();
+      },
+      options);
+}
+
+TEST(SharedMemory, DifferentRequestsAreAMismatch) {
+  run_thread_ranks(2, [](Job job) {
+    const Group group(job);
+    try {
+      group.allocate(job.rank() == 0 ? 100 : 200, "slots");
+      ADD_FAILURE() << "nothing was noticed";
+    } catch (const Mismatch& e) {
+      EXPECT_THAT(e.what(), HasSubstr("\"allocate 100/100 slots\"; rank 1:"));
+      EXPECT_THAT(e.what(), HasSubstr("\"allocate 200/200 slots\""));
+    }
+  });
+}
+
+/// Members let go at different times; whoever still has it may use it, and the sums stay right.
+TEST(SharedMemory, MembersLetGoWhenTheyLike) {
+  run_thread_ranks(3, [](Job job) {
+    const Group group(job);
+    for (int round = 0; round < 10; ++round) {
+      std::optional<SharedMemory> memory = group.allocate(kCount * sizeof(float));
+      std::vector<float> own(kCount);
+      float* x = reinterpret_cast<float*>(memory->data());
+      if (round % 3 == group.rank()) {
+        memory.reset();
+        x = own.data();
+      }
+      for (int call = 0; call < 3; ++call) {
+        std::fill_n(x, kCount, static_cast<float>(group.rank() + call));
+        group.all_reduce(view(x, kCount), Reduction::sum);
+        ASSERT_EQ(x[0], 3.0f + 3.0f * static_cast<float>(call));
+        ASSERT_EQ(std::count(x, x + kCount, x[0]), kCount);
+      }
+    }
+  });
+}
+
+TEST(SharedMemory, OutlivesItsGroup) {
+  run_thread_ranks(2, [](Job job) {
+    std::optional<SharedMemory> memory;
+    {
+      const Group group(job);
+      memory = group.allocate(100);
+      memory->data()[0] = static_cast<std::byte>(job.rank() + 5);
+      group.barrier();
+    }
+    EXPECT_EQ(memory->block(0)[0], std::byte{5});
+    EXPECT_EQ(memory->block(1)[0], std::byte{6});
+  });
+}
+
+TEST(SharedMemory, MoreBlocksThanTheTableHasNumbersForWorkToo) {
+  run_thread_ranks(2, [](Job job) {
+    const Group group(job);
+    std::vector<SharedMemory> all;
+    for (int i = 0; i < kMaxRegions + 3; ++i) all.push_back(group.allocate(kCount * sizeof(float)));
+    for (const SharedMemory& memory : {all.front(), all.back()}) {
+      auto* const x = reinterpret_cast<float*>(memory.data());
+      std::fill_n(x, kCount, 1.0f + static_cast<float>(group.rank()));
+      group.all_reduce(view(x, kCount), Reduction::sum);
+      EXPECT_EQ(std::count(x, x + kCount, 3.0f), kCount);
+    }
+  });
+}
+
+TEST(RegionTable, KnowsWhatLiesInsideABlock) {
+  auto owner = std::make_shared<std::vector<std::byte>>(1000);
+  std::byte* const begin = owner->data();
+  RegionTable table;
+  EXPECT_EQ(RegionTable::free_number(0b1011), 2);
+  EXPECT_EQ(RegionTable::free_number(~std::uint64_t{0}), -1);
+  table.add(2, {begin, begin + 500}, 500, owner);
+  EXPECT_EQ(table.locate(0, begin + 10, 490).offset, 10u);
+  EXPECT_EQ(table.locate(1, begin + 510, 20).region, 2u);
+  EXPECT_EQ(table.address(1, table.locate(1, begin + 510, 20)), begin + 510);
+  EXPECT_EQ(table.locate(0, begin + 10, 491).region, Location::kPrivate);
+  EXPECT_EQ(table.locate(0, begin + 510, 20).region, Location::kPrivate);
+  EXPECT_EQ(table.locate(1, begin + 490, 20).region, Location::kPrivate);
+  std::vector<std::shared_ptr<void>> pins;
+  EXPECT_EQ(table.hold(pins), 0b100u);
+  owner.reset();
+  EXPECT_EQ(table.locate(0, begin, 1).region, 2u);  // still pinned
+  pins.clear();
+  EXPECT_EQ(table.hold(pins), 0u);
+  EXPECT_EQ(table.locate(0, begin, 1).region, Location::kPrivate);
+}
+
+}  // namespace
+}  // namespace tutti::test
