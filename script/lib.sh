@@ -141,19 +141,21 @@ find_pip() {
 # install_torch LABEL OPTION…: the wheel of kTorch, without Python dependencies, into .tutti/libtorch.
 # The version carries its '+cpu', which no build for GPUs has, so that gigabytes can never arrive.
 install_torch() {
-  local label=$1 python minor
+  local label=$1 python minor retries=5
   shift
   minor=$(python3 -c 'import sys; print(sys.version_info[1])')
   for python in "$minor" 11 12 13 10; do # a wheel of any Python holds the same libtorch
     rm -rf "$kLocal/libtorch.part"
     if PIP_USER=0 "${PIP[@]}" install --no-deps --no-compile --only-binary=:all: --implementation cp \
       --python-version "3.$python" --abi "cp3$python" --target "$kLocal/libtorch.part" \
-      --disable-pip-version-check "$@" "torch==$kTorch" >>"$kLocal/pip.log" 2>&1 </dev/null; then
+      --retries "$retries" --disable-pip-version-check "$@" "torch==$kTorch" \
+      >>"$kLocal/pip.log" 2>&1 </dev/null; then
       rm -rf "$kLocal/libtorch"
       mv "$kLocal/libtorch.part" "$kLocal/libtorch"
       try_torch "$kLocal/libtorch" "installed from $label"
       return
     fi
+    retries=0 # where nobody answers once, nobody will
   done
   note "torch==$kTorch is not to be had from $label"
   return 1
