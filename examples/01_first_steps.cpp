@@ -2,8 +2,7 @@
 //
 //   build/bin/tutti run -n 2 build/bin/first_steps
 //
-// Every worker sees its own quarter (half, all) of each batch; the parameters they end with are the
-// same bytes on every worker, and the loss falls as it would on one.
+// Each worker takes its own rows of every batch; all end with the same parameters, byte for byte.
 
 #include <torch/torch.h>
 
@@ -18,8 +17,8 @@ int main() try {
   torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::Tanh(),
                               torch::nn::Linear(32, 1));
   torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(1e-2));
-  tutti::DataParallel parallel(job,
-                               *model);  // checks the model on all workers, sends rank 0's state
+  // Checks that all workers have the same model, and sends them rank 0's weights.
+  tutti::DataParallel parallel(job, *model);
 
   for (int step = 1; step <= 200; ++step) {
     // The same batch everywhere; each worker takes its own rows.
