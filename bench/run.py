@@ -69,6 +69,7 @@ class Settings:
         self.restarts = 1 if quick else 3
         self.steps = 4 if quick else 15
         self.models = arguments.models
+        self.system_malloc = arguments.system_malloc
 
     def values(self):
         return dict(vars(self))
@@ -104,6 +105,8 @@ def main():
                         help="largest message of all_reduce; default 256, with --quick 4")
     parser.add_argument("--models", nargs="+", choices=step.MODELS, default=list(step.MODELS),
                         help="models of step and memory")
+    parser.add_argument("--system-malloc", action="store_true",
+                        help="step: leave malloc's settings alone (see docs/benchmarks.md)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 

@@ -22,7 +22,7 @@ struct StepReport {
   int nodes_held = 0;       ///< folded nodes this worker handed in
   int last_worker = 0;      ///< job rank of the worker that was ready last
 
-  /// One line: "step 17: 1 exchange, 33.6 MB of 33.6 MB, 2 waits 0.31 ms, …".
+  /// One line: "step 17: 1 exchange of 33.60 of 33.60 MB, 0 parameters skipped, …".
   std::string text() const;
 };
 

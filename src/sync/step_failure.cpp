@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/timeline.h"
 #include "job/wait.h"
 #include "sync/step_exchange.h"
 #include "tutti/error.h"
@@ -84,8 +85,10 @@ void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void
     subject.deadline = state_.job().deadline(options_.deadline);
     return subject;
   });
+  const auto end = state_.job().system().now();
   ++waits_;
-  waited_ += state_.job().system().now() - begin;
+  waited_ += end - begin;
+  if (options_.timeline) options_.timeline->add("wait", begin, end);
 }
 
 /// Throws what a worker that has not arrived has said of itself.

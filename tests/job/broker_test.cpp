@@ -230,6 +230,7 @@ TEST(Broker, worker_ends_when_its_launcher_is_killed) {
     Broker broker(1);
     const pid_t worker = ::fork();
     if (worker == 0) {
+      ::alarm(60);  // nothing may be left behind, should it fail to notice
       ::dup2(report[1], STDERR_FILENO);
       ::close(report[1]);
       const auto rendezvous = connect_to_broker(broker.take_worker_end(0), 0, 1);

@@ -1,7 +1,7 @@
 #pragma once
 
 // What one member asks for in one collective, as the others see it in shared memory: compared by
-// hash on every arrival, read in full only for error texts and by large transfers.
+// hash on every arrival, read only for error texts.
 //
 // Threads: plain data, published by the arrival's release store.
 
@@ -17,32 +17,21 @@ namespace tutti {
 
 inline constexpr std::size_t kLabelBytes = 63;
 
-/// Where a span lies: in the giver's block of a region that all members have mapped, or in memory
-/// of its own.
-struct Location {
-  static constexpr std::uint32_t kPrivate = ~0U;
-  std::uint32_t region = kPrivate;
-  std::uint64_t offset = 0;
-};
-
 struct CallRecord {
   OperationKind kind;
   Reduction reduction;
   DType dtype;
   std::uint8_t label_bytes;
   std::int32_t root;
-  std::int64_t count;         ///< elements this call is about; see describe()
-  std::uint64_t counts_hash;  ///< 0 unless the members' counts differ
-  std::uint64_t regions;      ///< bit i: the giver has region i mapped
-  Location in;
-  Location out;
+  std::int64_t count;                  ///< elements this call is about; see describe()
+  std::uint64_t counts_hash;           ///< 0 unless the members' counts differ
   std::array<std::int64_t, 8> counts;  ///< the first of them
   std::array<char, kLabelBytes + 1> label;
 
   std::string_view label_text() const { return {label.data(), label_bytes}; }
 };
 
-/// Writes all but the locations, and returns the hash of what members must agree on.
+/// Writes the record, and returns the hash of what members must agree on.
 std::uint64_t write_record(CallRecord& record, const Operation& operation);
 
 /// `all-reduce sum float32[100] "encoder.weight"`.

@@ -17,6 +17,7 @@
 
 #include "comm/local/call_record.h"
 #include "comm/local/ending.h"
+#include "comm/local/location.h"
 #include "job/board.h"
 #include "memory/arena.h"
 
@@ -35,12 +36,17 @@ constexpr std::size_t small_bytes(int members) noexcept {
 /// Private memory passes through shared memory in pieces of this many bytes.
 inline constexpr std::size_t kChunkBytes = 512 * 1024;
 
-/// A member's arrival at one operation: everything the others poll, in one cache line.
+/// A member's arrival at one operation: all that the others look at, in one cache line. What is not
+/// atomic is written by large operations only, and stays until all members have finished.
 struct alignas(kCacheLine) Arrival {
   std::atomic<std::uint64_t> sequence;  ///< of the operation; the release store publishes the rest
   std::atomic<std::uint64_t> hash;      ///< of what members must agree on
   std::atomic<std::uint64_t> finished;  ///< operations the member was through with by then
+  std::uint64_t regions;                ///< bit i: the member has region i mapped
+  Location in;
+  Location out;
 };
+static_assert(sizeof(Arrival) == kCacheLine);
 
 struct alignas(kCacheLine) Counter {
   std::atomic<std::uint64_t> value;

@@ -40,7 +40,7 @@ bool LocalEngine::advance(bool may_wait) {
     }
     std::uint64_t held_by_all = ~std::uint64_t{0};
     for (int member = 0; member < members_.size; ++member) {
-      held_by_all &= control_.record(member, sequence).regions;
+      held_by_all &= control_.arrival(member, sequence).regions;
     }
     oldest.transfer.resolve(sequence, regions_, held_by_all);
     oldest.phase = Phase::staging;

@@ -123,11 +123,11 @@ void LocalEngine::make_room(std::uint64_t sequence) {
 
 void LocalEngine::begin_large(std::uint64_t sequence, const Operation& operation) {
   Pending& mine = pending(sequence);
-  CallRecord& record = control_.record(members_.rank, sequence);
-  record.regions = regions_.hold(mine.pins);
-  record.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
-  record.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
-  const bool stages = mine.transfer.gives() && record.in.region == Location::kPrivate;
+  Arrival& arrival = control_.arrival(members_.rank, sequence);
+  arrival.regions = regions_.hold(mine.pins);
+  arrival.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
+  arrival.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
+  const bool stages = mine.transfer.gives() && arrival.in.region == Location::kPrivate;
   if (!stages || members_.size == 1 || completed_ != sequence - 1) return;
   // Nothing else is under way: the first chunk can lie ready before the others look.
   if (chunks_done_ > 0 && !all_reached(Goal::worked, chunks_done_ - 1)) return;

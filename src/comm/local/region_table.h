@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/local/call_record.h"
+#include "comm/local/location.h"
 
 namespace tutti {
 

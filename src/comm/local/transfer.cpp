@@ -65,9 +65,9 @@ void Transfer::resolve(std::uint64_t sequence, const RegionTable& regions,
   others_collect_ = false;
   for (int member = 0; member < members_->size; ++member) {
     const auto m = static_cast<std::size_t>(member);
-    const CallRecord& record = control_->record(member, sequence);
-    in_place_[m] = is_shared(record.in) ? regions.address(member, record.in) : nullptr;
-    out_place_[m] = is_shared(record.out) ? regions.address(member, record.out) : nullptr;
+    const Arrival& arrival = control_->arrival(member, sequence);
+    in_place_[m] = is_shared(arrival.in) ? regions.address(member, arrival.in) : nullptr;
+    out_place_[m] = is_shared(arrival.out) ? regions.address(member, arrival.out) : nullptr;
     const bool gives = kind_ != OperationKind::broadcast || member == root_;
     if (gives && in_place_[m] == nullptr) anyone_stages_ = true;
     if (!collects(member)) continue;

@@ -7,7 +7,7 @@
 //   collect copy results that others folded into this member's private memory
 //
 // Data in memory that all members map is not staged or collected: slice owners read and write it in
-// place, in one chunk of any size. All members compute the same chunks from the same records.
+// place, in one chunk of any size. All members compute the same chunks from the same arrivals.
 //
 // Threads: one; the engine orders the parts among members. Failure: none.
 
@@ -51,7 +51,7 @@ class Transfer {
   bool gives() const;
   /// Lays out chunks as if somebody stages, which is certain once this member has to.
   void assume_staging();
-  /// From all members' records: who stages, who collects, how many chunks.
+  /// From all members' arrivals: who stages, who collects, how many chunks.
   void resolve(std::uint64_t sequence, const RegionTable& regions, std::uint64_t held_by_all);
   std::uint64_t chunks() const { return chunks_; }
   /// True if data or results pass through the halves, so that members must keep in step.

@@ -1,0 +1,86 @@
+#include "sync/leaf_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <memory>
+
+#include "kernels/fold_program.h"
+#include "sync/gradient_oracle.h"
+
+namespace tutti::test {
+namespace {
+
+struct Folder {
+  explicit Folder(std::function<void(int)> before_slot = {})
+      : plan({{"p", {100}, {1}, 100, DType::float32}}, {}),
+        arena(plan.arena_bytes(kMaxSlots)),
+        control(StepBoard::bytes(1, 0) + 64),
+        folder(plan, arena.data(), StepBoard(aligned(), 1, 0), false, std::move(before_slot)) {}
+  std::byte* aligned() {
+    void* at = control.data();
+    std::size_t space = control.size();
+    return static_cast<std::byte*>(std::align(64, StepBoard::bytes(1, 0), at, space));
+  }
+  void leaf(const Values& values, bool last) {
+    folder.begin_leaf(1);
+    folder.write(0, values.data(), last);
+    folder.end_leaf();
+  }
+  Plan plan;
+  std::vector<std::byte> arena;
+  std::vector<std::byte> control;
+  LeafFolder folder;
+};
+
+// What DESIGN promises: at most 2·⌊log2 V⌋ nodes and one leaf in flight.
+TEST(LeafFolder, HoldsFewNodesWhereverItsRangeLies) {
+  const auto values = random_values(1, 100);
+  for (const std::int64_t total : {1, 2, 7, 16, 37}) {
+    const int bound = 2 * (std::bit_width(static_cast<std::uint64_t>(total)) - 1) + 1;
+    for (std::int64_t begin = 0; begin < total; ++begin) {
+      Folder f;
+      f.folder.set_start(begin);
+      for (auto l = begin; l < total; ++l) f.leaf(values, l % 2 == 0);
+      EXPECT_LE(f.folder.slots_used(), bound) << begin << " of " << total;
+      std::vector<Block> blocks;
+      for (const auto& node : f.folder.nodes()) blocks.push_back(node.block);
+      EXPECT_EQ(blocks, blocks_of_range(begin, total));
+    }
+  }
+}
+
+TEST(LeafFolder, LearningItsPlaceLateFoldsTheSameNodes) {
+  for (std::int64_t begin = 0; begin < 9; ++begin) {
+    Folder early;
+    Folder late;
+    early.folder.set_start(begin);
+    for (std::uint64_t l = 0; l < 11; ++l) {
+      early.leaf(random_values(l, 100), true);
+      late.leaf(random_values(l, 100), true);
+    }
+    EXPECT_EQ(late.folder.nodes().size(), 11u);
+    late.folder.set_start(begin);
+    ASSERT_EQ(late.folder.nodes().size(), early.folder.nodes().size());
+    for (std::size_t k = 0; k < early.folder.nodes().size(); ++k) {
+      const auto value = [&](Folder& f) {
+        const auto slot = StepBoard(f.aligned(), 1, 0).slot_table(static_cast<int>(k))[0];
+        const auto* at = reinterpret_cast<const float*>(f.arena.data() + f.plan.slot_offset(slot));
+        return Values(at, at + 100);
+      };
+      EXPECT_EQ(early.folder.nodes()[k].block, late.folder.nodes()[k].block);
+      EXPECT_EQ(value(early), value(late));
+    }
+  }
+}
+
+TEST(LeafFolder, AsksBeforeItUsesAnotherSlot) {
+  std::vector<int> asked;
+  Folder f([&](int slot) { asked.push_back(slot); });
+  f.folder.set_start(1);
+  for (std::uint64_t l = 0; l < 4; ++l) f.leaf(random_values(l, 100), false);
+  EXPECT_EQ(asked, (std::vector<int>{1, 2}));
+}
+
+}  // namespace
+}  // namespace tutti::test
