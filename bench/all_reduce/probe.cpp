@@ -16,7 +16,7 @@
 namespace {
 
 constexpr std::int64_t kSmall = 4096, kLargest = std::int64_t{1} << 26;  // elements
-using Lanes [[gnu::vector_size(64), gnu::aligned(4), gnu::may_alias]] = float;
+using Lanes [[gnu::vector_size(__BIGGEST_ALIGNMENT__), gnu::aligned(4), gnu::may_alias]] = float;
 struct Shared {
   alignas(128) std::atomic<std::uint64_t> flags[4][16];  // one pair of cache lines per rank
   alignas(128) float slots[2][4][kSmall];
@@ -46,12 +46,13 @@ class Probe {
       }
     }
   }
-  /// The sum of N sources to each of To places, for elements [i, end): a multiple of 16.
+  /// The sum of N sources to each of To places, for elements [i, end): multiples of a vector.
   template <int To>
   static void add(std::array<float*, N> from, std::array<float*, To> to, std::int64_t i,
                   std::int64_t end) {
     const auto at = [&i](float* data) -> Lanes& { return *reinterpret_cast<Lanes*>(data + i); };
-    for (; i < end; i += 16) {
+#pragma GCC unroll 4
+    for (; i < end; i += sizeof(Lanes) / 4) {
       Lanes total = at(from[0]) + at(from[1]);
       if constexpr (N == 4) total += at(from[2]) + at(from[3]);
       for (float* place : to) at(place) = total;
@@ -87,9 +88,12 @@ int main(int count, char** arguments) {
   const std::size_t bytes = sizeof(Shared) + size * kLargest * 4;
   const int memory = memfd_create("probe", MFD_CLOEXEC);
   if (ftruncate(memory, bytes) != 0) bench::fail("ftruncate");
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-  madvise(mapped, bytes, MADV_HUGEPAGE);
-  auto* shared = static_cast<Shared*>(mapped);
+  constexpr std::size_t kHuge = std::size_t{1} << 21;  // only aligned addresses get huge pages
+  void* room = mmap(nullptr, bytes + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* start = reinterpret_cast<void*>((reinterpret_cast<std::size_t>(room) / kHuge + 1) * kHuge);
+  auto* shared = static_cast<Shared*>(
+      mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0));
+  madvise(shared, bytes, MADV_HUGEPAGE);
   int rank = 0;
   for (int r = 1; r < size && rank == 0; ++r) rank = fork() == 0 ? r : 0;
   const auto serve = [&](auto it) {

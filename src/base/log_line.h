@@ -1,7 +1,7 @@
 #pragma once
 
-// The logger for code that also includes torch's headers: those come with an fmt of their own, which
-// spdlog's headers cannot be compiled against. Texts are formatted by the caller.
+// The logger for code that also includes torch's headers: those come with an fmt of their own,
+// which spdlog's headers cannot be compiled against. Texts are formatted by the caller.
 
 #include <string>
 

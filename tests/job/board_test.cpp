@@ -21,9 +21,8 @@ TEST(SharedText, keeps_what_fits_and_cuts_the_rest) {
 
 TEST(SharedText, readers_never_see_two_texts_mixed) {
   SharedText<192> text;
-  std::atomic<bool> stop{false};
-  std::thread writer([&] {
-    for (int i = 0; !stop.load(); ++i)
+  const std::jthread writer([&](const std::stop_token& stop) {
+    for (int i = 0; !stop.stop_requested(); ++i)
       write(text, std::string(192, static_cast<char>('a' + i % 26)));
   });
   int seen = 0;
@@ -35,8 +34,6 @@ TEST(SharedText, readers_never_see_two_texts_mixed) {
     if (now[0] != last) ++seen;
     last = now[0];
   }
-  stop = true;
-  writer.join();
 }
 
 TEST(SharedText, reader_gives_up_on_a_writer_that_died_within_a_write) {
@@ -63,9 +60,8 @@ TEST(WaitNotice, is_read_as_published) {
 
 TEST(WaitNotice, readers_never_see_two_notices_mixed) {
   WaitNotice notice;
-  std::atomic<bool> stop{false};
-  std::thread writer([&] {
-    for (std::int64_t i = 1; !stop.load(); ++i)
+  const std::jthread writer([&](const std::stop_token& stop) {
+    for (std::int64_t i = 1; !stop.stop_requested(); ++i)
       publish(notice, {.state = WaitNotice::waiting,
                        .since = i,
                        .evaluated = i,
@@ -78,8 +74,6 @@ TEST(WaitNotice, readers_never_see_two_notices_mixed) {
     ASSERT_EQ(static_cast<std::uint64_t>(view.since), view.missing);
     ++seen;
   }
-  stop = true;
-  writer.join();
 }
 
 TEST(Announce, costs_no_event_unless_somebody_sleeps) {

@@ -7,9 +7,14 @@
 
 namespace tutti {
 
-/// memcpy in plain loads and stores. The string instruction that libc prefers from some size on
-/// takes up to twice as long where the lines lie in another core's cache (docs/group.md).
+/// memcpy in plain loads and stores. The string instruction that libc prefers for more than some 2
+/// KiB takes up to twice as long where the lines lie in another core's cache (docs/group.md).
 inline void copy_shared(void* to, const void* from, std::size_t bytes) noexcept {
+  constexpr std::size_t kLibcIsPlain = 2048;
+  if (bytes <= kLibcIsPlain) {
+    if (bytes != 0) std::memcpy(to, from, bytes);
+    return;
+  }
   using Lane [[gnu::vector_size(16)]] = unsigned char;
   constexpr std::size_t kLanes = 4;
   constexpr std::size_t kStride = kLanes * sizeof(Lane);
