@@ -21,6 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 from all_reduce import all_reduce
+from common.contestants import separate_cores
 from step import memory, step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory}
@@ -31,7 +32,7 @@ class Tools:
 
     def __init__(self, build, torch_python):
         self.build = build
-        self.cores = len(os.sched_getaffinity(0))
+        self.cores = len(separate_cores())
         candidates = [torch_python, sys.executable, beside_libtorch(build)]
         self._pythons = [p for p in candidates if p and os.path.exists(p)]
         self.torch_python = self.python_with("torch")
@@ -68,6 +69,7 @@ class Settings:
         self.most = 2000 if quick else 20000
         self.restarts = 1 if quick else 3
         self.steps = 4 if quick else 15
+        self.touch = arguments.touch
         self.models = arguments.models
         self.system_malloc = arguments.system_malloc
 
@@ -103,6 +105,8 @@ def main():
                         help="worker counts of all_reduce")
     parser.add_argument("--largest-mib", type=int,
                         help="largest message of all_reduce; default 256, with --quick 4")
+    parser.add_argument("--touch", action="store_true",
+                        help="all_reduce: every rank rewrites its data before each call")
     parser.add_argument("--models", nargs="+", choices=step.MODELS, default=list(step.MODELS),
                         help="models of step and memory")
     parser.add_argument("--system-malloc", action="store_true",

@@ -60,15 +60,16 @@ def measure(columns, count, settings):
     rounds = {column: [] for column in columns}
     iterations = {}
     for column, (contestant, way) in columns.items():
-        contestant.ask(f"{way} {count} 2")
-        guess = sorted(contestant.ask(f"{way} {count} 5")[0])[2]
+        contestant.ask(f"{way} {count} 2 {settings.touch:d}")
+        guess = sorted(contestant.ask(f"{way} {count} 5 {settings.touch:d}")[0])[2]
         iterations[column] = max(3, min(settings.most, int(settings.burst * 1e9 / max(guess, 1))))
     for turn in range(settings.rounds):
         order = list(columns)
         shift = turn % len(order)
         for column in order[shift:] + order[:shift]:
             contestant, way = columns[column]
-            rounds[column].append(contestant.ask(f"{way} {count} {iterations[column]}")[0])
+            line = f"{way} {count} {iterations[column]} {settings.touch:d}"
+            rounds[column].append(contestant.ask(line)[0])
     return rounds
 
 

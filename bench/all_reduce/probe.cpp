@@ -1,7 +1,6 @@
-// The limit that a good hand reaches on this machine, without any of the checks a library needs:
-// forked processes, one memfd, flags to spin on. Way "reduce": slice owners add in place; messages
-// up to kSmall are copied to a slot and added by every rank, with one wait. Way "copy": every rank
-// copies its own memory at the same time, which is the roof for memory traffic.
+// The limit a good hand reaches without the checks a library needs: forked processes, one memfd,
+// flags to spin on. Way "reduce": slice owners add in place; up to kSmall every rank adds copies,
+// with one wait. Way "copy": all ranks copy memory of their own, the roof for memory traffic.
 
 #include <immintrin.h>
 #include <sched.h>
@@ -15,22 +14,23 @@
 
 namespace {
 
-constexpr std::int64_t kSmall = 4096, kLargest = std::int64_t{1} << 26;  // elements
+constexpr std::int64_t kSmall = 4096;              // elements
+constexpr std::int64_t kApart = (1 << 26) + 1232;  // 256 MiB, and never at equal offsets in a page
 using Lanes [[gnu::vector_size(__BIGGEST_ALIGNMENT__), gnu::aligned(4), gnu::may_alias]] = float;
 struct Shared {
   alignas(128) std::atomic<std::uint64_t> flags[4][16];  // one pair of cache lines per rank
-  alignas(128) float slots[2][4][kSmall];
+  alignas(128) float slots[2][4][kSmall + 208];
 };
 
 template <int N>
 class Probe {
  public:
   Probe(Shared* shared, float* first, int rank) : shared_(shared), rank_(rank) {
-    for (int r = 0; r < N; ++r) buffers_[r] = first + r * kLargest;
+    for (int r = 0; r < N; ++r) buffers_[r] = first + r * kApart;
   }
   bench::Operation prepare(const std::string& way, std::int64_t count) {
     if (way == "copy") {
-      from_.resize(count), to_.resize(count);
+      for (auto* memory : {&from_, &to_}) memory->resize(count);
       return {nullptr, [this, count] { std::memcpy(to_.data(), from_.data(), count * 4); }};
     }
     if (count <= kSmall) return {buffers_[rank_], [this, count] { one_wait(count); }};
@@ -85,15 +85,12 @@ class Probe {
 int main(int count, char** arguments) {
   if (count != 3) bench::fail("usage: probe SOCKET SIZE");
   const int size = std::atoi(arguments[2]);
-  const std::size_t bytes = sizeof(Shared) + size * kLargest * 4;
+  const std::size_t bytes = sizeof(Shared) + size * kApart * 4;
   const int memory = memfd_create("probe", MFD_CLOEXEC);
   if (ftruncate(memory, bytes) != 0) bench::fail("ftruncate");
-  constexpr std::size_t kHuge = std::size_t{1} << 21;  // only aligned addresses get huge pages
-  void* room = mmap(nullptr, bytes + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  void* start = reinterpret_cast<void*>((reinterpret_cast<std::size_t>(room) / kHuge + 1) * kHuge);
-  auto* shared = static_cast<Shared*>(
-      mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0));
-  madvise(shared, bytes, MADV_HUGEPAGE);
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  madvise(mapped, bytes, MADV_HUGEPAGE);
+  auto* shared = static_cast<Shared*>(mapped);
   int rank = 0;
   for (int r = 1; r < size && rank == 0; ++r) rank = fork() == 0 ? r : 0;
   const auto serve = [&](auto it) {

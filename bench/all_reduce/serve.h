@@ -18,8 +18,9 @@ struct Operation {
   std::function<void()> run;
 };
 
-/// `prepare(way, count)` gives the operation on `count` elements. Commands: "WAY COUNT ITERATIONS".
-/// The answer is the time of each iteration, in nanoseconds, as rank 0 saw it.
+/// `prepare(way, count)` gives the operation on `count` elements. Commands: "WAY COUNT ITERATIONS
+/// TOUCH". The answer is the time of each iteration, in nanoseconds, as rank 0 saw it; with TOUCH 1
+/// every rank rewrites its data in each iteration.
 template <class Prepare>
 void serve(const std::string& socket, int rank, int size, Prepare&& prepare) {
   Control control(socket, rank);
@@ -28,9 +29,10 @@ void serve(const std::string& socket, int rank, int size, Prepare&& prepare) {
     std::string way;
     std::int64_t count = 0;
     int iterations = 0;
-    command >> way >> count >> iterations;
+    bool touch = false;
+    command >> way >> count >> iterations >> touch;
     const Operation operation = prepare(way, count);
-    if (way != "copy") {
+    if (operation.data != nullptr) {
       for (std::int64_t i = 0; i < count; ++i) {
         operation.data[i] = static_cast<float>(rank + 1 + i % 7);
       }
@@ -42,8 +44,12 @@ void serve(const std::string& socket, int rank, int size, Prepare&& prepare) {
       }
       std::fill_n(operation.data, count, 0.0F);
     }
-    for (int i = 0; i < 1 + iterations / 10; ++i) operation.run();
-    const auto nanoseconds = measure(iterations, operation.run);
+    const auto once = [&] {
+      if (touch && operation.data != nullptr) std::fill_n(operation.data, count, 0.0F);
+      operation.run();
+    };
+    measure(1 + iterations / 10, once);
+    const auto nanoseconds = measure(iterations, once);
     if (rank == 0) {
       control.send(nanoseconds);
     } else {

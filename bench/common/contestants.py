@@ -6,6 +6,7 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -16,6 +17,19 @@ ANSWER_SECONDS = 300
 
 class Failed(Exception):
     """A contestant did not start or did not answer; the text ends with what it printed."""
+
+
+def separate_cores():
+    """One hardware thread of each core that we may use."""
+    allowed, cores = os.sched_getaffinity(0), {}
+    for cpu in sorted(allowed):
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list",
+                      encoding="ascii") as file:
+                cores.setdefault(file.read(), cpu)
+        except OSError:
+            cores[cpu] = cpu
+    return list(cores.values())
 
 
 class Contestant:
@@ -63,8 +77,17 @@ class Contestant:
             connection.settimeout(START_SECONDS)
             reader = connection.makefile("r")
             rank = json.loads(reader.readline())
+            self._pin(connection, rank)
             self._ranks[rank] = (connection, reader)
         listener.close()
+
+    def _pin(self, connection, rank):
+        """Gives the rank's main thread a core of its own where there are enough. Threads that it has
+        started already go where they like."""
+        cores = separate_cores()
+        if self.size <= len(cores):
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            os.sched_setaffinity(struct.unpack("3i", peer)[0], {cores[rank]})
 
     def ask(self, line):
         """Sends a line to all ranks and returns their answers in rank order."""

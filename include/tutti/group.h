@@ -32,7 +32,7 @@ class GroupState;
 struct CollectiveOptions {
   /// Named in errors and logs; part of what members compare. At most 63 bytes are kept.
   std::string_view label = {};
-  /// How long this call may wait; the job's deadline if absent. Must be positive.
+  /// How long each wait of this call may last; the job's deadline if absent. Must be positive.
   std::optional<std::chrono::milliseconds> deadline = {};
 };
 

@@ -256,6 +256,17 @@ TEST(JoinProcesses, sudden_death_is_known_to_all_within_a_second) {
   EXPECT_LT(best, seconds(1)) << "the best of three: the machine may be loaded";
 }
 
+TEST(JoinProcesses, worker_that_left_and_then_ended_did_not_die) {
+  const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
+    if (job.rank() == 1) return;
+    Arrivals::poll_until([&] { return job.state()->slot(1).ended.load() != 0; });
+    Arrivals nobody;
+    nobody.await(job, 1, "barrier", rank_bit(1));
+  });
+  EXPECT_THAT(outcome.ranks[0].text,
+              HasSubstr("rank 1 left the job in an orderly way before reaching barrier"));
+}
+
 TEST(JoinProcesses, barriers_between_processes) {
   for (const int size : {1, 2, 3, 5, 8}) {
     const SharedBetweenProcesses<KillBoard> shared;
