@@ -7,7 +7,7 @@ function(tutti_own_target name)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -ffp-contract=off -fPIC)
   if(TUTTI_SANITIZE)
     target_compile_options(${name} PUBLIC -fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all
-                                          -fno-omit-frame-pointer -g)
+                                          -fno-omit-frame-pointer)
     target_link_options(${name} PUBLIC -fsanitize=${TUTTI_SANITIZE})
   endif()
 endfunction()
@@ -37,6 +37,6 @@ function(tutti_tests name)
   tutti_own_target(${name})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
                        PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()

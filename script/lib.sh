@@ -208,13 +208,17 @@ compilers() {
   echo $((memory < processors ? memory : processors))
 }
 
-# build PRESET [CMAKE OPTION…]: configures and builds into the preset's folder.
+# build PRESET [CMAKE OPTION | TARGET]…: configures and builds into the preset's folder; all targets
+# unless some are named.
 build() {
-  local preset=$1 folder=build log
+  local preset=$1 folder=build argument log
+  local -a options=() targets=()
   shift
+  for argument in "$@"; do
+    if [[ $argument == -* ]]; then options+=("$argument"); else targets+=(-t "$argument"); fi
+  done
   [[ $preset == release ]] || folder=build-${preset%-only}
   log=$folder/log
-  local -a options=("$@")
   if [[ -n $TORCH ]]; then
     # CMake remembers every library it found: a libtorch elsewhere needs a fresh start.
     if ! grep -qs "^Torch_DIR:PATH=$TORCH/share/cmake/Torch\$" "$folder/CMakeCache.txt"; then
@@ -223,7 +227,7 @@ build() {
     options+=("-DCMAKE_PREFIX_PATH=$TORCH/share/cmake")
   fi
   quietly "$log/configure.log" cmake --preset "$preset" "${options[@]}"
-  quietly "$log/build.log" cmake --build "$folder" -j "$(compilers)"
+  quietly "$log/build.log" cmake --build "$folder" -j "$(compilers)" "${targets[@]}"
   note "built in $folder/"
 }
 

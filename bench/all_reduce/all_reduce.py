@@ -10,12 +10,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = [1024 * 4**i for i in range(10)]
 SMALL = 64 * 1024
 
-# Loads and stores per rank in units of the message, by worker count: bench documentation, "traffic".
+# Loads and stores per rank in units of the message, by worker count, for large messages.
 TRAFFIC = {
-    "Tutti arena": lambda n, s: 2.0,
-    "Tutti staged": lambda n, s: 5 + 1 / n,
-    "probe": lambda n, s: n + 3 if s <= 16 * 1024 else 2.0,
-    "Gloo": lambda n, s: 11 * (n - 1) / n,
+    "Tutti arena": lambda n: 2.0,
+    "Tutti staged": lambda n: 5 + 1 / n,
+    "probe": lambda n: 2.0,
+    "Gloo": lambda n: 11 * (n - 1) / n,
 }
 
 
@@ -103,7 +103,7 @@ def derive(cells, size, bytes_):
         cell["algbw_gbps"] = bytes_ / cell["median_us"] / 1e3
         cell["busbw_gbps"] = cell["algbw_gbps"] * 2 * (size - 1) / size
         traffic = TRAFFIC.get("Tutti arena" if name == "Tutti tensor" else name)
-        cell["traffic_per_byte"] = traffic(size, bytes_) if traffic else None
+        cell["traffic_per_byte"] = traffic(size) if traffic else None
         cell["percent_of_roof"] = 100 * per_round(copy, cell) if copy else None
         cell["times_faster_than"] = {o: per_round(other, cell) for o, other in cells.items() if o != name}
         cell["more_us_than"] = {o: per_round(cell, other, lambda a, b: a - b)

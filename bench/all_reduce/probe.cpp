@@ -1,6 +1,7 @@
 // The limit a good hand reaches without the checks a library needs: forked processes, one memfd,
-// flags to spin on. Way "reduce": slice owners add in place; up to kSmall every rank adds copies,
-// with one wait. Way "copy": all ranks copy memory of their own, the roof for memory traffic.
+// flags to spin on. Way "reduce": slice owners add in place; where waits are dear (more ranks than
+// cores) every rank adds copies of small messages, with one wait instead of two. Way "copy": all
+// ranks copy memory of their own, the roof for memory traffic.
 
 #include <immintrin.h>
 #include <sched.h>
@@ -33,7 +34,7 @@ class Probe {
       for (auto* memory : {&from_, &to_}) memory->resize(count);
       return {nullptr, [this, count] { std::memcpy(to_.data(), from_.data(), count * 4); }};
     }
-    if (count <= kSmall) return {buffers_[rank_], [this, count] { one_wait(count); }};
+    if (crowded_ && count <= kSmall) return {buffers_[rank_], [this, count] { one_wait(count); }};
     return {buffers_[rank_], [this, count] { slice_owners(count); }};
   }
 
@@ -87,7 +88,7 @@ int main(int count, char** arguments) {
   const int size = std::atoi(arguments[2]);
   const std::size_t bytes = sizeof(Shared) + size * kApart * 4;
   const int memory = memfd_create("probe", MFD_CLOEXEC);
-  if (ftruncate(memory, bytes) != 0) bench::fail("ftruncate");
+  if (ftruncate(memory, bytes) != 0) bench::fail("no memory file");
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
   madvise(mapped, bytes, MADV_HUGEPAGE);
   auto* shared = static_cast<Shared*>(mapped);

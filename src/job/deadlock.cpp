@@ -58,12 +58,14 @@ std::optional<std::vector<int>> DeadlockWatch::proven_cycle() {
   const std::uint32_t event_before = job_.board().event.load(std::memory_order_acquire);
   const auto now = job_.system().now();
   std::vector<NoticeView> notices;
+  notices.reserve(static_cast<std::size_t>(job_.identity().size));
   for (int rank = 0; rank < job_.identity().size; ++rank) notices.push_back(provable(rank));
   const std::uint32_t event_after = job_.board().event.load(std::memory_order_acquire);
   const std::vector<int> cycle = notices[static_cast<std::size_t>(job_.identity().rank)].in_wait()
                                      ? find_cycle(notices)
                                      : std::vector<int>{};
   std::vector<Member> members;
+  members.reserve(cycle.size());
   for (const int rank : cycle)
     members.push_back({rank, notices[static_cast<std::size_t>(rank)].since});
   if (members.empty() || members != suspects_ || event_after != event_) {

@@ -110,7 +110,7 @@ JobState::~JobState() {
     // A child made by fork alone has the memory but not the threads: it must neither speak for this
     // worker nor wait for a thread it does not have.
     static_cast<void>(watch_.release());
-    new std::shared_ptr<Rendezvous>(std::move(rendezvous_));
+    new (std::nothrow) std::shared_ptr<Rendezvous>(std::move(rendezvous_));
     return;
   }
   slot(identity_.rank).state.store(WorkerSlot::left, std::memory_order_release);

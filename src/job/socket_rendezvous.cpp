@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include <fmt/format.h>
@@ -55,7 +56,7 @@ class SocketRendezvous final : public Rendezvous {
   ~SocketRendezvous() override {
     if (owner_pid_ != ::getpid()) {
       // In a child made by fork alone there is no such thread.
-      new std::thread(std::move(listener_));
+      new (std::nothrow) std::thread(std::move(listener_));
       return;
     }
     ::eventfd_write(stop_.get(), 1);
@@ -82,8 +83,8 @@ class SocketRendezvous final : public Rendezvous {
 
   void listen();
   void take(Frame frame);
-  bool send(const FrameHeader& header, std::string text, std::shared_ptr<const Parcel> parcel,
-            Deadline deadline);
+  bool send(const FrameHeader& header, std::string text,
+            const std::shared_ptr<const Parcel>& parcel, Deadline deadline);
   bool wait_for(std::unique_lock<std::mutex>& lock, const Answer& answer, Deadline deadline);
 
   FileDescriptor socket_;
@@ -145,7 +146,7 @@ void SocketRendezvous::take(Frame frame) {
 }
 
 bool SocketRendezvous::send(const FrameHeader& header, std::string text,
-                            std::shared_ptr<const Parcel> parcel, Deadline deadline) {
+                            const std::shared_ptr<const Parcel>& parcel, Deadline deadline) {
   const std::lock_guard lock(sending_);
   // What does not get out in time stays in line: half a frame would end all talk.
   writer_.push(header, std::move(text), parcel.get(), parcel);

@@ -86,6 +86,7 @@ ProcessOutcome run_processes(int size, const std::function<void(int, FileDescrip
   const auto end = Clock::now() + limit;
   Broker broker(size);
   std::vector<Child> children;
+  children.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) children.push_back(start(rank, broker, body));
   ProcessOutcome outcome;
   outcome.ranks.resize(children.size());

@@ -26,7 +26,7 @@ namespace tutti {
 /// Operations that may be under way at the same time, plus one.
 inline constexpr int kRing = 8;
 /// Most bytes that an inline buffer takes.
-inline constexpr std::size_t kInlineBytes = 8 * 1024;
+inline constexpr std::size_t kInlineBytes = std::size_t{8} * 1024;
 /// Up to this many bytes per member, everyone folds everything after one wait; above, members own
 /// slices. Measured for two members (docs/group.md); what one reads grows with their number.
 constexpr std::size_t small_bytes(int members) noexcept {
@@ -34,7 +34,7 @@ constexpr std::size_t small_bytes(int members) noexcept {
   return share < 1024 ? 1024 : share < kInlineBytes ? share : kInlineBytes;
 }
 /// Private memory passes through shared memory in pieces of this many bytes.
-inline constexpr std::size_t kChunkBytes = 512 * 1024;
+inline constexpr std::size_t kChunkBytes = std::size_t{512} * 1024;
 
 /// A member's arrival at one operation: all that the others look at, in one cache line. What is not
 /// atomic is written by large operations only, and stays until all members have finished.
