@@ -1,7 +1,6 @@
-// The limit a good hand reaches without the checks a library needs: forked processes, one memfd,
-// flags to spin on. Way "reduce": slice owners add in place; where waits are dear (more ranks than
-// cores) every rank adds copies of small messages, with one wait instead of two. Way "copy": all
-// ranks copy memory of their own, the roof for memory traffic.
+// The limit a good hand reaches without the checks a library needs: forks, one memfd, flags to spin
+// on. Way "reduce": slice owners add in place; where waits are dear (more ranks than cores) and
+// messages small, every rank adds copies, with one wait. Way "copy": all ranks copy memory at once.
 
 #include <immintrin.h>
 #include <sched.h>
@@ -14,7 +13,6 @@
 #include "all_reduce/serve.h"
 
 namespace {
-
 constexpr std::int64_t kSmall = 4096;              // elements
 constexpr std::int64_t kApart = (1 << 26) + 1232;  // 256 MiB, and never at equal offsets in a page
 using Lanes [[gnu::vector_size(__BIGGEST_ALIGNMENT__), gnu::aligned(4), gnu::may_alias]] = float;
@@ -26,8 +24,8 @@ struct Shared {
 template <int N>
 class Probe {
  public:
-  Probe(Shared* shared, float* first, int rank) : shared_(shared), rank_(rank) {
-    for (int r = 0; r < N; ++r) buffers_[r] = first + r * kApart;
+  Probe(Shared* shared, int rank) : shared_(shared), rank_(rank) {
+    for (int r = 0; r < N; ++r) buffers_[r] = reinterpret_cast<float*>(shared + 1) + r * kApart;
   }
   bench::Operation prepare(const std::string& way, std::int64_t count) {
     if (way == "copy") {
@@ -80,7 +78,6 @@ class Probe {
   bool crowded_ = N > std::thread::hardware_concurrency();
   std::vector<float> from_, to_;
 };
-
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -97,6 +94,5 @@ int main(int count, char** arguments) {
   const auto serve = [&](auto it) {
     bench::serve(arguments[1], rank, size, [&](auto& way, auto n) { return it.prepare(way, n); });
   };
-  auto* first = reinterpret_cast<float*>(shared + 1);
-  size == 2 ? serve(Probe<2>(shared, first, rank)) : serve(Probe<4>(shared, first, rank));
+  size == 2 ? serve(Probe<2>(shared, rank)) : serve(Probe<4>(shared, rank));
 }

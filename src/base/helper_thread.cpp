@@ -1,7 +1,8 @@
 #include "base/helper_thread.h"
 
 #include <pthread.h>
-#include <signal.h>
+
+#include <csignal>
 
 namespace tutti {
 

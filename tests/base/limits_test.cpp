@@ -30,7 +30,7 @@ class Limits : public ::testing::Test {
   fs::path root_;
 };
 
-constexpr std::uint64_t kMachine = 16000 * 1024;
+constexpr std::uint64_t kMachine = std::uint64_t{16000} * 1024;
 const char* const kV2Mount =
     "30 23 0:26 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
 const char* const kV1Mounts =

@@ -30,7 +30,7 @@ void poll_until_looked(const Job& job, int rank, int times) {
 TEST(Deadlock, two_workers_in_different_operations_are_told_at_once) {
   Arrivals arrivals;
   std::atomic<int> mismatches{0};
-  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
     try {
       if (job.rank() == 0) arrivals.await(job, 1, "all-reduce of \"a\"", rank_bit(1));
       if (job.rank() == 1) arrivals.await(job, 1, "broadcast of \"b\"", rank_bit(0));
@@ -49,7 +49,7 @@ TEST(Deadlock, two_workers_in_different_operations_are_told_at_once) {
 
 TEST(Deadlock, circle_of_three_is_named_by_all_three_while_others_go_on) {
   Arrivals arrivals;
-  const ThreadOutcome outcome = try_thread_ranks(5, [&](Job job) {
+  const ThreadOutcome outcome = try_thread_ranks(5, [&](const Job& job) {
     const int rank = job.rank();
     if (rank >= 3) return arrivals.await(job, 1, "other group", rank_bit(3) | rank_bit(4));
     const int next = (rank + 1) % 3;
@@ -69,7 +69,7 @@ TEST(Deadlock, circle_of_three_is_named_by_all_three_while_others_go_on) {
 }
 
 TEST(Deadlock, processes_are_told_as_threads_are) {
-  const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
+  const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
     Arrivals nobody;
     nobody.await(job, 1, job.rank() == 0 ? "left" : "right", rank_bit(1 - job.rank()));
   });
@@ -83,7 +83,7 @@ TEST(Deadlock, processes_are_told_as_threads_are) {
 
 TEST(Deadlock, slow_worker_is_none) {
   Arrivals arrivals;
-  run_thread_ranks(3, [&](Job job) {
+  run_thread_ranks(3, [&](const Job& job) {
     // 0 waits for 1, which waits for 2, which takes its time.
     if (job.rank() == 2) poll_until_looked(job, 0, 15);
     if (job.rank() == 1) arrivals.await(job, 1, "second", rank_bit(2));
@@ -96,7 +96,7 @@ TEST(Deadlock, circle_in_which_something_still_happens_is_none) {
   // Rank 1 seems to wait for rank 0, but what it waits for is announced from elsewhere: as long as
   // workers announce, nothing is proven.
   Arrivals arrivals;
-  run_thread_ranks(3, [&](Job job) {
+  run_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 2) {
       poll_until_awaited(job, 0, 1);
       poll_until_awaited(job, 1, 0);
@@ -115,7 +115,7 @@ TEST(Deadlock, circle_in_which_something_still_happens_is_none) {
 
 TEST(Deadlock, worker_that_uses_several_threads_is_never_part_of_one) {
   Arrivals arrivals;
-  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
     if (job.rank() == 1) std::thread([&] { job.state()->next_number("other thread"); }).join();
     arrivals.await(job, 1, "barrier", rank_bit(1 - job.rank()), seconds(2));
   });
@@ -125,7 +125,7 @@ TEST(Deadlock, worker_that_uses_several_threads_is_never_part_of_one) {
 
 TEST(Deadlock, busy_worker_is_never_part_of_one) {
   Arrivals arrivals;
-  run_thread_ranks(2, [&](Job job) {
+  run_thread_ranks(2, [&](const Job& job) {
     if (job.rank() == 1) {
       const Busy busy = job.busy("evaluate", std::chrono::minutes(1));
       poll_until_awaited(job, 0, 1);

@@ -147,7 +147,7 @@ TEST(Join, identity_that_makes_no_sense_is_refused) {
 TEST(Join, works_for_all_numbers_of_workers) {
   for (const int size : {1, 2, 3, 5, 8, 64}) {
     std::atomic<int> ranks{0};
-    run_thread_ranks(size, [&](Job job) {
+    run_thread_ranks(size, [&](const Job& job) {
       EXPECT_EQ(job.size(), size);
       ranks += job.rank() + 1;
     });
@@ -162,6 +162,7 @@ TEST(Join, rank_that_does_not_come_is_named_by_all) {
   options.job.join_deadline = milliseconds(300);
   std::vector<std::string> texts(2);
   std::vector<std::thread> threads;
+  threads.reserve(2);
   const auto keep = world->meeting_point().rendezvous(2);  // there, but never joins
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
@@ -220,7 +221,7 @@ TEST(JoinProcesses, sudden_death_is_known_to_all_within_a_second) {
   auto best = Clock::duration::max();
   for (int attempt = 0; attempt < 3; ++attempt) {
     const SharedBetweenProcesses<KillBoard> shared;
-    const ProcessOutcome outcome = run_process_ranks(4, [&](Job job) {
+    const ProcessOutcome outcome = run_process_ranks(4, [&](const Job& job) {
       if (job.rank() == 2) {
         for (const int other : {0, 1, 3}) poll_until_awaited(job, other, 2);
         shared->killed = Clock::now().time_since_epoch().count();
@@ -257,7 +258,7 @@ TEST(JoinProcesses, sudden_death_is_known_to_all_within_a_second) {
 }
 
 TEST(JoinProcesses, worker_that_left_and_then_ended_did_not_die) {
-  const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
+  const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
     if (job.rank() == 1) return;
     Arrivals::poll_until([&] { return job.state()->slot(1).ended.load() != 0; });
     Arrivals nobody;
@@ -270,7 +271,7 @@ TEST(JoinProcesses, worker_that_left_and_then_ended_did_not_die) {
 TEST(JoinProcesses, barriers_between_processes) {
   for (const int size : {1, 2, 3, 5, 8}) {
     const SharedBetweenProcesses<KillBoard> shared;
-    const ProcessOutcome outcome = run_process_ranks(size, [&](Job job) {
+    const ProcessOutcome outcome = run_process_ranks(size, [&](const Job& job) {
       for (int round = 1; round <= 200; ++round) {
         shared->arrivals.arrive(job, round);
         shared->arrivals.await(job, round, "round");

@@ -22,7 +22,8 @@ using ::testing::MatchesRegex;
 class Rounds : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(Rounds, everyone_sees_what_all_wrote_before_the_round) {
-  const auto [size, processors] = GetParam();
+  const int size = std::get<0>(GetParam());
+  const int processors = std::get<1>(GetParam());
   constexpr int kRounds = 300;
   Arrivals arrivals;
   std::array<std::int64_t, kMaxWorkers> plain{};  // ordered by the waits alone
@@ -30,10 +31,10 @@ TEST_P(Rounds, everyone_sees_what_all_wrote_before_the_round) {
   options.processors = processors;
   run_thread_ranks(
       size,
-      [&](Job job) {
+      [&](const Job& job) {
         const auto me = static_cast<std::size_t>(job.rank());
         for (int round = 0; round < kRounds; ++round) {
-          plain[me] = round * (job.rank() + 1);
+          plain[me] = round * (job.rank() + std::int64_t{1});
           arrivals.arrive(job, 2 * round + 1);
           arrivals.await(job, 2 * round + 1, "write");
           for (int r = 0; r < job.size(); ++r)
@@ -52,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Wait, Rounds,
 
 TEST(Wait, nobody_is_left_registered_as_a_sleeper) {
   Arrivals arrivals;
-  run_thread_ranks(3, [&](Job job) {
+  run_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 2) poll_until_awaited(job, 0, 2);
     arrivals.arrive(job, 1);
     arrivals.await(job, 1, "one");
@@ -73,7 +74,7 @@ TEST(Wait, death_of_a_worker_ends_the_wait_and_is_blamed) {
   options.world = std::make_shared<ThreadWorld>(4);
   const ThreadOutcome outcome = try_thread_ranks(
       4,
-      [&](Job job) {
+      [&](const Job& job) {
         if (job.rank() == 2) {
           for (const int other : {0, 1, 3}) poll_until_awaited(job, other, 2);
           EXPECT_THAT(job.alive(), ::testing::ElementsAre(0, 1, 2, 3));
@@ -105,7 +106,7 @@ TEST(Wait, death_of_a_worker_ends_the_wait_and_is_blamed) {
 
 TEST(Wait, worker_that_left_in_an_orderly_way_is_told_from_one_that_died) {
   Arrivals arrivals;
-  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
     if (job.rank() == 1) return poll_until_awaited(job, 0, 1);
     arrivals.arrive(job, 1);
     arrivals.await(job, 1, "barrier");
@@ -117,7 +118,7 @@ TEST(Wait, worker_that_left_in_an_orderly_way_is_told_from_one_that_died) {
 
 TEST(Wait, work_of_a_worker_that_ended_afterwards_counts) {
   Arrivals arrivals;
-  run_thread_ranks(3, [&](Job job) {
+  run_thread_ranks(3, [&](const Job& job) {
     arrivals.arrive(job, 1);
     if (job.rank() == 1) return;
     Arrivals::poll_until([&] { return has_rank(job.state()->gone().all, 1); });
@@ -128,7 +129,7 @@ TEST(Wait, work_of_a_worker_that_ended_afterwards_counts) {
 TEST(Wait, deadline_names_who_is_missing_and_what_it_waits_for) {
   Arrivals arrivals;
   std::atomic<bool> over{false};
-  const ThreadOutcome outcome = try_thread_ranks(3, [&](Job job) {
+  const ThreadOutcome outcome = try_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 2) return Arrivals::poll_until([&] { return over.load(); });
     if (job.rank() == 1)
       return arrivals.await(job, 5, "broadcast of \"seed\"", rank_bit(2), seconds(60));
@@ -154,7 +155,7 @@ TEST(Wait, stall_is_noticed_once_for_all_and_again_when_it_doubles) {
   options.job.stall_notice = milliseconds(100);
   run_thread_ranks(
       4,
-      [&](Job job) {
+      [&](const Job& job) {
         if (job.rank() == 2) Arrivals::poll_until([&] { return log.count("rank 2 has not") >= 3; });
         arrivals.arrive(job, 1);
         arrivals.await(job, 1, "step 17, barrier");
@@ -178,7 +179,7 @@ TEST(Wait, stall_is_noticed_once_for_all_and_again_when_it_doubles) {
 TEST(Wait, of_a_moment_says_nothing) {
   LogCapture log;
   Arrivals arrivals;
-  run_thread_ranks(2, [&](Job job) {
+  run_thread_ranks(2, [&](const Job& job) {
     if (job.rank() == 1) poll_until_awaited(job, 0, 1);
     arrivals.arrive(job, 1);
     arrivals.await(job, 1, "barrier");
@@ -193,7 +194,7 @@ TEST(Wait, busy_worker_is_waited_for_beyond_the_deadline_without_a_word) {
   options.job.stall_notice = milliseconds(50);
   run_thread_ranks(
       3,
-      [&](Job job) {
+      [&](const Job& job) {
         // Rank 2 waits for the busy rank 1: it is excused as well.
         if (job.rank() == 1) {
           const Busy busy = job.busy("evaluate", std::chrono::minutes(30));
@@ -219,7 +220,7 @@ TEST(Wait, busy_worker_is_waited_for_beyond_the_deadline_without_a_word) {
 TEST(Wait, worker_busy_for_longer_than_it_said_is_late) {
   Arrivals arrivals;
   std::atomic<bool> over{false};
-  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
     if (job.rank() == 1) {
       const Busy busy = job.busy("save", milliseconds(20));
       return Arrivals::poll_until([&] { return over.load(); });
@@ -237,7 +238,7 @@ TEST(Wait, worker_busy_for_longer_than_it_said_is_late) {
 }
 
 TEST(Wait, overlapping_busy_periods_last_as_long_as_the_longest) {
-  run_thread_ranks(1, [](Job job) {
+  run_thread_ranks(1, [](const Job& job) {
     const WorkerSlot& slot = job.state()->slot(0);
     EXPECT_EQ(slot.busy_until.load(), 0);
     auto evaluate = std::make_unique<Busy>(job.state(), "evaluate", std::chrono::hours(2));
@@ -253,9 +254,8 @@ TEST(Wait, overlapping_busy_periods_last_as_long_as_the_longest) {
 }
 
 TEST(Wait, own_reason_to_stop_comes_first) {
-  Arrivals arrivals;
   std::atomic<bool> closed{false};
-  const ThreadOutcome outcome = try_thread_ranks(2, [&](Job job) {
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
     JobState& state = *job.state();
     if (job.rank() == 1) {
       poll_until_awaited(job, 0, 1);
@@ -280,7 +280,7 @@ TEST(Wait, own_reason_to_stop_comes_first) {
 }
 
 TEST(Wait, callbacks_are_not_asked_while_spinning_is_enough) {
-  run_thread_ranks(1, [](Job job) {
+  run_thread_ranks(1, [](const Job& job) {
     int asked = 0;
     wait_until(
         *job.state(), [&] { return ++asked == 3; },

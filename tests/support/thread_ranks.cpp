@@ -93,6 +93,7 @@ ThreadOutcome try_thread_ranks(int size, const std::function<void(Job)>& body,
   ThreadOutcome outcome;
   outcome.errors.resize(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
