@@ -30,6 +30,7 @@
 
 #include "tutti/group.h"
 #include "tutti/job.h"
+#include "tutti/share.h"
 #include "tutti/step_report.h"
 
 namespace tutti {
@@ -178,12 +179,5 @@ struct BatchPart {
 /// more. Parts may be empty when n exceeds the rows. All tensors must have the same size of dim 0
 /// (BadInput).
 std::vector<BatchPart> split(const std::vector<torch::Tensor>& batch, std::int64_t n);
-
-/// This worker's contiguous range [first, second) of `total` micro-batches.
-std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, const Group& group);
-std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, const Job& job);
-/// The range of any rank of any size: the first total % size ranks get one more. Ranges are
-/// disjoint and cover all.
-std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, int rank, int size);
 
 }  // namespace tutti

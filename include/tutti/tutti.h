@@ -8,5 +8,6 @@
 #include "tutti/error.h"
 #include "tutti/group.h"
 #include "tutti/job.h"
+#include "tutti/share.h"
 #include "tutti/step_report.h"
 #include "tutti/tensors.h"

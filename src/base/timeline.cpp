@@ -1,39 +1,61 @@
 #include "base/timeline.h"
 
-#include <fstream>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
 
 namespace tutti {
+namespace {
 
-Timeline::Timeline(std::string file, int rank, int size)
-    : file_(size > 1 ? file + ".rank" + std::to_string(rank) : std::move(file)), rank_(rank) {}
+constexpr std::size_t kPending = std::size_t{64} << 10;
 
-Timeline::~Timeline() {
-  const auto microseconds = [](Clock::duration d) {
-    return std::chrono::duration<double, std::micro>(d).count();
-  };
-  auto events = nlohmann::json::array();
-  events.push_back({{"ph", "M"},
-                    {"name", "process_name"},
-                    {"pid", rank_},
-                    {"args", {{"name", "worker " + std::to_string(rank_)}}}});
-  for (const auto& event : events_) {
-    events.push_back({{"ph", "X"},
-                      {"name", event.name},
-                      {"pid", rank_},
-                      {"tid", 0},
-                      {"ts", microseconds(event.begin.time_since_epoch())},
-                      {"dur", microseconds(event.end - event.begin)}});
-  }
-  std::ofstream out(file_);
-  out << nlohmann::json{{"traceEvents", std::move(events)}}.dump();
-  if (!out.flush()) log().error("cannot write the timeline {}", file_);
+double microseconds(Clock::duration d) {
+  return std::chrono::duration<double, std::micro>(d).count();
 }
 
-void Timeline::add(std::string name, Clock::time_point begin, Clock::time_point end) {
-  events_.push_back({std::move(name), begin, end});
+}  // namespace
+
+Timeline::Timeline(const std::string& file, int rank, int size)
+    : file_(size > 1 ? fmt::format("{}.rank{}", file, rank) : file),
+      rank_(rank),
+      owner_(::getpid()),
+      out_(::open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  if (!out_) log().error("cannot write the timeline {}", file_);
+  pending_ = fmt::format(
+      R"({{"traceEvents":[{{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"worker {0}"}}}})",
+      rank_);
+}
+
+Timeline::~Timeline() {
+  if (owner_ != ::getpid()) return;  // a child made by fork has a copy of what is pending
+  pending_ += "]}";
+  flush();
+}
+
+void Timeline::add(std::string_view name, Clock::time_point begin, Clock::time_point end) {
+  const std::lock_guard lock(mutex_);
+  if (!out_) return;
+  pending_ += fmt::format(
+      ",\n{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}",
+      nlohmann::json(name).dump(), rank_, ::gettid(), microseconds(begin.time_since_epoch()),
+      microseconds(end - begin));
+  if (pending_.size() >= kPending) flush();
+}
+
+void Timeline::flush() {
+  for (std::size_t sent = 0; out_ && sent < pending_.size();) {
+    const auto n = ::write(out_.get(), pending_.data() + sent, pending_.size() - sent);
+    if (n <= 0) {
+      log().error("cannot write the timeline {}", file_);
+      out_.reset();
+    }
+    sent += static_cast<std::size_t>(std::max<ssize_t>(n, 0));
+  }
+  pending_.clear();
 }
 
 }  // namespace tutti

@@ -2,54 +2,57 @@
 
 // A record of what happened when, written as a Chrome trace (chrome://tracing, Perfetto).
 //
-// Threads: one. Failure: a file that cannot be written is logged when the timeline ends.
+// Threads: any. Failure: a file that cannot be written is logged once; nothing is recorded then.
 
-#include <memory>
+#include <sys/types.h>
+
+#include <mutex>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "base/deadline.h"
+#include "base/file_descriptor.h"
 
 namespace tutti {
 
 class Timeline {
  public:
   /// Events of worker `rank` go to `file`, or to `file`.rank<R> when there are several workers
-  /// (`tutti run` joins them).
-  Timeline(std::string file, int rank, int size);
+  /// (`tutti run` joins them). The file is complete when the timeline has ended.
+  Timeline(const std::string& file, int rank, int size);
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  void add(std::string name, Clock::time_point begin, Clock::time_point end);
+  void add(std::string_view name, Clock::time_point begin, Clock::time_point end);
 
  private:
-  struct Event {
-    std::string name;
-    Clock::time_point begin, end;
-  };
+  void flush();
+
   std::string file_;
   int rank_;
-  std::vector<Event> events_;
+  pid_t owner_;
+  std::mutex mutex_;
+  FileDescriptor out_;
+  std::string pending_;
 };
 
 /// Records the time from its construction to its end, if there is a timeline.
 class TimelineSpan {
  public:
-  TimelineSpan(Timeline* timeline, std::string_view name) : timeline_(timeline) {
-    if (timeline_ == nullptr) return;
-    name_ = name;
-    begin_ = Clock::now();
+  /// `name` must outlive this.
+  TimelineSpan(Timeline* timeline, std::string_view name) : timeline_(timeline), name_(name) {
+    if (timeline_ != nullptr) begin_ = Clock::now();
   }
   ~TimelineSpan() {
-    if (timeline_ != nullptr) timeline_->add(std::move(name_), begin_, Clock::now());
+    if (timeline_ != nullptr) timeline_->add(name_, begin_, Clock::now());
   }
   TimelineSpan(const TimelineSpan&) = delete;
   TimelineSpan& operator=(const TimelineSpan&) = delete;
 
  private:
   Timeline* timeline_;
-  std::string name_;
+  std::string_view name_;
   Clock::time_point begin_;
 };
 

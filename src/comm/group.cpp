@@ -4,8 +4,10 @@
 #include <numeric>
 #include <utility>
 
+#include "base/timeline.h"
 #include "comm/check_operation.h"
 #include "comm/group_state.h"
+#include "job/job_state.h"
 
 namespace tutti {
 namespace {
@@ -67,6 +69,7 @@ std::uint64_t start(const GroupState& group, const Operation& operation) {
 }
 
 void run(const GroupState& group, const Operation& operation) {
+  const TimelineSpan span(group.job().timeline(), name_of(operation.kind));
   group.engine().wait(start(group, operation));
 }
 
@@ -100,8 +103,8 @@ Group Group::split(int colour, std::string name) const {
 }
 
 SharedMemory Group::allocate(std::size_t bytes, std::string_view what,
-                             std::optional<std::size_t> used_bytes) const {
-  return state_->engine().allocate(bytes, what, used_bytes.value_or(bytes));
+                             std::optional<std::size_t> needed) const {
+  return state_->engine().allocate(bytes, what, needed.value_or(bytes));
 }
 
 void Group::all_reduce(View inout, Reduction reduction, const CollectiveOptions& options) const {

@@ -2,7 +2,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/timeline.h"
 #include "comm/group_state.h"
+#include "job/job_state.h"
 #include "tutti/group.h"
 
 namespace tutti {
@@ -34,6 +36,7 @@ Work::~Work() {
 void Work::wait() {
   if (!group_) return;
   const std::shared_ptr<GroupState> group = std::move(group_);
+  const TimelineSpan span(group->job().timeline(), "wait for a started collective");
   group->engine().wait(sequence_);
 }
 

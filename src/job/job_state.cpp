@@ -8,9 +8,11 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/timeline.h"
 #include "job/life_watch.h"
 #include "job/rank_set.h"
 #include "job/wait.h"
+#include "tutti/environment.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -70,6 +72,8 @@ JobState::JobState(Identity identity, std::shared_ptr<System> system,
   check_arguments(identity_, options_);
   crowded_ = identity_.size > system_->processors();
   spin_rounds_ = crowded_ ? kCrowdedRounds : rounds_within(kSpin);
+  if (const std::string file = Environment::read().profile; !file.empty())
+    timeline_ = std::make_unique<Timeline>(file, identity_.rank, identity_.size);
   meet();
 }
 

@@ -20,6 +20,7 @@
 namespace tutti {
 
 class LifeWatch;
+class Timeline;
 
 /// Who this worker is, as a launcher or a test says it.
 struct Identity {
@@ -42,6 +43,8 @@ class JobState {
   System& system() const { return *system_; }
   Rendezvous& rendezvous() const { return *rendezvous_; }
   Board& board() const { return *board_; }
+  /// Where this worker records what it does; null unless a profile was asked for.
+  Timeline* timeline() const { return timeline_.get(); }
   WorkerSlot& slot(int rank) const { return board_->workers[static_cast<std::size_t>(rank)]; }
 
   /// The asked time from now, or the job's. A deadline is for one wait.
@@ -90,6 +93,7 @@ class JobState {
   std::shared_ptr<System> system_;
   std::shared_ptr<Rendezvous> rendezvous_;
   JobOptions options_;
+  std::unique_ptr<Timeline> timeline_;
   std::shared_ptr<std::byte> board_memory_;
   Board* board_ = nullptr;
   bool crowded_ = false;

@@ -85,13 +85,4 @@ std::vector<Block> blocks_of_range(std::int64_t begin, std::int64_t end) {
   return blocks;
 }
 
-std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, int rank, int size) {
-  TUTTI_CHECK(total >= 0 && 0 <= rank && rank < size, "share {} of {} over {} items", rank, size,
-              total);
-  const std::int64_t base = total / size;
-  const std::int64_t longer = total % size;
-  const std::int64_t first = rank * base + std::min<std::int64_t>(rank, longer);
-  return {first, first + base + (rank < longer ? 1 : 0)};
-}
-
 }  // namespace tutti

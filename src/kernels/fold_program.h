@@ -52,8 +52,4 @@ class FoldProgram {
 /// 2·⌊log2(end)⌋ + 1 of them, each as large as alignment allows.
 std::vector<Block> blocks_of_range(std::int64_t begin, std::int64_t end);
 
-/// Contiguous share [first, second) of `total` items for `rank` of `size` workers; the first
-/// total % size workers get one more.
-std::pair<std::int64_t, std::int64_t> share_of(std::int64_t total, int rank, int size);
-
 }  // namespace tutti

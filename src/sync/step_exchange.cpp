@@ -80,6 +80,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   step_ = done_ + 1;
   waits_ = 0;
   waited_ = {};
+  opened_at_ = state_.job().system().now();
   // Nobody may still be reading what the last step left here. After a step that succeeded this is
   // known already; after one that failed, the others have to notice first.
   const auto through = [this](int r) {
@@ -174,7 +175,7 @@ void StepExchange::fold_ready_buckets() {
 }
 
 void StepExchange::fold_bucket(std::size_t bucket) {
-  const TimelineSpan span(options_.timeline.get(), "fold");
+  const TimelineSpan span(state_.job().timeline(), "fold");
   bytes_ += slices_->fold(schedule_->parameters(bucket), group_.rank());
 }
 
@@ -365,6 +366,9 @@ void StepExchange::fill_outcome() {
 void StepExchange::close_step() {
   header(group_.rank()).left.store(step_, std::memory_order_release);
   announce(state_.job().board());
+  if (auto* timeline = state_.job().timeline(); timeline != nullptr && is_open()) {
+    timeline->add(step_text(), opened_at_, state_.job().system().now());
+  }
   done_ = step_;
   mode_.reset();
 }

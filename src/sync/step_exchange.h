@@ -32,8 +32,6 @@
 
 namespace tutti {
 
-class Timeline;
-
 struct ExchangeOptions {
   std::string name;  ///< in errors: what is trained
   Divisor divisor = Divisor::weights;
@@ -44,7 +42,6 @@ struct ExchangeOptions {
   /// Compare digests of parameters and buffers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
   std::optional<std::chrono::milliseconds> deadline = {};
-  std::shared_ptr<Timeline> timeline;  ///< may be null
 };
 
 /// The model's own memory, dense, in the order of the plan.
@@ -149,6 +146,7 @@ class StepExchange {
   std::size_t next_bucket_ = 0;            ///< first bucket whose slice is not folded yet
   bool slices_begun_ = false;
   std::size_t bytes_ = 0;
+  Clock::time_point opened_at_;
   Clock::duration waited_{};
   int waits_ = 0;
   std::vector<std::uint64_t> buffer_digests_;  ///< as of the end of the last step

@@ -88,7 +88,7 @@ void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void
   const auto end = state_.job().system().now();
   ++waits_;
   waited_ += end - begin;
-  if (options_.timeline) options_.timeline->add("wait", begin, end);
+  if (auto* timeline = state_.job().timeline()) timeline->add("wait", begin, end);
 }
 
 /// Throws what a worker that has not arrived has said of itself.

@@ -8,8 +8,7 @@ std::string StepReport::text() const {
   constexpr double kMega = 1e6;
   return fmt::format(
       "step {}: {} exchange of {:.2f} of {:.2f} MB, {} parameters skipped, {} micro-batches of "
-      "weight "
-      "{}, {} nodes held, {} waits {:.3f} ms, rank {} last",
+      "weight {}, {} gradient copies held, waited {} times for {:.3f} ms, rank {} was ready last",
       step, collectives, static_cast<double>(bytes) / kMega,
       static_cast<double>(bytes_dense) / kMega, parameters_skipped, leaves, weight, nodes_held,
       waits, wait_seconds * 1e3, last_worker);

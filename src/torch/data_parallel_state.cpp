@@ -5,85 +5,18 @@
 #include <cmath>
 
 #include "base/log_line.h"
-#include "base/timeline.h"
-#include "kernels/fold.h"
 #include "kernels/hash.h"
-#include "tutti/environment.h"
+#include "torch/data_parallel_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
 namespace {
 
-Divisor divisor_of(Divide divide) {
-  switch (divide) {
-    case Divide::by_weight:
-      return Divisor::weights;
-    case Divide::by_contributors:
-      return Divisor::contributors;
-    case Divide::not_at_all:
-      return Divisor::none;
-  }
-  return Divisor::weights;
-}
-
-std::string_view name_of(Divide divide) {
-  switch (divide) {
-    case Divide::by_weight:
-      return "by weight";
-    case Divide::by_contributors:
-      return "by contributors";
-    case Divide::not_at_all:
-      return "not at all";
-  }
-  return "";
-}
-
-std::string_view name_of(Buffers buffers) {
-  switch (buffers) {
-    case Buffers::every_step:
-      return "every step";
-    case Buffers::on_request:
-      return "on request";
-    case Buffers::never:
-      return "never";
-  }
-  return "";
-}
-
-/// What besides the model has to be the same on all workers.
-std::vector<std::pair<std::string, std::string>> settings_of(const DataParallelOptions& options) {
-  return {{"name", options.name},
-          {"torch", TORCH_VERSION},
-          {"intra-op threads", std::to_string(at::get_num_threads())},
-          {"divide", std::string(name_of(options.divide))},
-          {"buffers", std::string(name_of(options.buffers))},
-          {"out_of_data", options.out_of_data == OutOfData::answer ? "answer" : "stop all"},
-          {"bucket_bytes", std::to_string(options.bucket_bytes)},
-          {"first_bucket_bytes", std::to_string(options.first_bucket_bytes)},
-          {"digest_every", std::to_string(options.digest_every)}};
-}
-
-void require_options(const DataParallelOptions& options) {
-  if (options.bucket_bytes == 0 || options.first_bucket_bytes == 0) {
-    throw BadInput("bucket_bytes and first_bucket_bytes must be at least 1");
-  }
-  if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
-  if (options.deadline && options.deadline->count() <= 0) {
-    throw BadInput("the deadline must be positive");
-  }
-}
-
 void require_weight(double weight) {
   if (!std::isfinite(weight) || weight < 0) {
     throw BadInput(fmt::format("a weight must be finite and not negative, not {}", weight));
   }
-}
-
-std::shared_ptr<Timeline> timeline_of(const Group& group) {
-  const auto file = Environment::read().profile;
-  if (file.empty()) return nullptr;
-  return std::make_shared<Timeline>(file, group.rank(), group.size());
 }
 
 std::uint64_t leaf_seed(std::uint64_t seed, std::int64_t step, std::int64_t leaf) {
@@ -98,23 +31,13 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                                      const DataParallelOptions& options)
     : group_(group), model_(std::move(model)), options_(options), memory_(model_.memory()) {
   require_options(options_);
-  exchange_ = std::make_unique<StepExchange>(
-      group_, model_.plan(settings_of(options_)),
-      ExchangeOptions{.name = options_.name,
-                      .divisor = divisor_of(options_.divide),
-                      .bucket_bytes = options_.bucket_bytes,
-                      .first_bucket_bytes = options_.first_bucket_bytes,
-                      .sync_buffers = options_.buffers == Buffers::every_step,
-                      .digest_every = options_.digest_every,
-                      .deadline = options_.deadline,
-                      .timeline = timeline_of(group_)});
+  exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings_of(options_)),
+                                             exchange_options_of(options_));
   send_initial_state();
-  make_gradient_views(exchange_->arena());
-  log_info(fmt::format(
-      "\"{}\": {} parameters, {} gradient bytes per worker, {} workers, divide {}, buffers {}, "
-      "digests every {} steps",
-      options_.name, model_.parameters().size(), exchange_->bytes_held(), group_.size(),
-      name_of(options_.divide), name_of(options_.buffers), options_.digest_every));
+  views_ = std::make_unique<GradientViews>(model_, *exchange_);
+  log_info(fmt::format("\"{}\": {} parameters, {} gradient bytes per worker, {} workers{}",
+                       options_.name, model_.parameters().size(), exchange_->bytes_held(),
+                       group_.size(), text_of(settings_of(options_))));
 }
 
 DataParallelState::~DataParallelState() = default;
@@ -134,16 +57,6 @@ void DataParallelState::send_initial_state() {
           {.label = name, .deadline = options_.deadline});
       tensor.unsafeGetTensorImpl()->bump_version();
     }
-  }
-}
-
-void DataParallelState::make_gradient_views(const SharedMemory& arena) {
-  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    const auto& parameter = model_.tensor(p);
-    views_.push_back(torch::from_blob(
-        exchange_->result(p), parameter.sizes(), parameter.strides(), [arena](void*) {},
-        parameter.options().requires_grad(false)));
-    view_versions_.push_back(0);
   }
 }
 
@@ -176,7 +89,10 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
     }
   }
   model_.require_in_place(parameter);
-  if (holds_own_gradient(parameter)) take(parameter, model_.tensor(parameter).grad(), false);
+  views_->require_cleared(parameter, exchange_->steps_done());
+  if (views_->holds_set_by_hand(parameter)) {
+    take(parameter, views_->take_set_by_hand(parameter), false);
+  }
   model_.tensor(parameter).mutable_grad().reset();
   take(parameter, value, last);
 }
@@ -186,7 +102,7 @@ void DataParallelState::accumulated(std::size_t parameter) {
   // torch also calls the slot when the pre-hook left it nothing to accumulate.
   if (!tensor.grad().defined()) return;
   model_.require_in_place(parameter);
-  if (is_view(parameter, tensor.grad())) {
+  if (views_->is_view(parameter, tensor.grad())) {
     throw BadInput(
         fmt::format("parameter \"{}\" was unfrozen while it held a reduced gradient; call "
                     "zero_grad() when freezing it",
@@ -205,8 +121,7 @@ void DataParallelState::open_backward() {
   if (backward < latest_backward_) {
     throw Unsupported(
         "a backward inside the backward (reentrant checkpointing) has already synchronised; run "
-        "such "
-        "models in micro_batch() with a closure that calls backward() itself");
+        "such models in micro_batch() with a closure that calls backward() itself");
   }
   before_step();
   exchange_->open_single(std::exchange(next_weight_, 1.0));
@@ -219,7 +134,7 @@ void DataParallelState::before_step() {
 }
 
 void DataParallelState::take(std::size_t parameter, const torch::Tensor& value, bool last) {
-  const auto& view = views_[parameter];
+  const auto& view = views_->view(parameter);
   if (value.strides() == view.strides() && value.is_non_overlapping_and_dense()) {
     exchange_->write(parameter, value.data_ptr(), last);
     return;
@@ -230,45 +145,12 @@ void DataParallelState::take(std::size_t parameter, const torch::Tensor& value, 
   exchange_->write(parameter, dense.data_ptr(), last);
 }
 
-/// zero_grad(false) puts a detached alias in place of what it zeroes, so memory decides.
-bool DataParallelState::is_view(std::size_t parameter, const torch::Tensor& grad) const {
-  const auto& view = views_[parameter];
-  return grad.is_same(view) || (grad.layout() == torch::kStrided && grad.numel() > 0 &&
-                                grad.data_ptr() == view.data_ptr() && grad.numel() == view.numel());
-}
-
-/// After a sync param.grad is our view. Whatever else is found there later was put there by hand;
-/// our view itself may only have been zeroed.
-bool DataParallelState::holds_own_gradient(std::size_t parameter) const {
-  const auto& grad = model_.tensor(parameter).grad();
-  if (!grad.defined()) return false;
-  if (!is_view(parameter, grad)) return true;
-  const bool written = grad._version() != view_versions_[parameter];
-  if (written && all_zero(grad.data_ptr(), grad.nbytes())) return false;
-  throw BadInput(
-      fmt::format("parameter \"{}\" still holds the reduced gradient of step {}: call zero_grad() "
-                  "before the next "
-                  "backward, or run several backwards of one step in accumulate()",
-                  model_.name(parameter), exchange_->steps_done()));
-}
-
 /// Gradients that no backward of this leaf produced.
 bool DataParallelState::take_gradients_set_by_hand(bool last) {
   bool any = false;
-  for (std::size_t p = 0; p < views_.size(); ++p) {
-    const auto& tensor = model_.tensor(p);
-    const auto& grad = tensor.grad();
-    if (!grad.defined() || is_view(p, grad)) continue;
-    if (grad.layout() != torch::kStrided) {
-      throw Unsupported(fmt::format("parameter \"{}\" has a sparse gradient", model_.name(p)));
-    }
-    if (grad.requires_grad()) {
-      throw Unsupported(fmt::format("parameter \"{}\": its gradient carries a graph (create_graph)",
-                                    model_.name(p)));
-    }
-    const auto value = grad;
-    tensor.mutable_grad().reset();
-    take(p, value, last);
+  for (std::size_t p = 0; p < views_->size(); ++p) {
+    if (!views_->holds_set_by_hand(p)) continue;
+    take(p, views_->take_set_by_hand(p), last);
     any = true;
   }
   return any;
@@ -330,7 +212,7 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     leave();
     in_scope_ = false;
     if (exchange_->is_open()) fail(error.what());
-    drop_gradients();
+    views_->drop();
     throw;
   }
 }
@@ -357,40 +239,22 @@ void DataParallelState::finish() {
     outcome_ = exchange_->finish(memory_);
   } catch (const std::exception& error) {
     if (exchange_->is_open()) fail(error.what());
-    drop_gradients();
+    views_->drop();
     throw;
   }
-  install_gradients();
-  if (options_.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
-}
-
-void DataParallelState::install_gradients() {
-  for (std::size_t p = 0; p < views_.size(); ++p) {
-    auto& grad = model_.tensor(p).mutable_grad();
-    if (outcome_.touched[p]) {
-      views_[p].unsafeGetTensorImpl()->bump_version();
-      view_versions_[p] = static_cast<std::int64_t>(views_[p]._version());
-      grad = views_[p];
-    } else {
-      grad.reset();
-    }
-  }
+  views_->install(outcome_.touched);
   if (options_.buffers == Buffers::every_step && group_.rank() != 0) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
   }
-}
-
-void DataParallelState::drop_gradients() noexcept {
-  for (std::size_t p = 0; p < views_.size(); ++p) model_.tensor(p).mutable_grad().reset();
+  if (options_.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
 }
 
 void DataParallelState::synchronize(double weight) {
   require_weight(weight);
   if (in_scope_) throw BadInput("synchronize() inside an accumulation scope: call its finish()");
   bool by_hand = false;
-  for (std::size_t p = 0; p < views_.size(); ++p) {
-    const auto& grad = model_.tensor(p).grad();
-    by_hand = by_hand || (grad.defined() && !is_view(p, grad));
+  for (std::size_t p = 0; p < views_->size(); ++p) {
+    by_hand = by_hand || views_->holds_set_by_hand(p);
   }
   before_step();
   if (by_hand) {
@@ -417,7 +281,7 @@ std::int64_t DataParallelState::drain() {
 void DataParallelState::fail(const std::string& why) noexcept {
   in_scope_ = false;
   exchange_->fail(why);
-  drop_gradients();
+  views_->drop();
 }
 
 void DataParallelState::sync_buffers() {

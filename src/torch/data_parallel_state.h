@@ -15,6 +15,7 @@
 
 #include "sync/step_exchange.h"
 #include "torch/gradient_hooks.h"
+#include "torch/gradient_views.h"
 #include "torch/wrapped_model.h"
 #include "tutti/data_parallel.h"
 
@@ -54,26 +55,18 @@ class DataParallelState : public GradientSink,
 
  private:
   void send_initial_state();
-  void make_gradient_views(const SharedMemory& arena);
   void before_step();
   void open_backward();
   void take(std::size_t parameter, const torch::Tensor& value, bool last);
-  /// `grad` is what the last sync put into param.grad.
-  bool is_view(std::size_t parameter, const torch::Tensor& grad) const;
-  /// True if param.grad holds something that this step has to take.
-  bool holds_own_gradient(std::size_t parameter) const;
   bool take_gradients_set_by_hand(bool last);
   void finish();
-  void install_gradients();
-  void drop_gradients() noexcept;
 
   Group group_;
   WrappedModel model_;
   DataParallelOptions options_;
   std::unique_ptr<StepExchange> exchange_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
-  std::vector<torch::Tensor> views_;         ///< what param.grad is after a sync
-  std::vector<std::int64_t> view_versions_;  ///< as the last sync left them
+  std::unique_ptr<GradientViews> views_;
   ModelMemory memory_;
   StepExchange::Outcome outcome_;
 

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/running_command.h"
 #include "processor_set.h"
+#include "support/running_command.h"
 
 namespace tutti::command {
 namespace {

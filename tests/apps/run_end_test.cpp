@@ -4,7 +4,7 @@
 #include <chrono>
 #include <csignal>
 
-#include "apps/running_command.h"
+#include "support/running_command.h"
 
 namespace tutti {
 namespace {

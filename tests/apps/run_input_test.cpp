@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "apps/running_command.h"
 #include "base/system.h"
 #include "processor_set.h"
+#include "support/running_command.h"
 
 namespace tutti {
 namespace {

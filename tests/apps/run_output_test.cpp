@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "apps/running_command.h"
+#include "support/running_command.h"
 
 namespace tutti {
 namespace {

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "apps/running_command.h"
 #include "refusal.h"
+#include "support/running_command.h"
 
 namespace tutti::command {
 namespace {

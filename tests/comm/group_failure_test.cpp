@@ -27,6 +27,7 @@ using ::testing::HasSubstr;
 struct Shared {
   std::atomic<int> pid[8];
   std::atomic<int> notices;
+  std::atomic<int> ready;  ///< ranks that are done with what comes before the death
   std::atomic<std::int64_t> killed_at;
   std::atomic<std::int64_t> longest;  ///< ns from the kill to the last error
 };
@@ -107,7 +108,11 @@ TEST_P(Death, OthersKnowWithinASecondAndGoOnWithoutIt) {
         work.wait();
       };
       for (int i = 0; i < 20; ++i) call();
-      if (job.rank() == kDead) end_myself(shared);
+      ++shared->ready;
+      if (job.rank() == kDead) {
+        while (shared->ready < 3) pause_cpu();
+        end_myself(shared);
+      }
       for (int repeat = 0; repeat < 2; ++repeat) {
         try {
           call();

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "tutti/share.h"
 
 namespace tutti {
 namespace {
@@ -173,15 +174,6 @@ TEST(BlocksOfRange, AreAlignedAscendingFewAndAsLargeAsPossible) {
     }
   }
   EXPECT_THAT([] { blocks_of_range(3, 2); }, ThrowsMessage<InternalError>(HasSubstr("[3, 2)")));
-}
-
-TEST(ShareOf, IsEvenWithTheLongerSharesFirst) {
-  EXPECT_EQ(share_of(10, 0, 4), std::pair(std::int64_t{0}, std::int64_t{3}));
-  EXPECT_EQ(share_of(10, 1, 4), std::pair(std::int64_t{3}, std::int64_t{6}));
-  EXPECT_EQ(share_of(10, 2, 4), std::pair(std::int64_t{6}, std::int64_t{8}));
-  EXPECT_EQ(share_of(10, 3, 4), std::pair(std::int64_t{8}, std::int64_t{10}));
-  EXPECT_EQ(share_of(1, 2, 3), std::pair(std::int64_t{1}, std::int64_t{1}));
-  EXPECT_THAT([] { share_of(4, 2, 2); }, ThrowsMessage<InternalError>(HasSubstr("share 2 of 2")));
 }
 
 }  // namespace

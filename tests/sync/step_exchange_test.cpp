@@ -13,6 +13,7 @@
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "tutti/error.h"
+#include "tutti/share.h"
 
 namespace tutti::test {
 namespace {

@@ -149,6 +149,25 @@ TEST(DataParallel, WhatNobodyTouchedStaysByteForByteAndIsNotSent) {
   });
 }
 
+// The negative control of the test above: where untouched parameters get a gradient of zeros, as an
+// all-reduce of everything gives them, decay and momentum move them and every byte is sent.
+TEST(DataParallel, NegativeControlZerosInPlaceOfTheSkipMoveWhatNobodyTouched) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    Branches model;
+    DataParallel parallel(job, *model);
+    auto sgd = momentum_and_decay(model->parameters());
+    const auto d = model->branches[3]->weight.clone();
+    model->forward(Batch(1, 1).x, 0).sum().backward();
+    model->zero_grad();
+    model->branches[3]->weight.mutable_grad() = torch::zeros({3, 6});
+    model->forward(Batch(1, 1).x, 0).sum().backward();
+    EXPECT_EQ(parallel.report().parameters_touched, 3);
+    sgd.step();
+    EXPECT_FALSE(torch::equal(model->branches[3]->weight, d));
+  });
+}
+
 TEST(DataParallel, WrittenMeansWrittenWhateverTheValue) {
   on_workers(2, [](const Job& job) {
     Branches model;

@@ -1,5 +1,7 @@
 // Kinds of models and what is refused: layouts, dtypes, tied and frozen weights, buffers, two nets.
 
+#include <sstream>
+
 #include "training.h"
 
 namespace tutti::test {
@@ -133,6 +135,17 @@ TEST(Models, ExcludedParametersStayLocal) {
   });
 }
 
+TEST(Models, WhatIsExcludedMayDifferInShape) {
+  on_workers(2, [](const Job& job) {
+    torch::nn::Sequential model(torch::nn::Linear(6, 4), torch::nn::Linear(4, 2 + job.rank()));
+    const auto last_layer = [](const std::string& name) { return name.starts_with("1."); };
+    DataParallel parallel(job, *model, {.exclude = last_layer});
+    model->forward(Batch(4, 1).x).sum().backward();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.weight", "0.bias"));
+    EXPECT_EQ(model->parameters()[3].grad().numel(), 2 + job.rank());
+  });
+}
+
 TEST(Models, MixedTypesChannelsLastScalarsAndEmpty) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -177,6 +190,16 @@ TEST(Models, SixteenBitGradientsAreAddedInFloat32) {
     DataParallel parallel(Group(job), {{"p", p}}, {.divide = Divide::not_at_all});
     (p * (job.rank() == 0 ? 1.0 : 1.0 / 256)).sum().backward();
     EXPECT_TRUE(torch::equal(p.grad(), torch::full({100}, 1.0 + 1.0 / 128, torch::kBFloat16)));
+  });
+}
+
+// The sum of three gradients of 30 000 is beyond float16; the mean is not.
+TEST(Models, AMeanOfHalvesDoesNotOverflowOnTheWay) {
+  on_workers(3, [](const Job& job) {
+    const auto p = torch::zeros({65}, torch::kFloat16).requires_grad_();
+    DataParallel parallel(Group(job), {{"p", p}});
+    (p * 30000).sum().backward();
+    EXPECT_TRUE(torch::equal(p.grad(), torch::full({65}, 30000.0, torch::kFloat16)));
   });
 }
 
@@ -308,6 +331,24 @@ TEST(Models, MovedAndAddedParametersAreFound) {
   });
 }
 
+TEST(Models, LoadingIntoAWrappedModelIsFound) {
+  on_workers(1, [](const Job& job) {
+    std::stringstream file;
+    auto model = mlp();
+    torch::save(model, file);
+    {
+      DataParallel parallel(job, *model);
+      torch::load(model, file);
+      const auto text = text_of([&] { Batch(4, 1).loss(model, 0, 4).backward(); });
+      EXPECT_THAT(text, HasSubstr("make a new DataParallel"));
+    }
+    DataParallel fresh(job, *model);
+    model->zero_grad();
+    Batch(4, 1).loss(model, 0, 4).backward();
+    EXPECT_EQ(fresh.report().parameters_touched, 4);
+  });
+}
+
 TEST(Models, DifferentModelsGiveEveryWorkerTheSameShortDiff) {
   const auto outcome = run_process_ranks(3, [](const Job& job) {
     torch::nn::Sequential model(torch::nn::Linear(6, job.rank() == 1 ? 9 : 8));
@@ -317,6 +358,32 @@ TEST(Models, DifferentModelsGiveEveryWorkerTheSameShortDiff) {
               HasSubstr("rank 1, unlike rank 0: parameter \"0.weight\" is float32 [9, 6]"));
   EXPECT_EQ(outcome.ranks[0].text, outcome.ranks[1].text);
   EXPECT_EQ(outcome.ranks[0].text, outcome.ranks[2].text);
+}
+
+// Each of these trains wrongly or crashes where it is not noticed.
+TEST(Models, AnotherNameOrderTypeOrCountIsADifferenceToo) {
+  using Named = std::vector<std::pair<std::string, torch::Tensor>>;
+  const auto refused = [](const std::function<Named(bool)>& make) {
+    const auto outcome = run_process_ranks(
+        2, [&](const Job& job) { DataParallel parallel(Group(job), make(job.rank() == 1)); });
+    EXPECT_EQ(outcome.ranks[0].text, outcome.ranks[1].text);
+    return outcome.ranks[0].text;
+  };
+  const auto p = [](std::int64_t n, torch::ScalarType type = torch::kFloat32) {
+    return torch::zeros({n}, type).requires_grad_();
+  };
+  EXPECT_THAT(refused([&](bool other) {
+                return Named{{"a", p(3, other ? torch::kFloat64 : torch::kFloat32)}};
+              }),
+              HasSubstr("\"a\" is float64 [3]"));
+  EXPECT_THAT(refused([&](bool other) {
+                return other ? Named{{"b", p(3)}, {"a", p(3)}} : Named{{"a", p(3)}, {"b", p(3)}};
+              }),
+              HasSubstr("rank 1, unlike rank 0"));
+  EXPECT_THAT(refused([&](bool other) {
+                return other ? Named{{"a", p(3)}} : Named{{"a", p(3)}, {"b", p(3)}};
+              }),
+              HasSubstr("\"b\""));
 }
 
 TEST(Models, ParametersChangedOnOneWorkerAreNamedByTheDigest) {

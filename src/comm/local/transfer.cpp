@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/local/copy.h"
+#include "tutti/share.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "apps/running_command.h"
+#include "support/running_command.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,0 +1,84 @@
+#include "torch/data_parallel_settings.h"
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+Divisor divisor_of(Divide divide) {
+  switch (divide) {
+    case Divide::by_weight:
+      return Divisor::weights;
+    case Divide::by_contributors:
+      return Divisor::contributors;
+    case Divide::not_at_all:
+      return Divisor::none;
+  }
+  return Divisor::weights;
+}
+
+std::string_view name_of(Divide divide) {
+  switch (divide) {
+    case Divide::by_weight:
+      return "by weight";
+    case Divide::by_contributors:
+      return "by contributors";
+    case Divide::not_at_all:
+      return "not at all";
+  }
+  return "";
+}
+
+std::string_view name_of(Buffers buffers) {
+  switch (buffers) {
+    case Buffers::every_step:
+      return "every step";
+    case Buffers::on_request:
+      return "on request";
+    case Buffers::never:
+      return "never";
+  }
+  return "";
+}
+
+}  // namespace
+
+Settings settings_of(const DataParallelOptions& options) {
+  return {{"name", options.name},
+          {"torch", TORCH_VERSION},
+          {"intra-op threads", std::to_string(at::get_num_threads())},
+          {"divide", std::string(name_of(options.divide))},
+          {"buffers", std::string(name_of(options.buffers))},
+          {"out_of_data", options.out_of_data == OutOfData::answer ? "answer" : "stop all"},
+          {"bucket_bytes", std::to_string(options.bucket_bytes)},
+          {"first_bucket_bytes", std::to_string(options.first_bucket_bytes)},
+          {"digest_every", std::to_string(options.digest_every)}};
+}
+
+void require_options(const DataParallelOptions& options) {
+  if (options.bucket_bytes == 0 || options.first_bucket_bytes == 0) {
+    throw BadInput("bucket_bytes and first_bucket_bytes must be at least 1");
+  }
+  if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
+  if (options.deadline && options.deadline->count() <= 0) {
+    throw BadInput("the deadline must be positive");
+  }
+}
+
+ExchangeOptions exchange_options_of(const DataParallelOptions& options) {
+  return {.name = options.name,
+          .divisor = divisor_of(options.divide),
+          .bucket_bytes = options.bucket_bytes,
+          .first_bucket_bytes = options.first_bucket_bytes,
+          .sync_buffers = options.buffers == Buffers::every_step,
+          .digest_every = options.digest_every,
+          .deadline = options.deadline};
+}
+
+std::string text_of(const Settings& settings) {
+  std::string text;
+  for (const auto& [key, value] : settings) text += ", " + key + ' ' + value;
+  return text;
+}
+
+}  // namespace tutti

@@ -1,0 +1,48 @@
+#pragma once
+
+// What param.grad is after a sync: views of the shared arena, at addresses that never change. And
+// what else may be found there before the next one.
+//
+// Threads: one. Failure: BadInput names the parameter.
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "sync/step_exchange.h"
+#include "torch/wrapped_model.h"
+
+namespace tutti {
+
+class GradientViews {
+ public:
+  /// `model` must outlive this. The views keep the arena alive.
+  GradientViews(const WrappedModel& model, const StepExchange& exchange);
+
+  std::size_t size() const { return views_.size(); }
+  /// Layout and type that a gradient has to have to be folded as it lies.
+  const torch::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
+
+  /// Puts reduced gradients into param.grad; those that nobody wrote become undefined.
+  void install(const std::vector<std::uint8_t>& touched);
+  /// Makes all gradients undefined.
+  void drop() noexcept;
+  /// Takes what was put into param.grad by hand out of it: defined, and no view of ours. Throws if
+  /// it is sparse or carries a graph.
+  torch::Tensor take_set_by_hand(std::size_t parameter) const;
+  bool holds_set_by_hand(std::size_t parameter) const;
+  /// Throws if param.grad still holds the reduced gradient of that step. One that zero_grad() has
+  /// zeroed in place does not count.
+  void require_cleared(std::size_t parameter, std::int64_t step) const;
+  /// `grad` lies where our view does.
+  bool is_view(std::size_t parameter, const torch::Tensor& grad) const;
+
+ private:
+  const WrappedModel& model_;
+  std::vector<torch::Tensor> views_;
+  std::vector<std::int64_t> versions_;  ///< as the last sync left them
+};
+
+}  // namespace tutti
