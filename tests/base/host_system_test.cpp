@@ -7,6 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
 #include "base/system.h"
 #include "tutti/error.h"
 
@@ -55,6 +60,23 @@ TEST(HostSystem, two_maps_show_one_memory_beyond_the_descriptor) {
   ASSERT_NE(first.get(), second.get());
   first.get()[99] = std::byte{7};
   EXPECT_EQ(second.get()[99], std::byte{7});
+}
+
+// At multiples of 256 MiB apart, blocks that are folded together ran at a fifth of the speed.
+TEST(HostSystem, large_blocks_do_not_lie_alike) {
+  const auto system = host_system();
+  const std::size_t bytes = std::size_t{256} << 20;  // address space: no page is touched
+  std::vector<std::shared_ptr<std::byte>> blocks;
+  std::set<std::uintptr_t> places;
+  for (int i = 0; i < 8; ++i) {
+    const auto file = system->create_memory("test", bytes);
+    blocks.push_back(system->map(file, bytes));
+    const auto address = reinterpret_cast<std::uintptr_t>(blocks.back().get());
+    EXPECT_EQ(address % (std::size_t{2} << 20), 0U) << "huge pages need it";
+    places.insert(address % bytes);
+    blocks.back().get()[bytes - 1] = std::byte{1};
+  }
+  EXPECT_EQ(places.size(), 8U);
 }
 
 TEST(HostSystem, files_that_could_end_a_reader_are_refused) {
