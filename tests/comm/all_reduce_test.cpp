@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -52,6 +53,45 @@ TEST_P(AllReduceOf, EverySizeAndPlacementIsTheTreesSum) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, AllReduceOf, ::testing::Values(1, 2, 3, 5, 8));
+
+// Of a size at which places decide the way: in place everywhere, nowhere, or at some members.
+TEST(AllReduce, MiddlingSizesInMixedPlaces) {
+  for (const int ranks : {2, 3}) {
+    ThreadOptions roomy;
+    roomy.processors = ranks;
+    const auto border = static_cast<std::int64_t>(kCopyBytes / sizeof(float));
+    const auto small = static_cast<std::int64_t>(small_bytes(ranks) / sizeof(float));
+    for (const std::int64_t size : {border, border + 1, border + 65, small}) {
+      const auto inputs = random_inputs<float>(ranks, size);
+      const Values<float> wanted = reduced(inputs, Reduction::sum);
+      run_thread_ranks(
+          ranks,
+          [&](Job job) {
+            const Group group(job);
+            Room<float> room(group, size);
+            const Values<float>& mine = inputs[static_cast<std::size_t>(group.rank())];
+            for (std::size_t round = 0; round < 3 * placement_names().size(); ++round) {
+              // The last rank's place moves on more slowly than that of the others.
+              const bool last = group.rank() + 1 == ranks;
+              const auto p = last ? round / 3 : round % placement_names().size();
+              const Placement at = placement(p, group.rank());
+              float* const in = room.in(at);
+              float* const out = room.out(at);
+              std::copy_n(mine.data(), size, in);
+              group.all_reduce(view(in, size), view(out, size), Reduction::sum);
+              ASSERT_TRUE(same_values(out, wanted.data(), size)) << size << ", round " << round;
+              Work work;
+              std::copy_n(mine.data(), size, in);
+              work = group.start_all_reduce(view(in, size), view(out, size), Reduction::sum);
+              while (!work.done()) std::this_thread::yield();
+              work.wait();
+              ASSERT_TRUE(same_values(out, wanted.data(), size)) << size << ", polled " << round;
+            }
+          },
+          roomy);
+    }
+  }
+}
 
 TEST(AllReduce, SixtyFourRanks) {
   constexpr int kRanks = 64;

@@ -33,11 +33,14 @@ constexpr std::size_t small_bytes(int members) noexcept {
   const std::size_t share = 2 * kInlineBytes / static_cast<std::size_t>(members);
   return share < 1024 ? 1024 : share < kInlineBytes ? share : kInlineBytes;
 }
+/// Above this many bytes and up to small_bytes(), an all-reduce of which all members' spans lie in
+/// shared memory is done by slices as well: two waits, but nothing is copied.
+inline constexpr std::size_t kCopyBytes = 2048;
 /// Private memory passes through shared memory in pieces of this many bytes.
 inline constexpr std::size_t kChunkBytes = std::size_t{512} * 1024;
 
 /// A member's arrival at one operation: all that the others look at, in one cache line. What is not
-/// atomic is written by large operations only, and stays until all members have finished.
+/// atomic is written by operations that may go by slices, and stays until all have finished.
 struct alignas(kCacheLine) Arrival {
   std::atomic<std::uint64_t> sequence;  ///< of the operation; the release store publishes the rest
   std::atomic<std::uint64_t> hash;      ///< of what members must agree on

@@ -46,12 +46,14 @@ class LocalEngine final : public Engine {
   /// Something all members must have done before this one goes on.
   enum class Goal { arrived, staged, worked, finished };
   enum class Phase { arriving, staging, working };
+  /// How an operation is done; by_place becomes one of the others when all have arrived.
+  enum class Way { one_wait, by_place, slices };
 
   /// An operation of this member between start() and its end.
   struct Pending {
     Transfer transfer;
     Phase phase = Phase::arriving;
-    bool small = true;
+    Way way = Way::one_wait;
     std::uint64_t hash = 0;
     std::uint64_t chunk = 0;   ///< the one under way
     std::uint64_t staged = 0;  ///< chunks of this operation staged so far
@@ -64,7 +66,10 @@ class LocalEngine final : public Engine {
   // Starting (local_start.cpp).
   ControlArena meet_members();
   void make_room(std::uint64_t sequence);
-  void begin_large(std::uint64_t sequence, const Operation& operation);
+  Way way_of(const Transfer& transfer, OperationKind kind) const;
+  void note_places(std::uint64_t sequence, const Operation& operation);
+  void begin_by_place(std::uint64_t sequence);
+  void begin_slices(std::uint64_t sequence);
 
   // Progress (local_progress.cpp).
   /// Takes the oldest operation further. False where it would have to wait and may not.
@@ -76,6 +81,8 @@ class LocalEngine final : public Engine {
   bool all_reached(Goal goal, std::uint64_t value) const;
   bool meet(Goal goal, std::uint64_t value, std::uint64_t sequence, bool may_wait);
   void compare_calls(std::uint64_t sequence);
+  /// After by_place: every member's contribution lies in its inline buffer.
+  bool all_inlined(std::uint64_t sequence) const;
 
   // Failure (local_failure.cpp).
   std::uint64_t missing(Goal goal, std::uint64_t value) const;

@@ -33,7 +33,10 @@ bool LocalEngine::advance(bool may_wait) {
   if (oldest.phase == Phase::arriving) {
     if (!meet(Goal::arrived, sequence, sequence, may_wait)) return false;
     compare_calls(sequence);
-    if (oldest.small) {
+    if (oldest.way == Way::by_place) {
+      oldest.way = all_inlined(sequence) ? Way::one_wait : Way::slices;
+    }
+    if (oldest.way == Way::one_wait) {
       oldest.transfer.finish_inline(sequence);
       finish(sequence);
       return true;
@@ -150,6 +153,13 @@ bool LocalEngine::meet(Goal goal, std::uint64_t value, std::uint64_t sequence, b
     });
   } catch (...) {
     fail_with_current_exception();
+  }
+  return true;
+}
+
+bool LocalEngine::all_inlined(std::uint64_t sequence) const {
+  for (int member = 0; member < members_.size; ++member) {
+    if (control_.arrival(member, sequence).in.region != Location::kInlined) return false;
   }
   return true;
 }

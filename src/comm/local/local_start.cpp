@@ -86,11 +86,18 @@ std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
   mine.patience = operation.deadline;
   mine.transfer.begin(operation, members_, control_);
   mine.hash = write_record(control_.record(members_.rank, sequence), operation);
-  mine.small = mine.transfer.contribution() <= small_bytes(members_.size);
-  if (mine.small) {
-    mine.transfer.write_inline(sequence);
-  } else {
-    begin_large(sequence, operation);
+  mine.way = way_of(mine.transfer, operation.kind);
+  if (mine.way != Way::one_wait) note_places(sequence, operation);
+  switch (mine.way) {
+    case Way::one_wait:
+      mine.transfer.write_inline(sequence);
+      break;
+    case Way::by_place:
+      begin_by_place(sequence);
+      break;
+    case Way::slices:
+      begin_slices(sequence);
+      break;
   }
 
   started_ = sequence;
@@ -121,13 +128,33 @@ void LocalEngine::make_room(std::uint64_t sequence) {
   known_finished_ = needed;
 }
 
-void LocalEngine::begin_large(std::uint64_t sequence, const Operation& operation) {
-  Pending& mine = pending(sequence);
+/// Alike on all members: from what they must agree on.
+LocalEngine::Way LocalEngine::way_of(const Transfer& transfer, OperationKind kind) const {
+  if (transfer.contribution() > small_bytes(members_.size)) return Way::slices;
+  const bool may_pay = kind == OperationKind::all_reduce && transfer.contribution() > kCopyBytes;
+  return may_pay ? Way::by_place : Way::one_wait;
+}
+
+void LocalEngine::note_places(std::uint64_t sequence, const Operation& operation) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
-  arrival.regions = regions_.hold(mine.pins);
+  arrival.regions = regions_.hold(pending(sequence).pins);
   arrival.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
   arrival.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
-  const bool stages = mine.transfer.gives() && arrival.in.region == Location::kPrivate;
+}
+
+/// Where waits are dear, one is worth more than a copy. Members may decide differently: then the
+/// copies were for nothing.
+void LocalEngine::begin_by_place(std::uint64_t sequence) {
+  Arrival& arrival = control_.arrival(members_.rank, sequence);
+  if (arrival.in.in_region() && arrival.out.in_region() && !job_.crowded()) return;
+  arrival.in.region = Location::kInlined;
+  pending(sequence).transfer.write_inline(sequence);
+}
+
+void LocalEngine::begin_slices(std::uint64_t sequence) {
+  Pending& mine = pending(sequence);
+  const Arrival& arrival = control_.arrival(members_.rank, sequence);
+  const bool stages = mine.transfer.gives() && !arrival.in.in_region();
   if (!stages || members_.size == 1 || completed_ != sequence - 1) return;
   // Nothing else is under way: the first chunk can lie ready before the others look.
   if (chunks_done_ > 0 && !all_reached(Goal::worked, chunks_done_ - 1)) return;

@@ -6,9 +6,12 @@
 
 namespace tutti {
 
-/// In the giver's block of a region that members have mapped, or in memory of its own.
+/// In the giver's block of a region that members have mapped, or in memory of its own, of which it
+/// may have written a copy to its inline buffer.
 struct Location {
   static constexpr std::uint32_t kPrivate = ~0U;
+  static constexpr std::uint32_t kInlined = kPrivate - 1;
+  bool in_region() const { return region < kInlined; }
   std::uint32_t region = kPrivate;
   std::uint64_t offset = 0;
 };

@@ -59,7 +59,7 @@ void Transfer::assume_staging() {
 void Transfer::resolve(std::uint64_t sequence, const RegionTable& regions,
                        std::uint64_t held_by_all) {
   const auto is_shared = [&](const Location& at) {
-    return at.region != Location::kPrivate && ((held_by_all >> at.region) & 1U) != 0;
+    return at.in_region() && ((held_by_all >> at.region) & 1U) != 0;
   };
   anyone_stages_ = false;
   anyone_collects_ = false;
