@@ -13,7 +13,7 @@ SMALL = 64 * 1024
 # Loads and stores per rank in units of the message, by worker count, for large messages.
 TRAFFIC = {
     "Tutti arena": lambda n: 2.0,
-    "Tutti staged": lambda n: 5 + 1 / n,
+    "Tutti staged": lambda n: 5 - 2 / n,
     "probe": lambda n: 2.0,
     "Gloo": lambda n: 11 * (n - 1) / n,
 }
