@@ -35,17 +35,19 @@ class Tools:
         self.cores = len(separate_cores())
         candidates = [torch_python, sys.executable, beside_libtorch(build)]
         self._pythons = [p for p in candidates if p and os.path.exists(p)]
-        self.torch_python = self.python_with("torch")
+        self.torch_python, self.torch_version = self.python_with("torch")
 
     def program(self, name):
         return os.path.join(self.build, "bin", name)
 
     def python_with(self, module):
+        """The first Python that has it, and the version that it has."""
         for python in self._pythons:
-            check = [python, "-c", f"import {module}"]
-            if subprocess.run(check, capture_output=True, check=False).returncode == 0:
-                return python
-        return None
+            check = [python, "-c", f"import {module}; print({module}.__version__)"]
+            done = subprocess.run(check, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return python, done.stdout.strip()
+        return None, None
 
 
 def beside_libtorch(build):
@@ -56,6 +58,17 @@ def beside_libtorch(build):
     except OSError:
         return None
     return found and os.path.join(found.group(1), "bin", "python3")
+
+
+def libtorch_version(build):
+    """Of what the build is linked with; None where it has no libtorch."""
+    try:
+        with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as file:
+            folder = re.search(r"^Torch_DIR:PATH=(.*)", file.read(), re.M).group(1)
+        with open(os.path.join(folder, "TorchConfigVersion.cmake"), encoding="utf-8") as file:
+            return re.search(r'PACKAGE_VERSION "(.*?)"', file.read()).group(1)
+    except (OSError, AttributeError):
+        return None
 
 
 class Settings:
@@ -82,7 +95,7 @@ class Settings:
 
 
 def draw(tools, source, picture):
-    python = tools.python_with("matplotlib")
+    python, _ = tools.python_with("matplotlib")
     plot = os.path.join(HERE, "plot.py")
     if not python:
         print(f"no picture: matplotlib is missing (pip install matplotlib, then {plot} {source} {picture})")
@@ -123,6 +136,7 @@ def main():
     settings = Settings(arguments)
     for name in arguments.only or QUESTIONS:
         result = QUESTIONS[name].run(tools, settings)
+        result["machine"].update(libtorch=libtorch_version(build), torch_python=tools.torch_version)
         numbers = os.path.join(results, name + ".json")
         with open(numbers, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)

@@ -199,13 +199,35 @@ install_any_torch() {
 
 # -------------------------------------------------------------------------------------------- build
 
-# Compilers at once: one per processor, and per 2 GB of free memory (libtorch's headers are large).
+# Compilers at once: one per processor, and per 2 GB of free memory (libtorch's headers are large),
+# as far as the machine and the control group allow.
 compilers() {
-  local processors memory
-  processors=$(nproc)
-  memory=$(awk '/^MemAvailable/ {print int($2 / 2000000)}' /proc/meminfo)
-  ((memory < 1)) && memory=1
-  echo $((memory < processors ? memory : processors))
+  local most memory limit used cache quota period number='^[0-9]+$' # neither "max" nor -1
+  most=$(nproc)
+  memory=$(awk '/^MemAvailable/ {printf "%.0f", $2 * 1024}' /proc/meminfo)
+  read -r limit used cache _ <<<"$(group_values memory.{max,current,stat} \
+    memory/memory.{limit_in_bytes,usage_in_bytes,stat})"
+  if [[ $limit =~ $number && $used =~ $number ]] && ((limit - used + ${cache:-0} < memory)); then
+    memory=$((limit - used + ${cache:-0}))
+  fi
+  read -r quota period _ <<<"$(group_values cpu.max cpu/cpu.cfs_{quota,period}_us)"
+  if [[ $quota =~ $number && $period =~ $number ]] && ((quota / period < most)); then
+    most=$((quota / period))
+  fi
+  memory=$((memory / 2000000000))
+  ((memory < most)) && most=$memory
+  echo $((most < 1 ? 1 : most))
+}
+
+# group_values FILE…: what those of the files hold that this control group has (v2's or v1's), in a
+# line; of memory.stat the file cache that can be dropped.
+group_values() {
+  local file
+  for file in "${@/#//sys/fs/cgroup/}"; do
+    [[ ! -r $file ]] || awk '/^([-0-9]|max)/ {value = $0}
+      /^(total_)?inactive_file / {value = $2}
+      END {printf "%s ", value}' "$file" 2>/dev/null || true
+  done
 }
 
 # build PRESET [CMAKE OPTION | TARGET]…: configures and builds into the preset's folder; all targets
@@ -245,20 +267,27 @@ set_up() {
 # matplotlib: what the rivals in bench/ and the pictures need.
 set_up_python() {
   local venv="$kLocal/venv" site
-  if python3 -c 'import torch, numpy, matplotlib' 2>/dev/null; then
+  # A Python with another torch would measure rivals of another version.
+  if python3 -c '
+import os, sys, torch, numpy, matplotlib
+ours = sys.argv[1]
+package = os.path.exists(os.path.join(ours, "__init__.py"))
+sys.exit(package and not os.path.samefile(os.path.dirname(torch.__file__), ours))
+' "$TORCH" 2>/dev/null; then
     PYTHON=python3
     return
   fi
   [[ -x $venv/bin/python ]] || quietly "$kLocal/venv.log" python3 -m venv "$venv"
   PYTHON=$venv/bin/python
-  "$PYTHON" -c 'import torch, numpy, matplotlib' 2>/dev/null && return
-  note 'installing numpy and matplotlib for Python'
   site=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   # One copy of torch serves both; pip then adds what torch's Python side needs.
+  rm -f "$site/tutti-torch.pth"
   if compgen -G "$TORCH/_C.cpython-3$("$PYTHON" -c 'import sys; print(sys.version_info[1])')-*" \
     >/dev/null; then
     dirname "$TORCH" >"$site/tutti-torch.pth"
   fi
+  "$PYTHON" -c 'import torch, numpy, matplotlib' 2>/dev/null && return
+  note 'installing numpy and matplotlib for Python'
   local -a install=("$PYTHON" -m pip install --disable-pip-version-check numpy matplotlib)
   "${install[@]}" "torch==$kTorch" >"$kLocal/pip.log" 2>&1 </dev/null ||
     quietly "$kLocal/pip.log" "${install[@]}" "torch==$kTorch" --extra-index-url "$kTorchIndex"

@@ -115,7 +115,11 @@ class Accumulation {
   Accumulation(std::shared_ptr<DataParallelState> state, const AccumulateOptions& options);
   void run(double weight, const std::function<torch::Tensor()>& compute);
 
-  std::shared_ptr<DataParallelState> state_;  ///< null once finished or failed
+  bool is_open() const;
+  void require_open(const char* what) const;
+
+  std::shared_ptr<DataParallelState> state_;  ///< null when moved from
+  std::uint64_t scope_;
   AccumulateOptions options_;
   int exceptions_at_start_;
 };
@@ -141,17 +145,23 @@ class DataParallel {
   [[nodiscard]] Accumulation accumulate(const AccumulateOptions& options = {});
 
   /// Takes part in this step with what was written by hand, or with nothing: for a worker whose
-  /// backward reached no parameter (its weight still counts), or that ran none (weight 0).
-  /// Gradients are reduced when it returns, as after backward().
-  void synchronize(double weight = 1);
+  /// backward reached no parameter (its weight still counts: next_weight()'s unless given), or that
+  /// ran none (weight 0). Gradients are reduced when it returns, as after backward().
+  void synchronize(std::optional<double> weight = {});
 
-  /// Called by a worker that has no more data: see OutOfData. Returns the steps it answered.
-  std::int64_t drain();
-  /// True after a step in which some worker ran out of data, with OutOfData::stop_all.
+  /// Called by every worker that has no more data: see OutOfData. In each step that others still
+  /// take, gradients are reduced and `update` is called, which has to do what the others do after
+  /// their backward (the optimizer's step): parameters stay equal everywhere. Steps that somebody
+  /// dropped are left out. Returns the steps it answered.
+  std::int64_t drain(const std::function<void()>& update);
+  /// With OutOfData::stop_all: true from the step on in which some worker ran out of data, until
+  /// drain() returns. A loop that it ends is followed by drain() all the same.
   bool stopped() const;
 
-  /// Drops the coming step on all workers: they get PeerFailed with this text. For failures outside
-  /// backward() and scopes, which Tutti cannot see.
+  /// Drops this worker's step on all workers: they get PeerFailed with this text. For failures that
+  /// Tutti cannot see: outside of backward() and scopes, or inside a backward before the first
+  /// gradient has reached a parameter. After a failure that it has seen this does nothing, so that
+  /// a handler may always call it.
   void fail(const std::string& why);
 
   /// Rank 0's buffers to all, now. Collective.

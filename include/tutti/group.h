@@ -1,6 +1,6 @@
 #pragma once
 
-// Collectives among a set of workers, over spans of elements. torch/collectives.h has the same for
+// Collectives among a set of workers, over spans of elements. tensors.h has the same for
 // tensors.
 //
 // Every collective is called by all members, in the same order. On arrival the members' calls are
@@ -32,6 +32,9 @@ class GroupState;
 struct CollectiveOptions {
   /// Named in errors and logs; part of what members compare. At most 63 bytes are kept.
   std::string_view label = {};
+  /// How the elements are arranged, compared as well: the tensor overloads give sizes, then
+  /// strides.
+  std::span<const std::int64_t> layout = {};
   /// How long each wait of this call may last; the job's deadline if absent. Must be positive.
   std::optional<std::chrono::milliseconds> deadline = {};
 };

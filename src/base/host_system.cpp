@@ -118,6 +118,8 @@ class HostSystem final : public System {
     if (at == MAP_FAILED)
       throw BadInput(
           fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
+    // A worker's core dump would hold the memory of all, and put off the notice of its end.
+    ::madvise(at, bytes, MADV_DONTDUMP);
     if (bytes >= kHugePage) ::madvise(at, bytes, MADV_HUGEPAGE);  // where the system gives them
     return {static_cast<std::byte*>(at), [bytes](std::byte* p) { ::munmap(p, bytes); }};
   }

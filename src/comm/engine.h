@@ -36,8 +36,8 @@ enum class OperationKind : std::uint8_t {
 };
 std::string_view name_of(OperationKind kind) noexcept;
 
-/// One call of one member, its arguments checked. `counts` and `label` need to live during start()
-/// only.
+/// One call of one member, its arguments checked. `counts`, `layout` and `label` need to live
+/// during start() only.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   Reduction reduction = Reduction::sum;
@@ -45,6 +45,7 @@ struct Operation {
   View out;      ///< where the result goes; for reduce used by the root only
   std::span<const std::int64_t> counts;  ///< all_gather: elements per member; empty when all equal
   int root = 0;                          ///< reduce and broadcast: rank in the group
+  std::span<const std::int64_t> layout;  ///< sizes, then strides; empty where there are none
   std::string_view label;
   /// How long each wait for it may last; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline;

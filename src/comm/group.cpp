@@ -24,6 +24,7 @@ Operation make(OperationKind kind, ConstView in, View out, const CollectiveOptio
   operation.in = in;
   operation.out = out;
   operation.label = options.label;
+  operation.layout = options.layout;
   operation.deadline = options.deadline;
   return operation;
 }

@@ -36,17 +36,16 @@ class MeetingPoint::Side final : public Rendezvous {
     state_->tell(state_->table.end(rank_));
   }
 
+  using Rendezvous::all_gather;
   std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
-                                 Deadline deadline) override {
+                                 Deadline deadline, const Patience& patience) override {
     TUTTI_CHECK(std::find(ranks.begin(), ranks.end(), rank_) != ranks.end(),
                 "rank {} gathers \"{}\" among ranks it is not one of", rank_, tag);
     std::unique_lock lock(state_->mutex);
     const auto key = std::make_pair(rank_, ++state_->requests);
     state_->tell(state_->table.give(rank_, key.second, tag, set_of(ranks), std::move(mine)));
     const auto told = [&] { return state_->told.count(key) != 0; };
-    if (deadline.at == Clock::time_point::max()) {
-      state_->told_someone.wait(lock, told);
-    } else if (!state_->told_someone.wait_until(lock, deadline.at, told)) {
+    if (!wait_patiently(lock, state_->told_someone, told, deadline, patience)) {
       state_->tell(state_->table.give_up(rank_, key.second));
       TUTTI_CHECK(told(), "a request that was given up has no outcome");
     }

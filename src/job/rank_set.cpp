@@ -1,6 +1,7 @@
 #include "job/rank_set.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace tutti {
 

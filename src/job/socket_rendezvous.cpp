@@ -63,8 +63,9 @@ class SocketRendezvous final : public Rendezvous {
     listener_.join();
   }
 
+  using Rendezvous::all_gather;
   std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
-                                 Deadline deadline) override;
+                                 Deadline deadline, const Patience& patience) override;
 
   void blame(int culprit, const std::string& text) noexcept override try {
     FrameHeader header;
@@ -85,7 +86,8 @@ class SocketRendezvous final : public Rendezvous {
   void take(Frame frame);
   bool send(const FrameHeader& header, std::string text,
             const std::shared_ptr<const Parcel>& parcel, Deadline deadline);
-  bool wait_for(std::unique_lock<std::mutex>& lock, const Answer& answer, Deadline deadline);
+  bool wait_for(std::unique_lock<std::mutex>& lock, const Answer& answer, Deadline deadline,
+                const Patience& patience);
 
   FileDescriptor socket_;
   FileDescriptor stop_;
@@ -165,18 +167,14 @@ bool SocketRendezvous::send(const FrameHeader& header, std::string text,
 }
 
 bool SocketRendezvous::wait_for(std::unique_lock<std::mutex>& lock, const Answer& answer,
-                                Deadline deadline) {
+                                Deadline deadline, const Patience& patience) {
   const auto over = [&] { return answer.complete || !broken_.empty(); };
-  if (deadline.at == Clock::time_point::max()) {
-    answered_.wait(lock, over);
-    return true;
-  }
-  return answered_.wait_until(lock, deadline.at, over);
+  return wait_patiently(lock, answered_, over, deadline, patience);
 }
 
 std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
                                                  const std::vector<int>& ranks, Parcel mine,
-                                                 Deadline deadline) {
+                                                 Deadline deadline, const Patience& patience) {
   TUTTI_CHECK(std::find(ranks.begin(), ranks.end(), rank_) != ranks.end() &&
                   (set_of(ranks) & ~ranks_below(size_)) == 0,
               "rank {} gathers \"{}\" among wrong ranks", rank_, tag);
@@ -195,13 +193,13 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
   }
   const bool sent = send(header, tag, std::make_shared<const Parcel>(std::move(mine)), deadline);
   std::unique_lock lock(mutex_);
-  if (!sent || !wait_for(lock, answer, deadline)) {
+  if (!sent || !wait_for(lock, answer, deadline, patience)) {
     lock.unlock();
     header.kind = FrameHeader::give_up;
     const Deadline last{Clock::now() + kAnswer};
     send(header, {}, nullptr, last);
     lock.lock();
-    wait_for(lock, answer, last);
+    wait_for(lock, answer, last, {});
   }
   open_.erase(header.request);
   if (!answer.complete && !broken_.empty()) throw Error(broken_);

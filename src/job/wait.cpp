@@ -44,10 +44,16 @@ class Sleeper {
   Board& board_;
 };
 
+}  // namespace
+
 class SlowWait {
  public:
   SlowWait(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject)
       : job_(job), ready_(ready), subject_(subject), deadlocks_(job) {}
+  /// Starts the clock.
+  void begin();
+  /// For who sleeps elsewhere; false once the time is up.
+  bool watch();
   ~SlowWait() {
     if (!showing_) return;
     publish(mine().notice, {});
@@ -64,6 +70,8 @@ class SlowWait {
     return ranks & ranks_below(job_.identity().size) & ~rank_bit(job_.identity().rank);
   }
   bool look_around();
+  /// Shows what is missing and counts the time since the last look. Returns who is late.
+  std::uint64_t count_time(Clock::time_point now);
   void show(Clock::time_point evaluated);
   bool is_busy(int rank, Clock::time_point now) const;
   std::uint64_t not_excused(Clock::time_point now) const;
@@ -88,14 +96,19 @@ class SlowWait {
   Clock::duration next_notice_{};
   std::uint64_t missing_ = 0;
   bool showing_ = false;
+  bool sleeps_elsewhere_ = false;
 };
 
-void SlowWait::run() {
-  const Sleeper sleeper(job_.board());
+void SlowWait::begin() {
   start_ = looked_ = job_.system().now();
   const bool endless = subject_.deadline.at == Clock::time_point::max();
   allowed_ = endless ? Clock::duration::max() : subject_.deadline.at - start_;
   next_notice_ = job_.options().stall_notice;
+}
+
+void SlowWait::run() {
+  const Sleeper sleeper(job_.board());
+  begin();
   Clock::duration slice = std::min<Clock::duration>(kFirstSlice, allowed_);
   while (true) {
     const std::uint32_t event = job_.board().event.load(std::memory_order_acquire);
@@ -127,15 +140,30 @@ bool SlowWait::look_around() {
     if (ready_()) return true;
     throw_lost(gone, lost);
   }
+  const std::uint64_t late = count_time(now);
+  throw_on_deadlock();
+  if (counted_ >= allowed_) throw_timeout(late);
+  if (counted_ >= next_notice_ && late != 0) notice_stall(late, now);
+  return false;
+}
+
+bool SlowWait::watch() {
+  sleeps_elsewhere_ = true;
+  const auto now = job_.system().now();
+  missing_ = others_of(subject_.missing());
+  const std::uint64_t late = count_time(now);
+  if (counted_ >= allowed_) return false;
+  if (counted_ >= next_notice_ && late != 0) notice_stall(late, now);
+  return true;
+}
+
+std::uint64_t SlowWait::count_time(Clock::time_point now) {
   show(now);
   const std::uint64_t late = not_excused(now);
   if (late != 0 || missing_ == 0)
     counted_ += std::min<Clock::duration>(now - looked_, kMostCounted);
   looked_ = now;
-  throw_on_deadlock();
-  if (counted_ >= allowed_) throw_timeout(late);
-  if (counted_ >= next_notice_ && late != 0) notice_stall(late, now);
-  return false;
+  return late;
 }
 
 void SlowWait::show(Clock::time_point evaluated) {
@@ -145,7 +173,7 @@ void SlowWait::show(Clock::time_point evaluated) {
     showing_ = true;
     write(mine().notice.text, subject_.what());
   }
-  const bool alone = !threads.several.load(std::memory_order_acquire);
+  const bool alone = !sleeps_elsewhere_ && !threads.several.load(std::memory_order_acquire);
   publish(mine().notice, {.state = alone ? WaitNotice::waiting : WaitNotice::shared,
                           .since = count_of(start_),
                           .evaluated = count_of(evaluated),
@@ -245,7 +273,17 @@ void SlowWait::notice_stall(std::uint64_t late, Clock::time_point now) {
              seconds_text(std::max(now - start_, counted_)), there(), doings_of(late));
 }
 
-}  // namespace
+WaitWatch::WaitWatch(JobState& job, WaitSubject subject)
+    : subject_(std::move(subject)),
+      never_([] { return false; }),
+      wait_(std::make_unique<SlowWait>(job, never_, subject_)) {
+  job.note_thread();
+  wait_->begin();
+}
+
+WaitWatch::~WaitWatch() = default;
+
+bool WaitWatch::look_around() { return wait_->watch(); }
 
 void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject) {
   job.note_thread();

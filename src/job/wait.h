@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "job/job_state.h"
@@ -26,6 +27,26 @@ struct WaitSubject {
   /// was ended, a peer that closed). May be empty.
   std::function<void()> check;
   Deadline deadline;
+};
+
+class SlowWait;
+
+/// Watches over a wait that sleeps elsewhere: shows it on the board, logs stalls, and does not
+/// count the time of busy workers. `check` is not asked, and such a wait is no part of a proof that
+/// workers wait for one another.
+class WaitWatch {
+ public:
+  WaitWatch(JobState& job, WaitSubject subject);
+  ~WaitWatch();
+  WaitWatch(const WaitWatch&) = delete;
+  WaitWatch& operator=(const WaitWatch&) = delete;
+  /// To be called now and then; false once the deadline has passed.
+  bool look_around();
+
+ private:
+  WaitSubject subject_;
+  std::function<bool()> never_;
+  std::unique_ptr<SlowWait> wait_;
 };
 
 /// Slow part of wait_until: sleeps until `ready`. Throws PeerLost, Timeout, Mismatch (workers wait

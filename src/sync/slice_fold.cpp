@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/fold.h"
+#include "kernels/fold_schedule.h"
+#include "sync/wide_fold.h"
 
 namespace tutti {
 namespace {
@@ -33,13 +34,12 @@ void SliceFold::begin(std::vector<HeldNode> nodes, std::int64_t leaves) {
   for (const auto& node : nodes_) weights.push_back(node.weight);
   for (const auto& weight : weights) sources.push_back(&weight);
   void* const sum = &weight_;
-  tutti::fold({.program = &program(std::string(nodes_.size(), '1')),
-               .reduction = Reduction::sum,
-               .source_type = DType::float64,
-               .result_type = DType::float64,
-               .sources = sources,
-               .destinations = {&sum, 1},
-               .count = 1});
+  run(std::string(nodes_.size(), '1'), {.reduction = Reduction::sum,
+                                        .source_type = DType::float64,
+                                        .result_type = DType::float64,
+                                        .sources = sources,
+                                        .destinations = {&sum, 1},
+                                        .count = 1});
 }
 
 bool SliceFold::touched(std::size_t parameter) const {
@@ -103,25 +103,33 @@ void SliceFold::fold_elements(std::size_t parameter, std::int64_t begin, std::in
   double divisor = 1;
   if (divisor_ == Divisor::weights) divisor = weight_;
   if (divisor_ == Divisor::contributors) divisor = contributed;
-  tutti::fold({.program = &program(std::move(pattern)),
-               .reduction = Reduction::sum,
-               .source_type = entry.node_type,
-               .result_type = entry.spec.dtype,
-               .divisor = divisor,
-               .sources = sources_,
-               .destinations = destinations_,
-               .count = end - begin});
+  run(std::move(pattern), {.reduction = Reduction::sum,
+                           .source_type = entry.node_type,
+                           .result_type = entry.spec.dtype,
+                           .divisor = divisor,
+                           .sources = sources_,
+                           .destinations = destinations_,
+                           .count = end - begin});
 }
 
-const FoldProgram& SliceFold::program(std::string pattern) {
-  const auto found = programs_.find(pattern);
-  if (found != programs_.end()) return found->second;
-  std::vector<Block> present;
-  for (std::size_t n = 0; n < nodes_.size(); ++n) {
-    if (pattern[n] == '1') present.push_back(nodes_[n].block);
+/// Folds the nodes that the pattern marks; `work` lacks only the program.
+void SliceFold::run(std::string pattern, Fold work) {
+  if (work.sources.size() > kMaxSources) return wide_fold(present(pattern), leaves_, work);
+  auto found = programs_.find(pattern);
+  if (found == programs_.end()) {
+    auto made = FoldProgram::of_blocks(present(pattern), leaves_);
+    found = programs_.emplace(std::move(pattern), std::move(made)).first;
   }
-  auto made = FoldProgram::of_blocks(present, leaves_);
-  return programs_.emplace(std::move(pattern), std::move(made)).first->second;
+  work.program = &found->second;
+  tutti::fold(work);
+}
+
+std::vector<Block> SliceFold::present(const std::string& pattern) const {
+  std::vector<Block> blocks;
+  for (std::size_t n = 0; n < nodes_.size(); ++n) {
+    if (pattern[n] == '1') blocks.push_back(nodes_[n].block);
+  }
+  return blocks;
 }
 
 }  // namespace tutti

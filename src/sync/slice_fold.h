@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/fold.h"
 #include "kernels/fold_program.h"
 #include "sync/plan.h"
 #include "sync/step_board.h"
@@ -55,7 +56,8 @@ class SliceFold {
     std::size_t begin, end;  ///< bytes, counted over the touched parameters of the bucket
   };
   void fold_elements(std::size_t parameter, std::int64_t begin, std::int64_t end);
-  const FoldProgram& program(std::string pattern);
+  void run(std::string pattern, Fold work);
+  std::vector<Block> present(const std::string& pattern) const;
 
   const Plan& plan_;
   std::vector<std::byte*> arenas_;

@@ -34,7 +34,8 @@ enum class EndKind : std::uint32_t { running, mismatch, timeout, lost };
 struct StepHeader {
   // Step counters: the last step for which the owner has …
   alignas(kCacheLine) std::atomic<std::uint64_t> opened{0};  ///< … said its number of leaves
-  std::atomic<std::uint64_t> published{0};                   ///< … written all nodes and tables
+  std::atomic<std::uint64_t> counted{0};    ///< … said how many leaves it had, at their end
+  std::atomic<std::uint64_t> published{0};  ///< … written all nodes and tables
   alignas(kCacheLine) std::atomic<std::uint64_t> folded{0};  ///< … folded all its slices
   std::atomic<std::uint64_t> left{0};                        ///< … stopped touching any memory
   alignas(kCacheLine) std::atomic<std::uint64_t> failed{0};  ///< … reported a failure
@@ -51,8 +52,10 @@ struct StepHeader {
   std::uint32_t drained = 0;   ///< the owner has no more data
   std::uint64_t schedule = 0;  ///< hash of the bucket schedule in use
 
-  // Published with `published`.
+  // Published with `counted`.
   std::int64_t leaves = 0;
+
+  // Published with `published`.
   std::int32_t node_count = 0;
   std::int64_t arrived = 0;     ///< ns, Clock: when it published
   std::uint32_t has_order = 0;  ///< order() is filled in

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <exception>
 
 #include "base/check.h"
 #include "base/timeline.h"
@@ -29,9 +31,10 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
   }
   const auto me = static_cast<std::size_t>(group_.rank());
   const auto before_slot = [this](int slot) {
+    // The other workers are about to need theirs.
     const auto refusal =
         refuse_memory(state_.job().system(),
-                      {plan_.slot_bytes(), 1,
+                      {plan_.slot_bytes(), group_.size(),
                        fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name)});
     if (!refusal.empty()) throw BadInput(refusal);
   };
@@ -44,6 +47,11 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
 }
 
 StepExchange::~StepExchange() {
+  if (std::uncaught_exceptions() > 0) {
+    const auto& mine = header(group_.rank());
+    const bool said = mine.failed.load(std::memory_order_relaxed) == done_ && done_ > 0;
+    fail(said ? read(mine.failure) : "it was left by an exception");
+  }
   header(group_.rank()).closed.store(done_ + 1, std::memory_order_release);
   announce(state_.job().board());
 }
@@ -61,7 +69,24 @@ void StepExchange::open_single(double weight) {
 }
 
 void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
+  if (leaves) require_room(*leaves);
   open(StepMode::scope, leaves.value_or(-1), 0, false);
+}
+
+/// For the nodes that this many leaves may be held as, wherever their range lies.
+void StepExchange::require_room(std::int64_t leaves) const {
+  if (leaves < 2) return;
+  const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(leaves)));
+  const int most = std::min(2 * bits - 1, kMaxSlots);
+  const int more = most - folder_->slots_used();
+  if (more <= 0 || leaves <= roomy_for_) return;
+  const auto refusal =
+      refuse_memory(state_.job().system(),
+                    {plan_.slot_bytes() * static_cast<std::size_t>(more), group_.size(),
+                     fmt::format("up to {} more gradient copies of \"{}\", for {} micro-batches",
+                                 more, options_.name, leaves)});
+  if (!refusal.empty()) throw BadInput(refusal);
+  roomy_for_ = leaves;
 }
 
 void StepExchange::open_joined(double weight, bool drained) {
@@ -131,7 +156,7 @@ std::int64_t StepExchange::next_leaf() {
 void StepExchange::find_start(bool wait) {
   const auto knows = [this](int r) {
     const auto& other = header(r);
-    if (other.published.load(std::memory_order_acquire) >= step_) return true;
+    if (other.counted.load(std::memory_order_acquire) >= step_) return true;
     return other.opened.load(std::memory_order_acquire) >= step_ && other.declared >= 0;
   };
   const auto all_before = [&](int r) { return r >= group_.rank() || knows(r); };
@@ -252,8 +277,11 @@ const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model) {
 void StepExchange::publish(const ModelMemory& model) {
   auto& mine = header(group_.rank());
   const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
-  if (mode_ == StepMode::scope && !folder_->start() && folder_->leaves() > 1) find_start(false);
   mine.leaves = mode_ == StepMode::scope ? folder_->leaves() : mine.declared;
+  mine.counted.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+  // So that only as many nodes are handed in as the tree needs.
+  if (mode_ == StepMode::scope && !folder_->start() && folder_->leaves() > 1) find_start(true);
   mine.node_count = static_cast<std::int32_t>(folder_->nodes().size());
   const auto start = folder_->start().value_or(0);
   for (std::size_t k = 0; k < folder_->nodes().size(); ++k) {

@@ -100,6 +100,7 @@ class StepExchange {
 
  private:
   void open(StepMode mode, std::int64_t declared, double weight, bool drained);
+  void require_room(std::int64_t leaves) const;
   void find_start(bool wait);
   void publish(const ModelMemory& model);
   void begin_slices();
@@ -137,6 +138,7 @@ class StepExchange {
   std::unique_ptr<SliceFold> slices_;
   std::unique_ptr<BucketSchedule> schedule_;
   bool order_agreed_ = false;
+  mutable std::int64_t roomy_for_ = 1;  ///< leaves whose nodes were found to fit
 
   std::uint64_t done_ = 0;
   std::uint64_t step_ = 0;  ///< the open step

@@ -97,17 +97,25 @@ void StepExchange::check_peers(const Arrived& arrived) {
     if (r == group_.rank() || arrived(r)) continue;
     const auto& other = header(r);
     const int rank = group_.job_rank(r);
+    const auto blame = [&](const std::string& text) {
+      state_.job().rendezvous().blame(rank, text);
+      return text;
+    };
     if (other.failed.load(std::memory_order_acquire) >= step_) {
-      throw PeerFailed(rank, static_cast<std::int64_t>(step_),
-                       fmt::format("{}: rank {} failed: {}; the step is dropped by all workers",
-                                   step_text(), rank, read(other.failure)));
+      throw PeerFailed(
+          rank, static_cast<std::int64_t>(step_),
+          blame(fmt::format("{}: rank {} failed: {}; the step is dropped by all workers",
+                            step_text(), rank, read(other.failure))));
     }
     const auto ended = static_cast<EndKind>(other.ended.load(std::memory_order_acquire));
-    if (ended != EndKind::running) throw_ended(ended, other.culprit.load(), read(other.reason));
+    if (ended != EndKind::running) {
+      throw_ended(ended, other.culprit.load(), blame(read(other.reason)));
+    }
     const auto closed = other.closed.load(std::memory_order_acquire);
     if (closed != 0 && closed <= step_) {
-      throw Mismatch(fmt::format("{}: rank {} ended its part after step {} and does not join{}",
-                                 step_text(), rank, closed - 1, kJoinHint));
+      throw Mismatch(
+          blame(fmt::format("{}: rank {} ended its part after step {} and does not join{}",
+                            step_text(), rank, closed - 1, kJoinHint)));
     }
   }
 }

@@ -1,13 +1,18 @@
 #include "tutti/data_parallel.h"
 
+#include "torch/data_parallel_settings.h"
 #include "torch/data_parallel_state.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
-std::shared_ptr<DataParallelState> make(const Group& group, WrappedModel model,
+/// `group_of` is called once all is known to make sense: until then nobody waits for this worker.
+template <class GroupOf>
+std::shared_ptr<DataParallelState> make(const GroupOf& group_of, WrappedModel model,
                                         const DataParallelOptions& options) {
+  require_options(options);
+  const Group group = group_of();
   auto state = std::make_shared<DataParallelState>(group, std::move(model), options);
   state->attach();
   return state;
@@ -17,16 +22,18 @@ std::shared_ptr<DataParallelState> make(const Group& group, WrappedModel model,
 
 DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
                            const DataParallelOptions& options)
-    : DataParallel(Group(job, options.name), module, options) {}
+    : state_(make([&] { return Group(job, options.name); }, WrappedModel(module, options.exclude),
+                  options)) {}
 
 DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
                            const DataParallelOptions& options)
-    : state_(make(group, WrappedModel(module, options.exclude), options)) {}
+    : state_(make([&] { return group; }, WrappedModel(module, options.exclude), options)) {}
 
 DataParallel::DataParallel(const Group& group,
                            std::vector<std::pair<std::string, torch::Tensor>> parameters,
                            const DataParallelOptions& options)
-    : state_(make(group, WrappedModel(std::move(parameters), options.exclude), options)) {}
+    : state_(make([&] { return group; }, WrappedModel(std::move(parameters), options.exclude),
+                  options)) {}
 
 DataParallel::~DataParallel() = default;
 DataParallel::DataParallel(DataParallel&&) noexcept = default;
@@ -38,8 +45,10 @@ Accumulation DataParallel::accumulate(const AccumulateOptions& options) {
   return {state_, options};
 }
 
-void DataParallel::synchronize(double weight) { state_->synchronize(weight); }
-std::int64_t DataParallel::drain() { return state_->drain(); }
+void DataParallel::synchronize(std::optional<double> weight) { state_->synchronize(weight); }
+std::int64_t DataParallel::drain(const std::function<void()>& update) {
+  return state_->drain(update);
+}
 bool DataParallel::stopped() const { return state_->stopped(); }
 void DataParallel::fail(const std::string& why) { state_->fail(why); }
 void DataParallel::sync_buffers() { state_->sync_buffers(); }
@@ -51,13 +60,14 @@ const Group& DataParallel::group() const { return state_->group(); }
 Accumulation::Accumulation(std::shared_ptr<DataParallelState> state,
                            const AccumulateOptions& options)
     : state_(std::move(state)),
+      scope_(state_->scope()),
       options_(options),
       exceptions_at_start_(std::uncaught_exceptions()) {}
 
 Accumulation::Accumulation(Accumulation&& other) noexcept = default;
 
 Accumulation::~Accumulation() noexcept(false) {
-  if (!state_) return;
+  if (!is_open()) return;
   if (std::uncaught_exceptions() > exceptions_at_start_) {
     state_->fail("an exception left its accumulation scope");
     return;
@@ -66,20 +76,22 @@ Accumulation::~Accumulation() noexcept(false) {
   throw BadInput("an accumulation scope was left without finish(): its gradients are lost");
 }
 
+bool Accumulation::is_open() const { return state_ && state_->scope() == scope_; }
+
+void Accumulation::require_open(const char* what) const {
+  if (is_open()) return;
+  throw BadInput(std::string(what) +
+                 " after the accumulation scope has ended, or its step was dropped");
+}
+
 void Accumulation::run(double weight, const std::function<torch::Tensor()>& compute) {
-  if (!state_) throw BadInput("micro_batch() after the accumulation scope has ended");
-  try {
-    state_->run_leaf(weight, options_.seed, compute);
-  } catch (...) {
-    if (!state_->in_scope()) state_.reset();
-    throw;
-  }
+  require_open("micro_batch()");
+  state_->run_leaf(weight, options_.seed, compute);
 }
 
 void Accumulation::finish() {
-  if (!state_) throw BadInput("finish() after the accumulation scope has ended");
-  const auto state = std::exchange(state_, nullptr);
-  state->finish_scope();
+  require_open("finish()");
+  state_->finish_scope();
 }
 
 }  // namespace tutti

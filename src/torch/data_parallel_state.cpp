@@ -30,7 +30,6 @@ std::uint64_t leaf_seed(std::uint64_t seed, std::int64_t step, std::int64_t leaf
 DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                                      const DataParallelOptions& options)
     : group_(group), model_(std::move(model)), options_(options), memory_(model_.memory()) {
-  require_options(options_);
   exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings_of(options_)),
                                              exchange_options_of(options_));
   send_initial_state();
@@ -57,6 +56,26 @@ void DataParallelState::send_initial_state() {
           {.label = name, .deadline = options_.deadline});
       tensor.unsafeGetTensorImpl()->bump_version();
     }
+  }
+}
+
+/// Whatever leaves `body` drops the open step on all workers.
+template <class Body>
+void DataParallelState::in_step(Body&& body) {
+  const auto leave = [this](const char* why) {
+    if (exchange_->is_open()) return drop(why);
+    dropped_ = true;  // by others
+    in_scope_ = in_leaf_ = last_backward_ = false;
+    views_->drop();
+  };
+  try {
+    body();
+  } catch (const std::exception& error) {
+    leave(error.what());
+    throw;
+  } catch (...) {
+    leave("an exception that is no std::exception");
+    throw;
   }
 }
 
@@ -130,12 +149,14 @@ void DataParallelState::open_backward() {
 }
 
 void DataParallelState::before_step() {
+  dropped_ = false;
   for (const auto& hooks : hooks_) hooks->attach();
 }
 
 void DataParallelState::take(std::size_t parameter, const torch::Tensor& value, bool last) {
   const auto& view = views_->view(parameter);
-  if (value.strides() == view.strides() && value.is_non_overlapping_and_dense()) {
+  if (value.strides() == view.strides() && value.is_non_overlapping_and_dense() &&
+      !value.is_neg()) {
     exchange_->write(parameter, value.data_ptr(), last);
     return;
   }
@@ -159,12 +180,11 @@ bool DataParallelState::take_gradients_set_by_hand(bool last) {
 void DataParallelState::backward_ended(bool completed) {
   backward_ = -1;
   if (!exchange_->is_open() || in_scope_) return;
-  if (!completed) {
-    fail("its backward threw an exception");
-    return;
-  }
-  take_gradients_set_by_hand(true);
-  finish();
+  if (!completed) return drop("its backward threw an exception");
+  in_step([this] {
+    take_gradients_set_by_hand(true);
+    finish();
+  });
 }
 
 // ---- steps ----
@@ -185,14 +205,14 @@ void DataParallelState::open_scope(const AccumulateOptions& options) {
   before_step();
   exchange_->open_scope(options.micro_batches);
   in_scope_ = true;
+  ++scope_;
 }
 
 void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_t>& seed,
                                  const std::function<torch::Tensor()>& compute) {
   require_weight(weight);
   if (in_leaf_) throw BadInput("micro_batch() does not nest");
-  const auto leave = [this] { in_leaf_ = last_backward_ = false; };
-  try {
+  in_step([&] {
     if (seed) {
       torch::manual_seed(leaf_seed(*seed, exchange_->steps_done() + 1, exchange_->next_leaf()));
     }
@@ -207,41 +227,32 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     }
     take_gradients_set_by_hand(false);
     exchange_->end_leaf();
-    leave();
-  } catch (const std::exception& error) {
-    leave();
-    in_scope_ = false;
-    if (exchange_->is_open()) fail(error.what());
-    views_->drop();
-    throw;
-  }
+    in_leaf_ = false;
+  });
 }
 
 void DataParallelState::finish_scope() {
-  in_scope_ = false;
-  finish();
+  in_step([this] {
+    views_->require_none_set_by_hand("outside of micro_batch()");
+    in_scope_ = false;
+    finish();
+  });
 }
 
 void DataParallelState::finish() {
-  try {
-    const auto step = static_cast<std::int64_t>(exchange_->steps_done()) + 1;
-    model_.require_all_in_place();
-    for (std::size_t p = 0; p < hooks_.size(); ++p) {
-      if (!hooks_[p]->slot_is_ours()) {
-        throw BadInput(fmt::format(
-            "parameter \"{}\": its post-accumulate hook was replaced after DataParallel was made",
-            model_.name(p)));
-      }
+  const auto step = static_cast<std::int64_t>(exchange_->steps_done()) + 1;
+  model_.require_all_in_place();
+  for (std::size_t p = 0; p < hooks_.size(); ++p) {
+    if (!hooks_[p]->slot_is_ours()) {
+      throw BadInput(fmt::format(
+          "parameter \"{}\": its post-accumulate hook was replaced after DataParallel was made",
+          model_.name(p)));
     }
-    if (step == 1 || (options_.digest_every > 0 && step % options_.digest_every == 0)) {
-      model_.require_unchanged_list();
-    }
-    outcome_ = exchange_->finish(memory_);
-  } catch (const std::exception& error) {
-    if (exchange_->is_open()) fail(error.what());
-    views_->drop();
-    throw;
   }
+  if (step == 1 || (options_.digest_every > 0 && step % options_.digest_every == 0)) {
+    model_.require_unchanged_list();
+  }
+  outcome_ = exchange_->finish(memory_);
   views_->install(outcome_.touched);
   if (options_.buffers == Buffers::every_step && group_.rank() != 0) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
@@ -249,37 +260,59 @@ void DataParallelState::finish() {
   if (options_.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
 }
 
-void DataParallelState::synchronize(double weight) {
-  require_weight(weight);
+void DataParallelState::synchronize(std::optional<double> asked) {
+  if (asked) require_weight(*asked);
   if (in_scope_) throw BadInput("synchronize() inside an accumulation scope: call its finish()");
   bool by_hand = false;
   for (std::size_t p = 0; p < views_->size(); ++p) {
+    views_->require_cleared(p, exchange_->steps_done());
     by_hand = by_hand || views_->holds_set_by_hand(p);
   }
+  const double weight = asked.value_or(std::exchange(next_weight_, 1.0));
   before_step();
-  if (by_hand) {
-    exchange_->open_single(weight);
-    take_gradients_set_by_hand(true);
-  } else {
-    exchange_->open_joined(weight, false);
-  }
-  finish();
+  in_step([&] {
+    if (by_hand) {
+      exchange_->open_single(weight);
+      take_gradients_set_by_hand(true);
+    } else {
+      exchange_->open_joined(weight, false);
+    }
+    finish();
+  });
 }
 
-std::int64_t DataParallelState::drain() {
+std::int64_t DataParallelState::drain(const std::function<void()>& update) {
   if (in_scope_) throw BadInput("drain() inside an accumulation scope: call its finish() first");
+  views_->require_none_set_by_hand("before drain()");
   std::int64_t answered = 0;
   while (!stopped_) {
-    exchange_->open_joined(0, true);
-    finish();
+    before_step();
+    try {
+      in_step([this] {
+        exchange_->open_joined(0, true);
+        finish();
+      });
+    } catch (const PeerFailed&) {
+      continue;  // dropped by all: whoever has data goes on with the next
+    }
     if (outcome_.drained == group_.size()) break;
+    update();
     ++answered;
   }
+  stopped_ = false;
   return answered;
 }
 
 void DataParallelState::fail(const std::string& why) noexcept {
-  in_scope_ = false;
+  if (std::exchange(dropped_, false)) return;
+  drop(why);
+  dropped_ = false;
+}
+
+/// Ends the open step, or the next one, on all workers.
+void DataParallelState::drop(const std::string& why) noexcept {
+  in_scope_ = in_leaf_ = last_backward_ = false;
+  dropped_ = true;
   exchange_->fail(why);
   views_->drop();
 }

@@ -40,13 +40,15 @@ class DataParallelState : public GradientSink,
   void run_leaf(double weight, const std::optional<std::uint64_t>& seed,
                 const std::function<torch::Tensor()>& compute);
   void finish_scope();
-  void synchronize(double weight);
-  std::int64_t drain();
-  /// Drops the step on all workers; gradients are undefined afterwards.
+  void synchronize(std::optional<double> weight);
+  std::int64_t drain(const std::function<void()>& update);
+  /// Drops the step on all workers, unless an exception has just done so; gradients are undefined
+  /// afterwards.
   void fail(const std::string& why) noexcept;
   void sync_buffers();
 
-  bool in_scope() const { return in_scope_; }
+  /// Number of the accumulation scope that is open; 0 if none is.
+  std::uint64_t scope() const { return in_scope_ ? scope_ : 0; }
   bool stopped() const { return stopped_; }
   std::vector<std::string> touched() const;
   const StepReport& report() const { return outcome_.report; }
@@ -60,6 +62,9 @@ class DataParallelState : public GradientSink,
   void take(std::size_t parameter, const torch::Tensor& value, bool last);
   bool take_gradients_set_by_hand(bool last);
   void finish();
+  void drop(const std::string& why) noexcept;
+  template <class Body>
+  void in_step(Body&& body);
 
   Group group_;
   WrappedModel model_;
@@ -72,11 +77,13 @@ class DataParallelState : public GradientSink,
 
   double next_weight_ = 1;
   bool in_scope_ = false;
+  std::uint64_t scope_ = 0;  ///< scopes opened so far
   bool in_leaf_ = false;
   bool last_backward_ = false;  ///< of the open leaf
   int backward_ = -1;           ///< number of the backward whose gradients are being taken
   int latest_backward_ = -1;
   bool stopped_ = false;
+  bool dropped_ = false;  ///< an exception has told this worker that the last step was dropped
 };
 
 }  // namespace tutti

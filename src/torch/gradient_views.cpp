@@ -38,8 +38,9 @@ void GradientViews::drop() noexcept {
 /// zero_grad(false) puts a detached alias in place of what it zeroes, so memory decides.
 bool GradientViews::is_view(std::size_t parameter, const torch::Tensor& grad) const {
   const auto& view = views_[parameter];
-  return grad.is_same(view) || (grad.layout() == torch::kStrided && grad.numel() > 0 &&
-                                grad.data_ptr() == view.data_ptr() && grad.numel() == view.numel());
+  if (grad.is_same(view)) return true;
+  if (grad.layout() != torch::kStrided || grad.numel() != view.numel()) return false;
+  return grad.numel() > 0 ? grad.data_ptr() == view.data_ptr() : grad.is_alias_of(view);
 }
 
 bool GradientViews::holds_set_by_hand(std::size_t parameter) const {
@@ -57,7 +58,24 @@ torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
     throw Unsupported(
         fmt::format("parameter \"{}\": its gradient carries a graph (create_graph)", name));
   }
+  const auto& expected = view(parameter);
+  if (grad.sizes() != expected.sizes() || grad.scalar_type() != expected.scalar_type() ||
+      !grad.device().is_cpu()) {
+    throw BadInput(
+        fmt::format("parameter \"{}\": its gradient was set to {} {} on {}, but it is {} {}", name,
+                    c10::toString(grad.scalar_type()), c10::str(grad.sizes()), grad.device().str(),
+                    c10::toString(expected.scalar_type()), c10::str(expected.sizes())));
+  }
   return std::exchange(grad, torch::Tensor());
+}
+
+void GradientViews::require_none_set_by_hand(const char* where) const {
+  for (std::size_t p = 0; p < views_.size(); ++p) {
+    if (!holds_set_by_hand(p)) continue;
+    throw BadInput(
+        fmt::format("parameter \"{}\": its gradient was set by hand {}, where nobody takes it",
+                    model_.name(p), where));
+  }
 }
 
 void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) const {

@@ -30,9 +30,11 @@ class GradientViews {
   /// Makes all gradients undefined.
   void drop() noexcept;
   /// Takes what was put into param.grad by hand out of it: defined, and no view of ours. Throws if
-  /// it is sparse or carries a graph.
+  /// it is sparse, carries a graph, or does not fit the parameter.
   torch::Tensor take_set_by_hand(std::size_t parameter) const;
   bool holds_set_by_hand(std::size_t parameter) const;
+  /// BadInput naming the first one; `where` says what is wrong with it.
+  void require_none_set_by_hand(const char* where) const;
   /// Throws if param.grad still holds the reduced gradient of that step. One that zero_grad() has
   /// zeroed in place does not count.
   void require_cleared(std::size_t parameter, std::int64_t step) const;

@@ -20,17 +20,22 @@ const torch::Tensor& require_contiguous(const torch::Tensor& tensor, std::string
   return tensor;
 }
 
-/// The label under which members compare the call: the user's and the tensor's layout, because
-/// equal element counts in another order would be added wrongly.
-std::string label_with_layout(const CollectiveOptions& options, const torch::Tensor& tensor) {
-  std::string text(options.label);
-  if (tensor.is_contiguous()) return text;
-  return text + fmt::format(" strides {}", c10::str(tensor.strides()));
-}
+/// Sizes, then strides: equal element counts in another arrangement would be added wrongly.
+class Layout {
+ public:
+  explicit Layout(const torch::Tensor& tensor)
+      : numbers_(tensor.sizes().begin(), tensor.sizes().end()) {
+    numbers_.append(tensor.strides().begin(), tensor.strides().end());
+  }
+  CollectiveOptions with(const CollectiveOptions& options) const {
+    return {.label = options.label,
+            .layout = {numbers_.data(), numbers_.size()},
+            .deadline = options.deadline};
+  }
 
-CollectiveOptions with_label(const CollectiveOptions& options, const std::string& label) {
-  return {.label = label, .deadline = options.deadline};
-}
+ private:
+  c10::SmallVector<std::int64_t, 8> numbers_;
+};
 
 }  // namespace
 
@@ -96,17 +101,22 @@ View view_of(const torch::Tensor& tensor) {
 
 void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                 const CollectiveOptions& options) {
-  const auto label = label_with_layout(options, inout);
-  group.all_reduce(view_of(inout), reduction, with_label(options, label));
+  const auto view = view_of(inout);
+  const Layout layout(inout);
+  group.all_reduce(view, reduction, layout.with(options));
   bump_version(inout);
 }
 
 void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Reduction reduction,
             int root, const CollectiveOptions& options) {
   const bool receives = group.rank() == root;
-  const auto label = label_with_layout(options, in);
-  group.reduce(view_of(in), receives ? view_of(out) : View{nullptr, 0, dtype_of(in)}, reduction,
-               root, with_label(options, label));
+  const auto given = view_of(in);
+  const auto result = receives ? view_of(out) : View{nullptr, 0, given.dtype};
+  if (receives && (out.sizes() != in.sizes() || out.strides() != in.strides())) {
+    throw BadInput("reduce: the result has other sizes or strides than what is reduced");
+  }
+  const Layout layout(in);
+  group.reduce(given, result, reduction, root, layout.with(options));
   if (receives) bump_version(out);
 }
 
@@ -151,17 +161,18 @@ torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& in,
 
 void broadcast(const Group& group, torch::Tensor& inout, int root,
                const CollectiveOptions& options) {
-  const auto label = label_with_layout(options, inout);
-  group.broadcast(view_of(inout), root, with_label(options, label));
+  const auto view = view_of(inout);
+  const Layout layout(inout);
+  group.broadcast(view, root, layout.with(options));
   bump_version(inout);
 }
 
 Work start_all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                       const CollectiveOptions& options) {
-  const auto label = label_with_layout(options, inout);
   const auto view = view_of(inout);
+  const Layout layout(inout);
   bump_version(inout);
-  return group.start_all_reduce(view, view, reduction, with_label(options, label));
+  return group.start_all_reduce(view, view, reduction, layout.with(options));
 }
 
 torch::Tensor shared_zeros(const Group& group, torch::IntArrayRef sizes, torch::ScalarType dtype) {

@@ -76,6 +76,7 @@ void WrappedModel::check(bool listed) {
         !tensor.is_non_overlapping_and_dense()) {
       throw Unsupported(fmt::format("buffer \"{}\" is not a dense tensor on the CPU", name));
     }
+    buffer_places_.emplace_back(tensor.data_ptr(), tensor.nbytes());
   }
 }
 
@@ -106,6 +107,14 @@ void WrappedModel::require_in_place(std::size_t parameter) const {
 
 void WrappedModel::require_all_in_place() const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) require_in_place(p);
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& [name, tensor] = buffers_[b];
+    if (std::pair(tensor.data_ptr(), tensor.nbytes()) == buffer_places_[b]) continue;
+    throw BadInput(fmt::format(
+        "buffer \"{}\" was moved after DataParallel was made (to(), load() or set_data()); convert "
+        "and load the model first, or make a new DataParallel",
+        name));
+  }
 }
 
 void WrappedModel::require_unchanged_list() const {

@@ -51,6 +51,7 @@ class WrappedModel {
   NamedTensors parameters_;
   NamedTensors buffers_;
   std::vector<const void*> addresses_;
+  std::vector<std::pair<void*, std::size_t>> buffer_places_;
 };
 
 }  // namespace tutti

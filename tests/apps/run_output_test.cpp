@@ -144,17 +144,24 @@ TEST(RunOutput, AWorkerThatClosesItsOutputIsWaitedFor) {
 }
 
 TEST(RunOutput, ALeftOverChildDoesNotKeepTheRunAndIsEnded) {
-  RunningCommand command(
-      {"run", "-n", "1", "/bin/sh", "-c", "sleep 1000 & echo child=$!; sleep 0.5"});
+  const TemporaryFolder folder;
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c",
+                          "sleep 1000 & echo child=$!; while [ ! -e " + folder.file("go") +
+                              " ]; do sleep 0.02; done"});
   ASSERT_TRUE(command.wait_for_numbers("child"));
   const WatchedProcess child(numbers_after(command.out, "child").at(0));
   ASSERT_TRUE(child.exists());
+  create_file(folder.file("go"));
   EXPECT_EQ(command.finish(), 0);
   EXPECT_TRUE(child.ends(kTestDeadline));
 }
 
 TEST(RunOutput, WhatAChildWritesShortlyAfterItsWorkersEndIsShown) {
-  EXPECT_EQ(run_script({"-n", "1"}, "(sleep 0.1; echo late) & echo early").out,
+  // The worker remains a zombie until the launcher ends.
+  EXPECT_EQ(run_script({"-n", "1"},
+                       "(until grep -q State:.Z /proc/$$/status; do sleep 0.02; done; echo late) & "
+                       "echo early")
+                .out,
             "[0] early\n[0] late\n");
 }
 

@@ -175,7 +175,8 @@ TEST(Join, rank_that_does_not_come_is_named_by_all) {
     });
   for (auto& thread : threads) thread.join();
   for (const std::string& text : texts)
-    EXPECT_THAT(text, ::testing::StartsWith("rank 2 had not come to \"join\""));
+    // On a loaded machine the other one may not have come in time either.
+    EXPECT_THAT(text, ::testing::MatchesRegex("ranks? ([01] )?2 had not come to \"join\".*"));
 }
 
 TEST(Join, worker_with_another_number_of_threads_is_refused_by_all) {

@@ -104,6 +104,38 @@ TEST_P(Cut, AnyWorkersAnyLeavesGiveTheTreesBytes) {
   }
 }
 
+// One fold takes 64 nodes; 22 workers with 7 leaves each hand in 66 and more.
+TEST(ManyNodes, MoreThanOneFoldTakesGiveTheTreesBytes) {
+  constexpr int kWorkers = 22;
+  constexpr std::int64_t kTotal = 7 * kWorkers;
+  std::size_t nodes = 0;
+  for (int r = 0; r < kWorkers; ++r) nodes += blocks_of_range(7 * r, 7 * r + 7).size();
+  ASSERT_GT(nodes, 64U);
+  for (const bool declared : {true, false}) {
+    run_thread_ranks(kWorkers, [&](const Job& job) {
+      StepExchange exchange(Group(job), plan_of(kCounts), quick());
+      std::vector<Leaf> leaves;
+      std::vector<double> weights;
+      double sum = 0;
+      for (std::int64_t l = 0; l < kTotal; ++l) {
+        leaves.push_back(random_leaf(kCounts, 1, l, 2));
+        weights.push_back(static_cast<double>(1 + l % 4));
+        sum += weights.back();
+      }
+      const auto [begin, end] = share_of(kTotal, job.rank(), job.size());
+      exchange.open_scope(declared ? std::optional(end - begin) : std::nullopt);
+      for (auto l = begin; l < end; ++l) {
+        exchange.begin_leaf(weights[static_cast<std::size_t>(l)]);
+        write_leaf(exchange, leaves[static_cast<std::size_t>(l)], true);
+        exchange.end_leaf();
+      }
+      const auto& outcome = exchange.finish({});
+      ASSERT_EQ(outcome.report.leaves, kTotal);
+      expect_reduced(exchange, outcome, leaves, weights, sum);
+    });
+  }
+}
+
 TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
   const int workers = GetParam();
   run_thread_ranks(workers, [&](const Job& job) {

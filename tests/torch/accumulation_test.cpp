@@ -240,6 +240,52 @@ TEST(Accumulation, AnExceptionInALeafDropsTheStepForAllAndTheNextWorks) {
   });
 }
 
+TEST(Accumulation, AScopeWhoseStepWasDroppedDropsNoOther) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model);
+    const Batch batch(4, 1);
+    const auto loss = [&] { return batch.loss(model, 0, 4); };
+    const auto good = [&] {
+      model->zero_grad();
+      auto scope = parallel.accumulate({.micro_batches = 1});
+      scope.micro_batch(1, loss);
+      scope.finish();
+    };
+    good();
+    if (job.rank() == 1) {
+      model->zero_grad();
+      auto scope = parallel.accumulate({.micro_batches = 2});
+      scope.micro_batch(1, loss);
+      parallel.fail("shard 3 is damaged");
+      EXPECT_THAT(text_of([&] { scope.micro_batch(1, loss); }), HasSubstr("was dropped"));
+    } else {
+      EXPECT_THAT(text_of<PeerFailed>(good), HasSubstr("shard 3 is damaged"));
+    }
+    good();
+    // Not everything that is thrown is a std::exception.
+    model->zero_grad();
+    if (job.rank() == 0) {
+      auto scope = parallel.accumulate({.micro_batches = 1});
+      EXPECT_THROW(scope.micro_batch(1, [&]() -> torch::Tensor { throw 7; }), int);
+    } else {
+      EXPECT_THAT(text_of<PeerFailed>(good), HasSubstr("rank 0"));
+    }
+    good();
+    EXPECT_EQ(parallel.report().step, 5);
+    // A gradient that nobody would take.
+    EXPECT_THAT(text_of([&] {
+                  model->zero_grad();
+                  auto scope = parallel.accumulate({.micro_batches = 1});
+                  scope.micro_batch(1, loss);
+                  model->parameters()[0].mutable_grad() = torch::ones({17, 6});
+                  scope.finish();
+                }),
+                HasSubstr("set by hand"));
+    good();
+  });
+}
+
 TEST(Accumulation, MisuseIsAnError) {
   on_workers(1, [](const Job& job) {
     auto model = mlp();

@@ -273,26 +273,114 @@ TEST(DataParallel, AnExceptionInBackwardDropsTheStepForAllAndTheNextWorks) {
 TEST(DataParallel, AWorkerOutOfDataAnswersUntilAllAreOrAllStop) {
   for (const auto policy : {OutOfData::answer, OutOfData::stop_all}) {
     on_workers(3, [&](const Job& job) {
+      torch::manual_seed(1);
       auto model = mlp();
-      DataParallel parallel(job, *model, {.out_of_data = policy});
-      int steps = 0;
-      const int mine = 2 * (job.rank() + 1);
-      while (steps < mine && !parallel.stopped()) {
-        ++steps;
-        model->zero_grad();
-        const Batch batch(3, static_cast<std::uint64_t>(steps));
-        batch.loss(model, 0, 3).backward();
-      }
-      const auto answered = parallel.drain();
-      if (policy == OutOfData::answer) {
-        EXPECT_EQ(steps, mine);
-        EXPECT_EQ(answered, 6 - mine);
-      } else {
-        EXPECT_EQ(steps, job.rank() == 0 ? 2 : 3);
-        EXPECT_TRUE(parallel.stopped());
+      DataParallel parallel(job, *model, {.out_of_data = policy, .digest_every = 2});
+      torch::optim::Adam optimizer(model->parameters(), 0.01);
+      const auto update = [&] {
+        optimizer.step();
+        optimizer.zero_grad();
+      };
+      for (int epoch = 1; epoch <= 2; ++epoch) {
+        int steps = 0;
+        const int mine = 2 * (job.rank() + 1);
+        while (steps < mine && !parallel.stopped()) {
+          ++steps;
+          const Batch batch(3, static_cast<std::uint64_t>(10 * epoch + steps + 100 * job.rank()));
+          batch.loss(model, 0, 3).backward();
+          update();
+        }
+        const auto answered = parallel.drain(update);
+        if (policy == OutOfData::answer) {
+          EXPECT_EQ(steps, mine);
+          EXPECT_EQ(answered, 6 - mine);
+        } else {
+          EXPECT_EQ(steps, job.rank() == 0 ? 2 : 3);
+          EXPECT_EQ(answered, job.rank() == 0 ? 1 : 0);
+        }
+        EXPECT_FALSE(parallel.stopped());
+        // Whoever had no data took every update all the same.
+        expect_equal_everywhere(parallel.group(), *model);
       }
     });
   }
+}
+
+// The handler need not know whether Tutti has seen the failure.
+TEST(DataParallel, AHandlerMayAlwaysReportTheFailure) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model);
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    int failed = 0;
+    for (std::uint64_t step = 1; step <= 6; ++step) {
+      optimizer.zero_grad();
+      const Batch batch(4, step);
+      try {
+        const auto hidden = model->forward(batch.x);
+        if (step == 2 && job.rank() == 1) throw std::runtime_error("no batch");
+        auto loss = hidden.square().sum();
+        if (step == 3 && job.rank() == 1) {  // before any parameter is reached
+          loss = loss.detach() * 2;
+        }
+        if (step == 5 && job.rank() == 0) {  // after some were
+          model->parameters()[0].register_hook(
+              [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("late"); });
+        }
+        loss.backward();
+        optimizer.step();
+      } catch (const std::exception& error) {
+        ++failed;
+        parallel.fail(error.what());
+      }
+      if (step == 5 && job.rank() == 0) model->parameters()[0].remove_hook(0);
+    }
+    EXPECT_EQ(failed, 3);
+    EXPECT_EQ(parallel.report().step, 6);
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+TEST(DataParallel, GradientsSetByHandThatDoNotFitAreRefusedAndTheNextStepWorks) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model);
+    auto bias = model[0]->as<torch::nn::Linear>()->bias;
+    const auto refused = [&](const torch::Tensor& gradient, const std::string& text) {
+      model->zero_grad();
+      bias.mutable_grad() = gradient;
+      EXPECT_THAT(text_of([&] { parallel.synchronize(); }), HasSubstr(text));
+    };
+    refused(torch::ones({5}), "[5]");
+    refused(torch::ones({17}, torch::kFloat64), "Double");
+    refused(torch::ones({17}).to_sparse(), "sparse");
+    refused(torch::ones({17}).requires_grad_(), "graph");
+    model->zero_grad();
+    Batch(4, 1).loss(model, 0, 4).backward();
+    EXPECT_EQ(parallel.report().parameters_touched, 4);
+    // A reduced gradient that was not cleared is no gradient set by hand.
+    EXPECT_THAT(text_of([&] { parallel.synchronize(); }), HasSubstr("zero_grad()"));
+    model->zero_grad();
+    bias.mutable_grad() = torch::ones({17});
+    EXPECT_THAT(text_of([&] { parallel.drain([] {}); }), HasSubstr("set by hand before drain()"));
+  });
+}
+
+TEST(DataParallel, SynchronizeTakesTheWeightThatWasAnnounced) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model);
+    parallel.next_weight(3 + job.rank());
+    if (job.rank() == 0) {
+      Batch(4, 1).loss(model, 0, 4).backward();
+    } else {
+      parallel.synchronize();
+    }
+    EXPECT_EQ(parallel.report().weight, 7);
+    model->zero_grad();
+    Batch(4, 1).loss(model, 0, 4).backward();
+    EXPECT_EQ(parallel.report().weight, 2);
+  });
 }
 
 }  // namespace

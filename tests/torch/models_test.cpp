@@ -331,6 +331,28 @@ TEST(Models, MovedAndAddedParametersAreFound) {
   });
 }
 
+TEST(Models, MovedBuffersAreFound) {
+  on_workers(1, [](const Job& job) {
+    torch::nn::Sequential model(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
+    DataParallel parallel(job, *model);
+    model[1]->as<torch::nn::BatchNorm1d>()->running_mean.set_data(torch::zeros({4}));
+    EXPECT_THAT(text_of([&] { model->forward(Batch(4, 1).x).sum().backward(); }),
+                HasSubstr("buffer \"1.running_mean\" was moved"));
+  });
+}
+
+TEST(Models, AnEmptyParameterThatWasZeroedIsNotWritten) {
+  on_workers(1, [](const Job& job) {
+    const auto empty = torch::zeros({0, 4}).requires_grad_();
+    const auto full = torch::zeros({3}).requires_grad_();
+    DataParallel parallel(Group(job), {{"empty", empty}, {"full", full}});
+    (empty.sum() + full.sum()).backward();
+    for (const auto& p : {empty, full}) p.mutable_grad() = p.grad().detach().zero_();
+    full.sum().backward();
+    EXPECT_THAT(parallel.touched(), ElementsAre("full"));
+  });
+}
+
 TEST(Models, LoadingIntoAWrappedModelIsFound) {
   on_workers(1, [](const Job& job) {
     std::stringstream file;

@@ -60,8 +60,31 @@ std::uint64_t write_record(CallRecord& record, const Operation& operation) {
     std::copy_n(operation.counts.begin(), kept, record.counts.begin());
     hash = mix(hash, record.counts_hash);
   }
+  record.layout_count = static_cast<std::uint32_t>(operation.layout.size());
+  if (!operation.layout.empty()) {
+    hash = mix(hash, digest(operation.layout.data(), operation.layout.size_bytes()) | 1U);
+    const std::size_t kept = std::min(operation.layout.size(), record.layout.size());
+    std::copy_n(operation.layout.begin(), kept, record.layout.begin());
+  }
   return hash;
 }
+
+namespace {
+
+/// " as [2, 3] with strides [3, 1]", as far as it was kept.
+std::string layout_text(const CallRecord& record) {
+  const std::size_t dims = record.layout_count / 2;
+  const auto list = [&](std::size_t first) {
+    const std::size_t last = std::min(first + dims, record.layout.size());
+    if (first >= last) return std::string("[…]");
+    return fmt::format("[{}{}]",
+                       fmt::join(record.layout.begin() + first, record.layout.begin() + last, ", "),
+                       last < first + dims ? ", …" : "");
+  };
+  return fmt::format(" as {} with strides {}", list(0), list(dims));
+}
+
+}  // namespace
 
 std::string describe(const CallRecord& record, int group_size) {
   std::string text(name_of(record.kind));
@@ -83,6 +106,7 @@ std::string describe(const CallRecord& record, int group_size) {
   if (record.kind == OperationKind::broadcast) {
     fmt::format_to(std::back_inserter(text), " from rank {}", record.root);
   }
+  if (record.layout_count != 0) text += layout_text(record);
   if (record.label_bytes != 0) {
     fmt::format_to(std::back_inserter(text), " \"{}\"", record.label_text());
   }

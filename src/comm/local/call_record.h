@@ -26,6 +26,8 @@ struct CallRecord {
   std::int64_t count;                  ///< elements this call is about; see describe()
   std::uint64_t counts_hash;           ///< 0 unless the members' counts differ
   std::array<std::int64_t, 8> counts;  ///< the first of them
+  std::uint32_t layout_count;          ///< sizes and strides; 0 where there are none
+  std::array<std::int64_t, 8> layout;  ///< the first of them
   std::array<char, kLabelBytes + 1> label;
 
   std::string_view label_text() const { return {label.data(), label_bytes}; }

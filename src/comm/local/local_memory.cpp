@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "comm/local/local_engine.h"
+#include "job/gather.h"
 #include "memory/memory_need.h"
 
 namespace tutti {
@@ -70,8 +71,8 @@ SharedMemory LocalEngine::allocate(std::size_t bytes, std::string_view what,
     if (failure.empty()) parcel.descriptors.push_back((*arenas)[own].descriptor());
     std::vector<Parcel> parcels;
     try {
-      parcels = job_.rendezvous().all_gather(fmt::format("memory {} of {}", ++allocations_, tag_),
-                                             group_.ranks, std::move(parcel), job_.deadline());
+      parcels = gather(job_, fmt::format("memory {} of {}", ++allocations_, tag_), group_.ranks,
+                       std::move(parcel));
     } catch (...) {
       fail_with_current_exception();
     }

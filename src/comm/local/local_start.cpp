@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "comm/local/local_engine.h"
+#include "job/gather.h"
 #include "memory/memory_need.h"
 
 namespace tutti {
@@ -54,8 +55,7 @@ ControlArena LocalEngine::meet_members() {
     parcel.descriptors.push_back(made.descriptor());
   }
   try {
-    std::vector<Parcel> parcels =
-        job_.rendezvous().all_gather(tag_, group_.ranks, std::move(parcel), job_.deadline());
+    std::vector<Parcel> parcels = gather(job_, tag_, group_.ranks, std::move(parcel));
     for (const Parcel& other : parcels) {
       if (!other.bytes.empty()) throw BadInput(other.bytes);
     }

@@ -1,0 +1,37 @@
+#include "job/gather.h"
+
+#include <optional>
+#include <utility>
+
+#include "job/rank_set.h"
+#include "job/wait.h"
+
+namespace tutti {
+
+std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vector<int>& ranks,
+                           Parcel mine) {
+  // Who waits for the same says so on the board: the others have not come.
+  const std::string shown = tag.substr(0, sizeof(decltype(WaitNotice::text)::words));
+  const auto missing = [&] {
+    std::uint64_t bits = 0;
+    for (const int rank : ranks) {
+      const WaitNotice& notice = job.slot(rank).notice;
+      if (!read(notice).in_wait() || read(notice.text) != shown) bits |= rank_bit(rank);
+    }
+    return bits;
+  };
+  std::optional<WaitWatch> watch;
+  return job.rendezvous().all_gather(
+      tag, ranks, std::move(mine), Deadline{Clock::time_point::max()}, [&] {
+        if (!watch) {
+          watch.emplace(job, WaitSubject{.missing = missing,
+                                         .members = set_of(ranks),
+                                         .what = [&] { return tag; },
+                                         .check = {},
+                                         .deadline = job.deadline()});
+        }
+        return watch->look_around();
+      });
+}
+
+}  // namespace tutti

@@ -1,0 +1,65 @@
+#include "job/gather.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+
+#include "job/arrivals.h"
+#include "support/log_capture.h"
+#include "support/thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+ThreadOptions hasty(milliseconds deadline, milliseconds notice) {
+  ThreadOptions options;
+  options.job.deadline = deadline;
+  options.job.stall_notice = notice;
+  return options;
+}
+
+TEST(Gather, AStallIsNoticedAndNamesWhoHasNotCome) {
+  LogCapture log;
+  run_thread_ranks(
+      3,
+      [&](const Job& job) {
+        if (job.rank() == 1) {
+          Arrivals::poll_until(
+              [&] { return log.count("rank 1 has not reached group \"a\"") >= 2; });
+        }
+        gather(*job.state(), "group \"a\"", {0, 1, 2}, {});
+      },
+      hasty(seconds(60), milliseconds(150)));
+}
+
+TEST(Gather, TheTimeOfABusyWorkerDoesNotCount) {
+  run_thread_ranks(
+      2,
+      [&](const Job& job) {
+        if (job.rank() == 1) {
+          const auto busy = job.busy("download", seconds(60));
+          std::this_thread::sleep_for(milliseconds(2500));  // more than two deadlines
+        }
+        EXPECT_EQ(gather(*job.state(), "group \"a\"", {0, 1}, {}).size(), 2U);
+      },
+      hasty(seconds(1), seconds(10)));
+}
+
+TEST(Gather, TheDeadlineStillHolds) {
+  const ThreadOutcome outcome = try_thread_ranks(
+      2,
+      [&](const Job& job) {
+        if (job.rank() == 0) gather(*job.state(), "group \"a\"", {0, 1}, {});
+        if (job.rank() == 1) poll_until_awaited(job, 0, 1);
+      },
+      hasty(milliseconds(400), seconds(10)));
+  EXPECT_THAT(outcome.text(0), HasSubstr("rank 1"));
+}
+
+}  // namespace
+}  // namespace tutti::test
