@@ -22,6 +22,7 @@ sys.path.insert(0, HERE)
 
 from all_reduce import all_reduce
 from common.contestants import separate_cores
+from common.report import busy_share
 from step import memory, step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory}
@@ -135,15 +136,16 @@ def main():
     tools = Tools(build, arguments.torch_python)
     settings = Settings(arguments)
     for name in arguments.only or QUESTIONS:
+        busy = busy_share()
         result = QUESTIONS[name].run(tools, settings)
-        result["machine"].update(libtorch=libtorch_version(build), torch_python=tools.torch_version)
+        result["machine"].update(busy_before=busy, libtorch=libtorch_version(build),
+                                 torch_python=tools.torch_version)
         numbers = os.path.join(results, name + ".json")
         with open(numbers, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
         QUESTIONS[name].show(result)
-        load = result["machine"]["load_before"]
-        if load > 0.5:
-            print(f"\nNot to be quoted: the machine was busy already at the start (load {load:.1f}).")
+        if busy > 0.1:
+            print(f"\nNot to be quoted: others took {busy:.0%} of the processors before the start.")
         print(f"\nnumbers: {numbers}")
         draw(tools, numbers, os.path.join(pictures, name + ".png"))
 

@@ -3,6 +3,7 @@
 import os
 import platform
 import statistics
+import time
 
 
 def percentile(ordered, share):
@@ -65,5 +66,17 @@ def machine():
             if line.startswith("model name"):
                 model = line.split(":", 1)[1].strip()
                 break
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
-            "load_before": os.getloadavg()[0]}
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()}
+
+
+def busy_share(seconds=2.0):
+    """What others take of all processors, looked at while we do nothing."""
+    def ticks():
+        with open("/proc/stat", encoding="ascii") as file:
+            numbers = [int(word) for word in file.readline().split()[1:9]]
+        return sum(numbers), numbers[3] + numbers[4]  # idle, and waiting for a disk
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    total_later, idle_later = ticks()
+    return 1 - (idle_later - idle) / max(1, total_later - total)
