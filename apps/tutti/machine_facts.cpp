@@ -113,7 +113,7 @@ MachineFacts gather_facts(System& system) {
 #endif
   facts.kernel = kernel_version();
   facts.processors_present = present_processors();
-  facts.processors_allowed = static_cast<int>(allowed_processors().size());
+  facts.processors_allowed = static_cast<int>(system.allowed_processors().size());
   facts.processor_quota = read_processor_quota("/");
   facts.processors = system.processors();
   facts.memory = system.memory_bounds();

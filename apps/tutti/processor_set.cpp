@@ -1,7 +1,6 @@
 #include "processor_set.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 #include <algorithm>
 #include <climits>
@@ -12,20 +11,8 @@ namespace tutti::command {
 namespace {
 
 constexpr int kWordBits = sizeof(unsigned long) * CHAR_BIT;
-constexpr int kMaxProcessors = 1 << 16;
 
 }  // namespace
-
-std::vector<int> allowed_processors() {
-  std::vector<unsigned long> mask(kMaxProcessors / kWordBits);
-  const std::size_t bytes = mask.size() * sizeof(unsigned long);
-  if (sched_getaffinity(0, bytes, reinterpret_cast<cpu_set_t*>(mask.data())) != 0) return {0};
-  std::vector<int> allowed;
-  for (int processor = 0; processor < kMaxProcessors; ++processor)
-    if (mask[static_cast<std::size_t>(processor / kWordBits)] >> (processor % kWordBits) & 1UL)
-      allowed.push_back(processor);
-  return allowed;
-}
 
 int present_processors() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
 

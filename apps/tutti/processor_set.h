@@ -1,14 +1,11 @@
 #pragma once
 
-// Which processors a process may run on. Also beyond the 1024 of a fixed cpu_set_t.
+// Which processors a worker may run on. Also beyond the 1024 of a fixed cpu_set_t.
 
 #include <span>
 #include <vector>
 
 namespace tutti::command {
-
-/// Processors this process may run on, ascending.
-std::vector<int> allowed_processors();
 
 /// Processors of the machine that are switched on.
 int present_processors();

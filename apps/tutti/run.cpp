@@ -94,7 +94,7 @@ Plan make_plan(const RunOptions& options) {
   plan.timeline = timeline_file(options);
   plan.processors.resize(static_cast<std::size_t>(options.workers));
   if (options.bind == "core") {
-    const std::vector<int> allowed = allowed_processors();
+    const std::vector<int> allowed = host_system()->allowed_processors();
     for (int rank = 0; rank < options.workers; ++rank)
       plan.processors[static_cast<std::size_t>(rank)] =
           processor_mask(processors_of(rank, options.workers, options.threads, allowed));

@@ -42,17 +42,20 @@ int open_memory(const std::string& name) {
   return static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), flags));
 }
 
-int affinity_processors() {
-  for (int possible = 1024; possible <= (1 << 20); possible *= 2) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(possible));
-    if (set == nullptr) return 1;
-    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(possible));
-    const int result = ::sched_getaffinity(0, bytes, set);
-    const int count = result == 0 ? CPU_COUNT_S(bytes, set) : 0;
-    CPU_FREE(set);
-    if (result == 0) return std::max(count, 1);
+constexpr int kMostProcessors = 1 << 16;  // a fixed cpu_set_t ends at 1024
+
+std::vector<int> affinity() {
+  constexpr int kWordBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> mask(kMostProcessors / kWordBits);
+  const std::size_t bytes = mask.size() * sizeof(unsigned long);
+  std::vector<int> allowed;
+  if (::sched_getaffinity(0, bytes, reinterpret_cast<cpu_set_t*>(mask.data())) == 0) {
+    for (int p = 0; p < kMostProcessors; ++p)
+      if ((mask[static_cast<std::size_t>(p / kWordBits)] >> (p % kWordBits) & 1UL) != 0)
+        allowed.push_back(p);
   }
-  return 1;
+  if (allowed.empty()) allowed.push_back(0);
+  return allowed;
 }
 
 /// The n-th large mapping starts n huge pages beyond a multiple of kLookalike, so that equal
@@ -141,8 +144,10 @@ class HostSystem final : public System {
 
   std::vector<MemoryBound> memory_bounds() const override { return read_memory_bounds("/"); }
 
+  std::vector<int> allowed_processors() const override { return affinity(); }
+
   int processors() const override {
-    const int allowed = affinity_processors();
+    const auto allowed = static_cast<int>(affinity().size());
     return std::max(1, std::min(allowed, read_processor_quota("/").value_or(allowed)));
   }
 

@@ -43,7 +43,9 @@ class System {
   /// Machine first, then every cgroup above this process that sets a limit.
   virtual std::vector<MemoryBound> memory_bounds() const = 0;
 
-  /// Processors this process may use: affinity and cgroup quota, at least 1.
+  /// Numbers of the processors this process may run on, ascending; at least one.
+  virtual std::vector<int> allowed_processors() const = 0;
+  /// How many of them it may keep busy: all, or a cgroup's quota; at least 1.
   virtual int processors() const = 0;
 };
 

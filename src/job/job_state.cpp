@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <new>
+#include <set>
+#include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/timeline.h"
@@ -60,6 +63,9 @@ std::string common_facts(const Identity& identity) {
                      identity.threads, sizeof(Board));
 }
 
+/// The first line of what a worker says when it joins is the facts, the second its processors.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 }  // namespace
 
 JobState::JobState(Identity identity, std::shared_ptr<System> system,
@@ -70,15 +76,16 @@ JobState::JobState(Identity identity, std::shared_ptr<System> system,
       options_(options),
       owner_pid_(::getpid()) {
   check_arguments(identity_, options_);
-  crowded_ = identity_.size > system_->processors();
-  spin_rounds_ = crowded_ ? kCrowdedRounds : rounds_within(kSpin);
+  spin_rounds_ = rounds_within(kSpin);
   if (const std::string file = Environment::read().profile; !file.empty())
     timeline_ = std::make_unique<Timeline>(file, identity_.rank, identity_.size);
   meet();
 }
 
 void JobState::meet() {
-  Parcel mine{common_facts(identity_), {}};
+  Parcel mine{
+      fmt::format("{}\n{}", common_facts(identity_), fmt::join(system_->allowed_processors(), " ")),
+      {}};
   FileDescriptor board_file;
   if (identity_.size > 1) mine.descriptors.push_back(system_->life_line());
   if (identity_.rank == 0) {
@@ -92,10 +99,10 @@ void JobState::meet() {
                                            std::move(mine), deadline(options_.join_deadline));
     std::vector<FileDescriptor> lines(parcels.size());
     for (std::size_t r = 0; r < parcels.size(); ++r) {
-      if (parcels[r].bytes != parcels[0].bytes)
+      if (first_line(parcels[r].bytes) != first_line(parcels[0].bytes))
         throw Mismatch(
             fmt::format("workers were started differently: rank 0 has {}; rank {} has {}",
-                        parcels[0].bytes, r, parcels[r].bytes));
+                        first_line(parcels[0].bytes), r, first_line(parcels[r].bytes)));
       TUTTI_CHECK(parcels[r].descriptors.size() == (r == 0 ? 2U : 1U),
                   "rank {} joined with {} descriptors", r, parcels[r].descriptors.size());
       if (static_cast<int>(r) != identity_.rank) lines[r] = std::move(parcels[r].descriptors[0]);
@@ -103,10 +110,24 @@ void JobState::meet() {
     if (identity_.rank != 0) board_memory_ = system_->map(parcels[0].descriptors[1], sizeof(Board));
     board_ = reinterpret_cast<Board*>(board_memory_.get());
     watch_ = std::make_unique<LifeWatch>(*board_, std::move(lines));
+    count_processors(parcels);
   }
   board_ = reinterpret_cast<Board*>(board_memory_.get());
   slot(identity_.rank).state.store(WorkerSlot::joined, std::memory_order_release);
   announce(*board_);
+}
+
+/// Workers that are bound to processors of their own may each have one alone.
+void JobState::count_processors(const std::vector<Parcel>& parcels) {
+  std::set<int> all;
+  for (const Parcel& parcel : parcels) {
+    std::istringstream numbers(parcel.bytes.substr(first_line(parcel.bytes).size()));
+    for (int number = 0; numbers >> number;) all.insert(number);
+  }
+  const int own = system_->processors();
+  const bool has_quota = own < static_cast<int>(system_->allowed_processors().size());
+  crowded_ = identity_.size > (has_quota ? own : static_cast<int>(all.size()));
+  if (crowded_) spin_rounds_ = kCrowdedRounds;
 }
 
 JobState::~JobState() {

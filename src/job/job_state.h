@@ -87,6 +87,8 @@ class JobState {
     Clock::time_point until;
   };
   void meet();
+  /// Fixes how waits spin, from the processors of all workers.
+  void count_processors(const std::vector<Parcel>& parcels);
   void show_busy();
 
   Identity identity_;

@@ -138,7 +138,7 @@ TEST(RunInput, DeadlineReachesTheWorkers) {
 }
 
 TEST(RunInput, BindGivesEachWorkerItsProcessors) {
-  const auto allowed = command::allowed_processors();
+  const auto allowed = host_system()->allowed_processors();
   const int workers = std::min<int>(static_cast<int>(allowed.size()), 4);
   const auto run = run_script({"-n", std::to_string(workers), "--bind", "core"},
                               "grep Cpus_allowed_list /proc/self/status");

@@ -258,6 +258,24 @@ TEST(JoinProcesses, sudden_death_is_known_to_all_within_a_second) {
   EXPECT_LT(best, seconds(1)) << "the best of three: the machine may be loaded";
 }
 
+TEST(JoinProcesses, workers_bound_to_processors_of_their_own_are_not_crowded) {
+  const auto allowed = host_system()->allowed_processors();
+  if (allowed.size() < 2 || host_system()->processors() < 2)
+    GTEST_SKIP() << "two processors are needed";
+  for (const bool apart : {true, false}) {
+    const ProcessOutcome outcome = run_processes(2, [&](int rank, FileDescriptor socket) {
+      cpu_set_t own;
+      CPU_ZERO(&own);
+      CPU_SET(allowed[apart ? static_cast<std::size_t>(rank) : 0], &own);
+      ASSERT_EQ(::sched_setaffinity(0, sizeof own, &own), 0);
+      const JobState job({rank, 2, 1}, host_system(), connect_to_broker(std::move(socket), rank, 2),
+                         {});
+      EXPECT_EQ(job.crowded(), !apart);
+    });
+    EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+  }
+}
+
 TEST(JoinProcesses, worker_that_left_and_then_ended_did_not_die) {
   const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
     if (job.rank() == 1) return;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -51,6 +52,13 @@ FileDescriptor ThreadSystem::life_line() {
 
 std::vector<MemoryBound> ThreadSystem::memory_bounds() const {
   return memory_bounds_ ? *memory_bounds_ : host_->memory_bounds();
+}
+
+std::vector<int> ThreadSystem::allowed_processors() const {
+  if (!processors_) return host_->allowed_processors();
+  std::vector<int> all(static_cast<std::size_t>(*processors_));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 int ThreadSystem::processors() const { return processors_.value_or(host_->processors()); }

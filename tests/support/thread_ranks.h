@@ -61,6 +61,7 @@ class ThreadSystem final : public System {
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override;
   FileDescriptor life_line() override;
   std::vector<MemoryBound> memory_bounds() const override;
+  std::vector<int> allowed_processors() const override;
   int processors() const override;
 
  private:
