@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "job/gather_table.h"
+#include "job/patient_wait.h"
 #include "job/rank_set.h"
 
 namespace tutti {

@@ -6,12 +6,9 @@
 // The launcher serves it over inherited socket pairs (socket_rendezvous.h); ranks that are threads
 // use MeetingPoint (meeting_point.h).
 
-#include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,27 +26,6 @@ struct Parcel {
 /// Whether to go on waiting.
 using Patience = std::function<bool()>;
 inline constexpr std::chrono::milliseconds kPatienceInterval{100};
-
-/// Waits on `told` until over(), under both limits. False when one of them ended it.
-template <class Over>
-bool wait_patiently(std::unique_lock<std::mutex>& lock, std::condition_variable& told,
-                    const Over& over, Deadline deadline, const Patience& patience) {
-  while (!over()) {
-    if (!patience && deadline.at == Clock::time_point::max()) {
-      told.wait(lock, over);
-      return true;
-    }
-    const auto next = Clock::now() + kPatienceInterval;
-    if (told.wait_until(lock, patience ? std::min(next, deadline.at) : deadline.at, over)) break;
-    if (Clock::now() >= deadline.at) return false;
-    if (!patience) continue;
-    lock.unlock();
-    const bool goes_on = patience();
-    lock.lock();
-    if (!goes_on && !over()) return false;
-  }
-  return true;
-}
 
 class Rendezvous {
  public:

@@ -19,6 +19,7 @@
 #include "base/helper_thread.h"
 #include "job/frame.h"
 #include "job/gather_table.h"
+#include "job/patient_wait.h"
 #include "job/rank_set.h"
 #include "tutti/error.h"
 

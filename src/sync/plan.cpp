@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "kernels/hash.h"
+#include "memory/arena.h"
 #include "tutti/error.h"
 #include "tutti/group.h"
 
@@ -14,9 +15,6 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kPage = 4096;
-
-std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 bool is_narrow(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
@@ -52,7 +50,7 @@ Plan::Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
     entry.spec = std::move(spec);
     parameters_.push_back(std::move(entry));
   }
-  slot_bytes_ = round_up(slot_bytes_, kPage);
+  slot_bytes_ = round_up(slot_bytes_, kPageBytes);
   base_bytes_ = slot_bytes_;
   for (auto& entry : parameters_) {
     if (is_narrow(entry.spec.dtype)) {
@@ -68,7 +66,7 @@ Plan::Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
     buffers_.push_back({std::move(spec), base_bytes_, bytes});
     base_bytes_ += round_up(bytes, kAlignment);
   }
-  base_bytes_ = round_up(base_bytes_, kPage);
+  base_bytes_ = round_up(base_bytes_, kPageBytes);
   for (const auto& [name, value] : settings) {
     lines_.push_back(fmt::format("setting \"{}\" {}", name, value));
   }

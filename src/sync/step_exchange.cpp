@@ -9,11 +9,21 @@
 
 #include "base/check.h"
 #include "base/timeline.h"
-#include "kernels/hash.h"
 #include "memory/memory_need.h"
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+std::vector<StepBoard> boards_of(const SharedMemory& memory, int workers, const Plan& plan) {
+  std::vector<StepBoard> boards;
+  for (int r = 0; r < workers; ++r) {
+    boards.emplace_back(memory.block(r), plan.parameters().size(), plan.buffers().size());
+  }
+  return boards;
+}
+
+}  // namespace
 
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
@@ -23,12 +33,11 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
       arena_(group_.allocate(plan_.arena_bytes(kMaxSlots), "gradients of \"" + options_.name + "\"",
                              plan_.base_bytes())),
       control_(group_.allocate(StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size()),
-                               "step board of \"" + options_.name + "\"", std::size_t{1} << 16)) {
+                               "step board of \"" + options_.name + "\"", std::size_t{1} << 16)),
+      boards_(boards_of(control_, group_.size(), plan_)),
+      digests_(plan_, group_, boards_, options_.digest_every) {
   std::vector<std::byte*> arenas;
-  for (int r = 0; r < group_.size(); ++r) {
-    arenas.push_back(arena_.block(r));
-    boards_.emplace_back(control_.block(r), plan_.parameters().size(), plan_.buffers().size());
-  }
+  for (int r = 0; r < group_.size(); ++r) arenas.push_back(arena_.block(r));
   const auto me = static_cast<std::size_t>(group_.rank());
   const auto before_slot = [this](int slot) {
     // The other workers are about to need theirs.
@@ -74,7 +83,7 @@ void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
 }
 
 /// For the nodes that this many leaves may be held as, wherever their range lies.
-void StepExchange::require_room(std::int64_t leaves) const {
+void StepExchange::require_room(std::int64_t leaves) {
   if (leaves < 2) return;
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(leaves)));
   const int most = std::min(2 * bits - 1, kMaxSlots);
@@ -258,7 +267,7 @@ const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model) {
     };
     wait_for_all(published, [this] { fold_ready_buckets(); });
     if (!slices_begun_) begin_slices();
-    if (digests_due(step_)) compare_digests();
+    if (digests_.due(step_)) digests_.compare(step_text());
     while (next_bucket_ < schedule_->size()) fold_bucket(next_bucket_++);
     take_buffers(model);
     fill_outcome();
@@ -295,7 +304,7 @@ void StepExchange::publish(const ModelMemory& model) {
     std::copy(fired_.begin(), fired_.end(), board.order().begin());
     mine.has_order = 1;
   }
-  if (digests_due(step_)) publish_digests(model);
+  if (digests_.due(step_)) digests_.publish(model);
   if (options_.sync_buffers && group_.rank() == 0) {
     for (std::size_t b = 0; b < model.buffers.size(); ++b) {
       const auto& entry = plan_.buffers()[b];
@@ -307,52 +316,15 @@ void StepExchange::publish(const ModelMemory& model) {
   announce(state_.job().board());
 }
 
-/// Rank 0's buffers replace this worker's. Their digests are taken here, while they must be equal,
-/// and compared in the next step.
+/// Rank 0's buffers replace this worker's. Now they are equal; the next step finds out whether they
+/// still were when it began.
 void StepExchange::take_buffers(const ModelMemory& model) {
   if (!options_.sync_buffers) return;
-  const bool digests_next = digests_due(step_ + 1);
-  buffer_digests_.assign(model.buffers.size(), 0);
-  for (std::size_t b = 0; b < model.buffers.size(); ++b) {
+  for (std::size_t b = 0; b < model.buffers.size() && group_.rank() != 0; ++b) {
     const auto& entry = plan_.buffers()[b];
-    if (group_.rank() != 0) {
-      std::memcpy(model.buffers[b], arena_.block(0) + entry.offset, entry.bytes);
-    }
-    if (digests_next) buffer_digests_[b] = digest(model.buffers[b], entry.bytes);
+    std::memcpy(model.buffers[b], arena_.block(0) + entry.offset, entry.bytes);
   }
-}
-
-bool StepExchange::digests_due(std::uint64_t step) const {
-  const auto every = static_cast<std::uint64_t>(options_.digest_every);
-  return every > 0 && step % every == 0 && group_.size() > 1;
-}
-
-void StepExchange::publish_digests(const ModelMemory& model) {
-  const auto digests = boards_[static_cast<std::size_t>(group_.rank())].digests();
-  for (std::size_t p = 0; p < model.parameters.size(); ++p) {
-    const auto& spec = plan_.parameters()[p].spec;
-    digests[p] =
-        digest(model.parameters[p], static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
-  }
-  std::copy(buffer_digests_.begin(), buffer_digests_.end(),
-            digests.begin() + static_cast<std::ptrdiff_t>(model.parameters.size()));
-}
-
-void StepExchange::compare_digests() const {
-  const auto reference = boards_[0].digests();
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    for (int r = 1; r < group_.size(); ++r) {
-      if (boards_[static_cast<std::size_t>(r)].digests()[i] == reference[i]) continue;
-      const auto parameters = plan_.parameters().size();
-      const auto& name = i < parameters ? plan_.parameters()[i].spec.name
-                                        : plan_.buffers()[i - parameters].spec.name;
-      throw Mismatch(fmt::format(
-          "{}: {} \"{}\" of rank {} differs from that of rank {} (first difference; digests are "
-          "compared every {} steps)",
-          step_text(), i < parameters ? "parameter" : "buffer", name, group_.job_rank(r),
-          group_.job_rank(0), options_.digest_every));
-    }
-  }
+  if (digests_.due(step_ + 1)) digests_.note_buffers(model);
 }
 
 /// From the first step in which rank 0 wrote a gradient, buckets follow the order it saw.

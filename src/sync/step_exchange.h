@@ -23,6 +23,7 @@
 
 #include "comm/group_state.h"
 #include "sync/bucket_schedule.h"
+#include "sync/digest_check.h"
 #include "sync/leaf_folder.h"
 #include "sync/plan.h"
 #include "sync/slice_fold.h"
@@ -42,12 +43,6 @@ struct ExchangeOptions {
   /// Compare digests of parameters and buffers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
   std::optional<std::chrono::milliseconds> deadline = {};
-};
-
-/// The model's own memory, dense, in the order of the plan.
-struct ModelMemory {
-  std::vector<const void*> parameters;
-  std::vector<void*> buffers;
 };
 
 class StepExchange {
@@ -100,15 +95,12 @@ class StepExchange {
 
  private:
   void open(StepMode mode, std::int64_t declared, double weight, bool drained);
-  void require_room(std::int64_t leaves) const;
+  void require_room(std::int64_t leaves);
   void find_start(bool wait);
   void publish(const ModelMemory& model);
   void begin_slices();
   void fold_ready_buckets();
   void fold_bucket(std::size_t bucket);
-  bool digests_due(std::uint64_t step) const;
-  void publish_digests(const ModelMemory& model);
-  void compare_digests() const;
   void take_buffers(const ModelMemory& model);
   void adopt_order();
   void fill_outcome();
@@ -134,11 +126,12 @@ class StepExchange {
   SharedMemory arena_;
   SharedMemory control_;
   std::vector<StepBoard> boards_;
+  DigestCheck digests_;
   std::unique_ptr<LeafFolder> folder_;
   std::unique_ptr<SliceFold> slices_;
   std::unique_ptr<BucketSchedule> schedule_;
   bool order_agreed_ = false;
-  mutable std::int64_t roomy_for_ = 1;  ///< leaves whose nodes were found to fit
+  std::int64_t roomy_for_ = 1;  ///< leaves whose nodes were found to fit
 
   std::uint64_t done_ = 0;
   std::uint64_t step_ = 0;  ///< the open step
@@ -151,7 +144,6 @@ class StepExchange {
   Clock::time_point opened_at_;
   Clock::duration waited_{};
   int waits_ = 0;
-  std::vector<std::uint64_t> buffer_digests_;  ///< as of the end of the last step
   Outcome outcome_;
 };
 

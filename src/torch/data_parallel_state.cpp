@@ -34,9 +34,9 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                                              exchange_options_of(options_));
   send_initial_state();
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
-  log_info(fmt::format("\"{}\": {} parameters, {} gradient bytes per worker, {} workers{}",
-                       options_.name, model_.parameters().size(), exchange_->bytes_held(),
-                       group_.size(), text_of(settings_of(options_))));
+  log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}",
+                       model_.parameters().size(), exchange_->bytes_held(), group_.size(),
+                       text_of(settings_of(options_))));
 }
 
 DataParallelState::~DataParallelState() = default;

@@ -106,10 +106,8 @@ TEST(Accumulation, EqualsTheJoinedBatchAndAKeptRunningSumDoesNotMatter) {
     DataParallel parallel(job, *model);
     auto alone = mlp();
     copy_parameters(*model, *alone);
-    torch::optim::SGD optimizer(model->parameters(),
-                                torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
-    torch::optim::SGD optimizer_alone(
-        alone->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
+    auto optimizer = momentum_and_decay(model->parameters());
+    auto optimizer_alone = momentum_and_decay(alone->parameters());
     for (std::uint64_t step = 1; step <= 4; ++step) {
       const Batch batch(19, step);
       const auto [begin, end] = share_of(19, job);

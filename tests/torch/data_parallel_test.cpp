@@ -9,11 +9,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-torch::optim::SGD momentum_and_decay(const std::vector<torch::Tensor>& parameters) {
-  return torch::optim::SGD(parameters,
-                           torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
-}
-
 // With weight decay and momentum, a sum in place of the mean and a smaller learning rate both show.
 TEST(DataParallel, UnevenRowsEqualTheJoinedBatchWithDecayAndMomentum) {
   for (const int workers : {1, 2, 3, 5}) {

@@ -52,6 +52,11 @@ inline torch::nn::Sequential mlp() {
                                torch::nn::Linear(17, 3));
 }
 
+inline torch::optim::SGD momentum_and_decay(const std::vector<torch::Tensor>& parameters) {
+  return torch::optim::SGD(parameters,
+                           torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
+}
+
 /// Copies parameters by position.
 inline void copy_parameters(const torch::nn::Module& from, torch::nn::Module& to) {
   const torch::NoGradGuard no_grad;

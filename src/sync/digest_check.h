@@ -1,0 +1,49 @@
+#pragma once
+
+// Finds workers whose models have drifted apart: in every n-th step each publishes digests of its
+// parameters and buffers on its board, and all compare them.
+//
+// Threads: those of the exchange that has it. Failure: Mismatch, the same on every worker, naming
+// the first parameter or buffer that differs.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sync/plan.h"
+#include "sync/step_board.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// The model's own memory, dense, in the order of the plan.
+struct ModelMemory {
+  std::vector<const void*> parameters;
+  std::vector<void*> buffers;
+};
+
+class DigestCheck {
+ public:
+  /// In every `every`-th step; 0 never. Keeps references.
+  DigestCheck(const Plan& plan, const Group& group, std::span<const StepBoard> boards,
+              std::int64_t every)
+      : plan_(plan), group_(group), boards_(boards), every_(every) {}
+
+  bool due(std::uint64_t step) const;
+  /// Parameters as they are now, buffers as they were noted. Before the step is published.
+  void publish(const ModelMemory& model) const;
+  /// Once all have published. `step` begins the error.
+  void compare(std::string_view step) const;
+  /// Where buffers are known to be equal: at the end of a step.
+  void note_buffers(const ModelMemory& model);
+
+ private:
+  const Plan& plan_;
+  const Group& group_;
+  std::span<const StepBoard> boards_;
+  std::int64_t every_;
+  std::vector<std::uint64_t> buffers_;
+};
+
+}  // namespace tutti
