@@ -59,7 +59,8 @@ class Work {
   std::uint64_t sequence_ = 0;
 };
 
-/// One block of shared memory per member, all of the same size, each mapped by every member.
+/// Shared memory of a group: one block per member, all of the same size, or one for all; each is
+/// mapped by every member.
 /// Collectives on spans inside it move no extra byte. Freed when the last member lets go of it.
 class SharedMemory {
  public:
@@ -102,6 +103,9 @@ class Group {
   /// the machine or a cgroup. Collective.
   SharedMemory allocate(std::size_t bytes, std::string_view what = "shared memory",
                         std::optional<std::size_t> needed = {}) const;
+  /// One block of `bytes` that all members share: block(r) is the same memory for every r. No page
+  /// is touched. Refused as above. Collective.
+  SharedMemory allocate_common(std::size_t bytes, std::string_view what = "shared memory") const;
 
   // Blocking collectives. `inout` is replaced by the result; with separate spans they must not
   // overlap. Counts are in elements. Zero elements are legal.

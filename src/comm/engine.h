@@ -51,12 +51,20 @@ struct Operation {
   std::optional<std::chrono::milliseconds> deadline;
 };
 
+/// Shared memory that all members ask for alike.
+struct MemoryRequest {
+  std::size_t bytes = 0;   ///< of a block
+  std::size_t needed = 0;  ///< bytes that each member is going to touch
+  std::string_view what;
+  bool common = false;  ///< one block for all instead of one for each
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
   virtual Capabilities capabilities() const = 0;
-  /// A block per member, see Group::allocate.
-  virtual SharedMemory allocate(std::size_t bytes, std::string_view what, std::size_t needed) = 0;
+  /// See Group::allocate and Group::allocate_common.
+  virtual SharedMemory allocate(const MemoryRequest& request) = 0;
   /// Returns the operation's sequence number, from 1. Operations complete in this order.
   virtual std::uint64_t start(const Operation& operation, int lane) = 0;
   /// Makes what progress it can without waiting; true when the operation is complete.

@@ -1,5 +1,6 @@
 #include "tutti/group.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -105,7 +106,16 @@ Group Group::split(int colour, std::string name) const {
 
 SharedMemory Group::allocate(std::size_t bytes, std::string_view what,
                              std::optional<std::size_t> needed) const {
-  return state_->engine().allocate(bytes, what, needed.value_or(bytes));
+  return state_->engine().allocate(
+      {.bytes = bytes, .needed = std::min(needed.value_or(bytes), bytes), .what = what});
+}
+
+SharedMemory Group::allocate_common(std::size_t bytes, std::string_view what) const {
+  const auto members = static_cast<std::size_t>(size());
+  return state_->engine().allocate({.bytes = bytes,
+                                    .needed = bytes / members + (bytes % members != 0),
+                                    .what = what,
+                                    .common = true});
 }
 
 void Group::all_reduce(View inout, Reduction reduction, const CollectiveOptions& options) const {

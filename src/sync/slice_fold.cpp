@@ -7,14 +7,6 @@
 #include "sync/wide_fold.h"
 
 namespace tutti {
-namespace {
-
-/// Slices are cut at multiples of this many bytes of a bucket, so that owners share no cache line
-/// and small buckets are not cut at all.
-constexpr std::size_t kSliceGrain = 4096;
-
-}  // namespace
-
 SliceFold::SliceFold(const Plan& plan, std::vector<std::byte*> arenas,
                      std::vector<StepBoard> boards, Divisor divisor)
     : plan_(plan), arenas_(std::move(arenas)), boards_(std::move(boards)), divisor_(divisor) {}
@@ -49,76 +41,91 @@ bool SliceFold::touched(std::size_t parameter) const {
   });
 }
 
-std::size_t SliceFold::fold(std::span<const std::uint32_t> parameters, int rank) {
+std::size_t SliceFold::touched_bytes(std::span<const std::uint32_t> parameters) const {
   std::size_t total = 0;
-  std::vector<Share> shares;
   for (const auto p : parameters) {
-    const auto bytes = plan_.parameters()[p].node_bytes;
-    if (bytes == 0 || !touched(p)) continue;
-    shares.push_back({p, total, total + bytes});
-    total += bytes;
-  }
-  const auto size = arenas_.size();
-  const auto cut = [&](std::size_t r) {
-    if (r == size) return total;
-    return total / kSliceGrain * r / size * kSliceGrain;
-  };
-  const auto mine_begin = cut(static_cast<std::size_t>(rank));
-  const auto mine_end = cut(static_cast<std::size_t>(rank) + 1);
-  for (const auto& share : shares) {
-    const auto begin = std::max(share.begin, mine_begin);
-    const auto end = std::min(share.end, mine_end);
-    if (begin >= end) continue;
-    const auto& entry = plan_.parameters()[share.parameter];
-    const auto element = size_of(entry.node_type);
-    const auto first = static_cast<std::int64_t>((begin - share.begin) / element);
-    const auto last = static_cast<std::int64_t>((end - share.begin) / element);
-    fold_elements(share.parameter, first, std::min(last, entry.spec.count));
+    if (touched(p)) total += plan_.parameters()[p].node_bytes;
   }
   return total;
 }
 
-void SliceFold::fold_elements(std::size_t parameter, std::int64_t begin, std::int64_t end) {
-  if (begin >= end) return;
+std::vector<ElementRange> SliceFold::owned(std::span<const std::uint32_t> parameters,
+                                           int rank) const {
+  const auto size = arenas_.size();
+  const auto total = touched_bytes(parameters);
+  const auto cut = [&](std::size_t r) { return r == size ? total : total / size * r; };
+  const auto mine_begin = cut(static_cast<std::size_t>(rank));
+  const auto mine_end = cut(static_cast<std::size_t>(rank) + 1);
+  std::vector<ElementRange> ranges;
+  std::size_t before = 0;  // bytes of the touched parameters before this one
+  for (const auto p : parameters) {
+    const auto& entry = plan_.parameters()[p];
+    if (entry.node_bytes == 0 || !touched(p)) continue;
+    // A cut inside the parameter moves to the tile's begin, whoever looks at it.
+    const auto place = [&](std::size_t at) -> std::int64_t {
+      if (at <= before) return 0;
+      if (at >= before + entry.node_bytes) return entry.spec.count;
+      return static_cast<std::int64_t>((at - before) / size_of(entry.node_type)) / kTile * kTile;
+    };
+    const ElementRange range{p, place(mine_begin), place(mine_end)};
+    if (range.begin < range.end) ranges.push_back(range);
+    before += entry.node_bytes;
+  }
+  return ranges;
+}
+
+SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter) const {
   const auto& entry = plan_.parameters()[parameter];
-  const auto skip = static_cast<std::size_t>(begin) * size_of(entry.node_type);
-  sources_.clear();
-  destinations_.clear();
-  std::string pattern(nodes_.size(), '0');
+  Sources sources{parameter, std::string(nodes_.size(), '0'), {}, 1};
   double contributed = 0;
   for (std::size_t n = 0; n < nodes_.size(); ++n) {
     const auto& node = nodes_[n];
     const auto worker = static_cast<std::size_t>(node.worker);
     const auto slot = boards_[worker].slot_table(node.row)[parameter];
     if (slot == kAbsent) continue;
-    pattern[n] = '1';
-    sources_.push_back(arenas_[worker] + plan_.slot_offset(slot) + entry.node_offset + skip);
+    sources.pattern[n] = '1';
+    sources.nodes.push_back(arenas_[worker] + plan_.slot_offset(slot) + entry.node_offset);
     if (divisor_ == Divisor::contributors)
       contributed += boards_[worker].weights(node.row)[parameter];
   }
-  for (auto* arena : arenas_) {
-    destinations_.push_back(arena + entry.result_offset +
-                            static_cast<std::size_t>(begin) * size_of(entry.spec.dtype));
+  if (divisor_ == Divisor::weights) sources.divisor = weight_;
+  if (divisor_ == Divisor::contributors) sources.divisor = contributed;
+  return sources;
+}
+
+void SliceFold::fold(const Sources& sources, std::int64_t begin, std::int64_t end,
+                     DType result_type, std::span<void* const> destinations) {
+  const auto type = plan_.parameters()[sources.parameter].node_type;
+  const auto skip = static_cast<std::size_t>(begin) * size_of(type);
+  at_.clear();
+  for (const auto* node : sources.nodes) at_.push_back(node + skip);
+  run(sources.pattern, {.reduction = Reduction::sum,
+                        .source_type = type,
+                        .result_type = result_type,
+                        .divisor = sources.divisor,
+                        .sources = at_,
+                        .destinations = destinations,
+                        .count = end - begin});
+}
+
+void SliceFold::fold(std::span<const std::uint32_t> parameters, int rank) {
+  std::vector<void*> destinations(arenas_.size());
+  for (const auto& range : owned(parameters, rank)) {
+    const auto& entry = plan_.parameters()[range.parameter];
+    const auto skip = static_cast<std::size_t>(range.begin) * size_of(entry.spec.dtype);
+    for (std::size_t r = 0; r < arenas_.size(); ++r) {
+      destinations[r] = arenas_[r] + entry.result_offset + skip;
+    }
+    fold(sources_of(range.parameter), range.begin, range.end, entry.spec.dtype, destinations);
   }
-  double divisor = 1;
-  if (divisor_ == Divisor::weights) divisor = weight_;
-  if (divisor_ == Divisor::contributors) divisor = contributed;
-  run(std::move(pattern), {.reduction = Reduction::sum,
-                           .source_type = entry.node_type,
-                           .result_type = entry.spec.dtype,
-                           .divisor = divisor,
-                           .sources = sources_,
-                           .destinations = destinations_,
-                           .count = end - begin});
 }
 
 /// Folds the nodes that the pattern marks; `work` lacks only the program.
-void SliceFold::run(std::string pattern, Fold work) {
+void SliceFold::run(const std::string& pattern, Fold work) {
   if (work.sources.size() > kMaxSources) return wide_fold(present(pattern), leaves_, work);
   auto found = programs_.find(pattern);
   if (found == programs_.end()) {
-    auto made = FoldProgram::of_blocks(present(pattern), leaves_);
-    found = programs_.emplace(std::move(pattern), std::move(made)).first;
+    found = programs_.emplace(pattern, FoldProgram::of_blocks(present(pattern), leaves_)).first;
   }
   work.program = &found->second;
   tutti::fold(work);

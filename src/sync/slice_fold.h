@@ -1,7 +1,8 @@
 #pragma once
 
 // A slice owner's work: of the touched parameters of a bucket, fold its share of the elements from
-// all workers' nodes, in tree order, divide once, and store the sum to every worker's arena.
+// all workers' nodes, in tree order, and divide once. What becomes of the sum is the caller's
+// business, or fold()'s, which stores it to every worker's arena.
 //
 // Threads: one. The nodes of all workers must be published.
 
@@ -33,6 +34,17 @@ struct HeldNode {
   double weight;
 };
 
+/// Elements of a tile: what one worker owns of a parameter in a step are whole tiles, so that
+/// nothing that is computed per tile depends on the number of workers.
+inline constexpr std::int64_t kTile = 4096;
+
+/// Elements [begin, end) of a parameter.
+struct ElementRange {
+  std::uint32_t parameter = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 class SliceFold {
  public:
   SliceFold(const Plan& plan, std::vector<std::byte*> arenas, std::vector<StepBoard> boards,
@@ -44,19 +56,31 @@ class SliceFold {
   /// Σ of all leaves' weights, folded along the tree.
   double weight() const { return weight_; }
 
+  /// What each rank owns of the given parameters: of those that are touched, equal shares in bytes,
+  /// cut at tiles. Every element of them is in one rank's list.
+  std::vector<ElementRange> owned(std::span<const std::uint32_t> parameters, int rank) const;
+  /// Where the nodes of a touched parameter lie, and what their sum is divided by.
+  struct Sources {
+    std::uint32_t parameter = 0;
+    std::string pattern;  ///< '1' for every node that has the parameter
+    std::vector<const std::byte*> nodes;
+    double divisor = 1;
+  };
+  Sources sources_of(std::uint32_t parameter) const;
+  /// Folds elements [begin, end) of it, of the node type, to destinations of `result_type`.
+  void fold(const Sources& sources, std::int64_t begin, std::int64_t end, DType result_type,
+            std::span<void* const> destinations);
+
   /// Folds this rank's share of the given parameters; all ranks call it with the same list, each
-  /// for its own share. Returns the padded bytes of the touched parameters among them.
-  std::size_t fold(std::span<const std::uint32_t> parameters, int rank);
+  /// for its own share.
+  void fold(std::span<const std::uint32_t> parameters, int rank);
+  /// Padded bytes of the touched parameters among the given.
+  std::size_t touched_bytes(std::span<const std::uint32_t> parameters) const;
 
   bool touched(std::size_t parameter) const;
 
  private:
-  struct Share {
-    std::uint32_t parameter;
-    std::size_t begin, end;  ///< bytes, counted over the touched parameters of the bucket
-  };
-  void fold_elements(std::size_t parameter, std::int64_t begin, std::int64_t end);
-  void run(std::string pattern, Fold work);
+  void run(const std::string& pattern, Fold work);
   std::vector<Block> present(const std::string& pattern) const;
 
   const Plan& plan_;
@@ -67,8 +91,7 @@ class SliceFold {
   std::int64_t leaves_ = 0;
   double weight_ = 0;
   std::map<std::string, FoldProgram> programs_;  ///< by pattern of presence, for the nodes at hand
-  std::vector<const void*> sources_;
-  std::vector<void*> destinations_;
+  std::vector<const void*> at_;                  ///< where the elements at hand lie in each node
 };
 
 }  // namespace tutti

@@ -130,8 +130,8 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
     unfired_in_[b] = static_cast<std::uint32_t>(schedule_->parameters(b).size());
   }
   next_bucket_ = 0;
+  meetings_ = 0;
   slices_begun_ = false;
-  bytes_ = 0;
   mode_ = mode;
   auto& mine = header(group_.rank());
   mine.mode = mode;
@@ -210,7 +210,7 @@ void StepExchange::fold_ready_buckets() {
 
 void StepExchange::fold_bucket(std::size_t bucket) {
   const TimelineSpan span(state_.job().timeline(), "fold");
-  bytes_ += slices_->fold(schedule_->parameters(bucket), group_.rank());
+  slices_->fold(schedule_->parameters(bucket), group_.rank());
 }
 
 /// Lists the nodes of all workers in tree order. In single mode the headers were published with the
@@ -250,6 +250,14 @@ void StepExchange::begin_slices() {
 }
 
 const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model) {
+  arrive(model, [this] { fold_ready_buckets(); });
+  return complete([&] {
+    while (next_bucket_ < schedule_->size()) fold_bucket(next_bucket_++);
+    take_buffers(model);
+  });
+}
+
+void StepExchange::arrive(const ModelMemory& model, const std::function<void()>& meanwhile) {
   throw_if_over();
   TUTTI_CHECK(is_open(), "no step to finish");
   if (folder_->in_leaf()) folder_->end_leaf();
@@ -265,11 +273,24 @@ const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model) {
     const auto published = [this](int r) {
       return header(r).published.load(std::memory_order_acquire) >= step_;
     };
-    wait_for_all(published, [this] { fold_ready_buckets(); });
+    wait_for_all(published, meanwhile);
     if (!slices_begun_) begin_slices();
     if (digests_.due(step_)) digests_.compare(step_text());
-    while (next_bucket_ < schedule_->size()) fold_bucket(next_bucket_++);
-    take_buffers(model);
+  });
+}
+
+void StepExchange::meet() {
+  guarded([&] {
+    const auto round = step_ * kMostMeetings + ++meetings_;
+    header(group_.rank()).met.store(round, std::memory_order_release);
+    announce(state_.job().board());
+    wait_for_all([&](int r) { return header(r).met.load(std::memory_order_acquire) >= round; });
+  });
+}
+
+const StepExchange::Outcome& StepExchange::complete(const std::function<void()>& work) {
+  guarded([&] {
+    work();
     fill_outcome();
     adopt_order();
     header(group_.rank()).folded.store(step_, std::memory_order_release);
@@ -350,12 +371,13 @@ void StepExchange::fill_outcome() {
   }
   for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
     outcome_.touched[p] = slices_->touched(p);
-    report.bytes_dense += plan_.parameters()[p].node_bytes;
+    const auto bytes = plan_.parameters()[p].node_bytes;
+    report.bytes_dense += bytes;
+    report.bytes += outcome_.touched[p] ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
   report.step = static_cast<std::int64_t>(step_);
   report.collectives = 1;
-  report.bytes = bytes_;
   report.parameters_skipped =
       static_cast<int>(plan_.parameters().size()) - report.parameters_touched;
   report.leaves = slices_->leaves();

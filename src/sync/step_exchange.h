@@ -4,7 +4,7 @@
 // worker folds its own (LeafFolder), publishes what is left, folds its slices of everybody's nodes
 // (SliceFold), and finds the reduced gradients in its own arena.
 //
-//   open → leaves … → finish:  publish │ wait for all │ fold own slices │ wait for all │ result
+//   open → leaves … → arrive: publish │ wait for all → complete: fold own slices │ wait for all
 //
 // In single mode (one leaf per worker) buckets are published and folded while backward still runs.
 // A step either succeeds on all workers or fails on all.
@@ -32,6 +32,8 @@
 #include "tutti/step_report.h"
 
 namespace tutti {
+
+inline constexpr std::uint64_t kMostMeetings = 16;
 
 struct ExchangeOptions {
   std::string name;  ///< in errors: what is trained
@@ -81,8 +83,21 @@ class StepExchange {
     int drained = 0;                    ///< workers that have no more data
     StepReport report;
   };
-  /// The one sync of a step. The reduced gradients lie at result(p).
+  /// The one sync of a step. The reduced gradients lie at result(p). As arrive(), then complete()
+  /// with the fold of this worker's slices.
   const Outcome& finish(const ModelMemory& model);
+
+  // A step whose gradients become something else is finished in parts, by all workers alike.
+  /// Publishes what this worker has, waits until all have done so, and compares digests where they
+  /// are due. From now to complete(), slices() has the nodes of all. Calls `meanwhile` while it
+  /// waits.
+  void arrive(const ModelMemory& model, const std::function<void()>& meanwhile = {});
+  SliceFold& slices() { return *slices_; }
+  /// Returns when all workers have called it as often in this step: less than kMostMeetings times.
+  void meet();
+  /// Runs `work`, this worker's part; returns when all workers are through with theirs.
+  const Outcome& complete(const std::function<void()>& work);
+
   /// Drops the open step, or the next one, on all workers: they get PeerFailed with this text.
   void fail(const std::string& text) noexcept;
 
@@ -140,7 +155,7 @@ class StepExchange {
   std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet
   std::size_t next_bucket_ = 0;            ///< first bucket whose slice is not folded yet
   bool slices_begun_ = false;
-  std::size_t bytes_ = 0;
+  std::uint64_t meetings_ = 0;  ///< of this step
   Clock::time_point opened_at_;
   Clock::duration waited_{};
   int waits_ = 0;

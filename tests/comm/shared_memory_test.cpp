@@ -3,6 +3,7 @@
 #include "comm/collective_cases.h"
 #include "comm/local/region_table.h"
 #include "tutti/error.h"
+#include "tutti/share.h"
 
 namespace tutti::test {
 namespace {
@@ -30,6 +31,45 @@ TEST(SharedMemory, IsZeroedAlignedAndSeenByAll) {
       group.barrier();
     }
   });
+}
+
+TEST(SharedMemory, OneBlockForAll) {
+  run_thread_ranks(3, [](Job job) {
+    const Group group(job);
+    constexpr std::int64_t kTotal = 300'001;
+    const SharedMemory memory = group.allocate_common(kTotal * sizeof(float), "parameters");
+    auto* const values = reinterpret_cast<float*>(memory.data());
+    EXPECT_EQ(memory.data(), memory.block(2));
+    const auto [begin, end] = share_of(kTotal, group);
+    std::fill(values + begin, values + end, static_cast<float>(group.rank() + 1));
+    group.barrier();
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const auto [first, last] = share_of(kTotal, rank, group.size());
+      EXPECT_EQ(values[first], static_cast<float>(rank + 1));
+      EXPECT_EQ(values[last - 1], static_cast<float>(rank + 1));
+    }
+    group.barrier();
+    // A collective finds the memory, which all give, as it finds a block of each.
+    std::vector<float> sum(1000);
+    group.all_reduce({values, 1000, DType::float32}, {sum.data(), 1000, DType::float32},
+                     Reduction::sum);
+    EXPECT_EQ(sum, std::vector<float>(1000, 3.0F));
+    group.barrier();
+  });
+}
+
+TEST(SharedMemory, OneBlockForAllIsCountedOnce) {
+  ThreadOptions options;
+  options.memory_bounds = {{.owner = "machine", .limit = 64 << 20, .available = 40 << 20}};
+  run_thread_ranks(
+      3,
+      [](Job job) {
+        const Group group(job);
+        EXPECT_EQ(group.allocate_common(30 << 20).bytes(), std::size_t{30} << 20);
+        EXPECT_THROW(group.allocate_common(50 << 20), BadInput);
+        group.barrier();
+      },
+      options);
 }
 
 TEST(SharedMemory, TooMuchIsRefusedOnAllWithTheFigures) {

@@ -19,6 +19,7 @@
 #include "comm/local/region_table.h"
 #include "comm/local/transfer.h"
 #include "job/job_state.h"
+#include "memory/arena.h"
 
 namespace tutti {
 
@@ -36,7 +37,7 @@ class LocalEngine final : public Engine {
   LocalEngine(JobState& job, LocalGroup group);
 
   Capabilities capabilities() const override;
-  SharedMemory allocate(std::size_t bytes, std::string_view what, std::size_t used_bytes) override;
+  SharedMemory allocate(const MemoryRequest& request) override;
   std::uint64_t start(const Operation& operation, int lane) override;
   bool test(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence) override;
@@ -62,6 +63,10 @@ class LocalEngine final : public Engine {
   };
 
   Pending& pending(std::uint64_t sequence) { return pending_[sequence % kRing]; }
+
+  // Memory (local_memory.cpp).
+  std::uint64_t agree_on(const MemoryRequest& request);
+  std::vector<Arena> exchange_arenas(const MemoryRequest& request);
 
   // Starting (local_start.cpp).
   ControlArena meet_members();

@@ -29,16 +29,16 @@ Capabilities LocalEngine::capabilities() const {
   return {.views_peers = true, .native_all_reduce = false, .failure_notice = true, .lanes = 1};
 }
 
-SharedMemory LocalEngine::allocate(std::size_t bytes, std::string_view what,
-                                   std::size_t used_bytes) {
-  used_bytes = std::min(used_bytes, bytes);
+/// Throws the first refusal of any member, on all. Returns which regions are held by some member.
+std::uint64_t LocalEngine::agree_on(const MemoryRequest& request) {
   std::vector<Verdict> verdicts(static_cast<std::size_t>(members_.size));
   Verdict mine;
   std::vector<std::shared_ptr<void>> pins;
   mine.held = regions_.hold(pins);
   pins.clear();
   const std::string refusal = refuse_memory(
-      job_.system(), {.bytes_per_worker = used_bytes, .workers = members_.size, .what = what});
+      job_.system(),
+      {.bytes_per_worker = request.needed, .workers = members_.size, .what = request.what});
   std::memcpy(mine.refusal.data(), refusal.data(),
               std::min(refusal.size(), mine.refusal.size() - 1));
   Operation exchange;
@@ -46,7 +46,8 @@ SharedMemory LocalEngine::allocate(std::size_t bytes, std::string_view what,
   exchange.in = {&mine, sizeof(Verdict), DType::uint8};
   exchange.out = {verdicts.data(), static_cast<std::int64_t>(verdicts.size() * sizeof(Verdict)),
                   DType::uint8};
-  const std::string label = fmt::format("allocate {}/{} {}", used_bytes, bytes, what);
+  const std::string label = fmt::format("allocate {}{}/{} {}", request.common ? "for all " : "",
+                                        request.needed, request.bytes, request.what);
   exchange.label = label;
   wait(start(exchange, 0));
   std::uint64_t held_by_any = 0;
@@ -54,45 +55,57 @@ SharedMemory LocalEngine::allocate(std::size_t bytes, std::string_view what,
     if (verdict.refusal[0] != 0) throw BadInput(verdict.refusal.data());
     held_by_any |= verdict.held;
   }
+  return held_by_any;
+}
 
-  auto arenas = std::make_shared<std::vector<Arena>>(static_cast<std::size_t>(members_.size));
+/// One of each member, or the first member's only.
+std::vector<Arena> LocalEngine::exchange_arenas(const MemoryRequest& request) {
+  std::vector<Arena> arenas(request.common ? 1 : static_cast<std::size_t>(members_.size));
   const auto own = static_cast<std::size_t>(members_.rank);
+  const bool gives = own < arenas.size();
   std::string failure;
   try {
-    (*arenas)[own] = Arena::create(job_.system(), what, bytes);
-    touch_pages((*arenas)[own].data(), used_bytes);
+    if (gives) arenas[own] = Arena::create(job_.system(), request.what, request.bytes);
+    if (gives && !request.common) touch_pages(arenas[own].data(), request.needed);
   } catch (const std::exception& e) {
     if (members_.size == 1) throw;
     failure = e.what();  // the others learn of it in the exchange
   }
-  if (members_.size > 1) {
-    Parcel parcel;
-    parcel.bytes = failure;
-    if (failure.empty()) parcel.descriptors.push_back((*arenas)[own].descriptor());
-    std::vector<Parcel> parcels;
-    try {
-      parcels = gather(job_, fmt::format("memory {} of {}", ++allocations_, tag_), group_.ranks,
-                       std::move(parcel));
-    } catch (...) {
-      fail_with_current_exception();
-    }
-    for (std::size_t member = 0; member < parcels.size(); ++member) {
-      Parcel& given = parcels[member];
-      if (!given.bytes.empty()) {
-        throw BadInput(fmt::format("rank {} could not allocate {}: {}", group_.ranks[member], what,
-                                   given.bytes));
-      }
-      if (member == own) continue;
-      (*arenas)[member] = Arena::open(job_.system(), std::move(given.descriptors.front()), bytes);
-    }
+  if (members_.size == 1) return arenas;
+  Parcel parcel;
+  parcel.bytes = failure;
+  if (gives && failure.empty()) parcel.descriptors.push_back(arenas[own].descriptor());
+  std::vector<Parcel> parcels;
+  try {
+    parcels = gather(job_, fmt::format("memory {} of {}", ++allocations_, tag_), group_.ranks,
+                     std::move(parcel));
+  } catch (...) {
+    fail_with_current_exception();
   }
+  for (std::size_t member = 0; member < arenas.size(); ++member) {
+    Parcel& given = parcels[member];
+    if (!given.bytes.empty()) {
+      throw BadInput(fmt::format("rank {} could not allocate {}: {}", group_.ranks[member],
+                                 request.what, given.bytes));
+    }
+    if (member == own) continue;
+    arenas[member] =
+        Arena::open(job_.system(), std::move(given.descriptors.front()), request.bytes);
+  }
+  return arenas;
+}
+
+SharedMemory LocalEngine::allocate(const MemoryRequest& request) {
+  const auto held_by_any = agree_on(request);
+  auto arenas = std::make_shared<std::vector<Arena>>(exchange_arenas(request));
   std::vector<std::byte*> blocks;
   for (Arena& arena : *arenas) {
     arena.close_descriptor();
     blocks.push_back(arena.data());
   }
-  regions_.add(RegionTable::free_number(held_by_any), blocks, bytes, arenas);
-  return {members_.rank, bytes, std::move(blocks), std::move(arenas)};
+  blocks.resize(static_cast<std::size_t>(members_.size), blocks.front());
+  regions_.add(RegionTable::free_number(held_by_any), blocks, request.bytes, arenas);
+  return {members_.rank, request.bytes, std::move(blocks), std::move(arenas)};
 }
 
 }  // namespace tutti
