@@ -5,8 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/fold_kernels.h"
-#include "kernels/fold_schedule.h"
+#include "kernels/block_fold.h"
 
 namespace tutti {
 namespace {
@@ -23,7 +22,8 @@ const std::byte* at(const void* data, std::size_t bytes) {
   return static_cast<const std::byte*>(data) + bytes;
 }
 
-void check(const Fold& work) {
+/// The fold whose parts BlockFold's members are made of.
+const Fold& checked(const Fold& work) {
   TUTTI_CHECK(work.program != nullptr, "fold without a program");
   TUTTI_CHECK(static_cast<std::size_t>(work.program->sources()) == work.sources.size(),
               "a program over {} sources was given {}", work.program->sources(),
@@ -40,135 +40,121 @@ void check(const Fold& work) {
               name_of(work.source_type), name_of(work.result_type));
   TUTTI_CHECK(work.divisor == 1.0 || is_floating(work.result_type), "division of {} by {}",
               name_of(work.result_type), work.divisor);
-}
-
-/// One fold, resolved. Block by block, so that intermediate values stay in the first-level cache.
-class BlockFold {
- public:
-  explicit BlockFold(const Fold& work)
-      : kernels_(fold_kernels(work.source_type, work.result_type, work.reduction)),
-        schedule_(*work.program, kernels_.widest),
-        divisor_(work.divisor),
-        source_size_(size_of(work.source_type)),
-        result_size_(size_of(work.result_type)) {
-    TUTTI_CHECK(kernels_.lanes * kernels_.value_size <= kMaxVectorBytes, "vectors of {} bytes",
-                kernels_.lanes * kernels_.value_size);
-  }
-
-  /// Whole vectors in place, the rest with the same operations on a padded copy.
-  void run(std::span<const void* const> sources, std::span<void* const> destinations,
-           std::size_t count) const {
-    const std::size_t rest = count % kernels_.lanes;
-    const std::size_t body = count - rest;
-    if (body > 0) run_vectors(sources, destinations, body);
-    if (rest > 0) run_rest(sources, destinations, body, rest);
-  }
-
- private:
-  /// `count` is a multiple of a vector, here and below.
-  void run_vectors(std::span<const void* const> sources, std::span<void* const> destinations,
-                   std::size_t count) const {
-    alignas(64) std::byte values[kStackBytes];
-    alignas(64) std::byte folded[kStackBytes];
-    const bool copies = destinations.size() > kMostStreams;
-    const bool whole = schedule_.pieces().size() == 1 && !copies;
-    const std::size_t room = kStackBytes / kernels_.value_size / schedule_.depth();
-    const std::size_t block = whole ? count : room / kernels_.lanes * kernels_.lanes;
-
-    std::array<const void*, kMaxSources> from;
-    std::array<void*, kMaxSources> to;
-    for (std::size_t begin = 0; begin < count; begin += block) {
-      const std::size_t n = std::min(block, count - begin);
-      std::ranges::transform(sources, from.begin(),
-                             [&](const void* p) { return at(p, begin * source_size_); });
-      std::ranges::transform(destinations, to.begin(),
-                             [&](void* p) { return at(p, begin * result_size_); });
-      const std::span<void* const> all(to.data(), destinations.size());
-      if (!copies) {
-        run_block(from.data(), all, n, values, block);
-        continue;
-      }
-      void* const once = folded;
-      run_block(from.data(), {&once, 1}, n, values, block);
-      for (void* const destination : all) std::memcpy(destination, folded, n * result_size_);
-    }
-  }
-
-  /// A stack of pointers to sources and to `values`, whose rooms are `block` elements apart.
-  void run_block(const void* const* sources, std::span<void* const> to, std::size_t count,
-                 std::byte* values, std::size_t block) const {
-    std::array<const void*, kMaxSources> stack;
-    std::size_t height = 0;
-    const auto pieces = schedule_.pieces();
-    for (const std::uint8_t leaves : pieces.first(pieces.size() - 1)) {
-      const bool combines = leaves == FoldSchedule::kCombine;
-      if (combines) height -= 2;
-      void* const value = at(values, height * block * kernels_.value_size);
-      if (combines) {
-        kernels_.value_to_value(&stack[height], {&value, 1}, count, 1.0);
-        stack[height++] = value;
-      } else if (leaves == 1 && kernels_.sources_are_values) {
-        stack[height++] = *sources++;
-      } else {
-        kernels_.source_to_value[leaves](sources, {&value, 1}, count, 1.0);
-        stack[height++] = value;
-        sources += leaves;
-      }
-    }
-    if (pieces.back() == FoldSchedule::kCombine) {
-      kernels_.value_to_result(stack.data(), to, count, divisor_);
-    } else {
-      kernels_.source_to_result[pieces.back()](sources, to, count, divisor_);
-    }
-  }
-
-  void run_rest(std::span<const void* const> sources, std::span<void* const> destinations,
-                std::size_t begin, std::size_t rest) const {
-    alignas(64) std::byte padded[kMaxSources * kMaxVectorBytes];
-    alignas(64) std::byte folded[kMaxVectorBytes];
-    std::array<const void*, kMaxSources> from;
-    for (std::size_t k = 0; k < sources.size(); ++k) {
-      std::byte* const copy = padded + k * kMaxVectorBytes;
-      std::memset(copy, 0, kMaxVectorBytes);
-      std::memcpy(copy, at(sources[k], begin * source_size_), rest * source_size_);
-      from[k] = copy;
-    }
-    void* const to = folded;
-    run_vectors({from.data(), sources.size()}, {&to, 1}, kernels_.lanes);
-    for (void* const destination : destinations) {
-      std::memcpy(at(destination, begin * result_size_), folded, rest * result_size_);
-    }
-  }
-
-  FoldKernels kernels_;
-  FoldSchedule schedule_;
-  double divisor_;
-  std::size_t source_size_;
-  std::size_t result_size_;
-};
-
-/// In blocks, so that one read of the source serves every destination.
-void copy_to_all(const Fold& work) {
-  constexpr std::size_t kBlock = 16 * 1024;
-  const void* const from = work.sources[0];
-  const std::size_t bytes = static_cast<std::size_t>(work.count) * size_of(work.source_type);
-  for (std::size_t begin = 0; begin < bytes; begin += kBlock) {
-    const std::size_t n = std::min(kBlock, bytes - begin);
-    for (void* const to : work.destinations) {
-      if (to != from) std::memcpy(at(to, begin), at(from, begin), n);
-    }
-  }
+  return work;
 }
 
 }  // namespace
 
-void fold(const Fold& work) {
-  check(work);
-  if (work.count == 0 || work.destinations.empty()) return;
-  if (work.sources.size() == 1 && work.divisor == 1.0 && work.source_type == work.result_type) {
-    return copy_to_all(work);
+BlockFold::BlockFold(const Fold& work)
+    : kernels_(fold_kernels(checked(work).source_type, work.result_type, work.reduction)),
+      schedule_(*work.program, kernels_.widest),
+      divisor_(work.divisor),
+      source_size_(size_of(work.source_type)),
+      result_size_(size_of(work.result_type)),
+      copies_(work.sources.size() == 1 && work.divisor == 1.0 &&
+              work.source_type == work.result_type) {
+  TUTTI_CHECK(kernels_.lanes * kernels_.value_size <= kMaxVectorBytes, "vectors of {} bytes",
+              kernels_.lanes * kernels_.value_size);
+}
+
+void BlockFold::run(std::span<const void* const> sources, std::span<void* const> destinations,
+                    std::size_t count) const {
+  if (copies_) return copy(sources[0], destinations, count);
+  const std::size_t rest = count % kernels_.lanes;
+  const std::size_t body = count - rest;
+  if (body > 0) run_vectors(sources, destinations, body);
+  if (rest > 0) run_rest(sources, destinations, body, rest);
+}
+
+void BlockFold::run_vectors(std::span<const void* const> sources,
+                            std::span<void* const> destinations, std::size_t count) const {
+  alignas(64) std::byte values[kStackBytes];
+  alignas(64) std::byte folded[kStackBytes];
+  const bool copies = destinations.size() > kMostStreams;
+  const bool whole = schedule_.pieces().size() == 1 && !copies;
+  const std::size_t room = kStackBytes / kernels_.value_size / schedule_.depth();
+  const std::size_t block = whole ? count : room / kernels_.lanes * kernels_.lanes;
+
+  std::array<const void*, kMaxSources> from;
+  std::array<void*, kMaxSources> to;
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t n = std::min(block, count - begin);
+    std::ranges::transform(sources, from.begin(),
+                           [&](const void* p) { return at(p, begin * source_size_); });
+    std::ranges::transform(destinations, to.begin(),
+                           [&](void* p) { return at(p, begin * result_size_); });
+    const std::span<void* const> all(to.data(), destinations.size());
+    if (!copies) {
+      run_block(from.data(), all, n, values, block);
+      continue;
+    }
+    void* const once = folded;
+    run_block(from.data(), {&once, 1}, n, values, block);
+    for (void* const destination : all) std::memcpy(destination, folded, n * result_size_);
   }
-  BlockFold(work).run(work.sources, work.destinations, static_cast<std::size_t>(work.count));
+}
+
+void BlockFold::run_block(const void* const* sources, std::span<void* const> to, std::size_t count,
+                          std::byte* values, std::size_t block) const {
+  std::array<const void*, kMaxSources> stack;
+  std::size_t height = 0;
+  const auto pieces = schedule_.pieces();
+  for (const std::uint8_t leaves : pieces.first(pieces.size() - 1)) {
+    const bool combines = leaves == FoldSchedule::kCombine;
+    if (combines) height -= 2;
+    void* const value = at(values, height * block * kernels_.value_size);
+    if (combines) {
+      kernels_.value_to_value(&stack[height], {&value, 1}, count, 1.0);
+      stack[height++] = value;
+    } else if (leaves == 1 && kernels_.sources_are_values) {
+      stack[height++] = *sources++;
+    } else {
+      kernels_.source_to_value[leaves](sources, {&value, 1}, count, 1.0);
+      stack[height++] = value;
+      sources += leaves;
+    }
+  }
+  if (pieces.back() == FoldSchedule::kCombine) {
+    kernels_.value_to_result(stack.data(), to, count, divisor_);
+  } else {
+    kernels_.source_to_result[pieces.back()](sources, to, count, divisor_);
+  }
+}
+
+void BlockFold::run_rest(std::span<const void* const> sources, std::span<void* const> destinations,
+                         std::size_t begin, std::size_t rest) const {
+  alignas(64) std::byte padded[kMaxSources * kMaxVectorBytes];
+  alignas(64) std::byte folded[kMaxVectorBytes];
+  std::array<const void*, kMaxSources> from;
+  for (std::size_t k = 0; k < sources.size(); ++k) {
+    std::byte* const copy = padded + k * kMaxVectorBytes;
+    std::memset(copy, 0, kMaxVectorBytes);
+    std::memcpy(copy, at(sources[k], begin * source_size_), rest * source_size_);
+    from[k] = copy;
+  }
+  void* const to = folded;
+  run_vectors({from.data(), sources.size()}, {&to, 1}, kernels_.lanes);
+  for (void* const destination : destinations) {
+    std::memcpy(at(destination, begin * result_size_), folded, rest * result_size_);
+  }
+}
+
+void BlockFold::copy(const void* source, std::span<void* const> destinations,
+                     std::size_t count) const {
+  constexpr std::size_t kBlock = 16 * 1024;
+  const std::size_t bytes = count * source_size_;
+  for (std::size_t begin = 0; begin < bytes; begin += kBlock) {
+    const std::size_t n = std::min(kBlock, bytes - begin);
+    for (void* const to : destinations) {
+      if (to != source) std::memcpy(at(to, begin), at(source, begin), n);
+    }
+  }
+}
+
+void fold(const Fold& work) {
+  const BlockFold resolved(work);
+  if (work.count == 0 || work.destinations.empty()) return;
+  resolved.run(work.sources, work.destinations, static_cast<std::size_t>(work.count));
 }
 
 }  // namespace tutti

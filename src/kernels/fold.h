@@ -31,8 +31,8 @@ struct Fold {
   DType source_type = DType::float32;    ///< float32 where result_type is a 16-bit float, or equal
   DType result_type = DType::float32;
   double divisor = 1.0;  ///< floats only; 1 leaves the bits alone (x / divisor)
-  std::span<const void* const> sources;
-  std::span<void* const> destinations;
+  std::span<const void* const> sources = {};
+  std::span<void* const> destinations = {};
   std::int64_t count = 0;
 };
 void fold(const Fold& work);
@@ -40,13 +40,19 @@ void fold(const Fold& work);
 /// to[i] = weight · from[i]. `to_type` is `from_type`, or float32 for a 16-bit `from_type`.
 /// weight 1 copies (or converts) bit for bit. Floats only unless weight is 1. `to` may be exactly
 /// `from` where the types are equal. Ordinary stores: what is written is usually read again soon.
+/// `largest`, where given, becomes the largest_magnitude of what is written; floats only.
 void scale_into(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
-                double weight);
+                double weight, double* largest = nullptr);
 
 /// to[i] = to[i] + weight · from[i]; the product is rounded before the addition. Types as for
-/// scale_into, floats only; 16 bits are computed in float32 and rounded once.
+/// scale_into, floats only; 16 bits are computed in float32 and rounded once. `largest`, where
+/// given, becomes the largest_magnitude of what is added: of weight · from, not of the sum.
 void add_scaled(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
-                double weight);
+                double weight, double* largest = nullptr);
+
+/// max |x|, with NaN above infinity above all else, so that it is finite where everything is. 0 of
+/// nothing. Floats only.
+double largest_magnitude(const void* data, DType dtype, std::int64_t count);
 
 /// True if every byte is zero. Stops at the first that is not.
 bool all_zero(const void* data, std::size_t bytes) noexcept;
