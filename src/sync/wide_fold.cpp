@@ -22,9 +22,10 @@ const FoldProgram& pair() {
 /// A subtree: few enough sources for one program, or the sum of two.
 class Part {
  public:
-  /// Blocks in leaves [begin, begin + leaves); their sources start at `first`.
+  /// Blocks in leaves [begin, begin + leaves); their sources start at `first`. A piece of
+  /// intermediate values takes `value_bytes`.
   Part(std::span<const Block> blocks, std::int64_t begin, std::int64_t leaves, std::size_t first,
-       std::size_t value_size)
+       std::size_t value_bytes)
       : first_(first), sources_(blocks.size()) {
     if (blocks.size() <= kMaxSources) {
       std::vector<Block> own(blocks.begin(), blocks.end());
@@ -38,13 +39,13 @@ class Part {
         std::lower_bound(blocks.begin(), blocks.end(), begin + half,
                          [](const Block& block, std::int64_t at) { return block.begin < at; }) -
         blocks.begin());
-    if (split > 0) add(blocks.first(split), begin, half, first, value_size);
+    if (split > 0) add(blocks.first(split), begin, half, first, value_bytes);
     if (split < blocks.size()) {
-      add(blocks.subspan(split), begin + half, leaves - half, first + split, value_size);
+      add(blocks.subspan(split), begin + half, leaves - half, first + split, value_bytes);
     }
   }
 
-  /// `work.sources` are those of the whole; at most kPiece elements.
+  /// `work.sources` are those of the whole; at most a piece of elements.
   void run(Fold work) const {
     if (program_) {
       work.program = program_.get();
@@ -69,9 +70,9 @@ class Part {
 
  private:
   void add(std::span<const Block> blocks, std::int64_t begin, std::int64_t leaves,
-           std::size_t first, std::size_t value_size) {
-    halves_.emplace_back(blocks, begin, leaves, first, value_size);
-    values_.push_back(std::make_unique<std::byte[]>(static_cast<std::size_t>(kPiece) * value_size));
+           std::size_t first, std::size_t value_bytes) {
+    halves_.emplace_back(blocks, begin, leaves, first, value_bytes);
+    values_.push_back(std::make_unique<std::byte[]>(value_bytes));
   }
 
   std::size_t first_;
@@ -86,7 +87,8 @@ class Part {
 void wide_fold(std::span<const Block> present, std::int64_t total, const Fold& work) {
   TUTTI_CHECK(present.size() == work.sources.size() && !present.empty(), "{} blocks, {} sources",
               present.size(), work.sources.size());
-  const Part whole(present, 0, total, 0, size_of(work.source_type));
+  const auto elements = static_cast<std::size_t>(std::min(kPiece, work.count));
+  const Part whole(present, 0, total, 0, elements * size_of(work.source_type));
   std::vector<const void*> from(work.sources.size());
   std::vector<void*> to(work.destinations.size());
   for (std::int64_t begin = 0; begin < work.count; begin += kPiece) {

@@ -1,0 +1,75 @@
+#pragma once
+
+// What moves the parameters of a Trainer: a rule for each, with the formulas and defaults of
+// torch.optim, applied by fused kernels (kernels/update.h has every formula and its source).
+//
+//   tutti::Adam{.lr = 3e-4}
+//   tutti::Optimizer(tutti::AdamW{.lr = 3e-4}).group(is_bias, tutti::AdamW{.lr = 3e-4,
+//   .weight_decay = 0})
+//
+// A parameter that no shard touched is left alone: value, weight decay, momentum and step count.
+//
+// Threads: values. Failure: BadInput for numbers that make no sense.
+
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tutti {
+
+/// Stochastic gradient descent as torch.optim.SGD.
+struct Sgd {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;  ///< added to the gradient (L2)
+  bool nesterov = false;
+};
+
+/// Kingma and Ba 2015, as torch.optim.Adam.
+struct Adam {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;  ///< added to the gradient (L2)
+};
+
+/// Loshchilov and Hutter 2019, as torch.optim.AdamW: the decay is scaled by the learning rate and
+/// does not pass through the moments.
+struct AdamW {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+class Optimizer {
+ public:
+  using Rule = std::variant<Sgd, Adam, AdamW>;
+  using Where = std::function<bool(const std::string& name)>;
+
+  // Not explicit: a rule is an optimizer of one group.
+  Optimizer(const Sgd& rule) : Optimizer(Rule(rule)) {}
+  Optimizer(const Adam& rule) : Optimizer(Rule(rule)) {}
+  Optimizer(const AdamW& rule) : Optimizer(Rule(rule)) {}
+  /// BadInput for a learning rate, decay or ε that is negative or not finite, factors outside
+  /// [0, 1), Nesterov's form without momentum or with dampening.
+  Optimizer(const Rule& rule);
+
+  /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule.
+  Optimizer& group(Where where, const Rule& rule);
+
+  const Rule& rule_of(const std::string& parameter) const;
+
+ private:
+  Rule rule_;
+  std::vector<std::pair<Where, Rule>> groups_;
+};
+
+/// "Adam lr 0.0003 beta1 0.9 beta2 0.999 eps 1e-08 weight_decay 0": in logs, plans and checkpoints.
+std::string text_of(const Optimizer::Rule& rule);
+
+}  // namespace tutti

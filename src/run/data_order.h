@@ -1,0 +1,72 @@
+#pragma once
+
+// Which samples a shard gets: the data set in an order of its own per epoch, cut into steps and
+// shards. A pure function of seed and position, whoever computes the shard.
+//
+// An epoch holds every sample once. A step takes shards · batch samples, in the order of the
+// shards; the last step of an epoch takes what is left, so that its last shards may have fewer
+// samples or none. A step never reaches into the next epoch.
+//
+// Copies share the permutation (8 bytes per sample), so that a copy may look ahead cheaply.
+//
+// Threads: one per object. Failure: BadInput, nothing changed.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace tutti {
+
+/// How an epoch goes through the data set.
+enum class SampleOrder : std::uint8_t { shuffled, sequential };
+
+/// What the shards of a step ask for, all alike.
+struct DataRequest {
+  std::int64_t dataset_size = 0;  ///< samples in the data set
+  std::int64_t batch = 0;         ///< samples per shard
+  friend bool operator==(const DataRequest&, const DataRequest&) = default;
+};
+
+/// How far a run has come in its data: with the seed, all that a checkpoint has to keep.
+struct DataPosition {
+  std::int64_t epoch = 0;         ///< counted from 0
+  std::int64_t taken = 0;         ///< samples of this epoch that earlier steps took
+  std::int64_t dataset_size = 0;  ///< in this epoch; 0 while nothing is taken
+  friend bool operator==(const DataPosition&, const DataPosition&) = default;
+};
+
+class DataOrder {
+ public:
+  explicit DataOrder(std::uint64_t seed, SampleOrder order = SampleOrder::shuffled)
+      : seed_(seed), order_(order) {}
+
+  /// Throws BadInput where no step can be served so: a size or a batch below 1, or a data set of
+  /// another size than in the earlier steps of this epoch. A new epoch may have another size.
+  void check(const DataRequest& request) const;
+  /// Samples of shard `shard` ≥ 0 of the next step. Checks the request.
+  std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
+  /// After a step of `shards` ≥ 1 shards that asked so. Checks the request.
+  void advance(const DataRequest& request, std::int64_t shards);
+
+  const DataPosition& position() const { return position_; }
+  /// Continues from there. BadInput for what position() never returns.
+  void restore(const DataPosition& position);
+
+ private:
+  struct Permutation {
+    std::int64_t epoch;
+    std::vector<std::int64_t> samples;
+  };
+  const std::vector<std::int64_t>& permutation(std::int64_t size);
+
+  std::uint64_t seed_;
+  SampleOrder order_;
+  DataPosition position_;
+  std::shared_ptr<const Permutation> permutation_;
+};
+
+/// The numbers 0 … size−1 in an order that seed and epoch decide: Fisher and Yates' shuffle (Knuth,
+/// TAOCP 2, algorithm 3.4.2 P) with std::mt19937_64, whose output the standard fixes.
+std::vector<std::int64_t> permutation_of(std::int64_t size, std::uint64_t seed, std::int64_t epoch);
+
+}  // namespace tutti

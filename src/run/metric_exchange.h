@@ -1,0 +1,32 @@
+#pragma once
+
+// The metrics of a step on their way from shards to workers: each worker writes the records of its
+// shards as bytes where the others can read them; from everybody's records, in the order of the
+// shards, each reduces the same values.
+//
+// Records travel unfolded: the tree is over shards, and folding is a matter of microseconds.
+//
+// Threads: pure functions. Failure: BadInput as said at each.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "tutti/metrics.h"
+
+namespace tutti {
+
+/// Bytes that pack() writes.
+std::size_t packed_size(std::span<const ShardMetrics> shards);
+/// Writes the records of consecutive shards to the front of `area`; returns the bytes written.
+/// BadInput naming the bytes needed if they do not fit; nothing is written then.
+std::size_t pack(std::span<const ShardMetrics> shards, std::span<std::byte> area);
+/// What pack() wrote, given exactly its bytes. Not for bytes from strangers: sizes are checked, by
+/// TUTTI_CHECK.
+std::vector<ShardMetrics> unpack(std::span<const std::byte> bytes);
+
+/// Folds the records of all shards of a step, those without any included: shards[s] is shard s.
+/// BadInput for a name that is used with two kinds: the same text for the same shards.
+Metrics reduce(std::span<const ShardMetrics> shards);
+
+}  // namespace tutti

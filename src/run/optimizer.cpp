@@ -1,0 +1,71 @@
+#include "tutti/optimizer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+void require(bool holds, const Optimizer::Rule& rule, std::string_view what) {
+  if (!holds) throw BadInput(fmt::format("{}: {}", text_of(rule), what));
+}
+
+bool is_size(double value) { return std::isfinite(value) && value >= 0; }
+bool is_factor(double value) { return value >= 0 && value < 1; }
+
+struct Check {
+  void operator()(const Sgd& sgd) const {
+    require(is_size(sgd.lr), sgd, "the learning rate must be finite and not negative");
+    require(is_size(sgd.weight_decay), sgd, "the weight decay must be finite and not negative");
+    require(is_size(sgd.momentum), sgd, "the momentum must be finite and not negative");
+    require(std::isfinite(sgd.dampening), sgd, "the dampening must be finite");
+    require(!sgd.nesterov || (sgd.momentum > 0 && sgd.dampening == 0), sgd,
+            "Nesterov's form needs momentum and no dampening");
+  }
+  template <class AnyAdam>
+  void operator()(const AnyAdam& adam) const {
+    require(is_size(adam.lr), adam, "the learning rate must be finite and not negative");
+    require(is_size(adam.weight_decay), adam, "the weight decay must be finite and not negative");
+    require(is_size(adam.eps), adam, "eps must be finite and not negative");
+    require(is_factor(adam.beta1) && is_factor(adam.beta2), adam, "betas must be in [0, 1)");
+  }
+};
+
+struct Text {
+  std::string operator()(const Sgd& sgd) const {
+    return fmt::format("SGD lr {} momentum {} dampening {} weight_decay {}{}", sgd.lr, sgd.momentum,
+                       sgd.dampening, sgd.weight_decay, sgd.nesterov ? " nesterov" : "");
+  }
+  std::string operator()(const Adam& adam) const { return text("Adam", adam); }
+  std::string operator()(const AdamW& adam) const { return text("AdamW", adam); }
+  template <class AnyAdam>
+  static std::string text(std::string_view name, const AnyAdam& adam) {
+    return fmt::format("{} lr {} beta1 {} beta2 {} eps {} weight_decay {}", name, adam.lr,
+                       adam.beta1, adam.beta2, adam.eps, adam.weight_decay);
+  }
+};
+
+}  // namespace
+
+Optimizer::Optimizer(const Rule& rule) : rule_(rule) { std::visit(Check{}, rule); }
+
+Optimizer& Optimizer::group(Where where, const Rule& rule) {
+  if (!where) throw BadInput("a group of parameters needs a predicate");
+  std::visit(Check{}, rule);
+  groups_.emplace_back(std::move(where), rule);
+  return *this;
+}
+
+const Optimizer::Rule& Optimizer::rule_of(const std::string& parameter) const {
+  for (const auto& [where, rule] : groups_) {
+    if (where(parameter)) return rule;
+  }
+  return rule_;
+}
+
+std::string text_of(const Optimizer::Rule& rule) { return std::visit(Text{}, rule); }
+
+}  // namespace tutti
