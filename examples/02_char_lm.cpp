@@ -1,10 +1,13 @@
 // A character language model, trained on a text file by any number of workers: the same bytes come
 // out whether one worker computes all micro-batches of a step or several share them.
 //
+//   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --steps 200 --shards 8 --seed 1
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --steps 200 --micro-batches 4 --seed 1
 //
-// A step is a fixed list of micro-batches, each drawn by (seed, step, index) alone. Every worker
-// owns a contiguous range of them and folds its gradients; one sync per step adds up the rest.
+// A step is a fixed list of shards (or micro-batches), each drawn by (seed, step, index) alone.
+// Every worker computes a contiguous range of them and folds its gradients; one sync per step adds
+// up the rest. With --shards the Trainer also splits the update over the workers; with
+// --micro-batches the loop and the optimizer stay the program's own.
 
 #include <torch/torch.h>
 
@@ -26,6 +29,7 @@ namespace {
 struct Options {
   std::string text;
   std::int64_t steps = 200;
+  std::int64_t shards = 0;  ///< 0: micro_batches instead
   std::int64_t micro_batches = 4;
   std::uint64_t seed = 1;
   std::int64_t rows = 16;
@@ -130,6 +134,37 @@ std::string generate(CharModel& model, const Text& text, const Options& options)
   return made;
 }
 
+struct Outcome {
+  double loss = 0;            ///< of the last step
+  std::int64_t computed = 0;  ///< pieces of steps that this worker computed
+};
+
+torch::Tensor loss_of(CharModel& model, const torch::Tensor& batch) {
+  const auto length = batch.size(1) - 1;
+  const auto scores = model->forward(batch.slice(1, 0, length)).first;
+  return torch::nn::functional::cross_entropy(scores.flatten(0, 1),
+                                              batch.slice(1, 1, length + 1).flatten());
+}
+
+/// Steps as shards: the Trainer owns the step, and the update is split over the workers.
+Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
+                     const Options& options) {
+  tutti::Trainer trainer(job, *model, tutti::Adam{.lr = options.learning_rate},
+                         {.shards = options.shards, .seed = options.seed});
+  Progress progress(options.steps);
+  Outcome outcome;
+  while (trainer.steps() < options.steps) {
+    const auto result = trainer.step([&](tutti::Shard& shard) {
+      std::mt19937_64 random(shard.seed());
+      ++outcome.computed;
+      return shard.loss(loss_of(model, text.draw(options.rows, options.length, random)));
+    });
+    outcome.loss = result.loss;
+    if (job.rank() == 0) progress.show(result.step, result.loss);
+  }
+  return outcome;
+}
+
 /// Losses of all micro-batches of a step, in their order, whoever computed them.
 std::vector<double> gather_losses(const tutti::Group& group, const std::vector<double>& mine,
                                   std::int64_t total) {
@@ -145,22 +180,15 @@ std::vector<double> gather_losses(const tutti::Group& group, const std::vector<d
   return all;
 }
 
-void train(const Options& options) {
-  const auto job = tutti::Job::join();
-  const bool speaks = job.rank() == 0;
-  const Text text(options.text);
-  if (text.size() < 2 * options.length) throw tutti::BadInput("the text is too short");
-
-  torch::manual_seed(options.seed);
-  CharModel model(text.alphabet_size(), options.hidden);
+/// The drop-in way: the loop and the optimizer are the program's own.
+Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text& text,
+                            const Options& options) {
   torch::optim::Adam optimizer(model->parameters(),
                                torch::optim::AdamOptions(options.learning_rate));
   tutti::DataParallel parallel(job, *model);
   const auto [begin, end] = tutti::share_of(options.micro_batches, job);
-
   Progress progress(options.steps);
-  double loss = 0;
-  std::int64_t computed = 0;
+  Outcome outcome;
   for (std::int64_t t = 1; t <= options.steps; ++t) {
     optimizer.zero_grad();
     auto step = parallel.accumulate({.micro_batches = end - begin});
@@ -171,42 +199,61 @@ void train(const Options& options) {
       std::mt19937_64 random(words);
       const auto batch = text.draw(options.rows, options.length, random);
       step.micro_batch(1, [&] {
-        const auto scores = model->forward(batch.slice(1, 0, options.length)).first;
-        const auto value = torch::nn::functional::cross_entropy(
-            scores.flatten(0, 1), batch.slice(1, 1, options.length + 1).flatten());
-        losses.push_back(value.item<double>());
-        return value;
+        const auto loss = loss_of(model, batch);
+        losses.push_back(loss.item<double>());
+        return loss;
       });
-      ++computed;
+      ++outcome.computed;
     }
     step.finish();
     optimizer.step();
 
-    loss = 0;
-    for (const double l : gather_losses(parallel.group(), losses, options.micro_batches)) loss += l;
-    loss /= static_cast<double>(options.micro_batches);
-    if (speaks) progress.show(t, loss);
+    outcome.loss = 0;
+    for (const double loss : gather_losses(parallel.group(), losses, options.micro_batches)) {
+      outcome.loss += loss;
+    }
+    outcome.loss /= static_cast<double>(options.micro_batches);
+    if (job.rank() == 0) progress.show(t, outcome.loss);
   }
+  return outcome;
+}
 
-  std::vector<std::int64_t> all(static_cast<std::size_t>(job.size()));
-  parallel.group().all_gather({&computed, 1, tutti::DType::int64},
-                              {all.data(), job.size(), tutti::DType::int64}, {.label = "computed"});
-  if (!speaks) return;
-  std::printf("\nsample: %s\n\n", generate(model, text, options).c_str());
+void report_shares(const std::vector<std::int64_t>& computed, const Options& options) {
+  const bool shards = options.shards > 0;
+  const char* const pieces = shards ? "shards" : "micro-batches";
+  const auto per_step = shards ? options.shards : options.micro_batches;
   std::int64_t sum = 0;
-  for (int r = 0; r < job.size(); ++r) {
-    const auto [first, last] = tutti::share_of(options.micro_batches, r, job.size());
-    const auto count = all[static_cast<std::size_t>(r)];
-    std::printf("worker %d computed %lld micro-batches, [%lld, %lld) of each step\n", r,
-                static_cast<long long>(count), static_cast<long long>(first),
-                static_cast<long long>(last));
-    sum += count;
+  for (std::size_t r = 0; r < computed.size(); ++r) {
+    std::printf("worker %zu computed %lld %s, [%lld, %lld) of each step\n", r,
+                static_cast<long long>(computed[r]), pieces,
+                static_cast<long long>(sum / options.steps),
+                static_cast<long long>((sum + computed[r]) / options.steps));
+    sum += computed[r];
   }
-  std::printf("together %lld = %lld steps x %lld micro-batches: %s\n", static_cast<long long>(sum),
-              static_cast<long long>(options.steps), static_cast<long long>(options.micro_batches),
-              sum == options.steps * options.micro_batches ? "all, each once" : "NOT ALL");
+  std::printf("together %lld = %lld steps x %lld %s: %s\n", static_cast<long long>(sum),
+              static_cast<long long>(options.steps), static_cast<long long>(per_step), pieces,
+              sum == options.steps * per_step ? "all, each once" : "NOT ALL");
+}
+
+void train(const Options& options) {
+  const auto job = tutti::Job::join();
+  const Text text(options.text);
+  if (text.size() < 2 * options.length) throw tutti::BadInput("the text is too short");
+
+  torch::manual_seed(options.seed);
+  CharModel model(text.alphabet_size(), options.hidden);
+  const auto outcome = options.shards > 0 ? train_shards(job, model, text, options)
+                                          : train_micro_batches(job, model, text, options);
+
+  std::vector<std::int64_t> computed(static_cast<std::size_t>(job.size()));
+  tutti::Group(job, "report")
+      .all_gather({&outcome.computed, 1, tutti::DType::int64},
+                  {computed.data(), job.size(), tutti::DType::int64}, {.label = "computed"});
+  if (job.rank() != 0) return;
+  std::printf("\nsample: %s\n\n", generate(model, text, options).c_str());
+  report_shares(computed, options);
   std::printf("step %lld loss %.4f parameters sha256 %s\n", static_cast<long long>(options.steps),
-              loss, tutti::parameters_sha256(*model).c_str());
+              outcome.loss, tutti::parameters_sha256(*model).c_str());
 }
 
 }  // namespace
@@ -216,8 +263,13 @@ int main(int argc, char** argv) {
   CLI::App app("Trains a character language model on any number of workers.");
   app.add_option("--text", options.text, "the text file to learn from")->required();
   app.add_option("--steps", options.steps, "training steps")->check(CLI::PositiveNumber);
-  app.add_option("--micro-batches", options.micro_batches, "per step, over all workers together")
-      ->check(CLI::PositiveNumber);
+  auto* const shards =
+      app.add_option("--shards", options.shards, "per step, over all workers: with the Trainer")
+          ->check(CLI::PositiveNumber);
+  app.add_option("--micro-batches", options.micro_batches,
+                 "per step, over all workers: with DataParallel")
+      ->check(CLI::PositiveNumber)
+      ->excludes(shards);
   app.add_option("--seed", options.seed, "of the initial weights and the data");
   app.add_option("--rows", options.rows, "texts per micro-batch")->check(CLI::PositiveNumber);
   app.add_option("--length", options.length, "letters per text")->check(CLI::PositiveNumber);

@@ -10,12 +10,22 @@
 
 namespace tutti {
 
-LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board,
-                       bool per_parameter_weights, std::function<void(int)> before_slot)
+void publish_nodes(const LeafFolder& folder, StepHeader& header) {
+  const auto& nodes = folder.nodes();
+  header.node_count = static_cast<std::int32_t>(nodes.size());
+  for (std::size_t k = 0; k < nodes.size(); ++k) {
+    header.nodes[k] = nodes[k];
+    header.nodes[k].block.begin -= folder.start().value_or(0);
+  }
+}
+
+LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, const Options& options,
+                       std::function<void(int)> before_slot)
     : plan_(plan),
       arena_(arena),
       board_(board),
-      per_parameter_weights_(per_parameter_weights),
+      options_(options),
+      largest_(options.measures ? &measured_ : nullptr),
       before_slot_(std::move(before_slot)),
       free_(plan.parameters().size()),
       finished_(plan.parameters().size()) {
@@ -43,7 +53,7 @@ void LeafFolder::set_start(std::int64_t first_leaf) {
     const auto to = static_cast<int>(nodes_.size());
     if (const auto from = static_cast<int>(k); from != to) {
       std::memcpy(board_.slot_table(to), board_.slot_table(from), free_.size());
-      if (per_parameter_weights_) {
+      if (options_.per_parameter_weights) {
         std::memcpy(board_.weights(to), board_.weights(from), free_.size() * sizeof(double));
       }
     }
@@ -51,7 +61,7 @@ void LeafFolder::set_start(std::int64_t first_leaf) {
     const auto* table = board_.slot_table(to);
     const auto* weights = board_.weights(to);
     for (std::size_t p = 0; chain_ > 0 && p < free_.size(); ++p) {
-      merge(p, {table[p], nullptr, per_parameter_weights_ ? weights[p] : 0.0}, chain_);
+      merge(p, {table[p], nullptr, options_.per_parameter_weights ? weights[p] : 0.0}, chain_);
     }
     push(node);
   }
@@ -72,27 +82,29 @@ void LeafFolder::begin_leaf(double weight) {
   chain_ = start_ ? chain_length({*start_ + leaves_, 1}) : 0;
 }
 
-void LeafFolder::write(std::size_t parameter, const void* gradient, bool last) {
+double LeafFolder::write(std::size_t parameter, const void* gradient, bool last) {
   TUTTI_CHECK(in_leaf_ && !finished_[parameter], "a gradient outside its leaf");
   finished_[parameter] = last;
-  if (weight_ == 0) return;
+  measured_ = 0;
+  if (weight_ == 0) return 0;
   const auto& entry = plan_.parameters()[parameter];
   auto& slot = board_.slot_table(static_cast<int>(nodes_.size()))[parameter];
   if (slot != kAbsent) {
     add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
-               entry.spec.count, weight_);
-    return;
+               entry.spec.count, weight_, largest_);
+    return measured_;
   }
   if (last && chain_ > 0) {
     merge(parameter, {kAbsent, gradient, weight_}, chain_);
-    return;
+    return measured_;
   }
   slot = take_slot(parameter);
-  if (per_parameter_weights_) {
+  if (options_.per_parameter_weights) {
     board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
   }
   scale_into(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype, entry.spec.count,
-             weight_);
+             weight_, largest_);
+  return measured_;
 }
 
 void LeafFolder::end_leaf() {
@@ -133,10 +145,10 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
     auto& slot = board_.slot_table(left)[parameter];
     const bool absent = moving.slot == kAbsent && moving.hot == nullptr;
     const double weight =
-        slot == kAbsent || !per_parameter_weights_ ? 0.0 : board_.weights(left)[parameter];
+        slot == kAbsent || !options_.per_parameter_weights ? 0.0 : board_.weights(left)[parameter];
     if (slot != kAbsent && moving.hot != nullptr) {
       add_scaled(place(parameter, slot), entry.node_type, moving.hot, entry.spec.dtype,
-                 entry.spec.count, moving.weight);
+                 entry.spec.count, moving.weight, largest_);
       moving = {slot, nullptr, weight + moving.weight};
     } else if (slot != kAbsent && !absent) {
       add_scaled(place(parameter, slot), entry.node_type, place(parameter, moving.slot),
@@ -148,14 +160,14 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
     } else if (moving.hot != nullptr) {
       const auto taken = take_slot(parameter);
       scale_into(place(parameter, taken), entry.node_type, moving.hot, entry.spec.dtype,
-                 entry.spec.count, moving.weight);
+                 entry.spec.count, moving.weight, largest_);
       moving = {taken, nullptr, moving.weight};
     }
     slot = kAbsent;
   }
   const auto lowest = static_cast<int>(top - chain);
   board_.slot_table(lowest)[parameter] = moving.slot;
-  if (per_parameter_weights_) board_.weights(lowest)[parameter] = moving.weight;
+  if (options_.per_parameter_weights) board_.weights(lowest)[parameter] = moving.weight;
 }
 
 void LeafFolder::push(StepHeader::Node node) {

@@ -22,10 +22,13 @@ namespace tutti {
 
 class LeafFolder {
  public:
-  /// `arena` has room for kMaxSlots slots of the plan. With `per_parameter_weights`, the board's
-  /// weights() are kept as well. `before_slot(s)` is called before slot s ≥ 1 is used for the first
-  /// time, and may throw to refuse the memory.
-  LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, bool per_parameter_weights,
+  struct Options {
+    bool per_parameter_weights = false;  ///< the board's weights() are kept as well
+    bool measures = false;               ///< write() returns the magnitude of what it wrote
+  };
+  /// `arena` has room for kMaxSlots slots of the plan. `before_slot(s)` is called before slot s ≥ 1
+  /// is used for the first time, and may throw to refuse the memory.
+  LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, const Options& options,
              std::function<void(int)> before_slot);
 
   /// Forgets the last step.
@@ -37,7 +40,9 @@ class LeafFolder {
   void begin_leaf(double weight);
   /// The leaf's gradient of one parameter, in the plan's layout: added to what this leaf wrote
   /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot.
-  void write(std::size_t parameter, const void* gradient, bool last);
+  /// Returns the largest magnitude among weight · gradient, not finite if one of them is not; 0
+  /// where that was not asked for.
+  double write(std::size_t parameter, const void* gradient, bool last);
   void end_leaf();
 
   bool in_leaf() const { return in_leaf_; }
@@ -68,7 +73,9 @@ class LeafFolder {
   const Plan& plan_;
   std::byte* arena_;
   StepBoard board_;
-  bool per_parameter_weights_;
+  Options options_;
+  double measured_ = 0;
+  double* largest_;  ///< measured_, or null where nobody asks
   std::function<void(int)> before_slot_;
   std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one
   std::vector<std::uint64_t> free_;      ///< per parameter: bit s set while slot s is free
@@ -80,5 +87,8 @@ class LeafFolder {
   bool in_leaf_ = false;
   int slots_used_ = 1;
 };
+
+/// Puts the nodes that are left, counted from the first leaf, on the board.
+void publish_nodes(const LeafFolder& folder, StepHeader& header);
 
 }  // namespace tutti

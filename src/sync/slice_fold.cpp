@@ -7,6 +7,16 @@
 #include "sync/wide_fold.h"
 
 namespace tutti {
+void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
+                  const StepHeader& header) {
+  for (int k = 0; k < header.node_count; ++k) {
+    auto block = header.nodes[k].block;
+    block.begin += leaves;
+    nodes.push_back({r, k, block, header.nodes[k].weight});
+  }
+  leaves += header.leaves;
+}
+
 SliceFold::SliceFold(const Plan& plan, std::vector<std::byte*> arenas,
                      std::vector<StepBoard> boards, Divisor divisor)
     : plan_(plan), arenas_(std::move(arenas)), boards_(std::move(boards)), divisor_(divisor) {}
@@ -95,17 +105,30 @@ SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter) const {
 
 void SliceFold::fold(const Sources& sources, std::int64_t begin, std::int64_t end,
                      DType result_type, std::span<void* const> destinations) {
+  auto work = without_program(sources, begin, end);
+  work.result_type = result_type;
+  work.destinations = destinations;
+  run(sources.pattern, work);
+}
+
+Fold SliceFold::fold_of(const Sources& sources, std::int64_t begin, std::int64_t end) {
+  auto work = without_program(sources, begin, end);
+  work.program = &program_of(sources.pattern);
+  return work;
+}
+
+Fold SliceFold::without_program(const Sources& sources, std::int64_t begin, std::int64_t end) {
   const auto type = plan_.parameters()[sources.parameter].node_type;
   const auto skip = static_cast<std::size_t>(begin) * size_of(type);
   at_.clear();
   for (const auto* node : sources.nodes) at_.push_back(node + skip);
-  run(sources.pattern, {.reduction = Reduction::sum,
-                        .source_type = type,
-                        .result_type = result_type,
-                        .divisor = sources.divisor,
-                        .sources = at_,
-                        .destinations = destinations,
-                        .count = end - begin});
+  return {.reduction = Reduction::sum,
+          .source_type = type,
+          .result_type = type,
+          .divisor = sources.divisor,
+          .sources = at_,
+          .destinations = {},
+          .count = end - begin};
 }
 
 void SliceFold::fold(std::span<const std::uint32_t> parameters, int rank) {
@@ -123,12 +146,16 @@ void SliceFold::fold(std::span<const std::uint32_t> parameters, int rank) {
 /// Folds the nodes that the pattern marks; `work` lacks only the program.
 void SliceFold::run(const std::string& pattern, Fold work) {
   if (work.sources.size() > kMaxSources) return wide_fold(present(pattern), leaves_, work);
+  work.program = &program_of(pattern);
+  tutti::fold(work);
+}
+
+const FoldProgram& SliceFold::program_of(const std::string& pattern) {
   auto found = programs_.find(pattern);
   if (found == programs_.end()) {
     found = programs_.emplace(pattern, FoldProgram::of_blocks(present(pattern), leaves_)).first;
   }
-  work.program = &found->second;
-  tutti::fold(work);
+  return found->second;
 }
 
 std::vector<Block> SliceFold::present(const std::string& pattern) const {

@@ -45,6 +45,10 @@ struct ElementRange {
   std::int64_t end = 0;
 };
 
+/// Appends what worker r handed in of its leaves, which follow the `leaves` so far.
+void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
+                  const StepHeader& header);
+
 class SliceFold {
  public:
   SliceFold(const Plan& plan, std::vector<std::byte*> arenas, std::vector<StepBoard> boards,
@@ -67,9 +71,14 @@ class SliceFold {
     double divisor = 1;
   };
   Sources sources_of(std::uint32_t parameter) const;
+  std::size_t nodes() const { return nodes_.size(); }
   /// Folds elements [begin, end) of it, of the node type, to destinations of `result_type`.
   void fold(const Sources& sources, std::int64_t begin, std::int64_t end, DType result_type,
             std::span<void* const> destinations);
+
+  /// The same as a Fold without destinations, whose spans hold until the next call. At most
+  /// kMaxSources nodes.
+  Fold fold_of(const Sources& sources, std::int64_t begin, std::int64_t end);
 
   /// Folds this rank's share of the given parameters; all ranks call it with the same list, each
   /// for its own share.
@@ -81,6 +90,8 @@ class SliceFold {
 
  private:
   void run(const std::string& pattern, Fold work);
+  Fold without_program(const Sources& sources, std::int64_t begin, std::int64_t end);
+  const FoldProgram& program_of(const std::string& pattern);
   std::vector<Block> present(const std::string& pattern) const;
 
   const Plan& plan_;

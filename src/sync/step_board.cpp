@@ -47,4 +47,12 @@ double* StepBoard::weights(int node) const {
                                        line_up(parameters_ * sizeof(double)));
 }
 
+std::vector<StepBoard> boards_of(const SharedMemory& memory, int workers, const Plan& plan) {
+  std::vector<StepBoard> boards;
+  for (int r = 0; r < workers; ++r) {
+    boards.emplace_back(memory.block(r), plan.parameters().size(), plan.buffers().size());
+  }
+  return boards;
+}
+
 }  // namespace tutti

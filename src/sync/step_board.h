@@ -10,9 +10,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "job/board.h"
 #include "kernels/fold_program.h"
+#include "sync/plan.h"
+#include "tutti/group.h"
 
 namespace tutti {
 
@@ -95,5 +98,8 @@ class StepBoard {
   double* weights_;
   std::uint8_t* slots_;
 };
+
+/// One per worker, in blocks of the given memory.
+std::vector<StepBoard> boards_of(const SharedMemory& memory, int workers, const Plan& plan);
 
 }  // namespace tutti

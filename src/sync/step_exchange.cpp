@@ -3,28 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <exception>
 
 #include "base/check.h"
 #include "base/timeline.h"
 #include "memory/memory_need.h"
+#include "sync/assignment.h"
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-std::vector<StepBoard> boards_of(const SharedMemory& memory, int workers, const Plan& plan) {
-  std::vector<StepBoard> boards;
-  for (int r = 0; r < workers; ++r) {
-    boards.emplace_back(memory.block(r), plan.parameters().size(), plan.buffers().size());
-  }
-  return boards;
-}
-
-}  // namespace
-
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
       state_(*group_.state()),
@@ -47,8 +35,10 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
                        fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name)});
     if (!refusal.empty()) throw BadInput(refusal);
   };
-  folder_ = std::make_unique<LeafFolder>(plan_, arena_.data(), boards_[me],
-                                         options_.divisor == Divisor::contributors, before_slot);
+  folder_ = std::make_unique<LeafFolder>(
+      plan_, arena_.data(), boards_[me],
+      LeafFolder::Options{options_.divisor == Divisor::contributors, options_.measures},
+      before_slot);
   slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, options_.divisor);
   schedule_ = std::make_unique<BucketSchedule>(plan_, BucketSchedule::default_order(plan_),
                                                options_.first_bucket_bytes, options_.bucket_bytes);
@@ -85,8 +75,7 @@ void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
 /// For the nodes that this many leaves may be held as, wherever their range lies.
 void StepExchange::require_room(std::int64_t leaves) {
   if (leaves < 2) return;
-  const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(leaves)));
-  const int most = std::min(2 * bits - 1, kMaxSlots);
+  const int most = std::min(most_nodes(leaves), kMaxSlots);
   const int more = most - folder_->slots_used();
   if (more <= 0 || leaves <= roomy_for_) return;
   const auto refusal =
@@ -96,6 +85,12 @@ void StepExchange::require_room(std::int64_t leaves) {
                                  more, options_.name, leaves)});
   if (!refusal.empty()) throw BadInput(refusal);
   roomy_for_ = leaves;
+}
+
+void StepExchange::open_shards(std::int64_t first, std::int64_t leaves) {
+  require_room(leaves);
+  open(StepMode::scope, leaves, 0, false);
+  folder_->set_start(first);
 }
 
 void StepExchange::open_joined(double weight, bool drained) {
@@ -180,13 +175,13 @@ void StepExchange::find_start(bool wait) {
   folder_->set_start(start);
 }
 
-void StepExchange::write(std::size_t parameter, const void* gradient, bool last) {
-  folder_->write(parameter, gradient, last);
+double StepExchange::write(std::size_t parameter, const void* gradient, bool last) {
+  const double largest = folder_->write(parameter, gradient, last);
   if (!order_agreed_ && group_.rank() == 0 &&
       std::find(fired_.begin(), fired_.end(), parameter) == fired_.end()) {
     fired_.push_back(static_cast<std::uint32_t>(parameter));
   }
-  if (mode_ != StepMode::single || !last) return;
+  if (mode_ != StepMode::single || !last) return largest;
   const auto bucket = schedule_->bucket_of(parameter);
   if (--unfired_in_[bucket] == 0) {
     const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
@@ -194,6 +189,7 @@ void StepExchange::write(std::size_t parameter, const void* gradient, bool last)
     announce(state_.job().board());
   }
   guarded([this] { fold_ready_buckets(); });
+  return largest;
 }
 
 /// Folds this rank's slices of buckets that all workers have completed while their backward runs.
@@ -232,12 +228,7 @@ void StepExchange::begin_slices() {
   for (int r = 0; r < group_.size(); ++r) {
     const auto& other = header(r);
     if (other.mode == StepMode::scope) {
-      for (int k = 0; k < other.node_count; ++k) {
-        auto block = other.nodes[k].block;
-        block.begin += leaves;
-        nodes.push_back({r, k, block, other.nodes[k].weight});
-      }
-      leaves += other.leaves;
+      append_nodes(nodes, leaves, r, other);
     } else if (!scope || other.declared > 0) {
       // A worker that joined holds the place of its leaf, so that a sum over single leaves is the
       // tree over ranks whoever wrote.
@@ -312,12 +303,7 @@ void StepExchange::publish(const ModelMemory& model) {
   announce(state_.job().board());
   // So that only as many nodes are handed in as the tree needs.
   if (mode_ == StepMode::scope && !folder_->start() && folder_->leaves() > 1) find_start(true);
-  mine.node_count = static_cast<std::int32_t>(folder_->nodes().size());
-  const auto start = folder_->start().value_or(0);
-  for (std::size_t k = 0; k < folder_->nodes().size(); ++k) {
-    mine.nodes[k] = folder_->nodes()[k];
-    mine.nodes[k].block.begin -= start;
-  }
+  publish_nodes(*folder_, mine);
   if (!order_agreed_ && group_.rank() == 0 && !fired_.empty()) {
     for (const auto p : BucketSchedule::default_order(plan_)) {
       if (std::find(fired_.begin(), fired_.end(), p) == fired_.end()) fired_.push_back(p);
@@ -345,6 +331,10 @@ void StepExchange::take_buffers(const ModelMemory& model) {
     const auto& entry = plan_.buffers()[b];
     std::memcpy(model.buffers[b], arena_.block(0) + entry.offset, entry.bytes);
   }
+  note_buffers(model);
+}
+
+void StepExchange::note_buffers(const ModelMemory& model) {
   if (digests_.due(step_ + 1)) digests_.note_buffers(model);
 }
 

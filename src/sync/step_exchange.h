@@ -44,6 +44,8 @@ struct ExchangeOptions {
   bool sync_buffers = true;
   /// Compare digests of parameters and buffers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
+  /// write() returns the magnitude of what was written.
+  bool measures = false;
   std::optional<std::chrono::milliseconds> deadline = {};
 };
 
@@ -66,12 +68,14 @@ class StepExchange {
   void open_single(double weight);
   /// Opens a step of any number of leaves; given the number, nodes are folded as leaves come.
   void open_scope(std::optional<std::int64_t> leaves);
+  /// Opens a step of which this worker's leaves are the given range, ended by arrive().
+  void open_shards(std::int64_t first, std::int64_t leaves);
   /// Opens a step without a gradient. `weight` still counts in the divisor.
   void open_joined(double weight, bool drained);
 
   void begin_leaf(double weight);
   /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
-  void write(std::size_t parameter, const void* gradient, bool last);
+  double write(std::size_t parameter, const void* gradient, bool last);
   bool finished(std::size_t parameter) const { return folder_->finished(parameter); }
   void end_leaf();
   /// Index of the next leaf among those of all workers; waits for the workers before this one to
@@ -93,6 +97,9 @@ class StepExchange {
   /// waits.
   void arrive(const ModelMemory& model, const std::function<void()>& meanwhile = {});
   SliceFold& slices() { return *slices_; }
+  const SliceFold& slices() const { return *slices_; }
+  /// Inside complete(): the model's buffers are equal everywhere now.
+  void note_buffers(const ModelMemory& model);
   /// Returns when all workers have called it as often in this step: less than kMostMeetings times.
   void meet();
   /// Runs `work`, this worker's part; returns when all workers are through with theirs.

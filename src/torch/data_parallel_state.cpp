@@ -7,6 +7,7 @@
 #include "base/log_line.h"
 #include "kernels/hash.h"
 #include "torch/data_parallel_settings.h"
+#include "torch/incoming_gradient.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -87,16 +88,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
     throw BadInput("a backward inside an accumulation scope belongs into micro_batch()");
   }
   const auto& name = model_.name(parameter);
-  if (value.layout() != torch::kStrided) {
-    throw Unsupported(fmt::format(
-        "parameter \"{}\" has a sparse gradient; build the layer with sparse=false", name));
-  }
-  if (torch::GradMode::is_enabled() || value.requires_grad()) {
-    throw Unsupported(fmt::format(
-        "parameter \"{}\": a gradient made with create_graph cannot be reduced; use "
-        "torch::autograd::grad for the inner derivative and a plain backward for the last",
-        name));
-  }
+  require_plain(value, name);
   const bool last = !in_scope_ || last_backward_;
   if (last) {
     if (backward_ < 0) backward_ = current_backward();
@@ -154,16 +146,8 @@ void DataParallelState::before_step() {
 }
 
 void DataParallelState::take(std::size_t parameter, const torch::Tensor& value, bool last) {
-  const auto& view = views_->view(parameter);
-  if (value.strides() == view.strides() && value.is_non_overlapping_and_dense() &&
-      !value.is_neg()) {
-    exchange_->write(parameter, value.data_ptr(), last);
-    return;
-  }
-  // Another layout: elements must meet those of the other workers, which lie as the parameter does.
-  const auto dense = torch::empty_strided(view.sizes(), view.strides(), view.options());
-  dense.copy_(value);
-  exchange_->write(parameter, dense.data_ptr(), last);
+  const auto laid_out = laid_out_as(views_->view(parameter), value);
+  exchange_->write(parameter, laid_out.data_ptr(), last);
 }
 
 /// Gradients that no backward of this leaf produced.

@@ -72,10 +72,9 @@ ParameterHooks::ParameterHooks(torch::Tensor parameter, const std::string& name,
   if (slot != nullptr) {
     const bool wrapped = dynamic_cast<const Tripwire*>(slot.get()) != nullptr;
     throw BadInput(fmt::format("parameter \"{}\" {}", name,
-                               wrapped
-                                   ? "is wrapped by a DataParallel already"
-                                   : "has a post-accumulate hook of its own, which DataParallel "
-                                     "would replace: remove it first"));
+                               wrapped ? "is wrapped by a DataParallel or a Trainer already"
+                                       : "has a post-accumulate hook of its own, which Tutti "
+                                         "would replace: remove it first"));
   }
   auto tripwire = std::make_unique<Tripwire>(index_, sink_);
   tripwire_ = tripwire.get();

@@ -22,8 +22,8 @@ TensorSpec buffer_spec(const std::string& name, const torch::Tensor& tensor) {
 
 }  // namespace
 
-WrappedModel::WrappedModel(torch::nn::Module& module, const Exclude& exclude)
-    : module_(&module), exclude_(exclude), parameters_(list(module)) {
+WrappedModel::WrappedModel(torch::nn::Module& module, const Exclude& exclude, std::string owner)
+    : owner_(std::move(owner)), module_(&module), exclude_(exclude), parameters_(list(module)) {
   for (const auto& item : module.named_buffers()) {
     if (exclude_ && exclude_(item.key())) continue;
     if (item.value().defined()) buffers_.emplace_back(item.key(), item.value());
@@ -99,10 +99,9 @@ void WrappedModel::require_in_place(std::size_t parameter) const {
   const auto& [name, tensor] = parameters_[parameter];
   if (tensor.data_ptr() == addresses_[parameter]) return;
   throw BadInput(
-      fmt::format("parameter \"{}\" was moved after DataParallel was made (to(), load() or "
-                  "set_data()); convert "
-                  "and load the model first, or make a new DataParallel",
-                  name));
+      fmt::format("parameter \"{1}\" was moved after {0} was made (to(), load() or "
+                  "set_data()); convert and load the model first, or make a new {0}",
+                  owner_, name));
 }
 
 void WrappedModel::require_all_in_place() const {
@@ -111,9 +110,9 @@ void WrappedModel::require_all_in_place() const {
     const auto& [name, tensor] = buffers_[b];
     if (std::pair(tensor.data_ptr(), tensor.nbytes()) == buffer_places_[b]) continue;
     throw BadInput(fmt::format(
-        "buffer \"{}\" was moved after DataParallel was made (to(), load() or set_data()); convert "
-        "and load the model first, or make a new DataParallel",
-        name));
+        "buffer \"{1}\" was moved after {0} was made (to(), load() or set_data()); convert "
+        "and load the model first, or make a new {0}",
+        owner_, name));
   }
 }
 
@@ -124,12 +123,13 @@ void WrappedModel::require_unchanged_list() const {
   for (const auto& item : parameters_) known.insert(item.second.unsafeGetTensorImpl());
   for (const auto& [name, tensor] : now) {
     if (known.contains(tensor.unsafeGetTensorImpl())) continue;
-    throw BadInput(fmt::format(
-        "parameter \"{}\" was added or replaced after DataParallel was made; make a new one",
-        name));
+    throw BadInput(
+        fmt::format("parameter \"{1}\" was added or replaced after {0} was made; make a new one",
+                    owner_, name));
   }
   if (now.size() != parameters_.size()) {
-    throw BadInput("a parameter was removed after DataParallel was made; make a new one");
+    throw BadInput(
+        fmt::format("a parameter was removed after {} was made; make a new one", owner_));
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What DataParallel needs to know of a model: its parameters and buffers in registration order,
-// where they lie, and whether they still lie there.
+// What DataParallel and Trainer need to know of a model: its parameters and buffers in registration
+// order, where they lie, and whether they still lie there.
 //
 // Threads: one.
 
@@ -23,7 +23,9 @@ class WrappedModel {
  public:
   using Exclude = std::function<bool(const std::string&)>;
   /// A parameter registered under two names (tied weights) is taken once, under the first.
-  WrappedModel(torch::nn::Module& module, const Exclude& exclude);
+  /// `owner` is who wraps it, in errors.
+  WrappedModel(torch::nn::Module& module, const Exclude& exclude,
+               std::string owner = "DataParallel");
   /// A parameter listed twice is BadInput.
   WrappedModel(NamedTensors parameters, const Exclude& exclude);
 
@@ -46,6 +48,7 @@ class WrappedModel {
   void check(bool listed);
   NamedTensors list(const torch::nn::Module& module) const;
 
+  std::string owner_ = "DataParallel";
   const torch::nn::Module* module_ = nullptr;
   Exclude exclude_;
   NamedTensors parameters_;

@@ -64,6 +64,28 @@ TEST(Examples, CharLmEndsWithTheSameBytesOnAnyNumberOfWorkers) {
   EXPECT_EQ(ends.size(), 1u);
 }
 
+TEST(Examples, CharLmOfShardsEndsWithTheSameBytesOnAnyNumberOfWorkers) {
+  std::set<std::string> ends;
+  for (const char* const workers : {"1", "2", "3", "5", "8"}) {
+    const auto run = run_command({"run",      "-n",
+                                  workers,    example("char_lm"),
+                                  "--text",   std::string(TUTTI_SOURCE) + "/LICENSE",
+                                  "--steps",  "4",
+                                  "--shards", "8",
+                                  "--rows",   "3",
+                                  "--length", "12",
+                                  "--hidden", "20",
+                                  "--sample", "9",
+                                  "--seed",   "5"});
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr("together 32 = 4 steps x 8 shards: all, each once"));
+    const auto lines = all_matches(run.out, "(step 4 loss [0-9.]+ " + kDigest + ")");
+    ASSERT_EQ(lines.size(), 1u) << run.out;
+    ends.insert(lines[0]);
+  }
+  EXPECT_EQ(ends.size(), 1u);
+}
+
 TEST(Examples, CharLmDependsOnItsSeed) {
   std::set<std::string> ends;
   for (const auto* seed : {"1", "2"}) {

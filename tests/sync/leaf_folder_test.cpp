@@ -16,7 +16,8 @@ struct Folder {
       : plan({{"p", {100}, {1}, 100, DType::float32}}, {}),
         arena(plan.arena_bytes(kMaxSlots)),
         control(StepBoard::bytes(1, 0) + 64),
-        folder(plan, arena.data(), StepBoard(aligned(), 1, 0), false, std::move(before_slot)) {}
+        folder(plan, arena.data(), StepBoard(aligned(), 1, 0), LeafFolder::Options{},
+               std::move(before_slot)) {}
   std::byte* aligned() {
     void* at = control.data();
     std::size_t space = control.size();

@@ -363,5 +363,32 @@ TEST(StepExchange, DigestsNameTheFirstParameterThatDiffers) {
   }
 }
 
+TEST(StepExchange, DigestsNameABufferThatDoesNotHoldWhatWasSent) {
+  auto options = quick();
+  options.digest_every = 3;
+  const auto outcome = try_thread_ranks(2, [&](const Job& job) {
+    const TensorSpec mean{"mean", {16}, {1}, 16, DType::uint8};
+    const TensorSpec variance{"variance", {16}, {1}, 16, DType::uint8};
+    const TensorSpec weight{"weight", {1}, {1}, 1, DType::float32};
+    StepExchange exchange(Group(job), Plan({weight}, {mean, variance}), options);
+    const float value = 1;
+    std::vector<std::uint8_t> first(16, 1);
+    std::vector<std::uint8_t> second(16, 2);
+    // On one worker, one buffer lies upon the other.
+    ModelMemory memory{{&value}, {first.data(), second.data()}};
+    if (job.rank() == 1) memory.buffers[0] = memory.buffers[1];
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      exchange.open_single(1);
+      exchange.write(0, &value, true);
+      exchange.finish(memory);
+      ASSERT_LT(step, 3);
+    }
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(outcome.text(rank), HasSubstr("step 3"));
+    EXPECT_THAT(outcome.text(rank), HasSubstr("buffer \"mean\" of rank 1 differs"));
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -222,10 +222,15 @@ TEST(Models, BuffersOfRankZeroHoldAfterEachStepOrOnRequest) {
       const auto& norm = *model[1]->as<torch::nn::BatchNorm1d>();
       for (std::uint64_t step = 1; step <= 4; ++step) {
         model->zero_grad();
-        model->forward(Batch(8, step * 10 + static_cast<std::uint64_t>(job.rank())).x)
-            .square()
-            .sum()
-            .backward();
+        const auto loss =
+            model->forward(Batch(8, step * 10 + static_cast<std::uint64_t>(job.rank())).x)
+                .square()
+                .sum();
+        const auto version = norm.running_mean._version();
+        loss.backward();
+        // Graphs that saved the old value get to know that it was replaced.
+        EXPECT_EQ(norm.running_mean._version() > version,
+                  policy == Buffers::every_step && job.rank() != 0);
         auto mean = norm.running_mean.clone();
         broadcast(parallel.group(), mean, 0);
         EXPECT_EQ(torch::equal(mean, norm.running_mean),

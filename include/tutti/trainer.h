@@ -1,0 +1,182 @@
+#pragma once
+
+// Training as steps of shards: the number of workers never shows in the result.
+//
+//   tutti::Trainer trainer(job, *model, tutti::Adam{.lr = 3e-4}, {.shards = 8, .seed = 1});
+//   trainer.step([&](tutti::Shard& shard) {
+//     auto [x, y] = data.batch(shard.indices(data.size(), 16));
+//     return shard.loss(torch::cross_entropy_loss(model->forward(x), y), y.numel());
+//   });
+//
+// A step is V shards. Which worker computes a shard decides nothing: its data and random numbers
+// come from (seed, step, shard), its gradient is folded along the canonical tree over the shards,
+// and the update, Σ w·g / Σ w through the optimizer's rule, is split over the workers. Parameters
+// and optimizer state exist once per host, in memory that all workers share.
+//
+// Threads: one. Failure: an error in one worker's shard drops the step on all workers (PeerFailed
+// on the others): nothing has changed, and calling step() again repeats it. Mismatch, PeerLost and
+// Timeout end this object. docs/errors.md has the whole list.
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/group.h"
+#include "tutti/job.h"
+#include "tutti/metrics.h"
+#include "tutti/optimizer.h"
+#include "tutti/schedule.h"
+#include "tutti/step_report.h"
+
+namespace tutti {
+
+class TrainerState;
+
+/// What a closure gives back for its shard: made by Shard.
+class ShardAnswer {
+ public:
+  /// No answer: BadInput.
+  ShardAnswer() = default;
+
+ private:
+  friend class Shard;
+  friend class TrainerState;
+  enum class Kind { none, nothing, loss, gradients };
+  Kind kind_ = Kind::none;
+  torch::Tensor loss_;
+  std::vector<torch::Tensor> gradients_;
+  double weight_ = 0;
+};
+
+/// One of the equal-standing pieces of a step. Torch's generator is seeded from (seed, step, index)
+/// before the closure is called; the model's buffers are those of the step's begin.
+class Shard {
+ public:
+  /// 0 … count()−1.
+  std::int64_t index() const { return index_; }
+  std::int64_t count() const { return count_; }
+  /// Counted from 1.
+  std::int64_t step() const { return step_; }
+  /// For generators of the user's own: a number that depends on (seed, step, index) alone.
+  std::uint64_t seed() const { return seed_; }
+
+  /// Samples of this shard, out of 0 … dataset_size−1: a permutation per epoch, every sample once,
+  /// cut into steps of count()·batch; the last step of an epoch may have shards with fewer samples
+  /// or none. All shards of a step ask alike (Mismatch otherwise).
+  std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
+
+  /// Recorded values are folded over all shards: StepResult::metrics.
+  ShardMetrics& metrics() { return metrics_; }
+
+  /// The gradient of this scalar counts `weight` times (samples, tokens). The Trainer runs the
+  /// backward; it also records the weighted mean "loss". Weight 0 is nothing().
+  ShardAnswer loss(const torch::Tensor& value, double weight = 1);
+  /// Gradients that the user computed, in the order of the model's parameters; an undefined one is
+  /// untouched.
+  ShardAnswer gradients(std::vector<torch::Tensor> gradients, double weight = 1);
+  /// This shard has no data: it touches nothing and counts nothing.
+  ShardAnswer nothing();
+
+ private:
+  friend class TrainerState;
+  Shard(TrainerState& trainer, std::int64_t index);
+  TrainerState& trainer_;
+  std::int64_t index_;
+  std::int64_t count_;
+  std::int64_t step_;
+  std::uint64_t seed_;
+  ShardMetrics metrics_;
+};
+
+/// Bounds on the gradient after the division by Σ w; 0: none.
+struct Clip {
+  /// ‖g‖₂ of all parameters together, as torch.nn.utils.clip_grad_norm_.
+  double norm = 0;
+  /// ‖g‖₂ of each parameter.
+  double parameter_norm = 0;
+  /// |g| of each element, after the norms.
+  double value = 0;
+};
+
+struct TrainerOptions {
+  std::int64_t shards = 1;     ///< V: a property of the run
+  std::uint64_t seed = 0;      ///< of data order and random numbers
+  std::string name = "model";  ///< in errors and logs
+  Schedule schedule = {};      ///< learning rates are multiplied by it
+  Clip clip = {};
+  /// Steps dropped in succession because of gradients that are not finite, after which step()
+  /// throws.
+  std::int64_t most_drops = 10;
+  /// Compare digests of buffers of all workers in every n-th step; 0 never.
+  std::int64_t digest_every = 100;
+  /// How long a wait may last; the job's deadline if absent.
+  std::optional<std::chrono::milliseconds> deadline = {};
+};
+
+/// What became of a step: the same on all workers.
+struct StepResult {
+  std::int64_t step = 0;        ///< counted from 1
+  bool applied = false;         ///< false: nothing has changed but the step's number
+  std::string dropped_because;  ///< where not applied
+  double loss = 0;              ///< weighted mean over the shards; NaN where none gave a loss
+  double weight = 0;            ///< Σ w
+  std::int64_t shards = 0;      ///< that contributed
+  std::optional<double> gradient_norm;  ///< before clipping, where clipping needed it
+  double rate_factor = 1;               ///< of the schedule
+  Metrics metrics;
+  StepReport report;  ///< this worker's: what the step cost
+};
+
+class Trainer {
+ public:
+  /// Compares plan and options on all workers, takes rank 0's parameters and buffers, and moves the
+  /// model's parameters into shared memory. Collective. `module` must outlive this object.
+  Trainer(const Job& job, torch::nn::Module& module, const Optimizer& optimizer,
+          const TrainerOptions& options = {});
+  Trainer(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
+          const TrainerOptions& options = {});
+  ~Trainer();
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) = delete;
+
+  using Compute = std::function<ShardAnswer(Shard& shard)>;
+
+  /// One step: `compute` is called once for each of this worker's shards, in order. Collective.
+  StepResult step(const Compute& compute);
+
+  // The two halves of a step.
+  /// Computes the shards and meets the other workers: nothing has changed yet.
+  void accumulate(const Compute& compute);
+  /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
+  /// it. Between the halves only. Any worker may ask, alone.
+  torch::Tensor gradient(const std::string& name);
+  /// ‖g‖₂ of it all.
+  double gradient_norm();
+  /// The update, or the drop. Collective.
+  StepResult apply();
+
+  /// Changes parameters and buffers by hand: `change` runs on rank 0 alone, between steps, and all
+  /// workers go on with what it left. Collective.
+  void edit(const std::function<void()>& change);
+
+  /// Steps that are over.
+  std::int64_t steps() const;
+  /// Shards [first, second) of each step are this worker's.
+  std::pair<std::int64_t, std::int64_t> shards() const;
+  const Group& group() const;
+
+  /// SHA-256, in 64 hexadecimal digits, of all parameters, optimizer state, update counts and
+  /// buffers: what two runs have to agree on.
+  std::string state_sha256() const;
+
+ private:
+  std::shared_ptr<TrainerState> state_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,49 @@
+#pragma once
+
+// The mean of what the shards of a step left in the model's floating-point buffers (running
+// statistics), folded along the tree over the shards that ran. Small: every worker folds all of it.
+//
+// Threads: one. The memory is synchronised by the step protocol: take() before the step is
+// published, mean() before it is complete. Failure: BadInput when there is no memory.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sync/leaf_folder.h"
+#include "sync/plan.h"
+#include "sync/slice_fold.h"
+#include "sync/step_board.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+class BufferMean {
+ public:
+  /// Collective.
+  BufferMean(const Group& group, std::vector<TensorSpec> buffers, const std::string& name);
+
+  /// A step in which this worker's first shard is `first`.
+  void open(std::int64_t first);
+  /// The buffers after a shard that ran, dense, in the order of the specs.
+  void take(std::span<const void* const> buffers);
+  /// A shard that did not run.
+  void skip();
+  /// After the last shard.
+  void publish();
+  /// Replaces `buffers` by the mean over all shards, where one ran.
+  void mean(std::span<void* const> buffers);
+
+ private:
+  Plan plan_;
+  SharedMemory arena_;
+  SharedMemory control_;
+  int rank_;
+  std::vector<StepBoard> boards_;
+  std::unique_ptr<LeafFolder> folder_;
+  std::unique_ptr<SliceFold> slices_;
+};
+
+}  // namespace tutti

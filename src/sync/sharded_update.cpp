@@ -1,0 +1,227 @@
+#include "sync/sharded_update.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/fold_schedule.h"
+#include "kernels/fold_update.h"
+#include "kernels/norm.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+static_assert(kTile == kNormBlock, "owners hold whole blocks of a norm");
+
+/// As torch.nn.utils.clip_grad_norm_.
+constexpr double kClipEpsilon = 1e-6;
+
+double clip_scale(double bound, double norm) {
+  return bound > 0 ? std::min(1.0, bound / (norm + kClipEpsilon)) : 1.0;
+}
+
+}  // namespace
+
+ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
+                             std::vector<UpdateRule> rules, const ClipBounds& clip)
+    : exchange_(exchange),
+      board_(board),
+      model_(model),
+      rules_(std::move(rules)),
+      clip_(clip),
+      all_(rules_.size()),
+      updates_(rules_.size()) {
+  std::iota(all_.begin(), all_.end(), 0U);
+  first_block_.push_back(0);
+  for (const auto& entry : exchange_.plan().parameters()) {
+    first_block_.push_back(first_block_.back() +
+                           static_cast<std::size_t>((entry.spec.count + kTile - 1) / kTile));
+  }
+  norms_ = exchange_.group().allocate_common(first_block_.back() * sizeof(double), "norms");
+}
+
+Verdict ShardedUpdate::judge(double loss_scale, bool needs_norm) {
+  Verdict verdict;
+  verdict.divisor_factor = loss_scale;
+  verdict.refusal = find_refusal();
+  if (!verdict.refusal.empty()) return verdict;
+  const bool norms = needs_norm || clip_.norm > 0 || clip_.parameter_norm > 0;
+  if (!norms && !may_overflow(loss_scale) && exchange_.slices().nodes() <= kMaxSources) {
+    return verdict;
+  }
+  fold_own(loss_scale);
+  exchange_.meet();
+  verdict.folded = true;
+  take_norms(verdict);
+  return verdict;
+}
+
+/// What speaks against the step in the published facts.
+std::string ShardedUpdate::find_refusal() const {
+  const ShardHeader* bad = nullptr;
+  for (int r = 0; r < board_.size(); ++r) {
+    const auto& header = board_.of(r);
+    if (header.bad_shard < 0) continue;
+    if (bad == nullptr || header.bad_shard < bad->bad_shard) bad = &header;
+  }
+  if (bad != nullptr) {
+    const auto& entry = exchange_.plan().parameters()[static_cast<std::size_t>(bad->bad_parameter)];
+    return fmt::format("the gradient of \"{}\" in shard {} is not finite", entry.spec.name,
+                       bad->bad_shard);
+  }
+  if (exchange_.slices().weight() == 0) return "the weights of all shards are 0";
+  return "";
+}
+
+/// Whether a sum, or its quotient, could be beyond the range of its type. With a bound far below,
+/// roundings on the way do not matter.
+bool ShardedUpdate::may_overflow(double loss_scale) const {
+  double bound = 0;
+  for (int r = 0; r < board_.size(); ++r) bound += board_.of(r).bound;
+  const double divisor = exchange_.slices().weight() * loss_scale;
+  return !(bound < FLT_MAX / 2 && bound / divisor < FLT_MAX / 2);
+}
+
+std::vector<ElementRange> ShardedUpdate::owned_by(int rank) const {
+  return exchange_.slices().owned(all_, rank);
+}
+
+std::byte* ShardedUpdate::folded_at(int rank, std::uint32_t parameter, std::int64_t element) const {
+  const auto& entry = exchange_.plan().parameters()[parameter];
+  return exchange_.arena().block(rank) + entry.node_offset +
+         static_cast<std::size_t>(element) * size_of(entry.node_type);
+}
+
+double* ShardedUpdate::blocks_of(std::uint32_t parameter) const {
+  return reinterpret_cast<double*>(norms_->data()) + first_block_[parameter];
+}
+
+/// The owner's first slot takes the sum: nobody else reads there what this worker owns.
+void ShardedUpdate::fold_own(double loss_scale) {
+  auto& slices = exchange_.slices();
+  const int rank = exchange_.group().rank();
+  for (const auto& range : owned_by(rank)) {
+    const auto type = exchange_.plan().parameters()[range.parameter].node_type;
+    auto sources = slices.sources_of(range.parameter);
+    sources.divisor *= loss_scale;
+    void* const to = folded_at(rank, range.parameter, range.begin);
+    slices.fold(sources, range.begin, range.end, type, {&to, 1});
+    const auto blocks = static_cast<std::size_t>((range.end - range.begin + kTile - 1) / kTile);
+    squares_of_blocks(to, type, range.end - range.begin,
+                      {blocks_of(range.parameter) + range.begin / kTile, blocks});
+  }
+}
+
+void ShardedUpdate::take_norms(Verdict& verdict) {
+  double total = 0;
+  std::vector<double> norms(all_.size());
+  for (const auto p : all_) {
+    if (!exchange_.slices().touched(p)) continue;
+    const double squares = tree_sum({blocks_of(p), first_block_[p + 1] - first_block_[p]});
+    if (!std::isfinite(squares)) {
+      verdict.refusal = fmt::format("the sum of the gradients of \"{}\" is not finite",
+                                    exchange_.plan().parameters()[p].spec.name);
+      return;
+    }
+    norms[p] = std::sqrt(squares);
+    total += squares;
+  }
+  verdict.norm = std::sqrt(total);
+  if (!std::isfinite(total)) {
+    verdict.refusal = "the norm of the gradient is not finite";
+    return;
+  }
+  if (clip_.norm == 0 && clip_.parameter_norm == 0) return;
+  verdict.scales.resize(all_.size());
+  for (const auto p : all_) {
+    verdict.scales[p] =
+        clip_scale(clip_.norm, *verdict.norm) * clip_scale(clip_.parameter_norm, norms[p]);
+  }
+}
+
+UpdateRule ShardedUpdate::rule_for(std::uint32_t parameter, double rate_factor) const {
+  auto rule = rules_[parameter];
+  std::visit([&](auto& any) { any.learning_rate *= rate_factor; }, rule);
+  if (auto* sgd = std::get_if<SgdRule>(&rule)) sgd->starts = updates_[parameter] == 0;
+  if (auto* adam = std::get_if<AdamRule>(&rule)) adam->step = updates_[parameter] + 1;
+  return rule;
+}
+
+UpdateTarget ShardedUpdate::target_of(const ElementRange& range, const Verdict& verdict) const {
+  const auto p = range.parameter;
+  const auto type = exchange_.plan().parameters()[p].node_type;
+  const auto skip = static_cast<std::size_t>(range.begin) * size_of(type);
+  const auto state = [&](int k) {
+    return k < model_.states(p) ? model_.state(p, k) + skip : nullptr;
+  };
+  return {.dtype = type,
+          .gradient = nullptr,
+          .parameter = model_.master(p) + skip,
+          .first = state(0),
+          .second = state(1),
+          .count = range.end - range.begin,
+          .gradient_scale = verdict.scales.empty() ? 1.0 : verdict.scales[p],
+          .clip_value = clip_.value};
+}
+
+void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
+  auto& slices = exchange_.slices();
+  const int rank = exchange_.group().rank();
+  const auto one = FoldProgram::canonical(1);
+  for (const auto& range : owned_by(rank)) {
+    const auto p = range.parameter;
+    const auto& entry = exchange_.plan().parameters()[p];
+    const auto target = target_of(range, verdict);
+    const void* const folded = folded_at(rank, p, range.begin);
+    auto sources = slices.sources_of(p);
+    sources.divisor *= verdict.divisor_factor;
+    FoldUpdate work{.fold = {}, .target = target, .rule = rule_for(p, rate_factor)};
+    if (verdict.folded) {
+      work.fold = {.program = &one,
+                   .source_type = entry.node_type,
+                   .result_type = entry.node_type,
+                   .sources = {&folded, 1},
+                   .count = target.count};
+    } else {
+      work.fold = slices.fold_of(sources, range.begin, range.end);
+    }
+    if (model_.master(p) != model_.value(p)) {
+      work.rounded =
+          model_.value(p) + static_cast<std::size_t>(range.begin) * size_of(entry.spec.dtype);
+      work.rounded_type = entry.spec.dtype;
+    }
+    fold_update(work);
+  }
+}
+
+void ShardedUpdate::count(const std::vector<std::uint8_t>& touched) {
+  for (std::size_t p = 0; p < updates_.size(); ++p) updates_[p] += touched[p];
+}
+
+void ShardedUpdate::read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to) {
+  const auto& entry = exchange_.plan().parameters()[parameter];
+  if (!verdict.folded) {
+    auto& slices = exchange_.slices();
+    auto sources = slices.sources_of(parameter);
+    sources.divisor *= verdict.divisor_factor;
+    void* const destination = to;
+    slices.fold(sources, 0, entry.spec.count, entry.node_type, {&destination, 1});
+    return;
+  }
+  for (int r = 0; r < exchange_.group().size(); ++r) {
+    for (const auto& range : owned_by(r)) {
+      if (range.parameter != parameter) continue;
+      const auto element = size_of(entry.node_type);
+      std::memcpy(to + static_cast<std::size_t>(range.begin) * element,
+                  folded_at(r, parameter, range.begin),
+                  static_cast<std::size_t>(range.end - range.begin) * element);
+    }
+  }
+}
+
+}  // namespace tutti

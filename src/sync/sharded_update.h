@@ -1,0 +1,83 @@
+#pragma once
+
+// From the nodes of all workers to new parameters, on one host: every worker updates the tiles that
+// it owns of the one copy of parameters and optimizer state.
+//
+// Whether a step is applied is decided by all workers from the same published facts, before any
+// byte of a parameter or of state has changed. Where a norm has to be known first, or a sum of
+// finite gradients might overflow, tiles are folded into the owner's arena and judged; otherwise
+// each tile is folded and updated in one sweep. No bit depends on which.
+//
+// Threads: one. Failure: what StepExchange::meet() throws.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/update.h"
+#include "sync/shard_board.h"
+#include "sync/shared_model.h"
+#include "sync/step_exchange.h"
+
+namespace tutti {
+
+/// Bounds on the gradient, applied after the division; 0: none.
+struct ClipBounds {
+  double norm = 0;            ///< of all parameters together
+  double parameter_norm = 0;  ///< of each parameter
+  double value = 0;           ///< of each element
+};
+
+struct Verdict {
+  std::string refusal;         ///< why the step is dropped; empty: it is applied
+  std::optional<double> norm;  ///< of the gradient, before clipping, where it had to be known
+  bool folded = false;         ///< each owner's arena holds the folded gradient of its tiles
+  double divisor_factor = 1;
+  std::vector<double> scales;  ///< per parameter, of the gradient: clipping; empty: all 1
+};
+
+class ShardedUpdate {
+ public:
+  /// `rules[p]` of parameter p, at the start of training. Keeps references. Collective.
+  ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
+                std::vector<UpdateRule> rules, const ClipBounds& clip);
+
+  /// After arrive(): the same verdict on all workers. Gradients are `loss_scale` times too large.
+  /// With `needs_norm`, it has the norm.
+  Verdict judge(double loss_scale, bool needs_norm);
+  /// This worker's part, inside complete(); learning rates are multiplied by `rate_factor`.
+  void apply(const Verdict& verdict, double rate_factor);
+  /// Once the step is complete.
+  void count(const std::vector<std::uint8_t>& touched);
+
+  /// How often a parameter was updated.
+  std::vector<std::int64_t>& updates() { return updates_; }
+
+  /// The folded gradient of one parameter, of its node type, to `to`. Between judge() and
+  /// complete(), by any worker alone.
+  void read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to);
+
+ private:
+  std::string find_refusal() const;
+  bool may_overflow(double loss_scale) const;
+  void fold_own(double loss_scale);
+  void take_norms(Verdict& verdict);
+  UpdateRule rule_for(std::uint32_t parameter, double rate_factor) const;
+  UpdateTarget target_of(const ElementRange& range, const Verdict& verdict) const;
+  std::byte* folded_at(int rank, std::uint32_t parameter, std::int64_t element) const;
+  std::vector<ElementRange> owned_by(int rank) const;
+  double* blocks_of(std::uint32_t parameter) const;
+
+  StepExchange& exchange_;
+  ShardBoard& board_;
+  SharedModel& model_;
+  std::vector<UpdateRule> rules_;
+  ClipBounds clip_;
+  std::vector<std::uint32_t> all_;        ///< every parameter
+  std::vector<std::int64_t> updates_;     ///< per parameter
+  std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number
+  std::optional<SharedMemory> norms_;     ///< Σ x² per tile of every parameter
+};
+
+}  // namespace tutti

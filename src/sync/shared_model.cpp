@@ -1,0 +1,54 @@
+#include "sync/shared_model.h"
+
+#include <fmt/format.h>
+
+#include "kernels/fold.h"
+#include "memory/arena.h"
+
+namespace tutti {
+
+std::vector<SharedModel::Place> SharedModel::places_of(const Plan& plan,
+                                                       const std::vector<int>& states,
+                                                       std::size_t& bytes) {
+  bytes = 0;
+  const auto take = [&bytes](std::size_t room) {
+    const auto begin = bytes;
+    bytes += room;
+    return begin;
+  };
+  std::vector<Place> places(plan.parameters().size());
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    places[p].value = places[p].master = take(plan.parameters()[p].result_bytes);
+  }
+  bytes = round_up(bytes, kPageBytes);
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    const auto& entry = plan.parameters()[p];
+    if (entry.spec.dtype != entry.node_type) places[p].master = take(entry.node_bytes);
+    places[p].states = states[p];
+    places[p].state_bytes = entry.node_bytes;
+    places[p].first_state = take(entry.node_bytes * static_cast<std::size_t>(states[p]));
+  }
+  bytes = round_up(bytes, kPageBytes);
+  return places;
+}
+
+SharedModel::SharedModel(const Group& group, const Plan& plan, const std::vector<int>& states,
+                         const std::string& name)
+    : plan_(plan),
+      places_(places_of(plan, states, bytes_)),
+      memory_(group.allocate_common(
+          bytes_, fmt::format("parameters and optimizer state of \"{}\"", name))) {}
+
+std::byte* SharedModel::state(std::size_t parameter, int k) const {
+  const auto& place = places_[parameter];
+  return at(place.first_state + place.state_bytes * static_cast<std::size_t>(k));
+}
+
+void SharedModel::refresh_master(std::size_t parameter) const {
+  if (places_[parameter].master == places_[parameter].value) return;
+  const auto& entry = plan_.parameters()[parameter];
+  scale_into(master(parameter), entry.node_type, value(parameter), entry.spec.dtype,
+             entry.spec.count, 1.0);
+}
+
+}  // namespace tutti

@@ -1,0 +1,58 @@
+#pragma once
+
+// The parameters of a model and the state of its optimizer, once per host: one block of shared
+// memory that all workers read and in which each writes the tiles it owns.
+//
+//   values of all parameters │ float32 master copies of the 16-bit ones │ state tensors
+//
+// in registration order, every tensor at a multiple of 64 bytes.
+//
+// Threads: the memory is synchronised by the step protocol. Failure: BadInput when it does not fit.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sync/plan.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+class SharedModel {
+ public:
+  /// `states[p]` tensors of state for parameter p. Zero-filled. Collective.
+  SharedModel(const Group& group, const Plan& plan, const std::vector<int>& states,
+              const std::string& name);
+
+  /// Elements as in the plan, of the parameter's own type.
+  std::byte* value(std::size_t parameter) const { return at(places_[parameter].value); }
+  /// What the optimizer updates: the value, or its float32 master copy.
+  std::byte* master(std::size_t parameter) const { return at(places_[parameter].master); }
+  /// Of the type of the master copy; k counts from 0.
+  std::byte* state(std::size_t parameter, int k) const;
+  int states(std::size_t parameter) const { return places_[parameter].states; }
+  /// After a value was changed by hand: its master copy follows.
+  void refresh_master(std::size_t parameter) const;
+
+  const SharedMemory& memory() const { return memory_; }
+
+ private:
+  struct Place {
+    std::size_t value = 0;
+    std::size_t master = 0;  ///< = value unless the parameter is a 16-bit float
+    std::size_t first_state = 0;
+    std::size_t state_bytes = 0;
+    int states = 0;
+  };
+  static std::vector<Place> places_of(const Plan& plan, const std::vector<int>& states,
+                                      std::size_t& bytes);
+  std::byte* at(std::size_t offset) const { return memory_.data() + offset; }
+
+  const Plan& plan_;
+  std::size_t bytes_ = 0;
+  std::vector<Place> places_;
+  SharedMemory memory_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,32 @@
+#include "torch/incoming_gradient.h"
+
+#include <fmt/format.h>
+
+#include "tutti/error.h"
+
+namespace tutti {
+
+void require_plain(const torch::Tensor& gradient, const std::string& name) {
+  if (gradient.layout() != torch::kStrided) {
+    throw Unsupported(fmt::format(
+        "parameter \"{}\" has a sparse gradient; build the layer with sparse=false", name));
+  }
+  if (torch::GradMode::is_enabled() || gradient.requires_grad()) {
+    throw Unsupported(fmt::format(
+        "parameter \"{}\": a gradient made with create_graph cannot be reduced; use "
+        "torch::autograd::grad for the inner derivative and a plain backward for the last",
+        name));
+  }
+}
+
+torch::Tensor laid_out_as(const torch::Tensor& like, const torch::Tensor& gradient) {
+  if (gradient.strides() == like.strides() && gradient.is_non_overlapping_and_dense() &&
+      !gradient.is_neg()) {
+    return gradient;
+  }
+  auto dense = torch::empty_strided(like.sizes(), like.strides(), like.options());
+  dense.copy_(gradient);
+  return dense;
+}
+
+}  // namespace tutti

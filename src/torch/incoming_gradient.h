@@ -1,0 +1,20 @@
+#pragma once
+
+// What a gradient has to be to be folded, whoever computed it.
+//
+// Threads: any. Failure: Unsupported and BadInput name the parameter.
+
+#include <torch/torch.h>
+
+#include <string>
+
+namespace tutti {
+
+/// Throws unless `gradient` is dense and carries no graph.
+void require_plain(const torch::Tensor& gradient, const std::string& name);
+
+/// `gradient` with the strides of `like`, copied only if it has others: elements must meet those of
+/// the other workers, which lie as the parameter does.
+torch::Tensor laid_out_as(const torch::Tensor& like, const torch::Tensor& gradient);
+
+}  // namespace tutti

@@ -1,0 +1,36 @@
+#pragma once
+
+// A model's parameters as views of the one copy that all workers of a host share, and whether
+// anybody but Tutti has written to them.
+//
+// Threads: one. Failure: BadInput names the parameter.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "sync/shared_model.h"
+#include "torch/wrapped_model.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+class SharedParameters {
+ public:
+  /// Rank 0's values move into `shared`, and every worker's tensors onto it: their addresses change
+  /// here and never again. Collective.
+  SharedParameters(const Group& group, const WrappedModel& model, const SharedModel& shared);
+
+  /// Throws if a parameter was written or moved since the last written().
+  void require_untouched() const;
+  /// All values may have changed: torch's checks for stale saved tensors get to know.
+  void written();
+
+ private:
+  NamedTensors parameters_;
+  std::vector<const void*> addresses_;
+  std::vector<std::int64_t> versions_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,376 @@
+#include "torch/trainer_state.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
+
+#include "base/log_line.h"
+#include "kernels/hash.h"
+#include "kernels/norm.h"
+#include "torch/incoming_gradient.h"
+#include "torch/trainer_settings.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+/// Between steps the generator stands where no shard's does.
+constexpr std::int64_t kBetweenSteps = -1;
+
+}  // namespace
+
+TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
+                           const Optimizer& optimizer, const TrainerOptions& options)
+    : group_(group), options_(options), model_(module, {}, "Trainer"), data_(options.seed) {
+  require_options(options_);
+  assignment_ = assign_shards(options_.shards, group_.size());
+  mine_ = assignment_[static_cast<std::size_t>(group_.rank())];
+  std::vector<UpdateRule> rules;
+  std::vector<int> states;
+  for (const auto& [name, tensor] : model_.parameters()) {
+    rules.push_back(update_rule_of(optimizer.rule_of(name)));
+    states.push_back(states_of(rules.back()));
+  }
+  const auto settings = settings_of(options_, optimizer, model_);
+  exchange_ =
+      std::make_unique<StepExchange>(group_, model_.plan(settings), exchange_options_of(options_));
+  board_ = std::make_unique<ShardBoard>(group_, options_.name);
+  shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.name);
+  parameters_ = std::make_unique<SharedParameters>(group_, model_, *shared_);
+  model_ = WrappedModel(module, {}, "Trainer");
+  memory_ = model_.memory();
+  for (std::size_t p = 0; p < rules.size(); ++p) {
+    if (group_.rank() == 0) shared_->refresh_master(p);
+  }
+  update_ = std::make_unique<ShardedUpdate>(
+      *exchange_, *board_, *shared_, std::move(rules),
+      ClipBounds{options_.clip.norm, options_.clip.parameter_norm, options_.clip.value});
+  buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_.name);
+  torch::manual_seed(seed_of(kBetweenSteps));
+  log_info(fmt::format("trainer: {} parameters, {} workers, shards [{}, {}) are mine{}",
+                       model_.parameters().size(), group_.size(), mine_.begin, mine_.end,
+                       text_of(settings)));
+}
+
+void TrainerState::attach() {
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    hooks_.push_back(
+        std::make_unique<ParameterHooks>(model_.tensor(p), model_.name(p), p, weak_from_this()));
+  }
+}
+
+std::uint64_t TrainerState::seed_of(std::int64_t shard) const {
+  const std::uint64_t words[] = {options_.seed, static_cast<std::uint64_t>(step()),
+                                 static_cast<std::uint64_t>(shard)};
+  return digest(words, sizeof words);
+}
+
+// ---- gradients ----
+
+void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
+  if (!in_backward_) {
+    throw BadInput(
+        "a backward reached the Trainer's parameters outside of it: return shard.loss(value), or "
+        "shard.gradients(torch::autograd::grad(...)), and leave the backward to the Trainer");
+  }
+  require_plain(value, model_.name(parameter));
+  if (exchange_->finished(parameter)) {
+    throw Unsupported(fmt::format(
+        "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
+        model_.name(parameter)));
+  }
+  const auto laid_out = laid_out_as(model_.tensor(parameter), value);
+  note(parameter, exchange_->write(parameter, laid_out.data_ptr(), true));
+}
+
+void TrainerState::accumulated(std::size_t parameter) {
+  const auto& tensor = model_.tensor(parameter);
+  if (!tensor.grad().defined()) return;
+  const auto value = tensor.grad();
+  tensor.mutable_grad().reset();
+  hooks_[parameter]->attach();
+  gradient(parameter, value);
+}
+
+void TrainerState::backward_ended(bool) {}
+
+void TrainerState::note(std::size_t parameter, double largest) {
+  auto& mine = board_->mine();
+  largest_ = std::max(largest_, largest);
+  if (std::isfinite(largest) || (mine.bad_shard >= 0 && mine.bad_shard < shard_)) return;
+  const auto p = static_cast<std::int64_t>(parameter);
+  mine.bad_parameter = mine.bad_shard == shard_ ? std::min(mine.bad_parameter, p) : p;
+  mine.bad_shard = shard_;
+}
+
+// ---- shards ----
+
+void TrainerState::require_open(const char* what) const {
+  if (!accumulated_) throw BadInput(fmt::format("{} before accumulate()", what));
+}
+
+void TrainerState::drop(const std::string& why) noexcept {
+  in_backward_ = accumulated_ = false;
+  if (exchange_->is_open()) exchange_->fail(why);
+  buffers_->restore();
+  torch::manual_seed(seed_of(kBetweenSteps));
+}
+
+void TrainerState::accumulate(const Trainer::Compute& compute) {
+  if (accumulated_) throw BadInput("accumulate() twice: call apply() first");
+  parameters_->require_untouched();
+  buffers_->require_untouched();
+  if (steps_ == 0) model_.require_unchanged_list();
+  for (const auto& hooks : hooks_) hooks->attach();
+  exchange_->open_shards(mine_.begin, mine_.count());
+  board_->mine() = {};
+  metrics_.clear();
+  request_.reset();
+  try {
+    buffers_->open(mine_.begin);
+    for (auto s = mine_.begin; s < mine_.end; ++s) run_shard(s, compute);
+    buffers_->publish();
+    publish_notes();
+    torch::manual_seed(seed_of(kBetweenSteps));
+    exchange_->arrive(memory_);
+    read_notes();
+    verdict_ = update_->judge(1.0, false);
+  } catch (const std::exception& error) {
+    drop(error.what());
+    throw;
+  } catch (...) {
+    drop("an exception that is no std::exception");
+    throw;
+  }
+  accumulated_ = true;
+}
+
+void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute) {
+  shard_ = index;
+  largest_ = 0;
+  buffers_->restore();
+  torch::manual_seed(seed_of(index));
+  Shard shard(*this, index);
+  const auto answer = compute(shard);
+  if (answer.kind_ == ShardAnswer::Kind::none) {
+    throw BadInput(fmt::format(
+        "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
+        "shard.nothing()",
+        index));
+  }
+  const bool runs = answer.weight_ > 0;
+  exchange_->begin_leaf(answer.weight_);
+  if (runs && answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
+  if (runs && answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
+  exchange_->end_leaf();
+  metrics_.push_back(std::move(shard.metrics_));
+  if (!runs) return buffers_->skip();
+  auto& mine = board_->mine();
+  mine.bound += largest_;
+  buffers_->take(mine.ran == 0);
+  if (mine.ran++ == 0) mine.first_ran = index;
+}
+
+void TrainerState::run_backward(const torch::Tensor& loss) {
+  in_backward_ = true;
+  loss.backward();
+  in_backward_ = false;
+}
+
+void TrainerState::hand_in(const std::vector<torch::Tensor>& gradients) {
+  const torch::NoGradGuard no_grad;
+  if (gradients.size() != model_.parameters().size()) {
+    throw BadInput(fmt::format("shard {}: {} gradients for {} parameters", shard_, gradients.size(),
+                               model_.parameters().size()));
+  }
+  in_backward_ = true;
+  for (std::size_t p = 0; p < gradients.size(); ++p) {
+    if (!gradients[p].defined()) continue;
+    const auto& tensor = model_.tensor(p);
+    if (gradients[p].sizes() != tensor.sizes() || gradients[p].dtype() != tensor.dtype()) {
+      throw BadInput(fmt::format("shard {}: the gradient of \"{}\" has another shape or type",
+                                 shard_, model_.name(p)));
+    }
+    gradient(p, gradients[p]);
+  }
+  in_backward_ = false;
+}
+
+std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std::int64_t shard) {
+  if (request_ && *request_ != request) {
+    throw Mismatch(fmt::format(
+        "shard {} asks for {} of {} samples, an earlier shard of the step for {} of {}", shard,
+        request.batch, request.dataset_size, request_->batch, request_->dataset_size));
+  }
+  data_.check(request);
+  request_ = request;
+  return data_.indices(request, shard);
+}
+
+// ---- what workers tell each other besides gradients ----
+
+void TrainerState::publish_notes() {
+  const DataRequest request = request_.value_or(DataRequest{});
+  const auto area = board_->notes_area();
+  std::memcpy(area.data(), &request, sizeof request);
+  board_->mine().notes = sizeof request + pack(metrics_, area.subspan(sizeof request));
+}
+
+/// The metrics of all shards, and how they asked for data.
+void TrainerState::read_notes() {
+  std::vector<ShardMetrics> all;
+  request_.reset();
+  ran_ = 0;
+  for (int r = 0; r < board_->size(); ++r) {
+    ran_ += board_->of(r).ran;
+    const auto notes = board_->notes_of(r);
+    DataRequest request;
+    std::memcpy(&request, notes.data(), sizeof request);
+    auto shards = unpack(notes.subspan(sizeof request));
+    all.insert(all.end(), std::make_move_iterator(shards.begin()),
+               std::make_move_iterator(shards.end()));
+    if (request == DataRequest{}) continue;
+    if (!request_) request_ = request;
+    if (request != *request_) {
+      throw Mismatch(
+          fmt::format("step {}: rank {} asks for {} of {} samples per shard, a rank before it for "
+                      "{} of {}",
+                      step(), group_.job_rank(r), request.batch, request.dataset_size,
+                      request_->batch, request_->dataset_size));
+    }
+  }
+  result_ = reduce(all);
+}
+
+StepResult TrainerState::apply() {
+  require_open("apply()");
+  accumulated_ = false;
+  const auto rate_factor = options_.schedule(step());
+  const bool applies = verdict_.refusal.empty();
+  const auto& outcome = exchange_->complete([&] {
+    if (applies) {
+      update_->apply(verdict_, rate_factor);
+      buffers_->finish(*board_);
+    } else {
+      buffers_->restore();
+    }
+    exchange_->note_buffers(memory_);
+  });
+  StepResult result;
+  result.step = step();
+  result.applied = applies;
+  result.dropped_because = verdict_.refusal;
+  result.loss = result_.contains(kLossName) ? result_.at(kLossName)
+                                            : std::numeric_limits<double>::quiet_NaN();
+  result.weight = outcome.report.weight;
+  result.shards = ran_;
+  result.gradient_norm = verdict_.norm;
+  result.rate_factor = rate_factor;
+  result.metrics = std::move(result_);
+  result.report = outcome.report;
+  if (applies) {
+    update_->count(outcome.touched);
+    parameters_->written();
+  }
+  if (request_) data_.advance(*request_, options_.shards);
+  ++steps_;
+  torch::manual_seed(seed_of(kBetweenSteps));
+  if (applies) {
+    dropped_in_a_row_ = 0;
+    return result;
+  }
+  if (group_.rank() == 0) {
+    log_warning(
+        fmt::format("step {} was dropped by all workers: {}", result.step, result.dropped_because));
+  }
+  if (++dropped_in_a_row_ >= options_.most_drops) {
+    throw BadInput(
+        fmt::format("{} steps in succession were dropped, the last one (step {}) because "
+                    "{}",
+                    dropped_in_a_row_, result.step, result.dropped_because));
+  }
+  return result;
+}
+
+// ---- between the halves, and between steps ----
+
+torch::Tensor TrainerState::folded_gradient(const std::string& name) {
+  require_open("gradient()");
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    if (model_.name(p) != name) continue;
+    if (!exchange_->slices().touched(p)) return {};
+    const auto& tensor = model_.tensor(p);
+    const auto type = scalar_type_of(exchange_->plan().parameters()[p].node_type);
+    auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
+    update_->read_gradient(verdict_, static_cast<std::uint32_t>(p),
+                           static_cast<std::byte*>(gradient.data_ptr()));
+    return gradient;
+  }
+  throw BadInput(fmt::format("there is no parameter \"{}\"", name));
+}
+
+double TrainerState::gradient_norm() {
+  require_open("gradient_norm()");
+  if (verdict_.norm) return *verdict_.norm;
+  double total = 0;
+  for (const auto& item : model_.parameters()) {
+    const auto gradient = folded_gradient(item.first);
+    if (!gradient.defined()) continue;
+    std::vector<double> blocks(
+        static_cast<std::size_t>((gradient.numel() + kNormBlock - 1) / kNormBlock));
+    squares_of_blocks(gradient.data_ptr(), dtype_of(gradient), gradient.numel(), blocks);
+    total += tree_sum(blocks);
+  }
+  return std::sqrt(total);
+}
+
+void TrainerState::edit(const std::function<void()>& change) {
+  if (accumulated_) throw BadInput("edit() between accumulate() and apply()");
+  parameters_->require_untouched();
+  buffers_->require_untouched();
+  group_.barrier({.label = "edit", .deadline = options_.deadline});
+  std::exception_ptr error;
+  if (group_.rank() == 0) {
+    try {
+      change();
+      model_.require_all_in_place();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    for (std::size_t p = 0; p < model_.parameters().size(); ++p) shared_->refresh_master(p);
+  }
+  std::int64_t failed = error ? 1 : 0;
+  group_.broadcast({&failed, 1, DType::int64}, 0, {.label = "edit", .deadline = options_.deadline});
+  buffers_->send_from_first_rank();
+  parameters_->written();
+  if (error) std::rethrow_exception(error);
+  if (failed != 0) {
+    throw PeerFailed(group_.job_rank(0), step(),
+                     fmt::format("rank {} failed in edit()", group_.job_rank(0)));
+  }
+}
+
+std::string TrainerState::state_sha256() const {
+  Sha256 hash;
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    const auto& entry = exchange_->plan().parameters()[p];
+    const auto master_bytes = static_cast<std::size_t>(entry.spec.count) * size_of(entry.node_type);
+    hash.update(model_.name(p).data(), model_.name(p).size());
+    hash.update(shared_->value(p),
+                static_cast<std::size_t>(entry.spec.count) * size_of(entry.spec.dtype));
+    hash.update(shared_->master(p), master_bytes);
+    for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
+    hash.update(&update_->updates()[p], sizeof(std::int64_t));
+  }
+  for (const auto& [name, tensor] : model_.buffers()) {
+    hash.update(name.data(), name.size());
+    hash.update(tensor.data_ptr(), tensor.nbytes());
+  }
+  return hash.hex();
+}
+
+}  // namespace tutti

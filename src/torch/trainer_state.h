@@ -1,0 +1,102 @@
+#pragma once
+
+// The state behind a Trainer: runs this worker's shards as leaves of the step exchange, and turns
+// the folded gradients of all shards into new parameters.
+//
+//   accumulate: shards … → publish │ wait for all │ judge
+//   apply:      update own tiles, buffers, metrics │ wait for all
+//
+// Threads: one.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "run/data_order.h"
+#include "run/metric_exchange.h"
+#include "sync/assignment.h"
+#include "sync/shard_board.h"
+#include "sync/sharded_update.h"
+#include "sync/shared_model.h"
+#include "sync/step_exchange.h"
+#include "torch/gradient_hooks.h"
+#include "torch/shard_buffers.h"
+#include "torch/shared_parameters.h"
+#include "torch/wrapped_model.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+class TrainerState : public GradientSink, public std::enable_shared_from_this<TrainerState> {
+ public:
+  TrainerState(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
+               const TrainerOptions& options);
+  /// Hooks the parameters: needs the object to be shared already.
+  void attach();
+
+  // GradientSink
+  void gradient(std::size_t parameter, const torch::Tensor& value) override;
+  void accumulated(std::size_t parameter) override;
+  void backward_ended(bool completed) override;
+
+  void accumulate(const Trainer::Compute& compute);
+  StepResult apply();
+  torch::Tensor folded_gradient(const std::string& name);
+  double gradient_norm();
+  void edit(const std::function<void()>& change);
+
+  // For shards.
+  std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
+  std::int64_t shard_count() const { return options_.shards; }
+  std::int64_t step() const { return steps_ + 1; }
+  std::uint64_t seed_of(std::int64_t shard) const;
+
+  std::int64_t steps() const { return steps_; }
+  const ShardRange& shards() const { return mine_; }
+  const Group& group() const { return group_; }
+  std::string state_sha256() const;
+
+ private:
+  void run_shard(std::int64_t index, const Trainer::Compute& compute);
+  void run_backward(const torch::Tensor& loss);
+  void hand_in(const std::vector<torch::Tensor>& gradients);
+  void note(std::size_t parameter, double largest);
+  void publish_notes();
+  void read_notes();
+  void require_open(const char* what) const;
+  void drop(const std::string& why) noexcept;
+
+  Group group_;
+  TrainerOptions options_;
+  WrappedModel model_;
+  std::vector<ShardRange> assignment_;
+  ShardRange mine_;
+  std::unique_ptr<StepExchange> exchange_;
+  std::unique_ptr<ShardBoard> board_;
+  std::unique_ptr<SharedModel> shared_;
+  std::unique_ptr<SharedParameters> parameters_;
+  std::unique_ptr<ShardedUpdate> update_;
+  std::unique_ptr<ShardBuffers> buffers_;
+  std::vector<std::unique_ptr<ParameterHooks>> hooks_;
+  ModelMemory memory_;
+
+  DataOrder data_;
+  std::optional<DataRequest> request_;  ///< of this step's shards
+  std::vector<ShardMetrics> metrics_;   ///< of this worker's shards of this step
+  std::int64_t steps_ = 0;              ///< over, applied or dropped
+  std::int64_t dropped_in_a_row_ = 0;
+  bool accumulated_ = false;  ///< between the halves
+  bool in_backward_ = false;  ///< of a shard
+  std::int64_t shard_ = 0;    ///< being computed
+  double largest_ = 0;        ///< of the shard's weighted gradients
+  std::int64_t ran_ = 0;      ///< shards of this step that contributed, of all workers
+  Verdict verdict_;
+  Metrics result_;
+};
+
+}  // namespace tutti

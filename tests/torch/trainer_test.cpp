@@ -1,0 +1,421 @@
+// The Trainer against plain libtorch, what a step returns, and what is refused.
+
+#include <cmath>
+#include <limits>
+
+#include "training.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Rows [begin, end) of a batch as the loss of a shard.
+ShardAnswer rows_of(Shard& shard, torch::nn::Sequential& model, const Batch& batch) {
+  const auto rows = batch.x.size(0);
+  const auto [begin, end] = share_of(rows, shard.index(), shard.count());
+  if (begin == end) return shard.nothing();
+  return shard.loss(batch.loss(model, begin, end), static_cast<double>(end - begin));
+}
+
+struct Pair {
+  Optimizer ours;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)> torchs;
+};
+
+void expect_equal_to_torch(const Pair& pair, double clip) {
+  on_workers(2, [&](const Job& job) {
+    torch::manual_seed(3);
+    auto model = mlp();
+    auto alone = mlp();
+    copy_parameters(*model, *alone);
+    auto optimizer = pair.torchs(alone->parameters());
+    Trainer trainer(job, *model, pair.ours, {.shards = 3, .clip = {.norm = clip}});
+    // Without this, rank 1's comparison would start from other values.
+    copy_parameters(*model, *alone);
+    for (std::uint64_t step = 1; step <= 20; ++step) {
+      const Batch batch(19, step);
+      const auto result = trainer.step([&](Shard& shard) { return rows_of(shard, model, batch); });
+      optimizer->zero_grad();
+      const auto loss = batch.loss(alone, 0, 19);
+      loss.backward();
+      if (clip > 0) {
+        const double norm = torch::nn::utils::clip_grad_norm_(alone->parameters(), clip);
+        ASSERT_TRUE(result.gradient_norm);
+        EXPECT_NEAR(*result.gradient_norm, norm, 1e-5 * norm);
+        EXPECT_GT(norm, clip) << "the clip does not bind";
+      }
+      optimizer->step();
+      EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5);
+      EXPECT_EQ(result.weight, 19);
+      EXPECT_EQ(result.shards, 3);
+      expect_close(*model, *alone, 5e-6);
+    }
+  });
+}
+
+TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
+  using torch::optim::AdamOptions;
+  using torch::optim::AdamWOptions;
+  using torch::optim::SGDOptions;
+  const auto sgd = [](SGDOptions options) {
+    return [options](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::SGD>(std::move(parameters), options);
+    };
+  };
+  const std::vector<Pair> pairs = {
+      {Sgd{.lr = 0.1}, sgd(SGDOptions(0.1))},
+      {Sgd{.lr = 0.1, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.1},
+       sgd(SGDOptions(0.1).momentum(0.9).dampening(0.2).weight_decay(0.1))},
+      {Sgd{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
+       sgd(SGDOptions(0.05).momentum(0.9).weight_decay(0.1).nesterov(true))},
+      {Adam{.lr = 1e-2, .weight_decay = 0.1},
+       [](std::vector<torch::Tensor> parameters) {
+         return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                                     AdamOptions(1e-2).weight_decay(0.1));
+       }},
+      {AdamW{.lr = 1e-2, .weight_decay = 0.1}, [](std::vector<torch::Tensor> parameters) {
+         return std::make_unique<torch::optim::AdamW>(std::move(parameters),
+                                                      AdamWOptions(1e-2).weight_decay(0.1));
+       }}};
+  for (const auto& pair : pairs) {
+    expect_equal_to_torch(pair, 0);
+    expect_equal_to_torch(pair, 0.05);
+  }
+}
+
+TEST(Trainer, UntouchedParametersKeepValueAndStateByteForByte) {
+  on_workers(2, [](const Job& job) {
+    torch::nn::ModuleList model(torch::nn::Linear(6, 4), torch::nn::Linear(6, 4));
+    Trainer trainer(job, *model, AdamW{.lr = 0.1, .weight_decay = 0.5}, {.shards = 2});
+    const auto step = [&](std::size_t which) {
+      return trainer.step([&](Shard& shard) {
+        const auto x = torch::randn({3, 6});
+        return shard.loss(model[which]->as<torch::nn::Linear>()->forward(x).square().mean());
+      });
+    };
+    step(0);
+    step(1);
+    const auto weight = model[1]->as<torch::nn::Linear>()->weight;
+    const auto before = weight.clone();
+    const auto result = step(0);
+    EXPECT_TRUE(torch::equal(weight, before));
+    EXPECT_EQ(result.report.parameters_skipped, 2);
+    EXPECT_EQ(result.report.bytes * 2, result.report.bytes_dense);
+    EXPECT_FALSE(weight.grad().defined());
+    step(1);
+    EXPECT_FALSE(torch::equal(weight, before));
+  });
+}
+
+TEST(Trainer, ParametersLieOncePerHostAtAddressesThatNeverChange) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    auto weight = model->parameters()[0];
+    const auto* const address = weight.data_ptr();
+    trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(4, 1)); });
+    EXPECT_EQ(weight.data_ptr(), address);
+    trainer.group().barrier();
+    // One worker's write is the other's read.
+    if (job.rank() == 1) weight.data_ptr<float>()[5] = 42;
+    trainer.group().barrier();
+    EXPECT_EQ(weight.data_ptr<float>()[5], 42);
+    trainer.group().barrier();
+  });
+}
+
+TEST(Trainer, BetweenTheHalvesTheFoldedGradientCanBeRead) {
+  for (const double clip : {0.0, 1e-3}) {
+    on_workers(3, [&](const Job& job) {
+      auto model = mlp();
+      Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 4, .clip = {.norm = clip}});
+      auto alone = mlp();
+      copy_parameters(*model, *alone);
+      const Batch batch(10, 1);
+      batch.loss(alone, 0, 10).backward();
+      trainer.accumulate([&](Shard& shard) { return rows_of(shard, model, batch); });
+      double squares = 0;
+      const auto parameters = alone->named_parameters();
+      for (const auto& item : parameters) {
+        const auto gradient = trainer.gradient(item.key());
+        EXPECT_TRUE(torch::allclose(gradient, item.value().grad(), 1e-5, 1e-7)) << item.key();
+        squares += item.value().grad().square().sum().item<double>();
+      }
+      EXPECT_NEAR(trainer.gradient_norm(), std::sqrt(squares), 1e-6);
+      EXPECT_EQ(text_of<BadInput>([&] { trainer.gradient("nobody"); }),
+                "there is no parameter \"nobody\"");
+      const auto before = model->parameters()[0].clone();
+      trainer.group().barrier();
+      EXPECT_TRUE(trainer.apply().applied);
+      EXPECT_FALSE(torch::equal(model->parameters()[0], before));
+      EXPECT_THROW(trainer.gradient_norm(), BadInput);
+      EXPECT_THROW(trainer.apply(), BadInput);
+    });
+  }
+}
+
+TEST(Trainer, AGradientThatIsNotFiniteDropsTheStepEverywhere) {
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    on_workers(3, [&](const Job& job) {
+      auto model = mlp();
+      Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 5, .most_drops = 2});
+      const auto step = [&](std::int64_t from) {
+        return trainer.step([&](Shard& shard) {
+          const Batch batch(4, 1);
+          auto loss = batch.loss(model, 0, 4);
+          if (shard.index() >= from) loss = loss * bad;
+          return shard.loss(loss);
+        });
+      };
+      const auto before = trainer.state_sha256();
+      const auto result = step(3);
+      EXPECT_FALSE(result.applied);
+      EXPECT_THAT(result.dropped_because,
+                  AllOf(HasSubstr("the gradient of \""), HasSubstr("\" in shard 3 is not finite")));
+      EXPECT_EQ(trainer.state_sha256(), before);
+      EXPECT_TRUE(step(5).applied);
+      EXPECT_FALSE(step(0).applied);
+      EXPECT_THAT(text_of<BadInput>([&] { step(0); }),
+                  HasSubstr("2 steps in succession were dropped, the last one (step 4)"));
+      EXPECT_EQ(trainer.steps(), 4);
+    });
+  }
+}
+
+TEST(Trainer, ASumOfFiniteGradientsThatOverflowsIsFound) {
+  on_workers(2, [](const Job& job) {
+    torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+    Trainer trainer(job, *model, Sgd{.lr = 1}, {.shards = 2});
+    const auto before = model->weight.clone();
+    const auto step = [&](float factor) {
+      return trainer.step([&](Shard& shard) {
+        return shard.loss((model->forward(torch::ones({1, 1})) * factor).sum());
+      });
+    };
+    EXPECT_EQ(step(3e38F).dropped_because, "the sum of the gradients of \"weight\" is not finite");
+    EXPECT_TRUE(torch::equal(model->weight, before));
+    // Close to the limit without going beyond it: folded before it is judged, and applied.
+    EXPECT_TRUE(step(1.6e38F).applied);
+  });
+}
+
+TEST(Trainer, WithoutAnyWeightNothingHappens) {
+  on_workers(2, [](const Job& job) {
+    auto model = torch::nn::Sequential(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
+    Trainer trainer(job, *model, Adam{}, {.shards = 3});
+    const auto before = trainer.state_sha256();
+    const auto result = trainer.step([&](Shard& shard) {
+      // An empty mean is NaN: it must not get in.
+      const auto mean = model->forward(torch::randn({4, 6})).slice(0, 0, 0).mean();
+      return shard.loss(mean, 0);
+    });
+    EXPECT_FALSE(result.applied);
+    EXPECT_EQ(result.dropped_because, "the weights of all shards are 0");
+    EXPECT_TRUE(std::isnan(result.loss));
+    EXPECT_EQ(trainer.state_sha256(), before);
+  });
+}
+
+TEST(Trainer, AShardThatThrowsChangesNothingAndTheStepIsRepeated) {
+  on_workers(3, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 3, .seed = 1});
+    const auto before = trainer.state_sha256();
+    std::vector<std::int64_t> asked;
+    const auto step = [&](std::int64_t thrower) {
+      return trainer.step([&](Shard& shard) {
+        asked = shard.indices(30, 4);
+        if (shard.index() == thrower) throw std::runtime_error("the disk is gone");
+        return rows_of(shard, model, Batch(9, 1));
+      });
+    };
+    if (job.rank() == 1) {
+      EXPECT_EQ(text_of<std::runtime_error>([&] { step(1); }), "the disk is gone");
+    } else {
+      EXPECT_THAT(text_of<PeerFailed>([&] { step(1); }),
+                  HasSubstr("rank 1 failed: the disk is gone"));
+    }
+    EXPECT_EQ(trainer.state_sha256(), before);
+    EXPECT_EQ(trainer.steps(), 0);
+    const auto first = asked;
+    EXPECT_EQ(step(-1).step, 1);
+    EXPECT_EQ(asked, first);
+    EXPECT_EQ(step(-1).step, 2);
+    EXPECT_NE(asked, first);
+  });
+}
+
+TEST(Trainer, EverySampleComesOncePerEpochOnAnyNumberOfWorkers) {
+  for (const int workers : {1, 2, 5}) {
+    on_workers(workers, [](const Job& job) {
+      auto model = mlp();
+      Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 3, .seed = 9});
+      std::vector<double> epochs[2];
+      for (int step = 0; step < 6; ++step) {
+        const auto result = trainer.step([&](Shard& shard) {
+          const auto samples = shard.indices(20, 3);  // 9, 9 and 2 samples per step
+          for (const auto sample : samples) {
+            shard.metrics().gather("samples", static_cast<double>(sample));
+          }
+          if (samples.empty()) return shard.nothing();
+          return shard.loss(Batch(2, 1).loss(model, 0, 2), static_cast<double>(samples.size()));
+        });
+        EXPECT_EQ(result.weight, step % 3 == 2 ? 2 : 9);
+        const auto& samples = result.metrics.gathered("samples");
+        auto& epoch = epochs[step / 3];
+        epoch.insert(epoch.end(), samples.begin(), samples.end());
+      }
+      EXPECT_NE(epochs[0], epochs[1]);
+      for (auto& epoch : epochs) {
+        std::sort(epoch.begin(), epoch.end());
+        ASSERT_EQ(epoch.size(), 20u);
+        for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(epoch[i], static_cast<double>(i));
+      }
+    });
+  }
+}
+
+TEST(Trainer, ShardsThatAskForDataInDifferentWaysAreNamed) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    EXPECT_THAT(
+        text_of<Mismatch>([&] {
+          trainer.step([&](Shard& shard) {
+            shard.indices(20, 3 + shard.index());
+            return rows_of(shard, model, Batch(9, 1));
+          });
+        }),
+        HasSubstr("rank 1 asks for 4 of 20 samples per shard, a rank before it for 3 of 20"));
+  });
+}
+
+TEST(Trainer, GradientsOfTheUsersOwn) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = mlp();
+    auto other = mlp();
+    Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 3});
+    copy_parameters(*model, *other);
+    trainer.group().barrier();
+    Trainer reference(job, *other, Adam{.lr = 0.1}, {.shards = 3, .name = "other"});
+    const Batch batch(10, 1);
+    reference.step([&](Shard& shard) { return rows_of(shard, other, batch); });
+    trainer.step([&](Shard& shard) {
+      const auto [begin, end] = share_of(10, shard.index(), shard.count());
+      const auto loss = batch.loss(model, begin, end);
+      return shard.gradients(torch::autograd::grad({loss}, model->parameters()),
+                             static_cast<double>(end - begin));
+    });
+    EXPECT_EQ(parameters_sha256(*model), parameters_sha256(*other));
+  });
+}
+
+TEST(Trainer, AParameterWrittenBetweenStepsIsFoundAndEditIsTheWay) {
+  on_workers(2, [](const Job& job) {
+    auto model = torch::nn::Sequential(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
+    Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 2});
+    const auto compute = [&](Shard& shard) {
+      return shard.loss(model->forward(torch::randn({4, 6})).square().mean());
+    };
+    auto weight = model->parameters()[0];
+    auto mean = model[1]->as<torch::nn::BatchNorm1d>()->running_mean;
+    trainer.edit([&] {
+      const torch::NoGradGuard no_grad;
+      weight.fill_(2);
+      mean.fill_(3);
+    });
+    EXPECT_TRUE(torch::equal(weight, torch::full_like(weight, 2)));
+    EXPECT_TRUE(torch::equal(mean, torch::full_like(mean, 3)));
+    trainer.group().barrier();
+    trainer.step(compute);
+    if (job.rank() == 1) {
+      weight.detach().fill_(1);
+      EXPECT_THAT(text_of<BadInput>([&] { trainer.step(compute); }),
+                  HasSubstr("parameter \"0.weight\" was written between steps"));
+    }
+  });
+}
+
+TEST(Trainer, ABufferChangedBetweenStepsIsFound) {
+  on_workers(1, [](const Job& job) {
+    auto model = torch::nn::Sequential(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
+    Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 2});
+    model->forward(torch::randn({4, 6}));  // in train(): moves the running statistics
+    EXPECT_THAT(
+        text_of<BadInput>([&] { trainer.step([&](Shard& shard) { return shard.nothing(); }); }),
+        HasSubstr("buffer \"1.running_mean\" was changed between steps"));
+  });
+}
+
+TEST(Trainer, BuffersAreTheMeanOverTheShardsThatRan) {
+  on_workers(2, [](const Job& job) {
+    auto norm = torch::nn::BatchNorm1d(3);
+    Trainer trainer(job, *norm, Sgd{.lr = 0.1}, {.shards = 4});
+    trainer.step([&](Shard& shard) {
+      if (shard.index() == 0) return shard.nothing();
+      const auto x = torch::randn({8, 3}) + static_cast<double>(shard.index());
+      shard.metrics().gather("mean", x.mean(0)[0].item<double>());
+      return shard.loss(norm->forward(x).square().sum());
+    });
+    // Each shard started from mean 0 and moved by a tenth of its batch's mean.
+    EXPECT_NEAR(norm->running_mean[0].item<double>(), 0.1 * (1 + 2 + 3) / 3, 0.1);
+    EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), 1);
+  });
+}
+
+TEST(Trainer, WhatIsRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    const auto making = [&](const Optimizer& optimizer, const TrainerOptions& options) {
+      return text_of<BadInput>([&] { Trainer(job, *model, optimizer, options); });
+    };
+    EXPECT_EQ(making(Adam{}, {.shards = 0}), "0 shards: a step has at least 1");
+    EXPECT_THAT(making(Adam{}, {.clip = {.norm = -1}}), HasSubstr("clip.norm -1"));
+    EXPECT_THAT(text_of<BadInput>([] { Optimizer(Adam{.lr = -1}); }), HasSubstr("learning rate"));
+    EXPECT_THAT(text_of<BadInput>([] { Optimizer(Sgd{.nesterov = true}); }), HasSubstr("Nesterov"));
+
+    Trainer trainer(job, *model, Adam{}, {.shards = 2});
+    const auto stepping = [&](const Trainer::Compute& compute) {
+      return text_of<Error>([&] { trainer.step(compute); });
+    };
+    const Batch batch(4, 1);
+    EXPECT_THAT(stepping([](Shard&) { return ShardAnswer(); }), HasSubstr("gave no answer"));
+    EXPECT_THAT(stepping([&](Shard& shard) { return shard.loss(batch.loss(model, 0, 4), -1); }),
+                HasSubstr("not negative, not -1"));
+    EXPECT_THAT(
+        stepping([&](Shard& shard) { return shard.loss(batch.loss(model, 0, 4), std::nan("")); }),
+        HasSubstr("a weight must be finite"));
+    EXPECT_THAT(stepping([&](Shard& shard) { return shard.loss(model->forward(batch.x)); }),
+                HasSubstr("a loss is one number, not 12 of them"));
+    EXPECT_THAT(stepping([&](Shard& shard) { return shard.loss(torch::ones({})); }),
+                HasSubstr("the loss has no gradient"));
+    EXPECT_THAT(stepping([&](Shard& shard) {
+                  batch.loss(model, 0, 4).backward();
+                  return shard.nothing();
+                }),
+                HasSubstr("leave the backward to the Trainer"));
+    EXPECT_THAT(stepping([&](Shard& shard) { return shard.gradients({}); }),
+                HasSubstr("0 gradients for 4 parameters"));
+    EXPECT_EQ(trainer.steps(), 0);
+    EXPECT_TRUE(trainer.step([&](Shard& shard) { return rows_of(shard, model, batch); }).applied);
+    EXPECT_THAT(text_of<BadInput>([&] { Trainer(job, *model, Adam{}, {.shards = 2}); }),
+                HasSubstr("is wrapped by"));
+  });
+}
+
+TEST(Trainer, WorkersWithOtherOptionsGetTheSameDiff) {
+  const auto outcome = run_process_ranks(2, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Adam{.lr = job.rank() == 0 ? 0.1 : 0.2}, {.shards = 2});
+  });
+  for (const auto& rank : outcome.ranks) {
+    EXPECT_THAT(rank.text, HasSubstr("setting \"rule of 0.weight\" is Adam lr 0.2"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
