@@ -1,0 +1,1 @@
+// Owns the precompiled GoogleTest that the tests of the core share.
