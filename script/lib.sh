@@ -248,6 +248,7 @@ build() {
     fi
     options+=("-DCMAKE_PREFIX_PATH=$TORCH/share/cmake")
   fi
+  [[ -f $folder/CMakeCache.txt ]] || note "for the first time: $log/build.log shows how far it is"
   quietly "$log/configure.log" cmake --preset "$preset" "${options[@]}"
   quietly "$log/build.log" cmake --build "$folder" -j "$(compilers)" "${targets[@]}"
   note "built in $folder/"

@@ -77,8 +77,8 @@ struct AccumulateOptions {
   /// above 0 keep one copy per micro-batch.
   std::optional<std::int64_t> micro_batches = {};
   /// If given, torch's generator is seeded from (seed, step, index of the micro-batch among those
-  /// of all workers) before each one, so that dropout does not depend on the number of workers.
-  /// Needs micro_batches.
+  /// of all workers) for each one, so that dropout does not depend on the number of workers, and
+  /// put back afterwards. Needs micro_batches.
   std::optional<std::uint64_t> seed = {};
 };
 

@@ -20,6 +20,19 @@ void require_weight(double weight) {
   }
 }
 
+/// Puts torch's generator back to where it stood.
+class GeneratorGuard {
+ public:
+  GeneratorGuard() : state_(generator_.get_state()) {}
+  ~GeneratorGuard() { generator_.set_state(state_); }
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  torch::Tensor state_;
+};
+
 std::uint64_t leaf_seed(std::uint64_t seed, std::int64_t step, std::int64_t leaf) {
   const std::uint64_t words[] = {seed, static_cast<std::uint64_t>(step),
                                  static_cast<std::uint64_t>(leaf)};
@@ -197,7 +210,9 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
   require_weight(weight);
   if (in_leaf_) throw BadInput("micro_batch() does not nest");
   in_step([&] {
+    std::optional<GeneratorGuard> guard;
     if (seed) {
+      guard.emplace();
       torch::manual_seed(leaf_seed(*seed, exchange_->steps_done() + 1, exchange_->next_leaf()));
     }
     exchange_->begin_leaf(weight);

@@ -166,7 +166,9 @@ TEST(Accumulation, ASeedMakesDropoutIndependentOfTheWorkers) {
       torch::optim::SGD optimizer(model->parameters(), 0.1);
       const auto [begin, end] = share_of(4, job);
       for (std::uint64_t step = 1; step <= 3; ++step) {
-        const Batch batch(8, step);
+        // Drawn from torch's generator, which dropout must not have moved.
+        const auto drawn = torch::randint(1000, {1}).item<std::int64_t>();
+        const Batch batch(8, step + static_cast<std::uint64_t>(drawn));
         optimizer.zero_grad();
         auto scope = parallel.accumulate({.micro_batches = end - begin, .seed = 5});
         for (auto l = begin; l < end; ++l) {
