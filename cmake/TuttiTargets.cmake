@@ -13,6 +13,11 @@ function(tutti_own_target name)
     target_compile_options(${name} PUBLIC -fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all
                                           -fno-omit-frame-pointer)
     target_link_options(${name} PUBLIC -fsanitize=${TUTTI_SANITIZE})
+    # GCC's flow warnings misfire on what the thread sanitizer leaves of inlined strings; the other
+    # builds of the same sources have them as errors.
+    if(TUTTI_SANITIZE STREQUAL "thread")
+      target_compile_options(${name} PRIVATE -Wno-error)
+    endif()
     # Two of Highway's targets, AVX2 and none, show every access that the others make: half the time.
     math(EXPR targets "(1 << 7) | (1 << 8) | (1 << 11) | (1 << 12)")  # AVX3_DL, AVX3, SSE4, SSSE3
     target_compile_definitions(${name} PRIVATE HWY_DISABLED_TARGETS=${targets}LL)
