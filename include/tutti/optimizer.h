@@ -46,6 +46,16 @@ struct AdamW {
   double weight_decay = 1e-2;
 };
 
+/// Bounds on the gradient after the division by Σ w; 0: none.
+struct Clip {
+  /// ‖g‖₂ of all parameters together, as torch.nn.utils.clip_grad_norm_.
+  double norm = 0;
+  /// ‖g‖₂ of each parameter.
+  double parameter_norm = 0;
+  /// |g| of each element, after the norms.
+  double value = 0;
+};
+
 class Optimizer {
  public:
   using Rule = std::variant<Sgd, Adam, AdamW>;

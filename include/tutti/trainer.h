@@ -94,16 +94,6 @@ class Shard {
   ShardMetrics metrics_;
 };
 
-/// Bounds on the gradient after the division by Σ w; 0: none.
-struct Clip {
-  /// ‖g‖₂ of all parameters together, as torch.nn.utils.clip_grad_norm_.
-  double norm = 0;
-  /// ‖g‖₂ of each parameter.
-  double parameter_norm = 0;
-  /// |g| of each element, after the norms.
-  double value = 0;
-};
-
 struct TrainerOptions {
   std::int64_t shards = 1;     ///< V: a property of the run
   std::uint64_t seed = 0;      ///< of data order and random numbers

@@ -28,7 +28,7 @@ double clip_scale(double bound, double norm) {
 }  // namespace
 
 ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
-                             std::vector<UpdateRule> rules, const ClipBounds& clip)
+                             std::vector<UpdateRule> rules, const Clip& clip)
     : exchange_(exchange),
       board_(board),
       model_(model),
@@ -45,12 +45,12 @@ ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedMo
   norms_ = exchange_.group().allocate_common(first_block_.back() * sizeof(double), "norms");
 }
 
-Verdict ShardedUpdate::judge(double loss_scale, bool needs_norm) {
+Verdict ShardedUpdate::judge(double loss_scale) {
   Verdict verdict;
   verdict.divisor_factor = loss_scale;
   verdict.refusal = find_refusal();
   if (!verdict.refusal.empty()) return verdict;
-  const bool norms = needs_norm || clip_.norm > 0 || clip_.parameter_norm > 0;
+  const bool norms = clip_.norm > 0 || clip_.parameter_norm > 0;
   if (!norms && !may_overflow(loss_scale) && exchange_.slices().nodes() <= kMaxSources) {
     return verdict;
   }
@@ -178,8 +178,6 @@ void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
     const auto& entry = exchange_.plan().parameters()[p];
     const auto target = target_of(range, verdict);
     const void* const folded = folded_at(rank, p, range.begin);
-    auto sources = slices.sources_of(p);
-    sources.divisor *= verdict.divisor_factor;
     FoldUpdate work{.fold = {}, .target = target, .rule = rule_for(p, rate_factor)};
     if (verdict.folded) {
       work.fold = {.program = &one,
@@ -188,6 +186,8 @@ void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
                    .sources = {&folded, 1},
                    .count = target.count};
     } else {
+      auto sources = slices.sources_of(p);
+      sources.divisor *= verdict.divisor_factor;
       work.fold = slices.fold_of(sources, range.begin, range.end);
     }
     if (model_.master(p) != model_.value(p)) {

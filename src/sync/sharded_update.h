@@ -19,15 +19,9 @@
 #include "sync/shard_board.h"
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
+#include "tutti/optimizer.h"
 
 namespace tutti {
-
-/// Bounds on the gradient, applied after the division; 0: none.
-struct ClipBounds {
-  double norm = 0;            ///< of all parameters together
-  double parameter_norm = 0;  ///< of each parameter
-  double value = 0;           ///< of each element
-};
 
 struct Verdict {
   std::string refusal;         ///< why the step is dropped; empty: it is applied
@@ -41,11 +35,10 @@ class ShardedUpdate {
  public:
   /// `rules[p]` of parameter p, at the start of training. Keeps references. Collective.
   ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
-                std::vector<UpdateRule> rules, const ClipBounds& clip);
+                std::vector<UpdateRule> rules, const Clip& clip);
 
   /// After arrive(): the same verdict on all workers. Gradients are `loss_scale` times too large.
-  /// With `needs_norm`, it has the norm.
-  Verdict judge(double loss_scale, bool needs_norm);
+  Verdict judge(double loss_scale);
   /// This worker's part, inside complete(); learning rates are multiplied by `rate_factor`.
   void apply(const Verdict& verdict, double rate_factor);
   /// Once the step is complete.
@@ -73,7 +66,7 @@ class ShardedUpdate {
   ShardBoard& board_;
   SharedModel& model_;
   std::vector<UpdateRule> rules_;
-  ClipBounds clip_;
+  Clip clip_;
   std::vector<std::uint32_t> all_;        ///< every parameter
   std::vector<std::int64_t> updates_;     ///< per parameter
   std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number

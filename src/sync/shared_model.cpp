@@ -44,11 +44,12 @@ std::byte* SharedModel::state(std::size_t parameter, int k) const {
   return at(place.first_state + place.state_bytes * static_cast<std::size_t>(k));
 }
 
-void SharedModel::refresh_master(std::size_t parameter) const {
-  if (places_[parameter].master == places_[parameter].value) return;
-  const auto& entry = plan_.parameters()[parameter];
-  scale_into(master(parameter), entry.node_type, value(parameter), entry.spec.dtype,
-             entry.spec.count, 1.0);
+void SharedModel::refresh_masters() const {
+  for (std::size_t p = 0; p < places_.size(); ++p) {
+    if (places_[p].master == places_[p].value) continue;
+    const auto& entry = plan_.parameters()[p];
+    scale_into(master(p), entry.node_type, value(p), entry.spec.dtype, entry.spec.count, 1.0);
+  }
 }
 
 }  // namespace tutti

@@ -32,8 +32,8 @@ class SharedModel {
   /// Of the type of the master copy; k counts from 0.
   std::byte* state(std::size_t parameter, int k) const;
   int states(std::size_t parameter) const { return places_[parameter].states; }
-  /// After a value was changed by hand: its master copy follows.
-  void refresh_master(std::size_t parameter) const;
+  /// After values were changed by hand: their master copies follow.
+  void refresh_masters() const;
 
   const SharedMemory& memory() const { return memory_; }
 

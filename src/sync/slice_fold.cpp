@@ -7,6 +7,7 @@
 #include "sync/wide_fold.h"
 
 namespace tutti {
+
 void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
                   const StepHeader& header) {
   for (int k = 0; k < header.node_count; ++k) {

@@ -1,11 +1,11 @@
 #include "sync/step_board.h"
 
+#include "memory/arena.h"
+
 namespace tutti {
 namespace {
 
-constexpr std::size_t line_up(std::size_t bytes) {
-  return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
-}
+constexpr std::size_t line_up(std::size_t bytes) { return round_up(bytes, kCacheLine); }
 
 struct Offsets {
   std::size_t ready, digests, order, weights, slots, end;

@@ -13,6 +13,7 @@
 #include "tutti/error.h"
 
 namespace tutti {
+
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
       state_(*group_.state()),

@@ -4,8 +4,9 @@
 
 #include <cmath>
 
+#include "base/exception_text.h"
 #include "base/log_line.h"
-#include "kernels/hash.h"
+#include "run/leaf_seed.h"
 #include "torch/data_parallel_settings.h"
 #include "torch/incoming_gradient.h"
 #include "tutti/error.h"
@@ -33,12 +34,6 @@ class GeneratorGuard {
   torch::Tensor state_;
 };
 
-std::uint64_t leaf_seed(std::uint64_t seed, std::int64_t step, std::int64_t leaf) {
-  const std::uint64_t words[] = {seed, static_cast<std::uint64_t>(step),
-                                 static_cast<std::uint64_t>(leaf)};
-  return digest(words, sizeof words);
-}
-
 }  // namespace
 
 DataParallelState::DataParallelState(const Group& group, WrappedModel model,
@@ -64,11 +59,9 @@ void DataParallelState::attach() {
 
 void DataParallelState::send_initial_state() {
   for (const auto* tensors : {&model_.parameters(), &model_.buffers()}) {
-    for (const auto& [name, tensor] : *tensors) {
-      group_.broadcast(
-          {tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8}, 0,
-          {.label = name, .deadline = options_.deadline});
-      tensor.unsafeGetTensorImpl()->bump_version();
+    for (const auto& item : *tensors) {
+      send_from_first_rank(group_, item, options_.deadline);
+      item.second.unsafeGetTensorImpl()->bump_version();
     }
   }
 }
@@ -76,19 +69,16 @@ void DataParallelState::send_initial_state() {
 /// Whatever leaves `body` drops the open step on all workers.
 template <class Body>
 void DataParallelState::in_step(Body&& body) {
-  const auto leave = [this](const char* why) {
-    if (exchange_->is_open()) return drop(why);
-    dropped_ = true;  // by others
-    in_scope_ = in_leaf_ = last_backward_ = false;
-    views_->drop();
-  };
   try {
     body();
-  } catch (const std::exception& error) {
-    leave(error.what());
-    throw;
   } catch (...) {
-    leave("an exception that is no std::exception");
+    if (exchange_->is_open()) {
+      drop(exception_text());
+    } else {
+      dropped_ = true;  // by others
+      in_scope_ = in_leaf_ = last_backward_ = false;
+      views_->drop();
+    }
     throw;
   }
 }
@@ -317,10 +307,9 @@ void DataParallelState::drop(const std::string& why) noexcept {
 }
 
 void DataParallelState::sync_buffers() {
-  for (const auto& [name, tensor] : model_.buffers()) {
-    group_.broadcast({tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8},
-                     0, {.label = name, .deadline = options_.deadline});
-    if (group_.rank() != 0) tensor.unsafeGetTensorImpl()->bump_version();
+  for (const auto& item : model_.buffers()) {
+    send_from_first_rank(group_, item, options_.deadline);
+    if (group_.rank() != 0) item.second.unsafeGetTensorImpl()->bump_version();
   }
 }
 

@@ -18,8 +18,8 @@ void copy_bytes(const torch::Tensor& to, const void* from) {
 }  // namespace
 
 ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
-                           const std::string& name)
-    : exchange_(exchange), buffers_(model.buffers()) {
+                           const TrainerOptions& options)
+    : exchange_(exchange), deadline_(options.deadline), buffers_(model.buffers()) {
   std::vector<TensorSpec> specs;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [buffer, tensor] = buffers_[b];
@@ -29,17 +29,15 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
         {buffer, tensor.sizes().vec(), tensor.strides().vec(), tensor.numel(), dtype_of(tensor)});
   }
   if (!specs.empty()) {
-    mean_ = std::make_unique<BufferMean>(exchange.group(), std::move(specs), name);
+    mean_ = std::make_unique<BufferMean>(exchange.group(), std::move(specs), options.name);
   }
   send_from_first_rank();
 }
 
 void ShardBuffers::send_from_first_rank() {
-  for (const auto& [name, tensor] : buffers_) {
-    exchange_.group().broadcast(
-        {tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8}, 0,
-        {.label = name});
-    tensor.unsafeGetTensorImpl()->bump_version();
+  for (const auto& item : buffers_) {
+    tutti::send_from_first_rank(exchange_.group(), item, deadline_);
+    item.second.unsafeGetTensorImpl()->bump_version();
   }
   keep();
 }

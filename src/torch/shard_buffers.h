@@ -8,21 +8,25 @@
 
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sync/buffer_mean.h"
 #include "sync/shard_board.h"
 #include "sync/step_exchange.h"
 #include "torch/wrapped_model.h"
+#include "tutti/trainer.h"
 
 namespace tutti {
 
 class ShardBuffers {
  public:
   /// Sends rank 0's buffers to all. Collective.
-  ShardBuffers(const WrappedModel& model, const StepExchange& exchange, const std::string& name);
+  ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
+               const TrainerOptions& options);
 
   /// Rank 0's present values become those of the step's begin. Collective.
   void send_from_first_rank();
@@ -46,6 +50,7 @@ class ShardBuffers {
   void keep();
 
   const StepExchange& exchange_;
+  std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;
   std::vector<torch::Tensor> begin_;   ///< values at the step's begin
   std::vector<std::size_t> averaged_;  ///< which of them are floating-point

@@ -23,7 +23,6 @@ SharedParameters::SharedParameters(const Group& group, const WrappedModel& model
     tensor.set_data(torch::from_blob(
         shared.value(p), tensor.sizes(), tensor.strides(), [memory = shared.memory()](void*) {},
         tensor.options().requires_grad(false)));
-    addresses_.push_back(tensor.data_ptr());
     versions_.push_back(static_cast<std::int64_t>(tensor._version()));
   }
 }
@@ -31,12 +30,6 @@ SharedParameters::SharedParameters(const Group& group, const WrappedModel& model
 void SharedParameters::require_untouched() const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const auto& [name, tensor] = parameters_[p];
-    if (tensor.data_ptr() != addresses_[p]) {
-      throw BadInput(fmt::format(
-          "parameter \"{}\" was replaced or moved between steps (to(), load(), set_data()); change "
-          "values inside trainer.edit()",
-          name));
-    }
     if (static_cast<std::int64_t>(tensor._version()) != versions_[p]) {
       throw BadInput(fmt::format(
           "parameter \"{}\" was written between steps, where all workers read it; change values "

@@ -22,14 +22,14 @@ class SharedParameters {
   /// here and never again. Collective.
   SharedParameters(const Group& group, const WrappedModel& model, const SharedModel& shared);
 
-  /// Throws if a parameter was written or moved since the last written().
+  /// Throws if a parameter was written since the last written(). WrappedModel knows whether it lies
+  /// where it did.
   void require_untouched() const;
   /// All values may have changed: torch's checks for stale saved tensors get to know.
   void written();
 
  private:
   NamedTensors parameters_;
-  std::vector<const void*> addresses_;
   std::vector<std::int64_t> versions_;
 };
 

@@ -7,28 +7,22 @@
 #include <iterator>
 #include <limits>
 
+#include "base/exception_text.h"
 #include "base/log_line.h"
 #include "kernels/hash.h"
 #include "kernels/norm.h"
+#include "run/leaf_seed.h"
 #include "torch/incoming_gradient.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
-namespace {
-
-/// Between steps the generator stands where no shard's does.
-constexpr std::int64_t kBetweenSteps = -1;
-
-}  // namespace
-
 TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
                            const Optimizer& optimizer, const TrainerOptions& options)
     : group_(group), options_(options), model_(module, {}, "Trainer"), data_(options.seed) {
   require_options(options_);
-  assignment_ = assign_shards(options_.shards, group_.size());
-  mine_ = assignment_[static_cast<std::size_t>(group_.rank())];
+  mine_ = assign_shards(options_.shards, group_.size())[static_cast<std::size_t>(group_.rank())];
   std::vector<UpdateRule> rules;
   std::vector<int> states;
   for (const auto& [name, tensor] : model_.parameters()) {
@@ -43,14 +37,11 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   parameters_ = std::make_unique<SharedParameters>(group_, model_, *shared_);
   model_ = WrappedModel(module, {}, "Trainer");
   memory_ = model_.memory();
-  for (std::size_t p = 0; p < rules.size(); ++p) {
-    if (group_.rank() == 0) shared_->refresh_master(p);
-  }
-  update_ = std::make_unique<ShardedUpdate>(
-      *exchange_, *board_, *shared_, std::move(rules),
-      ClipBounds{options_.clip.norm, options_.clip.parameter_norm, options_.clip.value});
-  buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_.name);
-  torch::manual_seed(seed_of(kBetweenSteps));
+  if (group_.rank() == 0) shared_->refresh_masters();
+  update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, std::move(rules),
+                                            options_.clip);
+  buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
+  seed_between_steps();
   log_info(fmt::format("trainer: {} parameters, {} workers, shards [{}, {}) are mine{}",
                        model_.parameters().size(), group_.size(), mine_.begin, mine_.end,
                        text_of(settings)));
@@ -64,10 +55,11 @@ void TrainerState::attach() {
 }
 
 std::uint64_t TrainerState::seed_of(std::int64_t shard) const {
-  const std::uint64_t words[] = {options_.seed, static_cast<std::uint64_t>(step()),
-                                 static_cast<std::uint64_t>(shard)};
-  return digest(words, sizeof words);
+  return leaf_seed(options_.seed, step(), shard);
 }
+
+/// Between steps the generator stands where no shard's does.
+void TrainerState::seed_between_steps() const { torch::manual_seed(seed_of(-1)); }
 
 // ---- gradients ----
 
@@ -113,17 +105,23 @@ void TrainerState::require_open(const char* what) const {
   if (!accumulated_) throw BadInput(fmt::format("{} before accumulate()", what));
 }
 
+/// What was written or moved since the last step is found before the next.
+void TrainerState::require_untouched() const {
+  model_.require_all_in_place();
+  parameters_->require_untouched();
+  buffers_->require_untouched();
+}
+
 void TrainerState::drop(const std::string& why) noexcept {
   in_backward_ = accumulated_ = false;
   if (exchange_->is_open()) exchange_->fail(why);
   buffers_->restore();
-  torch::manual_seed(seed_of(kBetweenSteps));
+  seed_between_steps();
 }
 
 void TrainerState::accumulate(const Trainer::Compute& compute) {
   if (accumulated_) throw BadInput("accumulate() twice: call apply() first");
-  parameters_->require_untouched();
-  buffers_->require_untouched();
+  require_untouched();
   if (steps_ == 0) model_.require_unchanged_list();
   for (const auto& hooks : hooks_) hooks->attach();
   exchange_->open_shards(mine_.begin, mine_.count());
@@ -135,15 +133,12 @@ void TrainerState::accumulate(const Trainer::Compute& compute) {
     for (auto s = mine_.begin; s < mine_.end; ++s) run_shard(s, compute);
     buffers_->publish();
     publish_notes();
-    torch::manual_seed(seed_of(kBetweenSteps));
+    seed_between_steps();
     exchange_->arrive(memory_);
     read_notes();
-    verdict_ = update_->judge(1.0, false);
-  } catch (const std::exception& error) {
-    drop(error.what());
-    throw;
+    verdict_ = update_->judge(1.0);
   } catch (...) {
-    drop("an exception that is no std::exception");
+    drop(exception_text());
     throw;
   }
   accumulated_ = true;
@@ -278,7 +273,7 @@ StepResult TrainerState::apply() {
   }
   if (request_) data_.advance(*request_, options_.shards);
   ++steps_;
-  torch::manual_seed(seed_of(kBetweenSteps));
+  seed_between_steps();
   if (applies) {
     dropped_in_a_row_ = 0;
     return result;
@@ -301,24 +296,28 @@ StepResult TrainerState::apply() {
 torch::Tensor TrainerState::folded_gradient(const std::string& name) {
   require_open("gradient()");
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    if (model_.name(p) != name) continue;
-    if (!exchange_->slices().touched(p)) return {};
-    const auto& tensor = model_.tensor(p);
-    const auto type = scalar_type_of(exchange_->plan().parameters()[p].node_type);
-    auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
-    update_->read_gradient(verdict_, static_cast<std::uint32_t>(p),
-                           static_cast<std::byte*>(gradient.data_ptr()));
-    return gradient;
+    if (model_.name(p) == name) return folded_gradient(p);
   }
   throw BadInput(fmt::format("there is no parameter \"{}\"", name));
+}
+
+/// Undefined if no shard touched it.
+torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
+  if (!exchange_->slices().touched(parameter)) return {};
+  const auto& tensor = model_.tensor(parameter);
+  const auto type = scalar_type_of(exchange_->plan().parameters()[parameter].node_type);
+  auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
+  update_->read_gradient(verdict_, static_cast<std::uint32_t>(parameter),
+                         static_cast<std::byte*>(gradient.data_ptr()));
+  return gradient;
 }
 
 double TrainerState::gradient_norm() {
   require_open("gradient_norm()");
   if (verdict_.norm) return *verdict_.norm;
   double total = 0;
-  for (const auto& item : model_.parameters()) {
-    const auto gradient = folded_gradient(item.first);
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    const auto gradient = folded_gradient(p);
     if (!gradient.defined()) continue;
     std::vector<double> blocks(
         static_cast<std::size_t>((gradient.numel() + kNormBlock - 1) / kNormBlock));
@@ -330,8 +329,7 @@ double TrainerState::gradient_norm() {
 
 void TrainerState::edit(const std::function<void()>& change) {
   if (accumulated_) throw BadInput("edit() between accumulate() and apply()");
-  parameters_->require_untouched();
-  buffers_->require_untouched();
+  require_untouched();
   group_.barrier({.label = "edit", .deadline = options_.deadline});
   std::exception_ptr error;
   if (group_.rank() == 0) {
@@ -341,7 +339,7 @@ void TrainerState::edit(const std::function<void()>& change) {
     } catch (...) {
       error = std::current_exception();
     }
-    for (std::size_t p = 0; p < model_.parameters().size(); ++p) shared_->refresh_master(p);
+    shared_->refresh_masters();
   }
   std::int64_t failed = error ? 1 : 0;
   group_.broadcast({&failed, 1, DType::int64}, 0, {.label = "edit", .deadline = options_.deadline});

@@ -68,13 +68,15 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void note(std::size_t parameter, double largest);
   void publish_notes();
   void read_notes();
+  torch::Tensor folded_gradient(std::size_t parameter);
   void require_open(const char* what) const;
+  void require_untouched() const;
+  void seed_between_steps() const;
   void drop(const std::string& why) noexcept;
 
   Group group_;
   TrainerOptions options_;
   WrappedModel model_;
-  std::vector<ShardRange> assignment_;
   ShardRange mine_;
   std::unique_ptr<StepExchange> exchange_;
   std::unique_ptr<ShardBoard> board_;

@@ -133,4 +133,11 @@ void WrappedModel::require_unchanged_list() const {
   }
 }
 
+void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
+                          std::optional<std::chrono::milliseconds> deadline) {
+  const auto& [name, tensor] = item;
+  group.broadcast({tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8}, 0,
+                  {.label = name, .deadline = deadline});
+}
+
 }  // namespace tutti

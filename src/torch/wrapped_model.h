@@ -7,13 +7,16 @@
 
 #include <torch/torch.h>
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "sync/plan.h"
 #include "sync/step_exchange.h"
+#include "tutti/group.h"
 
 namespace tutti {
 
@@ -56,5 +59,9 @@ class WrappedModel {
   std::vector<const void*> addresses_;
   std::vector<std::pair<void*, std::size_t>> buffer_places_;
 };
+
+/// Rank 0's bytes replace everybody's, whatever their type. Collective.
+void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
+                          std::optional<std::chrono::milliseconds> deadline);
 
 }  // namespace tutti

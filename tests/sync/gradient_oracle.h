@@ -7,7 +7,11 @@
 #include <cstdint>
 #include <optional>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "sync/plan.h"
 
 namespace tutti::test {
 
@@ -21,6 +25,16 @@ inline Values random_values(std::uint64_t seed, std::size_t count) {
   Values values(count);
   for (auto& v : values) v = value(random) * static_cast<float>(1 << (random() % 12));
   return values;
+}
+
+/// float32 parameters p0, p1 … of that many elements.
+inline Plan plan_of(const std::vector<std::size_t>& counts) {
+  std::vector<TensorSpec> specs;
+  for (std::size_t p = 0; p < counts.size(); ++p) {
+    const auto count = static_cast<std::int64_t>(counts[p]);
+    specs.push_back({"p" + std::to_string(p), {count}, {1}, count, DType::float32});
+  }
+  return {std::move(specs), {}};
 }
 
 /// The gradient of leaf `leaf` in step `step`; parameter p is absent with the given chance in

@@ -23,21 +23,12 @@ const std::vector<std::size_t> kCounts = {1, 63, 65, 4095, 4096, 4097, 20'000, 0
 constexpr std::int64_t kShards = 5;
 constexpr std::int64_t kSteps = 3;
 
-Plan plan_of(const std::vector<std::size_t>& counts) {
-  std::vector<TensorSpec> specs;
-  for (std::size_t p = 0; p < counts.size(); ++p) {
-    const auto count = static_cast<std::int64_t>(counts[p]);
-    specs.push_back({"p" + std::to_string(p), {count}, {1}, count, DType::float32});
-  }
-  return {std::move(specs), {}};
-}
-
 double weight_of(std::int64_t shard) { return static_cast<double>(1 + shard % 3); }
 
 struct Case {
   UpdateRule rule;
   int states;
-  ClipBounds clip;
+  Clip clip;
 };
 
 /// All of one worker: values of the parameters after the steps.
@@ -121,7 +112,7 @@ void expect_as_alone(int workers, const Case& test) {
         board.mine().bound += largest;
       }
       exchange.arrive({});
-      const auto verdict = update.judge(1, false);
+      const auto verdict = update.judge(1);
       ASSERT_EQ(verdict.refusal, "");
       EXPECT_EQ(verdict.folded, test.clip.norm > 0);
       const auto& outcome = exchange.complete([&] { update.apply(verdict, 1); });
@@ -162,7 +153,7 @@ TEST(ShardedUpdate, TheEarliestBadShardIsNamedByAll) {
       board.mine().bad_parameter = 2 - group.rank();
     }
     exchange.arrive({});
-    EXPECT_EQ(update.judge(1, false).refusal, "the gradient of \"p1\" in shard 1 is not finite");
+    EXPECT_EQ(update.judge(1).refusal, "the gradient of \"p1\" in shard 1 is not finite");
     exchange.complete([] {});
   });
 }

@@ -22,15 +22,6 @@ using ::testing::HasSubstr;
 
 const std::vector<std::size_t> kCounts = {1, 63, 64, 65, 1024, 5000, 0, 17};
 
-Plan plan_of(const std::vector<std::size_t>& counts) {
-  std::vector<TensorSpec> specs;
-  for (std::size_t p = 0; p < counts.size(); ++p) {
-    const auto count = static_cast<std::int64_t>(counts[p]);
-    specs.push_back({"p" + std::to_string(p), {count}, {1}, count, DType::float32});
-  }
-  return {std::move(specs), {}};
-}
-
 ExchangeOptions quick() {
   ExchangeOptions options;
   options.name = "model";

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,25 @@ inline void on_workers(int size, const std::function<void(const Job&)>& body) {
     body(job);
   });
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+}
+
+/// The same, and what `body` returned on rank 0, in at most a pipe's 64 KiB.
+inline std::string text_of_rank_0(int size, const std::function<std::string(const Job&)>& body) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  on_workers(size, [&](const Job& job) {
+    const auto text = body(job);
+    if (job.rank() != 0) return;
+    EXPECT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  });
+  close(ends[1]);
+  std::string text;
+  char piece[4096];
+  for (ssize_t got = 0; (got = read(ends[0], piece, sizeof piece)) > 0;) {
+    text.append(piece, static_cast<std::size_t>(got));
+  }
+  close(ends[0]);
+  return text;
 }
 
 /// What a worker's exception says, or "" if there was none.
@@ -87,5 +107,12 @@ struct Batch {
     return torch::mse_loss(model->forward(x.slice(0, begin, end)), y.slice(0, begin, end));
   }
 };
+
+/// Rows of a batch as the loss of a shard.
+inline ShardAnswer rows_of(Shard& shard, torch::nn::Sequential& model, const Batch& batch) {
+  const auto [begin, end] = share_of(batch.x.size(0), shard.index(), shard.count());
+  if (begin == end) return shard.nothing();
+  return shard.loss(batch.loss(model, begin, end), static_cast<double>(end - begin));
+}
 
 }  // namespace tutti::test

@@ -1,0 +1,21 @@
+#pragma once
+
+// Threads: any. Failure: none.
+
+#include <exception>
+#include <string>
+
+namespace tutti {
+
+/// Inside a handler: what the exception being handled says.
+inline std::string exception_text() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace tutti
