@@ -1,0 +1,97 @@
+#pragma once
+
+// Checkpoints in a folder DIR: each a folder step-00000200/ of safetensors files beside a manifest
+// (manifest.h). A checkpoint is written beside, brought to disk and renamed, so at every instant
+// each complete checkpoint is either the whole old or the whole new one.
+//
+// Threads: one at a time. Processes: any number may read, one may write. Failure: BadInput with
+// file and reason; a save that fails leaves the checkpoints that were there, and no part of its
+// own.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "run/checkpoint_folders.h"
+#include "run/facts.h"
+#include "run/manifest.h"
+#include "run/safetensors_reader.h"
+#include "run/safetensors_writer.h"
+
+namespace tutti {
+
+/// All that one checkpoint holds. Tensors' bytes are borrowed until save returns.
+struct CheckpointContent {
+  std::int64_t step = 0;                             ///< steps done
+  Facts facts = {};                                  ///< what has to be equal to go on
+  std::map<std::string, nlohmann::json> state = {};  ///< where the run stands
+  std::vector<SafetensorsContent> files = {};        ///< names unique; see is_file_name
+};
+
+/// A checkpoint whose bytes were found to be as they were written.
+class Checkpoint {
+ public:
+  Checkpoint(std::shared_ptr<const Files> files, std::filesystem::path folder, Manifest manifest);
+
+  const std::filesystem::path& folder() const noexcept { return folder_; }
+  const Manifest& manifest() const noexcept { return manifest_; }
+  /// One of its files; BadInput if it has none of that name.
+  SafetensorsFile file(const std::string& name) const;
+
+ private:
+  std::shared_ptr<const Files> files_;
+  std::filesystem::path folder_;
+  Manifest manifest_;
+};
+
+/// What a search for a good checkpoint found.
+struct NewestGood {
+  std::optional<Checkpoint> checkpoint;  ///< nothing if none was good
+  std::vector<std::string> passed_over;  ///< why the newer ones were not taken, newest first
+};
+
+struct CheckpointOptions {
+  /// Complete checkpoints to keep, at least 1; all if absent.
+  std::optional<int> keep = {};
+};
+
+class CheckpointStore {
+ public:
+  /// Touches nothing: DIR is made by the first save.
+  CheckpointStore(std::shared_ptr<Files> files, const std::filesystem::path& dir,
+                  const CheckpointOptions& options = {});
+
+  /// Returns when the checkpoint would survive a power cut. One of the same step is replaced. Then,
+  /// of the checkpoints up to this step, all but the `keep` newest are removed; those of later
+  /// steps, left by a run that went on from an earlier one, stay. What could not be removed is
+  /// logged, and tried again by the next save.
+  void save(const CheckpointContent& content);
+
+  /// Steps of the complete checkpoints, ascending; not verified.
+  std::vector<std::int64_t> steps() const;
+  std::optional<std::int64_t> newest() const;
+
+  /// Reads and verifies everything: manifest, sizes, SHA-256. BadInput if there is none or anything
+  /// differs.
+  Checkpoint open(std::int64_t step) const;
+  /// The newest that verifies: a fallback to be asked for, never taken by itself.
+  NewestGood newest_good() const;
+
+ private:
+  void write(const CheckpointContent& content, const std::vector<SafetensorsWriter>& writers);
+  void tidy(std::int64_t saved_step);
+
+  std::shared_ptr<Files> files_;
+  std::filesystem::path dir_;
+  CheckpointFolders folders_;
+  CheckpointOptions options_;
+};
+
+}  // namespace tutti

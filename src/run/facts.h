@@ -1,0 +1,19 @@
+#pragma once
+
+// What defines a run: shards, seed, plan and the like, as texts that are only compared.
+//
+// Threads: pure functions. Failure: none.
+
+#include <map>
+#include <string>
+
+namespace tutti {
+
+using Facts = std::map<std::string, std::string>;
+
+/// Where a run differs from a checkpoint, one difference a line, without a newline at the end:
+/// "shards is 8 in the checkpoint, 4 here". At most five lines, then "… and 3 more". Empty if
+/// nothing differs.
+std::string facts_diff(const Facts& checkpoint, const Facts& run);
+
+}  // namespace tutti

@@ -1,0 +1,116 @@
+#include "run/strict_json.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+using nlohmann::json;
+
+/// Follows the parser: refuses what is too much, takes away what is complete.
+class Watcher {
+ public:
+  Watcher(const std::string& where, const JsonLimits& limits,
+          const std::function<void(const std::string&, json)>& take)
+      : where_(where), limits_(limits), take_(take) {}
+
+  /// True if the parser shall keep what it has just read. `depth` counts what encloses it.
+  bool see(int depth, json::parse_event_t event, json& read) {
+    switch (event) {
+      case json::parse_event_t::array_start:
+      case json::parse_event_t::object_start:
+        if (depth == 0 && event == json::parse_event_t::array_start) fail("is not a JSON object");
+        if (depth >= limits_.depth) fail("nests objects and arrays too deeply");
+        keys_.emplace_back();
+        items_.push_back(0);
+        return true;
+      case json::parse_event_t::key: {
+        const auto& key = read.get_ref<const std::string&>();
+        if (!keys_.back().insert(key).second) fail(fmt::format("has {} twice", shown(key)));
+        if (depth == 1) member_ = key;
+        return true;
+      }
+      case json::parse_event_t::value:
+        if (depth == 0) fail("is not a JSON object");
+        if (++items_.back() > limits_.array && keys_.back().empty())
+          fail(fmt::format("has an array of more than {} items", limits_.array));
+        return depth == 1 ? hand_over(read) : true;
+      case json::parse_event_t::array_end:
+      case json::parse_event_t::object_end:
+        keys_.pop_back();
+        items_.pop_back();
+        return depth == 1 ? hand_over(read) : true;
+    }
+    return true;
+  }
+
+ private:
+  bool hand_over(json& value) {
+    take_(member_, std::move(value));
+    return false;
+  }
+  [[noreturn]] void fail(const std::string& what) const { throw BadInput(where_ + " " + what); }
+
+  const std::string& where_;
+  const JsonLimits& limits_;
+  const std::function<void(const std::string&, json)>& take_;
+  std::vector<std::set<std::string>> keys_;  // of every open object
+  std::vector<std::size_t> items_;           // of everything open
+  std::string member_;
+};
+
+}  // namespace
+
+void each_member(std::string_view text, const std::string& where, const JsonLimits& limits,
+                 const std::function<void(const std::string&, json)>& take) {
+  // The parser takes a zero byte for the end of the text.
+  if (text.find('\0') != std::string_view::npos)
+    throw BadInput(fmt::format("{} is not JSON: it holds a zero byte", where));
+  Watcher watcher(where, limits, take);
+  try {
+    const auto tree = json::parse(text.begin(), text.end(),
+                                  [&](int depth, json::parse_event_t event, json& read) {
+                                    return watcher.see(depth, event, read);
+                                  });
+    static_cast<void>(tree);
+  } catch (const json::parse_error& error) {
+    throw BadInput(fmt::format("{} is not JSON: error at byte {}", where, error.byte));
+  } catch (const json::out_of_range&) {
+    throw BadInput(fmt::format("{} has a number that is too large", where));
+  }
+}
+
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMost = 80;
+  std::string line = "\"";
+  std::size_t end = std::min(text.size(), kMost);
+  const auto continues = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;
+  };
+  if (end < text.size())
+    while (end > 0 && continues(end)) --end;
+  for (const char byte : text.substr(0, end)) {
+    const auto code = static_cast<unsigned char>(byte);
+    line += code < 0x20 || code == 0x7F ? '?' : byte;
+  }
+  return line + (end < text.size() ? "…\"" : "\"");
+}
+
+bool is_utf8(std::string_view text) {
+  try {
+    static_cast<void>(json(std::string(text)).dump());
+    return true;
+  } catch (const json::type_error&) {
+    return false;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,33 @@
+#pragma once
+
+// JSON as an enemy may have written it: duplicate keys, endless nesting and bytes that only some
+// parsers see are refused. Members are handed over one by one, so that a large text never becomes
+// a larger tree.
+//
+// Threads: pure functions. Failure: BadInput that begins with `where`.
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace tutti {
+
+struct JsonLimits {
+  int depth = 16;                            ///< of objects and arrays, the outermost included
+  std::size_t array = std::size_t{1} << 20;  ///< scalars in one array
+};
+
+/// Calls `take` with every member of the object that `text` is, in the order of the text.
+void each_member(std::string_view text, const std::string& where, const JsonLimits& limits,
+                 const std::function<void(const std::string& key, nlohmann::json value)>& take);
+
+/// `text` as an error may show it: quoted, on one line, cut after 80 bytes.
+std::string shown(std::string_view text);
+
+/// True if every byte belongs to valid UTF-8, which is all that JSON can hold.
+bool is_utf8(std::string_view text);
+
+}  // namespace tutti
