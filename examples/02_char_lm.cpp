@@ -30,6 +30,9 @@ struct Options {
   std::string text;
   std::int64_t steps = 200;
   std::int64_t shards = 0;  ///< 0: micro_batches instead
+  std::string save;
+  std::int64_t save_every = 0;
+  std::string load;
   std::int64_t micro_batches = 4;
   std::uint64_t seed = 1;
   std::int64_t rows = 16;
@@ -136,7 +139,8 @@ std::string generate(CharModel& model, const Text& text, const Options& options)
 
 struct Outcome {
   double loss = 0;            ///< of the last step
-  std::int64_t computed = 0;  ///< pieces of steps that this worker computed
+  std::int64_t steps = 0;     ///< that were run here
+  std::int64_t computed = 0;  ///< pieces of them that this worker computed
 };
 
 torch::Tensor loss_of(CharModel& model, const torch::Tensor& batch) {
@@ -151,6 +155,11 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
                      const Options& options) {
   tutti::Trainer trainer(job, *model, tutti::Adam{.lr = options.learning_rate},
                          {.shards = options.shards, .seed = options.seed});
+  if (!options.load.empty()) {
+    const auto step = trainer.load(options.load);
+    if (!step) throw tutti::BadInput("there is no checkpoint in " + options.load);
+    if (job.rank() == 0) std::printf("goes on from step %lld\n", static_cast<long long>(*step));
+  }
   Progress progress(options.steps);
   Outcome outcome;
   while (trainer.steps() < options.steps) {
@@ -160,7 +169,12 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
       return shard.loss(loss_of(model, text.draw(options.rows, options.length, random)));
     });
     outcome.loss = result.loss;
+    ++outcome.steps;
     if (job.rank() == 0) progress.show(result.step, result.loss);
+    const bool due = options.save_every > 0 && result.step % options.save_every == 0;
+    if (!options.save.empty() && (due || result.step == options.steps)) {
+      trainer.save(options.save, {.keep = 3});
+    }
   }
   return outcome;
 }
@@ -207,6 +221,7 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
     }
     step.finish();
     optimizer.step();
+    ++outcome.steps;
 
     outcome.loss = 0;
     for (const double loss : gather_losses(parallel.group(), losses, options.micro_batches)) {
@@ -218,21 +233,22 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
   return outcome;
 }
 
-void report_shares(const std::vector<std::int64_t>& computed, const Options& options) {
+void report_shares(const std::vector<std::int64_t>& computed, std::int64_t steps,
+                   const Options& options) {
+  if (steps == 0) return;
   const bool shards = options.shards > 0;
   const char* const pieces = shards ? "shards" : "micro-batches";
   const auto per_step = shards ? options.shards : options.micro_batches;
   std::int64_t sum = 0;
   for (std::size_t r = 0; r < computed.size(); ++r) {
     std::printf("worker %zu computed %lld %s, [%lld, %lld) of each step\n", r,
-                static_cast<long long>(computed[r]), pieces,
-                static_cast<long long>(sum / options.steps),
-                static_cast<long long>((sum + computed[r]) / options.steps));
+                static_cast<long long>(computed[r]), pieces, static_cast<long long>(sum / steps),
+                static_cast<long long>((sum + computed[r]) / steps));
     sum += computed[r];
   }
   std::printf("together %lld = %lld steps x %lld %s: %s\n", static_cast<long long>(sum),
-              static_cast<long long>(options.steps), static_cast<long long>(per_step), pieces,
-              sum == options.steps * per_step ? "all, each once" : "NOT ALL");
+              static_cast<long long>(steps), static_cast<long long>(per_step), pieces,
+              sum == steps * per_step ? "all, each once" : "NOT ALL");
 }
 
 void train(const Options& options) {
@@ -251,7 +267,7 @@ void train(const Options& options) {
                   {computed.data(), job.size(), tutti::DType::int64}, {.label = "computed"});
   if (job.rank() != 0) return;
   std::printf("\nsample: %s\n\n", generate(model, text, options).c_str());
-  report_shares(computed, options);
+  report_shares(computed, outcome.steps, options);
   std::printf("step %lld loss %.4f parameters sha256 %s\n", static_cast<long long>(options.steps),
               outcome.loss, tutti::parameters_sha256(*model).c_str());
 }
@@ -266,6 +282,12 @@ int main(int argc, char** argv) {
   auto* const shards =
       app.add_option("--shards", options.shards, "per step, over all workers: with the Trainer")
           ->check(CLI::PositiveNumber);
+  app.add_option("--save", options.save, "folder for checkpoints (with --shards)")->needs(shards);
+  app.add_option("--save-every", options.save_every, "steps; besides the last one")
+      ->check(CLI::PositiveNumber)
+      ->needs("--save");
+  app.add_option("--load", options.load, "go on from the newest checkpoint in this folder")
+      ->needs(shards);
   app.add_option("--micro-batches", options.micro_batches,
                  "per step, over all workers: with DataParallel")
       ->check(CLI::PositiveNumber)

@@ -11,6 +11,7 @@
 //
 // Threads: values. Failure: BadInput for numbers that make no sense.
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <variant>
@@ -18,12 +19,21 @@
 
 namespace tutti {
 
+/// What a weight decay λ does to a parameter p before its update, with the learning rate η and the
+/// factor s of the schedule.
+enum class Decay : std::uint8_t {
+  l2,              ///< g ← g + λ·p: passes through momentum and moments
+  times_rate,      ///< p ← p·(1 − s·η·λ): torch.optim.AdamW
+  times_schedule,  ///< p ← p·(1 − s·λ): SGDW and AdamW as published (Loshchilov and Hutter 2019)
+};
+
 /// Stochastic gradient descent as torch.optim.SGD.
 struct Sgd {
   double lr = 1e-3;
   double momentum = 0;
   double dampening = 0;
-  double weight_decay = 0;  ///< added to the gradient (L2)
+  double weight_decay = 0;
+  Decay decay = Decay::l2;
   bool nesterov = false;
 };
 
@@ -33,17 +43,17 @@ struct Adam {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;  ///< added to the gradient (L2)
+  double weight_decay = 0;  ///< Decay::l2
 };
 
-/// Loshchilov and Hutter 2019, as torch.optim.AdamW: the decay is scaled by the learning rate and
-/// does not pass through the moments.
+/// Loshchilov and Hutter 2019, as torch.optim.AdamW.
 struct AdamW {
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  Decay decay = Decay::times_rate;  ///< not l2: that is Adam
 };
 
 /// Bounds on the gradient after the division by Σ w; 0: none.
@@ -66,7 +76,7 @@ class Optimizer {
   Optimizer(const Adam& rule) : Optimizer(Rule(rule)) {}
   Optimizer(const AdamW& rule) : Optimizer(Rule(rule)) {}
   /// BadInput for a learning rate, decay or ε that is negative or not finite, factors outside
-  /// [0, 1), Nesterov's form without momentum or with dampening.
+  /// [0, 1), Nesterov's form without momentum or with dampening, AdamW with Decay::l2.
   Optimizer(const Rule& rule);
 
   /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule.

@@ -71,6 +71,12 @@ class Shard {
   /// or none. All shards of a step ask alike (Mismatch otherwise).
   std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
 
+  /// A tensor of this shard's own that outlives the step: a hidden state that is carried on. What
+  /// the closure leaves in it counts once the step is applied; checkpoints hold it, and it goes
+  /// where the shard goes. `init` makes the first value. Change it in place, detached:
+  /// `state.copy_(hidden.detach())`.
+  torch::Tensor state(const std::string& name, const std::function<torch::Tensor()>& init);
+
   /// Recorded values are folded over all shards: StepResult::metrics.
   ShardMetrics& metrics() { return metrics_; }
 
@@ -94,19 +100,63 @@ class Shard {
   ShardMetrics metrics_;
 };
 
+/// The loss is multiplied by a factor before backward and the folded gradient divided by it, so
+/// that small gradients survive 16-bit arithmetic (Micikevicius et al. 2018, arXiv 1710.03740,
+/// section 3.2). The dynamic form and its numbers are those of torch.amp.GradScaler: a step whose
+/// gradient is not finite is dropped and shrinks the factor, a run of good steps lets it grow.
+struct LossScale {
+  double start = 1;
+  bool dynamic = false;
+  double growth = 2;
+  double backoff = 0.5;
+  std::int64_t grow_after = 2000;  ///< good steps in succession
+  double least = 1;
+  double most = 16777216;  ///< 2²⁴
+};
+
+/// GradScaler's numbers: from 2¹⁶, × 2 after 2000 good steps, × ½ on overflow.
+inline LossScale dynamic_loss_scale() { return {.start = 65536, .dynamic = true}; }
+
+/// What becomes of a buffer after a step.
+enum class BufferRule : std::uint8_t {
+  mean,  ///< over the shards that ran, in tree order: floating-point buffers, unless said otherwise
+  first,  ///< the first shard's that ran: other buffers, unless said otherwise
+  keep,   ///< what it was
+};
+
 struct TrainerOptions {
   std::int64_t shards = 1;     ///< V: a property of the run
   std::uint64_t seed = 0;      ///< of data order and random numbers
   std::string name = "model";  ///< in errors and logs
   Schedule schedule = {};      ///< learning rates are multiplied by it
   Clip clip = {};
+  LossScale loss_scale = {};
+  /// δ of an exponential moving average of all parameters over the steps, in (0, 1); 0: none. One
+  /// more copy of them per host.
+  double average = 0;
+  /// For buffers of whose name the predicate holds, the first that does; BadInput for a mean of
+  /// integers.
+  std::vector<std::pair<std::function<bool(const std::string& name)>, BufferRule>> buffers = {};
+  /// Shards per unit of time of each worker, in rank order, only their ratios count; empty: equal.
+  /// Decides who computes what, and no bit.
+  std::vector<double> speeds = {};
   /// Steps dropped in succession because of gradients that are not finite, after which step()
-  /// throws.
+  /// throws. Those that shrank a dynamic loss scale do not count.
   std::int64_t most_drops = 10;
   /// Compare digests of buffers of all workers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
   /// How long a wait may last; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
+};
+
+struct SaveOptions {
+  /// Checkpoints up to this step to keep, at least 1; all if absent.
+  std::optional<int> keep = {};
+};
+
+struct LoadOptions {
+  /// Where the newest checkpoint is damaged, take the newest good one, and log why.
+  bool fall_back = false;
 };
 
 /// What became of a step: the same on all workers.
@@ -119,6 +169,7 @@ struct StepResult {
   std::int64_t shards = 0;      ///< that contributed
   std::optional<double> gradient_norm;  ///< before clipping, where clipping needed it
   double rate_factor = 1;               ///< of the schedule
+  double loss_scale = 1;                ///< that the step was computed with
   Metrics metrics;
   StepReport report;  ///< this worker's: what the step cost
 };
@@ -154,6 +205,28 @@ class Trainer {
   /// Changes parameters and buffers by hand: `change` runs on rank 0 alone, between steps, and all
   /// workers go on with what it left. Collective.
   void edit(const std::function<void()>& change);
+
+  /// Computes a data set's metrics. Samples 0 … dataset_size−1 are cut into batches of `batch`
+  /// consecutive ones; each is computed by one worker, and what the batches record is folded in
+  /// their order: the same bytes on any number of workers. Meanwhile the model is in eval() and
+  /// gradients are off; torch's generator is seeded from (seed, batch) and put back. Collective. An
+  /// exception of `compute` is rethrown there, and is PeerFailed elsewhere.
+  using Evaluate =
+      std::function<void(const std::vector<std::int64_t>& samples, ShardMetrics& metrics)>;
+  Metrics evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute);
+  /// Calls `body` while the model's parameters are the averages of options.average (BadInput
+  /// without them, or before the first step). No step(), edit(), save() or load() inside.
+  /// Collective.
+  void with_averages(const std::function<void()>& body);
+
+  /// Writes all that defines the run to DIRECTORY/step-00000200/: safetensors files beside a
+  /// manifest, independent of the number of workers. Returns when it would survive a power cut; an
+  /// error (a full disk) leaves the checkpoints that were there. Collective.
+  void save(const std::string& directory, const SaveOptions& options = {});
+  /// Goes on from the newest checkpoint in DIRECTORY; returns its step, nothing where there is
+  /// none. One that is damaged, or of another model, seed, number of shards or threads, rules,
+  /// schedule or clip, is refused with the differences; nothing has changed then. Collective.
+  std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options = {});
 
   /// Steps that are over.
   std::int64_t steps() const;

@@ -67,13 +67,16 @@ void update_sgd(const SgdRule& rule, const UpdateTarget& target) {
   const auto momentum = static_cast<T>(rule.momentum);
   const auto fresh = static_cast<T>(1 - rule.dampening);
   const auto decay = static_cast<T>(rule.weight_decay);
+  const auto kept = static_cast<T>(1 - rule.shrink);
   const bool decays = rule.weight_decay != 0;
+  const bool shrinks = rule.shrink != 0;
   const bool moves = rule.momentum != 0;
   const bool starts = rule.starts;
   const bool nesterov = rule.nesterov;
   for_vectors<T>(at.count, [&](auto d, std::size_t i) HWY_ATTR {
-    const auto p = hn::LoadU(d, at.parameter + i);
+    auto p = hn::LoadU(d, at.parameter + i);
     auto g = at.gradient_at(d, i);
+    if (shrinks) p = hn::Mul(p, hn::Set(d, kept));
     if (decays) g = hn::Add(g, hn::Mul(hn::Set(d, decay), p));
     if (moves) {
       auto v = g;

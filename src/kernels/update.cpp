@@ -50,9 +50,9 @@ AdamCoefficients::AdamCoefficients(const AdamRule& rule)
       rate(rule.learning_rate / (1 - std::pow(rule.beta1, static_cast<double>(rule.step)))),
       root(std::sqrt(1 - std::pow(rule.beta2, static_cast<double>(rule.step)))),
       decay(rule.weight_decay),
-      kept(1 - rule.learning_rate * rule.weight_decay),
-      shrinks(rule.weight_decay != 0 && rule.decoupled),
-      adds(rule.weight_decay != 0 && !rule.decoupled) {
+      kept(1 - rule.shrink),
+      shrinks(rule.shrink != 0),
+      adds(rule.weight_decay != 0) {
   TUTTI_CHECK(rule.step >= 1, "update {} of a parameter", rule.step);
 }
 

@@ -30,20 +30,22 @@ struct UpdateTarget {
 
 /// Stochastic gradient descent, as torch.optim.SGD documents it (Sutskever et al. 2013 with the
 /// learning rate outside the momentum):
-///   g ← g + λ·p          v ← μ·v + (1 − τ)·g, or v ← g the first time
+///   p ← p·(1 − κ)        g ← g + λ·p        v ← μ·v + (1 − τ)·g, or v ← g the first time
 ///   d = g + μ·v (Nesterov), v, or g without momentum        p ← p − η·d
+/// κ = 0 is torch's; otherwise SGDW (Loshchilov and Hutter 2019, algorithm 1).
 struct SgdRule {
   double learning_rate = 0;  ///< η
   double momentum = 0;       ///< μ; 0: `first` is not used
   double dampening = 0;      ///< τ
   double weight_decay = 0;   ///< λ; 0: no decay at all, even of infinities
+  double shrink = 0;         ///< κ; the same
   bool nesterov = false;
   bool starts = false;  ///< first time that this parameter is updated: `first` is not read
 };
 
 /// Adam (Kingma and Ba 2015, algorithm 1) with L2 decay, or AdamW (Loshchilov and Hutter 2019,
-/// algorithm 2, with the decay scaled by the learning rate as libtorch does):
-///   p ← p·(1 − η·λ) (AdamW)      g ← g + λ·p (Adam)
+/// algorithm 2; κ = η·λ is libtorch's form):
+///   p ← p·(1 − κ) (AdamW)        g ← g + λ·p (Adam)
 ///   m ← β1·m + (1 − β1)·g        v ← β2·v + ((1 − β2)·g)·g
 ///   p ← p − ((η/(1 − β1^t))·m) / (√v/√(1 − β2^t) + ε)
 struct AdamRule {
@@ -52,7 +54,7 @@ struct AdamRule {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;  ///< λ; 0: no decay at all, even of infinities
-  bool decoupled = false;   ///< AdamW
+  double shrink = 0;        ///< κ; the same
   std::int64_t step = 1;    ///< t ≥ 1: updates of this parameter, this one included
 };
 

@@ -19,7 +19,7 @@ struct AdamCoefficients {
   double rate;  ///< η/(1 − β1^t)
   double root;  ///< √(1 − β2^t)
   double decay;
-  double kept;   ///< 1 − η·λ
+  double kept;   ///< 1 − κ
   bool shrinks;  ///< decoupled decay
   bool adds;     ///< L2 decay
 };

@@ -16,6 +16,18 @@ void require(bool holds, const Optimizer::Rule& rule, std::string_view what) {
 bool is_size(double value) { return std::isfinite(value) && value >= 0; }
 bool is_factor(double value) { return value >= 0 && value < 1; }
 
+std::string_view text_of(Decay decay) {
+  switch (decay) {
+    case Decay::l2:
+      return "l2";
+    case Decay::times_rate:
+      return "times rate";
+    case Decay::times_schedule:
+      return "times schedule";
+  }
+  return "?";
+}
+
 struct Check {
   void operator()(const Sgd& sgd) const {
     require(is_size(sgd.lr), sgd, "the learning rate must be finite and not negative");
@@ -25,8 +37,13 @@ struct Check {
     require(!sgd.nesterov || (sgd.momentum > 0 && sgd.dampening == 0), sgd,
             "Nesterov's form needs momentum and no dampening");
   }
+  void operator()(const AdamW& adam) const {
+    require(adam.decay != Decay::l2, adam, "with Decay::l2 it is Adam");
+    check(adam);
+  }
+  void operator()(const Adam& adam) const { check(adam); }
   template <class AnyAdam>
-  void operator()(const AnyAdam& adam) const {
+  static void check(const AnyAdam& adam) {
     require(is_size(adam.lr), adam, "the learning rate must be finite and not negative");
     require(is_size(adam.weight_decay), adam, "the weight decay must be finite and not negative");
     require(is_size(adam.eps), adam, "eps must be finite and not negative");
@@ -36,11 +53,14 @@ struct Check {
 
 struct Text {
   std::string operator()(const Sgd& sgd) const {
-    return fmt::format("SGD lr {} momentum {} dampening {} weight_decay {}{}", sgd.lr, sgd.momentum,
-                       sgd.dampening, sgd.weight_decay, sgd.nesterov ? " nesterov" : "");
+    return fmt::format("SGD lr {} momentum {} dampening {} weight_decay {} {}{}", sgd.lr,
+                       sgd.momentum, sgd.dampening, sgd.weight_decay, text_of(sgd.decay),
+                       sgd.nesterov ? " nesterov" : "");
   }
   std::string operator()(const Adam& adam) const { return text("Adam", adam); }
-  std::string operator()(const AdamW& adam) const { return text("AdamW", adam); }
+  std::string operator()(const AdamW& adam) const {
+    return fmt::format("{} {}", text("AdamW", adam), text_of(adam.decay));
+  }
   template <class AnyAdam>
   static std::string text(std::string_view name, const AnyAdam& adam) {
     return fmt::format("{} lr {} beta1 {} beta2 {} eps {} weight_decay {}", name, adam.lr,

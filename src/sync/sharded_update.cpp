@@ -48,7 +48,11 @@ ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedMo
 Verdict ShardedUpdate::judge(double loss_scale) {
   Verdict verdict;
   verdict.divisor_factor = loss_scale;
-  verdict.refusal = find_refusal();
+  verdict.refusal = find_bad_gradient();
+  verdict.finite = verdict.refusal.empty();
+  if (verdict.finite && exchange_.slices().weight() == 0) {
+    verdict.refusal = "the weights of all shards are 0";
+  }
   if (!verdict.refusal.empty()) return verdict;
   const bool norms = clip_.norm > 0 || clip_.parameter_norm > 0;
   if (!norms && !may_overflow(loss_scale) && exchange_.slices().nodes() <= kMaxSources) {
@@ -61,21 +65,18 @@ Verdict ShardedUpdate::judge(double loss_scale) {
   return verdict;
 }
 
-/// What speaks against the step in the published facts.
-std::string ShardedUpdate::find_refusal() const {
+/// The earliest shard's, or "".
+std::string ShardedUpdate::find_bad_gradient() const {
   const ShardHeader* bad = nullptr;
   for (int r = 0; r < board_.size(); ++r) {
     const auto& header = board_.of(r);
     if (header.bad_shard < 0) continue;
     if (bad == nullptr || header.bad_shard < bad->bad_shard) bad = &header;
   }
-  if (bad != nullptr) {
-    const auto& entry = exchange_.plan().parameters()[static_cast<std::size_t>(bad->bad_parameter)];
-    return fmt::format("the gradient of \"{}\" in shard {} is not finite", entry.spec.name,
-                       bad->bad_shard);
-  }
-  if (exchange_.slices().weight() == 0) return "the weights of all shards are 0";
-  return "";
+  if (bad == nullptr) return "";
+  const auto& entry = exchange_.plan().parameters()[static_cast<std::size_t>(bad->bad_parameter)];
+  return fmt::format("the gradient of \"{}\" in shard {} is not finite", entry.spec.name,
+                     bad->bad_shard);
 }
 
 /// Whether a sum, or its quotient, could be beyond the range of its type. With a bound far below,
@@ -126,6 +127,7 @@ void ShardedUpdate::take_norms(Verdict& verdict) {
     if (!std::isfinite(squares)) {
       verdict.refusal = fmt::format("the sum of the gradients of \"{}\" is not finite",
                                     exchange_.plan().parameters()[p].spec.name);
+      verdict.finite = false;
       return;
     }
     norms[p] = std::sqrt(squares);
@@ -134,6 +136,7 @@ void ShardedUpdate::take_norms(Verdict& verdict) {
   verdict.norm = std::sqrt(total);
   if (!std::isfinite(total)) {
     verdict.refusal = "the norm of the gradient is not finite";
+    verdict.finite = false;
     return;
   }
   if (clip_.norm == 0 && clip_.parameter_norm == 0) return;
@@ -146,7 +149,11 @@ void ShardedUpdate::take_norms(Verdict& verdict) {
 
 UpdateRule ShardedUpdate::rule_for(std::uint32_t parameter, double rate_factor) const {
   auto rule = rules_[parameter];
-  std::visit([&](auto& any) { any.learning_rate *= rate_factor; }, rule);
+  const auto follow_schedule = [&](auto& any) {
+    any.learning_rate *= rate_factor;
+    any.shrink *= rate_factor;
+  };
+  std::visit(follow_schedule, rule);
   if (auto* sgd = std::get_if<SgdRule>(&rule)) sgd->starts = updates_[parameter] == 0;
   if (auto* adam = std::get_if<AdamRule>(&rule)) adam->step = updates_[parameter] + 1;
   return rule;

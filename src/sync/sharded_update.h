@@ -25,6 +25,7 @@ namespace tutti {
 
 struct Verdict {
   std::string refusal;         ///< why the step is dropped; empty: it is applied
+  bool finite = true;          ///< false: it is dropped for a gradient or sum that is not finite
   std::optional<double> norm;  ///< of the gradient, before clipping, where it had to be known
   bool folded = false;         ///< each owner's arena holds the folded gradient of its tiles
   double divisor_factor = 1;
@@ -44,6 +45,7 @@ class ShardedUpdate {
   /// Once the step is complete.
   void count(const std::vector<std::uint8_t>& touched);
 
+  const UpdateRule& rule(std::size_t parameter) const { return rules_[parameter]; }
   /// How often a parameter was updated.
   std::vector<std::int64_t>& updates() { return updates_; }
 
@@ -52,7 +54,7 @@ class ShardedUpdate {
   void read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to);
 
  private:
-  std::string find_refusal() const;
+  std::string find_bad_gradient() const;
   bool may_overflow(double loss_scale) const;
   void fold_own(double loss_scale);
   void take_norms(Verdict& verdict);

@@ -7,35 +7,34 @@
 
 namespace tutti {
 
-std::vector<SharedModel::Place> SharedModel::places_of(const Plan& plan,
-                                                       const std::vector<int>& states,
-                                                       std::size_t& bytes) {
-  bytes = 0;
-  const auto take = [&bytes](std::size_t room) {
-    const auto begin = bytes;
-    bytes += room;
+std::vector<SharedModel::Place> SharedModel::places_of(const std::vector<int>& states) {
+  const auto take = [this](std::size_t room) {
+    const auto begin = bytes_;
+    bytes_ += room;
     return begin;
   };
-  std::vector<Place> places(plan.parameters().size());
+  std::vector<Place> places(plan_.parameters().size());
   for (std::size_t p = 0; p < places.size(); ++p) {
-    places[p].value = places[p].master = take(plan.parameters()[p].result_bytes);
+    places[p].value = places[p].master = take(plan_.parameters()[p].result_bytes);
   }
-  bytes = round_up(bytes, kPageBytes);
+  bytes_ = round_up(bytes_, kPageBytes);
   for (std::size_t p = 0; p < places.size(); ++p) {
-    const auto& entry = plan.parameters()[p];
+    const auto& entry = plan_.parameters()[p];
     if (entry.spec.dtype != entry.node_type) places[p].master = take(entry.node_bytes);
     places[p].states = states[p];
     places[p].state_bytes = entry.node_bytes;
-    places[p].first_state = take(entry.node_bytes * static_cast<std::size_t>(states[p]));
+    places[p].first_state =
+        take(entry.node_bytes * static_cast<std::size_t>(states[p] + (averages_ ? 1 : 0)));
   }
-  bytes = round_up(bytes, kPageBytes);
+  bytes_ = round_up(bytes_, kPageBytes);
   return places;
 }
 
 SharedModel::SharedModel(const Group& group, const Plan& plan, const std::vector<int>& states,
-                         const std::string& name)
+                         bool averages, const std::string& name)
     : plan_(plan),
-      places_(places_of(plan, states, bytes_)),
+      averages_(averages),
+      places_(places_of(states)),
       memory_(group.allocate_common(
           bytes_, fmt::format("parameters and optimizer state of \"{}\"", name))) {}
 

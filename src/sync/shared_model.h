@@ -3,7 +3,8 @@
 // The parameters of a model and the state of its optimizer, once per host: one block of shared
 // memory that all workers read and in which each writes the tiles it owns.
 //
-//   values of all parameters │ float32 master copies of the 16-bit ones │ state tensors
+//   values of all parameters │ per parameter: float32 master copy of a 16-bit one, state tensors,
+//   moving average
 //
 // in registration order, every tensor at a multiple of 64 bytes.
 //
@@ -21,8 +22,9 @@ namespace tutti {
 
 class SharedModel {
  public:
-  /// `states[p]` tensors of state for parameter p. Zero-filled. Collective.
-  SharedModel(const Group& group, const Plan& plan, const std::vector<int>& states,
+  /// `states[p]` tensors of state for parameter p, and with `averages` one more. Zero-filled.
+  /// Collective.
+  SharedModel(const Group& group, const Plan& plan, const std::vector<int>& states, bool averages,
               const std::string& name);
 
   /// Elements as in the plan, of the parameter's own type.
@@ -32,6 +34,11 @@ class SharedModel {
   /// Of the type of the master copy; k counts from 0.
   std::byte* state(std::size_t parameter, int k) const;
   int states(std::size_t parameter) const { return places_[parameter].states; }
+  bool has_averages() const { return averages_; }
+  /// Of the type of the master copy.
+  std::byte* average(std::size_t parameter) const {
+    return state(parameter, places_[parameter].states);
+  }
   /// After values were changed by hand: their master copies follow.
   void refresh_masters() const;
 
@@ -45,11 +52,11 @@ class SharedModel {
     std::size_t state_bytes = 0;
     int states = 0;
   };
-  static std::vector<Place> places_of(const Plan& plan, const std::vector<int>& states,
-                                      std::size_t& bytes);
+  std::vector<Place> places_of(const std::vector<int>& states);
   std::byte* at(std::size_t offset) const { return memory_.data() + offset; }
 
   const Plan& plan_;
+  bool averages_;
   std::size_t bytes_ = 0;
   std::vector<Place> places_;
   SharedMemory memory_;

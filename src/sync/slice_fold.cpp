@@ -62,27 +62,11 @@ std::size_t SliceFold::touched_bytes(std::span<const std::uint32_t> parameters) 
 
 std::vector<ElementRange> SliceFold::owned(std::span<const std::uint32_t> parameters,
                                            int rank) const {
-  const auto size = arenas_.size();
-  const auto total = touched_bytes(parameters);
-  const auto cut = [&](std::size_t r) { return r == size ? total : total / size * r; };
-  const auto mine_begin = cut(static_cast<std::size_t>(rank));
-  const auto mine_end = cut(static_cast<std::size_t>(rank) + 1);
-  std::vector<ElementRange> ranges;
-  std::size_t before = 0;  // bytes of the touched parameters before this one
+  std::vector<std::uint32_t> touched_ones;
   for (const auto p : parameters) {
-    const auto& entry = plan_.parameters()[p];
-    if (entry.node_bytes == 0 || !touched(p)) continue;
-    // A cut inside the parameter moves to the tile's begin, whoever looks at it.
-    const auto place = [&](std::size_t at) -> std::int64_t {
-      if (at <= before) return 0;
-      if (at >= before + entry.node_bytes) return entry.spec.count;
-      return static_cast<std::int64_t>((at - before) / size_of(entry.node_type)) / kTile * kTile;
-    };
-    const ElementRange range{p, place(mine_begin), place(mine_end)};
-    if (range.begin < range.end) ranges.push_back(range);
-    before += entry.node_bytes;
+    if (touched(p)) touched_ones.push_back(p);
   }
-  return ranges;
+  return tile_share(plan_, touched_ones, rank, static_cast<int>(arenas_.size()));
 }
 
 SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter) const {

@@ -16,6 +16,7 @@
 #include "kernels/fold_program.h"
 #include "sync/plan.h"
 #include "sync/step_board.h"
+#include "sync/tile_share.h"
 
 namespace tutti {
 
@@ -34,17 +35,6 @@ struct HeldNode {
   double weight;
 };
 
-/// Elements of a tile: what one worker owns of a parameter in a step are whole tiles, so that
-/// nothing that is computed per tile depends on the number of workers.
-inline constexpr std::int64_t kTile = 4096;
-
-/// Elements [begin, end) of a parameter.
-struct ElementRange {
-  std::uint32_t parameter = 0;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
 /// Appends what worker r handed in of its leaves, which follow the `leaves` so far.
 void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
                   const StepHeader& header);
@@ -60,8 +50,7 @@ class SliceFold {
   /// Σ of all leaves' weights, folded along the tree.
   double weight() const { return weight_; }
 
-  /// What each rank owns of the given parameters: of those that are touched, equal shares in bytes,
-  /// cut at tiles. Every element of them is in one rank's list.
+  /// A rank's share of those of the given parameters that are touched.
   std::vector<ElementRange> owned(std::span<const std::uint32_t> parameters, int rank) const;
   /// Where the nodes of a touched parameter lie, and what their sum is divided by.
   struct Sources {

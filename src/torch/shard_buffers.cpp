@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "torch/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -23,7 +24,9 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
   std::vector<TensorSpec> specs;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [buffer, tensor] = buffers_[b];
-    if (!tensor.is_floating_point()) continue;
+    const auto rule = buffer_rule_of(options, buffer, tensor);
+    if (rule == BufferRule::keep) kept_.push_back(b);
+    if (rule != BufferRule::mean) continue;
     averaged_.push_back(b);
     specs.push_back(
         {buffer, tensor.sizes().vec(), tensor.strides().vec(), tensor.numel(), dtype_of(tensor)});
@@ -109,6 +112,7 @@ void ShardBuffers::finish(const ShardBoard& board) {
     for (const auto b : averaged_) values.push_back(buffers_[b].second.data_ptr());
     mean_->mean(values);
   }
+  for (const auto b : kept_) copy_bytes(buffers_[b].second, begin_[b].data_ptr());
   keep();
 }
 

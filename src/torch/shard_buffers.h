@@ -1,8 +1,8 @@
 #pragma once
 
 // A model's buffers over the shards of a step: every shard starts from those of the step's begin,
-// and afterwards floating-point ones are the mean over the shards that ran, others the first such
-// shard's.
+// and afterwards each is, by its rule, the mean over the shards that ran, the first such shard's,
+// or what it was.
 //
 // Threads: one. Failure: BadInput names the buffer.
 
@@ -53,8 +53,9 @@ class ShardBuffers {
   std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;
   std::vector<torch::Tensor> begin_;   ///< values at the step's begin
-  std::vector<std::size_t> averaged_;  ///< which of them are floating-point
-  std::unique_ptr<BufferMean> mean_;   ///< of those; null where there are none
+  std::vector<std::size_t> averaged_;  ///< by rule
+  std::vector<std::size_t> kept_;
+  std::unique_ptr<BufferMean> mean_;  ///< of those; null where there are none
 };
 
 }  // namespace tutti

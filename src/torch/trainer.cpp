@@ -32,6 +32,10 @@ std::vector<std::int64_t> Shard::indices(std::int64_t dataset_size, std::int64_t
   return trainer_.indices({dataset_size, batch}, index_);
 }
 
+torch::Tensor Shard::state(const std::string& name, const std::function<torch::Tensor()>& init) {
+  return trainer_.state_of(index_, name, init);
+}
+
 ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
   require_weight(weight, index_);
   if (weight == 0) return nothing();
@@ -95,6 +99,17 @@ torch::Tensor Trainer::gradient(const std::string& name) { return state_->folded
 double Trainer::gradient_norm() { return state_->gradient_norm(); }
 StepResult Trainer::apply() { return state_->apply(); }
 void Trainer::edit(const std::function<void()>& change) { state_->edit(change); }
+Metrics Trainer::evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute) {
+  return state_->evaluate({dataset_size, batch}, compute);
+}
+void Trainer::with_averages(const std::function<void()>& body) { state_->with_averages(body); }
+void Trainer::save(const std::string& directory, const SaveOptions& options) {
+  state_->save(directory, options);
+}
+std::optional<std::int64_t> Trainer::load(const std::string& directory,
+                                          const LoadOptions& options) {
+  return state_->load(directory, options);
+}
 std::int64_t Trainer::steps() const { return state_->steps(); }
 std::pair<std::int64_t, std::int64_t> Trainer::shards() const {
   return {state_->shards().begin, state_->shards().end};

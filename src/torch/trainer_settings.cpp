@@ -1,6 +1,7 @@
 #include "torch/trainer_settings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -19,21 +20,40 @@ struct ToUpdateRule {
     return SgdRule{.learning_rate = sgd.lr,
                    .momentum = sgd.momentum,
                    .dampening = sgd.dampening,
-                   .weight_decay = sgd.weight_decay,
+                   .weight_decay = sgd.decay == Decay::l2 ? sgd.weight_decay : 0,
+                   .shrink = shrink_of(sgd, sgd.decay),
                    .nesterov = sgd.nesterov};
   }
-  UpdateRule operator()(const Adam& adam) const { return adam_rule(adam, false); }
-  UpdateRule operator()(const AdamW& adam) const { return adam_rule(adam, true); }
+  UpdateRule operator()(const Adam& adam) const { return adam_rule(adam, Decay::l2); }
+  UpdateRule operator()(const AdamW& adam) const { return adam_rule(adam, adam.decay); }
   template <class AnyAdam>
-  static UpdateRule adam_rule(const AnyAdam& adam, bool decoupled) {
+  static UpdateRule adam_rule(const AnyAdam& adam, Decay decay) {
     return AdamRule{.learning_rate = adam.lr,
                     .beta1 = adam.beta1,
                     .beta2 = adam.beta2,
                     .epsilon = adam.eps,
-                    .weight_decay = adam.weight_decay,
-                    .decoupled = decoupled};
+                    .weight_decay = decay == Decay::l2 ? adam.weight_decay : 0,
+                    .shrink = shrink_of(adam, decay)};
+  }
+  /// κ where the schedule's factor is 1.
+  template <class Any>
+  static double shrink_of(const Any& rule, Decay decay) {
+    if (decay == Decay::l2) return 0;
+    return decay == Decay::times_rate ? rule.lr * rule.weight_decay : rule.weight_decay;
   }
 };
+
+std::string_view text_of(BufferRule rule) {
+  switch (rule) {
+    case BufferRule::mean:
+      return "mean";
+    case BufferRule::first:
+      return "first";
+    case BufferRule::keep:
+      return "keep";
+  }
+  return "?";
+}
 
 }  // namespace
 
@@ -44,6 +64,21 @@ void require_options(const TrainerOptions& options) {
   require_bound(options.clip.norm, "clip.norm");
   require_bound(options.clip.parameter_norm, "clip.parameter_norm");
   require_bound(options.clip.value, "clip.value");
+  const auto& scale = options.loss_scale;
+  const bool sized = scale.least > 0 && scale.start >= scale.least && scale.start <= scale.most &&
+                     std::isfinite(scale.most);
+  if (!sized && (scale.dynamic || !(scale.start > 0) || !std::isfinite(scale.start))) {
+    throw BadInput(fmt::format("loss_scale.start {}: must be between least {} and most {}",
+                               scale.start, scale.least, scale.most));
+  }
+  if (scale.dynamic && !(scale.growth >= 1 && std::isfinite(scale.growth) && scale.backoff > 0 &&
+                         scale.backoff < 1 && scale.grow_after >= 1)) {
+    throw BadInput(
+        "loss_scale: growth must be at least 1, backoff between 0 and 1, grow_after at least 1");
+  }
+  if (options.average != 0 && !(options.average > 0 && options.average < 1)) {
+    throw BadInput(fmt::format("average {}: must be between 0 and 1, or 0", options.average));
+  }
   if (options.most_drops < 1) throw BadInput("most_drops must be at least 1");
   if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
   if (options.deadline && options.deadline->count() <= 0) {
@@ -62,20 +97,79 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options) {
 
 Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
                      const WrappedModel& model) {
-  Settings settings{{"name", options.name},
-                    {"torch", TORCH_VERSION},
-                    {"intra-op threads", std::to_string(at::get_num_threads())},
-                    {"shards", std::to_string(options.shards)},
-                    {"seed", std::to_string(options.seed)},
-                    {"schedule", options.schedule.text()},
-                    {"clip", fmt::format("norm {} parameter norm {} value {}", options.clip.norm,
-                                         options.clip.parameter_norm, options.clip.value)},
-                    {"most_drops", std::to_string(options.most_drops)},
-                    {"digest_every", std::to_string(options.digest_every)}};
+  Settings settings{
+      {"name", options.name},
+      {"torch", TORCH_VERSION},
+      {"intra-op threads", std::to_string(at::get_num_threads())},
+      {"shards", std::to_string(options.shards)},
+      {"seed", std::to_string(options.seed)},
+      {"schedule", options.schedule.text()},
+      {"clip", fmt::format("norm {} parameter norm {} value {}", options.clip.norm,
+                           options.clip.parameter_norm, options.clip.value)},
+      {"loss scale", options.loss_scale.dynamic
+                         ? fmt::format("dynamic from {} × {} after {} × {} in {} … {}",
+                                       options.loss_scale.start, options.loss_scale.growth,
+                                       options.loss_scale.grow_after, options.loss_scale.backoff,
+                                       options.loss_scale.least, options.loss_scale.most)
+                         : fmt::format("{}", options.loss_scale.start)},
+      {"average", fmt::format("{}", options.average)},
+      {"speeds", options.speeds.empty() ? "equal" : fmt::format("{}", options.speeds)},
+      {"most_drops", std::to_string(options.most_drops)},
+      {"digest_every", std::to_string(options.digest_every)}};
   for (const auto& item : model.parameters()) {
     settings.emplace_back("rule of " + item.first, text_of(optimizer.rule_of(item.first)));
   }
+  for (const auto& [name, tensor] : model.buffers()) {
+    settings.emplace_back("rule of buffer " + name, text_of(buffer_rule_of(options, name, tensor)));
+  }
   return settings;
+}
+
+Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
+               const WrappedModel& model) {
+  Facts facts;
+  for (const auto& [name, value] : settings_of(options, optimizer, model)) {
+    const bool decides = name != "name" && name != "torch" && name != "most_drops" &&
+                         name != "digest_every" && name != "speeds";
+    if (decides) facts[name] = value;
+  }
+  const auto text = [](const torch::Tensor& tensor) {
+    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                       fmt::join(tensor.sizes(), ", "));
+  };
+  for (const auto& [name, tensor] : model.parameters()) facts["parameter " + name] = text(tensor);
+  for (const auto& [name, tensor] : model.buffers()) facts["buffer " + name] = text(tensor);
+  return facts;
+}
+
+BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name,
+                          const torch::Tensor& buffer) {
+  for (const auto& [where, rule] : options.buffers) {
+    if (!where || !where(name)) continue;
+    if (rule == BufferRule::mean && !buffer.is_floating_point()) {
+      throw BadInput(
+          fmt::format("buffer \"{}\": a mean of {}", name, c10::toString(buffer.scalar_type())));
+    }
+    return rule;
+  }
+  return buffer.is_floating_point() ? BufferRule::mean : BufferRule::first;
+}
+
+std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers) {
+  if (options.speeds.empty()) return assign_shards(options.shards, workers);
+  if (options.speeds.size() != static_cast<std::size_t>(workers)) {
+    throw BadInput(fmt::format("{} speeds for {} workers", options.speeds.size(), workers));
+  }
+  return assign_shards(options.shards, options.speeds);
+}
+
+LossScaleRule loss_scale_rule_of(const LossScale& scale) {
+  return {.dynamic = scale.dynamic,
+          .growth = scale.growth,
+          .backoff = scale.backoff,
+          .grow_after = scale.grow_after,
+          .least = scale.least,
+          .most = scale.most};
 }
 
 UpdateRule update_rule_of(const Optimizer::Rule& rule) { return std::visit(ToUpdateRule{}, rule); }
@@ -83,6 +177,11 @@ UpdateRule update_rule_of(const Optimizer::Rule& rule) { return std::visit(ToUpd
 int states_of(const UpdateRule& rule) {
   if (const auto* sgd = std::get_if<SgdRule>(&rule)) return sgd->momentum != 0 ? 1 : 0;
   return 2;
+}
+
+std::string_view state_name(const UpdateRule& rule, int k) {
+  if (std::holds_alternative<SgdRule>(rule)) return "momentum_buffer";
+  return k == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
 }  // namespace tutti

@@ -20,9 +20,15 @@
 namespace tutti {
 TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
                            const Optimizer& optimizer, const TrainerOptions& options)
-    : group_(group), options_(options), model_(module, {}, "Trainer"), data_(options.seed) {
+    : group_(group),
+      options_(options),
+      module_(module),
+      model_(module, {}, "Trainer"),
+      data_(options.seed) {
   require_options(options_);
-  mine_ = assign_shards(options_.shards, group_.size())[static_cast<std::size_t>(group_.rank())];
+  mine_ = assignment_of(options_, group_.size())[static_cast<std::size_t>(group_.rank())];
+  scale_rule_ = loss_scale_rule_of(options_.loss_scale);
+  scale_.factor = options_.loss_scale.start;
   std::vector<UpdateRule> rules;
   std::vector<int> states;
   for (const auto& [name, tensor] : model_.parameters()) {
@@ -30,10 +36,12 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     states.push_back(states_of(rules.back()));
   }
   const auto settings = settings_of(options_, optimizer, model_);
+  facts_ = facts_of(options_, optimizer, model_);
   exchange_ =
       std::make_unique<StepExchange>(group_, model_.plan(settings), exchange_options_of(options_));
   board_ = std::make_unique<ShardBoard>(group_, options_.name);
-  shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.name);
+  shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.average > 0,
+                                          options_.name);
   parameters_ = std::make_unique<SharedParameters>(group_, model_, *shared_);
   model_ = WrappedModel(module, {}, "Trainer");
   memory_ = model_.memory();
@@ -41,6 +49,10 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, std::move(rules),
                                             options_.clip);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
+  if (options_.average > 0) {
+    averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.average,
+                                                 group_.rank(), group_.size());
+  }
   seed_between_steps();
   log_info(fmt::format("trainer: {} parameters, {} workers, shards [{}, {}) are mine{}",
                        model_.parameters().size(), group_.size(), mine_.begin, mine_.end,
@@ -105,6 +117,11 @@ void TrainerState::require_open(const char* what) const {
   if (!accumulated_) throw BadInput(fmt::format("{} before accumulate()", what));
 }
 
+void TrainerState::require_between_steps(const char* what) const {
+  if (accumulated_) throw BadInput(fmt::format("{} between accumulate() and apply()", what));
+  if (averaged_) throw BadInput(fmt::format("{} inside with_averages()", what));
+}
+
 /// What was written or moved since the last step is found before the next.
 void TrainerState::require_untouched() const {
   model_.require_all_in_place();
@@ -116,11 +133,12 @@ void TrainerState::drop(const std::string& why) noexcept {
   in_backward_ = accumulated_ = false;
   if (exchange_->is_open()) exchange_->fail(why);
   buffers_->restore();
+  states_.drop();
   seed_between_steps();
 }
 
 void TrainerState::accumulate(const Trainer::Compute& compute) {
-  if (accumulated_) throw BadInput("accumulate() twice: call apply() first");
+  require_between_steps("accumulate()");
   require_untouched();
   if (steps_ == 0) model_.require_unchanged_list();
   for (const auto& hooks : hooks_) hooks->attach();
@@ -136,7 +154,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute) {
     seed_between_steps();
     exchange_->arrive(memory_);
     read_notes();
-    verdict_ = update_->judge(1.0);
+    verdict_ = update_->judge(scale_.factor);
   } catch (...) {
     drop(exception_text());
     throw;
@@ -172,7 +190,7 @@ void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute
 
 void TrainerState::run_backward(const torch::Tensor& loss) {
   in_backward_ = true;
-  loss.backward();
+  (scale_.factor == 1 ? loss : loss * scale_.factor).backward();
   in_backward_ = false;
 }
 
@@ -190,7 +208,7 @@ void TrainerState::hand_in(const std::vector<torch::Tensor>& gradients) {
       throw BadInput(fmt::format("shard {}: the gradient of \"{}\" has another shape or type",
                                  shard_, model_.name(p)));
     }
-    gradient(p, gradients[p]);
+    gradient(p, scale_.factor == 1 ? gradients[p] : gradients[p] * scale_.factor);
   }
   in_backward_ = false;
 }
@@ -265,23 +283,29 @@ StepResult TrainerState::apply() {
   result.shards = ran_;
   result.gradient_norm = verdict_.norm;
   result.rate_factor = rate_factor;
+  result.loss_scale = scale_.factor;
   result.metrics = std::move(result_);
   result.report = outcome.report;
   if (applies) {
     update_->count(outcome.touched);
     parameters_->written();
+    if (averages_) averages_->follow();
+    states_.commit();
   }
+  states_.drop();
   if (request_) data_.advance(*request_, options_.shards);
   ++steps_;
   seed_between_steps();
   if (applies) {
     dropped_in_a_row_ = 0;
+    grow(scale_rule_, scale_);
     return result;
   }
   if (group_.rank() == 0) {
     log_warning(
         fmt::format("step {} was dropped by all workers: {}", result.step, result.dropped_because));
   }
+  if (!verdict_.finite && shrink(scale_rule_, scale_)) return result;
   if (++dropped_in_a_row_ >= options_.most_drops) {
     throw BadInput(
         fmt::format("{} steps in succession were dropped, the last one (step {}) because "
@@ -291,7 +315,7 @@ StepResult TrainerState::apply() {
   return result;
 }
 
-// ---- between the halves, and between steps ----
+// ---- between the halves ----
 
 torch::Tensor TrainerState::folded_gradient(const std::string& name) {
   require_open("gradient()");
@@ -325,50 +349,6 @@ double TrainerState::gradient_norm() {
     total += tree_sum(blocks);
   }
   return std::sqrt(total);
-}
-
-void TrainerState::edit(const std::function<void()>& change) {
-  if (accumulated_) throw BadInput("edit() between accumulate() and apply()");
-  require_untouched();
-  group_.barrier({.label = "edit", .deadline = options_.deadline});
-  std::exception_ptr error;
-  if (group_.rank() == 0) {
-    try {
-      change();
-      model_.require_all_in_place();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    shared_->refresh_masters();
-  }
-  std::int64_t failed = error ? 1 : 0;
-  group_.broadcast({&failed, 1, DType::int64}, 0, {.label = "edit", .deadline = options_.deadline});
-  buffers_->send_from_first_rank();
-  parameters_->written();
-  if (error) std::rethrow_exception(error);
-  if (failed != 0) {
-    throw PeerFailed(group_.job_rank(0), step(),
-                     fmt::format("rank {} failed in edit()", group_.job_rank(0)));
-  }
-}
-
-std::string TrainerState::state_sha256() const {
-  Sha256 hash;
-  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    const auto& entry = exchange_->plan().parameters()[p];
-    const auto master_bytes = static_cast<std::size_t>(entry.spec.count) * size_of(entry.node_type);
-    hash.update(model_.name(p).data(), model_.name(p).size());
-    hash.update(shared_->value(p),
-                static_cast<std::size_t>(entry.spec.count) * size_of(entry.spec.dtype));
-    hash.update(shared_->master(p), master_bytes);
-    for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
-    hash.update(&update_->updates()[p], sizeof(std::int64_t));
-  }
-  for (const auto& [name, tensor] : model_.buffers()) {
-    hash.update(name.data(), name.size());
-    hash.update(tensor.data_ptr(), tensor.nbytes());
-  }
-  return hash.hex();
 }
 
 }  // namespace tutti

@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,15 +19,19 @@
 #include <vector>
 
 #include "run/data_order.h"
+#include "run/loss_scaler.h"
 #include "run/metric_exchange.h"
 #include "sync/assignment.h"
+#include "sync/moving_averages.h"
 #include "sync/shard_board.h"
 #include "sync/sharded_update.h"
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
 #include "torch/gradient_hooks.h"
 #include "torch/shard_buffers.h"
+#include "torch/shard_states.h"
 #include "torch/shared_parameters.h"
+#include "torch/trainer_checkpoint.h"
 #include "torch/wrapped_model.h"
 #include "tutti/trainer.h"
 
@@ -48,10 +53,20 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   StepResult apply();
   torch::Tensor folded_gradient(const std::string& name);
   double gradient_norm();
+
+  // Between steps: trainer_between_steps.cpp.
   void edit(const std::function<void()>& change);
+  Metrics evaluate(const DataRequest& request, const Trainer::Evaluate& compute);
+  void with_averages(const std::function<void()>& body);
+  void save(const std::string& directory, const SaveOptions& options);
+  std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
 
   // For shards.
   std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
+  torch::Tensor state_of(std::int64_t shard, const std::string& name,
+                         const ShardStates::Init& init) {
+    return states_.of(shard, name, init);
+  }
   std::int64_t shard_count() const { return options_.shards; }
   std::int64_t step() const { return steps_ + 1; }
   std::uint64_t seed_of(std::int64_t shard) const;
@@ -62,6 +77,8 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::string state_sha256() const;
 
  private:
+  std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
+                                         const Trainer::Evaluate& compute);
   void run_shard(std::int64_t index, const Trainer::Compute& compute);
   void run_backward(const torch::Tensor& loss);
   void hand_in(const std::vector<torch::Tensor>& gradients);
@@ -70,13 +87,21 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void read_notes();
   torch::Tensor folded_gradient(std::size_t parameter);
   void require_open(const char* what) const;
+  void require_between_steps(const char* what) const;
   void require_untouched() const;
   void seed_between_steps() const;
+  template <class Work>
+  std::exception_ptr on_first_rank(const char* what, const Work& work);
+  TensorFiles tensor_files() const;
+  void take_over(const RunPosition& position);
+  CollectiveOptions waits(const char* label) const;
   void drop(const std::string& why) noexcept;
 
   Group group_;
   TrainerOptions options_;
+  torch::nn::Module& module_;
   WrappedModel model_;
+  Facts facts_;  ///< what another run has to have in common to go on from a checkpoint of this one
   ShardRange mine_;
   std::unique_ptr<StepExchange> exchange_;
   std::unique_ptr<ShardBoard> board_;
@@ -84,15 +109,20 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<SharedParameters> parameters_;
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<ShardBuffers> buffers_;
+  std::unique_ptr<MovingAverages> averages_;  ///< null without
+  ShardStates states_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   ModelMemory memory_;
 
   DataOrder data_;
+  LossScaleRule scale_rule_;
+  LossScaleState scale_;
   std::optional<DataRequest> request_;  ///< of this step's shards
   std::vector<ShardMetrics> metrics_;   ///< of this worker's shards of this step
   std::int64_t steps_ = 0;              ///< over, applied or dropped
   std::int64_t dropped_in_a_row_ = 0;
   bool accumulated_ = false;  ///< between the halves
+  bool averaged_ = false;     ///< inside with_averages()
   bool in_backward_ = false;  ///< of a shard
   std::int64_t shard_ = 0;    ///< being computed
   double largest_ = 0;        ///< of the shard's weighted gradients

@@ -69,6 +69,7 @@ T gradient_of(T gradient, const UpdateTarget& target) {
 template <class T>
 void update(const SgdRule& rule, const UpdateTarget& target, T gradient, T& p, T& first, T&) {
   T g = gradient_of(gradient, target);
+  if (rule.shrink != 0) p = p * static_cast<T>(1 - rule.shrink);
   if (rule.weight_decay != 0) g = g + static_cast<T>(rule.weight_decay) * p;
   if (rule.momentum != 0) {
     const T mu = static_cast<T>(rule.momentum);
@@ -82,11 +83,8 @@ template <class T>
 void update(const AdamRule& rule, const UpdateTarget& target, T gradient, T& p, T& m, T& v) {
   const double t = static_cast<double>(rule.step);
   T g = gradient_of(gradient, target);
-  if (rule.weight_decay != 0 && rule.decoupled) {
-    p = p * static_cast<T>(1 - rule.learning_rate * rule.weight_decay);
-  } else if (rule.weight_decay != 0) {
-    g = g + static_cast<T>(rule.weight_decay) * p;
-  }
+  if (rule.shrink != 0) p = p * static_cast<T>(1 - rule.shrink);
+  if (rule.weight_decay != 0) g = g + static_cast<T>(rule.weight_decay) * p;
   m = static_cast<T>(rule.beta1) * m + static_cast<T>(1 - rule.beta1) * g;
   v = static_cast<T>(rule.beta2) * v + static_cast<T>(1 - rule.beta2) * g * g;
   const T rate = static_cast<T>(rule.learning_rate / (1 - std::pow(rule.beta1, t)));
@@ -110,6 +108,7 @@ inline std::vector<UpdateRule> all_rules() {
   std::vector<UpdateRule> rules;
   for (const double decay : {0.0, 0.1}) {
     rules.emplace_back(SgdRule{.learning_rate = 0.1, .weight_decay = decay});
+    rules.emplace_back(SgdRule{.learning_rate = 0.1, .weight_decay = decay, .shrink = 0.03});
     for (const bool starts : {false, true}) {
       rules.emplace_back(SgdRule{.learning_rate = 0.1,
                                  .momentum = 0.9,
@@ -123,9 +122,9 @@ inline std::vector<UpdateRule> all_rules() {
                                  .starts = starts});
     }
     for (const std::int64_t step : {1, 2, 1000}) {
-      for (const bool decoupled : {false, true}) {
-        rules.emplace_back(AdamRule{
-            .learning_rate = 0.01, .weight_decay = decay, .decoupled = decoupled, .step = step});
+      for (const double shrink : {0.0, 0.03}) {
+        rules.emplace_back(
+            AdamRule{.learning_rate = 0.01, .weight_decay = decay, .shrink = shrink, .step = step});
       }
     }
   }

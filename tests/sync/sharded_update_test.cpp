@@ -89,7 +89,7 @@ void expect_as_alone(int workers, const Case& test) {
     StepExchange exchange(group, plan_of(kCounts),
                           {.name = "model", .sync_buffers = false, .measures = true});
     ShardBoard board(group, "model");
-    SharedModel model(group, exchange.plan(), std::vector<int>(kCounts.size(), test.states),
+    SharedModel model(group, exchange.plan(), std::vector<int>(kCounts.size(), test.states), false,
                       "model");
     for (std::size_t p = 0; p < kCounts.size() && group.rank() == 0; ++p) {
       const auto values = random_values(p + 77, kCounts[p]);
@@ -130,7 +130,7 @@ void expect_as_alone(int workers, const Case& test) {
 TEST(ShardedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
   const std::vector<Case> cases = {
       {SgdRule{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.1}, 1, {}},
-      {AdamRule{.learning_rate = 0.01, .weight_decay = 0.1, .decoupled = true}, 2, {}},
+      {AdamRule{.learning_rate = 0.01, .shrink = 0.001}, 2, {}},
       {AdamRule{.learning_rate = 0.01}, 2, {.norm = 0.5, .value = 1e-3}}};
   for (const auto& test : cases) {
     for (const int workers : {1, 2, 3, 5, 8}) expect_as_alone(workers, test);
@@ -142,7 +142,7 @@ TEST(ShardedUpdate, TheEarliestBadShardIsNamedByAll) {
     const Group group(job);
     StepExchange exchange(group, plan_of({4, 4}), {.name = "model", .measures = true});
     ShardBoard board(group, "model");
-    SharedModel model(group, exchange.plan(), {0, 0}, "model");
+    SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
     ShardedUpdate update(exchange, board, model, std::vector<UpdateRule>(2, SgdRule{}), {});
     exchange.open_shards(group.rank(), 1);
     board.mine() = {};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "training.h"
 
@@ -59,6 +60,16 @@ TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
        sgd(SGDOptions(0.1).momentum(0.9).dampening(0.2).weight_decay(0.1))},
       {Sgd{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
        sgd(SGDOptions(0.05).momentum(0.9).weight_decay(0.1).nesterov(true))},
+      // Decoupled and scaled by the rate, it is a plain step on shrunk parameters.
+      {Sgd{.lr = 0.1, .weight_decay = 0.1, .decay = Decay::times_rate},
+       sgd(SGDOptions(0.1).weight_decay(0.1))},
+      {Sgd{.lr = 0.1, .weight_decay = 0.01, .decay = Decay::times_schedule},
+       sgd(SGDOptions(0.1).weight_decay(0.1))},
+      {AdamW{.lr = 1e-2, .weight_decay = 1e-3, .decay = Decay::times_schedule},
+       [](std::vector<torch::Tensor> parameters) {
+         return std::make_unique<torch::optim::AdamW>(std::move(parameters),
+                                                      AdamWOptions(1e-2).weight_decay(0.1));
+       }},
       {Adam{.lr = 1e-2, .weight_decay = 0.1},
        [](std::vector<torch::Tensor> parameters) {
          return std::make_unique<torch::optim::Adam>(std::move(parameters),
@@ -72,6 +83,48 @@ TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
     expect_equal_to_torch(pair, 0);
     expect_equal_to_torch(pair, 0.05);
   }
+}
+
+TEST(Trainer, APowerOfTwoAsLossScaleChangesNoBit) {
+  std::set<std::string> ends;
+  for (const auto& scale : {LossScale{}, LossScale{.start = 1024}, dynamic_loss_scale()}) {
+    ends.insert(text_of_rank_0(2, [&](const Job& job) {
+      torch::manual_seed(4);
+      auto model = mlp();
+      Trainer trainer(job, *model, Adam{.lr = 0.1},
+                      {.shards = 3, .clip = {.norm = 0.1}, .loss_scale = scale});
+      for (std::uint64_t step = 1; step <= 5; ++step) {
+        const auto result =
+            trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(19, step)); });
+        EXPECT_EQ(result.loss_scale, scale.start);
+      }
+      return trainer.state_sha256();
+    }));
+  }
+  EXPECT_EQ(ends.size(), 1u);
+}
+
+TEST(Trainer, ADynamicLossScaleShrinksUntilTheStepFits) {
+  on_workers(2, [](const Job& job) {
+    torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+    Trainer trainer(job, *model, Sgd{.lr = 1e-30},
+                    {.shards = 2,
+                     .loss_scale = {.start = 8, .dynamic = true, .grow_after = 2},
+                     .most_drops = 1});
+    const auto step = [&] {
+      return trainer.step([&](Shard& shard) {
+        return shard.loss((model->forward(torch::ones({1, 1})) * 6e37F).sum());
+      });
+    };
+    // 8 and 4 times 6e37 are beyond float32, and so is the sum of twice 2 · 6e37 … not.
+    const std::pair<double, bool> expected[] = {{8, false}, {4, false}, {2, true},
+                                                {2, true},  {4, false}, {2, true}};
+    for (const auto& [scale, applied] : expected) {
+      const auto result = step();
+      EXPECT_EQ(result.loss_scale, scale);
+      EXPECT_EQ(result.applied, applied) << result.dropped_because;
+    }
+  });
 }
 
 TEST(Trainer, UntouchedParametersKeepValueAndStateByteForByte) {
@@ -210,6 +263,51 @@ TEST(Trainer, BuffersAreTheMeanOverTheShardsThatRan) {
     EXPECT_NEAR(norm->running_mean[0].item<double>(), 0.1 * (1 + 2 + 3) / 3, 0.1);
     EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), 1);
   });
+}
+
+TEST(Trainer, EachBufferFollowsItsRule) {
+  on_workers(2, [](const Job& job) {
+    auto norm = torch::nn::BatchNorm1d(3);
+    const auto named = [](std::string name) {
+      return [name](const std::string& buffer) { return buffer == name; };
+    };
+    Trainer trainer(job, *norm, Sgd{.lr = 0.1},
+                    {.shards = 4,
+                     .buffers = {{named("running_mean"), BufferRule::first},
+                                 {named("running_var"), BufferRule::keep}}});
+    trainer.step([&](Shard& shard) {
+      const auto x = torch::full({2, 3}, static_cast<double>(shard.index() + 1));
+      return shard.index() == 0 ? shard.nothing() : shard.loss(norm->forward(x).sum());
+    });
+    EXPECT_TRUE(torch::allclose(norm->running_mean, torch::full({3}, 0.2)));
+    EXPECT_TRUE(torch::equal(norm->running_var, torch::ones({3})));
+    EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), 1);
+  });
+  on_workers(1, [](const Job& job) {
+    auto norm = torch::nn::BatchNorm1d(3);
+    const auto all = [](const std::string&) { return true; };
+    EXPECT_EQ(text_of<BadInput>([&] {
+                Trainer(job, *norm, Sgd{.lr = 0.1}, {.buffers = {{all, BufferRule::mean}}});
+              }),
+              "buffer \"num_batches_tracked\": a mean of Long");
+  });
+}
+
+TEST(Trainer, UnequalSpeedsMoveShardsAndNoBit) {
+  std::set<std::string> ends;
+  for (const auto& speeds : {std::vector<double>{}, {1, 3}, {5, 1}}) {
+    ends.insert(text_of_rank_0(2, [&](const Job& job) {
+      torch::manual_seed(4);
+      auto model = mlp();
+      Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 8, .speeds = speeds});
+      if (!speeds.empty() && speeds[0] == 1) {
+        EXPECT_LE(trainer.shards().second - trainer.shards().first, job.rank() == 0 ? 3 : 8);
+      }
+      trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(19, 1)); });
+      return trainer.state_sha256();
+    }));
+  }
+  EXPECT_EQ(ends.size(), 1u);
 }
 
 }  // namespace

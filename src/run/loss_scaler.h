@@ -1,0 +1,41 @@
+#pragma once
+
+// The factor of a dynamic loss scale over the steps of a run (tutti/trainer.h has its source).
+//
+// Threads: one. Pure: every worker comes to the same factor from the same steps. Failure: none.
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tutti {
+
+struct LossScaleRule {
+  bool dynamic = false;
+  double growth = 2;
+  double backoff = 0.5;
+  std::int64_t grow_after = 2000;
+  double least = 1;
+  double most = 1;
+};
+
+/// Where the factor stands: what a checkpoint keeps.
+struct LossScaleState {
+  double factor = 1;
+  std::int64_t good_steps = 0;  ///< in succession, since it last changed
+};
+
+/// After a step that was applied.
+inline void grow(const LossScaleRule& rule, LossScaleState& state) {
+  if (!rule.dynamic || ++state.good_steps < rule.grow_after) return;
+  state = {std::min(state.factor * rule.growth, rule.most), 0};
+}
+
+/// After a step whose gradient was not finite. False where the factor cannot shrink any more.
+inline bool shrink(const LossScaleRule& rule, LossScaleState& state) {
+  const double factor = std::max(state.factor * rule.backoff, rule.least);
+  const bool shrinks = rule.dynamic && factor < state.factor;
+  if (shrinks) state = {factor, 0};
+  return shrinks;
+}
+
+}  // namespace tutti

@@ -1,0 +1,165 @@
+// What a Trainer does between steps: changes by hand, checkpoints, the hash of all.
+
+#include <fmt/format.h>
+
+#include <array>
+#include <exception>
+
+#include "kernels/hash.h"
+#include "sync/gather_bytes.h"
+#include "torch/trainer_checkpoint.h"
+#include "torch/trainer_settings.h"
+#include "torch/trainer_state.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+/// Its names and shapes are the user's: the checkpoint decides them.
+constexpr const char* kShardStates = "shard_states.safetensors";
+
+}  // namespace
+
+CollectiveOptions TrainerState::waits(const char* label) const {
+  return {.label = label, .deadline = options_.deadline};
+}
+
+/// Runs `work` on rank 0. Where it throws, returns that there, and what it said elsewhere.
+template <class Work>
+std::exception_ptr TrainerState::on_first_rank(const char* what, const Work& work) {
+  require_between_steps(what);
+  require_untouched();
+  const auto options = waits(what);
+  group_.barrier(options);
+  std::exception_ptr error;
+  std::array<char, 1024> text{};
+  if (group_.rank() == 0) {
+    try {
+      work();
+    } catch (const std::exception& thrown) {
+      error = std::current_exception();
+      fmt::format_to_n(text.data(), text.size() - 1, "{} failed on rank {}: {}", what,
+                       group_.job_rank(0), thrown.what());
+    }
+  }
+  group_.broadcast({text.data(), static_cast<std::int64_t>(text.size()), DType::uint8}, 0, options);
+  if (!error && text[0] != 0) error = std::make_exception_ptr(BadInput(text.data()));
+  return error;
+}
+
+void TrainerState::edit(const std::function<void()>& change) {
+  const auto error = on_first_rank("edit()", [&] {
+    change();
+    model_.require_all_in_place();
+  });
+  if (group_.rank() == 0) shared_->refresh_masters();
+  buffers_->send_from_first_rank();
+  parameters_->written();
+  if (error) std::rethrow_exception(error);
+}
+
+TensorFiles TrainerState::tensor_files() const {
+  NamedTensors masters;
+  NamedTensors states;
+  NamedTensors averages;
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    const auto& [name, tensor] = model_.parameters()[p];
+    const auto type = scalar_type_of(exchange_->plan().parameters()[p].node_type);
+    const auto view = [&](std::byte* at) {
+      return torch::from_blob(at, tensor.sizes(), tensor.strides(),
+                              torch::TensorOptions().dtype(type));
+    };
+    if (shared_->master(p) != shared_->value(p)) {
+      masters.emplace_back(name, view(shared_->master(p)));
+    }
+    for (int k = 0; k < shared_->states(p); ++k) {
+      states.emplace_back(fmt::format("{}/{}", name, state_name(update_->rule(p), k)),
+                          view(shared_->state(p, k)));
+    }
+    if (averages_) averages.emplace_back(name, view(shared_->average(p)));
+  }
+  TensorFiles files = {{"parameters.safetensors", model_.parameters()},
+                       {"masters.safetensors", masters},
+                       {"optimizer.safetensors", states},
+                       {"buffers.safetensors", model_.buffers()}};
+  if (averages_) files.emplace_back("averages.safetensors", averages);
+  return files;
+}
+
+void TrainerState::save(const std::string& directory, const SaveOptions& options) {
+  require_between_steps("save()");
+  const auto states = ShardStates::unpack(gather_bytes(group_, states_.packed(), waits("save()")));
+  const auto error = on_first_rank("save()", [&] {
+    CheckpointStore store(host_files(), directory, {.keep = options.keep});
+    auto files = tensor_files();
+    files.emplace_back(kShardStates, states);
+    save_checkpoint(store, facts_,
+                    {steps_, dropped_in_a_row_, data_.position(), scale_,
+                     averages_ ? averages_->steps() : 0, update_->updates()},
+                    files);
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+std::optional<std::int64_t> TrainerState::load(const std::string& directory,
+                                               const LoadOptions& options) {
+  std::string found;  // where the run stands, as JSON; empty where there is no checkpoint
+  std::vector<std::byte> states;
+  const auto error = on_first_rank("load()", [&] {
+    const CheckpointStore store(host_files(), directory);
+    const auto checkpoint = open_checkpoint(store, facts_, options.fall_back);
+    if (!checkpoint) return;
+    const auto shard_states = load_tensors(*checkpoint, kShardStates);
+    ShardStates::check_names(shard_states, options_.shards);
+    states = ShardStates::pack(shard_states);
+    const auto position = position_of(*checkpoint, model_.parameters().size());
+    DataOrder(options_.seed).restore(position.data);  // throws where it makes no sense
+    fill(*checkpoint, tensor_files());
+    found = nlohmann::json(to_json(position)).dump();
+  });
+  if (error) std::rethrow_exception(error);
+  const auto first_says = [&](std::span<const std::byte> bytes) {
+    return gather_bytes(group_, bytes, waits("load()")).front();
+  };
+  const auto text = first_says(std::as_bytes(std::span(found)));
+  const auto packed = first_says(states);
+  if (text.empty()) return {};
+  const auto* const begin = reinterpret_cast<const char*>(text.data());
+  take_over(position_of(nlohmann::json::parse(begin, begin + text.size())));
+  states_.take(ShardStates::unpack({&packed, 1}), mine_);
+  buffers_->send_from_first_rank();
+  parameters_->written();
+  seed_between_steps();
+  return steps_;
+}
+
+void TrainerState::take_over(const RunPosition& position) {
+  steps_ = position.steps;
+  dropped_in_a_row_ = position.dropped_in_a_row;
+  data_.restore(position.data);
+  scale_ = position.loss_scale;
+  update_->updates() = position.updates;
+  if (averages_) averages_->restore(position.averaged_steps);
+}
+
+std::string TrainerState::state_sha256() const {
+  Sha256 hash;
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    const auto& entry = exchange_->plan().parameters()[p];
+    const auto master_bytes = static_cast<std::size_t>(entry.spec.count) * size_of(entry.node_type);
+    hash.update(model_.name(p).data(), model_.name(p).size());
+    hash.update(shared_->value(p),
+                static_cast<std::size_t>(entry.spec.count) * size_of(entry.spec.dtype));
+    hash.update(shared_->master(p), master_bytes);
+    for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
+    hash.update(&update_->updates()[p], sizeof(std::int64_t));
+  }
+  for (const auto& [name, tensor] : model_.buffers()) {
+    hash.update(name.data(), name.size());
+    hash.update(tensor.data_ptr(), tensor.nbytes());
+  }
+  return hash.hex();
+}
+
+}  // namespace tutti

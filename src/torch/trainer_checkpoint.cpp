@@ -1,0 +1,176 @@
+#include "torch/trainer_checkpoint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/log_line.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::pair<torch::ScalarType, StoredType> kTypes[] = {
+    {torch::kFloat64, StoredType::F64}, {torch::kFloat32, StoredType::F32},
+    {torch::kFloat16, StoredType::F16}, {torch::kBFloat16, StoredType::BF16},
+    {torch::kInt64, StoredType::I64},   {torch::kInt32, StoredType::I32},
+    {torch::kInt16, StoredType::I16},   {torch::kInt8, StoredType::I8},
+    {torch::kUInt8, StoredType::U8},    {torch::kBool, StoredType::BOOL}};
+
+StoredType stored_type_of(const std::string& name, const torch::Tensor& tensor) {
+  for (const auto& [type, stored] : kTypes) {
+    if (type == tensor.scalar_type()) return stored;
+  }
+  throw Unsupported(
+      fmt::format("\"{}\" of type {} cannot be saved", name, c10::toString(tensor.scalar_type())));
+}
+
+torch::ScalarType scalar_type_of(StoredType stored) {
+  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const auto& pair) { return pair.second == stored; });
+  return found->first;  // every stored type is in the table
+}
+
+/// Entry of one tensor, or BadInput that says how the file differs.
+const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& where,
+                            const std::string& name, const torch::Tensor& tensor) {
+  const auto* entry = file.find(name);
+  if (entry == nullptr) throw BadInput(fmt::format("{} lacks \"{}\"", where, name));
+  const auto type = stored_type_of(name, tensor);
+  const auto shape = tensor.sizes().vec();
+  if (entry->type != type || entry->shape != shape) {
+    throw BadInput(fmt::format("{}: \"{}\" is {}, here it is {}", where, name,
+                               describe(entry->type, entry->shape), describe(type, shape)));
+  }
+  return *entry;
+}
+
+std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace
+
+nlohmann::json to_json(const RunPosition& position) {
+  return {{"steps", position.steps},
+          {"dropped_in_a_row", position.dropped_in_a_row},
+          {"epoch", position.data.epoch},
+          {"samples_taken", position.data.taken},
+          {"dataset_size", position.data.dataset_size},
+          {"loss_scale", position.loss_scale.factor},
+          {"good_steps", position.loss_scale.good_steps},
+          {"averaged_steps", position.averaged_steps},
+          {"updates", position.updates}};
+}
+
+RunPosition position_of(const nlohmann::json& state) {
+  const auto number = [&](const char* name) { return state.at(name).get<std::int64_t>(); };
+  return {.steps = number("steps"),
+          .dropped_in_a_row = number("dropped_in_a_row"),
+          .data = {number("epoch"), number("samples_taken"), number("dataset_size")},
+          .loss_scale = {state.at("loss_scale").get<double>(), number("good_steps")},
+          .averaged_steps = number("averaged_steps"),
+          .updates = state.at("updates").get<std::vector<std::int64_t>>()};
+}
+
+RunPosition position_of(const Checkpoint& checkpoint, std::size_t parameters) {
+  const auto where = checkpoint.folder().string();
+  RunPosition position;
+  try {
+    position = position_of(nlohmann::json(checkpoint.manifest().state));
+  } catch (const nlohmann::json::exception& error) {
+    throw BadInput(
+        fmt::format("{}: its manifest lacks where the run stands ({})", where, error.what()));
+  }
+  if (position.updates.size() != parameters) {
+    throw BadInput(
+        fmt::format("{}: its manifest counts updates of {} parameters, here there are {}", where,
+                    position.updates.size(), parameters));
+  }
+  return position;
+}
+
+void save_checkpoint(CheckpointStore& store, const Facts& facts, const RunPosition& position,
+                     const TensorFiles& files) {
+  CheckpointContent content{
+      .step = position.steps,
+      .facts = facts,
+      .state = to_json(position).get<std::map<std::string, nlohmann::json>>()};
+  std::vector<torch::Tensor> kept;  // row-major copies of tensors that lie otherwise
+  for (const auto& [file, tensors] : files) {
+    SafetensorsContent stored{.name = file};
+    for (const auto& [name, tensor] : tensors) {
+      kept.push_back(tensor.detach().contiguous());
+      stored.tensors.push_back({.name = name,
+                                .type = stored_type_of(name, tensor),
+                                .shape = tensor.sizes().vec(),
+                                .data = bytes_of(kept.back())});
+    }
+    content.files.push_back(std::move(stored));
+  }
+  store.save(content);
+}
+
+std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Facts& facts,
+                                          bool fall_back) {
+  std::optional<Checkpoint> checkpoint;
+  if (fall_back) {
+    auto found = store.newest_good();
+    for (const auto& reason : found.passed_over) {
+      log_warning(fmt::format("a checkpoint is passed over: {}", reason));
+    }
+    checkpoint = std::move(found.checkpoint);
+  } else if (const auto newest = store.newest()) {
+    checkpoint = store.open(*newest);
+  }
+  if (!checkpoint) return checkpoint;
+  const auto differences = facts_diff(checkpoint->manifest().facts, facts);
+  if (!differences.empty()) {
+    throw BadInput(fmt::format("{} is a checkpoint of another run:\n{}",
+                               checkpoint->folder().string(), differences));
+  }
+  return checkpoint;
+}
+
+void fill(const Checkpoint& checkpoint, const TensorFiles& files) {
+  const auto where = checkpoint.folder().string();
+  std::vector<SafetensorsFile> stored;
+  for (const auto& [file, tensors] : files) {
+    stored.push_back(checkpoint.file(file));
+    for (const auto& [name, tensor] : tensors) {
+      entry_of(stored.back(), where + "/" + file, name, tensor);
+    }
+    if (stored.back().tensors().size() != tensors.size()) {
+      throw BadInput(fmt::format("{}/{} holds {} tensors, here there are {}", where, file,
+                                 stored.back().tensors().size(), tensors.size()));
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    for (const auto& [name, tensor] : files[f].second) {
+      const auto& entry = entry_of(stored[f], where + "/" + files[f].first, name, tensor);
+      if (tensor.is_contiguous()) {
+        stored[f].read(entry, bytes_of(tensor));
+      } else {
+        const auto rows = torch::empty(tensor.sizes(), tensor.options().requires_grad(false));
+        stored[f].read(entry, bytes_of(rows));
+        tensor.detach().copy_(rows);
+      }
+    }
+  }
+}
+
+NamedTensors load_tensors(const Checkpoint& checkpoint, const std::string& file) {
+  const auto stored = checkpoint.file(file);
+  NamedTensors tensors;
+  for (const auto& entry : stored.tensors()) {
+    auto tensor = torch::empty(entry.shape, scalar_type_of(entry.type));
+    stored.read(entry, bytes_of(tensor));
+    tensors.emplace_back(entry.name, std::move(tensor));
+  }
+  return tensors;
+}
+
+}  // namespace tutti

@@ -1,0 +1,57 @@
+#pragma once
+
+// A Trainer's run as a checkpoint: its tensors by file and name, and where it stands. Independent
+// of the number of workers.
+//
+// Threads: one. Failure: BadInput; nothing has changed where a checkpoint is refused.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "run/checkpoint_store.h"
+#include "run/data_order.h"
+#include "run/loss_scaler.h"
+#include "torch/wrapped_model.h"
+
+namespace tutti {
+
+/// Where a run stands, besides its tensors.
+struct RunPosition {
+  std::int64_t steps = 0;
+  std::int64_t dropped_in_a_row = 0;
+  DataPosition data;
+  LossScaleState loss_scale;
+  std::int64_t averaged_steps = 0;
+  std::vector<std::int64_t> updates;  ///< per parameter, in registration order
+};
+
+/// An object.
+nlohmann::json to_json(const RunPosition& position);
+/// nlohmann::json::exception for a name that is missing or a value of another kind.
+RunPosition position_of(const nlohmann::json& state);
+/// BadInput for one of another number of parameters.
+RunPosition position_of(const Checkpoint& checkpoint, std::size_t parameters);
+
+/// Views of the run's own memory, by file.
+using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
+
+void save_checkpoint(CheckpointStore& store, const Facts& facts, const RunPosition& position,
+                     const TensorFiles& files);
+
+/// Opens the newest checkpoint, or with `fall_back` the newest good one; refuses one of another run
+/// with the differences. Nothing where there is none.
+std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Facts& facts,
+                                          bool fall_back);
+/// Fills the tensors, once all of them were found to fit.
+void fill(const Checkpoint& checkpoint, const TensorFiles& files);
+/// All tensors of a file whose names and shapes the checkpoint decides.
+NamedTensors load_tensors(const Checkpoint& checkpoint, const std::string& file);
+
+}  // namespace tutti

@@ -1,0 +1,141 @@
+// A run that stops and goes on, on another number of workers, ends with the bytes of one that never
+// stopped. And checkpoints that are not taken.
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "training.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class TrainerCheckpoint : public ::testing::Test {
+ protected:
+  TrainerCheckpoint() : folder_(fs::temp_directory_path() / ("tutti-" + std::to_string(getpid()))) {
+    fs::remove_all(folder_);
+  }
+  ~TrainerCheckpoint() override { fs::remove_all(folder_); }
+  std::string folder() const { return folder_.string(); }
+
+ private:
+  fs::path folder_;
+};
+
+torch::nn::Sequential net() {
+  return torch::nn::Sequential(torch::nn::Linear(6, 70), torch::nn::BatchNorm1d(70),
+                               torch::nn::Dropout(0.3), torch::nn::Linear(70, 3));
+}
+
+ShardAnswer loss_of(Shard& shard, torch::nn::Sequential& model) {
+  const auto samples = shard.indices(50, 4);
+  if (samples.size() < 2) return shard.nothing();
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
+  const auto data = torch::randn({50, 6}, generator);
+  const auto rows = torch::tensor(samples);
+  return shard.loss(model->forward(data.index_select(0, rows)).square().mean(),
+                    static_cast<double>(samples.size()));
+}
+
+TrainerOptions options() {
+  return {.shards = 5, .seed = 4, .schedule = Schedule::cosine(20), .clip = {.norm = 0.1}};
+}
+
+/// Steps up to `until`, from the folder's checkpoint where there is one; saves at the end. The hash
+/// of the state.
+std::string run(int workers, std::int64_t until, const std::string& folder) {
+  return text_of_rank_0(workers, [&](const Job& job) {
+    torch::manual_seed(static_cast<std::uint64_t>(until));  // what is loaded holds
+    auto model = net();
+    Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
+    if (!folder.empty()) trainer.load(folder);
+    if (folder.empty() || trainer.steps() == 0) {
+      trainer.edit([&] {
+        const torch::NoGradGuard no_grad;
+        torch::manual_seed(1);
+        for (auto& parameter : model->parameters()) parameter.normal_();
+      });
+    }
+    while (trainer.steps() < until) {
+      trainer.step([&](Shard& shard) { return loss_of(shard, model); });
+    }
+    if (!folder.empty()) trainer.save(folder);
+    return trainer.state_sha256();
+  });
+}
+
+TEST_F(TrainerCheckpoint, ARunGoesOnOnAnotherNumberOfWorkersAsIfItHadNeverStopped) {
+  const auto whole = run(1, 8, "");
+  for (const std::int64_t stop : {1, 3, 5}) {
+    fs::remove_all(folder());
+    run(3, stop, folder());
+    run(1, 6, folder());
+    EXPECT_EQ(run(2, 8, folder()), whole) << "stopped after step " << stop;
+  }
+}
+
+TEST_F(TrainerCheckpoint, AnotherRunIsRefusedWithTheDifferences) {
+  on_workers(2, [&](const Job& job) {
+    auto model = net();
+    {
+      Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
+      EXPECT_FALSE(trainer.load(folder()));
+      trainer.step([&](Shard& shard) { return loss_of(shard, model); });
+      trainer.save(folder());
+    }
+    auto other_options = options();
+    other_options.seed = 5;
+    other_options.shards = 6;
+    Trainer other(job, *model, AdamW{.lr = 1e-2}, other_options);
+    const auto before = other.state_sha256();
+    EXPECT_THAT(text_of([&] { other.load(folder()); }),
+                AllOf(HasSubstr("is a checkpoint of another run"),
+                      HasSubstr("seed is 4 in the checkpoint, 5 here"),
+                      HasSubstr("shards is 5 in the checkpoint, 6 here")));
+    EXPECT_EQ(other.state_sha256(), before);
+  });
+}
+
+TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
+  on_workers(2, [&](const Job& job) {
+    auto model = net();
+    Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
+    const auto step = [&] { trainer.step([&](Shard& shard) { return loss_of(shard, model); }); };
+    step();
+    trainer.save(folder());
+    const auto first = trainer.state_sha256();
+    step();
+    trainer.save(folder());
+    if (job.rank() == 0) {
+      std::fstream file(fs::path(folder()) / "step-00000002" / "optimizer.safetensors",
+                        std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-1, std::ios::end);
+      file.put('x');
+    }
+    trainer.group().barrier();
+    const auto before = trainer.state_sha256();
+    EXPECT_THAT(text_of([&] { trainer.load(folder()); }), HasSubstr("optimizer.safetensors"));
+    EXPECT_EQ(trainer.state_sha256(), before);
+    EXPECT_EQ(trainer.load(folder(), {.fall_back = true}), 1);
+    EXPECT_EQ(trainer.state_sha256(), first);
+    step();
+    EXPECT_EQ(trainer.state_sha256(), before);
+  });
+}
+
+TEST_F(TrainerCheckpoint, WhatCannotBeWrittenIsSaidOnAllAndTrainingGoesOn) {
+  on_workers(2, [&](const Job& job) {
+    auto model = net();
+    Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
+    EXPECT_THAT(text_of([&] { trainer.save("/proc/nowhere"); }), HasSubstr("/proc/nowhere"));
+    EXPECT_TRUE(trainer.step([&](Shard& shard) { return loss_of(shard, model); }).applied);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
