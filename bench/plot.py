@@ -12,14 +12,14 @@ import matplotlib.pyplot as plt
 sys.path[0] = os.path.dirname(os.path.abspath(__file__))
 
 from common.report import number, size_name
-from step.rivals import BASELINE
+from memory.memory import MODELS as MEMORY_MODELS
 from step.step import MODELS, OPTIMIZERS
 
 COLOURS = {
     "Tutti arena": "#0b6e4f", "Tutti staged": "#53a548", "Tutti tensor": "#9bc53d",
-    "Tutti DataParallel": "#0b6e4f", "probe": "#222222", "Open MPI": "#d1495b", "Gloo": "#edae49",
-    "Gloo by hand": "#edae49", "PyTorch DDP": "#d1495b", "no sync, C++": "#a9b4c2",
-    "no sync, Python": "#cbd2da",
+    "Tutti Trainer": "#0b6e4f", "Tutti Trainer, 8 shards": "#74c69d", "Tutti DataParallel": "#53a548",
+    "probe": "#222222", "Open MPI": "#d1495b", "Gloo": "#edae49", "Gloo by hand": "#edae49",
+    "PyTorch DDP": "#d1495b", "no sync, C++": "#a9b4c2", "no sync, Python": "#cbd2da",
 }
 
 
@@ -72,36 +72,51 @@ def bars(axes, names, values, texts):
 
 def draw_step(result, picture):
     entries = result["entries"]
-    models = list(dict.fromkeys(entry["model"] for entry in entries))
-    figure, panels = plt.subplots(len(models), len(OPTIMIZERS), figsize=(10, 1.75 * len(models) + 0.4),
+    places = list(dict.fromkeys((entry["workers"], entry["model"]) for entry in entries))
+    figure, panels = plt.subplots(len(places), len(OPTIMIZERS), figsize=(10, 1.75 * len(places) + 0.4),
                                   squeeze=False, layout="constrained")
     for entry in entries:
-        axes = panels[models.index(entry["model"])][list(OPTIMIZERS).index(entry["optimizer"])]
+        place = places.index((entry["workers"], entry["model"]))
+        axes = panels[place][list(OPTIMIZERS).index(entry["optimizer"])]
         cells = entry["columns"]
         names = [n for n in COLOURS if n in cells]
         values = [cells[n]["median_us"] / 1e3 for n in names]
-        texts = [number(v) + (f" (+{number(max(0.0, cells[n]['added_us'] / 1e3))})"
-                              if cells[n]["added_us"] is not None else "")
-                 for n, v in zip(names, values)]
+        texts = [number(v) + ratio_text(cells[n]["ratio_to_no_sync"]) for n, v in zip(names, values)]
         if names:
             bars(axes, names, values, texts)
+        if axes is panels[place][0]:
+            crowded = "\n(more than cores)" if entry["oversubscribed"] else ""
+            axes.set_ylabel(f"{entry['workers']} workers{crowded}", fontsize=8)
         axes.set_title(f"{MODELS[entry['model']]}, {OPTIMIZERS[entry['optimizer']]}", fontsize=9, loc="left")
-    figure.supxlabel(f"ms per step, {result['workers']} workers (+ what synchronising adds)", fontsize=9)
+    figure.supxlabel("ms per step (× the step without synchronisation)", fontsize=9)
     finish(figure, result, picture)
+
+
+def ratio_text(ratio):
+    return "" if ratio is None else f" ({number(ratio)} ×)"
 
 
 def draw_memory(result, picture):
     entries = result["entries"]
-    figure, panels = plt.subplots(len(entries), 1, figsize=(7, 1.75 * len(entries) + 0.4), squeeze=False,
-                                  layout="constrained")
-    for axes, entry in zip(panels[:, 0], entries):
-        cells = entry["columns"]
-        names = [n for n in COLOURS if n in cells and (n in BASELINE or n.startswith("no sync"))]
-        values = [max(0.0, cells[n]["gradient_copies"]) for n in names]
-        if names:
-            bars(axes, names, values, [number(v) for v in values])
-        axes.set_title(MODELS[entry["model"]], fontsize=9, loc="left")
-    figure.supxlabel("bytes held per worker after backward, in copies of the gradients", fontsize=9)
+    figure, panels = plt.subplots(1, len(entries), figsize=(3 + 3 * len(entries), 4), squeeze=False,
+                                  layout="constrained",
+                                  width_ratios=[1 + len({r["workers"] for r in e["rows"]}) for e in entries])
+    for axes, entry in zip(panels[0], entries):
+        copies = {(r["column"], r["workers"]): r["copies"] for r in entry["rows"] if "copies" in r}
+        names = [n for n in COLOURS if any(column == n for column, _ in copies)]
+        counts = sorted({workers for _, workers in copies})
+        for place, name in enumerate(names):
+            width = 0.85 / len(names)
+            at = [x + (place - (len(names) - 1) / 2) * width for x in range(len(counts))]
+            heights = [copies.get((name, workers), 0) for workers in counts]
+            bar = axes.bar(at, heights, width, label=name, color=COLOURS[name])
+            axes.bar_label(bar, [f"{h:.1f}" if h else "" for h in heights], fontsize=5.5)
+        axes.set_xticks(range(len(counts)), counts)
+        axes.set_title(MEMORY_MODELS[entry["model"]], fontsize=8, loc="left")
+        bare(axes)
+    panels[0][0].set_ylabel("held by all workers together, Adam:\ncopies of the parameters", fontsize=9)
+    panels[0][0].legend(fontsize=7, frameon=False)
+    figure.supxlabel("workers", fontsize=9)
     finish(figure, result, picture)
 
 

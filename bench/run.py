@@ -23,9 +23,11 @@ sys.path.insert(0, HERE)
 from all_reduce import all_reduce
 from common.contestants import separate_cores
 from common.report import busy_share
-from step import memory, step
+from memory import memory
+from step import step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory}
+MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS]))
 
 
 class Tools:
@@ -116,12 +118,12 @@ def main():
     parser.add_argument("--torch-python", help="a Python that has torch 2.x")
     parser.add_argument("--rounds", type=int, help="turns that every contestant takes")
     parser.add_argument("--workers", type=int, nargs="+", choices=(2, 4), default=[2, 4],
-                        help="worker counts of all_reduce")
+                        help="worker counts of all_reduce and step")
     parser.add_argument("--largest-mib", type=int,
                         help="largest message of all_reduce; default 256, with --quick 4")
     parser.add_argument("--touch", action="store_true",
                         help="all_reduce: every rank rewrites its data before each call")
-    parser.add_argument("--models", nargs="+", choices=step.MODELS, default=list(step.MODELS),
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS,
                         help="models of step and memory")
     parser.add_argument("--system-malloc", action="store_true",
                         help="step: leave malloc's settings alone (see docs/benchmarks.md)")

@@ -61,8 +61,10 @@ class Contestant:
         listener.settimeout(0.2)
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment}
         for command in commands:
+            # A process group, not a session: Linux shares processors out by session (autogroup), and
+            # who brings two ranks in one launcher would get half of what two commands get.
             self._processes.append(subprocess.Popen(
-                [paths.get(word, word) for word in command], env=variables, start_new_session=True,
+                [paths.get(word, word) for word in command], env=variables, preexec_fn=os.setpgrp,
                 stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output))
         limit = time.monotonic() + START_SECONDS
         while len(self._ranks) < self.size:

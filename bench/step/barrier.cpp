@@ -9,6 +9,6 @@ int main(int count, char** arguments) {
   if (count != 4) bench::fail("usage: tutti run -n N bench_step_barrier SOCKET MODEL OPTIMIZER");
   const auto job = tutti::Job::join();
   const tutti::Group group(job);
-  bench::train({arguments[1], arguments[2], arguments[3]}, group.rank(),
-               [&](torch::nn::Module&) { return [&group] { group.barrier(); }; });
+  const auto wrap = [&](torch::nn::Module&) { return [&group] { group.barrier(); }; };
+  bench::train(arguments[1], arguments[2], group.rank(), bench::torch_loop(arguments[3], wrap));
 }

@@ -55,10 +55,32 @@ def make_wrap(way, store, rank, size):
         model, gradient_as_bucket_view=True, static_graph=True), lambda: None)
 
 
-def first_use(wrap):
-    tiny, after_backward = wrap(torch.nn.Linear(1, 1))
-    tiny(torch.ones(1, 1)).sum().backward()
-    after_backward()
+def make_training(task, wrap, optimizer_name):
+    """A whole step, and its first half: see worker.h."""
+    model, x, loss = task
+    model, after_backward = wrap(model)
+    optimizer = make_optimizer(optimizer_name, model.parameters())
+
+    def gradients():
+        loss(model(x)).backward()
+        after_backward()
+
+    def step():
+        gradients()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, gradients
+
+
+def first_use(model_name, rank, wrap, optimizer_name):
+    """See worker.cpp."""
+    model, x, loss = make_task(model_name, rank)
+    loss(model(x)).backward()
+    del model, x, loss
+    tiny = (torch.nn.Linear(1, 1), torch.ones(1, 1), torch.sum)
+    make_training(tiny, wrap, optimizer_name)[0]()
+    gc.collect()
 
 
 def main(path, model_name, optimizer_name, rank, size, store, way):
@@ -66,33 +88,19 @@ def main(path, model_name, optimizer_name, rank, size, store, way):
     torch.set_num_threads(1)
     control = Control(path, rank)
     wrap = make_wrap(way, store, rank, size)
-    model, x, loss = make_task(model_name, rank)
-    # Once through everything before memory is counted: libraries load and allocate on first use.
-    loss(model(x)).backward()
-    model.zero_grad()
-    first_use(wrap)
-    gc.collect()
-    held = [held_bytes()]
-    model, after_backward = wrap(model)
-    held.append(held_bytes())
-    optimizer = make_optimizer(optimizer_name, model.parameters())
-
-    def step():
-        loss(model(x)).backward()
-        after_backward()
-        if optimizer is not None:
-            optimizer.step()
-            optimizer.zero_grad()
-
+    first_use(model_name, rank, wrap, optimizer_name)
+    training = None
     for what, *steps in control.commands():
+        if what == "held":
+            control.send([held_bytes()])
+            continue
+        training = training or make_training(make_task(model_name, rank), wrap, optimizer_name)
+        step, gradients = training
         if what == "steps":
             control.send(measure(int(steps[0]), step))
         else:
-            for _ in range(3):
-                model.zero_grad()
-                step()
-            held.append(held_bytes())
-            control.send(held)
+            gradients()
+            control.send([])
     if way == "ddp":
         dist.destroy_process_group()
 

@@ -10,7 +10,7 @@ int main(int count, char** arguments) {
   const int rank = std::stoi(arguments[4]);
   const int size = std::stoi(arguments[5]);
   const auto gloo = bench::make_gloo(arguments[6], rank, size);
-  bench::train({arguments[1], arguments[2], arguments[3]}, rank, [&](torch::nn::Module& model) {
+  const auto wrap = [&](torch::nn::Module& model) {
     return [&gloo, size, parameters = model.parameters()] {
       std::vector<c10::intrusive_ptr<c10d::Work>> pending;
       for (const auto& parameter : parameters) {
@@ -20,5 +20,6 @@ int main(int count, char** arguments) {
       for (const auto& work : pending) work->wait();
       for (const auto& parameter : parameters) parameter.grad().div_(size);
     };
-  });
+  };
+  bench::train(arguments[1], arguments[2], rank, bench::torch_loop(arguments[3], wrap));
 }

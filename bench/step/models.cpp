@@ -9,18 +9,19 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr double kLearningRate = 1e-4;
-
-Task mlp() {
+Task mlp_of(int layers, int width) {
   nn::Sequential model;
-  for (int layer = 0; layer < 8; ++layer) {
-    model->push_back(nn::Linear(1024, 1024));
+  for (int layer = 0; layer < layers; ++layer) {
+    model->push_back(nn::Linear(width, width));
     model->push_back(nn::ReLU());
   }
-  auto x = torch::randn({16, 1024});
-  auto y = torch::randn({16, 1024});
+  auto x = torch::randn({16, width});
+  auto y = torch::randn({16, width});
   return {model.ptr(), [=]() mutable { return torch::mse_loss(model->forward(x), y); }};
 }
+
+Task mlp() { return mlp_of(8, 1024); }
+Task mlp50m() { return mlp_of(12, 2048); }
 
 struct CharacterModel : nn::Module {
   explicit CharacterModel(std::int64_t characters) {
@@ -94,6 +95,7 @@ class FusedAdam {
 
 Task make_task(const std::string& name, int rank) {
   const auto make = name == "mlp"           ? mlp
+                    : name == "mlp50m"      ? mlp50m
                     : name == "lstm"        ? lstm
                     : name == "convolution" ? convolution
                     : name == "embedding"   ? embedding
@@ -109,7 +111,6 @@ Task make_task(const std::string& name, int rank) {
 
 std::function<void()> make_update(const std::string& name, const torch::nn::Module& model) {
   const auto parameters = model.parameters();
-  if (name == "none") return [] {};
   if (name == "adam") {
     auto adam = std::make_shared<torch::optim::Adam>(parameters, kLearningRate);
     return [adam] {

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 LEARNING_RATE = 1e-4
+MLPS = {"mlp": (8, 1024), "mlp50m": (12, 2048)}
 
 
 class CharacterModel(nn.Module):
@@ -20,9 +21,10 @@ class CharacterModel(nn.Module):
 def make_task(name, rank):
     """The model, its input, and the loss as a function of the model's output."""
     torch.manual_seed(rank + 1)
-    if name == "mlp":
-        model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.ReLU())))
-        x, y, loss = torch.randn(16, 1024), torch.randn(16, 1024), nn.functional.mse_loss
+    if name in MLPS:
+        layers, width = MLPS[name]
+        model = nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())))
+        x, y, loss = torch.randn(16, width), torch.randn(16, width), nn.functional.mse_loss
     elif name == "lstm":
         model = CharacterModel(100)
         x, y = torch.randint(100, (8, 64)), torch.randint(100, (8 * 64,))
@@ -46,6 +48,4 @@ def make_task(name, rank):
 
 
 def make_optimizer(name, parameters):
-    if name == "none":
-        return None
     return torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=name == "fused")

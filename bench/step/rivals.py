@@ -3,17 +3,17 @@
 import os
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-WORKERS = 2
 
+TRAINER = "Tutti Trainer"
 TUTTI = "Tutti DataParallel"
 GLOO = "Gloo by hand"
 NO_SYNC = "no sync, C++"
 DDP = "PyTorch DDP"
 NO_SYNC_PYTHON = "no sync, Python"
-BASELINE = {TUTTI: NO_SYNC, GLOO: NO_SYNC, DDP: NO_SYNC_PYTHON}
+BASELINE = {TRAINER: NO_SYNC, TUTTI: NO_SYNC, GLOO: NO_SYNC, DDP: NO_SYNC_PYTHON}
 
 
-def rivals(tools, model, optimizer):
+def rivals(tools, model, optimizer, workers):
     """{column: commands} of all that can run, and {column: remedy} of what is missing."""
     present, missing = {}, {}
 
@@ -24,11 +24,11 @@ def rivals(tools, model, optimizer):
             missing[column] = remedy
 
     what = ["{socket}", model, optimizer]
-    ranks = [[str(rank), str(WORKERS), "{store}"] for rank in range(WORKERS)]
-    for column, name in ((NO_SYNC, "bench_step_barrier"), (TUTTI, "bench_step_tutti")):
-        program = tools.program(name)
-        add(column, program, [[tools.program("tutti"), "run", "-n", str(WORKERS), "--", program, *what]],
-            "build with -DTUTTI_TORCH=ON")
+    ranks = [[str(rank), str(workers), "{store}"] for rank in range(workers)]
+    add(TRAINER, tools.program("bench_step_trainer"), trainer(tools, model, workers, workers),
+        "build with -DTUTTI_TORCH=ON")
+    for column, name in ((TUTTI, "bench_step_tutti"), (NO_SYNC, "bench_step_barrier")):
+        add(column, tools.program(name), launch(tools, workers, name, *what), "build with -DTUTTI_TORCH=ON")
     program = tools.program("bench_step_gloo")
     add(GLOO, program, [[program, *what, *rank] for rank in ranks], "install libgloo-dev and build again")
     ddp = os.path.join(HERE, "ddp.py")
@@ -36,3 +36,12 @@ def rivals(tools, model, optimizer):
         add(column, tools.torch_python, [[tools.torch_python, ddp, *what, *rank, way] for rank in ranks],
             "give --torch-python, a Python with torch 2.x")
     return present, missing
+
+
+def launch(tools, workers, name, *arguments):
+    return [[tools.program("tutti"), "run", "-n", str(workers), "--", tools.program(name), *arguments]]
+
+
+def trainer(tools, model, workers, shards):
+    """The Trainer brings its own Adam, whatever the others' is called."""
+    return launch(tools, workers, "bench_step_trainer", "{socket}", model, str(shards))

@@ -7,9 +7,8 @@
 int main(int count, char** arguments) {
   if (count != 4) bench::fail("usage: tutti run -n N bench_step_tutti SOCKET MODEL OPTIMIZER");
   const auto job = tutti::Job::join();
-  bench::train({arguments[1], arguments[2], arguments[3]}, job.rank(),
-               [&](torch::nn::Module& model) {
-                 auto parallel = std::make_shared<tutti::DataParallel>(job, model);
-                 return [parallel] {};
-               });
+  const auto wrap = [&](torch::nn::Module& model) {
+    return [parallel = std::make_shared<tutti::DataParallel>(job, model)] {};
+  };
+  bench::train(arguments[1], arguments[2], job.rank(), bench::torch_loop(arguments[3], wrap));
 }

@@ -3,9 +3,9 @@
 #include <malloc.h>
 
 #include <fstream>
+#include <optional>
 
 #include "common/control.h"
-#include "step/models.h"
 
 namespace bench {
 namespace {
@@ -24,32 +24,25 @@ std::int64_t held_bytes() {
   fail("no Pss in /proc/self/smaps_rollup");
 }
 
-void first_use(const Wrap& wrap) {
+/// Once through everything before memory is counted: libraries load and allocate on first use.
+void first_use(const std::string& model, int rank, const Way& way) {
+  make_task(model, rank).loss().backward();
   torch::nn::Linear tiny(1, 1);
-  const auto after_backward = wrap(*tiny);
-  tiny->forward(torch::ones({1, 1})).sum().backward();
-  after_backward();
+  const auto loss = [tiny]() mutable { return tiny->forward(torch::ones({1, 1})).sum(); };
+  way({tiny.ptr(), loss}).step();
 }
 
 }  // namespace
 
-void train(const Arguments& arguments, int rank, const Wrap& wrap) {
+void train(const std::string& socket, const std::string& model, int rank, const Way& way) {
   torch::set_num_threads(1);
-  Control control(arguments.socket, rank);
-  const Task task = make_task(arguments.model, rank);
-  // Once through everything before memory is counted: libraries load and allocate on first use.
-  task.loss().backward();
-  task.model->zero_grad();
-  first_use(wrap);
-  std::vector<std::int64_t> held{held_bytes()};
-  const auto after_backward = wrap(*task.model);
-  held.push_back(held_bytes());
-  const auto update = make_update(arguments.optimizer, *task.model);
-
-  const auto step = [&] {
-    task.loss().backward();
-    after_backward();
-    update();
+  Control control(socket, rank);
+  first_use(model, rank, way);
+  std::optional<Task> task;
+  std::optional<Training> training;
+  const auto trained = [&]() -> const Training& {
+    if (!training) training = way(task.emplace(make_task(model, rank)));
+    return *training;
   };
   std::istringstream command;
   while (control.next(command)) {
@@ -57,18 +50,31 @@ void train(const Arguments& arguments, int rank, const Wrap& wrap) {
     int steps = 0;
     command >> what >> steps;
     if (what == "steps") {
-      control.send(measure(steps, step));
-    } else if (what == "memory") {
-      for (int i = 0; i < 3; ++i) {
-        task.model->zero_grad();
-        step();
-      }
-      held.push_back(held_bytes());
-      control.send(held);
+      control.send(measure(steps, trained().step));
+    } else if (what == "gradients") {
+      trained().gradients();
+      control.send(std::vector<std::int64_t>{});
+    } else if (what == "held") {
+      control.send(std::vector<std::int64_t>{held_bytes()});
     } else {
       fail("unknown command: " + what);
     }
   }
+}
+
+Way torch_loop(const std::string& optimizer, const Wrap& wrap) {
+  return [=](const Task& task) {
+    const auto gradients = [loss = task.loss, after_backward = wrap(*task.model)] {
+      loss().backward();
+      after_backward();
+    };
+    const auto update = make_update(optimizer, *task.model);
+    const auto step = [=] {
+      gradients();
+      update();
+    };
+    return Training{step, gradients};
+  };
 }
 
 }  // namespace bench

@@ -1,24 +1,38 @@
 #pragma once
 
-// One rank of a step benchmark in C++: what all contestants share.
+// One rank of a step or memory benchmark in C++: what all contestants share.
 
 #include <torch/torch.h>
 
 #include <functional>
 #include <string>
 
+#include "step/models.h"
+
 namespace bench {
 
-struct Arguments {
-  std::string socket, model, optimizer;
+/// A model that is being trained in some way.
+struct Training {
+  /// One whole step, from forward to update.
+  std::function<void()> step;
+  /// Its first half: when it returns, gradients are complete and held. No step follows.
+  std::function<void()> gradients;
 };
+
+/// Makes a task ready to be trained; the task outlives what it returns. Called a second time, for
+/// another task, when what the first call returned is gone.
+using Way = std::function<Training(const Task& task)>;
+
+/// Trains as the driver asks. "steps N" is answered with the nanoseconds of each step, "gradients"
+/// runs the first half of one, "held" is answered with the bytes this process holds (proportional
+/// share). The model is built by the first "steps" or "gradients": before, libraries are loaded and
+/// used, and there is no model.
+void train(const std::string& socket, const std::string& model, int rank, const Way& way);
 
 /// Puts a way of synchronising around a model and returns what is to be called after each backward.
 using Wrap = std::function<std::function<void()>(torch::nn::Module&)>;
 
-/// Builds, wraps and trains the model as the driver asks. "steps N" is answered with the
-/// nanoseconds of each step, "memory" with the bytes this process holds (proportional share) at
-/// each stage of its start; for "memory" nothing may have been trained before.
-void train(const Arguments& arguments, int rank, const Wrap& wrap);
+/// torch's loop: forward, backward, what `wrap` returned, the named optimizer of make_update().
+Way torch_loop(const std::string& optimizer, const Wrap& wrap);
 
 }  // namespace bench
