@@ -11,7 +11,6 @@
 
 #include <torch/torch.h>
 
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -33,6 +32,10 @@ struct Options {
   std::string save;
   std::int64_t save_every = 0;
   std::string load;
+  bool fall_back = false;
+  std::string log;
+  std::int64_t hash_every = 0;
+  bool quiet = false;
   std::int64_t micro_batches = 4;
   std::uint64_t seed = 1;
   std::int64_t rows = 16;
@@ -96,29 +99,6 @@ struct CharModelImpl : torch::nn::Module {
 };
 TORCH_MODULE(CharModel);
 
-/// One line that is rewritten on a terminal, a line now and then elsewhere.
-class Progress {
- public:
-  explicit Progress(std::int64_t steps) : steps_(steps), terminal_(isatty(STDOUT_FILENO) != 0) {}
-  void show(std::int64_t step, double loss) {
-    const auto every = terminal_ ? 1 : std::max<std::int64_t>(1, steps_ / 5);
-    if (step % every != 0 && step != steps_) return;
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-    const double rate = static_cast<double>(step) / seconds;
-    std::printf("%sstep %lld/%lld  loss %.4f  %.1f steps/s  %.0f s left%s", terminal_ ? "\r" : "",
-                static_cast<long long>(step), static_cast<long long>(steps_), loss, rate,
-                static_cast<double>(steps_ - step) / rate,
-                terminal_ && step != steps_ ? "   " : "\n");
-    std::fflush(stdout);
-  }
-
- private:
-  std::int64_t steps_;
-  bool terminal_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
-
 std::string generate(CharModel& model, const Text& text, const Options& options) {
   const torch::NoGradGuard no_grad;
   std::mt19937_64 random(options.seed);
@@ -150,17 +130,35 @@ torch::Tensor loss_of(CharModel& model, const torch::Tensor& batch) {
                                               batch.slice(1, 1, length + 1).flatten());
 }
 
+std::string text_of(double loss) {
+  char text[32];
+  std::snprintf(text, sizeof text, "loss %.4f", loss);
+  return text;
+}
+
+/// From the checkpoint that was asked for, or after a restart from what this run had saved.
+void go_on(const tutti::Job& job, tutti::Trainer& trainer, const Options& options) {
+  std::optional<std::int64_t> step;
+  if (job.restarts() > 0 && !options.save.empty()) step = trainer.load(options.save);
+  if (!step && !options.load.empty()) {
+    step = trainer.load(options.load, {.fall_back = options.fall_back});
+    if (!step) throw tutti::BadInput("there is no checkpoint in " + options.load);
+  }
+  if (step && job.rank() == 0) {
+    std::printf("goes on from step %lld\n", static_cast<long long>(*step));
+  }
+}
+
 /// Steps as shards: the Trainer owns the step, and the update is split over the workers.
 Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
                      const Options& options) {
   tutti::Trainer trainer(job, *model, tutti::Adam{.lr = options.learning_rate},
-                         {.shards = options.shards, .seed = options.seed});
-  if (!options.load.empty()) {
-    const auto step = trainer.load(options.load);
-    if (!step) throw tutti::BadInput("there is no checkpoint in " + options.load);
-    if (job.rank() == 0) std::printf("goes on from step %lld\n", static_cast<long long>(*step));
-  }
-  Progress progress(options.steps);
+                         {.shards = options.shards,
+                          .seed = options.seed,
+                          .log = options.log,
+                          .hash_every = options.hash_every});
+  go_on(job, trainer, options);
+  tutti::Progress progress(trainer.steps(), options.steps, {.quiet = options.quiet, .lines = 5});
   Outcome outcome;
   while (trainer.steps() < options.steps) {
     const auto result = trainer.step([&](tutti::Shard& shard) {
@@ -170,7 +168,7 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
     });
     outcome.loss = result.loss;
     ++outcome.steps;
-    if (job.rank() == 0) progress.show(result.step, result.loss);
+    if (job.rank() == 0) progress.show(result.step, text_of(result.loss));
     const bool due = options.save_every > 0 && result.step % options.save_every == 0;
     if (!options.save.empty() && (due || result.step == options.steps)) {
       trainer.save(options.save, {.keep = 3});
@@ -201,7 +199,7 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
                                torch::optim::AdamOptions(options.learning_rate));
   tutti::DataParallel parallel(job, *model);
   const auto [begin, end] = tutti::share_of(options.micro_batches, job);
-  Progress progress(options.steps);
+  tutti::Progress progress(0, options.steps, {.quiet = options.quiet, .lines = 5});
   Outcome outcome;
   for (std::int64_t t = 1; t <= options.steps; ++t) {
     optimizer.zero_grad();
@@ -228,7 +226,7 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
       outcome.loss += loss;
     }
     outcome.loss /= static_cast<double>(options.micro_batches);
-    if (job.rank() == 0) progress.show(t, outcome.loss);
+    if (job.rank() == 0) progress.show(t, text_of(outcome.loss));
   }
   return outcome;
 }
@@ -288,6 +286,15 @@ int main(int argc, char** argv) {
       ->needs("--save");
   app.add_option("--load", options.load, "go on from the newest checkpoint in this folder")
       ->needs(shards);
+  app.add_flag("--fall-back", options.fall_back,
+               "where the newest checkpoint is damaged, --load takes the newest good one")
+      ->needs("--load");
+  app.add_option("--log", options.log, "file for the steps' metrics and hashes, as JSON lines")
+      ->needs(shards);
+  app.add_option("--hash-every", options.hash_every, "steps: hash every tensor into the log")
+      ->check(CLI::PositiveNumber)
+      ->needs("--log");
+  app.add_flag("--quiet", options.quiet, "no progress");
   app.add_option("--micro-batches", options.micro_batches,
                  "per step, over all workers: with DataParallel")
       ->check(CLI::PositiveNumber)

@@ -76,4 +76,16 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
   return report;
 }
 
+std::string restart_line(const Outcome& first, int restart, int restarts) {
+  return fmt::format("tutti run: restart {} of {}: rank {} failed: {}", restart, restarts,
+                     first.rank, first.ending.describe());
+}
+
+std::string strangers_note(int workers) {
+  return fmt::format(
+      "tutti run: note: no worker called tutti::Job::join(): these were {} programs that know "
+      "nothing of each other",
+      workers);
+}
+
 }  // namespace tutti::command

@@ -32,4 +32,10 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
                                         std::span<const Blame> blames,
                                         std::span<const std::string> last_lines);
 
+/// Announces the restart number `restart` of at most `restarts`, because of `first`.
+std::string restart_line(const Outcome& first, int restart, int restarts);
+
+/// Said when all workers ended well and none joined the job: they did not work together.
+std::string strangers_note(int workers);
+
 }  // namespace tutti::command

@@ -1,4 +1,4 @@
-// The command `tutti`: starts training programs and says what a machine offers.
+// The command `tutti`: starts training programs, says what a machine offers, compares runs.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compare.h"
 #include "doctor.h"
 #include "refusal.h"
 #include "run.h"
@@ -23,17 +24,26 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  tutti run -n 4 ./train --epochs 3       four workers, output prefixed by rank\n"
     "  tutti run -n 2 --threads 8 --bind core ./train\n"
-    "  tutti doctor                            what this machine offers for training\n";
+    "  tutti doctor                            what this machine offers for training\n"
+    "  tutti compare a.jsonl b.jsonl           the first step at which two runs differ\n";
 constexpr const char* kRunUsage = "tutti run -n N [options] [--] program [arguments]";
 constexpr const char* kRunFooter =
     "Everything from the program's name on belongs to the program; \"--\" may stand before it.\n"
     "When a worker fails the others are ended within 5 seconds, and the first failure is what is\n"
-    "printed last. Exit status: 0, that of the worker that failed first, or 128 + signal.\n"
+    "printed last. With --restarts all are then started again. Exit status: 0, that of the worker\n"
+    "that failed first (in the last attempt), or 128 + signal.\n"
     "\nExample:\n"
     "  tutti run -n 2 build/bin/char_lm --text LICENSE --steps 200 --micro-batches 4 --seed 1\n";
 constexpr const char* kDoctorFooter =
     "Exit status 1 when something would stop training.\n\nExample:\n"
     "  tutti doctor --json | jq .problems\n";
+
+constexpr const char* kCompareFooter =
+    "A and B are two step logs, compared at the steps that both have digests of, or two\n"
+    "checkpoints (folders with a manifest.json), compared byte by byte.\n"
+    "Exit status: 0 equal, 1 different, 2 not comparable.\n\nExamples:\n"
+    "  tutti compare one/log.jsonl two/log.jsonl\n"
+    "  tutti compare one/step-00000200 two/step-00000200\n";
 
 // CLI11 does not know of the program, which is cut off before it parses.
 class RunFormatter : public CLI::Formatter {
@@ -81,11 +91,18 @@ int execute(std::vector<std::string> arguments) {
   doctor_app->add_flag("--json", as_json, "Print one JSON object");
   doctor_app->footer(kDoctorFooter);
 
-  const bool is_run = !arguments.empty() && arguments.front() == "run";
-  const bool is_doctor = !arguments.empty() && arguments.front() == "doctor";
-  const std::string command = is_run ? "tutti run" : is_doctor ? "tutti doctor" : "tutti";
-  if (!is_run && !is_doctor && !arguments.empty() && !arguments.front().starts_with('-'))
-    return refuse(command, fmt::format("there is no command \"{}\"", arguments.front()), true);
+  std::string a, b;
+  CLI::App* compare_app = app.add_subcommand("compare", "Say where two runs begin to differ");
+  compare_app->add_option("A", a, "Step log or checkpoint of one run")->required();
+  compare_app->add_option("B", b, "The same of the other")->required();
+  compare_app->footer(kCompareFooter);
+
+  const std::string first = arguments.empty() ? "" : arguments.front();
+  const bool is_run = first == "run";
+  const bool is_known = is_run || first == "doctor" || first == "compare";
+  const std::string command = is_known ? "tutti " + first : "tutti";
+  if (!is_known && !arguments.empty() && !first.starts_with('-'))
+    return refuse(command, fmt::format("there is no command \"{}\"", first), true);
   if (is_run) {
     const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
     const std::size_t start = std::min(program_start(*run_app, rest), rest.size());
@@ -97,7 +114,8 @@ int execute(std::vector<std::string> arguments) {
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
     app.parse(arguments);
-    if (!is_run) return doctor(as_json);
+    if (app.got_subcommand(doctor_app)) return doctor(as_json);
+    if (app.got_subcommand(compare_app)) return compare(a, b);
     check(options);
     return run(options);
   } catch (const CLI::ParseError& error) {

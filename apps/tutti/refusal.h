@@ -1,6 +1,7 @@
 #pragma once
 
-// What the command refuses to do, and the exit status that says so. Thrown before any worker runs.
+// What the command refuses to do, and the exit status that says so. Thrown before any worker
+// of an attempt runs.
 
 #include <stdexcept>
 #include <string>

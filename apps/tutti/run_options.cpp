@@ -15,18 +15,30 @@ constexpr double kMaxDeadline = 1e9;  // seconds
 
 [[noreturn]] void refuse(const std::string& text) { throw Refusal(kUsageStatus, text); }
 
+// CLI11 reads an empty text as 0.
+CLI::Validator is_given(const char* option) {
+  return CLI::Validator(
+      [option](std::string& text) {
+        if (text.empty()) refuse(fmt::format("{} \"\": must be a number", option));
+        return std::string();
+      },
+      "");
+}
+
 }  // namespace
 
 void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("-n,--workers", options.workers,
                  fmt::format("Number of workers, 1 to {}", kMaxWorkers))
       ->type_name("N")
-      ->required();
+      ->required()
+      ->check(is_given("-n"));
   app.add_option("--threads", options.threads,
                  "Threads of each worker: TUTTI_THREADS, OMP_NUM_THREADS and\n"
                  "MKL_NUM_THREADS are set to it, whatever they were. 1 unless given,\n"
                  "on any machine, because results depend on it")
-      ->type_name("T");
+      ->type_name("T")
+      ->check(is_given("--threads"));
   app.add_option("--bind", options.bind,
                  "core: worker r runs on processors r*T to (r+1)*T-1 of those allowed.\n"
                  "none (default): wherever the system puts it")
@@ -39,7 +51,13 @@ void add_run_options(CLI::App& app, RunOptions& options) {
          },
          "Seconds that a worker waits for the others before it gives up\n"
          "(TUTTI_DEADLINE)")
-      ->type_name("S");
+      ->type_name("S")
+      ->check(is_given("--deadline"));
+  app.add_option("--restarts", options.restarts,
+                 "When a worker fails, start all of them again, at most R times. 0\n"
+                 "unless given. Programs see it by Job::restarts() (TUTTI_RESTART)")
+      ->type_name("R")
+      ->check(is_given("--restarts"));
   app.add_option("--log", options.log_folder,
                  "Also write what worker R prints to DIR/rank-R.log, without prefix")
       ->type_name("DIR");
@@ -70,6 +88,8 @@ void check(const RunOptions& options) {
         fmt::format("-n {}: the number of workers must be 1 to {}", options.workers, kMaxWorkers));
   if (options.threads < 1 || options.threads > kMaxThreads)
     refuse(fmt::format("--threads {}: must be 1 to {}", options.threads, kMaxThreads));
+  if (options.restarts < 0)
+    refuse(fmt::format("--restarts {}: must be 0 or more", options.restarts));
   if (options.bind != "core" && options.bind != "none")
     refuse(fmt::format("--bind {}: must be core or none", options.bind));
   if (options.deadline_given &&

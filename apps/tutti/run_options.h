@@ -16,6 +16,7 @@ namespace tutti::command {
 struct RunOptions {
   int workers = 0;
   int threads = 1;
+  int restarts = 0;
   std::string bind = "none";
   double deadline = 0.0;  ///< seconds; only looked at when deadline_given
   bool deadline_given = false;

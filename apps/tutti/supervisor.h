@@ -24,7 +24,7 @@ inline constexpr std::size_t kMaxPending = std::size_t{1} << 20;
 
 struct Worker {
   WorkerProcess process;
-  WorkerOutput output;
+  WorkerOutput& output;
 };
 
 class Supervisor {

@@ -60,6 +60,12 @@ void remove_timeline_parts(const std::string& file, int workers) {
     std::filesystem::remove(timeline_part(file, rank), ignored);
 }
 
+void remove_timeline(const std::string& file, int workers) {
+  std::error_code ignored;
+  remove_timeline_parts(file, workers);
+  std::filesystem::remove(file, ignored);
+}
+
 std::vector<std::string> merge_timeline_files(const std::string& file, int workers) {
   std::vector<std::string> problems;
   std::vector<std::string> parts;

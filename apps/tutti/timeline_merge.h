@@ -19,6 +19,9 @@ std::string timeline_part(const std::string& file, int rank);
 /// Removes what an earlier run may have left.
 void remove_timeline_parts(const std::string& file, int workers);
 
+/// Removes what an earlier attempt of this run has left: the parts, and what they became.
+void remove_timeline(const std::string& file, int workers);
+
 /// Merges the parts that exist into `file` and removes them; nothing happens when there are none.
 /// Returns what went wrong, as lines; parts that cannot be read are left where they are.
 std::vector<std::string> merge_timeline_files(const std::string& file, int workers);

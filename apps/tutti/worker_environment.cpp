@@ -12,6 +12,7 @@ std::vector<std::string> environment_of(const WorkerEnvironment& worker,
   std::vector<std::pair<std::string_view, std::string>> ours = {
       {"TUTTI_RANK", fmt::to_string(worker.rank)},
       {"TUTTI_SIZE", fmt::to_string(worker.size)},
+      {"TUTTI_RESTART", fmt::to_string(worker.restart)},
       {"TUTTI_RENDEZVOUS_FD", fmt::to_string(worker.rendezvous_fd)},
       {"TUTTI_THREADS", fmt::to_string(worker.threads)},
       {"OMP_NUM_THREADS", fmt::to_string(worker.threads)},

@@ -12,6 +12,7 @@ struct WorkerEnvironment {
   int rank = 0;
   int size = 1;
   int threads = 1;
+  int restart = 0;
   int rendezvous_fd = -1;
   std::string deadline;  ///< seconds; empty: as inherited
   std::string profile;   ///< absolute path; empty: as inherited

@@ -49,6 +49,20 @@ void WorkerOutput::print(Stream stream, const std::vector<std::string>& lines) {
     last_lines_.push_back(line);
     if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
   }
+  flush_log();
+}
+
+void WorkerOutput::start_again(std::string_view line) {
+  for (Part& each : parts_) {
+    each.assembler = {};
+    each.shown = false;
+  }
+  last_lines_.clear();
+  if (log_.is_open()) log_ << line << '\n';
+  flush_log();
+}
+
+void WorkerOutput::flush_log() {
   if (!log_.is_open()) return;
   log_.flush();
   if (log_) return;

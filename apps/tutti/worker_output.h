@@ -26,6 +26,9 @@ class WorkerOutput {
   void take(Stream stream, std::string_view bytes);
   /// The stream has ended.
   void finish(Stream stream);
+  /// The worker has ended, and another will write here. Remembered lines are forgotten; the log
+  /// goes on after `line`.
+  void start_again(std::string_view line);
   /// Oldest first, of both streams.
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
 
@@ -38,6 +41,7 @@ class WorkerOutput {
   };
   Part& part(Stream stream) { return parts_[stream == Stream::out ? 0 : 1]; }
   void print(Stream stream, const std::vector<std::string>& lines);
+  void flush_log();
 
   Output* output_;
   std::array<Part, 2> parts_;

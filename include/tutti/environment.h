@@ -30,6 +30,7 @@ class Environment {
   std::optional<int> size;           ///< TUTTI_SIZE: number of workers
   std::optional<int> rendezvous_fd;  ///< TUTTI_RENDEZVOUS_FD: inherited socket to the launcher
   std::optional<int> threads;        ///< TUTTI_THREADS: intra-op threads of each worker
+  std::optional<int> restart;        ///< TUTTI_RESTART: 0 in the first attempt
 
   // Set by users, or by options of `tutti run`.
   std::optional<std::chrono::milliseconds> deadline;  ///< TUTTI_DEADLINE: seconds a wait may last

@@ -65,6 +65,9 @@ class Job {
   int size() const;
   /// Intra-op threads each worker should use (`tutti run --threads`, 1 unless given).
   int threads() const;
+  /// How often the launcher has started all workers again (`tutti run --restarts`); 0 in the first
+  /// attempt and without the launcher. The same on all workers.
+  int restarts() const;
 
   /// While the returned object lives, and at most for `at_most`, other workers that wait for this
   /// one neither complain nor count the time against their deadline. `at_most` must be positive.

@@ -143,6 +143,14 @@ struct TrainerOptions {
   /// Steps dropped in succession because of gradients that are not finite, after which step()
   /// throws. Those that shrank a dynamic loss scale do not count.
   std::int64_t most_drops = 10;
+  /// A file for what the steps gave, as JSON lines (docs/compare.md), which rank 0 writes; empty:
+  /// none. A run that goes on from a checkpoint continues its file.
+  std::string log = {};
+  /// Every n-th step's metrics go to the log; 0 none.
+  std::int64_t metrics_every = 1;
+  /// Every n-th step's SHA-256 of each tensor goes to the log: what `tutti compare` looks at. 0:
+  /// none. Rank 0 reads all tensors for it.
+  std::int64_t hash_every = 0;
   /// Compare digests of buffers of all workers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
   /// How long a wait may last; the job's deadline if absent.

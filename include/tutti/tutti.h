@@ -10,6 +10,7 @@
 #include "tutti/job.h"
 #include "tutti/metrics.h"
 #include "tutti/optimizer.h"
+#include "tutti/progress.h"
 #include "tutti/schedule.h"
 #include "tutti/share.h"
 #include "tutti/step_report.h"

@@ -25,6 +25,14 @@ namespace fs = std::filesystem;
   throw BadInput(fmt::format("cannot {} {}: {}", doing, path.string(), std::strerror(error)));
 }
 
+void require_regular(const File& file) {
+  if (!file.descriptor) fail("open", file.path);
+  struct stat status {};
+  if (::fstat(file.descriptor.get(), &status) != 0) fail("look at", file.path);
+  if (!S_ISREG(status.st_mode))
+    throw BadInput(fmt::format("cannot open {}: not a regular file", file.path.string()));
+}
+
 /// Calls until no signal interrupts it.
 template <class Call>
 auto uninterrupted(Call call) {
@@ -56,11 +64,7 @@ class HostFiles final : public Files {
   File open(const fs::path& path) const override {
     File file{path, FileDescriptor(uninterrupted(
                         [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }))};
-    if (!file.descriptor) fail("open", path);
-    struct stat status {};
-    if (::fstat(file.descriptor.get(), &status) != 0) fail("look at", path);
-    if (!S_ISREG(status.st_mode))
-      throw BadInput(fmt::format("cannot open {}: not a regular file", path.string()));
+    require_regular(file);
     return file;
   }
 
@@ -89,12 +93,26 @@ class HostFiles final : public Files {
     return file;
   }
 
+  File append(const fs::path& path) override {
+    constexpr int kFlags = O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK;
+    File file{path,
+              FileDescriptor(uninterrupted([&] { return ::open(path.c_str(), kFlags, 0666); }))};
+    require_regular(file);
+    return file;
+  }
+
   std::size_t write_some(const File& file, std::span<const std::byte> bytes) override {
     const auto written =
         uninterrupted([&] { return ::write(file.descriptor.get(), bytes.data(), bytes.size()); });
     if (written < 0) fail("write", file.path);
     if (written == 0 && !bytes.empty()) fail("write", file.path, EIO);
     return static_cast<std::size_t>(written);
+  }
+
+  void cut(const File& file, std::uint64_t bytes) override {
+    if (uninterrupted(
+            [&] { return ::ftruncate(file.descriptor.get(), static_cast<off_t>(bytes)); }) != 0)
+      fail("cut", file.path);
   }
 
   void sync(const File& file) override {

@@ -41,8 +41,13 @@ class Files {
 
   /// A new empty file for writing; an existing one is refused.
   virtual File create(const std::filesystem::path& path) = 0;
+  /// For reading, and for writing at its end; made where it is missing. Anything but a regular file
+  /// is refused.
+  virtual File append(const std::filesystem::path& path) = 0;
   /// Writes at the end of the file and returns how many bytes, at least 1 of a non-empty span.
   virtual std::size_t write_some(const File& file, std::span<const std::byte> bytes) = 0;
+  /// Takes away all but the first `bytes`.
+  virtual void cut(const File& file, std::uint64_t bytes) = 0;
   /// Returns when the file's bytes would survive a power cut.
   virtual void sync(const File& file) = 0;
 

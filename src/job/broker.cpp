@@ -41,6 +41,7 @@ struct Broker::State {
   std::vector<Line> lines;
   GatherTable table;
   std::vector<Blame> blames;
+  bool any_gave = false;
   FileDescriptor stop;
   std::thread thread;
 
@@ -105,6 +106,7 @@ bool Broker::State::obey(int rank, Frame frame) {
   switch (header.kind) {
     case FrameHeader::give:
       if ((header.ranks & ~ranks_below(size)) != 0 || !has_rank(header.ranks, rank)) return false;
+      any_gave = true;
       tell(table.give(rank, header.request, frame.text, header.ranks, std::move(frame.parcel)));
       return true;
     case FrameHeader::give_up:
@@ -193,6 +195,12 @@ FileDescriptor Broker::take_worker_end(int rank) {
   state_->lines.clear();
   state_->stop.reset();
   return mine;
+}
+
+bool Broker::any_joining() const {
+  const std::lock_guard lock(state_->mutex);
+  state_->serve();
+  return state_->any_gave;
 }
 
 std::vector<Blame> Broker::blames() const {

@@ -41,6 +41,9 @@ class Broker {
   /// In a child made by fork alone: its own end. Closes all other descriptors of this broker there,
   /// which is then good for nothing else.
   FileDescriptor take_worker_end(int rank);
+  /// True once a worker has begun to join a job of several, which is the first thing that it says.
+  /// All that workers said before they ended counts.
+  bool any_joining() const;
   /// What was blamed so far, in order of arrival, with everything that workers said before they
   /// ended.
   std::vector<Blame> blames() const;

@@ -26,6 +26,8 @@ void require_all_or_none(const Environment& environment) {
       if (!has && has_other)
         throw BadInput(
             fmt::format("{} is not set although {} is: `tutti run` sets both", absent, present));
+  if (environment.restart && !environment.rank)
+    throw BadInput("TUTTI_RANK is not set although TUTTI_RESTART is: `tutti run` sets both");
 }
 
 /// The inherited socket, taken once: the mark that it was taken is its close-on-exec flag, which
@@ -79,6 +81,7 @@ Job Job::join(const JobOptions& options) {
   } else {
     identity.rank = *environment.rank;
     identity.size = *environment.size;
+    identity.restarts = environment.restart.value_or(0);
     if (identity.size > kMaxWorkers)
       throw BadInput(fmt::format("TUTTI_SIZE is {}: must be 1 to {}", identity.size, kMaxWorkers));
     if (identity.rank >= identity.size)
@@ -94,6 +97,7 @@ Job Job::join(const JobOptions& options) {
 int Job::rank() const { return state_->identity().rank; }
 int Job::size() const { return state_->identity().size; }
 int Job::threads() const { return state_->identity().threads; }
+int Job::restarts() const { return state_->identity().restarts; }
 
 Busy Job::busy(std::string what, std::chrono::milliseconds at_most) const {
   return Busy(state_, std::move(what), at_most);

@@ -39,6 +39,8 @@ void check_arguments(const Identity& identity, const JobOptions& options) {
                                identity.size, identity.size - 1));
   if (identity.threads < 1)
     throw BadInput(fmt::format("{} threads per worker: must be 1 or more", identity.threads));
+  if (identity.restarts < 0)
+    throw BadInput(fmt::format("{} restarts: must be 0 or more", identity.restarts));
   require_positive(options.join_deadline, "join_deadline");
   require_positive(options.deadline, "deadline");
   require_positive(options.stall_notice, "stall_notice");
@@ -59,8 +61,8 @@ int rounds_within(std::chrono::nanoseconds time) {
 
 /// What all workers must have in common, as text: the same word by word, or an error.
 std::string common_facts(const Identity& identity) {
-  return fmt::format("{} workers, {} threads each, board layout {}", identity.size,
-                     identity.threads, sizeof(Board));
+  return fmt::format("{} workers, {} threads each, restart {}, board layout {}", identity.size,
+                     identity.threads, identity.restarts, sizeof(Board));
 }
 
 /// The first line of what a worker says when it joins is the facts, the second its processors.

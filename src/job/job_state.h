@@ -27,6 +27,7 @@ struct Identity {
   int rank = 0;
   int size = 1;
   int threads = 1;
+  int restarts = 0;  ///< how often all workers have been started again
 };
 
 class JobState {

@@ -71,13 +71,17 @@ void verify(const Files& files, const fs::path& path, const FileDigest& expected
                                path.string(), found.sha256, expected.sha256));
 }
 
+Checkpoint verified(std::shared_ptr<const Files> files, const fs::path& folder, Manifest manifest) {
+  for (const auto& [name, digest] : manifest.files) verify(*files, folder / name, digest);
+  return {std::move(files), folder, std::move(manifest)};
+}
+
 Checkpoint open_at(const std::shared_ptr<Files>& files, const fs::path& folder, std::int64_t step) {
   Manifest manifest = read_manifest(*files, folder);
   if (manifest.step != step)
     throw BadInput(fmt::format("{} holds a checkpoint of step {}, not of step {}", folder.string(),
                                manifest.step, step));
-  for (const auto& [name, digest] : manifest.files) verify(*files, folder / name, digest);
-  return {files, folder, std::move(manifest)};
+  return verified(files, folder, std::move(manifest));
 }
 
 }  // namespace
@@ -89,6 +93,11 @@ SafetensorsFile Checkpoint::file(const std::string& name) const {
   if (!manifest_.files.contains(name))
     throw BadInput(fmt::format("{} has no file {}", folder_.string(), shown(name)));
   return {files_, folder_ / name};
+}
+
+Checkpoint open_checkpoint_folder(std::shared_ptr<const Files> files, const fs::path& folder) {
+  Manifest manifest = read_manifest(*files, folder);
+  return verified(std::move(files), folder, std::move(manifest));
 }
 
 CheckpointStore::CheckpointStore(std::shared_ptr<Files> files, const fs::path& dir,

@@ -51,6 +51,11 @@ class Checkpoint {
   Manifest manifest_;
 };
 
+/// Reads and verifies the one checkpoint that `folder` is: manifest, sizes, SHA-256. BadInput if
+/// there is none or anything differs.
+Checkpoint open_checkpoint_folder(std::shared_ptr<const Files> files,
+                                  const std::filesystem::path& folder);
+
 /// What a search for a good checkpoint found.
 struct NewestGood {
   std::optional<Checkpoint> checkpoint;  ///< nothing if none was good
@@ -78,8 +83,7 @@ class CheckpointStore {
   std::vector<std::int64_t> steps() const;
   std::optional<std::int64_t> newest() const;
 
-  /// Reads and verifies everything: manifest, sizes, SHA-256. BadInput if there is none or anything
-  /// differs.
+  /// Reads and verifies everything, as open_checkpoint_folder does.
   Checkpoint open(std::int64_t step) const;
   /// The newest that verifies: a fallback to be asked for, never taken by itself.
   NewestGood newest_good() const;

@@ -21,21 +21,21 @@ std::string plain(const std::string& text) {
 
 }  // namespace
 
-std::string facts_diff(const Facts& checkpoint, const Facts& run) {
+std::string facts_diff(const Facts& first, const Facts& second, const FactsSides& sides) {
   std::vector<std::string> lines;
-  for (const auto& [key, value] : checkpoint) {
-    const auto here = run.find(key);
-    if (here == run.end())
-      lines.push_back(
-          fmt::format("{} is {} in the checkpoint, not known here", plain(key), plain(value)));
-    else if (here->second != value)
-      lines.push_back(fmt::format("{} is {} in the checkpoint, {} here", plain(key), plain(value),
-                                  plain(here->second)));
+  for (const auto& [key, value] : first) {
+    const auto other = second.find(key);
+    if (other == second.end())
+      lines.push_back(fmt::format("{} is {} {}, not known {}", plain(key), plain(value),
+                                  sides.first, sides.second));
+    else if (other->second != value)
+      lines.push_back(fmt::format("{} is {} {}, {} {}", plain(key), plain(value), sides.first,
+                                  plain(other->second), sides.second));
   }
-  for (const auto& [key, value] : run)
-    if (!checkpoint.contains(key))
+  for (const auto& [key, value] : second)
+    if (!first.contains(key))
       lines.push_back(
-          fmt::format("{} is not in the checkpoint, {} here", plain(key), plain(value)));
+          fmt::format("{} is not {}, {} {}", plain(key), sides.first, plain(value), sides.second));
   const std::size_t all = lines.size();
   if (all > kMostLines) {
     lines.resize(kMostLines);

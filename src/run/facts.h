@@ -11,9 +11,15 @@ namespace tutti {
 
 using Facts = std::map<std::string, std::string>;
 
-/// Where a run differs from a checkpoint, one difference a line, without a newline at the end:
+/// What a difference calls the two sides.
+struct FactsSides {
+  const char* first = "in the checkpoint";
+  const char* second = "here";
+};
+
+/// Where facts differ, one difference a line, without a newline at the end:
 /// "shards is 8 in the checkpoint, 4 here". At most five lines, then "… and 3 more". Empty if
 /// nothing differs.
-std::string facts_diff(const Facts& checkpoint, const Facts& run);
+std::string facts_diff(const Facts& first, const Facts& second, const FactsSides& sides = {});
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,8 +25,15 @@ struct JsonLimits {
 void each_member(std::string_view text, const std::string& where, const JsonLimits& limits,
                  const std::function<void(const std::string& key, nlohmann::json value)>& take);
 
-/// `text` as an error may show it: quoted, on one line, cut after 80 bytes.
-std::string shown(std::string_view text);
+/// Calls `take` with every text, number, boolean and null of the object that `text` is, at whatever
+/// depth, in the order of the text. `path` holds the keys that lead there, outermost first; an item
+/// of an array has the key "".
+void each_value(std::string_view text, const std::string& where, const JsonLimits& limits,
+                const std::function<void(std::span<const std::string> path,
+                                         const nlohmann::json& value)>& take);
+
+/// `text` as an error may show it: quoted, on one line, cut after `most` bytes.
+std::string shown(std::string_view text, std::size_t most = 80);
 
 /// True if every byte belongs to valid UTF-8, which is all that JSON can hold.
 bool is_utf8(std::string_view text);

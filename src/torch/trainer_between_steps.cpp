@@ -135,12 +135,31 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
 }
 
 void TrainerState::take_over(const RunPosition& position) {
+  log_.reset();
   steps_ = position.steps;
   dropped_in_a_row_ = position.dropped_in_a_row;
   data_.restore(position.data);
   scale_ = position.loss_scale;
   update_->updates() = position.updates;
   if (averages_) averages_->restore(position.averaged_steps);
+}
+
+/// The others go on meanwhile: nothing can be written before this worker publishes its next step.
+void TrainerState::log(const StepResult& result) {
+  if (!log_) log_ = std::make_unique<StepLog>(host_files(), options_.log, facts_, steps_);
+  if (options_.metrics_every > 0 && result.step % options_.metrics_every == 0) {
+    log_->metrics(result.step, {.applied = result.applied,
+                                .dropped_because = result.dropped_because,
+                                .loss = result.loss,
+                                .weight = result.weight,
+                                .gradient_norm = result.gradient_norm,
+                                .rate_factor = result.rate_factor,
+                                .loss_scale = result.loss_scale,
+                                .metrics = result.metrics});
+  }
+  if (options_.hash_every > 0 && result.step % options_.hash_every == 0) {
+    log_->digests(result.step, digests_of(tensor_files()));
+  }
 }
 
 std::string TrainerState::state_sha256() const {

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/log_line.h"
+#include "kernels/hash.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -171,6 +172,20 @@ NamedTensors load_tensors(const Checkpoint& checkpoint, const std::string& file)
     tensors.emplace_back(entry.name, std::move(tensor));
   }
   return tensors;
+}
+
+NamedDigests digests_of(const TensorFiles& files) {
+  NamedDigests digests;
+  for (const auto& [file, tensors] : files) {
+    const auto kind = file.substr(0, file.find('.'));
+    for (const auto& [name, tensor] : tensors) {
+      const auto rows = tensor.detach().contiguous();
+      Sha256 hash;
+      hash.update(rows.data_ptr(), rows.nbytes());
+      digests.emplace_back(kind + ":" + name, hash.hex());
+    }
+  }
+  return digests;
 }
 
 }  // namespace tutti

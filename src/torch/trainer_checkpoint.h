@@ -18,6 +18,7 @@
 #include "run/checkpoint_store.h"
 #include "run/data_order.h"
 #include "run/loss_scaler.h"
+#include "run/step_log.h"
 #include "torch/wrapped_model.h"
 
 namespace tutti {
@@ -51,6 +52,9 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
                                           bool fall_back);
 /// Fills the tensors, once all of them were found to fit.
 void fill(const Checkpoint& checkpoint, const TensorFiles& files);
+/// SHA-256 of each tensor's bytes, row-major, by "FILE:NAME" without the file's ending:
+/// "parameters:0.weight", "optimizer:0.weight/exp_avg".
+NamedDigests digests_of(const TensorFiles& files);
 /// All tensors of a file whose names and shapes the checkpoint decides.
 NamedTensors load_tensors(const Checkpoint& checkpoint, const std::string& file);
 

@@ -81,6 +81,9 @@ void require_options(const TrainerOptions& options) {
   }
   if (options.most_drops < 1) throw BadInput("most_drops must be at least 1");
   if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
+  if (options.metrics_every < 0) throw BadInput("metrics_every must not be negative");
+  if (options.hash_every < 0) throw BadInput("hash_every must not be negative");
+  if (options.hash_every > 0 && options.log.empty()) throw BadInput("hash_every without a log");
   if (options.deadline && options.deadline->count() <= 0) {
     throw BadInput("the deadline must be positive");
   }

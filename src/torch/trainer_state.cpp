@@ -294,6 +294,7 @@ StepResult TrainerState::apply() {
   }
   states_.drop();
   if (request_) data_.advance(*request_, options_.shards);
+  if (group_.rank() == 0 && !options_.log.empty()) log(result);
   ++steps_;
   seed_between_steps();
   if (applies) {

@@ -21,6 +21,7 @@
 #include "run/data_order.h"
 #include "run/loss_scaler.h"
 #include "run/metric_exchange.h"
+#include "run/step_log.h"
 #include "sync/assignment.h"
 #include "sync/moving_averages.h"
 #include "sync/shard_board.h"
@@ -93,6 +94,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   template <class Work>
   std::exception_ptr on_first_rank(const char* what, const Work& work);
   TensorFiles tensor_files() const;
+  void log(const StepResult& result);
   void take_over(const RunPosition& position);
   CollectiveOptions waits(const char* label) const;
   void drop(const std::string& why) noexcept;
@@ -110,6 +112,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without
+  std::unique_ptr<StepLog> log_;              ///< rank 0's, from the first step on
   ShardStates states_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   ModelMemory memory_;

@@ -73,6 +73,13 @@ TEST(FailureReport, SaysWhomTheFirstBlamed) {
   EXPECT_THAT(report.back(), HasSubstr("rank 0 of 2 failed first: exit status 5"));
 }
 
+TEST(RestartLine, SaysWhichOfHowManyAndWhy) {
+  EXPECT_EQ(restart_line(killed(1, 9), 2, 3),
+            "tutti run: restart 2 of 3: rank 1 failed: killed by signal SIGKILL (9)");
+  EXPECT_EQ(restart_line(exited(0, 3), 1, 1),
+            "tutti run: restart 1 of 1: rank 0 failed: exit status 3");
+}
+
 TEST(Ending, ExitStatusIsAShells) {
   EXPECT_EQ(exited(0, 3).ending.exit_status(), 3);
   EXPECT_EQ(killed(0, 9).ending.exit_status(), 137);

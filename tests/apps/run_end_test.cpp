@@ -30,6 +30,19 @@ std::string only_rank(int rank, const std::string& script, const std::string& ot
 
 TEST(RunEnd, StatusIsZeroWhenAllSucceed) { EXPECT_EQ(run_script({"-n", "3"}, "exit 0").status, 0); }
 
+TEST(RunEnd, ANoteSaysThatNobodyJoined) {
+  const auto strangers = run_script({"-n", "2"}, "exit 0");
+  EXPECT_EQ(lines_of(strangers.err).back(),
+            "tutti run: note: no worker called tutti::Job::join(): these were 2 programs that know "
+            "nothing of each other");
+  EXPECT_THAT(run_script({"-n", "1"}, "exit 0").err, Not(HasSubstr("note:")));
+  EXPECT_THAT(run_script({"-n", "2"}, "exit 3").err, Not(HasSubstr("note:")));
+  const auto joined = run_command(
+      {"run", "-n", "2", "env", "TUTTI_RESTART=1", TUTTI_RESTARTED_WORKER});  // ends well at once
+  EXPECT_EQ(joined.status, 0) << joined.err;
+  EXPECT_THAT(joined.err, Not(HasSubstr("note:")));
+}
+
 TEST(RunEnd, StatusIsThatOfTheWorkerThatFailedFirst) {
   const auto run = run_script({"-n", "3"}, only_rank(2, "exit 9", "sleep 100"));
   EXPECT_EQ(run.status, 9);

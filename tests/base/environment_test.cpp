@@ -38,7 +38,7 @@ class EnvironmentTest : public ::testing::Test {
 TEST_F(EnvironmentTest, nothing_set_is_nothing_known) {
   const Environment environment = Environment::read();
   EXPECT_FALSE(environment.rank || environment.size || environment.rendezvous_fd);
-  EXPECT_FALSE(environment.threads || environment.deadline);
+  EXPECT_FALSE(environment.threads || environment.restart || environment.deadline);
   EXPECT_EQ(environment.profile, "");
   EXPECT_EQ(environment.log_level, "info");
   EXPECT_EQ(environment.foreign_launcher, "");
@@ -49,6 +49,7 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(with("TUTTI_SIZE", "64").size, 64);
   EXPECT_EQ(with("TUTTI_RENDEZVOUS_FD", "5").rendezvous_fd, 5);
   EXPECT_EQ(with("TUTTI_THREADS", "12").threads, 12);
+  EXPECT_EQ(with("TUTTI_RESTART", "3").restart, 3);
   EXPECT_EQ(with("TUTTI_DEADLINE", "90").deadline, milliseconds(90'000));
   EXPECT_EQ(with("TUTTI_DEADLINE", "0.25").deadline, milliseconds(250));
   EXPECT_EQ(with("TUTTI_PROFILE", "trace.json").profile, "trace.json");
@@ -58,12 +59,14 @@ TEST_F(EnvironmentTest, reads_each_variable) {
 
 TEST_F(EnvironmentTest, malformed_numbers_are_refused_by_name) {
   for (const char* value : {"x", "1x", " 1", "1.5", "-1", "99999999999", "0x1"}) {
-    for (const char* name : {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_RENDEZVOUS_FD", "TUTTI_THREADS"})
+    for (const char* name :
+         {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_RENDEZVOUS_FD", "TUTTI_THREADS", "TUTTI_RESTART"})
       EXPECT_THAT(refusal(name, value),
                   ::testing::StartsWith(std::string(name) + " is \"" + value + "\""));
   }
   EXPECT_EQ(refusal("TUTTI_THREADS", "0"), "TUTTI_THREADS is \"0\": must be a whole number from 1");
   EXPECT_EQ(refusal("TUTTI_RANK", "0"), "accepted");
+  EXPECT_EQ(refusal("TUTTI_RESTART", "0"), "accepted");
   for (const char* value : {"0", "-3", "nan", "inf", "ten", "1e12", "5s", "0.0001"})
     EXPECT_THAT(refusal("TUTTI_DEADLINE", value), ::testing::HasSubstr("TUTTI_DEADLINE")) << value;
 }
@@ -84,7 +87,7 @@ TEST_F(EnvironmentTest, foreign_launchers_are_recognised_by_more_than_one_proces
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 13U);
+  EXPECT_EQ(Environment::variables().size(), 14U);
 }
 
 }  // namespace

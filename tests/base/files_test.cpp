@@ -55,6 +55,25 @@ TEST_F(HostFiles, WriteReadRenameRemove) {
   files_->remove_all(folder_.file("b"));  // gone is gone
 }
 
+TEST_F(HostFiles, AppendedFilesKeepWhatTheyHaveAndMayBeCut) {
+  const std::string path = folder_.file("a");
+  write_all(*files_, files_->append(path), bytes_of("hello "));
+  const File file = files_->append(path);
+  write_all(*files_, file, bytes_of("world"));
+  EXPECT_EQ(::fcntl(file.descriptor.get(), F_GETFD), FD_CLOEXEC);
+  EXPECT_EQ(read_file(path), "hello world");
+  files_->cut(file, 4);
+  write_all(*files_, file, bytes_of("!"));
+  EXPECT_EQ(read_file(path), "hell!");
+  std::string text(2, '\0');
+  read_all(*files_, file, 3, std::as_writable_bytes(std::span(text)));
+  EXPECT_EQ(text, "l!");
+  EXPECT_THAT([&] { files_->cut(files_->open(path), 0); },
+              ThrowsMessage<BadInput>("cannot cut " + path + ": Invalid argument"));
+  EXPECT_THAT([&] { files_->append(folder_.file("")); },
+              ThrowsMessage<BadInput>("cannot open " + folder_.file("") + ": Is a directory"));
+}
+
 TEST_F(HostFiles, FoldersAreMadeAndRemovedWithAllInThem) {
   ensure_folder(*files_, folder_.file("x/y/z"));
   ensure_folder(*files_, folder_.file("x/y/z"));

@@ -194,6 +194,15 @@ TEST(Broker, blames_are_there_once_the_worker_has_ended) {
   EXPECT_EQ(blames[0].text, "rank 0 ended");
 }
 
+TEST(Broker, knows_whether_a_worker_began_to_join_even_one_that_has_ended) {
+  Local local(2);
+  local.ranks[1]->blame(0, "no parcel");
+  EXPECT_FALSE(local.broker.any_joining());
+  EXPECT_THROW(local.ranks[0]->all_gather("join", all(2), {}, within(milliseconds(1))), Timeout);
+  local.ranks[0].reset();
+  EXPECT_TRUE(local.broker.any_joining());
+}
+
 TEST(Broker, worker_that_speaks_nonsense_is_treated_as_ended) {
   Broker broker(2);
   const FileDescriptor babbler(::fcntl(broker.worker_end(0), F_DUPFD_CLOEXEC, 3));

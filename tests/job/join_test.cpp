@@ -34,8 +34,8 @@ class JoinFromEnvironment : public ::testing::Test {
   void TearDown() override { clear(); }
   static void clear() {
     for (const char* name : {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_RENDEZVOUS_FD", "TUTTI_THREADS",
-                             "TUTTI_DEADLINE", "TUTTI_LOG", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                             "SLURM_NTASKS", "SLURM_PROCID", "WORLD_SIZE", "RANK"})
+                             "TUTTI_RESTART", "TUTTI_DEADLINE", "TUTTI_LOG", "OMPI_COMM_WORLD_SIZE",
+                             "PMI_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "WORLD_SIZE", "RANK"})
       ::unsetenv(name);
   }
   static void set(const std::map<std::string, std::string>& variables) {
@@ -61,6 +61,7 @@ TEST_F(JoinFromEnvironment, alone_it_is_a_job_of_one_and_says_so) {
   EXPECT_EQ(job.rank(), 0);
   EXPECT_EQ(job.size(), 1);
   EXPECT_EQ(job.threads(), 1);
+  EXPECT_EQ(job.restarts(), 0);
   EXPECT_THAT(job.alive(), ::testing::ElementsAre(0));
   EXPECT_THAT(log.lines(), ::testing::ElementsAre("info: no launcher: a group of one"));
   const Job second = Job::join();  // more than one job per process
@@ -105,9 +106,12 @@ TEST_F(JoinFromEnvironment, bad_values_are_named) {
   EXPECT_THAT(with("TUTTI_SIZE", "0"), HasSubstr("TUTTI_SIZE is \"0\""));
   EXPECT_EQ(with("TUTTI_SIZE", "65"), "TUTTI_SIZE is 65: must be 1 to 64");
   EXPECT_THAT(with("TUTTI_RENDEZVOUS_FD", "987"), HasSubstr("TUTTI_RENDEZVOUS_FD is 987"));
+  EXPECT_THAT(with("TUTTI_RESTART", "-1"), HasSubstr("TUTTI_RESTART is \"-1\""));
   EXPECT_THAT(with("TUTTI_LOG", "loud"), HasSubstr("TUTTI_LOG is \"loud\""));
   const int file = ::open("/dev/null", O_RDONLY);
   EXPECT_THAT(with("TUTTI_RENDEZVOUS_FD", std::to_string(file)), HasSubstr("no socket"));
+  set({{"TUTTI_RESTART", "1"}});
+  EXPECT_THAT(failure<BadInput>(), HasSubstr("TUTTI_RANK is not set although TUTTI_RESTART is"));
   clear();
   for (const auto bad : {milliseconds(0), milliseconds(-5)}) {
     EXPECT_THAT(failure<BadInput>({.deadline = bad}), HasSubstr("must be positive"));
@@ -122,11 +126,13 @@ TEST_F(JoinFromEnvironment, workers_of_a_launcher_meet_and_join_once) {
     set({{"TUTTI_RANK", std::to_string(rank)},
          {"TUTTI_SIZE", "3"},
          {"TUTTI_THREADS", "2"},
+         {"TUTTI_RESTART", "4"},
          {"TUTTI_RENDEZVOUS_FD", std::to_string(socket.release())}});
     const Job job = Job::join();
     EXPECT_EQ(job.rank(), rank);
     EXPECT_EQ(job.size(), 3);
     EXPECT_EQ(job.threads(), 2);
+    EXPECT_EQ(job.restarts(), 4);
     EXPECT_THAT(failure<BadInput>(), HasSubstr("a process joins its job once"));
   });
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
@@ -141,6 +147,7 @@ TEST(Join, identity_that_makes_no_sense_is_refused) {
   EXPECT_THROW(make({.rank = 2, .size = 2}), BadInput);
   EXPECT_THROW(make({.rank = -1, .size = 2}), BadInput);
   EXPECT_THROW(make({.threads = 0}), BadInput);
+  EXPECT_THROW(make({.restarts = -1}), BadInput);
   EXPECT_NO_THROW(make({}));
 }
 
@@ -185,6 +192,16 @@ TEST(Join, worker_with_another_number_of_threads_is_refused_by_all) {
   });
   for (const RankEnd& end : outcome.ranks)
     EXPECT_THAT(end.text, HasSubstr("rank 1 has 2 workers, 2 threads each")) << outcome.describe();
+}
+
+TEST(Join, workers_of_different_attempts_are_refused_by_all) {
+  const ProcessOutcome outcome = run_processes(2, [](int rank, FileDescriptor socket) {
+    JobState({.rank = rank, .size = 2, .restarts = rank}, host_system(),
+             connect_to_broker(std::move(socket), rank, 2), {});
+  });
+  for (const RankEnd& end : outcome.ranks)
+    EXPECT_THAT(end.text, HasSubstr("rank 1 has 2 workers, 1 threads each, restart 1"))
+        << outcome.describe();
 }
 
 TEST(JoinProcesses, worker_that_dies_before_joining_is_lost_to_all) {

@@ -81,6 +81,16 @@ File FaultyFiles::create(const fs::path& path) {
   return file;
 }
 
+File FaultyFiles::append(const fs::path& path) {
+  if (begin_effect(path, true)) throw Crash();
+  return host_->append(path);
+}
+
+void FaultyFiles::cut(const File& file, std::uint64_t bytes) {
+  if (begin_effect(file.path, false)) throw Crash();
+  host_->cut(file, bytes);
+}
+
 std::size_t FaultyFiles::write_some(const File& file, std::span<const std::byte> bytes) {
   const bool crashes = begin_effect(file.path, true);
   bytes = bytes.first(std::min(bytes.size(), kMostBytes));

@@ -42,7 +42,9 @@ class FaultyFiles final : public Files {
   std::size_t read_some(const File& file, std::uint64_t offset,
                         std::span<std::byte> into) const override;
   File create(const std::filesystem::path& path) override;
+  File append(const std::filesystem::path& path) override;
   std::size_t write_some(const File& file, std::span<const std::byte> bytes) override;
+  void cut(const File& file, std::uint64_t bytes) override;
   void sync(const File& file) override;
   void create_folder(const std::filesystem::path& folder) override;
   void sync_folder(const std::filesystem::path& folder) override;

@@ -114,6 +114,9 @@ TEST(Manifest, DuplicateKeysAreRefused) {
 TEST(Facts, DifferencesAreNamed) {
   const Facts run = {{"seed", "1"}, {"shards", "4"}, {"threads", "1"}};
   EXPECT_EQ(facts_diff(run, run), "");
+  EXPECT_EQ(facts_diff({{"a", "1"}, {"b", "2"}}, {{"b", "3"}, {"c", "4"}},
+                       {.first = "in A", .second = "in B"}),
+            "a is 1 in A, not known in B\nb is 2 in A, 3 in B\nc is not in A, 4 in B");
   EXPECT_EQ(facts_diff({{"shards", "8"}, {"seed", "1"}, {"clip", "1.5"}}, run),
             "clip is 1.5 in the checkpoint, not known here\n"
             "shards is 8 in the checkpoint, 4 here\n"

@@ -1,0 +1,87 @@
+#include "attempt.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <string>
+
+#include "failure_report.h"
+#include "group_guard.h"
+#include "job/broker.h"
+#include "refusal.h"
+#include "supervisor.h"
+#include "timeline_merge.h"
+
+namespace tutti::command {
+namespace {
+
+std::vector<Worker> start_workers(const RunPlan& plan, int restart, const GroupGuard& guard,
+                                  Broker& broker, std::vector<WorkerOutput>& outputs) {
+  std::vector<Worker> workers;
+  workers.reserve(outputs.size());
+  for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
+    const int end = broker.worker_end(static_cast<int>(rank));
+    workers.push_back(
+        {WorkerProcess::start(start_options(plan, rank, restart, end)), outputs[rank]});
+    guard.watch(workers.back().process.pid());
+    broker.close_worker_end(static_cast<int>(rank));
+  }
+  return workers;
+}
+
+void print(Output& output, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) output.line(Stream::error, "", line);
+}
+
+void merge_timeline(const RunPlan& plan, Output& output) {
+  if (plan.timeline.empty()) return;
+  for (const std::string& problem : merge_timeline_files(plan.timeline, plan.options.workers))
+    print(output, {"tutti run: " + problem});
+}
+
+const Outcome& outcome_of(int rank, const std::vector<Outcome>& outcomes) {
+  return *std::find_if(outcomes.begin(), outcomes.end(),
+                       [&](const Outcome& outcome) { return outcome.rank == rank; });
+}
+
+AttemptEnd judge(const RunPlan& plan, int restart, const std::vector<Outcome>& outcomes,
+                 const Broker& broker, std::vector<WorkerOutput>& outputs, Output& output) {
+  const auto blames = broker.blames();
+  const auto failed = first_failure(outcomes, blames);
+  if (!failed) {
+    if (plan.options.workers > 1 && !broker.any_joining())
+      print(output, {strangers_note(plan.options.workers)});
+    return {};
+  }
+  const Outcome& first = outcome_of(*failed, outcomes);
+  const auto last_lines = outputs[static_cast<std::size_t>(first.rank)].last_lines();
+  print(output, failure_report(first.rank, outcomes, blames, last_lines));
+  const bool start_again = restart < plan.options.restarts;
+  if (start_again) {
+    const std::string line = restart_line(first, restart + 1, plan.options.restarts);
+    print(output, {line});
+    for (WorkerOutput& of_worker : outputs) of_worker.start_again(line);
+  }
+  return {.status = first.ending.exit_status(), .start_again = start_again};
+}
+
+}  // namespace
+
+AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutput>& outputs,
+                       Output& output, SignalInbox& signals) {
+  // A timeline shows one attempt. What a failed one left must not pass for the next one's.
+  if (restart > 0 && !plan.timeline.empty()) remove_timeline(plan.timeline, plan.options.workers);
+  const GroupGuard guard = GroupGuard::start();
+  Broker broker(plan.options.workers);
+  std::vector<Worker> workers = start_workers(plan, restart, guard, broker, outputs);
+  Supervisor supervisor(workers, output, signals);
+  supervisor.watch();
+  merge_timeline(plan, output);
+  AttemptEnd end;
+  if (!supervisor.interrupted())
+    end = judge(plan, restart, supervisor.outcomes(), broker, outputs, output);
+  supervisor.flush();
+  if (const auto signal = supervisor.interrupted()) return {.status = kSignalStatus + *signal};
+  return end;
+}
+
+}  // namespace tutti::command

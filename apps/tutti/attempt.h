@@ -1,0 +1,28 @@
+#pragma once
+
+// One attempt of `tutti run`: starts all workers with a rendezvous of their own, shows what they
+// write, ends them together, and reports. When it returns, no process, descriptor or memory of it
+// is left that a later attempt could meet.
+//
+// Threads: from the main thread, while it is the only one. Failure: Refusal or Error when workers
+// cannot be started; those that were are ended.
+
+#include <vector>
+
+#include "output.h"
+#include "run_plan.h"
+#include "signal_inbox.h"
+#include "worker_output.h"
+
+namespace tutti::command {
+
+struct AttemptEnd {
+  int status = 0;            ///< of `tutti run`, unless all workers are started again
+  bool start_again = false;  ///< a worker failed, nobody asked for an end, a restart is left
+};
+
+/// `restart` counts from 0, the first attempt. `outputs[r]` is where rank r's lines go.
+AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutput>& outputs,
+                       Output& output, SignalInbox& signals);
+
+}  // namespace tutti::command

@@ -1,0 +1,15 @@
+#pragma once
+
+// Two step logs, step by step (run/step_log.h).
+//
+// Failure: BadInput where they cannot be compared.
+
+#include "comparison.h"
+#include "run/step_log_reader.h"
+
+namespace tutti::command {
+
+/// Over the steps that both have digests of; ends at the first that differs.
+Comparison compare_logs(const StepLogFile& a, const StepLogFile& b);
+
+}  // namespace tutti::command

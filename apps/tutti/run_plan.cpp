@@ -1,0 +1,115 @@
+#include "run_plan.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <filesystem>
+
+#include "base/system.h"
+#include "find_program.h"
+#include "processor_set.h"
+#include "refusal.h"
+#include "timeline_merge.h"
+#include "tutti/environment.h"
+#include "tutti/job.h"
+#include "worker_environment.h"
+
+namespace tutti::command {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string plural(int count, const char* word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+// Results depend on the threads of a worker: they are never changed silently, only talked about.
+std::string processor_hint(const RunOptions& options, int processors) {
+  const int used = options.workers * options.threads;
+  const std::string what = fmt::format("{} with {} each", plural(options.workers, "worker"),
+                                       plural(options.threads, "thread"));
+  if (used > processors)
+    return fmt::format("tutti run: hint: {} share {}: they wait for each other", what,
+                       plural(processors, "processor"));
+  if (used == processors) return {};
+  const int more_threads = processors / options.workers;
+  const int more_workers = std::min(processors / options.threads, kMaxWorkers);
+  std::string advice = "the rest is too few for another thread each";
+  if (more_threads > options.threads) {
+    advice = fmt::format(
+        "--threads {} would use {}; results depend on --threads, so it is never changed by itself",
+        more_threads, more_threads * options.workers == processors ? "all" : "more");
+  } else if (more_workers > options.workers) {
+    advice = fmt::format("-n {} would use {}", more_workers,
+                         more_workers * options.threads == processors ? "all" : "more");
+  }
+  return fmt::format("tutti run: hint: {} use {} of {}; {}", what, used,
+                     plural(processors, "processor"), advice);
+}
+
+// Absolute, because workers may change their folder. Empty: no timeline.
+std::string timeline_file(const RunOptions& options) {
+  const std::string asked = options.profile.empty() ? Environment::read().profile : options.profile;
+  if (asked.empty()) return {};
+  const fs::path file = fs::absolute(asked);
+  if (!fs::is_directory(file.parent_path()))
+    throw Refusal(kUsageStatus,
+                  fmt::format("--profile: there is no folder {}", file.parent_path().string()));
+  if (fs::is_directory(file))
+    throw Refusal(kUsageStatus, fmt::format("--profile: {} is a folder", file.string()));
+  return file.string();
+}
+
+void create_log_folder(const std::string& folder) {
+  if (folder.empty()) return;
+  std::error_code failure;
+  fs::create_directories(folder, failure);
+  if (failure || !fs::is_directory(folder))
+    throw Refusal(kUsageStatus,
+                  fmt::format("--log: cannot create the folder {}: {}", folder,
+                              failure ? failure.message() : "something else is there"));
+}
+
+}  // namespace
+
+RunPlan make_plan(const RunOptions& options) {
+  RunPlan plan;
+  plan.options = options;
+  plan.path = find_program(options.program.front());
+  plan.inherited = process_environment();
+  plan.timeline = timeline_file(options);
+  plan.processors.resize(static_cast<std::size_t>(options.workers));
+  if (options.bind == "core") {
+    const std::vector<int> allowed = host_system()->allowed_processors();
+    for (int rank = 0; rank < options.workers; ++rank)
+      plan.processors[static_cast<std::size_t>(rank)] =
+          processor_mask(processors_of(rank, options.workers, options.threads, allowed));
+  }
+  plan.hint = processor_hint(options, host_system()->processors());
+  create_log_folder(options.log_folder);
+  if (!plan.timeline.empty()) remove_timeline_parts(plan.timeline, options.workers);
+  return plan;
+}
+
+StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, int rendezvous) {
+  const RunOptions& options = plan.options;
+  const WorkerEnvironment own{
+      .rank = static_cast<int>(rank),
+      .size = options.workers,
+      .threads = options.threads,
+      .restart = restart,
+      .rendezvous_fd = rendezvous,
+      .deadline = options.deadline_given ? fmt::to_string(options.deadline) : "",
+      .profile = plan.timeline};
+  return {.path = plan.path,
+          .arguments = options.program,
+          .environment = environment_of(own, plan.inherited),
+          .inherited_fd = rendezvous,
+          .processors = plan.processors[rank]};
+}
+
+std::string log_file(const RunPlan& plan, int rank) {
+  const std::string& folder = plan.options.log_folder;
+  return folder.empty() ? "" : (fs::path(folder) / fmt::format("rank-{}.log", rank)).string();
+}
+
+}  // namespace tutti::command

@@ -1,0 +1,34 @@
+#pragma once
+
+// Everything about the workers of `tutti run` that is settled before the first starts, once for all
+// attempts.
+
+#include <string>
+#include <vector>
+
+#include "run_options.h"
+#include "worker_process.h"
+
+namespace tutti::command {
+
+struct RunPlan {
+  RunOptions options;
+  std::string path;  ///< the program's file
+  std::vector<std::string> inherited;
+  std::vector<std::vector<unsigned long>> processors;  ///< per rank; empty: anywhere
+  std::string timeline;                                ///< absolute path; empty: none
+  std::string hint;                                    ///< a line to be shown; may be empty
+};
+
+/// Also creates the folder of logs and removes the parts of an earlier run's timeline. Throws
+/// Refusal.
+RunPlan make_plan(const RunOptions& options);
+
+/// How to start the worker `rank` of the attempt after `restart` others, with its end of the
+/// rendezvous.
+StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, int rendezvous);
+
+/// Name of a worker's log; empty: none.
+std::string log_file(const RunPlan& plan, int rank);
+
+}  // namespace tutti::command

@@ -1,0 +1,45 @@
+#pragma once
+
+// The lines of a file of any size, one at a time.
+//
+// Threads: one at a time. Failure: BadInput from Files, and for a line that no memory should hold.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/files.h"
+
+namespace tutti {
+
+/// Longest line that is taken.
+inline constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;
+
+class LineReader {
+ public:
+  /// Reads from `offset` on; keeps references.
+  LineReader(const Files& files, const File& file, std::uint64_t offset = 0)
+      : files_(files), file_(file), offset_(offset) {}
+
+  /// The next line that ends with a newline, without it; valid until the next call. Nothing at the
+  /// end of the file.
+  std::optional<std::string_view> next();
+  /// Where the line that next() gave last begins in the file.
+  std::uint64_t begin() const noexcept { return line_begin_; }
+  /// Once next() has given nothing: the file ends within a line.
+  bool ends_within_line() const noexcept { return !buffer_.empty(); }
+
+ private:
+  bool fill();
+
+  const Files& files_;
+  const File& file_;
+  std::uint64_t offset_;  // of the buffer in the file
+  std::uint64_t line_begin_ = 0;
+  std::string buffer_;
+  std::size_t taken_ = 0;  // bytes of the buffer that were given out
+};
+
+}  // namespace tutti
