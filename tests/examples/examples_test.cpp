@@ -2,10 +2,17 @@
 
 #include <gmock/gmock.h>
 
+#include <signal.h>
+
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/running_command.h"
@@ -14,6 +21,7 @@ namespace tutti::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::string example(const std::string& name) { return std::string(TUTTI_EXAMPLES) + "/" + name; }
 
@@ -29,37 +37,39 @@ std::vector<std::string> all_matches(const std::string& text, const std::string&
 
 const std::string kDigest = "(parameters sha256 [0-9a-f]{64})";
 
+/// Arguments of `tutti run` with options of its own, for char_lm on a small model and real text.
+std::vector<std::string> char_lm(const std::vector<std::string>& run_options,
+                                 const std::vector<std::string>& options) {
+  std::vector<std::string> all{"run"};
+  const auto add = [&](const std::vector<std::string>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  add(run_options);
+  add({example("char_lm"), "--text", std::string(TUTTI_SOURCE) + "/LICENSE"});
+  add({"--rows", "3", "--length", "12", "--hidden", "20"});
+  add(options);
+  return all;
+}
+
+/// "step S loss L parameters sha256 …", or "".
+std::string end_of(const Finished& run) {
+  const auto lines = all_matches(run.out, "(step [0-9]+ loss [0-9.]+ " + kDigest + ")");
+  return lines.size() == 1 ? lines[0] : "";
+}
+
 TEST(Examples, CharLmEndsWithTheSameBytesOnAnyNumberOfWorkers) {
   std::set<std::string> ends;
   for (const int workers : {1, 2, 3, 4}) {
-    const auto run = run_command({"run",
-                                  "-n",
-                                  std::to_string(workers),
-                                  example("char_lm"),
-                                  "--text",
-                                  std::string(TUTTI_SOURCE) + "/LICENSE",
-                                  "--steps",
-                                  "6",
-                                  "--micro-batches",
-                                  "4",
-                                  "--rows",
-                                  "3",
-                                  "--length",
-                                  "12",
-                                  "--hidden",
-                                  "20",
-                                  "--sample",
-                                  "9",
-                                  "--seed",
-                                  "5"});
+    const auto run = run_command(
+        char_lm({"-n", std::to_string(workers)},
+                {"--steps", "6", "--micro-batches", "4", "--sample", "9", "--seed", "5"}));
     ASSERT_EQ(run.status, 0) << run.err;
     EXPECT_THAT(run.out, HasSubstr("sample: "));
     EXPECT_THAT(run.out, HasSubstr("together 24 = 6 steps x 4 micro-batches: all, each once"));
     const auto counts = all_matches(run.out, "computed ([0-9]+) micro-batches");
     EXPECT_EQ(counts.size(), static_cast<std::size_t>(workers));
-    const auto lines = all_matches(run.out, "(step 6 loss [0-9.]+ " + kDigest + ")");
-    ASSERT_EQ(lines.size(), 1u) << run.out;
-    ends.insert(lines[0]);
+    ASSERT_THAT(end_of(run), StartsWith("step 6 ")) << run.out;
+    ends.insert(end_of(run));
   }
   EXPECT_EQ(ends.size(), 1u);
 }
@@ -67,31 +77,99 @@ TEST(Examples, CharLmEndsWithTheSameBytesOnAnyNumberOfWorkers) {
 TEST(Examples, CharLmOfShardsEndsWithTheSameBytesOnAnyNumberOfWorkers) {
   std::set<std::string> ends;
   for (const char* const workers : {"1", "2", "3", "5", "8"}) {
-    const auto run = run_command({"run",      "-n",
-                                  workers,    example("char_lm"),
-                                  "--text",   std::string(TUTTI_SOURCE) + "/LICENSE",
-                                  "--steps",  "4",
-                                  "--shards", "8",
-                                  "--rows",   "3",
-                                  "--length", "12",
-                                  "--hidden", "20",
-                                  "--sample", "9",
-                                  "--seed",   "5"});
+    const auto run =
+        run_command(char_lm({"-n", workers}, {"--steps", "4", "--shards", "8", "--sample", "9"}));
     ASSERT_EQ(run.status, 0) << run.err;
     EXPECT_THAT(run.out, HasSubstr("together 32 = 4 steps x 8 shards: all, each once"));
-    const auto lines = all_matches(run.out, "(step 4 loss [0-9.]+ " + kDigest + ")");
-    ASSERT_EQ(lines.size(), 1u) << run.out;
-    ends.insert(lines[0]);
+    ASSERT_THAT(end_of(run), StartsWith("step 4 ")) << run.out;
+    ends.insert(end_of(run));
   }
   EXPECT_EQ(ends.size(), 1u);
+}
+
+TEST(Examples, CharLmStopsOnThreeWorkersAndGoesOnWithTwo) {
+  const TemporaryFolder folder;
+  const auto saved = folder.file("run");
+  const auto straight = run_command(char_lm({"-n", "1"}, {"--steps", "6", "--shards", "5"}));
+  const auto first =
+      run_command(char_lm({"-n", "3"}, {"--steps", "3", "--shards", "5", "--save", saved}));
+  ASSERT_EQ(first.status, 0) << first.err;
+  const auto second =
+      run_command(char_lm({"-n", "2"}, {"--steps", "6", "--shards", "5", "--load", saved}));
+  EXPECT_EQ(second.status, 0) << second.err;
+  EXPECT_THAT(second.out, HasSubstr("goes on from step 3\n"));
+  EXPECT_THAT(end_of(straight), StartsWith("step 6 "));
+  EXPECT_EQ(end_of(second), end_of(straight));
+
+  const auto foreign = run_command(
+      char_lm({"-n", "2"}, {"--steps", "6", "--shards", "4", "--seed", "9", "--load", saved}));
+  EXPECT_EQ(foreign.status, 1);
+  EXPECT_THAT(foreign.err, HasSubstr("is a checkpoint of another run:"));
+  EXPECT_THAT(foreign.err, HasSubstr("seed is 1 in the checkpoint, 9 here"));
+  EXPECT_THAT(foreign.err, HasSubstr("shards is 5 in the checkpoint, 4 here"));
+}
+
+/// A worker of the run whose command line holds the text; -1 if there is none.
+pid_t worker_with(const std::string& text) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const auto name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    const std::string line{std::istreambuf_iterator<char>(file), {}};
+    const bool is_worker = line.rfind(example("char_lm"), 0) == 0;
+    if (is_worker && line.find(text) != std::string::npos) return std::stoi(name);
+  }
+  return -1;
+}
+
+TEST(Examples, CharLmWhoseWorkerIsKilledEndsWithTheSameBytesAfterARestart) {
+  const TemporaryFolder folder;
+  const auto saved = folder.file("run");
+  const std::vector<std::string> options{"--steps", "300", "--shards", "4"};
+  const auto straight = run_command(char_lm({"-n", "1"}, options));
+  auto saving = options;
+  saving.insert(saving.end(), {"--save", saved, "--save-every", "10"});
+  RunningCommand command(char_lm({"-n", "2", "--restarts", "1"}, saving));
+  const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
+  while (!std::filesystem::exists(saved + "/step-00000010/manifest.json")) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::yield();
+  }
+  const auto victim = worker_with(saved);
+  ASSERT_GT(victim, 0);
+  ASSERT_EQ(kill(victim, SIGKILL), 0);
+  EXPECT_EQ(command.finish(), 0) << command.err;
+  EXPECT_THAT(command.err, HasSubstr("tutti run: restart 1 of 1: "));
+  EXPECT_THAT(command.out, HasSubstr("goes on from step "));
+  EXPECT_THAT(end_of(straight), StartsWith("step 300 "));
+  EXPECT_EQ(end_of({0, command.out, ""}), end_of(straight));
+}
+
+TEST(Examples, CharLmRunsAreComparedByTheirLogs) {
+  const TemporaryFolder folder;
+  const auto train = [&](const std::string& workers, const std::string& seed) {
+    const auto file = folder.file("log-" + workers + "-" + seed);
+    const auto run =
+        run_command(char_lm({"-n", workers}, {"--steps", "3", "--shards", "4", "--seed", seed,
+                                              "--log", file, "--hash-every", "1"}));
+    EXPECT_EQ(run.status, 0) << run.err;
+    return file;
+  };
+  const auto one = train("1", "1");
+  const auto three = train("3", "1");
+  const auto other = train("3", "2");
+  const auto same = run_command({"compare", one, three});
+  EXPECT_EQ(same.status, 0) << same.out << same.err;
+  const auto differs = run_command({"compare", one, other});
+  EXPECT_EQ(differs.status, 1) << differs.out << differs.err;
+  EXPECT_THAT(differs.out, HasSubstr("step 1"));
+  EXPECT_THAT(differs.out, HasSubstr("embedding.weight"));
 }
 
 TEST(Examples, CharLmDependsOnItsSeed) {
   std::set<std::string> ends;
   for (const auto* seed : {"1", "2"}) {
-    const auto run = run_command({"run", "-n", "1", example("char_lm"), "--text",
-                                  std::string(TUTTI_SOURCE) + "/LICENSE", "--steps", "2", "--rows",
-                                  "2", "--length", "8", "--hidden", "8", "--seed", seed});
+    const auto run = run_command(char_lm({"-n", "1"}, {"--steps", "2", "--seed", seed}));
     ASSERT_EQ(run.status, 0) << run.err;
     for (const auto& end : all_matches(run.out, kDigest)) ends.insert(end);
   }
