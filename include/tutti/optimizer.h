@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -66,9 +67,17 @@ struct Clip {
   double value = 0;
 };
 
+class TorchRule;
+
+/// One of torch's optimizers, made by torch_optimizer(): tutti/torch_optimizer.h.
+struct TorchOptim {
+  std::string text;  ///< name and options
+  std::shared_ptr<const TorchRule> rule;
+};
+
 class Optimizer {
  public:
-  using Rule = std::variant<Sgd, Adam, AdamW>;
+  using Rule = std::variant<Sgd, Adam, AdamW, TorchOptim>;
   using Where = std::function<bool(const std::string& name)>;
 
   // Not explicit: a rule is an optimizer of one group.
@@ -76,7 +85,8 @@ class Optimizer {
   Optimizer(const Adam& rule) : Optimizer(Rule(rule)) {}
   Optimizer(const AdamW& rule) : Optimizer(Rule(rule)) {}
   /// BadInput for a learning rate, decay or ε that is negative or not finite, factors outside
-  /// [0, 1), Nesterov's form without momentum or with dampening, AdamW with Decay::l2.
+  /// [0, 1), Nesterov's form without momentum or with dampening, AdamW with Decay::l2, an empty
+  /// TorchOptim.
   Optimizer(const Rule& rule);
 
   /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule.

@@ -68,7 +68,7 @@ class Shard {
 
   /// Samples of this shard, out of 0 … dataset_size−1: a permutation per epoch, every sample once,
   /// cut into steps of count()·batch; the last step of an epoch may have shards with fewer samples
-  /// or none. All shards of a step ask alike (Mismatch otherwise).
+  /// or none. All shards of a step ask alike (BadInput otherwise).
   std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
 
   /// A tensor of this shard's own that outlives the step: a hidden state that is carried on. What
@@ -140,8 +140,8 @@ struct TrainerOptions {
   /// Shards per unit of time of each worker, in rank order, only their ratios count; empty: equal.
   /// Decides who computes what, and no bit.
   std::vector<double> speeds = {};
-  /// Steps dropped in succession because of gradients that are not finite, after which step()
-  /// throws. Those that shrank a dynamic loss scale do not count.
+  /// Steps dropped in succession after which step() throws. Those that shrank a dynamic loss scale
+  /// do not count.
   std::int64_t most_drops = 10;
   /// A file for what the steps gave, as JSON lines (docs/compare.md), which rank 0 writes; empty:
   /// none. A run that goes on from a checkpoint continues its file.
@@ -163,19 +163,20 @@ struct SaveOptions {
 };
 
 struct LoadOptions {
-  /// Where the newest checkpoint is damaged, take the newest good one, and log why.
+  /// Where the newest checkpoint is damaged, take the newest good one, and log why. BadInput where
+  /// all are damaged.
   bool fall_back = false;
 };
 
 /// What became of a step: the same on all workers.
 struct StepResult {
-  std::int64_t step = 0;        ///< counted from 1
-  bool applied = false;         ///< false: nothing has changed but the step's number
+  std::int64_t step = 0;  ///< counted from 1
+  bool applied = false;   ///< false: only counters have changed: step, data position, loss scale
   std::string dropped_because;  ///< where not applied
   double loss = 0;              ///< weighted mean over the shards; NaN where none gave a loss
   double weight = 0;            ///< Σ w
   std::int64_t shards = 0;      ///< that contributed
-  std::optional<double> gradient_norm;  ///< before clipping, where clipping needed it
+  std::optional<double> gradient_norm;  ///< before clipping, where it was needed
   double rate_factor = 1;               ///< of the schedule
   double loss_scale = 1;                ///< that the step was computed with
   Metrics metrics;
@@ -232,8 +233,9 @@ class Trainer {
   /// error (a full disk) leaves the checkpoints that were there. Collective.
   void save(const std::string& directory, const SaveOptions& options = {});
   /// Goes on from the newest checkpoint in DIRECTORY; returns its step, nothing where there is
-  /// none. One that is damaged, or of another model, seed, number of shards or threads, rules,
-  /// schedule or clip, is refused with the differences; nothing has changed then. Collective.
+  /// none. One that is damaged, or of another model, seed, number of shards or threads, rules (also
+  /// of buffers), schedule, clip, loss scale or average, is refused with the differences; nothing
+  /// has changed then. Collective.
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options = {});
 
   /// Steps that are over.

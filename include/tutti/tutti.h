@@ -15,4 +15,5 @@
 #include "tutti/share.h"
 #include "tutti/step_report.h"
 #include "tutti/tensors.h"
+#include "tutti/torch_optimizer.h"
 #include "tutti/trainer.h"

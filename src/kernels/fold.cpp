@@ -157,4 +157,14 @@ void fold(const Fold& work) {
   resolved.run(work.sources, work.destinations, static_cast<std::size_t>(work.count));
 }
 
+void round_into(void* to, DType to_type, const void* from, DType from_type, std::int64_t count) {
+  const auto one = FoldProgram::canonical(1);
+  fold({.program = &one,
+        .source_type = from_type,
+        .result_type = to_type,
+        .sources = {&from, 1},
+        .destinations = {&to, 1},
+        .count = count});
+}
+
 }  // namespace tutti

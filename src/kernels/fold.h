@@ -44,6 +44,9 @@ void fold(const Fold& work);
 void scale_into(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
                 double weight, double* largest = nullptr);
 
+/// to[i] = from[i], rounded once to nearest-even where `to_type` is narrower. Floats only.
+void round_into(void* to, DType to_type, const void* from, DType from_type, std::int64_t count);
+
 /// to[i] = to[i] + weight · from[i]; the product is rounded before the addition. Types as for
 /// scale_into, floats only; 16 bits are computed in float32 and rounded once. `largest`, where
 /// given, becomes the largest_magnitude of what is added: of weight · from, not of the sum.

@@ -42,6 +42,9 @@ struct Check {
     check(adam);
   }
   void operator()(const Adam& adam) const { check(adam); }
+  void operator()(const TorchOptim& torch) const {
+    require(torch.rule != nullptr, torch, "made by hand, not by torch_optimizer()");
+  }
   template <class AnyAdam>
   static void check(const AnyAdam& adam) {
     require(is_size(adam.lr), adam, "the learning rate must be finite and not negative");
@@ -58,6 +61,7 @@ struct Text {
                        sgd.nesterov ? " nesterov" : "");
   }
   std::string operator()(const Adam& adam) const { return text("Adam", adam); }
+  std::string operator()(const TorchOptim& torch) const { return "torch " + torch.text; }
   std::string operator()(const AdamW& adam) const {
     return fmt::format("{} {}", text("AdamW", adam), text_of(adam.decay));
   }

@@ -44,16 +44,9 @@ void MovingAverages::follow() {
 /// The 16-bit values from a float32 copy.
 void MovingAverages::round(const ElementRange& range, const std::byte* from) const {
   const auto& entry = plan_.parameters()[range.parameter];
-  const auto one = FoldProgram::canonical(1);
-  const void* const source = from;
-  void* const to = model_.value(range.parameter) +
-                   static_cast<std::size_t>(range.begin) * size_of(entry.spec.dtype);
-  tutti::fold({.program = &one,
-               .source_type = entry.node_type,
-               .result_type = entry.spec.dtype,
-               .sources = {&source, 1},
-               .destinations = {&to, 1},
-               .count = range.end - range.begin});
+  round_into(model_.value(range.parameter) +
+                 static_cast<std::size_t>(range.begin) * size_of(entry.spec.dtype),
+             entry.spec.dtype, from, entry.node_type, range.end - range.begin);
 }
 
 void MovingAverages::swap(bool in) {

@@ -21,6 +21,20 @@ static_assert(kTile == kNormBlock, "owners hold whole blocks of a norm");
 /// As torch.nn.utils.clip_grad_norm_.
 constexpr double kClipEpsilon = 1e-6;
 
+template <class Real>
+void clip_values(Real* values, std::int64_t count, Real bound) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (values[i] > bound) values[i] = bound;
+    if (values[i] < -bound) values[i] = -bound;
+  }
+}
+
+/// Float32 or float64, kept within ±bound.
+void clip_values(void* values, DType type, std::int64_t count, double bound) {
+  if (type == DType::float64) return clip_values(static_cast<double*>(values), count, bound);
+  clip_values(static_cast<float*>(values), count, static_cast<float>(bound));
+}
+
 double clip_scale(double bound, double norm) {
   return bound > 0 ? std::min(1.0, bound / (norm + kClipEpsilon)) : 1.0;
 }
@@ -28,15 +42,19 @@ double clip_scale(double bound, double norm) {
 }  // namespace
 
 ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
-                             std::vector<UpdateRule> rules, const Clip& clip)
+                             std::vector<std::optional<UpdateRule>> rules, TileUpdates* others,
+                             const Clip& clip)
     : exchange_(exchange),
       board_(board),
       model_(model),
       rules_(std::move(rules)),
+      others_(others),
       clip_(clip),
       all_(rules_.size()),
+      gradient_(kTile * sizeof(double)),
       updates_(rules_.size()) {
   std::iota(all_.begin(), all_.end(), 0U);
+  for (const auto p : all_) (rules_[p] ? by_kernel_ : by_others_).push_back(p);
   first_block_.push_back(0);
   for (const auto& entry : exchange_.plan().parameters()) {
     first_block_.push_back(first_block_.back() +
@@ -89,7 +107,12 @@ bool ShardedUpdate::may_overflow(double loss_scale) const {
 }
 
 std::vector<ElementRange> ShardedUpdate::owned_by(int rank) const {
-  return exchange_.slices().owned(all_, rank);
+  auto ranges = exchange_.slices().owned(by_kernel_, rank);
+  for (const auto& range :
+       tile_share(exchange_.plan(), by_others_, rank, exchange_.group().size())) {
+    if (exchange_.slices().touched(range.parameter)) ranges.push_back(range);
+  }
+  return ranges;
 }
 
 std::byte* ShardedUpdate::folded_at(int rank, std::uint32_t parameter, std::int64_t element) const {
@@ -148,7 +171,7 @@ void ShardedUpdate::take_norms(Verdict& verdict) {
 }
 
 UpdateRule ShardedUpdate::rule_for(std::uint32_t parameter, double rate_factor) const {
-  auto rule = rules_[parameter];
+  auto rule = *rules_[parameter];
   const auto follow_schedule = [&](auto& any) {
     any.learning_rate *= rate_factor;
     any.shrink *= rate_factor;
@@ -177,32 +200,67 @@ UpdateTarget ShardedUpdate::target_of(const ElementRange& range, const Verdict& 
 }
 
 void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
-  auto& slices = exchange_.slices();
-  const int rank = exchange_.group().rank();
-  const auto one = FoldProgram::canonical(1);
-  for (const auto& range : owned_by(rank)) {
-    const auto p = range.parameter;
-    const auto& entry = exchange_.plan().parameters()[p];
-    const auto target = target_of(range, verdict);
-    const void* const folded = folded_at(rank, p, range.begin);
-    FoldUpdate work{.fold = {}, .target = target, .rule = rule_for(p, rate_factor)};
-    if (verdict.folded) {
-      work.fold = {.program = &one,
-                   .source_type = entry.node_type,
-                   .result_type = entry.node_type,
-                   .sources = {&folded, 1},
-                   .count = target.count};
+  for (const auto& range : owned_by(exchange_.group().rank())) {
+    if (rules_[range.parameter]) {
+      run_kernel(range, verdict, rate_factor);
     } else {
-      auto sources = slices.sources_of(p);
-      sources.divisor *= verdict.divisor_factor;
-      work.fold = slices.fold_of(sources, range.begin, range.end);
+      for (const auto& tile : tiles_of(range)) run_other(tile, verdict, rate_factor);
     }
-    if (model_.master(p) != model_.value(p)) {
-      work.rounded =
-          model_.value(p) + static_cast<std::size_t>(range.begin) * size_of(entry.spec.dtype);
-      work.rounded_type = entry.spec.dtype;
-    }
-    fold_update(work);
+  }
+}
+
+void ShardedUpdate::run_kernel(const ElementRange& range, const Verdict& verdict,
+                               double rate_factor) {
+  auto& slices = exchange_.slices();
+  static const auto one = FoldProgram::canonical(1);
+  const auto p = range.parameter;
+  const auto& entry = exchange_.plan().parameters()[p];
+  const auto target = target_of(range, verdict);
+  const void* const folded = folded_at(exchange_.group().rank(), p, range.begin);
+  FoldUpdate work{.fold = {}, .target = target, .rule = rule_for(p, rate_factor)};
+  if (verdict.folded) {
+    work.fold = {.program = &one,
+                 .source_type = entry.node_type,
+                 .result_type = entry.node_type,
+                 .sources = {&folded, 1},
+                 .count = target.count};
+  } else {
+    auto sources = slices.sources_of(p);
+    sources.divisor *= verdict.divisor_factor;
+    work.fold = slices.fold_of(sources, range.begin, range.end);
+  }
+  if (model_.master(p) != model_.value(p)) {
+    work.rounded =
+        model_.value(p) + static_cast<std::size_t>(range.begin) * size_of(entry.spec.dtype);
+    work.rounded_type = entry.spec.dtype;
+  }
+  fold_update(work);
+}
+
+void ShardedUpdate::run_other(const ElementRange& tile, const Verdict& verdict,
+                              double rate_factor) {
+  const auto p = tile.parameter;
+  const auto& entry = exchange_.plan().parameters()[p];
+  const auto type = entry.node_type;
+  const auto count = tile.end - tile.begin;
+  void* const gradient = gradient_.data();
+  if (verdict.folded) {
+    std::memcpy(gradient, folded_at(exchange_.group().rank(), p, tile.begin),
+                static_cast<std::size_t>(count) * size_of(type));
+  } else {
+    auto sources = exchange_.slices().sources_of(p);
+    sources.divisor *= verdict.divisor_factor;
+    exchange_.slices().fold(sources, tile.begin, tile.end, type, {&gradient, 1});
+  }
+  const auto target = target_of(tile, verdict);
+  if (target.gradient_scale != 1) {
+    scale_into(gradient, type, gradient, type, count, target.gradient_scale);
+  }
+  if (clip_.value > 0) clip_values(gradient, type, count, clip_.value);
+  others_->update(tile, gradient, rate_factor);
+  if (model_.master(p) != model_.value(p)) {
+    round_into(model_.value(p) + static_cast<std::size_t>(tile.begin) * size_of(entry.spec.dtype),
+               entry.spec.dtype, target.parameter, type, count);
   }
 }
 

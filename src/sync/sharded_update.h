@@ -19,6 +19,7 @@
 #include "sync/shard_board.h"
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
+#include "sync/tile_updates.h"
 #include "tutti/optimizer.h"
 
 namespace tutti {
@@ -34,9 +35,11 @@ struct Verdict {
 
 class ShardedUpdate {
  public:
-  /// `rules[p]` of parameter p, at the start of training. Keeps references. Collective.
+  /// `rules[p]` of parameter p, at the start of training; where there is none, `others` update it.
+  /// Keeps references. Collective.
   ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
-                std::vector<UpdateRule> rules, const Clip& clip);
+                std::vector<std::optional<UpdateRule>> rules, TileUpdates* others,
+                const Clip& clip);
 
   /// After arrive(): the same verdict on all workers. Gradients are `loss_scale` times too large.
   Verdict judge(double loss_scale);
@@ -45,7 +48,6 @@ class ShardedUpdate {
   /// Once the step is complete.
   void count(const std::vector<std::uint8_t>& touched);
 
-  const UpdateRule& rule(std::size_t parameter) const { return rules_[parameter]; }
   /// How often a parameter was updated.
   std::vector<std::int64_t>& updates() { return updates_; }
 
@@ -59,6 +61,8 @@ class ShardedUpdate {
   void fold_own(double loss_scale);
   void take_norms(Verdict& verdict);
   UpdateRule rule_for(std::uint32_t parameter, double rate_factor) const;
+  void run_kernel(const ElementRange& range, const Verdict& verdict, double rate_factor);
+  void run_other(const ElementRange& tile, const Verdict& verdict, double rate_factor);
   UpdateTarget target_of(const ElementRange& range, const Verdict& verdict) const;
   std::byte* folded_at(int rank, std::uint32_t parameter, std::int64_t element) const;
   std::vector<ElementRange> owned_by(int rank) const;
@@ -67,9 +71,13 @@ class ShardedUpdate {
   StepExchange& exchange_;
   ShardBoard& board_;
   SharedModel& model_;
-  std::vector<UpdateRule> rules_;
+  std::vector<std::optional<UpdateRule>> rules_;
+  TileUpdates* others_;
   Clip clip_;
   std::vector<std::uint32_t> all_;        ///< every parameter
+  std::vector<std::uint32_t> by_kernel_;  ///< those with a rule; their owners change with the step
+  std::vector<std::uint32_t> by_others_;  ///< those without; each tile has one owner
+  std::vector<std::byte> gradient_;       ///< of a tile of the latter
   std::vector<std::int64_t> updates_;     ///< per parameter
   std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number
   std::optional<SharedMemory> norms_;     ///< Σ x² per tile of every parameter

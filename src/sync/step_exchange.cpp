@@ -82,9 +82,12 @@ void StepExchange::require_room(std::int64_t leaves) {
   const auto refusal =
       refuse_memory(state_.job().system(),
                     {plan_.slot_bytes() * static_cast<std::size_t>(more), group_.size(),
-                     fmt::format("up to {} more gradient copies of \"{}\", for {} micro-batches",
+                     fmt::format("up to {} more gradient copies of \"{}\", for {} pieces of a step",
                                  more, options_.name, leaves)});
-  if (!refusal.empty()) throw BadInput(refusal);
+  if (!refusal.empty()) {
+    fail(refusal);
+    throw BadInput(refusal);
+  }
   roomy_for_ = leaves;
 }
 

@@ -1,5 +1,7 @@
 #include "sync/tile_share.h"
 
+#include <algorithm>
+
 namespace tutti {
 
 std::vector<ElementRange> tile_share(const Plan& plan, std::span<const std::uint32_t> parameters,
@@ -27,6 +29,14 @@ std::vector<ElementRange> tile_share(const Plan& plan, std::span<const std::uint
     before += entry.node_bytes;
   }
   return ranges;
+}
+
+std::vector<ElementRange> tiles_of(const ElementRange& range) {
+  std::vector<ElementRange> tiles;
+  for (auto begin = range.begin; begin < range.end; begin += kTile) {
+    tiles.push_back({range.parameter, begin, std::min(begin + kTile, range.end)});
+  }
+  return tiles;
 }
 
 }  // namespace tutti

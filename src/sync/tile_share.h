@@ -28,4 +28,7 @@ struct ElementRange {
 std::vector<ElementRange> tile_share(const Plan& plan, std::span<const std::uint32_t> parameters,
                                      int rank, int size);
 
+/// The range, whose begin is a tile's, cut into tiles; the last one may be shorter.
+std::vector<ElementRange> tiles_of(const ElementRange& range);
+
 }  // namespace tutti

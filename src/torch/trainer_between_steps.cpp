@@ -14,12 +14,6 @@
 #include "tutti/tensors.h"
 
 namespace tutti {
-namespace {
-
-/// Its names and shapes are the user's: the checkpoint decides them.
-constexpr const char* kShardStates = "shard_states.safetensors";
-
-}  // namespace
 
 CollectiveOptions TrainerState::waits(const char* label) const {
   return {.label = label, .deadline = options_.deadline};
@@ -74,32 +68,45 @@ TensorFiles TrainerState::tensor_files() const {
       masters.emplace_back(name, view(shared_->master(p)));
     }
     for (int k = 0; k < shared_->states(p); ++k) {
-      states.emplace_back(fmt::format("{}/{}", name, state_name(update_->rule(p), k)),
+      states.emplace_back(fmt::format("{}/{}", name, state_names_[p][static_cast<std::size_t>(k)]),
                           view(shared_->state(p, k)));
     }
     if (averages_) averages.emplace_back(name, view(shared_->average(p)));
   }
-  TensorFiles files = {{"parameters.safetensors", model_.parameters()},
-                       {"masters.safetensors", masters},
-                       {"optimizer.safetensors", states},
-                       {"buffers.safetensors", model_.buffers()}};
-  if (averages_) files.emplace_back("averages.safetensors", averages);
+  TensorFiles files = {{kParametersFile, model_.parameters()},
+                       {kMastersFile, masters},
+                       {kOptimizerFile, states},
+                       {kBuffersFile, model_.buffers()}};
+  if (averages_) files.emplace_back(kAveragesFile, averages);
   return files;
 }
 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {
   require_between_steps("save()");
   const auto states = ShardStates::unpack(gather_bytes(group_, states_.packed(), waits("save()")));
+  const auto numbers = all_numbers();
   const auto error = on_first_rank("save()", [&] {
     CheckpointStore store(host_files(), directory, {.keep = options.keep});
     auto files = tensor_files();
-    files.emplace_back(kShardStates, states);
+    files.emplace_back(kShardStatesFile, states);
     save_checkpoint(store, facts_,
                     {steps_, dropped_in_a_row_, data_.position(), scale_,
-                     averages_ ? averages_->steps() : 0, update_->updates()},
+                     averages_ ? averages_->steps() : 0, update_->updates(), numbers},
                     files);
   });
   if (error) std::rethrow_exception(error);
+}
+
+/// What all workers' optimizers of torch keep in numbers.
+nlohmann::json TrainerState::all_numbers() const {
+  auto all = nlohmann::json::object();
+  const auto mine = torch_optimizers_->numbers().dump();
+  for (const auto& part :
+       gather_bytes(group_, std::as_bytes(std::span(mine)), waits("optimizer numbers"))) {
+    const auto* const begin = reinterpret_cast<const char*>(part.data());
+    all.update(nlohmann::json::parse(begin, begin + part.size()));
+  }
+  return all;
 }
 
 std::optional<std::int64_t> TrainerState::load(const std::string& directory,
@@ -110,11 +117,12 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
     const CheckpointStore store(host_files(), directory);
     const auto checkpoint = open_checkpoint(store, facts_, options.fall_back);
     if (!checkpoint) return;
-    const auto shard_states = load_tensors(*checkpoint, kShardStates);
+    const auto shard_states = load_tensors(*checkpoint, kShardStatesFile);
     ShardStates::check_names(shard_states, options_.shards);
     states = ShardStates::pack(shard_states);
     const auto position = position_of(*checkpoint, model_.parameters().size());
     DataOrder(options_.seed).restore(position.data);  // throws where it makes no sense
+    torch_optimizers_->check(position.optimizer_numbers);
     fill(*checkpoint, tensor_files());
     found = nlohmann::json(to_json(position)).dump();
   });
@@ -141,12 +149,17 @@ void TrainerState::take_over(const RunPosition& position) {
   data_.restore(position.data);
   scale_ = position.loss_scale;
   update_->updates() = position.updates;
+  torch_optimizers_->restore(position.optimizer_numbers);
   if (averages_) averages_->restore(position.averaged_steps);
 }
 
-/// The others go on meanwhile: nothing can be written before this worker publishes its next step.
+bool TrainerState::hashes(std::int64_t step) const {
+  return options_.hash_every > 0 && step % options_.hash_every == 0;
+}
+
+/// Rank 0's. The others go on meanwhile: nothing can be written before it publishes its next step.
 void TrainerState::log(const StepResult& result) {
-  if (!log_) log_ = std::make_unique<StepLog>(host_files(), options_.log, facts_, steps_);
+  if (!log_) log_ = std::make_unique<StepLog>(host_files(), options_.log, facts_, result.step - 1);
   if (options_.metrics_every > 0 && result.step % options_.metrics_every == 0) {
     log_->metrics(result.step, {.applied = result.applied,
                                 .dropped_because = result.dropped_because,
@@ -157,7 +170,7 @@ void TrainerState::log(const StepResult& result) {
                                 .loss_scale = result.loss_scale,
                                 .metrics = result.metrics});
   }
-  if (options_.hash_every > 0 && result.step % options_.hash_every == 0) {
+  if (hashes(result.step)) {
     log_->digests(result.step, digests_of(tensor_files()));
   }
 }

@@ -63,7 +63,8 @@ nlohmann::json to_json(const RunPosition& position) {
           {"loss_scale", position.loss_scale.factor},
           {"good_steps", position.loss_scale.good_steps},
           {"averaged_steps", position.averaged_steps},
-          {"updates", position.updates}};
+          {"updates", position.updates},
+          {"optimizer_numbers", position.optimizer_numbers}};
 }
 
 RunPosition position_of(const nlohmann::json& state) {
@@ -73,7 +74,8 @@ RunPosition position_of(const nlohmann::json& state) {
           .data = {number("epoch"), number("samples_taken"), number("dataset_size")},
           .loss_scale = {state.at("loss_scale").get<double>(), number("good_steps")},
           .averaged_steps = number("averaged_steps"),
-          .updates = state.at("updates").get<std::vector<std::int64_t>>()};
+          .updates = state.at("updates").get<std::vector<std::int64_t>>(),
+          .optimizer_numbers = state.at("optimizer_numbers")};
 }
 
 RunPosition position_of(const Checkpoint& checkpoint, std::size_t parameters) {
@@ -121,6 +123,9 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
     auto found = store.newest_good();
     for (const auto& reason : found.passed_over) {
       log_warning(fmt::format("a checkpoint is passed over: {}", reason));
+    }
+    if (!found.checkpoint && !found.passed_over.empty()) {
+      throw BadInput("none of the checkpoints is good");
     }
     checkpoint = std::move(found.checkpoint);
   } else if (const auto newest = store.newest()) {
@@ -177,12 +182,15 @@ NamedTensors load_tensors(const Checkpoint& checkpoint, const std::string& file)
 NamedDigests digests_of(const TensorFiles& files) {
   NamedDigests digests;
   for (const auto& [file, tensors] : files) {
-    const auto kind = file.substr(0, file.find('.'));
+    const std::string before = file == kBuffersFile ? "buffer:" : "";
+    const std::string after = file == kMastersFile    ? "/master"
+                              : file == kAveragesFile ? "/average"
+                                                      : "";
     for (const auto& [name, tensor] : tensors) {
       const auto rows = tensor.detach().contiguous();
       Sha256 hash;
       hash.update(rows.data_ptr(), rows.nbytes());
-      digests.emplace_back(kind + ":" + name, hash.hex());
+      digests.emplace_back(before + name + after, hash.hex());
     }
   }
   return digests;

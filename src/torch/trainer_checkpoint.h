@@ -31,6 +31,8 @@ struct RunPosition {
   LossScaleState loss_scale;
   std::int64_t averaged_steps = 0;
   std::vector<std::int64_t> updates;  ///< per parameter, in registration order
+  /// By parameter, what its optimizer of torch keeps besides tensors.
+  nlohmann::json optimizer_numbers = nlohmann::json::object();
 };
 
 /// An object.
@@ -39,6 +41,14 @@ nlohmann::json to_json(const RunPosition& position);
 RunPosition position_of(const nlohmann::json& state);
 /// BadInput for one of another number of parameters.
 RunPosition position_of(const Checkpoint& checkpoint, std::size_t parameters);
+
+inline constexpr const char* kParametersFile = "parameters.safetensors";
+inline constexpr const char* kMastersFile = "masters.safetensors";
+inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+inline constexpr const char* kBuffersFile = "buffers.safetensors";
+inline constexpr const char* kAveragesFile = "averages.safetensors";
+/// Its names and shapes are the user's: the checkpoint decides them.
+inline constexpr const char* kShardStatesFile = "shard_states.safetensors";
 
 /// Views of the run's own memory, by file.
 using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
@@ -52,8 +62,8 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
                                           bool fall_back);
 /// Fills the tensors, once all of them were found to fit.
 void fill(const Checkpoint& checkpoint, const TensorFiles& files);
-/// SHA-256 of each tensor's bytes, row-major, by "FILE:NAME" without the file's ending:
-/// "parameters:0.weight", "optimizer:0.weight/exp_avg".
+/// SHA-256 of each tensor's bytes, row-major, by the names of a step log: "0.weight",
+/// "0.weight/exp_avg", "0.weight/master", "0.weight/average", "buffer:1.running_mean".
 NamedDigests digests_of(const TensorFiles& files);
 /// All tensors of a file whose names and shapes the checkpoint decides.
 NamedTensors load_tensors(const Checkpoint& checkpoint, const std::string& file);

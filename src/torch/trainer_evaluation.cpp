@@ -38,19 +38,26 @@ class EvaluationMode {
   std::vector<bool> trained_;
 };
 
-enum class Says : std::uint8_t { metrics, failed };
+/// What a worker has to say of its part, in front of its metrics or its failure's text.
+struct Head {
+  DataRequest request;
+  bool failed = false;
+};
 
-std::vector<std::byte> message_of(const std::vector<ShardMetrics>& batches) {
-  std::vector<std::byte> message(1 + packed_size(batches));
-  message[0] = static_cast<std::byte>(Says::metrics);
-  pack(batches, std::span(message).subspan(1));
+std::vector<std::byte> message_of(const DataRequest& request,
+                                  const std::vector<ShardMetrics>& batches) {
+  const Head head{request, false};
+  std::vector<std::byte> message(sizeof head + packed_size(batches));
+  std::memcpy(message.data(), &head, sizeof head);
+  pack(batches, std::span(message).subspan(sizeof head));
   return message;
 }
 
-std::vector<std::byte> message_of(const std::string& failure) {
-  std::vector<std::byte> message(1 + failure.size());
-  message[0] = static_cast<std::byte>(Says::failed);
-  std::memcpy(message.data() + 1, failure.data(), failure.size());
+std::vector<std::byte> message_of(const DataRequest& request, const std::string& failure) {
+  const Head head{request, true};
+  std::vector<std::byte> message(sizeof head + failure.size());
+  std::memcpy(message.data(), &head, sizeof head);
+  std::memcpy(message.data() + sizeof head, failure.data(), failure.size());
   return message;
 }
 
@@ -59,6 +66,10 @@ std::vector<std::byte> message_of(const std::string& failure) {
 /// The batches that this worker computes.
 std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
                                                      const Trainer::Evaluate& compute) {
+  if (request.dataset_size < 1 || request.batch < 1) {
+    throw BadInput(fmt::format("evaluate(): {} samples in batches of {}", request.dataset_size,
+                               request.batch));
+  }
   const EvaluationMode mode(module_);
   const auto batches = (request.dataset_size + request.batch - 1) / request.batch;
   const auto [begin, end] = share_of(batches, group_);
@@ -76,17 +87,13 @@ std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
 
 Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
   if (accumulated_) throw BadInput("evaluate() between accumulate() and apply()");
-  if (request.dataset_size < 1 || request.batch < 1) {
-    throw BadInput(fmt::format("evaluate(): {} samples in batches of {}", request.dataset_size,
-                               request.batch));
-  }
   std::vector<std::byte> message;
   std::exception_ptr error;
   try {
-    message = message_of(evaluate_own(request, compute));
+    message = message_of(request, evaluate_own(request, compute));
   } catch (...) {
     error = std::current_exception();
-    message = message_of(exception_text());
+    message = message_of(request, exception_text());
   }
   seed_between_steps();
   const auto all = gather_bytes(group_, message, waits("evaluate()"));
@@ -94,12 +101,20 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
   std::vector<ShardMetrics> batches;
   for (int r = 0; r < group_.size(); ++r) {
     const auto said = std::span(all[static_cast<std::size_t>(r)]);
-    const auto rest = said.subspan(1);
-    if (said[0] == static_cast<std::byte>(Says::failed)) {
+    Head head;
+    std::memcpy(&head, said.data(), sizeof head);
+    const auto rest = said.subspan(sizeof head);
+    if (head.failed) {
       throw PeerFailed(
           group_.job_rank(r), steps_,
           fmt::format("evaluate(): rank {} failed: {}", group_.job_rank(r),
                       std::string_view(reinterpret_cast<const char*>(rest.data()), rest.size())));
+    }
+    if (head.request != request) {
+      throw BadInput(fmt::format(
+          "evaluate(): rank {} has {} samples in batches of {}, rank {} has {} in batches of {}",
+          group_.job_rank(r), head.request.dataset_size, head.request.batch,
+          group_.job_rank(group_.rank()), request.dataset_size, request.batch));
     }
     auto theirs = unpack(rest);
     batches.insert(batches.end(), std::make_move_iterator(theirs.begin()),

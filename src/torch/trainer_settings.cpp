@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "torch/torch_rule.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
+
+const std::string kRuleOf = "rule of ";
+const std::string kRuleOfBuffer = "rule of buffer ";
 
 void require_bound(double bound, std::string_view name) {
   if (std::isfinite(bound) && bound >= 0) return;
@@ -16,7 +21,7 @@ void require_bound(double bound, std::string_view name) {
 }
 
 struct ToUpdateRule {
-  UpdateRule operator()(const Sgd& sgd) const {
+  std::optional<UpdateRule> operator()(const Sgd& sgd) const {
     return SgdRule{.learning_rate = sgd.lr,
                    .momentum = sgd.momentum,
                    .dampening = sgd.dampening,
@@ -24,8 +29,13 @@ struct ToUpdateRule {
                    .shrink = shrink_of(sgd, sgd.decay),
                    .nesterov = sgd.nesterov};
   }
-  UpdateRule operator()(const Adam& adam) const { return adam_rule(adam, Decay::l2); }
-  UpdateRule operator()(const AdamW& adam) const { return adam_rule(adam, adam.decay); }
+  std::optional<UpdateRule> operator()(const TorchOptim&) const { return {}; }
+  std::optional<UpdateRule> operator()(const Adam& adam) const {
+    return adam_rule(adam, Decay::l2);
+  }
+  std::optional<UpdateRule> operator()(const AdamW& adam) const {
+    return adam_rule(adam, adam.decay);
+  }
   template <class AnyAdam>
   static UpdateRule adam_rule(const AnyAdam& adam, Decay decay) {
     return AdamRule{.learning_rate = adam.lr,
@@ -120,12 +130,34 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
       {"most_drops", std::to_string(options.most_drops)},
       {"digest_every", std::to_string(options.digest_every)}};
   for (const auto& item : model.parameters()) {
-    settings.emplace_back("rule of " + item.first, text_of(optimizer.rule_of(item.first)));
+    settings.emplace_back(kRuleOf + item.first, text_of(optimizer.rule_of(item.first)));
   }
   for (const auto& [name, tensor] : model.buffers()) {
-    settings.emplace_back("rule of buffer " + name, text_of(buffer_rule_of(options, name, tensor)));
+    settings.emplace_back(kRuleOfBuffer + name, text_of(buffer_rule_of(options, name, tensor)));
   }
   return settings;
+}
+
+std::string summary_of(const Settings& settings) {
+  std::string text;
+  std::vector<std::pair<std::string, int>> rules;  // and how many follow them
+  for (const auto& [name, value] : settings) {
+    if (!name.starts_with(kRuleOf)) {
+      text += fmt::format(", {} {}", name, value);
+      continue;
+    }
+    const auto rule =
+        fmt::format("{} {}", name.starts_with(kRuleOfBuffer) ? "buffers" : "parameters", value);
+    const auto known = std::find_if(rules.begin(), rules.end(),
+                                    [&](const auto& entry) { return entry.first == rule; });
+    if (known == rules.end()) {
+      rules.emplace_back(rule, 1);
+    } else {
+      ++known->second;
+    }
+  }
+  for (const auto& [rule, count] : rules) text += fmt::format(", {} {}", count, rule);
+  return text;
 }
 
 Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
@@ -175,16 +207,17 @@ LossScaleRule loss_scale_rule_of(const LossScale& scale) {
           .most = scale.most};
 }
 
-UpdateRule update_rule_of(const Optimizer::Rule& rule) { return std::visit(ToUpdateRule{}, rule); }
-
-int states_of(const UpdateRule& rule) {
-  if (const auto* sgd = std::get_if<SgdRule>(&rule)) return sgd->momentum != 0 ? 1 : 0;
-  return 2;
+std::optional<UpdateRule> update_rule_of(const Optimizer::Rule& rule) {
+  return std::visit(ToUpdateRule{}, rule);
 }
 
-std::string_view state_name(const UpdateRule& rule, int k) {
-  if (std::holds_alternative<SgdRule>(rule)) return "momentum_buffer";
-  return k == 0 ? "exp_avg" : "exp_avg_sq";
+std::vector<std::string> states_of(const Optimizer::Rule& rule) {
+  if (const auto* torch = std::get_if<TorchOptim>(&rule)) return torch->rule->states();
+  if (const auto* sgd = std::get_if<Sgd>(&rule)) {
+    return sgd->momentum != 0 ? std::vector<std::string>{"momentum_buffer"}
+                              : std::vector<std::string>{};
+  }
+  return {"exp_avg", "exp_avg_sq"};
 }
 
 }  // namespace tutti

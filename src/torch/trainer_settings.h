@@ -24,6 +24,9 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options);
 Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
                      const WrappedModel& model);
 
+/// For a log: ", name value, …", with one entry for all parameters, or buffers, of a rule.
+std::string summary_of(const Settings& settings);
+
 /// What a checkpoint and the run that goes on from it must have in common: of the settings, those
 /// that decide bits, and the model.
 Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
@@ -35,10 +38,9 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
 /// By rank.
 std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers);
 LossScaleRule loss_scale_rule_of(const LossScale& scale);
-UpdateRule update_rule_of(const Optimizer::Rule& rule);
-/// Tensors of state that the rule keeps per parameter.
-int states_of(const UpdateRule& rule);
-/// Of the k-th: torch's name for it.
-std::string_view state_name(const UpdateRule& rule, int k);
+/// Nothing for one of torch's optimizers.
+std::optional<UpdateRule> update_rule_of(const Optimizer::Rule& rule);
+/// Torch's names of the tensors of state that the rule keeps per parameter.
+std::vector<std::string> states_of(const Optimizer::Rule& rule);
 
 }  // namespace tutti

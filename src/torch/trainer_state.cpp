@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -29,11 +30,16 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   mine_ = assignment_of(options_, group_.size())[static_cast<std::size_t>(group_.rank())];
   scale_rule_ = loss_scale_rule_of(options_.loss_scale);
   scale_.factor = options_.loss_scale.start;
-  std::vector<UpdateRule> rules;
+  std::vector<std::optional<UpdateRule>> rules;
+  std::vector<std::shared_ptr<const TorchRule>> torch_rules;
   std::vector<int> states;
   for (const auto& [name, tensor] : model_.parameters()) {
-    rules.push_back(update_rule_of(optimizer.rule_of(name)));
-    states.push_back(states_of(rules.back()));
+    const auto& rule = optimizer.rule_of(name);
+    rules.push_back(update_rule_of(rule));
+    const auto* const torch = std::get_if<TorchOptim>(&rule);
+    torch_rules.push_back(torch != nullptr ? torch->rule : nullptr);
+    state_names_.push_back(states_of(rule));
+    states.push_back(static_cast<int>(state_names_.back().size()));
   }
   const auto settings = settings_of(options_, optimizer, model_);
   facts_ = facts_of(options_, optimizer, model_);
@@ -46,17 +52,23 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   model_ = WrappedModel(module, {}, "Trainer");
   memory_ = model_.memory();
   if (group_.rank() == 0) shared_->refresh_masters();
+  torch_optimizers_ = std::make_unique<TileOptimizers>(
+      exchange_->plan(), *shared_, std::move(torch_rules), group_.rank(), group_.size());
   update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, std::move(rules),
-                                            options_.clip);
+                                            torch_optimizers_.get(), options_.clip);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
   if (options_.average > 0) {
     averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.average,
                                                  group_.rank(), group_.size());
   }
   seed_between_steps();
-  log_info(fmt::format("trainer: {} parameters, {} workers, shards [{}, {}) are mine{}",
-                       model_.parameters().size(), group_.size(), mine_.begin, mine_.end,
-                       text_of(settings)));
+  if (group_.rank() != 0) return;
+  std::string shares;
+  for (const auto& range : assignment_of(options_, group_.size())) {
+    shares += fmt::format(" [{}, {})", range.begin, range.end);
+  }
+  log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}",
+                       model_.parameters().size(), group_.size(), shares, summary_of(settings)));
 }
 
 void TrainerState::attach() {
@@ -141,6 +153,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute) {
   require_between_steps("accumulate()");
   require_untouched();
   if (steps_ == 0) model_.require_unchanged_list();
+  rate_factor_ = options_.schedule(step());
   for (const auto& hooks : hooks_) hooks->attach();
   exchange_->open_shards(mine_.begin, mine_.count());
   board_->mine() = {};
@@ -215,7 +228,7 @@ void TrainerState::hand_in(const std::vector<torch::Tensor>& gradients) {
 
 std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std::int64_t shard) {
   if (request_ && *request_ != request) {
-    throw Mismatch(fmt::format(
+    throw BadInput(fmt::format(
         "shard {} asks for {} of {} samples, an earlier shard of the step for {} of {}", shard,
         request.batch, request.dataset_size, request_->batch, request_->dataset_size));
   }
@@ -249,7 +262,7 @@ void TrainerState::read_notes() {
     if (request == DataRequest{}) continue;
     if (!request_) request_ = request;
     if (request != *request_) {
-      throw Mismatch(
+      throw BadInput(
           fmt::format("step {}: rank {} asks for {} of {} samples per shard, a rank before it for "
                       "{} of {}",
                       step(), group_.job_rank(r), request.batch, request.dataset_size,
@@ -262,30 +275,17 @@ void TrainerState::read_notes() {
 StepResult TrainerState::apply() {
   require_open("apply()");
   accumulated_ = false;
-  const auto rate_factor = options_.schedule(step());
   const bool applies = verdict_.refusal.empty();
   const auto& outcome = exchange_->complete([&] {
     if (applies) {
-      update_->apply(verdict_, rate_factor);
+      update_->apply(verdict_, rate_factor_);
       buffers_->finish(*board_);
     } else {
       buffers_->restore();
     }
     exchange_->note_buffers(memory_);
   });
-  StepResult result;
-  result.step = step();
-  result.applied = applies;
-  result.dropped_because = verdict_.refusal;
-  result.loss = result_.contains(kLossName) ? result_.at(kLossName)
-                                            : std::numeric_limits<double>::quiet_NaN();
-  result.weight = outcome.report.weight;
-  result.shards = ran_;
-  result.gradient_norm = verdict_.norm;
-  result.rate_factor = rate_factor;
-  result.loss_scale = scale_.factor;
-  result.metrics = std::move(result_);
-  result.report = outcome.report;
+  const auto result = result_of(outcome.report);
   if (applies) {
     update_->count(outcome.touched);
     parameters_->written();
@@ -294,26 +294,51 @@ StepResult TrainerState::apply() {
   }
   states_.drop();
   if (request_) data_.advance(*request_, options_.shards);
-  if (group_.rank() == 0 && !options_.log.empty()) log(result);
   ++steps_;
   seed_between_steps();
-  if (applies) {
+  const bool bearable = take_note(result);
+  if (averages_ && hashes(result.step)) group_.barrier(waits("averages"));
+  if (group_.rank() == 0 && !options_.log.empty()) log(result);
+  if (!bearable) {
+    throw BadInput(
+        fmt::format("{} steps in succession were dropped, the last one (step {}) because {}",
+                    dropped_in_a_row_, result.step, result.dropped_because));
+  }
+  return result;
+}
+
+StepResult TrainerState::result_of(const StepReport& report) {
+  const auto loss = std::find_if(result_.begin(), result_.end(), [](const Metric& metric) {
+    return metric.name == kLossName && metric.kind != MetricKind::gather;
+  });
+  StepResult result;
+  result.step = step();
+  result.applied = verdict_.refusal.empty();
+  result.dropped_because = verdict_.refusal;
+  result.loss = loss != result_.end() ? loss->value : std::numeric_limits<double>::quiet_NaN();
+  result.weight = report.weight;
+  result.shards = ran_;
+  result.gradient_norm = verdict_.norm;
+  result.rate_factor = rate_factor_;
+  result.loss_scale = scale_.factor;
+  result.metrics = std::move(result_);
+  result.report = report;
+  return result;
+}
+
+/// What the step means for those to come; false after too many that were dropped.
+bool TrainerState::take_note(const StepResult& result) {
+  if (result.applied) {
     dropped_in_a_row_ = 0;
     grow(scale_rule_, scale_);
-    return result;
+    return true;
   }
   if (group_.rank() == 0) {
     log_warning(
         fmt::format("step {} was dropped by all workers: {}", result.step, result.dropped_because));
   }
-  if (!verdict_.finite && shrink(scale_rule_, scale_)) return result;
-  if (++dropped_in_a_row_ >= options_.most_drops) {
-    throw BadInput(
-        fmt::format("{} steps in succession were dropped, the last one (step {}) because "
-                    "{}",
-                    dropped_in_a_row_, result.step, result.dropped_because));
-  }
-  return result;
+  if (!verdict_.finite && shrink(scale_rule_, scale_)) return true;
+  return ++dropped_in_a_row_ < options_.most_drops;
 }
 
 // ---- between the halves ----

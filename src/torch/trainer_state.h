@@ -32,6 +32,7 @@
 #include "torch/shard_buffers.h"
 #include "torch/shard_states.h"
 #include "torch/shared_parameters.h"
+#include "torch/tile_optimizers.h"
 #include "torch/trainer_checkpoint.h"
 #include "torch/wrapped_model.h"
 #include "tutti/trainer.h"
@@ -94,6 +95,10 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   template <class Work>
   std::exception_ptr on_first_rank(const char* what, const Work& work);
   TensorFiles tensor_files() const;
+  nlohmann::json all_numbers() const;
+  StepResult result_of(const StepReport& report);
+  bool take_note(const StepResult& result);
+  bool hashes(std::int64_t step) const;
   void log(const StepResult& result);
   void take_over(const RunPosition& position);
   CollectiveOptions waits(const char* label) const;
@@ -109,6 +114,8 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<ShardBoard> board_;
   std::unique_ptr<SharedModel> shared_;
   std::unique_ptr<SharedParameters> parameters_;
+  std::vector<std::vector<std::string>> state_names_;  ///< of each parameter's optimizer
+  std::unique_ptr<TileOptimizers> torch_optimizers_;
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without
@@ -124,6 +131,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::vector<ShardMetrics> metrics_;   ///< of this worker's shards of this step
   std::int64_t steps_ = 0;              ///< over, applied or dropped
   std::int64_t dropped_in_a_row_ = 0;
+  double rate_factor_ = 1;    ///< of the schedule, in this step
   bool accumulated_ = false;  ///< between the halves
   bool averaged_ = false;     ///< inside with_averages()
   bool in_backward_ = false;  ///< of a shard

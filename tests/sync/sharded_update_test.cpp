@@ -96,7 +96,9 @@ void expect_as_alone(int workers, const Case& test) {
       if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
     }
     group.barrier();
-    ShardedUpdate update(exchange, board, model, std::vector(kCounts.size(), test.rule), test.clip);
+    ShardedUpdate update(exchange, board, model,
+                         std::vector<std::optional<UpdateRule>>(kCounts.size(), test.rule), nullptr,
+                         test.clip);
     const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       exchange.open_shards(mine.begin, mine.count());
@@ -143,7 +145,8 @@ TEST(ShardedUpdate, TheEarliestBadShardIsNamedByAll) {
     StepExchange exchange(group, plan_of({4, 4}), {.name = "model", .measures = true});
     ShardBoard board(group, "model");
     SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
-    ShardedUpdate update(exchange, board, model, std::vector<UpdateRule>(2, SgdRule{}), {});
+    ShardedUpdate update(exchange, board, model,
+                         std::vector<std::optional<UpdateRule>>(2, SgdRule{}), nullptr, {});
     exchange.open_shards(group.rank(), 1);
     board.mine() = {};
     exchange.begin_leaf(1);

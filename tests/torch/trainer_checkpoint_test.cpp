@@ -125,6 +125,11 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     EXPECT_EQ(trainer.state_sha256(), first);
     step();
     EXPECT_EQ(trainer.state_sha256(), before);
+    if (job.rank() == 0) fs::resize_file(fs::path(folder()) / "step-00000001/manifest.json", 9);
+    trainer.group().barrier();
+    EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder(), {.fall_back = true}); }),
+                HasSubstr("none of the checkpoints is good"));
+    EXPECT_EQ(trainer.state_sha256(), before);
   });
 }
 

@@ -56,6 +56,18 @@ TEST(TrainerEvaluation, MetricsOfADataSetAreTheSameBytesOnAnyNumberOfWorkers) {
   EXPECT_EQ(results.size(), 1u);
 }
 
+TEST(TrainerEvaluation, WorkersThatAskInDifferentWaysAreNamed) {
+  on_workers(2, [](const Job& job) {
+    auto model = net();
+    Trainer trainer(job, *model, Adam{}, {.shards = 2});
+    const auto nothing = [](const std::vector<std::int64_t>&, ShardMetrics&) {};
+    EXPECT_THAT(text_of<BadInput>([&] { trainer.evaluate(20 + job.rank(), 5, nothing); }),
+                ::testing::AllOf(HasSubstr("21 "), HasSubstr("20 "), HasSubstr("in batches of 5")));
+    const auto empty = text_of<Error>([&] { trainer.evaluate(20 * job.rank(), 5, nothing); });
+    EXPECT_THAT(empty, HasSubstr("0 samples in batches of 5"));
+  });
+}
+
 TEST(TrainerEvaluation, AFailureIsSaidOnAllAndTrainingGoesOn) {
   on_workers(3, [](const Job& job) {
     auto model = net();

@@ -109,7 +109,7 @@ TEST(TrainerRefusals, ShardsThatAskForDataInDifferentWaysAreNamed) {
     auto model = mlp();
     Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
     EXPECT_THAT(
-        text_of<Mismatch>([&] {
+        text_of<BadInput>([&] {
           trainer.step([&](Shard& shard) {
             shard.indices(20, 3 + shard.index());
             return rows_of(shard, model, Batch(9, 1));
@@ -193,6 +193,39 @@ TEST(TrainerRefusals, WhatIsRefused) {
     EXPECT_TRUE(trainer.step([&](Shard& shard) { return rows_of(shard, model, batch); }).applied);
     EXPECT_THAT(text_of<BadInput>([&] { Trainer(job, *model, Adam{}, {.shards = 2}); }),
                 HasSubstr("is wrapped by"));
+  });
+}
+
+TEST(TrainerRefusals, AScheduleThatThrowsChangesNothing) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    bool broken = true;
+    const Schedule schedule("mine", [&](std::int64_t) {
+      if (broken) throw std::runtime_error("no factor today");
+      return 1.0;
+    });
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2, .schedule = schedule});
+    const Batch batch(4, 1);
+    const auto step = [&] {
+      return trainer.step([&](Shard& shard) { return rows_of(shard, model, batch); });
+    };
+    EXPECT_EQ(text_of<std::exception>([&] { step(); }), "no factor today");
+    EXPECT_EQ(trainer.steps(), 0);
+    broken = false;
+    EXPECT_TRUE(step().applied);
+  });
+}
+
+TEST(TrainerRefusals, AGatheredMetricMayBeCalledLoss) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    const auto result = trainer.step([&](Shard& shard) {
+      shard.metrics().gather("loss", 3);
+      return shard.gradients(std::vector<torch::Tensor>(4));
+    });
+    EXPECT_TRUE(std::isnan(result.loss));
+    EXPECT_EQ(result.metrics.gathered("loss"), std::vector<double>(2, 3));
   });
 }
 

@@ -1,0 +1,78 @@
+// What a Trainer writes to its step log.
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <nlohmann/json.hpp>
+
+#include "training.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Key;
+namespace fs = std::filesystem;
+
+class TrainerLog : public ::testing::Test {
+ protected:
+  TrainerLog() : file_(fs::temp_directory_path() / ("tutti-log-" + std::to_string(getpid()))) {}
+  ~TrainerLog() override { fs::remove(file_); }
+
+  /// The lines after the header of a run of four steps.
+  std::vector<nlohmann::json> lines_of_run(int workers, TrainerOptions options) const {
+    options.shards = 3;
+    options.log = file_;
+    on_workers(workers, [&](const Job& job) {
+      torch::manual_seed(1);
+      auto model = torch::nn::Sequential(torch::nn::Linear(6, 3000), torch::nn::BatchNorm1d(3000));
+      Trainer trainer(job, *model, Adam{}, options);
+      while (trainer.steps() < 4) {
+        trainer.step([&](Shard& shard) {
+          shard.metrics().sum("rows", 4);
+          return shard.loss(model->forward(torch::randn({4, 6})).square().mean());
+        });
+      }
+    });
+    std::ifstream file(file_);
+    std::vector<nlohmann::json> lines;
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    EXPECT_EQ(lines.at(0).at("steps"), 0);
+    lines.erase(lines.begin());
+    return lines;
+  }
+
+ private:
+  fs::path file_;
+};
+
+TEST_F(TrainerLog, ItIsTheSameOfAnyNumberOfWorkers) {
+  const TrainerOptions options{.average = 0.1, .hash_every = 1};
+  const auto alone = lines_of_run(1, options);
+  EXPECT_EQ(alone.size(), 8U);
+  EXPECT_EQ(lines_of_run(3, options), alone);
+}
+
+TEST_F(TrainerLog, DigestsAreNamedByWhatTheyAreOf) {
+  const auto lines = lines_of_run(2, {.average = 0.1, .metrics_every = 0, .hash_every = 4});
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0].at("step"), 4);
+  const auto digests = lines[0].at("digests").get<std::map<std::string, std::string>>();
+  for (const auto* const name : {"0.weight", "0.weight/exp_avg_sq", "0.weight/average",
+                                 "buffer:1.running_mean", "buffer:1.num_batches_tracked"}) {
+    EXPECT_THAT(digests, Contains(Key(name)));
+  }
+}
+
+TEST_F(TrainerLog, MetricsComeAsOftenAsAskedFor) {
+  const auto lines = lines_of_run(2, {.metrics_every = 2});
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].at("step"), 2);
+  EXPECT_EQ(lines[1].at("step"), 4);
+  EXPECT_EQ(lines[1].at("metrics").at("rows"), 12);
+  EXPECT_EQ(lines[1].at("weight"), 3);
+}
+
+}  // namespace
+}  // namespace tutti::test
