@@ -8,7 +8,8 @@ if(TUTTI_TORCH)
   install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 else()
   install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-          PATTERN data_parallel.h EXCLUDE PATTERN tensors.h EXCLUDE PATTERN tutti.h EXCLUDE)
+          PATTERN data_parallel.h EXCLUDE PATTERN shard_loader.h EXCLUDE PATTERN tensors.h EXCLUDE
+          PATTERN torch_optimizer.h EXCLUDE PATTERN trainer.h EXCLUDE PATTERN tutti.h EXCLUDE)
 endif()
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(TARGETS tutti_core EXPORT tutti-core-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -20,6 +21,9 @@ if(TUTTI_TORCH)
 endif()
 if(TARGET tutti_command)
   install(TARGETS tutti_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+if(TARGET tutti_export_torch)
+  install(TARGETS tutti_export_torch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 configure_package_config_file(cmake/tutti-config.cmake.in ${CMAKE_BINARY_DIR}/tutti-config.cmake

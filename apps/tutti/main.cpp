@@ -1,4 +1,5 @@
-// The command `tutti`: starts training programs, says what a machine offers, compares runs.
+// The command `tutti`: starts training programs, says what a machine offers, compares
+// runs, exports models.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 
 #include "compare.h"
 #include "doctor.h"
+#include "export.h"
 #include "refusal.h"
 #include "run.h"
 #include "tutti/error.h"
@@ -25,7 +27,8 @@ constexpr const char* kExamples =
     "  tutti run -n 4 ./train --epochs 3       four workers, output prefixed by rank\n"
     "  tutti run -n 2 --threads 8 --bind core ./train\n"
     "  tutti doctor                            what this machine offers for training\n"
-    "  tutti compare a.jsonl b.jsonl           the first step at which two runs differ\n";
+    "  tutti compare a.jsonl b.jsonl           the first step at which two runs differ\n"
+    "  tutti export --torch checkpoints model.pt\n";
 constexpr const char* kRunUsage = "tutti run -n N [options] [--] program [arguments]";
 constexpr const char* kRunFooter =
     "Everything from the program's name on belongs to the program; \"--\" may stand before it.\n"
@@ -44,6 +47,13 @@ constexpr const char* kCompareFooter =
     "Exit status: 0 equal, 1 different, 2 not comparable.\n\nExamples:\n"
     "  tutti compare one/log.jsonl two/log.jsonl\n"
     "  tutti compare one/step-00000200 two/step-00000200\n";
+
+constexpr const char* kExportFooter =
+    "CHECKPOINT is one (a folder with a manifest.json) or a folder of them, of which the newest "
+    "is\n"
+    "taken. Models are read from FILE with torch::load in C++, torch.jit.load in Python.\n"
+    "\nExample:\n"
+    "  tutti export --torch checkpoints model.pt\n";
 
 // CLI11 does not know of the program, which is cut off before it parses.
 class RunFormatter : public CLI::Formatter {
@@ -97,9 +107,18 @@ int execute(std::vector<std::string> arguments) {
   compare_app->add_option("B", b, "The same of the other")->required();
   compare_app->footer(kCompareFooter);
 
+  std::string checkpoint, file;
+  bool as_torch = false, averages = false;
+  CLI::App* export_app = app.add_subcommand("export", "Write a checkpoint's model as an archive");
+  export_app->add_flag("--torch", as_torch, "A torch archive (the one format so far)")->required();
+  export_app->add_flag("--averages", averages, "The moving averages in place of the parameters");
+  export_app->add_option("CHECKPOINT", checkpoint, "A checkpoint, or a folder of them")->required();
+  export_app->add_option("FILE", file, "Where to; replaced where it exists")->required();
+  export_app->footer(kExportFooter);
+
   const std::string first = arguments.empty() ? "" : arguments.front();
   const bool is_run = first == "run";
-  const bool is_known = is_run || first == "doctor" || first == "compare";
+  const bool is_known = is_run || first == "doctor" || first == "compare" || first == "export";
   const std::string command = is_known ? "tutti " + first : "tutti";
   if (!is_known && !arguments.empty() && !first.starts_with('-'))
     return refuse(command, fmt::format("there is no command \"{}\"", first), true);
@@ -116,6 +135,7 @@ int execute(std::vector<std::string> arguments) {
     app.parse(arguments);
     if (app.got_subcommand(doctor_app)) return doctor(as_json);
     if (app.got_subcommand(compare_app)) return compare(a, b);
+    if (app.got_subcommand(export_app)) export_torch(checkpoint, file, averages);
     check(options);
     return run(options);
   } catch (const CLI::ParseError& error) {

@@ -70,6 +70,10 @@ class Shard {
   /// cut into steps of count()·batch; the last step of an epoch may have shards with fewer samples
   /// or none. All shards of a step ask alike (BadInput otherwise).
   std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
+  /// Whose k-th call gives the samples of the k-th shard that this worker will compute after this
+  /// one, as far as the run goes on as planned: for reading ahead (tutti/shard_loader.h).
+  std::function<std::vector<std::int64_t>()> coming_indices(std::int64_t dataset_size,
+                                                            std::int64_t batch) const;
 
   /// A tensor of this shard's own that outlives the step: a hidden state that is carried on. What
   /// the closure leaves in it counts once the step is applied; checkpoints hold it, and it goes

@@ -12,6 +12,7 @@
 #include "tutti/optimizer.h"
 #include "tutti/progress.h"
 #include "tutti/schedule.h"
+#include "tutti/shard_loader.h"
 #include "tutti/share.h"
 #include "tutti/step_report.h"
 #include "tutti/tensors.h"

@@ -32,6 +32,11 @@ std::vector<std::int64_t> Shard::indices(std::int64_t dataset_size, std::int64_t
   return trainer_.indices({dataset_size, batch}, index_);
 }
 
+std::function<std::vector<std::int64_t>()> Shard::coming_indices(std::int64_t dataset_size,
+                                                                 std::int64_t batch) const {
+  return trainer_.coming_indices({dataset_size, batch}, index_);
+}
+
 torch::Tensor Shard::state(const std::string& name, const std::function<torch::Tensor()>& init) {
   return trainer_.state_of(index_, name, init);
 }

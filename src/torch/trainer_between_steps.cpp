@@ -92,7 +92,7 @@ void TrainerState::save(const std::string& directory, const SaveOptions& options
     save_checkpoint(store, facts_,
                     {steps_, dropped_in_a_row_, data_.position(), scale_,
                      averages_ ? averages_->steps() : 0, update_->updates(), numbers},
-                    files);
+                    structure_of(module_), files);
   });
   if (error) std::rethrow_exception(error);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "base/log_line.h"
 #include "kernels/hash.h"
@@ -95,12 +96,25 @@ RunPosition position_of(const Checkpoint& checkpoint, std::size_t parameters) {
   return position;
 }
 
+nlohmann::json structure_of(const torch::nn::Module& module) {
+  auto modules = nlohmann::json::array();
+  for (const auto& item : module.named_modules("", false)) modules.push_back(item.key());
+  auto same_as = nlohmann::json::object();
+  std::map<const void*, std::string> first;
+  for (const auto& item : module.named_parameters()) {
+    const auto [at, is_new] = first.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    if (!is_new) same_as[item.key()] = at->second;
+  }
+  return {{"modules", modules}, {"same_as", same_as}};
+}
+
 void save_checkpoint(CheckpointStore& store, const Facts& facts, const RunPosition& position,
-                     const TensorFiles& files) {
+                     const nlohmann::json& structure, const TensorFiles& files) {
   CheckpointContent content{
       .step = position.steps,
       .facts = facts,
       .state = to_json(position).get<std::map<std::string, nlohmann::json>>()};
+  content.state[kStructure] = structure;
   std::vector<torch::Tensor> kept;  // row-major copies of tensors that lie otherwise
   for (const auto& [file, tensors] : files) {
     SafetensorsContent stored{.name = file};

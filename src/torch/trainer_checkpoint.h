@@ -53,8 +53,14 @@ inline constexpr const char* kShardStatesFile = "shard_states.safetensors";
 /// Views of the run's own memory, by file.
 using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
 
+/// Name under which the manifest keeps structure_of() the model.
+inline constexpr const char* kStructure = "model";
+/// What an archive of the model needs besides its tensors: "modules", the names of all that it is
+/// made of, and "same_as", tied parameters by name with the name that stands for them.
+nlohmann::json structure_of(const torch::nn::Module& module);
+
 void save_checkpoint(CheckpointStore& store, const Facts& facts, const RunPosition& position,
-                     const TensorFiles& files);
+                     const nlohmann::json& structure, const TensorFiles& files);
 
 /// Opens the newest checkpoint, or with `fall_back` the newest good one; refuses one of another run
 /// with the differences. Nothing where there is none.

@@ -237,6 +237,18 @@ std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std:
   return data_.indices(request, shard);
 }
 
+std::function<std::vector<std::int64_t>()> TrainerState::coming_indices(const DataRequest& request,
+                                                                        std::int64_t shard) const {
+  data_.check(request);
+  return [order = data_, request, shard, mine = mine_, shards = options_.shards]() mutable {
+    if (++shard == mine.end) {
+      order.advance(request, shards);
+      shard = mine.begin;
+    }
+    return order.indices(request, shard);
+  };
+}
+
 // ---- what workers tell each other besides gradients ----
 
 void TrainerState::publish_notes() {

@@ -65,6 +65,8 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
 
   // For shards.
   std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
+  std::function<std::vector<std::int64_t>()> coming_indices(const DataRequest& request,
+                                                            std::int64_t shard) const;
   torch::Tensor state_of(std::int64_t shard, const std::string& name,
                          const ShardStates::Init& init) {
     return states_.of(shard, name, init);

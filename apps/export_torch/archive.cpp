@@ -1,0 +1,114 @@
+#include "archive.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "torch/trainer_checkpoint.h"
+#include "tutti/error.h"
+
+namespace tutti::command {
+namespace {
+
+/// What a module has of its own, and its children, in the order in which they were added.
+struct ModuleNode {
+  struct Entry {
+    std::string name;
+    torch::Tensor tensor;
+    bool is_buffer;
+  };
+  std::string name;
+  std::vector<Entry> entries;
+  std::vector<ModuleNode> children;
+
+  ModuleNode& child(const std::string& wanted) {
+    for (auto& node : children) {
+      if (node.name == wanted) return node;
+    }
+    return children.emplace_back(ModuleNode{.name = wanted, .entries = {}, .children = {}});
+  }
+  /// The module of that name below this one, and its parents: made where they are missing.
+  ModuleNode& module(const std::string& path) {
+    if (path.empty()) return *this;
+    const auto dot = path.find('.');
+    auto& first = child(path.substr(0, dot));
+    return dot == std::string::npos ? first : first.module(path.substr(dot + 1));
+  }
+  void add(const std::string& path, const torch::Tensor& tensor, bool is_buffer) {
+    const auto dot = path.rfind('.');
+    auto& owner = module(dot == std::string::npos ? "" : path.substr(0, dot));
+    owner.entries.push_back(
+        {dot == std::string::npos ? path : path.substr(dot + 1), tensor, is_buffer});
+  }
+};
+
+void write(const ModuleNode& node, torch::serialize::OutputArchive& archive) {
+  for (const auto& entry : node.entries) archive.write(entry.name, entry.tensor, entry.is_buffer);
+  for (const auto& child : node.children) {
+    torch::serialize::OutputArchive nested(archive.compilation_unit());
+    write(child, nested);
+    archive.write(child.name, nested);
+  }
+}
+
+Checkpoint open(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path / "manifest.json")) {
+    return open_checkpoint_folder(host_files(), path);
+  }
+  const CheckpointStore store(host_files(), path);
+  const auto newest = store.newest();
+  if (!newest) throw BadInput(fmt::format("there is no checkpoint in {}", path.string()));
+  return store.open(*newest);
+}
+
+/// By name, of the parameters' own types.
+std::map<std::string, torch::Tensor> parameters_of(const Checkpoint& checkpoint, bool averages) {
+  std::map<std::string, torch::Tensor> found;
+  for (const auto& [name, tensor] : load_tensors(checkpoint, kParametersFile)) found[name] = tensor;
+  if (!averages) return found;
+  if (!checkpoint.manifest().files.contains(kAveragesFile)) {
+    throw BadInput(fmt::format("{} has no moving averages", checkpoint.folder().string()));
+  }
+  for (const auto& [name, tensor] : load_tensors(checkpoint, kAveragesFile)) {
+    found.at(name) = tensor.to(found.at(name).scalar_type());
+  }
+  return found;
+}
+
+ModuleNode model_of(const Checkpoint& checkpoint, bool averages) {
+  ModuleNode model;
+  const auto& structure = checkpoint.manifest().state.at(kStructure);
+  for (const auto& name : structure.at("modules")) model.module(name.get<std::string>());
+  auto parameters = parameters_of(checkpoint, averages);
+  for (const auto& [name, first] : structure.at("same_as").items()) {
+    parameters[name] = parameters.at(first.get<std::string>());
+  }
+  for (const auto& [name, tensor] : parameters) model.add(name, tensor, false);
+  for (const auto& [name, tensor] : load_tensors(checkpoint, kBuffersFile)) {
+    model.add(name, tensor, true);
+  }
+  return model;
+}
+
+}  // namespace
+
+std::int64_t export_archive(const ExportOptions& options) {
+  const auto checkpoint = open(options.checkpoint);
+  torch::serialize::OutputArchive archive;
+  try {
+    write(model_of(checkpoint, options.averages), archive);
+  } catch (const std::out_of_range&) {
+    throw BadInput(fmt::format("{} is not a Trainer's checkpoint", checkpoint.folder().string()));
+  } catch (const nlohmann::json::exception& error) {
+    throw BadInput(fmt::format("{}: {}", checkpoint.folder().string(), error.what()));
+  }
+  const auto part = options.archive.string() + ".part";
+  archive.save_to(part);
+  std::filesystem::rename(part, options.archive);
+  return checkpoint.manifest().step;
+}
+
+}  // namespace tutti::command

@@ -1,0 +1,150 @@
+#pragma once
+
+// Batches of a torch::data dataset for the shards of a Trainer, read ahead in the background:
+//
+//   auto data = torch::data::datasets::MNIST(folder).map(torch::data::transforms::Stack<>());
+//   tutti::ShardLoader loader(std::move(data), /*batch=*/16);
+//   trainer.step([&](tutti::Shard& shard) {
+//     const auto batch = loader.next(shard);
+//     if (!batch) return shard.nothing();
+//     return shard.loss(loss_of(model->forward(batch->data), batch->target), batch->data.size(0));
+//   });
+//
+// What a shard gets are the samples of shard.indices(dataset size, batch), whoever computes it and
+// however far is read ahead. libtorch's data loader does the reading: each of its threads has a
+// copy of the dataset.
+//
+// Threads: one. Failure: BadInput; an exception of the dataset is rethrown by next() for the batch
+// that it concerns.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tutti/error.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+struct LoaderOptions {
+  /// Batches to have ready or under way; 0: each is read when it is asked for.
+  std::int64_t prefetch = 2;
+  std::int64_t threads = 1;
+};
+
+/// `Dataset` is one of torch::data's stateless ones with a known size, mapped to batches or not.
+template <class Dataset>
+class ShardLoader {
+ public:
+  using Batch = typename Dataset::BatchType;
+
+  /// `batch` samples per shard. BadInput for one below 1, a negative prefetch, threads below 1, and
+  /// a dataset without a size.
+  ShardLoader(Dataset dataset, std::int64_t batch, const LoaderOptions& options = {})
+      : dataset_(std::move(dataset)), batch_(batch), options_(options) {
+    if (batch_ < 1) throw BadInput("ShardLoader: a batch has at least 1 sample");
+    if (options_.prefetch < 0) throw BadInput("ShardLoader: prefetch must not be negative");
+    if (options_.threads < 1) throw BadInput("ShardLoader: it takes at least 1 thread");
+    const auto size = dataset_.size();
+    if (!size) throw BadInput("ShardLoader: the dataset does not know its size");
+    size_ = static_cast<std::int64_t>(*size);
+  }
+
+  std::int64_t dataset_size() const { return size_; }
+
+  /// The shard's batch; nothing where it has no samples. Once per shard. BadInput for a dataset
+  /// that draws from torch's generator, unless prefetch is 0: what it drew would depend on when it
+  /// is read.
+  std::optional<Batch> next(Shard& shard) {
+    const auto samples = shard.indices(size_, batch_);
+    if (samples.empty()) return {};
+    if (options_.prefetch == 0) return read(samples);
+    if (ahead_ && !ahead_->asked.empty() && ahead_->asked.front() == samples) return await();
+    // The first batch, or the run stands elsewhere than expected: after a load, a failed step.
+    ahead_.reset();
+    auto batch = read_alone(samples);
+    ahead_ = std::make_unique<Ahead>(dataset_, shard.coming_indices(size_, batch_), options_);
+    return batch;
+  }
+
+ private:
+  using Samples = std::vector<std::int64_t>;
+  using Coming = std::function<Samples()>;
+
+  /// Gives libtorch's loader the samples of the coming shards, and keeps note of what it gave.
+  class Sampler : public torch::data::samplers::Sampler<> {
+   public:
+    Sampler(Coming coming, std::deque<Samples>& asked)
+        : coming_(std::move(coming)), asked_(&asked) {}
+    void reset(std::optional<std::size_t> = {}) override {}
+    std::optional<std::vector<std::size_t>> next(std::size_t) override {
+      Samples samples = coming_();
+      while (samples.empty()) samples = coming_();
+      asked_->push_back(samples);
+      return std::vector<std::size_t>(samples.begin(), samples.end());
+    }
+    void save(torch::serialize::OutputArchive&) const override {}
+    void load(torch::serialize::InputArchive&) override {}
+
+   private:
+    Coming coming_;
+    std::deque<Samples>* asked_;
+  };
+
+  /// Batches under way, in the order of the shards.
+  struct Ahead {
+    Ahead(const Dataset& dataset, Coming coming, const LoaderOptions& options)
+        : loader(dataset, Sampler(std::move(coming), asked),
+                 torch::data::DataLoaderOptions()
+                     .workers(static_cast<std::size_t>(options.threads))
+                     .max_jobs(static_cast<std::size_t>(options.prefetch))),
+          at(loader.begin()) {}
+    std::deque<Samples> asked;
+    torch::data::StatelessDataLoader<Dataset, Sampler> loader;
+    torch::data::Iterator<Batch> at;
+    bool first = true;
+  };
+
+  Batch read(const Samples& samples) {
+    const std::vector<std::size_t> indices(samples.begin(), samples.end());
+    return dataset_.get_batch(indices);
+  }
+
+  Batch read_alone(const Samples& samples) {
+    const auto generator = at::detail::getDefaultCPUGenerator();
+    const auto before = generator.get_state();
+    auto batch = read(samples);
+    if (!torch::equal(before, generator.get_state())) {
+      throw BadInput(
+          "ShardLoader: the dataset draws from torch's generator; read it with prefetch 0, or let "
+          "its random numbers depend on the sample's index");
+    }
+    return batch;
+  }
+
+  Batch await() {
+    try {
+      if (!std::exchange(ahead_->first, false)) ++ahead_->at;
+      ahead_->asked.pop_front();
+      return std::move(*ahead_->at);
+    } catch (const torch::data::WorkerException& error) {
+      ahead_.reset();
+      std::rethrow_exception(error.original_exception);
+    }
+  }
+
+  Dataset dataset_;
+  std::int64_t batch_;
+  LoaderOptions options_;
+  std::int64_t size_ = 0;
+  std::unique_ptr<Ahead> ahead_;
+};
+
+}  // namespace tutti

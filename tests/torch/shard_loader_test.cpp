@@ -1,0 +1,180 @@
+// Batches read ahead: the samples that the shards ask for, whatever is under way.
+
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "training.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+/// What all copies of a dataset share.
+struct Notes {
+  std::mutex mutex;
+  std::set<std::thread::id> readers;
+  std::atomic<bool> broken = false;
+  std::atomic<int> read = 0;
+};
+
+/// 50 samples of 6 numbers; the target is the sample's index.
+class Numbers : public torch::data::datasets::Dataset<Numbers> {
+ public:
+  explicit Numbers(std::shared_ptr<Notes> notes = std::make_shared<Notes>(), bool random = false)
+      : notes_(std::move(notes)), random_(random) {}
+  torch::data::Example<> get(std::size_t index) override {
+    if (notes_->broken && index == 17) throw std::domain_error("sample 17 cannot be read");
+    ++notes_->read;
+    {
+      const std::lock_guard lock(notes_->mutex);
+      notes_->readers.insert(std::this_thread::get_id());
+    }
+    const auto seed = random_ ? torch::randint(1 << 30, {1}).item<std::int64_t>()
+                              : static_cast<std::int64_t>(index);
+    return {torch::randn(
+                {6}, at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(seed))),
+            torch::tensor(static_cast<std::int64_t>(index))};
+  }
+  torch::optional<std::size_t> size() const override { return 50; }
+
+ private:
+  std::shared_ptr<Notes> notes_;
+  bool random_;
+};
+
+auto batches_of(Numbers numbers) {
+  return std::move(numbers).map(torch::data::transforms::Stack<>());
+}
+
+torch::nn::Sequential net() {
+  return torch::nn::Sequential(torch::nn::Linear(6, 70), torch::nn::Dropout(0.3),
+                               torch::nn::Linear(70, 3));
+}
+
+/// The hash of the state after nine steps, more than two epochs; samples are checked.
+std::string train(int workers, const LoaderOptions& options, bool random = false) {
+  return text_of_rank_0(workers, [&](const Job& job) {
+    torch::manual_seed(1);
+    auto model = net();
+    Trainer trainer(job, *model, Adam{.lr = 1e-2}, {.shards = 4, .seed = 2});
+    ShardLoader loader(batches_of(Numbers(std::make_shared<Notes>(), random)), 4, options);
+    while (trainer.steps() < 9) {
+      trainer.step([&](Shard& shard) {
+        const auto batch = loader.next(shard);
+        const auto samples = shard.indices(50, 4);
+        EXPECT_EQ(batch.has_value(), !samples.empty());
+        if (!batch) return shard.nothing();
+        EXPECT_TRUE(torch::equal(batch->target, torch::tensor(samples)));
+        return shard.loss(model->forward(batch->data).square().mean(),
+                          static_cast<double>(samples.size()));
+      });
+    }
+    return trainer.state_sha256();
+  });
+}
+
+TEST(ShardLoader, HowFarIsReadAheadDoesNotShow) {
+  const auto plain = train(1, {.prefetch = 0});
+  EXPECT_EQ(plain.size(), 64U);
+  for (const int workers : {1, 2, 3, 5}) {
+    EXPECT_EQ(train(workers, {.prefetch = 1}), plain);
+    EXPECT_EQ(train(workers, {.prefetch = 7, .threads = 3}), plain);
+  }
+}
+
+TEST(ShardLoader, RandomNumbersOfADatasetAreTheShardsWhenNothingIsReadAhead) {
+  EXPECT_EQ(train(3, {.prefetch = 0}, true), train(1, {.prefetch = 0}, true));
+  EXPECT_NE(train(1, {.prefetch = 0}, true), train(1, {.prefetch = 0}, false));
+}
+
+/// One worker's trainer over a loader.
+struct Reading {
+  explicit Reading(const Job& job, const LoaderOptions& options = {}, bool random = false)
+      : trainer(job, *model, Adam{.lr = 1e-2}, {.shards = 4, .seed = 2}),
+        loader(batches_of(Numbers(notes, random)), 4, options) {}
+  void step() {
+    trainer.step([&](Shard& shard) {
+      const auto batch = loader.next(shard);
+      if (!batch) return shard.nothing();
+      EXPECT_TRUE(torch::equal(batch->target, torch::tensor(shard.indices(50, 4))));
+      return shard.loss(model->forward(batch->data).square().mean());
+    });
+  }
+  std::shared_ptr<Notes> notes = std::make_shared<Notes>();
+  torch::nn::Sequential model = net();
+  Trainer trainer;
+  ShardLoader<decltype(batches_of(Numbers()))> loader;
+};
+
+TEST(ShardLoader, ADatasetThatDrawsFromTorchsGeneratorIsRefused) {
+  on_workers(1, [](const Job& job) {
+    Reading run(job, {}, true);
+    EXPECT_THAT(text_of<BadInput>([&] { run.step(); }),
+                HasSubstr("the dataset draws from torch's generator; read it with prefetch 0"));
+    EXPECT_EQ(run.trainer.steps(), 0);
+  });
+}
+
+TEST(ShardLoader, BatchesAreReadByOtherThreads) {
+  on_workers(1, [](const Job& job) {
+    Reading run(job, {.prefetch = 3, .threads = 2});
+    run.step();
+    run.step();
+    const std::lock_guard lock(run.notes->mutex);
+    EXPECT_GE(run.notes->readers.size(), 2U);  // this one for the first batch, and another
+    EXPECT_GT(run.notes->read, 4);
+  });
+}
+
+TEST(ShardLoader, AnExceptionOfTheDatasetConcernsItsBatchAlone) {
+  on_workers(1, [](const Job& job) {
+    Reading run(job, {.prefetch = 5});
+    run.notes->broken = true;
+    int failed = 0;
+    for (int step = 0; step < 4; ++step) {
+      const auto text = text_of<std::domain_error>([&] { run.step(); });
+      if (text.empty()) continue;
+      EXPECT_EQ(text, "sample 17 cannot be read");
+      EXPECT_EQ(text_of<std::domain_error>([&] { run.step(); }), text);  // the same samples again
+      ++failed;
+      run.notes->broken = false;
+    }
+    EXPECT_EQ(failed, 1);
+    run.step();
+  });
+}
+
+TEST(ShardLoader, ALoadedRunGetsTheSamplesOfItsPosition) {
+  const auto folder = fs::temp_directory_path() / ("tutti-loader-" + std::to_string(getpid()));
+  on_workers(2, [&](const Job& job) {
+    Reading run(job);
+    run.step();
+    run.step();
+    run.trainer.save(folder);
+    run.step();
+    run.step();
+    const auto end = run.trainer.state_sha256();
+    EXPECT_EQ(run.trainer.load(folder), 2);
+    run.step();
+    run.step();
+    EXPECT_EQ(run.trainer.state_sha256(), end);
+  });
+  fs::remove_all(folder);
+}
+
+TEST(ShardLoader, SenselessOptionsAreRefused) {
+  const auto refusal = [](std::int64_t batch, const LoaderOptions& options) {
+    return text_of<BadInput>([&] { ShardLoader(batches_of(Numbers()), batch, options); });
+  };
+  EXPECT_THAT(refusal(0, {}), HasSubstr("at least 1 sample"));
+  EXPECT_THAT(refusal(1, {.prefetch = -1}), HasSubstr("prefetch must not be negative"));
+  EXPECT_THAT(refusal(1, {.threads = 0}), HasSubstr("at least 1 thread"));
+}
+
+}  // namespace
+}  // namespace tutti::test
