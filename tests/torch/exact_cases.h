@@ -1,0 +1,239 @@
+#pragma once
+
+// The exactness matrix: models × optimizers × ways of a step, as runs on any number of workers,
+// straight or with a stop. What a run gives is what state_sha256() says after every step.
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "training.h"
+
+namespace tutti::test::exact {
+
+/// A model and its loss for one shard. The data are drawn from the shard's seed.
+struct Task {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<ShardAnswer(Shard&)> compute;
+};
+
+inline torch::Tensor draw(std::uint64_t seed, torch::IntArrayRef sizes) {
+  return torch::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed));
+}
+inline torch::Tensor draw_codes(std::uint64_t seed, std::int64_t codes, torch::IntArrayRef sizes) {
+  return torch::randint(codes, sizes, at::make_generator<at::CPUGeneratorImpl>(seed));
+}
+inline double weight_of(const Shard& shard) {
+  return static_cast<double>(1 + (shard.index() * 5 + 3) % 4);
+}
+
+inline Task mlp_with_dropout() {
+  auto net = torch::nn::Sequential(torch::nn::Linear(6, 700), torch::nn::ReLU(),
+                                   torch::nn::Dropout(0.4), torch::nn::Linear(700, 9));
+  return {net.ptr(), [net](Shard& shard) mutable {
+            return shard.loss(net->forward(draw(shard.seed(), {4, 6})).square().mean(),
+                              weight_of(shard));
+          }};
+}
+
+struct RecurrentImpl : torch::nn::Module {
+  RecurrentImpl()
+      : embedding(register_module("embedding", torch::nn::Embedding(11, 20))),
+        lstm(register_module("lstm", torch::nn::LSTM(20, 40))),
+        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({40})))),
+        output(register_module("output", torch::nn::Linear(40, 11))) {}
+  torch::nn::Embedding embedding;
+  torch::nn::LSTM lstm;
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear output;
+};
+TORCH_MODULE(Recurrent);
+
+inline Task recurrent() {
+  Recurrent net;
+  return {net.ptr(), [net](Shard& shard) mutable {
+            const auto codes = draw_codes(shard.seed(), 11, {7, 3});
+            const auto hidden = std::get<0>(net->lstm->forward(net->embedding->forward(codes)));
+            const auto scores = net->output->forward(net->norm->forward(hidden)).flatten(0, 1);
+            return shard.loss(torch::nn::functional::cross_entropy(scores, codes.flatten()),
+                              weight_of(shard));
+          }};
+}
+
+inline Task convolution_with_batch_norm() {
+  auto net = torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3)),
+                                   torch::nn::BatchNorm2d(8), torch::nn::ReLU(),
+                                   torch::nn::Flatten(), torch::nn::Linear(8 * 16, 5));
+  return {net.ptr(), [net](Shard& shard) mutable {
+            return shard.loss(net->forward(draw(shard.seed(), {4, 3, 6, 6})).square().mean(),
+                              weight_of(shard));
+          }};
+}
+
+inline Task embedding() {
+  auto net = torch::nn::Sequential(torch::nn::Embedding(900, 10), torch::nn::Flatten(),
+                                   torch::nn::Linear(40, 3));
+  return {net.ptr(), [net](Shard& shard) mutable {
+            const auto codes = draw_codes(shard.seed(), 900, {3, 4});
+            return shard.loss(net->forward(codes).square().mean(), weight_of(shard));
+          }};
+}
+
+inline Task tied_weights() {
+  auto shared = torch::nn::Linear(torch::nn::LinearOptions(70, 70).bias(false));
+  auto net = torch::nn::Sequential(shared, torch::nn::Tanh(), shared);
+  return {net.ptr(), [net](Shard& shard) mutable {
+            return shard.loss(net->forward(draw(shard.seed(), {2, 70})).square().mean(),
+                              weight_of(shard));
+          }};
+}
+
+/// Branches that only some shards use, one that none uses, and shards without data.
+inline Task branches() {
+  auto net = torch::nn::ModuleList(torch::nn::Linear(6, 90), torch::nn::Linear(6, 90),
+                                   torch::nn::Linear(6, 90));
+  return {net.ptr(), [net](Shard& shard) mutable {
+            if ((shard.index() + shard.step()) % 4 == 3) return shard.nothing();
+            const auto which = static_cast<std::size_t>(shard.seed() % 2);
+            return shard.loss(net[which]
+                                  ->as<torch::nn::Linear>()
+                                  ->forward(draw(shard.seed(), {3, 6}))
+                                  .square()
+                                  .mean(),
+                              weight_of(shard));
+          }};
+}
+
+inline Task half_precision() {
+  auto net = torch::nn::Sequential(torch::nn::Linear(6, 130), torch::nn::Linear(130, 3));
+  net->to(torch::kBFloat16);
+  return {net.ptr(), [net](Shard& shard) mutable {
+            const auto x = draw(shard.seed(), {4, 6}).to(torch::kBFloat16);
+            return shard.loss(net->forward(x).square().mean(), weight_of(shard));
+          }};
+}
+
+// ---- the axes ----
+
+inline constexpr const char* kModels[] = {"mlp",  "lstm",     "convolution", "embedding",
+                                          "tied", "branches", "half"};
+inline Task make(const std::string& model) {
+  if (model == "mlp") return mlp_with_dropout();
+  if (model == "lstm") return recurrent();
+  if (model == "convolution") return convolution_with_batch_norm();
+  if (model == "embedding") return embedding();
+  if (model == "tied") return tied_weights();
+  if (model == "branches") return branches();
+  return half_precision();
+}
+
+inline constexpr const char* kOptimizers[] = {"sgd", "adam", "adamw", "rmsprop", "adagrad"};
+inline Optimizer optimizer_of(const std::string& name) {
+  if (name == "sgd") return Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true};
+  if (name == "adam") return Adam{.lr = 1e-2, .weight_decay = 0.1};
+  if (name == "adamw") return AdamW{.lr = 1e-2, .weight_decay = 0.1};
+  if (name == "rmsprop") {
+    return torch_optimizer<torch::optim::RMSprop>(
+        torch::optim::RMSpropOptions(1e-2).momentum(0.9).centered(true));
+  }
+  return torch_optimizer<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2));
+}
+
+/// Every run has uneven weights, and more shards than workers or fewer.
+inline constexpr const char* kWays[] = {"plain", "norm clip", "value clips", "loss scale",
+                                        "halves"};
+inline TrainerOptions options_of(const std::string& way) {
+  TrainerOptions options{.seed = 5};
+  if (way == "norm clip") options.clip.norm = 0.01;
+  if (way == "value clips") options.clip = {.parameter_norm = 0.1, .value = 0.001};
+  if (way == "loss scale") options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
+  if (way == "halves") options.schedule = Schedule::cosine(4, 0.1);
+  return options;
+}
+
+struct Case {
+  std::string model;
+  std::string optimizer;
+  std::string way;
+  std::int64_t shards;
+};
+inline std::string text_of(const Case& one) {
+  return one.model + ", " + one.optimizer + ", " + one.way + ", " + std::to_string(one.shards) +
+         " shards";
+}
+
+/// A name for GoogleTest.
+inline std::string name_of(const std::string& model, const std::string& optimizer,
+                           std::string way) {
+  std::replace(way.begin(), way.end(), ' ', '_');
+  return model + "_" + optimizer + "_" + way;
+}
+
+inline constexpr std::int64_t kSteps = 4;
+
+/// Goes on from the folder's checkpoint, where one is given, up to step `until`, and saves there;
+/// 64 digits per step.
+inline std::string train(int workers, const Case& one, std::int64_t until = kSteps,
+                         const std::string& folder = "") {
+  return text_of_rank_0(workers, [&](const Job& job) {
+    torch::manual_seed(7 + static_cast<std::uint64_t>(job.rank()));  // rank 0's parameters hold
+    const auto task = make(one.model);
+    auto options = options_of(one.way);
+    options.shards = one.shards;
+    Trainer trainer(job, *task.module, optimizer_of(one.optimizer), options);
+    if (!folder.empty()) trainer.load(folder);
+    const auto first = trainer.steps();
+    std::string mine;
+    std::int64_t computed = 0;
+    const auto compute = [&](Shard& shard) {
+      ++computed;
+      return task.compute(shard);
+    };
+    while (trainer.steps() < until) {
+      StepResult result;
+      if (one.way == "halves") {
+        trainer.accumulate(compute);
+        EXPECT_GT(trainer.gradient_norm(), 0);
+        result = trainer.apply();
+      } else {
+        result = trainer.step(compute);
+      }
+      EXPECT_TRUE(result.applied) << result.dropped_because;
+      EXPECT_EQ(result.step, trainer.steps());
+      EXPECT_EQ(result.report.leaves, options.shards);
+      mine += trainer.state_sha256();
+    }
+    if (!folder.empty()) trainer.save(folder);
+    const auto [begin, end] = trainer.shards();
+    EXPECT_EQ(computed, (end - begin) * (until - first));
+    std::string leader = mine;
+    trainer.group().broadcast(
+        {leader.data(), static_cast<std::int64_t>(leader.size()), DType::uint8}, 0);
+    EXPECT_EQ(leader, mine);
+    std::int64_t all = computed;
+    trainer.group().all_reduce({&all, 1, DType::int64}, Reduction::sum);
+    EXPECT_EQ(all, options.shards * (until - first));
+    return mine;
+  });
+}
+
+inline void expect_same_on_any_number(const Case& one, const std::vector<int>& workers) {
+  const auto alone = train(1, one);
+  EXPECT_EQ(alone.size(), 64U * kSteps);
+  for (const int n : workers) EXPECT_EQ(train(n, one), alone) << text_of(one) << ", " << n;
+}
+
+/// Stopped after `stop` steps on `before` workers, gone on with by `after`.
+inline void expect_same_after_a_stop(const Case& one, std::int64_t stop, int before, int after) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("tutti-exact-" + std::to_string(getpid()));
+  std::filesystem::remove_all(folder);
+  const auto straight = train(1, one);
+  const auto first = train(before, one, stop, folder);
+  const auto second = train(after, one, kSteps, folder);
+  EXPECT_EQ(first + second, straight) << text_of(one) << ", stopped after step " << stop;
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace tutti::test::exact
