@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ATen/autocast_mode.h>
+
 #include <cstring>
 #include <exception>
 #include <iterator>
@@ -71,6 +73,7 @@ std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
                                request.batch));
   }
   const EvaluationMode mode(module_);
+  at::autocast::clear_cache();  // the parameters that were cast in it have changed
   const auto batches = (request.dataset_size + request.batch - 1) / request.batch;
   const auto [begin, end] = share_of(batches, group_);
   std::vector<ShardMetrics> metrics;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -179,6 +181,7 @@ void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute
   shard_ = index;
   largest_ = 0;
   buffers_->restore();
+  at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
   torch::manual_seed(seed_of(index));
   Shard shard(*this, index);
   const auto answer = compute(shard);

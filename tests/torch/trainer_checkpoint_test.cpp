@@ -1,6 +1,8 @@
 // A run that stops and goes on, on another number of workers, ends with the bytes of one that never
 // stopped. And checkpoints that are not taken.
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -130,6 +132,51 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder(), {.fall_back = true}); }),
                 HasSubstr("none of the checkpoints is good"));
     EXPECT_EQ(trainer.state_sha256(), before);
+  });
+}
+
+TEST_F(TrainerCheckpoint, OneOfAnotherNumberOfThreadsIsRefused) {
+  on_workers(1, [&](const Job& job) {
+    auto model = net();
+    {
+      Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
+      trainer.save(folder());
+    }
+    at::set_num_threads(2);
+    Trainer other(job, *model, AdamW{.lr = 1e-2}, options());
+    EXPECT_THAT(text_of<BadInput>([&] { other.load(folder()); }),
+                HasSubstr("intra-op threads is 1 in the checkpoint, 2 here"));
+  });
+}
+
+/// A limit on the size of files stands for a disk that is full: the same writes fail.
+TEST_F(TrainerCheckpoint, AFullDiskLeavesTheLastCheckpointAndTrainingGoesOn) {
+  on_workers(2, [&](const Job& job) {
+    auto model = net();
+    Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
+    const auto step = [&] {
+      trainer.step([&](Shard& shard) { return loss_of(shard, model); });
+      return trainer.state_sha256();
+    };
+    step();
+    trainer.save(folder());
+    const auto saved = trainer.state_sha256();
+    const auto second = step();
+    signal(SIGXFSZ, SIG_IGN);
+    rlimit free{};
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &free), 0);
+    const rlimit full{1000, free.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+    EXPECT_THAT(text_of<BadInput>([&] { trainer.save(folder()); }),
+                AllOf(HasSubstr(folder()), HasSubstr("File too large")));
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &free), 0);
+    EXPECT_EQ(trainer.state_sha256(), second);
+    const auto third = step();
+    EXPECT_EQ(trainer.load(folder()), 1);
+    EXPECT_EQ(trainer.state_sha256(), saved);
+    EXPECT_EQ(step(), second);
+    EXPECT_EQ(step(), third);
+    trainer.save(folder());
   });
 }
 

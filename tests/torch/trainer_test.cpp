@@ -4,6 +4,9 @@
 #include <cmath>
 #include <set>
 
+#include <ATen/autocast_mode.h>
+
+#include "run/leaf_seed.h"
 #include "training.h"
 
 namespace tutti::test {
@@ -83,6 +86,101 @@ TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
     expect_equal_to_torch(pair, 0);
     expect_equal_to_torch(pair, 0.05);
   }
+}
+
+/// With batch statistics and dropout: the shards one after the other, with the same seeds, in plain
+/// libtorch.
+TEST(Trainer, EqualsALoopOverTheShardsWrittenByHand) {
+  const auto net = [] {
+    // No bias in front of the normalisation: its gradient would be rounding errors alone.
+    return torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(6, 30).bias(false)),
+                                 torch::nn::BatchNorm1d(30), torch::nn::ReLU(),
+                                 torch::nn::Dropout(0.4), torch::nn::Linear(30, 3));
+  };
+  on_workers(3, [&](const Job& job) {
+    constexpr int kShards = 4;
+    torch::manual_seed(3);
+    auto model = net();
+    auto alone = net();
+    Trainer trainer(job, *model, AdamW{.lr = 1e-2},
+                    {.shards = kShards, .seed = 8, .clip = {.norm = 0.05}});
+    copy_parameters(*model, *alone);
+    torch::optim::AdamW optimizer(alone->parameters(), torch::optim::AdamWOptions(1e-2));
+    const auto loss_of = [](torch::nn::Sequential& any, const Batch& batch, int shard) {
+      return batch.loss(any, 5 * shard, 5 * shard + 5);
+    };
+    for (std::int64_t step = 1; step <= 20; ++step) {
+      const Batch batch(20, static_cast<std::uint64_t>(step));
+      trainer.step([&](Shard& shard) {
+        return shard.loss(loss_of(model, batch, static_cast<int>(shard.index())),
+                          1.0 + static_cast<double>(shard.index()));
+      });
+      const torch::NoGradGuard no_grad;
+      std::vector<torch::Tensor> begin, sums;
+      for (const auto& buffer : alone->buffers()) begin.push_back(buffer.clone());
+      for (const auto& buffer : begin) sums.push_back(torch::zeros_like(buffer));
+      optimizer.zero_grad();
+      for (int s = 0; s < kShards; ++s) {
+        auto buffers = alone->buffers();
+        for (std::size_t b = 0; b < begin.size(); ++b) buffers[b].copy_(begin[b]);
+        torch::manual_seed(leaf_seed(8, step, s));
+        {
+          const torch::AutoGradMode with_grad(true);
+          (loss_of(alone, batch, s) * (1.0 + s) / 10.0).backward();
+        }
+        for (std::size_t b = 0; b < begin.size(); ++b) sums[b] += buffers[b];
+      }
+      EXPECT_GT(torch::nn::utils::clip_grad_norm_(alone->parameters(), 0.05), 0.05);
+      optimizer.step();
+      auto buffers = alone->buffers();
+      for (std::size_t b = 0; b < begin.size(); ++b) {
+        buffers[b].copy_(buffers[b].is_floating_point() ? sums[b] / kShards : begin[b] + 1);
+        EXPECT_TRUE(torch::allclose(model->buffers()[b], buffers[b], 1e-5, 1e-6));
+      }
+      expect_close(*model, *alone, 1e-5);
+    }
+  });
+}
+
+/// Casts to bfloat16 are on for the whole program, as `on` says.
+void set_autocast(bool on) {
+  at::autocast::set_autocast_enabled(at::kCPU, on);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_cache_enabled(true);
+}
+
+TEST(Trainer, AutocastGivesTheSameBytesOnAnyNumberOfWorkers) {
+  const auto train = [](int workers, bool on) {
+    return text_of_rank_0(workers, [&](const Job& job) {
+      set_autocast(on);
+      torch::manual_seed(3);
+      auto model = mlp();
+      Trainer trainer(job, *model, Adam{.lr = 1e-2}, {.shards = 5, .loss_scale = {.start = 64}});
+      torch::Tensor scores;
+      for (std::uint64_t step = 1; step <= 5; ++step) {
+        const Batch batch(19, step);
+        trainer.step([&](Shard& shard) {
+          scores = model->forward(batch.x);
+          EXPECT_EQ(scores.scalar_type(), on ? torch::kBFloat16 : torch::kFloat32);
+          return shard.loss((scores.to(torch::kFloat32) - batch.y).square().mean());
+        });
+      }
+      // No cast of a parameter as it was before the last step is left.
+      const Batch batch(19, 9);
+      std::string evaluated;
+      trainer.evaluate(1, 1, [&](const auto&, auto&) {
+        at::autocast::set_autocast_cache_enabled(false);
+        const auto fresh = model->forward(batch.x);
+        at::autocast::set_autocast_cache_enabled(true);
+        EXPECT_TRUE(torch::equal(model->forward(batch.x), fresh));
+      });
+      set_autocast(false);
+      return trainer.state_sha256();
+    });
+  };
+  const auto alone = train(1, true);
+  EXPECT_EQ(train(3, true), alone);
+  EXPECT_NE(train(1, false), alone);
 }
 
 TEST(Trainer, APowerOfTwoAsLossScaleChangesNoBit) {
