@@ -20,7 +20,7 @@
 namespace tutti::test {
 
 /// Under a sanitizer the largest sizes would take minutes.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#ifdef TUTTI_SANITIZED
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;

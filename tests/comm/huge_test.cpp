@@ -13,7 +13,7 @@ constexpr std::int64_t kCount = (std::int64_t{1} << 31) + 4099;
 
 /// Why this test cannot run here; empty if it can.
 std::string hindrance(std::uint64_t bytes) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#ifdef TUTTI_SANITIZED
   return "a sanitizer needs a multiple of the memory";
 #endif
   for (const MemoryBound& bound : host_system()->memory_bounds()) {

@@ -90,7 +90,7 @@ int run_inside(const MemoryGroup& group, Body&& body) {
 class Cgroup : public ::testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#ifdef TUTTI_SANITIZED
     GTEST_SKIP() << "a sanitizer's shadow memory does not fit the small group";
 #endif
     if (!group_.exists()) GTEST_SKIP() << "no memory control group can be made here (not root?)";
