@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "run/manifest.h"
 #include "torch/trainer_checkpoint.h"
 #include "tutti/error.h"
 
@@ -55,7 +56,7 @@ void write(const ModuleNode& node, torch::serialize::OutputArchive& archive) {
 }
 
 Checkpoint open(const std::filesystem::path& path) {
-  if (std::filesystem::exists(path / "manifest.json")) {
+  if (std::filesystem::exists(path / kManifestName)) {
     return open_checkpoint_folder(host_files(), path);
   }
   const CheckpointStore store(host_files(), path);

@@ -158,7 +158,7 @@ void fold(const Fold& work) {
 }
 
 void round_into(void* to, DType to_type, const void* from, DType from_type, std::int64_t count) {
-  const auto one = FoldProgram::canonical(1);
+  static const auto one = FoldProgram::canonical(1);
   fold({.program = &one,
         .source_type = from_type,
         .result_type = to_type,

@@ -62,20 +62,12 @@ class Sweep {
       if (*stream != nullptr) *stream = at(*stream, begin * size_);
     }
     update(coefficients_, piece);
-    if (work_.rounded != nullptr) round_once(piece.parameter, begin, count);
+    if (work_.rounded == nullptr) return;
+    round_into(at(work_.rounded, begin * size_of(work_.rounded_type)), work_.rounded_type,
+               piece.parameter, DType::float32, piece.count);
   }
 
  private:
-  void round_once(const void* parameter, std::size_t begin, std::size_t count) const {
-    static const FoldProgram one = FoldProgram::canonical(1);
-    void* const to = at(work_.rounded, begin * size_of(work_.rounded_type));
-    fold({.program = &one,
-          .result_type = work_.rounded_type,
-          .sources = {&parameter, 1},
-          .destinations = {&to, 1},
-          .count = static_cast<std::int64_t>(count)});
-  }
-
   const FoldUpdate& work_;
   BlockFold fold_;
   UpdateCoefficients coefficients_;

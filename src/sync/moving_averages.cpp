@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "kernels/average.h"
-#include "kernels/fold.h"
 
 namespace tutti {
 
@@ -41,19 +40,11 @@ void MovingAverages::follow() {
   ++steps_;
 }
 
-/// The 16-bit values from a float32 copy.
-void MovingAverages::round(const ElementRange& range, const std::byte* from) const {
-  const auto& entry = plan_.parameters()[range.parameter];
-  round_into(model_.value(range.parameter) +
-                 static_cast<std::size_t>(range.begin) * size_of(entry.spec.dtype),
-             entry.spec.dtype, from, entry.node_type, range.end - range.begin);
-}
-
 void MovingAverages::swap(bool in) {
   for_share(
       [&](const ElementRange& range, std::byte* average, std::byte* master, std::size_t bytes) {
         if (model_.master(range.parameter) != model_.value(range.parameter)) {
-          round(range, in ? average : master);
+          model_.round_values(range, in ? average : master);
         } else {
           std::swap_ranges(average, average + bytes, master);
         }

@@ -39,7 +39,6 @@ class MovingAverages {
   template <class Work>
   void for_share(const Work& work) const;
   void swap(bool in);
-  void round(const ElementRange& range, const std::byte* from) const;
 
   const Plan& plan_;
   const SharedModel& model_;

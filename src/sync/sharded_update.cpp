@@ -240,8 +240,7 @@ void ShardedUpdate::run_kernel(const ElementRange& range, const Verdict& verdict
 void ShardedUpdate::run_other(const ElementRange& tile, const Verdict& verdict,
                               double rate_factor) {
   const auto p = tile.parameter;
-  const auto& entry = exchange_.plan().parameters()[p];
-  const auto type = entry.node_type;
+  const auto type = exchange_.plan().parameters()[p].node_type;
   const auto count = tile.end - tile.begin;
   void* const gradient = gradient_.data();
   if (verdict.folded) {
@@ -259,8 +258,7 @@ void ShardedUpdate::run_other(const ElementRange& tile, const Verdict& verdict,
   if (clip_.value > 0) clip_values(gradient, type, count, clip_.value);
   others_->update(tile, gradient, rate_factor);
   if (model_.master(p) != model_.value(p)) {
-    round_into(model_.value(p) + static_cast<std::size_t>(tile.begin) * size_of(entry.spec.dtype),
-               entry.spec.dtype, target.parameter, type, count);
+    model_.round_values(tile, static_cast<const std::byte*>(target.parameter));
   }
 }
 

@@ -43,6 +43,13 @@ std::byte* SharedModel::state(std::size_t parameter, int k) const {
   return at(place.first_state + place.state_bytes * static_cast<std::size_t>(k));
 }
 
+void SharedModel::round_values(const ElementRange& range, const std::byte* from) const {
+  const auto& entry = plan_.parameters()[range.parameter];
+  round_into(
+      value(range.parameter) + static_cast<std::size_t>(range.begin) * size_of(entry.spec.dtype),
+      entry.spec.dtype, from, entry.node_type, range.end - range.begin);
+}
+
 void SharedModel::refresh_masters() const {
   for (std::size_t p = 0; p < places_.size(); ++p) {
     if (places_[p].master == places_[p].value) continue;

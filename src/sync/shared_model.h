@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "sync/plan.h"
+#include "sync/tile_share.h"
 #include "tutti/group.h"
 
 namespace tutti {
@@ -39,6 +40,9 @@ class SharedModel {
   std::byte* average(std::size_t parameter) const {
     return state(parameter, places_[parameter].states);
   }
+  /// Of a 16-bit parameter: these of its values become `from`, of the type of the master copy,
+  /// rounded once.
+  void round_values(const ElementRange& range, const std::byte* from) const;
   /// After values were changed by hand: their master copies follow.
   void refresh_masters() const;
 

@@ -12,7 +12,6 @@
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
-#include "kernels/hash.h"
 #include "kernels/norm.h"
 #include "run/leaf_seed.h"
 #include "torch/incoming_gradient.h"

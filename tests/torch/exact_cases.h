@@ -4,10 +4,10 @@
 // straight or with a stop. What a run gives is what state_sha256() says after every step.
 
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test::exact {
@@ -226,14 +226,11 @@ inline void expect_same_on_any_number(const Case& one, const std::vector<int>& w
 
 /// Stopped after `stop` steps on `before` workers, gone on with by `after`.
 inline void expect_same_after_a_stop(const Case& one, std::int64_t stop, int before, int after) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("tutti-exact-" + std::to_string(getpid()));
-  std::filesystem::remove_all(folder);
+  const TemporaryFolder folder;
   const auto straight = train(1, one);
-  const auto first = train(before, one, stop, folder);
-  const auto second = train(after, one, kSteps, folder);
+  const auto first = train(before, one, stop, folder.file("run"));
+  const auto second = train(after, one, kSteps, folder.file("run"));
   EXPECT_EQ(first + second, straight) << text_of(one) << ", stopped after step " << stop;
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace tutti::test::exact

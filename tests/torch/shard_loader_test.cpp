@@ -1,18 +1,17 @@
 // Batches read ahead: the samples that the shards ask for, whatever is under way.
 
 #include <atomic>
-#include <filesystem>
 #include <mutex>
 #include <set>
 #include <thread>
 
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test {
 namespace {
 
 using ::testing::HasSubstr;
-namespace fs = std::filesystem;
 
 /// What all copies of a dataset share.
 struct Notes {
@@ -150,21 +149,20 @@ TEST(ShardLoader, AnExceptionOfTheDatasetConcernsItsBatchAlone) {
 }
 
 TEST(ShardLoader, ALoadedRunGetsTheSamplesOfItsPosition) {
-  const auto folder = fs::temp_directory_path() / ("tutti-loader-" + std::to_string(getpid()));
+  const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {
     Reading run(job);
     run.step();
     run.step();
-    run.trainer.save(folder);
+    run.trainer.save(folder.file("run"));
     run.step();
     run.step();
     const auto end = run.trainer.state_sha256();
-    EXPECT_EQ(run.trainer.load(folder), 2);
+    EXPECT_EQ(run.trainer.load(folder.file("run")), 2);
     run.step();
     run.step();
     EXPECT_EQ(run.trainer.state_sha256(), end);
   });
-  fs::remove_all(folder);
 }
 
 TEST(ShardLoader, SenselessOptionsAreRefused) {

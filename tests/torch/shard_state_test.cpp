@@ -1,8 +1,8 @@
 // Tensors that belong to a shard: a hidden state that is carried from step to step.
 
-#include <filesystem>
 #include <set>
 
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test {
@@ -26,16 +26,15 @@ struct Carrier {
 };
 
 TEST(ShardState, CarriesOnTheSameOnAnyNumberOfWorkersAndThroughACheckpoint) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("tutti-shard-state-" + std::to_string(getpid()));
+  const TemporaryFolder folder;
   const auto run = [&](int workers, std::int64_t until, bool keeps) {
     return text_of_rank_0(workers, [&](const Job& job) {
       torch::manual_seed(1);
       Carrier carrier;
       Trainer trainer(job, *carrier.lstm, Adam{.lr = 0.1}, {.shards = 5, .seed = 2});
-      if (keeps) trainer.load(folder.string());
+      if (keeps) trainer.load(folder.file("run"));
       while (trainer.steps() < until) trainer.step(std::ref(carrier));
-      if (keeps) trainer.save(folder.string());
+      if (keeps) trainer.save(folder.file("run"));
       return trainer.state_sha256();
     });
   };
@@ -45,7 +44,6 @@ TEST(ShardState, CarriesOnTheSameOnAnyNumberOfWorkersAndThroughACheckpoint) {
   run(1, 4, true);
   ends.insert(run(2, 6, true));
   EXPECT_EQ(ends.size(), 1u);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(ShardState, AStepThatIsDroppedOrFailsLeavesIt) {

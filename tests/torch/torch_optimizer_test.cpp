@@ -1,8 +1,7 @@
 // torch's optimizers as rules of a Trainer: the same bytes as in a plain loop, on any number of
 // workers, fresh or resumed; and those that cannot be run per tile are refused.
 
-#include <filesystem>
-
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test {
@@ -11,7 +10,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-namespace fs = std::filesystem;
 using torch::optim::OptimizerCloneableOptions;
 using torch::optim::OptimizerCloneableParamState;
 
@@ -145,27 +143,25 @@ std::string go_on(int workers, std::int64_t until, const Optimizer& optimizer,
 }
 
 TEST(TorchOptimizer, AStoppedRunGoesOnOnAnotherNumberOfWorkers) {
-  const auto folder = fs::temp_directory_path() / ("tutti-optimizer-" + std::to_string(getpid()));
+  const TemporaryFolder folder;
   for (const auto& rule : {rms_prop(), ams_grad(), adagrad(), plain_sgd()}) {
     SCOPED_TRACE(text_of(rule));
-    fs::remove_all(folder);
-    const auto straight = go_on(1, 7, rule, folder);
-    fs::remove_all(folder);
-    go_on(3, 2, rule, folder);
-    go_on(1, 5, rule, folder);
-    EXPECT_EQ(go_on(2, 7, rule, folder), straight);
+    const auto straight = go_on(1, 7, rule, folder.file("straight " + text_of(rule)));
+    const auto run = folder.file(text_of(rule));
+    go_on(3, 2, rule, run);
+    go_on(1, 5, rule, run);
+    EXPECT_EQ(go_on(2, 7, rule, run), straight);
   }
   const auto refusal = text_of<BadInput>([&] {
     on_workers(1, [&](const Job& job) {
       auto model = net();
       Trainer trainer(job, *model, rms_prop(), {.shards = 4});
-      EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder); }),
+      EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder.file(text_of(plain_sgd()))); }),
                   AllOf(HasSubstr("is a checkpoint of another run"),
                         HasSubstr("rule of 0.weight is torch SGD lr 0.1")));
     });
   });
   EXPECT_EQ(refusal, "");
-  fs::remove_all(folder);
 }
 
 // ---- what cannot be run per tile ----

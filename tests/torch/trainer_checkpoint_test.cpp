@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test {
@@ -19,14 +20,10 @@ namespace fs = std::filesystem;
 
 class TrainerCheckpoint : public ::testing::Test {
  protected:
-  TrainerCheckpoint() : folder_(fs::temp_directory_path() / ("tutti-" + std::to_string(getpid()))) {
-    fs::remove_all(folder_);
-  }
-  ~TrainerCheckpoint() override { fs::remove_all(folder_); }
-  std::string folder() const { return folder_.string(); }
+  std::string folder() const { return folder_.file("run"); }
 
  private:
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 torch::nn::Sequential net() {

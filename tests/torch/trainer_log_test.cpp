@@ -1,11 +1,11 @@
 // What a Trainer writes to its step log.
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include <nlohmann/json.hpp>
 
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test {
@@ -13,17 +13,13 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::Key;
-namespace fs = std::filesystem;
 
 class TrainerLog : public ::testing::Test {
  protected:
-  TrainerLog() : file_(fs::temp_directory_path() / ("tutti-log-" + std::to_string(getpid()))) {}
-  ~TrainerLog() override { fs::remove(file_); }
-
   /// The lines after the header of a run of four steps.
   std::vector<nlohmann::json> lines_of_run(int workers, TrainerOptions options) const {
     options.shards = 3;
-    options.log = file_;
+    options.log = folder_.file("log");
     on_workers(workers, [&](const Job& job) {
       torch::manual_seed(1);
       auto model = torch::nn::Sequential(torch::nn::Linear(6, 3000), torch::nn::BatchNorm1d(3000));
@@ -35,7 +31,7 @@ class TrainerLog : public ::testing::Test {
         });
       }
     });
-    std::ifstream file(file_);
+    std::ifstream file(options.log);
     std::vector<nlohmann::json> lines;
     for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
     EXPECT_EQ(lines.at(0).at("steps"), 0);
@@ -44,7 +40,7 @@ class TrainerLog : public ::testing::Test {
   }
 
  private:
-  fs::path file_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(TrainerLog, ItIsTheSameOfAnyNumberOfWorkers) {
