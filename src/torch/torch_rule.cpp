@@ -44,7 +44,6 @@ std::vector<torch::Tensor> split(const torch::Tensor& matrix) {
   return matrix.flatten().clone().split(kTile);
 }
 
-/// Of `like`'s kind, elsewhere.
 OptimizerState copy_of(const OptimizerState& contents) {
   OptimizerState copy{.tensors = {}, .numbers = contents.numbers};
   for (const auto& [name, tensor] : contents.tensors) {
@@ -106,8 +105,7 @@ void TorchRule::replace_state(torch::optim::Optimizer& optimizer, const torch::T
   tutti::replace_state(optimizer, tensor, state_from(*prototype_, contents));
 }
 
-/// Four steps with a matrix as a whole beside its tiles, whose state lies elsewhere after the
-/// first.
+/// Four steps with a matrix as a whole beside its tiles.
 void TorchRule::try_out(torch::ScalarType type) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
   const auto whole = draw(type, generator);
@@ -117,7 +115,7 @@ void TorchRule::try_out(torch::ScalarType type) {
   with_idle.push_back(idle);
   const auto together = make({whole});
   const auto apart = make(with_idle);
-  std::vector<OptimizerState> moved(tiles.size());
+  std::vector<std::optional<OptimizerState>> moved(tiles.size());
   for (int step = 1; step <= kSteps; ++step) {
     const auto gradient = draw(type, generator);
     const auto pieces = split(gradient);
@@ -133,21 +131,26 @@ void TorchRule::try_out(torch::ScalarType type) {
     if (!same_bytes(idle, torch::ones({5}, type))) {
       throw BadInput("it changes a tensor that has no gradient");
     }
-    for (std::size_t t = 0; t < tiles.size(); ++t) {
-      const auto* const state = kept_of(*apart, tiles[t]);
-      if (state == nullptr) continue;
-      const auto contents = copy_of(contents_of(*state));
-      take_names(contents, tiles[t]);
-      if (step == 1) {
-        if (!prototype_) prototype_ = state->clone();
-        moved[t] = contents;
-        replace_state(*apart, tiles[t], contents);
-      }
-      for (std::size_t k = 0; k < states_.size(); ++k) {
-        if (same_bytes(contents.tensors[k].second, moved[t].tensors[k].second)) continue;
-        throw BadInput(fmt::format("its state \"{}\" does not stay in one place", states_[k]));
-      }
-    }
+    for (std::size_t t = 0; t < tiles.size(); ++t) try_state(*apart, tiles[t], moved[t]);
+  }
+}
+
+/// What the optimizer keeps of the tile is moved when it is first seen, and must be found there
+/// from then on.
+void TorchRule::try_state(torch::optim::Optimizer& optimizer, const torch::Tensor& tile,
+                          std::optional<OptimizerState>& moved) {
+  const auto* const state = kept_of(optimizer, tile);
+  if (state == nullptr) return;
+  const auto contents = copy_of(contents_of(*state));
+  take_names(contents, tile);
+  if (!prototype_) prototype_ = state->clone();
+  if (!moved) {
+    moved = contents;
+    return replace_state(optimizer, tile, contents);
+  }
+  for (std::size_t k = 0; k < states_.size(); ++k) {
+    if (same_bytes(contents.tensors[k].second, moved->tensors[k].second)) continue;
+    throw BadInput(fmt::format("its state \"{}\" does not stay in one place", states_[k]));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ class TorchRule {
 
  private:
   void try_out(torch::ScalarType type);
+  void try_state(torch::optim::Optimizer& optimizer, const torch::Tensor& tile,
+                 std::optional<OptimizerState>& moved);
   void take_names(const OptimizerState& contents, const torch::Tensor& tile);
 
   TorchOptimizerFactory make_;

@@ -5,6 +5,7 @@
 #include <array>
 #include <exception>
 
+#include "base/exception_text.h"
 #include "kernels/hash.h"
 #include "sync/gather_bytes.h"
 #include "torch/trainer_checkpoint.h"
@@ -19,13 +20,33 @@ CollectiveOptions TrainerState::waits(const char* label) const {
   return {.label = label, .deadline = options_.deadline};
 }
 
+/// All workers are here and `check` holds on all of them; where it throws, it is rethrown there and
+/// is BadInput elsewhere.
+void TrainerState::begin_on_all(const char* what, const std::function<void()>& check) {
+  std::exception_ptr error;
+  std::string text;
+  try {
+    require_between_steps(what);
+    check();
+  } catch (...) {
+    error = std::current_exception();
+    text = exception_text();
+  }
+  const auto all = gather_bytes(group_, std::as_bytes(std::span(text)), waits(what));
+  if (error) std::rethrow_exception(error);
+  for (int r = 0; r < group_.size(); ++r) {
+    const auto& said = all[static_cast<std::size_t>(r)];
+    if (said.empty()) continue;
+    throw BadInput(
+        fmt::format("{} failed on rank {}: {}", what, group_.job_rank(r),
+                    std::string_view(reinterpret_cast<const char*>(said.data()), said.size())));
+  }
+}
+
 /// Runs `work` on rank 0. Where it throws, returns that there, and what it said elsewhere.
 template <class Work>
 std::exception_ptr TrainerState::on_first_rank(const char* what, const Work& work) {
-  require_between_steps(what);
-  require_untouched();
   const auto options = waits(what);
-  group_.barrier(options);
   std::exception_ptr error;
   std::array<char, 1024> text{};
   if (group_.rank() == 0) {
@@ -43,6 +64,8 @@ std::exception_ptr TrainerState::on_first_rank(const char* what, const Work& wor
 }
 
 void TrainerState::edit(const std::function<void()>& change) {
+  // What was written by hand before is taken over with the rest.
+  begin_on_all("edit()", [&] { model_.require_all_in_place(); });
   const auto error = on_first_rank("edit()", [&] {
     change();
     model_.require_all_in_place();
@@ -82,7 +105,7 @@ TensorFiles TrainerState::tensor_files() const {
 }
 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {
-  require_between_steps("save()");
+  begin_on_all("save()", [&] { require_untouched(); });
   const auto states = ShardStates::unpack(gather_bytes(group_, states_.packed(), waits("save()")));
   const auto numbers = all_numbers();
   const auto error = on_first_rank("save()", [&] {
@@ -111,6 +134,7 @@ nlohmann::json TrainerState::all_numbers() const {
 
 std::optional<std::int64_t> TrainerState::load(const std::string& directory,
                                                const LoadOptions& options) {
+  begin_on_all("load()", [&] { model_.require_all_in_place(); });
   std::string found;  // where the run stands, as JSON; empty where there is no checkpoint
   std::vector<std::byte> states;
   const auto error = on_first_rank("load()", [&] {

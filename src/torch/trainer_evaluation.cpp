@@ -128,11 +128,11 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
 
 void TrainerState::with_averages(const std::function<void()>& body) {
   constexpr const char* kName = "with_averages()";
-  require_between_steps(kName);
-  if (!averages_) throw BadInput("with_averages() without options.average");
-  if (averages_->steps() == 0) throw BadInput("with_averages() before the first step");
-  require_untouched();
-  group_.barrier(waits(kName));
+  begin_on_all(kName, [&] {
+    if (!averages_) throw BadInput("with_averages() without options.average");
+    if (averages_->steps() == 0) throw BadInput("with_averages() before the first step");
+    require_untouched();
+  });
   averages_->swap_in();
   group_.barrier(waits(kName));
   parameters_->written();

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <ATen/autocast_mode.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,8 +11,6 @@
 #include "base/exception_text.h"
 #include "base/log_line.h"
 #include "kernels/norm.h"
-#include "run/leaf_seed.h"
-#include "torch/incoming_gradient.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -79,52 +75,10 @@ void TrainerState::attach() {
   }
 }
 
-std::uint64_t TrainerState::seed_of(std::int64_t shard) const {
-  return leaf_seed(options_.seed, step(), shard);
-}
-
 /// Between steps the generator stands where no shard's does.
 void TrainerState::seed_between_steps() const { torch::manual_seed(seed_of(-1)); }
 
-// ---- gradients ----
-
-void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
-  if (!in_backward_) {
-    throw BadInput(
-        "a backward reached the Trainer's parameters outside of it: return shard.loss(value), or "
-        "shard.gradients(torch::autograd::grad(...)), and leave the backward to the Trainer");
-  }
-  require_plain(value, model_.name(parameter));
-  if (exchange_->finished(parameter)) {
-    throw Unsupported(fmt::format(
-        "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
-        model_.name(parameter)));
-  }
-  const auto laid_out = laid_out_as(model_.tensor(parameter), value);
-  note(parameter, exchange_->write(parameter, laid_out.data_ptr(), true));
-}
-
-void TrainerState::accumulated(std::size_t parameter) {
-  const auto& tensor = model_.tensor(parameter);
-  if (!tensor.grad().defined()) return;
-  const auto value = tensor.grad();
-  tensor.mutable_grad().reset();
-  hooks_[parameter]->attach();
-  gradient(parameter, value);
-}
-
-void TrainerState::backward_ended(bool) {}
-
-void TrainerState::note(std::size_t parameter, double largest) {
-  auto& mine = board_->mine();
-  largest_ = std::max(largest_, largest);
-  if (std::isfinite(largest) || (mine.bad_shard >= 0 && mine.bad_shard < shard_)) return;
-  const auto p = static_cast<std::int64_t>(parameter);
-  mine.bad_parameter = mine.bad_shard == shard_ ? std::min(mine.bad_parameter, p) : p;
-  mine.bad_shard = shard_;
-}
-
-// ---- shards ----
+// ---- the first half of a step ----
 
 void TrainerState::require_open(const char* what) const {
   if (!accumulated_) throw BadInput(fmt::format("{} before accumulate()", what));
@@ -152,10 +106,15 @@ void TrainerState::drop(const std::string& why) noexcept {
 
 void TrainerState::accumulate(const Trainer::Compute& compute) {
   require_between_steps("accumulate()");
-  require_untouched();
-  if (steps_ == 0) model_.require_unchanged_list();
-  rate_factor_ = options_.schedule(step());
-  for (const auto& hooks : hooks_) hooks->attach();
+  try {
+    require_untouched();
+    if (steps_ == 0) model_.require_unchanged_list();
+    rate_factor_ = options_.schedule(step());
+    for (const auto& hooks : hooks_) hooks->attach();
+  } catch (...) {
+    exchange_->fail(exception_text());
+    throw;
+  }
   exchange_->open_shards(mine_.begin, mine_.count());
   board_->mine() = {};
   metrics_.clear();
@@ -174,81 +133,6 @@ void TrainerState::accumulate(const Trainer::Compute& compute) {
     throw;
   }
   accumulated_ = true;
-}
-
-void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute) {
-  shard_ = index;
-  largest_ = 0;
-  buffers_->restore();
-  at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
-  torch::manual_seed(seed_of(index));
-  Shard shard(*this, index);
-  const auto answer = compute(shard);
-  if (answer.kind_ == ShardAnswer::Kind::none) {
-    throw BadInput(fmt::format(
-        "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
-        "shard.nothing()",
-        index));
-  }
-  const bool runs = answer.weight_ > 0;
-  exchange_->begin_leaf(answer.weight_);
-  if (runs && answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
-  if (runs && answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
-  exchange_->end_leaf();
-  metrics_.push_back(std::move(shard.metrics_));
-  if (!runs) return buffers_->skip();
-  auto& mine = board_->mine();
-  mine.bound += largest_;
-  buffers_->take(mine.ran == 0);
-  if (mine.ran++ == 0) mine.first_ran = index;
-}
-
-void TrainerState::run_backward(const torch::Tensor& loss) {
-  in_backward_ = true;
-  (scale_.factor == 1 ? loss : loss * scale_.factor).backward();
-  in_backward_ = false;
-}
-
-void TrainerState::hand_in(const std::vector<torch::Tensor>& gradients) {
-  const torch::NoGradGuard no_grad;
-  if (gradients.size() != model_.parameters().size()) {
-    throw BadInput(fmt::format("shard {}: {} gradients for {} parameters", shard_, gradients.size(),
-                               model_.parameters().size()));
-  }
-  in_backward_ = true;
-  for (std::size_t p = 0; p < gradients.size(); ++p) {
-    if (!gradients[p].defined()) continue;
-    const auto& tensor = model_.tensor(p);
-    if (gradients[p].sizes() != tensor.sizes() || gradients[p].dtype() != tensor.dtype()) {
-      throw BadInput(fmt::format("shard {}: the gradient of \"{}\" has another shape or type",
-                                 shard_, model_.name(p)));
-    }
-    gradient(p, scale_.factor == 1 ? gradients[p] : gradients[p] * scale_.factor);
-  }
-  in_backward_ = false;
-}
-
-std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std::int64_t shard) {
-  if (request_ && *request_ != request) {
-    throw BadInput(fmt::format(
-        "shard {} asks for {} of {} samples, an earlier shard of the step for {} of {}", shard,
-        request.batch, request.dataset_size, request_->batch, request_->dataset_size));
-  }
-  data_.check(request);
-  request_ = request;
-  return data_.indices(request, shard);
-}
-
-std::function<std::vector<std::int64_t>()> TrainerState::coming_indices(const DataRequest& request,
-                                                                        std::int64_t shard) const {
-  data_.check(request);
-  return [order = data_, request, shard, mine = mine_, shards = options_.shards]() mutable {
-    if (++shard == mine.end) {
-      order.advance(request, shards);
-      shard = mine.begin;
-    }
-    return order.indices(request, shard);
-  };
 }
 
 // ---- what workers tell each other besides gradients ----

@@ -56,14 +56,14 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   torch::Tensor folded_gradient(const std::string& name);
   double gradient_norm();
 
-  // Between steps: trainer_between_steps.cpp.
+  // Between steps: trainer_between_steps.cpp, trainer_evaluation.cpp.
   void edit(const std::function<void()>& change);
   Metrics evaluate(const DataRequest& request, const Trainer::Evaluate& compute);
   void with_averages(const std::function<void()>& body);
   void save(const std::string& directory, const SaveOptions& options);
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
 
-  // For shards.
+  // For shards: trainer_shards.cpp.
   std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
   std::function<std::vector<std::int64_t>()> coming_indices(const DataRequest& request,
                                                             std::int64_t shard) const;
@@ -94,6 +94,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void require_between_steps(const char* what) const;
   void require_untouched() const;
   void seed_between_steps() const;
+  void begin_on_all(const char* what, const std::function<void()>& check);
   template <class Work>
   std::exception_ptr on_first_rank(const char* what, const Work& work);
   TensorFiles tensor_files() const;

@@ -137,11 +137,21 @@ TEST(TrainerRefusals, AParameterWrittenBetweenStepsIsFoundAndEditIsTheWay) {
     EXPECT_TRUE(torch::equal(mean, torch::full_like(mean, 3)));
     trainer.group().barrier();
     trainer.step(compute);
-    if (job.rank() == 1) {
-      weight.detach().fill_(1);
-      EXPECT_THAT(text_of<BadInput>([&] { trainer.step(compute); }),
-                  HasSubstr("parameter \"0.weight\" was written between steps"));
+    trainer.group().barrier();
+    // Found where it was done, and said everywhere at once.
+    const bool mine = job.rank() == 1;
+    if (mine) weight.detach().fill_(1);
+    const auto found = HasSubstr("parameter \"0.weight\" was written between steps");
+    for (int again = 0; again < 2; ++again) {
+      const auto step = [&] { trainer.step(compute); };
+      EXPECT_THAT(mine ? text_of<BadInput>(step) : text_of<PeerFailed>(step), found);
     }
+    EXPECT_THAT(text_of<BadInput>([&] { trainer.save("nowhere"); }), found);
+    EXPECT_EQ(trainer.steps(), 1);
+    trainer.edit([] {});  // takes it over
+    EXPECT_TRUE(torch::equal(weight, torch::full_like(weight, 1)));
+    trainer.step(compute);
+    EXPECT_EQ(trainer.steps(), 2);
   });
 }
 
