@@ -28,6 +28,7 @@ LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, cons
       largest_(options.measures ? &measured_ : nullptr),
       before_slot_(std::move(before_slot)),
       free_(plan.parameters().size()),
+      lent_(std::make_shared<LentSlots>(plan.parameters().size())),
       finished_(plan.parameters().size()) {
   nodes_.reserve(kMaxSlots);
   reset();
@@ -40,6 +41,7 @@ void LeafFolder::reset() {
   start_.reset();
   leaves_ = 0;
   in_leaf_ = false;
+  born_in_place_ = 0;
 }
 
 void LeafFolder::set_start(std::int64_t first_leaf) {
@@ -98,7 +100,7 @@ double LeafFolder::write(std::size_t parameter, const void* gradient, bool last)
     merge(parameter, {kAbsent, gradient, weight_}, chain_);
     return measured_;
   }
-  slot = take_slot(parameter);
+  slot = take_slot(parameter, last ? gradient : nullptr);
   if (options_.per_parameter_weights) {
     board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
   }
@@ -158,7 +160,7 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
     } else if (slot != kAbsent) {
       moving = {slot, nullptr, weight};
     } else if (moving.hot != nullptr) {
-      const auto taken = take_slot(parameter);
+      const auto taken = take_slot(parameter, moving.hot);
       scale_into(place(parameter, taken), entry.node_type, moving.hot, entry.spec.dtype,
                  entry.spec.count, moving.weight, largest_);
       moving = {taken, nullptr, moving.weight};
@@ -179,16 +181,45 @@ void LeafFolder::push(StepHeader::Node node) {
   nodes_.push_back(node);
 }
 
-std::uint8_t LeafFolder::take_slot(std::size_t parameter) {
-  auto& free = free_[parameter];
-  TUTTI_CHECK(free != 0, "no slot left for a node");
+std::unique_ptr<SlotLoan> LeafFolder::lend(std::size_t parameter) {
+  const auto free = free_[parameter] & ~lent(parameter);
   const int slot = std::countr_zero(free);
-  if (slot >= slots_used_) {
-    if (before_slot_) before_slot_(slot);
-    slots_used_ = slot + 1;
+  if (slot >= slots_used_) return nullptr;
+  return std::make_unique<SlotLoan>(lent_, parameter, slot,
+                                    place(parameter, static_cast<std::uint8_t>(slot)));
+}
+
+void LeafFolder::place_sums() {
+  auto* const sums = board_.sum_slots();
+  for (std::size_t p = 0; p < free_.size(); ++p) {
+    const int slot = std::countr_one(lent(p));
+    use_up_to(slot);
+    sums[p] = static_cast<std::uint8_t>(slot);
   }
+}
+
+/// The slot in which the gradient lies already, or else a free one that is not lent.
+std::uint8_t LeafFolder::take_slot(std::size_t parameter, const void* gradient) {
+  auto& free = free_[parameter];
+  const auto lent_ones = free & lent(parameter);
+  for (auto rest = lent_ones; rest != 0; rest &= rest - 1) {
+    const auto slot = static_cast<std::uint8_t>(std::countr_zero(rest));
+    if (place(parameter, slot) != gradient) continue;
+    ++born_in_place_;
+    free &= ~(std::uint64_t{1} << slot);
+    return slot;
+  }
+  TUTTI_CHECK((free & ~lent_ones) != 0, "no slot left for a node");
+  const int slot = std::countr_zero(free & ~lent_ones);
+  use_up_to(slot);
   free &= ~(std::uint64_t{1} << slot);
   return static_cast<std::uint8_t>(slot);
+}
+
+void LeafFolder::use_up_to(int slot) {
+  if (slot < slots_used_) return;
+  if (before_slot_) before_slot_(slot);
+  slots_used_ = slot + 1;
 }
 
 std::byte* LeafFolder::place(std::size_t parameter, std::uint8_t slot) const {

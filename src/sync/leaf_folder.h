@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,30 @@
 #include "sync/step_board.h"
 
 namespace tutti {
+
+/// Slots that were lent: bit s of a parameter's mask is set while its slot s is somebody's.
+/// Outlives the folder with the last loan.
+using LentSlots = std::vector<std::atomic<std::uint64_t>>;
+
+/// A parameter's place in a slot, in which a gradient may come into being. Whoever holds it may
+/// write there; nobody else does until it is gone. May end on any thread.
+class SlotLoan {
+ public:
+  SlotLoan(std::shared_ptr<LentSlots> lent, std::size_t parameter, int slot, std::byte* at)
+      : lent_(std::move(lent)), parameter_(parameter), bit_(std::uint64_t{1} << slot), at_(at) {
+    (*lent_)[parameter_].fetch_or(bit_, std::memory_order_acquire);
+  }
+  ~SlotLoan() { (*lent_)[parameter_].fetch_and(~bit_, std::memory_order_release); }
+  SlotLoan(const SlotLoan&) = delete;
+  SlotLoan& operator=(const SlotLoan&) = delete;
+  std::byte* at() const { return at_; }
+
+ private:
+  std::shared_ptr<LentSlots> lent_;
+  std::size_t parameter_;
+  std::uint64_t bit_;
+  std::byte* at_;
+};
 
 class LeafFolder {
  public:
@@ -39,11 +64,18 @@ class LeafFolder {
   /// Starts a leaf. A leaf of weight 0 writes nothing.
   void begin_leaf(double weight);
   /// The leaf's gradient of one parameter, in the plan's layout: added to what this leaf wrote
-  /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot.
+  /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot; one
+  /// that lies where lend() said then stays there, as its node, and belongs to the folder.
   /// Returns the largest magnitude among weight · gradient, not finite if one of them is not; 0
   /// where that was not asked for.
   double write(std::size_t parameter, const void* gradient, bool last);
   void end_leaf();
+  /// Once all leaves have ended: puts on the board where sums of other workers' nodes may lie,
+  /// which is where nothing is lent.
+  void place_sums();
+  /// Of the slots that have been used before, one that is free for this parameter; null if there is
+  /// none. It keeps its bytes until the next step that reset() begins.
+  std::unique_ptr<SlotLoan> lend(std::size_t parameter);
 
   bool in_leaf() const { return in_leaf_; }
   /// Leaves that have ended.
@@ -53,6 +85,8 @@ class LeafFolder {
   bool finished(std::size_t parameter) const { return finished_[parameter] != 0; }
   /// Slots whose memory has been used so far, in any step: at least 1.
   int slots_used() const { return slots_used_; }
+  /// Gradients of this step that stayed where they were lent a place.
+  int born_in_place() const { return born_in_place_; }
   /// Nodes held, ascending; node k's table is the board's slot_table(k). Before set_start() their
   /// blocks count from this worker's first leaf.
   const std::vector<StepHeader::Node>& nodes() const { return nodes_; }
@@ -67,7 +101,11 @@ class LeafFolder {
   std::size_t chain_length(Block block) const;
   void merge(std::size_t parameter, Moving moving, std::size_t chain);
   void push(StepHeader::Node node);
-  std::uint8_t take_slot(std::size_t parameter);
+  std::uint8_t take_slot(std::size_t parameter, const void* gradient = nullptr);
+  std::uint64_t lent(std::size_t parameter) const {
+    return (*lent_)[parameter].load(std::memory_order_acquire);
+  }
+  void use_up_to(int slot);
   std::byte* place(std::size_t parameter, std::uint8_t slot) const;
 
   const Plan& plan_;
@@ -79,13 +117,15 @@ class LeafFolder {
   std::function<void(int)> before_slot_;
   std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one
   std::vector<std::uint64_t> free_;      ///< per parameter: bit s set while slot s is free
-  std::vector<std::uint8_t> finished_;   ///< per parameter: last write of the open leaf is done
-  std::size_t chain_ = 0;                ///< nodes that the open leaf will be folded into
+  std::shared_ptr<LentSlots> lent_;
+  std::vector<std::uint8_t> finished_;  ///< per parameter: last write of the open leaf is done
+  std::size_t chain_ = 0;               ///< nodes that the open leaf will be folded into
   std::optional<std::int64_t> start_;
   std::int64_t leaves_ = 0;
   double weight_ = 1;
   bool in_leaf_ = false;
   int slots_used_ = 1;
+  int born_in_place_ = 0;
 };
 
 /// Puts the nodes that are left, counted from the first leaf, on the board.

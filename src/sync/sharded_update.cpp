@@ -116,16 +116,15 @@ std::vector<ElementRange> ShardedUpdate::owned_by(int rank) const {
 }
 
 std::byte* ShardedUpdate::folded_at(int rank, std::uint32_t parameter, std::int64_t element) const {
-  const auto& entry = exchange_.plan().parameters()[parameter];
-  return exchange_.arena().block(rank) + entry.node_offset +
-         static_cast<std::size_t>(element) * size_of(entry.node_type);
+  const auto type = exchange_.plan().parameters()[parameter].node_type;
+  return exchange_.sum_place(rank, parameter) + static_cast<std::size_t>(element) * size_of(type);
 }
 
 double* ShardedUpdate::blocks_of(std::uint32_t parameter) const {
   return reinterpret_cast<double*>(norms_->data()) + first_block_[parameter];
 }
 
-/// The owner's first slot takes the sum: nobody else reads there what this worker owns.
+/// The sum may take the place of the owner's own node: nobody else reads there what it owns.
 void ShardedUpdate::fold_own(double loss_scale) {
   auto& slices = exchange_.slices();
   const int rank = exchange_.group().rank();

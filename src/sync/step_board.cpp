@@ -15,7 +15,7 @@ struct Offsets {
     order = digests + line_up((parameters + buffers) * sizeof(std::uint64_t));
     weights = order + line_up(parameters * sizeof(std::uint32_t));
     slots = weights + kMaxSlots * line_up(parameters * sizeof(double));
-    end = slots + kMaxSlots * line_up(parameters);
+    end = slots + (kMaxSlots + 1) * line_up(parameters);
   }
 };
 

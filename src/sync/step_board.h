@@ -81,6 +81,8 @@ class StepBoard {
   std::atomic<std::uint64_t>& bucket_ready(std::size_t b) const { return ready_[b]; }
   /// slot_table(k)[p]: slot that holds node k's gradient of parameter p, or kAbsent.
   std::uint8_t* slot_table(int node) const;
+  /// sum_slots()[p]: slot in which the owner keeps what it folds of parameter p, where it does so.
+  std::uint8_t* sum_slots() const { return slot_table(kMaxSlots); }
   /// weights(k)[p]: sum of the weights of node k's leaves that wrote parameter p.
   double* weights(int node) const;
   /// Digests of parameters, then of buffers.

@@ -60,6 +60,11 @@ std::byte* StepExchange::result(std::size_t parameter) const {
   return arena_.data() + plan_.parameters()[parameter].result_offset;
 }
 
+std::byte* StepExchange::sum_place(int rank, std::size_t parameter) const {
+  const auto slot = boards_[static_cast<std::size_t>(rank)].sum_slots()[parameter];
+  return arena_.block(rank) + plan_.slot_offset(slot) + plan_.parameters()[parameter].node_offset;
+}
+
 std::size_t StepExchange::bytes_held() const { return plan_.arena_bytes(folder_->slots_used()); }
 
 void StepExchange::open_single(double weight) {
@@ -308,6 +313,7 @@ void StepExchange::publish(const ModelMemory& model) {
   // So that only as many nodes are handed in as the tree needs.
   if (mode_ == StepMode::scope && !folder_->start() && folder_->leaves() > 1) find_start(true);
   publish_nodes(*folder_, mine);
+  folder_->place_sums();
   if (!order_agreed_ && group_.rank() == 0 && !fired_.empty()) {
     for (const auto p : BucketSchedule::default_order(plan_)) {
       if (std::find(fired_.begin(), fired_.end(), p) == fired_.end()) fired_.push_back(p);
@@ -377,6 +383,7 @@ void StepExchange::fill_outcome() {
   report.leaves = slices_->leaves();
   report.weight = slices_->weight();
   report.nodes_held = header(group_.rank()).node_count;
+  report.born_in_place = folder_->born_in_place();
 }
 
 void StepExchange::close_step() {

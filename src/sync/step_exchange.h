@@ -76,6 +76,11 @@ class StepExchange {
   void begin_leaf(double weight);
   /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
   double write(std::size_t parameter, const void* gradient, bool last);
+  /// Where that worker may keep a sum of the parameter's nodes, in its node type: it may lie on the
+  /// worker's own node. Between arrive() and complete().
+  std::byte* sum_place(int rank, std::size_t parameter) const;
+  /// See LeafFolder::lend; while a step is open.
+  std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return folder_->lend(parameter); }
   bool finished(std::size_t parameter) const { return folder_->finished(parameter); }
   void end_leaf();
   /// Index of the next leaf among those of all workers; waits for the workers before this one to

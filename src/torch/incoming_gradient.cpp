@@ -29,4 +29,11 @@ torch::Tensor laid_out_as(const torch::Tensor& like, const torch::Tensor& gradie
   return dense;
 }
 
+bool is_sole_owner(const torch::Tensor& gradient) {
+  if (gradient.use_count() != 1) return false;
+  const auto owners = gradient.unsafeGetTensorImpl()->unsafe_storage().use_count();
+  // torch's backwards transpose what they computed: such a view keeps its base.
+  return gradient.is_view() ? owners == 2 && gradient._base().use_count() == 1 : owners == 1;
+}
+
 }  // namespace tutti

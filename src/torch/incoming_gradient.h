@@ -17,4 +17,7 @@ void require_plain(const torch::Tensor& gradient, const std::string& name);
 /// the other workers, which lie as the parameter does.
 torch::Tensor laid_out_as(const torch::Tensor& like, const torch::Tensor& gradient);
 
+/// True where nothing but `gradient` itself, which may be a view, holds its memory.
+bool is_sole_owner(const torch::Tensor& gradient);
+
 }  // namespace tutti

@@ -47,6 +47,7 @@ void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute
 
 void TrainerState::run_backward(const torch::Tensor& loss) {
   in_backward_ = true;
+  const GradientBirths::Watch watch(*births_);
   (scale_.factor == 1 ? loss : loss * scale_.factor).backward();
   in_backward_ = false;
 }
@@ -105,7 +106,9 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
         model_.name(parameter)));
   }
-  const auto laid_out = laid_out_as(model_.tensor(parameter), value);
+  const bool is_ours = is_sole_owner(value);
+  const auto laid_out =
+      births_->arrived(parameter, laid_out_as(model_.tensor(parameter), value), is_ours);
   note(parameter, exchange_->write(parameter, laid_out.data_ptr(), true));
 }
 

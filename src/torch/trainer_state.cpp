@@ -53,6 +53,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
       exchange_->plan(), *shared_, std::move(torch_rules), group_.rank(), group_.size());
   update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, std::move(rules),
                                             torch_optimizers_.get(), options_.clip);
+  births_ = std::make_unique<GradientBirths>(*exchange_);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
   if (options_.average > 0) {
     averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.average,

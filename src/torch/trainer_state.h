@@ -28,6 +28,7 @@
 #include "sync/sharded_update.h"
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
+#include "torch/gradient_births.h"
 #include "torch/gradient_hooks.h"
 #include "torch/shard_buffers.h"
 #include "torch/shard_states.h"
@@ -120,6 +121,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::vector<std::vector<std::string>> state_names_;  ///< of each parameter's optimizer
   std::unique_ptr<TileOptimizers> torch_optimizers_;
   std::unique_ptr<ShardedUpdate> update_;
+  std::unique_ptr<GradientBirths> births_;
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without
   std::unique_ptr<StepLog> log_;              ///< rank 0's, from the first step on

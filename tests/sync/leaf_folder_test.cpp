@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cstring>
 #include <memory>
 
 #include "kernels/fold_program.h"
@@ -81,6 +82,54 @@ TEST(LeafFolder, AsksBeforeItUsesAnotherSlot) {
   f.folder.set_start(1);
   for (std::uint64_t l = 0; l < 4; ++l) f.leaf(random_values(l, 100), false);
   EXPECT_EQ(asked, (std::vector<int>{1, 2}));
+}
+
+/// What lies in a slot of the one parameter.
+Values in_slot(Folder& f, int slot) {
+  const auto* const at = reinterpret_cast<const float*>(f.arena.data() + f.plan.slot_offset(slot));
+  return Values(at, at + 100);
+}
+
+TEST(LeafFolder, AGradientThatIsBornInASlotStaysThere) {
+  const auto values = random_values(1, 100);
+  for (const double weight : {1.0, 3.0}) {
+    Folder f;
+    f.folder.set_start(0);
+    f.folder.begin_leaf(weight);
+    auto loan = f.folder.lend(0);
+    ASSERT_TRUE(loan);
+    EXPECT_FALSE(f.folder.lend(0));  // no other has been used yet
+    std::memcpy(loan->at(), values.data(), 400);
+    f.folder.write(0, loan->at(), true);
+    loan.reset();
+    f.folder.end_leaf();
+    EXPECT_EQ(f.folder.born_in_place(), 1);
+    EXPECT_EQ(f.folder.slots_used(), 1);
+    EXPECT_FALSE(f.folder.lend(0));  // it is the node now
+    auto expected = values;
+    for (auto& value : expected) value *= static_cast<float>(weight);
+    EXPECT_EQ(in_slot(f, 0), expected);
+  }
+}
+
+TEST(LeafFolder, ASlotThatIsLentIsNobodyElses) {
+  const auto values = random_values(1, 100);
+  const auto others = random_values(2, 100);
+  Folder f;
+  const auto loan = f.folder.lend(0);
+  std::memcpy(loan->at(), others.data(), 400);
+  f.folder.set_start(0);
+  f.leaf(values, true);
+  f.folder.place_sums();
+  EXPECT_EQ(f.folder.born_in_place(), 0);
+  EXPECT_EQ(in_slot(f, 0), others);
+  EXPECT_EQ(in_slot(f, 1), values);
+  EXPECT_EQ(StepBoard(f.aligned(), 1, 0).sum_slots()[0], 1);
+  // A step later it is still lent, although all that was folded is free.
+  f.folder.reset();
+  const auto second = f.folder.lend(0);
+  ASSERT_TRUE(second);
+  EXPECT_NE(second->at(), loan->at());
 }
 
 }  // namespace
