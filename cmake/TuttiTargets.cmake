@@ -11,14 +11,18 @@ function(tutti_own_target name)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${name} PRIVATE -Wno-restrict)
   endif()
+  # What tests call is as users have it, or watched by a sanitizer; they themselves are compiled
+  # plainly, in half the time. But a race has two sides, and a test may be one.
+  set(is_plain FALSE)
+  if(ARG_TEST AND NOT TUTTI_SANITIZE STREQUAL "thread")
+    set(is_plain TRUE)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   if(TUTTI_SANITIZE)
-    set(checks -fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
-    # A race has two sides, and a test may be one. For errors of memory it is enough to watch what
-    # tests call: they themselves are compiled plainly, in less than half the time.
-    if(ARG_TEST AND NOT TUTTI_SANITIZE STREQUAL "thread")
-      set(checks -O0)
+    if(NOT is_plain)
+      target_compile_options(${name} PRIVATE -fsanitize=${TUTTI_SANITIZE}
+                             -fno-sanitize-recover=all -fno-omit-frame-pointer)
     endif()
-    target_compile_options(${name} PRIVATE ${checks})
     target_compile_definitions(${name} PRIVATE TUTTI_SANITIZED)
     target_link_options(${name} PUBLIC -fsanitize=${TUTTI_SANITIZE})
     # GCC's flow warnings misfire on what the thread sanitizer leaves of inlined strings; the other
