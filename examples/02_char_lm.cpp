@@ -119,6 +119,7 @@ std::string generate(CharModel& model, const Text& text, const Options& options)
 
 struct Outcome {
   double loss = 0;            ///< of the last step
+  std::int64_t reached = 0;   ///< step number
   std::int64_t steps = 0;     ///< that were run here
   std::int64_t computed = 0;  ///< pieces of them that this worker computed
 };
@@ -144,9 +145,9 @@ void go_on(const tutti::Job& job, tutti::Trainer& trainer, const Options& option
     step = trainer.load(options.load, {.fall_back = options.fall_back});
     if (!step) throw tutti::BadInput("there is no checkpoint in " + options.load);
   }
-  if (step && job.rank() == 0) {
-    std::printf("goes on from step %lld\n", static_cast<long long>(*step));
-  }
+  if (!step || job.rank() != 0) return;
+  std::printf("goes on from step %lld%s\n", static_cast<long long>(*step),
+              *step < options.steps ? "" : ": no step is left");
 }
 
 /// Steps as shards: the Trainer owns the step, and the update is split over the workers.
@@ -174,6 +175,7 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
       trainer.save(options.save, {.keep = 3});
     }
   }
+  outcome.reached = trainer.steps();
   return outcome;
 }
 
@@ -228,6 +230,7 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
     outcome.loss /= static_cast<double>(options.micro_batches);
     if (job.rank() == 0) progress.show(t, text_of(outcome.loss));
   }
+  outcome.reached = options.steps;
   return outcome;
 }
 
@@ -266,8 +269,9 @@ void train(const Options& options) {
   if (job.rank() != 0) return;
   std::printf("\nsample: %s\n\n", generate(model, text, options).c_str());
   report_shares(computed, outcome.steps, options);
-  std::printf("step %lld loss %.4f parameters sha256 %s\n", static_cast<long long>(options.steps),
-              outcome.loss, tutti::parameters_sha256(*model).c_str());
+  const auto loss = outcome.steps > 0 ? " " + text_of(outcome.loss) : "";
+  std::printf("step %lld%s parameters sha256 %s\n", static_cast<long long>(outcome.reached),
+              loss.c_str(), tutti::parameters_sha256(*model).c_str());
 }
 
 }  // namespace

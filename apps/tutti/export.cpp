@@ -20,7 +20,7 @@ void export_torch(const std::string& checkpoint, const std::string& file, bool a
   if (errno == ENOENT) {
     throw Refusal(
         kNotFoundStatus,
-        fmt::format("{} is missing: this tutti was built without libtorch", program.string()));
+        fmt::format("{} is missing: it is a part of a build with libtorch", program.string()));
   }
   throw Refusal(kNotExecutableStatus,
                 fmt::format("{}: {}", program.string(), std::strerror(errno)));

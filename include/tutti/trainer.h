@@ -4,7 +4,9 @@
 //
 //   tutti::Trainer trainer(job, *model, tutti::Adam{.lr = 3e-4}, {.shards = 8, .seed = 1});
 //   trainer.step([&](tutti::Shard& shard) {
-//     auto [x, y] = data.batch(shard.indices(data.size(), 16));
+//     const auto indices = shard.indices(data.size(), 16);
+//     if (indices.empty()) return shard.nothing();  // at an epoch's end
+//     auto [x, y] = data.batch(indices);
 //     return shard.loss(torch::cross_entropy_loss(model->forward(x), y), y.numel());
 //   });
 //
@@ -222,8 +224,9 @@ class Trainer {
   /// Computes a data set's metrics. Samples 0 … dataset_size−1 are cut into batches of `batch`
   /// consecutive ones; each is computed by one worker, and what the batches record is folded in
   /// their order: the same bytes on any number of workers. Meanwhile the model is in eval() and
-  /// gradients are off; torch's generator is seeded from (seed, batch) and put back. Collective. An
-  /// exception of `compute` is rethrown there, and is PeerFailed elsewhere.
+  /// gradients are off; torch's generator is seeded from (seed, batch), and stands afterwards where
+  /// it does between steps. Collective. An exception of `compute` is rethrown there, and is
+  /// PeerFailed elsewhere.
   using Evaluate =
       std::function<void(const std::vector<std::int64_t>& samples, ShardMetrics& metrics)>;
   Metrics evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute);

@@ -9,6 +9,12 @@
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+/// Of one parameter, at a time: who keeps what was lent would use up the memory.
+constexpr int kMostLoans = 2;
+
+}  // namespace
 
 void publish_nodes(const LeafFolder& folder, StepHeader& header) {
   const auto& nodes = folder.nodes();
@@ -29,6 +35,7 @@ LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, cons
       before_slot_(std::move(before_slot)),
       free_(plan.parameters().size()),
       lent_(std::make_shared<LentSlots>(plan.parameters().size())),
+      used_(plan.parameters().size(), 1),
       finished_(plan.parameters().size()) {
   nodes_.reserve(kMaxSlots);
   reset();
@@ -84,7 +91,7 @@ void LeafFolder::begin_leaf(double weight) {
   chain_ = start_ ? chain_length({*start_ + leaves_, 1}) : 0;
 }
 
-double LeafFolder::write(std::size_t parameter, const void* gradient, bool last) {
+double LeafFolder::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
   TUTTI_CHECK(in_leaf_ && !finished_[parameter], "a gradient outside its leaf");
   finished_[parameter] = last;
   measured_ = 0;
@@ -97,10 +104,10 @@ double LeafFolder::write(std::size_t parameter, const void* gradient, bool last)
     return measured_;
   }
   if (last && chain_ > 0) {
-    merge(parameter, {kAbsent, gradient, weight_}, chain_);
+    merge(parameter, {kAbsent, gradient, weight_, may_stay}, chain_);
     return measured_;
   }
-  slot = take_slot(parameter, last ? gradient : nullptr);
+  slot = take_slot(parameter, last && may_stay ? gradient : nullptr);
   if (options_.per_parameter_weights) {
     board_.weights(static_cast<int>(nodes_.size()))[parameter] = weight_;
   }
@@ -160,7 +167,7 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
     } else if (slot != kAbsent) {
       moving = {slot, nullptr, weight};
     } else if (moving.hot != nullptr) {
-      const auto taken = take_slot(parameter, moving.hot);
+      const auto taken = take_slot(parameter, moving.may_stay ? moving.hot : nullptr);
       scale_into(place(parameter, taken), entry.node_type, moving.hot, entry.spec.dtype,
                  entry.spec.count, moving.weight, largest_);
       moving = {taken, nullptr, moving.weight};
@@ -182,9 +189,9 @@ void LeafFolder::push(StepHeader::Node node) {
 }
 
 std::unique_ptr<SlotLoan> LeafFolder::lend(std::size_t parameter) {
-  const auto free = free_[parameter] & ~lent(parameter);
-  const int slot = std::countr_zero(free);
-  if (slot >= slots_used_) return nullptr;
+  const auto taken = lent(parameter);
+  const int slot = std::countr_zero(free_[parameter] & ~taken);
+  if (slot >= used_[parameter] || std::popcount(taken) >= kMostLoans) return nullptr;
   return std::make_unique<SlotLoan>(lent_, parameter, slot,
                                     place(parameter, static_cast<std::uint8_t>(slot)));
 }
@@ -193,33 +200,34 @@ void LeafFolder::place_sums() {
   auto* const sums = board_.sum_slots();
   for (std::size_t p = 0; p < free_.size(); ++p) {
     const int slot = std::countr_one(lent(p));
-    use_up_to(slot);
+    use(p, slot);
     sums[p] = static_cast<std::uint8_t>(slot);
   }
 }
 
-/// The slot in which the gradient lies already, or else a free one that is not lent.
-std::uint8_t LeafFolder::take_slot(std::size_t parameter, const void* gradient) {
+std::uint8_t LeafFolder::take_slot(std::size_t parameter, const void* born) {
   auto& free = free_[parameter];
   const auto lent_ones = free & lent(parameter);
   for (auto rest = lent_ones; rest != 0; rest &= rest - 1) {
     const auto slot = static_cast<std::uint8_t>(std::countr_zero(rest));
-    if (place(parameter, slot) != gradient) continue;
+    if (place(parameter, slot) != born) continue;
     ++born_in_place_;
     free &= ~(std::uint64_t{1} << slot);
     return slot;
   }
   TUTTI_CHECK((free & ~lent_ones) != 0, "no slot left for a node");
   const int slot = std::countr_zero(free & ~lent_ones);
-  use_up_to(slot);
+  use(parameter, slot);
   free &= ~(std::uint64_t{1} << slot);
   return static_cast<std::uint8_t>(slot);
 }
 
-void LeafFolder::use_up_to(int slot) {
-  if (slot < slots_used_) return;
-  if (before_slot_) before_slot_(slot);
-  slots_used_ = slot + 1;
+void LeafFolder::use(std::size_t parameter, int slot) {
+  if (slot >= slots_used_) {
+    if (before_slot_) before_slot_(slot);
+    slots_used_ = slot + 1;
+  }
+  used_[parameter] = std::max(used_[parameter], static_cast<std::uint8_t>(slot + 1));
 }
 
 std::byte* LeafFolder::place(std::size_t parameter, std::uint8_t slot) const {

@@ -64,17 +64,18 @@ class LeafFolder {
   /// Starts a leaf. A leaf of weight 0 writes nothing.
   void begin_leaf(double weight);
   /// The leaf's gradient of one parameter, in the plan's layout: added to what this leaf wrote
-  /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot; one
-  /// that lies where lend() said then stays there, as its node, and belongs to the folder.
+  /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot; with
+  /// `may_stay`, one that lies where lend() said stays there, as its node: it is the folder's then,
+  /// and nobody else has a hold on it.
   /// Returns the largest magnitude among weight · gradient, not finite if one of them is not; 0
   /// where that was not asked for.
-  double write(std::size_t parameter, const void* gradient, bool last);
+  double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
   void end_leaf();
   /// Once all leaves have ended: puts on the board where sums of other workers' nodes may lie,
   /// which is where nothing is lent.
   void place_sums();
-  /// Of the slots that have been used before, one that is free for this parameter; null if there is
-  /// none. It keeps its bytes until the next step that reset() begins.
+  /// Of the slots that this parameter has used before, one that is free; null if there is none, or
+  /// if two are lent. It keeps its bytes until the next step that reset() begins.
   std::unique_ptr<SlotLoan> lend(std::size_t parameter);
 
   bool in_leaf() const { return in_leaf_; }
@@ -97,15 +98,17 @@ class LeafFolder {
     std::uint8_t slot = kAbsent;
     const void* hot = nullptr;
     double weight = 0;
+    bool may_stay = false;  ///< where it is hot
   };
   std::size_t chain_length(Block block) const;
   void merge(std::size_t parameter, Moving moving, std::size_t chain);
   void push(StepHeader::Node node);
-  std::uint8_t take_slot(std::size_t parameter, const void* gradient = nullptr);
+  /// For a node: the slot in which `born` lies already, or else a free one that is not lent.
+  std::uint8_t take_slot(std::size_t parameter, const void* born);
   std::uint64_t lent(std::size_t parameter) const {
     return (*lent_)[parameter].load(std::memory_order_acquire);
   }
-  void use_up_to(int slot);
+  void use(std::size_t parameter, int slot);
   std::byte* place(std::size_t parameter, std::uint8_t slot) const;
 
   const Plan& plan_;
@@ -118,6 +121,7 @@ class LeafFolder {
   std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one
   std::vector<std::uint64_t> free_;      ///< per parameter: bit s set while slot s is free
   std::shared_ptr<LentSlots> lent_;
+  std::vector<std::uint8_t> used_;      ///< per parameter: slots used so far, in any step
   std::vector<std::uint8_t> finished_;  ///< per parameter: last write of the open leaf is done
   std::size_t chain_ = 0;               ///< nodes that the open leaf will be folded into
   std::optional<std::int64_t> start_;

@@ -184,8 +184,8 @@ void StepExchange::find_start(bool wait) {
   folder_->set_start(start);
 }
 
-double StepExchange::write(std::size_t parameter, const void* gradient, bool last) {
-  const double largest = folder_->write(parameter, gradient, last);
+double StepExchange::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
+  const double largest = folder_->write(parameter, gradient, last, may_stay);
   if (!order_agreed_ && group_.rank() == 0 &&
       std::find(fired_.begin(), fired_.end(), parameter) == fired_.end()) {
     fired_.push_back(static_cast<std::uint32_t>(parameter));

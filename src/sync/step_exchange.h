@@ -75,7 +75,7 @@ class StepExchange {
 
   void begin_leaf(double weight);
   /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
-  double write(std::size_t parameter, const void* gradient, bool last);
+  double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
   /// Where that worker may keep a sum of the parameter's nodes, in its node type: it may lie on the
   /// worker's own node. Between arrive() and complete().
   std::byte* sum_place(int rank, std::size_t parameter) const;

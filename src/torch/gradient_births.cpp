@@ -4,6 +4,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <memory>
+#include <mutex>
 
 namespace tutti {
 namespace {
@@ -17,17 +18,26 @@ constexpr int kTimes = 2;
 
 thread_local GradientBirths* watching = nullptr;
 
-/// What a tensor in a slot holds: the slot, and the memory that it lies in.
+/// What memory in a slot holds: the slot, and the mapping that it lies in.
 struct Tenant {
   std::unique_ptr<SlotLoan> loan;
   SharedMemory memory;
 };
-void move_out(void* tenant) { delete static_cast<Tenant*>(tenant); }
 
-/// torch's allocator, but for a backward's gradients.
+/// torch's allocator, but for a backward's gradients. Its memory looks as torch's own does, context
+/// and address being one: libraries below torch allocate with neither (raw_allocate).
 class BackwardAllocator final : public c10::Allocator {
  public:
-  explicit BackwardAllocator(c10::Allocator* usual) : usual_(usual) {}
+  /// Stays for good, past the end of main() too: tensors may outlive whoever asked for it.
+  static BackwardAllocator& installed() {
+    static auto* const allocator = [] {
+      auto* const made = new BackwardAllocator(c10::GetCPUAllocator());
+      c10::SetCPUAllocator(made, /*priority=*/1);
+      return made;
+    }();
+    return *allocator;
+  }
+
   at::DataPtr allocate(std::size_t bytes) override {
     if (watching == nullptr || bytes < kLeastBytes) return usual_->allocate(bytes);
     auto place = watching->serve(bytes);
@@ -35,23 +45,37 @@ class BackwardAllocator final : public c10::Allocator {
     watching->served(bytes, place.get());
     return place;
   }
-  c10::DeleterFnPtr raw_deleter() const override { return usual_->raw_deleter(); }
+  at::DataPtr let(Tenant tenant) {
+    void* const at = tenant.loan->at();
+    const std::lock_guard lock(mutex_);
+    tenants_.emplace(at, std::move(tenant));
+    return {at, at, &release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return usual_->raw_deleter() == nullptr ? nullptr : &release;
+  }
+  bool is_simple_data_ptr(const at::DataPtr& data) const override {
+    const std::lock_guard lock(mutex_);
+    return !tenants_.contains(data.get()) && usual_->is_simple_data_ptr(data);
+  }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     usual_->copy_data(to, from, bytes);
   }
 
  private:
-  c10::Allocator* usual_;
-};
+  explicit BackwardAllocator(c10::Allocator* usual) : usual_(usual) {}
+  static void release(void* at) {
+    auto& self = installed();
+    std::unique_lock lock(self.mutex_);
+    const auto tenant = self.tenants_.extract(at);
+    lock.unlock();
+    if (tenant.empty()) self.usual_->raw_deleter()(at);
+  }
 
-/// Stays for good, past the end of main() too: tensors may outlive whoever asked for it.
-void install() {
-  [[maybe_unused]] static const auto* const allocator = [] {
-    auto* const made = new BackwardAllocator(c10::GetCPUAllocator());
-    c10::SetCPUAllocator(made, /*priority=*/1);
-    return made;
-  }();
-}
+  c10::Allocator* usual_;
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, Tenant> tenants_;  ///< by address
+};
 
 }  // namespace
 
@@ -62,17 +86,17 @@ GradientBirths::GradientBirths(StepExchange& exchange) : exchange_(exchange) {
     may_be_born_.push_back(bytes >= kLeastBytes && entry.spec.dtype == entry.node_type);
     if (may_be_born_.back()) sizes_[bytes];
   }
-  if (!sizes_.empty()) install();
+  if (!sizes_.empty()) BackwardAllocator::installed();
 }
 
-GradientBirths::Watch::Watch(GradientBirths& births) {
-  births.begin();
-  watching = &births;
+GradientBirths::Watch::Watch(GradientBirths& births) : births_(births), before_(watching) {
+  births_.begin();
+  watching = &births_;
 }
 
 GradientBirths::Watch::~Watch() {
-  watching->end();
-  watching = nullptr;
+  births_.end();
+  watching = before_;
 }
 
 void GradientBirths::begin() {
@@ -102,9 +126,7 @@ at::DataPtr GradientBirths::serve(std::size_t bytes) {
   auto loan = exchange_.lend(static_cast<std::size_t>(allocation.parameter));
   if (!loan) return {};
   allocation.lent = true;
-  void* const memory = loan->at();
-  return {memory, new Tenant{std::move(loan), exchange_.arena()}, &move_out,
-          c10::Device(c10::kCPU)};
+  return BackwardAllocator::installed().let({std::move(loan), exchange_.arena()});
 }
 
 void GradientBirths::served(std::size_t bytes, const void* at) {
@@ -116,22 +138,19 @@ void GradientBirths::served(std::size_t bytes, const void* at) {
   size.allocations[size.next++].at = at;
 }
 
-torch::Tensor GradientBirths::arrived(std::size_t parameter, const torch::Tensor& gradient,
-                                      bool is_ours) {
-  if (!may_be_born_[parameter] || watching != this) return gradient;
+void GradientBirths::arrived(std::size_t parameter, const torch::Tensor& gradient, bool may_stay) {
+  if (!may_be_born_[parameter] || watching != this) return;
   auto& size = sizes_.at(gradient.nbytes());
   // Memory that was freed may have been allocated again: the last one counts.
   for (auto k = size.next; k > 0; --k) {
     auto& allocation = size.allocations[k - 1];
     if (allocation.at != gradient.data_ptr()) continue;
     const auto p = static_cast<std::int64_t>(parameter);
-    const bool is_there = allocation.lent && allocation.parameter == p;
-    allocation.times = is_ours ? (allocation.parameter == p ? allocation.times + 1 : 1) : 0;
+    allocation.times = may_stay ? (allocation.parameter == p ? allocation.times + 1 : 1) : 0;
     allocation.parameter = p;
     allocation.lent = false;
-    return is_there && !is_ours ? gradient.clone() : gradient;
+    return;
   }
-  return gradient;
 }
 
 }  // namespace tutti

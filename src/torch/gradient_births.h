@@ -27,19 +27,22 @@ class GradientBirths {
   /// Keeps a reference.
   explicit GradientBirths(StepExchange& exchange);
 
-  /// While it lives, this thread's allocations are those of a backward. Not to be nested.
+  /// While it lives, this thread's allocations are those of a backward.
   class Watch {
    public:
     explicit Watch(GradientBirths& births);
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
+
+   private:
+    GradientBirths& births_;
+    GradientBirths* before_;  ///< whose backward this one is in: a hook may train another model
   };
 
-  /// A gradient in the parameter's layout, before it is written; `is_ours` where nobody else has a
-  /// hold on it, so that its memory may be taken over. Returns what to write: a copy of one that
-  /// lies in a slot and is somebody else's too.
-  torch::Tensor arrived(std::size_t parameter, const torch::Tensor& gradient, bool is_ours);
+  /// A gradient in the parameter's layout, before it is written; `may_stay` where nobody else has a
+  /// hold on it, so that its memory may be taken over.
+  void arrived(std::size_t parameter, const torch::Tensor& gradient, bool may_stay);
 
   /// Of the running backward: memory for an allocation, or an empty pointer where torch's own will
   /// do. After that, where it was made.

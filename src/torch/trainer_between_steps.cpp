@@ -23,14 +23,15 @@ CollectiveOptions TrainerState::waits(const char* label) const {
 /// All workers are here and `check` holds on all of them; where it throws, it is rethrown there and
 /// is BadInput elsewhere.
 void TrainerState::begin_on_all(const char* what, const std::function<void()>& check) {
+  require_between_steps(what);  // alike on all
   std::exception_ptr error;
   std::string text;
   try {
-    require_between_steps(what);
     check();
   } catch (...) {
     error = std::current_exception();
     text = exception_text();
+    if (text.empty()) text = "an exception without a text";
   }
   const auto all = gather_bytes(group_, std::as_bytes(std::span(text)), waits(what));
   if (error) std::rethrow_exception(error);

@@ -79,6 +79,8 @@ std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std:
   }
   data_.check(request);
   request_ = request;
+  if (last_that_asked_ != shard) ++board_->mine().asked;
+  last_that_asked_ = shard;
   return data_.indices(request, shard);
 }
 
@@ -107,9 +109,10 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         model_.name(parameter)));
   }
   const bool is_ours = is_sole_owner(value);
-  const auto laid_out =
-      births_->arrived(parameter, laid_out_as(model_.tensor(parameter), value), is_ours);
-  note(parameter, exchange_->write(parameter, laid_out.data_ptr(), true));
+  const auto laid_out = laid_out_as(model_.tensor(parameter), value);
+  const bool may_stay = is_ours || !laid_out.is_same(value);
+  births_->arrived(parameter, laid_out, may_stay);
+  note(parameter, exchange_->write(parameter, laid_out.data_ptr(), true, may_stay));
 }
 
 void TrainerState::accumulated(std::size_t parameter) {

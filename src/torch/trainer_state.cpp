@@ -109,7 +109,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute) {
   require_between_steps("accumulate()");
   try {
     require_untouched();
-    if (steps_ == 0) model_.require_unchanged_list();
+    model_.require_unchanged_list();
     rate_factor_ = options_.schedule(step());
     for (const auto& hooks : hooks_) hooks->attach();
   } catch (...) {
@@ -120,6 +120,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute) {
   board_->mine() = {};
   metrics_.clear();
   request_.reset();
+  last_that_asked_ = -1;
   try {
     buffers_->open(mine_.begin);
     for (auto s = mine_.begin; s < mine_.end; ++s) run_shard(s, compute);
@@ -150,8 +151,10 @@ void TrainerState::read_notes() {
   std::vector<ShardMetrics> all;
   request_.reset();
   ran_ = 0;
+  std::int64_t asked = 0;
   for (int r = 0; r < board_->size(); ++r) {
     ran_ += board_->of(r).ran;
+    asked += board_->of(r).asked;
     const auto notes = board_->notes_of(r);
     DataRequest request;
     std::memcpy(&request, notes.data(), sizeof request);
@@ -167,6 +170,13 @@ void TrainerState::read_notes() {
                       step(), group_.job_rank(r), request.batch, request.dataset_size,
                       request_->batch, request_->dataset_size));
     }
+  }
+  if (asked != 0 && asked != options_.shards) {
+    throw BadInput(fmt::format(
+        "step {}: {} of {} shards asked for data: samples that are not asked for would be lost; "
+        "call shard.indices() in every shard, and then shard.nothing() where there is nothing to "
+        "compute",
+        step(), asked, options_.shards));
   }
   result_ = reduce(all);
 }

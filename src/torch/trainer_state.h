@@ -133,6 +133,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   LossScaleRule scale_rule_;
   LossScaleState scale_;
   std::optional<DataRequest> request_;  ///< of this step's shards
+  std::int64_t last_that_asked_ = -1;   ///< of this worker's shards
   std::vector<ShardMetrics> metrics_;   ///< of this worker's shards of this step
   std::int64_t steps_ = 0;              ///< over, applied or dropped
   std::int64_t dropped_in_a_row_ = 0;

@@ -101,6 +101,12 @@ TEST(Examples, CharLmStopsOnThreeWorkersAndGoesOnWithTwo) {
   EXPECT_THAT(end_of(straight), StartsWith("step 6 "));
   EXPECT_EQ(end_of(second), end_of(straight));
 
+  const auto over = run_command(
+      char_lm({"-n", "2"}, {"--steps", "2", "--shards", "5", "--load", saved, "--sample", "0"}));
+  EXPECT_EQ(over.status, 0) << over.err;
+  EXPECT_THAT(over.out, HasSubstr("goes on from step 3: no step is left\n"));
+  EXPECT_THAT(all_matches(over.out, "(step 3 " + kDigest + ")").size(), 1u);
+
   const auto foreign = run_command(
       char_lm({"-n", "2"}, {"--steps", "6", "--shards", "4", "--seed", "9", "--load", saved}));
   EXPECT_EQ(foreign.status, 1);

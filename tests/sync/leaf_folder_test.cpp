@@ -100,7 +100,7 @@ TEST(LeafFolder, AGradientThatIsBornInASlotStaysThere) {
     ASSERT_TRUE(loan);
     EXPECT_FALSE(f.folder.lend(0));  // no other has been used yet
     std::memcpy(loan->at(), values.data(), 400);
-    f.folder.write(0, loan->at(), true);
+    f.folder.write(0, loan->at(), true, true);
     loan.reset();
     f.folder.end_leaf();
     EXPECT_EQ(f.folder.born_in_place(), 1);
@@ -110,6 +110,38 @@ TEST(LeafFolder, AGradientThatIsBornInASlotStaysThere) {
     for (auto& value : expected) value *= static_cast<float>(weight);
     EXPECT_EQ(in_slot(f, 0), expected);
   }
+}
+
+TEST(LeafFolder, AGradientThatMayNotStayIsCopiedFromTheSlotItLiesIn) {
+  const auto values = random_values(1, 100);
+  Folder f;
+  f.folder.set_start(0);
+  const auto loan = f.folder.lend(0);
+  std::memcpy(loan->at(), values.data(), 400);
+  auto expected = values;
+  for (auto& value : expected) value *= 6;
+  for (int leaf = 0; leaf < 2; ++leaf) {
+    f.folder.begin_leaf(3);
+    f.folder.write(0, loan->at(), true);
+    f.folder.end_leaf();
+  }
+  EXPECT_EQ(f.folder.born_in_place(), 0);
+  EXPECT_EQ(in_slot(f, 0), values);
+  EXPECT_EQ(in_slot(f, 1), expected);
+}
+
+TEST(LeafFolder, NoMoreThanTwoSlotsOfAParameterAreLent) {
+  const auto values = random_values(1, 100);
+  Folder f;
+  std::vector<std::unique_ptr<SlotLoan>> loans;
+  for (int step = 0; step < 70; ++step) {
+    f.folder.reset();
+    if (auto loan = f.folder.lend(0)) loans.push_back(std::move(loan));
+    f.folder.set_start(0);
+    f.leaf(values, true);
+  }
+  EXPECT_EQ(loans.size(), 2U);
+  EXPECT_EQ(f.folder.slots_used(), 3);
 }
 
 TEST(LeafFolder, ASlotThatIsLentIsNobodyElses) {

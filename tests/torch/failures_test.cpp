@@ -7,6 +7,7 @@
 #include <csignal>
 #include <thread>
 
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test {
@@ -68,6 +69,56 @@ TEST(TrainingFailure, ADeadWorkerIsNamedAndTheOthersTrainOnWithoutIt) {
     EXPECT_TRUE(outcome.ranks[2].good()) << outcome.describe();
   }
   EXPECT_LT(fastest, seconds(20)) << "the death was noticed by a deadline";
+}
+
+TEST(TrainingFailure, ADeadWorkerEndsATrainerAndAFreshOneGoesOnFromTheCheckpoint) {
+  const TemporaryFolder folder;
+  const auto outcome = run_process_ranks(3, [&](const Job& job) {
+    at::set_num_threads(1);
+    torch::manual_seed(1);
+    auto model = mlp();
+    const TrainerOptions options{.shards = 4, .seed = 3};
+    auto trainer = std::make_unique<Trainer>(job, *model, Adam{.lr = 0.1}, options);
+    const auto compute = [&](Shard& shard) { return rows_of(shard, model, Batch(9, 1)); };
+    for (int step = 1; step <= 2; ++step) trainer->step(compute);
+    trainer->save(folder.file("run"));
+    const auto saved = trainer->state_sha256();
+    for (int again = 0; again < 2; ++again) {
+      try {
+        trainer->step([&](Shard& shard) {
+          if (job.rank() == 1) ::raise(SIGKILL);
+          return compute(shard);
+        });
+        ADD_FAILURE() << "a dead worker took part";
+      } catch (const PeerLost& error) {
+        EXPECT_EQ(error.rank(), 1);
+      }
+    }
+    trainer.reset();
+    Trainer fresh(Group(job, job.alive(), "rest"), *model, Adam{.lr = 0.1}, options);
+    EXPECT_EQ(fresh.load(folder.file("run")), 2);
+    EXPECT_EQ(fresh.state_sha256(), saved);
+    EXPECT_EQ(fresh.step(compute).shards, 4);
+  });
+  EXPECT_EQ(outcome.ranks[1].signal, SIGKILL);
+  EXPECT_TRUE(outcome.ranks[0].good()) << outcome.describe();
+  EXPECT_TRUE(outcome.ranks[2].good()) << outcome.describe();
+}
+
+TEST(TrainingFailure, AWorkerThatStandsStillInItsShardIsNamedByTheTrainersDeadline) {
+  const auto outcome = run_process_ranks(2, [](const Job& job) {
+    at::set_num_threads(1);
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2, .deadline = milliseconds(1500)});
+    const auto failure = text_of<Timeout>([&] {
+      trainer.step([&](Shard& shard) {
+        if (job.rank() == 1) std::this_thread::sleep_for(seconds(4));
+        return rows_of(shard, model, Batch(9, 1));
+      });
+    });
+    EXPECT_THAT(failure, HasSubstr("rank 1"));
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
 TEST(TrainingFailure, AWorkerThatStandsStillIsNamedByTheDeadlineOfTheSync) {

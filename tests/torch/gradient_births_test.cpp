@@ -1,6 +1,9 @@
 // Gradients that come into being in shared memory: once the trainer knows the backward, without a
 // copy; and the same bytes whatever the program does with them.
 
+#include <map>
+#include <set>
+
 #include "training.h"
 
 namespace tutti::test {
@@ -152,6 +155,103 @@ TEST(GradientBirths, SixteenBitsAreConvertedAsBefore) {
       EXPECT_TRUE(result.applied) << result.dropped_because;
       EXPECT_EQ(result.report.born_in_place, step <= 2 ? 0 : 1);
     }
+  });
+}
+
+/// Gradients that the program kept, handed in later, by several shards and with weights: they are
+/// copied, wherever they lie.
+TEST(GradientBirths, WhatWasKeptAndIsHandedInLaterStaysItsOwn) {
+  std::set<std::string> ends;
+  for (const int workers : {1, 2}) {
+    ends.insert(text_of_rank_0(workers, [](const Job& job) {
+      torch::manual_seed(1);
+      auto model = net();
+      Trainer trainer(job, *model, Adam{.lr = 1e-2}, {.shards = 2});
+      std::map<std::size_t, torch::Tensor> kept;
+      const auto parameters = model->parameters();
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        parameters[p].register_hook([&kept, p](const torch::Tensor& gradient) {
+          kept[p] = gradient;
+          return gradient;  // and what a hook gives is somebody's too
+        });
+      }
+      for (int step = 1; step <= 6; ++step) {
+        trainer.step([&](Shard& shard) { return shard.loss(loss_of(model, shard)); });
+        std::vector<torch::Tensor> late, copies;
+        for (const auto& [p, gradient] : kept) {
+          gradient.fill_(static_cast<double>(p + 1));  // alike on all workers
+          late.push_back(gradient);
+          copies.push_back(gradient.clone());
+        }
+        trainer.step([&](Shard& shard) { return shard.gradients(late, 2); });
+        for (std::size_t p = 0; p < late.size(); ++p) EXPECT_TRUE(torch::equal(late[p], copies[p]));
+      }
+      return trainer.state_sha256();
+    }));
+  }
+  EXPECT_EQ(ends.size(), 1U);
+}
+
+TEST(GradientBirths, AHistoryOfGradientsTakesNoMoreThanItsOwnMemory) {
+  on_workers(2, [](const Job& job) {
+    auto model = net();
+    Trainer trainer(job, *model, Adam{.lr = 1e-2}, {.shards = 2});
+    std::vector<std::pair<torch::Tensor, torch::Tensor>> history;
+    int step = 0;
+    for (auto& parameter : model->parameters()) {
+      parameter.register_hook([&](const torch::Tensor& gradient) {
+        if (step % 4 == 0) history.emplace_back(gradient, gradient.clone());
+      });
+    }
+    for (step = 1; step <= 300; ++step) {
+      trainer.step([&](Shard& shard) { return shard.loss(loss_of(model, shard)); });
+    }
+    EXPECT_EQ(history.size(), 4U * 75);
+    for (const auto& [gradient, copy] : history) EXPECT_TRUE(torch::equal(gradient, copy));
+  });
+}
+
+/// Libraries below torch take memory without its contexts, in another order from batch to batch.
+TEST(GradientBirths, ConvolutionsOfOtherSizesAreNoHarm) {
+  std::set<std::string> ends;
+  for (const int workers : {1, 2}) {
+    ends.insert(text_of_rank_0(workers, [](const Job& job) {
+      torch::manual_seed(1);
+      torch::nn::Sequential model(
+          torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 160, 1)), torch::nn::ReLU(),
+          torch::nn::Conv2d(torch::nn::Conv2dOptions(160, 160, 1)), torch::nn::ReLU(),
+          torch::nn::Conv2d(torch::nn::Conv2dOptions(160, 32, 3)));
+      Trainer trainer(job, *model, Adam{.lr = 1e-3}, {.shards = 2});
+      for (int step = 1; step <= 16; ++step) {
+        trainer.step([&](Shard& shard) {
+          const auto side = step % 4 == 0 ? 5 : 8;
+          const auto x = torch::randn({step % 3 == 0 ? 1 : 4, 3, side, side});
+          auto loss = model->forward(x).square().mean();
+          if (step % 5 == 0) loss = loss + torch::zeros({160, 160}).requires_grad_().sin().mean();
+          return shard.loss(loss);
+        });
+      }
+      return trainer.state_sha256();
+    }));
+  }
+  EXPECT_EQ(ends.size(), 1U);
+}
+
+TEST(GradientBirths, ABackwardMayTrainAnotherModel) {
+  on_workers(2, [](const Job& job) {
+    auto inner = net();
+    auto outer = net();
+    const Group apart(job, "inner");
+    Trainer inner_trainer(apart, *inner, Adam{.lr = 1e-2}, {.shards = 2});
+    Trainer outer_trainer(job, *outer, Adam{.lr = 1e-2}, {.shards = 2});
+    outer->parameters()[2].register_hook([&](const torch::Tensor&) {
+      const torch::AutoGradMode grad_mode(true);
+      inner_trainer.step([&](Shard& shard) { return shard.loss(loss_of(inner, shard)); });
+    });
+    for (int step = 1; step <= 6; ++step) {
+      outer_trainer.step([&](Shard& shard) { return shard.loss(loss_of(outer, shard)); });
+    }
+    EXPECT_EQ(inner_trainer.steps(), 6);
   });
 }
 

@@ -100,6 +100,58 @@ TEST_F(TrainerCheckpoint, AnotherRunIsRefusedWithTheDifferences) {
   });
 }
 
+TEST_F(TrainerCheckpoint, ThatOfAnotherModelOrOfOtherWaysIsRefused) {
+  run(1, 1, folder());
+  on_workers(2, [&](const Job& job) {
+    const auto expect_refusal = [&](torch::nn::Sequential model, const TrainerOptions& options,
+                                    const std::string& difference) {
+      Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options);
+      const auto before = trainer.state_sha256();
+      EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder()); }),
+                  AllOf(HasSubstr("is a checkpoint of another run"), HasSubstr(difference)));
+      EXPECT_EQ(trainer.state_sha256(), before);
+    };
+    auto other = options();
+    other.clip = {.norm = 0.25};
+    expect_refusal(net(), other, "0.25");
+    other = options();
+    other.schedule = Schedule::cosine(30);
+    expect_refusal(net(), other, "schedule");
+    other = options();
+    other.average = 0.5;
+    expect_refusal(net(), other, "average");
+    expect_refusal(torch::nn::Sequential(torch::nn::Linear(6, 70), torch::nn::BatchNorm1d(70)),
+                   options(), "3.weight");
+    expect_refusal(torch::nn::Sequential(torch::nn::Linear(6, 71), torch::nn::BatchNorm1d(71),
+                                         torch::nn::Dropout(0.3), torch::nn::Linear(71, 3)),
+                   options(), "0.weight");
+  });
+}
+
+/// Averages go on where they were.
+TEST_F(TrainerCheckpoint, AveragesAreSavedAndFollowOn) {
+  const auto averaged = [&](int workers, std::int64_t until, const std::string& folder) {
+    return text_of_rank_0(workers, [&](const Job& job) {
+      torch::manual_seed(1);
+      auto model = net();
+      auto with_average = options();
+      with_average.average = 0.75;
+      Trainer trainer(job, *model, AdamW{.lr = 1e-2}, with_average);
+      if (!folder.empty()) trainer.load(folder);
+      while (trainer.steps() < until) {
+        trainer.step([&](Shard& shard) { return loss_of(shard, model); });
+      }
+      if (!folder.empty()) trainer.save(folder);
+      std::string hash;
+      trainer.with_averages([&] { hash = parameters_sha256(*model); });
+      return hash;
+    });
+  };
+  const auto whole = averaged(1, 6, "");
+  averaged(3, 3, folder());
+  EXPECT_EQ(averaged(2, 6, folder()), whole);
+}
+
 TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
   on_workers(2, [&](const Job& job) {
     auto model = net();

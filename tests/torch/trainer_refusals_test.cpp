@@ -119,6 +119,67 @@ TEST(TrainerRefusals, ShardsThatAskForDataInDifferentWaysAreNamed) {
   });
 }
 
+TEST(TrainerRefusals, ShardsThatDoNotAskWhereOthersDoWouldLoseTheirSamples) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 3});
+    const auto step = [&](std::int64_t silent) {
+      trainer.step([&](Shard& shard) {
+        if (shard.index() == silent) return shard.nothing();
+        shard.indices(20, 3);
+        shard.indices(20, 3);  // as often as it likes
+        return rows_of(shard, model, Batch(9, 1));
+      });
+    };
+    const auto before = trainer.state_sha256();
+    for (const std::int64_t silent : {0, 2}) {
+      EXPECT_THAT(text_of<BadInput>([&] { step(silent); }),
+                  HasSubstr("step 1: 2 of 3 shards asked for data"));
+    }
+    EXPECT_EQ(trainer.state_sha256(), before);
+    step(-1);
+    EXPECT_EQ(trainer.steps(), 1);
+  });
+}
+
+TEST(TrainerRefusals, AParameterReplacedBetweenStepsIsNamed) {
+  for (const bool added : {false, true}) {
+    on_workers(2, [&](const Job& job) {
+      auto model = mlp();
+      Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+      const auto step = [&] {
+        trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(9, 1)); });
+      };
+      step();
+      step();
+      if (job.rank() == 1) {
+        if (added) {
+          model->push_back(torch::nn::Linear(3, 3));
+        } else {
+          model->replace_module("0", torch::nn::Linear(6, 17).ptr());
+        }
+        EXPECT_THAT(text_of<BadInput>(step),
+                    HasSubstr(added ? "\"3.weight\" was added or replaced after Trainer"
+                                    : "\"0.weight\" was added or replaced after Trainer"));
+      } else {
+        EXPECT_THAT(text_of<PeerFailed>(step), HasSubstr("was added or replaced"));
+      }
+    });
+  }
+}
+
+TEST(TrainerRefusals, MemoryTakenFromUnderAParameterIsFound) {
+  on_workers(1, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    model->parameters()[0].set_data(torch::zeros({17, 6}));
+    EXPECT_THAT(text_of<BadInput>([&] {
+                  trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(9, 1)); });
+                }),
+                HasSubstr("0.weight"));
+  });
+}
+
 TEST(TrainerRefusals, AParameterWrittenBetweenStepsIsFoundAndEditIsTheWay) {
   on_workers(2, [](const Job& job) {
     auto model = torch::nn::Sequential(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));

@@ -220,6 +220,33 @@ TEST(Trainer, ADynamicLossScaleShrinksUntilTheStepFits) {
   });
 }
 
+TEST(Trainer, Float16WithADynamicLossScaleIsTheSameOnAnyNumberOfWorkers) {
+  std::set<std::string> ends;
+  for (const int workers : {1, 2, 3}) {
+    ends.insert(text_of_rank_0(workers, [](const Job& job) {
+      torch::manual_seed(1);
+      auto model = mlp();
+      model->to(torch::kHalf);
+      Trainer trainer(
+          job, *model, Adam{.lr = 1e-2},
+          {.shards = 3, .clip = {.norm = 1}, .loss_scale = {.start = 1 << 18, .dynamic = true}});
+      int dropped = 0;
+      for (int step = 0; step < 8; ++step) {
+        const auto result = trainer.step([&](Shard& shard) {
+          const auto x = torch::randn({4, 6}).to(torch::kHalf);
+          return shard.loss((model->forward(x).square().mean() + 1).log());
+        });
+        if (!result.applied) ++dropped;
+      }
+      EXPECT_GE(dropped, 1);  // 2¹⁸ times the loss is beyond float16
+      EXPECT_LE(dropped, 5);
+      EXPECT_EQ(model->parameters()[0].dtype(), torch::kHalf);
+      return trainer.state_sha256();
+    }));
+  }
+  EXPECT_EQ(ends.size(), 1u);
+}
+
 TEST(Trainer, UntouchedParametersKeepValueAndStateByteForByte) {
   on_workers(2, [](const Job& job) {
     torch::nn::ModuleList model(torch::nn::Linear(6, 4), torch::nn::Linear(6, 4));
