@@ -120,10 +120,27 @@ def draw_memory(result, picture):
     finish(figure, result, picture)
 
 
+def draw_update(result, picture):
+    entries = result["entries"]
+    figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
+    for place, (name, key) in enumerate((("Tutti Trainer", "sweep_GB/s"), ("probe", "bound_GB/s"))):
+        heights = [entry[key] for entry in entries]
+        bar = axes.bar([x + 0.4 * (place - 0.5) for x in range(len(entries))], heights, 0.4, label=name,
+                       color=COLOURS[name])
+        axes.bar_label(bar, [number(h) for h in heights], fontsize=7)
+    axes.set_xticks(range(len(entries)), [f"{e['nodes']}\n{number(e['of_bound'])} ×" for e in entries])
+    axes.set_xlabel("nodes that are folded; × the probe's speed, median of pairs", fontsize=9)
+    axes.set_ylabel("fold + Adam, one thread: GB/s", fontsize=9)
+    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def main(source, picture):
     with open(source, encoding="utf-8") as file:
         result = json.load(file)
-    {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory}[result["benchmark"]](
+    {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
+     "update": draw_update}[result["benchmark"]](
         result, picture)
 
 

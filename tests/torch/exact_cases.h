@@ -4,6 +4,8 @@
 // straight or with a stop. What a run gives is what state_sha256() says after every step.
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +14,17 @@
 
 namespace tutti::test::exact {
 
-/// A model and its loss for one shard. The data are drawn from the shard's seed.
+/// What a shard's data, and what it takes part in, depend on.
+struct Piece {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  std::int64_t index = 0;
+};
+
+/// A model and its loss for one shard; none where the shard has nothing.
 struct Task {
   std::shared_ptr<torch::nn::Module> module;
-  std::function<ShardAnswer(Shard&)> compute;
+  std::function<std::optional<torch::Tensor>(const Piece&)> loss;
 };
 
 inline torch::Tensor draw(std::uint64_t seed, torch::IntArrayRef sizes) {
@@ -24,16 +33,17 @@ inline torch::Tensor draw(std::uint64_t seed, torch::IntArrayRef sizes) {
 inline torch::Tensor draw_codes(std::uint64_t seed, std::int64_t codes, torch::IntArrayRef sizes) {
   return torch::randint(codes, sizes, at::make_generator<at::CPUGeneratorImpl>(seed));
 }
-inline double weight_of(const Shard& shard) {
-  return static_cast<double>(1 + (shard.index() * 5 + 3) % 4);
+inline double weight_of(std::int64_t shard) { return static_cast<double>(1 + (shard * 5 + 3) % 4); }
+inline ShardAnswer answer_of(const Task& task, Shard& shard) {
+  const auto loss = task.loss({shard.seed(), shard.step(), shard.index()});
+  return loss ? shard.loss(*loss, weight_of(shard.index())) : shard.nothing();
 }
 
 inline Task mlp_with_dropout() {
   auto net = torch::nn::Sequential(torch::nn::Linear(6, 700), torch::nn::ReLU(),
                                    torch::nn::Dropout(0.4), torch::nn::Linear(700, 9));
-  return {net.ptr(), [net](Shard& shard) mutable {
-            return shard.loss(net->forward(draw(shard.seed(), {4, 6})).square().mean(),
-                              weight_of(shard));
+  return {net.ptr(), [net](const Piece& piece) mutable {
+            return net->forward(draw(piece.seed, {4, 6})).square().mean();
           }};
 }
 
@@ -52,12 +62,11 @@ TORCH_MODULE(Recurrent);
 
 inline Task recurrent() {
   Recurrent net;
-  return {net.ptr(), [net](Shard& shard) mutable {
-            const auto codes = draw_codes(shard.seed(), 11, {7, 3});
+  return {net.ptr(), [net](const Piece& piece) mutable {
+            const auto codes = draw_codes(piece.seed, 11, {7, 3});
             const auto hidden = std::get<0>(net->lstm->forward(net->embedding->forward(codes)));
             const auto scores = net->output->forward(net->norm->forward(hidden)).flatten(0, 1);
-            return shard.loss(torch::nn::functional::cross_entropy(scores, codes.flatten()),
-                              weight_of(shard));
+            return torch::nn::functional::cross_entropy(scores, codes.flatten());
           }};
 }
 
@@ -65,27 +74,25 @@ inline Task convolution_with_batch_norm() {
   auto net = torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3)),
                                    torch::nn::BatchNorm2d(8), torch::nn::ReLU(),
                                    torch::nn::Flatten(), torch::nn::Linear(8 * 16, 5));
-  return {net.ptr(), [net](Shard& shard) mutable {
-            return shard.loss(net->forward(draw(shard.seed(), {4, 3, 6, 6})).square().mean(),
-                              weight_of(shard));
+  return {net.ptr(), [net](const Piece& piece) mutable {
+            return net->forward(draw(piece.seed, {4, 3, 6, 6})).square().mean();
           }};
 }
 
 inline Task embedding() {
   auto net = torch::nn::Sequential(torch::nn::Embedding(900, 10), torch::nn::Flatten(),
                                    torch::nn::Linear(40, 3));
-  return {net.ptr(), [net](Shard& shard) mutable {
-            const auto codes = draw_codes(shard.seed(), 900, {3, 4});
-            return shard.loss(net->forward(codes).square().mean(), weight_of(shard));
+  return {net.ptr(), [net](const Piece& piece) mutable {
+            const auto codes = draw_codes(piece.seed, 900, {3, 4});
+            return net->forward(codes).square().mean();
           }};
 }
 
 inline Task tied_weights() {
   auto shared = torch::nn::Linear(torch::nn::LinearOptions(70, 70).bias(false));
   auto net = torch::nn::Sequential(shared, torch::nn::Tanh(), shared);
-  return {net.ptr(), [net](Shard& shard) mutable {
-            return shard.loss(net->forward(draw(shard.seed(), {2, 70})).square().mean(),
-                              weight_of(shard));
+  return {net.ptr(), [net](const Piece& piece) mutable {
+            return net->forward(draw(piece.seed, {2, 70})).square().mean();
           }};
 }
 
@@ -93,24 +100,23 @@ inline Task tied_weights() {
 inline Task branches() {
   auto net = torch::nn::ModuleList(torch::nn::Linear(6, 90), torch::nn::Linear(6, 90),
                                    torch::nn::Linear(6, 90));
-  return {net.ptr(), [net](Shard& shard) mutable {
-            if ((shard.index() + shard.step()) % 4 == 3) return shard.nothing();
-            const auto which = static_cast<std::size_t>(shard.seed() % 2);
-            return shard.loss(net[which]
-                                  ->as<torch::nn::Linear>()
-                                  ->forward(draw(shard.seed(), {3, 6}))
-                                  .square()
-                                  .mean(),
-                              weight_of(shard));
+  return {net.ptr(), [net](const Piece& piece) mutable -> std::optional<torch::Tensor> {
+            if ((piece.index + piece.step) % 4 == 3) return {};
+            const auto which = static_cast<std::size_t>(piece.seed % 2);
+            return net[which]
+                ->as<torch::nn::Linear>()
+                ->forward(draw(piece.seed, {3, 6}))
+                .square()
+                .mean();
           }};
 }
 
 inline Task half_precision() {
   auto net = torch::nn::Sequential(torch::nn::Linear(6, 130), torch::nn::Linear(130, 3));
   net->to(torch::kBFloat16);
-  return {net.ptr(), [net](Shard& shard) mutable {
-            const auto x = draw(shard.seed(), {4, 6}).to(torch::kBFloat16);
-            return shard.loss(net->forward(x).square().mean(), weight_of(shard));
+  return {net.ptr(), [net](const Piece& piece) mutable {
+            const auto x = draw(piece.seed, {4, 6}).to(torch::kBFloat16);
+            return net->forward(x).square().mean();
           }};
 }
 
@@ -188,7 +194,7 @@ inline std::string train(int workers, const Case& one, std::int64_t until = kSte
     std::int64_t computed = 0;
     const auto compute = [&](Shard& shard) {
       ++computed;
-      return task.compute(shard);
+      return answer_of(task, shard);
     };
     while (trainer.steps() < until) {
       StepResult result;
