@@ -131,7 +131,8 @@ def draw_update(result, picture):
     axes.set_xticks(range(len(entries)), [f"{e['nodes']}\n{number(e['of_bound'])} ×" for e in entries])
     axes.set_xlabel("nodes that are folded; × the probe's speed, median of pairs", fontsize=9)
     axes.set_ylabel("fold + Adam, one thread: GB/s", fontsize=9)
-    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    axes.set_ylim(top=1.25 * max(entry["bound_GB/s"] for entry in entries))
+    axes.legend(fontsize=7, frameon=False, loc="upper left", ncols=2)
     bare(axes)
     finish(figure, result, picture)
 

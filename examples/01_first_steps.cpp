@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <exception>
 
 #include "tutti/tutti.h"
 
@@ -40,7 +41,7 @@ int main() try {
   std::printf("worker %d of %d ends with parameters sha256 %s\n", job.rank(), job.size(),
               tutti::parameters_sha256(*model).c_str());
   return 0;
-} catch (const tutti::Error& error) {
+} catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;
 }

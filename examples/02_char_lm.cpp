@@ -279,6 +279,7 @@ void train(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a character language model on any number of workers.");
+  app.option_defaults()->always_capture_default();
   app.add_option("--text", options.text, "the text file to learn from")->required();
   app.add_option("--steps", options.steps, "training steps")->check(CLI::PositiveNumber);
   auto* const shards =

@@ -96,7 +96,8 @@ void compare_file(const SafetensorsFile& a, const SafetensorsFile& b, const std:
 }
 
 /// Where the runs stand, other than by their tensors.
-void compare_state(const Manifest& a, const Manifest& b, std::vector<std::string>& differences) {
+std::vector<std::string> differences_of_state(const Manifest& a, const Manifest& b) {
+  std::vector<std::string> differences;
   if (a.step != b.step)
     differences.push_back(fmt::format("step: {} in A, {} in B", a.step, b.step));
   const auto text = [](const Manifest& manifest, const std::string& key) {
@@ -114,6 +115,7 @@ void compare_state(const Manifest& a, const Manifest& b, std::vector<std::string
     differences.push_back(
         fmt::format("state {}: {} in A, {} in B", quoted(key), text(a, key), text(b, key)));
   }
+  return differences;
 }
 
 }  // namespace
@@ -130,13 +132,16 @@ Comparison compare_checkpoints(const Checkpoint& a, const Checkpoint& b) {
     tensors += in_a.tensors().size();
     if (digest != of_b.files.at(name)) compare_file(in_a, in_b, name, differences);
   }
-  const std::size_t differing = differences.size();
-  compare_state(of_a, of_b, differences);
-  found.equal = differences.empty();
-  found.text += found.equal
-                    ? fmt::format("equal: step {}, {}\n", of_a.step, counted(tensors, "tensor"))
-                    : fmt::format("{} of {} differ:\n", differing, counted(tensors, "tensor")) +
-                          as_list(differences);
+  const auto places = differences_of_state(of_a, of_b);
+  found.equal = places.empty() && differences.empty();
+  if (found.equal) {
+    found.text += fmt::format("equal: step {}, {}\n", of_a.step, counted(tensors, "tensor"));
+    return found;
+  }
+  if (!places.empty()) found.text += "the runs stand at other places:\n" + as_list(places);
+  found.text += fmt::format("{} of {} differ{}\n", differences.size(), counted(tensors, "tensor"),
+                            differences.empty() ? "" : ":") +
+                as_list(differences);
   return found;
 }
 

@@ -47,6 +47,8 @@ struct ExchangeOptions {
   /// write() returns the magnitude of what was written.
   bool measures = false;
   std::optional<std::chrono::milliseconds> deadline = {};
+  /// Ends the text of an error about workers that do not come: what their program may have missed.
+  std::string hint = {};
 };
 
 class StepExchange {

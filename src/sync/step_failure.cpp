@@ -11,9 +11,6 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kJoinHint =
-    "; a worker whose backward reached no parameter, or that ran none, has to call synchronize()";
-
 std::string_view text_of(StepMode mode) {
   switch (mode) {
     case StepMode::single:
@@ -115,7 +112,7 @@ void StepExchange::check_peers(const Arrived& arrived) {
     if (closed != 0 && closed <= step_) {
       throw Mismatch(
           blame(fmt::format("{}: rank {} ended its part after step {} and does not join{}",
-                            step_text(), rank, closed - 1, kJoinHint)));
+                            step_text(), rank, closed - 1, options_.hint)));
     }
   }
 }
@@ -131,7 +128,7 @@ void StepExchange::guarded(const std::function<void()>& body) {
     throw;
   } catch (const Timeout& error) {
     std::string text = error.what();
-    if (text.find(kJoinHint) == std::string::npos) text += kJoinHint;
+    if (text.find(options_.hint) == std::string::npos) text += options_.hint;
     end(EndKind::timeout, -1, text);
     throw Timeout(text);
   } catch (const Mismatch& error) {

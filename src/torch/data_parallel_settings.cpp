@@ -72,7 +72,10 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options) {
           .first_bucket_bytes = options.first_bucket_bytes,
           .sync_buffers = options.buffers == Buffers::every_step,
           .digest_every = options.digest_every,
-          .deadline = options.deadline};
+          .deadline = options.deadline,
+          .hint =
+              "; a worker whose backward reached no parameter, or that ran none, has to call "
+              "synchronize()"};
 }
 
 std::string text_of(const Settings& settings) {

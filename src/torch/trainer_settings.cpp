@@ -105,7 +105,8 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options) {
           .sync_buffers = false,
           .digest_every = options.digest_every,
           .measures = true,
-          .deadline = options.deadline};
+          .deadline = options.deadline,
+          .hint = "; every worker has to call step() as often as the others"};
 }
 
 Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,

@@ -65,8 +65,15 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   for (const auto& range : assignment_of(options_, group_.size())) {
     shares += fmt::format(" [{}, {})", range.begin, range.end);
   }
-  log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}",
-                       model_.parameters().size(), group_.size(), shares, summary_of(settings)));
+  std::string own;  // of this program: runs are not told apart by it
+  if (!options_.log.empty()) {
+    own += fmt::format(", log {} (metrics every {}, hashes every {})", options_.log,
+                       options_.metrics_every, options_.hash_every);
+  }
+  if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
+  log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
+                       model_.parameters().size(), group_.size(), shares, summary_of(settings),
+                       own));
 }
 
 void TrainerState::attach() {

@@ -104,8 +104,8 @@ TEST_F(CompareCheckpoints, WhereTheRunsStandCounts) {
   const auto run = compare_with({.step = 300, .epoch = 4});
   EXPECT_EQ(run.status, 1);
   EXPECT_EQ(run.out,
-            "0 of 3 tensors differ:\n  step: 200 in A, 300 in B\n  state \"epoch\": 3 in A, 4 in "
-            "B\n");
+            "the runs stand at other places:\n  step: 200 in A, 300 in B\n  state \"epoch\": 3 in "
+            "A, 4 in B\n0 of 3 tensors differ\n");
 }
 
 TEST_F(CompareCheckpoints, WhatCannotBeComparedIsStatusTwo) {

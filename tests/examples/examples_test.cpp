@@ -159,6 +159,7 @@ TEST(Examples, CharLmRunsAreComparedByTheirLogs) {
         run_command(char_lm({"-n", workers}, {"--steps", "3", "--shards", "4", "--seed", seed,
                                               "--log", file, "--hash-every", "1"}));
     EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(", log " + file + " (metrics every 1, hashes every 1)"));
     return file;
   };
   const auto one = train("1", "1");

@@ -27,6 +27,7 @@ ExchangeOptions quick() {
   options.name = "model";
   options.bucket_bytes = 4096;
   options.first_bucket_bytes = 512;
+  options.hint = "; a hint";
   return options;
 }
 
@@ -292,7 +293,7 @@ TEST(StepExchange, AWorkerThatEndsItsPartIsNamedWithAHint) {
   });
   for (const int rank : {0, 1}) {
     EXPECT_THAT(outcome.text(rank), HasSubstr("rank 2"));
-    EXPECT_THAT(outcome.text(rank), HasSubstr("synchronize()"));
+    EXPECT_THAT(outcome.text(rank), HasSubstr("; a hint"));
     EXPECT_THAT(outcome.text(rank), HasSubstr("step 2"));
   }
   EXPECT_EQ(outcome.text(2), "");

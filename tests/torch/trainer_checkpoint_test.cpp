@@ -92,6 +92,8 @@ TEST_F(TrainerCheckpoint, AnotherRunIsRefusedWithTheDifferences) {
     other_options.shards = 6;
     Trainer other(job, *model, AdamW{.lr = 1e-2}, other_options);
     const auto before = other.state_sha256();
+    EXPECT_THAT(text_of<BadInput>([&] { other.load(folder() + "/step-00000001"); }),
+                HasSubstr("is one checkpoint: give the folder that it lies in"));
     EXPECT_THAT(text_of([&] { other.load(folder()); }),
                 AllOf(HasSubstr("is a checkpoint of another run"),
                       HasSubstr("seed is 4 in the checkpoint, 5 here"),
