@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "run/manifest.h"
 #include "torch/trainer_checkpoint.h"
 #include "tutti/error.h"
 
@@ -56,7 +55,7 @@ void write(const ModuleNode& node, torch::serialize::OutputArchive& archive) {
 }
 
 Checkpoint open(const std::filesystem::path& path) {
-  if (std::filesystem::exists(path / kManifestName)) {
+  if (is_checkpoint_folder(*host_files(), path)) {
     return open_checkpoint_folder(host_files(), path);
   }
   const CheckpointStore store(host_files(), path);

@@ -26,7 +26,7 @@ bool is_folder(const std::string& path) {
 
 Checkpoint checkpoint_at(const std::string& path) {
   const auto files = host_files();
-  if (!files->exists(fs::path(path) / kManifestName))
+  if (!is_checkpoint_folder(*files, path))
     throw BadInput(
         fmt::format("{} is no checkpoint: it has no {}. Of a folder of checkpoints, name one: "
                     "{}/step-…",

@@ -20,9 +20,8 @@ struct StepReport {
   std::int64_t leaves = 0;  ///< micro-batches over all workers
   double weight = 0;        ///< Σ of their weights
   int nodes_held = 0;       ///< folded nodes this worker handed in
-  int born_in_place =
-      0;                ///< gradients that stayed, as nodes, where this worker's backward made them
-  int last_worker = 0;  ///< job rank of the worker that was ready last
+  int born_in_place = 0;    ///< gradients that stayed where this backward made them
+  int last_worker = 0;      ///< job rank of the worker that was ready last
 
   /// One line: "step 17: 1 exchange of 33.60 of 33.60 MB, 0 parameters skipped, …".
   std::string text() const;

@@ -95,6 +95,10 @@ SafetensorsFile Checkpoint::file(const std::string& name) const {
   return {files_, folder_ / name};
 }
 
+bool is_checkpoint_folder(const Files& files, const fs::path& folder) {
+  return files.exists(folder / kManifestName);
+}
+
 Checkpoint open_checkpoint_folder(std::shared_ptr<const Files> files, const fs::path& folder) {
   Manifest manifest = read_manifest(*files, folder);
   return verified(std::move(files), folder, std::move(manifest));

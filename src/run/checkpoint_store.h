@@ -51,6 +51,9 @@ class Checkpoint {
   Manifest manifest_;
 };
 
+/// True where `folder` is one checkpoint, and not a folder of them.
+bool is_checkpoint_folder(const Files& files, const std::filesystem::path& folder);
+
 /// Reads and verifies the one checkpoint that `folder` is: manifest, sizes, SHA-256. BadInput if
 /// there is none or anything differs.
 Checkpoint open_checkpoint_folder(std::shared_ptr<const Files> files,

@@ -4,11 +4,9 @@
 
 #include <array>
 #include <exception>
-#include <filesystem>
 
 #include "base/exception_text.h"
 #include "kernels/hash.h"
-#include "run/manifest.h"
 #include "sync/gather_bytes.h"
 #include "torch/trainer_checkpoint.h"
 #include "torch/trainer_settings.h"
@@ -141,7 +139,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
   std::string found;  // where the run stands, as JSON; empty where there is no checkpoint
   std::vector<std::byte> states;
   const auto error = on_first_rank("load()", [&] {
-    if (host_files()->exists(std::filesystem::path(directory) / kManifestName)) {
+    if (is_checkpoint_folder(*host_files(), directory)) {
       throw BadInput(
           fmt::format("{} is one checkpoint: give the folder that it lies in", directory));
     }
