@@ -140,7 +140,9 @@ std::string text_of(double loss) {
 /// From the checkpoint that was asked for, or after a restart from what this run had saved.
 void go_on(const tutti::Job& job, tutti::Trainer& trainer, const Options& options) {
   std::optional<std::int64_t> step;
-  if (job.restarts() > 0 && !options.save.empty()) step = trainer.load(options.save);
+  if (job.restarts() > 0 && !options.save.empty()) {
+    step = trainer.load(options.save, {.fall_back = options.fall_back, .of_this_run = true});
+  }
   if (!step && !options.load.empty()) {
     step = trainer.load(options.load, {.fall_back = options.fall_back});
     if (!step) throw tutti::BadInput("there is no checkpoint in " + options.load);
@@ -267,7 +269,9 @@ void train(const Options& options) {
       .all_gather({&outcome.computed, 1, tutti::DType::int64},
                   {computed.data(), job.size(), tutti::DType::int64}, {.label = "computed"});
   if (job.rank() != 0) return;
-  std::printf("\nsample: %s\n\n", generate(model, text, options).c_str());
+  if (options.sample > 0) {
+    std::printf("\nsample: %s\n\n", generate(model, text, options).c_str());
+  }
   report_shares(computed, outcome.steps, options);
   const auto loss = outcome.steps > 0 ? " " + text_of(outcome.loss) : "";
   std::printf("step %lld%s parameters sha256 %s\n", static_cast<long long>(outcome.reached),
@@ -311,9 +315,14 @@ int main(int argc, char** argv) {
   app.add_option("--learning-rate", options.learning_rate, "of Adam")->check(CLI::PositiveNumber);
   app.add_option("--sample", options.sample, "letters to generate at the end")
       ->check(CLI::NonNegativeNumber);
-  CLI11_PARSE(app, argc, argv);
   try {
+    app.parse(argc, argv);
     train(options);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "char_lm: %s (--help lists the options)\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "char_lm: %s\n", error.what());
     return 1;

@@ -21,6 +21,15 @@ bool is_echo(int rank, std::span<const Outcome> outcomes, std::span<const Blame>
   });
 }
 
+// Whom it blames, if that one is among those that had to be ended.
+std::optional<int> stopped_culprit(int rank, const std::vector<int>& ended,
+                                   std::span<const Blame> blames) {
+  for (const Blame& blame : blames)
+    if (blame.rank == rank && std::find(ended.begin(), ended.end(), blame.culprit) != ended.end())
+      return blame.culprit;
+  return std::nullopt;
+}
+
 // "rank 3", "ranks 0 2"
 std::string name_ranks(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
@@ -71,8 +80,12 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
                                       : fmt::format("tutti run: rank {} wrote last:", first));
   for (const std::string& line : last_lines)
     report.push_back("    " + line.substr(0, kMaxShownBytes));
-  report.push_back(
-      fmt::format("tutti run: rank {} of {} failed first: {}", first, outcomes.size(), how));
+  const auto stopped = stopped_culprit(first, ended, blames);
+  report.push_back(fmt::format(
+      "tutti run: rank {} of {} failed first: {}{}", first, outcomes.size(), how,
+      stopped
+          ? fmt::format(", after rank {}, which it blames and which had to be stopped", *stopped)
+          : std::string()));
   return report;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/run_identity.h"
 #include "base/system.h"
 #include "find_program.h"
 #include "processor_set.h"
@@ -75,6 +76,7 @@ RunPlan make_plan(const RunOptions& options) {
   RunPlan plan;
   plan.options = options;
   plan.path = find_program(options.program.front());
+  plan.run = draw_run_identity();
   plan.inherited = process_environment();
   plan.timeline = timeline_file(options);
   plan.processors.resize(static_cast<std::size_t>(options.workers));
@@ -98,6 +100,7 @@ StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, i
       .threads = options.threads,
       .restart = restart,
       .rendezvous_fd = rendezvous,
+      .run = plan.run,
       .deadline = options.deadline_given ? fmt::to_string(options.deadline) : "",
       .profile = plan.timeline};
   return {.path = plan.path,

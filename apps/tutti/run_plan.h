@@ -14,6 +14,7 @@ namespace tutti::command {
 struct RunPlan {
   RunOptions options;
   std::string path;  ///< the program's file
+  std::string run;   ///< identity, for TUTTI_RUN
   std::vector<std::string> inherited;
   std::vector<std::vector<unsigned long>> processors;  ///< per rank; empty: anywhere
   std::string timeline;                                ///< absolute path; empty: none

@@ -68,6 +68,9 @@ class Job {
   /// How often the launcher has started all workers again (`tutti run --restarts`); 0 in the first
   /// attempt and without the launcher. The same on all workers.
   int restarts() const;
+  /// Identity of this run, the same on all workers and in all its attempts, and not that of any
+  /// other run: what a checkpoint or a log can be told by. Hexadecimal digits.
+  const std::string& run() const;
 
   /// While the returned object lives, and at most for `at_most`, other workers that wait for this
   /// one neither complain nor count the time against their deadline. `at_most` must be positive.

@@ -150,12 +150,14 @@ struct TrainerOptions {
   /// do not count.
   std::int64_t most_drops = 10;
   /// A file for what the steps gave, as JSON lines (docs/compare.md), which rank 0 writes; empty:
-  /// none. A run that goes on from a checkpoint continues its file.
+  /// none. Made at once, with the folders above it; one that is there and is no step log is
+  /// BadInput. A run that goes on from a checkpoint continues its file. Lines that cannot be
+  /// written later (a full disk) are missed, with a warning.
   std::string log = {};
   /// Every n-th step's metrics go to the log; 0 none.
   std::int64_t metrics_every = 1;
   /// Every n-th step's SHA-256 of each tensor goes to the log: what `tutti compare` looks at. 0:
-  /// none. Rank 0 reads all tensors for it.
+  /// none. Rank 0 reads all tensors for it; alike on all workers.
   std::int64_t hash_every = 0;
   /// Compare digests of buffers of all workers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
@@ -172,6 +174,10 @@ struct LoadOptions {
   /// Where the newest checkpoint is damaged, take the newest good one, and log why. BadInput where
   /// all are damaged.
   bool fall_back = false;
+  /// Only checkpoints that this run has written, in this or an earlier attempt (Job::run()): what a
+  /// restart goes on from. Others in the folder are left alone; one whose manifest cannot be read
+  /// may be anybody's: BadInput, unless fall_back passes over it.
+  bool of_this_run = false;
 };
 
 /// What became of a step: the same on all workers.
@@ -182,7 +188,7 @@ struct StepResult {
   double loss = 0;              ///< weighted mean over the shards; NaN where none gave a loss
   double weight = 0;            ///< Σ w
   std::int64_t shards = 0;      ///< that contributed
-  std::optional<double> gradient_norm;  ///< before clipping, where it was needed
+  std::optional<double> gradient_norm;  ///< before clipping; with a clip by norm, where applied
   double rate_factor = 1;               ///< of the schedule
   double loss_scale = 1;                ///< that the step was computed with
   Metrics metrics;
@@ -207,7 +213,8 @@ class Trainer {
   StepResult step(const Compute& compute);
 
   // The two halves of a step.
-  /// Computes the shards and meets the other workers: nothing has changed yet.
+  /// Computes the shards and meets the other workers: nothing has changed yet, on no worker, until
+  /// all call apply(). Nothing but apply() can follow.
   void accumulate(const Compute& compute);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
   /// it. Between the halves only. Any worker may ask, alone.

@@ -12,13 +12,14 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 14> kVariables = {{
+constexpr std::array<Environment::Variable, 15> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
     {"TUTTI_THREADS", "intra-op threads of each worker; set by `tutti run --threads`"},
     {"TUTTI_RESTART",
      "how often all workers have been started again; set by `tutti run`, 0 in the first attempt"},
+    {"TUTTI_RUN", "identity of this run; set by `tutti run`, the same in all attempts"},
     {"TUTTI_DEADLINE", "seconds a wait for other workers may last, in place of the default 600"},
     {"TUTTI_PROFILE", "file for a Chrome-trace timeline"},
     {"TUTTI_LOG", "least level that is logged: debug, info, warn, error or off; default info"},
@@ -91,6 +92,7 @@ Environment Environment::read() {
   environment.rendezvous_fd = integer("TUTTI_RENDEZVOUS_FD", 0);
   environment.threads = integer("TUTTI_THREADS", 1);
   environment.restart = integer("TUTTI_RESTART", 0);
+  if (const auto text = text_of("TUTTI_RUN")) environment.run = *text;
   environment.deadline = seconds("TUTTI_DEADLINE");
   if (const auto text = text_of("TUTTI_PROFILE")) environment.profile = *text;
   if (const auto text = text_of("TUTTI_LOG")) environment.log_level = *text;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/run_identity.h"
 #include "base/system.h"
 #include "job/job_state.h"
 #include "job/meeting_point.h"
@@ -20,6 +21,7 @@ void require_all_or_none(const Environment& environment) {
   const std::pair<const char*, bool> needed[] = {
       {"TUTTI_RANK", environment.rank.has_value()},
       {"TUTTI_SIZE", environment.size.has_value()},
+      {"TUTTI_RUN", !environment.run.empty()},
       {"TUTTI_RENDEZVOUS_FD", environment.rendezvous_fd.has_value()}};
   for (const auto& [absent, has] : needed)
     for (const auto& [present, has_other] : needed)
@@ -77,11 +79,13 @@ Job Job::join(const JobOptions& options) {
     }
     set_log_rank(0, 1);
     log().info("no launcher: a group of one");
+    identity.run = draw_run_identity();
     rendezvous = MeetingPoint().rendezvous(0);
   } else {
     identity.rank = *environment.rank;
     identity.size = *environment.size;
     identity.restarts = environment.restart.value_or(0);
+    identity.run = environment.run;
     if (identity.size > kMaxWorkers)
       throw BadInput(fmt::format("TUTTI_SIZE is {}: must be 1 to {}", identity.size, kMaxWorkers));
     if (identity.rank >= identity.size)
@@ -98,6 +102,7 @@ int Job::rank() const { return state_->identity().rank; }
 int Job::size() const { return state_->identity().size; }
 int Job::threads() const { return state_->identity().threads; }
 int Job::restarts() const { return state_->identity().restarts; }
+const std::string& Job::run() const { return state_->identity().run; }
 
 Busy Job::busy(std::string what, std::chrono::milliseconds at_most) const {
   return Busy(state_, std::move(what), at_most);

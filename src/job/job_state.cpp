@@ -72,7 +72,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 JobState::JobState(Identity identity, std::shared_ptr<System> system,
                    std::shared_ptr<Rendezvous> rendezvous, JobOptions options)
-    : identity_(identity),
+    : identity_(std::move(identity)),
       system_(std::move(system)),
       rendezvous_(std::move(rendezvous)),
       options_(options),

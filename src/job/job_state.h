@@ -27,7 +27,8 @@ struct Identity {
   int rank = 0;
   int size = 1;
   int threads = 1;
-  int restarts = 0;  ///< how often all workers have been started again
+  int restarts = 0;      ///< how often all workers have been started again
+  std::string run = {};  ///< alike on all workers and in all attempts of a run, and nowhere else
 };
 
 class JobState {

@@ -38,7 +38,7 @@ std::vector<SafetensorsWriter> lay_out(const CheckpointContent& content) {
       throw BadInput(fmt::format("a checkpoint with two files {}", shown(file.name)));
     writers.emplace_back(file);
   }
-  to_text({content.step, content.facts, content.state});
+  to_text({content.step, content.facts, content.state, {}, content.run});
   return writers;
 }
 
@@ -76,12 +76,12 @@ Checkpoint verified(std::shared_ptr<const Files> files, const fs::path& folder, 
   return {std::move(files), folder, std::move(manifest)};
 }
 
-Checkpoint open_at(const std::shared_ptr<Files>& files, const fs::path& folder, std::int64_t step) {
-  Manifest manifest = read_manifest(*files, folder);
+Manifest manifest_at(const Files& files, const fs::path& folder, std::int64_t step) {
+  Manifest manifest = read_manifest(files, folder);
   if (manifest.step != step)
     throw BadInput(fmt::format("{} holds a checkpoint of step {}, not of step {}", folder.string(),
                                manifest.step, step));
-  return verified(files, folder, std::move(manifest));
+  return manifest;
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ void CheckpointStore::write(const CheckpointContent& content,
   folders_.settle();
   const fs::path part = folders_.begin(content.step);
   try {
-    Manifest manifest{content.step, content.facts, content.state};
+    Manifest manifest{content.step, content.facts, content.state, {}, content.run};
     for (std::size_t i = 0; i < writers.size(); ++i)
       manifest.files[content.files[i].name] = writers[i].write(*files_, part);
     write_manifest(*files_, part, manifest);
@@ -175,22 +175,35 @@ std::optional<std::int64_t> CheckpointStore::newest() const {
   return complete.rbegin()->first;
 }
 
+std::optional<std::int64_t> CheckpointStore::newest_of(const std::string& run) const {
+  const auto complete = folders_.complete();
+  for (auto at = complete.rbegin(); at != complete.rend(); ++at) {
+    if (manifest_at(*files_, at->second, at->first).run == run) return at->first;
+  }
+  return std::nullopt;
+}
+
 Checkpoint CheckpointStore::open(std::int64_t step) const {
   const auto complete = folders_.complete();
   const auto at = complete.find(step);
   if (at == complete.end())
     throw BadInput(fmt::format("{} has no checkpoint of step {}", dir_.string(), step));
-  return open_at(files_, at->second, step);
+  return verified(files_, at->second, manifest_at(*files_, at->second, step));
 }
 
-NewestGood CheckpointStore::newest_good() const {
+NewestGood CheckpointStore::newest_good(const std::optional<std::string>& run) const {
   NewestGood found;
   const auto complete = folders_.complete();
   for (auto at = complete.rbegin(); at != complete.rend() && !found.checkpoint; ++at) {
+    bool is_asked_for = !run;
     try {
-      found.checkpoint = open_at(files_, at->second, at->first);
+      Manifest manifest = manifest_at(*files_, at->second, at->first);
+      if (run && manifest.run != *run) continue;
+      is_asked_for = true;
+      found.checkpoint = verified(files_, at->second, std::move(manifest));
     } catch (const BadInput& error) {
       found.passed_over.emplace_back(error.what());
+      found.damaged += is_asked_for ? 1 : 0;
     }
   }
   return found;

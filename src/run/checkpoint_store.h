@@ -33,6 +33,7 @@ struct CheckpointContent {
   Facts facts = {};                                  ///< what has to be equal to go on
   std::map<std::string, nlohmann::json> state = {};  ///< where the run stands
   std::vector<SafetensorsContent> files = {};        ///< names unique; see is_file_name
+  std::string run = {};                              ///< Job::run() of the run that writes it
 };
 
 /// A checkpoint whose bytes were found to be as they were written.
@@ -63,6 +64,7 @@ Checkpoint open_checkpoint_folder(std::shared_ptr<const Files> files,
 struct NewestGood {
   std::optional<Checkpoint> checkpoint;  ///< nothing if none was good
   std::vector<std::string> passed_over;  ///< why the newer ones were not taken, newest first
+  int damaged = 0;  ///< of these: surely among the checkpoints that were asked for
 };
 
 struct CheckpointOptions {
@@ -82,14 +84,18 @@ class CheckpointStore {
   /// logged, and tried again by the next save.
   void save(const CheckpointContent& content);
 
+  const std::filesystem::path& dir() const { return dir_; }
   /// Steps of the complete checkpoints, ascending; not verified.
   std::vector<std::int64_t> steps() const;
   std::optional<std::int64_t> newest() const;
+  /// The newest that this run has written. BadInput where a manifest on the way does not verify.
+  std::optional<std::int64_t> newest_of(const std::string& run) const;
 
   /// Reads and verifies everything, as open_checkpoint_folder does.
   Checkpoint open(std::int64_t step) const;
-  /// The newest that verifies: a fallback to be asked for, never taken by itself.
-  NewestGood newest_good() const;
+  /// The newest that verifies, of all or of those that a run has written: a fallback to be asked
+  /// for, never taken by itself.
+  NewestGood newest_good(const std::optional<std::string>& run = {}) const;
 
  private:
   void write(const CheckpointContent& content, const std::vector<SafetensorsWriter>& writers);

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "tutti checkpoint";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::size_t kDigits = 64;
 constexpr std::string_view kHashBegin = "  \"sha256\": \"";
 constexpr std::string_view kHashEnd = "\"\n}\n";
@@ -93,6 +93,7 @@ std::string to_text(const Manifest& manifest) {
       {"format", kFormat},
       {"version", kVersion},
       {"step", manifest.step},
+      {"run", manifest.run},
       {"facts", nlohmann::ordered_json::object_t(manifest.facts.begin(), manifest.facts.end())},
       {"state", nlohmann::ordered_json(json(manifest.state))},
       {"files", std::move(files)}};
@@ -124,6 +125,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   if (step > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
     throw BadInput(fmt::format("{} has step {}, which is too large", where, step));
   manifest.step = static_cast<std::int64_t>(step);
+  manifest.run = members.take("run", json::value_t::string).get<std::string>();
   const json facts = members.take("facts", json::value_t::object);
   for (const auto& [key, value] : facts.items()) {
     if (!value.is_string())

@@ -24,6 +24,7 @@ struct Manifest {
   Facts facts = {};                                  ///< what has to be equal to go on
   std::map<std::string, nlohmann::json> state = {};  ///< where the run stands: epoch, loss scale, …
   std::map<std::string, FileDigest> files = {};      ///< by name in the checkpoint's folder
+  std::string run = {};                              ///< Job::run() of the run that wrote it
   bool operator==(const Manifest&) const = default;
 };
 

@@ -94,6 +94,11 @@ StepLog::StepLog(std::shared_ptr<Files> files, const fs::path& path, const Facts
   append(header);
 }
 
+void StepLog::check(Files& files, const fs::path& path) {
+  const File file = open_log(files, path);
+  require_step_log(files, file, files.size(file));
+}
+
 void StepLog::digests(std::int64_t step, const NamedDigests& digests) {
   TUTTI_CHECK(!digests.empty(), "step {} without digests", step);
   // As text: an ordered_json searches all its names for every name that is added.

@@ -57,6 +57,9 @@ class StepLog {
   StepLog(std::shared_ptr<Files> files, const std::filesystem::path& path, const Facts& facts,
           std::int64_t steps);
 
+  /// BadInput for a file that cannot be one; changes nothing in what is there.
+  static void check(Files& files, const std::filesystem::path& path);
+
   /// At least one. Names differ and are not empty; each digest is 64 hexadecimal digits.
   void digests(std::int64_t step, const NamedDigests& digests);
   void metrics(std::int64_t step, const StepFigures& figures);

@@ -24,6 +24,7 @@ struct ShardHeader {
   std::int64_t ran = 0;         ///< shards with a weight above 0
   std::int64_t first_ran = -1;  ///< the first of them; −1: none
   std::int64_t asked = 0;       ///< shards that asked for indices
+  std::int64_t in_halves = 0;   ///< its program may look at things before the update
   std::uint64_t notes = 0;      ///< bytes
 };
 

@@ -77,7 +77,7 @@ Verdict ShardedUpdate::judge(double loss_scale) {
     return verdict;
   }
   fold_own(loss_scale);
-  exchange_.meet();
+  exchange_.meet("the norms of its gradients in");
   verdict.folded = true;
   take_norms(verdict);
   return verdict;

@@ -56,6 +56,15 @@ StepExchange::~StepExchange() {
   announce(state_.job().board());
 }
 
+void StepExchange::together(const std::function<void()>& collectives) {
+  require_running();
+  guarded(collectives);
+}
+
+void StepExchange::number_next(std::int64_t number) {
+  numbers_begin_ = number - static_cast<std::int64_t>(done_ + 1);
+}
+
 std::byte* StepExchange::result(std::size_t parameter) const {
   return arena_.data() + plan_.parameters()[parameter].result_offset;
 }
@@ -113,12 +122,13 @@ void StepExchange::open_joined(double weight, bool drained) {
 }
 
 void StepExchange::open(StepMode mode, std::int64_t declared, double weight, bool drained) {
-  throw_if_over();
+  require_running();
   TUTTI_CHECK(!is_open(), "steps do not nest");
   step_ = done_ + 1;
   waits_ = 0;
   waited_ = {};
   opened_at_ = state_.job().system().now();
+  phase_ = "the start of";
   // Nobody may still be reading what the last step left here. After a step that succeeded this is
   // known already; after one that failed, the others have to notice first.
   const auto through = [this](int r) {
@@ -136,6 +146,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   next_bucket_ = 0;
   meetings_ = 0;
   slices_begun_ = false;
+  is_completing_ = false;
   mode_ = mode;
   auto& mine = header(group_.rank());
   mine.mode = mode;
@@ -258,7 +269,7 @@ const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model) {
 }
 
 void StepExchange::arrive(const ModelMemory& model, const std::function<void()>& meanwhile) {
-  throw_if_over();
+  require_running();
   TUTTI_CHECK(is_open(), "no step to finish");
   if (folder_->in_leaf()) folder_->end_leaf();
   const auto declared = header(group_.rank()).declared;
@@ -268,6 +279,7 @@ void StepExchange::arrive(const ModelMemory& model, const std::function<void()>&
     fail(text);
     throw BadInput(text);
   }
+  phase_ = "the end of its shards in";
   guarded([&] {
     publish(model);
     const auto published = [this](int r) {
@@ -279,7 +291,8 @@ void StepExchange::arrive(const ModelMemory& model, const std::function<void()>&
   });
 }
 
-void StepExchange::meet() {
+void StepExchange::meet(const char* what) {
+  phase_ = what;
   guarded([&] {
     const auto round = step_ * kMostMeetings + ++meetings_;
     header(group_.rank()).met.store(round, std::memory_order_release);
@@ -289,6 +302,8 @@ void StepExchange::meet() {
 }
 
 const StepExchange::Outcome& StepExchange::complete(const std::function<void()>& work) {
+  phase_ = "the end of its update in";
+  is_completing_ = true;
   guarded([&] {
     work();
     fill_outcome();
@@ -376,7 +391,7 @@ void StepExchange::fill_outcome() {
     report.bytes += outcome_.touched[p] ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
-  report.step = static_cast<std::int64_t>(step_);
+  report.step = number_of(step_);
   report.collectives = 1;
   report.parameters_skipped =
       static_cast<int>(plan_.parameters().size()) - report.parameters_touched;

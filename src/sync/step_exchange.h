@@ -49,6 +49,8 @@ struct ExchangeOptions {
   std::optional<std::chrono::milliseconds> deadline = {};
   /// Ends the text of an error about workers that do not come: what their program may have missed.
   std::string hint = {};
+  /// complete()'s work changes what cannot be put back: who fails meanwhile ends the exchange.
+  bool lasting = false;
 };
 
 class StepExchange {
@@ -65,6 +67,12 @@ class StepExchange {
   /// Steps that are over, successful or dropped.
   std::int64_t steps_done() const { return static_cast<std::int64_t>(done_); }
   bool is_open() const { return mode_.has_value(); }
+  /// Throws what ended the exchange, if it is over.
+  void require_running() const;
+  /// Runs collectives of the group besides steps: an error that ends the group ends the exchange.
+  void together(const std::function<void()>& collectives);
+  /// What the next step is called in texts and reports, and those after it; else counted from 1.
+  void number_next(std::int64_t number);
 
   /// Opens a step of one leaf, at once begun, for a single backward.
   void open_single(double weight);
@@ -108,7 +116,9 @@ class StepExchange {
   /// Inside complete(): the model's buffers are equal everywhere now.
   void note_buffers(const ModelMemory& model);
   /// Returns when all workers have called it as often in this step: less than kMostMeetings times.
-  void meet();
+  /// Errors
+  /// say that "`what` step 17" was not reached.
+  void meet(const char* what);
   /// Runs `work`, this worker's part; returns when all workers are through with theirs.
   const Outcome& complete(const std::function<void()>& work);
 
@@ -142,9 +152,12 @@ class StepExchange {
   void check_peers(const Arrived& arrived);
   /// Runs `body`; an error that it throws ends the step or the exchange for all.
   void guarded(const std::function<void()>& body);
-  void throw_if_over() const;
   void end(EndKind kind, int culprit, const std::string& text) noexcept;
+  std::int64_t number_of(std::uint64_t step) const {
+    return static_cast<std::int64_t>(step) + numbers_begin_;
+  }
   std::string step_text() const;
+  std::string what_is_waited_for() const;
   std::string mode_texts() const;
   StepHeader& header(int rank) const { return boards_[static_cast<std::size_t>(rank)].header(); }
 
@@ -164,6 +177,9 @@ class StepExchange {
 
   std::uint64_t done_ = 0;
   std::uint64_t step_ = 0;  ///< the open step
+  std::int64_t numbers_begin_ = 0;
+  const char* phase_ = "";  ///< what workers wait for each other to reach
+  bool is_completing_ = false;
   std::optional<StepMode> mode_ = {};
   std::vector<std::uint32_t> fired_;       ///< first writes of this step, in order
   std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet

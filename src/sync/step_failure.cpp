@@ -39,7 +39,16 @@ std::string_view text_of(StepMode mode) {
 }  // namespace
 
 std::string StepExchange::step_text() const {
-  return fmt::format("step {} of \"{}\"", step_, options_.name);
+  return fmt::format("step {} of \"{}\"", number_of(step_), options_.name);
+}
+
+std::string StepExchange::what_is_waited_for() const {
+  if (options_.lasting) return fmt::format("{} {}", phase_, step_text());
+  const auto bucket = std::min(next_bucket_, schedule_->size() - 1);
+  const auto first = schedule_->size() == 0 ? 0 : schedule_->parameters(bucket).front();
+  return fmt::format("step {}, all-reduce of \"{}\" in \"{}\"", number_of(step_),
+                     plan_.parameters().empty() ? "" : plan_.parameters()[first].spec.name,
+                     options_.name);
 }
 
 std::string StepExchange::mode_texts() const {
@@ -71,13 +80,7 @@ void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void
       return bits;
     };
     subject.members = state_.members();
-    subject.what = [&] {
-      const auto bucket = std::min(next_bucket_, schedule_->size() - 1);
-      const auto first = schedule_->size() == 0 ? 0 : schedule_->parameters(bucket).front();
-      return fmt::format("step {}, all-reduce of \"{}\" in \"{}\"", step_,
-                         plan_.parameters().empty() ? "" : plan_.parameters()[first].spec.name,
-                         options_.name);
-    };
+    subject.what = [&] { return what_is_waited_for(); };
     subject.check = [&] { check_peers(arrived); };
     subject.deadline = state_.job().deadline(options_.deadline);
     return subject;
@@ -99,8 +102,12 @@ void StepExchange::check_peers(const Arrived& arrived) {
       return text;
     };
     if (other.failed.load(std::memory_order_acquire) >= step_) {
+      if (options_.lasting && is_completing_) {
+        throw Mismatch(blame(fmt::format("{}: rank {} failed in the middle of the update: {}",
+                                         step_text(), rank, read(other.failure))));
+      }
       throw PeerFailed(
-          rank, static_cast<std::int64_t>(step_),
+          rank, number_of(step_),
           blame(fmt::format("{}: rank {} failed: {}; the step is dropped by all workers",
                             step_text(), rank, read(other.failure))));
     }
@@ -112,7 +119,7 @@ void StepExchange::check_peers(const Arrived& arrived) {
     if (closed != 0 && closed <= step_) {
       throw Mismatch(
           blame(fmt::format("{}: rank {} ended its part after step {} and does not join{}",
-                            step_text(), rank, closed - 1, options_.hint)));
+                            step_text(), rank, number_of(closed - 1), options_.hint)));
     }
   }
 }
@@ -137,7 +144,7 @@ void StepExchange::guarded(const std::function<void()>& body) {
   }
 }
 
-void StepExchange::throw_if_over() const {
+void StepExchange::require_running() const {
   const auto& mine = header(group_.rank());
   const auto ended = static_cast<EndKind>(mine.ended.load(std::memory_order_relaxed));
   if (ended != EndKind::running) throw_ended(ended, mine.culprit.load(), read(mine.reason));

@@ -95,11 +95,11 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 
 StepResult Trainer::step(const Compute& compute) {
-  accumulate(compute);
-  return apply();
+  state_->accumulate(compute, false);
+  return state_->apply();
 }
 
-void Trainer::accumulate(const Compute& compute) { state_->accumulate(compute); }
+void Trainer::accumulate(const Compute& compute) { state_->accumulate(compute, true); }
 torch::Tensor Trainer::gradient(const std::string& name) { return state_->folded_gradient(name); }
 double Trainer::gradient_norm() { return state_->gradient_norm(); }
 StepResult Trainer::apply() { return state_->apply(); }

@@ -4,8 +4,11 @@
 
 #include <array>
 #include <exception>
+#include <utility>
 
 #include "base/exception_text.h"
+#include "base/log_line.h"
+#include "comm/group_state.h"
 #include "kernels/hash.h"
 #include "sync/gather_bytes.h"
 #include "torch/trainer_checkpoint.h"
@@ -15,6 +18,20 @@
 #include "tutti/tensors.h"
 
 namespace tutti {
+namespace {
+
+template <class Thrown>
+bool is(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Thrown&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
 
 CollectiveOptions TrainerState::waits(const char* label) const {
   return {.label = label, .deadline = options_.deadline};
@@ -44,37 +61,72 @@ void TrainerState::begin_on_all(const char* what, const std::function<void()>& c
   }
 }
 
-/// Runs `work` on rank 0. Where it throws, returns that there, and what it said elsewhere.
+/// Runs `work` on rank 0. Where it throws, returns that there, and what it said elsewhere: Mismatch
+/// for one, else BadInput.
 template <class Work>
 std::exception_ptr TrainerState::on_first_rank(const char* what, const Work& work) {
-  const auto options = waits(what);
+  struct {
+    bool is_mismatch = false;
+    std::array<char, 1024> text{};
+  } said;
   std::exception_ptr error;
-  std::array<char, 1024> text{};
   if (group_.rank() == 0) {
     try {
       work();
-    } catch (const std::exception& thrown) {
+    } catch (...) {
       error = std::current_exception();
-      fmt::format_to_n(text.data(), text.size() - 1, "{} failed on rank {}: {}", what,
-                       group_.job_rank(0), thrown.what());
+      fmt::format_to_n(said.text.data(), said.text.size() - 1, "{} failed on rank {}: {}", what,
+                       group_.job_rank(0), exception_text());
+      said.is_mismatch = is<Mismatch>(error);
     }
   }
-  group_.broadcast({text.data(), static_cast<std::int64_t>(text.size()), DType::uint8}, 0, options);
-  if (!error && text[0] != 0) error = std::make_exception_ptr(BadInput(text.data()));
-  return error;
+  group_.broadcast({&said, sizeof said, DType::uint8}, 0, waits(what));
+  if (error || said.text[0] == 0) return error;
+  if (said.is_mismatch) return std::make_exception_ptr(Mismatch(said.text.data()));
+  return std::make_exception_ptr(BadInput(said.text.data()));
+}
+
+void TrainerState::require_log() {
+  const auto error = on_first_rank("the step log", [&] {
+    if (!options_.log.empty()) StepLog::check(*host_files(), options_.log);
+  });
+  if (error) std::rethrow_exception(error);
 }
 
 void TrainerState::edit(const std::function<void()>& change) {
-  // What was written by hand before is taken over with the rest.
-  begin_on_all("edit()", [&] { model_.require_all_in_place(); });
-  const auto error = on_first_rank("edit()", [&] {
-    change();
-    model_.require_all_in_place();
+  std::exception_ptr error;
+  exchange_->together([&] {
+    // What was written by hand before is taken over with the rest.
+    begin_on_all("edit()", [&] { model_.require_all_in_place(); });
+    error = on_first_rank("edit()", [&] { edit_here(change); });
+    std::uint8_t has_moved = group_.rank() == 0 && moved();
+    group_.broadcast({&has_moved, 1, DType::uint8}, 0, waits("edit()"));
+    if (has_moved == 0) buffers_->send_from_first_rank();
+    parameters_->written();
   });
-  if (group_.rank() == 0) shared_->refresh_masters();
-  buffers_->send_from_first_rank();
-  parameters_->written();
   if (error) std::rethrow_exception(error);
+}
+
+bool TrainerState::moved() const {
+  try {
+    model_.require_all_in_place();
+    return false;
+  } catch (const BadInput&) {
+    return true;
+  }
+}
+
+/// Rank 0's. What a change has left when it throws counts as well.
+void TrainerState::edit_here(const std::function<void()>& change) {
+  std::exception_ptr error;
+  try {
+    change();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  shared_->refresh_masters();
+  if (error) std::rethrow_exception(error);
+  model_.require_all_in_place();
 }
 
 TensorFiles TrainerState::tensor_files() const {
@@ -106,20 +158,37 @@ TensorFiles TrainerState::tensor_files() const {
 }
 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {
-  begin_on_all("save()", [&] { require_untouched(); });
-  const auto states = ShardStates::unpack(gather_bytes(group_, states_.packed(), waits("save()")));
-  const auto numbers = all_numbers();
-  const auto error = on_first_rank("save()", [&] {
-    CheckpointStore store(host_files(), directory, {.keep = options.keep});
-    auto files = tensor_files();
-    files.emplace_back(kShardStatesFile, states);
-    save_checkpoint(store, facts_,
-                    {steps_, dropped_in_a_row_, data_.position(), scale_,
-                     averages_ ? averages_->steps() : 0, update_->updates(), numbers},
-                    structure_of(module_), files);
+  std::exception_ptr error;
+  exchange_->together([&] {
+    begin_on_all("save()", [&] { require_untouched(); });
+    const auto states =
+        ShardStates::unpack(gather_bytes(group_, states_.packed(), waits("save()")));
+    const auto numbers = all_numbers();
+    error = on_first_rank("save()", [&] { write(directory, options, states, numbers); });
   });
   if (error) std::rethrow_exception(error);
 }
+
+/// Rank 0's.
+void TrainerState::write(const std::string& directory, const SaveOptions& options,
+                         const NamedTensors& states, const nlohmann::json& numbers) {
+  CheckpointStore store(host_files(), directory, {.keep = options.keep});
+  auto files = tensor_files();
+  files.emplace_back(kShardStatesFile, states);
+  save_checkpoint(store, run(), facts_,
+                  {steps_, dropped_in_a_row_, data_.position(), scale_,
+                   averages_ ? averages_->steps() : 0, update_->updates(), numbers},
+                  structure_of(module_), files);
+  const auto newest = store.newest();
+  if (*newest > steps_ && !std::exchange(said_newer_, true)) {
+    log_warning(
+        fmt::format("the checkpoint of step {} lies beside one of step {}, which was there "
+                    "before: load(\"{}\") will take that one",
+                    steps_, *newest, directory));
+  }
+}
+
+const std::string& TrainerState::run() const { return group_.state()->job().identity().run; }
 
 /// What all workers' optimizers of torch keep in numbers.
 nlohmann::json TrainerState::all_numbers() const {
@@ -135,40 +204,49 @@ nlohmann::json TrainerState::all_numbers() const {
 
 std::optional<std::int64_t> TrainerState::load(const std::string& directory,
                                                const LoadOptions& options) {
-  begin_on_all("load()", [&] { model_.require_all_in_place(); });
-  std::string found;  // where the run stands, as JSON; empty where there is no checkpoint
-  std::vector<std::byte> states;
-  const auto error = on_first_rank("load()", [&] {
-    if (is_checkpoint_folder(*host_files(), directory)) {
-      throw BadInput(
-          fmt::format("{} is one checkpoint: give the folder that it lies in", directory));
-    }
-    const CheckpointStore store(host_files(), directory);
-    const auto checkpoint = open_checkpoint(store, facts_, options.fall_back);
-    if (!checkpoint) return;
-    const auto shard_states = load_tensors(*checkpoint, kShardStatesFile);
-    ShardStates::check_names(shard_states, options_.shards);
-    states = ShardStates::pack(shard_states);
-    const auto position = position_of(*checkpoint, model_.parameters().size());
-    DataOrder(options_.seed).restore(position.data);  // throws where it makes no sense
-    torch_optimizers_->check(position.optimizer_numbers);
-    fill(*checkpoint, tensor_files());
-    found = nlohmann::json(to_json(position)).dump();
+  std::optional<std::int64_t> step;
+  exchange_->together([&] {
+    begin_on_all("load()", [&] { model_.require_all_in_place(); });
+    Found found;
+    const auto error = on_first_rank("load()", [&] { found = read(directory, options); });
+    if (error) std::rethrow_exception(error);
+    const auto first_says = [&](std::span<const std::byte> bytes) {
+      return gather_bytes(group_, bytes, waits("load()")).front();
+    };
+    const auto text = first_says(std::as_bytes(std::span(found.position)));
+    const auto packed = first_says(found.states);
+    if (text.empty()) return;
+    const auto* const begin = reinterpret_cast<const char*>(text.data());
+    take_over(position_of(nlohmann::json::parse(begin, begin + text.size())));
+    states_.take(ShardStates::unpack({&packed, 1}), mine_);
+    buffers_->send_from_first_rank();
+    parameters_->written();
+    seed_between_steps();
+    step = steps_;
   });
-  if (error) std::rethrow_exception(error);
-  const auto first_says = [&](std::span<const std::byte> bytes) {
-    return gather_bytes(group_, bytes, waits("load()")).front();
-  };
-  const auto text = first_says(std::as_bytes(std::span(found)));
-  const auto packed = first_says(states);
-  if (text.empty()) return {};
-  const auto* const begin = reinterpret_cast<const char*>(text.data());
-  take_over(position_of(nlohmann::json::parse(begin, begin + text.size())));
-  states_.take(ShardStates::unpack({&packed, 1}), mine_);
-  buffers_->send_from_first_rank();
-  parameters_->written();
-  seed_between_steps();
-  return steps_;
+  return step;
+}
+
+/// Rank 0's: fills all tensors, unless it throws BadInput.
+TrainerState::Found TrainerState::read(const std::string& directory, const LoadOptions& options) {
+  if (is_checkpoint_folder(*host_files(), directory)) {
+    throw BadInput(fmt::format("{} is one checkpoint: give the folder that it lies in", directory));
+  }
+  if (options.of_this_run && run().empty()) {
+    throw BadInput("load(): of_this_run in a job that has no identity of a run");
+  }
+  const CheckpointStore store(host_files(), directory);
+  const auto checkpoint = open_checkpoint(
+      store, facts_, options.fall_back, options.of_this_run ? std::optional(run()) : std::nullopt);
+  if (!checkpoint) return {};
+  const auto shard_states = load_tensors(*checkpoint, kShardStatesFile);
+  ShardStates::check_names(shard_states, options_.shards);
+  const auto position = position_of(*checkpoint, model_.parameters().size());
+  DataOrder(options_.seed).restore(position.data);  // throws where it makes no sense
+  torch_optimizers_->check(position.optimizer_numbers);
+  fill(*checkpoint, tensor_files());
+  log_info(fmt::format("trainer: goes on from {}", checkpoint->folder().string()));
+  return {to_json(position).dump(), ShardStates::pack(shard_states)};
 }
 
 void TrainerState::take_over(const RunPosition& position) {
@@ -186,8 +264,22 @@ bool TrainerState::hashes(std::int64_t step) const {
   return options_.hash_every > 0 && step % options_.hash_every == 0;
 }
 
+/// The step is over, whether it can be logged or not.
+void TrainerState::log(const StepResult& result) noexcept {
+  if (group_.rank() != 0 || options_.log.empty()) return;
+  try {
+    write_log(result);
+    log_failed_ = false;
+  } catch (...) {
+    if (!std::exchange(log_failed_, true)) {
+      log_warning(fmt::format("step {} is missing in the step log, perhaps steps after it too: {}",
+                              result.step, exception_text()));
+    }
+  }
+}
+
 /// Rank 0's. The others go on meanwhile: nothing can be written before it publishes its next step.
-void TrainerState::log(const StepResult& result) {
+void TrainerState::write_log(const StepResult& result) {
   if (!log_) log_ = std::make_unique<StepLog>(host_files(), options_.log, facts_, result.step - 1);
   if (options_.metrics_every > 0 && result.step % options_.metrics_every == 0) {
     log_->metrics(result.step, {.applied = result.applied,

@@ -53,6 +53,17 @@ std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
+void read_into(const torch::Tensor& tensor, const SafetensorsFile& file, const TensorEntry& entry) {
+  const torch::NoGradGuard no_grad;
+  if (tensor.is_contiguous()) {
+    file.read(entry, bytes_of(tensor));
+  } else {
+    const auto rows = torch::empty(tensor.sizes(), tensor.options().requires_grad(false));
+    file.read(entry, bytes_of(rows));
+    tensor.detach().copy_(rows);
+  }
+}
+
 }  // namespace
 
 nlohmann::json to_json(const RunPosition& position) {
@@ -108,12 +119,13 @@ nlohmann::json structure_of(const torch::nn::Module& module) {
   return {{"modules", modules}, {"same_as", same_as}};
 }
 
-void save_checkpoint(CheckpointStore& store, const Facts& facts, const RunPosition& position,
-                     const nlohmann::json& structure, const TensorFiles& files) {
-  CheckpointContent content{
-      .step = position.steps,
-      .facts = facts,
-      .state = to_json(position).get<std::map<std::string, nlohmann::json>>()};
+void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts& facts,
+                     const RunPosition& position, const nlohmann::json& structure,
+                     const TensorFiles& files) {
+  CheckpointContent content{.step = position.steps,
+                            .facts = facts,
+                            .state = to_json(position).get<std::map<std::string, nlohmann::json>>(),
+                            .run = run};
   content.state[kStructure] = structure;
   std::vector<torch::Tensor> kept;  // row-major copies of tensors that lie otherwise
   for (const auto& [file, tensors] : files) {
@@ -131,18 +143,19 @@ void save_checkpoint(CheckpointStore& store, const Facts& facts, const RunPositi
 }
 
 std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Facts& facts,
-                                          bool fall_back) {
+                                          bool fall_back,
+                                          const std::optional<std::string>& written_by) {
   std::optional<Checkpoint> checkpoint;
   if (fall_back) {
-    auto found = store.newest_good();
+    auto found = store.newest_good(written_by);
     for (const auto& reason : found.passed_over) {
       log_warning(fmt::format("a checkpoint is passed over: {}", reason));
     }
-    if (!found.checkpoint && !found.passed_over.empty()) {
-      throw BadInput("none of the checkpoints is good");
+    if (!found.checkpoint && found.damaged > 0) {
+      throw BadInput(fmt::format("none of the checkpoints in {} is good", store.dir().string()));
     }
     checkpoint = std::move(found.checkpoint);
-  } else if (const auto newest = store.newest()) {
+  } else if (const auto newest = written_by ? store.newest_of(*written_by) : store.newest()) {
     checkpoint = store.open(*newest);
   }
   if (!checkpoint) return checkpoint;
@@ -167,18 +180,15 @@ void fill(const Checkpoint& checkpoint, const TensorFiles& files) {
                                  stored.back().tensors().size(), tensors.size()));
     }
   }
-  const torch::NoGradGuard no_grad;
-  for (std::size_t f = 0; f < files.size(); ++f) {
-    for (const auto& [name, tensor] : files[f].second) {
-      const auto& entry = entry_of(stored[f], where + "/" + files[f].first, name, tensor);
-      if (tensor.is_contiguous()) {
-        stored[f].read(entry, bytes_of(tensor));
-      } else {
-        const auto rows = torch::empty(tensor.sizes(), tensor.options().requires_grad(false));
-        stored[f].read(entry, bytes_of(rows));
-        tensor.detach().copy_(rows);
+  try {
+    for (std::size_t f = 0; f < files.size(); ++f) {
+      for (const auto& [name, tensor] : files[f].second) {
+        read_into(tensor, stored[f],
+                  entry_of(stored[f], where + "/" + files[f].first, name, tensor));
       }
     }
+  } catch (const Error& error) {
+    throw Mismatch(fmt::format("{}, after other tensors had been replaced", error.what()));
   }
 }
 

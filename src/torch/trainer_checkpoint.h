@@ -59,14 +59,18 @@ inline constexpr const char* kStructure = "model";
 /// made of, and "same_as", tied parameters by name with the name that stands for them.
 nlohmann::json structure_of(const torch::nn::Module& module);
 
-void save_checkpoint(CheckpointStore& store, const Facts& facts, const RunPosition& position,
-                     const nlohmann::json& structure, const TensorFiles& files);
+void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts& facts,
+                     const RunPosition& position, const nlohmann::json& structure,
+                     const TensorFiles& files);
 
-/// Opens the newest checkpoint, or with `fall_back` the newest good one; refuses one of another run
-/// with the differences. Nothing where there is none.
+/// Opens the newest checkpoint (only of those that the run `written_by` wrote, where it is given),
+/// or with `fall_back` the newest good one; refuses one of other facts with the differences.
+/// Nothing where there is none.
 std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Facts& facts,
-                                          bool fall_back);
-/// Fills the tensors, once all of them were found to fit.
+                                          bool fall_back,
+                                          const std::optional<std::string>& written_by);
+/// Fills the tensors, once all of them were found to fit. Mismatch where a file that was verified
+/// can no longer be read.
 void fill(const Checkpoint& checkpoint, const TensorFiles& files);
 /// SHA-256 of each tensor's bytes, row-major, by the names of a step log: "0.weight",
 /// "0.weight/exp_avg", "0.weight/master", "0.weight/average", "buffer:1.running_mean".

@@ -89,6 +89,7 @@ std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
 }
 
 Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
+  exchange_->require_running();
   if (accumulated_) throw BadInput("evaluate() between accumulate() and apply()");
   std::vector<std::byte> message;
   std::exception_ptr error;
@@ -99,7 +100,8 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
     message = message_of(request, exception_text());
   }
   seed_between_steps();
-  const auto all = gather_bytes(group_, message, waits("evaluate()"));
+  std::vector<std::vector<std::byte>> all;
+  exchange_->together([&] { all = gather_bytes(group_, message, waits("evaluate()")); });
   if (error) std::rethrow_exception(error);
   std::vector<ShardMetrics> batches;
   for (int r = 0; r < group_.size(); ++r) {
@@ -128,13 +130,15 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
 
 void TrainerState::with_averages(const std::function<void()>& body) {
   constexpr const char* kName = "with_averages()";
-  begin_on_all(kName, [&] {
-    if (!averages_) throw BadInput("with_averages() without options.average");
-    if (averages_->steps() == 0) throw BadInput("with_averages() before the first step");
-    require_untouched();
+  exchange_->together([&] {
+    begin_on_all(kName, [&] {
+      if (!averages_) throw BadInput("with_averages() without options.average");
+      if (averages_->steps() == 0) throw BadInput("with_averages() before the first step");
+      require_untouched();
+    });
+    averages_->swap_in();
+    group_.barrier(waits(kName));
   });
-  averages_->swap_in();
-  group_.barrier(waits(kName));
   parameters_->written();
   averaged_ = true;
   std::exception_ptr error;
@@ -145,9 +149,16 @@ void TrainerState::with_averages(const std::function<void()>& body) {
     error = std::current_exception();
   }
   averaged_ = false;
-  group_.barrier(waits(kName));
-  averages_->swap_out();
-  group_.barrier(waits(kName));
+  try {
+    exchange_->together([&] {
+      group_.barrier(waits(kName));
+      averages_->swap_out();
+      group_.barrier(waits(kName));
+    });
+  } catch (const Error&) {
+    if (error) std::rethrow_exception(error);  // it came first
+    throw;
+  }
   parameters_->written();
   if (error) std::rethrow_exception(error);
 }

@@ -106,7 +106,8 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options) {
           .digest_every = options.digest_every,
           .measures = true,
           .deadline = options.deadline,
-          .hint = "; every worker has to call step() as often as the others"};
+          .hint = "; every worker has to call step() as often as the others",
+          .lasting = true};
 }
 
 Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
@@ -129,7 +130,8 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
       {"average", fmt::format("{}", options.average)},
       {"speeds", options.speeds.empty() ? "equal" : fmt::format("{}", options.speeds)},
       {"most_drops", std::to_string(options.most_drops)},
-      {"digest_every", std::to_string(options.digest_every)}};
+      {"digest_every", std::to_string(options.digest_every)},
+      {"hash_every", std::to_string(options.hash_every)}};
   for (const auto& item : model.parameters()) {
     settings.emplace_back(kRuleOf + item.first, text_of(optimizer.rule_of(item.first)));
   }
@@ -166,7 +168,7 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
   Facts facts;
   for (const auto& [name, value] : settings_of(options, optimizer, model)) {
     const bool decides = name != "name" && name != "torch" && name != "most_drops" &&
-                         name != "digest_every" && name != "speeds";
+                         name != "digest_every" && name != "hash_every" && name != "speeds";
     if (decides) facts[name] = value;
   }
   const auto text = [](const torch::Tensor& tensor) {

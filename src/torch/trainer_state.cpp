@@ -42,6 +42,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   facts_ = facts_of(options_, optimizer, model_);
   exchange_ =
       std::make_unique<StepExchange>(group_, model_.plan(settings), exchange_options_of(options_));
+  require_log();
   board_ = std::make_unique<ShardBoard>(group_, options_.name);
   shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.average > 0,
                                           options_.name);
@@ -67,8 +68,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   }
   std::string own;  // of this program: runs are not told apart by it
   if (!options_.log.empty()) {
-    own += fmt::format(", log {} (metrics every {}, hashes every {})", options_.log,
-                       options_.metrics_every, options_.hash_every);
+    own += fmt::format(", log {} (metrics every {})", options_.log, options_.metrics_every);
   }
   if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
   log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
@@ -112,8 +112,10 @@ void TrainerState::drop(const std::string& why) noexcept {
   seed_between_steps();
 }
 
-void TrainerState::accumulate(const Trainer::Compute& compute) {
+void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
   require_between_steps("accumulate()");
+  exchange_->require_running();
+  exchange_->number_next(step());
   try {
     require_untouched();
     model_.require_unchanged_list();
@@ -124,7 +126,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute) {
     throw;
   }
   exchange_->open_shards(mine_.begin, mine_.count());
-  board_->mine() = {};
+  board_->mine() = {.in_halves = in_halves ? 1 : 0};
   metrics_.clear();
   request_.reset();
   last_that_asked_ = -1;
@@ -158,8 +160,10 @@ void TrainerState::read_notes() {
   std::vector<ShardMetrics> all;
   request_.reset();
   ran_ = 0;
+  in_halves_ = false;
   std::int64_t asked = 0;
   for (int r = 0; r < board_->size(); ++r) {
+    in_halves_ = in_halves_ || board_->of(r).in_halves != 0;
     ran_ += board_->of(r).ran;
     asked += board_->of(r).asked;
     const auto notes = board_->notes_of(r);
@@ -191,6 +195,15 @@ void TrainerState::read_notes() {
 StepResult TrainerState::apply() {
   require_open("apply()");
   accumulated_ = false;
+  // Nobody changes what another one, between the halves, may still be looking at.
+  if (in_halves_) {
+    try {
+      exchange_->meet("apply() in");
+    } catch (...) {
+      drop(exception_text());
+      throw;
+    }
+  }
   const bool applies = verdict_.refusal.empty();
   const auto& outcome = exchange_->complete([&] {
     if (applies) {
@@ -213,8 +226,10 @@ StepResult TrainerState::apply() {
   ++steps_;
   seed_between_steps();
   const bool bearable = take_note(result);
-  if (averages_ && hashes(result.step)) group_.barrier(waits("averages"));
-  if (group_.rank() == 0 && !options_.log.empty()) log(result);
+  if (averages_ && hashes(result.step)) {
+    exchange_->together([&] { group_.barrier(waits("averages")); });
+  }
+  log(result);
   if (!bearable) {
     throw BadInput(
         fmt::format("{} steps in succession were dropped, the last one (step {}) because {}",
@@ -234,7 +249,8 @@ StepResult TrainerState::result_of(const StepReport& report) {
   result.loss = loss != result_.end() ? loss->value : std::numeric_limits<double>::quiet_NaN();
   result.weight = report.weight;
   result.shards = ran_;
-  result.gradient_norm = verdict_.norm;
+  const bool clips = options_.clip.norm > 0 || options_.clip.parameter_norm > 0;
+  if (clips) result.gradient_norm = verdict_.norm;
   result.rate_factor = rate_factor_;
   result.loss_scale = scale_.factor;
   result.metrics = std::move(result_);

@@ -52,7 +52,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void accumulated(std::size_t parameter) override;
   void backward_ended(bool completed) override;
 
-  void accumulate(const Trainer::Compute& compute);
+  void accumulate(const Trainer::Compute& compute, bool in_halves);
   StepResult apply();
   torch::Tensor folded_gradient(const std::string& name);
   double gradient_norm();
@@ -98,12 +98,25 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void begin_on_all(const char* what, const std::function<void()>& check);
   template <class Work>
   std::exception_ptr on_first_rank(const char* what, const Work& work);
+  void require_log();
+  bool moved() const;
+  void edit_here(const std::function<void()>& change);
+  void write(const std::string& directory, const SaveOptions& options, const NamedTensors& states,
+             const nlohmann::json& numbers);
+  /// What load() has for the other workers.
+  struct Found {
+    std::string position;  ///< as JSON; empty where there is no checkpoint
+    std::vector<std::byte> states;
+  };
+  Found read(const std::string& directory, const LoadOptions& options);
+  const std::string& run() const;
   TensorFiles tensor_files() const;
   nlohmann::json all_numbers() const;
   StepResult result_of(const StepReport& report);
   bool take_note(const StepResult& result);
   bool hashes(std::int64_t step) const;
-  void log(const StepResult& result);
+  void log(const StepResult& result) noexcept;
+  void write_log(const StepResult& result);
   void take_over(const RunPosition& position);
   CollectiveOptions waits(const char* label) const;
   void drop(const std::string& why) noexcept;
@@ -139,8 +152,11 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::int64_t dropped_in_a_row_ = 0;
   double rate_factor_ = 1;    ///< of the schedule, in this step
   bool accumulated_ = false;  ///< between the halves
+  bool in_halves_ = false;    ///< some worker's program called them one by one
   bool averaged_ = false;     ///< inside with_averages()
   bool in_backward_ = false;  ///< of a shard
+  bool said_newer_ = false;   ///< that newer checkpoints lie beside those that are saved
+  bool log_failed_ = false;   ///< in the last step that was to be logged
   std::int64_t shard_ = 0;    ///< being computed
   double largest_ = 0;        ///< of the shard's weighted gradients
   std::int64_t ran_ = 0;      ///< shards of this step that contributed, of all workers

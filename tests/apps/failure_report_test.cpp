@@ -70,7 +70,9 @@ TEST(FailureReport, SaysWhomTheFirstBlamed) {
   const auto report = failure_report(0, outcomes, blames, {});
   EXPECT_THAT(report, Contains("tutti run: rank 0 says of rank 1: has not reached step 17"));
   EXPECT_THAT(report, Contains("tutti run: rank 0 wrote nothing"));
-  EXPECT_THAT(report.back(), HasSubstr("rank 0 of 2 failed first: exit status 5"));
+  EXPECT_EQ(report.back(),
+            "tutti run: rank 0 of 2 failed first: exit status 5, after rank 1, which it blames and "
+            "which had to be stopped");
 }
 
 TEST(RestartLine, SaysWhichOfHowManyAndWhy) {

@@ -96,13 +96,15 @@ TEST(EnvironmentOf, ReplacesWhatWasInherited) {
                               .threads = 4,
                               .restart = 1,
                               .rendezvous_fd = 9,
+                              .run = "5eed",
                               .deadline = "",
                               .profile = "/tmp/p"};
-  EXPECT_THAT(environment_of(own, {"A=1", "OMP_NUM_THREADS=8", "TUTTI_DEADLINE=5", "TUTTI_RANK=7",
-                                   "TUTTI_RESTART=6"}),
-              ElementsAre("A=1", "TUTTI_DEADLINE=5", "TUTTI_RANK=2", "TUTTI_SIZE=3",
-                          "TUTTI_RESTART=1", "TUTTI_RENDEZVOUS_FD=9", "TUTTI_THREADS=4",
-                          "OMP_NUM_THREADS=4", "MKL_NUM_THREADS=4", "TUTTI_PROFILE=/tmp/p"));
+  EXPECT_THAT(
+      environment_of(own, {"A=1", "OMP_NUM_THREADS=8", "TUTTI_DEADLINE=5", "TUTTI_RANK=7",
+                           "TUTTI_RESTART=6", "TUTTI_RUN=old"}),
+      ElementsAre("A=1", "TUTTI_DEADLINE=5", "TUTTI_RANK=2", "TUTTI_SIZE=3", "TUTTI_RESTART=1",
+                  "TUTTI_RUN=5eed", "TUTTI_RENDEZVOUS_FD=9", "TUTTI_THREADS=4", "OMP_NUM_THREADS=4",
+                  "MKL_NUM_THREADS=4", "TUTTI_PROFILE=/tmp/p"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "support/running_command.h"
 
@@ -72,6 +73,20 @@ TEST(RunRestarts, ThereAreNoneUnlessAskedFor) {
     EXPECT_EQ(run.out, "[0] restart=0\n");
     EXPECT_THAT(run.err, Not(HasSubstr("restart ")));
   }
+}
+
+TEST(RunRestarts, AllAttemptsAreOneRunAndNoOtherOne) {
+  std::set<std::string> names;
+  const CommandSetup stale{.environment = {"TUTTI_RUN=old"}};
+  for (int run = 1; run <= 2; ++run) {
+    const auto of_run =
+        run_script({"-n", "2", "--restarts", "1"}, "echo run=$TUTTI_RUN; exit 3", stale);
+    const auto lines = lines_with(of_run.out, "run=");
+    EXPECT_THAT(lines, SizeIs(4)) << of_run.err;
+    for (const auto& line : lines) names.insert(line.substr(line.find('=') + 1));
+    EXPECT_THAT(names, SizeIs(run));
+  }
+  EXPECT_THAT(names, Each(SizeIs(16)));
 }
 
 TEST(RunRestarts, SuccessEndsTheRun) {

@@ -40,6 +40,7 @@ TEST_F(EnvironmentTest, nothing_set_is_nothing_known) {
   EXPECT_FALSE(environment.rank || environment.size || environment.rendezvous_fd);
   EXPECT_FALSE(environment.threads || environment.restart || environment.deadline);
   EXPECT_EQ(environment.profile, "");
+  EXPECT_EQ(environment.run, "");
   EXPECT_EQ(environment.log_level, "info");
   EXPECT_EQ(environment.foreign_launcher, "");
 }
@@ -50,6 +51,7 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(with("TUTTI_RENDEZVOUS_FD", "5").rendezvous_fd, 5);
   EXPECT_EQ(with("TUTTI_THREADS", "12").threads, 12);
   EXPECT_EQ(with("TUTTI_RESTART", "3").restart, 3);
+  EXPECT_EQ(with("TUTTI_RUN", "5eed").run, "5eed");
   EXPECT_EQ(with("TUTTI_DEADLINE", "90").deadline, milliseconds(90'000));
   EXPECT_EQ(with("TUTTI_DEADLINE", "0.25").deadline, milliseconds(250));
   EXPECT_EQ(with("TUTTI_PROFILE", "trace.json").profile, "trace.json");
@@ -87,7 +89,7 @@ TEST_F(EnvironmentTest, foreign_launchers_are_recognised_by_more_than_one_proces
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 14U);
+  EXPECT_EQ(Environment::variables().size(), 15U);
 }
 
 }  // namespace

@@ -33,9 +33,10 @@ class JoinFromEnvironment : public ::testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name : {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_RENDEZVOUS_FD", "TUTTI_THREADS",
-                             "TUTTI_RESTART", "TUTTI_DEADLINE", "TUTTI_LOG", "OMPI_COMM_WORLD_SIZE",
-                             "PMI_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "WORLD_SIZE", "RANK"})
+    for (const char* name :
+         {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_RENDEZVOUS_FD", "TUTTI_THREADS", "TUTTI_RESTART",
+          "TUTTI_RUN", "TUTTI_DEADLINE", "TUTTI_LOG", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+          "SLURM_NTASKS", "SLURM_PROCID", "WORLD_SIZE", "RANK"})
       ::unsetenv(name);
   }
   static void set(const std::map<std::string, std::string>& variables) {
@@ -66,6 +67,8 @@ TEST_F(JoinFromEnvironment, alone_it_is_a_job_of_one_and_says_so) {
   EXPECT_THAT(log.lines(), ::testing::ElementsAre("info: no launcher: a group of one"));
   const Job second = Job::join();  // more than one job per process
   EXPECT_NE(&job.state()->board(), &second.state()->board());
+  EXPECT_EQ(job.run().size(), 16U);
+  EXPECT_NE(job.run(), second.run());
 }
 
 TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_default) {
@@ -87,8 +90,10 @@ TEST_F(JoinFromEnvironment, refuses_to_train_alone_under_a_foreign_launcher) {
 }
 
 TEST_F(JoinFromEnvironment, bad_values_are_named) {
-  const std::map<std::string, std::string> good = {
-      {"TUTTI_RANK", "1"}, {"TUTTI_SIZE", "2"}, {"TUTTI_RENDEZVOUS_FD", "0"}};
+  const std::map<std::string, std::string> good = {{"TUTTI_RANK", "1"},
+                                                   {"TUTTI_SIZE", "2"},
+                                                   {"TUTTI_RUN", "5eed"},
+                                                   {"TUTTI_RENDEZVOUS_FD", "0"}};
   for (const auto& [name, value] : good) {
     auto lacking = good;
     lacking.erase(name);
@@ -127,12 +132,14 @@ TEST_F(JoinFromEnvironment, workers_of_a_launcher_meet_and_join_once) {
          {"TUTTI_SIZE", "3"},
          {"TUTTI_THREADS", "2"},
          {"TUTTI_RESTART", "4"},
+         {"TUTTI_RUN", "5eed"},
          {"TUTTI_RENDEZVOUS_FD", std::to_string(socket.release())}});
     const Job job = Job::join();
     EXPECT_EQ(job.rank(), rank);
     EXPECT_EQ(job.size(), 3);
     EXPECT_EQ(job.threads(), 2);
     EXPECT_EQ(job.restarts(), 4);
+    EXPECT_EQ(job.run(), "5eed");
     EXPECT_THAT(failure<BadInput>(), HasSubstr("a process joins its job once"));
   });
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();

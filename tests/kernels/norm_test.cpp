@@ -81,6 +81,17 @@ TEST_P(Norm, AnotherOrderHasOtherBits) {
   EXPECT_NE(squares<double>(values.data(), 4096)[0], one_after_another);
 }
 
+// Why slices are cut between blocks and nowhere else.
+TEST_P(Norm, BlocksCutElsewhereHaveOtherBits) {
+  const auto values = model::random_values<double>(16384, 1);
+  std::vector<double> cut;
+  for (const auto& [begin, end] : {std::pair{0, 5000}, {5000, 16384}}) {
+    const auto part = squares<double>(values.data() + begin, static_cast<std::size_t>(end - begin));
+    cut.insert(cut.end(), part.begin(), part.end());
+  }
+  EXPECT_NE(model_tree(cut), model_tree(squares<double>(values.data(), values.size())));
+}
+
 TEST_P(Norm, SquaresAreTakenInFloat64) {
   const std::vector<float> large(5, 3e38F);
   EXPECT_EQ(squares<float>(large.data(), 5), model_of(large));

@@ -82,6 +82,32 @@ TEST_F(Store, KeepsTheNewestOfThoseUpToTheStepSaved) {
   EXPECT_EQ(text_of([&] { store({.keep = 0}); }), "checkpoints to keep: 0; at least 1 stays");
 }
 
+TEST_F(Store, KnowsWhichRunWroteWhat) {
+  const auto save_of = [&](std::int64_t step, const std::string& run) {
+    SampleCheckpoint sample(step, static_cast<unsigned>(step));
+    sample.content.run = run;
+    store().save(sample.content);
+  };
+  save_of(10, "a");
+  save_of(20, "b");
+  save_of(30, "a");
+  save_of(40, "c");
+  EXPECT_EQ(store().open(20).manifest().run, "b");
+  EXPECT_EQ(store().newest_of("a"), 30);
+  EXPECT_EQ(store().newest_of("b"), 20);
+  EXPECT_FALSE(store().newest_of("d"));
+  EXPECT_FALSE(store().newest_good("d").checkpoint);
+  write(path(30, "model.safetensors"), "");
+  const NewestGood found = store().newest_good("a");
+  EXPECT_EQ(found.checkpoint->manifest().step, 10);
+  EXPECT_THAT(found.passed_over, ElementsAre(HasSubstr(path(30, "model.safetensors"))));
+  EXPECT_EQ(found.damaged, 1);
+  write(path(40, "manifest.json"), "");  // may be anybody's
+  EXPECT_EQ(store().newest_good("d").damaged, 0);
+  EXPECT_EQ(store().newest_good("a").damaged, 1);
+  EXPECT_THAT(text_of([&] { store().newest_of("a"); }), HasSubstr(path(40, "manifest.json")));
+}
+
 TEST_F(Store, LeavesForeignFilesAlone) {
   save(10);
   for (const char* name : {".step-00000010", ".step-00000010.mine", ".step-1.gone", ".hidden"})

@@ -23,7 +23,8 @@ Manifest sample() {
                     {"tiny", 5e-324},
                     {"seed", std::numeric_limits<std::uint64_t>::max()},
                     {"nested", {{"a", {1, -2, nullptr, true}}}}},
-          .files = {{"model.safetensors", {12, kHash}}}};
+          .files = {{"model.safetensors", {12, kHash}}},
+          .run = "5eed"};
 }
 
 /// The text with its members changed by somebody who knows the format.
@@ -54,8 +55,9 @@ TEST(Manifest, GivesBackEveryValue) {
 TEST(Manifest, IsJsonInAReadableOrder) {
   const std::string text = to_text(sample());
   EXPECT_TRUE(nlohmann::json::accept(text));
-  EXPECT_THAT(text, ::testing::StartsWith("{\n  \"format\": \"tutti checkpoint\",\n  \"version\": "
-                                          "1,\n  \"step\": 200,\n  \"facts\": {\n"));
+  EXPECT_THAT(
+      text, ::testing::StartsWith("{\n  \"format\": \"tutti checkpoint\",\n  \"version\": "
+                                  "2,\n  \"step\": 200,\n  \"run\": \"5eed\",\n  \"facts\": {\n"));
 }
 
 TEST(Manifest, ForeignJsonIsRefused) {
@@ -66,15 +68,15 @@ TEST(Manifest, ForeignJsonIsRefused) {
 }
 
 TEST(Manifest, EverythingHasToBeThereAndNothingElse) {
-  for (const char* key : {"format", "version", "step", "facts", "state", "files"}) {
+  for (const char* key : {"format", "version", "step", "run", "facts", "state", "files"}) {
     EXPECT_EQ(refusal([&](auto& m) { m.erase(key); }),
               std::string("m.json has no \"") + key + "\"");
     EXPECT_EQ(refusal([&](auto& m) { m[key] = nullptr; }),
               std::string("m.json has a \"") + key + "\" of wrong kind");
   }
   EXPECT_EQ(refusal([](auto& m) { m["more"] = 1; }), "m.json has \"more\", which is not known");
-  EXPECT_EQ(refusal([](auto& m) { m["version"] = 2; }),
-            "m.json has version 2; this build reads version 1");
+  EXPECT_EQ(refusal([](auto& m) { m["version"] = 3; }),
+            "m.json has version 3; this build reads version 2");
   EXPECT_THAT(refusal([](auto& m) { m["step"] = -1; }), HasSubstr("\"step\" of wrong kind"));
   EXPECT_THAT(refusal([](auto& m) { m["step"] = 1.0; }), HasSubstr("\"step\" of wrong kind"));
   EXPECT_THAT(refusal([](auto& m) { m["step"] = std::uint64_t{1} << 63; }),

@@ -1,6 +1,8 @@
 // torch's optimizers as rules of a Trainer: the same bytes as in a plain loop, on any number of
 // workers, fresh or resumed; and those that cannot be run per tile are refused.
 
+#include <filesystem>
+
 #include "support/running_command.h"
 #include "training.h"
 
@@ -301,7 +303,8 @@ TEST(TorchOptimizer, AFactoryThatMakesNothingUsefulIsRefused) {
 }
 
 TEST(TorchOptimizer, OneThatFailsInAnUpdateEndsTheTrainerOnAllWorkers) {
-  on_workers(3, [](const Job& job) {
+  const TemporaryFolder folder;
+  on_workers(3, [&](const Job& job) {
     auto armed = std::make_shared<bool>(false);
     const auto rule = odd([armed](Odd&, const torch::Tensor& tensor) {
       if (*armed) throw std::runtime_error("out of ideas");
@@ -319,6 +322,10 @@ TEST(TorchOptimizer, OneThatFailsInAnUpdateEndsTheTrainerOnAllWorkers) {
                   AllOf(HasSubstr("its optimizer failed in the middle of an update: out of ideas"),
                         HasSubstr("parameter \"")));
     }
+    // Some tiles are new and others old: no checkpoint is made of that.
+    EXPECT_THAT(text_of<Mismatch>([&] { trainer.save(folder.file("run")); }),
+                HasSubstr("in the middle of an update"));
+    EXPECT_FALSE(std::filesystem::exists(folder.file("run")));
   });
 }
 

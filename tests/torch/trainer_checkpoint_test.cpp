@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "job/job_state.h"
+#include "job/meeting_point.h"
+#include "support/log_capture.h"
 #include "support/running_command.h"
 #include "training.h"
 
@@ -15,7 +18,9 @@ namespace tutti::test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 class TrainerCheckpoint : public ::testing::Test {
@@ -154,6 +159,58 @@ TEST_F(TrainerCheckpoint, AveragesAreSavedAndFollowOn) {
   EXPECT_EQ(averaged(2, 6, folder()), whole);
 }
 
+/// Two runs, one after the other, save to one folder.
+TEST_F(TrainerCheckpoint, ARestartGoesOnFromWhatItsOwnRunHasSaved) {
+  on_workers(1, [&](const Job&) {
+    LogCapture log;
+    const auto job_of = [](const std::string& run) {
+      return Job(std::make_shared<JobState>(Identity{.run = run}, host_system(),
+                                            MeetingPoint().rendezvous(0), JobOptions{}));
+    };
+    auto model = net();
+    const auto save_steps = [&](const std::string& run, std::int64_t from, std::int64_t until) {
+      Trainer trainer(job_of(run), *model, AdamW{.lr = 1e-2}, options());
+      if (from > 0) trainer.load(folder(), {.of_this_run = true});
+      EXPECT_EQ(trainer.steps(), from);
+      while (trainer.steps() < until) {
+        trainer.step([&](Shard& shard) { return loss_of(shard, model); });
+        trainer.save(folder());
+      }
+      return trainer.state_sha256();
+    };
+    save_steps("first", 0, 3);
+    {
+      Trainer trainer(job_of("second"), *model, AdamW{.lr = 1e-2}, options());
+      EXPECT_FALSE(trainer.load(folder(), {.of_this_run = true}));
+      EXPECT_EQ(trainer.load(folder()), 3);
+    }
+    EXPECT_THAT(log.lines(), Not(Contains(HasSubstr("was there before"))));
+    const auto second = save_steps("second", 0, 2);
+    EXPECT_THAT(log.lines(), Contains(HasSubstr("step 1 lies beside one of step 3")));
+    {
+      Trainer trainer(job_of("second"), *model, AdamW{.lr = 1e-2}, options());
+      EXPECT_EQ(trainer.load(folder(), {.of_this_run = true}), 2);
+      EXPECT_EQ(trainer.state_sha256(), second);
+    }
+    std::ofstream(folder() + "/step-00000003/manifest.json") << "";  // may be anybody's
+    {
+      Trainer trainer(job_of("third"), *model, AdamW{.lr = 1e-2}, options());
+      EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder(), {.of_this_run = true}); }),
+                  HasSubstr("step-00000003/manifest.json"));
+      EXPECT_FALSE(trainer.load(folder(), {.fall_back = true, .of_this_run = true}));
+      EXPECT_EQ(trainer.load(folder(), {.fall_back = true}), 2);
+    }
+    std::filesystem::remove_all(folder() + "/step-00000003");
+    save_steps("second", 2, 4);
+    Trainer trainer(job_of("first"), *model, AdamW{.lr = 1e-2}, options());
+    EXPECT_FALSE(trainer.load(folder(), {.of_this_run = true}));  // replaced
+    auto other = mlp();
+    Trainer nameless(job_of(""), *other, AdamW{}, options());
+    EXPECT_THAT(text_of<BadInput>([&] { nameless.load(folder(), {.of_this_run = true}); }),
+                HasSubstr("no identity of a run"));
+  });
+}
+
 TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
   on_workers(2, [&](const Job& job) {
     auto model = net();
@@ -181,7 +238,7 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     if (job.rank() == 0) fs::resize_file(fs::path(folder()) / "step-00000001/manifest.json", 9);
     trainer.group().barrier();
     EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder(), {.fall_back = true}); }),
-                HasSubstr("none of the checkpoints is good"));
+                HasSubstr("none of the checkpoints in " + folder() + " is good"));
     EXPECT_EQ(trainer.state_sha256(), before);
   });
 }

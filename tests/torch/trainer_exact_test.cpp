@@ -33,6 +33,26 @@ INSTANTIATE_TEST_SUITE_P(Some, TrainerExact,
                                            Case{"half", "adamw", "loss scale", 5}),
                          name_of_case);
 
+// Without this the tests above could not tell random numbers of shards from those of workers.
+TEST(TrainerExactly, RandomNumbersOfAWorkerWouldShow) {
+  const auto run = [](int workers, bool of_worker) {
+    return text_of_rank_0(workers, [&](const Job& job) {
+      torch::manual_seed(1);
+      auto model = mlp();
+      Trainer trainer(job, *model, Adam{}, {.shards = 4});
+      for (int step = 0; step < 2; ++step) {
+        trainer.step([&](Shard& shard) {
+          if (of_worker) torch::manual_seed(static_cast<std::uint64_t>(job.rank()));
+          return shard.loss(model->forward(torch::randn({4, 6})).square().mean());
+        });
+      }
+      return trainer.state_sha256();
+    });
+  };
+  EXPECT_EQ(run(2, false), run(1, false));
+  EXPECT_NE(run(2, true), run(1, true));
+}
+
 TEST(TrainerExactly, AnotherSeedOrNumberOfShardsIsAnotherRun) {
   const Case one{"mlp", "adam", "plain", 4};
   EXPECT_EQ(train(2, one), train(1, one));

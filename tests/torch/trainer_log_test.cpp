@@ -12,6 +12,7 @@ namespace tutti::test {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::Key;
 
 class TrainerLog : public ::testing::Test {
@@ -68,6 +69,22 @@ TEST_F(TrainerLog, MetricsComeAsOftenAsAskedFor) {
   EXPECT_EQ(lines[1].at("step"), 4);
   EXPECT_EQ(lines[1].at("metrics").at("rows"), 12);
   EXPECT_EQ(lines[1].at("weight"), 3);
+}
+
+/// Before anything is computed, and on all workers.
+TEST_F(TrainerLog, AFileThatIsNoStepLogIsRefusedAtOnce) {
+  const TemporaryFolder folder;
+  const auto file = folder.file("notes");
+  std::ofstream(file) << "mine\n";
+  on_workers(2, [&](const Job& job) {
+    auto model = mlp();
+    EXPECT_THAT(text_of<BadInput>([&] { Trainer(job, *model, Adam{}, {.log = file}); }),
+                HasSubstr("notes is there, and is no step log"));
+    EXPECT_THAT(text_of<BadInput>([&] { Trainer(job, *model, Adam{}, {.log = "/proc/none/log"}); }),
+                HasSubstr("/proc/none"));
+    Trainer(job, *model, Adam{}, {.log = folder.file("made/log")});
+  });
+  EXPECT_EQ(read_file(file), "mine\n");
 }
 
 }  // namespace

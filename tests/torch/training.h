@@ -34,12 +34,12 @@ inline std::string text_of_rank_0(int size, const std::function<std::string(cons
   on_workers(size, [&](const Job& job) {
     const auto text = body(job);
     if (job.rank() != 0) return;
-    EXPECT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    EXPECT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
   });
   close(ends[1]);
   std::string text;
   char piece[4096];
-  for (ssize_t got = 0; (got = read(ends[0], piece, sizeof piece)) > 0;) {
+  for (ssize_t got = 0; (got = ::read(ends[0], piece, sizeof piece)) > 0;) {
     text.append(piece, static_cast<std::size_t>(got));
   }
   close(ends[0]);
