@@ -141,7 +141,7 @@ std::string text_of(double loss) {
 void go_on(const tutti::Job& job, tutti::Trainer& trainer, const Options& options) {
   std::optional<std::int64_t> step;
   if (job.restarts() > 0 && !options.save.empty()) {
-    step = trainer.load(options.save, {.fall_back = options.fall_back, .of_this_run = true});
+    step = trainer.load(options.save, {.fall_back = true, .of_this_run = true});
   }
   if (!step && !options.load.empty()) {
     step = trainer.load(options.load, {.fall_back = options.fall_back});

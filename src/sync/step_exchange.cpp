@@ -58,7 +58,13 @@ StepExchange::~StepExchange() {
 
 void StepExchange::together(const std::function<void()>& collectives) {
   require_running();
-  guarded(collectives);
+  const auto body = [&] {
+    for (int r = 0; r < group_.size(); ++r) {
+      if (r != group_.rank()) check_over(r, done_ + 1);
+    }
+    collectives();
+  };
+  guarded(body, "");
 }
 
 void StepExchange::number_next(std::int64_t number) {
@@ -129,6 +135,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   waited_ = {};
   opened_at_ = state_.job().system().now();
   phase_ = "the start of";
+  is_completing_ = false;
   // Nobody may still be reading what the last step left here. After a step that succeeded this is
   // known already; after one that failed, the others have to notice first.
   const auto through = [this](int r) {
@@ -146,7 +153,6 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   next_bucket_ = 0;
   meetings_ = 0;
   slices_begun_ = false;
-  is_completing_ = false;
   mode_ = mode;
   auto& mine = header(group_.rank());
   mine.mode = mode;

@@ -116,8 +116,7 @@ class StepExchange {
   /// Inside complete(): the model's buffers are equal everywhere now.
   void note_buffers(const ModelMemory& model);
   /// Returns when all workers have called it as often in this step: less than kMostMeetings times.
-  /// Errors
-  /// say that "`what` step 17" was not reached.
+  /// Errors say that `what` ("apply() in") of the step was not reached.
   void meet(const char* what);
   /// Runs `work`, this worker's part; returns when all workers are through with theirs.
   const Outcome& complete(const std::function<void()>& work);
@@ -150,8 +149,12 @@ class StepExchange {
   /// Returns when arrived(r) holds for every member; calls `progress` meanwhile.
   void wait_for_all(const Arrived& arrived, const std::function<void()>& progress = {});
   void check_peers(const Arrived& arrived);
-  /// Runs `body`; an error that it throws ends the step or the exchange for all.
-  void guarded(const std::function<void()>& body);
+  /// Throws where that worker does not take part in this step, nor in later ones.
+  void check_over(int rank, std::uint64_t step);
+  /// Runs `body`; an error that it throws ends the step or the exchange for all. `hint` ends the
+  /// text of a Timeout.
+  void guarded(const std::function<void()>& body, const std::string& hint);
+  void guarded(const std::function<void()>& body) { guarded(body, options_.hint); }
   void end(EndKind kind, int culprit, const std::string& text) noexcept;
   std::int64_t number_of(std::uint64_t step) const {
     return static_cast<std::int64_t>(step) + numbers_begin_;

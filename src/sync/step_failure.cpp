@@ -96,35 +96,44 @@ void StepExchange::check_peers(const Arrived& arrived) {
   for (int r = 0; r < group_.size(); ++r) {
     if (r == group_.rank() || arrived(r)) continue;
     const auto& other = header(r);
+    const bool has_failed = other.failed.load(std::memory_order_acquire) >= step_;
+    if (arrived(r)) continue;  // meanwhile: what failed is a later step
+    if (!has_failed) {
+      check_over(r, step_);
+      continue;
+    }
     const int rank = group_.job_rank(r);
-    const auto blame = [&](const std::string& text) {
-      state_.job().rendezvous().blame(rank, text);
-      return text;
-    };
-    if (other.failed.load(std::memory_order_acquire) >= step_) {
-      if (options_.lasting && is_completing_) {
-        throw Mismatch(blame(fmt::format("{}: rank {} failed in the middle of the update: {}",
-                                         step_text(), rank, read(other.failure))));
-      }
-      throw PeerFailed(
-          rank, number_of(step_),
-          blame(fmt::format("{}: rank {} failed: {}; the step is dropped by all workers",
-                            step_text(), rank, read(other.failure))));
-    }
-    const auto ended = static_cast<EndKind>(other.ended.load(std::memory_order_acquire));
-    if (ended != EndKind::running) {
-      throw_ended(ended, other.culprit.load(), blame(read(other.reason)));
-    }
-    const auto closed = other.closed.load(std::memory_order_acquire);
-    if (closed != 0 && closed <= step_) {
-      throw Mismatch(
-          blame(fmt::format("{}: rank {} ended its part after step {} and does not join{}",
-                            step_text(), rank, number_of(closed - 1), options_.hint)));
-    }
+    const bool is_late = options_.lasting && is_completing_;
+    const auto text =
+        fmt::format("{}: rank {} failed{}: {}{}", step_text(), rank,
+                    is_late ? " in the middle of the update" : "", read(other.failure),
+                    is_late ? "" : "; the step is dropped by all workers");
+    state_.job().rendezvous().blame(rank, text);
+    if (is_late) throw Mismatch(text);
+    throw PeerFailed(rank, number_of(step_), text);
   }
 }
 
-void StepExchange::guarded(const std::function<void()>& body) {
+void StepExchange::check_over(int rank, std::uint64_t step) {
+  const auto& other = header(rank);
+  const int job_rank = group_.job_rank(rank);
+  const auto blame = [&](const std::string& text) {
+    state_.job().rendezvous().blame(job_rank, text);
+    return text;
+  };
+  const auto ended = static_cast<EndKind>(other.ended.load(std::memory_order_acquire));
+  if (ended != EndKind::running) {
+    throw_ended(ended, other.culprit.load(), blame(read(other.reason)));
+  }
+  const auto closed = other.closed.load(std::memory_order_acquire);
+  if (closed != 0 && closed <= step) {
+    throw Mismatch(blame(fmt::format(
+        "step {} of \"{}\": rank {} ended its part after step {} and does not join{}",
+        number_of(step), options_.name, job_rank, number_of(closed - 1), options_.hint)));
+  }
+}
+
+void StepExchange::guarded(const std::function<void()>& body, const std::string& hint) {
   try {
     body();
   } catch (const PeerFailed&) {
@@ -135,7 +144,7 @@ void StepExchange::guarded(const std::function<void()>& body) {
     throw;
   } catch (const Timeout& error) {
     std::string text = error.what();
-    if (text.find(options_.hint) == std::string::npos) text += options_.hint;
+    if (text.find(hint) == std::string::npos) text += hint;
     end(EndKind::timeout, -1, text);
     throw Timeout(text);
   } catch (const Mismatch& error) {

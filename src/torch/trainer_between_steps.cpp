@@ -173,14 +173,14 @@ void TrainerState::save(const std::string& directory, const SaveOptions& options
 void TrainerState::write(const std::string& directory, const SaveOptions& options,
                          const NamedTensors& states, const nlohmann::json& numbers) {
   CheckpointStore store(host_files(), directory, {.keep = options.keep});
+  const auto newest = store.newest();
   auto files = tensor_files();
   files.emplace_back(kShardStatesFile, states);
   save_checkpoint(store, run(), facts_,
                   {steps_, dropped_in_a_row_, data_.position(), scale_,
                    averages_ ? averages_->steps() : 0, update_->updates(), numbers},
                   structure_of(module_), files);
-  const auto newest = store.newest();
-  if (*newest > steps_ && !std::exchange(said_newer_, true)) {
+  if (newest > steps_ && !std::exchange(said_newer_, true)) {
     log_warning(
         fmt::format("the checkpoint of step {} lies beside one of step {}, which was there "
                     "before: load(\"{}\") will take that one",
@@ -227,7 +227,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
   return step;
 }
 
-/// Rank 0's: fills all tensors, unless it throws BadInput.
+/// Rank 0's: fills all tensors; none where it throws BadInput.
 TrainerState::Found TrainerState::read(const std::string& directory, const LoadOptions& options) {
   if (is_checkpoint_folder(*host_files(), directory)) {
     throw BadInput(fmt::format("{} is one checkpoint: give the folder that it lies in", directory));
@@ -244,9 +244,10 @@ TrainerState::Found TrainerState::read(const std::string& directory, const LoadO
   const auto position = position_of(*checkpoint, model_.parameters().size());
   DataOrder(options_.seed).restore(position.data);  // throws where it makes no sense
   torch_optimizers_->check(position.optimizer_numbers);
+  Found found{to_json(position).dump(), ShardStates::pack(shard_states)};
   fill(*checkpoint, tensor_files());
   log_info(fmt::format("trainer: goes on from {}", checkpoint->folder().string()));
-  return {to_json(position).dump(), ShardStates::pack(shard_states)};
+  return found;
 }
 
 void TrainerState::take_over(const RunPosition& position) {
@@ -268,8 +269,7 @@ bool TrainerState::hashes(std::int64_t step) const {
 void TrainerState::log(const StepResult& result) noexcept {
   if (group_.rank() != 0 || options_.log.empty()) return;
   try {
-    write_log(result);
-    log_failed_ = false;
+    if (write_log(result)) log_failed_ = false;
   } catch (...) {
     if (!std::exchange(log_failed_, true)) {
       log_warning(fmt::format("step {} is missing in the step log, perhaps steps after it too: {}",
@@ -279,9 +279,11 @@ void TrainerState::log(const StepResult& result) noexcept {
 }
 
 /// Rank 0's. The others go on meanwhile: nothing can be written before it publishes its next step.
-void TrainerState::write_log(const StepResult& result) {
+/// False where nothing was due.
+bool TrainerState::write_log(const StepResult& result) {
   if (!log_) log_ = std::make_unique<StepLog>(host_files(), options_.log, facts_, result.step - 1);
-  if (options_.metrics_every > 0 && result.step % options_.metrics_every == 0) {
+  const bool has_metrics = options_.metrics_every > 0 && result.step % options_.metrics_every == 0;
+  if (has_metrics) {
     log_->metrics(result.step, {.applied = result.applied,
                                 .dropped_because = result.dropped_because,
                                 .loss = result.loss,
@@ -294,6 +296,7 @@ void TrainerState::write_log(const StepResult& result) {
   if (hashes(result.step)) {
     log_->digests(result.step, digests_of(tensor_files()));
   }
+  return has_metrics || hashes(result.step);
 }
 
 std::string TrainerState::state_sha256() const {

@@ -187,7 +187,7 @@ void fill(const Checkpoint& checkpoint, const TensorFiles& files) {
                   entry_of(stored[f], where + "/" + files[f].first, name, tensor));
       }
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     throw Mismatch(fmt::format("{}, after other tensors had been replaced", error.what()));
   }
 }

@@ -3,7 +3,8 @@
 // A Trainer's run as a checkpoint: its tensors by file and name, and where it stands. Independent
 // of the number of workers.
 //
-// Threads: one. Failure: BadInput; nothing has changed where a checkpoint is refused.
+// Threads: one. Failure: BadInput, and nothing has changed where a checkpoint is refused; Mismatch
+// where filling the tensors failed half-way.
 
 #include <torch/torch.h>
 

@@ -113,6 +113,11 @@ void TrainerState::drop(const std::string& why) noexcept {
 }
 
 void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
+  if (accumulated_) {
+    const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
+    drop(text);  // the others may wait in apply()
+    throw BadInput(text);
+  }
   require_between_steps("accumulate()");
   exchange_->require_running();
   exchange_->number_next(step());

@@ -116,7 +116,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   bool take_note(const StepResult& result);
   bool hashes(std::int64_t step) const;
   void log(const StepResult& result) noexcept;
-  void write_log(const StepResult& result);
+  bool write_log(const StepResult& result);
   void take_over(const RunPosition& position);
   CollectiveOptions waits(const char* label) const;
   void drop(const std::string& why) noexcept;

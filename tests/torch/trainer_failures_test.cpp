@@ -86,6 +86,45 @@ TEST(TrainerFailures, AWorkerThatFailsBetweenTheHalvesDropsTheStep) {
   });
 }
 
+TEST(TrainerFailures, WhoDoesNotGoOnAfterTheFirstHalfDropsTheStep) {
+  on_workers(2, [](const Job& job) {
+    auto model = with_buffers();
+    Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 2});
+    const auto before = trainer.state_sha256();
+    trainer.accumulate([&](Shard& shard) {
+      return shard.loss(model->forward(torch::randn({4, 6})).square().mean());
+    });
+    const auto found = HasSubstr("accumulate() between accumulate() and apply()");
+    if (job.rank() == 1) {
+      EXPECT_THROW(trainer.gradient("typo"), BadInput);  // and is caught somewhere
+      EXPECT_THAT(text_of<BadInput>([&] { step_of(trainer, model); }), found);
+    } else {
+      EXPECT_THAT(text_of<PeerFailed>([&] { trainer.apply(); }), found);
+    }
+    EXPECT_EQ(trainer.state_sha256(), before);
+    EXPECT_EQ(step_of(trainer, model).step, 1);
+  });
+}
+
+TEST(TrainerFailures, AnEndedOneIsWaitedForByNobody) {
+  const TemporaryFolder folder;
+  on_workers(2, [&](const Job& job) {
+    const Group group(job, "test");
+    auto model = mlp();
+    Trainer trainer(job, *model, Adam{}, {.shards = 2, .deadline = std::chrono::milliseconds(500)});
+    const auto step = [&] {
+      trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(9, 1)); });
+    };
+    if (job.rank() == 0) {
+      EXPECT_THAT(text_of<Timeout>(step),
+                  HasSubstr("the end of its shards in step 1 of \"model\""));
+    }
+    group.barrier();
+    EXPECT_THAT(text_of<Timeout>([&] { trainer.save(folder.file("run")); }),
+                HasSubstr("rank 1 has not reached the end of its shards"));
+  });
+}
+
 TEST(TrainerFailures, ParametersStandStillUntilAllHaveCalledApply) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
