@@ -26,6 +26,11 @@ fs::path absolute_folder(const fs::path& dir) {
   return path;
 }
 
+/// Before any file is written.
+Manifest manifest_of(const CheckpointContent& content) {
+  return {.step = content.step, .facts = content.facts, .state = content.state, .run = content.run};
+}
+
 /// Everything that can be refused is, before the first effect.
 std::vector<SafetensorsWriter> lay_out(const CheckpointContent& content) {
   if (content.step < 0) throw BadInput(fmt::format("checkpoint of step {}", content.step));
@@ -38,7 +43,7 @@ std::vector<SafetensorsWriter> lay_out(const CheckpointContent& content) {
       throw BadInput(fmt::format("a checkpoint with two files {}", shown(file.name)));
     writers.emplace_back(file);
   }
-  to_text({content.step, content.facts, content.state, {}, content.run});
+  to_text(manifest_of(content));
   return writers;
 }
 
@@ -134,7 +139,7 @@ void CheckpointStore::write(const CheckpointContent& content,
   folders_.settle();
   const fs::path part = folders_.begin(content.step);
   try {
-    Manifest manifest{content.step, content.facts, content.state, {}, content.run};
+    Manifest manifest = manifest_of(content);
     for (std::size_t i = 0; i < writers.size(); ++i)
       manifest.files[content.files[i].name] = writers[i].write(*files_, part);
     write_manifest(*files_, part, manifest);

@@ -56,17 +56,6 @@ StepExchange::~StepExchange() {
   announce(state_.job().board());
 }
 
-void StepExchange::together(const std::function<void()>& collectives) {
-  require_running();
-  const auto body = [&] {
-    for (int r = 0; r < group_.size(); ++r) {
-      if (r != group_.rank()) check_over(r, done_ + 1);
-    }
-    collectives();
-  };
-  guarded(body, "");
-}
-
 void StepExchange::number_next(std::int64_t number) {
   numbers_begin_ = number - static_cast<std::int64_t>(done_ + 1);
 }

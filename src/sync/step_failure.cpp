@@ -153,6 +153,17 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
   }
 }
 
+void StepExchange::together(const std::function<void()>& collectives) {
+  require_running();
+  const auto body = [&] {
+    for (int r = 0; r < group_.size(); ++r) {
+      if (r != group_.rank()) check_over(r, done_ + 1);
+    }
+    collectives();
+  };
+  guarded(body, "");
+}
+
 void StepExchange::require_running() const {
   const auto& mine = header(group_.rank());
   const auto ended = static_cast<EndKind>(mine.ended.load(std::memory_order_relaxed));
