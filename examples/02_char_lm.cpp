@@ -3,6 +3,7 @@
 //
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --steps 200 --shards 8 --seed 1
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --steps 200 --micro-batches 4 --seed 1
+//   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --codec topk:0.01 --report
 //
 // A step is a fixed list of shards (or micro-batches), each drawn by (seed, step, index) alone.
 // Every worker computes a contiguous range of them and folds its gradients; one sync per step adds
@@ -36,6 +37,13 @@ struct Options {
   std::string log;
   std::int64_t hash_every = 0;
   bool quiet = false;
+  std::string codec = "none";
+  std::string error_feedback = "on";
+  std::string scope = "group";
+  std::int64_t fusion = tutti::kDefaultFusion;
+  double clamp = 0;
+  std::int64_t logical_workers = 0;
+  bool report = false;
   std::int64_t micro_batches = 4;
   std::uint64_t seed = 1;
   std::int64_t rows = 16;
@@ -131,6 +139,19 @@ torch::Tensor loss_of(CharModel& model, const torch::Tensor& batch) {
                                               batch.slice(1, 1, length + 1).flatten());
 }
 
+tutti::Compression compression_of(const Options& options) {
+  return {.codec = tutti::codec_of(options.codec),
+          .error_feedback = options.error_feedback == "on",
+          .scope = options.scope == "group" ? tutti::CodecScope::group : tutti::CodecScope::tensor,
+          .fusion = options.fusion,
+          .clamp = options.clamp};
+}
+
+void print_traffic(const tutti::Job& job, const tutti::TrafficReport& traffic,
+                   const Options& options) {
+  if (options.report && job.rank() == 0) std::printf("\n%s\n", traffic.table().c_str());
+}
+
 std::string text_of(double loss) {
   char text[32];
   std::snprintf(text, sizeof text, "loss %.4f", loss);
@@ -158,6 +179,8 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
   tutti::Trainer trainer(job, *model, tutti::Adam{.lr = options.learning_rate},
                          {.shards = options.shards,
                           .seed = options.seed,
+                          .compression = compression_of(options),
+                          .logical_workers = options.logical_workers,
                           .log = options.log,
                           .hash_every = options.hash_every});
   go_on(job, trainer, options);
@@ -178,6 +201,7 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
     }
   }
   outcome.reached = trainer.steps();
+  print_traffic(job, trainer.traffic(), options);
   return outcome;
 }
 
@@ -201,7 +225,7 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
                             const Options& options) {
   torch::optim::Adam optimizer(model->parameters(),
                                torch::optim::AdamOptions(options.learning_rate));
-  tutti::DataParallel parallel(job, *model);
+  tutti::DataParallel parallel(job, *model, {.compression = compression_of(options)});
   const auto [begin, end] = tutti::share_of(options.micro_batches, job);
   tutti::Progress progress(0, options.steps, {.quiet = options.quiet, .lines = 5});
   Outcome outcome;
@@ -233,6 +257,7 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
     if (job.rank() == 0) progress.show(t, text_of(outcome.loss));
   }
   outcome.reached = options.steps;
+  print_traffic(job, parallel.traffic(), options);
   return outcome;
 }
 
@@ -304,6 +329,37 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->needs("--log");
   app.add_flag("--quiet", options.quiet, "no progress");
+  auto* const codec =
+      app.add_option("--codec", options.codec,
+                     "what is sent of a gradient: none, half, bfloat16, threshold[:0.05], "
+                     "topk[:0.05]")
+          ->check([](const std::string& text) {
+            try {
+              tutti::codec_of(text);
+              return std::string();
+            } catch (const tutti::BadInput& error) {
+              return std::string(error.what());
+            }
+          });
+  app.add_option("--error-feedback", options.error_feedback,
+                 "what a codec leaves out is added to the next gradient")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->needs(codec);
+  app.add_option("--topk-scope", options.scope, "what top-K selects from")
+      ->check(CLI::IsMember({"group", "tensor"}))
+      ->needs(codec);
+  app.add_option("--fusion", options.fusion, "elements up to which parameters join a group")
+      ->check(CLI::PositiveNumber)
+      ->needs(codec);
+  app.add_option("--clamp", options.clamp,
+                 "bound of a logical worker's gradient, element by element; 0: none")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(codec);
+  app.add_option("--logical-workers", options.logical_workers,
+                 "that compress each for itself; 0: as many as hosts")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(shards);
+  app.add_flag("--report", options.report, "a table of what was sent, at the end");
   app.add_option("--micro-batches", options.micro_batches,
                  "per step, over all workers: with DataParallel")
       ->check(CLI::PositiveNumber)

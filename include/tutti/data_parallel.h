@@ -28,10 +28,12 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/codec.h"
 #include "tutti/group.h"
 #include "tutti/job.h"
 #include "tutti/share.h"
 #include "tutti/step_report.h"
+#include "tutti/traffic.h"
 
 namespace tutti {
 
@@ -60,9 +62,13 @@ struct DataParallelOptions {
   Divide divide = Divide::by_weight;
   Buffers buffers = Buffers::every_step;
   OutOfData out_of_data = OutOfData::answer;
-  /// Buckets close when their bytes reach this; the first one, which leaves first, earlier.
-  std::size_t bucket_bytes = std::size_t{25} << 20;
-  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  /// Elements. Gradients of at most so many join a bucket until it has more, larger ones leave
+  /// alone (25 MiB of float32); the first bucket leaves earlier. Only a schedule: no bit depends on
+  /// it.
+  std::int64_t fusion = std::int64_t{25} << 18;
+  std::int64_t first_fusion = std::int64_t{1} << 18;
+  /// What is sent of a gradient; every worker is a logical worker of its own.
+  Compression compression = {};
   /// Compare digests of parameters and buffers of all workers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
   /// Parameters for which this returns true stay local: neither sent at the start nor reduced.
@@ -171,6 +177,8 @@ class DataParallel {
   std::vector<std::string> touched() const;
   /// What the last step cost.
   const StepReport& report() const;
+  /// What all steps sent.
+  TrafficReport traffic() const;
   /// Bytes of gradient memory this worker holds.
   std::size_t bytes_held() const;
   const Group& group() const;

@@ -29,12 +29,14 @@
 #include <string>
 #include <vector>
 
+#include "tutti/codec.h"
 #include "tutti/group.h"
 #include "tutti/job.h"
 #include "tutti/metrics.h"
 #include "tutti/optimizer.h"
 #include "tutti/schedule.h"
 #include "tutti/step_report.h"
+#include "tutti/traffic.h"
 
 namespace tutti {
 
@@ -137,6 +139,11 @@ struct TrainerOptions {
   Schedule schedule = {};      ///< learning rates are multiplied by it
   Clip clip = {};
   LossScale loss_scale = {};
+  /// What is sent of the gradients.
+  Compression compression = {};
+  /// L, a property of the run: the nodes of the tree over the shards that compress each for itself,
+  /// 1 … shards; 0: as many as hosts. Without a codec nothing depends on it.
+  std::int64_t logical_workers = 0;
   /// δ of an exponential moving average of all parameters over the steps, in (0, 1); 0: none. One
   /// more copy of them per host.
   double average = 0;
@@ -252,14 +259,16 @@ class Trainer {
   /// has changed then. Collective.
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options = {});
 
+  /// What the steps since this object was made sent. Any worker may ask, alone, between steps.
+  TrafficReport traffic() const;
   /// Steps that are over.
   std::int64_t steps() const;
   /// Shards [first, second) of each step are this worker's.
   std::pair<std::int64_t, std::int64_t> shards() const;
   const Group& group() const;
 
-  /// SHA-256, in 64 hexadecimal digits, of all parameters, optimizer state, update counts and
-  /// buffers: what two runs have to agree on.
+  /// SHA-256, in 64 hexadecimal digits, of all parameters, optimizer state, update counts,
+  /// residuals and buffers: what two runs have to agree on.
   std::string state_sha256() const;
 
  private:

@@ -2,6 +2,7 @@
 
 // Everything.
 
+#include "tutti/codec.h"
 #include "tutti/data_parallel.h"
 #include "tutti/dtype.h"
 #include "tutti/environment.h"
@@ -17,4 +18,5 @@
 #include "tutti/step_report.h"
 #include "tutti/tensors.h"
 #include "tutti/torch_optimizer.h"
+#include "tutti/traffic.h"
 #include "tutti/trainer.h"

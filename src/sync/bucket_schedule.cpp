@@ -7,26 +7,15 @@
 namespace tutti {
 
 BucketSchedule::BucketSchedule(const Plan& plan, std::span<const std::uint32_t> order,
-                               std::size_t first_bytes, std::size_t bytes)
+                               std::int64_t first_limit, std::int64_t limit)
     : bucket_of_(plan.parameters().size()) {
-  std::size_t limit = first_bytes;
-  std::size_t filled = 0;
-  std::vector<std::uint32_t> bucket;
-  const auto close = [&] {
-    if (bucket.empty()) return;
-    for (const auto p : bucket) bucket_of_[p] = static_cast<std::uint32_t>(buckets_.size());
-    hash_ = digest(bucket.data(), bucket.size() * sizeof(std::uint32_t), hash_ + 1);
-    buckets_.push_back(std::move(bucket));
-    bucket.clear();
-    filled = 0;
-    limit = bytes;
-  };
-  for (const auto p : order) {
-    bucket.push_back(p);
-    filled += plan.parameters()[p].node_bytes;
-    if (filled >= limit) close();
+  std::vector<std::int64_t> counts;
+  for (const auto& entry : plan.parameters()) counts.push_back(entry.spec.count);
+  buckets_ = fuse(order, counts, first_limit, limit);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (const auto p : buckets_[b]) bucket_of_[p] = static_cast<std::uint32_t>(b);
+    hash_ = digest(buckets_[b].data(), buckets_[b].size() * sizeof(std::uint32_t), hash_ + 1);
   }
-  close();
 }
 
 std::vector<std::uint32_t> BucketSchedule::default_order(const Plan& plan) {

@@ -10,16 +10,16 @@
 #include <span>
 #include <vector>
 
+#include "sync/fusion.h"
 #include "sync/plan.h"
 
 namespace tutti {
 
 class BucketSchedule {
  public:
-  /// Takes the parameters in `order`; a bucket closes when its padded bytes reach its limit, which
-  /// is `first_bytes` for the first and `bytes` for the others. Both at least 1.
-  BucketSchedule(const Plan& plan, std::span<const std::uint32_t> order, std::size_t first_bytes,
-                 std::size_t bytes);
+  /// The parameters in `order`, fused (fusion.h). Limits in elements.
+  BucketSchedule(const Plan& plan, std::span<const std::uint32_t> order, std::int64_t first_limit,
+                 std::int64_t limit);
   /// Order before anything was observed: last registered first.
   static std::vector<std::uint32_t> default_order(const Plan& plan);
 
@@ -29,7 +29,7 @@ class BucketSchedule {
   std::uint64_t hash() const { return hash_; }
 
  private:
-  std::vector<std::vector<std::uint32_t>> buckets_;
+  ParameterGroups buckets_;
   std::vector<std::uint32_t> bucket_of_;
   std::uint64_t hash_ = 0;
 };

@@ -135,7 +135,8 @@ std::size_t LeafFolder::chain_length(Block block) const {
   while (chain < nodes_.size()) {
     const auto& left = nodes_[nodes_.size() - 1 - chain].block;
     if (left.size != block.size || left.begin + left.size != block.begin ||
-        left.begin % (2 * left.size) != 0) {
+        left.begin % (2 * left.size) != 0 ||
+        std::binary_search(options_.cuts.begin(), options_.cuts.end(), block.begin)) {
       break;
     }
     block = {left.begin, 2 * left.size};
@@ -194,6 +195,21 @@ std::unique_ptr<SlotLoan> LeafFolder::lend(std::size_t parameter) {
   if (slot >= used_[parameter] || std::popcount(taken) >= kMostLoans) return nullptr;
   return std::make_unique<SlotLoan>(lent_, parameter, slot,
                                     place(parameter, static_cast<std::uint8_t>(slot)));
+}
+
+LeafFolder::Held LeafFolder::held_since(std::int64_t first_leaf, std::size_t parameter) const {
+  Held held;
+  const auto rows = nodes_.size() + (in_leaf_ ? 1 : 0);
+  for (std::size_t k = 0; k < rows; ++k) {
+    const auto node = k < nodes_.size()
+                          ? nodes_[k]
+                          : StepHeader::Node{{start_.value_or(0) + leaves_, 1}, weight_};
+    if (node.block.begin < first_leaf) continue;
+    const auto slot = board_.slot_table(static_cast<int>(k))[parameter];
+    held.nodes.push_back(node);
+    held.parts.push_back(slot == kAbsent ? nullptr : place(parameter, slot));
+  }
+  return held;
 }
 
 void LeafFolder::place_sums() {

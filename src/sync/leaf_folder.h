@@ -50,6 +50,8 @@ class LeafFolder {
   struct Options {
     bool per_parameter_weights = false;  ///< the board's weights() are kept as well
     bool measures = false;               ///< write() returns the magnitude of what it wrote
+    /// No node reaches from one side of such a leaf's begin to the other: ascending.
+    std::vector<std::int64_t> cuts = {};
   };
   /// `arena` has room for kMaxSlots slots of the plan. `before_slot(s)` is called before slot s ≥ 1
   /// is used for the first time, and may throw to refuse the memory.
@@ -79,6 +81,8 @@ class LeafFolder {
   std::unique_ptr<SlotLoan> lend(std::size_t parameter);
 
   bool in_leaf() const { return in_leaf_; }
+  /// Of the open leaf, or of the last one.
+  double weight() const { return weight_; }
   /// Leaves that have ended.
   std::int64_t leaves() const { return leaves_; }
   std::optional<std::int64_t> start() const { return start_; }
@@ -88,6 +92,15 @@ class LeafFolder {
   int slots_used() const { return slots_used_; }
   /// Gradients of this step that stayed where they were lent a place.
   int born_in_place() const { return born_in_place_; }
+  /// What the leaves from `first_leaf` on are held as, the open one among them: their nodes,
+  /// ascending, and where the parameter's part of each lies (null: absent). Its leaf must have
+  /// written it for the last time, or have ended.
+  struct Held {
+    std::vector<StepHeader::Node> nodes;
+    std::vector<const std::byte*> parts;
+  };
+  Held held_since(std::int64_t first_leaf, std::size_t parameter) const;
+
   /// Nodes held, ascending; node k's table is the board's slot_table(k). Before set_start() their
   /// blocks count from this worker's first leaf.
   const std::vector<StepHeader::Node>& nodes() const { return nodes_; }

@@ -55,6 +55,11 @@ class Plan {
 
   std::span<const PlanEntry> parameters() const { return parameters_; }
   std::span<const BufferEntry> buffers() const { return buffers_; }
+  /// Of a gradient as it is folded, without padding.
+  std::size_t bytes_of(std::size_t parameter) const {
+    const auto& entry = parameters_[parameter];
+    return static_cast<std::size_t>(entry.spec.count) * size_of(entry.node_type);
+  }
   /// Bytes that are touched when a worker never holds more than one node.
   std::size_t base_bytes() const { return base_bytes_; }
   std::size_t slot_bytes() const { return slot_bytes_; }

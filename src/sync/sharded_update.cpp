@@ -43,13 +43,14 @@ double clip_scale(double bound, double norm) {
 
 ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
                              std::vector<std::optional<UpdateRule>> rules, TileUpdates* others,
-                             const Clip& clip)
+                             const Clip& clip, CodedGradients* coded)
     : exchange_(exchange),
       board_(board),
       model_(model),
       rules_(std::move(rules)),
       others_(others),
       clip_(clip),
+      coded_(coded),
       all_(rules_.size()),
       gradient_(kTile * sizeof(double)),
       updates_(rules_.size()) {
@@ -72,8 +73,13 @@ Verdict ShardedUpdate::judge(double loss_scale) {
     verdict.refusal = "the weights of all shards are 0";
   }
   if (!verdict.refusal.empty()) return verdict;
+  if (coded_ != nullptr) {
+    verdict.refusal = coded_->encode(loss_scale);
+    if (!verdict.refusal.empty()) return verdict;
+  }
   const bool norms = clip_.norm > 0 || clip_.parameter_norm > 0;
-  if (!norms && !may_overflow(loss_scale) && exchange_.slices().nodes() <= kMaxSources) {
+  if (coded_ == nullptr && !norms && !may_overflow(loss_scale) &&
+      exchange_.slices().nodes() <= kMaxSources) {
     return verdict;
   }
   fold_own(loss_scale);
@@ -130,10 +136,14 @@ void ShardedUpdate::fold_own(double loss_scale) {
   const int rank = exchange_.group().rank();
   for (const auto& range : owned_by(rank)) {
     const auto type = exchange_.plan().parameters()[range.parameter].node_type;
-    auto sources = slices.sources_of(range.parameter);
-    sources.divisor *= loss_scale;
     void* const to = folded_at(rank, range.parameter, range.begin);
-    slices.fold(sources, range.begin, range.end, type, {&to, 1});
+    if (coded_ != nullptr) {
+      coded_->reduce(range.parameter, range.begin, range.end, static_cast<float*>(to));
+    } else {
+      auto sources = slices.sources_of(range.parameter);
+      sources.divisor *= loss_scale;
+      slices.fold(sources, range.begin, range.end, type, {&to, 1});
+    }
     const auto blocks = static_cast<std::size_t>((range.end - range.begin + kTile - 1) / kTile);
     squares_of_blocks(to, type, range.end - range.begin,
                       {blocks_of(range.parameter) + range.begin / kTile, blocks});
@@ -199,6 +209,7 @@ UpdateTarget ShardedUpdate::target_of(const ElementRange& range, const Verdict& 
 }
 
 void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
+  if (coded_ != nullptr) coded_->note_messages();
   for (const auto& range : owned_by(exchange_.group().rank())) {
     if (rules_[range.parameter]) {
       run_kernel(range, verdict, rate_factor);
@@ -261,7 +272,8 @@ void ShardedUpdate::run_other(const ElementRange& tile, const Verdict& verdict,
   }
 }
 
-void ShardedUpdate::count(const std::vector<std::uint8_t>& touched) {
+void ShardedUpdate::commit(const std::vector<std::uint8_t>& touched) {
+  if (coded_ != nullptr) coded_->commit();
   for (std::size_t p = 0; p < updates_.size(); ++p) updates_[p] += touched[p];
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/update.h"
+#include "sync/coded_gradients.h"
 #include "sync/shard_board.h"
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
@@ -36,17 +37,17 @@ struct Verdict {
 class ShardedUpdate {
  public:
   /// `rules[p]` of parameter p, at the start of training; where there is none, `others` update it.
-  /// Keeps references. Collective.
+  /// With `coded`, gradients are what its messages say. Keeps references. Collective.
   ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
-                std::vector<std::optional<UpdateRule>> rules, TileUpdates* others,
-                const Clip& clip);
+                std::vector<std::optional<UpdateRule>> rules, TileUpdates* others, const Clip& clip,
+                CodedGradients* coded = nullptr);
 
   /// After arrive(): the same verdict on all workers. Gradients are `loss_scale` times too large.
   Verdict judge(double loss_scale);
   /// This worker's part, inside complete(); learning rates are multiplied by `rate_factor`.
   void apply(const Verdict& verdict, double rate_factor);
-  /// Once the step is complete.
-  void count(const std::vector<std::uint8_t>& touched);
+  /// Once the step is complete, and counts.
+  void commit(const std::vector<std::uint8_t>& touched);
 
   /// How often a parameter was updated.
   std::vector<std::int64_t>& updates() { return updates_; }
@@ -74,6 +75,7 @@ class ShardedUpdate {
   std::vector<std::optional<UpdateRule>> rules_;
   TileUpdates* others_;
   Clip clip_;
+  CodedGradients* coded_;
   std::vector<std::uint32_t> all_;        ///< every parameter
   std::vector<std::uint32_t> by_kernel_;  ///< those with a rule; their owners change with the step
   std::vector<std::uint32_t> by_others_;  ///< those without; each tile has one owner

@@ -30,26 +30,35 @@ void SliceFold::begin(std::vector<HeldNode> nodes, std::int64_t leaves) {
   }
   nodes_ = std::move(nodes);
   leaves_ = leaves;
-  weight_ = 0;
-  if (nodes_.empty()) return;
-  std::vector<double> weights;
-  std::vector<const void*> sources;
-  for (const auto& node : nodes_) weights.push_back(node.weight);
-  for (const auto& weight : weights) sources.push_back(&weight);
-  void* const sum = &weight_;
-  run(std::string(nodes_.size(), '1'), {.reduction = Reduction::sum,
-                                        .source_type = DType::float64,
-                                        .result_type = DType::float64,
-                                        .sources = sources,
-                                        .destinations = {&sum, 1},
-                                        .count = 1});
+  weight_ = weight_of({0, nodes_.size()});
 }
 
-bool SliceFold::touched(std::size_t parameter) const {
-  return std::any_of(nodes_.begin(), nodes_.end(), [&](const HeldNode& node) {
-    return boards_[static_cast<std::size_t>(node.worker)].slot_table(node.row)[parameter] !=
-           kAbsent;
-  });
+double SliceFold::weight_of(NodeRange range) {
+  if (range.begin == range.end) return 0;
+  std::string pattern(nodes_.size(), '0');
+  std::vector<const void*> sources;
+  for (auto n = range.begin; n < range.end; ++n) {
+    pattern[n] = '1';
+    sources.push_back(&nodes_[n].weight);
+  }
+  double weight = 0;
+  void* const sum = &weight;
+  run(pattern, {.reduction = Reduction::sum,
+                .source_type = DType::float64,
+                .result_type = DType::float64,
+                .sources = sources,
+                .destinations = {&sum, 1},
+                .count = 1});
+  return weight;
+}
+
+bool SliceFold::touched(std::size_t parameter, NodeRange range) const {
+  const auto has_it = [&](const HeldNode& node) {
+    const auto& board = boards_[static_cast<std::size_t>(node.worker)];
+    return board.slot_table(node.row)[parameter] != kAbsent;
+  };
+  const auto at = [&](std::size_t n) { return nodes_.begin() + static_cast<std::ptrdiff_t>(n); };
+  return std::any_of(at(range.begin), at(range.end), has_it);
 }
 
 std::size_t SliceFold::touched_bytes(std::span<const std::uint32_t> parameters) const {
@@ -69,11 +78,11 @@ std::vector<ElementRange> SliceFold::owned(std::span<const std::uint32_t> parame
   return tile_share(plan_, touched_ones, rank, static_cast<int>(arenas_.size()));
 }
 
-SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter) const {
+SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter, NodeRange range) const {
   const auto& entry = plan_.parameters()[parameter];
   Sources sources{parameter, std::string(nodes_.size(), '0'), {}, 1};
   double contributed = 0;
-  for (std::size_t n = 0; n < nodes_.size(); ++n) {
+  for (auto n = range.begin; n < range.end; ++n) {
     const auto& node = nodes_[n];
     const auto worker = static_cast<std::size_t>(node.worker);
     const auto slot = boards_[worker].slot_table(node.row)[parameter];

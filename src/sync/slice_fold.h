@@ -39,6 +39,12 @@ struct HeldNode {
 void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
                   const StepHeader& header);
 
+/// Nodes [begin, end) of a step.
+struct NodeRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
 class SliceFold {
  public:
   SliceFold(const Plan& plan, std::vector<std::byte*> arenas, std::vector<StepBoard> boards,
@@ -59,8 +65,15 @@ class SliceFold {
     std::vector<const std::byte*> nodes;
     double divisor = 1;
   };
-  Sources sources_of(std::uint32_t parameter) const;
+  Sources sources_of(std::uint32_t parameter) const {
+    return sources_of(parameter, {0, nodes_.size()});
+  }
+  /// Of some neighbouring nodes alone; `divisor` is of them alone where it is by contributors.
+  Sources sources_of(std::uint32_t parameter, NodeRange range) const;
   std::size_t nodes() const { return nodes_.size(); }
+  const std::vector<HeldNode>& held() const { return nodes_; }
+  /// Σ of the weights of these nodes, folded along the tree; 0 of none.
+  double weight_of(NodeRange range);
   /// Folds elements [begin, end) of it, of the node type, to destinations of `result_type`.
   void fold(const Sources& sources, std::int64_t begin, std::int64_t end, DType result_type,
             std::span<void* const> destinations);
@@ -75,7 +88,8 @@ class SliceFold {
   /// Padded bytes of the touched parameters among the given.
   std::size_t touched_bytes(std::span<const std::uint32_t> parameters) const;
 
-  bool touched(std::size_t parameter) const;
+  bool touched(std::size_t parameter) const { return touched(parameter, {0, nodes_.size()}); }
+  bool touched(std::size_t parameter, NodeRange range) const;
 
  private:
   void run(const std::string& pattern, Fold work);

@@ -24,7 +24,8 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
       control_(group_.allocate(StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size()),
                                "step board of \"" + options_.name + "\"", std::size_t{1} << 16)),
       boards_(boards_of(control_, group_.size(), plan_)),
-      digests_(plan_, group_, boards_, options_.digest_every) {
+      digests_(plan_, group_, boards_, options_.digest_every),
+      traffic_(plan_, groups_in_registration_order(plan_, options_.fusion), group_.size()) {
   std::vector<std::byte*> arenas;
   for (int r = 0; r < group_.size(); ++r) arenas.push_back(arena_.block(r));
   const auto me = static_cast<std::size_t>(group_.rank());
@@ -36,13 +37,14 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
                        fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name)});
     if (!refusal.empty()) throw BadInput(refusal);
   };
-  folder_ = std::make_unique<LeafFolder>(
-      plan_, arena_.data(), boards_[me],
-      LeafFolder::Options{options_.divisor == Divisor::contributors, options_.measures},
-      before_slot);
+  folder_ =
+      std::make_unique<LeafFolder>(plan_, arena_.data(), boards_[me],
+                                   LeafFolder::Options{options_.divisor == Divisor::contributors,
+                                                       options_.measures, options_.cuts},
+                                   before_slot);
   slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, options_.divisor);
   schedule_ = std::make_unique<BucketSchedule>(plan_, BucketSchedule::default_order(plan_),
-                                               options_.first_bucket_bytes, options_.bucket_bytes);
+                                               options_.first_fusion, options_.fusion);
   outcome_.touched.resize(plan_.parameters().size());
 }
 
@@ -85,7 +87,7 @@ void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
 /// For the nodes that this many leaves may be held as, wherever their range lies.
 void StepExchange::require_room(std::int64_t leaves) {
   if (leaves < 2) return;
-  const int most = std::min(most_nodes(leaves), kMaxSlots);
+  const int most = std::min(most_nodes(leaves) + static_cast<int>(options_.cuts.size()), kMaxSlots);
   const int more = most - folder_->slots_used();
   if (more <= 0 || leaves <= roomy_for_) return;
   const auto refusal =
@@ -209,6 +211,7 @@ double StepExchange::write(std::size_t parameter, const void* gradient, bool las
 
 /// Folds this rank's slices of buckets that all workers have completed while their backward runs.
 void StepExchange::fold_ready_buckets() {
+  if (options_.coded) return;
   while (next_bucket_ < schedule_->size()) {
     for (int r = 0; r < group_.size(); ++r) {
       const auto& ready = boards_[static_cast<std::size_t>(r)].bucket_ready(next_bucket_);
@@ -361,8 +364,8 @@ void StepExchange::note_buffers(const ModelMemory& model) {
 /// From the first step in which rank 0 wrote a gradient, buckets follow the order it saw.
 void StepExchange::adopt_order() {
   if (order_agreed_ || header(0).has_order == 0) return;
-  schedule_ = std::make_unique<BucketSchedule>(plan_, boards_[0].order(),
-                                               options_.first_bucket_bytes, options_.bucket_bytes);
+  schedule_ = std::make_unique<BucketSchedule>(plan_, boards_[0].order(), options_.first_fusion,
+                                               options_.fusion);
   order_agreed_ = true;
 }
 
@@ -386,6 +389,7 @@ void StepExchange::fill_outcome() {
     report.bytes += outcome_.touched[p] ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
+  if (!options_.coded) traffic_.count(*slices_);
   report.step = number_of(step_);
   report.collectives = 1;
   report.parameters_skipped =

@@ -28,6 +28,7 @@
 #include "sync/plan.h"
 #include "sync/slice_fold.h"
 #include "sync/step_board.h"
+#include "sync/traffic_count.h"
 #include "tutti/group.h"
 #include "tutti/step_report.h"
 
@@ -36,10 +37,14 @@ namespace tutti {
 inline constexpr std::uint64_t kMostMeetings = 16;
 
 struct ExchangeOptions {
-  std::string name;  ///< in errors: what is trained
+  std::string name = {};  ///< in errors: what is trained
   Divisor divisor = Divisor::weights;
-  std::size_t bucket_bytes = std::size_t{25} << 20;
-  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  std::int64_t fusion = std::int64_t{25} << 18;  ///< elements: of a bucket (fusion.h)
+  std::int64_t first_fusion = std::int64_t{1} << 18;
+  /// Every worker's nodes end where one of these leaves begins: ascending.
+  std::vector<std::int64_t> cuts = {};
+  /// The gradients become messages first: nothing is folded before arrive().
+  bool coded = false;
   /// Rank 0's buffers replace everybody's at the end of each step.
   bool sync_buffers = true;
   /// Compare digests of parameters and buffers in every n-th step; 0 never.
@@ -67,6 +72,8 @@ class StepExchange {
   /// Steps that are over, successful or dropped.
   std::int64_t steps_done() const { return static_cast<std::int64_t>(done_); }
   bool is_open() const { return mode_.has_value(); }
+  /// The open step is one backward's.
+  bool is_single() const { return mode_ == StepMode::single; }
   /// Throws what ended the exchange, if it is over.
   void require_running() const;
   /// Runs collectives of the group besides steps: an error that ends the group ends the exchange.
@@ -92,6 +99,8 @@ class StepExchange {
   /// See LeafFolder::lend; while a step is open.
   std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return folder_->lend(parameter); }
   bool finished(std::size_t parameter) const { return folder_->finished(parameter); }
+  /// This worker's leaves of the open step.
+  const LeafFolder& leaves() const { return *folder_; }
   void end_leaf();
   /// Index of the next leaf among those of all workers; waits for the workers before this one to
   /// say how many they have.
@@ -113,6 +122,8 @@ class StepExchange {
   void arrive(const ModelMemory& model, const std::function<void()>& meanwhile = {});
   SliceFold& slices() { return *slices_; }
   const SliceFold& slices() const { return *slices_; }
+  /// Inside complete(): rank 0's buffers replace this worker's, where buffers are synchronised.
+  void take_buffers(const ModelMemory& model);
   /// Inside complete(): the model's buffers are equal everywhere now.
   void note_buffers(const ModelMemory& model);
   /// Returns when all workers have called it as often in this step: less than kMostMeetings times.
@@ -128,6 +139,8 @@ class StepExchange {
   std::byte* result(std::size_t parameter) const;
   /// All workers' arenas: whoever keeps a view of them keeps a copy of this.
   const SharedMemory& arena() const { return arena_; }
+  /// What all steps sent, where gradients are not coded.
+  const TrafficReport& traffic() const { return traffic_.report(); }
   /// Bytes of this worker's arena that are in use.
   std::size_t bytes_held() const;
 
@@ -139,7 +152,6 @@ class StepExchange {
   void begin_slices();
   void fold_ready_buckets();
   void fold_bucket(std::size_t bucket);
-  void take_buffers(const ModelMemory& model);
   void adopt_order();
   void fill_outcome();
   void close_step();
@@ -172,6 +184,7 @@ class StepExchange {
   SharedMemory control_;
   std::vector<StepBoard> boards_;
   DigestCheck digests_;
+  PlainTraffic traffic_;
   std::unique_ptr<LeafFolder> folder_;
   std::unique_ptr<SliceFold> slices_;
   std::unique_ptr<BucketSchedule> schedule_;

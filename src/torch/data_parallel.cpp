@@ -54,6 +54,7 @@ void DataParallel::fail(const std::string& why) { state_->fail(why); }
 void DataParallel::sync_buffers() { state_->sync_buffers(); }
 std::vector<std::string> DataParallel::touched() const { return state_->touched(); }
 const StepReport& DataParallel::report() const { return state_->report(); }
+TrafficReport DataParallel::traffic() const { return state_->traffic(); }
 std::size_t DataParallel::bytes_held() const { return state_->exchange().bytes_held(); }
 const Group& DataParallel::group() const { return state_->group(); }
 

@@ -50,15 +50,17 @@ Settings settings_of(const DataParallelOptions& options) {
           {"divide", std::string(name_of(options.divide))},
           {"buffers", std::string(name_of(options.buffers))},
           {"out_of_data", options.out_of_data == OutOfData::answer ? "answer" : "stop all"},
-          {"bucket_bytes", std::to_string(options.bucket_bytes)},
-          {"first_bucket_bytes", std::to_string(options.first_bucket_bytes)},
+          {"fusion", std::to_string(options.fusion)},
+          {"first_fusion", std::to_string(options.first_fusion)},
+          {"codec", text_of(options.compression)},
           {"digest_every", std::to_string(options.digest_every)}};
 }
 
 void require_options(const DataParallelOptions& options) {
-  if (options.bucket_bytes == 0 || options.first_bucket_bytes == 0) {
-    throw BadInput("bucket_bytes and first_bucket_bytes must be at least 1");
+  if (options.fusion < 1 || options.first_fusion < 1) {
+    throw BadInput("fusion and first_fusion must be at least 1");
   }
+  require_sense(options.compression);
   if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
   if (options.deadline && options.deadline->count() <= 0) {
     throw BadInput("the deadline must be positive");
@@ -68,8 +70,9 @@ void require_options(const DataParallelOptions& options) {
 ExchangeOptions exchange_options_of(const DataParallelOptions& options) {
   return {.name = options.name,
           .divisor = divisor_of(options.divide),
-          .bucket_bytes = options.bucket_bytes,
-          .first_bucket_bytes = options.first_bucket_bytes,
+          .fusion = options.fusion,
+          .first_fusion = options.first_fusion,
+          .coded = options.compression.codec != nullptr,
           .sync_buffers = options.buffers == Buffers::every_step,
           .digest_every = options.digest_every,
           .deadline = options.deadline,

@@ -6,6 +6,7 @@
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
+#include "memory/memory_need.h"
 #include "run/leaf_seed.h"
 #include "torch/data_parallel_settings.h"
 #include "torch/incoming_gradient.h"
@@ -41,11 +42,20 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
     : group_(group), model_(std::move(model)), options_(options), memory_(model_.memory()) {
   exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings_of(options_)),
                                              exchange_options_of(options_));
+  std::string own;
+  if (options_.compression.codec) {
+    coded_ = std::make_unique<CodedGradients>(
+        *exchange_, CodingOptions{.compression = options_.compression,
+                                  .divisor = exchange_options_of(options_).divisor,
+                                  .name = options_.name});
+    own = fmt::format(", {} for messages and residuals of each worker",
+                      format_bytes(coded_->bytes_per_logical_worker()));
+  }
   send_initial_state();
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
-  log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}",
+  log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
                        model_.parameters().size(), exchange_->bytes_held(), group_.size(),
-                       text_of(settings_of(options_))));
+                       text_of(settings_of(options_)), own));
 }
 
 DataParallelState::~DataParallelState() = default;
@@ -151,6 +161,7 @@ void DataParallelState::before_step() {
 void DataParallelState::take(std::size_t parameter, const torch::Tensor& value, bool last) {
   const auto laid_out = laid_out_as(views_->view(parameter), value);
   exchange_->write(parameter, laid_out.data_ptr(), last);
+  if (coded_ && last) coded_->wrote(static_cast<std::uint32_t>(parameter), 1);
 }
 
 /// Gradients that no backward of this leaf produced.
@@ -241,7 +252,8 @@ void DataParallelState::finish() {
   if (step == 1 || (options_.digest_every > 0 && step % options_.digest_every == 0)) {
     model_.require_unchanged_list();
   }
-  outcome_ = exchange_->finish(memory_);
+  outcome_ = coded_ ? coded_->finish(memory_) : exchange_->finish(memory_);
+  if (coded_) coded_->fill_report(outcome_.report);
   views_->install(outcome_.touched);
   if (options_.buffers == Buffers::every_step && group_.rank() != 0) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();

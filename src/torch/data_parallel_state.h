@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "sync/coded_gradients.h"
 #include "sync/step_exchange.h"
 #include "torch/gradient_hooks.h"
 #include "torch/gradient_views.h"
@@ -52,6 +53,7 @@ class DataParallelState : public GradientSink,
   bool stopped() const { return stopped_; }
   std::vector<std::string> touched() const;
   const StepReport& report() const { return outcome_.report; }
+  TrafficReport traffic() const { return coded_ ? coded_->traffic() : exchange_->traffic(); }
   const StepExchange& exchange() const { return *exchange_; }
   const Group& group() const { return group_; }
 
@@ -70,6 +72,7 @@ class DataParallelState : public GradientSink,
   WrappedModel model_;
   DataParallelOptions options_;
   std::unique_ptr<StepExchange> exchange_;
+  std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   std::unique_ptr<GradientViews> views_;
   ModelMemory memory_;

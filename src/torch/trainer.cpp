@@ -115,6 +115,7 @@ std::optional<std::int64_t> Trainer::load(const std::string& directory,
                                           const LoadOptions& options) {
   return state_->load(directory, options);
 }
+TrafficReport Trainer::traffic() const { return state_->traffic(); }
 std::int64_t Trainer::steps() const { return state_->steps(); }
 std::pair<std::int64_t, std::int64_t> Trainer::shards() const {
   return {state_->shards().begin, state_->shards().end};

@@ -154,7 +154,22 @@ TensorFiles TrainerState::tensor_files() const {
                        {kOptimizerFile, states},
                        {kBuffersFile, model_.buffers()}};
   if (averages_) files.emplace_back(kAveragesFile, averages);
+  if (coded_ && coded_->board().has_residuals()) files.emplace_back(kResidualsFile, residuals());
   return files;
+}
+
+NamedTensors TrainerState::residuals() const {
+  NamedTensors residuals;
+  const auto& board = coded_->board();
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    const auto& [name, tensor] = model_.parameters()[p];
+    for (std::size_t l = 0; l < board.logical_workers(); ++l) {
+      residuals.emplace_back(fmt::format("{}/residual.{}", name, l),
+                             torch::from_blob(board.residual(l, p), tensor.sizes(),
+                                              tensor.strides(), torch::kFloat32));
+    }
+  }
+  return residuals;
 }
 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {
@@ -301,6 +316,8 @@ bool TrainerState::write_log(const StepResult& result) {
 
 std::string TrainerState::state_sha256() const {
   Sha256 hash;
+  const auto residuals_per_parameter =
+      coded_ && coded_->board().has_residuals() ? coded_->board().logical_workers() : 0;
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& entry = exchange_->plan().parameters()[p];
     const auto master_bytes = static_cast<std::size_t>(entry.spec.count) * size_of(entry.node_type);
@@ -310,6 +327,10 @@ std::string TrainerState::state_sha256() const {
     hash.update(shared_->master(p), master_bytes);
     for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
     hash.update(&update_->updates()[p], sizeof(std::int64_t));
+    for (std::size_t l = 0; l < residuals_per_parameter; ++l) {
+      hash.update(coded_->board().residual(l, p),
+                  static_cast<std::size_t>(entry.spec.count) * sizeof(float));
+    }
   }
   for (const auto& [name, tensor] : model_.buffers()) {
     hash.update(name.data(), name.size());

@@ -48,6 +48,8 @@ inline constexpr const char* kMastersFile = "masters.safetensors";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 inline constexpr const char* kBuffersFile = "buffers.safetensors";
 inline constexpr const char* kAveragesFile = "averages.safetensors";
+/// What codecs left out, per logical worker.
+inline constexpr const char* kResidualsFile = "residuals.safetensors";
 /// Its names and shapes are the user's: the checkpoint decides them.
 inline constexpr const char* kShardStatesFile = "shard_states.safetensors";
 
@@ -74,7 +76,8 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
 /// can no longer be read.
 void fill(const Checkpoint& checkpoint, const TensorFiles& files);
 /// SHA-256 of each tensor's bytes, row-major, by the names of a step log: "0.weight",
-/// "0.weight/exp_avg", "0.weight/master", "0.weight/average", "buffer:1.running_mean".
+/// "0.weight/exp_avg", "0.weight/master", "0.weight/average",
+/// "0.weight/residual.3", "buffer:1.running_mean".
 NamedDigests digests_of(const TensorFiles& files);
 /// All tensors of a file whose names and shapes the checkpoint decides.
 NamedTensors load_tensors(const Checkpoint& checkpoint, const std::string& file);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sync/logical_workers.h"
 #include "torch/torch_rule.h"
 #include "tutti/error.h"
 
@@ -18,6 +19,16 @@ const std::string kRuleOfBuffer = "rule of buffer ";
 void require_bound(double bound, std::string_view name) {
   if (std::isfinite(bound) && bound >= 0) return;
   throw BadInput(fmt::format("{} {}: must be finite and not negative", name, bound));
+}
+
+/// Where logical workers meet: none of their nodes reach beyond.
+std::vector<std::int64_t> cuts_of(const TrainerOptions& options) {
+  std::vector<std::int64_t> cuts;
+  if (!options.compression.codec) return cuts;
+  for (const auto& range : logical_workers(options.shards, options.logical_workers)) {
+    cuts.push_back(range.begin);
+  }
+  return cuts;
 }
 
 struct ToUpdateRule {
@@ -71,6 +82,8 @@ void require_options(const TrainerOptions& options) {
   if (options.shards < 1) {
     throw BadInput(fmt::format("{} shards: a step has at least 1", options.shards));
   }
+  require_sense(options.compression);
+  logical_workers(options.shards, options.logical_workers);  // throws for one too many
   require_bound(options.clip.norm, "clip.norm");
   require_bound(options.clip.parameter_norm, "clip.parameter_norm");
   require_bound(options.clip.value, "clip.value");
@@ -99,9 +112,19 @@ void require_options(const TrainerOptions& options) {
   }
 }
 
+CodingOptions coding_options_of(const TrainerOptions& options) {
+  return {.compression = options.compression,
+          .divisor = Divisor::weights,
+          .logical_workers = logical_workers(options.shards, options.logical_workers),
+          .shards = options.shards,
+          .name = options.name};
+}
+
 ExchangeOptions exchange_options_of(const TrainerOptions& options) {
   return {.name = options.name,
           .divisor = Divisor::weights,
+          .cuts = cuts_of(options),
+          .coded = options.compression.codec != nullptr,
           .sync_buffers = false,
           .digest_every = options.digest_every,
           .measures = true,
@@ -132,6 +155,10 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
       {"most_drops", std::to_string(options.most_drops)},
       {"digest_every", std::to_string(options.digest_every)},
       {"hash_every", std::to_string(options.hash_every)}};
+  if (options.compression.codec) {
+    settings.emplace_back("codec", text_of(options.compression));
+    settings.emplace_back("logical workers", std::to_string(options.logical_workers));
+  }
   for (const auto& item : model.parameters()) {
     settings.emplace_back(kRuleOf + item.first, text_of(optimizer.rule_of(item.first)));
   }

@@ -8,6 +8,7 @@
 #include "run/facts.h"
 #include "run/loss_scaler.h"
 #include "sync/assignment.h"
+#include "sync/coded_gradients.h"
 #include "sync/step_exchange.h"
 #include "torch/data_parallel_settings.h"
 #include "torch/wrapped_model.h"
@@ -20,6 +21,8 @@ inline constexpr std::string_view kLossName = "loss";
 
 void require_options(const TrainerOptions& options);
 ExchangeOptions exchange_options_of(const TrainerOptions& options);
+/// Where there is a codec.
+CodingOptions coding_options_of(const TrainerOptions& options);
 /// What all workers have to agree on, as (name, value).
 Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
                      const WrappedModel& model);

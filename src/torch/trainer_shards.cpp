@@ -113,6 +113,7 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
   const bool may_stay = is_ours || !laid_out.is_same(value);
   births_->arrived(parameter, laid_out, may_stay);
   note(parameter, exchange_->write(parameter, laid_out.data_ptr(), true, may_stay));
+  if (coded_) coded_->wrote(static_cast<std::uint32_t>(parameter), scale_.factor);
 }
 
 void TrainerState::accumulated(std::size_t parameter) {

@@ -11,6 +11,7 @@
 #include "base/exception_text.h"
 #include "base/log_line.h"
 #include "kernels/norm.h"
+#include "memory/memory_need.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -23,6 +24,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
       module_(module),
       model_(module, {}, "Trainer"),
       data_(options.seed) {
+  if (options_.logical_workers == 0) options_.logical_workers = 1;  // hosts
   require_options(options_);
   mine_ = assignment_of(options_, group_.size())[static_cast<std::size_t>(group_.rank())];
   scale_rule_ = loss_scale_rule_of(options_.loss_scale);
@@ -52,8 +54,11 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   if (group_.rank() == 0) shared_->refresh_masters();
   torch_optimizers_ = std::make_unique<TileOptimizers>(
       exchange_->plan(), *shared_, std::move(torch_rules), group_.rank(), group_.size());
+  if (options_.compression.codec) {
+    coded_ = std::make_unique<CodedGradients>(*exchange_, coding_options_of(options_));
+  }
   update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, std::move(rules),
-                                            torch_optimizers_.get(), options_.clip);
+                                            torch_optimizers_.get(), options_.clip, coded_.get());
   births_ = std::make_unique<GradientBirths>(*exchange_);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
   if (options_.average > 0) {
@@ -69,6 +74,10 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   std::string own;  // of this program: runs are not told apart by it
   if (!options_.log.empty()) {
     own += fmt::format(", log {} (metrics every {})", options_.log, options_.metrics_every);
+  }
+  if (coded_) {
+    own += fmt::format(", {} for messages and residuals of each logical worker",
+                       format_bytes(coded_->bytes_per_logical_worker()));
   }
   if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
   log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
@@ -221,7 +230,7 @@ StepResult TrainerState::apply() {
   });
   const auto result = result_of(outcome.report);
   if (applies) {
-    update_->count(outcome.touched);
+    update_->commit(outcome.touched);
     parameters_->written();
     if (averages_) averages_->follow();
     states_.commit();
@@ -260,6 +269,7 @@ StepResult TrainerState::result_of(const StepReport& report) {
   result.loss_scale = scale_.factor;
   result.metrics = std::move(result_);
   result.report = report;
+  if (coded_ && result.applied) coded_->fill_report(result.report);
   return result;
 }
 

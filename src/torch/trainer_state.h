@@ -23,6 +23,7 @@
 #include "run/metric_exchange.h"
 #include "run/step_log.h"
 #include "sync/assignment.h"
+#include "sync/coded_gradients.h"
 #include "sync/moving_averages.h"
 #include "sync/shard_board.h"
 #include "sync/sharded_update.h"
@@ -76,6 +77,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::int64_t step() const { return steps_ + 1; }
   std::uint64_t seed_of(std::int64_t shard) const;
 
+  TrafficReport traffic() const { return coded_ ? coded_->traffic() : exchange_->traffic(); }
   std::int64_t steps() const { return steps_; }
   const ShardRange& shards() const { return mine_; }
   const Group& group() const { return group_; }
@@ -111,6 +113,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   Found read(const std::string& directory, const LoadOptions& options);
   const std::string& run() const;
   TensorFiles tensor_files() const;
+  NamedTensors residuals() const;
   nlohmann::json all_numbers() const;
   StepResult result_of(const StepReport& report);
   bool take_note(const StepResult& result);
@@ -133,6 +136,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<SharedParameters> parameters_;
   std::vector<std::vector<std::string>> state_names_;  ///< of each parameter's optimizer
   std::unique_ptr<TileOptimizers> torch_optimizers_;
+  std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<GradientBirths> births_;
   std::unique_ptr<ShardBuffers> buffers_;

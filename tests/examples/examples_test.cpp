@@ -87,6 +87,40 @@ TEST(Examples, CharLmOfShardsEndsWithTheSameBytesOnAnyNumberOfWorkers) {
   EXPECT_EQ(ends.size(), 1u);
 }
 
+TEST(Examples, CharLmWithACodecEndsWithTheSameBytesOnAnyNumberOfWorkersAndReports) {
+  std::set<std::string> ends;
+  for (const char* const workers : {"1", "3", "5"}) {
+    const auto run = run_command(
+        char_lm({"-n", workers}, {"--steps", "4", "--shards", "5", "--codec", "topk:0.1",
+                                  "--logical-workers", "5", "--fusion", "500", "--report"}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr("4 steps, 4 collectives"));
+    EXPECT_THAT(run.out, HasSubstr("per step"));
+    EXPECT_THAT(run.err, HasSubstr("for messages and residuals of each logical worker"));
+    ASSERT_THAT(end_of(run), StartsWith("step 4 ")) << run.out;
+    ends.insert(end_of(run));
+  }
+  EXPECT_EQ(ends.size(), 1u);
+
+  const auto parallel = run_command(char_lm(
+      {"-n", "2"}, {"--steps", "3", "--codec", "half", "--error-feedback", "off", "--report"}));
+  EXPECT_EQ(parallel.status, 0) << parallel.err;
+  EXPECT_THAT(parallel.out, HasSubstr("3 steps, 3 collectives"));
+}
+
+TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {
+  const auto refusal = [](const std::vector<std::string>& options) {
+    const auto run = run_command(char_lm({"-n", "2"}, options));
+    EXPECT_NE(run.status, 0);
+    return run.err;
+  };
+  EXPECT_THAT(refusal({"--shards", "4", "--codec", "top"}),
+              HasSubstr("there are none, half, bfloat16, threshold[:0.05], topk[:0.05]"));
+  EXPECT_THAT(refusal({"--shards", "4", "--codec", "topk:1.5"}), HasSubstr("must be in (0, 1]"));
+  EXPECT_THAT(refusal({"--shards", "4", "--codec", "half", "--logical-workers", "5"}),
+              HasSubstr("5 logical workers of 4 shards"));
+}
+
 TEST(Examples, CharLmStopsOnThreeWorkersAndGoesOnWithTwo) {
   const TemporaryFolder folder;
   const auto saved = folder.file("run");

@@ -67,17 +67,17 @@ TEST(Plan, DifferencesAreShortAndNameWhatDiffers) {
               ElementsAre(HasSubstr("registers parameter \"b\" at position 0")));
 }
 
-TEST(BucketSchedule, ABucketClosesWhenItReachesItsLimit) {
+TEST(BucketSchedule, ABucketIsClosedOnceItHasMoreThanItsLimit) {
   const Plan plan({spec("a", 16), spec("b", 16), spec("c", 32), spec("d", 16), spec("e", 0)}, {});
   const auto order = BucketSchedule::default_order(plan);
   EXPECT_THAT(order, ElementsAre(4, 3, 2, 1, 0));
-  const BucketSchedule schedule(plan, order, 64, 128);
+  const BucketSchedule schedule(plan, order, 15, 31);
   ASSERT_EQ(schedule.size(), 3u);
-  EXPECT_THAT(schedule.parameters(0), ElementsAre(4, 3));
+  EXPECT_THAT(schedule.parameters(0), ElementsAre(3));
   EXPECT_THAT(schedule.parameters(1), ElementsAre(2));
-  EXPECT_THAT(schedule.parameters(2), ElementsAre(1, 0));
+  EXPECT_THAT(schedule.parameters(2), ElementsAre(4, 1, 0));
   EXPECT_EQ(schedule.bucket_of(2), 1u);
-  EXPECT_NE(schedule.hash(), BucketSchedule(plan, order, 64, 1).hash());
+  EXPECT_NE(schedule.hash(), BucketSchedule(plan, order, 15, 1).hash());
   EXPECT_EQ(BucketSchedule(plan, order, 1 << 20, 1 << 20).size(), 1u);
 }
 

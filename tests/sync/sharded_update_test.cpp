@@ -118,7 +118,7 @@ void expect_as_alone(int workers, const Case& test) {
       ASSERT_EQ(verdict.refusal, "");
       EXPECT_EQ(verdict.folded, test.clip.norm > 0);
       const auto& outcome = exchange.complete([&] { update.apply(verdict, 1); });
-      update.count(outcome.touched);
+      update.commit(outcome.touched);
     }
     for (std::size_t p = 0; p < kCounts.size(); ++p) {
       if (kCounts[p] == 0) continue;

@@ -25,8 +25,8 @@ const std::vector<std::size_t> kCounts = {1, 63, 64, 65, 1024, 5000, 0, 17};
 ExchangeOptions quick() {
   ExchangeOptions options;
   options.name = "model";
-  options.bucket_bytes = 4096;
-  options.first_bucket_bytes = 512;
+  options.fusion = 1024;
+  options.first_fusion = 128;
   options.hint = "; a hint";
   return options;
 }

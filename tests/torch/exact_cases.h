@@ -147,14 +147,35 @@ inline Optimizer optimizer_of(const std::string& name) {
 }
 
 /// Every run has uneven weights, and more shards than workers or fewer.
-inline constexpr const char* kWays[] = {"plain", "norm clip", "value clips", "loss scale",
-                                        "halves"};
+inline constexpr const char* kWays[] = {
+    "plain",      "norm clip",      "value clips",     "loss scale", "halves",
+    "half codec", "bfloat16 codec", "threshold codec", "topk codec", "topk per tensor"};
 inline TrainerOptions options_of(const std::string& way) {
   TrainerOptions options{.seed = 5};
   if (way == "norm clip") options.clip.norm = 0.01;
   if (way == "value clips") options.clip = {.parameter_norm = 0.1, .value = 0.001};
   if (way == "loss scale") options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
   if (way == "halves") options.schedule = Schedule::cosine(4, 0.1);
+  if (!way.starts_with("topk") && !way.ends_with(" codec")) return options;
+  // Other pairs of a codec and what may meet it: docs/combinations.md.
+  options.logical_workers = 5;
+  options.compression.fusion = 1000;
+  if (way == "half codec") {
+    options.compression.codec = half_codec();
+    options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
+  }
+  if (way == "bfloat16 codec") options.compression.codec = bfloat16_codec();
+  if (way == "threshold codec") {
+    options.compression.codec = threshold_codec(1e-3);
+    options.clip = {.parameter_norm = 0.1, .value = 0.001};
+  }
+  if (way == "topk codec") {
+    options.compression.codec = top_k_codec(0.1);
+    options.clip.norm = 0.01;
+  }
+  if (way == "topk per tensor") {
+    options.compression = {.codec = top_k_codec(0.01), .scope = CodecScope::tensor, .clamp = 0.01};
+  }
   return options;
 }
 

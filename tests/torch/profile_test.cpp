@@ -35,8 +35,7 @@ TEST(Profile, HoldsEveryStepOfEveryModelAndEveryBucket) {
     auto critic = mlp();
     // Buckets of one parameter each: four per step.
     DataParallel parallel_generator(job, *generator, {.name = "generator"});
-    DataParallel parallel_critic(job, *critic,
-                                 {.name = "critic", .bucket_bytes = 1, .first_bucket_bytes = 1});
+    DataParallel parallel_critic(job, *critic, {.name = "critic", .fusion = 1, .first_fusion = 1});
     for (std::uint64_t step = 1; step <= 3; ++step) {
       for (auto* model : {&generator, &critic}) {
         (*model)->zero_grad();

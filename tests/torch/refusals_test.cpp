@@ -35,9 +35,9 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
                 }),
                 HasSubstr("no parameter"));
     EXPECT_THAT(text_of([&] {
-                  DataParallel q(group, {{"p", p}}, {.bucket_bytes = 0});
+                  DataParallel q(group, {{"p", p}}, {.fusion = 0});
                 }),
-                HasSubstr("bucket_bytes"));
+                HasSubstr("fusion"));
     EXPECT_THAT(text_of([&] {
                   DataParallel q(group, {{"p", p}}, {.deadline = std::chrono::milliseconds(0)});
                 }),

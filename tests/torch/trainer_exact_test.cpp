@@ -30,7 +30,12 @@ INSTANTIATE_TEST_SUITE_P(Some, TrainerExact,
                                            Case{"embedding", "adagrad", "norm clip", 5},
                                            Case{"tied", "sgd", "value clips", 5},
                                            Case{"branches", "rmsprop", "halves", 5},
-                                           Case{"half", "adamw", "loss scale", 5}),
+                                           Case{"half", "adamw", "loss scale", 5},
+                                           Case{"mlp", "adam", "topk codec", 5},
+                                           Case{"lstm", "sgd", "half codec", 5},
+                                           Case{"branches", "adamw", "threshold codec", 5},
+                                           Case{"half", "adagrad", "bfloat16 codec", 5},
+                                           Case{"convolution", "rmsprop", "topk per tensor", 5}),
                          name_of_case);
 
 // Without this the tests above could not tell random numbers of shards from those of workers.

@@ -1,0 +1,137 @@
+#pragma once
+
+// What is sent of a gradient. A codec writes the folded gradient of one logical worker as a
+// message, group of parameters by group, and reads the values back; what it left out may be kept
+// and added to the next gradient (error feedback). All of these but no codec at all are lossy and
+// experimental: docs/codecs.md says what each one sends, and when it pays.
+//
+//   tutti::Trainer trainer(job, *model, tutti::Adam{},
+//                          {.shards = 8, .logical_workers = 4,
+//                           .compression = {.codec = tutti::top_k_codec(0.01)}});
+//
+// Threads: codecs are immutable values; their functions may be called by several threads at once.
+// Failure: BadInput for parameters that make no sense.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tutti {
+
+/// How sparse messages travel. No bit of a result depends on it.
+enum class Transport : std::uint8_t {
+  by_size,  ///< as lists or as dense arrays, whichever is fewer bytes
+  sparse,   ///< always as lists
+  dense,    ///< always as dense arrays, −0.0 where nothing is sent
+};
+
+/// What a message is one of.
+struct Exchange {
+  std::int64_t logical_workers = 1;  ///< messages that are added up
+  Transport transport = Transport::by_size;
+};
+
+/// What encode() did.
+struct Encoded {
+  std::size_t bytes = 0;        ///< of the message
+  std::int64_t values = 0;      ///< that were sent
+  bool is_dense = true;         ///< false: as a list
+  std::string refusal = {};     ///< why these values cannot be sent; empty: they were
+  std::int64_t refused_at = 0;  ///< index of the value that is to blame
+};
+
+/// What a message says of some values: the others are −0.0.
+struct MessageList {
+  std::span<const std::uint32_t> indices;  ///< ascending
+  std::span<const float> values;           ///< one for each
+};
+
+/// One way to write float32 values. The values of a message are those of all parameters of a group
+/// that have a gradient, one after the other in registration order.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  /// Tells it apart from every other, parameters included: "topk:0.05". Compared on all workers,
+  /// and part of a run.
+  virtual std::string name() const = 0;
+  /// Most bytes of a message of `count` ≥ 1 values.
+  virtual std::size_t bound(std::int64_t count, const Exchange& exchange) const = 0;
+  /// Writes the values, all of them finite, to `message`, which has room for bound() bytes. A
+  /// refusal drops the step on all workers.
+  virtual Encoded encode(std::span<const float> values, const Exchange& exchange,
+                         std::byte* message) const = 0;
+  /// to[i] = what the message says of value begin + i of `count`: −0.0 where nothing was sent.
+  virtual void decode(std::span<const std::byte> message, std::int64_t count, std::int64_t begin,
+                      std::span<float> to) const = 0;
+  /// The message as a list, if it is one. Unless overridden: it is not.
+  virtual std::optional<MessageList> list_of(std::span<const std::byte> message) const;
+  /// values[i] −= what the message says of it: the residual. Unless overridden, by decode().
+  virtual void subtract(std::span<const std::byte> message, std::span<float> values) const;
+
+  // The sum of all messages, each weighted by its logical worker's share of the weight, is taken in
+  // float32 along the tree and comes back in a fixed format.
+  /// Rounds a piece of the sum to that format. Unless overridden: float32, as it is.
+  virtual void round_sum(std::span<float> sum) const;
+  /// Bytes of a sum of `count` elements, `values` of which are not −0.0. Unless overridden: dense
+  /// float32.
+  virtual std::size_t sum_bytes(std::int64_t count, std::int64_t values,
+                                const Exchange& exchange) const;
+};
+
+using CodecPointer = std::shared_ptr<const Codec>;
+
+inline constexpr double kDefaultThreshold = 0.05;
+inline constexpr double kDefaultFraction = 0.05;
+
+/// 16-bit floats, rounded to nearest-even; the sum is rounded once more. Refuses what is beyond
+/// 65504.
+CodecPointer half_codec();
+/// bfloat16, in the same way: float32's range, 8 bits of precision.
+CodecPointer bfloat16_codec();
+/// Values of magnitude ≥ `threshold`, which is finite and not negative.
+CodecPointer threshold_codec(double threshold = kDefaultThreshold);
+/// Of n values exactly max(1, round(fraction · n)), halves rounded up: those of largest magnitude;
+/// of equal ones the lower index first. `fraction` in (0, 1].
+CodecPointer top_k_codec(double fraction = kDefaultFraction);
+
+/// "none" (a null pointer), "half", "bfloat16", "threshold", "threshold:0.1", "topk",
+/// "topk:0.01". BadInput for anything else, with the names that there are.
+CodecPointer codec_of(std::string_view text);
+
+/// Over what a codec is applied at once: decides what top-K selects.
+enum class CodecScope : std::uint8_t {
+  group,   ///< a group of parameters: see Compression::fusion
+  tensor,  ///< each parameter by itself
+};
+
+/// 2²¹ elements, as Apache SINGA's DistOpt.
+inline constexpr std::int64_t kDefaultFusion = 2097152;
+/// A bound for Compression::clamp, as in SINGA's half precision with clipping.
+inline constexpr double kDefaultClamp = 100;
+
+struct Compression {
+  CodecPointer codec = {};  ///< none: gradients are folded as they are
+  /// What a message leaves out is kept, per logical worker, and added to the next gradient (Seide
+  /// et al. 2014; Karimireddy et al. 2019, arXiv 1901.09847). Twice the bytes of the parameters in
+  /// float32 per logical worker.
+  bool error_feedback = true;
+  CodecScope scope = CodecScope::group;
+  /// Elements. Parameters of at most so many join a group, in registration order, until the group
+  /// has more; larger ones are groups of their own. At least 1.
+  std::int64_t fusion = kDefaultFusion;
+  /// The gradient of a logical worker is kept within ±clamp, element by element, before the
+  /// residual is added; 0: not.
+  double clamp = 0;
+  Transport transport = Transport::by_size;
+};
+
+/// "codec topk:0.05, error feedback on, …": what decides bits.
+std::string text_of(const Compression& compression);
+/// BadInput for numbers that make no sense.
+void require_sense(const Compression& compression);
+
+}  // namespace tutti

@@ -1,0 +1,143 @@
+// Some of the values, as they are: those above a threshold, or the k largest.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/check.h"
+#include "codec/sparse_message.h"
+#include "kernels/select.h"
+#include "tutti/codec.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+class SelectingCodec : public Codec {
+ public:
+  std::size_t bound(std::int64_t count, const Exchange& exchange) const override {
+    const auto entries = std::min(count, most_entries(count, exchange));
+    return kSparseHeader + std::max(static_cast<std::size_t>(entries) * kSparseEntry,
+                                    static_cast<std::size_t>(count) * sizeof(float));
+  }
+
+  void decode(std::span<const std::byte> message, std::int64_t, std::int64_t begin,
+              std::span<float> to) const override {
+    decode_sparse(message, begin, to);
+  }
+
+  std::optional<MessageList> list_of(std::span<const std::byte> message) const override {
+    return list_of_sparse(message);
+  }
+
+  void subtract(std::span<const std::byte> message, std::span<float> values) const override {
+    clear_sent(message, values);
+  }
+
+  std::size_t sum_bytes(std::int64_t count, std::int64_t values,
+                        const Exchange& exchange) const override {
+    const auto dense = static_cast<std::size_t>(count) * sizeof(float);
+    const auto list = static_cast<std::size_t>(values) * kSparseEntry;
+    if (exchange.transport == Transport::dense) return kSparseHeader + dense;
+    if (exchange.transport == Transport::sparse) return kSparseHeader + list;
+    return kSparseHeader + std::min(dense, list);
+  }
+
+ protected:
+  static void require_indices(std::span<const float> values) {
+    TUTTI_CHECK(values.size() <= std::numeric_limits<std::uint32_t>::max(), "{} values",
+                values.size());
+  }
+};
+
+class ThresholdCodec final : public SelectingCodec {
+ public:
+  explicit ThresholdCodec(double threshold) : threshold_(threshold) {
+    if (!(threshold >= 0) || !std::isfinite(static_cast<float>(threshold))) {
+      throw BadInput(
+          fmt::format("threshold {}: must be not negative, and finite in float32", threshold));
+    }
+  }
+
+  std::string name() const override { return fmt::format("threshold:{}", threshold_); }
+
+  Encoded encode(std::span<const float> values, const Exchange& exchange,
+                 std::byte* message) const override {
+    require_indices(values);
+    const auto count = static_cast<std::int64_t>(values.size());
+    const auto threshold = static_cast<float>(threshold_);
+    const auto room = most_entries(count, exchange);
+    // How many there are is known only afterwards: their values then move up.
+    const auto list = begin_list(message, room);
+    const auto selected =
+        select_at_least(values.data(), count, threshold, list.indices, list.values, room);
+    const bool is_list = exchange.transport != Transport::dense && selected.count <= room;
+    if (is_list) {
+      const auto fitted = begin_list(message, selected.count);
+      std::copy_n(list.values, selected.count, fitted.values);
+    } else {
+      auto* const array = begin_array(message, count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const float value = values[static_cast<std::size_t>(i)];
+        if (std::abs(value) >= threshold) array[i] = value;
+      }
+    }
+    return {.bytes = sparse_bytes(count, selected.count, exchange),
+            .values = selected.count,
+            .is_dense = !is_list};
+  }
+
+ private:
+  double threshold_;
+};
+
+class TopKCodec final : public SelectingCodec {
+ public:
+  explicit TopKCodec(double fraction) : fraction_(fraction) {
+    if (!(fraction > 0 && fraction <= 1)) {
+      throw BadInput(fmt::format("top-k fraction {}: must be in (0, 1]", fraction));
+    }
+  }
+
+  std::string name() const override { return fmt::format("topk:{}", fraction_); }
+
+  Encoded encode(std::span<const float> values, const Exchange& exchange,
+                 std::byte* message) const override {
+    require_indices(values);
+    const auto count = static_cast<std::int64_t>(values.size());
+    const auto k = std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(std::floor(fraction_ * static_cast<double>(count) + 0.5)), 1,
+        count);
+    const bool is_list =
+        exchange.transport != Transport::dense && k <= most_entries(count, exchange);
+    SelectScratch scratch;
+    if (is_list) {
+      const auto list = begin_list(message, k);
+      select_largest(values.data(), count, k, list.indices, list.values, scratch);
+    } else {
+      std::vector<std::uint32_t> indices(static_cast<std::size_t>(k));
+      std::vector<float> kept(indices.size());
+      select_largest(values.data(), count, k, indices.data(), kept.data(), scratch);
+      auto* const array = begin_array(message, count);
+      for (std::size_t i = 0; i < indices.size(); ++i) array[indices[i]] = kept[i];
+    }
+    return {.bytes = sparse_bytes(count, k, exchange), .values = k, .is_dense = !is_list};
+  }
+
+ private:
+  double fraction_;
+};
+
+}  // namespace
+
+CodecPointer threshold_codec(double threshold) {
+  return std::make_shared<ThresholdCodec>(threshold);
+}
+
+CodecPointer top_k_codec(double fraction) { return std::make_shared<TopKCodec>(fraction); }
+
+}  // namespace tutti

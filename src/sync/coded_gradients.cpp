@@ -1,0 +1,332 @@
+#include "sync/coded_gradients.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+std::size_t logical_workers_of(const StepExchange& exchange, const CodingOptions& options) {
+  return options.logical_workers.empty() ? static_cast<std::size_t>(exchange.group().size())
+                                         : options.logical_workers.size();
+}
+
+ParameterGroups groups_of(const Plan& plan, const Compression& compression) {
+  if (compression.scope == CodecScope::group) {
+    return groups_in_registration_order(plan, compression.fusion);
+  }
+  ParameterGroups groups;
+  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) groups.push_back({p});
+  return groups;
+}
+
+MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
+  const auto& plan = exchange.plan();
+  for (const auto& entry : plan.parameters()) {
+    if (entry.node_type == DType::float32) continue;
+    throw Unsupported(
+        fmt::format("codec {}: parameter \"{}\" is {}; codecs take float32, float16 and bfloat16",
+                    options.compression.codec->name(), entry.spec.name, name_of(entry.spec.dtype)));
+  }
+  MessageBoard::Layout layout{.logical_workers = logical_workers_of(exchange, options),
+                              .groups = groups_of(plan, options.compression),
+                              .bounds = {},
+                              .residuals = options.compression.error_feedback};
+  const Exchange all{.logical_workers = static_cast<std::int64_t>(layout.logical_workers),
+                     .transport = options.compression.transport};
+  for (const auto& group : layout.groups) {
+    std::int64_t count = 0;
+    for (const auto p : group) count += plan.parameters()[p].spec.count;
+    layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, all));
+  }
+  return layout;
+}
+
+/// As if it had not been sent.
+bool is_absent(float value) {
+  return std::bit_cast<std::uint32_t>(value) == std::bit_cast<std::uint32_t>(-0.0f);
+}
+
+}  // namespace
+
+CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
+    : exchange_(exchange),
+      options_(std::move(options)),
+      board_(exchange.group(), exchange.plan(), layout_of(exchange, options_), options_.name),
+      encoder_(exchange.plan(), board_, options_.compression),
+      sum_(*options_.compression.codec, leaves()),
+      traffic_(exchange.plan(), board_.groups()),
+      sum_values_(board_.groups().size()),
+      touched_by_any_(board_.groups().size()),
+      carried_(board_.logical_workers()) {
+  const auto parameters = exchange.plan().parameters().size();
+  for (auto& one : carried_) {
+    one.touched.resize(parameters);
+    one.share.resize(parameters);
+    one.at_in_message.resize(parameters);
+    one.elements.resize(board_.groups().size());
+  }
+}
+
+std::int64_t CodedGradients::leaves() const {
+  return options_.logical_workers.empty() ? static_cast<std::int64_t>(board_.logical_workers())
+                                          : options_.shards;
+}
+
+Block CodedGradients::place_of(std::size_t logical) const {
+  return {options_.logical_workers.empty() ? static_cast<std::int64_t>(logical)
+                                           : options_.logical_workers[logical].begin,
+          1};
+}
+
+// ---- who has what in the step at hand ----
+
+/// Nodes, weights, and what was touched, of each logical worker.
+void CodedGradients::look_around() {
+  auto& slices = exchange_.slices();
+  const auto& held = slices.held();
+  const auto belongs = [&](const HeldNode& node, std::size_t logical) {
+    if (options_.logical_workers.empty()) return node.worker == static_cast<int>(logical);
+    const auto& range = options_.logical_workers[logical];
+    return node.block.begin >= range.begin && node.block.begin < range.end;
+  };
+  std::size_t n = 0;
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    auto& one = carried_[l];
+    one.nodes.begin = n;
+    while (n < held.size() && belongs(held[n], l)) ++n;
+    one.nodes.end = n;
+    one.weight = slices.weight_of(one.nodes);
+    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+      auto& elements = one.elements[g];
+      elements = 0;
+      for (const auto p : board_.groups()[g]) {
+        one.touched[p] = slices.touched(p, one.nodes);
+        one.at_in_message[p] = elements;
+        if (one.touched[p]) elements += exchange_.plan().parameters()[p].spec.count;
+      }
+    }
+  }
+  find_shares();
+}
+
+void CodedGradients::find_shares() {
+  auto& slices = exchange_.slices();
+  for (std::size_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
+    double total = 0;
+    for (auto& one : carried_) {
+      one.share[p] = one.weight;
+      if (options_.divisor == Divisor::contributors) {
+        one.share[p] = one.touched[p] != 0
+                           ? slices.sources_of(static_cast<std::uint32_t>(p), one.nodes).divisor
+                           : 0;
+        total += one.share[p];
+      }
+    }
+    if (options_.divisor != Divisor::contributors) total = slices.weight();
+    for (auto& one : carried_) one.share[p] = total > 0 ? one.share[p] / total : 0;
+  }
+}
+
+/// Per logical worker, the groups for which this rank encodes: dealt to those who carry its leaves,
+/// whoever has the least so far.
+std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
+  const auto& held = exchange_.slices().held();
+  std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
+  std::vector<std::vector<std::size_t>> tasks(carried_.size());
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    const auto& one = carried_[l];
+    if (one.nodes.begin == one.nodes.end) continue;
+    const int first = held[one.nodes.begin].worker;
+    const int last = held[one.nodes.end - 1].worker;
+    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+      const auto least = std::min_element(load.begin() + first, load.begin() + last + 1);
+      *least += one.elements[g];
+      if (least - load.begin() == rank) tasks[l].push_back(g);
+    }
+  }
+  return tasks;
+}
+
+// ---- encoding ----
+
+/// The logical worker whose last leaf is open here, and all of whose leaves are this worker's.
+std::optional<std::size_t> CodedGradients::closing() const {
+  const auto& leaves = exchange_.leaves();
+  if (options_.logical_workers.empty()) {
+    return exchange_.is_single() ? std::optional(static_cast<std::size_t>(exchange_.group().rank()))
+                                 : std::nullopt;
+  }
+  const auto open = *leaves.start() + leaves.leaves();
+  for (std::size_t l = 0; l < options_.logical_workers.size(); ++l) {
+    const auto& range = options_.logical_workers[l];
+    if (range.end - 1 == open && range.begin >= *leaves.start()) return l;
+  }
+  return {};
+}
+
+void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
+  const auto logical = closing();
+  if (!logical || exchange_.leaves().weight() == 0) return;
+  if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {
+    if (early_step_ != exchange_.steps_done()) early_.clear();
+    early_step_ = exchange_.steps_done();
+    early_logical_ = *logical;
+    unwritten_.clear();
+    for (const auto& group : board_.groups()) unwritten_.push_back(group.size());
+  }
+  const auto group = board_.group_of(parameter);
+  if (--unwritten_[group] > 0) return;
+  encode_early(*logical, group, loss_scale);
+  early_.emplace(*logical, group);
+}
+
+/// All of the group's gradients are there, and hot: in this worker's own nodes.
+void CodedGradients::encode_early(std::size_t logical, std::size_t group, double loss_scale) {
+  const auto folds = [&](std::uint32_t p) -> GroupEncoder::TileFold {
+    const auto held = exchange_.leaves().held_since(place_of(logical).begin, p);
+    std::vector<Block> blocks;
+    std::vector<const void*> weights;
+    std::vector<Block> present;
+    std::vector<const std::byte*> parts;
+    for (std::size_t k = 0; k < held.nodes.size(); ++k) {
+      blocks.push_back({held.nodes[k].block.begin, 1});
+      weights.push_back(&held.nodes[k].weight);
+      if (held.parts[k] == nullptr) continue;
+      present.push_back(blocks.back());
+      parts.push_back(held.parts[k]);
+    }
+    double weight = 0;
+    void* const sum = &weight;
+    const auto all = FoldProgram::of_blocks(blocks, leaves());
+    fold({.program = &all,
+          .source_type = DType::float64,
+          .result_type = DType::float64,
+          .sources = weights,
+          .destinations = {&sum, 1},
+          .count = 1});
+    return
+        [parts, divisor = weight * loss_scale, program = FoldProgram::of_blocks(present, leaves())](
+            std::int64_t begin, std::int64_t count, void* to) {
+          std::vector<const void*> sources;
+          for (const auto* part : parts) {
+            sources.push_back(part + static_cast<std::size_t>(begin) * sizeof(float));
+          }
+          fold({.program = &program,
+                .divisor = divisor,
+                .sources = sources,
+                .destinations = {&to, 1},
+                .count = count});
+        };
+  };
+  encoder_.encode(logical, group, board_.groups()[group], folds);
+}
+
+std::string CodedGradients::encode(double loss_scale) {
+  look_around();
+  if (early_step_ != exchange_.steps_done()) early_.clear();
+  const auto tasks = tasks_of(exchange_.group().rank());
+  for (std::size_t l = 0; l < tasks.size(); ++l) {
+    for (const auto g : tasks[l]) {
+      if (early_.contains({l, g})) continue;
+      std::vector<std::uint32_t> touched;
+      for (const auto p : board_.groups()[g]) {
+        if (carried_[l].touched[p] != 0) touched.push_back(p);
+      }
+      encoder_.encode(l, g, touched, [&](std::uint32_t p) { return fold_of(l, p, loss_scale); });
+    }
+  }
+  exchange_.meet("the encoding of its gradients in");
+  return first_refusal();
+}
+
+/// From the nodes of all workers.
+GroupEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_t parameter,
+                                               double loss_scale) {
+  const auto& one = carried_[logical];
+  auto sources = exchange_.slices().sources_of(parameter, one.nodes);
+  if (options_.divisor != Divisor::contributors) sources.divisor = one.weight;
+  sources.divisor *= loss_scale;
+  return [this, sources](std::int64_t begin, std::int64_t count, void* to) {
+    exchange_.slices().fold(sources, begin, begin + count, DType::float32, {&to, 1});
+  };
+}
+
+std::string CodedGradients::first_refusal() const {
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    if (carried_[l].nodes.begin == carried_[l].nodes.end) continue;
+    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+      if (const auto* const text = board_.header(l, g).refusal; *text != 0) return text;
+    }
+  }
+  return {};
+}
+
+// ---- the sum ----
+
+void CodedGradients::reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end,
+                            float* to) {
+  const auto group = board_.group_of(parameter);
+  std::vector<SumTerm> terms;
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    const auto& one = carried_[l];
+    if (one.touched[parameter] == 0) continue;
+    terms.push_back({.message = {board_.message(l, group), board_.header(l, group).bytes},
+                     .count = one.elements[group],
+                     .first = one.at_in_message[parameter],
+                     .share = one.share[parameter],
+                     .place = {options_.logical_workers.empty() ? static_cast<std::int64_t>(l)
+                                                                : options_.logical_workers[l].begin,
+                               1}});
+  }
+  std::int64_t values = 0;
+  for (; begin < end; begin += kTile, to += kTile) {
+    const std::span<float> tile(to, static_cast<std::size_t>(std::min(kTile, end - begin)));
+    sum_.take(terms, begin, tile);
+    options_.compression.codec->round_sum(tile);
+    values += std::count_if(tile.begin(), tile.end(), [](float x) { return !is_absent(x); });
+    if (options_.divisor == Divisor::none) {
+      scale_into(to, DType::float32, to, DType::float32, static_cast<std::int64_t>(tile.size()),
+                 exchange_.slices().weight());
+    }
+  }
+  board_.sum_values(group).fetch_add(values, std::memory_order_relaxed);
+}
+
+// ---- a whole step ----
+
+const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model) {
+  exchange_.arrive(model);
+  const auto refusal = encode(1);
+  if (!refusal.empty()) throw BadInput(refusal);
+  const auto& plan = exchange_.plan();
+  const auto& arena = exchange_.arena();
+  std::vector<float> tile(static_cast<std::size_t>(kTile));
+  const auto& outcome = exchange_.complete([&] {
+    std::vector<std::uint32_t> all(plan.parameters().size());
+    std::iota(all.begin(), all.end(), 0U);
+    for (const auto& range : exchange_.slices().owned(all, exchange_.group().rank())) {
+      const auto& entry = plan.parameters()[range.parameter];
+      for (const auto& piece : tiles_of(range)) {
+        reduce(piece.parameter, piece.begin, piece.end, tile.data());
+        for (int r = 0; r < exchange_.group().size(); ++r) {
+          round_into(arena.block(r) + entry.result_offset +
+                         static_cast<std::size_t>(piece.begin) * size_of(entry.spec.dtype),
+                     entry.spec.dtype, tile.data(), DType::float32, piece.end - piece.begin);
+        }
+      }
+    }
+    exchange_.take_buffers(model);
+    note_messages();
+  });
+  commit();
+  return outcome;
+}
+
+}  // namespace tutti

@@ -1,0 +1,27 @@
+#pragma once
+
+// The one rule by which parameters are grouped: in given order, those of at most `limit` elements
+// join the open group, which is closed once it has more than `limit`; a larger one is a group of
+// its own; what is left at the end is the last group.
+//
+// Pure function.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sync/plan.h"
+
+namespace tutti {
+
+using ParameterGroups = std::vector<std::vector<std::uint32_t>>;
+
+/// `counts[p]` elements of parameter p; limits at least 1. Until the first group is there its limit
+/// is `first_limit`.
+ParameterGroups fuse(std::span<const std::uint32_t> order, std::span<const std::int64_t> counts,
+                     std::int64_t first_limit, std::int64_t limit);
+
+/// All parameters of the plan, in registration order.
+ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit);
+
+}  // namespace tutti

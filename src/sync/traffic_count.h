@@ -1,0 +1,47 @@
+#pragma once
+
+// Adds up what the groups of parameters cost, step by step.
+//
+// Threads: one.
+
+#include <string>
+#include <vector>
+
+#include "sync/fusion.h"
+#include "sync/plan.h"
+#include "sync/slice_fold.h"
+#include "tutti/traffic.h"
+
+namespace tutti {
+
+class TrafficCount {
+ public:
+  TrafficCount(const Plan& plan, const ParameterGroups& groups);
+
+  /// A step begins: `last_step` is all zeros. Then add to group(g) what it costs, then end().
+  void begin();
+  GroupTraffic& group(std::size_t g) { return report_.last_step[g]; }
+  void end();
+  const TrafficReport& report() const { return report_; }
+
+ private:
+  TrafficReport report_;
+};
+
+/// Of gradients as they are: every worker is a logical worker, and messages are dense.
+class PlainTraffic {
+ public:
+  PlainTraffic(const Plan& plan, ParameterGroups groups, int workers);
+
+  /// A step whose nodes are still there.
+  void count(const SliceFold& slices);
+  const TrafficReport& report() const { return count_.report(); }
+
+ private:
+  const Plan& plan_;
+  ParameterGroups groups_;
+  std::uint64_t workers_;
+  TrafficCount count_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,174 @@
+#include "tutti/codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <random>
+
+#include "codec/codec_model.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Written {
+  Encoded encoded;
+  std::vector<std::byte> message;
+};
+
+Written write_message(const Codec& codec, const std::vector<float>& values,
+                      const Exchange& exchange = {}) {
+  const auto bound = codec.bound(static_cast<std::int64_t>(values.size()), exchange);
+  // What lies behind must stay as it is.
+  std::vector<std::byte> message(bound + 64, std::byte{0x5a});
+  auto encoded = codec.encode(values, exchange, message.data());
+  EXPECT_LE(encoded.bytes, bound);
+  for (std::size_t i = bound; i < message.size(); ++i) EXPECT_EQ(message[i], std::byte{0x5a});
+  message.resize(encoded.bytes);
+  return {std::move(encoded), std::move(message)};
+}
+
+std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<std::uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<std::uint32_t>(value));
+  return bits;
+}
+
+std::vector<float> read_message(const Codec& codec, const Written& written, std::size_t count) {
+  std::vector<float> values(count);
+  // In pieces that are off every round number.
+  for (std::size_t begin = 0; begin < count; begin += 37) {
+    const auto n = std::min<std::size_t>(37, count - begin);
+    codec.decode(written.message, static_cast<std::int64_t>(count),
+                 static_cast<std::int64_t>(begin), {values.data() + begin, n});
+  }
+  return values;
+}
+
+std::vector<float> draw(std::size_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> value(0, 0.03f);  // all magnitudes below 1
+  std::vector<float> values(count);
+  for (auto& v : values) v = random() % 11 == 0 ? 0.0f : value(random);
+  return values;
+}
+
+const std::vector<std::string> kCodecs = {"half",      "bfloat16", "threshold:0.05", "threshold:0",
+                                          "topk:0.05", "topk:1",   "topk:0.0001"};
+
+TEST(Codec, SendsWhatAScalarModelSendsHoweverItTravels) {
+  for (const auto& name : kCodecs) {
+    const auto codec = codec_of(name);
+    EXPECT_EQ(codec->name(), name);
+    for (const std::size_t count : {1u, 2u, 63u, 64u, 65u, 1000u, 4097u}) {
+      const auto values = draw(count, count);
+      const auto expected = sent_by(name, values);
+      for (const auto transport : {Transport::by_size, Transport::sparse, Transport::dense}) {
+        const auto written = write_message(*codec, values, {3, transport});
+        ASSERT_EQ(written.encoded.refusal, "");
+        EXPECT_EQ(bits_of(read_message(*codec, written, count)), bits_of(expected))
+            << name << ", " << count << " values";
+        auto left = values;
+        codec->subtract(written.message, left);
+        for (std::size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(left[i], values[i] - expected[i]) << name << ", value " << i;
+          ASSERT_EQ(left[i] + expected[i], values[i]) << name << ": something was lost";
+        }
+      }
+    }
+  }
+}
+
+TEST(Codec, TopKTakesExactlySoManyAndOfEqualOnesTheLowerIndex) {
+  const std::vector<float> ties = {0.5f, -0.25f, 0.25f, -0.5f, 0.25f, 0.0f, -0.5f, 0.125f};
+  const auto codec = top_k_codec(0.25);
+  const auto written = write_message(*codec, ties, {1, Transport::sparse});
+  EXPECT_EQ(written.encoded.values, 2);
+  EXPECT_EQ(bits_of(read_message(*codec, written, ties.size())),
+            bits_of({0.5f, -0.0f, -0.0f, -0.5f, -0.0f, -0.0f, -0.0f, -0.0f}));
+  // round(0.3125 · 8) = round(2.5) = 3; of so few values at least one.
+  EXPECT_EQ(write_message(*top_k_codec(0.3125), ties).encoded.values, 3);
+  EXPECT_EQ(write_message(*top_k_codec(1e-9), ties).encoded.values, 1);
+  EXPECT_EQ(write_message(*top_k_codec(1), ties).encoded.values, 8);
+}
+
+TEST(Codec, AThresholdIsInclusive) {
+  const auto written =
+      write_message(*threshold_codec(0.25), {0.25f, -0.25f, 0.24999999f, 0.5f, -0.1f});
+  EXPECT_EQ(written.encoded.values, 3);
+}
+
+TEST(Codec, BytesAreThoseOfTheFormula) {
+  const auto values = draw(1000, 1);
+  EXPECT_EQ(write_message(*half_codec(), values).encoded.bytes, 2000u);
+  EXPECT_EQ(half_codec()->sum_bytes(1000, 1000, {}), 2000u);
+  EXPECT_EQ(write_message(*bfloat16_codec(), values).encoded.bytes, 2000u);
+  // 8 + 8·k as a list, 8 + 4·n as an array: whichever is fewer, with the sum's list counted.
+  const auto codec = top_k_codec(0.1);
+  EXPECT_EQ(write_message(*codec, values, {4, Transport::by_size}).encoded.bytes, 8u + 8 * 100);
+  EXPECT_EQ(write_message(*codec, values, {9, Transport::by_size}).encoded.bytes, 8u + 4 * 1000);
+  EXPECT_TRUE(write_message(*codec, values, {9, Transport::by_size}).encoded.is_dense);
+  EXPECT_EQ(write_message(*codec, values, {9, Transport::sparse}).encoded.bytes, 8u + 8 * 100);
+  EXPECT_EQ(write_message(*codec, values, {1, Transport::dense}).encoded.bytes, 8u + 4 * 1000);
+  EXPECT_EQ(codec->sum_bytes(1000, 300, {4, Transport::by_size}), 8u + 8 * 300);
+  EXPECT_EQ(codec->sum_bytes(1000, 501, {4, Transport::by_size}), 8u + 4 * 1000);
+}
+
+TEST(Codec, WhatDoesNotFitIsRefusedByItsIndex) {
+  const auto written = write_message(*half_codec(), {1.0f, -65504.0f, -65520.0f, 1e9f});
+  EXPECT_THAT(written.encoded.refusal, HasSubstr("-65520 is beyond the range of half"));
+  EXPECT_EQ(written.encoded.refused_at, 2);
+  EXPECT_EQ(write_message(*bfloat16_codec(), {3e38f}).encoded.refusal, "");
+  EXPECT_THAT(write_message(*bfloat16_codec(), {3.4e38f}).encoded.refusal, HasSubstr("bfloat16"));
+}
+
+TEST(Codec, ASumIsRoundedOnceToTheFormatOfItsMessages) {
+  std::vector<float> sum(2000, 1.0f + 1.0f / 4096);
+  half_codec()->round_sum(sum);
+  EXPECT_EQ(sum, std::vector<float>(2000, as_half(1.0f + 1.0f / 4096)));
+  sum = {1.0f + 1.0f / 4096};
+  top_k_codec()->round_sum(sum);
+  EXPECT_EQ(sum[0], 1.0f + 1.0f / 4096);
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const BadInput& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Codec, NamesAreReadAndOthersRefused) {
+  EXPECT_EQ(codec_of("none"), nullptr);
+  EXPECT_EQ(codec_of("threshold")->name(), "threshold:0.05");
+  EXPECT_EQ(codec_of("topk")->name(), "topk:0.05");
+  EXPECT_EQ(codec_of("topk:0.001")->name(), "topk:0.001");
+  for (const auto* text : {"", "top-k", "half:3", "topk:", "topk:x", "topk:0.1x", "none:1"}) {
+    EXPECT_THAT(error_of([&] { codec_of(text); }),
+                HasSubstr("there are none, half, bfloat16, threshold[:0.05], topk[:0.05]"))
+        << text;
+  }
+  for (const auto* text : {"topk:0", "topk:-0.1", "topk:1.01", "topk:nan"}) {
+    EXPECT_THAT(error_of([&] { codec_of(text); }), HasSubstr("must be in (0, 1]")) << text;
+  }
+  for (const auto* text : {"threshold:-1", "threshold:inf", "threshold:nan", "threshold:1e39"}) {
+    EXPECT_THAT(error_of([&] { codec_of(text); }), HasSubstr("must be not negative")) << text;
+  }
+}
+
+TEST(Codec, ACompressionThatMakesNoSenseIsRefused) {
+  EXPECT_THAT(error_of([] { require_sense({.fusion = 0}); }), HasSubstr("fusion 0"));
+  EXPECT_THAT(error_of([] { require_sense({.clamp = -1}); }), HasSubstr("clamp -1"));
+  EXPECT_EQ(text_of(Compression{}), "none");
+  EXPECT_EQ(text_of({.codec = top_k_codec()}),
+            "topk:0.05, error feedback on, per group, fusion 2097152, clamp 0");
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,134 @@
+// docs/combinations.md: what its tables say of every pair is what a Trainer does.
+
+#include <fstream>
+#include <sstream>
+#include <variant>
+
+#include "exact_cases.h"
+
+namespace tutti::test::exact {
+namespace {
+
+struct Cell {
+  std::string row;
+  std::string column;
+  std::string says;
+};
+
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> fields;
+  std::stringstream stream(line.substr(1));
+  for (std::string field; std::getline(stream, field, '|');) {
+    const auto begin = field.find_first_not_of(' ');
+    fields.push_back(begin == std::string::npos
+                         ? ""
+                         : field.substr(begin, field.find_last_not_of(' ') + 1 - begin));
+  }
+  return fields;
+}
+
+std::vector<Cell> cells_of_page() {
+  std::ifstream page(std::string(TUTTI_SOURCE) + "/docs/combinations.md");
+  std::vector<Cell> cells;
+  std::vector<std::string> header;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with('|')) {
+      header.clear();
+      continue;
+    }
+    const auto fields = fields_of(line);
+    if (header.empty()) {
+      header = fields;
+    } else if (!line.starts_with("|---")) {
+      for (std::size_t k = 1; k < fields.size(); ++k) {
+        cells.push_back({fields[0], header[k], fields[k]});
+      }
+    }
+  }
+  return cells;
+}
+
+struct Run {
+  TrainerOptions options;
+  Optimizer optimizer = Adam{.lr = 0.01};
+};
+
+/// False where there is no such thing.
+bool apply_option(const std::string& name, Run& run) {
+  auto& compression = run.options.compression;
+  auto& clip = run.options.clip;
+  if (name == "no codec") return true;
+  if (name == "half") return compression.codec = half_codec(), true;
+  if (name == "bfloat16") return compression.codec = bfloat16_codec(), true;
+  if (name == "threshold") return compression.codec = threshold_codec(1e-3), true;
+  if (name.starts_with("top-K")) {
+    compression.codec = top_k_codec(0.05);
+    if (name == "top-K of tensors") compression.scope = CodecScope::tensor;
+    if (name == "top-K without feedback") compression.error_feedback = false;
+    return true;
+  }
+  if (name == "clip by norm") return clip.norm = 0.01, true;
+  if (name == "clip by parameter norm") return clip.parameter_norm = 0.01, true;
+  if (name == "clip by value") return clip.value = 1e-3, true;
+  if (name == "clamp before the codec") return compression.clamp = 1e-3, true;
+  if (name == "static loss scale") return run.options.loss_scale = {.start = 1024}, true;
+  if (name == "dynamic loss scale") {
+    run.options.loss_scale = {.start = 1024, .dynamic = true, .grow_after = 2};
+    return true;
+  }
+  if (name == "SGD with momentum") return run.optimizer = optimizer_of("sgd"), true;
+  if (name == "Adam") return run.optimizer = optimizer_of("adam"), true;
+  if (name == "AdamW") return run.optimizer = optimizer_of("adamw"), true;
+  if (name == "torch's RMSprop") return run.optimizer = optimizer_of("rmsprop"), true;
+  if (name == "torch's Adagrad") return run.optimizer = optimizer_of("adagrad"), true;
+  return false;
+}
+
+/// Of all cells, one line each: the state after three steps, or the error.
+std::string train_all(int workers, const std::vector<Cell>& cells) {
+  return text_of_rank_0(workers, [&](const Job& job) {
+    std::string all;
+    for (const auto& cell : cells) {
+      Run run{.options = {.shards = 5, .seed = 3, .logical_workers = 5}};
+      run.options.compression.fusion = 100;
+      EXPECT_TRUE(apply_option(cell.row, run)) << cell.row;
+      EXPECT_TRUE(apply_option(cell.column, run)) << cell.column;
+      torch::manual_seed(1);
+      auto model = mlp();
+      try {
+        Trainer trainer(job, *model, run.optimizer, run.options);
+        while (trainer.steps() < 3) {
+          const auto result = trainer.step([&](Shard& shard) {
+            const auto x = draw(shard.seed(), {4, 6});
+            return shard.loss(model->forward(x).square().mean(), weight_of(shard.index()));
+          });
+          EXPECT_TRUE(result.applied) << cell.row << " × " << cell.column;
+        }
+        all += trainer.state_sha256() + "\n";
+      } catch (const BadInput& error) {
+        all += std::string("refused: ") + error.what() + "\n";
+      }
+    }
+    return all;
+  });
+}
+
+TEST(Combinations, EveryPairDoesWhatThePageSays) {
+  const auto cells = cells_of_page();
+  ASSERT_GT(cells.size(), 100u);
+  std::stringstream alone(train_all(1, cells));
+  std::stringstream three(train_all(3, cells));
+  for (const auto& cell : cells) {
+    std::string one;
+    std::string other;
+    ASSERT_TRUE(std::getline(alone, one) && std::getline(three, other));
+    const bool is_refused = one.starts_with("refused: ");
+    EXPECT_EQ(cell.says, is_refused     ? "refused"
+                         : one == other ? "exact"
+                                        : "allowed")
+        << cell.row << " × " << cell.column << ": " << one << " / " << other;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test::exact
