@@ -13,6 +13,7 @@ sys.path[0] = os.path.dirname(os.path.abspath(__file__))
 
 from common.report import number, size_name
 from memory.memory import MODELS as MEMORY_MODELS
+from selection.selection import RIVALS, SHARES
 from step.step import MODELS, OPTIMIZERS
 
 COLOURS = {
@@ -20,6 +21,7 @@ COLOURS = {
     "Tutti Trainer": "#0b6e4f", "Tutti Trainer, 8 shards": "#74c69d", "Tutti DataParallel": "#53a548",
     "probe": "#222222", "Open MPI": "#d1495b", "Gloo": "#edae49", "Gloo by hand": "#edae49",
     "PyTorch DDP": "#d1495b", "no sync, C++": "#a9b4c2", "no sync, Python": "#cbd2da",
+    "select_largest": "#0b6e4f", "at::topk": "#d1495b", "std::nth_element": "#edae49",
 }
 
 
@@ -137,11 +139,78 @@ def draw_update(result, picture):
     finish(figure, result, picture)
 
 
+def draw_selection(result, picture):
+    figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    groups = []
+    for entry in result["entries"]:
+        for share, text in SHARES.items():
+            cells = entry["largest"][share]
+            groups.append((f"{entry['millions']} M\n{text}", {
+                "select_largest": cells["sweeps"], **{r: cells[r + " sweeps"] for r in RIVALS}}))
+    for place, name in enumerate(("select_largest", *RIVALS)):
+        heights = [cells[name] for _, cells in groups]
+        bar = axes.bar([x + 0.28 * (place - 1) for x in range(len(groups))], heights, 0.28, label=name,
+                       color=COLOURS[name])
+        axes.bar_label(bar, [number(h, 2) for h in heights], fontsize=6.5)
+    axes.axhline(1, color="#222222", linewidth=0.8, linestyle="--")
+    axes.set_yscale("log")
+    axes.set_ylim(0.5, 3 * max(max(cells.values()) for _, cells in groups))
+    axes.set_xticks(range(len(groups)), [text for text, _ in groups], fontsize=8)
+    axes.set_xlabel("elements, share selected", fontsize=9)
+    axes.set_ylabel("k largest magnitudes, one thread:\ntimes of reading the array once", fontsize=9)
+    axes.legend(fontsize=7, frameon=False, loc="upper left", ncols=3)
+    bare(axes)
+    finish(figure, result, picture)
+
+
+def draw_codec(result, picture):
+    """What a step takes on one host and over links between hosts, method by method."""
+    entries = result["entries"]
+    figure, panels = plt.subplots(1, len(entries), figsize=(1.2 + 3.1 * len(entries), 3.6), squeeze=False,
+                                  layout="constrained")
+    for axes, entry in zip(panels[0], entries):
+        methods = list(entry["methods"])
+        links = list(entry["methods"][methods[0]]["link_ms"])
+        places = range(1 + len(links))
+        for shade, method in enumerate(methods):
+            cell = entry["methods"][method]
+            times = [cell["median_us"] / 1e3] + [cell["link_ms"][g] for g in links]
+            axes.plot(places, times, marker="o", markersize=3, linewidth=1.6,
+                      color=plt.cm.viridis(shade / len(methods)),
+                      label=f"{method} ({number(cell['times_fewer'])} × fewer bytes)")
+        axes.set_yscale("log")
+        axes.set_xticks(places, ["one host"] + [f"{g} Gb/s" for g in links], fontsize=7)
+        axes.set_title(MODELS[entry["model"]], fontsize=8, loc="left")
+        axes.grid(alpha=0.25, linewidth=0.5)
+        axes.legend(fontsize=5.5, frameon=False)
+        bare(axes)
+    panels[0][0].set_ylabel(f"ms per step; links: modelled, {result['hosts']} hosts", fontsize=9)
+    finish(figure, result, picture)
+
+
+def draw_convergence(result, picture):
+    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    window = max(1, result["steps"] // 30)
+    for shade, entry in enumerate(result["entries"]):
+        curve = entry["curve"]
+        smooth = [sum(curve[i:i + window]) / window for i in range(len(curve) - window + 1)]
+        axes.plot(range(window, len(curve) + 1), smooth, linewidth=2 if shade == 0 else 1.3,
+                  linestyle="--" if "no feedback" in entry["name"] else "-",
+                  color="#222222" if shade == 0 else plt.cm.viridis(shade / len(result["entries"])),
+                  label=f"{entry['name']} ({number(entry['to_dense'], 4)} × dense)")
+    axes.set_xlabel(f"step (mean of {window} steps and {len(result['seeds'])} seeds)", fontsize=9)
+    axes.set_ylabel("loss of the character model", fontsize=9)
+    axes.legend(fontsize=7, frameon=False)
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def main(source, picture):
     with open(source, encoding="utf-8") as file:
         result = json.load(file)
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
-     "update": draw_update}[result["benchmark"]](
+     "update": draw_update, "selection": draw_selection, "codec": draw_codec,
+     "convergence": draw_convergence}[result["benchmark"]](
         result, picture)
 
 

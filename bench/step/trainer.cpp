@@ -6,9 +6,16 @@
 #include "step/worker.h"
 
 int main(int count, char** arguments) {
-  if (count != 4) bench::fail("usage: tutti run -n N bench_step_trainer SOCKET MODEL SHARDS");
+  if (count != 4 && count != 6) {
+    bench::fail(
+        "usage: tutti run -n N bench_step_trainer SOCKET MODEL SHARDS [CODEC LOGICAL_WORKERS]");
+  }
   const auto job = tutti::Job::join();
-  const tutti::TrainerOptions options{.shards = std::stoll(arguments[3])};
+  tutti::TrainerOptions options{.shards = std::stoll(arguments[3])};
+  if (count == 6) {
+    options.compression.codec = tutti::codec_of(arguments[4]);
+    options.logical_workers = std::stoll(arguments[5]);
+  }
   bench::train(arguments[1], arguments[2], job.rank(), [&](const bench::Task& task) {
     const auto trainer = std::make_shared<tutti::Trainer>(
         job, *task.model, tutti::Adam{.lr = bench::kLearningRate}, options);
@@ -17,6 +24,16 @@ int main(int count, char** arguments) {
       const auto result = trainer->step(compute);
       if (!result.applied) bench::fail("a step was dropped: " + result.dropped_because);
     };
-    return bench::Training{step, [=] { trainer->accumulate(compute); }};
+    const auto traffic = [=] {
+      std::int64_t sent = 0;
+      std::int64_t dense = 0;
+      const auto report = trainer->traffic();
+      for (const auto& group : report.all_steps) {
+        sent += static_cast<std::int64_t>(group.bytes);
+        dense += static_cast<std::int64_t>(group.bytes_dense);
+      }
+      return std::vector<std::int64_t>{sent, dense, report.steps};
+    };
+    return bench::Training{step, [=] { trainer->accumulate(compute); }, traffic};
   });
 }

@@ -54,6 +54,8 @@ void train(const std::string& socket, const std::string& model, int rank, const 
     } else if (what == "gradients") {
       trained().gradients();
       control.send(std::vector<std::int64_t>{});
+    } else if (what == "traffic") {
+      control.send(trained().traffic());
     } else if (what == "held") {
       control.send(std::vector<std::int64_t>{held_bytes()});
     } else {

@@ -17,6 +17,8 @@ struct Training {
   std::function<void()> step;
   /// Its first half: when it returns, gradients are complete and held. No step follows.
   std::function<void()> gradients;
+  /// Bytes of all steps so far, as sent and as they would be dense; may be missing.
+  std::function<std::vector<std::int64_t>()> traffic = {};
 };
 
 /// Makes a task ready to be trained; the task outlives what it returns. Called a second time, for
@@ -25,7 +27,7 @@ using Way = std::function<Training(const Task& task)>;
 
 /// Trains as the driver asks. "steps N" is answered with the nanoseconds of each step, "gradients"
 /// runs the first half of one, "held" is answered with the bytes this process holds (proportional
-/// share). The model is built by the first "steps" or "gradients": before, libraries are loaded and
+/// share), "traffic" with what was sent. The model is built by the first "steps" or "gradients": before, libraries are loaded and
 /// used, and there is no model.
 void train(const std::string& socket, const std::string& model, int rank, const Way& way);
 

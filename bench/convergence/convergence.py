@@ -1,0 +1,89 @@
+"""What does a codec cost in loss? The character model of examples/02, on this project's documentation."""
+
+import glob
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+
+from common.report import machine, number, table
+
+DENSE = "dense"
+# Name: options of char_lm beside those of all.
+RUNS = {
+    DENSE: [],
+    "half": ["--codec", "half"],
+    "bfloat16": ["--codec", "bfloat16"],
+    "threshold 0.01": ["--codec", "threshold:0.01"],
+    "top-K 10 %": ["--codec", "topk:0.1"],
+    "top-K 10 %, no feedback": ["--codec", "topk:0.1", "--error-feedback", "off"],
+    "top-K 1 %": ["--codec", "topk:0.01"],
+    "top-K 1 %, no feedback": ["--codec", "topk:0.01", "--error-feedback", "off"],
+}
+LOGICAL_WORKERS = 4
+SEEDS = (1, 2, 3)
+LAST = 20  # losses whose mean is compared
+PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
+ROWS, RATE = 16, 0.01  # of the model: batch of a shard, learning rate
+# Of dense; of the distance to dense without feedback.
+AIMS = {"top-K 10 %": (None, 1.03), "top-K 10 %, no feedback": (1.05, None)}
+SHARE_AT_ONE_PERCENT = 2 / 3
+
+
+def documentation():
+    pages = [os.path.join(PROJECT, "README.md"), *sorted(glob.glob(os.path.join(PROJECT, "docs", "*.md")))]
+    text = ""
+    for page in pages:
+        with open(page, encoding="utf-8") as file:
+            text += file.read()
+    return text
+
+
+def losses(tools, options, steps, seed):
+    with tempfile.TemporaryDirectory() as folder:
+        log = os.path.join(folder, "log")
+        text = os.path.join(folder, "text")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write(documentation())
+        command = [tools.program("char_lm"), "--text", text, "--rows", str(ROWS), "--learning-rate",
+                   str(RATE), "--shards", str(LOGICAL_WORKERS),
+                   "--logical-workers", str(LOGICAL_WORKERS), "--steps", str(steps), "--seed", str(seed),
+                   "--sample", "0", "--quiet", "--log", log, *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                       env={**os.environ, "OMP_NUM_THREADS": "1"})
+        with open(log, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+    return [line["loss"] for line in lines if line.get("kind") == "metrics"]
+
+
+def run(tools, settings):
+    steps = 30 if settings.quick else 300
+    seeds = SEEDS[:1] if settings.quick else SEEDS
+    entries = []
+    for name, options in RUNS.items():
+        settings.progress(f"convergence: {name}")
+        curves = [losses(tools, options, steps, seed) for seed in seeds]
+        mean = statistics.fmean(statistics.fmean(curve[-LAST:]) for curve in curves)
+        entries.append({"name": name, "options": options, "mean_of_last": mean,
+                        "curve": [statistics.fmean(step) for step in zip(*curves)]})
+    dense = entries[0]["mean_of_last"]
+    for entry in entries:
+        entry["to_dense"] = entry["mean_of_last"] / dense
+    return {"benchmark": "convergence", "machine": machine(), "settings": settings.values(), "steps": steps,
+            "seeds": seeds, "logical_workers": LOGICAL_WORKERS, "entries": entries}
+
+
+def show(result):
+    rows = []
+    ratios = {entry["name"]: entry["to_dense"] for entry in result["entries"]}
+    for entry in result["entries"]:
+        least, most = AIMS.get(entry["name"], (None, None))
+        aim = f"≤ {most}" if most else f"≥ {least}" if least else ""
+        rows.append([entry["name"], number(entry["mean_of_last"], 4), number(entry["to_dense"], 4), aim])
+    print(f"\nMean of the last {LAST} of {result['steps']} losses, {len(result['seeds'])} seeds, "
+          f"{result['logical_workers']} logical workers, Adam\n")
+    print(table(["", "loss", "÷ dense", "aim"], rows))
+    share = (ratios["top-K 1 %"] - 1) / (ratios["top-K 1 %, no feedback"] - 1)
+    print(f"\ntop-K 1 %: with feedback {number(share)} of the distance to dense without "
+          f"(aim: at most {number(SHARE_AT_ONE_PERCENT)})")

@@ -1,0 +1,93 @@
+"""Is selecting by magnitude a matter of reading the array, and how far are libtorch and std behind?"""
+
+import json
+import os
+import subprocess
+
+from common.report import machine, number, per_round, summary, table
+
+PROGRAM = "bench_selection"
+# Elements in millions (2^20): rounds, and rounds of the rivals that take seconds.
+SIZES = {1: (41, 7), 16: (15, 3), 64: (9, 2)}
+SHARES = {"0.010": "1 %", "0.001": "0.1 %"}
+RIVALS = ("at::topk", "std::nth_element")
+CONVERSIONS = ("to float16", "from float16", "to bfloat16", "from bfloat16")
+AT_MOST_SWEEPS = 6  # select_largest, in times of reading the array once
+TOPK_AT_LEAST = {"0.010": 8, "0.001": 5}  # times faster than at::topk
+AT_LEAST_SWEEPS = 1.5  # select_at_least
+
+
+def run(tools, settings):
+    result = {"benchmark": "selection", "machine": machine(), "settings": settings.values(), "entries": []}
+    program = tools.program(PROGRAM)
+    if not os.path.exists(program):
+        return {**result, "missing": "build with -DTUTTI_BENCH=ON and libtorch"}
+    for millions, (rounds, slow) in {1: (3, 1)}.items() if settings.quick else SIZES.items():
+        settings.progress(f"selection, {millions} M elements")
+        elements = millions << 20
+        done = subprocess.run([program, str(elements), str(rounds), str(slow)], capture_output=True,
+                              text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        times = {name: summary([[value] for value in values])
+                 for name, values in json.loads(done.stdout).items()}
+        result["entries"].append({"millions": millions, "times": times, **ratios(times, elements)})
+    return result
+
+
+def ratios(times, elements):
+    """Each the median of what was measured in the same round."""
+    def in_sweeps(name):
+        # Of three sweeps in a row: one alone may find the end of the array still in a cache.
+        return 3 * per_round(times[name], times["three sweeps"])
+
+    largest = {}
+    for share in SHARES:
+        ours = f"select_largest {share}"
+        largest[share] = {"sweeps": in_sweeps(ours)}
+        for rival in RIVALS:
+            theirs = f"{rival} {share}"
+            largest[share][rival] = per_round(times[theirs], times[ours])
+            largest[share][rival + " sweeps"] = in_sweeps(theirs)
+        largest[share]["met"] = (largest[share]["sweeps"] <= AT_MOST_SWEEPS
+                                 and largest[share]["at::topk"] >= TOPK_AT_LEAST[share])
+    sweeps = per_round(times["select_at_least"], times["sweep"])
+    conversions = {name: {"gbps": 6 * elements / times[name]["median_us"] / 1e3,
+                          "of_memcpy": per_round(times["memcpy"], times[name])}
+                   for name in CONVERSIONS}
+    return {"largest": largest, "at_least": {"sweeps": sweeps, "met": sweeps <= AT_LEAST_SWEEPS},
+            "conversions": conversions, "memcpy_gbps": 6 * elements / times["memcpy"]["median_us"] / 1e3}
+
+
+def verdict(met):
+    return "met" if met else "NOT met"
+
+
+def show(result):
+    print("\nThe k largest magnitudes of float32 (normal distribution), one thread. A sweep: the array is read")
+    print("once. Ratios within rounds")
+    if "missing" in result:
+        print(f"  missing: {result['missing']}")
+        return
+    rows = []
+    for entry in result["entries"]:
+        for share, text in SHARES.items():
+            cells, times = entry["largest"][share], entry["times"]
+            rows.append([f"{entry['millions']} M, {text}", milliseconds(times["three sweeps"]),
+                         milliseconds(times[f"select_largest {share}"]), number(cells["sweeps"]),
+                         f"≤ {AT_MOST_SWEEPS}", number(cells["at::topk"]), f"≥ {TOPK_AT_LEAST[share]}",
+                         number(cells["std::nth_element"]), verdict(cells["met"])])
+    print(table(["", "three sweeps ms", "this ms", "in sweeps", "", "at::topk ÷ this", "",
+                 "nth_element ÷ this", ""], rows))
+    print("\nAll magnitudes from a threshold on, 1 % of them")
+    print(table(["", "this ms", "in sweeps", "", ""],
+                [[f"{entry['millions']} M", milliseconds(entry["times"]["select_at_least"]),
+                  number(entry["at_least"]["sweeps"]), f"≤ {AT_LEAST_SWEEPS}",
+                  verdict(entry["at_least"]["met"])] for entry in result["entries"]]))
+    print("\nFloat32 to 16 bits and back: GB/s, 6 bytes per element read and written (× memcpy of as many)")
+    rows = [[f"{entry['millions']} M", number(entry["memcpy_gbps"]),
+             *(f"{number(cell['gbps'])} ({number(cell['of_memcpy'])})"
+               for cell in entry["conversions"].values())] for entry in result["entries"]]
+    print(table(["", "memcpy", *CONVERSIONS], rows))
+
+
+def milliseconds(times):
+    return number(times["median_us"] / 1e3)
