@@ -25,7 +25,7 @@ LOGICAL_WORKERS = 4
 SEEDS = (1, 2, 3)
 LAST = 20  # losses whose mean is compared
 PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
-ROWS, RATE = 16, 0.01  # of the model: batch of a shard, learning rate
+ROWS, RATE = 8, 0.01  # of the model: batch of a shard, learning rate
 # Of dense; of the distance to dense without feedback.
 AIMS = {"top-K 10 %": (None, 1.03), "top-K 10 %, no feedback": (1.05, None)}
 SHARE_AT_ONE_PERCENT = 2 / 3

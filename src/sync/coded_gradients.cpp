@@ -270,8 +270,8 @@ std::string CodedGradients::first_refusal() const {
 
 // ---- the sum ----
 
-void CodedGradients::reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end,
-                            float* to) {
+std::int64_t CodedGradients::reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end,
+                                    float* to) {
   const auto group = board_.group_of(parameter);
   std::vector<SumTerm> terms;
   for (std::size_t l = 0; l < carried_.size(); ++l) {
@@ -296,7 +296,11 @@ void CodedGradients::reduce(std::uint32_t parameter, std::int64_t begin, std::in
                  exchange_.slices().weight());
     }
   }
-  board_.sum_values(group).fetch_add(values, std::memory_order_relaxed);
+  return values;
+}
+
+void CodedGradients::count_values(std::uint32_t parameter, std::int64_t values) {
+  board_.sum_values(board_.group_of(parameter)).fetch_add(values, std::memory_order_relaxed);
 }
 
 // ---- a whole step ----
@@ -314,7 +318,7 @@ const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model) {
     for (const auto& range : exchange_.slices().owned(all, exchange_.group().rank())) {
       const auto& entry = plan.parameters()[range.parameter];
       for (const auto& piece : tiles_of(range)) {
-        reduce(piece.parameter, piece.begin, piece.end, tile.data());
+        count_values(piece.parameter, reduce(piece.parameter, piece.begin, piece.end, tile.data()));
         for (int r = 0; r < exchange_.group().size(); ++r) {
           round_into(arena.block(r) + entry.result_offset +
                          static_cast<std::size_t>(piece.begin) * size_of(entry.spec.dtype),

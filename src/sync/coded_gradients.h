@@ -52,8 +52,10 @@ class CodedGradients {
   /// Between arrive() and complete(): returns when all messages of the step are written. Gradients
   /// are `loss_scale` times too large. Why the step has to be dropped, or "".
   std::string encode(double loss_scale);
-  /// Then: elements [begin, end) of the step's gradient of a touched parameter.
-  void reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end, float* to);
+  /// Then: elements [begin, end) of the step's gradient of a touched parameter. Returns how many of
+  /// them are not −0.0; whoever owns them says so to count_values().
+  std::int64_t reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end, float* to);
+  void count_values(std::uint32_t parameter, std::int64_t values);
   /// Inside complete(), where the step counts: what its messages were. They may be overwritten
   /// as soon as it is complete.
   void note_messages();

@@ -78,10 +78,10 @@ Verdict ShardedUpdate::judge(double loss_scale) {
     if (!verdict.refusal.empty()) return verdict;
   }
   const bool norms = clip_.norm > 0 || clip_.parameter_norm > 0;
-  if (coded_ == nullptr && !norms && !may_overflow(loss_scale) &&
-      exchange_.slices().nodes() <= kMaxSources) {
-    return verdict;
-  }
+  // What messages say is finite, and so is its mean.
+  const bool as_it_comes =
+      coded_ != nullptr || (!may_overflow(loss_scale) && exchange_.slices().nodes() <= kMaxSources);
+  if (!norms && as_it_comes) return verdict;
   fold_own(loss_scale);
   exchange_.meet("the norms of its gradients in");
   verdict.folded = true;
@@ -138,7 +138,7 @@ void ShardedUpdate::fold_own(double loss_scale) {
     const auto type = exchange_.plan().parameters()[range.parameter].node_type;
     void* const to = folded_at(rank, range.parameter, range.begin);
     if (coded_ != nullptr) {
-      coded_->reduce(range.parameter, range.begin, range.end, static_cast<float*>(to));
+      reduce_coded(range, to);
     } else {
       auto sources = slices.sources_of(range.parameter);
       sources.divisor *= loss_scale;
@@ -148,6 +148,11 @@ void ShardedUpdate::fold_own(double loss_scale) {
     squares_of_blocks(to, type, range.end - range.begin,
                       {blocks_of(range.parameter) + range.begin / kTile, blocks});
   }
+}
+
+void ShardedUpdate::reduce_coded(const ElementRange& range, void* to) {
+  coded_->count_values(range.parameter, coded_->reduce(range.parameter, range.begin, range.end,
+                                                       static_cast<float*>(to)));
 }
 
 void ShardedUpdate::take_norms(Verdict& verdict) {
@@ -211,8 +216,10 @@ UpdateTarget ShardedUpdate::target_of(const ElementRange& range, const Verdict& 
 void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
   if (coded_ != nullptr) coded_->note_messages();
   for (const auto& range : owned_by(exchange_.group().rank())) {
-    if (rules_[range.parameter]) {
+    if (rules_[range.parameter] && (coded_ == nullptr || verdict.folded)) {
       run_kernel(range, verdict, rate_factor);
+    } else if (rules_[range.parameter]) {
+      for (const auto& tile : tiles_of(range)) run_kernel(tile, verdict, rate_factor);
     } else {
       for (const auto& tile : tiles_of(range)) run_other(tile, verdict, rate_factor);
     }
@@ -226,9 +233,13 @@ void ShardedUpdate::run_kernel(const ElementRange& range, const Verdict& verdict
   const auto p = range.parameter;
   const auto& entry = exchange_.plan().parameters()[p];
   const auto target = target_of(range, verdict);
-  const void* const folded = folded_at(exchange_.group().rank(), p, range.begin);
+  const void* folded = folded_at(exchange_.group().rank(), p, range.begin);
   FoldUpdate work{.fold = {}, .target = target, .rule = rule_for(p, rate_factor)};
-  if (verdict.folded) {
+  if (coded_ != nullptr && !verdict.folded) {
+    reduce_coded(range, gradient_.data());
+    folded = gradient_.data();
+  }
+  if (coded_ != nullptr || verdict.folded) {
     work.fold = {.program = &one,
                  .source_type = entry.node_type,
                  .result_type = entry.node_type,
@@ -256,6 +267,8 @@ void ShardedUpdate::run_other(const ElementRange& tile, const Verdict& verdict,
   if (verdict.folded) {
     std::memcpy(gradient, folded_at(exchange_.group().rank(), p, tile.begin),
                 static_cast<std::size_t>(count) * size_of(type));
+  } else if (coded_ != nullptr) {
+    reduce_coded(tile, gradient);
   } else {
     auto sources = exchange_.slices().sources_of(p);
     sources.divisor *= verdict.divisor_factor;
@@ -279,6 +292,10 @@ void ShardedUpdate::commit(const std::vector<std::uint8_t>& touched) {
 
 void ShardedUpdate::read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to) {
   const auto& entry = exchange_.plan().parameters()[parameter];
+  if (!verdict.folded && coded_ != nullptr) {
+    coded_->reduce(parameter, 0, entry.spec.count, reinterpret_cast<float*>(to));
+    return;
+  }
   if (!verdict.folded) {
     auto& slices = exchange_.slices();
     auto sources = slices.sources_of(parameter);

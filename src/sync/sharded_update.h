@@ -60,6 +60,7 @@ class ShardedUpdate {
   std::string find_bad_gradient() const;
   bool may_overflow(double loss_scale) const;
   void fold_own(double loss_scale);
+  void reduce_coded(const ElementRange& range, void* to);
   void take_norms(Verdict& verdict);
   UpdateRule rule_for(std::uint32_t parameter, double rate_factor) const;
   void run_kernel(const ElementRange& range, const Verdict& verdict, double rate_factor);
@@ -79,7 +80,7 @@ class ShardedUpdate {
   std::vector<std::uint32_t> all_;        ///< every parameter
   std::vector<std::uint32_t> by_kernel_;  ///< those with a rule; their owners change with the step
   std::vector<std::uint32_t> by_others_;  ///< those without; each tile has one owner
-  std::vector<std::byte> gradient_;       ///< of a tile of the latter
+  std::vector<std::byte> gradient_;       ///< of a tile
   std::vector<std::int64_t> updates_;     ///< per parameter
   std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number
   std::optional<SharedMemory> norms_;     ///< Σ x² per tile of every parameter
