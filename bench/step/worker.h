@@ -27,8 +27,8 @@ using Way = std::function<Training(const Task& task)>;
 
 /// Trains as the driver asks. "steps N" is answered with the nanoseconds of each step, "gradients"
 /// runs the first half of one, "held" is answered with the bytes this process holds (proportional
-/// share), "traffic" with what was sent. The model is built by the first "steps" or "gradients": before, libraries are loaded and
-/// used, and there is no model.
+/// share), "traffic" with what was sent. The model is built by the first "steps" or "gradients":
+/// before, libraries are loaded and used, and there is no model.
 void train(const std::string& socket, const std::string& model, int rank, const Way& way);
 
 /// Puts a way of synchronising around a model and returns what is to be called after each backward.
