@@ -29,6 +29,9 @@ enum class Transport : std::uint8_t {
   dense,    ///< always as dense arrays, −0.0 where nothing is sent
 };
 
+/// "by size", "sparse", "dense".
+std::string_view name_of(Transport transport);
+
 /// What a message is one of.
 struct Exchange {
   std::int64_t logical_workers = 1;  ///< messages that are added up
@@ -46,7 +49,7 @@ struct Encoded {
 
 /// What a message says of some values: the others are −0.0.
 struct MessageList {
-  std::span<const std::uint32_t> indices;  ///< ascending
+  std::span<const std::uint32_t> indices;  ///< ascending, each once
   std::span<const float> values;           ///< one for each
 };
 
@@ -58,10 +61,12 @@ class Codec {
   /// Tells it apart from every other, parameters included: "topk:0.05". Compared on all workers,
   /// and part of a run.
   virtual std::string name() const = 0;
-  /// Most bytes of a message of `count` ≥ 1 values.
+  /// Most values of a message. Unless overridden: any number.
+  virtual std::int64_t most_values() const;
+  /// Most bytes of a message of `count` ≥ 1 values; of more values never less.
   virtual std::size_t bound(std::int64_t count, const Exchange& exchange) const = 0;
-  /// Writes the values, all of them finite, to `message`, which has room for bound() bytes. A
-  /// refusal drops the step on all workers.
+  /// Writes the values, all of them finite, to `message`, which is aligned to 64 bytes and has room
+  /// for bound() bytes. A refusal drops the step on all workers.
   virtual Encoded encode(std::span<const float> values, const Exchange& exchange,
                          std::byte* message) const = 0;
   /// to[i] = what the message says of value begin + i of `count`: −0.0 where nothing was sent.

@@ -9,10 +9,12 @@
 namespace tutti {
 
 struct StepReport {
-  std::int64_t step = 0;        ///< counted from 1
-  int collectives = 0;          ///< gradient exchanges: 1 per step
-  std::size_t bytes = 0;        ///< padded gradient bytes that were exchanged (touched parameters)
-  std::size_t bytes_dense = 0;  ///< what they would be if every parameter had been touched
+  std::int64_t step = 0;  ///< counted from 1
+  int collectives = 0;    ///< gradient exchanges: 1 per step
+  /// Padded gradient bytes that were exchanged (touched parameters); with a codec those of one
+  /// logical worker's messages, the one that sent most.
+  std::size_t bytes = 0;
+  std::size_t bytes_dense = 0;  ///< of all parameters' gradients, as they are
   int waits = 0;                ///< times this worker had to wait for others
   double wait_seconds = 0;      ///< … and for how long in all
   int parameters_touched = 0;

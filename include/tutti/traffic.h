@@ -22,8 +22,8 @@ struct GroupTraffic {
   std::int64_t values = 0;          ///< that the messages say something of
   std::int64_t touched = 0;         ///< elements of the gradients that became messages
   std::uint64_t bytes = 0;          ///< sent
-  std::uint64_t bytes_dense = 0;  ///< what float32 gradients of the same parameters would have cost
-  double residual_norm = 0;       ///< ‖·‖₂ of what is kept now, over all logical workers
+  std::uint64_t bytes_dense = 0;    ///< what these gradients would have cost as they are
+  double residual_norm = 0;         ///< ‖·‖₂ of what is kept now, over all logical workers
 
   /// values ÷ touched; 0 of nothing.
   double density() const {

@@ -224,7 +224,8 @@ class Trainer {
   /// all call apply(). Nothing but apply() can follow.
   void accumulate(const Compute& compute);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
-  /// it. Between the halves only. Any worker may ask, alone.
+  /// it. With a codec, what its messages say of that; NaN where the step is going to be dropped.
+  /// Between the halves only. Any worker may ask, alone.
   torch::Tensor gradient(const std::string& name);
   /// ‖g‖₂ of it all.
   double gradient_norm();
@@ -255,8 +256,8 @@ class Trainer {
   void save(const std::string& directory, const SaveOptions& options = {});
   /// Goes on from the newest checkpoint in DIRECTORY; returns its step, nothing where there is
   /// none. One that is damaged, or of another model, seed, number of shards or threads, rules (also
-  /// of buffers), schedule, clip, loss scale or average, is refused with the differences; nothing
-  /// has changed then. Collective.
+  /// of buffers), schedule, clip, loss scale, average, codec or L, is refused with the differences;
+  /// nothing has changed then. Collective.
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options = {});
 
   /// What the steps since this object was made sent. Any worker may ask, alone, between steps.

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "tutti/error.h"
@@ -40,12 +41,26 @@ void Codec::subtract(std::span<const std::byte> message, std::span<float> values
   }
 }
 
+std::int64_t Codec::most_values() const { return std::numeric_limits<std::int64_t>::max(); }
+
 std::optional<MessageList> Codec::list_of(std::span<const std::byte>) const { return {}; }
 
 void Codec::round_sum(std::span<float>) const {}
 
 std::size_t Codec::sum_bytes(std::int64_t count, std::int64_t, const Exchange&) const {
   return static_cast<std::size_t>(count) * sizeof(float);
+}
+
+std::string_view name_of(Transport transport) {
+  switch (transport) {
+    case Transport::by_size:
+      return "by size";
+    case Transport::sparse:
+      return "sparse";
+    case Transport::dense:
+      return "dense";
+  }
+  return "";
 }
 
 CodecPointer codec_of(std::string_view text) {

@@ -8,7 +8,6 @@
 #include <limits>
 #include <vector>
 
-#include "base/check.h"
 #include "codec/sparse_message.h"
 #include "kernels/select.h"
 #include "tutti/codec.h"
@@ -19,6 +18,8 @@ namespace {
 
 class SelectingCodec : public Codec {
  public:
+  std::int64_t most_values() const override { return std::numeric_limits<std::uint32_t>::max(); }
+
   std::size_t bound(std::int64_t count, const Exchange& exchange) const override {
     const auto entries = std::min(count, most_entries(count, exchange));
     return kSparseHeader + std::max(static_cast<std::size_t>(entries) * kSparseEntry,
@@ -46,12 +47,6 @@ class SelectingCodec : public Codec {
     if (exchange.transport == Transport::sparse) return kSparseHeader + list;
     return kSparseHeader + std::min(dense, list);
   }
-
- protected:
-  static void require_indices(std::span<const float> values) {
-    TUTTI_CHECK(values.size() <= std::numeric_limits<std::uint32_t>::max(), "{} values",
-                values.size());
-  }
 };
 
 class ThresholdCodec final : public SelectingCodec {
@@ -67,7 +62,6 @@ class ThresholdCodec final : public SelectingCodec {
 
   Encoded encode(std::span<const float> values, const Exchange& exchange,
                  std::byte* message) const override {
-    require_indices(values);
     const auto count = static_cast<std::int64_t>(values.size());
     const auto threshold = static_cast<float>(threshold_);
     const auto room = most_entries(count, exchange);
@@ -107,7 +101,6 @@ class TopKCodec final : public SelectingCodec {
 
   Encoded encode(std::span<const float> values, const Exchange& exchange,
                  std::byte* message) const override {
-    require_indices(values);
     const auto count = static_cast<std::int64_t>(values.size());
     const auto k = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(std::floor(fraction_ * static_cast<double>(count) + 0.5)), 1,

@@ -43,6 +43,12 @@ MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions
   for (const auto& group : layout.groups) {
     std::int64_t count = 0;
     for (const auto p : group) count += plan.parameters()[p].spec.count;
+    if (count > options.compression.codec->most_values()) {
+      throw Unsupported(fmt::format(
+          "codec {}: a group of {} elements (\"{}\" and what follows); it takes at most {}",
+          options.compression.codec->name(), count, plan.parameters()[group.front()].spec.name,
+          options.compression.codec->most_values()));
+    }
     layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, all));
   }
   return layout;
@@ -114,6 +120,10 @@ void CodedGradients::look_around() {
     }
   }
   find_shares();
+  // A step that was given up may have counted some. Nobody counts now.
+  for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+    sum_values_[g] = board_.sum_values(g).load(std::memory_order_relaxed);
+  }
 }
 
 void CodedGradients::find_shares() {
@@ -228,7 +238,7 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t group, double
   encoder_.encode(logical, group, board_.groups()[group], folds);
 }
 
-std::string CodedGradients::encode(double loss_scale) {
+CodedGradients::Refusal CodedGradients::encode(double loss_scale) {
   look_around();
   if (early_step_ != exchange_.steps_done()) early_.clear();
   const auto tasks = tasks_of(exchange_.group().rank());
@@ -258,11 +268,12 @@ GroupEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_
   };
 }
 
-std::string CodedGradients::first_refusal() const {
+CodedGradients::Refusal CodedGradients::first_refusal() const {
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     if (carried_[l].nodes.begin == carried_[l].nodes.end) continue;
     for (std::size_t g = 0; g < board_.groups().size(); ++g) {
-      if (const auto* const text = board_.header(l, g).refusal; *text != 0) return text;
+      const auto& header = board_.header(l, g);
+      if (header.refusal[0] != 0) return {header.refusal, header.is_overflow != 0};
     }
   }
   return {};
@@ -308,7 +319,9 @@ void CodedGradients::count_values(std::uint32_t parameter, std::int64_t values) 
 const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model) {
   exchange_.arrive(model);
   const auto refusal = encode(1);
-  if (!refusal.empty()) throw BadInput(refusal);
+  if (!refusal.text.empty()) {
+    throw BadInput(fmt::format("step {}: {}", exchange_.steps_done() + 1, refusal.text));
+  }
   const auto& plan = exchange_.plan();
   const auto& arena = exchange_.arena();
   std::vector<float> tile(static_cast<std::size_t>(kTile));

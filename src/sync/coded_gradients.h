@@ -49,9 +49,14 @@ class CodedGradients {
   /// This worker's open leaf has written that parameter for the last time: where a group of a
   /// logical worker is now complete, and all of it is this worker's, its message is made at once.
   void wrote(std::uint32_t parameter, double loss_scale);
+  /// Why a step has to be dropped: the same on all workers.
+  struct Refusal {
+    std::string text = {};     ///< "": it need not be
+    bool is_overflow = false;  ///< a sum of its gradients is not finite
+  };
   /// Between arrive() and complete(): returns when all messages of the step are written. Gradients
-  /// are `loss_scale` times too large. Why the step has to be dropped, or "".
-  std::string encode(double loss_scale);
+  /// are `loss_scale` times too large.
+  Refusal encode(double loss_scale);
   /// Then: elements [begin, end) of the step's gradient of a touched parameter. Returns how many of
   /// them are not −0.0; whoever owns them says so to count_values().
   std::int64_t reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end, float* to);
@@ -74,6 +79,8 @@ class CodedGradients {
   const MessageBoard& board() const { return board_; }
   /// Messages of the step at hand that this worker made before it was published.
   std::size_t made_early() const { return early_.size(); }
+  /// This worker's own, besides.
+  std::size_t bytes_per_worker() const { return encoder_.bytes(); }
   /// Once per logical worker.
   std::size_t bytes_per_logical_worker() const { return board_.bytes_per_logical_worker(); }
 
@@ -96,7 +103,7 @@ class CodedGradients {
   std::optional<std::size_t> closing() const;
   void encode_early(std::size_t logical, std::size_t group, double loss_scale);
   GroupEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter, double loss_scale);
-  std::string first_refusal() const;
+  Refusal first_refusal() const;
 
   StepExchange& exchange_;
   CodingOptions options_;

@@ -8,6 +8,7 @@
 
 #include "kernels/fold.h"
 #include "sync/tile_share.h"
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -22,6 +23,8 @@ GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compress
     : plan_(plan), board_(board), compression_(compression) {
   std::size_t largest = 0;
   for (const auto& group : board.groups()) {
+    // A parameter by itself is made where its residual will be.
+    if (board.has_residuals() && group.size() == 1) continue;
     std::size_t count = 0;
     for (const auto p : group) count += static_cast<std::size_t>(count_of(p));
     largest = std::max(largest, count);
@@ -52,9 +55,12 @@ void GroupEncoder::encode(std::size_t logical, std::size_t group,
   if (values == nullptr) values = values_.data();
   for (std::size_t k = 0; k < touched.size(); ++k) {
     if (count_of(touched[k]) == 0) continue;
-    if (!make_values(logical, touched[k], folds(touched[k]), values + at[k])) {
-      return refuse(logical, group, touched[k], "and what earlier ones left is not finite");
-    }
+    const auto made = make_values(logical, touched[k], folds(touched[k]), values + at[k]);
+    if (made == Made::well) continue;
+    header.is_overflow = made == Made::overflow;
+    return refuse(
+        logical, group, touched[k],
+        made == Made::overflow ? "is not finite" : "and what earlier ones left is not finite");
   }
   const std::span<float> all(values, static_cast<std::size_t>(count));
   auto* const message = board_.message(logical, group);
@@ -63,6 +69,11 @@ void GroupEncoder::encode(std::size_t logical, std::size_t group,
     const auto culprit = std::upper_bound(at.begin(), at.end(), encoded.refused_at) - at.begin();
     return refuse(logical, group, touched[static_cast<std::size_t>(culprit - 1)],
                   "cannot be sent: " + encoded.refusal);
+  }
+  if (encoded.bytes > board_.room(group)) {
+    throw BadInput(fmt::format("codec {}: a message of {} values has {} bytes, its bound is {}",
+                               compression_.codec->name(), count, encoded.bytes,
+                               board_.room(group)));
   }
   header.bytes = encoded.bytes;
   header.values = encoded.values;
@@ -77,22 +88,30 @@ void GroupEncoder::encode(std::size_t logical, std::size_t group,
   }
 }
 
-/// Tile by tile, while it is hot. False where something is not finite.
-bool GroupEncoder::make_values(std::size_t logical, std::uint32_t parameter, const TileFold& fold,
-                               float* to) {
+/// Tile by tile, while it is hot; what is not finite is found.
+GroupEncoder::Made GroupEncoder::make_values(std::size_t logical, std::uint32_t parameter,
+                                             const TileFold& fold, float* to) {
   const auto total = count_of(parameter);
+  const auto is_finite = [](const float* tile, std::int64_t count) {
+    return std::isfinite(largest_magnitude(tile, DType::float32, count));
+  };
   for (std::int64_t begin = 0; begin < total; begin += kTile) {
     const auto count = std::min(kTile, total - begin);
     float* const tile = to + begin;
     fold(begin, count, tile);
-    if (compression_.clamp > 0) keep_within(tile, count, static_cast<float>(compression_.clamp));
+    if (compression_.clamp > 0) {
+      if (!is_finite(tile, count)) return Made::overflow;  // a clamp would hide it
+      keep_within(tile, count, static_cast<float>(compression_.clamp));
+    }
     if (board_.has_residuals()) {
       add_scaled(tile, DType::float32, board_.residual(logical, parameter) + begin, DType::float32,
                  count, 1.0);
     }
-    if (!std::isfinite(largest_magnitude(tile, DType::float32, count))) return false;
+    if (is_finite(tile, count)) continue;
+    fold(begin, count, tile);
+    return is_finite(tile, count) ? Made::with_residual : Made::overflow;
   }
-  return true;
+  return Made::well;
 }
 
 void GroupEncoder::refuse(std::size_t logical, std::size_t group, std::uint32_t parameter,

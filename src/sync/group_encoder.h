@@ -32,11 +32,14 @@ class GroupEncoder {
   void encode(std::size_t logical, std::size_t group, std::span<const std::uint32_t> touched,
               const Folds& folds);
 
+  /// Of this worker's own.
+  std::size_t bytes() const { return values_.size() * sizeof(float); }
   /// What each of L messages is one of.
   Exchange exchange() const;
 
  private:
-  bool make_values(std::size_t logical, std::uint32_t parameter, const TileFold& fold, float* to);
+  enum class Made { well, overflow, with_residual };
+  Made make_values(std::size_t logical, std::uint32_t parameter, const TileFold& fold, float* to);
   void refuse(std::size_t logical, std::size_t group, std::uint32_t parameter,
               const std::string& why);
   std::int64_t count_of(std::uint32_t parameter) const {

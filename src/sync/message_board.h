@@ -25,7 +25,8 @@ struct MessageHeader {
   std::uint64_t bytes = 0;
   std::int64_t values = 0;  ///< sent
   std::uint32_t is_dense = 0;
-  char refusal[500] = {};  ///< why there is none; empty: there is one
+  std::uint32_t is_overflow = 0;  ///< refused because the gradient itself is not finite
+  char refusal[500] = {};         ///< why there is none; empty: there is one
 };
 
 class MessageBoard {
@@ -43,6 +44,8 @@ class MessageBoard {
   const ParameterGroups& groups() const { return layout_.groups; }
   std::size_t group_of(std::size_t parameter) const { return group_of_[parameter]; }
   bool has_residuals() const { return layout_.residuals; }
+  /// Bytes that a message of the group may have.
+  std::size_t room(std::size_t group) const { return layout_.bounds[group]; }
 
   MessageHeader& header(std::size_t logical, std::size_t group) const;
   std::byte* message(std::size_t logical, std::size_t group) const;

@@ -15,6 +15,8 @@ namespace {
 constexpr std::size_t kMostTerms = 64;
 /// Lists with more entries than this part of the elements are no quicker than arrays.
 constexpr std::size_t kDenser = 4;
+/// Of subsets of many lists there is no end.
+constexpr std::size_t kMostPrograms = 4096;
 
 std::size_t place_of(std::span<const std::uint32_t> indices, std::int64_t index) {
   return static_cast<std::size_t>(std::lower_bound(indices.begin(), indices.end(), index) -
@@ -122,6 +124,7 @@ const FoldProgram& MessageSum::program_of(std::span<const SumTerm> terms, std::u
   for (const auto& block : blocks) leaves.push_back(block.begin);
   const auto found = programs_.find(leaves);
   if (found != programs_.end()) return found->second;
+  if (programs_.size() >= kMostPrograms) programs_.clear();
   return programs_.emplace(std::move(leaves), FoldProgram::of_blocks(blocks, leaves_))
       .first->second;
 }

@@ -6,6 +6,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "kernels/fold_schedule.h"
@@ -74,7 +75,9 @@ Verdict ShardedUpdate::judge(double loss_scale) {
   }
   if (!verdict.refusal.empty()) return verdict;
   if (coded_ != nullptr) {
-    verdict.refusal = coded_->encode(loss_scale);
+    const auto refusal = coded_->encode(loss_scale);
+    verdict.refusal = refusal.text;
+    verdict.finite = !refusal.is_overflow;
     if (!verdict.refusal.empty()) return verdict;
   }
   const bool norms = clip_.norm > 0 || clip_.parameter_norm > 0;
@@ -292,6 +295,12 @@ void ShardedUpdate::commit(const std::vector<std::uint8_t>& touched) {
 
 void ShardedUpdate::read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to) {
   const auto& entry = exchange_.plan().parameters()[parameter];
+  if (coded_ != nullptr && !verdict.refusal.empty()) {
+    // There are no messages that it could be read from.
+    std::fill_n(reinterpret_cast<float*>(to), entry.spec.count,
+                std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
   if (!verdict.folded && coded_ != nullptr) {
     coded_->reduce(parameter, 0, entry.spec.count, reinterpret_cast<float*>(to));
     return;

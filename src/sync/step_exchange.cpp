@@ -80,14 +80,17 @@ void StepExchange::open_single(double weight) {
 }
 
 void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
-  if (leaves) require_room(*leaves);
+  if (leaves) require_room(*leaves, 0);
   open(StepMode::scope, leaves.value_or(-1), 0, false);
 }
 
-/// For the nodes that this many leaves may be held as, wherever their range lies.
-void StepExchange::require_room(std::int64_t leaves) {
+/// For the nodes that this many leaves may be held as, wherever their range lies, with so many cuts
+/// inside it.
+void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
   if (leaves < 2) return;
-  const int most = std::min(most_nodes(leaves) + static_cast<int>(options_.cuts.size()), kMaxSlots);
+  auto nodes = most_nodes(leaves) + cuts;
+  if (cuts > 0) nodes = std::min(nodes, leaves);
+  const int most = static_cast<int>(std::min<std::int64_t>(nodes, kMaxSlots));
   const int more = most - folder_->slots_used();
   if (more <= 0 || leaves <= roomy_for_) return;
   const auto refusal =
@@ -103,7 +106,9 @@ void StepExchange::require_room(std::int64_t leaves) {
 }
 
 void StepExchange::open_shards(std::int64_t first, std::int64_t leaves) {
-  require_room(leaves);
+  require_room(
+      leaves, std::count_if(options_.cuts.begin(), options_.cuts.end(),
+                            [&](std::int64_t cut) { return cut > first && cut < first + leaves; }));
   open(StepMode::scope, leaves, 0, false);
   folder_->set_start(first);
 }
@@ -389,7 +394,7 @@ void StepExchange::fill_outcome() {
     report.bytes += outcome_.touched[p] ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
-  if (!options_.coded) traffic_.count(*slices_);
+  if (!options_.coded) traffic_.note(*slices_);
   report.step = number_of(step_);
   report.collectives = 1;
   report.parameters_skipped =

@@ -139,14 +139,18 @@ class StepExchange {
   std::byte* result(std::size_t parameter) const;
   /// All workers' arenas: whoever keeps a view of them keeps a copy of this.
   const SharedMemory& arena() const { return arena_; }
-  /// What all steps sent, where gradients are not coded.
+  /// The step that is complete counts as sent, where gradients are not coded.
+  void count_traffic() {
+    if (!options_.coded) traffic_.count();
+  }
+  /// What those steps sent.
   const TrafficReport& traffic() const { return traffic_.report(); }
   /// Bytes of this worker's arena that are in use.
   std::size_t bytes_held() const;
 
  private:
   void open(StepMode mode, std::int64_t declared, double weight, bool drained);
-  void require_room(std::int64_t leaves);
+  void require_room(std::int64_t leaves, std::int64_t cuts);
   void find_start(bool wait);
   void publish(const ModelMemory& model);
   void begin_slices();

@@ -76,7 +76,7 @@ PlainTraffic::PlainTraffic(const Plan& plan, ParameterGroups groups, int workers
       workers_(static_cast<std::uint64_t>(workers)),
       count_(plan, groups_) {}
 
-void PlainTraffic::count(const SliceFold& slices) {
+void PlainTraffic::note(const SliceFold& slices) {
   count_.begin();
   const auto& held = slices.held();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -102,7 +102,6 @@ void PlainTraffic::count(const SliceFold& slices) {
     }
     group.bytes_dense = group.bytes;
   }
-  count_.end();
 }
 
 std::string TrafficReport::table() const {

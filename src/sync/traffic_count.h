@@ -34,7 +34,9 @@ class PlainTraffic {
   PlainTraffic(const Plan& plan, ParameterGroups groups, int workers);
 
   /// A step whose nodes are still there.
-  void count(const SliceFold& slices);
+  void note(const SliceFold& slices);
+  /// It counts.
+  void count() { count_.end(); }
   const TrafficReport& report() const { return count_.report(); }
 
  private:

@@ -53,6 +53,7 @@ Settings settings_of(const DataParallelOptions& options) {
           {"fusion", std::to_string(options.fusion)},
           {"first_fusion", std::to_string(options.first_fusion)},
           {"codec", text_of(options.compression)},
+          {"transport", std::string(name_of(options.compression.transport))},
           {"digest_every", std::to_string(options.digest_every)}};
 }
 

@@ -48,8 +48,9 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
         *exchange_, CodingOptions{.compression = options_.compression,
                                   .divisor = exchange_options_of(options_).divisor,
                                   .name = options_.name});
-    own = fmt::format(", {} for messages and residuals of each worker",
-                      format_bytes(coded_->bytes_per_logical_worker()));
+    own =
+        fmt::format(", {} for messages and residuals of each worker",
+                    format_bytes(coded_->bytes_per_logical_worker() + coded_->bytes_per_worker()));
   }
   send_initial_state();
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
@@ -254,6 +255,7 @@ void DataParallelState::finish() {
   }
   outcome_ = coded_ ? coded_->finish(memory_) : exchange_->finish(memory_);
   if (coded_) coded_->fill_report(outcome_.report);
+  exchange_->count_traffic();
   views_->install(outcome_.touched);
   if (options_.buffers == Buffers::every_step && group_.rank() != 0) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();

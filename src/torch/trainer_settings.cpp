@@ -158,6 +158,7 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
   if (options.compression.codec) {
     settings.emplace_back("codec", text_of(options.compression));
     settings.emplace_back("logical workers", std::to_string(options.logical_workers));
+    settings.emplace_back("transport", std::string(name_of(options.compression.transport)));
   }
   for (const auto& item : model.parameters()) {
     settings.emplace_back(kRuleOf + item.first, text_of(optimizer.rule_of(item.first)));
@@ -195,7 +196,8 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
   Facts facts;
   for (const auto& [name, value] : settings_of(options, optimizer, model)) {
     const bool decides = name != "name" && name != "torch" && name != "most_drops" &&
-                         name != "digest_every" && name != "hash_every" && name != "speeds";
+                         name != "digest_every" && name != "hash_every" && name != "speeds" &&
+                         name != "transport";
     if (decides) facts[name] = value;
   }
   const auto text = [](const torch::Tensor& tensor) {

@@ -76,8 +76,9 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     own += fmt::format(", log {} (metrics every {})", options_.log, options_.metrics_every);
   }
   if (coded_) {
-    own += fmt::format(", {} for messages and residuals of each logical worker",
-                       format_bytes(coded_->bytes_per_logical_worker()));
+    own += fmt::format(", {} for messages and residuals of each logical worker, {} of each worker",
+                       format_bytes(coded_->bytes_per_logical_worker()),
+                       format_bytes(coded_->bytes_per_worker()));
   }
   if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
   log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
@@ -231,6 +232,7 @@ StepResult TrainerState::apply() {
   const auto result = result_of(outcome.report);
   if (applies) {
     update_->commit(outcome.touched);
+    exchange_->count_traffic();
     parameters_->written();
     if (averages_) averages_->follow();
     states_.commit();

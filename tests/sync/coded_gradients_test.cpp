@@ -175,7 +175,7 @@ class Workers {
     }
     made_early_ = coded_.made_early();
     exchange_.arrive({});
-    return coded_.encode(loss_scale);
+    return coded_.encode(loss_scale).text;
   }
 
   void step(std::int64_t number, const State& expected) {
@@ -299,12 +299,12 @@ TEST(CodedGradients, AStepThatIsDroppedLeavesNoResidual) {
 
 TEST(CodedGradients, WhatCannotBeSentIsNamedByAll) {
   const std::vector<std::size_t> counts = {3, 5000, 4};
-  const auto text_of_step = [&](float value, const char* codec) {
+  const auto text_of_step = [&](float value, const char* codec, double clamp = 0) {
     std::string said;
     run_thread_ranks(3, [&](const Job& job) {
       const Group group(job);
       StepExchange exchange(group, plan_of(counts), {.cuts = {0, 1, 2}, .coded = true});
-      CodedGradients coded(exchange, {.compression = {.codec = codec_of(codec)},
+      CodedGradients coded(exchange, {.compression = {.codec = codec_of(codec), .clamp = clamp},
                                       .logical_workers = logical_workers(3, 3),
                                       .shards = 3});
       exchange.open_shards(group.rank(), 1);
@@ -316,7 +316,8 @@ TEST(CodedGradients, WhatCannotBeSentIsNamedByAll) {
       }
       exchange.end_leaf();
       exchange.arrive({});
-      const auto refusal = coded.encode(1);
+      const auto [refusal, is_overflow] = coded.encode(1);
+      EXPECT_EQ(is_overflow, !std::isfinite(value));
       EXPECT_THAT(refusal, HasSubstr("the gradient of \"p1\" in logical worker 1"));
       if (group.rank() == 2) said = refusal;
       exchange.fail("refused");
@@ -327,6 +328,8 @@ TEST(CodedGradients, WhatCannotBeSentIsNamedByAll) {
   EXPECT_THAT(text_of_step(7e4f, "half"), HasSubstr("cannot be sent: 70000 is beyond the range"));
   EXPECT_THAT(text_of_step(std::nanf(""), "topk:0.1"), HasSubstr("is not finite"));
   EXPECT_THAT(text_of_step(INFINITY, "threshold:0.1"), HasSubstr("is not finite"));
+  // A bound does not hide it.
+  EXPECT_THAT(text_of_step(INFINITY, "half", 100), HasSubstr("is not finite"));
 }
 
 // ---- every worker a logical worker: DataParallel ----
@@ -437,6 +440,24 @@ TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
     EXPECT_THAT(traffic.table(), HasSubstr("3 steps, 3 collectives"));
     group.barrier();
   });
+}
+
+// A worker of the run before last asked for room for all logical workers' nodes, not for its own.
+TEST(CodedGradients, MemoryIsAskedForTheNodesOfTheOwnRangeOnly) {
+  ThreadOptions options;
+  // Four workers of two shards hold two copies of 4 MB each at most.
+  options.memory_bounds = std::vector<MemoryBound>{{"the test", 48 << 20, 48 << 20}};
+  run_thread_ranks(
+      4,
+      [](const Job& job) {
+        const Group group(job);
+        StepExchange exchange(group, plan_of({1 << 20}),
+                              {.cuts = {0, 1, 2, 3, 4, 5, 6, 7}, .coded = true});
+        exchange.open_shards(2 * group.rank(), 2);
+        exchange.fail("enough");
+        group.barrier();
+      },
+      options);
 }
 
 TEST(CodedGradients, OnlyGradientsFoldedInFloat32AreTaken) {

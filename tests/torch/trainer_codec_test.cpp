@@ -1,7 +1,11 @@
 // Codecs in a Trainer and in DataParallel: what reaches the optimizer, what goes into a checkpoint,
 // what is refused. Exactness is in trainer_exact_test.cpp.
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
+#include <memory>
 
 #include "codec/codec_model.h"
 #include "support/running_command.h"
@@ -93,8 +97,9 @@ TEST(TrainerCodec, DataParallelReducesWhatWasSent) {
 TEST(TrainerCodec, AnUntouchedParameterSendsNothingAndKeepsWhatWasLeft) {
   on_workers(2, [](const Job& job) {
     auto model = torch::nn::ModuleList(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
-    Trainer trainer(job, *model, Sgd{.lr = 1, .momentum = 0.9},
-                    {.shards = 2, .compression = {.codec = top_k_codec(0.1)}});
+    Trainer trainer(
+        job, *model, Sgd{.lr = 1, .momentum = 0.9},
+        {.shards = 2, .compression = {.codec = top_k_codec(0.1), .scope = CodecScope::tensor}});
     const auto first = model[0]->as<torch::nn::Linear>();
     const auto second = model[1]->as<torch::nn::Linear>();
     const auto step = [&](bool both) {
@@ -107,11 +112,14 @@ TEST(TrainerCodec, AnUntouchedParameterSendsNothingAndKeepsWhatWasLeft) {
     };
     EXPECT_EQ(step(true).report.parameters_touched, 4);
     const auto weight = second->weight.clone();
-    const auto residual = trainer.traffic().all_steps.at(0).residual_norm;
+    // Of the second layer's weight.
+    const auto residual = trainer.traffic().all_steps.at(2).residual_norm;
     EXPECT_GT(residual, 0);
     EXPECT_EQ(step(false).report.parameters_touched, 2);
     EXPECT_TRUE(torch::equal(second->weight, weight));
-    EXPECT_EQ(trainer.traffic().last_step.at(0).touched, 20);
+    EXPECT_EQ(trainer.traffic().last_step.at(2).touched, 0);
+    EXPECT_EQ(trainer.traffic().last_step.at(2).bytes, 0u);
+    EXPECT_EQ(trainer.traffic().all_steps.at(2).residual_norm, residual);
     step(true);
     EXPECT_FALSE(torch::equal(second->weight, weight));
   });
@@ -127,6 +135,9 @@ TEST(TrainerCodec, WithoutACodecTrafficIsDense) {
     EXPECT_EQ(traffic.all_steps.at(0).bytes, 4u * 4 * 300);
     EXPECT_EQ(traffic.all_steps.at(0).bytes_dense, 4u * 4 * 300);
     EXPECT_THAT(traffic.table(), HasSubstr("weight"));
+    // One that is dropped does not count.
+    trainer.step([&](Shard& shard) { return shard.gradients({gradient_of(1, 1) * NAN}); });
+    EXPECT_EQ(trainer.traffic().steps, 1);
   });
 }
 
@@ -149,6 +160,112 @@ TEST(TrainerCodec, WhatDoesNotFitDropsTheStepAndSaysSo) {
     EXPECT_TRUE(step(6e4).applied);
     EXPECT_EQ(trainer.traffic().steps, 1);
   });
+}
+
+TEST(TrainerCodec, AnOverflowShrinksADynamicLossScaleAsWithoutACodec) {
+  on_workers(2, [](const Job& job) {
+    auto model = layer();
+    Trainer trainer(job, *model, Sgd{.lr = 1e-30},
+                    {.shards = 2,
+                     .loss_scale = {.start = 4, .dynamic = true},
+                     .compression = {.codec = top_k_codec(0.5), .clamp = 100},
+                     .most_drops = 1});
+    // Finite in each shard, not in their sum.
+    const auto step = [&] {
+      return trainer.step([&](Shard& shard) {
+        return shard.gradients({torch::full({15, 20}, 6e37)});
+      });
+    };
+    const auto dropped = step();
+    EXPECT_EQ(dropped.dropped_because,
+              "the gradient of \"weight\" in logical worker 0 is not finite");
+    EXPECT_EQ(dropped.loss_scale, 4);
+    EXPECT_EQ(trainer.traffic().steps, 0);
+    const auto applied = step();
+    EXPECT_TRUE(applied.applied);
+    EXPECT_EQ(applied.loss_scale, 2);
+  });
+}
+
+TEST(TrainerCodec, BetweenTheHalvesTheGradientIsWhatWasSent) {
+  on_workers(2, [](const Job& job) {
+    auto model = layer();
+    Trainer trainer(
+        job, *model, Sgd{.lr = 1},
+        {.shards = 2, .compression = {.codec = top_k_codec(0.1)}, .logical_workers = 2});
+    std::vector<torch::Tensor> residuals(2, torch::zeros({15, 20}));
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      trainer.accumulate([&](Shard& shard) {
+        return shard.gradients({gradient_of(shard.step(), shard.index())});
+      });
+      const auto sent = mean_sent("topk:0.1", step, 2, residuals);
+      EXPECT_TRUE(torch::allclose(trainer.gradient("weight"), sent, 1e-5, 1e-6));
+      EXPECT_NEAR(trainer.gradient_norm(), sent.norm().item<double>(), 1e-4);
+      trainer.apply();
+      EXPECT_EQ(trainer.traffic().last_step.at(0).messages, 2);
+    }
+    trainer.accumulate([&](Shard& shard) {
+      return shard.gradients({gradient_of(1, 1) * (shard.index() == 1 ? NAN : 1.0)});
+    });
+    EXPECT_TRUE(std::isnan(trainer.gradient_norm()));
+    EXPECT_FALSE(trainer.apply().applied);
+  });
+}
+
+/// Outside the library: one byte per value, as a part of the largest.
+class ByteCodec : public Codec {
+ public:
+  std::string name() const override { return "byte"; }
+  std::size_t bound(std::int64_t count, const Exchange&) const override {
+    return sizeof(float) + static_cast<std::size_t>(count);
+  }
+  Encoded encode(std::span<const float> values, const Exchange& exchange,
+                 std::byte* message) const override {
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::abs(value));
+    std::memcpy(message, &largest, sizeof largest);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto part = largest == 0 ? 0.0f : std::nearbyint(127 * (values[i] / largest));
+      message[sizeof largest + i] = static_cast<std::byte>(static_cast<std::int8_t>(part));
+    }
+    const auto count = static_cast<std::int64_t>(values.size());
+    return {.bytes = bound(count, exchange), .values = count};
+  }
+  void decode(std::span<const std::byte> message, std::int64_t, std::int64_t begin,
+              std::span<float> to) const override {
+    float largest = 0;
+    std::memcpy(&largest, message.data(), sizeof largest);
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const auto at = sizeof largest + static_cast<std::size_t>(begin) + i;
+      to[i] = static_cast<float>(static_cast<std::int8_t>(message[at])) * largest / 127;
+    }
+  }
+};
+
+TEST(TrainerCodec, ACodecOfOnesOwnHasAllThatOursHave) {
+  const auto run = [](int workers) {
+    return text_of_rank_0(workers, [](const Job& job) {
+      auto model = layer();
+      Trainer trainer(job, *model, Adam{.lr = 0.1},
+                      {.shards = 5,
+                       .compression = {.codec = std::make_shared<ByteCodec>()},
+                       .logical_workers = 3});
+      for (int step = 1; step <= 3; ++step) {
+        const auto result = trainer.step([&](Shard& shard) {
+          return shard.gradients({gradient_of(shard.step(), shard.index())});
+        });
+        EXPECT_TRUE(result.applied);
+        EXPECT_EQ(result.report.bytes, 304u);
+      }
+      const auto traffic = trainer.traffic().all_steps.at(0);
+      EXPECT_EQ(traffic.bytes, 3u * (3 * 304 + 3 * 4 * 300));
+      EXPECT_GT(traffic.residual_norm, 0);
+      return trainer.state_sha256();
+    });
+  };
+  const auto one = run(1);
+  EXPECT_EQ(run(2), one);
+  EXPECT_EQ(run(5), one);
 }
 
 TEST(TrainerCodec, OptionsThatMakeNoSenseAreRefused) {
