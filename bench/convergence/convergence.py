@@ -31,21 +31,17 @@ AIMS = {"top-K 10 %": (None, 1.03), "top-K 10 %, no feedback": (1.05, None)}
 SHARE_AT_ONE_PERCENT = 2 / 3
 
 
-def documentation():
+def write_documentation(path):
     pages = [os.path.join(PROJECT, "README.md"), *sorted(glob.glob(os.path.join(PROJECT, "docs", "*.md")))]
-    text = ""
-    for page in pages:
-        with open(page, encoding="utf-8") as file:
-            text += file.read()
-    return text
+    with open(path, "w", encoding="utf-8") as text:
+        for page in pages:
+            with open(page, encoding="utf-8") as file:
+                text.write(file.read())
 
 
-def losses(tools, options, steps, seed):
+def losses(tools, text, options, steps, seed):
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")
-        text = os.path.join(folder, "text")
-        with open(text, "w", encoding="utf-8") as file:
-            file.write(documentation())
         command = [tools.program("char_lm"), "--text", text, "--rows", str(ROWS), "--learning-rate",
                    str(RATE), "--shards", str(LOGICAL_WORKERS),
                    "--logical-workers", str(LOGICAL_WORKERS), "--steps", str(steps), "--seed", str(seed),
@@ -61,12 +57,15 @@ def run(tools, settings):
     steps = 30 if settings.quick else 300
     seeds = SEEDS[:1] if settings.quick else SEEDS
     entries = []
-    for name, options in RUNS.items():
-        settings.progress(f"convergence: {name}")
-        curves = [losses(tools, options, steps, seed) for seed in seeds]
-        mean = statistics.fmean(statistics.fmean(curve[-LAST:]) for curve in curves)
-        entries.append({"name": name, "options": options, "mean_of_last": mean,
-                        "curve": [statistics.fmean(step) for step in zip(*curves)]})
+    with tempfile.TemporaryDirectory() as folder:
+        text = os.path.join(folder, "text")
+        write_documentation(text)
+        for name, options in RUNS.items():
+            settings.progress(f"convergence: {name}")
+            curves = [losses(tools, text, options, steps, seed) for seed in seeds]
+            mean = statistics.fmean(statistics.fmean(curve[-LAST:]) for curve in curves)
+            entries.append({"name": name, "options": options, "mean_of_last": mean,
+                            "curve": [statistics.fmean(step) for step in zip(*curves)]})
     dense = entries[0]["mean_of_last"]
     for entry in entries:
         entry["to_dense"] = entry["mean_of_last"] / dense

@@ -69,7 +69,7 @@ class ThresholdCodec final : public SelectingCodec {
     const auto list = begin_list(message, room);
     const auto selected =
         select_at_least(values.data(), count, threshold, list.indices, list.values, room);
-    const bool is_list = exchange.transport != Transport::dense && selected.count <= room;
+    const bool is_list = travels_as_list(count, selected.count, exchange);
     if (is_list) {
       const auto fitted = begin_list(message, selected.count);
       std::copy_n(list.values, selected.count, fitted.values);
@@ -105,8 +105,7 @@ class TopKCodec final : public SelectingCodec {
     const auto k = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(std::floor(fraction_ * static_cast<double>(count) + 0.5)), 1,
         count);
-    const bool is_list =
-        exchange.transport != Transport::dense && k <= most_entries(count, exchange);
+    const bool is_list = travels_as_list(count, k, exchange);
     SelectScratch scratch;
     if (is_list) {
       const auto list = begin_list(message, k);

@@ -1,7 +1,6 @@
 #include "codec/sparse_message.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 namespace tutti {
@@ -26,11 +25,14 @@ std::int64_t most_entries(std::int64_t count, const Exchange& exchange) {
   return (count - 1) / (1 + exchange.logical_workers);
 }
 
+bool travels_as_list(std::int64_t count, std::int64_t entries, const Exchange& exchange) {
+  return exchange.transport != Transport::dense && entries <= most_entries(count, exchange);
+}
+
 std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const Exchange& exchange) {
-  const bool is_list =
-      exchange.transport != Transport::dense && entries <= most_entries(count, exchange);
-  return kSparseHeader + (is_list ? static_cast<std::size_t>(entries) * kSparseEntry
-                                  : static_cast<std::size_t>(count) * sizeof(float));
+  return kSparseHeader + (travels_as_list(count, entries, exchange)
+                              ? static_cast<std::size_t>(entries) * kSparseEntry
+                              : static_cast<std::size_t>(count) * sizeof(float));
 }
 
 SparseList begin_list(std::byte* message, std::int64_t entries) {
@@ -79,9 +81,7 @@ void clear_sent(std::span<const std::byte> message, std::span<float> values) {
   }
   const auto* const array = array_of(message);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (std::bit_cast<std::uint32_t>(array[i]) != std::bit_cast<std::uint32_t>(-0.0f)) {
-      values[i] = 0;
-    }
+    if (!is_absent(array[i])) values[i] = 0;
   }
 }
 

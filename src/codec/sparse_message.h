@@ -9,6 +9,7 @@
 //
 // Threads: pure functions. Failure: none.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -25,8 +26,15 @@ inline constexpr std::size_t kSparseEntry = sizeof(std::uint32_t) + sizeof(float
 /// share of the sum's list, at most Σ entries long, are fewer bytes than two dense arrays.
 std::int64_t most_entries(std::int64_t count, const Exchange& exchange);
 
+/// Whether a message with so many entries does.
+bool travels_as_list(std::int64_t count, std::int64_t entries, const Exchange& exchange);
 /// Bytes of a message with so many entries.
 std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const Exchange& exchange);
+
+/// As if it had not been sent: −0.0.
+inline bool is_absent(float value) {
+  return std::bit_cast<std::uint32_t>(value) == std::bit_cast<std::uint32_t>(-0.0f);
+}
 
 /// Where the parts of a list of `entries` lie; the header is written.
 struct SparseList {

@@ -8,10 +8,7 @@ namespace tutti {
 
 BucketSchedule::BucketSchedule(const Plan& plan, std::span<const std::uint32_t> order,
                                std::int64_t first_limit, std::int64_t limit)
-    : bucket_of_(plan.parameters().size()) {
-  std::vector<std::int64_t> counts;
-  for (const auto& entry : plan.parameters()) counts.push_back(entry.spec.count);
-  buckets_ = fuse(order, counts, first_limit, limit);
+    : buckets_(fuse(order, plan, first_limit, limit)), bucket_of_(plan.parameters().size()) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const auto p : buckets_[b]) bucket_of_[p] = static_cast<std::uint32_t>(b);
     hash_ = digest(buckets_[b].data(), buckets_[b].size() * sizeof(std::uint32_t), hash_ + 1);

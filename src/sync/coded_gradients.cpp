@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <utility>
 
+#include "codec/sparse_message.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -38,11 +38,9 @@ MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions
                               .groups = groups_of(plan, options.compression),
                               .bounds = {},
                               .residuals = options.compression.error_feedback};
-  const Exchange all{.logical_workers = static_cast<std::int64_t>(layout.logical_workers),
-                     .transport = options.compression.transport};
+  const auto all = exchange_of(options.compression, layout.logical_workers);
   for (const auto& group : layout.groups) {
-    std::int64_t count = 0;
-    for (const auto p : group) count += plan.parameters()[p].spec.count;
+    const auto count = elements_of(plan, group);
     if (count > options.compression.codec->most_values()) {
       throw Unsupported(fmt::format(
           "codec {}: a group of {} elements (\"{}\" and what follows); it takes at most {}",
@@ -52,11 +50,6 @@ MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions
     layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, all));
   }
   return layout;
-}
-
-/// As if it had not been sent.
-bool is_absent(float value) {
-  return std::bit_cast<std::uint32_t>(value) == std::bit_cast<std::uint32_t>(-0.0f);
 }
 
 }  // namespace
@@ -199,43 +192,40 @@ void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
 
 /// All of the group's gradients are there, and hot: in this worker's own nodes.
 void CodedGradients::encode_early(std::size_t logical, std::size_t group, double loss_scale) {
-  const auto folds = [&](std::uint32_t p) -> GroupEncoder::TileFold {
-    const auto held = exchange_.leaves().held_since(place_of(logical).begin, p);
-    std::vector<Block> blocks;
-    std::vector<const void*> weights;
-    std::vector<Block> present;
-    std::vector<const std::byte*> parts;
-    for (std::size_t k = 0; k < held.nodes.size(); ++k) {
-      blocks.push_back({held.nodes[k].block.begin, 1});
-      weights.push_back(&held.nodes[k].weight);
-      if (held.parts[k] == nullptr) continue;
-      present.push_back(blocks.back());
-      parts.push_back(held.parts[k]);
-    }
-    double weight = 0;
-    void* const sum = &weight;
-    const auto all = FoldProgram::of_blocks(blocks, leaves());
-    fold({.program = &all,
-          .source_type = DType::float64,
-          .result_type = DType::float64,
-          .sources = weights,
-          .destinations = {&sum, 1},
-          .count = 1});
-    return
-        [parts, divisor = weight * loss_scale, program = FoldProgram::of_blocks(present, leaves())](
-            std::int64_t begin, std::int64_t count, void* to) {
-          std::vector<const void*> sources;
-          for (const auto* part : parts) {
-            sources.push_back(part + static_cast<std::size_t>(begin) * sizeof(float));
-          }
-          fold({.program = &program,
-                .divisor = divisor,
-                .sources = sources,
-                .destinations = {&to, 1},
-                .count = count});
-        };
+  const auto held_of = [&](std::uint32_t p) {
+    return exchange_.leaves().held_since(place_of(logical).begin, p);
   };
-  encoder_.encode(logical, group, board_.groups()[group], folds);
+  const auto& members = board_.groups()[group];
+  std::vector<Block> blocks;
+  std::vector<double> weights;
+  for (const auto& node : held_of(members.front()).nodes) {
+    blocks.push_back(node.block);
+    weights.push_back(node.weight);
+  }
+  const double divisor = fold_weights(blocks, weights, leaves()) * loss_scale;
+  const auto folds = [&](std::uint32_t p) -> GroupEncoder::TileFold {
+    const auto parts = held_of(p).parts;
+    std::vector<Block> present;
+    std::vector<const std::byte*> at;
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      if (parts[k] == nullptr) continue;
+      present.push_back(blocks[k]);
+      at.push_back(parts[k]);
+    }
+    return [at, divisor, program = FoldProgram::of_blocks(present, leaves())](
+               std::int64_t begin, std::int64_t count, void* to) {
+      std::vector<const void*> sources;
+      for (const auto* part : at) {
+        sources.push_back(part + static_cast<std::size_t>(begin) * sizeof(float));
+      }
+      fold({.program = &program,
+            .divisor = divisor,
+            .sources = sources,
+            .destinations = {&to, 1},
+            .count = count});
+    };
+  };
+  encoder_.encode(logical, group, members, folds);
 }
 
 CodedGradients::Refusal CodedGradients::encode(double loss_scale) {

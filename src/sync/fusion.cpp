@@ -1,5 +1,6 @@
 #include "sync/fusion.h"
 
+#include <numeric>
 #include <utility>
 
 namespace tutti {
@@ -25,14 +26,23 @@ ParameterGroups fuse(std::span<const std::uint32_t> order, std::span<const std::
   return groups;
 }
 
-ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit) {
-  std::vector<std::uint32_t> order;
+ParameterGroups fuse(std::span<const std::uint32_t> order, const Plan& plan,
+                     std::int64_t first_limit, std::int64_t limit) {
   std::vector<std::int64_t> counts;
-  for (const auto& entry : plan.parameters()) {
-    order.push_back(static_cast<std::uint32_t>(order.size()));
-    counts.push_back(entry.spec.count);
-  }
-  return fuse(order, counts, limit, limit);
+  for (const auto& entry : plan.parameters()) counts.push_back(entry.spec.count);
+  return fuse(order, counts, first_limit, limit);
+}
+
+std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group) {
+  std::int64_t count = 0;
+  for (const auto p : group) count += plan.parameters()[p].spec.count;
+  return count;
+}
+
+ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit) {
+  std::vector<std::uint32_t> order(plan.parameters().size());
+  std::iota(order.begin(), order.end(), 0U);
+  return fuse(order, plan, limit, limit);
 }
 
 }  // namespace tutti

@@ -21,6 +21,10 @@ using ParameterGroups = std::vector<std::vector<std::uint32_t>>;
 ParameterGroups fuse(std::span<const std::uint32_t> order, std::span<const std::int64_t> counts,
                      std::int64_t first_limit, std::int64_t limit);
 
+ParameterGroups fuse(std::span<const std::uint32_t> order, const Plan& plan,
+                     std::int64_t first_limit, std::int64_t limit);
+/// Of all these parameters together.
+std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group);
 /// All parameters of the plan, in registration order.
 ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit);
 

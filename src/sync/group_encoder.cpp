@@ -21,20 +21,13 @@ void keep_within(float* values, std::int64_t count, float bound) {
 
 GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compression& compression)
     : plan_(plan), board_(board), compression_(compression) {
-  std::size_t largest = 0;
+  std::int64_t largest = 0;
   for (const auto& group : board.groups()) {
     // A parameter by itself is made where its residual will be.
     if (board.has_residuals() && group.size() == 1) continue;
-    std::size_t count = 0;
-    for (const auto p : group) count += static_cast<std::size_t>(count_of(p));
-    largest = std::max(largest, count);
+    largest = std::max(largest, elements_of(plan, group));
   }
-  values_.resize(largest);
-}
-
-Exchange GroupEncoder::exchange() const {
-  return {.logical_workers = static_cast<std::int64_t>(board_.logical_workers()),
-          .transport = compression_.transport};
+  values_.resize(static_cast<std::size_t>(largest));
 }
 
 void GroupEncoder::encode(std::size_t logical, std::size_t group,

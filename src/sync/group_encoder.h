@@ -17,6 +17,12 @@
 
 namespace tutti {
 
+/// What each of so many messages is one of.
+inline Exchange exchange_of(const Compression& compression, std::size_t logical_workers) {
+  return {.logical_workers = static_cast<std::int64_t>(logical_workers),
+          .transport = compression.transport};
+}
+
 class GroupEncoder {
  public:
   /// Keeps references.
@@ -34,8 +40,7 @@ class GroupEncoder {
 
   /// Of this worker's own.
   std::size_t bytes() const { return values_.size() * sizeof(float); }
-  /// What each of L messages is one of.
-  Exchange exchange() const;
+  Exchange exchange() const { return exchange_of(compression_, board_.logical_workers()); }
 
  private:
   enum class Made { well, overflow, with_residual };

@@ -135,27 +135,29 @@ double* ShardedUpdate::blocks_of(std::uint32_t parameter) const {
 
 /// The sum may take the place of the owner's own node: nobody else reads there what it owns.
 void ShardedUpdate::fold_own(double loss_scale) {
-  auto& slices = exchange_.slices();
   const int rank = exchange_.group().rank();
   for (const auto& range : owned_by(rank)) {
     const auto type = exchange_.plan().parameters()[range.parameter].node_type;
     void* const to = folded_at(rank, range.parameter, range.begin);
-    if (coded_ != nullptr) {
-      reduce_coded(range, to);
-    } else {
-      auto sources = slices.sources_of(range.parameter);
-      sources.divisor *= loss_scale;
-      slices.fold(sources, range.begin, range.end, type, {&to, 1});
-    }
+    fold_into(range, loss_scale, to);
     const auto blocks = static_cast<std::size_t>((range.end - range.begin + kTile - 1) / kTile);
     squares_of_blocks(to, type, range.end - range.begin,
                       {blocks_of(range.parameter) + range.begin / kTile, blocks});
   }
 }
 
-void ShardedUpdate::reduce_coded(const ElementRange& range, void* to) {
-  coded_->count_values(range.parameter, coded_->reduce(range.parameter, range.begin, range.end,
-                                                       static_cast<float*>(to)));
+/// From the messages, whose values then count as this owner's, or the nodes of all workers.
+void ShardedUpdate::fold_into(const ElementRange& range, double divisor_factor, void* to) {
+  if (coded_ != nullptr) {
+    coded_->count_values(range.parameter, coded_->reduce(range.parameter, range.begin, range.end,
+                                                         static_cast<float*>(to)));
+    return;
+  }
+  auto& slices = exchange_.slices();
+  auto sources = slices.sources_of(range.parameter);
+  sources.divisor *= divisor_factor;
+  const auto type = exchange_.plan().parameters()[range.parameter].node_type;
+  slices.fold(sources, range.begin, range.end, type, {&to, 1});
 }
 
 void ShardedUpdate::take_norms(Verdict& verdict) {
@@ -219,12 +221,17 @@ UpdateTarget ShardedUpdate::target_of(const ElementRange& range, const Verdict& 
 void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
   if (coded_ != nullptr) coded_->note_messages();
   for (const auto& range : owned_by(exchange_.group().rank())) {
-    if (rules_[range.parameter] && (coded_ == nullptr || verdict.folded)) {
+    const bool has_kernel = rules_[range.parameter].has_value();
+    if (has_kernel && (coded_ == nullptr || verdict.folded)) {
       run_kernel(range, verdict, rate_factor);
-    } else if (rules_[range.parameter]) {
-      for (const auto& tile : tiles_of(range)) run_kernel(tile, verdict, rate_factor);
-    } else {
-      for (const auto& tile : tiles_of(range)) run_other(tile, verdict, rate_factor);
+      continue;
+    }
+    for (const auto& tile : tiles_of(range)) {
+      if (has_kernel) {
+        run_kernel(tile, verdict, rate_factor);
+      } else {
+        run_other(tile, verdict, rate_factor);
+      }
     }
   }
 }
@@ -239,7 +246,7 @@ void ShardedUpdate::run_kernel(const ElementRange& range, const Verdict& verdict
   const void* folded = folded_at(exchange_.group().rank(), p, range.begin);
   FoldUpdate work{.fold = {}, .target = target, .rule = rule_for(p, rate_factor)};
   if (coded_ != nullptr && !verdict.folded) {
-    reduce_coded(range, gradient_.data());
+    fold_into(range, verdict.divisor_factor, gradient_.data());
     folded = gradient_.data();
   }
   if (coded_ != nullptr || verdict.folded) {
@@ -270,12 +277,8 @@ void ShardedUpdate::run_other(const ElementRange& tile, const Verdict& verdict,
   if (verdict.folded) {
     std::memcpy(gradient, folded_at(exchange_.group().rank(), p, tile.begin),
                 static_cast<std::size_t>(count) * size_of(type));
-  } else if (coded_ != nullptr) {
-    reduce_coded(tile, gradient);
   } else {
-    auto sources = exchange_.slices().sources_of(p);
-    sources.divisor *= verdict.divisor_factor;
-    exchange_.slices().fold(sources, tile.begin, tile.end, type, {&gradient, 1});
+    fold_into(tile, verdict.divisor_factor, gradient);
   }
   const auto target = target_of(tile, verdict);
   if (target.gradient_scale != 1) {
@@ -301,17 +304,12 @@ void ShardedUpdate::read_gradient(const Verdict& verdict, std::uint32_t paramete
                 std::numeric_limits<float>::quiet_NaN());
     return;
   }
-  if (!verdict.folded && coded_ != nullptr) {
+  if (!verdict.folded && coded_ != nullptr) {  // whoever only looks counts nothing
     coded_->reduce(parameter, 0, entry.spec.count, reinterpret_cast<float*>(to));
     return;
   }
   if (!verdict.folded) {
-    auto& slices = exchange_.slices();
-    auto sources = slices.sources_of(parameter);
-    sources.divisor *= verdict.divisor_factor;
-    void* const destination = to;
-    slices.fold(sources, 0, entry.spec.count, entry.node_type, {&destination, 1});
-    return;
+    return fold_into({parameter, 0, entry.spec.count}, verdict.divisor_factor, to);
   }
   for (int r = 0; r < exchange_.group().size(); ++r) {
     for (const auto& range : owned_by(r)) {

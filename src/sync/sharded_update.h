@@ -60,7 +60,7 @@ class ShardedUpdate {
   std::string find_bad_gradient() const;
   bool may_overflow(double loss_scale) const;
   void fold_own(double loss_scale);
-  void reduce_coded(const ElementRange& range, void* to);
+  void fold_into(const ElementRange& range, double divisor_factor, void* to);
   void take_norms(Verdict& verdict);
   UpdateRule rule_for(std::uint32_t parameter, double rate_factor) const;
   void run_kernel(const ElementRange& range, const Verdict& verdict, double rate_factor);

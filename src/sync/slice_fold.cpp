@@ -18,6 +18,22 @@ void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
   leaves += header.leaves;
 }
 
+double fold_weights(std::span<const Block> blocks, std::span<const double> weights,
+                    std::int64_t leaves) {
+  if (blocks.empty()) return 0;
+  std::vector<const void*> sources;
+  for (const auto& weight : weights) sources.push_back(&weight);
+  double sum = 0;
+  void* const to = &sum;
+  wide_fold(blocks, leaves,
+            {.source_type = DType::float64,
+             .result_type = DType::float64,
+             .sources = sources,
+             .destinations = {&to, 1},
+             .count = 1});
+  return sum;
+}
+
 SliceFold::SliceFold(const Plan& plan, std::vector<std::byte*> arenas,
                      std::vector<StepBoard> boards, Divisor divisor)
     : plan_(plan), arenas_(std::move(arenas)), boards_(std::move(boards)), divisor_(divisor) {}
@@ -33,23 +49,14 @@ void SliceFold::begin(std::vector<HeldNode> nodes, std::int64_t leaves) {
   weight_ = weight_of({0, nodes_.size()});
 }
 
-double SliceFold::weight_of(NodeRange range) {
-  if (range.begin == range.end) return 0;
-  std::string pattern(nodes_.size(), '0');
-  std::vector<const void*> sources;
+double SliceFold::weight_of(NodeRange range) const {
+  std::vector<Block> blocks;
+  std::vector<double> weights;
   for (auto n = range.begin; n < range.end; ++n) {
-    pattern[n] = '1';
-    sources.push_back(&nodes_[n].weight);
+    blocks.push_back(nodes_[n].block);
+    weights.push_back(nodes_[n].weight);
   }
-  double weight = 0;
-  void* const sum = &weight;
-  run(pattern, {.reduction = Reduction::sum,
-                .source_type = DType::float64,
-                .result_type = DType::float64,
-                .sources = sources,
-                .destinations = {&sum, 1},
-                .count = 1});
-  return weight;
+  return fold_weights(blocks, weights, leaves_);
 }
 
 bool SliceFold::touched(std::size_t parameter, NodeRange range) const {
@@ -59,14 +66,6 @@ bool SliceFold::touched(std::size_t parameter, NodeRange range) const {
   };
   const auto at = [&](std::size_t n) { return nodes_.begin() + static_cast<std::ptrdiff_t>(n); };
   return std::any_of(at(range.begin), at(range.end), has_it);
-}
-
-std::size_t SliceFold::touched_bytes(std::span<const std::uint32_t> parameters) const {
-  std::size_t total = 0;
-  for (const auto p : parameters) {
-    if (touched(p)) total += plan_.parameters()[p].node_bytes;
-  }
-  return total;
 }
 
 std::vector<ElementRange> SliceFold::owned(std::span<const std::uint32_t> parameters,

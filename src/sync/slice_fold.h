@@ -39,6 +39,10 @@ struct HeldNode {
 void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
                   const StepHeader& header);
 
+/// The weights of nodes, ascending, added along the tree over `leaves`; 0 of none.
+double fold_weights(std::span<const Block> blocks, std::span<const double> weights,
+                    std::int64_t leaves);
+
 /// Nodes [begin, end) of a step.
 struct NodeRange {
   std::size_t begin = 0;
@@ -73,7 +77,7 @@ class SliceFold {
   std::size_t nodes() const { return nodes_.size(); }
   const std::vector<HeldNode>& held() const { return nodes_; }
   /// Σ of the weights of these nodes, folded along the tree; 0 of none.
-  double weight_of(NodeRange range);
+  double weight_of(NodeRange range) const;
   /// Folds elements [begin, end) of it, of the node type, to destinations of `result_type`.
   void fold(const Sources& sources, std::int64_t begin, std::int64_t end, DType result_type,
             std::span<void* const> destinations);
@@ -85,8 +89,6 @@ class SliceFold {
   /// Folds this rank's share of the given parameters; all ranks call it with the same list, each
   /// for its own share.
   void fold(std::span<const std::uint32_t> parameters, int rank);
-  /// Padded bytes of the touched parameters among the given.
-  std::size_t touched_bytes(std::span<const std::uint32_t> parameters) const;
 
   bool touched(std::size_t parameter) const { return touched(parameter, {0, nodes_.size()}); }
   bool touched(std::size_t parameter, NodeRange range) const;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -15,7 +16,7 @@ GroupTraffic of_group(const Plan& plan, const std::vector<std::uint32_t>& member
   if (members.size() > 1) {
     group.parameters += fmt::format(" … {} ({})", name(members.back()), members.size());
   }
-  for (const auto p : members) group.elements += plan.parameters()[p].spec.count;
+  group.elements = elements_of(plan, members);
   return group;
 }
 
