@@ -73,6 +73,10 @@ struct DataParallelOptions {
   std::int64_t digest_every = 100;
   /// Parameters for which this returns true stay local: neither sent at the start nor reduced.
   std::function<bool(const std::string& name)> exclude = {};
+  /// Parameters whose gradients are sparse in their rows (docs/row_sparse.md), besides those of
+  /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
+  /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
+  std::function<bool(const std::string& name)> row_sparse = {};
   /// How long a sync may wait; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
 };

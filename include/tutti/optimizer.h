@@ -7,7 +7,9 @@
 //   tutti::Optimizer(tutti::AdamW{.lr = 3e-4}).group(is_bias, tutti::AdamW{.lr = 3e-4,
 //   .weight_decay = 0})
 //
-// A parameter that no shard touched is left alone: value, weight decay, momentum and step count.
+// A parameter that no shard touched is left alone: value, weight decay, momentum and step count. Of
+// a row-sparse parameter the same holds for each row, but that steps are counted once for all rows
+// (TrainerOptions::row_sparse).
 //
 // Threads: values. Failure: BadInput for numbers that make no sense.
 
@@ -57,6 +59,15 @@ struct AdamW {
   Decay decay = Decay::times_rate;  ///< not l2: that is Adam
 };
 
+/// Duchi, Hazan and Singer 2011, as torch.optim.Adagrad.
+struct Adagrad {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;  ///< Decay::l2
+  double initial_sum = 0;   ///< of squares: torch's initial_accumulator_value
+  double eps = 1e-10;
+};
+
 /// Bounds on the gradient after the division by Σ w; 0: none.
 struct Clip {
   /// ‖g‖₂ of all parameters together, as torch.nn.utils.clip_grad_norm_.
@@ -77,14 +88,15 @@ struct TorchOptim {
 
 class Optimizer {
  public:
-  using Rule = std::variant<Sgd, Adam, AdamW, TorchOptim>;
+  using Rule = std::variant<Sgd, Adam, AdamW, Adagrad, TorchOptim>;
   using Where = std::function<bool(const std::string& name)>;
 
   // Not explicit: a rule is an optimizer of one group.
   Optimizer(const Sgd& rule) : Optimizer(Rule(rule)) {}
   Optimizer(const Adam& rule) : Optimizer(Rule(rule)) {}
   Optimizer(const AdamW& rule) : Optimizer(Rule(rule)) {}
-  /// BadInput for a learning rate, decay or ε that is negative or not finite, factors outside
+  Optimizer(const Adagrad& rule) : Optimizer(Rule(rule)) {}
+  /// BadInput for a learning rate, decay, sum or ε that is negative or not finite, factors outside
   /// [0, 1), Nesterov's form without momentum or with dampening, AdamW with Decay::l2, an empty
   /// TorchOptim.
   Optimizer(const Rule& rule);

@@ -141,6 +141,10 @@ struct TrainerOptions {
   LossScale loss_scale = {};
   /// What is sent of the gradients.
   Compression compression = {};
+  /// Parameters whose gradients are sparse in their rows (docs/row_sparse.md), besides those of
+  /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
+  /// shard touched are exchanged, updated and decayed; no codec is applied to them.
+  std::function<bool(const std::string& name)> row_sparse = {};
   /// L, a property of the run: the nodes of the tree over the shards that compress each for itself,
   /// 1 … shards; 0: as many as hosts. Without a codec nothing depends on it.
   std::int64_t logical_workers = 0;
@@ -224,7 +228,8 @@ class Trainer {
   /// all call apply(). Nothing but apply() can follow.
   void accumulate(const Compute& compute);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
-  /// it. With a codec, what its messages say of that; NaN where the step is going to be dropped.
+  /// it; sparse and coalesced where it is row-sparse. With a codec, what its messages say of that;
+  /// NaN where the step is going to be dropped.
   /// Between the halves only. Any worker may ask, alone.
   torch::Tensor gradient(const std::string& name);
   /// ‖g‖₂ of it all.

@@ -121,6 +121,24 @@ void update_adam(const AdamCoefficients& by, const UpdateTarget& target) {
   });
 }
 
+template <class T>
+void update_adagrad(const AdagradCoefficients& by, const UpdateTarget& target) {
+  const Streams<T> at(target);
+  const auto epsilon = static_cast<T>(by.epsilon);
+  const auto rate = static_cast<T>(by.rate);
+  const auto decay = static_cast<T>(by.decay);
+  const bool adds = by.adds;
+  for_vectors<T>(at.count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto p = hn::LoadU(d, at.parameter + i);
+    auto g = at.gradient_at(d, i);
+    if (adds) g = hn::Add(g, hn::Mul(hn::Set(d, decay), p));
+    const auto s = hn::Add(hn::LoadU(d, at.first + i), hn::Mul(g, g));
+    hn::StoreU(s, d, at.first + i);
+    const auto below = hn::Add(hn::Sqrt(s), hn::Set(d, epsilon));
+    hn::StoreU(hn::Sub(p, hn::Div(hn::Mul(hn::Set(d, rate), g), below)), d, at.parameter + i);
+  });
+}
+
 void update_sgd_on_target(const SgdRule& rule, const UpdateTarget& target) {
   target.dtype == DType::float64 ? update_sgd<double>(rule, target)
                                  : update_sgd<float>(rule, target);
@@ -128,6 +146,11 @@ void update_sgd_on_target(const SgdRule& rule, const UpdateTarget& target) {
 
 void update_adam_on_target(const AdamCoefficients& by, const UpdateTarget& target) {
   target.dtype == DType::float64 ? update_adam<double>(by, target) : update_adam<float>(by, target);
+}
+
+void update_adagrad_on_target(const AdagradCoefficients& by, const UpdateTarget& target) {
+  target.dtype == DType::float64 ? update_adagrad<double>(by, target)
+                                 : update_adagrad<float>(by, target);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

@@ -14,6 +14,7 @@
 namespace tutti {
 HWY_EXPORT(update_sgd_on_target);
 HWY_EXPORT(update_adam_on_target);
+HWY_EXPORT(update_adagrad_on_target);
 
 namespace {
 
@@ -39,6 +40,11 @@ void run(const AdamCoefficients& coefficients, const UpdateTarget& target) {
   HWY_DYNAMIC_DISPATCH(update_adam_on_target)(coefficients, target);
 }
 
+void run(const AdagradCoefficients& coefficients, const UpdateTarget& target) {
+  check(target, true, false);
+  HWY_DYNAMIC_DISPATCH(update_adagrad_on_target)(coefficients, target);
+}
+
 }  // namespace
 
 AdamCoefficients::AdamCoefficients(const AdamRule& rule)
@@ -56,8 +62,19 @@ AdamCoefficients::AdamCoefficients(const AdamRule& rule)
   TUTTI_CHECK(rule.step >= 1, "update {} of a parameter", rule.step);
 }
 
+AdagradCoefficients::AdagradCoefficients(const AdagradRule& rule)
+    : rate(rule.learning_rate / (1 + static_cast<double>(rule.step - 1) * rule.rate_decay)),
+      epsilon(rule.epsilon),
+      decay(rule.weight_decay),
+      adds(rule.weight_decay != 0) {
+  TUTTI_CHECK(rule.step >= 1, "update {} of a parameter", rule.step);
+}
+
 UpdateCoefficients coefficients_of(const UpdateRule& rule) {
   if (const auto* const adam = std::get_if<AdamRule>(&rule)) return AdamCoefficients(*adam);
+  if (const auto* const adagrad = std::get_if<AdagradRule>(&rule)) {
+    return AdagradCoefficients(*adagrad);
+  }
   return std::get<SgdRule>(rule);
 }
 

@@ -21,7 +21,7 @@ struct UpdateTarget {
   DType dtype = DType::float32;
   const void* gradient = nullptr;
   void* parameter = nullptr;
-  void* first = nullptr;   ///< momentum, or first moment
+  void* first = nullptr;   ///< momentum, first moment, or sum of squares
   void* second = nullptr;  ///< second moment
   std::int64_t count = 0;
   double gradient_scale = 1;  ///< clipping by norm, loss scale
@@ -58,7 +58,17 @@ struct AdamRule {
   std::int64_t step = 1;    ///< t ≥ 1: updates of this parameter, this one included
 };
 
-using UpdateRule = std::variant<SgdRule, AdamRule>;
+/// Adagrad (Duchi, Hazan and Singer 2011) in torch.optim's form, with L2 decay:
+///   g ← g + λ·p        s ← s + g·g        p ← p − ((η/(1 + (t − 1)·δ))·g) / (√s + ε)
+struct AdagradRule {
+  double learning_rate = 0;  ///< η
+  double rate_decay = 0;     ///< δ
+  double epsilon = 1e-10;
+  double weight_decay = 0;  ///< λ; 0: no decay at all, even of infinities
+  std::int64_t step = 1;    ///< t ≥ 1: updates of this parameter, this one included
+};
+
+using UpdateRule = std::variant<SgdRule, AdamRule, AdagradRule>;
 
 void update(const UpdateRule& rule, const UpdateTarget& target);
 

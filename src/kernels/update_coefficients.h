@@ -24,8 +24,17 @@ struct AdamCoefficients {
   bool adds;     ///< L2 decay
 };
 
+struct AdagradCoefficients {
+  explicit AdagradCoefficients(const AdagradRule& rule);
+
+  double rate;  ///< η/(1 + (t − 1)·δ)
+  double epsilon;
+  double decay;
+  bool adds;  ///< L2 decay
+};
+
 /// A SGD rule is its coefficients.
-using UpdateCoefficients = std::variant<SgdRule, AdamCoefficients>;
+using UpdateCoefficients = std::variant<SgdRule, AdamCoefficients, AdagradCoefficients>;
 
 UpdateCoefficients coefficients_of(const UpdateRule& rule);
 void update(const UpdateCoefficients& coefficients, const UpdateTarget& target);

@@ -42,6 +42,14 @@ struct Check {
     check(adam);
   }
   void operator()(const Adam& adam) const { check(adam); }
+  void operator()(const Adagrad& adagrad) const {
+    require(is_size(adagrad.lr), adagrad, "the learning rate must be finite and not negative");
+    require(is_size(adagrad.lr_decay), adagrad, "lr_decay must be finite and not negative");
+    require(is_size(adagrad.weight_decay), adagrad,
+            "the weight decay must be finite and not negative");
+    require(is_size(adagrad.initial_sum), adagrad, "the sum must be finite and not negative");
+    require(is_size(adagrad.eps), adagrad, "eps must be finite and not negative");
+  }
   void operator()(const TorchOptim& torch) const {
     require(torch.rule != nullptr, torch, "made by hand, not by torch_optimizer()");
   }
@@ -61,6 +69,11 @@ struct Text {
                        sgd.nesterov ? " nesterov" : "");
   }
   std::string operator()(const Adam& adam) const { return text("Adam", adam); }
+  std::string operator()(const Adagrad& adagrad) const {
+    return fmt::format("Adagrad lr {} lr_decay {} weight_decay {} initial_sum {} eps {}",
+                       adagrad.lr, adagrad.lr_decay, adagrad.weight_decay, adagrad.initial_sum,
+                       adagrad.eps);
+  }
   std::string operator()(const TorchOptim& torch) const { return "torch " + torch.text; }
   std::string operator()(const AdamW& adam) const {
     return fmt::format("{} {}", text("AdamW", adam), text_of(adam.decay));

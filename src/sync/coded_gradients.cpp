@@ -22,14 +22,14 @@ ParameterGroups groups_of(const Plan& plan, const Compression& compression) {
     return groups_in_registration_order(plan, compression.fusion);
   }
   ParameterGroups groups;
-  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) groups.push_back({p});
+  for (const auto p : dense_ones(plan)) groups.push_back({p});
   return groups;
 }
 
 MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
   const auto& plan = exchange.plan();
   for (const auto& entry : plan.parameters()) {
-    if (entry.node_type == DType::float32) continue;
+    if (entry.node_type == DType::float32 || entry.row_sparse()) continue;
     throw Unsupported(
         fmt::format("codec {}: parameter \"{}\" is {}; codecs take float32, float16 and bfloat16",
                     options.compression.codec->name(), entry.spec.name, name_of(entry.spec.dtype)));
@@ -175,6 +175,7 @@ std::optional<std::size_t> CodedGradients::closing() const {
 }
 
 void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
+  if (exchange_.plan().parameters()[parameter].row_sparse()) return;
   const auto logical = closing();
   if (!logical || exchange_.leaves().weight() == 0) return;
   if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {
@@ -306,12 +307,14 @@ void CodedGradients::count_values(std::uint32_t parameter, std::int64_t values) 
 
 // ---- a whole step ----
 
-const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model) {
+const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model,
+                                                    const StepBesides& besides) {
   exchange_.arrive(model);
   const auto refusal = encode(1);
   if (!refusal.text.empty()) {
     throw BadInput(fmt::format("step {}: {}", exchange_.steps_done() + 1, refusal.text));
   }
+  if (besides.arrived) besides.arrived();
   const auto& plan = exchange_.plan();
   const auto& arena = exchange_.arena();
   std::vector<float> tile(static_cast<std::size_t>(kTile));
@@ -331,6 +334,7 @@ const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model) {
     }
     exchange_.take_buffers(model);
     note_messages();
+    if (besides.completing) besides.completing();
   });
   commit();
   return outcome;

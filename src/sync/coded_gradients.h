@@ -7,7 +7,8 @@
 //   message = encode(x)      residual = x − decode(message)
 //   gradient = Σ decode(message) · (the logical worker's share of the weight), along the tree
 //
-// A parameter that a logical worker did not touch sends nothing and keeps its residual. Whoever
+// A parameter that a logical worker did not touch sends nothing and keeps its residual. Row-sparse
+// parameters are left alone: their gradients are lists already (row_gradients.h). Whoever
 // carries leaves of a logical worker may encode for it; no bit depends on who does.
 //
 // Threads: one. Failure: that of the step protocol; a refusal is a text, the same on all workers.
@@ -69,7 +70,8 @@ class CodedGradients {
 
   /// A whole step with the gradients in all workers' arenas, as StepExchange::finish(). BadInput
   /// with the refusal.
-  const StepExchange::Outcome& finish(const ModelMemory& model);
+  const StepExchange::Outcome& finish(const ModelMemory& model,
+                                      const StepBesides& besides = {});
 
   /// Of the steps that counted. Reads all residuals for their norms.
   TrafficReport traffic() const;

@@ -1,6 +1,5 @@
 #include "sync/fusion.h"
 
-#include <numeric>
 #include <utility>
 
 namespace tutti {
@@ -39,10 +38,16 @@ std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group)
   return count;
 }
 
+std::vector<std::uint32_t> dense_ones(const Plan& plan) {
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
+    if (!plan.parameters()[p].row_sparse()) order.push_back(p);
+  }
+  return order;
+}
+
 ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit) {
-  std::vector<std::uint32_t> order(plan.parameters().size());
-  std::iota(order.begin(), order.end(), 0U);
-  return fuse(order, plan, limit, limit);
+  return fuse(dense_ones(plan), plan, limit, limit);
 }
 
 }  // namespace tutti

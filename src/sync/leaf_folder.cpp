@@ -26,13 +26,15 @@ void publish_nodes(const LeafFolder& folder, StepHeader& header) {
 }
 
 LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, const Options& options,
-                       std::function<void(int)> before_slot)
+                       std::function<void(int)> before_slot,
+                       std::function<void(std::size_t, std::size_t)> before_list)
     : plan_(plan),
       arena_(arena),
       board_(board),
       options_(options),
       largest_(options.measures ? &measured_ : nullptr),
       before_slot_(std::move(before_slot)),
+      before_list_(std::move(before_list)),
       free_(plan.parameters().size()),
       lent_(std::make_shared<LentSlots>(plan.parameters().size())),
       used_(plan.parameters().size(), 1),
@@ -116,13 +118,29 @@ double LeafFolder::write(std::size_t parameter, const void* gradient, bool last,
   return measured_;
 }
 
+double LeafFolder::write(std::size_t parameter, const RowEntries& entries, bool last) {
+  TUTTI_CHECK(in_leaf_ && !finished_[parameter], "a gradient outside its leaf");
+  finished_[parameter] = last;
+  measured_ = 0;
+  if (weight_ == 0 || entries.count == 0) return 0;
+  const auto row = static_cast<int>(nodes_.size());
+  auto& slot = board_.slot_table(row)[parameter];
+  const auto taken = take_slot(parameter, nullptr);
+  room_for(parameter, taken, static_cast<std::size_t>(entries.count))
+      .gather(entries, weight_, largest_);
+  slot = slot == kAbsent ? taken : add_nodes(parameter, slot, taken);
+  if (options_.per_parameter_weights) board_.weights(row)[parameter] = weight_;
+  return measured_;
+}
+
 void LeafFolder::end_leaf() {
   TUTTI_CHECK(in_leaf_, "no leaf to end");
   in_leaf_ = false;
   const auto* table = board_.slot_table(static_cast<int>(nodes_.size()));
   for (std::size_t p = 0; chain_ > 0 && p < free_.size(); ++p) {
-    // A parameter that was folded while hot has no slot here, and its chain is already merged.
-    if (finished_[p] && table[p] == kAbsent && weight_ != 0) continue;
+    // What was folded while hot has no slot here, and its chain is already merged.
+    const bool was_hot = finished_[p] && weight_ != 0 && !plan_.parameters()[p].row_sparse();
+    if (was_hot && table[p] == kAbsent) continue;
     merge(p, {table[p], nullptr, weight_}, chain_);
   }
   push({{start_.value_or(0) + leaves_, 1}, weight_});
@@ -161,10 +179,7 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
                  entry.spec.count, moving.weight, largest_);
       moving = {slot, nullptr, weight + moving.weight};
     } else if (slot != kAbsent && !absent) {
-      add_scaled(place(parameter, slot), entry.node_type, place(parameter, moving.slot),
-                 entry.node_type, entry.spec.count, 1.0);
-      free_[parameter] |= std::uint64_t{1} << moving.slot;
-      moving = {slot, nullptr, weight + moving.weight};
+      moving = {add_nodes(parameter, slot, moving.slot), nullptr, weight + moving.weight};
     } else if (slot != kAbsent) {
       moving = {slot, nullptr, weight};
     } else if (moving.hot != nullptr) {
@@ -178,6 +193,45 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
   const auto lowest = static_cast<int>(top - chain);
   board_.slot_table(lowest)[parameter] = moving.slot;
   if (options_.per_parameter_weights) board_.weights(lowest)[parameter] = moving.weight;
+}
+
+/// The sum of two nodes: of lists, in a slot of its own.
+std::uint8_t LeafFolder::add_nodes(std::size_t parameter, std::uint8_t left, std::uint8_t right) {
+  const auto& entry = plan_.parameters()[parameter];
+  const auto give_back = [&](std::uint8_t slot) {
+    free_[parameter] |= std::uint64_t{1} << slot;
+  };
+  if (!entry.row_sparse()) {
+    add_scaled(place(parameter, left), entry.node_type, place(parameter, right), entry.node_type,
+               entry.spec.count, 1.0);
+    give_back(right);
+    return left;
+  }
+  const auto a = list_in(parameter, left);
+  const auto b = list_in(parameter, right);
+  const auto sum = take_slot(parameter, nullptr);
+  room_for(parameter, sum, a.rows.size() + b.rows.size()).add(a, b);
+  give_back(left);
+  give_back(right);
+  return sum;
+}
+
+RowList LeafFolder::list_in(std::size_t parameter, std::uint8_t slot) const {
+  return RowRoom(place(parameter, slot), plan_.parameters()[parameter]).list();
+}
+
+/// Asks for twice as much as is needed, so that it does not ask in every step.
+RowRoom LeafFolder::room_for(std::size_t parameter, int slot, std::size_t rows) {
+  const auto& entry = plan_.parameters()[parameter];
+  const auto all = static_cast<std::size_t>(entry.rows());
+  auto& used = lists_[{parameter, slot}];
+  if (RowRoom::used_bytes(entry, std::min(rows, all)) > used) {
+    const auto more = RowRoom::used_bytes(entry, std::min(2 * rows, all)) - used;
+    if (before_list_) before_list_(parameter, more);
+    used += more;
+    list_bytes_ += more;
+  }
+  return {place(parameter, static_cast<std::uint8_t>(slot)), entry};
 }
 
 void LeafFolder::push(StepHeader::Node node) {
@@ -215,7 +269,9 @@ LeafFolder::Held LeafFolder::held_since(std::int64_t first_leaf, std::size_t par
 void LeafFolder::place_sums() {
   auto* const sums = board_.sum_slots();
   for (std::size_t p = 0; p < free_.size(); ++p) {
-    const int slot = std::countr_one(lent(p));
+    const bool lists = plan_.parameters()[p].row_sparse();
+    const int slot = std::countr_one(lists ? ~free_[p] : lent(p));
+    TUTTI_CHECK(slot < kMaxSlots, "no slot left for a sum");
     use(p, slot);
     sums[p] = static_cast<std::uint8_t>(slot);
   }
@@ -239,7 +295,7 @@ std::uint8_t LeafFolder::take_slot(std::size_t parameter, const void* born) {
 }
 
 void LeafFolder::use(std::size_t parameter, int slot) {
-  if (slot >= slots_used_) {
+  if (slot >= slots_used_ && !plan_.parameters()[parameter].row_sparse()) {
     if (before_slot_) before_slot_(slot);
     slots_used_ = slot + 1;
   }
@@ -247,7 +303,7 @@ void LeafFolder::use(std::size_t parameter, int slot) {
 }
 
 std::byte* LeafFolder::place(std::size_t parameter, std::uint8_t slot) const {
-  return arena_ + plan_.slot_offset(slot) + plan_.parameters()[parameter].node_offset;
+  return arena_ + plan_.node_place(parameter, slot);
 }
 
 }  // namespace tutti

@@ -6,17 +6,21 @@
 // The worker's first leaf need not be known at once (it depends on how many leaves the workers
 // before it have). Until set_start() is called, leaves are kept apart; the result is the same.
 //
-// A parameter that no leaf wrote is absent from a node: nothing is stored, added or sent for it.
+// A parameter that no leaf wrote is absent from a node: nothing is stored, added or sent for it. Of
+// a row-sparse one the same holds row by row (row_list.h).
 //
 // Threads: one. The arena and the tables are read by other workers after the step was published.
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "sync/plan.h"
+#include "sync/row_list.h"
 #include "sync/step_board.h"
 
 namespace tutti {
@@ -54,9 +58,11 @@ class LeafFolder {
     std::vector<std::int64_t> cuts = {};
   };
   /// `arena` has room for kMaxSlots slots of the plan. `before_slot(s)` is called before slot s ≥ 1
-  /// is used for the first time, and may throw to refuse the memory.
+  /// is used for the first time, and may throw to refuse the memory; `before_list(p, bytes)` before
+  /// so much more becomes memory for rows of parameter p.
   LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, const Options& options,
-             std::function<void(int)> before_slot);
+             std::function<void(int)> before_slot,
+             std::function<void(std::size_t, std::size_t)> before_list = {});
 
   /// Forgets the last step.
   void reset();
@@ -72,9 +78,11 @@ class LeafFolder {
   /// Returns the largest magnitude among weight · gradient, not finite if one of them is not; 0
   /// where that was not asked for.
   double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
+  /// The same for a row-sparse one; without a row it stays absent.
+  double write(std::size_t parameter, const RowEntries& entries, bool last);
   void end_leaf();
   /// Once all leaves have ended: puts on the board where sums of other workers' nodes may lie,
-  /// which is where nothing is lent.
+  /// which is where nothing is lent; of row-sparse ones, where no node of this worker lies.
   void place_sums();
   /// Of the slots that this parameter has used before, one that is free; null if there is none, or
   /// if two are lent. It keeps its bytes until the next step that reset() begins.
@@ -88,8 +96,12 @@ class LeafFolder {
   std::optional<std::int64_t> start() const { return start_; }
   /// True once a write of the open leaf was the last one for this parameter.
   bool finished(std::size_t parameter) const { return finished_[parameter] != 0; }
-  /// Slots whose memory has been used so far, in any step: at least 1.
+  /// Slots whose memory has been used so far, in any step, row lists aside: at least 1.
   int slots_used() const { return slots_used_; }
+  /// Bytes of row lists that have been used so far.
+  std::size_t list_bytes() const { return list_bytes_; }
+  /// The parameter's row list in a slot, which `rows` more are about to join.
+  RowRoom room_for(std::size_t parameter, int slot, std::size_t rows);
   /// Gradients of this step that stayed where they were lent a place.
   int born_in_place() const { return born_in_place_; }
   /// What the leaves from `first_leaf` on are held as, the open one among them: their nodes,
@@ -115,6 +127,8 @@ class LeafFolder {
   };
   std::size_t chain_length(Block block) const;
   void merge(std::size_t parameter, Moving moving, std::size_t chain);
+  std::uint8_t add_nodes(std::size_t parameter, std::uint8_t left, std::uint8_t right);
+  RowList list_in(std::size_t parameter, std::uint8_t slot) const;
   void push(StepHeader::Node node);
   /// For a node: the slot in which `born` lies already, or else a free one that is not lent.
   std::uint8_t take_slot(std::size_t parameter, const void* born);
@@ -131,6 +145,7 @@ class LeafFolder {
   double measured_ = 0;
   double* largest_;  ///< measured_, or null where nobody asks
   std::function<void(int)> before_slot_;
+  std::function<void(std::size_t, std::size_t)> before_list_;
   std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one
   std::vector<std::uint64_t> free_;      ///< per parameter: bit s set while slot s is free
   std::shared_ptr<LentSlots> lent_;
@@ -142,6 +157,8 @@ class LeafFolder {
   double weight_ = 1;
   bool in_leaf_ = false;
   int slots_used_ = 1;
+  std::map<std::pair<std::size_t, int>, std::size_t> lists_;  ///< bytes used, by parameter and slot
+  std::size_t list_bytes_ = 0;
   int born_in_place_ = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include "kernels/hash.h"
 #include "memory/arena.h"
+#include "sync/row_list.h"
 #include "tutti/error.h"
 #include "tutti/group.h"
 
@@ -19,8 +20,9 @@ constexpr std::size_t kAlignment = 64;
 bool is_narrow(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
 std::string line_of(std::string_view kind, const TensorSpec& spec) {
-  return fmt::format("{} \"{}\" {} [{}] strides [{}]", kind, spec.name, name_of(spec.dtype),
-                     fmt::join(spec.shape, ", "), fmt::join(spec.strides, ", "));
+  return fmt::format("{} \"{}\" {} [{}] strides [{}]{}", kind, spec.name, name_of(spec.dtype),
+                     fmt::join(spec.shape, ", "), fmt::join(spec.strides, ", "),
+                     spec.row_sparse ? " row-sparse" : "");
 }
 
 /// What a line is about: its kind and name.
@@ -42,17 +44,20 @@ Plan::Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
     PlanEntry entry{};
     entry.node_type = is_narrow(spec.dtype) ? DType::float32 : spec.dtype;
     const auto count = static_cast<std::size_t>(spec.count);
-    entry.node_offset = slot_bytes_;
     entry.node_bytes = round_up(count * size_of(entry.node_type), kAlignment);
     entry.result_bytes = round_up(count * size_of(spec.dtype), kAlignment);
-    slot_bytes_ += entry.node_bytes;
     lines_.push_back(line_of("parameter", spec));
     entry.spec = std::move(spec);
+    const auto room = entry.row_sparse() ? round_up(RowRoom::bytes(entry), kPageBytes) : 0;
+    entry.node_offset =
+        std::exchange(entry.row_sparse() ? list_bytes_ : slot_bytes_,
+                      entry.row_sparse() ? list_bytes_ + room : slot_bytes_ + entry.node_bytes);
     parameters_.push_back(std::move(entry));
   }
   slot_bytes_ = round_up(slot_bytes_, kPageBytes);
   base_bytes_ = slot_bytes_;
   for (auto& entry : parameters_) {
+    if (entry.row_sparse()) continue;
     if (is_narrow(entry.spec.dtype)) {
       entry.result_offset = base_bytes_;
       base_bytes_ += entry.result_bytes;
@@ -74,10 +79,16 @@ Plan::Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
 }
 
 std::size_t Plan::slot_offset(int slot) const {
-  return slot == 0 ? 0 : base_bytes_ + static_cast<std::size_t>(slot - 1) * slot_bytes_;
+  if (slot == 0) return 0;
+  return base_bytes_ + list_bytes_ +
+         static_cast<std::size_t>(slot - 1) * (slot_bytes_ + list_bytes_);
 }
 
-std::size_t Plan::arena_bytes(int slots) const { return slot_offset(slots); }
+std::size_t Plan::node_place(std::size_t parameter, int slot) const {
+  const auto& entry = parameters_[parameter];
+  const auto lists = slot == 0 ? base_bytes_ : slot_offset(slot) + slot_bytes_;
+  return (entry.row_sparse() ? lists : slot_offset(slot)) + entry.node_offset;
+}
 
 std::vector<std::string> plan_differences(const std::vector<std::string>& reference,
                                           const std::vector<std::string>& other, std::size_t most) {

@@ -25,17 +25,25 @@ struct TensorSpec {
   std::vector<std::int64_t> strides;  ///< in elements
   std::int64_t count = 0;
   DType dtype = DType::float32;
+  /// Its gradient is a list of rows, of which most are absent: row_list.h. Rows are what follows
+  /// one another along the first dimension.
+  bool row_sparse = false;
 };
 
 /// A parameter and its place in the arena.
 struct PlanEntry {
   TensorSpec spec;
   DType node_type;          ///< in which gradients are held and added: float32 for 16-bit floats
-  std::size_t node_offset;  ///< bytes from the start of a slot
+  std::size_t node_offset;  ///< bytes from the start of a slot, or of its row lists
   std::size_t node_bytes;   ///< padded to 64
   std::size_t
-      result_offset;         ///< bytes from the start of the arena: where the reduced gradient lies
+      result_offset;         ///< bytes from the start of the arena: where the reduced gradient
+                             ///< lies, unless it is row-sparse
   std::size_t result_bytes;  ///< padded to 64
+
+  bool row_sparse() const { return spec.row_sparse; }
+  std::int64_t rows() const { return spec.shape.empty() ? 0 : spec.shape[0]; }
+  std::int64_t row_elements() const { return rows() == 0 ? 0 : spec.count / rows(); }
 };
 
 struct BufferEntry {
@@ -44,9 +52,10 @@ struct BufferEntry {
   std::size_t bytes;
 };
 
-/// A worker's arena: slot 0, the reduced gradients of 16-bit parameters, the buffers, then further
-/// slots. A slot holds one folded gradient of the whole model; the reduced gradient of a parameter
-/// that is not 16-bit takes the place of its slot 0.
+/// A worker's arena: slot 0, the reduced gradients of 16-bit parameters, the buffers, slot 0's row
+/// lists, then further slots, each with its row lists behind it. A slot holds one folded gradient
+/// of the whole model; the reduced gradient of a parameter that is not 16-bit takes the place of
+/// its slot 0. Row lists have room for all rows, of which only as much becomes memory as is used.
 class Plan {
  public:
   /// `settings` are what else must agree, as (name, value).
@@ -60,11 +69,18 @@ class Plan {
     const auto& entry = parameters_[parameter];
     return static_cast<std::size_t>(entry.spec.count) * size_of(entry.node_type);
   }
-  /// Bytes that are touched when a worker never holds more than one node.
+  /// Bytes that are touched when a worker never holds more than one node: the arena's first. As
+  /// all that is said of bytes in use, without row lists.
   std::size_t base_bytes() const { return base_bytes_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
-  std::size_t arena_bytes(int slots) const;
+  /// Bytes in use with that many slots.
+  std::size_t held_bytes(int slots) const {
+    return base_bytes_ + slot_bytes_ * static_cast<std::size_t>(slots - 1);
+  }
+  std::size_t arena_bytes(int slots) const { return slot_offset(slots); }
   std::size_t slot_offset(int slot) const;
+  /// Where that slot's gradient of the parameter, or the list of its rows, begins in the arena.
+  std::size_t node_place(std::size_t parameter, int slot) const;
   /// One line per parameter, buffer and setting.
   const std::vector<std::string>& lines() const { return lines_; }
   std::uint64_t hash() const { return hash_; }
@@ -74,6 +90,7 @@ class Plan {
   std::vector<BufferEntry> buffers_;
   std::vector<std::string> lines_;
   std::size_t slot_bytes_ = 0;
+  std::size_t list_bytes_ = 0;  ///< of a slot's row lists
   std::size_t base_bytes_ = 0;
   std::uint64_t hash_ = 0;
 };

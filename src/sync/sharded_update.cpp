@@ -43,11 +43,12 @@ double clip_scale(double bound, double norm) {
 }  // namespace
 
 ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
-                             std::vector<std::optional<UpdateRule>> rules, TileUpdates* others,
-                             const Clip& clip, CodedGradients* coded)
+                             RowGradients& rows, std::vector<std::optional<UpdateRule>> rules,
+                             TileUpdates* others, const Clip& clip, CodedGradients* coded)
     : exchange_(exchange),
       board_(board),
       model_(model),
+      rows_(rows),
       rules_(std::move(rules)),
       others_(others),
       clip_(clip),
@@ -56,11 +57,14 @@ ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedMo
       gradient_(kTile * sizeof(double)),
       updates_(rules_.size()) {
   std::iota(all_.begin(), all_.end(), 0U);
-  for (const auto p : all_) (rules_[p] ? by_kernel_ : by_others_).push_back(p);
+  for (const auto p : dense_ones(exchange_.plan())) {
+    (rules_[p] ? by_kernel_ : by_others_).push_back(p);
+  }
   first_block_.push_back(0);
   for (const auto& entry : exchange_.plan().parameters()) {
-    first_block_.push_back(first_block_.back() +
-                           static_cast<std::size_t>((entry.spec.count + kTile - 1) / kTile));
+    const auto blocks = entry.row_sparse() ? (entry.rows() + kRowBlock - 1) / kRowBlock
+                                           : (entry.spec.count + kTile - 1) / kTile;
+    first_block_.push_back(first_block_.back() + static_cast<std::size_t>(blocks));
   }
   norms_ = exchange_.group().allocate_common(first_block_.back() * sizeof(double), "norms");
 }
@@ -82,8 +86,9 @@ Verdict ShardedUpdate::judge(double loss_scale) {
   }
   const bool norms = clip_.norm > 0 || clip_.parameter_norm > 0;
   // What messages say is finite, and so is its mean.
-  const bool as_it_comes =
-      coded_ != nullptr || (!may_overflow(loss_scale) && exchange_.slices().nodes() <= kMaxSources);
+  const bool all_coded = coded_ != nullptr && rows_.parameters().empty();
+  const bool as_it_comes = (all_coded || !may_overflow(loss_scale)) &&
+                           (coded_ != nullptr || exchange_.slices().nodes() <= kMaxSources);
   if (!norms && as_it_comes) return verdict;
   fold_own(loss_scale);
   exchange_.meet("the norms of its gradients in");
@@ -144,6 +149,7 @@ void ShardedUpdate::fold_own(double loss_scale) {
     squares_of_blocks(to, type, range.end - range.begin,
                       {blocks_of(range.parameter) + range.begin / kTile, blocks});
   }
+  fold_rows(loss_scale);
 }
 
 /// From the messages, whose values then count as this owner's, or the nodes of all workers.
@@ -190,14 +196,17 @@ void ShardedUpdate::take_norms(Verdict& verdict) {
 }
 
 UpdateRule ShardedUpdate::rule_for(std::uint32_t parameter, double rate_factor) const {
+  const bool lists = exchange_.plan().parameters()[parameter].row_sparse();
   auto rule = *rules_[parameter];
   const auto follow_schedule = [&](auto& any) {
     any.learning_rate *= rate_factor;
-    any.shrink *= rate_factor;
+    if constexpr (requires { any.shrink; }) any.shrink *= rate_factor;
   };
   std::visit(follow_schedule, rule);
-  if (auto* sgd = std::get_if<SgdRule>(&rule)) sgd->starts = updates_[parameter] == 0;
+  // A row's momentum begins with 0, whenever it is touched for the first time.
+  if (auto* sgd = std::get_if<SgdRule>(&rule)) sgd->starts = updates_[parameter] == 0 && !lists;
   if (auto* adam = std::get_if<AdamRule>(&rule)) adam->step = updates_[parameter] + 1;
+  if (auto* adagrad = std::get_if<AdagradRule>(&rule)) adagrad->step = updates_[parameter] + 1;
   return rule;
 }
 
@@ -234,6 +243,7 @@ void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
       }
     }
   }
+  apply_rows(verdict, rate_factor);
 }
 
 void ShardedUpdate::run_kernel(const ElementRange& range, const Verdict& verdict,

@@ -6,7 +6,9 @@
 // Whether a step is applied is decided by all workers from the same published facts, before any
 // byte of a parameter or of state has changed. Where a norm has to be known first, or a sum of
 // finite gradients might overflow, tiles are folded into the owner's arena and judged; otherwise
-// each tile is folded and updated in one sweep. No bit depends on which.
+// each tile is folded and updated in one sweep. No bit depends on which. Of a row-sparse parameter
+// only the rows are updated that some shard touched: value, state and weight decay of the others
+// are left alone.
 //
 // Threads: one. Failure: what StepExchange::meet() throws.
 
@@ -15,8 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/update.h"
+#include "kernels/update_coefficients.h"
 #include "sync/coded_gradients.h"
+#include "sync/row_gradients.h"
 #include "sync/shard_board.h"
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
@@ -38,7 +41,7 @@ class ShardedUpdate {
  public:
   /// `rules[p]` of parameter p, at the start of training; where there is none, `others` update it.
   /// With `coded`, gradients are what its messages say. Keeps references. Collective.
-  ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
+  ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model, RowGradients& rows,
                 std::vector<std::optional<UpdateRule>> rules, TileUpdates* others, const Clip& clip,
                 CodedGradients* coded = nullptr);
 
@@ -55,6 +58,10 @@ class ShardedUpdate {
   /// The folded gradient of one parameter, of its node type, to `to`. Between judge() and
   /// complete(), by any worker alone.
   void read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to);
+  /// The same for a row-sparse one: hands its touched rows to take(), ascending.
+  void read_rows(const Verdict& verdict, std::uint32_t parameter, const RowGradients::Take& take);
+  /// Σ x² of it, as a norm takes it.
+  double squares_of_rows(const Verdict& verdict, std::uint32_t parameter);
 
  private:
   std::string find_bad_gradient() const;
@@ -65,6 +72,12 @@ class ShardedUpdate {
   UpdateRule rule_for(std::uint32_t parameter, double rate_factor) const;
   void run_kernel(const ElementRange& range, const Verdict& verdict, double rate_factor);
   void run_other(const ElementRange& tile, const Verdict& verdict, double rate_factor);
+  // row_update.cpp
+  void fold_rows(double loss_scale);
+  void apply_rows(const Verdict& verdict, double rate_factor);
+  void update_rows(std::uint32_t parameter, const UpdateCoefficients& coefficients,
+                   const Verdict& verdict, std::span<const std::uint32_t> rows,
+                   const std::byte* values);
   UpdateTarget target_of(const ElementRange& range, const Verdict& verdict) const;
   std::byte* folded_at(int rank, std::uint32_t parameter, std::int64_t element) const;
   std::vector<ElementRange> owned_by(int rank) const;
@@ -73,6 +86,7 @@ class ShardedUpdate {
   StepExchange& exchange_;
   ShardBoard& board_;
   SharedModel& model_;
+  RowGradients& rows_;
   std::vector<std::optional<UpdateRule>> rules_;
   TileUpdates* others_;
   Clip clip_;
@@ -83,7 +97,8 @@ class ShardedUpdate {
   std::vector<std::byte> gradient_;       ///< of a tile
   std::vector<std::int64_t> updates_;     ///< per parameter
   std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number
-  std::optional<SharedMemory> norms_;     ///< Σ x² per tile of every parameter
+  /// Σ x² per tile of every parameter, or per block of rows (RowGradients::squares).
+  std::optional<SharedMemory> norms_;
 };
 
 }  // namespace tutti

@@ -72,13 +72,12 @@ std::vector<ElementRange> SliceFold::owned(std::span<const std::uint32_t> parame
                                            int rank) const {
   std::vector<std::uint32_t> touched_ones;
   for (const auto p : parameters) {
-    if (touched(p)) touched_ones.push_back(p);
+    if (!plan_.parameters()[p].row_sparse() && touched(p)) touched_ones.push_back(p);
   }
   return tile_share(plan_, touched_ones, rank, static_cast<int>(arenas_.size()));
 }
 
 SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter, NodeRange range) const {
-  const auto& entry = plan_.parameters()[parameter];
   Sources sources{parameter, std::string(nodes_.size(), '0'), {}, 1};
   double contributed = 0;
   for (auto n = range.begin; n < range.end; ++n) {
@@ -87,7 +86,7 @@ SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter, NodeRange rang
     const auto slot = boards_[worker].slot_table(node.row)[parameter];
     if (slot == kAbsent) continue;
     sources.pattern[n] = '1';
-    sources.nodes.push_back(arenas_[worker] + plan_.slot_offset(slot) + entry.node_offset);
+    sources.nodes.push_back(arenas_[worker] + plan_.node_place(parameter, slot));
     if (divisor_ == Divisor::contributors)
       contributed += boards_[worker].weights(node.row)[parameter];
   }

@@ -37,11 +37,18 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
                        fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name)});
     if (!refusal.empty()) throw BadInput(refusal);
   };
+  const auto before_list = [this](std::size_t parameter, std::size_t bytes) {
+    const auto refusal = refuse_memory(
+        state_.job().system(), {bytes, group_.size(),
+                                fmt::format("the touched rows of \"{}\"",
+                                            plan_.parameters()[parameter].spec.name)});
+    if (!refusal.empty()) throw BadInput(refusal);
+  };
   folder_ =
       std::make_unique<LeafFolder>(plan_, arena_.data(), boards_[me],
                                    LeafFolder::Options{options_.divisor == Divisor::contributors,
                                                        options_.measures, options_.cuts},
-                                   before_slot);
+                                   before_slot, before_list);
   slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, options_.divisor);
   schedule_ = std::make_unique<BucketSchedule>(plan_, BucketSchedule::default_order(plan_),
                                                options_.first_fusion, options_.fusion);
@@ -68,10 +75,17 @@ std::byte* StepExchange::result(std::size_t parameter) const {
 
 std::byte* StepExchange::sum_place(int rank, std::size_t parameter) const {
   const auto slot = boards_[static_cast<std::size_t>(rank)].sum_slots()[parameter];
-  return arena_.block(rank) + plan_.slot_offset(slot) + plan_.parameters()[parameter].node_offset;
+  return arena_.block(rank) + plan_.node_place(parameter, slot);
 }
 
-std::size_t StepExchange::bytes_held() const { return plan_.arena_bytes(folder_->slots_used()); }
+RowRoom StepExchange::sum_room(std::size_t parameter, std::size_t rows) {
+  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+  return folder_->room_for(parameter, board.sum_slots()[parameter], rows);
+}
+
+std::size_t StepExchange::bytes_held() const {
+  return plan_.held_bytes(folder_->slots_used()) + folder_->list_bytes();
+}
 
 void StepExchange::open_single(double weight) {
   open(StepMode::single, 1, weight, false);
@@ -199,11 +213,22 @@ void StepExchange::find_start(bool wait) {
 
 double StepExchange::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
   const double largest = folder_->write(parameter, gradient, last, may_stay);
+  note_write(parameter, last);
+  return largest;
+}
+
+double StepExchange::write(std::size_t parameter, const RowEntries& entries, bool last) {
+  const double largest = folder_->write(parameter, entries, last);
+  note_write(parameter, last);
+  return largest;
+}
+
+void StepExchange::note_write(std::size_t parameter, bool last) {
   if (!order_agreed_ && group_.rank() == 0 &&
       std::find(fired_.begin(), fired_.end(), parameter) == fired_.end()) {
     fired_.push_back(static_cast<std::uint32_t>(parameter));
   }
-  if (mode_ != StepMode::single || !last) return largest;
+  if (mode_ != StepMode::single || !last) return;
   const auto bucket = schedule_->bucket_of(parameter);
   if (--unfired_in_[bucket] == 0) {
     const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
@@ -211,7 +236,6 @@ double StepExchange::write(std::size_t parameter, const void* gradient, bool las
     announce(state_.job().board());
   }
   guarded([this] { fold_ready_buckets(); });
-  return largest;
 }
 
 /// Folds this rank's slices of buckets that all workers have completed while their backward runs.
@@ -263,11 +287,14 @@ void StepExchange::begin_slices() {
   slices_begun_ = true;
 }
 
-const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model) {
+const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model,
+                                                  const StepBesides& besides) {
   arrive(model, [this] { fold_ready_buckets(); });
+  if (besides.arrived) besides.arrived();
   return complete([&] {
     while (next_bucket_ < schedule_->size()) fold_bucket(next_bucket_++);
     take_buffers(model);
+    if (besides.completing) besides.completing();
   });
 }
 
@@ -391,7 +418,8 @@ void StepExchange::fill_outcome() {
     outcome_.touched[p] = slices_->touched(p);
     const auto bytes = plan_.parameters()[p].node_bytes;
     report.bytes_dense += bytes;
-    report.bytes += outcome_.touched[p] ? bytes : 0;
+    const bool whole = outcome_.touched[p] != 0 && !plan_.parameters()[p].row_sparse();
+    report.bytes += whole ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
   if (!options_.coded) traffic_.note(*slices_);

@@ -58,6 +58,12 @@ struct ExchangeOptions {
   bool lasting = false;
 };
 
+/// What is done in StepExchange::finish() besides.
+struct StepBesides {
+  std::function<void()> arrived = {};     ///< between arrive() and complete()
+  std::function<void()> completing = {};  ///< inside complete()
+};
+
 class StepExchange {
  public:
   /// Compares plans and allocates. Collective.
@@ -93,9 +99,13 @@ class StepExchange {
   void begin_leaf(double weight);
   /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
   double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
+  /// The same for one that is row-sparse.
+  double write(std::size_t parameter, const RowEntries& entries, bool last);
   /// Where that worker may keep a sum of the parameter's nodes, in its node type: it may lie on the
   /// worker's own node. Between arrive() and complete().
   std::byte* sum_place(int rank, std::size_t parameter) const;
+  /// Of this worker, for a row-sparse parameter: with room for so many rows.
+  RowRoom sum_room(std::size_t parameter, std::size_t rows);
   /// See LeafFolder::lend; while a step is open.
   std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return folder_->lend(parameter); }
   bool finished(std::size_t parameter) const { return folder_->finished(parameter); }
@@ -111,9 +121,10 @@ class StepExchange {
     int drained = 0;                    ///< workers that have no more data
     StepReport report;
   };
-  /// The one sync of a step. The reduced gradients lie at result(p). As arrive(), then complete()
-  /// with the fold of this worker's slices.
-  const Outcome& finish(const ModelMemory& model);
+  /// The one sync of a step. The reduced gradients lie at result(p), but for row-sparse ones, of
+  /// which only the nodes are there. As arrive(), then complete() with the fold of this worker's
+  /// slices.
+  const Outcome& finish(const ModelMemory& model, const StepBesides& besides = {});
 
   // A step whose gradients become something else is finished in parts, by all workers alike.
   /// Publishes what this worker has, waits until all have done so, and compares digests where they
@@ -150,6 +161,7 @@ class StepExchange {
 
  private:
   void open(StepMode mode, std::int64_t declared, double weight, bool drained);
+  void note_write(std::size_t parameter, bool last);
   void require_room(std::int64_t leaves, std::int64_t cuts);
   void find_start(bool wait);
   void publish(const ModelMemory& model);

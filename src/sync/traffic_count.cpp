@@ -52,6 +52,13 @@ std::string line_of(const GroupTraffic& group, std::size_t width, std::int64_t s
 
 }  // namespace
 
+TrafficReport together(TrafficReport one, const TrafficReport& other) {
+  for (const auto list : {&TrafficReport::last_step, &TrafficReport::all_steps}) {
+    (one.*list).insert((one.*list).end(), (other.*list).begin(), (other.*list).end());
+  }
+  return one;
+}
+
 TrafficCount::TrafficCount(const Plan& plan, const ParameterGroups& groups) {
   for (const auto& members : groups) report_.all_steps.push_back(of_group(plan, members));
   report_.last_step = report_.all_steps;

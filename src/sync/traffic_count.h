@@ -14,6 +14,9 @@
 
 namespace tutti {
 
+/// Of the same steps: groups of one report, then those of the other.
+TrafficReport together(TrafficReport one, const TrafficReport& other);
+
 class TrafficCount {
  public:
   TrafficCount(const Plan& plan, const ParameterGroups& groups);

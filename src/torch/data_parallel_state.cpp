@@ -10,6 +10,7 @@
 #include "run/leaf_seed.h"
 #include "torch/data_parallel_settings.h"
 #include "torch/incoming_gradient.h"
+#include "torch/row_tensors.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -52,6 +53,7 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
         fmt::format(", {} for messages and residuals of each worker",
                     format_bytes(coded_->bytes_per_logical_worker() + coded_->bytes_per_worker()));
   }
+  rows_ = std::make_unique<RowGradients>(*exchange_);
   send_initial_state();
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
@@ -102,7 +104,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
     throw BadInput("a backward inside an accumulation scope belongs into micro_batch()");
   }
   const auto& name = model_.name(parameter);
-  require_plain(value, name);
+  model_.row_sparse(parameter) ? require_without_graph(value, name) : require_plain(value, name);
   const bool last = !in_scope_ || last_backward_;
   if (last) {
     if (backward_ < 0) backward_ = current_backward();
@@ -160,6 +162,11 @@ void DataParallelState::before_step() {
 }
 
 void DataParallelState::take(std::size_t parameter, const torch::Tensor& value, bool last) {
+  if (model_.row_sparse(parameter)) {
+    const IncomingRows rows(value, model_.tensor(parameter), model_.name(parameter));
+    exchange_->write(parameter, rows.entries(), last);
+    return;
+  }
   const auto laid_out = laid_out_as(views_->view(parameter), value);
   exchange_->write(parameter, laid_out.data_ptr(), last);
   if (coded_ && last) coded_->wrote(static_cast<std::uint32_t>(parameter), 1);
@@ -253,14 +260,42 @@ void DataParallelState::finish() {
   if (step == 1 || (options_.digest_every > 0 && step % options_.digest_every == 0)) {
     model_.require_unchanged_list();
   }
-  outcome_ = coded_ ? coded_->finish(memory_) : exchange_->finish(memory_);
+  const auto besides = rows_besides();
+  outcome_ = coded_ ? coded_->finish(memory_, besides) : exchange_->finish(memory_, besides);
   if (coded_) coded_->fill_report(outcome_.report);
+  outcome_.report.bytes += rows_->most_bytes();
   exchange_->count_traffic();
+  rows_->count();
   views_->install(outcome_.touched);
   if (options_.buffers == Buffers::every_step && group_.rank() != 0) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
   }
   if (options_.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
+}
+
+/// Each worker folds its share of the touched rows, and takes all shares.
+StepBesides DataParallelState::rows_besides() {
+  if (rows_->parameters().empty()) return {};
+  return {.arrived =
+              [this] {
+                rows_->fold_own(1);
+                if (rows_->any()) exchange_->meet("the sum of its rows in");
+              },
+          .completing = [this] { take_rows(); }};
+}
+
+void DataParallelState::take_rows() {
+  for (const auto p : rows_->parameters()) {
+    if (!exchange_->slices().touched(p)) continue;
+    const auto& entry = exchange_->plan().parameters()[p];
+    OutgoingRows rows(scalar_type_of(entry.node_type));
+    for (int r = 0; r < group_.size(); ++r) {
+      const auto list = rows_->folded(r, p);
+      rows.append(list.rows, list.values, row_bytes_of(entry));
+    }
+    views_->set_rows(p, rows.tensor(model_.tensor(p), model_.tensor(p).scalar_type()));
+  }
+  rows_->note();
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {

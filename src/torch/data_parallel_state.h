@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sync/coded_gradients.h"
+#include "sync/row_gradients.h"
 #include "sync/step_exchange.h"
 #include "torch/gradient_hooks.h"
 #include "torch/gradient_views.h"
@@ -53,7 +54,9 @@ class DataParallelState : public GradientSink,
   bool stopped() const { return stopped_; }
   std::vector<std::string> touched() const;
   const StepReport& report() const { return outcome_.report; }
-  TrafficReport traffic() const { return coded_ ? coded_->traffic() : exchange_->traffic(); }
+  TrafficReport traffic() const {
+    return together(coded_ ? coded_->traffic() : exchange_->traffic(), rows_->traffic());
+  }
   const StepExchange& exchange() const { return *exchange_; }
   const Group& group() const { return group_; }
 
@@ -64,6 +67,8 @@ class DataParallelState : public GradientSink,
   void take(std::size_t parameter, const torch::Tensor& value, bool last);
   bool take_gradients_set_by_hand(bool last);
   void finish();
+  StepBesides rows_besides();
+  void take_rows();
   void drop(const std::string& why) noexcept;
   template <class Body>
   void in_step(Body&& body);
@@ -73,6 +78,7 @@ class DataParallelState : public GradientSink,
   DataParallelOptions options_;
   std::unique_ptr<StepExchange> exchange_;
   std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
+  std::unique_ptr<RowGradients> rows_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   std::unique_ptr<GradientViews> views_;
   ModelMemory memory_;

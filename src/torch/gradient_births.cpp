@@ -83,7 +83,8 @@ GradientBirths::GradientBirths(StepExchange& exchange) : exchange_(exchange) {
   for (const auto& entry : exchange.plan().parameters()) {
     const auto bytes = static_cast<std::size_t>(entry.spec.count) * size_of(entry.spec.dtype);
     // Others are converted on their way into a slot.
-    may_be_born_.push_back(bytes >= kLeastBytes && entry.spec.dtype == entry.node_type);
+    may_be_born_.push_back(bytes >= kLeastBytes && entry.spec.dtype == entry.node_type &&
+                           !entry.row_sparse());
     if (may_be_born_.back()) sizes_[bytes];
   }
   if (!sizes_.empty()) BackwardAllocator::installed();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/fold.h"
+#include "torch/incoming_gradient.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -11,17 +12,24 @@ GradientViews::GradientViews(const WrappedModel& model, const StepExchange& exch
     : model_(model) {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& parameter = model_.tensor(p);
+    versions_.push_back(0);
+    rows_.emplace_back();
+    if (model_.row_sparse(p)) {
+      views_.emplace_back();
+      continue;
+    }
     views_.push_back(torch::from_blob(
         exchange.result(p), parameter.sizes(), parameter.strides(),
         [arena = exchange.arena()](void*) {}, parameter.options().requires_grad(false)));
-    versions_.push_back(0);
   }
 }
 
 void GradientViews::install(const std::vector<std::uint8_t>& touched) {
   for (std::size_t p = 0; p < views_.size(); ++p) {
     auto& grad = model_.tensor(p).mutable_grad();
-    if (touched[p]) {
+    if (touched[p] && model_.row_sparse(p)) {
+      grad = rows_[p];
+    } else if (touched[p]) {
       views_[p].unsafeGetTensorImpl()->bump_version();
       versions_[p] = static_cast<std::int64_t>(views_[p]._version());
       grad = views_[p];
@@ -37,7 +45,8 @@ void GradientViews::drop() noexcept {
 
 /// zero_grad(false) puts a detached alias in place of what it zeroes, so memory decides.
 bool GradientViews::is_view(std::size_t parameter, const torch::Tensor& grad) const {
-  const auto& view = views_[parameter];
+  const auto& view = model_.row_sparse(parameter) ? rows_[parameter] : views_[parameter];
+  if (!view.defined()) return false;
   if (grad.is_same(view)) return true;
   if (grad.layout() != torch::kStrided || grad.numel() != view.numel()) return false;
   return grad.numel() > 0 ? grad.data_ptr() == view.data_ptr() : grad.is_alias_of(view);
@@ -45,20 +54,21 @@ bool GradientViews::is_view(std::size_t parameter, const torch::Tensor& grad) co
 
 bool GradientViews::holds_set_by_hand(std::size_t parameter) const {
   const auto& grad = model_.tensor(parameter).grad();
-  return grad.defined() && !is_view(parameter, grad);
+  if (!grad.defined() || is_view(parameter, grad)) return false;
+  // What zero_grad(false) leaves of a sparse one.
+  return !model_.row_sparse(parameter) || !grad.is_sparse() || grad._nnz() > 0;
 }
 
 torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
   const auto& name = model_.name(parameter);
   auto& grad = model_.tensor(parameter).mutable_grad();
-  if (grad.layout() != torch::kStrided) {
-    throw Unsupported(fmt::format("parameter \"{}\" has a sparse gradient", name));
+  const torch::NoGradGuard no_grad;
+  if (model_.row_sparse(parameter)) {
+    require_without_graph(grad, name);
+  } else {
+    require_plain(grad, name);
   }
-  if (grad.requires_grad()) {
-    throw Unsupported(
-        fmt::format("parameter \"{}\": its gradient carries a graph (create_graph)", name));
-  }
-  const auto& expected = view(parameter);
+  const auto& expected = model_.tensor(parameter);
   if (grad.sizes() != expected.sizes() || grad.scalar_type() != expected.scalar_type() ||
       !grad.device().is_cpu()) {
     throw BadInput(
@@ -81,7 +91,9 @@ void GradientViews::require_none_set_by_hand(const char* where) const {
 void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) const {
   const auto& grad = model_.tensor(parameter).grad();
   if (!grad.defined() || !is_view(parameter, grad)) return;
-  const bool written = grad._version() != versions_[parameter];
+  const bool is_row_sparse = model_.row_sparse(parameter);
+  if (is_row_sparse && grad._nnz() == 0) return;
+  const bool written = !is_row_sparse && grad._version() != versions_[parameter];
   if (written && all_zero(grad.data_ptr(), grad.nbytes())) return;
   throw BadInput(
       fmt::format("parameter \"{}\" still holds the reduced gradient of step {}: call zero_grad() "

@@ -22,15 +22,20 @@ class GradientViews {
   GradientViews(const WrappedModel& model, const StepExchange& exchange);
 
   std::size_t size() const { return views_.size(); }
-  /// Layout and type that a gradient has to have to be folded as it lies.
+  /// Layout and type that a gradient has to have to be folded as it lies; undefined for row-sparse
+  /// ones.
   const torch::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
 
+  /// The reduced gradient of a row-sparse parameter, for the next install().
+  void set_rows(std::size_t parameter, torch::Tensor gradient) {
+    rows_[parameter] = std::move(gradient);
+  }
   /// Puts reduced gradients into param.grad; those that nobody wrote become undefined.
   void install(const std::vector<std::uint8_t>& touched);
   /// Makes all gradients undefined.
   void drop() noexcept;
   /// Takes what was put into param.grad by hand out of it: defined, and no view of ours. Throws if
-  /// it is sparse, carries a graph, or does not fit the parameter.
+  /// it is sparse and the parameter is not, carries a graph, or does not fit the parameter.
   torch::Tensor take_set_by_hand(std::size_t parameter) const;
   bool holds_set_by_hand(std::size_t parameter) const;
   /// BadInput naming the first one; `where` says what is wrong with it.
@@ -44,6 +49,7 @@ class GradientViews {
  private:
   const WrappedModel& model_;
   std::vector<torch::Tensor> views_;
+  std::vector<torch::Tensor> rows_;     ///< of row-sparse parameters
   std::vector<std::int64_t> versions_;  ///< as the last sync left them
 };
 

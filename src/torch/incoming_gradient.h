@@ -13,6 +13,9 @@ namespace tutti {
 /// Throws unless `gradient` is dense and carries no graph.
 void require_plain(const torch::Tensor& gradient, const std::string& name);
 
+/// Throws where it carries a graph.
+void require_without_graph(const torch::Tensor& gradient, const std::string& name);
+
 /// `gradient` with the strides of `like`, copied only if it has others: elements must meet those of
 /// the other workers, which lie as the parameter does.
 torch::Tensor laid_out_as(const torch::Tensor& like, const torch::Tensor& gradient);

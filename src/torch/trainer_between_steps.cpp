@@ -163,7 +163,7 @@ NamedTensors TrainerState::residuals() const {
   const auto& board = coded_->board();
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& [name, tensor] = model_.parameters()[p];
-    for (std::size_t l = 0; l < board.logical_workers(); ++l) {
+    for (std::size_t l = 0; l < board.logical_workers() && !model_.row_sparse(p); ++l) {
       residuals.emplace_back(fmt::format("{}/residual.{}", name, l),
                              torch::from_blob(board.residual(l, p), tensor.sizes(),
                                               tensor.strides(), torch::kFloat32));
@@ -327,7 +327,7 @@ std::string TrainerState::state_sha256() const {
     hash.update(shared_->master(p), master_bytes);
     for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
     hash.update(&update_->updates()[p], sizeof(std::int64_t));
-    for (std::size_t l = 0; l < residuals_per_parameter; ++l) {
+    for (std::size_t l = 0; l < residuals_per_parameter && !model_.row_sparse(p); ++l) {
       hash.update(coded_->board().residual(l, p),
                   static_cast<std::size_t>(entry.spec.count) * sizeof(float));
     }

@@ -47,6 +47,12 @@ struct ToUpdateRule {
   std::optional<UpdateRule> operator()(const AdamW& adam) const {
     return adam_rule(adam, adam.decay);
   }
+  std::optional<UpdateRule> operator()(const Adagrad& adagrad) const {
+    return AdagradRule{.learning_rate = adagrad.lr,
+                       .rate_decay = adagrad.lr_decay,
+                       .epsilon = adagrad.eps,
+                       .weight_decay = adagrad.weight_decay};
+  }
   template <class AnyAdam>
   static UpdateRule adam_rule(const AnyAdam& adam, Decay decay) {
     return AdamRule{.learning_rate = adam.lr,
@@ -204,7 +210,10 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
     return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
                        fmt::join(tensor.sizes(), ", "));
   };
-  for (const auto& [name, tensor] : model.parameters()) facts["parameter " + name] = text(tensor);
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    facts["parameter " + model.name(p)] =
+        text(model.tensor(p)) + (model.row_sparse(p) ? " row-sparse" : "");
+  }
   for (const auto& [name, tensor] : model.buffers()) facts["buffer " + name] = text(tensor);
   return facts;
 }
@@ -249,6 +258,7 @@ std::vector<std::string> states_of(const Optimizer::Rule& rule) {
     return sgd->momentum != 0 ? std::vector<std::string>{"momentum_buffer"}
                               : std::vector<std::string>{};
   }
+  if (std::holds_alternative<Adagrad>(rule)) return {"sum"};
   return {"exp_avg", "exp_avg_sq"};
 }
 

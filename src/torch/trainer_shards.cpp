@@ -9,6 +9,7 @@
 
 #include "run/leaf_seed.h"
 #include "torch/incoming_gradient.h"
+#include "torch/row_tensors.h"
 #include "torch/trainer_state.h"
 #include "tutti/error.h"
 
@@ -102,11 +103,17 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         "a backward reached the Trainer's parameters outside of it: return shard.loss(value), or "
         "shard.gradients(torch::autograd::grad(...)), and leave the backward to the Trainer");
   }
-  require_plain(value, model_.name(parameter));
+  if (!model_.row_sparse(parameter)) require_plain(value, model_.name(parameter));
   if (exchange_->finished(parameter)) {
     throw Unsupported(fmt::format(
         "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
         model_.name(parameter)));
+  }
+  if (model_.row_sparse(parameter)) {
+    require_without_graph(value, model_.name(parameter));
+    const IncomingRows rows(value, model_.tensor(parameter), model_.name(parameter));
+    note(parameter, exchange_->write(parameter, rows.entries(), true));
+    return;
   }
   const bool is_ours = is_sole_owner(value);
   const auto laid_out = laid_out_as(model_.tensor(parameter), value);

@@ -14,6 +14,7 @@
 #include "memory/memory_need.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
+#include "torch/row_tensors.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
@@ -22,7 +23,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     : group_(group),
       options_(options),
       module_(module),
-      model_(module, {}, "Trainer"),
+      model_(module, {}, options.row_sparse, "Trainer"),
       data_(options.seed) {
   if (options_.logical_workers == 0) options_.logical_workers = 1;  // hosts
   require_options(options_);
@@ -36,6 +37,11 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     const auto& rule = optimizer.rule_of(name);
     rules.push_back(update_rule_of(rule));
     const auto* const torch = std::get_if<TorchOptim>(&rule);
+    if (torch != nullptr && model_.row_sparse(rules.size() - 1)) {
+      throw Unsupported(fmt::format(
+          "row-sparse \"{}\" with {}: rows are updated by Sgd, Adam, AdamW or Adagrad", name,
+          text_of(rule)));
+    }
     torch_rules.push_back(torch != nullptr ? torch->rule : nullptr);
     state_names_.push_back(states_of(rule));
     states.push_back(static_cast<int>(state_names_.back().size()));
@@ -49,15 +55,19 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.average > 0,
                                           options_.name);
   parameters_ = std::make_unique<SharedParameters>(group_, model_, *shared_);
-  model_ = WrappedModel(module, {}, "Trainer");
+  model_ = WrappedModel(module, {}, options_.row_sparse, "Trainer");
   memory_ = model_.memory();
-  if (group_.rank() == 0) shared_->refresh_masters();
+  if (group_.rank() == 0) {
+    shared_->refresh_masters();
+    fill_initial_sums(optimizer);
+  }
   torch_optimizers_ = std::make_unique<TileOptimizers>(
       exchange_->plan(), *shared_, std::move(torch_rules), group_.rank(), group_.size());
   if (options_.compression.codec) {
     coded_ = std::make_unique<CodedGradients>(*exchange_, coding_options_of(options_));
   }
-  update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, std::move(rules),
+  rows_ = std::make_unique<RowGradients>(*exchange_);
+  update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, *rows_, std::move(rules),
                                             torch_optimizers_.get(), options_.clip, coded_.get());
   births_ = std::make_unique<GradientBirths>(*exchange_);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
@@ -90,6 +100,16 @@ void TrainerState::attach() {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     hooks_.push_back(
         std::make_unique<ParameterHooks>(model_.tensor(p), model_.name(p), p, weak_from_this()));
+  }
+}
+
+void TrainerState::fill_initial_sums(const Optimizer& optimizer) {
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    const auto* const adagrad = std::get_if<Adagrad>(&optimizer.rule_of(model_.name(p)));
+    if (adagrad == nullptr || adagrad->initial_sum == 0) continue;
+    const auto type = scalar_type_of(exchange_->plan().parameters()[p].node_type);
+    torch::from_blob(shared_->state(p, 0), {model_.tensor(p).numel()}, type)
+        .fill_(adagrad->initial_sum);
   }
 }
 
@@ -233,6 +253,7 @@ StepResult TrainerState::apply() {
   if (applies) {
     update_->commit(outcome.touched);
     exchange_->count_traffic();
+    rows_->count();
     parameters_->written();
     if (averages_) averages_->follow();
     states_.commit();
@@ -272,7 +293,12 @@ StepResult TrainerState::result_of(const StepReport& report) {
   result.metrics = std::move(result_);
   result.report = report;
   if (coded_ && result.applied) coded_->fill_report(result.report);
+  if (result.applied) result.report.bytes += rows_->most_bytes();
   return result;
+}
+
+TrafficReport TrainerState::traffic() const {
+  return together(coded_ ? coded_->traffic() : exchange_->traffic(), rows_->traffic());
 }
 
 /// What the step means for those to come; false after too many that were dropped.
@@ -304,7 +330,16 @@ torch::Tensor TrainerState::folded_gradient(const std::string& name) {
 torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
   if (!exchange_->slices().touched(parameter)) return {};
   const auto& tensor = model_.tensor(parameter);
-  const auto type = scalar_type_of(exchange_->plan().parameters()[parameter].node_type);
+  const auto& entry = exchange_->plan().parameters()[parameter];
+  const auto type = scalar_type_of(entry.node_type);
+  if (entry.row_sparse()) {
+    OutgoingRows rows(type);
+    update_->read_rows(verdict_, static_cast<std::uint32_t>(parameter),
+                       [&](std::span<const std::uint32_t> some, const std::byte* values) {
+                         rows.append(some, values, row_bytes_of(entry));
+                       });
+    return rows.tensor(tensor, type);
+  }
   auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
   update_->read_gradient(verdict_, static_cast<std::uint32_t>(parameter),
                          static_cast<std::byte*>(gradient.data_ptr()));
@@ -316,8 +351,12 @@ double TrainerState::gradient_norm() {
   if (verdict_.norm) return *verdict_.norm;
   double total = 0;
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    if (!exchange_->slices().touched(p)) continue;
+    if (model_.row_sparse(p)) {
+      total += update_->squares_of_rows(verdict_, static_cast<std::uint32_t>(p));
+      continue;
+    }
     const auto gradient = folded_gradient(p);
-    if (!gradient.defined()) continue;
     std::vector<double> blocks(
         static_cast<std::size_t>((gradient.numel() + kNormBlock - 1) / kNormBlock));
     squares_of_blocks(gradient.data_ptr(), dtype_of(gradient), gradient.numel(), blocks);

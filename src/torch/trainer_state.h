@@ -25,6 +25,7 @@
 #include "sync/assignment.h"
 #include "sync/coded_gradients.h"
 #include "sync/moving_averages.h"
+#include "sync/row_gradients.h"
 #include "sync/shard_board.h"
 #include "sync/sharded_update.h"
 #include "sync/shared_model.h"
@@ -77,7 +78,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::int64_t step() const { return steps_ + 1; }
   std::uint64_t seed_of(std::int64_t shard) const;
 
-  TrafficReport traffic() const { return coded_ ? coded_->traffic() : exchange_->traffic(); }
+  TrafficReport traffic() const;
   std::int64_t steps() const { return steps_; }
   const ShardRange& shards() const { return mine_; }
   const Group& group() const { return group_; }
@@ -90,6 +91,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void run_backward(const torch::Tensor& loss);
   void hand_in(const std::vector<torch::Tensor>& gradients);
   void note(std::size_t parameter, double largest);
+  void fill_initial_sums(const Optimizer& optimizer);
   void publish_notes();
   void read_notes();
   torch::Tensor folded_gradient(std::size_t parameter);
@@ -137,6 +139,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::vector<std::vector<std::string>> state_names_;  ///< of each parameter's optimizer
   std::unique_ptr<TileOptimizers> torch_optimizers_;
   std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
+  std::unique_ptr<RowGradients> rows_;
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<GradientBirths> births_;
   std::unique_ptr<ShardBuffers> buffers_;

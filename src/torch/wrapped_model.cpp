@@ -4,6 +4,7 @@
 
 #include <unordered_set>
 
+#include "sync/row_list.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -22,20 +23,47 @@ TensorSpec buffer_spec(const std::string& name, const torch::Tensor& tensor) {
 
 }  // namespace
 
-WrappedModel::WrappedModel(torch::nn::Module& module, const Exclude& exclude, std::string owner)
+WrappedModel::WrappedModel(torch::nn::Module& module, const Where& exclude,
+                           const Where& row_sparse, std::string owner)
     : owner_(std::move(owner)), module_(&module), exclude_(exclude), parameters_(list(module)) {
   for (const auto& item : module.named_buffers()) {
     if (exclude_ && exclude_(item.key())) continue;
     if (item.value().defined()) buffers_.emplace_back(item.key(), item.value());
   }
   check(false);
+  find_row_sparse(row_sparse);
 }
 
-WrappedModel::WrappedModel(NamedTensors parameters, const Exclude& exclude) : exclude_(exclude) {
+WrappedModel::WrappedModel(NamedTensors parameters, const Where& exclude, const Where& row_sparse)
+    : exclude_(exclude) {
   for (auto& item : parameters) {
     if (!exclude_ || !exclude_(item.first)) parameters_.push_back(std::move(item));
   }
   check(true);
+  find_row_sparse(row_sparse);
+}
+
+/// Those that are declared to be, and what torch's own modules say.
+void WrappedModel::find_row_sparse(const Where& declared) {
+  std::unordered_set<const void*> found;
+  const auto look = [&](const torch::nn::Module& module) {
+    const auto* const one = module.as<torch::nn::EmbeddingImpl>();
+    if (one != nullptr && one->options.sparse()) found.insert(one->weight.unsafeGetTensorImpl());
+    const auto* const bag = module.as<torch::nn::EmbeddingBagImpl>();
+    if (bag != nullptr && bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
+  };
+  if (module_ != nullptr) module_->apply(look);
+  for (const auto& [name, tensor] : parameters_) {
+    const bool is = (declared && declared(name)) || found.contains(tensor.unsafeGetTensorImpl());
+    row_sparse_.push_back(is && tensor.numel() > 0);
+    if (!row_sparse_.back()) continue;
+    if (tensor.dim() == 0) throw BadInput(fmt::format("row-sparse \"{}\" has no rows", name));
+    if (!tensor.is_contiguous() || tensor.size(0) > kMostRows) {
+      throw Unsupported(fmt::format("row-sparse \"{}\" has more than {} rows, or they do not lie one "
+                                    "after the other",
+                                    name, kMostRows));
+    }
+  }
 }
 
 NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
@@ -83,7 +111,10 @@ void WrappedModel::check(bool listed) {
 Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& settings) const {
   std::vector<TensorSpec> parameters;
   std::vector<TensorSpec> buffers;
-  for (const auto& [name, tensor] : parameters_) parameters.push_back(parameter_spec(name, tensor));
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    parameters.push_back(parameter_spec(name(p), tensor(p)));
+    parameters.back().row_sparse = row_sparse(p);
+  }
   for (const auto& [name, tensor] : buffers_) buffers.push_back(buffer_spec(name, tensor));
   return {std::move(parameters), std::move(buffers), settings};
 }

@@ -24,18 +24,21 @@ using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 
 class WrappedModel {
  public:
-  using Exclude = std::function<bool(const std::string&)>;
+  using Where = std::function<bool(const std::string& name)>;
   /// A parameter registered under two names (tied weights) is taken once, under the first.
+  /// Gradients are row-sparse where `row_sparse` holds, and of embeddings with sparse(true).
   /// `owner` is who wraps it, in errors.
-  WrappedModel(torch::nn::Module& module, const Exclude& exclude,
+  WrappedModel(torch::nn::Module& module, const Where& exclude, const Where& row_sparse,
                std::string owner = "DataParallel");
   /// A parameter listed twice is BadInput.
-  WrappedModel(NamedTensors parameters, const Exclude& exclude);
+  WrappedModel(NamedTensors parameters, const Where& exclude, const Where& row_sparse);
 
   const NamedTensors& parameters() const { return parameters_; }
   const NamedTensors& buffers() const { return buffers_; }
   const std::string& name(std::size_t parameter) const { return parameters_[parameter].first; }
   const torch::Tensor& tensor(std::size_t parameter) const { return parameters_[parameter].second; }
+
+  bool row_sparse(std::size_t parameter) const { return row_sparse_[parameter]; }
 
   Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
   ModelMemory memory() const;
@@ -49,13 +52,15 @@ class WrappedModel {
 
  private:
   void check(bool listed);
+  void find_row_sparse(const Where& declared);
   NamedTensors list(const torch::nn::Module& module) const;
 
   std::string owner_ = "DataParallel";
   const torch::nn::Module* module_ = nullptr;
-  Exclude exclude_;
+  Where exclude_;
   NamedTensors parameters_;
   NamedTensors buffers_;
+  std::vector<bool> row_sparse_;
   std::vector<const void*> addresses_;
   std::vector<std::pair<void*, std::size_t>> buffer_places_;
 };

@@ -92,6 +92,16 @@ void update(const AdamRule& rule, const UpdateTarget& target, T gradient, T& p, 
   p = p - rate * m / (std::sqrt(v) / root + static_cast<T>(rule.epsilon));
 }
 
+template <class T>
+void update(const AdagradRule& rule, const UpdateTarget& target, T gradient, T& p, T& sum, T&) {
+  const double t = static_cast<double>(rule.step);
+  T g = gradient_of(gradient, target);
+  if (rule.weight_decay != 0) g = g + static_cast<T>(rule.weight_decay) * p;
+  sum = sum + g * g;
+  const T rate = static_cast<T>(rule.learning_rate / (1 + (t - 1) * rule.rate_decay));
+  p = p - rate * g / (std::sqrt(sum) + static_cast<T>(rule.epsilon));
+}
+
 /// {gradient, parameter, first, second} after the update.
 template <class T>
 std::array<std::vector<T>, 4> updated(const UpdateRule& rule, const UpdateTarget& target,
@@ -122,6 +132,8 @@ inline std::vector<UpdateRule> all_rules() {
                                  .starts = starts});
     }
     for (const std::int64_t step : {1, 2, 1000}) {
+      rules.emplace_back(AdagradRule{
+          .learning_rate = 0.01, .rate_decay = 0.1, .weight_decay = decay, .step = step});
       for (const double shrink : {0.0, 0.03}) {
         rules.emplace_back(
             AdamRule{.learning_rate = 0.01, .weight_decay = decay, .shrink = shrink, .step = step});

@@ -66,6 +66,7 @@ std::vector<Values> alone(const Case& test) {
       auto rule = test.rule;
       if (auto* sgd = std::get_if<SgdRule>(&rule)) sgd->starts = updates[p] == 0;
       if (auto* adam = std::get_if<AdamRule>(&rule)) adam->step = updates[p] + 1;
+      if (auto* adagrad = std::get_if<AdagradRule>(&rule)) adagrad->step = updates[p] + 1;
       ++updates[p];
       const double scale =
           test.clip.norm > 0 ? std::min(1.0, test.clip.norm / (std::sqrt(squares) + 1e-6)) : 1;
@@ -96,7 +97,8 @@ void expect_as_alone(int workers, const Case& test) {
       if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
     }
     group.barrier();
-    ShardedUpdate update(exchange, board, model,
+    RowGradients rows(exchange);
+    ShardedUpdate update(exchange, board, model, rows,
                          std::vector<std::optional<UpdateRule>>(kCounts.size(), test.rule), nullptr,
                          test.clip);
     const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
@@ -133,7 +135,8 @@ TEST(ShardedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
   const std::vector<Case> cases = {
       {SgdRule{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.1}, 1, {}},
       {AdamRule{.learning_rate = 0.01, .shrink = 0.001}, 2, {}},
-      {AdamRule{.learning_rate = 0.01}, 2, {.norm = 0.5, .value = 1e-3}}};
+      {AdamRule{.learning_rate = 0.01}, 2, {.norm = 0.5, .value = 1e-3}},
+      {AdagradRule{.learning_rate = 0.1, .rate_decay = 0.2}, 1, {}}};
   for (const auto& test : cases) {
     for (const int workers : {1, 2, 3, 5, 8}) expect_as_alone(workers, test);
   }
@@ -145,7 +148,8 @@ TEST(ShardedUpdate, TheEarliestBadShardIsNamedByAll) {
     StepExchange exchange(group, plan_of({4, 4}), {.name = "model", .measures = true});
     ShardBoard board(group, "model");
     SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
-    ShardedUpdate update(exchange, board, model,
+    RowGradients rows(exchange);
+    ShardedUpdate update(exchange, board, model, rows,
                          std::vector<std::optional<UpdateRule>>(2, SgdRule{}), nullptr, {});
     exchange.open_shards(group.rank(), 1);
     board.mine() = {};

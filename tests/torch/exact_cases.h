@@ -88,6 +88,33 @@ inline Task embedding() {
           }};
 }
 
+/// Row-sparse tables, two of them looked up by the same codes, one of them twice; some shards look
+/// up nothing.
+struct TablesImpl : torch::nn::Module {
+  TablesImpl()
+      : words(register_module(
+            "words", torch::nn::Embedding(torch::nn::EmbeddingOptions(900, 10).sparse(true)))),
+        bias(register_module(
+            "bias", torch::nn::EmbeddingBag(
+                        torch::nn::EmbeddingBagOptions(900, 1).sparse(true).mode(torch::kSum)))),
+        output(register_module("output", torch::nn::Linear(40, 3))) {}
+  torch::nn::Embedding words;
+  torch::nn::EmbeddingBag bias;
+  torch::nn::Linear output;
+};
+TORCH_MODULE(Tables);
+
+inline Task tables() {
+  Tables net;
+  return {net.ptr(), [net](const Piece& piece) mutable {
+            const auto codes = draw_codes(piece.seed, 900, {3, 4});
+            const auto x = net->words->forward(codes) + net->words->forward(codes.flip(0));
+            const auto scores = net->output->forward(x.flatten(1));
+            if ((piece.index + piece.step) % 3 == 0) return net->output->weight.square().sum();
+            return (scores + net->bias->forward(codes)).square().mean();
+          }};
+}
+
 inline Task tied_weights() {
   auto shared = torch::nn::Linear(torch::nn::LinearOptions(70, 70).bias(false));
   auto net = torch::nn::Sequential(shared, torch::nn::Tanh(), shared);
@@ -122,13 +149,14 @@ inline Task half_precision() {
 
 // ---- the axes ----
 
-inline constexpr const char* kModels[] = {"mlp",  "lstm",     "convolution", "embedding",
-                                          "tied", "branches", "half"};
+inline constexpr const char* kModels[] = {"mlp",    "lstm", "convolution", "embedding",
+                                          "tables", "tied", "branches",    "half"};
 inline Task make(const std::string& model) {
   if (model == "mlp") return mlp_with_dropout();
   if (model == "lstm") return recurrent();
   if (model == "convolution") return convolution_with_batch_norm();
   if (model == "embedding") return embedding();
+  if (model == "tables") return tables();
   if (model == "tied") return tied_weights();
   if (model == "branches") return branches();
   return half_precision();
@@ -143,7 +171,11 @@ inline Optimizer optimizer_of(const std::string& name) {
     return torch_optimizer<torch::optim::RMSprop>(
         torch::optim::RMSpropOptions(1e-2).momentum(0.9).centered(true));
   }
-  return torch_optimizer<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2));
+  return Adagrad{.lr_decay = 0.1, .initial_sum = 0.01};
+}
+/// Rows are updated by native rules alone.
+inline bool go_together(const std::string& model, const std::string& optimizer) {
+  return model != "tables" || optimizer != "rmsprop";
 }
 
 /// Every run has uneven weights, and more shards than workers or fewer.

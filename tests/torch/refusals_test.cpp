@@ -44,12 +44,15 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
                 HasSubstr("deadline"));
     EXPECT_THAT(text_of([&] { parallel.next_weight(-1); }), HasSubstr("-1"));
 
-    auto sparse = torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 4).sparse(true));
-    DataParallel with_sparse(group, *sparse);
-    EXPECT_THAT(text_of([&] {
-                  sparse->forward(torch::tensor({1, 2})).sum().backward();
+    // No module says that its gradient is sparse.
+    auto table = torch::nn::Embedding(9, 4);
+    DataParallel with_table(group, *table);
+    EXPECT_THAT(text_of<BadInput>([&] {
+                  torch::embedding(table->weight, torch::tensor({1, 2}), -1, false, /*sparse=*/true)
+                      .sum()
+                      .backward();
                 }),
-                HasSubstr("\"weight\" has a sparse gradient"));
+                HasSubstr("\"weight\" has a sparse gradient, but it is not row-sparse"));
 
     const Batch batch(4, 1);
     EXPECT_THAT(

@@ -123,7 +123,7 @@ TEST(TorchOptimizer, OneShardGivesTheBytesOfAPlainLoop) {
   using namespace torch::optim;
   expect_plain_loop<RMSprop>(RMSpropOptions(1e-2).momentum(0.9).centered(true).weight_decay(0.01));
   expect_plain_loop<torch::optim::Adam>(AdamOptions(1e-2).amsgrad(true));
-  expect_plain_loop<Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.5).lr_decay(0.1));
+  expect_plain_loop<torch::optim::Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.5).lr_decay(0.1));
   expect_plain_loop<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true));
   expect_plain_loop<torch::optim::AdamW>(AdamWOptions(1e-2));
 }

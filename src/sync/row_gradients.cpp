@@ -1,0 +1,297 @@
+#include "sync/row_gradients.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/norm.h"
+
+namespace tutti {
+namespace {
+
+std::vector<std::uint32_t> row_sparse_ones(const Plan& plan) {
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
+    if (plan.parameters()[p].row_sparse()) found.push_back(p);
+  }
+  return found;
+}
+
+ParameterGroups one_by_one(const std::vector<std::uint32_t>& parameters) {
+  ParameterGroups groups;
+  for (const auto p : parameters) groups.push_back({p});
+  return groups;
+}
+
+/// The first entry whose row is at least `row`.
+std::size_t first_from(const RowList& list, std::int64_t row) {
+  return static_cast<std::size_t>(
+      std::partition_point(list.rows.begin(), list.rows.end(),
+                           [&](std::uint32_t r) { return static_cast<std::int64_t>(r) < row; }) -
+      list.rows.begin());
+}
+
+}  // namespace
+
+RowGradients::RowGradients(StepExchange& exchange)
+    : exchange_(exchange),
+      parameters_(row_sparse_ones(exchange.plan())),
+      traffic_(exchange.plan(), one_by_one(parameters_)),
+      same_rows_(parameters_.size()) {
+  if (parameters_.empty()) return;
+  auto longest = kTile;
+  for (const auto p : parameters_) {
+    longest = std::max(longest, exchange.plan().parameters()[p].row_elements());
+  }
+  tile_.resize(static_cast<std::size_t>(longest) * sizeof(double));
+  touched_ = exchange.group().allocate(parameters_.size() * sizeof(std::int64_t), "row counts");
+}
+
+std::int64_t* RowGradients::touched_of(int rank) const {
+  return reinterpret_cast<std::int64_t*>(touched_->block(rank));
+}
+
+std::size_t RowGradients::place_of(std::uint32_t parameter) const {
+  return static_cast<std::size_t>(
+      std::lower_bound(parameters_.begin(), parameters_.end(), parameter) - parameters_.begin());
+}
+
+bool RowGradients::any() const {
+  return std::ranges::any_of(parameters_,
+                             [&](auto p) { return exchange_.slices().touched(p); });
+}
+
+std::vector<RowGradients::Source> RowGradients::sources_of(std::uint32_t parameter) const {
+  const auto& entry = exchange_.plan().parameters()[parameter];
+  const auto nodes = exchange_.slices().sources_of(parameter);
+  std::vector<Source> sources;
+  for (std::size_t n = 0; n < nodes.pattern.size(); ++n) {
+    if (nodes.pattern[n] == '0') continue;
+    auto* const at = const_cast<std::byte*>(nodes.nodes[sources.size()]);
+    sources.push_back({n, RowRoom(at, entry).list(), 0});
+  }
+  return sources;
+}
+
+// ---- who owns what ----
+
+/// Where the worker's range begins: as many of all entries lie before it as is its due.
+std::int64_t RowGradients::cut(std::span<const Source> sources, std::int64_t rows,
+                               int rank) const {
+  const int size = exchange_.group().size();
+  if (rank == size) return rows;
+  const auto before = [&](std::int64_t row) {
+    std::size_t entries = 0;
+    for (const auto& source : sources) entries += first_from(source.list, row);
+    return entries;
+  };
+  const auto due = before(rows) * static_cast<std::size_t>(rank) / static_cast<std::size_t>(size);
+  std::int64_t low = 0;
+  std::int64_t high = rows;
+  while (low < high) {
+    const auto middle = low + (high - low) / 2;
+    if (before(middle) < due) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low / kRowBlock * kRowBlock;
+}
+
+RowGradients::Range RowGradients::owned(std::uint32_t parameter) {
+  const auto sources = sources_of(parameter);
+  const auto rows = exchange_.plan().parameters()[parameter].rows();
+  const int rank = exchange_.group().rank();
+  return {cut(sources, rows, rank), cut(sources, rows, rank + 1)};
+}
+
+// ---- sums ----
+
+std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double divisor_factor,
+                                const Take& take) {
+  const auto& entry = exchange_.plan().parameters()[parameter];
+  const auto elements = entry.row_elements();
+  const auto bytes = row_bytes_of(entry);
+  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, kTile / std::max<std::int64_t>(1, elements)));
+  auto sources = sources_of(parameter);
+  std::vector<std::size_t> ends;
+  for (auto& source : sources) {
+    source.next = first_from(source.list, range.begin);
+    ends.push_back(first_from(source.list, range.end));
+  }
+  auto part = exchange_.slices().sources_of(parameter);
+  part.divisor *= divisor_factor;
+  std::int64_t rows = 0;
+  tile_rows_.clear();
+  const auto hand_over = [&] {
+    if (tile_rows_.empty()) return;
+    take(tile_rows_, tile_.data());
+    rows += static_cast<std::int64_t>(tile_rows_.size());
+    tile_rows_.clear();
+  };
+  std::vector<Source*> present;
+  while (true) {
+    // The least row of all, who has it, and the least of the others.
+    auto row = range.end;
+    auto other = range.end;
+    present.clear();
+    for (std::size_t k = 0; k < sources.size(); ++k) {
+      if (sources[k].next == ends[k]) continue;
+      const auto next = static_cast<std::int64_t>(sources[k].list.rows[sources[k].next]);
+      if (next < row) {
+        other = row;
+        row = next;
+        present.assign(1, &sources[k]);
+      } else if (next == row) {
+        present.push_back(&sources[k]);
+      } else {
+        other = std::min(other, next);
+      }
+    }
+    if (present.empty()) break;
+    // Neighbouring entries that the same nodes have are one fold.
+    const auto& first = *present.front();
+    std::size_t run = 1;
+    const auto goes_on = [&] {
+      if (tile_rows_.size() + run == room || first.next + run == first.list.rows.size()) {
+        return false;
+      }
+      const auto next = first.list.rows[first.next + run];
+      return static_cast<std::int64_t>(next) < other &&
+             std::ranges::all_of(present, [&](const Source* source) {
+               return source->next + run < source->list.rows.size() &&
+                      source->list.rows[source->next + run] == next;
+             });
+    };
+    while (goes_on()) ++run;
+    std::fill(part.pattern.begin(), part.pattern.end(), '0');
+    part.nodes.clear();
+    for (auto* source : present) {
+      part.pattern[source->node] = '1';
+      part.nodes.push_back(source->list.values + source->next * bytes);
+    }
+    void* const to = tile_.data() + tile_rows_.size() * bytes;
+    exchange_.slices().fold(part, 0, static_cast<std::int64_t>(run) * elements, entry.node_type,
+                            {&to, 1});
+    const auto from = first.list.rows.begin() + static_cast<std::ptrdiff_t>(first.next);
+    tile_rows_.insert(tile_rows_.end(), from, from + static_cast<std::ptrdiff_t>(run));
+    for (auto* source : present) source->next += run;
+    if (tile_rows_.size() == room) hand_over();
+  }
+  hand_over();
+  return rows;
+}
+
+void RowGradients::fold_own(double divisor_factor) {
+  for (const auto p : parameters_) {
+    if (!exchange_.slices().touched(p)) {
+      own_touched(p, 0);
+      continue;
+    }
+    const auto range = owned(p);
+    std::size_t most = 0;
+    for (const auto& source : sources_of(p)) {
+      most += first_from(source.list, range.end) - first_from(source.list, range.begin);
+    }
+    auto sum = exchange_.sum_room(p, most);
+    sum.clear();
+    const auto rows = fold(p, range, divisor_factor,
+                           [&](std::span<const std::uint32_t> part, const std::byte* values) {
+                             sum.append(part, values);
+                           });
+    own_touched(p, rows);
+  }
+}
+
+RowList RowGradients::folded(int rank, std::uint32_t parameter) const {
+  return RowRoom(exchange_.sum_place(rank, parameter), exchange_.plan().parameters()[parameter])
+      .list();
+}
+
+void RowGradients::squares(std::uint32_t parameter, std::span<double> blocks) {
+  const auto range = owned(parameter);
+  const auto begin = range.begin / kRowBlock;
+  const auto end = (range.end + kRowBlock - 1) / kRowBlock;
+  std::fill(blocks.begin() + begin, blocks.begin() + end, 0.0);
+  add_squares(exchange_.plan().parameters()[parameter],
+              folded(exchange_.group().rank(), parameter), blocks);
+}
+
+void add_squares(const PlanEntry& entry, const RowList& list, std::span<double> blocks) {
+  const auto elements = entry.row_elements();
+  std::vector<double> of_row(static_cast<std::size_t>((elements + kNormBlock - 1) / kNormBlock));
+  for (std::size_t k = 0; k < list.rows.size(); ++k) {
+    squares_of_blocks(list.values + k * row_bytes_of(entry), entry.node_type, elements, of_row);
+    blocks[list.rows[k] / static_cast<std::uint32_t>(kRowBlock)] += tree_sum(of_row);
+  }
+}
+
+// ---- what it costs ----
+
+void RowGradients::own_touched(std::uint32_t parameter, std::int64_t rows) {
+  touched_of(exchange_.group().rank())[place_of(parameter)] = rows;
+}
+
+/// A list names its rows in 32 bits each, an array of all rows in a bit each, and neither where
+/// they are those of a parameter before.
+RowGradients::Cost RowGradients::cost_of(std::uint32_t parameter, std::int64_t rows,
+                                         bool same_rows) const {
+  const auto& entry = exchange_.plan().parameters()[parameter];
+  const auto row = static_cast<std::uint64_t>(row_bytes_of(entry));
+  const auto all = static_cast<std::uint64_t>(entry.rows());
+  const auto listed = static_cast<std::uint64_t>(rows);
+  const auto list = listed * (row + (same_rows ? 0 : sizeof(std::uint32_t)));
+  const auto array = all * row + (same_rows ? 0 : (all + 7) / 8);
+  return {std::min(list, array), array < list};
+}
+
+void RowGradients::note() {
+  traffic_.begin();
+  const auto& held = exchange_.slices().held();
+  std::vector<std::size_t> sent(static_cast<std::size_t>(exchange_.group().size()));
+  std::vector<std::vector<Source>> earlier;
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    const auto p = parameters_[k];
+    auto& group = traffic_.group(k);
+    earlier.push_back(sources_of(p));
+    const auto& sources = earlier.back();
+    // Whose rows are the same, node by node.
+    const auto twin = std::find_if(earlier.begin(), earlier.end() - 1, [&](const auto& other) {
+      return std::ranges::equal(other, sources, [](const Source& a, const Source& b) {
+        return a.node == b.node && std::ranges::equal(a.list.rows, b.list.rows);
+      });
+    });
+    same_rows_[k] = twin != earlier.end() - 1;
+    for (const auto& source : sources) {
+      const auto rows = static_cast<std::int64_t>(source.list.rows.size());
+      const auto [bytes, is_array] = cost_of(p, rows, same_rows_[k]);
+      const auto& entry = exchange_.plan().parameters()[p];
+      ++group.messages;
+      group.dense_messages += is_array;
+      group.values += rows * entry.row_elements();
+      group.touched += entry.spec.count;
+      group.bytes += bytes;
+      group.bytes_dense += exchange_.plan().bytes_of(p);
+      sent[static_cast<std::size_t>(held[source.node].worker)] += bytes;
+    }
+    if (!sources.empty()) {
+      group.bytes_dense += sent.size() * exchange_.plan().bytes_of(p);
+    }
+  }
+  most_bytes_ = sent.empty() ? 0 : std::ranges::max(sent);
+}
+
+/// What each gets back is known once all have folded.
+void RowGradients::count() {
+  const int size = exchange_.group().size();
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    auto& group = traffic_.group(k);
+    if (group.messages == 0) continue;
+    std::int64_t rows = 0;
+    for (int r = 0; r < size; ++r) rows += touched_of(r)[k];
+    group.bytes += static_cast<std::uint64_t>(size) * cost_of(parameters_[k], rows, same_rows_[k]).bytes;
+  }
+  traffic_.end();
+}
+
+}  // namespace tutti
