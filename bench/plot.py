@@ -188,6 +188,22 @@ def draw_codec(result, picture):
     finish(figure, result, picture)
 
 
+def draw_embedding(result, picture):
+    figure, axes = plt.subplots(figsize=(6.4, 2.6), layout="constrained")
+    columns = list(result["columns"])[::-1]
+    heights = [result["columns"][c]["median_us"] / 1e3 for c in columns]
+    bar = axes.barh(columns, heights, 0.6,
+                    color=["#2a788e" if c.startswith("Tutti") else "#bbbbbb" for c in columns])
+    axes.bar_label(bar, [f"{number(h)} ms, {number(result['columns'][c]['to_rows'])} ×"
+                         for c, h in zip(columns, heights)], fontsize=7, padding=3)
+    axes.set_xscale("log")
+    axes.set_xlim(right=4 * max(heights))
+    axes.tick_params(labelsize=8)
+    axes.set_xlabel(f"ms per step, {result['workers']} workers; × row-sparse", fontsize=9)
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def draw_convergence(result, picture):
     figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
     window = max(1, result["steps"] // 30)
@@ -210,7 +226,7 @@ def main(source, picture):
         result = json.load(file)
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
-     "convergence": draw_convergence}[result["benchmark"]](
+     "convergence": draw_convergence, "embedding": draw_embedding}[result["benchmark"]](
         result, picture)
 
 

@@ -58,12 +58,17 @@ Task convolution() {
   return {model.ptr(), [=]() mutable { return torch::cross_entropy_loss(model->forward(x), y); }};
 }
 
-Task embedding() {
-  nn::Sequential model(nn::EmbeddingBag(200000, 64), nn::Linear(64, 10));
-  auto x = torch::randint(200000, {32, 20});
-  auto y = torch::randint(10, {32});
+Task bag_of(bool sparse, std::int64_t rows, std::int64_t words) {
+  const auto options = nn::EmbeddingBagOptions(200000, 64).sparse(sparse);
+  nn::Sequential model(nn::EmbeddingBag(options), nn::Linear(64, 10));
+  auto x = torch::randint(200000, {rows, words});
+  auto y = torch::randint(10, {rows});
   return {model.ptr(), [=]() mutable { return torch::cross_entropy_loss(model->forward(x), y); }};
 }
+
+Task embedding() { return bag_of(false, 32, 20); }
+Task bag() { return bag_of(false, 64, 16); }
+Task sparse_bag() { return bag_of(true, 64, 16); }
 
 /// torch's fused kernel, which its C++ frontend does not offer as an optimizer.
 class FusedAdam {
@@ -99,6 +104,8 @@ Task make_task(const std::string& name, int rank) {
                     : name == "lstm"        ? lstm
                     : name == "convolution" ? convolution
                     : name == "embedding"   ? embedding
+                    : name == "bag"         ? bag
+                    : name == "sparse_bag"  ? sparse_bag
                                             : nullptr;
   if (make == nullptr) fail("unknown model: " + name);
   torch::manual_seed(static_cast<std::uint64_t>(rank) + 1);

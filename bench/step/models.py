@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 LEARNING_RATE = 1e-4
+WORDS = 200000
 MLPS = {"mlp": (8, 1024), "mlp50m": (12, 2048)}
 
 
@@ -37,8 +38,9 @@ def make_task(name, rank):
         x, y = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
         loss = nn.functional.cross_entropy
     else:
-        model = nn.Sequential(nn.EmbeddingBag(200000, 64), nn.Linear(64, 10))
-        x, y = torch.randint(200000, (32, 20)), torch.randint(10, (32,))
+        rows, words = (32, 20) if name == "embedding" else (64, 16)
+        model = nn.Sequential(nn.EmbeddingBag(WORDS, 64, sparse=name == "sparse_bag"), nn.Linear(64, 10))
+        x, y = torch.randint(WORDS, (rows, words)), torch.randint(10, (rows,))
         loss = nn.functional.cross_entropy
     torch.manual_seed(1)
     with torch.no_grad():
@@ -47,5 +49,27 @@ def make_task(name, rank):
     return model, x, lambda output: loss(output, y)
 
 
+class Both:
+    """SparseAdam for a table, fused Adam for the rest."""
+
+    def __init__(self, parameters):
+        tables, rest = [], []
+        for parameter in parameters:
+            (tables if len(parameter) == WORDS else rest).append(parameter)
+        self._parts = [make_optimizer("fused", rest)]
+        if tables:
+            self._parts.append(torch.optim.SparseAdam(tables, lr=LEARNING_RATE))
+
+    def step(self):
+        for part in self._parts:
+            part.step()
+
+    def zero_grad(self):
+        for part in self._parts:
+            part.zero_grad()
+
+
 def make_optimizer(name, parameters):
+    if name == "sparse":
+        return Both(parameters)
     return torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=name == "fused")

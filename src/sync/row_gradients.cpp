@@ -56,8 +56,7 @@ std::size_t RowGradients::place_of(std::uint32_t parameter) const {
 }
 
 bool RowGradients::any() const {
-  return std::ranges::any_of(parameters_,
-                             [&](auto p) { return exchange_.slices().touched(p); });
+  return std::ranges::any_of(parameters_, [&](auto p) { return exchange_.slices().touched(p); });
 }
 
 std::vector<RowGradients::Source> RowGradients::sources_of(std::uint32_t parameter) const {
@@ -75,8 +74,7 @@ std::vector<RowGradients::Source> RowGradients::sources_of(std::uint32_t paramet
 // ---- who owns what ----
 
 /// Where the worker's range begins: as many of all entries lie before it as is its due.
-std::int64_t RowGradients::cut(std::span<const Source> sources, std::int64_t rows,
-                               int rank) const {
+std::int64_t RowGradients::cut(std::span<const Source> sources, std::int64_t rows, int rank) const {
   const int size = exchange_.group().size();
   if (rank == size) return rows;
   const auto before = [&](std::int64_t row) {
@@ -112,7 +110,8 @@ std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double div
   const auto& entry = exchange_.plan().parameters()[parameter];
   const auto elements = entry.row_elements();
   const auto bytes = row_bytes_of(entry);
-  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, kTile / std::max<std::int64_t>(1, elements)));
+  const auto room = static_cast<std::size_t>(
+      std::max<std::int64_t>(1, kTile / std::max<std::int64_t>(1, elements)));
   auto sources = sources_of(parameter);
   std::vector<std::size_t> ends;
   for (auto& source : sources) {
@@ -213,8 +212,8 @@ void RowGradients::squares(std::uint32_t parameter, std::span<double> blocks) {
   const auto begin = range.begin / kRowBlock;
   const auto end = (range.end + kRowBlock - 1) / kRowBlock;
   std::fill(blocks.begin() + begin, blocks.begin() + end, 0.0);
-  add_squares(exchange_.plan().parameters()[parameter],
-              folded(exchange_.group().rank(), parameter), blocks);
+  add_squares(exchange_.plan().parameters()[parameter], folded(exchange_.group().rank(), parameter),
+              blocks);
 }
 
 void add_squares(const PlanEntry& entry, const RowList& list, std::span<double> blocks) {
@@ -289,7 +288,8 @@ void RowGradients::count() {
     if (group.messages == 0) continue;
     std::int64_t rows = 0;
     for (int r = 0; r < size; ++r) rows += touched_of(r)[k];
-    group.bytes += static_cast<std::uint64_t>(size) * cost_of(parameters_[k], rows, same_rows_[k]).bytes;
+    group.bytes +=
+        static_cast<std::uint64_t>(size) * cost_of(parameters_[k], rows, same_rows_[k]).bytes;
   }
   traffic_.end();
 }

@@ -118,7 +118,8 @@ void RowRoom::add(const RowList& a, const RowList& b) {
 void RowRoom::append(std::span<const std::uint32_t> more, const std::byte* more_values) {
   const auto held = static_cast<std::size_t>(*count());
   std::copy(more.begin(), more.end(), rows() + held);
-  std::memcpy(values() + held * row_bytes_of(*entry_), more_values, more.size() * row_bytes_of(*entry_));
+  std::memcpy(values() + held * row_bytes_of(*entry_), more_values,
+              more.size() * row_bytes_of(*entry_));
   *count() = held + more.size();
 }
 

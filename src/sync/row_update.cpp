@@ -56,10 +56,9 @@ void ShardedUpdate::update_rows(std::uint32_t parameter, const UpdateCoefficient
 
 double ShardedUpdate::squares_of_rows(const Verdict& verdict, std::uint32_t parameter) {
   std::vector<double> blocks(first_block_[parameter + 1] - first_block_[parameter]);
-  read_rows(verdict, parameter,
-            [&](std::span<const std::uint32_t> rows, const std::byte* values) {
-              add_squares(exchange_.plan().parameters()[parameter], {rows, values}, blocks);
-            });
+  read_rows(verdict, parameter, [&](std::span<const std::uint32_t> rows, const std::byte* values) {
+    add_squares(exchange_.plan().parameters()[parameter], {rows, values}, blocks);
+  });
   return tree_sum(blocks);
 }
 

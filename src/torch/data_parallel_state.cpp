@@ -54,6 +54,9 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                     format_bytes(coded_->bytes_per_logical_worker() + coded_->bytes_per_worker()));
   }
   rows_ = std::make_unique<RowGradients>(*exchange_);
+  if (!rows_->parameters().empty()) {
+    own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
+  }
   send_initial_state();
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",

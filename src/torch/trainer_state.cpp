@@ -12,9 +12,9 @@
 #include "base/log_line.h"
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
+#include "torch/row_tensors.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
-#include "torch/row_tensors.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
@@ -38,9 +38,9 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     rules.push_back(update_rule_of(rule));
     const auto* const torch = std::get_if<TorchOptim>(&rule);
     if (torch != nullptr && model_.row_sparse(rules.size() - 1)) {
-      throw Unsupported(fmt::format(
-          "row-sparse \"{}\" with {}: rows are updated by Sgd, Adam, AdamW or Adagrad", name,
-          text_of(rule)));
+      throw Unsupported(
+          fmt::format("row-sparse \"{}\" with {}: rows are updated by Sgd, Adam, AdamW or Adagrad",
+                      name, text_of(rule)));
     }
     torch_rules.push_back(torch != nullptr ? torch->rule : nullptr);
     state_names_.push_back(states_of(rule));
@@ -89,6 +89,9 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     own += fmt::format(", {} for messages and residuals of each logical worker, {} of each worker",
                        format_bytes(coded_->bytes_per_logical_worker()),
                        format_bytes(coded_->bytes_per_worker()));
+  }
+  if (!rows_->parameters().empty()) {
+    own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
   if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
   log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",

@@ -74,6 +74,22 @@ TEST(Examples, CharLmEndsWithTheSameBytesOnAnyNumberOfWorkers) {
   EXPECT_EQ(ends.size(), 1u);
 }
 
+TEST(Examples, WordVectorsEndWithTheSameBytesOnAnyNumberOfWorkers) {
+  for (const char* const optimizer : {"adagrad", "adam", "sgd"}) {
+    std::set<std::string> ends;
+    for (const char* const workers : {"1", "2", "3"}) {
+      const auto run = run_command({"run", "-n", workers, example("word_vectors"), "--text",
+                                    std::string(TUTTI_SOURCE) + "/LICENSE", "--steps", "6",
+                                    "--optimizer", optimizer, "--batch", "20", "--report"});
+      ASSERT_EQ(run.status, 0) << run.err;
+      EXPECT_THAT(run.out, HasSubstr("centers.weight"));
+      ASSERT_THAT(end_of(run), StartsWith("step 6 ")) << run.out;
+      ends.insert(end_of(run));
+    }
+    EXPECT_EQ(ends.size(), 1u) << optimizer;
+  }
+}
+
 TEST(Examples, CharLmOfShardsEndsWithTheSameBytesOnAnyNumberOfWorkers) {
   std::set<std::string> ends;
   for (const char* const workers : {"1", "2", "3", "5", "8"}) {

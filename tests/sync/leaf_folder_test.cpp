@@ -84,6 +84,37 @@ TEST(LeafFolder, AsksBeforeItUsesAnotherSlot) {
   EXPECT_EQ(asked, (std::vector<int>{1, 2}));
 }
 
+TEST(LeafFolder, AsksBeforeMoreRowsBecomeMemory) {
+  const Plan plan({{.name = "t",
+                    .shape = {10000, 64},
+                    .strides = {64, 1},
+                    .count = 640000,
+                    .dtype = DType::float32,
+                    .row_sparse = true}},
+                  {});
+  std::vector<std::byte> arena(plan.arena_bytes(4));
+  std::vector<std::byte> control(StepBoard::bytes(1, 0) + 64);
+  void* at = control.data();
+  std::size_t space = control.size();
+  std::align(64, StepBoard::bytes(1, 0), at, space);
+  std::vector<std::size_t> asked;
+  LeafFolder folder(plan, arena.data(), StepBoard(static_cast<std::byte*>(at), 1, 0), {}, {},
+                    [&](std::size_t, std::size_t bytes) { asked.push_back(bytes); });
+  const std::vector<std::int64_t> rows = {5, 9000, 5, 7};
+  const auto values = random_values(1, 4 * 64);
+  for (int step = 0; step < 3; ++step) {
+    folder.reset();
+    folder.set_start(0);
+    folder.begin_leaf(1);
+    folder.write(0, RowEntries{rows.data(), values.data(), 4}, true);
+    folder.end_leaf();
+  }
+  // Once, for twice as many rows as there were entries.
+  EXPECT_EQ(asked, (std::vector<std::size_t>{64 + 64 + 8 * 256}));
+  EXPECT_EQ(folder.list_bytes(), asked[0]);
+  EXPECT_EQ(folder.slots_used(), 1);
+}
+
 /// What lies in a slot of the one parameter.
 Values in_slot(Folder& f, int slot) {
   const auto* const at = reinterpret_cast<const float*>(f.arena.data() + f.plan.slot_offset(slot));

@@ -263,6 +263,42 @@ TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
   }
 }
 
+// Sixteen ranges that no subtree ends with are more nodes than one fold takes.
+TEST(RowGradients, ManyNodesAreFoldedToo) {
+  constexpr int kWorkers = 16;
+  constexpr std::int64_t kEach = 21;
+  const Table table{4, 3};
+  std::vector<Leaf> leaves;
+  for (std::int64_t s = 0; s < kWorkers * kEach; ++s) {
+    leaves.push_back(as_rows(table, draw(table, 0, 1, s)));
+  }
+  Leaf expected;
+  const std::vector<double> weights(leaves.size(), 1.0);
+  for (std::size_t r = 0; r < 4; ++r) {
+    expected.push_back(reduced(leaves, weights, r, static_cast<double>(leaves.size())));
+  }
+  run_thread_ranks(kWorkers, [&](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of_tables({table}), {.name = "model"});
+    RowGradients rows(exchange);
+    exchange.open_shards(kEach * group.rank(), kEach);
+    for (auto s = kEach * group.rank(); s < kEach * (group.rank() + 1); ++s) {
+      exchange.begin_leaf(1);
+      const auto drawn = draw(table, 0, 1, s);
+      exchange.write(0, drawn.entries(), true);
+      exchange.end_leaf();
+    }
+    exchange.arrive({});
+    EXPECT_GT(exchange.slices().nodes(), 64u);
+    Room all(table);
+    rows.fold(0, {0, 4}, 1, [&](std::span<const std::uint32_t> some, const std::byte* values) {
+      all.room().append(some, values);
+    });
+    expect_rows(all.room().list(), expected, table.width);
+    exchange.complete([] {});
+  });
+}
+
 TEST(RowGradients, SharesAreBalancedByEntries) {
   run_thread_ranks(4, [](const Job& job) {
     const Group group(job);
@@ -418,9 +454,9 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
           rows.count();
         }
         for (std::size_t p = 0; p < kTables.size(); ++p) {
-          ASSERT_EQ(std::memcmp(model.value(p), expected[p].data(),
-                                expected[p].size() * sizeof(float)),
-                    0)
+          ASSERT_EQ(
+              std::memcmp(model.value(p), expected[p].data(), expected[p].size() * sizeof(float)),
+              0)
               << workers << " workers, table " << p;
         }
         group.barrier();

@@ -149,8 +149,9 @@ inline Task half_precision() {
 
 // ---- the axes ----
 
-inline constexpr const char* kModels[] = {"mlp",    "lstm", "convolution", "embedding",
-                                          "tables", "tied", "branches",    "half"};
+/// The last one is row-sparse.
+inline constexpr const char* kModels[] = {"mlp",  "lstm",     "convolution", "embedding",
+                                          "tied", "branches", "half",        "tables"};
 inline Task make(const std::string& model) {
   if (model == "mlp") return mlp_with_dropout();
   if (model == "lstm") return recurrent();

@@ -1,0 +1,94 @@
+"""What does a step of a large table cost, of which it looks up a few rows?"""
+
+import os
+
+from common.contestants import Contestant, Failed
+from common.report import machine, number, per_round, summary, table
+from step import rivals
+from step.rivals import launch
+from step.step import KEEP_MEMORY, WARM_UP
+
+WORKERS = 2
+ROWS = "Tutti Trainer, row-sparse"
+DENSE = "Tutti Trainer, dense"
+ALONE = "no sync, sparse (Python)"
+DDP_SPARSE = "DDP, sparse + SparseAdam"
+DDP_DENSE = "DDP, dense + fused Adam"
+# How many times as long the others' steps take.
+AIMS = {DDP_SPARSE: 5, DDP_DENSE: 20}
+
+
+def contestants(tools):
+    """{column: commands}, and {column: remedy} of what is missing."""
+    present, missing = {}, {}
+    for column, model in ((ROWS, "sparse_bag"), (DENSE, "bag")):
+        if os.path.exists(tools.program("bench_step_trainer")):
+            present[column] = launch(tools, WORKERS, "bench_step_trainer", "{socket}", model, str(WORKERS))
+        else:
+            missing[column] = "build with -DTUTTI_TORCH=ON"
+    ddp = os.path.join(rivals.HERE, "ddp.py")
+    for column, model, optimizer, way in ((DDP_SPARSE, "sparse_bag", "sparse", "ddp"),
+                                          (DDP_DENSE, "bag", "fused", "ddp"),
+                                          (ALONE, "sparse_bag", "sparse", "barrier")):
+        if tools.torch_python:
+            present[column] = [[tools.torch_python, ddp, "{socket}", model, optimizer, str(rank),
+                                str(WORKERS), "{store}", way] for rank in range(WORKERS)]
+        else:
+            missing[column] = "give --torch-python, a Python with torch 2.x"
+    return present, missing
+
+
+def measure(tools, settings):
+    commands, missing = contestants(tools)
+    rounds = {column: [] for column in commands}
+    sizes = {}
+    for restart in range(settings.restarts):
+        running = {}
+        try:
+            for column in commands:
+                try:
+                    running[column] = Contestant(column, commands[column], WORKERS, KEEP_MEMORY)
+                    running[column].ask(f"steps {WARM_UP}")
+                except (Failed, OSError) as error:
+                    missing[column] = str(error)
+            order = [c for c in running if c not in missing]
+            for turn in range(max(1, settings.rounds // settings.restarts)):
+                shift = (turn + restart) % max(1, len(order))
+                for column in order[shift:] + order[:shift]:
+                    rounds[column].append(running[column].ask(f"steps {settings.steps + 1}")[0][1:])
+            for column in (ROWS, DENSE):
+                if column in order:
+                    sent, dense, steps = running[column].ask("traffic")[0]
+                    sizes[column] = (sent / steps, dense / steps)
+        finally:
+            for contestant in running.values():
+                contestant.close()
+    return {c: r for c, r in rounds.items() if r and c not in missing}, sizes, missing
+
+
+def run(tools, settings):
+    settings.progress("embedding")
+    rounds, sizes, missing = measure(tools, settings)
+    cells = {column: summary(r) for column, r in rounds.items()}
+    for column, cell in cells.items():
+        cell["to_rows"] = per_round(cell, cells[ROWS]) if ROWS in cells else None
+        if column in sizes:
+            cell["bytes_per_step"], cell["dense_bytes"] = sizes[column]
+        if column in AIMS:
+            cell["aim"] = AIMS[column]
+    return {"benchmark": "embedding", "machine": machine(), "settings": settings.values(),
+            "workers": WORKERS, "columns": cells, "missing": missing}
+
+
+def show(result):
+    print(f"\nEmbeddingBag 200 000×64 and a layer of 10, batch 64×16, {result['workers']} workers, one thread "
+          "each; ms, medians of rounds; bytes of all workers, both ways")
+    rows = []
+    for column, cell in result["columns"].items():
+        aim = f" (aim ≥ {cell['aim']})" if "aim" in cell else ""
+        rows.append([column, *(number(cell[k] / 1e3) for k in ("median_us", "min_us", "p99_us")),
+                     number(cell["to_rows"]) + aim,
+                     number(cell["bytes_per_step"] / 1e6) if "bytes_per_step" in cell else ""])
+    print("\n" + table(["", "median", "min", "p99", "÷ row-sparse", "MB/step"], rows))
+    for column, why in result["missing"].items():
+        print(f"{column} is missing: {why}")
