@@ -119,11 +119,36 @@ void expect_plain_loop(const Options& chosen) {
   });
 }
 
+// To rounding: torch's compiler may contract what the kernel does not.
+TEST(TorchOptimizer, TheAdagradWithAKernelIsTorchs) {
+  on_workers(2, [&](const Job& job) {
+    const auto trained = [&](const Optimizer& optimizer) {
+      torch::manual_seed(1);
+      auto model = net();
+      Trainer trainer(job, *model, optimizer, {.shards = 2, .schedule = halved()});
+      for (std::uint64_t step = 1; step <= kSteps; ++step) {
+        trainer.step([&](Shard& shard) { return shard.loss(loss_of(model, step)); });
+      }
+      return model;
+    };
+    const auto kernel = trained(
+        Adagrad{.lr = 0.1, .lr_decay = 0.1, .weight_decay = 0.01, .initial_sum = 0.5, .eps = 1e-6});
+    const auto torchs =
+        trained(torch_optimizer<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.1)
+                                                           .lr_decay(0.1)
+                                                           .weight_decay(0.01)
+                                                           .initial_accumulator_value(0.5)
+                                                           .eps(1e-6)));
+    expect_close(*kernel, *torchs, 1e-6);
+  });
+}
+
 TEST(TorchOptimizer, OneShardGivesTheBytesOfAPlainLoop) {
   using namespace torch::optim;
   expect_plain_loop<RMSprop>(RMSpropOptions(1e-2).momentum(0.9).centered(true).weight_decay(0.01));
   expect_plain_loop<torch::optim::Adam>(AdamOptions(1e-2).amsgrad(true));
-  expect_plain_loop<torch::optim::Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.5).lr_decay(0.1));
+  expect_plain_loop<torch::optim::Adagrad>(
+      AdagradOptions(1e-2).initial_accumulator_value(0.5).lr_decay(0.1));
   expect_plain_loop<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true));
   expect_plain_loop<torch::optim::AdamW>(AdamWOptions(1e-2));
 }

@@ -22,25 +22,20 @@ std::string name_of_case(const ::testing::TestParamInfo<Case>& test) {
   return name_of(test.param.model, test.param.optimizer, test.param.way);
 }
 
-INSTANTIATE_TEST_SUITE_P(Some, TrainerExact,
-                         ::testing::Values(Case{"mlp", "adam", "plain", 5},
-                                           Case{"mlp", "adamw", "norm clip", 5},
-                                           Case{"lstm", "sgd", "loss scale", 5},
-                                           Case{"convolution", "adam", "halves", 5},
-                                           Case{"embedding", "adagrad", "norm clip", 5},
-                                           Case{"tables", "adam", "plain", 5},
-                                           Case{"tables", "adagrad", "norm clip", 5},
-                                           Case{"tables", "sgd", "halves", 5},
-                                           Case{"tables", "adamw", "topk codec", 5},
-                                           Case{"tied", "sgd", "value clips", 5},
-                                           Case{"branches", "rmsprop", "halves", 5},
-                                           Case{"half", "adamw", "loss scale", 5},
-                                           Case{"mlp", "adam", "topk codec", 5},
-                                           Case{"lstm", "sgd", "half codec", 5},
-                                           Case{"branches", "adamw", "threshold codec", 5},
-                                           Case{"half", "adagrad", "bfloat16 codec", 5},
-                                           Case{"convolution", "rmsprop", "topk per tensor", 5}),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(
+    Some, TrainerExact,
+    ::testing::Values(
+        Case{"mlp", "adam", "plain", 5}, Case{"mlp", "adamw", "norm clip", 5},
+        Case{"lstm", "sgd", "loss scale", 5}, Case{"convolution", "adam", "halves", 5},
+        Case{"embedding", "adagrad", "norm clip", 5}, Case{"tables", "adam", "plain", 5},
+        Case{"tables", "adagrad", "norm clip", 5}, Case{"tables", "sgd", "halves", 5},
+        Case{"tables", "adamw", "topk codec", 5}, Case{"tied", "sgd", "value clips", 5},
+        Case{"branches", "rmsprop", "halves", 5}, Case{"half", "adamw", "loss scale", 5},
+        Case{"mlp", "adam", "topk codec", 5}, Case{"lstm", "sgd", "half codec", 5},
+        Case{"branches", "adamw", "threshold codec", 5},
+        Case{"half", "adagrad", "bfloat16 codec", 5},
+        Case{"convolution", "rmsprop", "topk per tensor", 5}),
+    name_of_case);
 
 // Without this the tests above could not tell random numbers of shards from those of workers.
 TEST(TrainerExactly, RandomNumbersOfAWorkerWouldShow) {
