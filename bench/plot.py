@@ -188,20 +188,30 @@ def draw_codec(result, picture):
     finish(figure, result, picture)
 
 
-def draw_embedding(result, picture):
-    figure, axes = plt.subplots(figsize=(6.4, 2.6), layout="constrained")
+def draw_columns(result, picture, ratio, beside, log=False):
+    """A bar for each contestant, with its time and how many times that of `beside` it is."""
     columns = list(result["columns"])[::-1]
+    figure, axes = plt.subplots(figsize=(6.4, 1 + 0.3 * len(columns)), layout="constrained")
     heights = [result["columns"][c]["median_us"] / 1e3 for c in columns]
-    bar = axes.barh(columns, heights, 0.6,
-                    color=["#2a788e" if c.startswith("Tutti") else "#bbbbbb" for c in columns])
-    axes.bar_label(bar, [f"{number(h)} ms, {number(result['columns'][c]['to_rows'])} ×"
+    ours = ("Tutti", "DataParallel", "Trainer")
+    bar = axes.barh(columns, heights, 0.6, color=["#2a788e" if c.startswith(ours) else "#bbbbbb" for c in columns])
+    axes.bar_label(bar, [f"{number(h)} ms, {number(result['columns'][c][ratio])} ×"
                          for c, h in zip(columns, heights)], fontsize=7, padding=3)
-    axes.set_xscale("log")
-    axes.set_xlim(right=4 * max(heights))
+    if log:
+        axes.set_xscale("log")
+    axes.set_xlim(right=(4 if log else 1.25) * max(heights))
     axes.tick_params(labelsize=8)
-    axes.set_xlabel(f"ms per step, {result['workers']} workers; × row-sparse", fontsize=9)
+    axes.set_xlabel(f"ms per step, {result['workers']} workers; × {beside}", fontsize=9)
     bare(axes)
     finish(figure, result, picture)
+
+
+def draw_embedding(result, picture):
+    draw_columns(result, picture, "to_rows", "row-sparse", log=True)
+
+
+def draw_fusion(result, picture):
+    draw_columns(result, picture, "to_no_sync", "no sync", log=True)
 
 
 def draw_convergence(result, picture):
@@ -226,7 +236,7 @@ def main(source, picture):
         result = json.load(file)
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
-     "convergence": draw_convergence, "embedding": draw_embedding}[result["benchmark"]](
+     "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion}[result["benchmark"]](
         result, picture)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benchmarks of a build, prints tables, writes JSON files and pictures.
 
-    python3 bench/run.py [--build DIR] [--quick] [--only all_reduce|step|memory|update|selection|codec|convergence|embedding] [--help]
+    python3 bench/run.py [--build DIR] [--quick] [--only all_reduce|step|memory|update|selection|codec|convergence|embedding|fusion] [--help]
 
 Needs nothing but Python. Pictures need matplotlib, PyTorch's DistributedDataParallel needs a Python
 with torch 2.x: both are looked for in this interpreter, in --torch-python and beside the libtorch of
@@ -26,13 +26,15 @@ from common.contestants import separate_cores
 from common.report import busy_share
 from convergence import convergence
 from embedding import embedding
+from fusion import fusion
 from kernels import update
 from memory import memory
 from selection import selection
 from step import step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
-             "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding}
+             "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
+             "fusion": fusion}
 MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS]))
 
 

@@ -1,6 +1,6 @@
 """PyTorch's DistributedDataParallel with its own best settings, and Python without it.
 
-    ddp.py SOCKET MODEL OPTIMIZER RANK SIZE STORE (ddp | barrier)
+    ddp.py SOCKET MODEL OPTIMIZER RANK SIZE STORE (ddp | ddp:BUCKET_MB | barrier)
 """
 
 import ctypes
@@ -51,8 +51,9 @@ def make_wrap(way, store, rank, size):
         barrier = Barrier(store + ".barrier", rank, size)
         return lambda model: (model, barrier.wait)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    bucket = {"bucket_cap_mb": float(way[4:])} if way.startswith("ddp:") else {}
     return lambda model: (torch.nn.parallel.DistributedDataParallel(
-        model, gradient_as_bucket_view=True, static_graph=True), lambda: None)
+        model, gradient_as_bucket_view=True, static_graph=True, **bucket), lambda: None)
 
 
 def make_training(task, wrap, optimizer_name):
@@ -101,7 +102,7 @@ def main(path, model_name, optimizer_name, rank, size, store, way):
         else:
             gradients()
             control.send([])
-    if way == "ddp":
+    if way != "barrier":
         dist.destroy_process_group()
 
 

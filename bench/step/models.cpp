@@ -70,6 +70,18 @@ Task embedding() { return bag_of(false, 32, 20); }
 Task bag() { return bag_of(false, 64, 16); }
 Task sparse_bag() { return bag_of(true, 64, 16); }
 
+/// 300 tensors of 158 400 elements in all.
+Task many() {
+  nn::Sequential model;
+  for (int layer = 0; layer < 150; ++layer) {
+    model->push_back(nn::Linear(32, 32));
+    model->push_back(nn::Tanh());
+  }
+  auto x = torch::randn({16, 32});
+  auto y = torch::randn({16, 32});
+  return {model.ptr(), [=]() mutable { return torch::mse_loss(model->forward(x), y); }};
+}
+
 /// torch's fused kernel, which its C++ frontend does not offer as an optimizer.
 class FusedAdam {
  public:
@@ -104,6 +116,7 @@ Task make_task(const std::string& name, int rank) {
                     : name == "lstm"        ? lstm
                     : name == "convolution" ? convolution
                     : name == "embedding"   ? embedding
+                    : name == "many"        ? many
                     : name == "bag"         ? bag
                     : name == "sparse_bag"  ? sparse_bag
                                             : nullptr;

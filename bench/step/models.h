@@ -20,8 +20,8 @@ struct Task {
   std::function<torch::Tensor()> loss;
 };
 
-/// "mlp", "mlp50m", "lstm", "convolution", "embedding", "bag" or "sparse_bag". Weights are the same
-/// on all ranks, data are not.
+/// "mlp", "mlp50m", "lstm", "convolution", "embedding", "many", "bag" or "sparse_bag". Weights are
+/// the same on all ranks, data are not.
 Task make_task(const std::string& name, int rank);
 
 /// Applies one update from the gradients, then lets go of them. "adam" is torch::optim::Adam,

@@ -26,6 +26,9 @@ def make_task(name, rank):
         layers, width = MLPS[name]
         model = nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())))
         x, y, loss = torch.randn(16, width), torch.randn(16, width), nn.functional.mse_loss
+    elif name == "many":
+        model = nn.Sequential(*(part for _ in range(150) for part in (nn.Linear(32, 32), nn.Tanh())))
+        x, y, loss = torch.randn(16, 32), torch.randn(16, 32), nn.functional.mse_loss
     elif name == "lstm":
         model = CharacterModel(100)
         x, y = torch.randint(100, (8, 64)), torch.randint(100, (8 * 64,))

@@ -6,13 +6,15 @@
 #include "step/worker.h"
 
 int main(int count, char** arguments) {
-  if (count != 4 && count != 6) {
+  if (count != 4 && count != 6 && count != 7) {
     bench::fail(
-        "usage: tutti run -n N bench_step_trainer SOCKET MODEL SHARDS [CODEC LOGICAL_WORKERS]");
+        "usage: tutti run -n N bench_step_trainer SOCKET MODEL SHARDS [CODEC LOGICAL_WORKERS "
+        "[FUSION]]");
   }
   const auto job = tutti::Job::join();
   tutti::TrainerOptions options{.shards = std::stoll(arguments[3])};
-  if (count == 6) {
+  if (count > 6) options.compression.fusion = std::stoll(arguments[6]);
+  if (count > 4) {
     options.compression.codec = tutti::codec_of(arguments[4]);
     options.logical_workers = std::stoll(arguments[5]);
   }

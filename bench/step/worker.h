@@ -17,7 +17,8 @@ struct Training {
   std::function<void()> step;
   /// Its first half: when it returns, gradients are complete and held. No step follows.
   std::function<void()> gradients;
-  /// Bytes of all steps so far, as sent and as they would be dense; may be missing.
+  /// What was sent: of a Trainer bytes of all steps so far, as sent and as they would be dense, and
+  /// steps; of a DataParallel the buckets of the last step. May be missing.
   std::function<std::vector<std::int64_t>()> traffic = {};
 };
 

@@ -11,6 +11,8 @@ namespace tutti {
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 1
   int collectives = 0;    ///< gradient exchanges: 1 per step
+  /// Parts in which it left: buckets, each as soon as it was complete, or (1) all at once.
+  int buckets = 0;
   /// Padded gradient bytes that were exchanged (touched parameters); with a codec those of one
   /// logical worker's messages, the one that sent most.
   std::size_t bytes = 0;

@@ -425,6 +425,8 @@ void StepExchange::fill_outcome() {
   if (!options_.coded) traffic_.note(*slices_);
   report.step = number_of(step_);
   report.collectives = 1;
+  const bool in_parts = is_single() && !options_.coded;
+  report.buckets = in_parts ? static_cast<int>(schedule_->size()) : 1;
   report.parameters_skipped =
       static_cast<int>(plan_.parameters().size()) - report.parameters_touched;
   report.leaves = slices_->leaves();
