@@ -13,8 +13,9 @@ struct StepReport {
   int collectives = 0;    ///< gradient exchanges: 1 per step
   /// Parts in which it left: buckets, each as soon as it was complete, or (1) all at once.
   int buckets = 0;
-  /// Padded gradient bytes that were exchanged (touched parameters); with a codec those of one
-  /// logical worker's messages, the one that sent most.
+  /// Padded gradient bytes that were exchanged (touched parameters), of row-sparse ones those of
+  /// the worker that sent most; with a codec the bytes of one logical worker's messages, the one
+  /// that sent most.
   std::size_t bytes = 0;
   std::size_t bytes_dense = 0;  ///< of all parameters' gradients, as they are
   int waits = 0;                ///< times this worker had to wait for others

@@ -229,7 +229,7 @@ class Trainer {
   void accumulate(const Compute& compute);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
   /// it; sparse and coalesced where it is row-sparse. With a codec, what its messages say of that;
-  /// NaN where the step is going to be dropped.
+  /// NaN where the step is going to be dropped (but of row-sparse ones, which have no codec).
   /// Between the halves only. Any worker may ask, alone.
   torch::Tensor gradient(const std::string& name);
   /// ‖g‖₂ of it all.

@@ -80,7 +80,8 @@ void LeafFolder::set_start(std::int64_t first_leaf) {
 
 void LeafFolder::begin_leaf(double weight) {
   TUTTI_CHECK(!in_leaf_, "leaves do not nest");
-  if (nodes_.size() >= kMaxSlots - 1) {
+  // One for the leaf, and one for a sum of lists.
+  if (nodes_.size() >= kMaxSlots - 2) {
     throw BadInput(
         "too many micro-batches are held apart because their place among all is not known: tell "
         "accumulate() how many micro-batches this worker has");
@@ -198,9 +199,7 @@ void LeafFolder::merge(std::size_t parameter, Moving moving, std::size_t chain) 
 /// The sum of two nodes: of lists, in a slot of its own.
 std::uint8_t LeafFolder::add_nodes(std::size_t parameter, std::uint8_t left, std::uint8_t right) {
   const auto& entry = plan_.parameters()[parameter];
-  const auto give_back = [&](std::uint8_t slot) {
-    free_[parameter] |= std::uint64_t{1} << slot;
-  };
+  const auto give_back = [&](std::uint8_t slot) { free_[parameter] |= std::uint64_t{1} << slot; };
   if (!entry.row_sparse()) {
     add_scaled(place(parameter, left), entry.node_type, place(parameter, right), entry.node_type,
                entry.spec.count, 1.0);

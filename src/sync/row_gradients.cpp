@@ -46,17 +46,15 @@ RowGradients::RowGradients(StepExchange& exchange)
   touched_ = exchange.group().allocate(parameters_.size() * sizeof(std::int64_t), "row counts");
 }
 
-std::int64_t* RowGradients::touched_of(int rank) const {
-  return reinterpret_cast<std::int64_t*>(touched_->block(rank));
-}
-
-std::size_t RowGradients::place_of(std::uint32_t parameter) const {
-  return static_cast<std::size_t>(
-      std::lower_bound(parameters_.begin(), parameters_.end(), parameter) - parameters_.begin());
-}
-
 bool RowGradients::any() const {
   return std::ranges::any_of(parameters_, [&](auto p) { return exchange_.slices().touched(p); });
+}
+
+std::int64_t RowGradients::most_touched(std::uint32_t parameter) const {
+  std::size_t entries = 0;
+  for (const auto& source : sources_of(parameter)) entries += source.list.rows.size();
+  return std::min(static_cast<std::int64_t>(entries),
+                  exchange_.plan().parameters()[parameter].rows());
 }
 
 std::vector<RowGradients::Source> RowGradients::sources_of(std::uint32_t parameter) const {
@@ -93,7 +91,10 @@ std::int64_t RowGradients::cut(std::span<const Source> sources, std::int64_t row
       high = middle;
     }
   }
-  return low / kRowBlock * kRowBlock;
+  // Whichever end of its block is nearer to what is due; a block may have most of all entries.
+  const auto begin = low / kRowBlock * kRowBlock;
+  const auto end = std::min(begin + kRowBlock, rows);
+  return due - before(begin) <= before(end) - due ? begin : end;
 }
 
 RowGradients::Range RowGradients::owned(std::uint32_t parameter) {
@@ -124,7 +125,7 @@ std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double div
   tile_rows_.clear();
   const auto hand_over = [&] {
     if (tile_rows_.empty()) return;
-    take(tile_rows_, tile_.data());
+    take({tile_rows_, tile_.data()});
     rows += static_cast<std::int64_t>(tile_rows_.size());
     tile_rows_.clear();
   };
@@ -194,10 +195,8 @@ void RowGradients::fold_own(double divisor_factor) {
     }
     auto sum = exchange_.sum_room(p, most);
     sum.clear();
-    const auto rows = fold(p, range, divisor_factor,
-                           [&](std::span<const std::uint32_t> part, const std::byte* values) {
-                             sum.append(part, values);
-                           });
+    const auto rows =
+        fold(p, range, divisor_factor, [&](const RowList& part) { sum.append(part); });
     own_touched(p, rows);
   }
 }
@@ -209,6 +208,7 @@ RowList RowGradients::folded(int rank, std::uint32_t parameter) const {
 
 void RowGradients::squares(std::uint32_t parameter, std::span<double> blocks) {
   const auto range = owned(parameter);
+  if (range.begin == range.end) return;  // it may begin inside the last block
   const auto begin = range.begin / kRowBlock;
   const auto end = (range.end + kRowBlock - 1) / kRowBlock;
   std::fill(blocks.begin() + begin, blocks.begin() + end, 0.0);
@@ -223,75 +223,6 @@ void add_squares(const PlanEntry& entry, const RowList& list, std::span<double> 
     squares_of_blocks(list.values + k * row_bytes_of(entry), entry.node_type, elements, of_row);
     blocks[list.rows[k] / static_cast<std::uint32_t>(kRowBlock)] += tree_sum(of_row);
   }
-}
-
-// ---- what it costs ----
-
-void RowGradients::own_touched(std::uint32_t parameter, std::int64_t rows) {
-  touched_of(exchange_.group().rank())[place_of(parameter)] = rows;
-}
-
-/// A list names its rows in 32 bits each, an array of all rows in a bit each, and neither where
-/// they are those of a parameter before.
-RowGradients::Cost RowGradients::cost_of(std::uint32_t parameter, std::int64_t rows,
-                                         bool same_rows) const {
-  const auto& entry = exchange_.plan().parameters()[parameter];
-  const auto row = static_cast<std::uint64_t>(row_bytes_of(entry));
-  const auto all = static_cast<std::uint64_t>(entry.rows());
-  const auto listed = static_cast<std::uint64_t>(rows);
-  const auto list = listed * (row + (same_rows ? 0 : sizeof(std::uint32_t)));
-  const auto array = all * row + (same_rows ? 0 : (all + 7) / 8);
-  return {std::min(list, array), array < list};
-}
-
-void RowGradients::note() {
-  traffic_.begin();
-  const auto& held = exchange_.slices().held();
-  std::vector<std::size_t> sent(static_cast<std::size_t>(exchange_.group().size()));
-  std::vector<std::vector<Source>> earlier;
-  for (std::size_t k = 0; k < parameters_.size(); ++k) {
-    const auto p = parameters_[k];
-    auto& group = traffic_.group(k);
-    earlier.push_back(sources_of(p));
-    const auto& sources = earlier.back();
-    // Whose rows are the same, node by node.
-    const auto twin = std::find_if(earlier.begin(), earlier.end() - 1, [&](const auto& other) {
-      return std::ranges::equal(other, sources, [](const Source& a, const Source& b) {
-        return a.node == b.node && std::ranges::equal(a.list.rows, b.list.rows);
-      });
-    });
-    same_rows_[k] = twin != earlier.end() - 1;
-    for (const auto& source : sources) {
-      const auto rows = static_cast<std::int64_t>(source.list.rows.size());
-      const auto [bytes, is_array] = cost_of(p, rows, same_rows_[k]);
-      const auto& entry = exchange_.plan().parameters()[p];
-      ++group.messages;
-      group.dense_messages += is_array;
-      group.values += rows * entry.row_elements();
-      group.touched += entry.spec.count;
-      group.bytes += bytes;
-      group.bytes_dense += exchange_.plan().bytes_of(p);
-      sent[static_cast<std::size_t>(held[source.node].worker)] += bytes;
-    }
-    if (!sources.empty()) {
-      group.bytes_dense += sent.size() * exchange_.plan().bytes_of(p);
-    }
-  }
-  most_bytes_ = sent.empty() ? 0 : std::ranges::max(sent);
-}
-
-/// What each gets back is known once all have folded.
-void RowGradients::count() {
-  const int size = exchange_.group().size();
-  for (std::size_t k = 0; k < parameters_.size(); ++k) {
-    auto& group = traffic_.group(k);
-    if (group.messages == 0) continue;
-    std::int64_t rows = 0;
-    for (int r = 0; r < size; ++r) rows += touched_of(r)[k];
-    group.bytes +=
-        static_cast<std::uint64_t>(size) * cost_of(parameters_[k], rows, same_rows_[k]).bytes;
-  }
-  traffic_.end();
 }
 
 }  // namespace tutti

@@ -36,6 +36,8 @@ class RowGradients {
   std::span<const std::uint32_t> parameters() const { return parameters_; }
   /// Some of them were touched in the step at hand.
   bool any() const;
+  /// Of a touched one: not more rows were.
+  std::int64_t most_touched(std::uint32_t parameter) const;
 
   /// Rows [begin, end) of a parameter.
   struct Range {
@@ -45,7 +47,7 @@ class RowGradients {
   /// This worker's, of a touched parameter.
   Range owned(std::uint32_t parameter);
   /// Touched rows, ascending, and their values, of the node type; at most a few KiB at a time.
-  using Take = std::function<void(std::span<const std::uint32_t> rows, const std::byte* values)>;
+  using Take = std::function<void(const RowList& rows)>;
   /// Calls take() for the rows of a touched parameter in the range; returns how many there are. The
   /// sums are divided by `divisor_factor` besides.
   std::int64_t fold(std::uint32_t parameter, Range range, double divisor_factor, const Take& take);
@@ -79,12 +81,18 @@ class RowGradients {
   std::vector<Source> sources_of(std::uint32_t parameter) const;
   std::int64_t cut(std::span<const Source> sources, std::int64_t rows, int rank) const;
   std::int64_t* touched_of(int rank) const;
-  std::size_t place_of(std::uint32_t parameter) const;
   struct Cost {
     std::uint64_t bytes;
     bool is_array;
   };
   Cost cost_of(std::uint32_t parameter, std::int64_t rows, bool same_rows) const;
+  /// One worker's message.
+  struct Sent {
+    int worker = 0;
+    std::vector<std::uint32_t> rows;
+    friend bool operator==(const Sent&, const Sent&) = default;
+  };
+  std::vector<Sent> sent_of(std::uint32_t parameter) const;
 
   StepExchange& exchange_;
   std::vector<std::uint32_t> parameters_;

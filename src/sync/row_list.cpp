@@ -115,12 +115,12 @@ void RowRoom::add(const RowList& a, const RowList& b) {
   *count() = held;
 }
 
-void RowRoom::append(std::span<const std::uint32_t> more, const std::byte* more_values) {
+void RowRoom::append(const RowList& more) {
   const auto held = static_cast<std::size_t>(*count());
-  std::copy(more.begin(), more.end(), rows() + held);
-  std::memcpy(values() + held * row_bytes_of(*entry_), more_values,
-              more.size() * row_bytes_of(*entry_));
-  *count() = held + more.size();
+  std::copy(more.rows.begin(), more.rows.end(), rows() + held);
+  std::memcpy(values() + held * row_bytes_of(*entry_), more.values,
+              more.rows.size() * row_bytes_of(*entry_));
+  *count() = held + more.rows.size();
 }
 
 }  // namespace tutti

@@ -51,7 +51,7 @@ class RowRoom {
   /// a + b becomes the list. Neither lies here.
   void add(const RowList& a, const RowList& b);
   /// More of the list: greater rows.
-  void append(std::span<const std::uint32_t> rows, const std::byte* values);
+  void append(const RowList& more);
 
  private:
   std::uint64_t* count() const { return reinterpret_cast<std::uint64_t*>(at_); }

@@ -20,12 +20,9 @@ void ShardedUpdate::apply_rows(const Verdict& verdict, double rate_factor) {
       continue;
     }
     const auto coefficients = coefficients_of(rule_for(p, rate_factor));
-    const auto take = [&](std::span<const std::uint32_t> rows, const std::byte* values) {
-      update_rows(p, coefficients, verdict, rows, values);
-    };
+    const auto take = [&](const RowList& list) { update_rows(p, coefficients, verdict, list); };
     if (verdict.folded) {
-      const auto list = rows_.folded(exchange_.group().rank(), p);
-      take(list.rows, list.values);
+      take(rows_.folded(exchange_.group().rank(), p));
     } else {
       rows_.own_touched(p, rows_.fold(p, rows_.owned(p), verdict.divisor_factor, take));
     }
@@ -35,8 +32,8 @@ void ShardedUpdate::apply_rows(const Verdict& verdict, double rate_factor) {
 
 /// Neighbouring rows lie together in the parameter, in its state, and here.
 void ShardedUpdate::update_rows(std::uint32_t parameter, const UpdateCoefficients& coefficients,
-                                const Verdict& verdict, std::span<const std::uint32_t> rows,
-                                const std::byte* values) {
+                                const Verdict& verdict, const RowList& list) {
+  const auto& rows = list.rows;
   const auto& entry = exchange_.plan().parameters()[parameter];
   const auto elements = entry.row_elements();
   for (std::size_t k = 0; k < rows.size();) {
@@ -45,7 +42,7 @@ void ShardedUpdate::update_rows(std::uint32_t parameter, const UpdateCoefficient
     const auto begin = static_cast<std::int64_t>(rows[k]) * elements;
     const ElementRange range{parameter, begin, begin + static_cast<std::int64_t>(run) * elements};
     auto target = target_of(range, verdict);
-    target.gradient = values + k * row_bytes_of(entry);
+    target.gradient = list.values + k * row_bytes_of(entry);
     update(coefficients, target);
     if (model_.master(parameter) != model_.value(parameter)) {
       model_.round_values(range, static_cast<const std::byte*>(target.parameter));
@@ -56,8 +53,8 @@ void ShardedUpdate::update_rows(std::uint32_t parameter, const UpdateCoefficient
 
 double ShardedUpdate::squares_of_rows(const Verdict& verdict, std::uint32_t parameter) {
   std::vector<double> blocks(first_block_[parameter + 1] - first_block_[parameter]);
-  read_rows(verdict, parameter, [&](std::span<const std::uint32_t> rows, const std::byte* values) {
-    add_squares(exchange_.plan().parameters()[parameter], {rows, values}, blocks);
+  read_rows(verdict, parameter, [&](const RowList& list) {
+    add_squares(exchange_.plan().parameters()[parameter], list, blocks);
   });
   return tree_sum(blocks);
 }
@@ -69,10 +66,7 @@ void ShardedUpdate::read_rows(const Verdict& verdict, std::uint32_t parameter,
     rows_.fold(parameter, {0, rows}, verdict.divisor_factor, take);
     return;
   }
-  for (int r = 0; r < exchange_.group().size(); ++r) {
-    const auto list = rows_.folded(r, parameter);
-    take(list.rows, list.values);
-  }
+  for (int r = 0; r < exchange_.group().size(); ++r) take(rows_.folded(r, parameter));
 }
 
 }  // namespace tutti

@@ -76,8 +76,7 @@ class ShardedUpdate {
   void fold_rows(double loss_scale);
   void apply_rows(const Verdict& verdict, double rate_factor);
   void update_rows(std::uint32_t parameter, const UpdateCoefficients& coefficients,
-                   const Verdict& verdict, std::span<const std::uint32_t> rows,
-                   const std::byte* values);
+                   const Verdict& verdict, const RowList& list);
   UpdateTarget target_of(const ElementRange& range, const Verdict& verdict) const;
   std::byte* folded_at(int rank, std::uint32_t parameter, std::int64_t element) const;
   std::vector<ElementRange> owned_by(int rank) const;

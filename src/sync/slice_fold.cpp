@@ -7,6 +7,11 @@
 #include "sync/wide_fold.h"
 
 namespace tutti {
+namespace {
+
+constexpr std::size_t kMostPrograms = 4096;
+
+}  // namespace
 
 void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
                   const StepHeader& header) {
@@ -145,6 +150,8 @@ void SliceFold::run(const std::string& pattern, Fold work) {
 const FoldProgram& SliceFold::program_of(const std::string& pattern) {
   auto found = programs_.find(pattern);
   if (found == programs_.end()) {
+    // Rows may be in any of the nodes.
+    if (programs_.size() == kMostPrograms) programs_.clear();
     found = programs_.emplace(pattern, FoldProgram::of_blocks(present(pattern), leaves_)).first;
   }
   return found->second;

@@ -291,12 +291,12 @@ void DataParallelState::take_rows() {
   for (const auto p : rows_->parameters()) {
     if (!exchange_->slices().touched(p)) continue;
     const auto& entry = exchange_->plan().parameters()[p];
-    OutgoingRows rows(scalar_type_of(entry.node_type));
-    for (int r = 0; r < group_.size(); ++r) {
-      const auto list = rows_->folded(r, p);
-      rows.append(list.rows, list.values, row_bytes_of(entry));
-    }
-    views_->set_rows(p, rows.tensor(model_.tensor(p), model_.tensor(p).scalar_type()));
+    std::size_t count = 0;
+    for (int r = 0; r < group_.size(); ++r) count += rows_->folded(r, p).rows.size();
+    OutgoingRows rows(model_.tensor(p), scalar_type_of(entry.node_type),
+                      static_cast<std::int64_t>(count));
+    for (int r = 0; r < group_.size(); ++r) rows.append(rows_->folded(r, p));
+    views_->set_rows(p, rows.tensor(model_.tensor(p).scalar_type()));
   }
   rows_->note();
 }

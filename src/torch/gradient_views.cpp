@@ -14,6 +14,7 @@ GradientViews::GradientViews(const WrappedModel& model, const StepExchange& exch
     const auto& parameter = model_.tensor(p);
     versions_.push_back(0);
     rows_.emplace_back();
+    installed_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>());
     if (model_.row_sparse(p)) {
       views_.emplace_back();
       continue;
@@ -28,7 +29,8 @@ void GradientViews::install(const std::vector<std::uint8_t>& touched) {
   for (std::size_t p = 0; p < views_.size(); ++p) {
     auto& grad = model_.tensor(p).mutable_grad();
     if (touched[p] && model_.row_sparse(p)) {
-      grad = rows_[p];
+      grad = std::exchange(rows_[p], torch::Tensor());
+      installed_[p] = grad._values().storage().getWeakStorageImpl();
     } else if (touched[p]) {
       views_[p].unsafeGetTensorImpl()->bump_version();
       versions_[p] = static_cast<std::int64_t>(views_[p]._version());
@@ -45,8 +47,12 @@ void GradientViews::drop() noexcept {
 
 /// zero_grad(false) puts a detached alias in place of what it zeroes, so memory decides.
 bool GradientViews::is_view(std::size_t parameter, const torch::Tensor& grad) const {
-  const auto& view = model_.row_sparse(parameter) ? rows_[parameter] : views_[parameter];
-  if (!view.defined()) return false;
+  if (model_.row_sparse(parameter)) {
+    const auto installed = installed_[parameter].lock();
+    return installed && grad.is_sparse() && grad._nnz() > 0 &&
+           grad._values().storage().unsafeGetStorageImpl() == installed.get();
+  }
+  const auto& view = views_[parameter];
   if (grad.is_same(view)) return true;
   if (grad.layout() != torch::kStrided || grad.numel() != view.numel()) return false;
   return grad.numel() > 0 ? grad.data_ptr() == view.data_ptr() : grad.is_alias_of(view);
@@ -91,9 +97,7 @@ void GradientViews::require_none_set_by_hand(const char* where) const {
 void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) const {
   const auto& grad = model_.tensor(parameter).grad();
   if (!grad.defined() || !is_view(parameter, grad)) return;
-  const bool is_row_sparse = model_.row_sparse(parameter);
-  if (is_row_sparse && grad._nnz() == 0) return;
-  const bool written = !is_row_sparse && grad._version() != versions_[parameter];
+  const bool written = !model_.row_sparse(parameter) && grad._version() != versions_[parameter];
   if (written && all_zero(grad.data_ptr(), grad.nbytes())) return;
   throw BadInput(
       fmt::format("parameter \"{}\" still holds the reduced gradient of step {}: call zero_grad() "

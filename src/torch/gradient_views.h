@@ -26,7 +26,8 @@ class GradientViews {
   /// ones.
   const torch::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
 
-  /// The reduced gradient of a row-sparse parameter, for the next install().
+  /// The reduced gradient of a row-sparse parameter, for the next install(). It is the program's
+  /// from then on.
   void set_rows(std::size_t parameter, torch::Tensor gradient) {
     rows_[parameter] = std::move(gradient);
   }
@@ -43,13 +44,14 @@ class GradientViews {
   /// Throws if param.grad still holds the reduced gradient of that step. One that zero_grad() has
   /// zeroed in place does not count.
   void require_cleared(std::size_t parameter, std::int64_t step) const;
-  /// `grad` lies where our view does.
+  /// `grad` lies where our view does, or the values of a row-sparse one do.
   bool is_view(std::size_t parameter, const torch::Tensor& grad) const;
 
  private:
   const WrappedModel& model_;
   std::vector<torch::Tensor> views_;
-  std::vector<torch::Tensor> rows_;     ///< of row-sparse parameters
+  std::vector<torch::Tensor> rows_;  ///< of row-sparse parameters, until install()
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> installed_;  ///< values of theirs
   std::vector<std::int64_t> versions_;  ///< as the last sync left them
 };
 

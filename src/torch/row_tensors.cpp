@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "torch/incoming_gradient.h"
 #include "tutti/error.h"
@@ -30,6 +32,18 @@ IncomingRows::IncomingRows(const torch::Tensor& gradient, const torch::Tensor& p
   }
   rows_ = gradient._indices().flatten().contiguous();
   values_ = gradient._values().resolve_neg().contiguous();
+  const std::span<const std::int64_t> rows(rows_.const_data_ptr<std::int64_t>(),
+                                           static_cast<std::size_t>(rows_.numel()));
+  if (rows.size() > static_cast<std::size_t>(kMostRows)) {
+    throw Unsupported(fmt::format("parameter \"{}\": a gradient of {} rows, repeated ones counted",
+                                  name, rows.size()));
+  }
+  // torch does not look where a sparse tensor's indices point.
+  for (const auto row : rows) {
+    if (row >= 0 && row < parameter.size(0)) continue;
+    throw BadInput(fmt::format("parameter \"{}\": its gradient has row {}, but it has {} rows",
+                               name, row, parameter.size(0)));
+  }
 }
 
 RowEntries IncomingRows::entries() const {
@@ -38,25 +52,29 @@ RowEntries IncomingRows::entries() const {
           count};
 }
 
-void OutgoingRows::append(std::span<const std::uint32_t> rows, const std::byte* values,
-                          std::size_t bytes_of_row) {
-  rows_.insert(rows_.end(), rows.begin(), rows.end());
-  values_.insert(values_.end(), values, values + rows.size() * bytes_of_row);
+OutgoingRows::OutgoingRows(const torch::Tensor& like, torch::ScalarType type,
+                           std::int64_t most_rows)
+    : like_(like.detach()), rows_(torch::empty({1, most_rows}, torch::kInt64)) {
+  auto sizes = like.sizes().vec();
+  sizes[0] = most_rows;
+  values_ = torch::empty(sizes, type);
 }
 
-torch::Tensor OutgoingRows::tensor(const torch::Tensor& like, torch::ScalarType type) const {
+void OutgoingRows::append(const RowList& list) {
+  const auto row_bytes =
+      static_cast<std::size_t>(like_.numel() / like_.size(0)) * values_.element_size();
+  std::copy(list.rows.begin(), list.rows.end(), rows_.data_ptr<std::int64_t>() + count_);
+  std::memcpy(
+      static_cast<std::byte*>(values_.data_ptr()) + static_cast<std::size_t>(count_) * row_bytes,
+      list.values, list.rows.size() * row_bytes);
+  count_ += static_cast<std::int64_t>(list.rows.size());
+}
+
+torch::Tensor OutgoingRows::tensor(torch::ScalarType type) const {
   const torch::NoGradGuard no_grad;
-  const auto count = static_cast<std::int64_t>(rows_.size());
-  auto sizes = like.sizes().vec();
-  sizes[0] = count;
-  const auto rows = torch::empty({1, count}, torch::kInt64);
-  const auto values = torch::empty(sizes, type_);
-  if (count > 0) {
-    std::memcpy(rows.data_ptr(), rows_.data(), rows_.size() * sizeof(std::int64_t));
-    std::memcpy(values.data_ptr(), values_.data(), values_.size());
-  }
-  return at::_sparse_coo_tensor_unsafe(rows, values.to(type), like.sizes(),
-                                       like.options().dtype(type).layout(torch::kSparse),
+  return at::_sparse_coo_tensor_unsafe(rows_.narrow(1, 0, count_).contiguous(),
+                                       values_.narrow(0, 0, count_).to(type), like_.sizes(),
+                                       like_.options().dtype(type).layout(torch::kSparse),
                                        /*is_coalesced=*/true);
 }
 

@@ -7,9 +7,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "sync/row_list.h"
 
@@ -32,17 +30,18 @@ class IncomingRows {
 /// A list that comes in parts, as a coalesced sparse tensor.
 class OutgoingRows {
  public:
-  /// Values of the parts are of `type`.
-  explicit OutgoingRows(torch::ScalarType type) : type_(type) {}
-  void append(std::span<const std::uint32_t> rows, const std::byte* values,
-              std::size_t bytes_of_row);
-  /// Of the size of `like`; of `type`, rounded where that is narrower than the parts'.
-  torch::Tensor tensor(const torch::Tensor& like, torch::ScalarType type) const;
+  /// Of the size of `like`, with values of `type`, in room for so many rows.
+  OutgoingRows(const torch::Tensor& like, torch::ScalarType type, std::int64_t most_rows);
+  /// Greater rows than those before.
+  void append(const RowList& list);
+  /// Of another type where that is narrower: rounded.
+  torch::Tensor tensor(torch::ScalarType type) const;
 
  private:
-  torch::ScalarType type_;
-  std::vector<std::int64_t> rows_;
-  std::vector<std::byte> values_;
+  torch::Tensor like_;
+  torch::Tensor rows_;
+  torch::Tensor values_;
+  std::int64_t count_ = 0;
 };
 
 }  // namespace tutti

@@ -336,12 +336,10 @@ torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
   const auto& entry = exchange_->plan().parameters()[parameter];
   const auto type = scalar_type_of(entry.node_type);
   if (entry.row_sparse()) {
-    OutgoingRows rows(type);
-    update_->read_rows(verdict_, static_cast<std::uint32_t>(parameter),
-                       [&](std::span<const std::uint32_t> some, const std::byte* values) {
-                         rows.append(some, values, row_bytes_of(entry));
-                       });
-    return rows.tensor(tensor, type);
+    const auto p = static_cast<std::uint32_t>(parameter);
+    OutgoingRows rows(tensor, type, rows_->most_touched(p));
+    update_->read_rows(verdict_, p, [&](const RowList& some) { rows.append(some); });
+    return rows.tensor(type);
   }
   auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
   update_->read_gradient(verdict_, static_cast<std::uint32_t>(parameter),

@@ -23,8 +23,8 @@ TensorSpec buffer_spec(const std::string& name, const torch::Tensor& tensor) {
 
 }  // namespace
 
-WrappedModel::WrappedModel(torch::nn::Module& module, const Where& exclude,
-                           const Where& row_sparse, std::string owner)
+WrappedModel::WrappedModel(torch::nn::Module& module, const Where& exclude, const Where& row_sparse,
+                           std::string owner)
     : owner_(std::move(owner)), module_(&module), exclude_(exclude), parameters_(list(module)) {
   for (const auto& item : module.named_buffers()) {
     if (exclude_ && exclude_(item.key())) continue;
@@ -46,22 +46,34 @@ WrappedModel::WrappedModel(NamedTensors parameters, const Where& exclude, const 
 /// Those that are declared to be, and what torch's own modules say.
 void WrappedModel::find_row_sparse(const Where& declared) {
   std::unordered_set<const void*> found;
+  std::unordered_set<const void*> renormalised;
+  const auto take = [&](const auto* embedding) {
+    if (embedding == nullptr) return;
+    const void* const weight = embedding->weight.unsafeGetTensorImpl();
+    if (embedding->options.sparse()) found.insert(weight);
+    if (embedding->options.max_norm()) renormalised.insert(weight);
+  };
   const auto look = [&](const torch::nn::Module& module) {
-    const auto* const one = module.as<torch::nn::EmbeddingImpl>();
-    if (one != nullptr && one->options.sparse()) found.insert(one->weight.unsafeGetTensorImpl());
-    const auto* const bag = module.as<torch::nn::EmbeddingBagImpl>();
-    if (bag != nullptr && bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
+    take(module.as<torch::nn::EmbeddingImpl>());
+    take(module.as<torch::nn::EmbeddingBagImpl>());
   };
   if (module_ != nullptr) module_->apply(look);
   for (const auto& [name, tensor] : parameters_) {
+    if (renormalised.contains(tensor.unsafeGetTensorImpl())) {
+      throw Unsupported(
+          fmt::format("\"{}\" is an embedding with max_norm, which changes it in forward, on each "
+                      "worker by what this one looks up",
+                      name));
+    }
     const bool is = (declared && declared(name)) || found.contains(tensor.unsafeGetTensorImpl());
     row_sparse_.push_back(is && tensor.numel() > 0);
     if (!row_sparse_.back()) continue;
     if (tensor.dim() == 0) throw BadInput(fmt::format("row-sparse \"{}\" has no rows", name));
     if (!tensor.is_contiguous() || tensor.size(0) > kMostRows) {
-      throw Unsupported(fmt::format("row-sparse \"{}\" has more than {} rows, or they do not lie one "
-                                    "after the other",
-                                    name, kMostRows));
+      throw Unsupported(
+          fmt::format("row-sparse \"{}\" has more than {} rows, or they do not lie one "
+                      "after the other",
+                      name, kMostRows));
     }
   }
 }

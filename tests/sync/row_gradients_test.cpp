@@ -16,6 +16,7 @@
 #include "sync/gradient_oracle.h"
 #include "sync/shard_board.h"
 #include "sync/sharded_update.h"
+#include "tutti/error.h"
 
 namespace tutti::test {
 namespace {
@@ -245,14 +246,9 @@ TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
           // All shares, as kept by their owners, and the same at once.
           Room all({kTables[p]});
           Room at_once({kTables[p]});
-          for (int r = 0; r < workers; ++r) {
-            const auto list = rows.folded(r, p);
-            all.room().append(list.rows, list.values);
-          }
+          for (int r = 0; r < workers; ++r) all.room().append(rows.folded(r, p));
           rows.fold(p, {0, kTables[p].rows}, 1,
-                    [&](std::span<const std::uint32_t> some, const std::byte* values) {
-                      at_once.room().append(some, values);
-                    });
+                    [&](const RowList& list) { at_once.room().append(list); });
           expect_rows(all.room().list(), expected[p], kTables[p].width);
           expect_rows(at_once.room().list(), expected[p], kTables[p].width);
         }
@@ -291,9 +287,7 @@ TEST(RowGradients, ManyNodesAreFoldedToo) {
     exchange.arrive({});
     EXPECT_GT(exchange.slices().nodes(), 64u);
     Room all(table);
-    rows.fold(0, {0, 4}, 1, [&](std::span<const std::uint32_t> some, const std::byte* values) {
-      all.room().append(some, values);
-    });
+    rows.fold(0, {0, 4}, 1, [&](const RowList& list) { all.room().append(list); });
     expect_rows(all.room().list(), expected, table.width);
     exchange.complete([] {});
   });
@@ -349,6 +343,92 @@ TEST(RowGradients, BytesAreThoseOfTheFormula) {
     EXPECT_EQ(step[2].dense_messages, 2);
     EXPECT_EQ(step[0].dense_messages, 0);
     EXPECT_EQ(rows.most_bytes(), 100u * 36 + 100 * 4 + 4125);
+  });
+}
+
+// As of dense gradients: what a worker's nodes have together is one message.
+TEST(RowGradients, SeveralNodesOfAWorkerAreOneMessage) {
+  run_thread_ranks(1, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of_tables({{100, 4}}), {.name = "model"});
+    RowGradients rows(exchange);
+    exchange.open_shards(0, 3);
+    const auto values = random_values(1, 40);
+    for (std::int64_t s = 0; s < 3; ++s) {
+      exchange.begin_leaf(1);
+      std::vector<std::int64_t> own(10);
+      std::iota(own.begin(), own.end(), 5 * s);
+      exchange.write(0, RowEntries{own.data(), values.data(), 10}, true);
+      exchange.end_leaf();
+    }
+    exchange.arrive({});
+    EXPECT_EQ(exchange.slices().nodes(), 2u);
+    rows.fold_own(1);
+    exchange.complete([&] { rows.note(); });
+    rows.count();
+    const auto& step = rows.traffic().last_step[0];
+    EXPECT_EQ(step.messages, 1);
+    EXPECT_EQ(step.bytes, 2u * 20 * (16 + 4));
+    EXPECT_EQ(step.bytes_dense, 2u * 1600);
+  });
+}
+
+// The most frequent words are the first rows: half of all entries may lie in one block.
+TEST(RowGradients, ABlockOfManyEntriesDoesNotLeaveAWorkerWithAllOfThem) {
+  run_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of_tables({{1000, 2}}), {.name = "model"});
+    RowGradients rows(exchange);
+    exchange.open_shards(group.rank(), 1);
+    exchange.begin_leaf(1);
+    std::vector<std::int64_t> own(64);
+    std::iota(own.begin(), own.end(), 0);
+    for (std::int64_t k = 0; k < 56; ++k) own.push_back(100 + 10 * k);
+    const auto values = random_values(1, 240);
+    exchange.write(0, RowEntries{own.data(), values.data(), 120}, true);
+    exchange.end_leaf();
+    exchange.arrive({});
+    rows.fold_own(1);
+    EXPECT_EQ(rows.folded(group.rank(), 0).rows.size(), group.rank() == 0 ? 64u : 56u);
+    exchange.complete([&] { rows.note(); });
+  });
+}
+
+// What was refused for want of memory leaves nothing behind: the next step is whole.
+TEST(RowGradients, AStepThatWasDroppedLeavesNothing) {
+  run_thread_ranks(3, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of_tables({{50, 2}}), {.name = "model"});
+    RowGradients rows(exchange);
+    const auto values = random_values(1, 20);
+    const std::vector<std::int64_t> own = {1, 4, 9, 16, 25, 36, 49, 2, 3, 5};
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      exchange.open_shards(group.rank(), 1);
+      exchange.begin_leaf(1);
+      const auto count = attempt == 0 ? 10 : 1 + group.rank();
+      exchange.write(0, RowEntries{own.data(), values.data(), count}, true);
+      exchange.end_leaf();
+      if (attempt == 0 && group.rank() == 1) {
+        exchange.fail("no memory for rows");
+        continue;
+      }
+      if (attempt == 0) {
+        EXPECT_THROW(exchange.arrive({}), PeerFailed);
+        continue;
+      }
+      exchange.arrive({});
+      rows.fold_own(1);
+      exchange.meet("the sum of its rows in");
+      std::vector<std::uint32_t> all;
+      for (int r = 0; r < 3; ++r) {
+        const auto list = rows.folded(r, 0);
+        all.insert(all.end(), list.rows.begin(), list.rows.end());
+      }
+      EXPECT_EQ(all, (std::vector<std::uint32_t>{1, 4, 9}));
+      exchange.complete([&] { rows.note(); });
+      rows.count();
+    }
+    EXPECT_EQ(rows.traffic().steps, 1);
   });
 }
 

@@ -2,8 +2,10 @@
 // formulas row by row.
 
 #include <cmath>
+#include <limits>
 #include <set>
 
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test {
@@ -193,6 +195,63 @@ TEST(RowSparse, ARowThatIsNotFiniteDropsTheStepForAll) {
     EXPECT_THAT(result.dropped_because, HasSubstr("\"table.weight\" in shard 1"));
     EXPECT_TRUE(same_bytes(model->table->weight.detach(), start));
     EXPECT_EQ(trainer.traffic().steps, 0);
+    // The next one is as if there had been none.
+    trainer.step(
+        [&](Shard& shard) { return shard.loss(model->loss(codes_of(1, shard.index() + 1))); });
+    auto other = words(true);
+    Trainer fresh(job, *other, Sgd{}, {.shards = 3});
+    fresh.step(
+        [&](Shard& shard) { return shard.loss(other->loss(codes_of(1, shard.index() + 1))); });
+    EXPECT_TRUE(same_bytes(model->table->weight.detach(), other->table->weight.detach()));
+    EXPECT_EQ(trainer.traffic().last_step[1].bytes, fresh.traffic().last_step[1].bytes);
+  });
+}
+
+// Finite rows whose sum is not: found before anything has changed, with a codec too.
+TEST(RowSparse, ASumOfRowsThatOverflowsDropsTheStep) {
+  on_workers(2, [](const Job& job) {
+    for (const bool coded : {false, true}) {
+      auto model = words(true);
+      const auto start = model->table->weight.detach().clone();
+      TrainerOptions options{.shards = 2};
+      if (coded) options.compression.codec = half_codec();
+      Trainer trainer(job, *model, Sgd{}, options);
+      const auto result = trainer.step([&](Shard& shard) {
+        const auto rows = torch::tensor({{7}});
+        const auto most = torch::full({1, 6}, std::numeric_limits<float>::max());
+        return shard.gradients({torch::sparse_coo_tensor(rows, most, {50, 6}), {}, {}});
+      });
+      EXPECT_FALSE(result.applied);
+      EXPECT_THAT(result.dropped_because, HasSubstr("sum of the gradients of \"table.weight\""));
+      EXPECT_TRUE(same_bytes(model->table->weight.detach(), start));
+    }
+  });
+}
+
+TEST(RowSparse, RowsThatTheTableHasNotAreNamed) {
+  on_workers(1, [](const Job& job) {
+    auto model = words(true);
+    Trainer trainer(job, *model, Sgd{}, {.shards = 1});
+    for (const std::int64_t row :
+         {std::int64_t{-1}, std::int64_t{50}, (std::int64_t{1} << 32) + 5}) {
+      const auto gradient = at::_sparse_coo_tensor_unsafe(torch::full({1, 1}, row, torch::kInt64),
+                                                          torch::ones({1, 6}), {50, 6});
+      EXPECT_THAT(text_of<BadInput>([&] {
+                    trainer.step([&](Shard& shard) { return shard.gradients({gradient, {}, {}}); });
+                  }),
+                  HasSubstr("\"table.weight\": its gradient has row " + std::to_string(row)));
+    }
+  });
+}
+
+TEST(RowSparse, ACheckpointIsOfARunWithTheSameDeclarations) {
+  const TemporaryFolder folder;
+  on_workers(2, [&](const Job& job) {
+    auto sparse = words(true);
+    auto dense = words(false);
+    Trainer(job, *sparse, Sgd{}, {.shards = 2}).save(folder.file("run"));
+    Trainer other(job, *dense, Sgd{}, {.shards = 2});
+    EXPECT_THAT(text_of([&] { other.load(folder.file("run")); }), HasSubstr("row-sparse"));
   });
 }
 
@@ -300,6 +359,79 @@ TEST(RowSparse, DataParallelAccumulatesAndTakesGradientsSetByHand) {
   });
 }
 
+// libtorch's Adam refuses sparse gradients: who wants it makes them dense.
+TEST(RowSparse, DataParallelLeavesTheGradientToTheProgram) {
+  on_workers(2, [](const Job& job) {
+    auto model = words(true);
+    DataParallel parallel(job, *model);
+    torch::optim::Adam adam(model->parameters(), 0.1);
+    auto& weight = model->table->weight;
+    for (int step = 1; step <= 3; ++step) {
+      model->loss(codes_of(step, job.rank() + 1)).backward();
+      weight.mutable_grad() = weight.grad().to_dense();
+      adam.step();
+      model->zero_grad(step == 1);
+      if (step > 1) weight.mutable_grad().reset();  // zeros by hand would be a gradient
+    }
+    // A dense gradient by hand touches all rows, also after a step of rows.
+    model->zero_grad();
+    weight.mutable_grad() = torch::ones({50, 6});
+    parallel.synchronize();
+    EXPECT_TRUE(same_bytes(weight.grad().to_dense(), torch::ones({50, 6})));
+    // An alias of what was reduced is no gradient set by hand.
+    weight.mutable_grad() = weight.grad().detach();
+    EXPECT_THAT(text_of<BadInput>([&] { model->loss(codes_of(1, 1)).backward(); }),
+                HasSubstr("zero_grad()"));
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+TEST(RowSparse, DataParallelOfOtherTypesAndDivisors) {
+  on_workers(3, [](const Job& job) {
+    for (const auto type : {torch::kFloat64, torch::kBFloat16}) {
+      for (const auto divide : {Divide::by_contributors, Divide::not_at_all}) {
+        auto sparse = words(true);
+        auto dense = words(false);
+        sparse->to(type);
+        dense->to(type);
+        DataParallel parallel(job, *sparse, {.divide = divide});
+        DataParallel reference(job, *dense, {.divide = divide});
+        for (auto* const model : {&sparse, &dense}) {
+          // Each word once; rank 1 has none, but its layer counts.
+          const auto codes = job.rank() == 1 ? torch::empty({0}, torch::kInt64)
+                                             : torch::arange(6) * (job.rank() + 1);
+          if (job.rank() == 1 && divide == Divide::by_contributors) {
+            (*model)->output->forward(torch::ones({1, 6}, type)).sum().backward();
+          } else {
+            (*model)->loss(codes).backward();
+          }
+        }
+        const auto& gradient = sparse->table->weight.grad();
+        EXPECT_EQ(gradient.scalar_type(), type);
+        EXPECT_TRUE(same_bytes(gradient.to_dense(), dense->table->weight.grad()));
+      }
+    }
+  });
+}
+
+TEST(RowSparse, DataParallelDrains) {
+  on_workers(3, [](const Job& job) {
+    auto model = words(true);
+    DataParallel parallel(job, *model);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    for (int step = 0; step < 1 + job.rank(); ++step) {
+      sgd.zero_grad();
+      model->loss(codes_of(step, job.rank() + 1)).backward();
+      sgd.step();
+    }
+    parallel.drain([&] {
+      sgd.step();
+      sgd.zero_grad();
+    });
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
 TEST(RowSparse, DataParallelAppliesCodecsToTheRestAlone) {
   on_workers(3, [](const Job& job) {
     auto model = words(true);
@@ -349,6 +481,10 @@ TEST(RowSparse, BadDeclarationsAreNamed) {
                   DataParallel parallel(group, {{"s", scalar}}, {.row_sparse = all});
                 }),
                 HasSubstr("\"s\" has no rows"));
+    auto renormalised =
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 4).max_norm(1.0).sparse(true));
+    EXPECT_THAT(text_of<Unsupported>([&] { DataParallel parallel(group, *renormalised); }),
+                HasSubstr("\"weight\" is an embedding with max_norm"));
     auto transposed = torch::zeros({3, 5}).t().requires_grad_();
     EXPECT_THAT(text_of<Unsupported>([&] {
                   const auto all = [](const std::string&) { return true; };
