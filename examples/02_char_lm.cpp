@@ -351,9 +351,16 @@ int main(int argc, char** argv) {
   app.add_option("--fusion", options.fusion, "elements up to which parameters join a group")
       ->check(CLI::PositiveNumber)
       ->needs(codec);
-  app.add_option("--clamp", options.clamp,
-                 "bound of a logical worker's gradient, element by element; 0: none")
-      ->check(CLI::NonNegativeNumber)
+  const auto take_clamp = [&options](const std::string& text) {
+    options.clamp = tutti::kDefaultClamp;
+    if (!text.empty() && !CLI::detail::lexical_cast(text, options.clamp)) {
+      throw CLI::ValidationError("--clamp", text + " is not a number");
+    }
+  };
+  app.add_option_function<std::string>("--clamp", take_clamp,
+                                       "bound of a logical worker's gradient, element by element; "
+                                       "without a number 100")
+      ->expected(0, 1)
       ->needs(codec);
   app.add_option("--logical-workers", options.logical_workers,
                  "that compress each for itself; 0: as many as hosts")
