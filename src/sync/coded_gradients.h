@@ -70,8 +70,7 @@ class CodedGradients {
 
   /// A whole step with the gradients in all workers' arenas, as StepExchange::finish(). BadInput
   /// with the refusal.
-  const StepExchange::Outcome& finish(const ModelMemory& model,
-                                      const StepBesides& besides = {});
+  const StepExchange::Outcome& finish(const ModelMemory& model, const StepBesides& besides = {});
 
   /// Of the steps that counted. Reads all residuals for their norms.
   TrafficReport traffic() const;

@@ -33,13 +33,12 @@ struct TensorSpec {
 /// A parameter and its place in the arena.
 struct PlanEntry {
   TensorSpec spec;
-  DType node_type;          ///< in which gradients are held and added: float32 for 16-bit floats
-  std::size_t node_offset;  ///< bytes from the start of a slot, or of its row lists
-  std::size_t node_bytes;   ///< padded to 64
-  std::size_t
-      result_offset;         ///< bytes from the start of the arena: where the reduced gradient
-                             ///< lies, unless it is row-sparse
-  std::size_t result_bytes;  ///< padded to 64
+  DType node_type;            ///< in which gradients are held and added: float32 for 16-bit floats
+  std::size_t node_offset;    ///< bytes from the start of a slot, or of its row lists
+  std::size_t node_bytes;     ///< padded to 64
+  std::size_t result_offset;  ///< bytes from the start of the arena: where the reduced gradient
+                              ///< lies, unless it is row-sparse
+  std::size_t result_bytes;   ///< padded to 64
 
   bool row_sparse() const { return spec.row_sparse; }
   std::int64_t rows() const { return spec.shape.empty() ? 0 : spec.shape[0]; }

@@ -22,17 +22,19 @@ std::shared_ptr<DataParallelState> make(const GroupOf& group_of, WrappedModel mo
 
 DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
                            const DataParallelOptions& options)
-    : state_(make([&] { return Group(job, options.name); }, WrappedModel(module, options.exclude, options.row_sparse),
-                  options)) {}
+    : state_(make([&] { return Group(job, options.name); },
+                  WrappedModel(module, options.exclude, options.row_sparse), options)) {}
 
 DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
                            const DataParallelOptions& options)
-    : state_(make([&] { return group; }, WrappedModel(module, options.exclude, options.row_sparse), options)) {}
+    : state_(make([&] { return group; }, WrappedModel(module, options.exclude, options.row_sparse),
+                  options)) {}
 
 DataParallel::DataParallel(const Group& group,
                            std::vector<std::pair<std::string, torch::Tensor>> parameters,
                            const DataParallelOptions& options)
-    : state_(make([&] { return group; }, WrappedModel(std::move(parameters), options.exclude, options.row_sparse),
+    : state_(make([&] { return group; },
+                  WrappedModel(std::move(parameters), options.exclude, options.row_sparse),
                   options)) {}
 
 DataParallel::~DataParallel() = default;

@@ -107,7 +107,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
     throw BadInput("a backward inside an accumulation scope belongs into micro_batch()");
   }
   const auto& name = model_.name(parameter);
-  model_.row_sparse(parameter) ? require_without_graph(value, name) : require_plain(value, name);
+  require_plain(value, name, model_.row_sparse(parameter));
   const bool last = !in_scope_ || last_backward_;
   if (last) {
     if (backward_ < 0) backward_ = current_backward();

@@ -69,11 +69,7 @@ torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
   const auto& name = model_.name(parameter);
   auto& grad = model_.tensor(parameter).mutable_grad();
   const torch::NoGradGuard no_grad;
-  if (model_.row_sparse(parameter)) {
-    require_without_graph(grad, name);
-  } else {
-    require_plain(grad, name);
-  }
+  require_plain(grad, name, model_.row_sparse(parameter));
   const auto& expected = model_.tensor(parameter);
   if (grad.sizes() != expected.sizes() || grad.scalar_type() != expected.scalar_type() ||
       !grad.device().is_cpu()) {

@@ -6,17 +6,13 @@
 
 namespace tutti {
 
-void require_plain(const torch::Tensor& gradient, const std::string& name) {
-  if (gradient.layout() != torch::kStrided) {
+void require_plain(const torch::Tensor& gradient, const std::string& name, bool row_sparse) {
+  if (gradient.layout() != torch::kStrided && !row_sparse) {
     throw BadInput(fmt::format(
         "parameter \"{}\" has a sparse gradient, but it is not row-sparse: declare it so "
         "(row_sparse in the options), or build its layer with sparse(false)",
         name));
   }
-  require_without_graph(gradient, name);
-}
-
-void require_without_graph(const torch::Tensor& gradient, const std::string& name) {
   if (torch::GradMode::is_enabled() || gradient.requires_grad()) {
     throw Unsupported(fmt::format(
         "parameter \"{}\": a gradient made with create_graph cannot be reduced; use "

@@ -10,11 +10,8 @@
 
 namespace tutti {
 
-/// Throws unless `gradient` is dense and carries no graph.
-void require_plain(const torch::Tensor& gradient, const std::string& name);
-
-/// Throws where it carries a graph.
-void require_without_graph(const torch::Tensor& gradient, const std::string& name);
+/// Throws where `gradient` carries a graph, or is sparse and the parameter is not row-sparse.
+void require_plain(const torch::Tensor& gradient, const std::string& name, bool row_sparse);
 
 /// `gradient` with the strides of `like`, copied only if it has others: elements must meet those of
 /// the other workers, which lie as the parameter does.

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
+#include "torch/torch_rule.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 

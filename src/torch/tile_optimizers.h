@@ -12,13 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "sync/shared_model.h"
 #include "sync/tile_updates.h"
-#include "torch/torch_rule.h"
+#include "torch/wrapped_model.h"
 
 namespace tutti {
+
+class TorchRule;
 
 class TileOptimizers : public TileUpdates {
  public:

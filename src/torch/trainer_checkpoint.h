@@ -53,9 +53,6 @@ inline constexpr const char* kResidualsFile = "residuals.safetensors";
 /// Its names and shapes are the user's: the checkpoint decides them.
 inline constexpr const char* kShardStatesFile = "shard_states.safetensors";
 
-/// Views of the run's own memory, by file.
-using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
-
 /// Name under which the manifest keeps structure_of() the model.
 inline constexpr const char* kStructure = "model";
 /// What an archive of the model needs besides its tensors: "modules", the names of all that it is

@@ -103,14 +103,13 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         "a backward reached the Trainer's parameters outside of it: return shard.loss(value), or "
         "shard.gradients(torch::autograd::grad(...)), and leave the backward to the Trainer");
   }
-  if (!model_.row_sparse(parameter)) require_plain(value, model_.name(parameter));
+  require_plain(value, model_.name(parameter), model_.row_sparse(parameter));
   if (exchange_->finished(parameter)) {
     throw Unsupported(fmt::format(
         "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
         model_.name(parameter)));
   }
   if (model_.row_sparse(parameter)) {
-    require_without_graph(value, model_.name(parameter));
     const IncomingRows rows(value, model_.tensor(parameter), model_.name(parameter));
     note(parameter, exchange_->write(parameter, rows.entries(), true));
     return;

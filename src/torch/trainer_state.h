@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "run/data_order.h"
 #include "run/loss_scaler.h"
 #include "run/metric_exchange.h"
@@ -36,11 +38,12 @@
 #include "torch/shard_states.h"
 #include "torch/shared_parameters.h"
 #include "torch/tile_optimizers.h"
-#include "torch/trainer_checkpoint.h"
 #include "torch/wrapped_model.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
+
+struct RunPosition;
 
 class TrainerState : public GradientSink, public std::enable_shared_from_this<TrainerState> {
  public:

@@ -21,6 +21,8 @@
 namespace tutti {
 
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
+/// Views of a run's own memory, by file of a checkpoint.
+using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
 
 class WrappedModel {
  public:
