@@ -1,9 +1,9 @@
 """What does each codec send, what does it cost, and over which link does it pay?"""
 
-from common.contestants import Contestant, Failed
 from common.report import machine, number, per_round, summary, table
-from step.rivals import launch
-from step.step import KEEP_MEMORY, MODELS, WARM_UP
+from common.turns import take_turns
+from step.rivals import bytes_per_step, launch
+from step.step import MODELS
 
 # As codec_of() reads them; the first is what the others are held against.
 METHODS = ("none", "half", "bfloat16", "threshold:0.01", "topk:0.1", "topk:0.01", "topk:0.001")
@@ -21,31 +21,12 @@ def link_seconds(bytes_per_step, gbps):
 
 
 def measure(tools, model, settings):
-    rounds = {method: [] for method in METHODS}
-    bytes_per_step, missing = {}, {}
-    for _ in range(settings.restarts):
-        running = {}
-        try:
-            for method in METHODS:
-                commands = launch(tools, WORKERS, "bench_step_trainer", "{socket}", model, str(HOSTS),
-                                  method, str(HOSTS))
-                try:
-                    running[method] = Contestant(method, commands, WORKERS, KEEP_MEMORY)
-                    running[method].ask(f"steps {WARM_UP}")
-                except (Failed, OSError) as error:
-                    missing[method] = str(error)
-            order = [m for m in running if m not in missing]
-            for turn in range(max(1, settings.rounds // settings.restarts)):
-                shift = turn % max(1, len(order))
-                for method in order[shift:] + order[:shift]:
-                    rounds[method].append(running[method].ask(f"steps {settings.steps + 1}")[0][1:])
-            for method in order:
-                sent, dense, steps = running[method].ask("traffic")[0]
-                bytes_per_step[method] = (sent / steps, dense / steps)
-        finally:
-            for contestant in running.values():
-                contestant.close()
-    return {m: r for m, r in rounds.items() if r}, bytes_per_step, missing
+    """Rounds and (bytes sent, bytes dense) per step of each method, and what is missing."""
+    commands = {method: launch(tools, WORKERS, "bench_step_trainer", "{socket}", model, str(HOSTS), method,
+                               str(HOSTS)) for method in METHODS}
+    missing = {}
+    rounds, sizes = take_turns(commands, WORKERS, settings, missing, lambda _, trainer: bytes_per_step(trainer))
+    return rounds, sizes, missing
 
 
 def run(tools, settings):

@@ -2,11 +2,10 @@
 
 import os
 
-from common.contestants import Contestant, Failed
 from common.report import machine, number, per_round, summary, table
+from common.turns import take_turns
 from step import rivals
 from step.rivals import launch
-from step.step import KEEP_MEMORY, WARM_UP
 
 WORKERS = 2
 MODEL = "many"
@@ -41,36 +40,14 @@ def contestants(tools):
     return present, missing
 
 
-def measure(tools, settings):
-    commands, missing = contestants(tools)
-    rounds = {column: [] for column in commands}
-    buckets = {}
-    for restart in range(settings.restarts):
-        running = {}
-        try:
-            for column in commands:
-                try:
-                    running[column] = Contestant(column, commands[column], WORKERS, KEEP_MEMORY)
-                    running[column].ask(f"steps {WARM_UP}")
-                except (Failed, OSError) as error:
-                    missing[column] = str(error)
-            order = [c for c in running if c not in missing]
-            for turn in range(max(1, settings.rounds // settings.restarts)):
-                shift = (turn + restart) % max(1, len(order))
-                for column in order[shift:] + order[:shift]:
-                    rounds[column].append(running[column].ask(f"steps {settings.steps + 1}")[0][1:])
-            for column in order:
-                if column.startswith("DataParallel"):
-                    buckets[column] = running[column].ask("traffic")[0][0]
-        finally:
-            for contestant in running.values():
-                contestant.close()
-    return {c: r for c, r in rounds.items() if r and c not in missing}, buckets, missing
-
-
 def run(tools, settings):
     settings.progress("fusion")
-    rounds, buckets, missing = measure(tools, settings)
+    commands, missing = contestants(tools)
+
+    def parts(column, one):
+        return one.ask("traffic")[0][0] if column.startswith("DataParallel") else None
+
+    rounds, buckets = take_turns(commands, WORKERS, settings, missing, parts)
     cells = {column: summary(r) for column, r in rounds.items()}
     for column, cell in cells.items():
         cell["to_no_sync"] = per_round(cell, cells[NO_SYNC]) if NO_SYNC in cells else None

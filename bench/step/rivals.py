@@ -45,3 +45,9 @@ def launch(tools, workers, name, *arguments):
 def trainer(tools, model, workers, shards):
     """The Trainer brings its own Adam, whatever the others' is called."""
     return launch(tools, workers, "bench_step_trainer", "{socket}", model, str(shards))
+
+
+def bytes_per_step(trainer):
+    """Of a Trainer that runs: sent, and as they would be dense."""
+    sent, dense, steps = trainer.ask("traffic")[0]
+    return sent / steps, dense / steps

@@ -2,8 +2,8 @@
 
 import itertools
 
-from common.contestants import Contestant, Failed
 from common.report import machine, number, per_round, summary, table
+from common.turns import take_turns
 from step import aims
 from step.rivals import BASELINE, DDP, rivals
 
@@ -14,38 +14,6 @@ MODELS = {
     "embedding": "EmbeddingBag 200 000×64, dense (51 MB)",
 }
 OPTIMIZERS = {"adam": "Adam", "fused": "fused Adam"}
-WARM_UP = 5
-# glibc returns freed gradients to the system or keeps them depending on the order in which they are
-# freed: luck that costs some programs thousands of page faults per step. All are told to keep them.
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**40)}
-
-
-def measure(tools, model, optimizer, workers, settings):
-    """{column: rounds of nanoseconds}, and what is missing. Fresh processes for each third of the
-    rounds, so that where memory happened to land is averaged as well."""
-    commands, missing = rivals(tools, model, optimizer, workers)
-    environment = {} if settings.system_malloc else KEEP_MEMORY
-    rounds = {column: [] for column in commands}
-    for restart in range(settings.restarts):
-        running = {}
-        try:
-            for column in commands:
-                if column in missing:
-                    continue
-                try:
-                    running[column] = Contestant(column, commands[column], workers, environment)
-                    running[column].ask(f"steps {WARM_UP}")
-                except (Failed, OSError) as error:
-                    missing[column] = str(error)
-            order = [c for c in running if c not in missing]
-            for turn in range(max(1, settings.rounds // settings.restarts)):
-                shift = (turn + restart) % max(1, len(order))
-                for column in order[shift:] + order[:shift]:
-                    rounds[column].append(running[column].ask(f"steps {settings.steps + 1}")[0][1:])
-        finally:
-            for contestant in running.values():
-                contestant.close()
-    return {c: r for c, r in rounds.items() if r and c not in missing}, missing
 
 
 def derive(cells):
@@ -67,7 +35,8 @@ def run(tools, settings):
         if model not in settings.models:
             continue
         settings.progress(f"step, {workers} workers, {model}, {optimizer}")
-        rounds, missing = measure(tools, model, optimizer, workers, settings)
+        commands, missing = rivals(tools, model, optimizer, workers)
+        rounds, _ = take_turns(commands, workers, settings, missing)
         cells = derive({column: summary(r) for column, r in rounds.items()})
         entries.append({"workers": workers, "model": model, "optimizer": optimizer, "columns": cells,
                         "oversubscribed": workers > tools.cores, "missing": missing,

@@ -1,0 +1,41 @@
+"""Contestants that train take turns: a short burst of steps each, again and again."""
+
+from common.contestants import Contestant, Failed
+
+WARM_UP = 5
+# glibc returns freed gradients to the system or keeps them depending on the order in which they are
+# freed: luck that costs some programs thousands of page faults per step. All are told to keep them.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**40)}
+
+
+def take_turns(commands, workers, settings, missing, at_end=None):
+    """{column: rounds of nanoseconds}, and {column: what at_end(column, contestant) gave}, but for None;
+    whoever fails joins the missing. Fresh processes for each third of the rounds, so that where memory
+    happened to land is averaged as well."""
+    environment = {} if settings.system_malloc else KEEP_MEMORY
+    rounds = {column: [] for column in commands}
+    answers = {}
+    for restart in range(settings.restarts):
+        running = {}
+        try:
+            for column in commands:
+                if column in missing:
+                    continue
+                try:
+                    running[column] = Contestant(column, commands[column], workers, environment)
+                    running[column].ask(f"steps {WARM_UP}")
+                except (Failed, OSError) as error:
+                    missing[column] = str(error)
+            order = [c for c in running if c not in missing]
+            for turn in range(max(1, settings.rounds // settings.restarts)):
+                shift = (turn + restart) % max(1, len(order))
+                for column in order[shift:] + order[:shift]:
+                    rounds[column].append(running[column].ask(f"steps {settings.steps + 1}")[0][1:])
+            for column in order:
+                answer = at_end(column, running[column]) if at_end else None
+                if answer is not None:
+                    answers[column] = answer
+        finally:
+            for contestant in running.values():
+                contestant.close()
+    return {c: r for c, r in rounds.items() if r and c not in missing}, answers
