@@ -4,8 +4,7 @@ import os
 
 from common.report import machine, number, per_round, summary, table
 from common.turns import take_turns
-from step import rivals
-from step.rivals import bytes_per_step, launch
+from step.rivals import NO_PYTHON, bytes_per_step, launch, python
 
 WORKERS = 2
 ROWS = "Tutti Trainer, row-sparse"
@@ -25,15 +24,13 @@ def contestants(tools):
             present[column] = launch(tools, WORKERS, "bench_step_trainer", "{socket}", model, str(WORKERS))
         else:
             missing[column] = "build with -DTUTTI_TORCH=ON"
-    ddp = os.path.join(rivals.HERE, "ddp.py")
     for column, model, optimizer, way in ((DDP_SPARSE, "sparse_bag", "sparse", "ddp"),
                                           (DDP_DENSE, "bag", "fused", "ddp"),
                                           (ALONE, "sparse_bag", "sparse", "barrier")):
         if tools.torch_python:
-            present[column] = [[tools.torch_python, ddp, "{socket}", model, optimizer, str(rank),
-                                str(WORKERS), "{store}", way] for rank in range(WORKERS)]
+            present[column] = python(tools, WORKERS, model, optimizer, way)
         else:
-            missing[column] = "give --torch-python, a Python with torch 2.x"
+            missing[column] = NO_PYTHON
     return present, missing
 
 

@@ -4,8 +4,7 @@ import os
 
 from common.report import machine, number, per_round, summary, table
 from common.turns import take_turns
-from step import rivals
-from step.rivals import launch
+from step.rivals import NO_PYTHON, launch, python
 
 WORKERS = 2
 MODEL = "many"
@@ -30,13 +29,11 @@ def contestants(tools):
         present[NO_SYNC] = launch(tools, WORKERS, "bench_step_barrier", "{socket}", MODEL, "fused")
     else:
         missing["Tutti"] = "build with -DTUTTI_TORCH=ON"
-    script = os.path.join(rivals.HERE, "ddp.py")
     for column, bucket in DDP.items():
         if tools.torch_python:
-            present[column] = [[tools.torch_python, script, "{socket}", MODEL, "fused", str(rank), str(WORKERS),
-                                "{store}", "ddp:" + bucket] for rank in range(WORKERS)]
+            present[column] = python(tools, WORKERS, MODEL, "fused", "ddp:" + bucket)
         else:
-            missing[column] = "give --torch-python, a Python with torch 2.x"
+            missing[column] = NO_PYTHON
     return present, missing
 
 

@@ -10,6 +10,7 @@ GLOO = "Gloo by hand"
 NO_SYNC = "no sync, C++"
 DDP = "PyTorch DDP"
 NO_SYNC_PYTHON = "no sync, Python"
+NO_PYTHON = "give --torch-python, a Python with torch 2.x"
 BASELINE = {TRAINER: NO_SYNC, TUTTI: NO_SYNC, GLOO: NO_SYNC, DDP: NO_SYNC_PYTHON}
 
 
@@ -24,18 +25,26 @@ def rivals(tools, model, optimizer, workers):
             missing[column] = remedy
 
     what = ["{socket}", model, optimizer]
-    ranks = [[str(rank), str(workers), "{store}"] for rank in range(workers)]
     add(TRAINER, tools.program("bench_step_trainer"), trainer(tools, model, workers, workers),
         "build with -DTUTTI_TORCH=ON")
     for column, name in ((TUTTI, "bench_step_tutti"), (NO_SYNC, "bench_step_barrier")):
         add(column, tools.program(name), launch(tools, workers, name, *what), "build with -DTUTTI_TORCH=ON")
     program = tools.program("bench_step_gloo")
-    add(GLOO, program, [[program, *what, *rank] for rank in ranks], "install libgloo-dev and build again")
-    ddp = os.path.join(HERE, "ddp.py")
+    add(GLOO, program, [[program, *what, *rank] for rank in ranks(workers)], "install libgloo-dev and build again")
     for column, way in ((NO_SYNC_PYTHON, "barrier"), (DDP, "ddp")):
-        add(column, tools.torch_python, [[tools.torch_python, ddp, *what, *rank, way] for rank in ranks],
-            "give --torch-python, a Python with torch 2.x")
+        add(column, tools.torch_python, python(tools, workers, model, optimizer, way), NO_PYTHON)
     return present, missing
+
+
+def ranks(workers):
+    """What a program that no launcher starts is told of itself."""
+    return [[str(rank), str(workers), "{store}"] for rank in range(workers)]
+
+
+def python(tools, workers, model, optimizer, way):
+    """ddp.py, with or without synchronisation."""
+    script = os.path.join(HERE, "ddp.py")
+    return [[tools.torch_python, script, "{socket}", model, optimizer, *rank, way] for rank in ranks(workers)]
 
 
 def launch(tools, workers, name, *arguments):

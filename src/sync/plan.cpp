@@ -48,10 +48,9 @@ Plan::Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
     entry.result_bytes = round_up(count * size_of(spec.dtype), kAlignment);
     lines_.push_back(line_of("parameter", spec));
     entry.spec = std::move(spec);
-    const auto room = entry.row_sparse() ? round_up(RowRoom::bytes(entry), kPageBytes) : 0;
-    entry.node_offset =
-        std::exchange(entry.row_sparse() ? list_bytes_ : slot_bytes_,
-                      entry.row_sparse() ? list_bytes_ + room : slot_bytes_ + entry.node_bytes);
+    auto& end = entry.row_sparse() ? list_bytes_ : slot_bytes_;
+    entry.node_offset = end;
+    end += entry.row_sparse() ? round_up(RowRoom::bytes(entry), kPageBytes) : entry.node_bytes;
     parameters_.push_back(std::move(entry));
   }
   slot_bytes_ = round_up(slot_bytes_, kPageBytes);

@@ -30,6 +30,12 @@ std::size_t first_from(const RowList& list, std::int64_t row) {
       list.rows.begin());
 }
 
+/// Its rows [begin, end).
+RowList part_of(const RowList& list, std::int64_t begin, std::int64_t end, std::size_t row_bytes) {
+  const auto first = first_from(list, begin);
+  return {list.rows.subspan(first, first_from(list, end) - first), list.values + first * row_bytes};
+}
+
 }  // namespace
 
 RowGradients::RowGradients(StepExchange& exchange)
@@ -111,13 +117,10 @@ std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double div
   const auto& entry = exchange_.plan().parameters()[parameter];
   const auto elements = entry.row_elements();
   const auto bytes = row_bytes_of(entry);
-  const auto room = static_cast<std::size_t>(
-      std::max<std::int64_t>(1, kTile / std::max<std::int64_t>(1, elements)));
+  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, kTile / elements));
   auto sources = sources_of(parameter);
-  std::vector<std::size_t> ends;
   for (auto& source : sources) {
-    source.next = first_from(source.list, range.begin);
-    ends.push_back(first_from(source.list, range.end));
+    source.list = part_of(source.list, range.begin, range.end, bytes);
   }
   auto part = exchange_.slices().sources_of(parameter);
   part.divisor *= divisor_factor;
@@ -135,15 +138,15 @@ std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double div
     auto row = range.end;
     auto other = range.end;
     present.clear();
-    for (std::size_t k = 0; k < sources.size(); ++k) {
-      if (sources[k].next == ends[k]) continue;
-      const auto next = static_cast<std::int64_t>(sources[k].list.rows[sources[k].next]);
+    for (auto& source : sources) {
+      if (source.next == source.list.rows.size()) continue;
+      const auto next = static_cast<std::int64_t>(source.list.rows[source.next]);
       if (next < row) {
         other = row;
         row = next;
-        present.assign(1, &sources[k]);
+        present.assign(1, &source);
       } else if (next == row) {
-        present.push_back(&sources[k]);
+        present.push_back(&source);
       } else {
         other = std::min(other, next);
       }
@@ -191,7 +194,7 @@ void RowGradients::fold_own(double divisor_factor) {
     const auto range = owned(p);
     std::size_t most = 0;
     for (const auto& source : sources_of(p)) {
-      most += first_from(source.list, range.end) - first_from(source.list, range.begin);
+      most += part_of(source.list, range.begin, range.end, 0).rows.size();
     }
     auto sum = exchange_.sum_room(p, most);
     sum.clear();
