@@ -4,6 +4,8 @@
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --steps 200 --shards 8 --seed 1
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --steps 200 --micro-batches 4 --seed 1
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --codec topk:0.01 --report
+//   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --logical-workers 4
+//       --strategy local-sgd:8 --report
 //
 // A step is a fixed list of shards (or micro-batches), each drawn by (seed, step, index) alone.
 // Every worker computes a contiguous range of them and folds its gradients; one sync per step adds
@@ -17,6 +19,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <random>
 #include <string>
@@ -43,6 +46,8 @@ struct Options {
   std::int64_t fusion = tutti::kDefaultFusion;
   double clamp = 0;
   std::int64_t logical_workers = 0;
+  std::string strategy = "every-step";
+  std::string meeting_state = "keep";
   bool report = false;
   std::int64_t micro_batches = 4;
   std::uint64_t seed = 1;
@@ -147,6 +152,12 @@ tutti::Compression compression_of(const Options& options) {
           .clamp = options.clamp};
 }
 
+tutti::MeetingState meeting_state_of(const Options& options) {
+  if (options.meeting_state == "keep") return tutti::MeetingState::keep;
+  return options.meeting_state == "reset" ? tutti::MeetingState::reset
+                                          : tutti::MeetingState::average;
+}
+
 void print_traffic(const tutti::Job& job, const tutti::TrafficReport& traffic,
                    const Options& options) {
   if (options.report && job.rank() == 0) std::printf("\n%s\n", traffic.table().c_str());
@@ -181,6 +192,8 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
                           .seed = options.seed,
                           .compression = compression_of(options),
                           .logical_workers = options.logical_workers,
+                          .strategy = tutti::strategy_of(options.strategy),
+                          .meeting_state = meeting_state_of(options),
                           .log = options.log,
                           .hash_every = options.hash_every});
   go_on(job, trainer, options);
@@ -303,6 +316,19 @@ void train(const Options& options) {
               loss.c_str(), tutti::parameters_sha256(*model).c_str());
 }
 
+/// What `parse` throws for a text is what is said of an option.
+std::function<std::string(const std::string&)> understood_by(
+    std::function<void(const std::string&)> parse) {
+  return [parse = std::move(parse)](const std::string& text) -> std::string {
+    try {
+      parse(text);
+      return "";
+    } catch (const tutti::BadInput& error) {
+      return error.what();
+    }
+  };
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -333,14 +359,7 @@ int main(int argc, char** argv) {
       app.add_option("--codec", options.codec,
                      "what is sent of a gradient: none, half, bfloat16, threshold[:0.05], "
                      "topk[:0.05]")
-          ->check([](const std::string& text) {
-            try {
-              tutti::codec_of(text);
-              return std::string();
-            } catch (const tutti::BadInput& error) {
-              return std::string(error.what());
-            }
-          });
+          ->check(understood_by([](const std::string& text) { tutti::codec_of(text); }));
   app.add_option("--error-feedback", options.error_feedback,
                  "what a codec leaves out is added to the next gradient")
       ->check(CLI::IsMember({"on", "off"}))
@@ -348,9 +367,10 @@ int main(int argc, char** argv) {
   app.add_option("--topk-scope", options.scope, "what top-K selects from")
       ->check(CLI::IsMember({"group", "tensor"}))
       ->needs(codec);
-  app.add_option("--fusion", options.fusion, "elements up to which parameters join a group")
-      ->check(CLI::PositiveNumber)
-      ->needs(codec);
+  auto* const fusion =
+      app.add_option("--fusion", options.fusion,
+                     "elements up to which parameters join a group, of a codec or a strategy")
+          ->check(CLI::PositiveNumber);
   const auto take_clamp = [&options](const std::string& text) {
     options.clamp = tutti::kDefaultClamp;
     if (!text.empty() && !CLI::detail::lexical_cast(text, options.clamp)) {
@@ -363,9 +383,19 @@ int main(int argc, char** argv) {
       ->expected(0, 1)
       ->needs(codec);
   app.add_option("--logical-workers", options.logical_workers,
-                 "that compress each for itself; 0: as many as hosts")
+                 "that compress each for itself, or go on by themselves; 0: as many as hosts")
       ->check(CLI::NonNegativeNumber)
       ->needs(shards);
+  auto* const strategy =
+      app.add_option("--strategy", options.strategy,
+                     "when logical workers go on by themselves: every-step (never), partial, "
+                     "local-sgd:K, bmuf:K")
+          ->check(understood_by([](const std::string& text) { tutti::strategy_of(text); }))
+          ->needs(shards);
+  app.add_option("--meeting-state", options.meeting_state,
+                 "what becomes of the optimizer's state where logical workers meet")
+      ->check(CLI::IsMember({"keep", "average", "reset"}))
+      ->needs(strategy);
   app.add_flag("--report", options.report, "a table of what was sent, at the end");
   app.add_option("--micro-batches", options.micro_batches,
                  "per step, over all workers: with DataParallel")
@@ -380,6 +410,9 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   try {
     app.parse(argc, argv);
+    if (*fusion && !*codec && !*strategy) {
+      throw CLI::RequiresError("--fusion", "--codec or --strategy");
+    }
     train(options);
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);

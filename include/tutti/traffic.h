@@ -33,7 +33,7 @@ struct GroupTraffic {
 
 struct TrafficReport {
   std::int64_t steps = 0;        ///< that were applied
-  std::int64_t collectives = 0;  ///< gradient exchanges: 1 per step
+  std::int64_t collectives = 0;  ///< gradient exchanges, 1 per step; with a strategy, meetings
   std::vector<GroupTraffic> last_step;
   std::vector<GroupTraffic> all_steps;
 

@@ -36,6 +36,7 @@
 #include "tutti/optimizer.h"
 #include "tutti/schedule.h"
 #include "tutti/step_report.h"
+#include "tutti/strategy.h"
 #include "tutti/traffic.h"
 
 namespace tutti {
@@ -146,8 +147,17 @@ struct TrainerOptions {
   /// shard touched are exchanged, updated and decayed; no codec is applied to them.
   std::function<bool(const std::string& name)> row_sparse = {};
   /// L, a property of the run: the nodes of the tree over the shards that compress each for itself,
-  /// 1 … shards; 0: as many as hosts. Without a codec nothing depends on it.
+  /// and have private parameters, 1 … shards; 0: as many as hosts, or BadInput where parameters are
+  /// private. Without a codec or private parameters nothing depends on it.
   std::int64_t logical_workers = 0;
+  /// Parameters and buffers of which each logical worker has its own (docs/strategies.md): nothing
+  /// of them is averaged. L copies per host, of the optimizer's state too.
+  std::function<bool(const std::string& name)> private_to_each = {};
+  /// When logical workers go on by themselves: all parameters and buffers are private then, and
+  /// their copies become one when the strategy says so.
+  StrategyPointer strategy = {};
+  /// Of the optimizer, where copies become one.
+  MeetingState meeting_state = MeetingState::keep;
   /// δ of an exponential moving average of all parameters over the steps, in (0, 1); 0: none. One
   /// more copy of them per host.
   double average = 0;
@@ -196,12 +206,16 @@ struct StepResult {
   std::int64_t step = 0;  ///< counted from 1
   bool applied = false;   ///< false: only counters have changed: step, data position, loss scale
   std::string dropped_because;  ///< where not applied
-  double loss = 0;              ///< weighted mean over the shards; NaN where none gave a loss
-  double weight = 0;            ///< Σ w
-  std::int64_t shards = 0;      ///< that contributed
-  std::optional<double> gradient_norm;  ///< before clipping; with a clip by norm, where applied
-  double rate_factor = 1;               ///< of the schedule
-  double loss_scale = 1;                ///< that the step was computed with
+  /// Logical workers whose private parameters were left as they were, because their gradient is not
+  /// finite; where not applied, none.
+  std::vector<std::int64_t> dropped_locally;
+  double loss = 0;          ///< weighted mean over the shards; NaN where none gave a loss
+  double weight = 0;        ///< Σ w
+  std::int64_t shards = 0;  ///< that contributed
+  /// Before clipping; with a clip by norm, where applied. Of private parameters all copies count.
+  std::optional<double> gradient_norm;
+  double rate_factor = 1;  ///< of the schedule
+  double loss_scale = 1;   ///< that the step was computed with
   Metrics metrics;
   StepReport report;  ///< this worker's: what the step cost
 };
@@ -229,8 +243,9 @@ class Trainer {
   void accumulate(const Compute& compute);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
   /// it; sparse and coalesced where it is row-sparse. With a codec, what its messages say of that;
-  /// NaN where the step is going to be dropped (but of row-sparse ones, which have no codec).
-  /// Between the halves only. Any worker may ask, alone.
+  /// NaN where the step is going to be dropped (but of row-sparse ones, which have no codec). Of a
+  /// private parameter [L, …], NaN where a logical worker's shards did not touch it. Between the
+  /// halves only. Any worker may ask, alone.
   torch::Tensor gradient(const std::string& name);
   /// ‖g‖₂ of it all.
   double gradient_norm();
@@ -238,7 +253,8 @@ class Trainer {
   StepResult apply();
 
   /// Changes parameters and buffers by hand: `change` runs on rank 0 alone, between steps, and all
-  /// workers go on with what it left. Collective.
+  /// workers go on with what it left. Of private ones it sees the first logical worker's; those
+  /// that it writes to become everybody's, with their optimizer state. Collective.
   void edit(const std::function<void()>& change);
 
   /// Computes a data set's metrics. Samples 0 … dataset_size−1 are cut into batches of `batch`
@@ -250,6 +266,13 @@ class Trainer {
   using Evaluate =
       std::function<void(const std::vector<std::int64_t>& samples, ShardMetrics& metrics)>;
   Metrics evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute);
+  /// A parameter's values of all logical workers, [L, …]; L = 1 where it is not private. Any worker
+  /// may ask, alone, between steps.
+  torch::Tensor gather(const std::string& name) const;
+  /// Calls `body` while the model's private parameters and buffers are those of that logical
+  /// worker; else they are the first one's. No step(), edit(), save() or load() inside. Any worker
+  /// may ask, alone.
+  void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
   /// Calls `body` while the model's parameters are the averages of options.average (BadInput
   /// without them, or before the first step). No step(), edit(), save() or load() inside.
   /// Collective.

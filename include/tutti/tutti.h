@@ -16,6 +16,7 @@
 #include "tutti/shard_loader.h"
 #include "tutti/share.h"
 #include "tutti/step_report.h"
+#include "tutti/strategy.h"
 #include "tutti/tensors.h"
 #include "tutti/torch_optimizer.h"
 #include "tutti/traffic.h"

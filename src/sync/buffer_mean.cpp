@@ -4,7 +4,8 @@
 
 namespace tutti {
 
-BufferMean::BufferMean(const Group& group, std::vector<TensorSpec> buffers, const std::string& name)
+BufferMean::BufferMean(const Group& group, std::vector<TensorSpec> buffers,
+                       std::vector<std::int64_t> cuts, const std::string& name)
     : plan_(std::move(buffers), {}),
       arena_(group.allocate(plan_.arena_bytes(kMaxSlots), fmt::format("buffers of \"{}\"", name),
                             plan_.base_bytes())),
@@ -16,7 +17,7 @@ BufferMean::BufferMean(const Group& group, std::vector<TensorSpec> buffers, cons
   for (int r = 0; r < group.size(); ++r) arenas.push_back(arena_.block(r));
   folder_ =
       std::make_unique<LeafFolder>(plan_, arena_.data(), boards_[static_cast<std::size_t>(rank_)],
-                                   LeafFolder::Options{}, nullptr);
+                                   LeafFolder::Options{.cuts = std::move(cuts)}, nullptr);
   slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, Divisor::weights);
 }
 
@@ -42,19 +43,21 @@ void BufferMean::publish() {
   publish_nodes(*folder_, header);
 }
 
-void BufferMean::mean(std::span<void* const> buffers) {
+void BufferMean::meet() {
   std::vector<HeldNode> nodes;
   std::int64_t leaves = 0;
   for (std::size_t r = 0; r < boards_.size(); ++r) {
     append_nodes(nodes, leaves, static_cast<int>(r), boards_[r].header());
   }
   slices_->begin(std::move(nodes), leaves);
-  for (std::uint32_t b = 0; b < buffers.size(); ++b) {
-    if (!slices_->touched(b)) continue;
-    const auto& spec = plan_.parameters()[b].spec;
-    void* const to = buffers[b];
-    slices_->fold(slices_->sources_of(b), 0, spec.count, spec.dtype, {&to, 1});
-  }
+}
+
+void BufferMean::mean(std::size_t buffer, NodeRange nodes, void* to) {
+  if (!slices_->touched(buffer, nodes)) return;
+  const auto& spec = plan_.parameters()[buffer].spec;
+  auto sources = slices_->sources_of(static_cast<std::uint32_t>(buffer), nodes);
+  sources.divisor = slices_->weight_of(nodes);
+  slices_->fold(sources, 0, spec.count, spec.dtype, {&to, 1});
 }
 
 }  // namespace tutti

@@ -4,7 +4,7 @@
 // statistics), folded along the tree over the shards that ran. Small: every worker folds all of it.
 //
 // Threads: one. The memory is synchronised by the step protocol: take() before the step is
-// published, mean() before it is complete. Failure: BadInput when there is no memory.
+// published, meet() and mean() before it is complete. Failure: BadInput when there is no memory.
 
 #include <cstdint>
 #include <memory>
@@ -22,8 +22,9 @@ namespace tutti {
 
 class BufferMean {
  public:
-  /// Collective.
-  BufferMean(const Group& group, std::vector<TensorSpec> buffers, const std::string& name);
+  /// No node of a worker reaches across one of the `cuts`. Collective.
+  BufferMean(const Group& group, std::vector<TensorSpec> buffers, std::vector<std::int64_t> cuts,
+             const std::string& name);
 
   /// A step in which this worker's first shard is `first`.
   void open(std::int64_t first);
@@ -33,8 +34,12 @@ class BufferMean {
   void skip();
   /// After the last shard.
   void publish();
-  /// Replaces `buffers` by the mean over all shards, where one ran.
-  void mean(std::span<void* const> buffers);
+  /// Once all have published; then mean().
+  void meet();
+  /// What workers handed in, in the order of shards: which of it a mean is over.
+  std::span<const HeldNode> nodes() const { return slices_->held(); }
+  /// `to` becomes the mean of that buffer over the shards of these nodes; nothing where none ran.
+  void mean(std::size_t buffer, NodeRange nodes, void* to);
 
  private:
   Plan plan_;

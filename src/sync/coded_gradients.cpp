@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "codec/sparse_message.h"
+#include "sync/logical_workers.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -22,14 +23,14 @@ ParameterGroups groups_of(const Plan& plan, const Compression& compression) {
     return groups_in_registration_order(plan, compression.fusion);
   }
   ParameterGroups groups;
-  for (const auto p : dense_ones(plan)) groups.push_back({p});
+  for (const auto p : averaged_ones(plan)) groups.push_back({p});
   return groups;
 }
 
 MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
   const auto& plan = exchange.plan();
   for (const auto& entry : plan.parameters()) {
-    if (entry.node_type == DType::float32 || entry.row_sparse()) continue;
+    if (entry.node_type == DType::float32 || !entry.averaged()) continue;
     throw Unsupported(
         fmt::format("codec {}: parameter \"{}\" is {}; codecs take float32, float16 and bfloat16",
                     options.compression.codec->name(), entry.spec.name, name_of(entry.spec.dtype)));
@@ -89,18 +90,12 @@ Block CodedGradients::place_of(std::size_t logical) const {
 /// Nodes, weights, and what was touched, of each logical worker.
 void CodedGradients::look_around() {
   auto& slices = exchange_.slices();
-  const auto& held = slices.held();
-  const auto belongs = [&](const HeldNode& node, std::size_t logical) {
-    if (options_.logical_workers.empty()) return node.worker == static_cast<int>(logical);
-    const auto& range = options_.logical_workers[logical];
-    return node.block.begin >= range.begin && node.block.begin < range.end;
-  };
-  std::size_t n = 0;
+  const auto nodes = options_.logical_workers.empty()
+                         ? nodes_of_workers(slices.held(), carried_.size())
+                         : nodes_of(slices.held(), options_.logical_workers);
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     auto& one = carried_[l];
-    one.nodes.begin = n;
-    while (n < held.size() && belongs(held[n], l)) ++n;
-    one.nodes.end = n;
+    one.nodes = nodes[l];
     one.weight = slices.weight_of(one.nodes);
     for (std::size_t g = 0; g < board_.groups().size(); ++g) {
       auto& elements = one.elements[g];
@@ -175,7 +170,7 @@ std::optional<std::size_t> CodedGradients::closing() const {
 }
 
 void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
-  if (exchange_.plan().parameters()[parameter].row_sparse()) return;
+  if (!exchange_.plan().parameters()[parameter].averaged()) return;
   const auto logical = closing();
   if (!logical || exchange_.leaves().weight() == 0) return;
   if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {

@@ -3,6 +3,18 @@
 #include <utility>
 
 namespace tutti {
+namespace {
+
+template <class Is>
+std::vector<std::uint32_t> those_of(const Plan& plan, const Is& is) {
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
+    if (is(plan.parameters()[p])) order.push_back(p);
+  }
+  return order;
+}
+
+}  // namespace
 
 ParameterGroups fuse(std::span<const std::uint32_t> order, std::span<const std::int64_t> counts,
                      std::int64_t first_limit, std::int64_t limit) {
@@ -38,16 +50,20 @@ std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group)
   return count;
 }
 
-std::vector<std::uint32_t> dense_ones(const Plan& plan) {
-  std::vector<std::uint32_t> order;
-  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
-    if (!plan.parameters()[p].row_sparse()) order.push_back(p);
-  }
-  return order;
+std::vector<std::uint32_t> averaged_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.averaged(); });
+}
+
+std::vector<std::uint32_t> row_sparse_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.row_sparse(); });
+}
+
+std::vector<std::uint32_t> private_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.spec.is_private; });
 }
 
 ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit) {
-  return fuse(dense_ones(plan), plan, limit, limit);
+  return fuse(averaged_ones(plan), plan, limit, limit);
 }
 
 }  // namespace tutti

@@ -25,9 +25,12 @@ ParameterGroups fuse(std::span<const std::uint32_t> order, const Plan& plan,
                      std::int64_t first_limit, std::int64_t limit);
 /// Of all these parameters together.
 std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group);
-/// The parameters that are not row-sparse, in registration order.
-std::vector<std::uint32_t> dense_ones(const Plan& plan);
-/// All parameters of the plan that are not row-sparse, in registration order.
+/// The parameters whose gradients are arrays that are averaged over all shards, in registration
+/// order.
+std::vector<std::uint32_t> averaged_ones(const Plan& plan);
+std::vector<std::uint32_t> row_sparse_ones(const Plan& plan);
+std::vector<std::uint32_t> private_ones(const Plan& plan);
+/// averaged_ones(), grouped.
 ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit);
 
 }  // namespace tutti

@@ -8,6 +8,22 @@
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+template <class Belongs>
+std::vector<NodeRange> ranges_of(std::span<const HeldNode> held, std::size_t count,
+                                 const Belongs& belongs) {
+  std::vector<NodeRange> ranges;
+  std::size_t n = 0;
+  for (std::size_t l = 0; l < count; ++l) {
+    const auto begin = n;
+    while (n < held.size() && belongs(held[n], l)) ++n;
+    ranges.push_back({begin, n});
+  }
+  return ranges;
+}
+
+}  // namespace
 
 std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count) {
   if (count < 1 || count > kMostLogicalWorkers) {
@@ -31,6 +47,19 @@ std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count)
     nodes.insert(largest + 1, right);
   }
   return nodes;
+}
+
+std::vector<NodeRange> nodes_of(std::span<const HeldNode> held,
+                                std::span<const ShardRange> logical) {
+  return ranges_of(held, logical.size(), [&](const HeldNode& node, std::size_t l) {
+    return node.block.begin >= logical[l].begin && node.block.begin < logical[l].end;
+  });
+}
+
+std::vector<NodeRange> nodes_of_workers(std::span<const HeldNode> held, std::size_t workers) {
+  return ranges_of(held, workers, [](const HeldNode& node, std::size_t l) {
+    return node.worker == static_cast<int>(l);
+  });
 }
 
 }  // namespace tutti

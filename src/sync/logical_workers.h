@@ -6,9 +6,11 @@
 // Pure functions. Failure: BadInput.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sync/assignment.h"
+#include "sync/slice_fold.h"
 
 namespace tutti {
 
@@ -19,5 +21,11 @@ inline constexpr std::int64_t kMostLogicalWorkers = 32;
 /// until there are `count` ≥ 1. BadInput for more than there are shards, or than
 /// kMostLogicalWorkers.
 std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count);
+
+/// The nodes of each, of a step's nodes; none reaches from one logical worker to another.
+std::vector<NodeRange> nodes_of(std::span<const HeldNode> held,
+                                std::span<const ShardRange> logical);
+/// The same where every worker is a logical worker.
+std::vector<NodeRange> nodes_of_workers(std::span<const HeldNode> held, std::size_t workers);
 
 }  // namespace tutti

@@ -28,6 +28,8 @@ struct TensorSpec {
   /// Its gradient is a list of rows, of which most are absent: row_list.h. Rows are what follows
   /// one another along the first dimension.
   bool row_sparse = false;
+  /// Each logical worker has its own: nothing is added up over all of them (private_update.h).
+  bool is_private = false;
 };
 
 /// A parameter and its place in the arena.
@@ -41,6 +43,8 @@ struct PlanEntry {
   std::size_t result_bytes;   ///< padded to 64
 
   bool row_sparse() const { return spec.row_sparse; }
+  /// Its gradient is an array that is averaged over all shards.
+  bool averaged() const { return !spec.row_sparse && !spec.is_private; }
   std::int64_t rows() const { return spec.shape.empty() ? 0 : spec.shape[0]; }
   std::int64_t row_elements() const { return rows() == 0 ? 0 : spec.count / rows(); }
 };

@@ -8,14 +8,6 @@
 namespace tutti {
 namespace {
 
-std::vector<std::uint32_t> row_sparse_ones(const Plan& plan) {
-  std::vector<std::uint32_t> found;
-  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
-    if (plan.parameters()[p].row_sparse()) found.push_back(p);
-  }
-  return found;
-}
-
 ParameterGroups one_by_one(const std::vector<std::uint32_t>& parameters) {
   ParameterGroups groups;
   for (const auto p : parameters) groups.push_back({p});

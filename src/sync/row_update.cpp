@@ -19,7 +19,7 @@ void ShardedUpdate::apply_rows(const Verdict& verdict, double rate_factor) {
       rows_.own_touched(p, 0);
       continue;
     }
-    const auto coefficients = coefficients_of(rule_for(p, rate_factor));
+    const auto coefficients = coefficients_of(rules_.next(p, rate_factor));
     const auto take = [&](const RowList& list) { update_rows(p, coefficients, verdict, list); };
     if (verdict.folded) {
       take(rows_.folded(exchange_.group().rank(), p));

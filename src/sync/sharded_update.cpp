@@ -3,24 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "kernels/fold_schedule.h"
 #include "kernels/fold_update.h"
 #include "kernels/norm.h"
+#include "sync/gradient_norms.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
 static_assert(kTile == kNormBlock, "owners hold whole blocks of a norm");
-
-/// As torch.nn.utils.clip_grad_norm_.
-constexpr double kClipEpsilon = 1e-6;
 
 template <class Real>
 void clip_values(Real* values, std::int64_t count, Real bound) {
@@ -36,10 +32,6 @@ void clip_values(void* values, DType type, std::int64_t count, double bound) {
   clip_values(static_cast<float*>(values), count, static_cast<float>(bound));
 }
 
-double clip_scale(double bound, double norm) {
-  return bound > 0 ? std::min(1.0, bound / (norm + kClipEpsilon)) : 1.0;
-}
-
 }  // namespace
 
 ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
@@ -49,32 +41,33 @@ ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedMo
       board_(board),
       model_(model),
       rows_(rows),
-      rules_(std::move(rules)),
+      rules_(exchange.plan(), std::move(rules)),
       others_(others),
       clip_(clip),
       coded_(coded),
-      all_(rules_.size()),
-      gradient_(kTile * sizeof(double)),
-      updates_(rules_.size()) {
-  std::iota(all_.begin(), all_.end(), 0U);
-  for (const auto p : dense_ones(exchange_.plan())) {
-    (rules_[p] ? by_kernel_ : by_others_).push_back(p);
+      gradient_(kTile * sizeof(double)) {
+  for (const auto p : averaged_ones(exchange_.plan())) {
+    (rules_.has(p) ? by_kernel_ : by_others_).push_back(p);
   }
   first_block_.push_back(0);
   for (const auto& entry : exchange_.plan().parameters()) {
-    const auto blocks = entry.row_sparse() ? (entry.rows() + kRowBlock - 1) / kRowBlock
-                                           : (entry.spec.count + kTile - 1) / kTile;
+    std::int64_t blocks = 0;
+    if (entry.row_sparse()) blocks = (entry.rows() + kRowBlock - 1) / kRowBlock;
+    if (entry.averaged()) blocks = (entry.spec.count + kTile - 1) / kTile;
     first_block_.push_back(first_block_.back() + static_cast<std::size_t>(blocks));
   }
-  norms_ = exchange_.group().allocate_common(first_block_.back() * sizeof(double), "norms");
+  norms_ = exchange_.group().allocate_common(
+      std::max<std::size_t>(first_block_.back(), 1) * sizeof(double), "norms");
 }
 
 Verdict ShardedUpdate::judge(double loss_scale) {
   Verdict verdict;
   verdict.divisor_factor = loss_scale;
-  verdict.refusal = find_bad_gradient();
+  const auto facts = board_.facts();
+  verdict.refusal = refusal_of(facts, exchange_.plan());
   verdict.finite = verdict.refusal.empty();
-  if (verdict.finite && exchange_.slices().weight() == 0) {
+  const auto& slices = exchange_.slices();
+  if (verdict.finite && slices.weight() == 0) {
     verdict.refusal = "the weights of all shards are 0";
   }
   if (!verdict.refusal.empty()) return verdict;
@@ -84,40 +77,16 @@ Verdict ShardedUpdate::judge(double loss_scale) {
     verdict.finite = !refusal.is_overflow;
     if (!verdict.refusal.empty()) return verdict;
   }
-  const bool norms = clip_.norm > 0 || clip_.parameter_norm > 0;
   // What messages say is finite, and so is its mean.
   const bool all_coded = coded_ != nullptr && rows_.parameters().empty();
-  const bool as_it_comes = (all_coded || !may_overflow(loss_scale)) &&
-                           (coded_ != nullptr || exchange_.slices().nodes() <= kMaxSources);
-  if (!norms && as_it_comes) return verdict;
+  const bool as_it_comes = (all_coded || !may_overflow(facts, slices.weight() * loss_scale)) &&
+                           (coded_ != nullptr || slices.nodes() <= kMaxSources);
+  if (!needs_norms(clip_) && as_it_comes) return verdict;
   fold_own(loss_scale);
   exchange_.meet("the norms of its gradients in");
   verdict.folded = true;
   take_norms(verdict);
   return verdict;
-}
-
-/// The earliest shard's, or "".
-std::string ShardedUpdate::find_bad_gradient() const {
-  const ShardHeader* bad = nullptr;
-  for (int r = 0; r < board_.size(); ++r) {
-    const auto& header = board_.of(r);
-    if (header.bad_shard < 0) continue;
-    if (bad == nullptr || header.bad_shard < bad->bad_shard) bad = &header;
-  }
-  if (bad == nullptr) return "";
-  const auto& entry = exchange_.plan().parameters()[static_cast<std::size_t>(bad->bad_parameter)];
-  return fmt::format("the gradient of \"{}\" in shard {} is not finite", entry.spec.name,
-                     bad->bad_shard);
-}
-
-/// Whether a sum, or its quotient, could be beyond the range of its type. With a bound far below,
-/// roundings on the way do not matter.
-bool ShardedUpdate::may_overflow(double loss_scale) const {
-  double bound = 0;
-  for (int r = 0; r < board_.size(); ++r) bound += board_.of(r).bound;
-  const double divisor = exchange_.slices().weight() * loss_scale;
-  return !(bound < FLT_MAX / 2 && bound / divisor < FLT_MAX / 2);
 }
 
 std::vector<ElementRange> ShardedUpdate::owned_by(int rank) const {
@@ -167,70 +136,31 @@ void ShardedUpdate::fold_into(const ElementRange& range, double divisor_factor, 
 }
 
 void ShardedUpdate::take_norms(Verdict& verdict) {
-  double total = 0;
-  std::vector<double> norms(all_.size());
-  for (const auto p : all_) {
-    if (!exchange_.slices().touched(p)) continue;
-    const double squares = tree_sum({blocks_of(p), first_block_[p + 1] - first_block_[p]});
-    if (!std::isfinite(squares)) {
-      verdict.refusal = fmt::format("the sum of the gradients of \"{}\" is not finite",
-                                    exchange_.plan().parameters()[p].spec.name);
-      verdict.finite = false;
-      return;
-    }
-    norms[p] = std::sqrt(squares);
-    total += squares;
+  const auto& parameters = exchange_.plan().parameters();
+  std::vector<std::uint32_t> touched;
+  for (std::uint32_t p = 0; p < parameters.size(); ++p) {
+    if (!parameters[p].spec.is_private && exchange_.slices().touched(p)) touched.push_back(p);
   }
-  verdict.norm = std::sqrt(total);
-  if (!std::isfinite(total)) {
-    verdict.refusal = "the norm of the gradient is not finite";
-    verdict.finite = false;
-    return;
-  }
-  if (clip_.norm == 0 && clip_.parameter_norm == 0) return;
-  verdict.scales.resize(all_.size());
-  for (const auto p : all_) {
-    verdict.scales[p] =
-        clip_scale(clip_.norm, *verdict.norm) * clip_scale(clip_.parameter_norm, norms[p]);
-  }
-}
-
-UpdateRule ShardedUpdate::rule_for(std::uint32_t parameter, double rate_factor) const {
-  const bool lists = exchange_.plan().parameters()[parameter].row_sparse();
-  auto rule = *rules_[parameter];
-  const auto follow_schedule = [&](auto& any) {
-    any.learning_rate *= rate_factor;
-    if constexpr (requires { any.shrink; }) any.shrink *= rate_factor;
-  };
-  std::visit(follow_schedule, rule);
-  // A row's momentum begins with 0, whenever it is touched for the first time.
-  if (auto* sgd = std::get_if<SgdRule>(&rule)) sgd->starts = updates_[parameter] == 0 && !lists;
-  if (auto* adam = std::get_if<AdamRule>(&rule)) adam->step = updates_[parameter] + 1;
-  if (auto* adagrad = std::get_if<AdagradRule>(&rule)) adagrad->step = updates_[parameter] + 1;
-  return rule;
+  auto norms = norms_of(exchange_.plan(), clip_, touched, [&](std::uint32_t p) {
+    return std::span<const double>(blocks_of(p), first_block_[p + 1] - first_block_[p]);
+  });
+  verdict.refusal = norms.refusal;
+  verdict.finite = norms.refusal.empty();
+  verdict.norm = std::sqrt(norms.squares);
+  verdict.scales = std::move(norms.scales);
 }
 
 UpdateTarget ShardedUpdate::target_of(const ElementRange& range, const Verdict& verdict) const {
-  const auto p = range.parameter;
-  const auto type = exchange_.plan().parameters()[p].node_type;
-  const auto skip = static_cast<std::size_t>(range.begin) * size_of(type);
-  const auto state = [&](int k) {
-    return k < model_.states(p) ? model_.state(p, k) + skip : nullptr;
-  };
-  return {.dtype = type,
-          .gradient = nullptr,
-          .parameter = model_.master(p) + skip,
-          .first = state(0),
-          .second = state(1),
-          .count = range.end - range.begin,
-          .gradient_scale = verdict.scales.empty() ? 1.0 : verdict.scales[p],
-          .clip_value = clip_.value};
+  auto target = model_.target(range);
+  if (!verdict.scales.empty()) target.gradient_scale = verdict.scales[range.parameter];
+  target.clip_value = clip_.value;
+  return target;
 }
 
 void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
   if (coded_ != nullptr) coded_->note_messages();
   for (const auto& range : owned_by(exchange_.group().rank())) {
-    const bool has_kernel = rules_[range.parameter].has_value();
+    const bool has_kernel = rules_.has(range.parameter);
     if (has_kernel && (coded_ == nullptr || verdict.folded)) {
       run_kernel(range, verdict, rate_factor);
       continue;
@@ -254,7 +184,7 @@ void ShardedUpdate::run_kernel(const ElementRange& range, const Verdict& verdict
   const auto& entry = exchange_.plan().parameters()[p];
   const auto target = target_of(range, verdict);
   const void* folded = folded_at(exchange_.group().rank(), p, range.begin);
-  FoldUpdate work{.fold = {}, .target = target, .rule = rule_for(p, rate_factor)};
+  FoldUpdate work{.fold = {}, .target = target, .rule = rules_.next(p, rate_factor)};
   if (coded_ != nullptr && !verdict.folded) {
     fold_into(range, verdict.divisor_factor, gradient_.data());
     folded = gradient_.data();
@@ -303,7 +233,9 @@ void ShardedUpdate::run_other(const ElementRange& tile, const Verdict& verdict,
 
 void ShardedUpdate::commit(const std::vector<std::uint8_t>& touched) {
   if (coded_ != nullptr) coded_->commit();
-  for (std::size_t p = 0; p < updates_.size(); ++p) updates_[p] += touched[p];
+  for (std::size_t p = 0; p < touched.size(); ++p) {
+    if (!exchange_.plan().parameters()[p].spec.is_private) rules_.updates()[p] += touched[p];
+  }
 }
 
 void ShardedUpdate::read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to) {

@@ -24,6 +24,7 @@
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
 #include "sync/tile_updates.h"
+#include "sync/update_rules.h"
 #include "tutti/optimizer.h"
 
 namespace tutti {
@@ -52,8 +53,8 @@ class ShardedUpdate {
   /// Once the step is complete, and counts.
   void commit(const std::vector<std::uint8_t>& touched);
 
-  /// How often a parameter was updated.
-  std::vector<std::int64_t>& updates() { return updates_; }
+  /// How often a parameter was updated; of a private one 0 (private_update.h).
+  std::vector<std::int64_t>& updates() { return rules_.updates(); }
 
   /// The folded gradient of one parameter, of its node type, to `to`. Between judge() and
   /// complete(), by any worker alone.
@@ -64,12 +65,9 @@ class ShardedUpdate {
   double squares_of_rows(const Verdict& verdict, std::uint32_t parameter);
 
  private:
-  std::string find_bad_gradient() const;
-  bool may_overflow(double loss_scale) const;
   void fold_own(double loss_scale);
   void fold_into(const ElementRange& range, double divisor_factor, void* to);
   void take_norms(Verdict& verdict);
-  UpdateRule rule_for(std::uint32_t parameter, double rate_factor) const;
   void run_kernel(const ElementRange& range, const Verdict& verdict, double rate_factor);
   void run_other(const ElementRange& tile, const Verdict& verdict, double rate_factor);
   // row_update.cpp
@@ -86,15 +84,13 @@ class ShardedUpdate {
   ShardBoard& board_;
   SharedModel& model_;
   RowGradients& rows_;
-  std::vector<std::optional<UpdateRule>> rules_;
+  UpdateRules rules_;
   TileUpdates* others_;
   Clip clip_;
   CodedGradients* coded_;
-  std::vector<std::uint32_t> all_;        ///< every parameter
   std::vector<std::uint32_t> by_kernel_;  ///< those with a rule; their owners change with the step
   std::vector<std::uint32_t> by_others_;  ///< those without; each tile has one owner
   std::vector<std::byte> gradient_;       ///< of a tile
-  std::vector<std::int64_t> updates_;     ///< per parameter
   std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number
   /// Σ x² per tile of every parameter, or per block of rows (RowGradients::squares).
   std::optional<SharedMemory> norms_;

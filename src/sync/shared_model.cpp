@@ -15,10 +15,12 @@ std::vector<SharedModel::Place> SharedModel::places_of(const std::vector<int>& s
   };
   std::vector<Place> places(plan_.parameters().size());
   for (std::size_t p = 0; p < places.size(); ++p) {
+    if (states[p] == kNotHere) continue;
     places[p].value = places[p].master = take(plan_.parameters()[p].result_bytes);
   }
   bytes_ = round_up(bytes_, kPageBytes);
   for (std::size_t p = 0; p < places.size(); ++p) {
+    if (states[p] == kNotHere) continue;
     const auto& entry = plan_.parameters()[p];
     if (entry.spec.dtype != entry.node_type) places[p].master = take(entry.node_bytes);
     places[p].states = states[p];
@@ -41,6 +43,26 @@ SharedModel::SharedModel(const Group& group, const Plan& plan, const std::vector
 std::byte* SharedModel::state(std::size_t parameter, int k) const {
   const auto& place = places_[parameter];
   return at(place.first_state + place.state_bytes * static_cast<std::size_t>(k));
+}
+
+UpdateTarget SharedModel::target(const ElementRange& range) const {
+  const auto p = range.parameter;
+  const auto type = plan_.parameters()[p].node_type;
+  const auto skip = static_cast<std::size_t>(range.begin) * size_of(type);
+  const auto state_from = [&](int k) { return k < states(p) ? state(p, k) + skip : nullptr; };
+  return {.dtype = type,
+          .gradient = nullptr,
+          .parameter = master(p) + skip,
+          .first = state_from(0),
+          .second = state_from(1),
+          .count = range.end - range.begin};
+}
+
+void SharedModel::round_values(const ElementRange& range) const {
+  const auto p = range.parameter;
+  if (master(p) == value(p)) return;
+  const auto element = size_of(plan_.parameters()[p].node_type);
+  round_values(range, master(p) + static_cast<std::size_t>(range.begin) * element);
 }
 
 void SharedModel::round_values(const ElementRange& range, const std::byte* from) const {

@@ -15,16 +15,20 @@
 #include <string>
 #include <vector>
 
+#include "kernels/update.h"
 #include "sync/plan.h"
 #include "sync/tile_share.h"
 #include "tutti/group.h"
 
 namespace tutti {
 
+/// Tensors of state of a parameter of which there is nothing at all.
+inline constexpr int kNotHere = -1;
+
 class SharedModel {
  public:
-  /// `states[p]` tensors of state for parameter p, and with `averages` one more. Zero-filled.
-  /// Collective.
+  /// `states[p]` tensors of state for parameter p, and with `averages` one more; kNotHere: no room
+  /// for the parameter. Zero-filled. Collective.
   SharedModel(const Group& group, const Plan& plan, const std::vector<int>& states, bool averages,
               const std::string& name);
 
@@ -40,13 +44,18 @@ class SharedModel {
   std::byte* average(std::size_t parameter) const {
     return state(parameter, places_[parameter].states);
   }
+  /// What an update of these elements reads and writes, but for the gradient.
+  UpdateTarget target(const ElementRange& range) const;
   /// Of a 16-bit parameter: these of its values become `from`, of the type of the master copy,
   /// rounded once.
   void round_values(const ElementRange& range, const std::byte* from) const;
+  /// Its master copy was changed there: the values follow.
+  void round_values(const ElementRange& range) const;
   /// After values were changed by hand: their master copies follow.
   void refresh_masters() const;
 
   const SharedMemory& memory() const { return memory_; }
+  std::size_t bytes() const { return bytes_; }
 
  private:
   struct Place {

@@ -267,7 +267,7 @@ void StepExchange::fill_outcome() {
     outcome_.touched[p] = slices_->touched(p);
     const auto bytes = plan_.parameters()[p].node_bytes;
     report.bytes_dense += bytes;
-    const bool whole = outcome_.touched[p] != 0 && !plan_.parameters()[p].row_sparse();
+    const bool whole = outcome_.touched[p] != 0 && plan_.parameters()[p].averaged();
     report.bytes += whole ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }

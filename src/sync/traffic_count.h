@@ -24,7 +24,8 @@ class TrafficCount {
   /// A step begins: `last_step` is all zeros. Then add to group(g) what it costs, then end().
   void begin();
   GroupTraffic& group(std::size_t g) { return report_.last_step[g]; }
-  void end();
+  /// `exchanged`: something was sent.
+  void end(bool exchanged = true);
   const TrafficReport& report() const { return report_; }
 
  private:

@@ -18,23 +18,25 @@ std::shared_ptr<DataParallelState> make(const GroupOf& group_of, WrappedModel mo
   return state;
 }
 
+Kinds kinds_of(const DataParallelOptions& options) {
+  return {.exclude = options.exclude, .row_sparse = options.row_sparse, .is_private = {}};
+}
+
 }  // namespace
 
 DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
                            const DataParallelOptions& options)
-    : state_(make([&] { return Group(job, options.name); },
-                  WrappedModel(module, options.exclude, options.row_sparse), options)) {}
+    : state_(make([&] { return Group(job, options.name); }, WrappedModel(module, kinds_of(options)),
+                  options)) {}
 
 DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
                            const DataParallelOptions& options)
-    : state_(make([&] { return group; }, WrappedModel(module, options.exclude, options.row_sparse),
-                  options)) {}
+    : state_(make([&] { return group; }, WrappedModel(module, kinds_of(options)), options)) {}
 
 DataParallel::DataParallel(const Group& group,
                            std::vector<std::pair<std::string, torch::Tensor>> parameters,
                            const DataParallelOptions& options)
-    : state_(make([&] { return group; },
-                  WrappedModel(std::move(parameters), options.exclude, options.row_sparse),
+    : state_(make([&] { return group; }, WrappedModel(std::move(parameters), kinds_of(options)),
                   options)) {}
 
 DataParallel::~DataParallel() = default;

@@ -2,7 +2,8 @@
 
 // A model's buffers over the shards of a step: every shard starts from those of the step's begin,
 // and afterwards each is, by its rule, the mean over the shards that ran, the first such shard's,
-// or what it was.
+// or what it was. Of private ones each logical worker has its own, over its own shards; between
+// steps the model's are the first logical worker's.
 //
 // Threads: one. Failure: BadInput names the buffer.
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "sync/buffer_mean.h"
+#include "sync/logical_workers.h"
 #include "sync/shard_board.h"
 #include "sync/step_exchange.h"
 #include "torch/wrapped_model.h"
@@ -28,34 +30,55 @@ class ShardBuffers {
   ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
                const TrainerOptions& options);
 
-  /// Rank 0's present values become those of the step's begin. Collective.
+  /// Rank 0's present values become those of the step's begin; private ones that differ from what
+  /// they were become everybody's. Collective.
   void send_from_first_rank();
-  /// Throws if a buffer is not what the last step left.
-  void require_untouched() const;
+  /// The same, for all logical workers' after they were filled. Collective.
+  void send_all_from_first_rank();
+  /// Throws if a buffer is not what the last step left, of that logical worker.
+  void require_untouched(std::size_t logical = 0) const;
 
   void open(std::int64_t first_shard);
-  /// To the step's begin.
-  void restore();
-  /// What the shard left counts. The first one that ran on this worker gives the values that are
-  /// not averaged.
-  void take(bool is_first);
+  /// To the step's begin, as that logical worker has it.
+  void restore(std::size_t logical = 0);
+  /// What a shard of that logical worker left counts. The first one that ran, of all on this worker
+  /// and of the logical worker, gives the values that are not averaged.
+  void take(std::size_t logical, bool is_first, bool is_first_of_logical);
   void skip();
   void publish();
-  /// The values after the step, once all have published.
-  void finish(const ShardBoard& board);
+  /// The values after the step, once all have published. Those of the `dropped` logical workers
+  /// stay as they were; with `meets`, private ones become one: means of the copies, or the first's.
+  void finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped, bool meets);
 
   const NamedTensors& tensors() const { return buffers_; }
+  /// Private ones of the logical workers but the first, by "logical.1/0.running_mean".
+  NamedTensors private_tensors() const;
 
  private:
+  bool is_private(std::size_t buffer) const { return private_[buffer]; }
+  /// Values at the step's begin.
+  const torch::Tensor& begin(std::size_t logical, std::size_t buffer) const {
+    return begin_[is_private(buffer) ? logical : 0][buffer];
+  }
   void keep();
+  void spread(std::size_t buffer);
+  std::byte* own_first(int rank, std::size_t logical, std::size_t buffer) const;
+  void finish_shared(const ShardBoard& board);
+  void finish_private(const ShardBoard& board, std::size_t logical);
+  void become_one(std::size_t buffer);
 
   const StepExchange& exchange_;
   std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;
-  std::vector<torch::Tensor> begin_;   ///< values at the step's begin
-  std::vector<std::size_t> averaged_;  ///< by rule
-  std::vector<std::size_t> kept_;
-  std::unique_ptr<BufferMean> mean_;  ///< of those; null where there are none
+  std::vector<BufferRule> rules_;
+  std::vector<bool> private_;
+  std::vector<ShardRange> logical_;                ///< one, of all shards, without private ones
+  std::vector<std::vector<torch::Tensor>> begin_;  ///< per logical worker
+  std::vector<std::size_t> averaged_;              ///< by rule: those of mean_, in its order
+  std::unique_ptr<BufferMean> mean_;               ///< null where there are none
+  /// Per worker, for each logical worker, all buffers' values; null without private ones.
+  std::optional<SharedMemory> own_firsts_;
+  std::size_t own_bytes_ = 0;  ///< of one logical worker's
 };
 
 }  // namespace tutti

@@ -19,18 +19,31 @@ SharedParameters::SharedParameters(const Group& group, const WrappedModel& model
   }
   group.barrier({.label = "parameters"});
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    auto& tensor = parameters_[p].second;
-    tensor.set_data(torch::from_blob(
-        shared.value(p), tensor.sizes(), tensor.strides(), [memory = shared.memory()](void*) {},
-        tensor.options().requires_grad(false)));
-    versions_.push_back(static_cast<std::int64_t>(tensor._version()));
+    lay(p, shared);
+    versions_.push_back(static_cast<std::int64_t>(parameters_[p].second._version()));
   }
+}
+
+void SharedParameters::lay(std::size_t parameter, const SharedModel& copy) {
+  auto& tensor = parameters_[parameter].second;
+  tensor.set_data(torch::from_blob(
+      copy.value(parameter), tensor.sizes(), tensor.strides(), [memory = copy.memory()](void*) {},
+      tensor.options().requires_grad(false)));
+}
+
+void SharedParameters::show(const SharedModel& copy, std::span<const std::uint32_t> parameters) {
+  for (const auto p : parameters) lay(p, copy);
+}
+
+bool SharedParameters::was_written(std::size_t parameter) const {
+  return static_cast<std::int64_t>(parameters_[parameter].second._version()) !=
+         versions_[parameter];
 }
 
 void SharedParameters::require_untouched() const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    const auto& [name, tensor] = parameters_[p];
-    if (static_cast<std::int64_t>(tensor._version()) != versions_[p]) {
+    const auto& name = parameters_[p].first;
+    if (was_written(p)) {
       throw BadInput(fmt::format(
           "parameter \"{}\" was written between steps, where all workers read it; change values "
           "inside trainer.edit()",

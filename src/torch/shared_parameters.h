@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sync/shared_model.h"
@@ -19,16 +20,23 @@ namespace tutti {
 class SharedParameters {
  public:
   /// Rank 0's values move into `shared`, and every worker's tensors onto it: their addresses change
-  /// here and never again. Collective.
+  /// here, and with show(), and never else. Collective.
   SharedParameters(const Group& group, const WrappedModel& model, const SharedModel& shared);
 
   /// Throws if a parameter was written since the last written(). WrappedModel knows whether it lies
   /// where it did.
   void require_untouched() const;
+  /// Whether that parameter was.
+  bool was_written(std::size_t parameter) const;
   /// All values may have changed: torch's checks for stale saved tensors get to know.
   void written();
+  /// The tensors of these parameters are views of that copy from now on. For torch they are the
+  /// same tensors as before.
+  void show(const SharedModel& copy, std::span<const std::uint32_t> parameters);
 
  private:
+  void lay(std::size_t parameter, const SharedModel& copy);
+
   NamedTensors parameters_;
   std::vector<std::int64_t> versions_;
 };

@@ -108,6 +108,10 @@ Metrics Trainer::evaluate(std::int64_t dataset_size, std::int64_t batch, const E
   return state_->evaluate({dataset_size, batch}, compute);
 }
 void Trainer::with_averages(const std::function<void()>& body) { state_->with_averages(body); }
+torch::Tensor Trainer::gather(const std::string& name) const { return state_->gather(name); }
+void Trainer::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
+  state_->with_logical_worker(logical, body);
+}
 void Trainer::save(const std::string& directory, const SaveOptions& options) {
   state_->save(directory, options);
 }

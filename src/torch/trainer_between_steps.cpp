@@ -102,6 +102,13 @@ void TrainerState::edit(const std::function<void()>& change) {
     std::uint8_t has_moved = group_.rank() == 0 && moved();
     group_.broadcast({&has_moved, 1, DType::uint8}, 0, waits("edit()"));
     if (has_moved == 0) buffers_->send_from_first_rank();
+    if (private_) {
+      auto written = private_->written();
+      group_.broadcast({written.data(), static_cast<std::int64_t>(written.size()), DType::uint8}, 0,
+                       waits("edit()"));
+      private_->spread(written, group_.rank() == 0);
+      group_.barrier(waits("edit()"));
+    }
     parameters_->written();
   });
   if (error) std::rethrow_exception(error);
@@ -155,15 +162,24 @@ TensorFiles TrainerState::tensor_files() const {
                        {kBuffersFile, model_.buffers()}};
   if (averages_) files.emplace_back(kAveragesFile, averages);
   if (coded_ && coded_->board().has_residuals()) files.emplace_back(kResidualsFile, residuals());
+  if (private_) {
+    auto own = private_->tensors();
+    for (auto& item : buffers_->private_tensors()) own.push_back(std::move(item));
+    files.emplace_back(kPrivateFile, std::move(own));
+  }
+  if (private_ && private_->meetings() != nullptr) {
+    files.emplace_back(kStrategyFile, private_->kept_tensors());
+  }
   return files;
 }
 
 NamedTensors TrainerState::residuals() const {
   NamedTensors residuals;
   const auto& board = coded_->board();
+  const auto plan = exchange_->plan().parameters();
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& [name, tensor] = model_.parameters()[p];
-    for (std::size_t l = 0; l < board.logical_workers() && !model_.row_sparse(p); ++l) {
+    for (std::size_t l = 0; l < board.logical_workers() && plan[p].averaged(); ++l) {
       residuals.emplace_back(fmt::format("{}/residual.{}", name, l),
                              torch::from_blob(board.residual(l, p), tensor.sizes(),
                                               tensor.strides(), torch::kFloat32));
@@ -191,10 +207,11 @@ void TrainerState::write(const std::string& directory, const SaveOptions& option
   const auto newest = store.newest();
   auto files = tensor_files();
   files.emplace_back(kShardStatesFile, states);
-  save_checkpoint(store, run(), facts_,
-                  {steps_, dropped_in_a_row_, data_.position(), scale_,
-                   averages_ ? averages_->steps() : 0, update_->updates(), numbers},
-                  structure_of(module_), files);
+  save_checkpoint(
+      store, run(), facts_,
+      {steps_, dropped_in_a_row_, data_.position(), scale_, averages_ ? averages_->steps() : 0,
+       update_->updates(), private_ ? private_->position() : PrivatePosition(), numbers},
+      structure_of(module_), files);
   if (newest > steps_ && !std::exchange(said_newer_, true)) {
     log_warning(
         fmt::format("the checkpoint of step {} lies beside one of step {}, which was there "
@@ -234,7 +251,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
     const auto* const begin = reinterpret_cast<const char*>(text.data());
     take_over(position_of(nlohmann::json::parse(begin, begin + text.size())));
     states_.take(ShardStates::unpack({&packed, 1}), mine_);
-    buffers_->send_from_first_rank();
+    buffers_->send_all_from_first_rank();
     parameters_->written();
     seed_between_steps();
     step = steps_;
@@ -259,6 +276,7 @@ TrainerState::Found TrainerState::read(const std::string& directory, const LoadO
   const auto position = position_of(*checkpoint, model_.parameters().size());
   DataOrder(options_.seed).restore(position.data);  // throws where it makes no sense
   torch_optimizers_->check(position.optimizer_numbers);
+  if (private_) private_->check(position.own);
   Found found{to_json(position).dump(), ShardStates::pack(shard_states)};
   fill(*checkpoint, tensor_files());
   log_info(fmt::format("trainer: goes on from {}", checkpoint->folder().string()));
@@ -273,6 +291,7 @@ void TrainerState::take_over(const RunPosition& position) {
   scale_ = position.loss_scale;
   update_->updates() = position.updates;
   torch_optimizers_->restore(position.optimizer_numbers);
+  if (private_) private_->restore(position.own);
   if (averages_) averages_->restore(position.averaged_steps);
 }
 
@@ -327,12 +346,15 @@ std::string TrainerState::state_sha256() const {
     hash.update(shared_->master(p), master_bytes);
     for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
     hash.update(&update_->updates()[p], sizeof(std::int64_t));
-    for (std::size_t l = 0; l < residuals_per_parameter && !model_.row_sparse(p); ++l) {
+    for (std::size_t l = 0; l < residuals_per_parameter && entry.averaged(); ++l) {
       hash.update(coded_->board().residual(l, p),
                   static_cast<std::size_t>(entry.spec.count) * sizeof(float));
     }
   }
-  for (const auto& [name, tensor] : model_.buffers()) {
+  if (private_) private_->add_to(hash);
+  auto buffers = model_.buffers();
+  for (auto& item : buffers_->private_tensors()) buffers.push_back(std::move(item));
+  for (const auto& [name, tensor] : buffers) {
     hash.update(name.data(), name.size());
     hash.update(tensor.data_ptr(), tensor.nbytes());
   }

@@ -76,6 +76,8 @@ nlohmann::json to_json(const RunPosition& position) {
           {"good_steps", position.loss_scale.good_steps},
           {"averaged_steps", position.averaged_steps},
           {"updates", position.updates},
+          {"private_updates", position.own.updates},
+          {"private_moved", position.own.moved},
           {"optimizer_numbers", position.optimizer_numbers}};
 }
 
@@ -87,6 +89,8 @@ RunPosition position_of(const nlohmann::json& state) {
           .loss_scale = {state.at("loss_scale").get<double>(), number("good_steps")},
           .averaged_steps = number("averaged_steps"),
           .updates = state.at("updates").get<std::vector<std::int64_t>>(),
+          .own = {state.value("private_updates", std::vector<std::vector<std::int64_t>>()),
+                  state.value("private_moved", std::vector<std::uint8_t>())},
           .optimizer_numbers = state.at("optimizer_numbers")};
 }
 

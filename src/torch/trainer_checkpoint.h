@@ -20,6 +20,7 @@
 #include "run/data_order.h"
 #include "run/loss_scaler.h"
 #include "run/step_log.h"
+#include "torch/private_parameters.h"
 #include "torch/wrapped_model.h"
 
 namespace tutti {
@@ -32,6 +33,7 @@ struct RunPosition {
   LossScaleState loss_scale;
   std::int64_t averaged_steps = 0;
   std::vector<std::int64_t> updates;  ///< per parameter, in registration order
+  PrivatePosition own;                ///< of private parameters; empty without
   /// By parameter, what its optimizer of torch keeps besides tensors.
   nlohmann::json optimizer_numbers = nlohmann::json::object();
 };
@@ -50,6 +52,10 @@ inline constexpr const char* kBuffersFile = "buffers.safetensors";
 inline constexpr const char* kAveragesFile = "averages.safetensors";
 /// What codecs left out, per logical worker.
 inline constexpr const char* kResidualsFile = "residuals.safetensors";
+/// Of private parameters: those of the logical workers but the first.
+inline constexpr const char* kPrivateFile = "private.safetensors";
+/// What a strategy keeps.
+inline constexpr const char* kStrategyFile = "strategy.safetensors";
 /// Its names and shapes are the user's: the checkpoint decides them.
 inline constexpr const char* kShardStatesFile = "shard_states.safetensors";
 
@@ -74,7 +80,7 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
 void fill(const Checkpoint& checkpoint, const TensorFiles& files);
 /// SHA-256 of each tensor's bytes, row-major, by the names of a step log: "0.weight",
 /// "0.weight/exp_avg", "0.weight/master", "0.weight/average",
-/// "0.weight/residual.3", "buffer:1.running_mean".
+/// "0.weight/residual.3", "logical.1/0.weight", "buffer:1.running_mean".
 NamedDigests digests_of(const TensorFiles& files);
 /// All tensors of a file whose names and shapes the checkpoint decides.
 NamedTensors load_tensors(const Checkpoint& checkpoint, const std::string& file);

@@ -140,7 +140,7 @@ void TrainerState::with_averages(const std::function<void()>& body) {
     group_.barrier(waits(kName));
   });
   parameters_->written();
-  averaged_ = true;
+  inside_ = kName;
   std::exception_ptr error;
   try {
     body();
@@ -148,7 +148,7 @@ void TrainerState::with_averages(const std::function<void()>& body) {
   } catch (...) {
     error = std::current_exception();
   }
-  averaged_ = false;
+  inside_ = "";
   try {
     exchange_->together([&] {
       group_.barrier(waits(kName));
@@ -160,6 +160,40 @@ void TrainerState::with_averages(const std::function<void()>& body) {
     throw;
   }
   parameters_->written();
+  if (error) std::rethrow_exception(error);
+}
+
+torch::Tensor TrainerState::gather(const std::string& name) const {
+  require_between_steps("gather()");
+  const auto p = parameter_of(name);
+  if (model_.is_private(p)) return private_->gather(p);
+  return model_.tensor(p).detach().clone().unsqueeze(0);
+}
+
+void TrainerState::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
+  constexpr const char* kName = "with_logical_worker()";
+  require_between_steps(kName);
+  const auto count = private_ ? private_->size() : 0;
+  if (logical < 0 || logical >= static_cast<std::int64_t>(count)) {
+    throw BadInput(fmt::format(
+        "with_logical_worker({}): {} logical workers have private parameters", logical, count));
+  }
+  require_untouched();
+  const auto l = static_cast<std::size_t>(logical);
+  private_->show(l);
+  buffers_->restore(l);
+  inside_ = kName;
+  std::exception_ptr error;
+  try {
+    body();
+    parameters_->require_untouched();
+    buffers_->require_untouched(l);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  inside_ = "";
+  show_first();
+  buffers_->restore();
   if (error) std::rethrow_exception(error);
 }
 

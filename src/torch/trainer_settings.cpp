@@ -24,11 +24,16 @@ void require_bound(double bound, std::string_view name) {
 /// Where logical workers meet: none of their nodes reach beyond.
 std::vector<std::int64_t> cuts_of(const TrainerOptions& options) {
   std::vector<std::int64_t> cuts;
-  if (!options.compression.codec) return cuts;
+  if (!options.compression.codec && !has_private(options)) return cuts;
   for (const auto& range : logical_workers(options.shards, options.logical_workers)) {
     cuts.push_back(range.begin);
   }
   return cuts;
+}
+
+std::string who_is_private(const TrainerOptions& options) {
+  return options.strategy ? fmt::format("strategy {}", options.strategy->name())
+                          : "private_to_each";
 }
 
 struct ToUpdateRule {
@@ -89,7 +94,18 @@ void require_options(const TrainerOptions& options) {
     throw BadInput(fmt::format("{} shards: a step has at least 1", options.shards));
   }
   require_sense(options.compression);
-  logical_workers(options.shards, options.logical_workers);  // throws for one too many
+  if (options.strategy && options.strategy->name().empty()) {
+    throw BadInput("a strategy must have a name");
+  }
+  if (has_private(options) && options.logical_workers == 0) {
+    throw BadInput(
+        fmt::format("{} without logical_workers: say how many there are, each with parameters of "
+                    "its own",
+                    who_is_private(options)));
+  }
+  if (options.logical_workers != 0) {
+    logical_workers(options.shards, options.logical_workers);  // throws for one too many
+  }
   require_bound(options.clip.norm, "clip.norm");
   require_bound(options.clip.parameter_norm, "clip.parameter_norm");
   require_bound(options.clip.value, "clip.value");
@@ -115,6 +131,40 @@ void require_options(const TrainerOptions& options) {
   if (options.hash_every > 0 && options.log.empty()) throw BadInput("hash_every without a log");
   if (options.deadline && options.deadline->count() <= 0) {
     throw BadInput("the deadline must be positive");
+  }
+}
+
+bool has_private(const TrainerOptions& options) {
+  return options.strategy != nullptr || options.private_to_each != nullptr;
+}
+
+Kinds kinds_of(const TrainerOptions& options) {
+  Kinds kinds{.exclude = {}, .row_sparse = options.row_sparse, .is_private = {}};
+  kinds.is_private = options.private_to_each;
+  if (options.strategy) kinds.is_private = [](const std::string&) { return true; };
+  return kinds;
+}
+
+void require_private(const TrainerOptions& options, const WrappedModel& model) {
+  if (!has_private(options)) {
+    if (options.meeting_state == MeetingState::keep) return;
+    throw BadInput(
+        fmt::format("meeting_state {} without a strategy", name_of(options.meeting_state)));
+  }
+  const auto who = who_is_private(options);
+  if (options.strategy && options.private_to_each) {
+    throw BadInput(fmt::format("private_to_each with {}, which makes all parameters private", who));
+  }
+  std::size_t count = 0;
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) count += model.is_private(p);
+  if (count == 0) throw BadInput("private_to_each holds of no parameter");
+  if (options.compression.codec && count == model.parameters().size()) {
+    throw BadInput(fmt::format("codec {} with {}: no gradient is left to be sent",
+                               options.compression.codec->name(), who));
+  }
+  if (options.average > 0) {
+    throw BadInput(
+        fmt::format("average {} with {}: parameters have several values", options.average, who));
   }
 }
 
@@ -166,6 +216,16 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
     settings.emplace_back("logical workers", std::to_string(options.logical_workers));
     settings.emplace_back("transport", std::string(name_of(options.compression.transport)));
   }
+  if (has_private(options)) {
+    if (!options.compression.codec) {
+      settings.emplace_back("logical workers", std::to_string(options.logical_workers));
+    }
+    settings.emplace_back(
+        "strategy", options.strategy
+                        ? fmt::format("{}, optimizer state {}, fusion {}", options.strategy->name(),
+                                      name_of(options.meeting_state), options.compression.fusion)
+                        : "none");
+  }
   for (const auto& item : model.parameters()) {
     settings.emplace_back(kRuleOf + item.first, text_of(optimizer.rule_of(item.first)));
   }
@@ -211,8 +271,9 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
                        fmt::join(tensor.sizes(), ", "));
   };
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    facts["parameter " + model.name(p)] =
-        text(model.tensor(p)) + (model.row_sparse(p) ? " row-sparse" : "");
+    facts["parameter " + model.name(p)] = text(model.tensor(p)) +
+                                          (model.row_sparse(p) ? " row-sparse" : "") +
+                                          (model.is_private(p) ? " private" : "");
   }
   for (const auto& [name, tensor] : model.buffers()) facts["buffer " + name] = text(tensor);
   return facts;

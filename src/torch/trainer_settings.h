@@ -20,6 +20,11 @@ namespace tutti {
 inline constexpr std::string_view kLossName = "loss";
 
 void require_options(const TrainerOptions& options);
+/// Whether logical workers may have parameters of their own, and which those are.
+bool has_private(const TrainerOptions& options);
+Kinds kinds_of(const TrainerOptions& options);
+/// What private parameters and other options have to do with each other.
+void require_private(const TrainerOptions& options, const WrappedModel& model);
 ExchangeOptions exchange_options_of(const TrainerOptions& options);
 /// Where there is a codec.
 CodingOptions coding_options_of(const TrainerOptions& options);

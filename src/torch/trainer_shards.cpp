@@ -21,8 +21,10 @@ std::uint64_t TrainerState::seed_of(std::int64_t shard) const {
 
 void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute) {
   shard_ = index;
-  largest_ = 0;
-  buffers_->restore();
+  largest_ = largest_own_ = 0;
+  const auto logical = private_ ? private_->logical_worker_of(index) : 0;
+  if (private_) private_->show(logical);
+  buffers_->restore(logical);
   at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
   torch::manual_seed(seed_of(index));
   Shard shard(*this, index);
@@ -41,8 +43,11 @@ void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute
   metrics_.push_back(std::move(shard.metrics_));
   if (!runs) return buffers_->skip();
   auto& mine = board_->mine();
-  mine.bound += largest_;
-  buffers_->take(mine.ran == 0);
+  mine.all.bound += largest_;
+  mine.own[logical].bound += largest_own_;
+  auto& own_first = mine.own_first_ran[logical];
+  buffers_->take(logical, mine.ran == 0, own_first < 0);
+  if (own_first < 0) own_first = index;
   if (mine.ran++ == 0) mine.first_ran = index;
 }
 
@@ -134,12 +139,13 @@ void TrainerState::accumulated(std::size_t parameter) {
 void TrainerState::backward_ended(bool) {}
 
 void TrainerState::note(std::size_t parameter, double largest) {
+  const bool is_private = model_.is_private(parameter);
+  auto& so_far = is_private ? largest_own_ : largest_;
+  so_far = std::max(so_far, largest);
+  if (std::isfinite(largest)) return;
   auto& mine = board_->mine();
-  largest_ = std::max(largest_, largest);
-  if (std::isfinite(largest) || (mine.bad_shard >= 0 && mine.bad_shard < shard_)) return;
-  const auto p = static_cast<std::int64_t>(parameter);
-  mine.bad_parameter = mine.bad_shard == shard_ ? std::min(mine.bad_parameter, p) : p;
-  mine.bad_shard = shard_;
+  auto& facts = is_private ? mine.own[private_->logical_worker_of(shard_)] : mine.all;
+  facts.note_bad(shard_, static_cast<std::int64_t>(parameter));
 }
 
 }  // namespace tutti

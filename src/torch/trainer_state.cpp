@@ -1,6 +1,7 @@
 #include "torch/trainer_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,21 +19,23 @@
 #include "tutti/tensors.h"
 
 namespace tutti {
+
 TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
                            const Optimizer& optimizer, const TrainerOptions& options)
     : group_(group),
       options_(options),
       module_(module),
-      model_(module, {}, options.row_sparse, "Trainer"),
+      model_(module, kinds_of(options), "Trainer"),
       data_(options.seed) {
-  if (options_.logical_workers == 0) options_.logical_workers = 1;  // hosts
   require_options(options_);
+  if (options_.logical_workers == 0) options_.logical_workers = 1;  // hosts
   mine_ = assignment_of(options_, group_.size())[static_cast<std::size_t>(group_.rank())];
   scale_rule_ = loss_scale_rule_of(options_.loss_scale);
   scale_.factor = options_.loss_scale.start;
   std::vector<std::optional<UpdateRule>> rules;
   std::vector<std::shared_ptr<const TorchRule>> torch_rules;
   std::vector<int> states;
+  std::vector<double> initial_states;
   for (const auto& [name, tensor] : model_.parameters()) {
     const auto& rule = optimizer.rule_of(name);
     rules.push_back(update_rule_of(rule));
@@ -42,10 +45,19 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
           fmt::format("row-sparse \"{}\" with {}: rows are updated by Sgd, Adam, AdamW or Adagrad",
                       name, text_of(rule)));
     }
+    if (torch != nullptr && model_.is_private(rules.size() - 1)) {
+      throw Unsupported(fmt::format(
+          "private \"{}\" with {}: what logical workers have for themselves is updated by Sgd, "
+          "Adam, AdamW or Adagrad",
+          name, text_of(rule)));
+    }
+    const auto* const adagrad = std::get_if<Adagrad>(&rule);
+    initial_states.push_back(adagrad != nullptr ? adagrad->initial_sum : 0);
     torch_rules.push_back(torch != nullptr ? torch->rule : nullptr);
     state_names_.push_back(states_of(rule));
     states.push_back(static_cast<int>(state_names_.back().size()));
   }
+  require_private(options_, model_);
   const auto settings = settings_of(options_, optimizer, model_);
   facts_ = facts_of(options_, optimizer, model_);
   exchange_ =
@@ -55,11 +67,11 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.average > 0,
                                           options_.name);
   parameters_ = std::make_unique<SharedParameters>(group_, model_, *shared_);
-  model_ = WrappedModel(module, {}, options_.row_sparse, "Trainer");
+  model_ = WrappedModel(module, kinds_of(options_), "Trainer");
   memory_ = model_.memory();
   if (group_.rank() == 0) {
     shared_->refresh_masters();
-    fill_initial_sums(optimizer);
+    fill_initial_states(initial_states);
   }
   torch_optimizers_ = std::make_unique<TileOptimizers>(
       exchange_->plan(), *shared_, std::move(torch_rules), group_.rank(), group_.size());
@@ -67,6 +79,13 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     coded_ = std::make_unique<CodedGradients>(*exchange_, coding_options_of(options_));
   }
   rows_ = std::make_unique<RowGradients>(*exchange_);
+  if (has_private(options_)) {
+    private_ = std::make_unique<PrivateParameters>(
+        *exchange_, *board_,
+        PrivateParameters::Model{model_, *shared_, *parameters_, states, state_names_, rules,
+                                 initial_states},
+        options_);
+  }
   update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, *rows_, std::move(rules),
                                             torch_optimizers_.get(), options_.clip, coded_.get());
   births_ = std::make_unique<GradientBirths>(*exchange_);
@@ -93,6 +112,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   if (!rows_->parameters().empty()) {
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
+  if (private_) own += private_->text();
   if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
   log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
                        model_.parameters().size(), group_.size(), shares, summary_of(settings),
@@ -106,13 +126,11 @@ void TrainerState::attach() {
   }
 }
 
-void TrainerState::fill_initial_sums(const Optimizer& optimizer) {
-  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    const auto* const adagrad = std::get_if<Adagrad>(&optimizer.rule_of(model_.name(p)));
-    if (adagrad == nullptr || adagrad->initial_sum == 0) continue;
+void TrainerState::fill_initial_states(const std::vector<double>& initial) {
+  for (std::size_t p = 0; p < initial.size(); ++p) {
+    if (initial[p] == 0) continue;
     const auto type = scalar_type_of(exchange_->plan().parameters()[p].node_type);
-    torch::from_blob(shared_->state(p, 0), {model_.tensor(p).numel()}, type)
-        .fill_(adagrad->initial_sum);
+    torch::from_blob(shared_->state(p, 0), {model_.tensor(p).numel()}, type).fill_(initial[p]);
   }
 }
 
@@ -127,7 +145,7 @@ void TrainerState::require_open(const char* what) const {
 
 void TrainerState::require_between_steps(const char* what) const {
   if (accumulated_) throw BadInput(fmt::format("{} between accumulate() and apply()", what));
-  if (averaged_) throw BadInput(fmt::format("{} inside with_averages()", what));
+  if (*inside_ != 0) throw BadInput(fmt::format("{} inside {}", what, inside_));
 }
 
 /// What was written or moved since the last step is found before the next.
@@ -139,6 +157,7 @@ void TrainerState::require_untouched() const {
 
 void TrainerState::drop(const std::string& why) noexcept {
   in_backward_ = accumulated_ = false;
+  show_first();
   if (exchange_->is_open()) exchange_->fail(why);
   buffers_->restore();
   states_.drop();
@@ -171,12 +190,14 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
   try {
     buffers_->open(mine_.begin);
     for (auto s = mine_.begin; s < mine_.end; ++s) run_shard(s, compute);
+    show_first();
     buffers_->publish();
     publish_notes();
     seed_between_steps();
     exchange_->arrive(memory_);
     read_notes();
     verdict_ = update_->judge(scale_.factor);
+    if (private_) private_->judge(scale_.factor, options_.clip, verdict_);
   } catch (...) {
     drop(exception_text());
     throw;
@@ -246,7 +267,10 @@ StepResult TrainerState::apply() {
   const auto& outcome = exchange_->complete([&] {
     if (applies) {
       update_->apply(verdict_, rate_factor_);
-      buffers_->finish(*board_);
+      if (private_) private_->apply(step(), rate_factor_);
+      static const std::vector<std::int64_t> none;
+      buffers_->finish(*board_, private_ ? private_->dropped() : none,
+                       private_ && private_->meets());
     } else {
       buffers_->restore();
     }
@@ -255,6 +279,7 @@ StepResult TrainerState::apply() {
   const auto result = result_of(outcome.report);
   if (applies) {
     update_->commit(outcome.touched);
+    if (private_) private_->commit();
     exchange_->count_traffic();
     rows_->count();
     parameters_->written();
@@ -295,20 +320,38 @@ StepResult TrainerState::result_of(const StepReport& report) {
   result.loss_scale = scale_.factor;
   result.metrics = std::move(result_);
   result.report = report;
+  if (private_ && result.applied) result.dropped_locally = private_->dropped();
   if (coded_ && result.applied) coded_->fill_report(result.report);
+  if (private_ && private_->meetings() != nullptr && result.applied) {
+    result.report.bytes = private_->meetings()->bytes();
+    result.report.collectives = result.report.buckets = result.report.bytes > 0 ? 1 : 0;
+  }
   if (result.applied) result.report.bytes += rows_->most_bytes();
   return result;
 }
 
 TrafficReport TrainerState::traffic() const {
-  return together(coded_ ? coded_->traffic() : exchange_->traffic(), rows_->traffic());
+  auto report = together(coded_ ? coded_->traffic() : exchange_->traffic(), rows_->traffic());
+  if (!private_ || private_->meetings() == nullptr) return report;
+  report = together(std::move(report), private_->meetings()->traffic());
+  report.collectives = private_->meetings()->traffic().collectives;  // no gradient was exchanged
+  return report;
 }
 
 /// What the step means for those to come; false after too many that were dropped.
 bool TrainerState::take_note(const StepResult& result) {
   if (result.applied) {
     dropped_in_a_row_ = 0;
-    grow(scale_rule_, scale_);
+    if (result.dropped_locally.empty()) {
+      grow(scale_rule_, scale_);
+      return true;
+    }
+    shrink(scale_rule_, scale_);
+    if (group_.rank() == 0) {
+      log_warning(
+          fmt::format("step {} was dropped by logical workers {}: their gradients are not finite",
+                      result.step, fmt::join(result.dropped_locally, ", ")));
+    }
     return true;
   }
   if (group_.rank() == 0) {
@@ -323,8 +366,12 @@ bool TrainerState::take_note(const StepResult& result) {
 
 torch::Tensor TrainerState::folded_gradient(const std::string& name) {
   require_open("gradient()");
+  return folded_gradient(parameter_of(name));
+}
+
+std::size_t TrainerState::parameter_of(const std::string& name) const {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    if (model_.name(p) == name) return folded_gradient(p);
+    if (model_.name(p) == name) return p;
   }
   throw BadInput(fmt::format("there is no parameter \"{}\"", name));
 }
@@ -332,6 +379,8 @@ torch::Tensor TrainerState::folded_gradient(const std::string& name) {
 /// Undefined if no shard touched it.
 torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
   if (!exchange_->slices().touched(parameter)) return {};
+  if (model_.is_private(parameter))
+    return private_->gradient(static_cast<std::uint32_t>(parameter));
   const auto& tensor = model_.tensor(parameter);
   const auto& entry = exchange_->plan().parameters()[parameter];
   const auto type = scalar_type_of(entry.node_type);
@@ -357,12 +406,9 @@ double TrainerState::gradient_norm() {
       total += update_->squares_of_rows(verdict_, static_cast<std::uint32_t>(p));
       continue;
     }
-    const auto gradient = folded_gradient(p);
-    std::vector<double> blocks(
-        static_cast<std::size_t>((gradient.numel() + kNormBlock - 1) / kNormBlock));
-    squares_of_blocks(gradient.data_ptr(), dtype_of(gradient), gradient.numel(), blocks);
-    total += tree_sum(blocks);
+    if (!model_.is_private(p)) total += squares_of(folded_gradient(p));
   }
+  if (private_) total += private_->squares();
   return std::sqrt(total);
 }
 

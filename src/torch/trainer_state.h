@@ -34,6 +34,7 @@
 #include "sync/step_exchange.h"
 #include "torch/gradient_births.h"
 #include "torch/gradient_hooks.h"
+#include "torch/private_parameters.h"
 #include "torch/shard_buffers.h"
 #include "torch/shard_states.h"
 #include "torch/shared_parameters.h"
@@ -66,6 +67,8 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void edit(const std::function<void()>& change);
   Metrics evaluate(const DataRequest& request, const Trainer::Evaluate& compute);
   void with_averages(const std::function<void()>& body);
+  torch::Tensor gather(const std::string& name) const;
+  void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
   void save(const std::string& directory, const SaveOptions& options);
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
 
@@ -94,7 +97,11 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void run_backward(const torch::Tensor& loss);
   void hand_in(const std::vector<torch::Tensor>& gradients);
   void note(std::size_t parameter, double largest);
-  void fill_initial_sums(const Optimizer& optimizer);
+  void fill_initial_states(const std::vector<double>& initial);
+  std::size_t parameter_of(const std::string& name) const;
+  void show_first() {
+    if (private_) private_->show(0);
+  }
   void publish_notes();
   void read_notes();
   torch::Tensor folded_gradient(std::size_t parameter);
@@ -144,6 +151,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
   std::unique_ptr<RowGradients> rows_;
   std::unique_ptr<ShardedUpdate> update_;
+  std::unique_ptr<PrivateParameters> private_;  ///< null without
   std::unique_ptr<GradientBirths> births_;
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without
@@ -163,12 +171,13 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   double rate_factor_ = 1;    ///< of the schedule, in this step
   bool accumulated_ = false;  ///< between the halves
   bool in_halves_ = false;    ///< some worker's program called them one by one
-  bool averaged_ = false;     ///< inside with_averages()
+  const char* inside_ = "";   ///< a call that shows other values, with_averages() say
   bool in_backward_ = false;  ///< of a shard
   bool said_newer_ = false;   ///< that newer checkpoints lie beside those that are saved
   bool log_failed_ = false;   ///< in the last step that was to be logged
   std::int64_t shard_ = 0;    ///< being computed
   double largest_ = 0;        ///< of the shard's weighted gradients
+  double largest_own_ = 0;    ///< … of private parameters
   std::int64_t ran_ = 0;      ///< shards of this step that contributed, of all workers
   Verdict verdict_;
   Metrics result_;

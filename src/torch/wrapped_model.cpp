@@ -23,28 +23,29 @@ TensorSpec buffer_spec(const std::string& name, const torch::Tensor& tensor) {
 
 }  // namespace
 
-WrappedModel::WrappedModel(torch::nn::Module& module, const Where& exclude, const Where& row_sparse,
-                           std::string owner)
-    : owner_(std::move(owner)), module_(&module), exclude_(exclude), parameters_(list(module)) {
+WrappedModel::WrappedModel(torch::nn::Module& module, const Kinds& kinds, std::string owner)
+    : owner_(std::move(owner)),
+      module_(&module),
+      exclude_(kinds.exclude),
+      parameters_(list(module)) {
   for (const auto& item : module.named_buffers()) {
     if (exclude_ && exclude_(item.key())) continue;
     if (item.value().defined()) buffers_.emplace_back(item.key(), item.value());
   }
   check(false);
-  find_row_sparse(row_sparse);
+  find_kinds(kinds);
 }
 
-WrappedModel::WrappedModel(NamedTensors parameters, const Where& exclude, const Where& row_sparse)
-    : exclude_(exclude) {
+WrappedModel::WrappedModel(NamedTensors parameters, const Kinds& kinds) : exclude_(kinds.exclude) {
   for (auto& item : parameters) {
     if (!exclude_ || !exclude_(item.first)) parameters_.push_back(std::move(item));
   }
   check(true);
-  find_row_sparse(row_sparse);
+  find_kinds(kinds);
 }
 
-/// Those that are declared to be, and what torch's own modules say.
-void WrappedModel::find_row_sparse(const Where& declared) {
+/// What is declared, and what torch's own modules say.
+void WrappedModel::find_kinds(const Kinds& kinds) {
   std::unordered_set<const void*> found;
   std::unordered_set<const void*> renormalised;
   const auto take = [&](const auto* embedding) {
@@ -58,6 +59,9 @@ void WrappedModel::find_row_sparse(const Where& declared) {
     take(module.as<torch::nn::EmbeddingBagImpl>());
   };
   if (module_ != nullptr) module_->apply(look);
+  for (const auto& item : buffers_) {
+    private_buffers_.push_back(kinds.is_private && kinds.is_private(item.first));
+  }
   for (const auto& [name, tensor] : parameters_) {
     if (renormalised.contains(tensor.unsafeGetTensorImpl())) {
       throw Unsupported(
@@ -65,9 +69,14 @@ void WrappedModel::find_row_sparse(const Where& declared) {
                       "worker by what this one looks up",
                       name));
     }
-    const bool is = (declared && declared(name)) || found.contains(tensor.unsafeGetTensorImpl());
+    const bool is = (kinds.row_sparse && kinds.row_sparse(name)) ||
+                    found.contains(tensor.unsafeGetTensorImpl());
     row_sparse_.push_back(is && tensor.numel() > 0);
+    private_.push_back(kinds.is_private && kinds.is_private(name));
     if (!row_sparse_.back()) continue;
+    if (private_.back()) {
+      throw Unsupported(fmt::format("row-sparse \"{}\" is private to each logical worker", name));
+    }
     if (tensor.dim() == 0) throw BadInput(fmt::format("row-sparse \"{}\" has no rows", name));
     if (!tensor.is_contiguous() || tensor.size(0) > kMostRows) {
       throw Unsupported(
@@ -126,6 +135,7 @@ Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& 
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     parameters.push_back(parameter_spec(name(p), tensor(p)));
     parameters.back().row_sparse = row_sparse(p);
+    parameters.back().is_private = is_private(p);
   }
   for (const auto& [name, tensor] : buffers_) buffers.push_back(buffer_spec(name, tensor));
   return {std::move(parameters), std::move(buffers), settings};

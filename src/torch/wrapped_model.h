@@ -24,16 +24,21 @@ using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 /// Views of a run's own memory, by file of a checkpoint.
 using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
 
+/// Which parameters and buffers are not like most others.
+struct Kinds {
+  using Where = std::function<bool(const std::string& name)>;
+  Where exclude = {};     ///< not there at all
+  Where row_sparse = {};  ///< besides those of embeddings with sparse(true)
+  Where is_private = {};  ///< each logical worker has its own
+};
+
 class WrappedModel {
  public:
-  using Where = std::function<bool(const std::string& name)>;
   /// A parameter registered under two names (tied weights) is taken once, under the first.
-  /// Gradients are row-sparse where `row_sparse` holds, and of embeddings with sparse(true).
   /// `owner` is who wraps it, in errors.
-  WrappedModel(torch::nn::Module& module, const Where& exclude, const Where& row_sparse,
-               std::string owner = "DataParallel");
+  WrappedModel(torch::nn::Module& module, const Kinds& kinds, std::string owner = "DataParallel");
   /// A parameter listed twice is BadInput.
-  WrappedModel(NamedTensors parameters, const Where& exclude, const Where& row_sparse);
+  WrappedModel(NamedTensors parameters, const Kinds& kinds);
 
   const NamedTensors& parameters() const { return parameters_; }
   const NamedTensors& buffers() const { return buffers_; }
@@ -41,6 +46,8 @@ class WrappedModel {
   const torch::Tensor& tensor(std::size_t parameter) const { return parameters_[parameter].second; }
 
   bool row_sparse(std::size_t parameter) const { return row_sparse_[parameter]; }
+  bool is_private(std::size_t parameter) const { return private_[parameter]; }
+  bool is_private_buffer(std::size_t buffer) const { return private_buffers_[buffer]; }
 
   Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
   ModelMemory memory() const;
@@ -54,15 +61,17 @@ class WrappedModel {
 
  private:
   void check(bool listed);
-  void find_row_sparse(const Where& declared);
+  void find_kinds(const Kinds& kinds);
   NamedTensors list(const torch::nn::Module& module) const;
 
   std::string owner_ = "DataParallel";
   const torch::nn::Module* module_ = nullptr;
-  Where exclude_;
+  Kinds::Where exclude_;
   NamedTensors parameters_;
   NamedTensors buffers_;
   std::vector<bool> row_sparse_;
+  std::vector<bool> private_;
+  std::vector<bool> private_buffers_;
   std::vector<const void*> addresses_;
   std::vector<std::pair<void*, std::size_t>> buffer_places_;
 };

@@ -124,6 +124,34 @@ TEST(Examples, CharLmWithACodecEndsWithTheSameBytesOnAnyNumberOfWorkersAndReport
   EXPECT_THAT(parallel.out, HasSubstr("3 steps, 3 collectives"));
 }
 
+TEST(Examples, CharLmWithAStrategyEndsWithTheSameBytesOnAnyNumberOfWorkersAndReports) {
+  std::set<std::string> ends;
+  for (const char* const workers : {"1", "3", "5"}) {
+    const auto run = run_command(char_lm(
+        {"-n", workers}, {"--steps", "5", "--shards", "5", "--logical-workers", "5", "--strategy",
+                          "bmuf:2", "--meeting-state", "average", "--fusion", "500", "--report"}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr("5 steps, 2 collectives"));
+    EXPECT_THAT(run.err, HasSubstr("for each of 5 logical workers"));
+    ASSERT_THAT(end_of(run), StartsWith("step 5 ")) << run.out;
+    ends.insert(end_of(run));
+  }
+  EXPECT_EQ(ends.size(), 1u);
+}
+
+TEST(Examples, CharLmRefusesStrategiesThatThereAreNot) {
+  const auto refusal = [](const std::vector<std::string>& options) {
+    const auto run = run_command(char_lm({"-n", "2"}, options));
+    EXPECT_NE(run.status, 0);
+    return run.err;
+  };
+  EXPECT_THAT(refusal({"--shards", "4", "--strategy", "local-sgd"}),
+              HasSubstr("there are every-step, partial, local-sgd:K and bmuf:K"));
+  EXPECT_THAT(refusal({"--shards", "4", "--strategy", "local-sgd:4"}),
+              HasSubstr("strategy local-sgd:4 without logical_workers"));
+  EXPECT_THAT(refusal({"--shards", "4", "--fusion", "4"}), HasSubstr("--codec or --strategy"));
+}
+
 TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {
   const auto refusal = [](const std::vector<std::string>& options) {
     const auto run = run_command(char_lm({"-n", "2"}, options));

@@ -213,7 +213,7 @@ void write_leaves(StepExchange& exchange, ShardBoard* board, const ShardRange& m
       largest = std::max(largest, exchange.write(p, drawn.entries(), true));
     }
     exchange.end_leaf();
-    if (board != nullptr) board->mine().bound += largest;
+    if (board != nullptr) board->mine().all.bound += largest;
   }
 }
 

@@ -113,7 +113,7 @@ void expect_as_alone(int workers, const Case& test) {
           if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
         }
         exchange.end_leaf();
-        board.mine().bound += largest;
+        board.mine().all.bound += largest;
       }
       exchange.arrive({});
       const auto verdict = update.judge(1);
@@ -156,8 +156,8 @@ TEST(ShardedUpdate, TheEarliestBadShardIsNamedByAll) {
     exchange.begin_leaf(1);
     exchange.end_leaf();
     if (group.rank() > 0) {
-      board.mine().bad_shard = group.rank();
-      board.mine().bad_parameter = 2 - group.rank();
+      board.mine().all.bad_shard = group.rank();
+      board.mine().all.bad_parameter = 2 - group.rank();
     }
     exchange.arrive({});
     EXPECT_EQ(update.judge(1).refusal, "the gradient of \"p1\" in shard 1 is not finite");

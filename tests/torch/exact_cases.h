@@ -174,22 +174,46 @@ inline Optimizer optimizer_of(const std::string& name) {
   }
   return Adagrad{.lr_decay = 0.1, .initial_sum = 0.01};
 }
-/// Rows are updated by native rules alone.
-inline bool go_together(const std::string& model, const std::string& optimizer) {
-  return model != "tables" || optimizer != "rmsprop";
+/// Rows, and what logical workers have for themselves, are updated by native rules alone, and rows
+/// are everybody's.
+inline bool go_together(const std::string& model, const std::string& optimizer,
+                        const std::string& way) {
+  const bool has_rows = model == "tables";
+  const bool is_private = way.starts_with("local") || way == "block momentum" || way == "partial";
+  return !(has_rows && is_private) && !((has_rows || is_private) && optimizer == "rmsprop");
 }
 
 /// Every run has uneven weights, and more shards than workers or fewer.
 inline constexpr const char* kWays[] = {
     "plain",      "norm clip",      "value clips",     "loss scale", "halves",
-    "half codec", "bfloat16 codec", "threshold codec", "topk codec", "topk per tensor"};
+    "half codec", "bfloat16 codec", "threshold codec", "topk codec", "topk per tensor",
+    "local",      "local biases",   "block momentum",  "partial"};
 inline TrainerOptions options_of(const std::string& way) {
   TrainerOptions options{.seed = 5};
   if (way == "norm clip") options.clip.norm = 0.01;
   if (way == "value clips") options.clip = {.parameter_norm = 0.1, .value = 0.001};
   if (way == "loss scale") options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
   if (way == "halves") options.schedule = Schedule::cosine(4, 0.1);
-  if (!way.starts_with("topk") && !way.ends_with(" codec")) return options;
+  if (way == "local biases") {
+    options.private_to_each = [](const std::string& name) {
+      return name.find("bias") != name.npos;
+    };
+    options.clip.norm = 0.01;
+  }
+  if (way == "local") {
+    options.strategy = local_sgd(3, 1);
+    options.meeting_state = MeetingState::average;
+    options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
+  }
+  if (way == "block momentum") options.strategy = block_momentum(2, 0, {.nesterov = true});
+  if (way == "partial") {
+    options.strategy = partial_update();
+    options.clip.norm = 0.01;
+  }
+  if (way == "plain" || way.ends_with("clip") || way.ends_with("clips") || way == "loss scale" ||
+      way == "halves") {
+    return options;
+  }
   // Other pairs of a codec and what may meet it: docs/combinations.md.
   options.logical_workers = 5;
   options.compression.fusion = 1000;

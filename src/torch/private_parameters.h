@@ -1,0 +1,112 @@
+#pragma once
+
+// The private parameters of a Trainer: each logical worker's shards see its own, which are updated
+// by what those shards give. Between steps the model's tensors are the first logical worker's.
+//
+// Threads: one. Failure: BadInput, Unsupported.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/hash.h"
+#include "sync/logical_workers.h"
+#include "sync/meetings.h"
+#include "sync/private_copies.h"
+#include "sync/private_update.h"
+#include "sync/sharded_update.h"
+#include "torch/shared_parameters.h"
+#include "torch/wrapped_model.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+/// ‖·‖² of a dense tensor, as norms are taken.
+double squares_of(const torch::Tensor& tensor);
+
+/// What of a run is kept per logical worker besides tensors.
+struct PrivatePosition {
+  /// Per logical worker and parameter: how often it was updated.
+  std::vector<std::vector<std::int64_t>> updates;
+  /// Per parameter: whether some copy changed since all were one. Empty without a strategy.
+  std::vector<std::uint8_t> moved;
+};
+
+class PrivateParameters {
+ public:
+  struct Model {
+    const WrappedModel& tensors;
+    const SharedModel& first;  ///< filled by rank 0
+    SharedParameters& shown;
+    const std::vector<int>& states;                       ///< per parameter
+    const std::vector<std::vector<std::string>>& names;   ///< of them
+    const std::vector<std::optional<UpdateRule>>& rules;  ///< per parameter
+    const std::vector<double>& initial_states;            ///< per parameter
+  };
+  /// Keeps references, but for states, rules and initial_states. Collective.
+  PrivateParameters(StepExchange& exchange, const ShardBoard& board, const Model& model,
+                    const TrainerOptions& options);
+
+  std::size_t size() const { return copies_.size(); }
+  std::size_t logical_worker_of(std::int64_t shard) const;
+  /// The model's private tensors are that logical worker's, until the next call.
+  void show(std::size_t logical);
+
+  /// After the shared parameters were judged: whether the step is applied, and what of it.
+  void judge(double loss_scale, const Clip& clip, Verdict& verdict);
+  /// Inside complete().
+  void apply(std::int64_t step, double rate_factor) { update_->apply(step, rate_factor); }
+  void commit() { update_->commit(); }
+  /// Whether copies of some group of parameters become one in the step that was applied last.
+  bool meets() const { return meetings_ && meetings_->any_due(); }
+  /// In the step at hand, or the last one.
+  const std::vector<std::int64_t>& dropped() const { return dropped_; }
+
+  /// [L, …], of the type in which gradients are folded; undefined if no shard touched it.
+  torch::Tensor gradient(std::uint32_t parameter);
+  /// ‖·‖² of the gradients of all logical workers.
+  double squares();
+  /// [L, …].
+  torch::Tensor gather(std::size_t parameter) const;
+
+  /// Which of them were written to by hand. Rank 0's.
+  std::vector<std::uint8_t> written() const;
+  /// Those are everybody's now. `copy` on the one rank that copies.
+  void spread(const std::vector<std::uint8_t>& written, bool copy);
+
+  /// Of the logical workers but the first, by "logical.1/0.weight".
+  NamedTensors tensors() const;
+  /// What a strategy keeps, by "0.weight/before".
+  NamedTensors kept_tensors() const;
+  void add_to(Sha256& hash) const;
+  PrivatePosition position() const;
+  void restore(const PrivatePosition& position);
+  /// BadInput for one of another shape.
+  void check(const PrivatePosition& position) const;
+
+  /// Null without a strategy.
+  const Meetings* meetings() const { return meetings_.get(); }
+  /// "; …": what is kept, for a log.
+  std::string text() const;
+
+ private:
+  torch::Tensor gradient(std::size_t logical, std::uint32_t parameter);
+  torch::Tensor view(std::byte* at, std::size_t parameter) const;
+
+  const StepExchange& exchange_;
+  const WrappedModel& model_;
+  SharedParameters& shown_;
+  const std::vector<std::vector<std::string>>& state_names_;
+  std::vector<ShardRange> logical_;
+  PrivateCopies copies_;
+  std::unique_ptr<Meetings> meetings_;
+  std::unique_ptr<PrivateUpdate> update_;
+  std::size_t shown_now_ = 0;
+  std::vector<std::int64_t> dropped_;
+};
+
+}  // namespace tutti
