@@ -60,6 +60,7 @@ ordered_json value_of(const Metric& metric) {
 ordered_json tree_of(std::int64_t step, const StepFigures& figures) {
   ordered_json tree = {{"kind", "metrics"}, {"step", step}, {"applied", figures.applied}};
   if (!figures.applied) tree["dropped_because"] = figures.dropped_because;
+  if (!figures.dropped_locally.empty()) tree["dropped_locally"] = figures.dropped_locally;
   tree["loss"] = figures.loss;
   if (figures.gradient_norm) tree["gradient_norm"] = *figures.gradient_norm;
   tree["weight"] = figures.weight;

@@ -41,6 +41,8 @@ using NamedDigests = std::vector<std::pair<std::string, std::string>>;
 struct StepFigures {
   bool applied = true;
   std::string dropped_because = {};  ///< where not applied
+  /// Logical workers that had no part in it.
+  std::vector<std::int64_t> dropped_locally = {};
   double loss = 0;
   double weight = 0;                         ///< Σ w
   std::optional<double> gradient_norm = {};  ///< before clipping

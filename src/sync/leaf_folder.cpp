@@ -100,6 +100,8 @@ double LeafFolder::write(std::size_t parameter, const void* gradient, bool last,
   measured_ = 0;
   if (weight_ == 0) return 0;
   const auto& entry = plan_.parameters()[parameter];
+  // A tensor without an element may have no address.
+  if (entry.spec.count == 0) gradient = place(parameter, 0);
   auto& slot = board_.slot_table(static_cast<int>(nodes_.size()))[parameter];
   if (slot != kAbsent) {
     add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,

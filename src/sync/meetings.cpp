@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/fold.h"
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -158,7 +159,12 @@ void Meetings::ask_strategy(const ElementRange& tile) {
     widen(kept_->state(p, k) + skip, type, state);
     meeting.states.push_back(state);
   }
-  options_.strategy->combine(meeting);
+  try {
+    options_.strategy->combine(meeting);
+  } catch (const std::exception& error) {
+    throw Mismatch(fmt::format("strategy {}, parameter \"{}\": {}", options_.strategy->name(),
+                               plan_.parameters()[p].spec.name, error.what()));
+  }
   narrow(meeting.values, mean_.data(), type);
   if (kept_) std::memcpy(kept_->master(p) + skip, mean_.data(), count * size_of(type));
   for (int k = 0; k < states; ++k) {

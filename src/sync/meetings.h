@@ -8,7 +8,8 @@
 // Only parameters take part that some logical worker updated since they last did: others are equal
 // everywhere already, and a mean of equal values may differ from them by a rounding.
 //
-// Threads: one; each tile has one owner. Failure: BadInput when there is no memory.
+// Threads: one; each tile has one owner. Failure: BadInput when there is no memory; Mismatch where
+// combine() throws: some tiles may be combined.
 
 #include <cstddef>
 #include <cstdint>

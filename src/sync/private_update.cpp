@@ -54,25 +54,50 @@ double* PrivateUpdate::blocks_of(std::size_t logical, std::uint32_t parameter) c
          first_block_[parameter];
 }
 
-const std::vector<LocalVerdict>& PrivateUpdate::judge(double loss_scale) {
-  auto& slices = exchange_.slices();
+void PrivateUpdate::look_around(double loss_scale) {
+  const auto& slices = exchange_.slices();
   const auto nodes = nodes_of(slices.held(), logical_);
-  std::vector<std::size_t> measured;
   locals_.assign(copies_.size(), {});
   for (std::size_t l = 0; l < locals_.size(); ++l) {
-    auto& local = locals_[l];
-    local.nodes = nodes[l];
-    local.divisor = slices.weight_of(nodes[l]) * loss_scale;
-    const auto facts = board_.facts_of(l);
-    local.refusal = refusal_of(facts, exchange_.plan());
-    local.finite = local.refusal.empty();
-    const bool has_any = local.divisor > 0 && local.finite;
-    if (has_any && (needs_norms(clip_) || may_overflow(facts, local.divisor))) {
-      measured.push_back(l);
-      measure(l);
+    locals_[l].nodes = nodes[l];
+    locals_[l].divisor = slices.weight_of(nodes[l]) * loss_scale;
+    locals_[l].refusal = refusal_of(board_.facts_of(l), exchange_.plan());
+    locals_[l].finite = locals_[l].refusal.empty();
+  }
+}
+
+const std::vector<LocalVerdict>& PrivateUpdate::judge(std::int64_t step) {
+  find_norms();
+  const auto parameters = exchange_.plan().parameters().size();
+  std::vector<std::int64_t> updating(parameters);
+  for (std::size_t l = 0; l < copies_.size(); ++l) {
+    updated_[l].assign(parameters, 0);
+    for (const auto p : copies_.parameters()) {
+      updated_[l][p] = locals_[l].refusal.empty() && touched(l, p);
+      updating[p] += updated_[l][p];
     }
   }
-  if (measured.empty()) return locals_;
+  if (meetings_ != nullptr) meetings_->begin(step, updating);
+  return locals_;
+}
+
+bool PrivateUpdate::updates_any() const {
+  return std::ranges::any_of(updated_, [](const auto& one) {
+    return std::ranges::find(one, std::uint8_t{1}) != one.end();
+  });
+}
+
+/// Where they are needed, or a sum may not be finite.
+void PrivateUpdate::find_norms() {
+  std::vector<std::size_t> measured;
+  for (std::size_t l = 0; l < locals_.size(); ++l) {
+    const auto& local = locals_[l];
+    if (!local.finite || local.divisor == 0) continue;
+    if (!needs_norms(clip_) && !may_overflow(board_.facts_of(l), local.divisor)) continue;
+    measured.push_back(l);
+    measure(l);
+  }
+  if (measured.empty()) return;
   exchange_.meet("the norms of its logical workers' gradients in");
   for (const auto l : measured) {
     std::vector<std::uint32_t> present;
@@ -84,10 +109,9 @@ const std::vector<LocalVerdict>& PrivateUpdate::judge(double loss_scale) {
     });
     locals_[l].refusal = norms.refusal;
     locals_[l].finite = norms.refusal.empty();
-    locals_[l].squares = norms.squares;
+    if (locals_[l].finite) locals_[l].squares = norms.squares;
     locals_[l].scales = std::move(norms.scales);
   }
-  return locals_;
 }
 
 /// The squares of this worker's tiles. What is folded is not kept: update_tile() folds it again.
@@ -106,18 +130,7 @@ void PrivateUpdate::measure(std::size_t logical) {
   }
 }
 
-void PrivateUpdate::apply(std::int64_t step, double rate_factor) {
-  const auto parameters = exchange_.plan().parameters().size();
-  std::vector<std::int64_t> updating(parameters);
-  for (std::size_t l = 0; l < copies_.size(); ++l) {
-    auto& updated = updated_[l];
-    updated.assign(parameters, 0);
-    for (const auto p : copies_.parameters()) {
-      updated[p] = locals_[l].refusal.empty() && touched(l, p);
-      updating[p] += updated[p];
-    }
-  }
-  if (meetings_ != nullptr) meetings_->begin(step, updating);
+void PrivateUpdate::apply(double rate_factor) {
   struct Task {
     std::size_t logical;
     UpdateRule rule;

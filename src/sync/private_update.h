@@ -32,7 +32,7 @@ struct LocalVerdict {
   bool finite = true;   ///< false: for a gradient or sum that is not finite
   double divisor = 1;   ///< Σ of its weights, times the loss scale
   NodeRange nodes = {};
-  double squares = 0;          ///< ‖g‖² before clipping, where it had to be known
+  double squares = 0;  ///< ‖g‖² before clipping, where it had to be known and is finite
   std::vector<double> scales;  ///< per parameter, of the gradient: clipping; empty: all 1
 };
 
@@ -45,12 +45,14 @@ class PrivateUpdate {
                 const std::vector<std::optional<UpdateRule>>& rules, const Clip& clip,
                 Meetings* meetings);
 
-  /// After arrive(): of each logical worker, the same on all workers. Gradients are `loss_scale`
-  /// times too large.
-  const std::vector<LocalVerdict>& judge(double loss_scale);
-  /// This worker's part of step `step`, inside complete(); learning rates are multiplied by
+  /// After arrive(): what each logical worker has. Gradients are `loss_scale` times too large.
+  void look_around(double loss_scale);
+  /// Then, of each logical worker, the same on all workers. What the step `step` updates, and which
+  /// copies become one in it, is known from here on.
+  const std::vector<LocalVerdict>& judge(std::int64_t step);
+  /// This worker's part of the step, inside complete(); learning rates are multiplied by
   /// `rate_factor`.
-  void apply(std::int64_t step, double rate_factor);
+  void apply(double rate_factor);
   /// Once the step is complete, and counts.
   void commit();
 
@@ -58,6 +60,8 @@ class PrivateUpdate {
   std::vector<UpdateRules>& rules() { return rules_; }
   const std::vector<UpdateRules>& rules() const { return rules_; }
 
+  /// Whether the step updates anything.
+  bool updates_any() const;
   /// Whether that logical worker has a gradient of the parameter in the step at hand.
   bool touched(std::size_t logical, std::uint32_t parameter) const;
   /// Its gradient, of the node type, to `to`. Between judge() and complete(), by any worker alone.
@@ -65,6 +69,7 @@ class PrivateUpdate {
 
  private:
   SliceFold::Sources sources_of(std::size_t logical, std::uint32_t parameter) const;
+  void find_norms();
   void measure(std::size_t logical);
   void update_tile(std::size_t logical, const ElementRange& tile, const UpdateRule& rule,
                    const SliceFold::Sources& sources);

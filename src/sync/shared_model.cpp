@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "kernels/fold.h"
 #include "memory/arena.h"
 
@@ -75,8 +77,29 @@ void SharedModel::round_values(const ElementRange& range, const std::byte* from)
 void SharedModel::refresh_masters() const {
   for (std::size_t p = 0; p < places_.size(); ++p) {
     if (places_[p].master == places_[p].value) continue;
-    const auto& entry = plan_.parameters()[p];
-    scale_into(master(p), entry.node_type, value(p), entry.spec.dtype, entry.spec.count, 1.0);
+    const auto count = plan_.parameters()[p].spec.count;
+    for (const auto& tile : tiles_of({static_cast<std::uint32_t>(p), 0, count})) {
+      refresh_masters(tile);
+    }
+  }
+}
+
+/// A master copy that rounds to its value stays.
+void SharedModel::refresh_masters(const ElementRange& tile) const {
+  const auto& entry = plan_.parameters()[tile.parameter];
+  const auto type = entry.spec.dtype;
+  const auto begin = static_cast<std::size_t>(tile.begin);
+  const auto count = static_cast<std::size_t>(tile.end - tile.begin);
+  auto* const masters = reinterpret_cast<float*>(master(tile.parameter)) + begin;
+  const auto* const values = value(tile.parameter) + begin * size_of(type);
+  std::vector<std::uint16_t> rounded(count);
+  std::vector<float> widened(count);
+  round_into(rounded.data(), type, masters, entry.node_type, tile.end - tile.begin);
+  scale_into(widened.data(), entry.node_type, values, type, tile.end - tile.begin, 1.0);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::memcmp(&rounded[i], values + i * sizeof rounded[i], sizeof rounded[i]) != 0) {
+      masters[i] = widened[i];
+    }
   }
 }
 

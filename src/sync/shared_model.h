@@ -51,7 +51,7 @@ class SharedModel {
   void round_values(const ElementRange& range, const std::byte* from) const;
   /// Its master copy was changed there: the values follow.
   void round_values(const ElementRange& range) const;
-  /// After values were changed by hand: their master copies follow.
+  /// After values were changed by hand: the master copies of those that were follow.
   void refresh_masters() const;
 
   const SharedMemory& memory() const { return memory_; }
@@ -66,6 +66,7 @@ class SharedModel {
     int states = 0;
   };
   std::vector<Place> places_of(const std::vector<int>& states);
+  void refresh_masters(const ElementRange& tile) const;
   std::byte* at(std::size_t offset) const { return memory_.data() + offset; }
 
   const Plan& plan_;

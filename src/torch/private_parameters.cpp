@@ -1,14 +1,17 @@
 #include "torch/private_parameters.h"
 
+#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
+#include "torch/same_bytes.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -29,7 +32,8 @@ PrivateParameters::PrivateParameters(StepExchange& exchange, const ShardBoard& b
       state_names_(model.names),
       logical_(logical_workers(options.shards, options.logical_workers)),
       copies_(exchange.group(), exchange.plan(), model.first, model.states, logical_.size(),
-              options.name) {
+              options.name),
+      drops_(logical_.size()) {
   const auto& group = exchange.group();
   if (options.strategy) {
     meetings_ = std::make_unique<Meetings>(
@@ -56,35 +60,56 @@ std::size_t PrivateParameters::logical_worker_of(std::int64_t shard) const {
 
 void PrivateParameters::show(std::size_t logical) {
   if (logical == shown_now_) return;
+  at::autocast::clear_cache();  // what was cast in it is another copy
   shown_.show(copies_.of(logical), copies_.parameters());
   shown_now_ = logical;
 }
 
-void PrivateParameters::judge(double loss_scale, const Clip& clip, Verdict& verdict) {
+void PrivateParameters::judge(std::int64_t step, double loss_scale, const Clip& clip,
+                              Verdict& verdict) {
   dropped_.clear();
+  why_.clear();
+  update_->look_around(loss_scale);
   if (!verdict.refusal.empty()) return;
-  const auto& locals = update_->judge(loss_scale);
+  const auto& locals = update_->judge(step);
   double squares = verdict.norm ? *verdict.norm * *verdict.norm : 0;
-  bool any_update = false;
-  const LocalVerdict* first_refused = nullptr;
   for (std::size_t l = 0; l < locals.size(); ++l) {
     squares += locals[l].squares;
-    if (locals[l].refusal.empty()) {
-      any_update = any_update || locals[l].divisor > 0;
-      continue;
-    }
-    if (first_refused == nullptr) first_refused = &locals[l];
+    if (locals[l].refusal.empty()) continue;
     dropped_.push_back(static_cast<std::int64_t>(l));
+    why_.push_back(locals[l].refusal);
   }
   verdict.norm = needs_norms(clip) ? std::optional(std::sqrt(squares)) : std::nullopt;
+  bool any_update = update_->updates_any();
   const auto& parameters = exchange_.plan().parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     any_update = any_update || (!parameters[p].spec.is_private && exchange_.slices().touched(p));
   }
-  if (any_update || first_refused == nullptr) return;
-  verdict.refusal = first_refused->refusal;
-  verdict.finite = first_refused->finite;
+  if (any_update || dropped_.empty()) return;
+  verdict.refusal = why_.front();
+  verdict.finite = false;
   dropped_.clear();
+}
+
+bool PrivateParameters::was_dropped(std::int64_t shard) const {
+  const auto logical = static_cast<std::int64_t>(logical_worker_of(shard));
+  return std::ranges::find(dropped_, logical) != dropped_.end();
+}
+
+std::string PrivateParameters::note_drops(bool shrank, std::int64_t most) {
+  std::vector<std::int64_t> before(size());
+  std::swap(before, drops_);
+  std::string text;
+  for (std::size_t k = 0; k < dropped_.size(); ++k) {
+    const auto l = static_cast<std::size_t>(dropped_[k]);
+    drops_[l] = before[l] + (shrank ? 0 : 1);
+    if (drops_[l] < most || !text.empty()) continue;
+    text = fmt::format(
+        "logical worker {} could not take part in {} steps in succession, in the last one because "
+        "{}",
+        l, drops_[l], why_[k]);
+  }
+  return text;
 }
 
 torch::Tensor PrivateParameters::gradient(std::uint32_t parameter) {
@@ -111,7 +136,9 @@ double PrivateParameters::squares() {
   double total = 0;
   for (std::size_t l = 0; l < size(); ++l) {
     for (const auto p : copies_.parameters()) {
-      if (update_->touched(l, p)) total += squares_of(gradient(l, p));
+      const bool counts =
+          std::ranges::find(dropped_, static_cast<std::int64_t>(l)) == dropped_.end();
+      if (counts && update_->touched(l, p)) total += squares_of(gradient(l, p));
     }
   }
   return total;
@@ -127,9 +154,19 @@ torch::Tensor PrivateParameters::gather(std::size_t parameter) const {
   return torch::stack(all);
 }
 
-std::vector<std::uint8_t> PrivateParameters::written() const {
+std::vector<torch::Tensor> PrivateParameters::snapshot() const {
+  std::vector<torch::Tensor> values(model_.parameters().size());
+  for (const auto p : copies_.parameters()) values[p] = model_.tensor(p).detach().clone();
+  return values;
+}
+
+std::vector<std::uint8_t> PrivateParameters::written(
+    const std::vector<torch::Tensor>& before) const {
   std::vector<std::uint8_t> written(model_.parameters().size());
-  for (const auto p : copies_.parameters()) written[p] = shown_.was_written(p);
+  for (const auto p : copies_.parameters()) {
+    const bool differs = !before.empty() && !same_bytes(model_.tensor(p), before[p]);
+    written[p] = differs || shown_.was_written(p);
+  }
   return written;
 }
 
@@ -194,7 +231,7 @@ void PrivateParameters::add_to(Sha256& hash) const {
   };
   add(tensors());
   add(kept_tensors());
-  const auto [updates, moved] = position();
+  const auto [updates, moved, drops] = position();
   for (const auto& one : updates) hash.update(one.data(), one.size() * sizeof(std::int64_t));
   hash.update(moved.data(), moved.size());
 }
@@ -203,12 +240,14 @@ PrivatePosition PrivateParameters::position() const {
   PrivatePosition position;
   for (const auto& rules : update_->rules()) position.updates.push_back(rules.updates());
   if (meetings_) position.moved = meetings_->moved();
+  position.drops = drops_;
   return position;
 }
 
 void PrivateParameters::restore(const PrivatePosition& position) {
   for (std::size_t l = 0; l < size(); ++l) update_->rules()[l].updates() = position.updates[l];
   if (meetings_) meetings_->moved() = position.moved;
+  drops_ = position.drops;
 }
 
 void PrivateParameters::check(const PrivatePosition& position) const {
@@ -217,7 +256,9 @@ void PrivateParameters::check(const PrivatePosition& position) const {
                       std::ranges::all_of(position.updates, [&](const auto& one) {
                         return one.size() == parameters;
                       });
-  if (counts && position.moved.size() == (meetings_ ? parameters : 0)) return;
+  if (counts && position.drops.size() == size() &&
+      position.moved.size() == (meetings_ ? parameters : 0))
+    return;
   throw BadInput("the checkpoint's manifest counts updates of other logical workers or parameters");
 }
 

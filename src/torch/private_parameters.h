@@ -34,6 +34,8 @@ struct PrivatePosition {
   std::vector<std::vector<std::int64_t>> updates;
   /// Per parameter: whether some copy changed since all were one. Empty without a strategy.
   std::vector<std::uint8_t> moved;
+  /// Per logical worker: steps in succession of which its part was dropped.
+  std::vector<std::int64_t> drops;
 };
 
 class PrivateParameters {
@@ -52,19 +54,26 @@ class PrivateParameters {
                     const TrainerOptions& options);
 
   std::size_t size() const { return copies_.size(); }
+  std::size_t shown() const { return shown_now_; }
   std::size_t logical_worker_of(std::int64_t shard) const;
   /// The model's private tensors are that logical worker's, until the next call.
   void show(std::size_t logical);
 
   /// After the shared parameters were judged: whether the step is applied, and what of it.
-  void judge(double loss_scale, const Clip& clip, Verdict& verdict);
+  void judge(std::int64_t step, double loss_scale, const Clip& clip, Verdict& verdict);
   /// Inside complete().
-  void apply(std::int64_t step, double rate_factor) { update_->apply(step, rate_factor); }
+  void apply(double rate_factor) { update_->apply(rate_factor); }
   void commit() { update_->commit(); }
   /// Whether copies of some group of parameters become one in the step that was applied last.
   bool meets() const { return meetings_ && meetings_->any_due(); }
-  /// In the step at hand, or the last one.
+  /// Logical workers whose part was dropped of the step at hand, or the last one, where it is
+  /// applied.
   const std::vector<std::int64_t>& dropped() const { return dropped_; }
+  /// Whether that shard's is one of them.
+  bool was_dropped(std::int64_t shard) const;
+  /// After a step that was applied: counts in succession what was dropped, but where that shrank
+  /// the loss scale. What is to be said where a count has reached `most`; else "".
+  std::string note_drops(bool shrank, std::int64_t most);
 
   /// [L, …], of the type in which gradients are folded; undefined if no shard touched it.
   torch::Tensor gradient(std::uint32_t parameter);
@@ -73,8 +82,10 @@ class PrivateParameters {
   /// [L, …].
   torch::Tensor gather(std::size_t parameter) const;
 
-  /// Which of them were written to by hand. Rank 0's.
-  std::vector<std::uint8_t> written() const;
+  /// Bytes of all of them that the tensors show.
+  std::vector<torch::Tensor> snapshot() const;
+  /// Which of them were written to by hand since the last step, or differ from `before`.
+  std::vector<std::uint8_t> written(const std::vector<torch::Tensor>& before) const;
   /// Those are everybody's now. `copy` on the one rank that copies.
   void spread(const std::vector<std::uint8_t>& written, bool copy);
 
@@ -88,6 +99,10 @@ class PrivateParameters {
   /// BadInput for one of another shape.
   void check(const PrivatePosition& position) const;
 
+  /// Whether no parameter is shared.
+  bool are_all() const { return copies_.parameters().size() == model_.parameters().size(); }
+  /// Of the last step: what each logical worker sent of copies that became one.
+  std::size_t meeting_bytes() const { return meetings_ ? meetings_->bytes() : 0; }
   /// Null without a strategy.
   const Meetings* meetings() const { return meetings_.get(); }
   /// "; …": what is kept, for a log.
@@ -107,6 +122,8 @@ class PrivateParameters {
   std::unique_ptr<PrivateUpdate> update_;
   std::size_t shown_now_ = 0;
   std::vector<std::int64_t> dropped_;
+  std::vector<std::string> why_;     ///< of each of them
+  std::vector<std::int64_t> drops_;  ///< per logical worker, in succession
 };
 
 }  // namespace tutti

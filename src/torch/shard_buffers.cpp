@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/fold.h"
+#include "torch/same_bytes.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -16,11 +17,6 @@ namespace {
 void copy_bytes(const torch::Tensor& to, const void* from) {
   if (to.nbytes() > 0) std::memcpy(to.data_ptr(), from, to.nbytes());
   to.unsafeGetTensorImpl()->bump_version();
-}
-
-bool same_bytes(const torch::Tensor& a, const torch::Tensor& b) {
-  return a.nbytes() == b.nbytes() &&
-         (a.nbytes() == 0 || std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0);
 }
 
 /// The least of what `first_of(r)` says that is not −1; −1 if all are.
@@ -78,12 +74,12 @@ std::byte* ShardBuffers::own_first(int rank, std::size_t logical, std::size_t bu
          entries.front().offset;
 }
 
-void ShardBuffers::send_from_first_rank() {
+void ShardBuffers::send_from_first_rank(const std::vector<std::uint8_t>& written) {
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& tensor = buffers_[b].second;
     tutti::send_from_first_rank(exchange_.group(), buffers_[b], deadline_);
     tensor.unsafeGetTensorImpl()->bump_version();
-    if (same_bytes(tensor, begin_[0][b])) continue;
+    if (same_bytes(tensor, begin_[0][b]) && (written.empty() || written[b] == 0)) continue;
     begin_[0][b] = tensor.detach().clone();
     spread(b);
   }
@@ -95,8 +91,17 @@ void ShardBuffers::send_all_from_first_rank() {
   }
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     tutti::send_from_first_rank(exchange_.group(), buffers_[b], deadline_);
+    buffers_[b].second.unsafeGetTensorImpl()->bump_version();
     begin_[0][b] = buffers_[b].second.detach().clone();
   }
+}
+
+NamedTensors ShardBuffers::tensors() const {
+  NamedTensors tensors;
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    tensors.emplace_back(buffers_[b].first, begin_[0][b]);
+  }
+  return tensors;
 }
 
 /// As they are now.

@@ -30,9 +30,9 @@ class ShardBuffers {
   ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
                const TrainerOptions& options);
 
-  /// Rank 0's present values become those of the step's begin; private ones that differ from what
-  /// they were become everybody's. Collective.
-  void send_from_first_rank();
+  /// Rank 0's present values become those of the step's begin; private ones that were `written`, or
+  /// differ from what they were, become everybody's. Collective.
+  void send_from_first_rank(const std::vector<std::uint8_t>& written = {});
   /// The same, for all logical workers' after they were filled. Collective.
   void send_all_from_first_rank();
   /// Throws if a buffer is not what the last step left, of that logical worker.
@@ -50,7 +50,8 @@ class ShardBuffers {
   /// stay as they were; with `meets`, private ones become one: means of the copies, or the first's.
   void finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped, bool meets);
 
-  const NamedTensors& tensors() const { return buffers_; }
+  /// As the last step left them, of the first logical worker where they are private.
+  NamedTensors tensors() const;
   /// Private ones of the logical workers but the first, by "logical.1/0.running_mean".
   NamedTensors private_tensors() const;
 

@@ -44,8 +44,10 @@ torch::Tensor ShardStates::of(std::int64_t shard, const std::string& name, const
   return working_[key] = value.detach().clone(torch::MemoryFormat::Contiguous);
 }
 
-void ShardStates::commit() {
-  for (auto& [key, tensor] : working_) committed_[key] = tensor.detach();
+void ShardStates::commit(const std::function<bool(std::int64_t shard)>& counts) {
+  for (auto& [key, tensor] : working_) {
+    if (counts(*shard_of(key))) committed_[key] = tensor.detach();
+  }
   working_.clear();
 }
 

@@ -26,8 +26,8 @@ class ShardStates {
   /// This step's copy of the shard's state; `init` makes the first value.
   torch::Tensor of(std::int64_t shard, const std::string& name, const Init& init);
 
-  /// What the step left counts.
-  void commit();
+  /// What the step left counts, of the shards of which `counts` holds.
+  void commit(const std::function<bool(std::int64_t shard)>& counts);
   /// The step at hand never was.
   void drop() { working_.clear(); }
 

@@ -18,6 +18,7 @@ SharedParameters::SharedParameters(const Group& group, const WrappedModel& model
     }
   }
   group.barrier({.label = "parameters"});
+  was_written_.resize(parameters_.size());
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     lay(p, shared);
     versions_.push_back(static_cast<std::int64_t>(parameters_[p].second._version()));
@@ -32,12 +33,17 @@ void SharedParameters::lay(std::size_t parameter, const SharedModel& copy) {
 }
 
 void SharedParameters::show(const SharedModel& copy, std::span<const std::uint32_t> parameters) {
-  for (const auto p : parameters) lay(p, copy);
+  for (const auto p : parameters) {
+    was_written_[p] = was_written(p);
+    lay(p, copy);
+    bump(p);
+  }
 }
 
 bool SharedParameters::was_written(std::size_t parameter) const {
-  return static_cast<std::int64_t>(parameters_[parameter].second._version()) !=
-         versions_[parameter];
+  return was_written_[parameter] ||
+         static_cast<std::int64_t>(parameters_[parameter].second._version()) !=
+             versions_[parameter];
 }
 
 void SharedParameters::require_untouched() const {
@@ -54,10 +60,15 @@ void SharedParameters::require_untouched() const {
 
 void SharedParameters::written() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    auto& tensor = parameters_[p].second;
-    tensor.unsafeGetTensorImpl()->bump_version();
-    versions_[p] = static_cast<std::int64_t>(tensor._version());
+    bump(p);
+    was_written_[p] = false;
   }
+}
+
+void SharedParameters::bump(std::size_t parameter) {
+  auto& tensor = parameters_[parameter].second;
+  tensor.unsafeGetTensorImpl()->bump_version();
+  versions_[parameter] = static_cast<std::int64_t>(tensor._version());
 }
 
 }  // namespace tutti

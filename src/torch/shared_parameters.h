@@ -30,15 +30,17 @@ class SharedParameters {
   bool was_written(std::size_t parameter) const;
   /// All values may have changed: torch's checks for stale saved tensors get to know.
   void written();
-  /// The tensors of these parameters are views of that copy from now on. For torch they are the
-  /// same tensors as before.
+  /// The tensors of these parameters are views of that copy from now on: for torch they are the
+  /// same tensors as before, with other values.
   void show(const SharedModel& copy, std::span<const std::uint32_t> parameters);
 
  private:
   void lay(std::size_t parameter, const SharedModel& copy);
+  void bump(std::size_t parameter);
 
   NamedTensors parameters_;
   std::vector<std::int64_t> versions_;
+  std::vector<bool> was_written_;  ///< before they showed other values
 };
 
 }  // namespace tutti

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 #include <typeinfo>
 
 #include "sync/tile_share.h"
+#include "torch/same_bytes.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -31,13 +31,6 @@ std::string name_of(const torch::optim::Optimizer& optimizer) {
 
 torch::Tensor draw(torch::ScalarType type, at::Generator& generator) {
   return torch::randn({kRows, kColumns}, generator).to(type);
-}
-
-bool same_bytes(const torch::Tensor& a, const torch::Tensor& b) {
-  const auto left = a.contiguous();
-  const auto right = b.contiguous();
-  return left.nbytes() == right.nbytes() &&
-         std::memcmp(left.data_ptr(), right.data_ptr(), left.nbytes()) == 0;
 }
 
 std::vector<torch::Tensor> split(const torch::Tensor& matrix) {

@@ -31,6 +31,10 @@ bool is(const std::exception_ptr& error) {
   }
 }
 
+View view_of_flags(std::vector<std::uint8_t>& flags) {
+  return {flags.data(), static_cast<std::int64_t>(flags.size()), DType::uint8};
+}
+
 }  // namespace
 
 CollectiveOptions TrainerState::waits(const char* label) const {
@@ -98,17 +102,14 @@ void TrainerState::edit(const std::function<void()>& change) {
   exchange_->together([&] {
     // What was written by hand before is taken over with the rest.
     begin_on_all("edit()", [&] { model_.require_all_in_place(); });
-    error = on_first_rank("edit()", [&] { edit_here(change); });
+    Written written;
+    error = on_first_rank("edit()", [&] { edit_here(change, written); });
     std::uint8_t has_moved = group_.rank() == 0 && moved();
     group_.broadcast({&has_moved, 1, DType::uint8}, 0, waits("edit()"));
-    if (has_moved == 0) buffers_->send_from_first_rank();
-    if (private_) {
-      auto written = private_->written();
-      group_.broadcast({written.data(), static_cast<std::int64_t>(written.size()), DType::uint8}, 0,
-                       waits("edit()"));
-      private_->spread(written, group_.rank() == 0);
-      group_.barrier(waits("edit()"));
-    }
+    written.buffers.resize(model_.buffers().size());
+    group_.broadcast(view_of_flags(written.buffers), 0, waits("edit()"));
+    if (has_moved == 0) buffers_->send_from_first_rank(written.buffers);
+    if (private_) spread(written);
     parameters_->written();
   });
   if (error) std::rethrow_exception(error);
@@ -123,15 +124,32 @@ bool TrainerState::moved() const {
   }
 }
 
+/// Private parameters that any worker wrote to, before or in edit(), become everybody's.
+void TrainerState::spread(Written& written) {
+  if (group_.rank() != 0) written.parameters = private_->written({});
+  written.parameters.resize(model_.parameters().size());  // where edit_here() did not get so far
+  group_.all_reduce(view_of_flags(written.parameters), Reduction::max, waits("edit()"));
+  private_->spread(written.parameters, group_.rank() == 0);
+  group_.barrier(waits("edit()"));
+}
+
 /// Rank 0's. What a change has left when it throws counts as well.
-void TrainerState::edit_here(const std::function<void()>& change) {
+void TrainerState::edit_here(const std::function<void()>& change, Written& written) {
   std::exception_ptr error;
+  std::vector<torch::Tensor> before;
+  if (private_) before = private_->snapshot();
+  std::vector<std::uint32_t> versions;
+  for (const auto& item : model_.buffers()) versions.push_back(item.second._version());
   try {
     change();
   } catch (...) {
     error = std::current_exception();
   }
   shared_->refresh_masters();
+  for (std::size_t b = 0; b < versions.size(); ++b) {
+    written.buffers.push_back(model_.buffers()[b].second._version() != versions[b]);
+  }
+  if (private_) written.parameters = private_->written(before);
   if (error) std::rethrow_exception(error);
   model_.require_all_in_place();
 }
@@ -320,6 +338,7 @@ bool TrainerState::write_log(const StepResult& result) {
   if (has_metrics) {
     log_->metrics(result.step, {.applied = result.applied,
                                 .dropped_because = result.dropped_because,
+                                .dropped_locally = result.dropped_locally,
                                 .loss = result.loss,
                                 .weight = result.weight,
                                 .gradient_norm = result.gradient_norm,
@@ -352,7 +371,7 @@ std::string TrainerState::state_sha256() const {
     }
   }
   if (private_) private_->add_to(hash);
-  auto buffers = model_.buffers();
+  auto buffers = buffers_->tensors();
   for (auto& item : buffers_->private_tensors()) buffers.push_back(std::move(item));
   for (const auto& [name, tensor] : buffers) {
     hash.update(name.data(), name.size());

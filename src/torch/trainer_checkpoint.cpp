@@ -78,6 +78,7 @@ nlohmann::json to_json(const RunPosition& position) {
           {"updates", position.updates},
           {"private_updates", position.own.updates},
           {"private_moved", position.own.moved},
+          {"private_drops", position.own.drops},
           {"optimizer_numbers", position.optimizer_numbers}};
 }
 
@@ -90,7 +91,8 @@ RunPosition position_of(const nlohmann::json& state) {
           .averaged_steps = number("averaged_steps"),
           .updates = state.at("updates").get<std::vector<std::int64_t>>(),
           .own = {state.value("private_updates", std::vector<std::vector<std::int64_t>>()),
-                  state.value("private_moved", std::vector<std::uint8_t>())},
+                  state.value("private_moved", std::vector<std::uint8_t>()),
+                  state.value("private_drops", std::vector<std::int64_t>())},
           .optimizer_numbers = state.at("optimizer_numbers")};
 }
 

@@ -43,20 +43,18 @@ class EvaluationMode {
 /// What a worker has to say of its part, in front of its metrics or its failure's text.
 struct Head {
   DataRequest request;
+  std::size_t logical = 0;  ///< whose private parameters it shows
   bool failed = false;
 };
 
-std::vector<std::byte> message_of(const DataRequest& request,
-                                  const std::vector<ShardMetrics>& batches) {
-  const Head head{request, false};
+std::vector<std::byte> message_of(const Head& head, const std::vector<ShardMetrics>& batches) {
   std::vector<std::byte> message(sizeof head + packed_size(batches));
   std::memcpy(message.data(), &head, sizeof head);
   pack(batches, std::span(message).subspan(sizeof head));
   return message;
 }
 
-std::vector<std::byte> message_of(const DataRequest& request, const std::string& failure) {
-  const Head head{request, true};
+std::vector<std::byte> message_of(const Head& head, const std::string& failure) {
   std::vector<std::byte> message(sizeof head + failure.size());
   std::memcpy(message.data(), &head, sizeof head);
   std::memcpy(message.data() + sizeof head, failure.data(), failure.size());
@@ -91,13 +89,14 @@ std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
 Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
   exchange_->require_running();
   if (accumulated_) throw BadInput("evaluate() between accumulate() and apply()");
+  const auto logical = private_ ? private_->shown() : 0;
   std::vector<std::byte> message;
   std::exception_ptr error;
   try {
-    message = message_of(request, evaluate_own(request, compute));
+    message = message_of({request, logical, false}, evaluate_own(request, compute));
   } catch (...) {
     error = std::current_exception();
-    message = message_of(request, exception_text());
+    message = message_of({request, logical, true}, exception_text());
   }
   seed_between_steps();
   std::vector<std::vector<std::byte>> all;
@@ -120,6 +119,11 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
           "evaluate(): rank {} has {} samples in batches of {}, rank {} has {} in batches of {}",
           group_.job_rank(r), head.request.dataset_size, head.request.batch,
           group_.job_rank(group_.rank()), request.dataset_size, request.batch));
+    }
+    if (head.logical != logical) {
+      throw BadInput(fmt::format(
+          "evaluate(): rank {} shows logical worker {}'s parameters, rank {} logical worker {}'s",
+          group_.job_rank(r), head.logical, group_.job_rank(group_.rank()), logical));
     }
     auto theirs = unpack(rest);
     batches.insert(batches.end(), std::make_move_iterator(theirs.begin()),
@@ -172,6 +176,7 @@ torch::Tensor TrainerState::gather(const std::string& name) const {
 
 void TrainerState::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
   constexpr const char* kName = "with_logical_worker()";
+  if (exchange_->is_open()) throw BadInput(fmt::format("{} inside a step", kName));
   require_between_steps(kName);
   const auto count = private_ ? private_->size() : 0;
   if (logical < 0 || logical >= static_cast<std::int64_t>(count)) {

@@ -146,11 +146,11 @@ Kinds kinds_of(const TrainerOptions& options) {
 }
 
 void require_private(const TrainerOptions& options, const WrappedModel& model) {
-  if (!has_private(options)) {
-    if (options.meeting_state == MeetingState::keep) return;
+  if (!options.strategy && options.meeting_state != MeetingState::keep) {
     throw BadInput(
         fmt::format("meeting_state {} without a strategy", name_of(options.meeting_state)));
   }
+  if (!has_private(options)) return;
   const auto who = who_is_private(options);
   if (options.strategy && options.private_to_each) {
     throw BadInput(fmt::format("private_to_each with {}, which makes all parameters private", who));
@@ -275,7 +275,10 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
                                           (model.row_sparse(p) ? " row-sparse" : "") +
                                           (model.is_private(p) ? " private" : "");
   }
-  for (const auto& [name, tensor] : model.buffers()) facts["buffer " + name] = text(tensor);
+  for (std::size_t b = 0; b < model.buffers().size(); ++b) {
+    const auto& [name, tensor] = model.buffers()[b];
+    facts["buffer " + name] = text(tensor) + (model.is_private_buffer(b) ? " private" : "");
+  }
   return facts;
 }
 

@@ -197,7 +197,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
     exchange_->arrive(memory_);
     read_notes();
     verdict_ = update_->judge(scale_.factor);
-    if (private_) private_->judge(scale_.factor, options_.clip, verdict_);
+    if (private_) private_->judge(step(), scale_.factor, options_.clip, verdict_);
   } catch (...) {
     drop(exception_text());
     throw;
@@ -267,7 +267,7 @@ StepResult TrainerState::apply() {
   const auto& outcome = exchange_->complete([&] {
     if (applies) {
       update_->apply(verdict_, rate_factor_);
-      if (private_) private_->apply(step(), rate_factor_);
+      if (private_) private_->apply(rate_factor_);
       static const std::vector<std::int64_t> none;
       buffers_->finish(*board_, private_ ? private_->dropped() : none,
                        private_ && private_->meets());
@@ -284,22 +284,18 @@ StepResult TrainerState::apply() {
     rows_->count();
     parameters_->written();
     if (averages_) averages_->follow();
-    states_.commit();
+    states_.commit([&](std::int64_t shard) { return !private_ || !private_->was_dropped(shard); });
   }
   states_.drop();
   if (request_) data_.advance(*request_, options_.shards);
   ++steps_;
   seed_between_steps();
-  const bool bearable = take_note(result);
+  const auto unbearable = take_note(result);
   if (averages_ && hashes(result.step)) {
     exchange_->together([&] { group_.barrier(waits("averages")); });
   }
   log(result);
-  if (!bearable) {
-    throw BadInput(
-        fmt::format("{} steps in succession were dropped, the last one (step {}) because {}",
-                    dropped_in_a_row_, result.step, result.dropped_because));
-  }
+  if (!unbearable.empty()) throw BadInput(unbearable);
   return result;
 }
 
@@ -322,8 +318,8 @@ StepResult TrainerState::result_of(const StepReport& report) {
   result.report = report;
   if (private_ && result.applied) result.dropped_locally = private_->dropped();
   if (coded_ && result.applied) coded_->fill_report(result.report);
-  if (private_ && private_->meetings() != nullptr && result.applied) {
-    result.report.bytes = private_->meetings()->bytes();
+  if (private_ && private_->are_all()) {
+    result.report.bytes = result.applied ? private_->meeting_bytes() : 0;
     result.report.collectives = result.report.buckets = result.report.bytes > 0 ? 1 : 0;
   }
   if (result.applied) result.report.bytes += rows_->most_bytes();
@@ -332,34 +328,39 @@ StepResult TrainerState::result_of(const StepReport& report) {
 
 TrafficReport TrainerState::traffic() const {
   auto report = together(coded_ ? coded_->traffic() : exchange_->traffic(), rows_->traffic());
-  if (!private_ || private_->meetings() == nullptr) return report;
-  report = together(std::move(report), private_->meetings()->traffic());
-  report.collectives = private_->meetings()->traffic().collectives;  // no gradient was exchanged
-  return report;
+  if (!private_ || !private_->are_all()) return report;
+  report.collectives = 0;  // no gradient was exchanged
+  if (private_->meetings() == nullptr) return report;
+  const auto& meetings = private_->meetings()->traffic();
+  report.collectives = meetings.collectives;
+  return together(std::move(report), meetings);
 }
 
-/// What the step means for those to come; false after too many that were dropped.
-bool TrainerState::take_note(const StepResult& result) {
+/// What the step means for those to come; what is to be said after too many that were dropped.
+std::string TrainerState::take_note(const StepResult& result) {
   if (result.applied) {
     dropped_in_a_row_ = 0;
+    bool shrank = false;
     if (result.dropped_locally.empty()) {
       grow(scale_rule_, scale_);
-      return true;
+    } else {
+      shrank = shrink(scale_rule_, scale_);
+      if (group_.rank() == 0) {
+        log_warning(
+            fmt::format("step {} was dropped by logical workers {}: their gradients are not finite",
+                        result.step, fmt::join(result.dropped_locally, ", ")));
+      }
     }
-    shrink(scale_rule_, scale_);
-    if (group_.rank() == 0) {
-      log_warning(
-          fmt::format("step {} was dropped by logical workers {}: their gradients are not finite",
-                      result.step, fmt::join(result.dropped_locally, ", ")));
-    }
-    return true;
+    return private_ ? private_->note_drops(shrank, options_.most_drops) : "";
   }
   if (group_.rank() == 0) {
     log_warning(
         fmt::format("step {} was dropped by all workers: {}", result.step, result.dropped_because));
   }
-  if (!verdict_.finite && shrink(scale_rule_, scale_)) return true;
-  return ++dropped_in_a_row_ < options_.most_drops;
+  if (!verdict_.finite && shrink(scale_rule_, scale_)) return "";
+  if (++dropped_in_a_row_ < options_.most_drops) return "";
+  return fmt::format("{} steps in succession were dropped, the last one (step {}) because {}",
+                     dropped_in_a_row_, result.step, result.dropped_because);
 }
 
 // ---- between the halves ----

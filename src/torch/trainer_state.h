@@ -114,7 +114,13 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::exception_ptr on_first_rank(const char* what, const Work& work);
   void require_log();
   bool moved() const;
-  void edit_here(const std::function<void()>& change);
+  /// What was written to by hand, by parameter and by buffer.
+  struct Written {
+    std::vector<std::uint8_t> parameters;
+    std::vector<std::uint8_t> buffers;
+  };
+  void edit_here(const std::function<void()>& change, Written& written);
+  void spread(Written& written);
   void write(const std::string& directory, const SaveOptions& options, const NamedTensors& states,
              const nlohmann::json& numbers);
   /// What load() has for the other workers.
@@ -128,7 +134,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   NamedTensors residuals() const;
   nlohmann::json all_numbers() const;
   StepResult result_of(const StepReport& report);
-  bool take_note(const StepResult& result);
+  std::string take_note(const StepResult& result);
   bool hashes(std::int64_t step) const;
   void log(const StepResult& result) noexcept;
   bool write_log(const StepResult& result);

@@ -137,7 +137,10 @@ Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& 
     parameters.back().row_sparse = row_sparse(p);
     parameters.back().is_private = is_private(p);
   }
-  for (const auto& [name, tensor] : buffers_) buffers.push_back(buffer_spec(name, tensor));
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    buffers.push_back(buffer_spec(buffers_[b].first, buffers_[b].second));
+    buffers.back().is_private = is_private_buffer(b);
+  }
   return {std::move(parameters), std::move(buffers), settings};
 }
 

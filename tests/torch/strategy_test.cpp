@@ -357,6 +357,146 @@ TEST(Strategy, AGradientThatIsNotFiniteDropsThatLogicalWorkersStepAlone) {
   });
 }
 
+TEST(Strategy, AStateOfAShardWhoseStepWasDroppedStaysAsItWas) {
+  on_workers(2, [](const Job& job) {
+    OneWeight one;
+    Trainer trainer(job, *one.net, Sgd{.lr = 0.1},
+                    {.shards = 4, .logical_workers = 2, .strategy = std::make_shared<Never>()});
+    double seen[4] = {};
+    const auto step = [&](bool bad) {
+      return trainer.step([&](Shard& shard) {
+        auto state = shard.state("count", [] { return torch::zeros({1}); });
+        seen[shard.index()] = state.item<double>();
+        state += 1;
+        const double nan = std::numeric_limits<double>::quiet_NaN();
+        return shard.gradients({torch::full({1, 1}, bad && shard.index() == 2 ? nan : 1.0)});
+      });
+    };
+    step(false);
+    EXPECT_THAT(step(true).dropped_locally, ElementsAre(1));
+    step(false);
+    for (auto s = trainer.shards().first; s < trainer.shards().second; ++s) {
+      EXPECT_EQ(seen[s], s < 2 ? 2 : 1) << s;
+    }
+  });
+}
+
+TEST(Strategy, ALogicalWorkerThatIsDroppedForeverEndsTheRunAsAllOfThemWould) {
+  on_workers(2, [](const Job& job) {
+    OneWeight one;
+    Trainer trainer(job, *one.net, Sgd{.lr = 0.1},
+                    {.shards = 4,
+                     .logical_workers = 2,
+                     .strategy = std::make_shared<Never>(),
+                     .most_drops = 3});
+    const auto bad_step = [&] {
+      trainer.step([&](Shard& shard) {
+        const double nan = std::numeric_limits<double>::quiet_NaN();
+        return shard.gradients({torch::full({1, 1}, shard.index() == 2 ? nan : 1.0)});
+      });
+    };
+    bad_step();
+    bad_step();
+    one.step(trainer);  // the count begins anew
+    bad_step();
+    bad_step();
+    EXPECT_THAT(text_of([&] { bad_step(); }),
+                AllOf(HasSubstr("logical worker 1 could not take part in 3 steps in succession"),
+                      HasSubstr("the gradient of \"weight\" in shard 2 is not finite")));
+  });
+}
+
+TEST(Strategy, ACombineThatThrowsIsNamedOnAllWorkers) {
+  class Broken : public Strategy {
+   public:
+    std::string name() const override { return "broken"; }
+    bool due(std::int64_t step, std::int64_t, std::int64_t) const override { return step == 2; }
+    void combine(const Meeting&) const override { throw std::runtime_error("out of luck"); }
+  };
+  on_workers(2, [](const Job& job) {
+    auto net = torch::nn::Linear(100, 200);
+    Trainer trainer(job, *net, Sgd{},
+                    {.shards = 2, .logical_workers = 2, .strategy = std::make_shared<Broken>()});
+    const auto step = [&] {
+      trainer.step([&](Shard& shard) {
+        return shard.loss(net->forward(torch::ones({2, 100})).square().mean());
+      });
+    };
+    step();
+    EXPECT_THAT(text_of<Mismatch>(step),
+                AllOf(HasSubstr("strategy broken, parameter \""), HasSubstr("out of luck")));
+  });
+}
+
+TEST(PrivateParameters, BetweenTheHalvesOfARefusedStepGradientsCanStillBeAskedFor) {
+  on_workers(2, [](const Job& job) {
+    auto model = two_parts();
+    Trainer trainer(
+        job, *model, Adam{},
+        {.shards = 4, .logical_workers = 2, .private_to_each = [](const std::string& name) {
+           return name.starts_with("norm.");
+         }});
+    trainer.accumulate([](Shard& shard) { return shard.nothing(); });
+    EXPECT_EQ(trainer.gradient_norm(), 0);
+    EXPECT_FALSE(trainer.gradient("norm.weight").defined());
+    EXPECT_FALSE(trainer.apply().applied);
+    trainer.accumulate([&](Shard& shard) {
+      const auto bad = torch::full({}, std::numeric_limits<double>::infinity());
+      const auto loss = model->loss(1, shard.index());
+      return shard.loss(loss + model->head->bias.sum() * bad, weight_of(shard.index()));
+    });
+    EXPECT_EQ(trainer.gradient("norm.weight").size(0), 2);
+    EXPECT_FALSE(trainer.apply().applied);
+  });
+}
+
+TEST(PrivateParameters, WhatIsEditedByAnyMeansBecomesEverybodysAndNothingElse) {
+  on_workers(2, [](const Job& job) {
+    auto model = two_parts();
+    model->to(torch::kBFloat16);
+    Trainer trainer(job, *model, Sgd{.lr = 1e-3},
+                    {.shards = 4, .logical_workers = 2, .strategy = local_sgd(2)});
+    const auto step = [&] {
+      trainer.step([&](Shard& shard) {
+        const auto x = torch::randn({4, 6}, at::make_generator<at::CPUGeneratorImpl>(shard.seed()));
+        const auto y = model->norm->forward(model->body->forward(x.to(torch::kBFloat16)));
+        return shard.loss(model->head->forward(y).square().mean());
+      });
+    };
+    step();
+    step();  // all copies are one
+    const auto before = trainer.state_sha256();
+    trainer.edit([] {});
+    EXPECT_EQ(trainer.state_sha256(), before);  // float32 masters, too
+    step();
+    trainer.edit([&] { model->head->bias.data().fill_(0.5); });  // no version tells of it
+    EXPECT_TRUE(
+        torch::equal(trainer.gather("head.bias"), torch::full({2, 5}, 0.5, torch::kBFloat16)));
+    const auto weights = trainer.gather("head.weight");
+    EXPECT_FALSE(torch::equal(weights[0], weights[1]));
+  });
+}
+
+TEST(PrivateParameters, TheHashCoversEveryLogicalWorkersCopy) {
+  on_workers(2, [](const Job& job) {
+    OneWeight one;
+    Trainer trainer(job, *one.net, Sgd{.lr = 0.1},
+                    {.shards = 4, .logical_workers = 4, .strategy = std::make_shared<Never>()});
+    for (std::int64_t only = 3; only >= 0; --only) {
+      const auto before = trainer.state_sha256();
+      const auto weights = trainer.gather("weight");
+      trainer.step([&](Shard& shard) {
+        if (shard.index() != only) return shard.nothing();
+        return shard.gradients({torch::ones({1, 1})});
+      });
+      EXPECT_NE(trainer.state_sha256(), before) << only;
+      for (std::int64_t l = 0; l < 4; ++l) {
+        EXPECT_EQ(torch::equal(trainer.gather("weight")[l], weights[l]), l != only) << l;
+      }
+    }
+  });
+}
+
 TEST(PrivateParameters, OthersAreAveragedAsEver) {
   for (const int workers : {1, 3}) {
     on_workers(workers, [&](const Job& job) {
@@ -451,6 +591,34 @@ TEST(Strategy, OptionsThatMakeNoSenseAreRefused) {
         refusal(
             {.shards = 4, .row_sparse = is_norm, .logical_workers = 2, .private_to_each = is_norm}),
         HasSubstr("row-sparse \"norm.weight\" is private"));
+    EXPECT_THAT(refusal({.shards = 4,
+                         .logical_workers = 2,
+                         .private_to_each = is_norm,
+                         .meeting_state = MeetingState::reset}),
+                HasSubstr("meeting_state reset without a strategy"));
+    {
+      Trainer trainer(job, *model, Adam{},
+                      {.shards = 4, .logical_workers = 2, .strategy = local_sgd(2)});
+      EXPECT_THAT(text_of([&] {
+                    trainer.step([&](Shard& shard) {
+                      trainer.with_logical_worker(0, [] {});
+                      return shard.nothing();
+                    });
+                  }),
+                  HasSubstr("with_logical_worker() inside a step"));
+      EXPECT_THAT(text_of([&] {
+                    trainer.with_logical_worker(
+                        1, [&] { trainer.step([](Shard& shard) { return shard.nothing(); }); });
+                  }),
+                  HasSubstr("inside with_logical_worker()"));
+      EXPECT_THAT(text_of([&] {
+                    trainer.with_logical_worker(1, [&] {
+                      const torch::NoGradGuard no_grad;
+                      model->head->bias.fill_(1);
+                    });
+                  }),
+                  HasSubstr("\"head.bias\" was written between steps"));
+    }
     Trainer trainer(job, *model, Adam{}, {.shards = 2});
     EXPECT_THAT(text_of([&] { trainer.with_logical_worker(0, [] {}); }),
                 HasSubstr("0 logical workers have private parameters"));
