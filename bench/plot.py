@@ -215,19 +215,23 @@ def draw_fusion(result, picture):
 
 
 def draw_convergence(result, picture):
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
     window = max(1, result["steps"] // 30)
-    for shade, entry in enumerate(result["entries"]):
-        curve = entry["curve"]
-        smooth = [sum(curve[i:i + window]) / window for i in range(len(curve) - window + 1)]
-        axes.plot(range(window, len(curve) + 1), smooth, linewidth=2 if shade == 0 else 1.3,
-                  linestyle="--" if "no feedback" in entry["name"] else "-",
-                  color="#222222" if shade == 0 else plt.cm.viridis(shade / len(result["entries"])),
-                  label=f"{entry['name']} ({number(entry['to_dense'], 4)} × dense)")
-    axes.set_xlabel(f"step (mean of {window} steps and {len(result['seeds'])} seeds)", fontsize=9)
-    axes.set_ylabel("loss of the character model", fontsize=9)
-    axes.legend(fontsize=7, frameon=False)
-    bare(axes)
+    dense, *others = result["entries"]
+    strategies = [entry for entry in others if "--strategy" in entry["options"]]
+    codecs = [entry for entry in others if entry not in strategies]
+    for axes, entries in zip(panels, ([dense, *codecs], [dense, *strategies])):
+        for shade, entry in enumerate(entries):
+            curve = entry["curve"]
+            smooth = [sum(curve[i:i + window]) / window for i in range(len(curve) - window + 1)]
+            axes.plot(range(window, len(curve) + 1), smooth, linewidth=2 if shade == 0 else 1.3,
+                      linestyle="--" if "no feedback" in entry["name"] else "-",
+                      color="#222222" if shade == 0 else plt.cm.viridis(shade / len(entries)),
+                      label=f"{entry['name']} ({number(entry['to_dense'], 4)} × dense)")
+        axes.set_xlabel(f"step (mean of {window} steps and {len(result['seeds'])} seeds)", fontsize=9)
+        axes.legend(fontsize=7, frameon=False)
+        bare(axes)
+    panels[0].set_ylabel("loss of the character model", fontsize=9)
     finish(figure, result, picture)
 
 

@@ -1,4 +1,4 @@
-"""What does a codec cost in loss? The character model of examples/02, on this project's documentation."""
+"""What does a codec or a strategy cost in loss? The character model of examples/02, on this project's documentation."""
 
 import glob
 import json
@@ -20,6 +20,11 @@ RUNS = {
     "top-K 10 %, no feedback": ["--codec", "topk:0.1", "--error-feedback", "off"],
     "top-K 1 %": ["--codec", "topk:0.01"],
     "top-K 1 %, no feedback": ["--codec", "topk:0.01", "--error-feedback", "off"],
+    "local SGD, 8 steps": ["--strategy", "local-sgd:8"],
+    "local SGD, state averaged": ["--strategy", "local-sgd:8", "--meeting-state", "average"],
+    "local SGD, state reset": ["--strategy", "local-sgd:8", "--meeting-state", "reset"],
+    "block momentum, 8 steps": ["--strategy", "bmuf:8"],
+    "partial, groups of 2¹⁴": ["--strategy", "partial", "--fusion", "16384"],
 }
 LOGICAL_WORKERS = 4
 SEEDS = (1, 2, 3)

@@ -153,6 +153,10 @@ struct TrainerOptions {
   /// Parameters and buffers of which each logical worker has its own (docs/strategies.md): nothing
   /// of them is averaged. L copies per host, of the optimizer's state too.
   std::function<bool(const std::string& name)> private_to_each = {};
+  /// The logical worker, 0 … L−1, that alone updates the parameter: whoever computes its first
+  /// shard. The gradients of all shards reach it as they are, without a codec, and all workers read
+  /// the one copy. Decides no other bit.
+  std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
   /// When logical workers go on by themselves: all parameters and buffers are private then, and
   /// their copies become one when the strategy says so.
   StrategyPointer strategy = {};

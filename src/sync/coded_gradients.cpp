@@ -23,14 +23,14 @@ ParameterGroups groups_of(const Plan& plan, const Compression& compression) {
     return groups_in_registration_order(plan, compression.fusion);
   }
   ParameterGroups groups;
-  for (const auto p : averaged_ones(plan)) groups.push_back({p});
+  for (const auto p : dealt_ones(plan)) groups.push_back({p});
   return groups;
 }
 
 MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
   const auto& plan = exchange.plan();
   for (const auto& entry : plan.parameters()) {
-    if (entry.node_type == DType::float32 || !entry.averaged()) continue;
+    if (entry.node_type == DType::float32 || !entry.dealt()) continue;
     throw Unsupported(
         fmt::format("codec {}: parameter \"{}\" is {}; codecs take float32, float16 and bfloat16",
                     options.compression.codec->name(), entry.spec.name, name_of(entry.spec.dtype)));
@@ -170,7 +170,7 @@ std::optional<std::size_t> CodedGradients::closing() const {
 }
 
 void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
-  if (!exchange_.plan().parameters()[parameter].averaged()) return;
+  if (!exchange_.plan().parameters()[parameter].dealt()) return;
   const auto logical = closing();
   if (!logical || exchange_.leaves().weight() == 0) return;
   if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {

@@ -50,8 +50,12 @@ std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group)
   return count;
 }
 
-std::vector<std::uint32_t> averaged_ones(const Plan& plan) {
-  return those_of(plan, [](const PlanEntry& entry) { return entry.averaged(); });
+std::vector<std::uint32_t> dealt_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.dealt(); });
+}
+
+std::vector<std::uint32_t> owned_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.averaged() && !entry.dealt(); });
 }
 
 std::vector<std::uint32_t> row_sparse_ones(const Plan& plan) {
@@ -63,7 +67,7 @@ std::vector<std::uint32_t> private_ones(const Plan& plan) {
 }
 
 ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit) {
-  return fuse(averaged_ones(plan), plan, limit, limit);
+  return fuse(dealt_ones(plan), plan, limit, limit);
 }
 
 }  // namespace tutti

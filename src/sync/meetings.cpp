@@ -99,10 +99,13 @@ void Meetings::note_traffic(const std::vector<std::int64_t>& updating) {
         group.bytes_dense += static_cast<std::uint64_t>(updating[p] + all) * bytes;
       }
       if (!due(p)) continue;
+      const bool with_state = options_.state == MeetingState::average;
+      const int tensors = 1 + (with_state ? copies_.of(0).states(p) : 0);
+      const auto sent = bytes * static_cast<std::uint64_t>(tensors);
       group.messages = group.dense_messages = all;
       group.values += all * count;
-      group.bytes += static_cast<std::uint64_t>(2 * all) * bytes;
-      bytes_ += bytes;
+      group.bytes += static_cast<std::uint64_t>(2 * all) * sent;
+      bytes_ += sent;
     }
   }
 }

@@ -30,6 +30,8 @@ struct TensorSpec {
   bool row_sparse = false;
   /// Each logical worker has its own: nothing is added up over all of them (private_update.h).
   bool is_private = false;
+  /// The logical worker that alone updates it; −1: all workers share that.
+  std::int64_t owner = -1;
 };
 
 /// A parameter and its place in the arena.
@@ -45,6 +47,8 @@ struct PlanEntry {
   bool row_sparse() const { return spec.row_sparse; }
   /// Its gradient is an array that is averaged over all shards.
   bool averaged() const { return !spec.row_sparse && !spec.is_private; }
+  /// And all workers share the work, codecs included.
+  bool dealt() const { return averaged() && spec.owner < 0; }
   std::int64_t rows() const { return spec.shape.empty() ? 0 : spec.shape[0]; }
   std::int64_t row_elements() const { return rows() == 0 ? 0 : spec.count / rows(); }
 };

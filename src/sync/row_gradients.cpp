@@ -99,6 +99,8 @@ RowGradients::Range RowGradients::owned(std::uint32_t parameter) {
   const auto sources = sources_of(parameter);
   const auto rows = exchange_.plan().parameters()[parameter].rows();
   const int rank = exchange_.group().rank();
+  const int owner = exchange_.owner_of(parameter);
+  if (owner >= 0) return {0, owner == rank ? rows : 0};
   return {cut(sources, rows, rank), cut(sources, rows, rank + 1)};
 }
 

@@ -46,9 +46,10 @@ ShardedUpdate::ShardedUpdate(StepExchange& exchange, ShardBoard& board, SharedMo
       clip_(clip),
       coded_(coded),
       gradient_(kTile * sizeof(double)) {
-  for (const auto p : averaged_ones(exchange_.plan())) {
+  for (const auto p : dealt_ones(exchange_.plan())) {
     (rules_.has(p) ? by_kernel_ : by_others_).push_back(p);
   }
+  by_owner_ = owned_ones(exchange_.plan());
   first_block_.push_back(0);
   for (const auto& entry : exchange_.plan().parameters()) {
     std::int64_t blocks = 0;
@@ -78,9 +79,9 @@ Verdict ShardedUpdate::judge(double loss_scale) {
     if (!verdict.refusal.empty()) return verdict;
   }
   // What messages say is finite, and so is its mean.
-  const bool all_coded = coded_ != nullptr && rows_.parameters().empty();
+  const bool all_coded = coded_ != nullptr && rows_.parameters().empty() && by_owner_.empty();
   const bool as_it_comes = (all_coded || !may_overflow(facts, slices.weight() * loss_scale)) &&
-                           (coded_ != nullptr || slices.nodes() <= kMaxSources);
+                           (all_coded || slices.nodes() <= kMaxSources);
   if (!needs_norms(clip_) && as_it_comes) return verdict;
   fold_own(loss_scale);
   exchange_.meet("the norms of its gradients in");
@@ -94,6 +95,10 @@ std::vector<ElementRange> ShardedUpdate::owned_by(int rank) const {
   for (const auto& range :
        tile_share(exchange_.plan(), by_others_, rank, exchange_.group().size())) {
     if (exchange_.slices().touched(range.parameter)) ranges.push_back(range);
+  }
+  for (const auto p : by_owner_) {
+    if (exchange_.owner_of(p) != rank || !exchange_.slices().touched(p)) continue;
+    ranges.push_back({p, 0, exchange_.plan().parameters()[p].spec.count});
   }
   return ranges;
 }
@@ -123,7 +128,7 @@ void ShardedUpdate::fold_own(double loss_scale) {
 
 /// From the messages, whose values then count as this owner's, or the nodes of all workers.
 void ShardedUpdate::fold_into(const ElementRange& range, double divisor_factor, void* to) {
-  if (coded_ != nullptr) {
+  if (is_coded(range.parameter)) {
     coded_->count_values(range.parameter, coded_->reduce(range.parameter, range.begin, range.end,
                                                          static_cast<float*>(to)));
     return;
@@ -161,7 +166,7 @@ void ShardedUpdate::apply(const Verdict& verdict, double rate_factor) {
   if (coded_ != nullptr) coded_->note_messages();
   for (const auto& range : owned_by(exchange_.group().rank())) {
     const bool has_kernel = rules_.has(range.parameter);
-    if (has_kernel && (coded_ == nullptr || verdict.folded)) {
+    if (has_kernel && (!is_coded(range.parameter) || verdict.folded)) {
       run_kernel(range, verdict, rate_factor);
       continue;
     }
@@ -185,11 +190,12 @@ void ShardedUpdate::run_kernel(const ElementRange& range, const Verdict& verdict
   const auto target = target_of(range, verdict);
   const void* folded = folded_at(exchange_.group().rank(), p, range.begin);
   FoldUpdate work{.fold = {}, .target = target, .rule = rules_.next(p, rate_factor)};
-  if (coded_ != nullptr && !verdict.folded) {
+  const bool is_message = is_coded(p);
+  if (is_message && !verdict.folded) {
     fold_into(range, verdict.divisor_factor, gradient_.data());
     folded = gradient_.data();
   }
-  if (coded_ != nullptr || verdict.folded) {
+  if (is_message || verdict.folded) {
     work.fold = {.program = &one,
                  .source_type = entry.node_type,
                  .result_type = entry.node_type,
@@ -240,13 +246,13 @@ void ShardedUpdate::commit(const std::vector<std::uint8_t>& touched) {
 
 void ShardedUpdate::read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to) {
   const auto& entry = exchange_.plan().parameters()[parameter];
-  if (coded_ != nullptr && !verdict.refusal.empty()) {
+  if (is_coded(parameter) && !verdict.refusal.empty()) {
     // There are no messages that it could be read from.
     std::fill_n(reinterpret_cast<float*>(to), entry.spec.count,
                 std::numeric_limits<float>::quiet_NaN());
     return;
   }
-  if (!verdict.folded && coded_ != nullptr) {  // whoever only looks counts nothing
+  if (!verdict.folded && is_coded(parameter)) {  // whoever only looks counts nothing
     coded_->reduce(parameter, 0, entry.spec.count, reinterpret_cast<float*>(to));
     return;
   }

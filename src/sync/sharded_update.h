@@ -78,6 +78,9 @@ class ShardedUpdate {
   UpdateTarget target_of(const ElementRange& range, const Verdict& verdict) const;
   std::byte* folded_at(int rank, std::uint32_t parameter, std::int64_t element) const;
   std::vector<ElementRange> owned_by(int rank) const;
+  bool is_coded(std::uint32_t parameter) const {
+    return coded_ != nullptr && exchange_.plan().parameters()[parameter].dealt();
+  }
   double* blocks_of(std::uint32_t parameter) const;
 
   StepExchange& exchange_;
@@ -90,6 +93,7 @@ class ShardedUpdate {
   CodedGradients* coded_;
   std::vector<std::uint32_t> by_kernel_;  ///< those with a rule; their owners change with the step
   std::vector<std::uint32_t> by_others_;  ///< those without; each tile has one owner
+  std::vector<std::uint32_t> by_owner_;   ///< those that one worker has to itself
   std::vector<std::byte> gradient_;       ///< of a tile
   std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number
   /// Σ x² per tile of every parameter, or per block of rows (RowGradients::squares).

@@ -77,7 +77,7 @@ std::vector<ElementRange> SliceFold::owned(std::span<const std::uint32_t> parame
                                            int rank) const {
   std::vector<std::uint32_t> touched_ones;
   for (const auto p : parameters) {
-    if (plan_.parameters()[p].averaged() && touched(p)) touched_ones.push_back(p);
+    if (plan_.parameters()[p].dealt() && touched(p)) touched_ones.push_back(p);
   }
   return tile_share(plan_, touched_ones, rank, static_cast<int>(arenas_.size()));
 }

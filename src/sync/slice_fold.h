@@ -60,8 +60,7 @@ class SliceFold {
   /// Σ of all leaves' weights, folded along the tree.
   double weight() const { return weight_; }
 
-  /// A rank's share of those of the given parameters that are touched and averaged, but for
-  /// row-sparse ones (row_gradients.h).
+  /// A rank's share of those of the given parameters that are touched and dealt.
   std::vector<ElementRange> owned(std::span<const std::uint32_t> parameters, int rank) const;
   /// Where the nodes of a touched parameter lie, and what their sum is divided by.
   struct Sources {

@@ -13,6 +13,18 @@
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+/// Of gradients that are sent as they are: one more of those that are somebody's.
+ParameterGroups groups_as_they_are(const Plan& plan, const ExchangeOptions& options) {
+  ParameterGroups groups;
+  if (!options.coded) groups = groups_in_registration_order(plan, options.fusion);
+  auto owned = owned_ones(plan);
+  if (!owned.empty()) groups.push_back(std::move(owned));
+  return groups;
+}
+
+}  // namespace
 
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
@@ -25,7 +37,7 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
                                "step board of \"" + options_.name + "\"", std::size_t{1} << 16)),
       boards_(boards_of(control_, group_.size(), plan_)),
       digests_(plan_, group_, boards_, options_.digest_every),
-      traffic_(plan_, groups_in_registration_order(plan_, options_.fusion), group_.size()) {
+      traffic_(plan_, groups_as_they_are(plan_, options_), group_.size()) {
   std::vector<std::byte*> arenas;
   for (int r = 0; r < group_.size(); ++r) arenas.push_back(arena_.block(r));
   const auto me = static_cast<std::size_t>(group_.rank());
@@ -271,7 +283,7 @@ void StepExchange::fill_outcome() {
     report.bytes += whole ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
-  if (!options_.coded) traffic_.note(*slices_);
+  traffic_.note(*slices_);
   report.step = number_of(step_);
   report.collectives = 1;
   const bool in_parts = is_single() && !options_.coded;

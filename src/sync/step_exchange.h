@@ -43,6 +43,8 @@ struct ExchangeOptions {
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// Every worker's nodes end where one of these leaves begins: ascending.
   std::vector<std::int64_t> cuts = {};
+  /// Ranks in the group of those who alone update a parameter; −1: all share. Empty: all do.
+  std::vector<int> owners = {};
   /// The gradients become messages first: nothing is folded before arrive().
   bool coded = false;
   /// Rank 0's buffers replace everybody's at the end of each step.
@@ -75,6 +77,10 @@ class StepExchange {
 
   const Plan& plan() const { return plan_; }
   const Group& group() const { return group_; }
+  /// Who alone updates that parameter, by rank in the group; −1: all share that.
+  int owner_of(std::size_t parameter) const {
+    return options_.owners.empty() ? -1 : options_.owners[parameter];
+  }
   /// Steps that are over, successful or dropped.
   std::int64_t steps_done() const { return static_cast<std::int64_t>(done_); }
   bool is_open() const { return mode_.has_value(); }
@@ -150,11 +156,9 @@ class StepExchange {
   std::byte* result(std::size_t parameter) const;
   /// All workers' arenas: whoever keeps a view of them keeps a copy of this.
   const SharedMemory& arena() const { return arena_; }
-  /// The step that is complete counts as sent, where gradients are not coded.
-  void count_traffic() {
-    if (!options_.coded) traffic_.count();
-  }
-  /// What those steps sent.
+  /// The step that is complete counts as sent.
+  void count_traffic() { traffic_.count(); }
+  /// What those steps sent of gradients that are not coded.
   const TrafficReport& traffic() const { return traffic_.report(); }
   /// Bytes of this worker's arena that are in use.
   std::size_t bytes_held() const;

@@ -19,7 +19,8 @@ std::shared_ptr<DataParallelState> make(const GroupOf& group_of, WrappedModel mo
 }
 
 Kinds kinds_of(const DataParallelOptions& options) {
-  return {.exclude = options.exclude, .row_sparse = options.row_sparse, .is_private = {}};
+  return {
+      .exclude = options.exclude, .row_sparse = options.row_sparse, .is_private = {}, .owner = {}};
 }
 
 }  // namespace

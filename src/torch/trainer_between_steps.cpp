@@ -197,7 +197,7 @@ NamedTensors TrainerState::residuals() const {
   const auto plan = exchange_->plan().parameters();
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& [name, tensor] = model_.parameters()[p];
-    for (std::size_t l = 0; l < board.logical_workers() && plan[p].averaged(); ++l) {
+    for (std::size_t l = 0; l < board.logical_workers() && plan[p].dealt(); ++l) {
       residuals.emplace_back(fmt::format("{}/residual.{}", name, l),
                              torch::from_blob(board.residual(l, p), tensor.sizes(),
                                               tensor.strides(), torch::kFloat32));
@@ -365,7 +365,7 @@ std::string TrainerState::state_sha256() const {
     hash.update(shared_->master(p), master_bytes);
     for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
     hash.update(&update_->updates()[p], sizeof(std::int64_t));
-    for (std::size_t l = 0; l < residuals_per_parameter && entry.averaged(); ++l) {
+    for (std::size_t l = 0; l < residuals_per_parameter && entry.dealt(); ++l) {
       hash.update(coded_->board().residual(l, p),
                   static_cast<std::size_t>(entry.spec.count) * sizeof(float));
     }

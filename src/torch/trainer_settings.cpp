@@ -139,8 +139,10 @@ bool has_private(const TrainerOptions& options) {
 }
 
 Kinds kinds_of(const TrainerOptions& options) {
-  Kinds kinds{.exclude = {}, .row_sparse = options.row_sparse, .is_private = {}};
+  Kinds kinds;
+  kinds.row_sparse = options.row_sparse;
   kinds.is_private = options.private_to_each;
+  kinds.owner = options.owner;
   if (options.strategy) kinds.is_private = [](const std::string&) { return true; };
   return kinds;
 }
@@ -149,6 +151,11 @@ void require_private(const TrainerOptions& options, const WrappedModel& model) {
   if (!options.strategy && options.meeting_state != MeetingState::keep) {
     throw BadInput(
         fmt::format("meeting_state {} without a strategy", name_of(options.meeting_state)));
+  }
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    if (model.owner(p) < options.logical_workers) continue;
+    throw BadInput(fmt::format("\"{}\" is owned by logical worker {} of {}: they count from 0",
+                               model.name(p), model.owner(p), options.logical_workers));
   }
   if (!has_private(options)) return;
   const auto who = who_is_private(options);
@@ -176,10 +183,29 @@ CodingOptions coding_options_of(const TrainerOptions& options) {
           .name = options.name};
 }
 
-ExchangeOptions exchange_options_of(const TrainerOptions& options) {
+/// By parameter, the rank that has the first shard of the logical worker that owns it.
+std::vector<int> owners_of(const TrainerOptions& options, const WrappedModel& model, int workers) {
+  const auto logical = logical_workers(options.shards, options.logical_workers);
+  const auto shards = assignment_of(options, workers);
+  std::vector<int> owners;
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    owners.push_back(-1);
+    if (model.owner(p) < 0) continue;
+    const auto first = logical[static_cast<std::size_t>(model.owner(p))].begin;
+    const auto carrier = std::find_if(shards.begin(), shards.end(), [&](const ShardRange& range) {
+      return first >= range.begin && first < range.end;
+    });
+    owners.back() = static_cast<int>(carrier - shards.begin());
+  }
+  return owners;
+}
+
+ExchangeOptions exchange_options_of(const TrainerOptions& options, const WrappedModel& model,
+                                    int workers) {
   return {.name = options.name,
           .divisor = Divisor::weights,
           .cuts = cuts_of(options),
+          .owners = owners_of(options, model, workers),
           .coded = options.compression.codec != nullptr,
           .sync_buffers = false,
           .digest_every = options.digest_every,
@@ -271,9 +297,10 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
                        fmt::join(tensor.sizes(), ", "));
   };
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    facts["parameter " + model.name(p)] = text(model.tensor(p)) +
-                                          (model.row_sparse(p) ? " row-sparse" : "") +
-                                          (model.is_private(p) ? " private" : "");
+    facts["parameter " + model.name(p)] =
+        text(model.tensor(p)) + (model.row_sparse(p) ? " row-sparse" : "") +
+        (model.is_private(p) ? " private" : "") +
+        (model.owner(p) >= 0 ? fmt::format(" of logical worker {}", model.owner(p)) : "");
   }
   for (std::size_t b = 0; b < model.buffers().size(); ++b) {
     const auto& [name, tensor] = model.buffers()[b];

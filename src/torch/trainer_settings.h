@@ -23,9 +23,10 @@ void require_options(const TrainerOptions& options);
 /// Whether logical workers may have parameters of their own, and which those are.
 bool has_private(const TrainerOptions& options);
 Kinds kinds_of(const TrainerOptions& options);
-/// What private parameters and other options have to do with each other.
+/// What private parameters, owners and other options have to do with each other.
 void require_private(const TrainerOptions& options, const WrappedModel& model);
-ExchangeOptions exchange_options_of(const TrainerOptions& options);
+ExchangeOptions exchange_options_of(const TrainerOptions& options, const WrappedModel& model,
+                                    int workers);
 /// Where there is a codec.
 CodingOptions coding_options_of(const TrainerOptions& options);
 /// What all workers have to agree on, as (name, value).

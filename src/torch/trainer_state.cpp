@@ -51,6 +51,12 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
           "Adam, AdamW or Adagrad",
           name, text_of(rule)));
     }
+    if (torch != nullptr && model_.owner(rules.size() - 1) >= 0) {
+      throw Unsupported(
+          fmt::format("\"{}\" has an owner, with {}: it is updated by Sgd, Adam, AdamW "
+                      "or Adagrad",
+                      name, text_of(rule)));
+    }
     const auto* const adagrad = std::get_if<Adagrad>(&rule);
     initial_states.push_back(adagrad != nullptr ? adagrad->initial_sum : 0);
     torch_rules.push_back(torch != nullptr ? torch->rule : nullptr);
@@ -60,8 +66,8 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   require_private(options_, model_);
   const auto settings = settings_of(options_, optimizer, model_);
   facts_ = facts_of(options_, optimizer, model_);
-  exchange_ =
-      std::make_unique<StepExchange>(group_, model_.plan(settings), exchange_options_of(options_));
+  exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings),
+                                             exchange_options_of(options_, model_, group_.size()));
   require_log();
   board_ = std::make_unique<ShardBoard>(group_, options_.name);
   shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.average > 0,
@@ -327,7 +333,9 @@ StepResult TrainerState::result_of(const StepReport& report) {
 }
 
 TrafficReport TrainerState::traffic() const {
-  auto report = together(coded_ ? coded_->traffic() : exchange_->traffic(), rows_->traffic());
+  auto report = exchange_->traffic();
+  if (coded_) report = together(coded_->traffic(), report);
+  report = together(std::move(report), rows_->traffic());
   if (!private_ || !private_->are_all()) return report;
   report.collectives = 0;  // no gradient was exchanged
   if (private_->meetings() == nullptr) return report;

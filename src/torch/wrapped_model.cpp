@@ -73,6 +73,16 @@ void WrappedModel::find_kinds(const Kinds& kinds) {
                     found.contains(tensor.unsafeGetTensorImpl());
     row_sparse_.push_back(is && tensor.numel() > 0);
     private_.push_back(kinds.is_private && kinds.is_private(name));
+    const auto owner = kinds.owner ? kinds.owner(name) : std::nullopt;
+    if (owner && *owner < 0) {
+      throw BadInput(
+          fmt::format("\"{}\" is owned by logical worker {}: they count from 0", name, *owner));
+    }
+    owners_.push_back(owner.value_or(-1));
+    if (private_.back() && owners_.back() >= 0) {
+      throw BadInput(
+          fmt::format("\"{}\" has an owner, and is private to each logical worker", name));
+    }
     if (!row_sparse_.back()) continue;
     if (private_.back()) {
       throw Unsupported(fmt::format("row-sparse \"{}\" is private to each logical worker", name));
@@ -136,6 +146,7 @@ Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& 
     parameters.push_back(parameter_spec(name(p), tensor(p)));
     parameters.back().row_sparse = row_sparse(p);
     parameters.back().is_private = is_private(p);
+    parameters.back().owner = owner(p);
   }
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     buffers.push_back(buffer_spec(buffers_[b].first, buffers_[b].second));

@@ -30,6 +30,8 @@ struct Kinds {
   Where exclude = {};     ///< not there at all
   Where row_sparse = {};  ///< besides those of embeddings with sparse(true)
   Where is_private = {};  ///< each logical worker has its own
+  /// The logical worker that alone updates a parameter.
+  std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
 };
 
 class WrappedModel {
@@ -47,6 +49,8 @@ class WrappedModel {
 
   bool row_sparse(std::size_t parameter) const { return row_sparse_[parameter]; }
   bool is_private(std::size_t parameter) const { return private_[parameter]; }
+  /// −1: nobody's in particular.
+  std::int64_t owner(std::size_t parameter) const { return owners_[parameter]; }
   bool is_private_buffer(std::size_t buffer) const { return private_buffers_[buffer]; }
 
   Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
@@ -71,6 +75,7 @@ class WrappedModel {
   NamedTensors buffers_;
   std::vector<bool> row_sparse_;
   std::vector<bool> private_;
+  std::vector<std::int64_t> owners_;
   std::vector<bool> private_buffers_;
   std::vector<const void*> addresses_;
   std::vector<std::pair<void*, std::size_t>> buffer_places_;

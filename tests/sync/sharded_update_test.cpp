@@ -142,6 +142,54 @@ TEST(ShardedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
   }
 }
 
+TEST(ShardedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
+  constexpr int kWorkers = 3;
+  constexpr int kOwner = 1;
+  const std::vector<std::size_t> counts = {20'000, 20'000};
+  const auto plan = plan_of(counts);
+  std::vector<TensorSpec> specs = {plan.parameters()[0].spec, plan.parameters()[1].spec};
+  specs[1].owner = 1;
+  run_thread_ranks(kWorkers, [&](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(
+        group, Plan(specs, {}),
+        {.name = "model", .owners = {-1, kOwner}, .sync_buffers = false, .measures = true});
+    ShardBoard board(group, "model");
+    SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
+    RowGradients rows(exchange);
+    ShardedUpdate update(exchange, board, model, rows,
+                         std::vector<std::optional<UpdateRule>>(2, SgdRule{.learning_rate = 1}),
+                         nullptr, {.norm = 1e9});
+    std::vector<Leaf> leaves;
+    for (int r = 0; r < kWorkers; ++r) leaves.push_back(random_leaf(counts, 1, r, 0));
+    const auto& mine = leaves[static_cast<std::size_t>(group.rank())];
+    exchange.open_shards(group.rank(), 1);
+    board.mine() = {};
+    exchange.begin_leaf(1);
+    for (std::size_t p = 0; p < 2; ++p) exchange.write(p, mine[p]->data(), true);
+    exchange.end_leaf();
+    exchange.arrive({});
+    const auto verdict = update.judge(1);
+    ASSERT_TRUE(verdict.folded);
+    for (std::uint32_t p = 0; p < 2; ++p) {
+      const auto sum = reduced(leaves, {1, 1, 1}, p, 3);
+      for (int r = 0; r < kWorkers; ++r) {
+        const bool is_whole =
+            std::memcmp(exchange.sum_place(r, p), sum->data(), counts[p] * sizeof(float)) == 0;
+        EXPECT_EQ(is_whole, p == 1 && r == kOwner) << "p" << p << " at rank " << r;
+      }
+    }
+    group.barrier();
+    const auto& outcome = exchange.complete([&] { update.apply(verdict, 1); });
+    update.commit(outcome.touched);
+    const auto sum = reduced(leaves, {1, 1, 1}, 1, 3);
+    for (std::size_t i = 0; i < counts[1]; ++i) {
+      ASSERT_EQ(reinterpret_cast<const float*>(model.value(1))[i], -(*sum)[i]) << i;
+    }
+    group.barrier();
+  });
+}
+
 TEST(ShardedUpdate, TheEarliestBadShardIsNamedByAll) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);

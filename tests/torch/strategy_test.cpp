@@ -319,6 +319,25 @@ TEST(Strategy, WhatNobodyUpdatedStaysAsItWas) {
   });
 }
 
+TEST(Strategy, StateThatIsAveragedIsSentToo) {
+  for (const auto rule : {MeetingState::keep, MeetingState::average}) {
+    on_workers(1, [&](const Job& job) {
+      OneWeight one;
+      Trainer trainer(
+          job, *one.net, Adam{},
+          {.shards = 4, .logical_workers = 4, .strategy = local_sgd(2), .meeting_state = rule});
+      EXPECT_EQ(one.step(trainer).report.collectives, 0);
+      const std::size_t tensors = rule == MeetingState::keep ? 1 : 3;
+      const auto report = one.step(trainer).report;
+      EXPECT_EQ(report.collectives, 1);
+      EXPECT_EQ(report.bytes, 4 * tensors);
+      EXPECT_EQ(trainer.traffic().all_steps[0].bytes, 4 * tensors * 2 * 4);
+      EXPECT_EQ(trainer.traffic().all_steps[0].bytes_dense, 4u * 2 * 4 * 2);
+      EXPECT_EQ(trainer.traffic().collectives, 1);
+    });
+  }
+}
+
 TEST(Strategy, AGradientThatIsNotFiniteDropsThatLogicalWorkersStepAlone) {
   on_workers(3, [&](const Job& job) {
     const Given given;
