@@ -11,6 +11,7 @@
 #include "torch/data_parallel_settings.h"
 #include "torch/incoming_gradient.h"
 #include "torch/row_tensors.h"
+#include "torch/threads.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -41,6 +42,7 @@ class GeneratorGuard {
 DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                                      const DataParallelOptions& options)
     : group_(group), model_(std::move(model)), options_(options), memory_(model_.memory()) {
+  pin_threads();
   exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings_of(options_)),
                                              exchange_options_of(options_));
   std::string own;

@@ -9,6 +9,7 @@
 
 #include "sync/tile_share.h"
 #include "torch/same_bytes.h"
+#include "torch/threads.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -59,6 +60,7 @@ TorchRule::TorchRule(TorchOptimizerFactory make) : make_(std::move(make)) {
   try {
     for (const auto& group : one->param_groups()) group.options().get_lr();
     text_ = fmt::format("{} {}", text_, options_text(*one));
+    const SingleThread one_thread;
     for (const auto type : {torch::kFloat32, torch::kFloat64}) try_out(type);
   } catch (const c10::Error& error) {
     throw BadInput(

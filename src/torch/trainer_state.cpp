@@ -14,6 +14,7 @@
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
 #include "torch/row_tensors.h"
+#include "torch/threads.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -27,6 +28,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
       module_(module),
       model_(module, kinds_of(options), "Trainer"),
       data_(options.seed) {
+  pin_threads();
   require_options(options_);
   if (options_.logical_workers == 0) options_.logical_workers = 1;  // hosts
   mine_ = assignment_of(options_, group_.size())[static_cast<std::size_t>(group_.rank())];
