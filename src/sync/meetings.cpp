@@ -38,6 +38,17 @@ ParameterGroups groups_of_private(const Plan& plan, std::int64_t fusion) {
 
 }  // namespace
 
+void tree_mean(const FoldProgram& tree, std::span<const void* const> sources, DType type,
+               std::int64_t count, void* to) {
+  fold({.program = &tree,
+        .source_type = type,
+        .result_type = type,
+        .divisor = static_cast<double>(sources.size()),
+        .sources = sources,
+        .destinations = {&to, 1},
+        .count = count});
+}
+
 Meetings::Meetings(const Group& group, const Plan& plan, const PrivateCopies& copies,
                    MeetingOptions options)
     : plan_(plan),
@@ -114,14 +125,7 @@ template <class At>
 void Meetings::take_mean(DType type, std::int64_t count, const At& at) {
   std::vector<const void*> sources;
   for (std::size_t l = 0; l < copies_.size(); ++l) sources.push_back(at(l));
-  void* const to = mean_.data();
-  fold({.program = &program_,
-        .source_type = type,
-        .result_type = type,
-        .divisor = static_cast<double>(copies_.size()),
-        .sources = sources,
-        .destinations = {&to, 1},
-        .count = count});
+  tree_mean(program_, sources, type, count, mean_.data());
 }
 
 void Meetings::combine(const ElementRange& tile) {

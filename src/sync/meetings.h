@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@
 #include "tutti/strategy.h"
 
 namespace tutti {
+
+/// The mean of what each logical worker has, along `tree` over them, to `to`, which may be one of
+/// the sources.
+void tree_mean(const FoldProgram& tree, std::span<const void* const> sources, DType type,
+               std::int64_t count, void* to);
 
 struct MeetingOptions {
   StrategyPointer strategy;
@@ -63,7 +69,6 @@ class Meetings {
   /// The parameter is the same everywhere, and as if it had always been so.
   void restart(std::uint32_t parameter);
 
-  const ParameterGroups& groups() const { return groups_; }
   /// Of what the step before made due: what each logical worker sent.
   std::size_t bytes() const { return bytes_; }
   const TrafficReport& traffic() const { return traffic_.report(); }

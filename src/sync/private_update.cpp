@@ -62,7 +62,6 @@ void PrivateUpdate::look_around(double loss_scale) {
     locals_[l].nodes = nodes[l];
     locals_[l].divisor = slices.weight_of(nodes[l]) * loss_scale;
     locals_[l].refusal = refusal_of(board_.facts_of(l), exchange_.plan());
-    locals_[l].finite = locals_[l].refusal.empty();
   }
 }
 
@@ -92,7 +91,7 @@ void PrivateUpdate::find_norms() {
   std::vector<std::size_t> measured;
   for (std::size_t l = 0; l < locals_.size(); ++l) {
     const auto& local = locals_[l];
-    if (!local.finite || local.divisor == 0) continue;
+    if (!local.refusal.empty() || local.divisor == 0) continue;
     if (!needs_norms(clip_) && !may_overflow(board_.facts_of(l), local.divisor)) continue;
     measured.push_back(l);
     measure(l);
@@ -108,8 +107,7 @@ void PrivateUpdate::find_norms() {
       return std::span<const double>(blocks_of(l, p), first_block_[p + 1] - first_block_[p]);
     });
     locals_[l].refusal = norms.refusal;
-    locals_[l].finite = norms.refusal.empty();
-    if (locals_[l].finite) locals_[l].squares = norms.squares;
+    if (norms.refusal.empty()) locals_[l].squares = norms.squares;
     locals_[l].scales = std::move(norms.scales);
   }
 }

@@ -28,8 +28,7 @@ namespace tutti {
 
 /// What one logical worker's gradient of its own parameters is, in the step at hand.
 struct LocalVerdict {
-  std::string refusal;  ///< why its parameters stay as they were; "": they do not
-  bool finite = true;   ///< false: for a gradient or sum that is not finite
+  std::string refusal;  ///< that it is not finite: its parameters stay as they were; "": it is
   double divisor = 1;   ///< Σ of its weights, times the loss scale
   NodeRange nodes = {};
   double squares = 0;  ///< ‖g‖² before clipping, where it had to be known and is finite

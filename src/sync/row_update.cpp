@@ -44,9 +44,7 @@ void ShardedUpdate::update_rows(std::uint32_t parameter, const UpdateCoefficient
     auto target = target_of(range, verdict);
     target.gradient = list.values + k * row_bytes_of(entry);
     update(coefficients, target);
-    if (model_.master(parameter) != model_.value(parameter)) {
-      model_.round_values(range, static_cast<const std::byte*>(target.parameter));
-    }
+    model_.round_values(range);
     k += run;
   }
 }

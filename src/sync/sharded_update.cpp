@@ -232,9 +232,7 @@ void ShardedUpdate::run_other(const ElementRange& tile, const Verdict& verdict,
   }
   if (clip_.value > 0) clip_values(gradient, type, count, clip_.value);
   others_->update(tile, gradient, rate_factor);
-  if (model_.master(p) != model_.value(p)) {
-    model_.round_values(tile, static_cast<const std::byte*>(target.parameter));
-  }
+  model_.round_values(tile);
 }
 
 void ShardedUpdate::commit(const std::vector<std::uint8_t>& touched) {

@@ -91,9 +91,12 @@ void PrivateParameters::judge(std::int64_t step, double loss_scale, const Clip& 
   dropped_.clear();
 }
 
+bool PrivateParameters::took_part(std::size_t logical) const {
+  return std::ranges::find(dropped_, static_cast<std::int64_t>(logical)) == dropped_.end();
+}
+
 bool PrivateParameters::was_dropped(std::int64_t shard) const {
-  const auto logical = static_cast<std::int64_t>(logical_worker_of(shard));
-  return std::ranges::find(dropped_, logical) != dropped_.end();
+  return !took_part(logical_worker_of(shard));
 }
 
 std::string PrivateParameters::note_drops(bool shrank, std::int64_t most) {
@@ -135,10 +138,9 @@ torch::Tensor PrivateParameters::gradient(std::size_t logical, std::uint32_t par
 double PrivateParameters::squares() {
   double total = 0;
   for (std::size_t l = 0; l < size(); ++l) {
+    if (!took_part(l)) continue;
     for (const auto p : copies_.parameters()) {
-      const bool counts =
-          std::ranges::find(dropped_, static_cast<std::int64_t>(l)) == dropped_.end();
-      if (counts && update_->touched(l, p)) total += squares_of(gradient(l, p));
+      if (update_->touched(l, p)) total += squares_of(gradient(l, p));
     }
   }
   return total;

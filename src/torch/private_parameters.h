@@ -109,6 +109,7 @@ class PrivateParameters {
   std::string text() const;
 
  private:
+  bool took_part(std::size_t logical) const;
   torch::Tensor gradient(std::size_t logical, std::uint32_t parameter);
   torch::Tensor view(std::byte* at, std::size_t parameter) const;
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/fold.h"
+#include "sync/meetings.h"
 #include "torch/same_bytes.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
@@ -50,18 +50,17 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
     specs.push_back(
         {buffer, tensor.sizes().vec(), tensor.strides().vec(), tensor.numel(), dtype_of(tensor)});
   }
-  std::vector<std::int64_t> cuts;
   if (any_private) {
     logical_ = logical_workers(options.shards, options.logical_workers);
-    for (const auto& range : logical_) cuts.push_back(range.begin);
     const auto& last = exchange.plan().buffers().back();
     own_bytes_ = last.offset + last.bytes - exchange.plan().buffers().front().offset;
     own_firsts_ = exchange.group().allocate(std::max<std::size_t>(own_bytes_ * logical_.size(), 1),
                                             fmt::format("private buffers of \"{}\"", options.name));
   }
   if (!specs.empty()) {
-    mean_ = std::make_unique<BufferMean>(exchange.group(), std::move(specs), std::move(cuts),
-                                         options.name);
+    mean_ = std::make_unique<BufferMean>(
+        exchange.group(), std::move(specs),
+        any_private ? cuts_of(options) : std::vector<std::int64_t>(), options.name);
   }
   keep();
   send_from_first_rank();
@@ -226,16 +225,9 @@ void ShardBuffers::become_one(std::size_t buffer) {
   if (rules_[buffer] == BufferRule::mean) {
     std::vector<const void*> sources;
     for (const auto& values : begin_) sources.push_back(values[buffer].data_ptr());
-    const auto program = FoldProgram::canonical(static_cast<int>(begin_.size()));
-    void* const to = begin_[0][buffer].data_ptr();
-    const auto type = dtype_of(begin_[0][buffer]);
-    fold({.program = &program,
-          .source_type = type,
-          .result_type = type,
-          .divisor = static_cast<double>(begin_.size()),
-          .sources = sources,
-          .destinations = {&to, 1},
-          .count = begin_[0][buffer].numel()});
+    const auto& first = begin_[0][buffer];
+    tree_mean(FoldProgram::canonical(static_cast<int>(begin_.size())), sources, dtype_of(first),
+              first.numel(), first.data_ptr());
   }
   spread(buffer);
 }

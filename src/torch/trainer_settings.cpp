@@ -21,16 +21,6 @@ void require_bound(double bound, std::string_view name) {
   throw BadInput(fmt::format("{} {}: must be finite and not negative", name, bound));
 }
 
-/// Where logical workers meet: none of their nodes reach beyond.
-std::vector<std::int64_t> cuts_of(const TrainerOptions& options) {
-  std::vector<std::int64_t> cuts;
-  if (!options.compression.codec && !has_private(options)) return cuts;
-  for (const auto& range : logical_workers(options.shards, options.logical_workers)) {
-    cuts.push_back(range.begin);
-  }
-  return cuts;
-}
-
 std::string who_is_private(const TrainerOptions& options) {
   return options.strategy ? fmt::format("strategy {}", options.strategy->name())
                           : "private_to_each";
@@ -132,6 +122,15 @@ void require_options(const TrainerOptions& options) {
   if (options.deadline && options.deadline->count() <= 0) {
     throw BadInput("the deadline must be positive");
   }
+}
+
+std::vector<std::int64_t> cuts_of(const TrainerOptions& options) {
+  std::vector<std::int64_t> cuts;
+  if (!options.compression.codec && !has_private(options)) return cuts;
+  for (const auto& range : logical_workers(options.shards, options.logical_workers)) {
+    cuts.push_back(range.begin);
+  }
+  return cuts;
 }
 
 bool has_private(const TrainerOptions& options) {

@@ -27,6 +27,8 @@ Kinds kinds_of(const TrainerOptions& options);
 void require_private(const TrainerOptions& options, const WrappedModel& model);
 ExchangeOptions exchange_options_of(const TrainerOptions& options, const WrappedModel& model,
                                     int workers);
+/// Where logical workers meet, as far as anything of theirs is kept apart: first shards, ascending.
+std::vector<std::int64_t> cuts_of(const TrainerOptions& options);
 /// Where there is a codec.
 CodingOptions coding_options_of(const TrainerOptions& options);
 /// What all workers have to agree on, as (name, value).

@@ -139,12 +139,14 @@ TEST(Examples, CharLmWithAStrategyEndsWithTheSameBytesOnAnyNumberOfWorkersAndRep
   EXPECT_EQ(ends.size(), 1u);
 }
 
+/// What char_lm says to options that it refuses.
+std::string refusal(const std::vector<std::string>& options) {
+  const auto run = run_command(char_lm({"-n", "2"}, options));
+  EXPECT_NE(run.status, 0);
+  return run.err;
+}
+
 TEST(Examples, CharLmRefusesStrategiesThatThereAreNot) {
-  const auto refusal = [](const std::vector<std::string>& options) {
-    const auto run = run_command(char_lm({"-n", "2"}, options));
-    EXPECT_NE(run.status, 0);
-    return run.err;
-  };
   EXPECT_THAT(refusal({"--shards", "4", "--strategy", "local-sgd"}),
               HasSubstr("there are every-step, partial, local-sgd:K and bmuf:K"));
   EXPECT_THAT(refusal({"--shards", "4", "--strategy", "local-sgd:4"}),
@@ -153,11 +155,6 @@ TEST(Examples, CharLmRefusesStrategiesThatThereAreNot) {
 }
 
 TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {
-  const auto refusal = [](const std::vector<std::string>& options) {
-    const auto run = run_command(char_lm({"-n", "2"}, options));
-    EXPECT_NE(run.status, 0);
-    return run.err;
-  };
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "top"}),
               HasSubstr("there are none, half, bfloat16, threshold[:0.05], topk[:0.05]"));
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "topk:1.5"}), HasSubstr("must be in (0, 1]"));

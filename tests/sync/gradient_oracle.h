@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/norm.h"
 #include "sync/plan.h"
 
 namespace tutti::test {
@@ -52,6 +53,14 @@ inline Leaf random_leaf(const std::vector<std::size_t>& counts, std::int64_t ste
     }
   }
   return gradients;
+}
+
+/// Σ x² as a norm takes it.
+inline double squares_of(const Values& values) {
+  std::vector<double> blocks((values.size() + kNormBlock - 1) / kNormBlock);
+  squares_of_blocks(values.data(), DType::float32, static_cast<std::int64_t>(values.size()),
+                    blocks);
+  return tree_sum(blocks);
 }
 
 inline std::optional<Values> fold_range(const std::vector<std::optional<Values>>& leaves,

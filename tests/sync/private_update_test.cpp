@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/norm.h"
 #include "support/thread_ranks.h"
 #include "sync/assignment.h"
 #include "sync/gradient_oracle.h"
@@ -90,10 +89,7 @@ bool step_alone(const Case& test, std::int64_t step, const ShardRange& shards, C
   for (std::size_t p = 0; p < kCounts.size(); ++p) {
     gradients.push_back(p == kShared ? std::nullopt : reduced(leaves, weights, p, sum));
     if (!gradients[p]) continue;
-    std::vector<double> blocks((kCounts[p] + kNormBlock - 1) / kNormBlock);
-    squares_of_blocks(gradients[p]->data(), DType::float32, static_cast<std::int64_t>(kCounts[p]),
-                      blocks);
-    squares += tree_sum(blocks);
+    squares += squares_of(*gradients[p]);
   }
   for (std::size_t p = 0; p < kCounts.size(); ++p) {
     if (!gradients[p]) continue;

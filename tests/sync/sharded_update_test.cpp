@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/norm.h"
 #include "support/thread_ranks.h"
 #include "sync/assignment.h"
 #include "sync/gradient_oracle.h"
@@ -56,10 +55,7 @@ std::vector<Values> alone(const Case& test) {
     for (std::size_t p = 0; p < kCounts.size(); ++p) {
       gradients.push_back(reduced(leaves, weights, p, sum));
       if (!gradients[p]) continue;
-      std::vector<double> blocks((kCounts[p] + kNormBlock - 1) / kNormBlock);
-      squares_of_blocks(gradients[p]->data(), DType::float32, static_cast<std::int64_t>(kCounts[p]),
-                        blocks);
-      squares += tree_sum(blocks);
+      squares += squares_of(*gradients[p]);
     }
     for (std::size_t p = 0; p < kCounts.size(); ++p) {
       if (!gradients[p]) continue;
