@@ -174,7 +174,7 @@ def draw_codec(result, picture):
         places = range(1 + len(links))
         for shade, method in enumerate(methods):
             cell = entry["methods"][method]
-            times = [cell["median_us"] / 1e3] + [cell["link_ms"][g] for g in links]
+            times = [cell["ms"]] + [cell["link_ms"][g] for g in links]
             axes.plot(places, times, marker="o", markersize=3, linewidth=1.6,
                       color=plt.cm.viridis(shade / len(methods)),
                       label=f"{method} ({number(cell['times_fewer'])} × fewer bytes)")
@@ -214,13 +214,36 @@ def draw_fusion(result, picture):
     draw_columns(result, picture, "to_no_sync", "no sync", log=True)
 
 
+def draw_merge(result, picture):
+    """What merging lists takes a host, with the link, over the number of hosts."""
+    figure, axes = plt.subplots(figsize=(5.4, 3.4), layout="constrained")
+    hosts = [entry["hosts"] for entry in result["entries"]]
+    for way, colour in (("region split", "#2a788e"), ("all-gather", "#d1495b")):
+        cells = [entry["ways"][way] for entry in result["entries"]]
+        axes.plot(hosts, [cell["median_us"] / 1e3 for cell in cells], marker="o", markersize=3, color=colour,
+                  label=f"{way}: merging")
+        axes.plot(hosts, [cell["link_ms"] for cell in cells], marker="o", markersize=3, color=colour, linestyle="--",
+                  label=f"… with a link of {result['link_gbps']} Gb/s, modelled")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(hosts, [str(h) for h in hosts])
+    axes.set_xlabel(f"hosts, each with a list of {result['share']:.0%} of {result['elements'] >> 20} M elements",
+                    fontsize=9)
+    axes.set_ylabel("ms per host", fontsize=9)
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.legend(fontsize=7, frameon=False)
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def draw_convergence(result, picture):
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
+    figure, panels = plt.subplots(1, 3, figsize=(14, 4), layout="constrained", sharey=True)
     window = max(1, result["steps"] // 30)
-    dense, *others = result["entries"]
-    strategies = [entry for entry in others if "--strategy" in entry["options"]]
-    codecs = [entry for entry in others if entry not in strategies]
-    for axes, entries in zip(panels, ([dense, *codecs], [dense, *strategies])):
+    dense, *adam = [entry for entry in result["entries"] if entry["optimizer"] == "Adam"]
+    strategies = [entry for entry in adam if "--strategy" in entry["options"]]
+    codecs = [entry for entry in adam if entry not in strategies]
+    sgd = [entry for entry in result["entries"] if entry["optimizer"] != "Adam"]
+    for axes, entries in zip(panels, ([dense, *codecs], [dense, *strategies], sgd)):
         for shade, entry in enumerate(entries):
             curve = entry["curve"]
             smooth = [sum(curve[i:i + window]) / window for i in range(len(curve) - window + 1)]
@@ -240,8 +263,8 @@ def main(source, picture):
         result = json.load(file)
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
-     "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion}[result["benchmark"]](
-        result, picture)
+     "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
+     "merge": draw_merge}[result["benchmark"]](result, picture)
 
 
 main(*sys.argv[1:])

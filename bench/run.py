@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benchmarks of a build, prints tables, writes JSON files and pictures.
 
-    python3 bench/run.py [--build DIR] [--quick] [--only all_reduce|step|memory|update|selection|codec|convergence|embedding|fusion] [--help]
+    python3 bench/run.py [--build DIR] [--quick] [--only all_reduce|step|memory|update|selection|codec|convergence|embedding|fusion|merge] [--help]
 
 Needs nothing but Python. Pictures need matplotlib, PyTorch's DistributedDataParallel needs a Python
 with torch 2.x: both are looked for in this interpreter, in --torch-python and beside the libtorch of
@@ -29,12 +29,13 @@ from embedding import embedding
 from fusion import fusion
 from kernels import update
 from memory import memory
+from merge import merge
 from selection import selection
 from step import step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
              "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
-             "fusion": fusion}
+             "fusion": fusion, "merge": merge}
 MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS]))
 
 

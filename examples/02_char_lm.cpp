@@ -14,49 +14,19 @@
 
 #include <torch/torch.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "char_lm_options.h"
 #include "tutti/tutti.h"
 
 namespace {
-
-struct Options {
-  std::string text;
-  std::int64_t steps = 200;
-  std::int64_t shards = 0;  ///< 0: micro_batches instead
-  std::string save;
-  std::int64_t save_every = 0;
-  std::string load;
-  bool fall_back = false;
-  std::string log;
-  std::int64_t hash_every = 0;
-  bool quiet = false;
-  std::string codec = "none";
-  std::string error_feedback = "on";
-  std::string scope = "group";
-  std::int64_t fusion = tutti::kDefaultFusion;
-  double clamp = 0;
-  std::int64_t logical_workers = 0;
-  std::string strategy = "every-step";
-  std::string meeting_state = "keep";
-  bool report = false;
-  std::int64_t micro_batches = 4;
-  std::uint64_t seed = 1;
-  std::int64_t rows = 16;
-  std::int64_t length = 32;
-  std::int64_t hidden = 128;
-  double learning_rate = 3e-3;
-  std::int64_t sample = 200;
-};
 
 /// The bytes of a file as numbers 0 … size()-1, in order of first value.
 class Text {
@@ -144,20 +114,6 @@ torch::Tensor loss_of(CharModel& model, const torch::Tensor& batch) {
                                               batch.slice(1, 1, length + 1).flatten());
 }
 
-tutti::Compression compression_of(const Options& options) {
-  return {.codec = tutti::codec_of(options.codec),
-          .error_feedback = options.error_feedback == "on",
-          .scope = options.scope == "group" ? tutti::CodecScope::group : tutti::CodecScope::tensor,
-          .fusion = options.fusion,
-          .clamp = options.clamp};
-}
-
-tutti::MeetingState meeting_state_of(const Options& options) {
-  if (options.meeting_state == "keep") return tutti::MeetingState::keep;
-  return options.meeting_state == "reset" ? tutti::MeetingState::reset
-                                          : tutti::MeetingState::average;
-}
-
 void print_traffic(const tutti::Job& job, const tutti::TrafficReport& traffic,
                    const Options& options) {
   if (options.report && job.rank() == 0) std::printf("\n%s\n", traffic.table().c_str());
@@ -187,7 +143,7 @@ void go_on(const tutti::Job& job, tutti::Trainer& trainer, const Options& option
 /// Steps as shards: the Trainer owns the step, and the update is split over the workers.
 Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
                      const Options& options) {
-  tutti::Trainer trainer(job, *model, tutti::Adam{.lr = options.learning_rate},
+  tutti::Trainer trainer(job, *model, optimizer_of(options),
                          {.shards = options.shards,
                           .seed = options.seed,
                           .compression = compression_of(options),
@@ -236,30 +192,37 @@ std::vector<double> gather_losses(const tutti::Group& group, const std::vector<d
 /// The drop-in way: the loop and the optimizer are the program's own.
 Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text& text,
                             const Options& options) {
-  torch::optim::Adam optimizer(model->parameters(),
-                               torch::optim::AdamOptions(options.learning_rate));
-  tutti::DataParallel parallel(job, *model, {.compression = compression_of(options)});
+  const auto optimizer = torch_optimizer_of(options, model->parameters());
+  const auto strategy = tutti::strategy_of(options.strategy);
+  tutti::DataParallel parallel(job, *model,
+                               {.compression = compression_of(options), .strategy = strategy});
   const auto [begin, end] = tutti::share_of(options.micro_batches, job);
   tutti::Progress progress(0, options.steps, {.quiet = options.quiet, .lines = 5});
   Outcome outcome;
   for (std::int64_t t = 1; t <= options.steps; ++t) {
-    optimizer.zero_grad();
-    auto step = parallel.accumulate({.micro_batches = end - begin});
     std::vector<double> losses;
-    for (std::int64_t m = begin; m < end; ++m) {
+    const auto loss_of_piece = [&](std::int64_t m) {
       std::seed_seq words{options.seed, static_cast<std::uint64_t>(t),
                           static_cast<std::uint64_t>(m)};
       std::mt19937_64 random(words);
-      const auto batch = text.draw(options.rows, options.length, random);
-      step.micro_batch(1, [&] {
-        const auto loss = loss_of(model, batch);
-        losses.push_back(loss.item<double>());
-        return loss;
-      });
+      const auto loss = loss_of(model, text.draw(options.rows, options.length, random));
+      losses.push_back(loss.item<double>());
       ++outcome.computed;
+      return loss;
+    };
+    optimizer->zero_grad();
+    if (strategy) {  // by itself, until it is time to meet
+      for (auto m = begin; m < end; ++m) {
+        (loss_of_piece(m) / static_cast<double>(end - begin)).backward();
+      }
+      optimizer->step();
+      parallel.meet();
+    } else {
+      auto step = parallel.accumulate({.micro_batches = end - begin});
+      for (auto m = begin; m < end; ++m) step.micro_batch(1, [&] { return loss_of_piece(m); });
+      step.finish();
+      optimizer->step();
     }
-    step.finish();
-    optimizer.step();
     ++outcome.steps;
 
     outcome.loss = 0;
@@ -316,103 +279,13 @@ void train(const Options& options) {
               loss.c_str(), tutti::parameters_sha256(*model).c_str());
 }
 
-/// What `parse` throws for a text is what is said of an option.
-std::function<std::string(const std::string&)> understood_by(
-    std::function<void(const std::string&)> parse) {
-  return [parse = std::move(parse)](const std::string& text) -> std::string {
-    try {
-      parse(text);
-      return "";
-    } catch (const tutti::BadInput& error) {
-      return error.what();
-    }
-  };
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a character language model on any number of workers.");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--text", options.text, "the text file to learn from")->required();
-  app.add_option("--steps", options.steps, "training steps")->check(CLI::PositiveNumber);
-  auto* const shards =
-      app.add_option("--shards", options.shards, "per step, over all workers: with the Trainer")
-          ->check(CLI::PositiveNumber);
-  app.add_option("--save", options.save, "folder for checkpoints (with --shards)")->needs(shards);
-  app.add_option("--save-every", options.save_every, "steps; besides the last one")
-      ->check(CLI::PositiveNumber)
-      ->needs("--save");
-  app.add_option("--load", options.load, "go on from the newest checkpoint in this folder")
-      ->needs(shards);
-  app.add_flag("--fall-back", options.fall_back,
-               "where the newest checkpoint is damaged, --load takes the newest good one")
-      ->needs("--load");
-  app.add_option("--log", options.log, "file for the steps' metrics and hashes, as JSON lines")
-      ->needs(shards);
-  app.add_option("--hash-every", options.hash_every, "steps: hash every tensor into the log")
-      ->check(CLI::PositiveNumber)
-      ->needs("--log");
-  app.add_flag("--quiet", options.quiet, "no progress");
-  auto* const codec =
-      app.add_option("--codec", options.codec,
-                     "what is sent of a gradient: none, half, bfloat16, threshold[:0.05], "
-                     "topk[:0.05]")
-          ->check(understood_by([](const std::string& text) { tutti::codec_of(text); }));
-  app.add_option("--error-feedback", options.error_feedback,
-                 "what a codec leaves out is added to the next gradient")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->needs(codec);
-  app.add_option("--topk-scope", options.scope, "what top-K selects from")
-      ->check(CLI::IsMember({"group", "tensor"}))
-      ->needs(codec);
-  auto* const fusion =
-      app.add_option("--fusion", options.fusion,
-                     "elements up to which parameters join a group, of a codec or a strategy")
-          ->check(CLI::PositiveNumber);
-  const auto take_clamp = [&options](const std::string& text) {
-    options.clamp = tutti::kDefaultClamp;
-    if (!text.empty() && !CLI::detail::lexical_cast(text, options.clamp)) {
-      throw CLI::ValidationError("--clamp", text + " is not a number");
-    }
-  };
-  app.add_option_function<std::string>("--clamp", take_clamp,
-                                       "bound of a logical worker's gradient, element by element; "
-                                       "without a number 100")
-      ->expected(0, 1)
-      ->needs(codec);
-  app.add_option("--logical-workers", options.logical_workers,
-                 "that compress each for itself, or go on by themselves; 0: as many as hosts")
-      ->check(CLI::NonNegativeNumber)
-      ->needs(shards);
-  auto* const strategy =
-      app.add_option("--strategy", options.strategy,
-                     "when logical workers go on by themselves: every-step (never), partial, "
-                     "local-sgd:K, bmuf:K")
-          ->check(understood_by([](const std::string& text) { tutti::strategy_of(text); }))
-          ->needs(shards);
-  app.add_option("--meeting-state", options.meeting_state,
-                 "what becomes of the optimizer's state where logical workers meet")
-      ->check(CLI::IsMember({"keep", "average", "reset"}))
-      ->needs(strategy);
-  app.add_flag("--report", options.report, "a table of what was sent, at the end");
-  app.add_option("--micro-batches", options.micro_batches,
-                 "per step, over all workers: with DataParallel")
-      ->check(CLI::PositiveNumber)
-      ->excludes(shards);
-  app.add_option("--seed", options.seed, "of the initial weights and the data");
-  app.add_option("--rows", options.rows, "texts per micro-batch")->check(CLI::PositiveNumber);
-  app.add_option("--length", options.length, "letters per text")->check(CLI::PositiveNumber);
-  app.add_option("--hidden", options.hidden, "width of the LSTM")->check(CLI::PositiveNumber);
-  app.add_option("--learning-rate", options.learning_rate, "of Adam")->check(CLI::PositiveNumber);
-  app.add_option("--sample", options.sample, "letters to generate at the end")
-      ->check(CLI::NonNegativeNumber);
   try {
-    app.parse(argc, argv);
-    if (*fusion && !*codec && !*strategy) {
-      throw CLI::RequiresError("--fusion", "--codec or --strategy");
-    }
+    parse(argc, argv, app, options);
     train(options);
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);

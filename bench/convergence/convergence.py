@@ -9,10 +9,13 @@ import tempfile
 
 from common.report import machine, number, table
 
-DENSE = "dense"
-# Name: options of char_lm beside those of all.
-RUNS = {
-    DENSE: [],
+ADAM = ["--optimizer", "adam", "--learning-rate", "0.01"]
+PLAIN_SGD = ["--optimizer", "sgd", "--learning-rate", "0.3"]
+MOMENTUM = ["--optimizer", "sgd:0.9", "--learning-rate", "0.3"]
+CORRECTED = [*PLAIN_SGD, "--momentum-correction", "0.9"]
+# By the optimizer's name: name of a run, and options of char_lm beside those of all. The first is dense.
+RUNS = {"Adam": {
+    "dense": [],
     "half": ["--codec", "half"],
     "bfloat16": ["--codec", "bfloat16"],
     "threshold 0.01": ["--codec", "threshold:0.01"],
@@ -25,12 +28,19 @@ RUNS = {
     "local SGD, state reset": ["--strategy", "local-sgd:8", "--meeting-state", "reset"],
     "block momentum, 8 steps": ["--strategy", "bmuf:8"],
     "partial, groups of 2¹⁴": ["--strategy", "partial", "--fusion", "16384"],
-}
+}, "SGD with momentum": {
+    "SGD, dense": MOMENTUM,
+    "SGD, top-K 1 %": [*MOMENTUM, "--codec", "topk:0.01"],
+    "SGD, top-K 1 %, corrected": [*CORRECTED, "--codec", "topk:0.01"],
+    "SGD, top-K 0.1 %": [*MOMENTUM, "--codec", "topk:0.001"],
+    "SGD, top-K 0.1 %, corrected": [*CORRECTED, "--codec", "topk:0.001"],
+    "SGD, top-K 0.1 %, corrected, warm-up": [*CORRECTED, "--codec", "topk:0.001:80"],
+}}
 LOGICAL_WORKERS = 4
 SEEDS = (1, 2, 3)
 LAST = 20  # losses whose mean is compared
 PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
-ROWS, RATE = 8, 0.01  # of the model: batch of a shard, learning rate
+ROWS = 8  # batch of a shard
 # Of dense; of the distance to dense without feedback.
 AIMS = {"top-K 10 %": (None, 1.03), "top-K 10 %, no feedback": (1.05, None)}
 SHARE_AT_ONE_PERCENT = 2 / 3
@@ -47,10 +57,10 @@ def write_documentation(path):
 def losses(tools, text, options, steps, seed):
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")
-        command = [tools.program("char_lm"), "--text", text, "--rows", str(ROWS), "--learning-rate",
-                   str(RATE), "--shards", str(LOGICAL_WORKERS),
+        command = [tools.program("char_lm"), "--text", text, "--rows", str(ROWS),
+                   "--shards", str(LOGICAL_WORKERS),
                    "--logical-workers", str(LOGICAL_WORKERS), "--steps", str(steps), "--seed", str(seed),
-                   "--sample", "0", "--quiet", "--log", log, *options]
+                   "--sample", "0", "--quiet", "--log", log, *(options if "--optimizer" in options else ADAM + options)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                        env={**os.environ, "OMP_NUM_THREADS": "1"})
         with open(log, encoding="utf-8") as file:
@@ -65,15 +75,15 @@ def run(tools, settings):
     with tempfile.TemporaryDirectory() as folder:
         text = os.path.join(folder, "text")
         write_documentation(text)
-        for name, options in RUNS.items():
-            settings.progress(f"convergence: {name}")
-            curves = [losses(tools, text, options, steps, seed) for seed in seeds]
-            mean = statistics.fmean(statistics.fmean(curve[-LAST:]) for curve in curves)
-            entries.append({"name": name, "options": options, "mean_of_last": mean,
-                            "curve": [statistics.fmean(step) for step in zip(*curves)]})
-    dense = entries[0]["mean_of_last"]
-    for entry in entries:
-        entry["to_dense"] = entry["mean_of_last"] / dense
+        for optimizer, runs in RUNS.items():
+            dense = None
+            for name, options in runs.items():
+                settings.progress(f"convergence: {name}")
+                curves = [losses(tools, text, options, steps, seed) for seed in seeds]
+                mean = statistics.fmean(statistics.fmean(curve[-LAST:]) for curve in curves)
+                dense = dense or mean
+                entries.append({"name": name, "optimizer": optimizer, "options": options, "mean_of_last": mean,
+                                "to_dense": mean / dense, "curve": [statistics.fmean(step) for step in zip(*curves)]})
     return {"benchmark": "convergence", "machine": machine(), "settings": settings.values(), "steps": steps,
             "seeds": seeds, "logical_workers": LOGICAL_WORKERS, "entries": entries}
 
@@ -86,7 +96,7 @@ def show(result):
         aim = f"≤ {most}" if most else f"≥ {least}" if least else ""
         rows.append([entry["name"], number(entry["mean_of_last"], 4), number(entry["to_dense"], 4), aim])
     print(f"\nMean of the last {LAST} of {result['steps']} losses, {len(result['seeds'])} seeds, "
-          f"{result['logical_workers']} logical workers, Adam\n")
+          f"{result['logical_workers']} logical workers\n")
     print(table(["", "loss", "÷ dense", "aim"], rows))
     share = (ratios["top-K 1 %"] - 1) / (ratios["top-K 1 %, no feedback"] - 1)
     print(f"\ntop-K 1 %: with feedback {number(share)} of the distance to dense without "

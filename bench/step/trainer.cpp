@@ -8,14 +8,21 @@
 int main(int count, char** arguments) {
   if (count != 4 && count != 6 && count != 7) {
     bench::fail(
-        "usage: tutti run -n N bench_step_trainer SOCKET MODEL SHARDS [CODEC LOGICAL_WORKERS "
-        "[FUSION]]");
+        "usage: tutti run -n N bench_step_trainer SOCKET MODEL SHARDS [CODEC|STRATEGY "
+        "LOGICAL_WORKERS [FUSION]]");
   }
   const auto job = tutti::Job::join();
   tutti::TrainerOptions options{.shards = std::stoll(arguments[3])};
   if (count > 6) options.compression.fusion = std::stoll(arguments[6]);
   if (count > 4) {
-    options.compression.codec = tutti::codec_of(arguments[4]);
+    const std::string what = arguments[4];
+    const bool is_strategy =
+        what == "partial" || what.starts_with("local-sgd") || what.starts_with("bmuf");
+    if (is_strategy) {
+      options.strategy = tutti::strategy_of(what);
+    } else {
+      options.compression.codec = tutti::codec_of(what);
+    }
     options.logical_workers = std::stoll(arguments[5]);
   }
   bench::train(arguments[1], arguments[2], job.rank(), [&](const bench::Task& task) {

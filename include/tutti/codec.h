@@ -36,6 +36,11 @@ std::string_view name_of(Transport transport);
 struct Exchange {
   std::int64_t logical_workers = 1;  ///< messages that are added up
   Transport transport = Transport::by_size;
+  std::int64_t step = 1;   ///< of the run, counted from 1; dropped ones count
+  std::int64_t count = 0;  ///< values of the message
+  /// Of the parameter that the values are, where a group is one; else empty.
+  std::span<const std::int64_t> shape = {};
+  std::span<const float> first_sum = {};  ///< of Codec::first_round()
 };
 
 /// What encode() did.
@@ -65,17 +70,34 @@ class Codec {
   virtual std::int64_t most_values() const;
   /// Most bytes of a message of `count` ≥ 1 values; of more values never less.
   virtual std::size_t bound(std::int64_t count, const Exchange& exchange) const = 0;
-  /// Writes the values, all of them finite, to `message`, which is aligned to 64 bytes and has room
-  /// for bound() bytes. A refusal drops the step on all workers.
+  /// Writes the exchange.count values, all of them finite, to `message`, which is aligned to 64
+  /// bytes and has room for bound() bytes. A refusal drops the step on all workers.
   virtual Encoded encode(std::span<const float> values, const Exchange& exchange,
                          std::byte* message) const = 0;
-  /// to[i] = what the message says of value begin + i of `count`: −0.0 where nothing was sent.
-  virtual void decode(std::span<const std::byte> message, std::int64_t count, std::int64_t begin,
-                      std::span<float> to) const = 0;
+  /// to[i] = what the message says of value begin + i: −0.0 where nothing was sent. `exchange` is
+  /// what encode() was given.
+  virtual void decode(std::span<const std::byte> message, const Exchange& exchange,
+                      std::int64_t begin, std::span<float> to) const = 0;
   /// The message as a list, if it is one. Unless overridden: it is not.
   virtual std::optional<MessageList> list_of(std::span<const std::byte> message) const;
   /// values[i] −= what the message says of it: the residual. Unless overridden, by decode().
-  virtual void subtract(std::span<const std::byte> message, std::span<float> values) const;
+  virtual void subtract(std::span<const std::byte> message, const Exchange& exchange,
+                        std::span<float> values) const;
+  /// Whether it sends some values as they are, and of the others nothing. Unless overridden: no.
+  virtual bool selects() const;
+
+  // A codec may need two rounds of dense exchange, as low-rank ones do (Vogels et al. 2019, arXiv
+  // 1905.13727): what all logical workers hand in in the first is added up, and the message of each
+  // may depend on the sum. Every parameter is then a group of its own.
+  /// Whether it does. Unless overridden: no.
+  virtual bool has_first_round() const;
+  /// How many values are handed in for a parameter of that shape: none for those that one round
+  /// will do for.
+  virtual std::int64_t first_round_values(std::span<const std::int64_t> shape) const;
+  /// Writes them to `to`. Each logical worker's are multiplied by its share of the weight and added
+  /// along the tree, in float32; the sum is Exchange::first_sum from then on.
+  virtual void first_round(std::span<const float> values, const Exchange& exchange,
+                           std::span<float> to) const;
 
   // The sum of all messages, each weighted by its logical worker's share of the weight, is taken in
   // float32 along the tree and comes back in a fixed format.
@@ -100,11 +122,14 @@ CodecPointer bfloat16_codec();
 /// Values of magnitude ≥ `threshold`, which is finite and not negative.
 CodecPointer threshold_codec(double threshold = kDefaultThreshold);
 /// Of n values exactly max(1, round(fraction · n)), halves rounded up: those of largest magnitude;
-/// of equal ones the lower index first. `fraction` in (0, 1].
-CodecPointer top_k_codec(double fraction = kDefaultFraction);
+/// of equal ones the lower index first. `fraction` in (0, 1]. In the first `warm_up` steps it is
+/// larger (Lin et al. 2018, arXiv 1712.01887, §3.3): in their four quarters at least 1/4, 1/16,
+/// 1/64 and 1/256.
+CodecPointer top_k_codec(double fraction = kDefaultFraction, std::int64_t warm_up = 0);
 
 /// "none" (a null pointer), "half", "bfloat16", "threshold", "threshold:0.1", "topk",
-/// "topk:0.01". BadInput for anything else, with the names that there are.
+/// "topk:0.01", "topk:0.001:400" with 400 steps of warm-up. BadInput for anything else, with the
+/// names that there are.
 CodecPointer codec_of(std::string_view text);
 
 /// Over what a codec is applied at once: decides what top-K selects.
@@ -117,6 +142,20 @@ enum class CodecScope : std::uint8_t {
 inline constexpr std::int64_t kDefaultFusion = 2097152;
 /// A bound for Compression::clamp, as in SINGA's half precision with clipping.
 inline constexpr double kDefaultClamp = 100;
+
+/// Momentum before anything is left out (Lin et al. 2018, "Deep gradient compression", arXiv
+/// 1712.01887, algorithm 4 and §3.1 and 3.2, with weight decay first of all), for each logical
+/// worker:
+///   x = g + weight_decay · w       u ← momentum · u + x
+///   v = residual + u               in Nesterov's form: residual + momentum · u + x
+/// What is sent of v is selected by magnitude; where it was sent, residual and u become 0, and the
+/// residual is v elsewhere. All in float32. The optimizer has to be stochastic gradient descent
+/// without momentum or decay of its own.
+struct MomentumCorrection {
+  double momentum = 0.9;  ///< in [0, 1)
+  bool nesterov = false;
+  double weight_decay = 0;  ///< not negative
+};
 
 struct Compression {
   CodecPointer codec = {};  ///< none: gradients are folded as they are
@@ -131,6 +170,9 @@ struct Compression {
   /// The gradient of a logical worker is kept within ±clamp, element by element, before the
   /// residual is added; 0: not.
   double clamp = 0;
+  /// For codecs that select, with error feedback. Twice the bytes of the parameters in float32 per
+  /// logical worker more.
+  std::optional<MomentumCorrection> momentum_correction = {};
   Transport transport = Transport::by_size;
 };
 

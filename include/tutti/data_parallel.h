@@ -33,6 +33,7 @@
 #include "tutti/job.h"
 #include "tutti/share.h"
 #include "tutti/step_report.h"
+#include "tutti/strategy.h"
 #include "tutti/traffic.h"
 
 namespace tutti {
@@ -69,10 +70,16 @@ struct DataParallelOptions {
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// What is sent of a gradient; every worker is a logical worker of its own.
   Compression compression = {};
+  /// When workers that go on by themselves become one again: DataParallel::meet(). Gradients are
+  /// left alone, each worker's optimizer has its own; groups are compression.fusion's.
+  StrategyPointer strategy = {};
   /// Compare digests of parameters and buffers of all workers in every n-th step; 0 never.
   std::int64_t digest_every = 100;
   /// Parameters for which this returns true stay local: neither sent at the start nor reduced.
   std::function<bool(const std::string& name)> exclude = {};
+  /// The rank in the group that alone gets the gradient of a parameter, dense or row-sparse, and
+  /// updates it: DataParallel::send_owned(). Codecs leave it alone.
+  std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
   /// Parameters whose gradients are sparse in their rows (docs/row_sparse.md), besides those of
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
   /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
@@ -93,6 +100,8 @@ struct AccumulateOptions {
 };
 
 class DataParallelState;
+class ParallelMeetings;
+class WrappedModel;
 
 /// One step of several micro-batches. Made by DataParallel::accumulate().
 class Accumulation {
@@ -177,18 +186,38 @@ class DataParallel {
   /// Rank 0's buffers to all, now. Collective.
   void sync_buffers();
 
-  /// Names of the parameters that some worker wrote in the last step, in registration order.
+  /// With a strategy: the end of each of this worker's steps, after its optimizer's. Of groups that
+  /// are due, parameters that changed on some worker since they last were become the strategy's
+  /// value of their mean, the same bytes everywhere; the optimizer's state stays each worker's own.
+  /// Buffers become rank 0's then, with Buffers::every_step. All workers call it equally often, and
+  /// wait for each other where something is due. A value that is not finite is BadInput on all that
+  /// names parameter and rank: nothing became one. The other calls on steps are BadInput with a
+  /// strategy, but fail(), which does nothing: a step is each worker's own.
+  void meet();
+
+  /// The values of owned parameters that the last step touched, of row-sparse ones the touched
+  /// rows, from their owners to all: after the optimizer's step. Collective. Nothing where none was
+  /// touched. A step that begins without it is BadInput.
+  void send_owned();
+
+  /// Names of the parameters that some worker wrote in the last step, in registration order; with a
+  /// strategy, those that became one.
   std::vector<std::string> touched() const;
-  /// What the last step cost.
+  /// What the last step cost; with a strategy, the last meet().
   const StepReport& report() const;
   /// What all steps sent.
   TrafficReport traffic() const;
-  /// Bytes of gradient memory this worker holds.
+  /// Bytes of gradient memory this worker holds; with a strategy, of what it keeps for it.
   std::size_t bytes_held() const;
   const Group& group() const;
 
  private:
-  std::shared_ptr<DataParallelState> state_;
+  void start(const std::function<Group()>& group_of, WrappedModel model,
+             const DataParallelOptions& options);
+  DataParallelState& steps(const char* what) const;
+
+  std::shared_ptr<DataParallelState> state_;    ///< null with a strategy
+  std::unique_ptr<ParallelMeetings> meetings_;  ///< null without
 };
 
 /// One part of a batch: the same rows of every tensor, and how many rows that is.

@@ -15,28 +15,47 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kPiece = 1024;
-constexpr std::string_view kNames = "none, half, bfloat16, threshold[:0.05], topk[:0.05]";
+constexpr std::string_view kNames =
+    "none, half, bfloat16, threshold[:0.05], topk[:0.05[:steps of warm-up]]";
 
 [[noreturn]] void refuse(std::string_view text) {
   throw BadInput(fmt::format("there is no codec \"{}\": there are {}", text, kNames));
 }
 
-double number_of(std::string_view text, std::string_view digits) {
-  double number = 0;
+template <class Number>
+Number number_of(std::string_view text, std::string_view digits) {
+  Number number = 0;
   const auto* const end = digits.data() + digits.size();
   const auto [stopped, error] = std::from_chars(digits.data(), end, number);
   if (error != std::errc() || stopped != end) refuse(text);
   return number;
 }
 
+void require_sense_of(const MomentumCorrection& numbers, const Compression& compression) {
+  if (!compression.codec || !compression.codec->selects()) {
+    throw BadInput("momentum correction needs a codec that selects values: topk or threshold");
+  }
+  if (!compression.error_feedback) throw BadInput("momentum correction needs error feedback");
+  if (!(numbers.momentum >= 0 && numbers.momentum < 1)) {
+    throw BadInput(
+        fmt::format("momentum correction {}: must be at least 0 and below 1", numbers.momentum));
+  }
+  if (!(numbers.weight_decay >= 0) || !std::isfinite(numbers.weight_decay)) {
+    throw BadInput(
+        fmt::format("momentum correction: weight decay {}: must be finite and not "
+                    "negative",
+                    numbers.weight_decay));
+  }
+}
+
 }  // namespace
 
-void Codec::subtract(std::span<const std::byte> message, std::span<float> values) const {
+void Codec::subtract(std::span<const std::byte> message, const Exchange& exchange,
+                     std::span<float> values) const {
   std::array<float, kPiece> sent;
   for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
     const auto piece = values.subspan(begin, std::min(kPiece, values.size() - begin));
-    decode(message, static_cast<std::int64_t>(values.size()), static_cast<std::int64_t>(begin),
-           {sent.data(), piece.size()});
+    decode(message, exchange, static_cast<std::int64_t>(begin), {sent.data(), piece.size()});
     for (std::size_t i = 0; i < piece.size(); ++i) piece[i] -= sent[i];
   }
 }
@@ -44,6 +63,14 @@ void Codec::subtract(std::span<const std::byte> message, std::span<float> values
 std::int64_t Codec::most_values() const { return std::numeric_limits<std::int64_t>::max(); }
 
 std::optional<MessageList> Codec::list_of(std::span<const std::byte>) const { return {}; }
+
+bool Codec::selects() const { return false; }
+
+bool Codec::has_first_round() const { return false; }
+
+std::int64_t Codec::first_round_values(std::span<const std::int64_t>) const { return 0; }
+
+void Codec::first_round(std::span<const float>, const Exchange&, std::span<float>) const {}
 
 void Codec::round_sum(std::span<float>) const {}
 
@@ -67,9 +94,18 @@ CodecPointer codec_of(std::string_view text) {
   const auto colon = text.find(':');
   const auto name = text.substr(0, colon);
   std::optional<double> number;
-  if (colon != std::string_view::npos) number = number_of(text, text.substr(colon + 1));
+  std::optional<std::int64_t> steps;
+  if (colon != std::string_view::npos) {
+    const auto numbers = text.substr(colon + 1);
+    const auto second = numbers.find(':');
+    number = number_of<double>(text, numbers.substr(0, second));
+    if (second != std::string_view::npos) {
+      steps = number_of<std::int64_t>(text, numbers.substr(second + 1));
+    }
+  }
+  if (name == "topk") return top_k_codec(number.value_or(kDefaultFraction), steps.value_or(0));
+  if (steps) refuse(text);
   if (name == "threshold") return threshold_codec(number.value_or(kDefaultThreshold));
-  if (name == "topk") return top_k_codec(number.value_or(kDefaultFraction));
   if (number) refuse(text);
   if (name == "none") return {};
   if (name == "half") return half_codec();
@@ -79,10 +115,15 @@ CodecPointer codec_of(std::string_view text) {
 
 std::string text_of(const Compression& compression) {
   if (!compression.codec) return "none";
-  return fmt::format("{}, error feedback {}, per {}, fusion {}, clamp {}",
+  std::string correction;
+  if (const auto& numbers = compression.momentum_correction) {
+    correction = fmt::format(", momentum correction {}{}, weight decay {}", numbers->momentum,
+                             numbers->nesterov ? " in Nesterov's form" : "", numbers->weight_decay);
+  }
+  return fmt::format("{}, error feedback {}, per {}, fusion {}, clamp {}{}",
                      compression.codec->name(), compression.error_feedback ? "on" : "off",
                      compression.scope == CodecScope::group ? "group" : "tensor",
-                     compression.fusion, compression.clamp);
+                     compression.fusion, compression.clamp, correction);
 }
 
 void require_sense(const Compression& compression) {
@@ -95,6 +136,9 @@ void require_sense(const Compression& compression) {
   }
   if (compression.codec && compression.codec->name().empty()) {
     throw BadInput("a codec must have a name");
+  }
+  if (compression.momentum_correction) {
+    require_sense_of(*compression.momentum_correction, compression);
   }
 }
 

@@ -37,7 +37,7 @@ class RoundingCodec final : public Codec {
     return encoded;
   }
 
-  void decode(std::span<const std::byte> message, std::int64_t, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
               std::span<float> to) const override {
     scale_into(to.data(), DType::float32,
                message.data() + static_cast<std::size_t>(begin) * size_of(type_), type_,

@@ -26,7 +26,9 @@ class SelectingCodec : public Codec {
                                     static_cast<std::size_t>(count) * sizeof(float));
   }
 
-  void decode(std::span<const std::byte> message, std::int64_t, std::int64_t begin,
+  bool selects() const override { return true; }
+
+  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
               std::span<float> to) const override {
     decode_sparse(message, begin, to);
   }
@@ -35,7 +37,8 @@ class SelectingCodec : public Codec {
     return list_of_sparse(message);
   }
 
-  void subtract(std::span<const std::byte> message, std::span<float> values) const override {
+  void subtract(std::span<const std::byte> message, const Exchange&,
+                std::span<float> values) const override {
     clear_sent(message, values);
   }
 
@@ -91,20 +94,24 @@ class ThresholdCodec final : public SelectingCodec {
 
 class TopKCodec final : public SelectingCodec {
  public:
-  explicit TopKCodec(double fraction) : fraction_(fraction) {
+  TopKCodec(double fraction, std::int64_t warm_up) : fraction_(fraction), warm_up_(warm_up) {
     if (!(fraction > 0 && fraction <= 1)) {
       throw BadInput(fmt::format("top-k fraction {}: must be in (0, 1]", fraction));
     }
+    if (warm_up < 0) throw BadInput(fmt::format("top-k: {} steps of warm-up", warm_up));
   }
 
-  std::string name() const override { return fmt::format("topk:{}", fraction_); }
+  std::string name() const override {
+    return fmt::format("topk:{}{}", fraction_, warm_up_ > 0 ? fmt::format(":{}", warm_up_) : "");
+  }
 
   Encoded encode(std::span<const float> values, const Exchange& exchange,
                  std::byte* message) const override {
     const auto count = static_cast<std::int64_t>(values.size());
     const auto k = std::clamp<std::int64_t>(
-        static_cast<std::int64_t>(std::floor(fraction_ * static_cast<double>(count) + 0.5)), 1,
-        count);
+        static_cast<std::int64_t>(
+            std::floor(fraction_in(exchange.step) * static_cast<double>(count) + 0.5)),
+        1, count);
     const bool is_list = travels_as_list(count, k, exchange);
     SelectScratch scratch;
     if (is_list) {
@@ -121,7 +128,17 @@ class TopKCodec final : public SelectingCodec {
   }
 
  private:
+  /// A quarter of the one before in each quarter of the warm-up.
+  double fraction_in(std::int64_t step) const {
+    if (step > warm_up_) return fraction_;
+    const auto quarter = static_cast<int>((step - 1) * kQuarters / warm_up_);
+    return std::max(fraction_, std::ldexp(1.0, -2 * (quarter + 1)));
+  }
+
+  static constexpr std::int64_t kQuarters = 4;
+
   double fraction_;
+  std::int64_t warm_up_;
 };
 
 }  // namespace
@@ -130,6 +147,8 @@ CodecPointer threshold_codec(double threshold) {
   return std::make_shared<ThresholdCodec>(threshold);
 }
 
-CodecPointer top_k_codec(double fraction) { return std::make_shared<TopKCodec>(fraction); }
+CodecPointer top_k_codec(double fraction, std::int64_t warm_up) {
+  return std::make_shared<TopKCodec>(fraction, warm_up);
+}
 
 }  // namespace tutti

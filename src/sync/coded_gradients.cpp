@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -19,13 +20,32 @@ std::size_t logical_workers_of(const StepExchange& exchange, const CodingOptions
 }
 
 ParameterGroups groups_of(const Plan& plan, const Compression& compression) {
-  if (compression.scope == CodecScope::group) {
+  if (compression.scope == CodecScope::group && !compression.codec->has_first_round()) {
     return groups_in_registration_order(plan, compression.fusion);
   }
   ParameterGroups groups;
   for (const auto p : dealt_ones(plan)) groups.push_back({p});
   return groups;
 }
+
+/// What is handed in in a first round.
+class AsTheyAre final : public Codec {
+ public:
+  std::string name() const override { return "float32"; }
+  std::size_t bound(std::int64_t count, const Exchange&) const override {
+    return static_cast<std::size_t>(count) * sizeof(float);
+  }
+  Encoded encode(std::span<const float> values, const Exchange&,
+                 std::byte* message) const override {
+    std::memcpy(message, values.data(), values.size_bytes());
+    return {.bytes = values.size_bytes(), .values = static_cast<std::int64_t>(values.size())};
+  }
+  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
+              std::span<float> to) const override {
+    std::memcpy(to.data(), message.data() + static_cast<std::size_t>(begin) * sizeof(float),
+                to.size_bytes());
+  }
+};
 
 MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
   const auto& plan = exchange.plan();
@@ -38,8 +58,10 @@ MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions
   MessageBoard::Layout layout{.logical_workers = logical_workers_of(exchange, options),
                               .groups = groups_of(plan, options.compression),
                               .bounds = {},
-                              .residuals = options.compression.error_feedback};
-  const auto all = exchange_of(options.compression, layout.logical_workers);
+                              .first_round = {},
+                              .kept = options.compression.momentum_correction ? 2
+                                      : options.compression.error_feedback    ? 1
+                                                                              : 0};
   for (const auto& group : layout.groups) {
     const auto count = elements_of(plan, group);
     if (count > options.compression.codec->most_values()) {
@@ -48,7 +70,20 @@ MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions
           options.compression.codec->name(), count, plan.parameters()[group.front()].spec.name,
           options.compression.codec->most_values()));
     }
-    layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, all));
+    const auto& spec = plan.parameters()[group.front()].spec;
+    Exchange exchange{.logical_workers = static_cast<std::int64_t>(layout.logical_workers),
+                      .transport = options.compression.transport,
+                      .count = count};
+    if (group.size() == 1) exchange.shape = spec.shape;
+    layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, exchange));
+    if (!options.compression.codec->has_first_round()) continue;
+    const auto first =
+        count == 0 ? 0 : options.compression.codec->first_round_values(exchange.shape);
+    if (first < 0) {
+      throw BadInput(fmt::format("codec {}: {} values in the first round of \"{}\"",
+                                 options.compression.codec->name(), first, spec.name));
+    }
+    layout.first_round.push_back(static_cast<std::size_t>(first));
   }
   return layout;
 }
@@ -59,7 +94,7 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
     : exchange_(exchange),
       options_(std::move(options)),
       board_(exchange.group(), exchange.plan(), layout_of(exchange, options_), options_.name),
-      encoder_(exchange.plan(), board_, options_.compression),
+      encoder_(exchange.plan(), board_, options_.compression, options_.values),
       sum_(*options_.compression.codec, leaves()),
       traffic_(exchange.plan(), board_.groups()),
       sum_values_(board_.groups().size()),
@@ -171,6 +206,7 @@ std::optional<std::size_t> CodedGradients::closing() const {
 
 void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
   if (!exchange_.plan().parameters()[parameter].dealt()) return;
+  if (options_.compression.codec->has_first_round()) return;
   const auto logical = closing();
   if (!logical || exchange_.leaves().weight() == 0) return;
   if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {
@@ -221,25 +257,69 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t group, double
             .count = count});
     };
   };
-  encoder_.encode(logical, group, members, folds);
+  encoder_.encode({logical, group, members, exchange_.number()}, folds);
 }
 
 CodedGradients::Refusal CodedGradients::encode(double loss_scale) {
   look_around();
   if (early_step_ != exchange_.steps_done()) early_.clear();
+  if (options_.compression.codec->has_first_round()) {
+    const auto refusal = first_round(loss_scale);
+    if (!refusal.text.empty()) return refusal;
+  }
+  for_own_tasks(loss_scale, [this](const MessageTask& task, const GroupEncoder::Folds& folds) {
+    if (early_.contains({task.logical, task.group})) return;
+    const std::span<const float> first =
+        first_sums_.empty() ? std::span<const float>() : first_sums_[task.group];
+    encoder_.encode(task, folds, first);
+  });
+  exchange_.meet("the encoding of its gradients in");
+  return first_refusal();
+}
+
+void CodedGradients::for_own_tasks(
+    double loss_scale,
+    const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work) {
   const auto tasks = tasks_of(exchange_.group().rank());
   for (std::size_t l = 0; l < tasks.size(); ++l) {
+    const auto folds = [&](std::uint32_t p) { return fold_of(l, p, loss_scale); };
     for (const auto g : tasks[l]) {
-      if (early_.contains({l, g})) continue;
       std::vector<std::uint32_t> touched;
       for (const auto p : board_.groups()[g]) {
         if (carried_[l].touched[p] != 0) touched.push_back(p);
       }
-      encoder_.encode(l, g, touched, [&](std::uint32_t p) { return fold_of(l, p, loss_scale); });
+      work({l, g, touched, exchange_.number()}, folds);
     }
   }
-  exchange_.meet("the encoding of its gradients in");
-  return first_refusal();
+}
+
+/// Every worker adds up all that was handed in: it is little.
+CodedGradients::Refusal CodedGradients::first_round(double loss_scale) {
+  for_own_tasks(loss_scale, [this](const MessageTask& task, const GroupEncoder::Folds& folds) {
+    encoder_.first_round(task, folds);
+  });
+  exchange_.meet("the first round of its gradients in");
+  auto refusal = first_refusal();
+  if (!refusal.text.empty()) return refusal;
+  const AsTheyAre plain;
+  MessageSum sum(plain, leaves());
+  first_sums_.resize(board_.groups().size());
+  for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+    first_sums_[g].assign(board_.first_round(0, g).size(), 0.0f);
+    std::vector<SumTerm> terms;
+    for (std::size_t l = 0; l < carried_.size(); ++l) {
+      if (carried_[l].elements[g] == 0) continue;
+      terms.push_back(term_of(l, board_.groups()[g].front()));
+      terms.back().message = std::as_bytes(board_.first_round(l, g));
+    }
+    if (terms.empty()) continue;
+    const std::span all(first_sums_[g]);
+    for (std::size_t begin = 0; begin < all.size(); begin += static_cast<std::size_t>(kTile)) {
+      sum.take(terms, static_cast<std::int64_t>(begin),
+               all.subspan(begin, std::min(static_cast<std::size_t>(kTile), all.size() - begin)));
+    }
+  }
+  return {};
 }
 
 /// From the nodes of all workers.
@@ -267,20 +347,23 @@ CodedGradients::Refusal CodedGradients::first_refusal() const {
 
 // ---- the sum ----
 
+SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) const {
+  const auto group = board_.group_of(parameter);
+  const auto& one = carried_[logical];
+  return {.message = {board_.message(logical, group), board_.header(logical, group).bytes},
+          .exchange = encoder_.exchange_of(
+              group, one.elements[group], exchange_.number(),
+              first_sums_.empty() ? std::span<const float>() : std::span(first_sums_[group])),
+          .first = one.at_in_message[parameter],
+          .share = one.share[parameter],
+          .place = place_of(logical)};
+}
+
 std::int64_t CodedGradients::reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end,
                                     float* to) {
-  const auto group = board_.group_of(parameter);
   std::vector<SumTerm> terms;
   for (std::size_t l = 0; l < carried_.size(); ++l) {
-    const auto& one = carried_[l];
-    if (one.touched[parameter] == 0) continue;
-    terms.push_back({.message = {board_.message(l, group), board_.header(l, group).bytes},
-                     .count = one.elements[group],
-                     .first = one.at_in_message[parameter],
-                     .share = one.share[parameter],
-                     .place = {options_.logical_workers.empty() ? static_cast<std::int64_t>(l)
-                                                                : options_.logical_workers[l].begin,
-                               1}});
+    if (carried_[l].touched[parameter] != 0) terms.push_back(term_of(l, parameter));
   }
   std::int64_t values = 0;
   for (; begin < end; begin += kTile, to += kTile) {

@@ -7,6 +7,9 @@
 //   message = encode(x)      residual = x − decode(message)
 //   gradient = Σ decode(message) · (the logical worker's share of the weight), along the tree
 //
+// Momentum, where it is corrected, comes before the residual (tutti::MomentumCorrection). With a
+// codec of two rounds, what all hand in in the first is added up before anything is encoded.
+//
 // A parameter that a logical worker did not touch sends nothing and keeps its residual. Row-sparse
 // parameters are left alone: their gradients are lists already (row_gradients.h). Whoever
 // carries leaves of a logical worker may encode for it; no bit depends on who does.
@@ -39,6 +42,8 @@ struct CodingOptions {
   std::vector<ShardRange> logical_workers = {};
   std::int64_t shards = 0;
   std::string name = {};  ///< in errors
+  /// Of each parameter, where momentum correction decays weights: what it is when a step begins.
+  std::function<ParameterValues(std::uint32_t parameter)> values = {};
 };
 
 class CodedGradients {
@@ -100,6 +105,12 @@ class CodedGradients {
   Block place_of(std::size_t logical) const;
   void look_around();
   void find_shares();
+  /// Calls `work` with what this rank has to encode, and how its gradients are folded.
+  void for_own_tasks(
+      double loss_scale,
+      const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work);
+  Refusal first_round(double loss_scale);
+  SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
   std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
   std::optional<std::size_t> closing() const;
   void encode_early(std::size_t logical, std::size_t group, double loss_scale);
@@ -112,9 +123,11 @@ class CodedGradients {
   GroupEncoder encoder_;
   MessageSum sum_;
   TrafficCount traffic_;
-  std::vector<std::int64_t> sum_values_;      ///< per group: as of the last step
-  std::vector<std::int64_t> touched_by_any_;  ///< per group: elements
-  std::size_t most_bytes_ = 0;                ///< of a logical worker's messages
+  std::vector<std::int64_t> sum_values_;        ///< per group: as of the last step
+  std::vector<std::int64_t> touched_by_any_;    ///< per group: elements
+  std::int64_t step_ = 1;                       ///< whose messages were noted
+  std::size_t most_bytes_ = 0;                  ///< of a logical worker's messages
+  std::vector<std::vector<float>> first_sums_;  ///< per group: of the first round, if there is one
   // Messages that were made before the step was published.
   std::int64_t early_step_ = -1;  ///< steps done before it
   std::size_t early_logical_ = 0;

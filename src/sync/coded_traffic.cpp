@@ -12,6 +12,7 @@ namespace tutti {
 void CodedGradients::note_messages() {
   traffic_.begin();
   most_bytes_ = 0;
+  step_ = exchange_.number();
   std::vector<std::size_t> bytes(carried_.size());
   for (std::size_t g = 0; g < board_.groups().size(); ++g) {
     auto& group = traffic_.group(g);
@@ -29,9 +30,9 @@ void CodedGradients::note_messages() {
       group.dense_messages += header.is_dense;
       group.values += header.values;
       group.touched += touched;
-      group.bytes += header.bytes;
+      group.bytes += header.first_bytes + header.bytes;
       group.bytes_dense += static_cast<std::uint64_t>(touched) * sizeof(float);
-      bytes[l] += header.bytes;
+      bytes[l] += header.first_bytes + header.bytes;
       most_bytes_ = std::max(most_bytes_, bytes[l]);
     }
     group.bytes_dense +=
@@ -47,7 +48,7 @@ TrafficReport CodedGradients::traffic() const {
       for (const auto p : board_.groups()[g]) {
         const auto count = exchange_.plan().parameters()[p].spec.count;
         std::vector<double> blocks(static_cast<std::size_t>((count + kNormBlock - 1) / kNormBlock));
-        squares_of_blocks(board_.residual(l, p), DType::float32, count, blocks);
+        squares_of_blocks(board_.kept(Kept::residual, l, p), DType::float32, count, blocks);
         total += tree_sum(blocks);
       }
     }
@@ -58,6 +59,7 @@ TrafficReport CodedGradients::traffic() const {
 
 void CodedGradients::fill_report(StepReport& report) const {
   report.bytes = most_bytes_;
+  if (options_.compression.codec->has_first_round()) report.collectives = 2;
   report.bytes_dense = 0;
   for (std::size_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
     report.bytes_dense += exchange_.plan().bytes_of(p);
@@ -71,7 +73,9 @@ void CodedGradients::commit() {
     if (touched_by_any_[g] == 0) continue;
     traffic_.group(g).bytes +=
         carried_.size() *
-        options_.compression.codec->sum_bytes(touched_by_any_[g], values, encoder_.exchange());
+        (board_.first_round(0, g).size_bytes() +
+         options_.compression.codec->sum_bytes(
+             touched_by_any_[g], values, encoder_.exchange_of(g, touched_by_any_[g], step_, {})));
   }
   traffic_.end();
   if (!board_.has_residuals()) return;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
+#include "codec/sparse_message.h"
 #include "kernels/fold.h"
 #include "sync/tile_share.h"
 #include "tutti/error.h"
@@ -19,8 +21,9 @@ void keep_within(float* values, std::int64_t count, float bound) {
 
 }  // namespace
 
-GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compression& compression)
-    : plan_(plan), board_(board), compression_(compression) {
+GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compression& compression,
+                           Values values)
+    : plan_(plan), board_(board), compression_(compression), own_values_(std::move(values)) {
   std::int64_t largest = 0;
   for (const auto& group : board.groups()) {
     // A parameter by itself is made where its residual will be.
@@ -30,54 +33,112 @@ GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compress
   values_.resize(static_cast<std::size_t>(largest));
 }
 
-void GroupEncoder::encode(std::size_t logical, std::size_t group,
-                          std::span<const std::uint32_t> touched, const Folds& folds) {
-  auto& header = board_.header(logical, group);
-  header = {};
-  std::vector<std::int64_t> at;  // of each touched parameter, among the values
+Exchange GroupEncoder::exchange_of(std::size_t group, std::int64_t count, std::int64_t step,
+                                   std::span<const float> first_sum) const {
+  const auto& members = board_.groups()[group];
+  Exchange exchange{.logical_workers = static_cast<std::int64_t>(board_.logical_workers()),
+                    .transport = compression_.transport,
+                    .step = step,
+                    .count = count,
+                    .shape = {},
+                    .first_sum = first_sum};
+  if (members.size() == 1) exchange.shape = plan_.parameters()[members.front()].spec.shape;
+  return exchange;
+}
+
+std::optional<GroupEncoder::Message> GroupEncoder::values_of(const MessageTask& task,
+                                                             const Folds& folds) {
+  Message made;
   std::int64_t count = 0;
-  for (const auto p : touched) {
-    at.push_back(count);
+  for (const auto p : task.touched) {
+    made.at.push_back(count);
     count += count_of(p);
   }
-  if (count == 0) return;
+  if (count == 0) return {};
   float* values = nullptr;
-  if (board_.has_residuals() && touched.size() == board_.groups()[group].size()) {
-    values = board_.next_residuals(logical, group);
+  if (board_.has_residuals() && task.touched.size() == board_.groups()[task.group].size()) {
+    values = board_.next_residuals(task.logical, task.group);
   }
   if (values == nullptr) values = values_.data();
-  for (std::size_t k = 0; k < touched.size(); ++k) {
-    if (count_of(touched[k]) == 0) continue;
-    const auto made = make_values(logical, touched[k], folds(touched[k]), values + at[k]);
-    if (made == Made::well) continue;
-    header.is_overflow = made == Made::overflow;
-    return refuse(
-        logical, group, touched[k],
-        made == Made::overflow ? "is not finite" : "and what earlier ones left is not finite");
+  made.values = {values, static_cast<std::size_t>(count)};
+  for (std::size_t k = 0; k < task.touched.size(); ++k) {
+    const auto p = task.touched[k];
+    if (count_of(p) == 0) continue;
+    const auto how = make_values(task.logical, p, folds(p), values + made.at[k]);
+    if (how == Made::well) continue;
+    board_.header(task.logical, task.group).is_overflow = how == Made::overflow;
+    refuse(task, p,
+           how == Made::overflow ? "is not finite" : "and what earlier ones left is not finite");
+    return {};
   }
-  const std::span<float> all(values, static_cast<std::size_t>(count));
-  auto* const message = board_.message(logical, group);
-  const auto encoded = compression_.codec->encode(all, exchange(), message);
+  return made;
+}
+
+void GroupEncoder::first_round(const MessageTask& task, const Folds& folds) {
+  auto& header = board_.header(task.logical, task.group);
+  header = {};
+  const auto to = board_.first_round(task.logical, task.group);
+  if (to.empty()) return;
+  const auto made = values_of(task, folds);
+  if (!made) return;
+  const auto count = static_cast<std::int64_t>(made->values.size());
+  compression_.codec->first_round(made->values, exchange_of(task.group, count, task.step, {}), to);
+  if (!std::isfinite(
+          largest_magnitude(to.data(), DType::float32, static_cast<std::int64_t>(to.size())))) {
+    return refuse(task, task.touched.front(), "cannot be sent: its first round is not finite");
+  }
+  header.first_bytes = to.size_bytes();
+}
+
+void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
+                          std::span<const float> first_sum) {
+  auto& header = board_.header(task.logical, task.group);
+  header = {.first_bytes = header.first_bytes};
+  const auto made = values_of(task, folds);
+  if (!made) return;
+  const auto count = static_cast<std::int64_t>(made->values.size());
+  const auto exchange = exchange_of(task.group, count, task.step, first_sum);
+  auto* const message = board_.message(task.logical, task.group);
+  const auto encoded = compression_.codec->encode(made->values, exchange, message);
   if (!encoded.refusal.empty()) {
+    const auto& at = made->at;
     const auto culprit = std::upper_bound(at.begin(), at.end(), encoded.refused_at) - at.begin();
-    return refuse(logical, group, touched[static_cast<std::size_t>(culprit - 1)],
+    return refuse(task, task.touched[static_cast<std::size_t>(culprit - 1)],
                   "cannot be sent: " + encoded.refusal);
   }
-  if (encoded.bytes > board_.room(group)) {
+  if (encoded.bytes > board_.room(task.group)) {
     throw BadInput(fmt::format("codec {}: a message of {} values has {} bytes, its bound is {}",
                                compression_.codec->name(), count, encoded.bytes,
-                               board_.room(group)));
+                               board_.room(task.group)));
   }
   header.bytes = encoded.bytes;
   header.values = encoded.values;
   header.is_dense = encoded.is_dense;
-  if (!board_.has_residuals()) return;
-  compression_.codec->subtract({message, encoded.bytes}, all);
-  for (std::size_t k = 0; k < touched.size(); ++k) {
-    auto* const residual = board_.next_residual(logical, touched[k]);
-    if (residual == values + at[k]) continue;
-    std::memcpy(residual, values + at[k],
-                static_cast<std::size_t>(count_of(touched[k])) * sizeof(float));
+  if (board_.has_residuals()) keep(task, *made, exchange, {message, encoded.bytes});
+}
+
+/// What the message leaves out; what it sends has no velocity any more.
+void GroupEncoder::keep(const MessageTask& task, const Message& made, const Exchange& exchange,
+                        std::span<const std::byte> message) {
+  compression_.codec->subtract(message, exchange, made.values);
+  std::array<float, kTile> sent;
+  for (std::size_t k = 0; k < task.touched.size(); ++k) {
+    const auto p = task.touched[k];
+    auto* const left = made.values.data() + made.at[k];
+    auto* const residual = board_.next(Kept::residual, task.logical, p);
+    if (residual != left) {
+      std::memcpy(residual, left, static_cast<std::size_t>(count_of(p)) * sizeof(float));
+    }
+    if (!compression_.momentum_correction) continue;
+    auto* const velocity = board_.next(Kept::velocity, task.logical, p);
+    for (std::int64_t begin = 0; begin < count_of(p); begin += kTile) {
+      const std::span tile(sent.data(),
+                           static_cast<std::size_t>(std::min(kTile, count_of(p) - begin)));
+      compression_.codec->decode(message, exchange, made.at[k] + begin, tile);
+      for (std::size_t i = 0; i < tile.size(); ++i) {
+        if (!is_absent(tile[i])) velocity[begin + static_cast<std::int64_t>(i)] = 0;
+      }
+    }
   }
 }
 
@@ -96,10 +157,7 @@ GroupEncoder::Made GroupEncoder::make_values(std::size_t logical, std::uint32_t 
       if (!is_finite(tile, count)) return Made::overflow;  // a clamp would hide it
       keep_within(tile, count, static_cast<float>(compression_.clamp));
     }
-    if (board_.has_residuals()) {
-      add_scaled(tile, DType::float32, board_.residual(logical, parameter) + begin, DType::float32,
-                 count, 1.0);
-    }
+    add_what_is_kept(logical, parameter, begin, {tile, static_cast<std::size_t>(count)});
     if (is_finite(tile, count)) continue;
     fold(begin, count, tile);
     return is_finite(tile, count) ? Made::with_residual : Made::overflow;
@@ -107,11 +165,37 @@ GroupEncoder::Made GroupEncoder::make_values(std::size_t logical, std::uint32_t 
   return Made::well;
 }
 
-void GroupEncoder::refuse(std::size_t logical, std::size_t group, std::uint32_t parameter,
+void GroupEncoder::add_what_is_kept(std::size_t logical, std::uint32_t parameter,
+                                    std::int64_t begin, std::span<float> tile) {
+  constexpr auto kType = DType::float32;
+  const auto count = static_cast<std::int64_t>(tile.size());
+  if (const auto& correction = compression_.momentum_correction) {
+    if (correction->weight_decay > 0) {
+      const auto own = own_values_(parameter);
+      add_scaled(tile.data(), kType, own.data + static_cast<std::size_t>(begin) * size_of(own.type),
+                 own.type, count, correction->weight_decay);
+    }
+    float* const velocity = board_.next(Kept::velocity, logical, parameter) + begin;
+    scale_into(velocity, kType, board_.kept(Kept::velocity, logical, parameter) + begin, kType,
+               count, correction->momentum);
+    add_scaled(velocity, kType, tile.data(), kType, count, 1.0);
+    if (correction->nesterov) {
+      add_scaled(tile.data(), kType, velocity, kType, count, correction->momentum);
+    } else {
+      std::memcpy(tile.data(), velocity, tile.size_bytes());
+    }
+  }
+  if (board_.has_residuals()) {
+    add_scaled(tile.data(), kType, board_.kept(Kept::residual, logical, parameter) + begin, kType,
+               count, 1.0);
+  }
+}
+
+void GroupEncoder::refuse(const MessageTask& task, std::uint32_t parameter,
                           const std::string& why) {
-  auto& text = board_.header(logical, group).refusal;
+  auto& text = board_.header(task.logical, task.group).refusal;
   *fmt::format_to_n(text, sizeof text - 1, "the gradient of \"{}\" in logical worker {} {}",
-                    plan_.parameters()[parameter].spec.name, logical, why)
+                    plan_.parameters()[parameter].spec.name, task.logical, why)
        .out = 0;
 }
 

@@ -12,23 +12,11 @@
 namespace tutti {
 namespace {
 
-/// `count` values of the master copy's type, as float64.
-void widen(const void* from, DType type, std::span<double> to) {
+void fill(void* to, DType type, std::int64_t count, double value) {
   if (type == DType::float64) {
-    std::memcpy(to.data(), from, to.size_bytes());
+    std::fill_n(static_cast<double*>(to), count, value);
   } else {
-    const auto* const values = static_cast<const float*>(from);
-    std::copy_n(values, to.size(), to.begin());
-  }
-}
-
-/// Rounded once.
-void narrow(std::span<const double> from, void* to, DType type) {
-  if (type == DType::float64) {
-    std::memcpy(to, from.data(), from.size_bytes());
-  } else {
-    std::transform(from.begin(), from.end(), static_cast<float*>(to),
-                   [](double value) { return static_cast<float>(value); });
+    std::fill_n(static_cast<float*>(to), count, static_cast<float>(value));
   }
 }
 
@@ -59,9 +47,9 @@ Meetings::Meetings(const Group& group, const Plan& plan, const PrivateCopies& co
       moved_(plan.parameters().size()),
       due_(plan.parameters().size()),
       mean_(kTile * sizeof(double)),
+      call_(*options_.strategy, static_cast<std::int64_t>(copies.size()), kTile),
       traffic_(plan, groups_) {
   const int states = options_.strategy->states();
-  wide_.assign(static_cast<std::size_t>(2 + states), std::vector<double>(kTile));
   if (states == 0) return;
   kept_ = std::make_unique<SharedModel>(
       group, plan, states_of_private(plan, std::vector<int>(plan.parameters().size(), states)),
@@ -147,36 +135,18 @@ void Meetings::combine(const ElementRange& tile) {
 
 void Meetings::ask_strategy(const ElementRange& tile) {
   const auto p = tile.parameter;
-  const auto type = plan_.parameters()[p].node_type;
-  const auto skip = static_cast<std::size_t>(tile.begin) * size_of(type);
-  const auto count = static_cast<std::size_t>(tile.end - tile.begin);
-  const auto wide = [&](std::size_t k) { return std::span(wide_[k]).first(count); };
-  widen(mean_.data(), type, wide(0));
-  Meeting meeting{.values = wide(0),
-                  .before = {},
-                  .logical_workers = static_cast<std::int64_t>(copies_.size()),
-                  .states = {}};
-  const int states = kept_ ? kept_->states(p) : 0;
+  const auto& entry = plan_.parameters()[p];
+  const auto skip = static_cast<std::size_t>(tile.begin) * size_of(entry.node_type);
+  StrategyPiece piece{.type = entry.node_type,
+                      .count = tile.end - tile.begin,
+                      .values = mean_.data(),
+                      .before = nullptr,
+                      .states = {}};
   if (kept_) {
-    widen(kept_->master(p) + skip, type, wide(1));
-    meeting.before = wide(1);
+    piece.before = kept_->master(p) + skip;
+    for (int k = 0; k < kept_->states(p); ++k) piece.states.push_back(kept_->state(p, k) + skip);
   }
-  for (int k = 0; k < states; ++k) {
-    const auto state = wide(static_cast<std::size_t>(2 + k));
-    widen(kept_->state(p, k) + skip, type, state);
-    meeting.states.push_back(state);
-  }
-  try {
-    options_.strategy->combine(meeting);
-  } catch (const std::exception& error) {
-    throw Mismatch(fmt::format("strategy {}, parameter \"{}\": {}", options_.strategy->name(),
-                               plan_.parameters()[p].spec.name, error.what()));
-  }
-  narrow(meeting.values, mean_.data(), type);
-  if (kept_) std::memcpy(kept_->master(p) + skip, mean_.data(), count * size_of(type));
-  for (int k = 0; k < states; ++k) {
-    narrow(meeting.states[static_cast<std::size_t>(k)], kept_->state(p, k) + skip, type);
-  }
+  call_.ask(entry.spec.name, piece);
 }
 
 /// Of the optimizer, where they are not kept.
@@ -192,9 +162,7 @@ void Meetings::combine_states(const ElementRange& tile) {
     if (options_.state == MeetingState::average) {
       take_mean(type, count, at);
     } else {
-      const std::vector<double> initial(static_cast<std::size_t>(count),
-                                        options_.initial_states[p]);
-      narrow(initial, mean_.data(), type);
+      fill(mean_.data(), type, count, options_.initial_states[p]);
     }
     for (std::size_t l = 0; l < copies_.size(); ++l) std::memcpy(at(l), mean_.data(), bytes);
   }

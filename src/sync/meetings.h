@@ -23,6 +23,7 @@
 #include "sync/plan.h"
 #include "sync/private_copies.h"
 #include "sync/shared_model.h"
+#include "sync/strategy_call.h"
 #include "sync/tile_share.h"
 #include "sync/traffic_count.h"
 #include "sync/update_rules.h"
@@ -90,8 +91,8 @@ class Meetings {
   std::vector<std::uint8_t> moved_;
   std::vector<std::uint8_t> moves_;  ///< with the step at hand
   std::vector<std::uint8_t> due_;
-  std::vector<std::byte> mean_;            ///< of a tile
-  std::vector<std::vector<double>> wide_;  ///< values, before, states: of a tile
+  std::vector<std::byte> mean_;  ///< of a tile
+  StrategyCall call_;
   TrafficCount traffic_;
   std::size_t bytes_ = 0;
   bool any_due_ = false;

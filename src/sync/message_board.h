@@ -1,8 +1,8 @@
 #pragma once
 
 // The messages of a step, and what earlier ones left out, in memory that all workers of a host
-// share: for each logical worker and each group of parameters room for one message, and the
-// residuals twice, so that those of a step that is dropped are simply forgotten.
+// share: for each logical worker and each group of parameters room for one message, and what is
+// kept of each parameter twice, so that that of a step that is dropped is simply forgotten.
 //
 // Threads: the memory is synchronised by the step protocol; each message has one writer. Failure:
 // BadInput when it does not fit.
@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,19 +23,25 @@ namespace tutti {
 /// What is to be known of a message besides its bytes.
 struct MessageHeader {
   std::uint64_t bytes = 0;
-  std::int64_t values = 0;  ///< sent
+  std::uint64_t first_bytes = 0;  ///< of the first round
+  std::int64_t values = 0;        ///< sent
   std::uint32_t is_dense = 0;
   std::uint32_t is_overflow = 0;  ///< refused because the gradient itself is not finite
   char refusal[500] = {};         ///< why there is none; empty: there is one
 };
+
+/// What is kept of a parameter for the next step, per logical worker: float32, one for each
+/// element.
+enum class Kept : std::uint8_t { residual, velocity };
 
 class MessageBoard {
  public:
   struct Layout {
     std::size_t logical_workers = 1;
     ParameterGroups groups;
-    std::vector<std::size_t> bounds;  ///< per group: bytes of a message
-    bool residuals = false;
+    std::vector<std::size_t> bounds;       ///< per group: bytes of a message
+    std::vector<std::size_t> first_round;  ///< per group: values; empty: there is none
+    int kept = 0;                          ///< the first so many of Kept
   };
   /// Collective.
   MessageBoard(const Group& group, const Plan& plan, Layout layout, const std::string& name);
@@ -42,22 +49,25 @@ class MessageBoard {
   std::size_t logical_workers() const { return layout_.logical_workers; }
   const ParameterGroups& groups() const { return layout_.groups; }
   std::size_t group_of(std::size_t parameter) const { return group_of_[parameter]; }
-  bool has_residuals() const { return layout_.residuals; }
+  int kept() const { return layout_.kept; }
+  bool has_residuals() const { return layout_.kept > 0; }
   /// Bytes that a message of the group may have.
   std::size_t room(std::size_t group) const { return layout_.bounds[group]; }
 
   MessageHeader& header(std::size_t logical, std::size_t group) const;
   std::byte* message(std::size_t logical, std::size_t group) const;
+  /// What it hands in in the first round.
+  std::span<float> first_round(std::size_t logical, std::size_t group) const;
   /// Of the steps so far.
-  float* residual(std::size_t logical, std::size_t parameter) const {
-    return residual_at(logical, parameter, is_second_[logical][parameter]);
+  float* kept(Kept which, std::size_t logical, std::size_t parameter) const {
+    return kept_at(which, logical, parameter, is_second_[logical][parameter]);
   }
   /// Where that of the step at hand is made.
-  float* next_residual(std::size_t logical, std::size_t parameter) const {
-    return residual_at(logical, parameter, !is_second_[logical][parameter]);
+  float* next(Kept which, std::size_t logical, std::size_t parameter) const {
+    return kept_at(which, logical, parameter, !is_second_[logical][parameter]);
   }
-  /// All of a group's, where they lie one after the other; else null: some of its parameters were
-  /// touched in more steps than others.
+  /// The next residuals of a group, where they lie one after the other; else null: some of its
+  /// parameters were touched in more steps than others.
   float* next_residuals(std::size_t logical, std::size_t group) const;
   /// The step at hand counts: called by every worker for the same parameters.
   void turn(std::size_t logical, std::size_t parameter) {
@@ -71,17 +81,18 @@ class MessageBoard {
   std::size_t bytes_per_logical_worker() const { return bytes_per_logical_; }
 
  private:
-  float* residual_at(std::size_t logical, std::size_t parameter, bool second) const;
+  float* kept_at(Kept which, std::size_t logical, std::size_t parameter, bool second) const;
 
   Layout layout_;
-  std::vector<std::size_t> group_of_;     ///< per parameter
-  std::vector<std::size_t> residual_at_;  ///< per parameter: elements
-  std::vector<std::size_t> message_at_;   ///< per group: bytes
-  std::size_t residual_elements_ = 0;     ///< of a logical worker
-  std::size_t first_message_ = 0;         ///< bytes within a logical worker's part
+  std::vector<std::size_t> group_of_;    ///< per parameter
+  std::vector<std::size_t> element_at_;  ///< per parameter: its first in what is kept
+  std::vector<std::size_t> message_at_;  ///< per group: bytes
+  std::vector<std::size_t> first_at_;    ///< per group: bytes
+  std::size_t kept_elements_ = 0;        ///< of one of Kept, of a logical worker
+  std::size_t first_message_ = 0;        ///< bytes within a logical worker's part
   std::size_t bytes_per_logical_ = 0;
   std::size_t first_sum_ = 0;                 ///< bytes
-  std::vector<std::vector<bool>> is_second_;  ///< which of the two residuals holds
+  std::vector<std::vector<bool>> is_second_;  ///< which of the two that are kept holds
   SharedMemory memory_;
 };
 

@@ -77,6 +77,7 @@ class StepExchange {
 
   const Plan& plan() const { return plan_; }
   const Group& group() const { return group_; }
+  Divisor divisor() const { return options_.divisor; }
   /// Who alone updates that parameter, by rank in the group; −1: all share that.
   int owner_of(std::size_t parameter) const {
     return options_.owners.empty() ? -1 : options_.owners[parameter];
@@ -84,6 +85,8 @@ class StepExchange {
   /// Steps that are over, successful or dropped.
   std::int64_t steps_done() const { return static_cast<std::int64_t>(done_); }
   bool is_open() const { return mode_.has_value(); }
+  /// What the open step is called: number_next().
+  std::int64_t number() const { return number_of(step_); }
   /// The open step is one backward's.
   bool is_single() const { return mode_ == StepMode::single; }
   /// Throws what ended the exchange, if it is over.

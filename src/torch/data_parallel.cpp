@@ -1,67 +1,113 @@
 #include "tutti/data_parallel.h"
 
+#include <fmt/format.h>
+
 #include "torch/data_parallel_settings.h"
 #include "torch/data_parallel_state.h"
+#include "torch/parallel_meetings.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
-/// `group_of` is called once all is known to make sense: until then nobody waits for this worker.
-template <class GroupOf>
-std::shared_ptr<DataParallelState> make(const GroupOf& group_of, WrappedModel model,
-                                        const DataParallelOptions& options) {
-  require_options(options);
-  const Group group = group_of();
-  auto state = std::make_shared<DataParallelState>(group, std::move(model), options);
-  state->attach();
-  return state;
-}
-
 Kinds kinds_of(const DataParallelOptions& options) {
-  return {
-      .exclude = options.exclude, .row_sparse = options.row_sparse, .is_private = {}, .owner = {}};
+  return {.exclude = options.exclude,
+          .row_sparse = options.row_sparse,
+          .is_private = {},
+          .owner = options.owner};
 }
 
 }  // namespace
 
+/// `group_of` is called once all is known to make sense: until then nobody waits for this worker.
+void DataParallel::start(const std::function<Group()>& group_of, WrappedModel model,
+                         const DataParallelOptions& options) {
+  require_options(options);
+  const Group group = group_of();
+  if (options.strategy) {
+    meetings_ = std::make_unique<ParallelMeetings>(group, std::move(model), options);
+    return;
+  }
+  require_owners(model, group.size());
+  state_ = std::make_shared<DataParallelState>(group, std::move(model), options);
+  state_->attach();
+}
+
 DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
-                           const DataParallelOptions& options)
-    : state_(make([&] { return Group(job, options.name); }, WrappedModel(module, kinds_of(options)),
-                  options)) {}
+                           const DataParallelOptions& options) {
+  start([&] { return Group(job, options.name); }, WrappedModel(module, kinds_of(options)), options);
+}
 
 DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
-                           const DataParallelOptions& options)
-    : state_(make([&] { return group; }, WrappedModel(module, kinds_of(options)), options)) {}
+                           const DataParallelOptions& options) {
+  start([&] { return group; }, WrappedModel(module, kinds_of(options)), options);
+}
 
 DataParallel::DataParallel(const Group& group,
                            std::vector<std::pair<std::string, torch::Tensor>> parameters,
-                           const DataParallelOptions& options)
-    : state_(make([&] { return group; }, WrappedModel(std::move(parameters), kinds_of(options)),
-                  options)) {}
+                           const DataParallelOptions& options) {
+  start([&] { return group; }, WrappedModel(std::move(parameters), kinds_of(options)), options);
+}
 
 DataParallel::~DataParallel() = default;
 DataParallel::DataParallel(DataParallel&&) noexcept = default;
 
-void DataParallel::next_weight(double weight) { state_->next_weight(weight); }
+DataParallelState& DataParallel::steps(const char* what) const {
+  if (state_) return *state_;
+  throw BadInput(fmt::format(
+      "{} with a strategy: each worker's steps are its own; call meet() at the end of each", what));
+}
+
+void DataParallel::next_weight(double weight) { steps("next_weight()").next_weight(weight); }
 
 Accumulation DataParallel::accumulate(const AccumulateOptions& options) {
-  state_->open_scope(options);
+  steps("accumulate()").open_scope(options);
   return {state_, options};
 }
 
-void DataParallel::synchronize(std::optional<double> weight) { state_->synchronize(weight); }
-std::int64_t DataParallel::drain(const std::function<void()>& update) {
-  return state_->drain(update);
+void DataParallel::synchronize(std::optional<double> weight) {
+  steps("synchronize()").synchronize(weight);
 }
-bool DataParallel::stopped() const { return state_->stopped(); }
-void DataParallel::fail(const std::string& why) { state_->fail(why); }
-void DataParallel::sync_buffers() { state_->sync_buffers(); }
-std::vector<std::string> DataParallel::touched() const { return state_->touched(); }
-const StepReport& DataParallel::report() const { return state_->report(); }
-TrafficReport DataParallel::traffic() const { return state_->traffic(); }
-std::size_t DataParallel::bytes_held() const { return state_->exchange().bytes_held(); }
-const Group& DataParallel::group() const { return state_->group(); }
+
+std::int64_t DataParallel::drain(const std::function<void()>& update) {
+  return steps("drain()").drain(update);
+}
+
+bool DataParallel::stopped() const { return state_ && state_->stopped(); }
+
+void DataParallel::fail(const std::string& why) {
+  if (state_) state_->fail(why);
+}
+
+void DataParallel::sync_buffers() {
+  if (state_) return state_->sync_buffers();
+  meetings_->sync_buffers();
+}
+
+void DataParallel::meet() {
+  if (!meetings_) throw BadInput("meet() without a strategy");
+  meetings_->meet();
+}
+
+void DataParallel::send_owned() { steps("send_owned()").send_owned(); }
+
+std::vector<std::string> DataParallel::touched() const {
+  return state_ ? state_->touched() : meetings_->touched();
+}
+
+const StepReport& DataParallel::report() const {
+  return state_ ? state_->report() : meetings_->report();
+}
+
+TrafficReport DataParallel::traffic() const {
+  return state_ ? state_->traffic() : meetings_->traffic();
+}
+
+std::size_t DataParallel::bytes_held() const {
+  return state_ ? state_->exchange().bytes_held() : meetings_->bytes_held();
+}
+
+const Group& DataParallel::group() const { return state_ ? state_->group() : meetings_->group(); }
 
 Accumulation::Accumulation(std::shared_ptr<DataParallelState> state,
                            const AccumulateOptions& options)

@@ -1,5 +1,7 @@
 #include "torch/data_parallel_settings.h"
 
+#include <fmt/format.h>
+
 #include "tutti/error.h"
 
 namespace tutti {
@@ -53,6 +55,9 @@ Settings settings_of(const DataParallelOptions& options) {
           {"fusion", std::to_string(options.fusion)},
           {"first_fusion", std::to_string(options.first_fusion)},
           {"codec", text_of(options.compression)},
+          {"strategy", options.strategy ? fmt::format("{}, groups of {}", options.strategy->name(),
+                                                      options.compression.fusion)
+                                        : "none"},
           {"transport", std::string(name_of(options.compression.transport))},
           {"digest_every", std::to_string(options.digest_every)}};
 }
@@ -62,17 +67,45 @@ void require_options(const DataParallelOptions& options) {
     throw BadInput("fusion and first_fusion must be at least 1");
   }
   require_sense(options.compression);
+  if (options.strategy) {
+    const auto name = options.strategy->name();
+    if (name.empty()) throw BadInput("a strategy must have a name");
+    if (options.compression.codec) {
+      throw BadInput(fmt::format("codec {} with strategy {}: no gradient is left to be sent",
+                                 options.compression.codec->name(), name));
+    }
+    if (options.owner) {
+      throw BadInput(
+          fmt::format("owner with strategy {}: every worker updates parameters of its own", name));
+    }
+    if (options.divide != Divide::by_weight) {
+      throw BadInput(fmt::format("divide with strategy {}: no gradients are added up", name));
+    }
+  }
   if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
   if (options.deadline && options.deadline->count() <= 0) {
     throw BadInput("the deadline must be positive");
   }
 }
 
-ExchangeOptions exchange_options_of(const DataParallelOptions& options) {
+void require_owners(const WrappedModel& model, int workers) {
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    if (model.owner(p) < workers) continue;
+    throw BadInput(fmt::format("\"{}\" is owned by rank {} of {}: they count from 0", model.name(p),
+                               model.owner(p), workers));
+  }
+}
+
+ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model) {
+  std::vector<int> owners;
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    owners.push_back(static_cast<int>(model.owner(p)));
+  }
   return {.name = options.name,
           .divisor = divisor_of(options.divide),
           .fusion = options.fusion,
           .first_fusion = options.first_fusion,
+          .owners = std::move(owners),
           .coded = options.compression.codec != nullptr,
           .sync_buffers = options.buffers == Buffers::every_step,
           .digest_every = options.digest_every,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sync/step_exchange.h"
+#include "torch/wrapped_model.h"
 #include "tutti/data_parallel.h"
 
 namespace tutti {
@@ -17,7 +18,9 @@ namespace tutti {
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 void require_options(const DataParallelOptions& options);
-ExchangeOptions exchange_options_of(const DataParallelOptions& options);
+ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model);
+/// What a group of so many workers can hold of it.
+void require_owners(const WrappedModel& model, int workers);
 /// What besides the model has to be the same on all workers.
 Settings settings_of(const DataParallelOptions& options);
 /// ", key value, key value …"

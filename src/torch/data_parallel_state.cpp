@@ -44,13 +44,18 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
     : group_(group), model_(std::move(model)), options_(options), memory_(model_.memory()) {
   pin_threads();
   exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings_of(options_)),
-                                             exchange_options_of(options_));
+                                             exchange_options_of(options_, model_));
   std::string own;
   if (options_.compression.codec) {
     coded_ = std::make_unique<CodedGradients>(
         *exchange_, CodingOptions{.compression = options_.compression,
-                                  .divisor = exchange_options_of(options_).divisor,
-                                  .name = options_.name});
+                                  .divisor = exchange_->divisor(),
+                                  .name = options_.name,
+                                  .values = [this](std::uint32_t p) -> ParameterValues {
+                                    return {
+                                        static_cast<const std::byte*>(model_.tensor(p).data_ptr()),
+                                        exchange_->plan().parameters()[p].spec.dtype};
+                                  }});
     own =
         fmt::format(", {} for messages and residuals of each worker",
                     format_bytes(coded_->bytes_per_logical_worker() + coded_->bytes_per_worker()));
@@ -59,7 +64,7 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   if (!rows_->parameters().empty()) {
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
-  send_initial_state();
+  send_from_first_rank(group_, model_, options_.deadline);
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
                        model_.parameters().size(), exchange_->bytes_held(), group_.size(),
@@ -72,15 +77,6 @@ void DataParallelState::attach() {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     hooks_.push_back(
         std::make_unique<ParameterHooks>(model_.tensor(p), model_.name(p), p, weak_from_this()));
-  }
-}
-
-void DataParallelState::send_initial_state() {
-  for (const auto* tensors : {&model_.parameters(), &model_.buffers()}) {
-    for (const auto& item : *tensors) {
-      send_from_first_rank(group_, item, options_.deadline);
-      item.second.unsafeGetTensorImpl()->bump_version();
-    }
   }
 }
 
@@ -162,6 +158,12 @@ void DataParallelState::open_backward() {
 }
 
 void DataParallelState::before_step() {
+  if (!unsent_.empty()) {
+    throw BadInput(fmt::format(
+        "\"{}\" has an owner, whose update in step {} was not sent: call send_owned() after the "
+        "optimizer's step",
+        model_.name(unsent_.begin()->first), exchange_->steps_done()));
+  }
   dropped_ = false;
   for (const auto& hooks : hooks_) hooks->attach();
 }
@@ -265,34 +267,53 @@ void DataParallelState::finish() {
   if (step == 1 || (options_.digest_every > 0 && step % options_.digest_every == 0)) {
     model_.require_unchanged_list();
   }
-  const auto besides = rows_besides();
-  outcome_ = coded_ ? coded_->finish(memory_, besides) : exchange_->finish(memory_, besides);
+  outcome_ = coded_ ? coded_->finish(memory_, besides()) : exchange_->finish(memory_, besides());
   if (coded_) coded_->fill_report(outcome_.report);
   outcome_.report.bytes += rows_->most_bytes();
   exchange_->count_traffic();
   rows_->count();
-  views_->install(outcome_.touched);
+  auto installed = outcome_.touched;
+  for (std::uint32_t p = 0; p < installed.size(); ++p) {
+    if (model_.owner(p) < 0 || installed[p] == 0) continue;
+    unsent_[p];
+    installed[p] = is_mine(p);
+  }
+  views_->install(installed);
   if (options_.buffers == Buffers::every_step && group_.rank() != 0) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
   }
   if (options_.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
 }
 
-/// Each worker folds its share of the touched rows, and takes all shares.
-StepBesides DataParallelState::rows_besides() {
-  if (rows_->parameters().empty()) return {};
+bool DataParallelState::is_mine(std::size_t parameter) const {
+  return model_.owner(parameter) < 0 || model_.owner(parameter) == group_.rank();
+}
+
+/// Each worker folds its share of the touched rows, and takes all shares of what is its own.
+StepBesides DataParallelState::besides() {
   return {.arrived =
               [this] {
+                if (rows_->parameters().empty()) return;
                 rows_->fold_own(1);
                 if (rows_->any()) exchange_->meet("the sum of its rows in");
               },
-          .completing = [this] { take_rows(); }};
+          .completing =
+              [this] {
+                take_rows();
+                fold_owned();
+              }};
 }
 
 void DataParallelState::take_rows() {
+  if (rows_->parameters().empty()) return;
   for (const auto p : rows_->parameters()) {
     if (!exchange_->slices().touched(p)) continue;
     const auto& entry = exchange_->plan().parameters()[p];
+    if (const auto owner = model_.owner(p); owner >= 0) {
+      const auto list = rows_->folded(static_cast<int>(owner), p).rows;
+      unsent_[p].assign(list.begin(), list.end());
+    }
+    if (!is_mine(p)) continue;
     std::size_t count = 0;
     for (int r = 0; r < group_.size(); ++r) count += rows_->folded(r, p).rows.size();
     OutgoingRows rows(model_.tensor(p), scalar_type_of(entry.node_type),
@@ -301,6 +322,39 @@ void DataParallelState::take_rows() {
     views_->set_rows(p, rows.tensor(model_.tensor(p).scalar_type()));
   }
   rows_->note();
+}
+
+/// Of dense parameters, by their owner alone.
+void DataParallelState::fold_owned() {
+  auto& slices = exchange_->slices();
+  for (const auto p : owned_ones(exchange_->plan())) {
+    if (!is_mine(p) || !slices.touched(p)) continue;
+    const auto& spec = exchange_->plan().parameters()[p].spec;
+    void* const to = exchange_->result(p);
+    slices.fold(slices.sources_of(p), 0, spec.count, spec.dtype, {&to, 1});
+  }
+}
+
+void DataParallelState::send_owned() {
+  if (in_scope_ || exchange_->is_open()) throw BadInput("send_owned() inside a step");
+  const torch::NoGradGuard no_grad;
+  const auto unsent = std::exchange(unsent_, {});
+  exchange_->together([&] {
+    for (const auto& [p, rows] : unsent) {
+      const auto& [name, tensor] = model_.parameters()[p];
+      const auto owner = static_cast<int>(model_.owner(p));
+      const bool all = !model_.row_sparse(p);
+      const auto chosen = torch::from_blob(const_cast<std::uint32_t*>(rows.data()),
+                                           {static_cast<std::int64_t>(rows.size())}, torch::kInt32);
+      const auto values = all ? tensor : tensor.index_select(0, chosen);
+      group_.broadcast(
+          {values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), DType::uint8}, owner,
+          {.label = name, .deadline = options_.deadline});
+      if (group_.rank() == owner) continue;
+      if (!all) torch::Tensor(tensor).index_copy_(0, chosen.to(torch::kInt64), values);
+      tensor.unsafeGetTensorImpl()->bump_version();
+    }
+  });
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {

@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,7 @@ class DataParallelState : public GradientSink,
   /// afterwards.
   void fail(const std::string& why) noexcept;
   void sync_buffers();
+  void send_owned();
 
   /// Number of the accumulation scope that is open; 0 if none is.
   std::uint64_t scope() const { return in_scope_ ? scope_ : 0; }
@@ -61,14 +63,15 @@ class DataParallelState : public GradientSink,
   const Group& group() const { return group_; }
 
  private:
-  void send_initial_state();
   void before_step();
   void open_backward();
   void take(std::size_t parameter, const torch::Tensor& value, bool last);
   bool take_gradients_set_by_hand(bool last);
   void finish();
-  StepBesides rows_besides();
+  StepBesides besides();
   void take_rows();
+  void fold_owned();
+  bool is_mine(std::size_t parameter) const;
   void drop(const std::string& why) noexcept;
   template <class Body>
   void in_step(Body&& body);
@@ -92,6 +95,8 @@ class DataParallelState : public GradientSink,
   int backward_ = -1;           ///< number of the backward whose gradients are being taken
   int latest_backward_ = -1;
   bool stopped_ = false;
+  /// Owned parameters that the last step touched, until they are sent; of row-sparse ones the rows.
+  std::map<std::uint32_t, std::vector<std::uint32_t>> unsent_;
   bool dropped_ = false;  ///< an exception has told this worker that the last step was dropped
 };
 

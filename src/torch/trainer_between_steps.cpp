@@ -179,7 +179,9 @@ TensorFiles TrainerState::tensor_files() const {
                        {kOptimizerFile, states},
                        {kBuffersFile, model_.buffers()}};
   if (averages_) files.emplace_back(kAveragesFile, averages);
-  if (coded_ && coded_->board().has_residuals()) files.emplace_back(kResidualsFile, residuals());
+  if (coded_ && coded_->board().has_residuals()) {
+    files.emplace_back(kResidualsFile, kept_of_gradients());
+  }
   if (private_) {
     auto own = private_->tensors();
     for (auto& item : buffers_->private_tensors()) own.push_back(std::move(item));
@@ -191,19 +193,23 @@ TensorFiles TrainerState::tensor_files() const {
   return files;
 }
 
-NamedTensors TrainerState::residuals() const {
-  NamedTensors residuals;
+NamedTensors TrainerState::kept_of_gradients() const {
+  NamedTensors kept;
   const auto& board = coded_->board();
   const auto plan = exchange_->plan().parameters();
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& [name, tensor] = model_.parameters()[p];
     for (std::size_t l = 0; l < board.logical_workers() && plan[p].dealt(); ++l) {
-      residuals.emplace_back(fmt::format("{}/residual.{}", name, l),
-                             torch::from_blob(board.residual(l, p), tensor.sizes(),
-                                              tensor.strides(), torch::kFloat32));
+      for (int k = 0; k < board.kept(); ++k) {
+        const auto which = static_cast<Kept>(k);
+        kept.emplace_back(
+            fmt::format("{}/{}.{}", name, which == Kept::residual ? "residual" : "velocity", l),
+            torch::from_blob(board.kept(which, l, p), tensor.sizes(), tensor.strides(),
+                             torch::kFloat32));
+      }
     }
   }
-  return residuals;
+  return kept;
 }
 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {
@@ -354,8 +360,8 @@ bool TrainerState::write_log(const StepResult& result) {
 
 std::string TrainerState::state_sha256() const {
   Sha256 hash;
-  const auto residuals_per_parameter =
-      coded_ && coded_->board().has_residuals() ? coded_->board().logical_workers() : 0;
+  const int kept = coded_ ? coded_->board().kept() : 0;
+  const auto logical_workers = coded_ ? coded_->board().logical_workers() : 0;
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& entry = exchange_->plan().parameters()[p];
     const auto master_bytes = static_cast<std::size_t>(entry.spec.count) * size_of(entry.node_type);
@@ -365,9 +371,11 @@ std::string TrainerState::state_sha256() const {
     hash.update(shared_->master(p), master_bytes);
     for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
     hash.update(&update_->updates()[p], sizeof(std::int64_t));
-    for (std::size_t l = 0; l < residuals_per_parameter && entry.dealt(); ++l) {
-      hash.update(coded_->board().residual(l, p),
-                  static_cast<std::size_t>(entry.spec.count) * sizeof(float));
+    for (std::size_t l = 0; l < logical_workers && entry.dealt(); ++l) {
+      for (int k = 0; k < kept; ++k) {
+        hash.update(coded_->board().kept(static_cast<Kept>(k), l, p),
+                    static_cast<std::size_t>(entry.spec.count) * sizeof(float));
+      }
     }
   }
   if (private_) private_->add_to(hash);

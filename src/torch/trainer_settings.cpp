@@ -174,12 +174,54 @@ void require_private(const TrainerOptions& options, const WrappedModel& model) {
   }
 }
 
-CodingOptions coding_options_of(const TrainerOptions& options) {
+void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
+                   const WrappedModel& model) {
+  const bool corrected = options.compression.momentum_correction.has_value();
+  const auto& clip = options.clip;
+  if (corrected && (clip.norm > 0 || clip.parameter_norm > 0 || clip.value > 0)) {
+    throw BadInput(
+        "clip with momentum correction: what is sent has momentum in it already; "
+        "compression.clamp bounds gradients before that");
+  }
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const auto& name = model.name(p);
+    const auto& rule = optimizer.rule_of(name);
+    const bool is_torch = std::holds_alternative<TorchOptim>(rule);
+    constexpr std::string_view kRules = "Sgd, Adam, AdamW or Adagrad";
+    if (is_torch && model.row_sparse(p)) {
+      throw Unsupported(fmt::format("row-sparse \"{}\" with {}: rows are updated by {}", name,
+                                    text_of(rule), kRules));
+    }
+    if (is_torch && model.is_private(p)) {
+      throw Unsupported(fmt::format(
+          "private \"{}\" with {}: what logical workers have for themselves is updated by {}", name,
+          text_of(rule), kRules));
+    }
+    if (is_torch && model.owner(p) >= 0) {
+      throw Unsupported(fmt::format("\"{}\" has an owner, with {}: it is updated by {}", name,
+                                    text_of(rule), kRules));
+    }
+    const bool coded = !model.row_sparse(p) && !model.is_private(p) && model.owner(p) < 0;
+    if (!corrected || !coded) continue;
+    const auto* const sgd = std::get_if<Sgd>(&rule);
+    if (sgd != nullptr && sgd->momentum == 0 && sgd->weight_decay == 0) continue;
+    throw BadInput(fmt::format(
+        "\"{}\" with {}, and momentum correction, which has momentum and weight decay of "
+        "its own: it is updated by Sgd without either",
+        name, text_of(rule)));
+  }
+}
+
+CodingOptions coding_options_of(const TrainerOptions& options, const Plan& plan,
+                                const SharedModel& shared) {
   return {.compression = options.compression,
           .divisor = Divisor::weights,
           .logical_workers = logical_workers(options.shards, options.logical_workers),
           .shards = options.shards,
-          .name = options.name};
+          .name = options.name,
+          .values = [&plan, &shared](std::uint32_t p) -> ParameterValues {
+            return {shared.master(p), plan.parameters()[p].node_type};
+          }};
 }
 
 /// By parameter, the rank that has the first shard of the logical worker that owns it.

@@ -9,6 +9,7 @@
 #include "run/loss_scaler.h"
 #include "sync/assignment.h"
 #include "sync/coded_gradients.h"
+#include "sync/shared_model.h"
 #include "sync/step_exchange.h"
 #include "torch/data_parallel_settings.h"
 #include "torch/wrapped_model.h"
@@ -25,12 +26,17 @@ bool has_private(const TrainerOptions& options);
 Kinds kinds_of(const TrainerOptions& options);
 /// What private parameters, owners and other options have to do with each other.
 void require_private(const TrainerOptions& options, const WrappedModel& model);
+/// That the optimizer can update what is row-sparse, private or somebody's, and what a codec with
+/// momentum of its own sends.
+void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
+                   const WrappedModel& model);
 ExchangeOptions exchange_options_of(const TrainerOptions& options, const WrappedModel& model,
                                     int workers);
 /// Where logical workers meet, as far as anything of theirs is kept apart: first shards, ascending.
 std::vector<std::int64_t> cuts_of(const TrainerOptions& options);
-/// Where there is a codec.
-CodingOptions coding_options_of(const TrainerOptions& options);
+/// Where there is a codec. `shared` has the parameters' values, and outlives what is told.
+CodingOptions coding_options_of(const TrainerOptions& options, const Plan& plan,
+                                const SharedModel& shared);
 /// What all workers have to agree on, as (name, value).
 Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
                      const WrappedModel& model);

@@ -42,23 +42,6 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     const auto& rule = optimizer.rule_of(name);
     rules.push_back(update_rule_of(rule));
     const auto* const torch = std::get_if<TorchOptim>(&rule);
-    if (torch != nullptr && model_.row_sparse(rules.size() - 1)) {
-      throw Unsupported(
-          fmt::format("row-sparse \"{}\" with {}: rows are updated by Sgd, Adam, AdamW or Adagrad",
-                      name, text_of(rule)));
-    }
-    if (torch != nullptr && model_.is_private(rules.size() - 1)) {
-      throw Unsupported(fmt::format(
-          "private \"{}\" with {}: what logical workers have for themselves is updated by Sgd, "
-          "Adam, AdamW or Adagrad",
-          name, text_of(rule)));
-    }
-    if (torch != nullptr && model_.owner(rules.size() - 1) >= 0) {
-      throw Unsupported(
-          fmt::format("\"{}\" has an owner, with {}: it is updated by Sgd, Adam, AdamW "
-                      "or Adagrad",
-                      name, text_of(rule)));
-    }
     const auto* const adagrad = std::get_if<Adagrad>(&rule);
     initial_states.push_back(adagrad != nullptr ? adagrad->initial_sum : 0);
     torch_rules.push_back(torch != nullptr ? torch->rule : nullptr);
@@ -66,6 +49,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     states.push_back(static_cast<int>(state_names_.back().size()));
   }
   require_private(options_, model_);
+  require_rules(options_, optimizer, model_);
   const auto settings = settings_of(options_, optimizer, model_);
   facts_ = facts_of(options_, optimizer, model_);
   exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings),
@@ -84,7 +68,8 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   torch_optimizers_ = std::make_unique<TileOptimizers>(
       exchange_->plan(), *shared_, std::move(torch_rules), group_.rank(), group_.size());
   if (options_.compression.codec) {
-    coded_ = std::make_unique<CodedGradients>(*exchange_, coding_options_of(options_));
+    coded_ = std::make_unique<CodedGradients>(
+        *exchange_, coding_options_of(options_, exchange_->plan(), *shared_));
   }
   rows_ = std::make_unique<RowGradients>(*exchange_);
   if (has_private(options_)) {

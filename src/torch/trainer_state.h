@@ -131,7 +131,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   Found read(const std::string& directory, const LoadOptions& options);
   const std::string& run() const;
   TensorFiles tensor_files() const;
-  NamedTensors residuals() const;
+  NamedTensors kept_of_gradients() const;
   nlohmann::json all_numbers() const;
   StepResult result_of(const StepReport& report);
   std::string take_note(const StepResult& result);

@@ -122,6 +122,13 @@ TEST(Examples, CharLmWithACodecEndsWithTheSameBytesOnAnyNumberOfWorkersAndReport
       {"-n", "2"}, {"--steps", "3", "--codec", "half", "--error-feedback", "off", "--report"}));
   EXPECT_EQ(parallel.status, 0) << parallel.err;
   EXPECT_THAT(parallel.out, HasSubstr("3 steps, 3 collectives"));
+
+  const auto corrected =
+      run_command(char_lm({"-n", "2"}, {"--steps", "3", "--shards", "4", "--codec", "topk:0.01:2",
+                                        "--optimizer", "sgd", "--momentum-correction", "0.9"}));
+  EXPECT_EQ(corrected.status, 0) << corrected.err;
+  EXPECT_THAT(corrected.err, HasSubstr("codec topk:0.01:2, error feedback on, per group, fusion "
+                                       "2097152, clamp 0, momentum correction 0.9"));
 }
 
 TEST(Examples, CharLmWithAStrategyEndsWithTheSameBytesOnAnyNumberOfWorkersAndReports) {
@@ -137,6 +144,14 @@ TEST(Examples, CharLmWithAStrategyEndsWithTheSameBytesOnAnyNumberOfWorkersAndRep
     ends.insert(end_of(run));
   }
   EXPECT_EQ(ends.size(), 1u);
+}
+
+TEST(Examples, CharLmGoesOnByItselfAndMeetsInDataParallelToo) {
+  const auto run =
+      run_command(char_lm({"-n", "2"}, {"--steps", "6", "--strategy", "local-sgd:3", "--report"}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("6 steps, 2 collectives"));
+  EXPECT_THAT(run.err, HasSubstr("strategy local-sgd:3"));
 }
 
 /// What char_lm says to options that it refuses.
@@ -156,8 +171,12 @@ TEST(Examples, CharLmRefusesStrategiesThatThereAreNot) {
 
 TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "top"}),
-              HasSubstr("there are none, half, bfloat16, threshold[:0.05], topk[:0.05]"));
+              HasSubstr("there are none, half, bfloat16, threshold[:0.05], topk[:0.05[:steps of "));
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "topk:1.5"}), HasSubstr("must be in (0, 1]"));
+  EXPECT_THAT(refusal({"--shards", "4", "--codec", "topk", "--momentum-correction", "0.9"}),
+              HasSubstr("it is updated by Sgd without either"));
+  EXPECT_THAT(refusal({"--shards", "4", "--optimizer", "sgd:fast"}),
+              HasSubstr("there are adam and sgd[:momentum]"));
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "half", "--logical-workers", "5"}),
               HasSubstr("5 logical workers of 4 shards"));
 }

@@ -69,6 +69,12 @@ bool apply_option(const std::string& name, Run& run) {
     if (name == "top-K without feedback") compression.error_feedback = false;
     return true;
   }
+  if (name == "momentum correction") {
+    compression.codec = top_k_codec(0.05);
+    compression.momentum_correction = {.momentum = 0.5};
+    return run.optimizer = optimizer_of("plain_sgd"), true;
+  }
+  if (name == "SGD") return run.optimizer = optimizer_of("plain_sgd"), true;
   if (name == "clip by norm") return clip.norm = 0.01, true;
   if (name == "clip by parameter norm") return clip.parameter_norm = 0.01, true;
   if (name == "clip by value") return clip.value = 1e-3, true;

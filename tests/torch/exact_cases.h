@@ -163,8 +163,10 @@ inline Task make(const std::string& model) {
   return half_precision();
 }
 
-inline constexpr const char* kOptimizers[] = {"sgd", "adam", "adamw", "rmsprop", "adagrad"};
+inline constexpr const char* kOptimizers[] = {"sgd",     "adam",    "adamw",
+                                              "rmsprop", "adagrad", "plain_sgd"};
 inline Optimizer optimizer_of(const std::string& name) {
+  if (name == "plain_sgd") return Sgd{.lr = 0.1};
   if (name == "sgd") return Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true};
   if (name == "adam") return Adam{.lr = 1e-2, .weight_decay = 0.1};
   if (name == "adamw") return AdamW{.lr = 1e-2, .weight_decay = 0.1};
@@ -175,11 +177,12 @@ inline Optimizer optimizer_of(const std::string& name) {
   return Adagrad{.lr_decay = 0.1, .initial_sum = 0.01};
 }
 /// Rows, and what logical workers have for themselves, are updated by native rules alone, and rows
-/// are everybody's.
+/// are everybody's. Momentum is corrected for SGD that has none.
 inline bool go_together(const std::string& model, const std::string& optimizer,
                         const std::string& way) {
   const bool has_rows = model == "tables";
   const bool is_private = way.starts_with("local") || way == "block momentum" || way == "partial";
+  if ((way == "momentum correction") != (optimizer == "plain_sgd")) return false;
   return !(has_rows && is_private) && !((has_rows || is_private) && optimizer == "rmsprop");
 }
 
@@ -187,7 +190,7 @@ inline bool go_together(const std::string& model, const std::string& optimizer,
 inline constexpr const char* kWays[] = {
     "plain",      "norm clip",      "value clips",     "loss scale", "halves",
     "half codec", "bfloat16 codec", "threshold codec", "topk codec", "topk per tensor",
-    "local",      "local biases",   "block momentum",  "partial"};
+    "local",      "local biases",   "block momentum",  "partial",    "momentum correction"};
 inline TrainerOptions options_of(const std::string& way) {
   TrainerOptions options{.seed = 5};
   if (way == "norm clip") options.clip.norm = 0.01;
@@ -229,6 +232,10 @@ inline TrainerOptions options_of(const std::string& way) {
   if (way == "topk codec") {
     options.compression.codec = top_k_codec(0.1);
     options.clip.norm = 0.01;
+  }
+  if (way == "momentum correction") {  // the last step is past the warm-up
+    options.compression.codec = top_k_codec(0.1, 3);
+    options.compression.momentum_correction = {.nesterov = true, .weight_decay = 0.1};
   }
   if (way == "topk per tensor") {
     options.compression = {.codec = top_k_codec(0.01), .scope = CodecScope::tensor, .clamp = 0.01};

@@ -94,6 +94,82 @@ TEST(TrainerCodec, DataParallelReducesWhatWasSent) {
   });
 }
 
+/// Lin et al. 2018: the weight after a step, of learning rate 1, of the scalar model.
+struct CorrectedModel {
+  explicit CorrectedModel(std::int64_t workers)
+      : residuals(static_cast<std::size_t>(workers), torch::zeros({15, 20})),
+        velocities(residuals) {}
+  void step(std::int64_t number) {
+    auto sum = torch::zeros({15, 20});
+    for (std::size_t l = 0; l < residuals.size(); ++l) {
+      const auto x = gradient_of(number, static_cast<std::int64_t>(l)) + 0.1 * weight;
+      const auto u = 0.5 * velocities[l] + x;
+      const auto v = residuals[l] + u;
+      const auto sent = torch::tensor(sent_by("topk:0.1", values_of(v))).view({15, 20});
+      residuals[l] = v - sent;
+      velocities[l] = u * (sent == 0);
+      sum += sent;
+    }
+    weight = weight - sum / static_cast<double>(residuals.size());
+  }
+  std::vector<torch::Tensor> residuals;
+  std::vector<torch::Tensor> velocities;
+  torch::Tensor weight = layer()->weight.detach().clone();
+};
+
+constexpr MomentumCorrection kCorrection{.momentum = 0.5, .weight_decay = 0.1};
+
+TEST(TrainerCodec, MomentumIsCorrectedBeforeTheSelection) {
+  on_workers(3, [](const Job& job) {
+    auto model = layer();
+    Trainer trainer(job, *model, Sgd{.lr = 1},
+                    {.shards = 4,
+                     .compression = {.codec = top_k_codec(0.1), .momentum_correction = kCorrection},
+                     .logical_workers = 4});
+    auto parallel_model = layer();
+    DataParallel parallel(
+        job, *parallel_model,
+        {.compression = {.codec = top_k_codec(0.1), .momentum_correction = kCorrection}});
+    torch::optim::SGD sgd(parallel_model->parameters(), torch::optim::SGDOptions(1));
+    CorrectedModel of_trainer(4);
+    CorrectedModel of_parallel(3);
+    for (std::int64_t step = 1; step <= 6; ++step) {
+      trainer.step([&](Shard& shard) {
+        return shard.gradients({gradient_of(shard.step(), shard.index())});
+      });
+      of_trainer.step(step);
+      EXPECT_TRUE(torch::allclose(model->weight, of_trainer.weight, 1e-4, 1e-4)) << step;
+      sgd.zero_grad();
+      (parallel_model->weight * gradient_of(step, job.rank())).sum().backward();
+      sgd.step();
+      of_parallel.step(step);
+      EXPECT_TRUE(torch::allclose(parallel_model->weight, of_parallel.weight, 1e-4, 1e-4)) << step;
+    }
+  });
+}
+
+TEST(TrainerCodec, MomentumThatActsTwiceIsRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = layer();
+    const auto refused = [&](const Optimizer& optimizer, const Clip& clip = {}) {
+      return text_of<BadInput>([&] {
+        Trainer trainer(
+            job, *model, optimizer,
+            {.shards = 2,
+             .clip = clip,
+             .compression = {.codec = top_k_codec(0.1), .momentum_correction = kCorrection}});
+      });
+    };
+    const std::string why = "it is updated by Sgd without either";
+    EXPECT_EQ(refused(Sgd{.lr = 1}), "");
+    EXPECT_THAT(refused(Sgd{.lr = 1, .momentum = 0.9}),
+                AllOf(HasSubstr("\"weight\""), HasSubstr(why)));
+    EXPECT_THAT(refused(Sgd{.lr = 1, .weight_decay = 0.1}), HasSubstr(why));
+    EXPECT_THAT(refused(Adam{}), HasSubstr(why));
+    EXPECT_THAT(refused(Sgd{.lr = 1}, {.norm = 1}), HasSubstr("clip with momentum correction"));
+  });
+}
+
 TEST(TrainerCodec, AnUntouchedParameterSendsNothingAndKeepsWhatWasLeft) {
   on_workers(2, [](const Job& job) {
     auto model = torch::nn::ModuleList(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
@@ -231,7 +307,7 @@ class ByteCodec : public Codec {
     const auto count = static_cast<std::int64_t>(values.size());
     return {.bytes = bound(count, exchange), .values = count};
   }
-  void decode(std::span<const std::byte> message, std::int64_t, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
               std::span<float> to) const override {
     float largest = 0;
     std::memcpy(&largest, message.data(), sizeof largest);

@@ -36,7 +36,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"half", "adagrad", "bfloat16 codec", 5},
         Case{"convolution", "rmsprop", "topk per tensor", 5},
         Case{"convolution", "adam", "local", 5}, Case{"half", "adamw", "local biases", 5},
-        Case{"lstm", "sgd", "block momentum", 5}, Case{"branches", "adagrad", "partial", 5}),
+        Case{"lstm", "sgd", "block momentum", 5}, Case{"branches", "adagrad", "partial", 5},
+        Case{"embedding", "plain_sgd", "momentum correction", 5}),
     name_of_case);
 
 // Without this the tests above could not tell random numbers of shards from those of workers.

@@ -1,0 +1,71 @@
+#pragma once
+
+// The state behind a DataParallel with a strategy. Every worker trains the program's model by
+// itself; where a group of parameters is due, copies become one:
+//
+//   values ← mean over all workers, along the tree over ranks ← Strategy::combine(), on every
+//   worker
+//
+// Only parameters take part that on some worker are not what they were when they were last due:
+// they are told by their bytes, because whoever moved them is the program's own.
+//
+// Threads: one. Failure: that of a Group's collectives; BadInput on all workers where a value is
+// not finite.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sync/fusion.h"
+#include "sync/plan.h"
+#include "sync/strategy_call.h"
+#include "sync/traffic_count.h"
+#include "torch/wrapped_model.h"
+#include "tutti/data_parallel.h"
+
+namespace tutti {
+
+class ParallelMeetings {
+ public:
+  /// Collective. `model` must outlive this.
+  ParallelMeetings(const Group& group, WrappedModel model, const DataParallelOptions& options);
+
+  void meet();
+  void sync_buffers();
+
+  std::vector<std::string> touched() const;
+  const StepReport& report() const { return report_; }
+  const TrafficReport& traffic() const { return traffic_.report(); }
+  std::size_t bytes_held() const;
+  const Group& group() const { return group_; }
+
+ private:
+  using Members = std::vector<std::uint32_t>;
+  std::vector<std::uint8_t> changes(const Members& parameters) const;
+  void find_moved(const Members& due);
+  Members moved_in(const Members& group, DType node_type) const;
+  void average(const Members& parameters, DType type);
+  void adopt(std::uint32_t parameter, std::byte* mean);
+  CollectiveOptions waits(const char* label) const;
+
+  Group group_;
+  WrappedModel model_;
+  DataParallelOptions options_;
+  Plan plan_;
+  ParameterGroups groups_;
+  std::vector<std::int64_t> last_due_;          ///< per group: step
+  std::vector<std::vector<std::byte>> before_;  ///< per parameter, as it is in the model
+  /// Per parameter: what the strategy keeps, in the node type.
+  std::vector<std::vector<std::vector<std::byte>>> states_;
+  SharedMemory staging_;  ///< of a group, in the node type
+  std::vector<std::byte> wide_before_;
+  StrategyCall call_;
+  std::vector<std::uint8_t> moved_;  ///< per parameter: in the last meeting
+  TrafficCount traffic_;
+  StepReport report_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,288 @@
+// DataParallel with a strategy: every worker trains by itself, and copies become one when the
+// strategy says so. Against models that are trained one by one and averaged by hand.
+
+#include <cstring>
+
+#include "training.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::int64_t kSteps = 7;
+
+/// The mean along the tree, as docs/numerics.md has it, in the type of its elements.
+template <class Number>
+Number mean_of(const std::vector<Number>& values) {
+  const std::function<Number(std::size_t, std::size_t)> fold = [&](std::size_t begin,
+                                                                   std::size_t end) {
+    if (end - begin == 1) return values[begin];
+    std::size_t half = 1;
+    while (2 * half < end - begin) half *= 2;
+    return fold(begin, begin + half) + fold(begin + half, end);
+  };
+  return static_cast<Number>(static_cast<double>(fold(0, values.size())) /
+                             static_cast<double>(values.size()));
+}
+
+/// Of all copies, elementwise; and what `combine` makes of (mean, element).
+template <class Combine>
+void become_one(const std::vector<torch::Tensor>& copies, const Combine& combine) {
+  const torch::NoGradGuard no_grad;
+  for (std::int64_t i = 0; i < copies[0].numel(); ++i) {
+    std::vector<float> values;
+    for (const auto& copy : copies) values.push_back(copy.data_ptr<float>()[i]);
+    const float value = combine(mean_of(values), i);
+    for (const auto& copy : copies) copy.data_ptr<float>()[i] = value;
+  }
+}
+
+/// What worker r does in a step.
+void train_alone(torch::nn::Sequential& model, torch::optim::SGD& optimizer, std::uint64_t step,
+                 int rank) {
+  optimizer.zero_grad();
+  const Batch batch(6, 100 * step + static_cast<std::uint64_t>(rank));
+  batch.loss(model, 0, 6).backward();
+  optimizer.step();
+}
+
+/// All workers' models in one process.
+struct Fleet {
+  explicit Fleet(int workers) {
+    for (int r = 0; r < workers; ++r) {
+      torch::manual_seed(1);
+      models.push_back(mlp());
+      optimizers.push_back(
+          std::make_unique<torch::optim::SGD>(momentum_and_decay(models.back()->parameters())));
+    }
+  }
+  void step(std::uint64_t number) {
+    for (std::size_t r = 0; r < models.size(); ++r) {
+      train_alone(models[r], *optimizers[r], number, static_cast<int>(r));
+    }
+  }
+  std::vector<torch::Tensor> copies(std::size_t parameter) const {
+    std::vector<torch::Tensor> all;
+    for (const auto& model : models) all.push_back(model->parameters()[parameter]);
+    return all;
+  }
+  std::vector<torch::nn::Sequential> models;
+  std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
+};
+
+/// Steps of the real thing, compared with the fleet after each; `meet` is what its copies do.
+void expect_as_fleet(const DataParallelOptions& options, int workers,
+                     const std::function<void(Fleet&, std::int64_t step)>& meet) {
+  on_workers(workers, [&](const Job& job) {
+    torch::manual_seed(1 + job.rank());  // rank 0's weights must win
+    auto model = mlp();
+    DataParallel parallel(job, *model, options);
+    auto optimizer = momentum_and_decay(model->parameters());
+    Fleet fleet(workers);
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      const auto number = static_cast<std::uint64_t>(step);
+      train_alone(model, optimizer, number, job.rank());
+      parallel.meet();
+      EXPECT_EQ(parallel.report().step, step);
+      fleet.step(number);
+      meet(fleet, step);
+      const auto mine = static_cast<std::size_t>(job.rank());
+      EXPECT_EQ(parameters_sha256(*model), parameters_sha256(*fleet.models[mine]))
+          << "step " << step << ", rank " << job.rank() << " of " << workers;
+    }
+  });
+}
+
+TEST(ParallelMeetings, LocalSgdIsTrainingAloneAndAveragingByHand) {
+  for (const int workers : {1, 2, 3, 5}) {
+    expect_as_fleet({.strategy = local_sgd(3, 1)}, workers, [](Fleet& fleet, std::int64_t step) {
+      if (step != 1 && step != 4 && step != 7) return;
+      for (std::size_t p = 0; p < 4; ++p) {
+        become_one(fleet.copies(p), [](float mean, std::int64_t) { return mean; });
+      }
+    });
+  }
+}
+
+TEST(ParallelMeetings, PartialUpdateTakesTheGroupsInTurn) {
+  // 102 and 17 elements, then 51 and 3.
+  expect_as_fleet({.compression = {.fusion = 110}, .strategy = partial_update()}, 3,
+                  [](Fleet& fleet, std::int64_t step) {
+                    const std::size_t first = step % 2 == 1 ? 0 : 2;
+                    for (const auto p : {first, first + 1}) {
+                      become_one(fleet.copies(p), [](float mean, std::int64_t) { return mean; });
+                    }
+                  });
+}
+
+TEST(ParallelMeetings, BlockMomentumByItsFormula) {
+  for (const bool nesterov : {false, true}) {
+    std::vector<std::vector<float>> before;
+    std::vector<std::vector<float>> kept;
+    torch::manual_seed(1);
+    for (const auto& parameter : mlp()->parameters()) {
+      const auto* const data = parameter.data_ptr<float>();
+      before.emplace_back(data, data + parameter.numel());
+      kept.emplace_back(before.back().size());
+    }
+    const auto strategy =
+        block_momentum(2, 0, {.momentum = 0.5, .rate = 0.75, .nesterov = nesterov});
+    expect_as_fleet({.strategy = strategy}, 3, [&](Fleet& fleet, std::int64_t step) {
+      if (step % 2 != 0) return;
+      for (std::size_t p = 0; p < 4; ++p) {
+        become_one(fleet.copies(p), [&](float mean, std::int64_t i) {
+          auto& b = before[p][static_cast<std::size_t>(i)];
+          auto& d = kept[p][static_cast<std::size_t>(i)];
+          const double delta = 0.5 * double{d} + 0.75 * (double{mean} - double{b});
+          double value = double{b} + delta;
+          if (nesterov) value += 0.5 * (delta - double{d});
+          d = static_cast<float>(delta);
+          b = static_cast<float>(value);
+          return b;
+        });
+      }
+    });
+  }
+}
+
+TEST(ParallelMeetings, OnlyWhatSomebodyMovedIsSentAndCounted) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.strategy = local_sgd(2)});
+    EXPECT_THAT(parallel.touched(), IsEmpty());
+    const auto move = [&](std::size_t p) {
+      const torch::NoGradGuard no_grad;
+      model->parameters()[p].add_(1);
+    };
+    const auto start = model->parameters()[1].clone();
+    if (job.rank() == 1) move(1);
+    parallel.meet();
+    EXPECT_EQ(parallel.report().collectives, 0);
+    EXPECT_EQ(parallel.report().bytes, 0u);
+    EXPECT_EQ(parallel.report().parameters_skipped, 4);
+    parallel.meet();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.bias"));
+    EXPECT_TRUE(torch::equal(model->parameters()[1], ((start + 1) + start) / 2));
+    EXPECT_EQ(parallel.report().collectives, 1);
+    EXPECT_EQ(parallel.report().bytes, 17u * 4);
+    EXPECT_EQ(parallel.report().bytes_dense, 173u * 4);
+    EXPECT_EQ(parallel.report().parameters_touched, 1);
+    parallel.meet();
+    parallel.meet();  // nothing moved since
+    EXPECT_THAT(parallel.touched(), IsEmpty());
+    const auto traffic = parallel.traffic();
+    EXPECT_EQ(traffic.steps, 4);
+    EXPECT_EQ(traffic.collectives, 1);
+    ASSERT_EQ(traffic.all_steps.size(), 1u);
+    EXPECT_EQ(traffic.all_steps[0].bytes, 2u * 2 * 17 * 4);            // there and back, of both
+    EXPECT_EQ(traffic.all_steps[0].bytes_dense, 2u * 2 * 2 * 17 * 4);  // in both steps
+    // The parameters as they were, and room for all copies.
+    EXPECT_EQ(parallel.bytes_held(), 2u * 173 * 4);
+  });
+}
+
+TEST(ParallelMeetings, SixteenAndSixtyFourBitsAreRoundedOnce) {
+  on_workers(3, [](const Job& job) {
+    auto model = torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2));
+    model[0]->to(torch::kBFloat16);
+    model[1]->to(torch::kFloat64);
+    DataParallel parallel(job, *model, {.strategy = local_sgd(1)});
+    const torch::NoGradGuard no_grad;
+    for (std::size_t p = 0; p < 4; ++p) model->parameters()[p].fill_(1 + 0.3 * (job.rank() + 1));
+    parallel.meet();
+    std::vector<float> small;
+    std::vector<double> large;
+    for (int r = 0; r < 3; ++r) {
+      small.push_back(torch::tensor(1 + 0.3 * (r + 1)).to(torch::kBFloat16).item<float>());
+      large.push_back(1 + 0.3 * (r + 1));
+    }
+    EXPECT_TRUE(torch::equal(model->parameters()[0],
+                             torch::full({2, 3}, mean_of(small)).to(torch::kBFloat16)));
+    EXPECT_EQ(model->parameters()[2][0][0].item<double>(), mean_of(large));
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+TEST(ParallelMeetings, BuffersAreRankZerosWhereSomethingIsDue) {
+  on_workers(2, [](const Job& job) {
+    for (const auto buffers : {Buffers::every_step, Buffers::on_request}) {
+      auto model = torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
+      DataParallel parallel(job, *model, {.buffers = buffers, .strategy = local_sgd(2)});
+      auto mean = model->named_buffers()["1.running_mean"];
+      mean.fill_(5 + job.rank());
+      parallel.meet();
+      EXPECT_EQ(mean[0].item<double>(), 5 + job.rank());
+      parallel.meet();
+      const bool now = buffers == Buffers::every_step;
+      EXPECT_EQ(mean[0].item<double>(), now ? 5 : 5 + job.rank());
+      parallel.sync_buffers();
+      EXPECT_EQ(mean[0].item<double>(), 5);
+    }
+  });
+}
+
+TEST(ParallelMeetings, AValueThatIsNotFiniteIsNamedAndNothingBecomesOne) {
+  on_workers(3, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.strategy = local_sgd(1)});
+    const torch::NoGradGuard no_grad;
+    model->parameters()[0].add_(job.rank());
+    if (job.rank() == 1) model->parameters()[3][2] = NAN;
+    const auto before = parameters_sha256(*model);
+    EXPECT_THAT(text_of<BadInput>([&] { parallel.meet(); }),
+                HasSubstr("meet() in step 1 of \"model\": parameter \"2.bias\" of rank 1 is not "
+                          "finite; no copies became one"));
+    EXPECT_EQ(parameters_sha256(*model), before);
+    if (job.rank() == 1) model->parameters()[3][2] = 0;
+    parallel.meet();
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+TEST(ParallelMeetings, WhatMakesNoSenseIsRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    const auto refused = [&](const DataParallelOptions& options) {
+      return text_of<BadInput>([&] { DataParallel parallel(job, *model, options); });
+    };
+    EXPECT_THAT(refused({.compression = {.codec = half_codec()}, .strategy = local_sgd(2)}),
+                HasSubstr("codec half with strategy local-sgd:2: no gradient is left to be sent"));
+    EXPECT_THAT(
+        refused({.strategy = local_sgd(2),
+                 .owner = [](const std::string&) { return std::optional<std::int64_t>(0); }}),
+        HasSubstr("owner with strategy local-sgd:2"));
+    EXPECT_THAT(refused({.divide = Divide::not_at_all, .strategy = local_sgd(2)}),
+                HasSubstr("divide with strategy local-sgd:2"));
+    DataParallel plain(job, *model);
+    EXPECT_THAT(text_of([&] { plain.meet(); }), HasSubstr("meet() without a strategy"));
+    auto other = mlp();
+    DataParallel parallel(job, *other, {.name = "other", .strategy = local_sgd(2)});
+    EXPECT_THAT(text_of([&] { parallel.synchronize(); }),
+                HasSubstr("synchronize() with a strategy: each worker's steps are its own"));
+    EXPECT_THAT(text_of([&] { (void)parallel.accumulate(); }),
+                HasSubstr("accumulate() with a strategy"));
+    EXPECT_THAT(text_of([&] { parallel.drain([] {}); }), HasSubstr("drain() with a strategy"));
+    EXPECT_THAT(text_of([&] { parallel.next_weight(1); }), HasSubstr("next_weight() with a"));
+    EXPECT_THAT(text_of([&] { parallel.send_owned(); }), HasSubstr("send_owned() with a"));
+    parallel.fail("of no consequence");
+    EXPECT_FALSE(parallel.stopped());
+  });
+}
+
+TEST(ParallelMeetings, StrategiesThatDifferAreFoundAtTheStart) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    EXPECT_THAT(text_of<Mismatch>([&] {
+                  DataParallel parallel(job, *model, {.strategy = local_sgd(2 + job.rank())});
+                }),
+                HasSubstr("local-sgd:3"));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,124 @@
+// DataParallel with parameters that one worker alone updates: the run of a single process.
+
+#include "training.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A table with few rows looked up, and what is made of them.
+struct LookUpImpl : torch::nn::Module {
+  LookUpImpl() {
+    table = register_module("table",
+                            torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 4).sparse(true)));
+    output = register_module("output", torch::nn::Linear(4, 1));
+  }
+  torch::Tensor loss(std::int64_t step, std::int64_t begin, std::int64_t end) {
+    const auto words = (torch::arange(begin, end) * 7 + step * 3) % 20;
+    return output(table(words)).pow(2).mean();
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear output{nullptr};
+};
+TORCH_MODULE(LookUp);
+
+std::optional<std::int64_t> owner_of(const std::string& name) {
+  if (name == "table.weight") return 1;
+  if (name == "output.weight") return 0;
+  return {};
+}
+
+TEST(SendOwned, IsTheRunOfASingleProcessWithAndWithoutACodec) {
+  for (const bool coded : {false, true}) {
+    on_workers(3, [&](const Job& job) {
+      torch::manual_seed(1);
+      LookUp model;
+      // A codec that sends all: only owned parameters are the same without it, bit for bit.
+      DataParallel parallel(job, *model,
+                            {.compression = {.codec = coded ? half_codec() : nullptr},
+                             .digest_every = 1,
+                             .owner = owner_of});
+      LookUp alone;
+      for (std::size_t p = 0; p < 3; ++p) {
+        const torch::NoGradGuard no_grad;
+        alone->parameters()[p].copy_(model->parameters()[p]);
+      }
+      torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+      torch::optim::SGD optimizer_alone(alone->parameters(), torch::optim::SGDOptions(0.1));
+      for (std::int64_t step = 1; step <= 4; ++step) {
+        optimizer.zero_grad();
+        const auto [begin, end] = share_of(9, job);
+        parallel.next_weight(static_cast<double>(end - begin));
+        model->loss(step, begin, end).backward();
+        // Only its owner has a gradient.
+        EXPECT_EQ(model->table->weight.grad().defined(), job.rank() == 1);
+        EXPECT_EQ(model->output->weight.grad().defined(), job.rank() == 0);
+        EXPECT_TRUE(model->output->bias.grad().defined());
+        optimizer.step();
+        parallel.send_owned();
+        expect_equal_everywhere(parallel.group(), *model);
+        optimizer_alone.zero_grad();
+        alone->loss(step, 0, 9).backward();
+        optimizer_alone.step();
+        expect_close(*model, *alone, coded ? 1e-3 : 2e-6);
+      }
+    });
+  }
+}
+
+TEST(SendOwned, WithoutItTheNextStepIsRefused) {
+  on_workers(2, [](const Job& job) {
+    LookUp model;
+    DataParallel parallel(job, *model, {.owner = owner_of});
+    parallel.send_owned();  // nothing was touched
+    model->loss(1, 0, 3).backward();
+    model->zero_grad();
+    EXPECT_THAT(
+        text_of([&] { model->loss(2, 0, 3).backward(); }),
+        HasSubstr("\"table.weight\" has an owner, whose update in step 1 was not sent: call "
+                  "send_owned()"));
+    EXPECT_THAT(text_of([&] { parallel.synchronize(0); }), HasSubstr("call send_owned()"));
+    parallel.send_owned();
+    model->loss(2, 0, 3).backward();
+    EXPECT_EQ(parallel.report().step, 2);
+    parallel.send_owned();
+  });
+}
+
+TEST(SendOwned, AWorkerThatHasNoMoreDataSendsWhatItOwns) {
+  on_workers(2, [](const Job& job) {
+    LookUp model;
+    DataParallel parallel(job, *model, {.digest_every = 1, .owner = owner_of});
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+    const auto update = [&] {
+      optimizer.step();
+      parallel.send_owned();
+      optimizer.zero_grad();
+    };
+    const std::int64_t steps = job.rank() == 0 ? 3 : 1;
+    for (std::int64_t step = 1; step <= steps; ++step) {
+      model->loss(step, 0, 4).backward();
+      update();
+    }
+    EXPECT_EQ(parallel.drain(update), 3 - steps);
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+TEST(SendOwned, OwnersThatAreNotThereAreRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    const auto refused = [&](std::int64_t rank) {
+      return text_of<BadInput>([&] {
+        DataParallel parallel(job, *model,
+                              {.owner = [&](const std::string&) { return std::optional(rank); }});
+      });
+    };
+    EXPECT_THAT(refused(2), HasSubstr("\"0.weight\" is owned by rank 2 of 2"));
+    EXPECT_THAT(refused(-1), HasSubstr("count from 0"));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
