@@ -189,6 +189,9 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
   app.add_option("--sample", options.sample, "letters to generate at the end")
       ->check(CLI::NonNegativeNumber);
   app.parse(argc, argv);
+  if (options.momentum_correction && options.optimizer != "sgd") {
+    throw CLI::RequiresError("--momentum-correction", "--optimizer sgd: momentum acts once");
+  }
   if (*fusion && !*codec && !*strategy) {
     throw CLI::RequiresError("--fusion", "--codec or --strategy");
   }

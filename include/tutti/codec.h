@@ -68,7 +68,8 @@ class Codec {
   virtual std::string name() const = 0;
   /// Most values of a message. Unless overridden: any number.
   virtual std::int64_t most_values() const;
-  /// Most bytes of a message of `count` ≥ 1 values; of more values never less.
+  /// Most bytes of a message of `count` ≥ 1 values; of more values never less. In any step: neither
+  /// exchange.step nor first_sum is known here.
   virtual std::size_t bound(std::int64_t count, const Exchange& exchange) const = 0;
   /// Writes the exchange.count values, all of them finite, to `message`, which is aligned to 64
   /// bytes and has room for bound() bytes. A refusal drops the step on all workers.
@@ -83,7 +84,8 @@ class Codec {
   /// values[i] −= what the message says of it: the residual. Unless overridden, by decode().
   virtual void subtract(std::span<const std::byte> message, const Exchange& exchange,
                         std::span<float> values) const;
-  /// Whether it sends some values as they are, and of the others nothing. Unless overridden: no.
+  /// Whether it sends some values as they are, and of the others nothing: decode() then gives −0.0
+  /// just where nothing was sent. Unless overridden: no.
   virtual bool selects() const;
 
   // A codec may need two rounds of dense exchange, as low-rank ones do (Vogels et al. 2019, arXiv
@@ -94,8 +96,9 @@ class Codec {
   /// How many values are handed in for a parameter of that shape: none for those that one round
   /// will do for.
   virtual std::int64_t first_round_values(std::span<const std::int64_t> shape) const;
-  /// Writes them to `to`. Each logical worker's are multiplied by its share of the weight and added
-  /// along the tree, in float32; the sum is Exchange::first_sum from then on.
+  /// Writes them to `to`, all of it; a value that is not finite drops the step. Each logical
+  /// worker's are multiplied by its share of the weight and added along the tree, in float32; the
+  /// sum is Exchange::first_sum from then on.
   virtual void first_round(std::span<const float> values, const Exchange& exchange,
                            std::span<float> to) const;
 
@@ -103,8 +106,8 @@ class Codec {
   // float32 along the tree and comes back in a fixed format.
   /// Rounds a piece of the sum to that format. Unless overridden: float32, as it is.
   virtual void round_sum(std::span<float> sum) const;
-  /// Bytes of a sum of `count` elements, `values` of which are not −0.0. Unless overridden: dense
-  /// float32.
+  /// Bytes of a sum of `count` elements, `values` of which are not −0.0; exchange.count is `count`.
+  /// Unless overridden: dense float32.
   virtual std::size_t sum_bytes(std::int64_t count, std::int64_t values,
                                 const Exchange& exchange) const;
 };

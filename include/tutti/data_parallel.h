@@ -77,13 +77,16 @@ struct DataParallelOptions {
   std::int64_t digest_every = 100;
   /// Parameters for which this returns true stay local: neither sent at the start nor reduced.
   std::function<bool(const std::string& name)> exclude = {};
-  /// The rank in the group that alone gets the gradient of a parameter, dense or row-sparse, and
-  /// updates it: DataParallel::send_owned(). Codecs leave it alone.
+  /// The rank in the group, less than its size, that alone gets the gradient of a parameter, dense
+  /// or row-sparse, and updates it: DataParallel::send_owned(). Codecs leave it alone.
   std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
   /// Parameters whose gradients are sparse in their rows (docs/row_sparse.md), besides those of
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
   /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
   std::function<bool(const std::string& name)> row_sparse = {};
+  /// What the first step counts as, for strategies, for codecs that warm up, and in texts: of a
+  /// program that goes on from files of its own.
+  std::int64_t first_step = 1;
   /// How long a sync may wait; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
 };
@@ -171,7 +174,8 @@ class DataParallel {
   /// Called by every worker that has no more data: see OutOfData. In each step that others still
   /// take, gradients are reduced and `update` is called, which has to do what the others do after
   /// their backward (the optimizer's step): parameters stay equal everywhere. Steps that somebody
-  /// dropped are left out. Returns the steps it answered.
+  /// dropped are left out. `update` calls send_owned() where parameters have owners. Returns the
+  /// steps it answered.
   std::int64_t drain(const std::function<void()>& update);
   /// With OutOfData::stop_all: true from the step on in which some worker ran out of data, until
   /// drain() returns. A loop that it ends is followed by drain() all the same.
@@ -191,8 +195,10 @@ class DataParallel {
   /// value of their mean, the same bytes everywhere; the optimizer's state stays each worker's own.
   /// Buffers become rank 0's then, with Buffers::every_step. All workers call it equally often, and
   /// wait for each other where something is due. A value that is not finite is BadInput on all that
-  /// names parameter and rank: nothing became one. The other calls on steps are BadInput with a
-  /// strategy, but fail(), which does nothing: a step is each worker's own.
+  /// names parameter and rank: nothing became one. A mean that is not finite, or a strategy that
+  /// throws, is Mismatch and ends this object. The other calls on steps are BadInput with a
+  /// strategy, but fail(), which does nothing: a step is each worker's own. Fusion, first_fusion,
+  /// out_of_data and digest_every have no say.
   void meet();
 
   /// The values of owned parameters that the last step touched, of row-sparse ones the touched
@@ -212,7 +218,7 @@ class DataParallel {
   const Group& group() const;
 
  private:
-  void start(const std::function<Group()>& group_of, WrappedModel model,
+  void start(const std::function<Group()>& group_of, int workers, WrappedModel model,
              const DataParallelOptions& options);
   DataParallelState& steps(const char* what) const;
 

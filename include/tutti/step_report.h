@@ -10,13 +10,14 @@ namespace tutti {
 
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 1
-  int collectives = 0;    ///< gradient exchanges: 1 per step; with a strategy, meetings
+  /// Gradient exchanges: 1 per step, 2 with a codec of two rounds; with a strategy, meetings.
+  int collectives = 0;
   /// Parts in which it left: buckets, each as soon as it was complete, or (1) all at once.
   int buckets = 0;
   /// Padded gradient bytes that were exchanged (touched parameters), of row-sparse ones those of
   /// the worker that sent most; of private ones nothing; with a strategy those of the copies that
   /// became one, of one logical worker; with a codec the bytes of one logical worker's messages,
-  /// the one that sent most.
+  /// the one that sent most, and gradients that only their owners get.
   std::size_t bytes = 0;
   std::size_t bytes_dense = 0;  ///< of all parameters' gradients, as they are
   int waits = 0;                ///< times this worker had to wait for others

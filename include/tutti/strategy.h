@@ -73,6 +73,9 @@ struct BlockMomentum {
 StrategyPointer block_momentum(std::int64_t period, std::int64_t warm_up = 0,
                                const BlockMomentum& numbers = {});
 
+/// BadInput for one without a name, or with a negative number of states.
+void require_sense(const Strategy& strategy);
+
 /// "every-step" (a null pointer), "partial", "local-sgd:16", "bmuf:16". BadInput for anything else,
 /// with the names that there are.
 StrategyPointer strategy_of(std::string_view text);

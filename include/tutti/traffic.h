@@ -32,8 +32,9 @@ struct GroupTraffic {
 };
 
 struct TrafficReport {
-  std::int64_t steps = 0;        ///< that were applied
-  std::int64_t collectives = 0;  ///< gradient exchanges, 1 per step; with a strategy, meetings
+  std::int64_t steps = 0;  ///< that were applied
+  /// Gradient exchanges: 1 per step, 2 with a codec of two rounds; with a strategy, meetings.
+  std::int64_t collectives = 0;
   std::vector<GroupTraffic> last_step;
   std::vector<GroupTraffic> all_steps;
 

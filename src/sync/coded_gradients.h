@@ -79,7 +79,8 @@ class CodedGradients {
 
   /// Of the steps that counted. Reads all residuals for their norms.
   TrafficReport traffic() const;
-  /// The report of a step that is complete: what one logical worker sent, the one that sent most.
+  /// The report of a step that is complete: what one logical worker sent, the one that sent most,
+  /// and gradients that only their owners get.
   void fill_report(StepReport& report) const;
 
   const MessageBoard& board() const { return board_; }
@@ -110,6 +111,7 @@ class CodedGradients {
       double loss_scale,
       const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work);
   Refusal first_round(double loss_scale);
+  void add_up_first_round();
   SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
   std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
   std::optional<std::size_t> closing() const;
@@ -123,10 +125,11 @@ class CodedGradients {
   GroupEncoder encoder_;
   MessageSum sum_;
   TrafficCount traffic_;
-  std::vector<std::int64_t> sum_values_;        ///< per group: as of the last step
-  std::vector<std::int64_t> touched_by_any_;    ///< per group: elements
-  std::int64_t step_ = 1;                       ///< whose messages were noted
-  std::size_t most_bytes_ = 0;                  ///< of a logical worker's messages
+  std::vector<std::int64_t> sum_values_;      ///< per group: as of the last step
+  std::vector<std::int64_t> touched_by_any_;  ///< per group: elements
+  std::int64_t step_ = 1;                     ///< whose messages were noted
+  std::size_t owned_bytes_ = 0;  ///< of gradients that are sent to their owners as they are
+  std::size_t most_bytes_ = 0;   ///< of a logical worker's messages
   std::vector<std::vector<float>> first_sums_;  ///< per group: of the first round, if there is one
   // Messages that were made before the step was published.
   std::int64_t early_step_ = -1;  ///< steps done before it

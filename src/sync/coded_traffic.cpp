@@ -13,6 +13,10 @@ void CodedGradients::note_messages() {
   traffic_.begin();
   most_bytes_ = 0;
   step_ = exchange_.number();
+  owned_bytes_ = 0;
+  for (const auto p : owned_ones(exchange_.plan())) {
+    if (exchange_.slices().touched(p)) owned_bytes_ += exchange_.plan().bytes_of(p);
+  }
   std::vector<std::size_t> bytes(carried_.size());
   for (std::size_t g = 0; g < board_.groups().size(); ++g) {
     auto& group = traffic_.group(g);
@@ -58,7 +62,7 @@ TrafficReport CodedGradients::traffic() const {
 }
 
 void CodedGradients::fill_report(StepReport& report) const {
-  report.bytes = most_bytes_;
+  report.bytes = most_bytes_ + owned_bytes_;
   if (options_.compression.codec->has_first_round()) report.collectives = 2;
   report.bytes_dense = 0;
   for (std::size_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
@@ -77,7 +81,7 @@ void CodedGradients::commit() {
          options_.compression.codec->sum_bytes(
              touched_by_any_[g], values, encoder_.exchange_of(g, touched_by_any_[g], step_, {})));
   }
-  traffic_.end();
+  traffic_.end(options_.compression.codec->has_first_round() ? 2 : 1);
   if (!board_.has_residuals()) return;
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     for (std::size_t p = 0; p < carried_[l].touched.size(); ++p) {

@@ -178,7 +178,7 @@ void Meetings::commit(std::vector<UpdateRules>& rules) {
       one.updates()[p] = options_.state == MeetingState::average ? most : 0;
     }
   }
-  traffic_.end(bytes_ > 0);
+  traffic_.end(bytes_ > 0 ? 1 : 0);
 }
 
 }  // namespace tutti

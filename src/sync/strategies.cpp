@@ -98,6 +98,13 @@ StrategyPointer block_momentum(std::int64_t period, std::int64_t warm_up,
   return std::make_shared<WithBlockMomentum>(period, warm_up, numbers);
 }
 
+void require_sense(const Strategy& strategy) {
+  if (strategy.name().empty()) throw BadInput("a strategy must have a name");
+  if (strategy.states() < 0) {
+    throw BadInput(fmt::format("strategy {}: {} states", strategy.name(), strategy.states()));
+  }
+}
+
 StrategyPointer strategy_of(std::string_view text) {
   if (text == "every-step") return {};
   if (text == "partial") return partial_update();

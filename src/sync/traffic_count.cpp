@@ -70,9 +70,9 @@ void TrafficCount::begin() {
   }
 }
 
-void TrafficCount::end(bool exchanged) {
+void TrafficCount::end(int collectives) {
   ++report_.steps;
-  report_.collectives += exchanged;
+  report_.collectives += collectives;
   for (std::size_t g = 0; g < report_.all_steps.size(); ++g) {
     add(report_.all_steps[g], report_.last_step[g]);
   }

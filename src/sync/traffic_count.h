@@ -24,8 +24,8 @@ class TrafficCount {
   /// A step begins: `last_step` is all zeros. Then add to group(g) what it costs, then end().
   void begin();
   GroupTraffic& group(std::size_t g) { return report_.last_step[g]; }
-  /// `exchanged`: something was sent.
-  void end(bool exchanged = true);
+  /// After so many exchanges.
+  void end(int collectives = 1);
   const TrafficReport& report() const { return report_; }
 
  private:

@@ -19,34 +19,37 @@ Kinds kinds_of(const DataParallelOptions& options) {
 
 }  // namespace
 
-/// `group_of` is called once all is known to make sense: until then nobody waits for this worker.
-void DataParallel::start(const std::function<Group()>& group_of, WrappedModel model,
+/// `group_of` is called once all is known to make sense for so many workers: until then nobody
+/// waits for this one.
+void DataParallel::start(const std::function<Group()>& group_of, int workers, WrappedModel model,
                          const DataParallelOptions& options) {
   require_options(options);
+  require_owners(model, workers);
   const Group group = group_of();
   if (options.strategy) {
     meetings_ = std::make_unique<ParallelMeetings>(group, std::move(model), options);
     return;
   }
-  require_owners(model, group.size());
   state_ = std::make_shared<DataParallelState>(group, std::move(model), options);
   state_->attach();
 }
 
 DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
                            const DataParallelOptions& options) {
-  start([&] { return Group(job, options.name); }, WrappedModel(module, kinds_of(options)), options);
+  start([&] { return Group(job, options.name); }, job.size(),
+        WrappedModel(module, kinds_of(options)), options);
 }
 
 DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
                            const DataParallelOptions& options) {
-  start([&] { return group; }, WrappedModel(module, kinds_of(options)), options);
+  start([&] { return group; }, group.size(), WrappedModel(module, kinds_of(options)), options);
 }
 
 DataParallel::DataParallel(const Group& group,
                            std::vector<std::pair<std::string, torch::Tensor>> parameters,
                            const DataParallelOptions& options) {
-  start([&] { return group; }, WrappedModel(std::move(parameters), kinds_of(options)), options);
+  start([&] { return group; }, group.size(), WrappedModel(std::move(parameters), kinds_of(options)),
+        options);
 }
 
 DataParallel::~DataParallel() = default;

@@ -58,6 +58,7 @@ Settings settings_of(const DataParallelOptions& options) {
           {"strategy", options.strategy ? fmt::format("{}, groups of {}", options.strategy->name(),
                                                       options.compression.fusion)
                                         : "none"},
+          {"first_step", std::to_string(options.first_step)},
           {"transport", std::string(name_of(options.compression.transport))},
           {"digest_every", std::to_string(options.digest_every)}};
 }
@@ -68,8 +69,8 @@ void require_options(const DataParallelOptions& options) {
   }
   require_sense(options.compression);
   if (options.strategy) {
+    require_sense(*options.strategy);
     const auto name = options.strategy->name();
-    if (name.empty()) throw BadInput("a strategy must have a name");
     if (options.compression.codec) {
       throw BadInput(fmt::format("codec {} with strategy {}: no gradient is left to be sent",
                                  options.compression.codec->name(), name));
@@ -81,6 +82,9 @@ void require_options(const DataParallelOptions& options) {
     if (options.divide != Divide::by_weight) {
       throw BadInput(fmt::format("divide with strategy {}: no gradients are added up", name));
     }
+  }
+  if (options.first_step < 1) {
+    throw BadInput(fmt::format("first_step {}: steps count from 1", options.first_step));
   }
   if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
   if (options.deadline && options.deadline->count() <= 0) {

@@ -61,10 +61,13 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                     format_bytes(coded_->bytes_per_logical_worker() + coded_->bytes_per_worker()));
   }
   rows_ = std::make_unique<RowGradients>(*exchange_);
+  owned_ = std::make_unique<OwnedParameters>(model_, *exchange_, *rows_);
   if (!rows_->parameters().empty()) {
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
-  send_from_first_rank(group_, model_, options_.deadline);
+  exchange_->number_next(options_.first_step);
+  send_from_first_rank(group_, model_.parameters(), options_.deadline);
+  send_from_first_rank(group_, model_.buffers(), options_.deadline);
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
                        model_.parameters().size(), exchange_->bytes_held(), group_.size(),
@@ -158,12 +161,7 @@ void DataParallelState::open_backward() {
 }
 
 void DataParallelState::before_step() {
-  if (!unsent_.empty()) {
-    throw BadInput(fmt::format(
-        "\"{}\" has an owner, whose update in step {} was not sent: call send_owned() after the "
-        "optimizer's step",
-        model_.name(unsent_.begin()->first), exchange_->steps_done()));
-  }
+  owned_->require_sent();
   dropped_ = false;
   for (const auto& hooks : hooks_) hooks->attach();
 }
@@ -271,22 +269,17 @@ void DataParallelState::finish() {
   if (coded_) coded_->fill_report(outcome_.report);
   outcome_.report.bytes += rows_->most_bytes();
   exchange_->count_traffic();
+  owned_->commit();
   rows_->count();
   auto installed = outcome_.touched;
-  for (std::uint32_t p = 0; p < installed.size(); ++p) {
-    if (model_.owner(p) < 0 || installed[p] == 0) continue;
-    unsent_[p];
-    installed[p] = is_mine(p);
+  for (std::size_t p = 0; p < installed.size(); ++p) {
+    if (!owned_->is_mine(p)) installed[p] = 0;
   }
   views_->install(installed);
   if (options_.buffers == Buffers::every_step && group_.rank() != 0) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
   }
   if (options_.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
-}
-
-bool DataParallelState::is_mine(std::size_t parameter) const {
-  return model_.owner(parameter) < 0 || model_.owner(parameter) == group_.rank();
 }
 
 /// Each worker folds its share of the touched rows, and takes all shares of what is its own.
@@ -300,7 +293,7 @@ StepBesides DataParallelState::besides() {
           .completing =
               [this] {
                 take_rows();
-                fold_owned();
+                owned_->fold();
               }};
 }
 
@@ -309,11 +302,7 @@ void DataParallelState::take_rows() {
   for (const auto p : rows_->parameters()) {
     if (!exchange_->slices().touched(p)) continue;
     const auto& entry = exchange_->plan().parameters()[p];
-    if (const auto owner = model_.owner(p); owner >= 0) {
-      const auto list = rows_->folded(static_cast<int>(owner), p).rows;
-      unsent_[p].assign(list.begin(), list.end());
-    }
-    if (!is_mine(p)) continue;
+    if (!owned_->is_mine(p)) continue;
     std::size_t count = 0;
     for (int r = 0; r < group_.size(); ++r) count += rows_->folded(r, p).rows.size();
     OutgoingRows rows(model_.tensor(p), scalar_type_of(entry.node_type),
@@ -324,39 +313,6 @@ void DataParallelState::take_rows() {
   rows_->note();
 }
 
-/// Of dense parameters, by their owner alone.
-void DataParallelState::fold_owned() {
-  auto& slices = exchange_->slices();
-  for (const auto p : owned_ones(exchange_->plan())) {
-    if (!is_mine(p) || !slices.touched(p)) continue;
-    const auto& spec = exchange_->plan().parameters()[p].spec;
-    void* const to = exchange_->result(p);
-    slices.fold(slices.sources_of(p), 0, spec.count, spec.dtype, {&to, 1});
-  }
-}
-
-void DataParallelState::send_owned() {
-  if (in_scope_ || exchange_->is_open()) throw BadInput("send_owned() inside a step");
-  const torch::NoGradGuard no_grad;
-  const auto unsent = std::exchange(unsent_, {});
-  exchange_->together([&] {
-    for (const auto& [p, rows] : unsent) {
-      const auto& [name, tensor] = model_.parameters()[p];
-      const auto owner = static_cast<int>(model_.owner(p));
-      const bool all = !model_.row_sparse(p);
-      const auto chosen = torch::from_blob(const_cast<std::uint32_t*>(rows.data()),
-                                           {static_cast<std::int64_t>(rows.size())}, torch::kInt32);
-      const auto values = all ? tensor : tensor.index_select(0, chosen);
-      group_.broadcast(
-          {values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), DType::uint8}, owner,
-          {.label = name, .deadline = options_.deadline});
-      if (group_.rank() == owner) continue;
-      if (!all) torch::Tensor(tensor).index_copy_(0, chosen.to(torch::kInt64), values);
-      tensor.unsafeGetTensorImpl()->bump_version();
-    }
-  });
-}
-
 void DataParallelState::synchronize(std::optional<double> asked) {
   if (asked) require_weight(*asked);
   if (in_scope_) throw BadInput("synchronize() inside an accumulation scope: call its finish()");
@@ -365,8 +321,8 @@ void DataParallelState::synchronize(std::optional<double> asked) {
     views_->require_cleared(p, exchange_->steps_done());
     by_hand = by_hand || views_->holds_set_by_hand(p);
   }
-  const double weight = asked.value_or(std::exchange(next_weight_, 1.0));
   before_step();
+  const double weight = asked.value_or(std::exchange(next_weight_, 1.0));
   in_step([&] {
     if (by_hand) {
       exchange_->open_single(weight);
@@ -415,10 +371,7 @@ void DataParallelState::drop(const std::string& why) noexcept {
 }
 
 void DataParallelState::sync_buffers() {
-  for (const auto& item : model_.buffers()) {
-    send_from_first_rank(group_, item, options_.deadline);
-    if (group_.rank() != 0) item.second.unsafeGetTensorImpl()->bump_version();
-  }
+  send_from_first_rank(group_, model_.buffers(), options_.deadline);
 }
 
 std::vector<std::string> DataParallelState::touched() const {

@@ -8,7 +8,6 @@
 
 #include <torch/torch.h>
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +18,7 @@
 #include "sync/step_exchange.h"
 #include "torch/gradient_hooks.h"
 #include "torch/gradient_views.h"
+#include "torch/owned_parameters.h"
 #include "torch/wrapped_model.h"
 #include "tutti/data_parallel.h"
 
@@ -49,7 +49,7 @@ class DataParallelState : public GradientSink,
   /// afterwards.
   void fail(const std::string& why) noexcept;
   void sync_buffers();
-  void send_owned();
+  void send_owned() { owned_->send(options_.deadline); }
 
   /// Number of the accumulation scope that is open; 0 if none is.
   std::uint64_t scope() const { return in_scope_ ? scope_ : 0; }
@@ -57,7 +57,8 @@ class DataParallelState : public GradientSink,
   std::vector<std::string> touched() const;
   const StepReport& report() const { return outcome_.report; }
   TrafficReport traffic() const {
-    return together(coded_ ? coded_->traffic() : exchange_->traffic(), rows_->traffic());
+    const auto plain = together(exchange_->traffic(), rows_->traffic());
+    return coded_ ? together(coded_->traffic(), plain) : plain;
   }
   const StepExchange& exchange() const { return *exchange_; }
   const Group& group() const { return group_; }
@@ -70,8 +71,6 @@ class DataParallelState : public GradientSink,
   void finish();
   StepBesides besides();
   void take_rows();
-  void fold_owned();
-  bool is_mine(std::size_t parameter) const;
   void drop(const std::string& why) noexcept;
   template <class Body>
   void in_step(Body&& body);
@@ -82,6 +81,7 @@ class DataParallelState : public GradientSink,
   std::unique_ptr<StepExchange> exchange_;
   std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
   std::unique_ptr<RowGradients> rows_;
+  std::unique_ptr<OwnedParameters> owned_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   std::unique_ptr<GradientViews> views_;
   ModelMemory memory_;
@@ -95,8 +95,6 @@ class DataParallelState : public GradientSink,
   int backward_ = -1;           ///< number of the backward whose gradients are being taken
   int latest_backward_ = -1;
   bool stopped_ = false;
-  /// Owned parameters that the last step touched, until they are sent; of row-sparse ones the rows.
-  std::map<std::uint32_t, std::vector<std::uint32_t>> unsent_;
   bool dropped_ = false;  ///< an exception has told this worker that the last step was dropped
 };
 

@@ -9,12 +9,15 @@
 // Only parameters take part that on some worker are not what they were when they were last due:
 // they are told by their bytes, because whoever moved them is the program's own.
 //
-// Threads: one. Failure: that of a Group's collectives; BadInput on all workers where a value is
-// not finite.
+// Threads: one. Failure: that of a Group's collectives. BadInput on all workers where a value is
+// not finite, and where one worker's model has changed (PeerFailed on the others): no copies became
+// one, and the next meet() works. An error while they become one is Mismatch on all, and ends this
+// object.
 
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -38,14 +41,27 @@ class ParallelMeetings {
   std::vector<std::string> touched() const;
   const StepReport& report() const { return report_; }
   const TrafficReport& traffic() const { return traffic_.report(); }
-  std::size_t bytes_held() const;
+  std::size_t bytes_held() const { return memory_.bytes(); }
   const Group& group() const { return group_; }
 
  private:
   using Members = std::vector<std::uint32_t>;
-  std::vector<std::uint8_t> changes(const Members& parameters) const;
+  /// Where things of a parameter lie in this worker's block, which begins with room for a group
+  /// that becomes one.
+  struct Place {
+    std::size_t before = 0;           ///< as it was when last due, in its own type
+    std::vector<std::size_t> states;  ///< that the strategy keeps, in the node type
+  };
+  struct Layout {
+    explicit Layout(const Plan& plan, const ParameterGroups& groups, int states);
+    std::vector<Place> places;
+    std::size_t bytes = 0;
+  };
+
+  std::vector<std::byte> changes(const Members& due) const;
   void find_moved(const Members& due);
   Members moved_in(const Members& group, DType node_type) const;
+  void become_one(std::size_t group);
   void average(const Members& parameters, DType type);
   void adopt(std::uint32_t parameter, std::byte* mean);
   CollectiveOptions waits(const char* label) const;
@@ -55,17 +71,16 @@ class ParallelMeetings {
   DataParallelOptions options_;
   Plan plan_;
   ParameterGroups groups_;
-  std::vector<std::int64_t> last_due_;          ///< per group: step
-  std::vector<std::vector<std::byte>> before_;  ///< per parameter, as it is in the model
-  /// Per parameter: what the strategy keeps, in the node type.
-  std::vector<std::vector<std::vector<std::byte>>> states_;
-  SharedMemory staging_;  ///< of a group, in the node type
-  std::vector<std::byte> wide_before_;
+  Layout layout_;
+  SharedMemory memory_;
+  std::vector<std::byte> wide_before_;  ///< of a tile
   StrategyCall call_;
-  std::vector<std::uint8_t> moved_;  ///< per parameter: in the last meeting
+  std::vector<std::int64_t> last_due_;  ///< per group: step
+  std::vector<std::uint8_t> moved_;     ///< per parameter: became one in the last meet()
   TrafficCount traffic_;
   StepReport report_;
-  std::int64_t step_ = 0;
+  std::int64_t step_;
+  std::exception_ptr ended_;  ///< why
 };
 
 }  // namespace tutti

@@ -84,9 +84,7 @@ void require_options(const TrainerOptions& options) {
     throw BadInput(fmt::format("{} shards: a step has at least 1", options.shards));
   }
   require_sense(options.compression);
-  if (options.strategy && options.strategy->name().empty()) {
-    throw BadInput("a strategy must have a name");
-  }
+  if (options.strategy) require_sense(*options.strategy);
   if (has_private(options) && options.logical_workers == 0) {
     throw BadInput(
         fmt::format("{} without logical_workers: say how many there are, each with parameters of "

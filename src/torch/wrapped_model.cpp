@@ -200,21 +200,17 @@ void WrappedModel::require_unchanged_list() const {
   }
 }
 
-void send_from_first_rank(const Group& group, const WrappedModel& model,
-                          std::optional<std::chrono::milliseconds> deadline) {
-  for (const auto* tensors : {&model.parameters(), &model.buffers()}) {
-    for (const auto& item : *tensors) {
-      send_from_first_rank(group, item, deadline);
-      item.second.unsafeGetTensorImpl()->bump_version();
-    }
-  }
-}
-
 void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
                           std::optional<std::chrono::milliseconds> deadline) {
   const auto& [name, tensor] = item;
   group.broadcast({tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8}, 0,
                   {.label = name, .deadline = deadline});
+  tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void send_from_first_rank(const Group& group, const NamedTensors& tensors,
+                          std::optional<std::chrono::milliseconds> deadline) {
+  for (const auto& item : tensors) send_from_first_rank(group, item, deadline);
 }
 
 }  // namespace tutti

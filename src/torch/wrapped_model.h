@@ -81,11 +81,10 @@ class WrappedModel {
   std::vector<std::pair<void*, std::size_t>> buffer_places_;
 };
 
-/// Rank 0's parameters and buffers replace everybody's. Collective.
-void send_from_first_rank(const Group& group, const WrappedModel& model,
-                          std::optional<std::chrono::milliseconds> deadline);
 /// Rank 0's bytes replace everybody's, whatever their type. Collective.
 void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
+                          std::optional<std::chrono::milliseconds> deadline);
+void send_from_first_rank(const Group& group, const NamedTensors& tensors,
                           std::optional<std::chrono::milliseconds> deadline);
 
 }  // namespace tutti

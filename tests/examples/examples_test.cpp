@@ -173,8 +173,8 @@ TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "top"}),
               HasSubstr("there are none, half, bfloat16, threshold[:0.05], topk[:0.05[:steps of "));
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "topk:1.5"}), HasSubstr("must be in (0, 1]"));
-  EXPECT_THAT(refusal({"--shards", "4", "--codec", "topk", "--momentum-correction", "0.9"}),
-              HasSubstr("it is updated by Sgd without either"));
+  EXPECT_THAT(refusal({"--codec", "topk", "--momentum-correction", "0.9"}),
+              HasSubstr("--momentum-correction requires --optimizer sgd"));
   EXPECT_THAT(refusal({"--shards", "4", "--optimizer", "sgd:fast"}),
               HasSubstr("there are adam and sgd[:momentum]"));
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "half", "--logical-workers", "5"}),

@@ -96,6 +96,20 @@ inline float with_momentum(const MomentumCorrection& numbers, float gradient, fl
   return numbers.nesterov ? x + ahead : velocity;
 }
 
+/// By the codec's name in that step: "topk:F:W" warms up for W steps, in four quarters.
+inline std::vector<float> sent_in(std::int64_t step, const std::string& codec,
+                                  const Values& values) {
+  const auto last = codec.rfind(':');
+  if (!codec.starts_with("topk:") || last == 4) return sent_by(codec, values);
+  const auto steps = std::stoll(codec.substr(last + 1));
+  double fraction = std::stod(codec.substr(5));
+  if (step <= steps) {
+    const double first[] = {0.25, 0.0625, 0.015625, 0.00390625};
+    fraction = std::max(fraction, first[4 * (step - 1) / steps]);
+  }
+  return largest_of(values, fraction);
+}
+
 /// One step of the model; `state` is that of the step before.
 inline void step_of_model(const Case& test, std::int64_t step, State& state) {
   const auto nodes = logical_workers(test.shards, test.logical_workers);
@@ -140,7 +154,7 @@ inline void step_of_model(const Case& test, std::int64_t step, State& state) {
         all.insert(all.end(), x->begin(), x->end());
       }
       if (all.empty()) continue;
-      const auto said = sent_by(test.codec, all);
+      const auto said = sent_in(step, test.codec, all);
       std::size_t at = 0;
       for (const auto p : touched) {
         Values values(said.begin() + static_cast<std::ptrdiff_t>(at),

@@ -37,6 +37,7 @@ class OneColumn final : public Codec {
                  std::byte* message) const override {
     auto* const y = reinterpret_cast<float*>(message);
     const auto count = bound(static_cast<std::int64_t>(values.size()), exchange) / sizeof(float);
+    if (!is_matrix(exchange) && std::abs(values[0]) > 1e30f) return {.refusal = "too large"};
     if (is_matrix(exchange)) {
       const auto p = direction(exchange.first_sum);
       for (std::size_t j = 0; j < count; ++j) {
@@ -105,7 +106,7 @@ std::vector<std::size_t> counts() {
 }
 
 /// Of each step the gradients, and the residuals by logical worker and parameter.
-std::vector<State> model() {
+std::vector<State> model(bool error_feedback = true) {
   const OneColumn codec;
   const auto nodes = logical_workers(kShards, kLogical);
   double total = 0;
@@ -139,7 +140,9 @@ std::vector<State> model() {
         share.push_back(static_cast<float>(weight / total));
         x[l] = reduced(leaves, weights, p, weight);
         if (!x[l]) continue;
-        for (std::size_t i = 0; i < x[l]->size(); ++i) (*x[l])[i] += state.residuals[l][p][i];
+        for (std::size_t i = 0; error_feedback && i < x[l]->size(); ++i) {
+          (*x[l])[i] += state.residuals[l][p][i];
+        }
         if (first_count == 0) continue;
         auto& handed_in = first[static_cast<std::size_t>(nodes[l].begin)].emplace(first_count);
         codec.first_round(*x[l], exchange, handed_in);
@@ -167,9 +170,10 @@ std::vector<State> model() {
 }
 
 struct TwoRounds {
-  explicit TwoRounds(const Group& group)
+  explicit TwoRounds(const Group& group, bool error_feedback = true)
       : exchange(group, plan_of_shapes(), {.name = "model", .cuts = cuts(), .coded = true}),
-        coded(exchange, {.compression = {.codec = std::make_shared<OneColumn>()},
+        coded(exchange, {.compression = {.codec = std::make_shared<OneColumn>(),
+                                         .error_feedback = error_feedback},
                          .logical_workers = logical_workers(kShards, kLogical),
                          .shards = kShards}) {}
   static std::vector<std::int64_t> cuts() {
@@ -177,15 +181,15 @@ struct TwoRounds {
     for (const auto& node : logical_workers(kShards, kLogical)) begins.push_back(node.begin);
     return begins;
   }
-  /// Up to the messages; `spoil` is added to an element of p0 in shard 0.
-  std::string half_step(std::int64_t step, float spoil = 0) {
+  /// Up to the messages; `spoil` is what shard 0 has of that parameter.
+  std::string half_step(std::int64_t step, float spoil = 0, std::size_t spoilt = 0) {
     const auto mine = assign_shards(
         kShards, exchange.group().size())[static_cast<std::size_t>(exchange.group().rank())];
     exchange.open_shards(mine.begin, mine.count());
     for (auto s = mine.begin; s < mine.end; ++s) {
       exchange.begin_leaf(weight_of(s));
       auto leaf = random_leaf(counts(), step, s, 3);
-      if (s == 0 && spoil != 0) leaf[0] = Values(counts()[0], spoil);
+      if (s == 0 && spoil != 0) leaf[spoilt] = Values(counts()[spoilt], spoil);
       for (std::size_t p = 0; p < leaf.size(); ++p) {
         if (!leaf[p]) continue;
         exchange.write(p, leaf[p]->data(), true);
@@ -200,11 +204,11 @@ struct TwoRounds {
   CodedGradients coded;
 };
 
-TEST(TwoRounds, GiveWhatTheModelGivesOnAnyNumberOfWorkers) {
-  const auto states = model();
-  for (const int workers : {1, 2, 3, 5, 8}) {
+void expect_as_two_rounds_of_model(bool error_feedback, const std::vector<int>& sizes) {
+  const auto states = model(error_feedback);
+  for (const int workers : sizes) {
     run_thread_ranks(workers, [&](const Job& job) {
-      TwoRounds all((Group(job)));
+      TwoRounds all(Group(job), error_feedback);
       for (std::int64_t step = 1; step <= kSteps; ++step) {
         const auto& expected = states[static_cast<std::size_t>(step - 1)];
         ASSERT_EQ(all.half_step(step), "");
@@ -217,7 +221,7 @@ TEST(TwoRounds, GiveWhatTheModelGivesOnAnyNumberOfWorkers) {
         }
         all.exchange.complete([&] { all.coded.note_messages(); });
         all.coded.commit();
-        for (std::size_t l = 0; l < expected.residuals.size(); ++l) {
+        for (std::size_t l = 0; error_feedback && l < expected.residuals.size(); ++l) {
           for (std::size_t p = 0; p < kShapes.size(); ++p) {
             EXPECT_TRUE(
                 same_bytes(all.coded.board().kept(Kept::residual, l, p), expected.residuals[l][p]))
@@ -231,12 +235,18 @@ TEST(TwoRounds, GiveWhatTheModelGivesOnAnyNumberOfWorkers) {
   }
 }
 
+TEST(TwoRounds, GiveWhatTheModelGivesOnAnyNumberOfWorkers) {
+  expect_as_two_rounds_of_model(true, {1, 2, 3, 5, 8});
+  expect_as_two_rounds_of_model(false, {3});
+}
+
 TEST(TwoRounds, BothAreCounted) {
   run_thread_ranks(2, [](const Job& job) {
     TwoRounds all((Group(job)));
     ASSERT_EQ(all.half_step(1), "");
     all.exchange.complete([&] { all.coded.note_messages(); });
     all.coded.commit();
+    EXPECT_EQ(all.coded.traffic().collectives, 2);
     StepReport report;
     all.coded.fill_report(report);
     EXPECT_EQ(report.collectives, 2);
@@ -248,10 +258,8 @@ TEST(TwoRounds, BothAreCounted) {
       const auto both =
           4 * static_cast<std::uint64_t>(shape.size() == 2 ? shape[0] + shape[1] : shape[0]);
       EXPECT_GT(group.messages, 0);
-      // What was handed in, and the sums, to each of three.
-      const auto first = 4 * static_cast<std::uint64_t>(shape.size() == 2 ? shape[0] : 0);
-      const auto handed_in = static_cast<std::uint64_t>(group.messages) * both;
-      EXPECT_EQ(group.bytes, handed_in + 3 * (first + both - first)) << p;
+      // What was handed in in both, and both sums, to each of three.
+      EXPECT_EQ(group.bytes, static_cast<std::uint64_t>(group.messages + 3) * both) << p;
     }
     Group(job, "end").barrier();
   });
@@ -265,6 +273,12 @@ TEST(TwoRounds, WhatCannotBeHandedInDropsTheStepOnAll) {
                 HasSubstr("the gradient of \"p0\" in logical worker 0 cannot be sent: its first "
                           "round is not finite"));
     all.exchange.fail("refused");
+    // Nor is a refusal of the second round seen by some in the first.
+    EXPECT_THAT(all.half_step(2, 3e38f, 1),
+                HasSubstr("the gradient of \"p1\" in logical worker 0 cannot be sent: too large"));
+    all.exchange.fail("refused");
+    EXPECT_EQ(all.half_step(3), "");
+    all.exchange.complete([] {});
     Group(job, "end").barrier();
   });
 }

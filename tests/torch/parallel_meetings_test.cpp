@@ -97,7 +97,7 @@ void expect_as_fleet(const DataParallelOptions& options, int workers,
 }
 
 TEST(ParallelMeetings, LocalSgdIsTrainingAloneAndAveragingByHand) {
-  for (const int workers : {1, 2, 3, 5}) {
+  for (const int workers : {1, 2, 3, 5, 8}) {
     expect_as_fleet({.strategy = local_sgd(3, 1)}, workers, [](Fleet& fleet, std::int64_t step) {
       if (step != 1 && step != 4 && step != 7) return;
       for (std::size_t p = 0; p < 4; ++p) {
@@ -174,14 +174,15 @@ TEST(ParallelMeetings, OnlyWhatSomebodyMovedIsSentAndCounted) {
     parallel.meet();
     parallel.meet();  // nothing moved since
     EXPECT_THAT(parallel.touched(), IsEmpty());
+    EXPECT_EQ(parallel.report().collectives, 0);
     const auto traffic = parallel.traffic();
     EXPECT_EQ(traffic.steps, 4);
     EXPECT_EQ(traffic.collectives, 1);
     ASSERT_EQ(traffic.all_steps.size(), 1u);
     EXPECT_EQ(traffic.all_steps[0].bytes, 2u * 2 * 17 * 4);            // there and back, of both
     EXPECT_EQ(traffic.all_steps[0].bytes_dense, 2u * 2 * 2 * 17 * 4);  // in both steps
-    // The parameters as they were, and room for all copies.
-    EXPECT_EQ(parallel.bytes_held(), 2u * 173 * 4);
+    // Each parameter as it was, and room for all of them, at multiples of 64 bytes.
+    EXPECT_EQ(parallel.bytes_held(), 448u + 128 + 256 + 64 + 704);
   });
 }
 
@@ -204,6 +205,143 @@ TEST(ParallelMeetings, SixteenAndSixtyFourBitsAreRoundedOnce) {
                              torch::full({2, 3}, mean_of(small)).to(torch::kBFloat16)));
     EXPECT_EQ(model->parameters()[2][0][0].item<double>(), mean_of(large));
     expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+// Block momentum of what all copies were before, in each type: by its formula.
+TEST(ParallelMeetings, WhatAStrategyKeepsIsInTheTypeOfTheSum) {
+  on_workers(2, [](const Job& job) {
+    // One group: the types become one after the other.
+    auto model = torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2),
+                                       torch::nn::Linear(2, 1));
+    model[0]->to(torch::kBFloat16);
+    model[1]->to(torch::kFloat64);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.fill_(1);
+    DataParallel parallel(job, *model,
+                          {.strategy = block_momentum(1, 0, {.momentum = 0.5, .rate = 0.75})});
+    std::vector<double> before(6, 1);
+    std::vector<double> delta(6, 0);
+    for (int step = 1; step <= 4; ++step) {
+      for (auto& parameter : model->parameters()) parameter.add_(0.3 * (job.rank() + step));
+      parallel.meet();
+      for (std::size_t p = 0; p < 6; ++p) {
+        const auto type = model->parameters()[p].scalar_type();
+        const auto in_type = [&](double x, torch::ScalarType kind) {
+          return torch::tensor(x, torch::kFloat64).to(kind).to(torch::kFloat64).item<double>();
+        };
+        const auto wide = type == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+        double sum = 0;
+        for (int r = 0; r < 2; ++r) {
+          sum += (torch::tensor(before[p], torch::kFloat64).to(type) + 0.3 * (r + step))
+                     .to(torch::kFloat64)
+                     .item<double>();
+        }
+        const double next = 0.5 * delta[p] + 0.75 * (in_type(sum / 2, wide) - before[p]);
+        before[p] = in_type(in_type(before[p] + next, wide), type);
+        delta[p] = in_type(next, wide);
+        EXPECT_NEAR(model->parameters()[p].flatten()[0].item<double>(), before[p],
+                    type == torch::kFloat64   ? 1e-15
+                    : type == torch::kFloat32 ? 1e-7
+                                              : 0)
+            << "step " << step << ", parameter " << p;
+      }
+    }
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+TEST(ParallelMeetings, ATableAndWhatIsExcluded) {
+  on_workers(2, [](const Job& job) {
+    auto model =
+        torch::nn::Sequential(torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)),
+                              torch::nn::Linear(2, 1));
+    const torch::NoGradGuard no_grad;
+    DataParallel parallel(job, *model,
+                          {.strategy = local_sgd(1),
+                           .exclude = [](const std::string& name) { return name == "1.bias"; }});
+    model->parameters()[0].fill_(job.rank());
+    model->parameters()[2].fill_(job.rank());
+    parallel.meet();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.weight"));
+    EXPECT_EQ(model->parameters()[0][4][1].item<double>(), 0.5);
+    EXPECT_EQ(model->parameters()[2].item<double>(), job.rank());
+  });
+}
+
+// Steps are those of the program: it goes on where files of its own say.
+TEST(ParallelMeetings, TheFirstStepMayHaveAnyNumber) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.strategy = local_sgd(4), .first_step = 7});
+    const torch::NoGradGuard no_grad;
+    model->parameters()[0].add_(1);
+    parallel.meet();
+    EXPECT_EQ(parallel.report().step, 7);
+    EXPECT_THAT(parallel.touched(), IsEmpty());
+    parallel.meet();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.weight"));
+    EXPECT_EQ(parallel.traffic().all_steps[0].bytes_dense, 2u * 2 * 2 * 102 * 4);
+  });
+}
+
+/// Throws, or makes infinite, what it is asked for in its second meeting.
+class Spoiling final : public Strategy {
+ public:
+  explicit Spoiling(bool throws) : throws_(throws) {}
+  std::string name() const override { return "spoiling"; }
+  bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
+  void combine(const Meeting& meeting) const override {
+    if (meeting.values[0] < 2) return;
+    if (throws_) throw std::runtime_error("of no use");
+    meeting.values[0] = INFINITY;
+  }
+
+ private:
+  bool throws_;
+};
+
+TEST(ParallelMeetings, AnErrorWhileCopiesBecomeOneEndsIt) {
+  on_workers(2, [](const Job& job) {
+    for (const bool throws : {true, false}) {
+      auto model = torch::nn::Linear(2, 1);
+      DataParallel parallel(job, *model, {.strategy = std::make_shared<Spoiling>(throws)});
+      const torch::NoGradGuard no_grad;
+      model->weight.fill_(1 + 0.5 * job.rank());
+      parallel.meet();
+      model->weight.fill_(2 + job.rank());
+      const std::string why =
+          throws
+              ? "strategy spoiling, parameter \"weight\": of no use"
+              : "meet() in step 2 of \"model\": what the copies of \"weight\" become is not finite";
+      EXPECT_EQ(text_of<Mismatch>([&] { parallel.meet(); }), why);
+      EXPECT_EQ(text_of<Mismatch>([&] { parallel.meet(); }), why);
+    }
+    // A sum that overflows.
+    auto model = torch::nn::Linear(2, 1);
+    DataParallel parallel(job, *model, {.strategy = local_sgd(1)});
+    const torch::NoGradGuard no_grad;
+    model->weight.fill_(3e38);
+    EXPECT_THAT(text_of<Mismatch>([&] { parallel.meet(); }), HasSubstr("is not finite"));
+  });
+}
+
+TEST(ParallelMeetings, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.strategy = local_sgd(1)});
+    const torch::NoGradGuard no_grad;
+    model->parameters()[1].add_(job.rank());
+    const auto mine = model->parameters()[0].data();
+    if (job.rank() == 1) model->parameters()[0].set_data(mine.clone());
+    const auto text = text_of([&] { parallel.meet(); });
+    EXPECT_THAT(text, HasSubstr("parameter \"0.weight\" was moved"));
+    if (job.rank() == 0) {
+      EXPECT_THAT(text, HasSubstr("meet() in step 1 of \"model\": rank 1 failed"));
+    }
+    if (job.rank() == 1) model->parameters()[0].set_data(mine);
+    parallel.meet();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.bias"));
   });
 }
 
@@ -238,6 +376,7 @@ TEST(ParallelMeetings, AValueThatIsNotFiniteIsNamedAndNothingBecomesOne) {
                 HasSubstr("meet() in step 1 of \"model\": parameter \"2.bias\" of rank 1 is not "
                           "finite; no copies became one"));
     EXPECT_EQ(parameters_sha256(*model), before);
+    EXPECT_THAT(parallel.touched(), IsEmpty());
     if (job.rank() == 1) model->parameters()[3][2] = 0;
     parallel.meet();
     expect_equal_everywhere(parallel.group(), *model);
@@ -256,6 +395,21 @@ TEST(ParallelMeetings, WhatMakesNoSenseIsRefused) {
         refused({.strategy = local_sgd(2),
                  .owner = [](const std::string&) { return std::optional<std::int64_t>(0); }}),
         HasSubstr("owner with strategy local-sgd:2"));
+    class Nameless final : public Strategy {
+     public:
+      explicit Nameless(std::string name) : name_(std::move(name)) {}
+      std::string name() const override { return name_; }
+      bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
+      int states() const override { return -1; }
+
+     private:
+      std::string name_;
+    };
+    EXPECT_THAT(refused({.strategy = std::make_shared<Nameless>("")}),
+                HasSubstr("a strategy must have a name"));
+    EXPECT_THAT(refused({.strategy = std::make_shared<Nameless>("odd")}),
+                HasSubstr("strategy odd: -1 states"));
+    EXPECT_THAT(refused({.first_step = 0}), HasSubstr("first_step 0: steps count from 1"));
     EXPECT_THAT(refused({.divide = Divide::not_at_all, .strategy = local_sgd(2)}),
                 HasSubstr("divide with strategy local-sgd:2"));
     DataParallel plain(job, *model);

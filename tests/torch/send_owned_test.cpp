@@ -34,7 +34,6 @@ TEST(SendOwned, IsTheRunOfASingleProcessWithAndWithoutACodec) {
     on_workers(3, [&](const Job& job) {
       torch::manual_seed(1);
       LookUp model;
-      // A codec that sends all: only owned parameters are the same without it, bit for bit.
       DataParallel parallel(job, *model,
                             {.compression = {.codec = coded ? half_codec() : nullptr},
                              .digest_every = 1,
@@ -65,6 +64,94 @@ TEST(SendOwned, IsTheRunOfASingleProcessWithAndWithoutACodec) {
       }
     });
   }
+}
+
+TEST(SendOwned, ItsGradientIsLeftAloneByCodecsAndCounted) {
+  on_workers(3, [](const Job& job) {
+    const auto gradients = [&](const DataParallelOptions& options) {
+      torch::manual_seed(1);
+      LookUp model;
+      DataParallel parallel(job, *model, options);
+      const auto [begin, end] = share_of(9, job);
+      model->loss(1, begin, end).backward();
+      if (options.owner) {
+        parallel.send_owned();
+        const auto traffic = parallel.traffic();
+        std::string all;
+        for (const auto& group : traffic.all_steps) all += group.parameters + " ";
+        EXPECT_THAT(all, HasSubstr("output.weight"));
+        EXPECT_THAT(all, HasSubstr("table.weight"));
+        const auto rows = parallel.report().bytes - 16 * (options.compression.codec ? 1 : 4);
+        EXPECT_LT(rows, 200u);  // the bias and three rows or fewer, besides the padded weight
+      }
+      std::vector<torch::Tensor> all;
+      for (const auto& parameter : model->parameters()) {
+        const auto& grad = parameter.grad();
+        all.push_back(!grad.defined()    ? torch::Tensor()
+                      : grad.is_sparse() ? grad.to_dense()
+                                         : grad.clone());
+      }
+      return all;
+    };
+    const auto exact = gradients({});
+    const Compression rough{.codec = threshold_codec(1e9)};  // sends nothing
+    const auto owned = gradients({.compression = rough, .owner = owner_of});
+    if (job.rank() == 1) {
+      EXPECT_TRUE(torch::equal(owned[0], exact[0]));
+    }
+    if (job.rank() == 0) {
+      EXPECT_TRUE(torch::equal(owned[1], exact[1]));
+    }
+    EXPECT_EQ(owned[2].abs().max().item<double>(), 0);
+  });
+}
+
+TEST(SendOwned, OnlyTouchedRowsTravel) {
+  on_workers(2, [](const Job& job) {
+    LookUp model;
+    DataParallel parallel(job, *model, {.digest_every = 0, .owner = owner_of});
+    const torch::NoGradGuard no_grad;
+    const auto before = model->table->weight.clone();
+    {
+      const torch::AutoGradMode grad(true);
+      model->loss(1, 0, 2).backward();
+    }
+    if (job.rank() == 1) model->table->weight.add_(1);
+    parallel.send_owned();
+    const auto change = (model->table->weight - before).mean(1);
+    for (std::int64_t row = 0; row < 50; ++row) {
+      const bool touched = row == 3 || row == 10;  // (k · 7 + 3) mod 20
+      EXPECT_NEAR(change[row].item<double>(), touched || job.rank() == 1 ? 1 : 0, 1e-5) << row;
+    }
+  });
+}
+
+TEST(SendOwned, NothingToSendNeedsNobody) {
+  on_workers(2, [](const Job& job) {
+    LookUp model;
+    auto parallel =
+        std::make_unique<DataParallel>(job, *model, DataParallelOptions{.owner = owner_of});
+    parallel->synchronize(0);
+    if (job.rank() == 0) parallel.reset();
+    Group(job, "after").barrier();
+    if (job.rank() == 1) parallel->send_owned();
+  });
+}
+
+// What a dropped step touched is nobody's business.
+TEST(SendOwned, AStepThatIsDroppedLeavesNothingToSend) {
+  on_workers(2, [](const Job& job) {
+    LookUp model;
+    DataParallel parallel(job, *model, {.owner = owner_of});
+    if (job.rank() == 1) {
+      parallel.fail("of the test");
+    } else {
+      EXPECT_THAT(text_of<PeerFailed>([&] { model->loss(1, 0, 3).backward(); }),
+                  HasSubstr("of the test"));
+    }
+    model->loss(2, 0, 3).backward();
+    parallel.send_owned();
+  });
 }
 
 TEST(SendOwned, WithoutItTheNextStepIsRefused) {
@@ -116,6 +203,9 @@ TEST(SendOwned, OwnersThatAreNotThereAreRefused) {
       });
     };
     EXPECT_THAT(refused(2), HasSubstr("\"0.weight\" is owned by rank 2 of 2"));
+    if (job.rank() == 1) {
+      EXPECT_THAT(refused(2), HasSubstr("by rank 2 of 2"));  // nobody waits
+    }
     EXPECT_THAT(refused(-1), HasSubstr("count from 0"));
   });
 }

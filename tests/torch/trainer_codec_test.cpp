@@ -148,6 +148,35 @@ TEST(TrainerCodec, MomentumIsCorrectedBeforeTheSelection) {
   });
 }
 
+// Of a 16-bit parameter it is the master copy that decays: the run is that of a float32 one,
+// rounded.
+TEST(TrainerCodec, WeightsDecayFromTheirMasterCopies) {
+  on_workers(2, [](const Job& job) {
+    const auto small = [](const torch::Tensor& x) { return x.to(torch::kBFloat16); };
+    const auto trained = [&](bool is_small) {
+      auto model = layer();
+      {
+        const torch::NoGradGuard no_grad;
+        model->weight.copy_(small(model->weight));
+      }
+      if (is_small) model->to(torch::kBFloat16);
+      Trainer trainer(
+          job, *model, Sgd{.lr = 0.05},
+          {.shards = 2,
+           .compression = {.codec = top_k_codec(0.5), .momentum_correction = kCorrection},
+           .logical_workers = 2});
+      for (std::int64_t step = 1; step <= 20; ++step) {
+        trainer.step([&](Shard& shard) {
+          const auto gradient = small(gradient_of(shard.step(), shard.index()));
+          return shard.gradients({is_small ? gradient : gradient.to(torch::kFloat32)});
+        });
+      }
+      return small(model->weight.detach());
+    };
+    EXPECT_TRUE(torch::equal(trained(true), trained(false)));
+  });
+}
+
 TEST(TrainerCodec, MomentumThatActsTwiceIsRefused) {
   on_workers(2, [](const Job& job) {
     auto model = layer();

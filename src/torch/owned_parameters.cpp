@@ -1,0 +1,58 @@
+#include "torch/owned_parameters.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "tutti/error.h"
+
+namespace tutti {
+
+void OwnedParameters::fold() {
+  touched_.clear();
+  auto& slices = exchange_.slices();
+  for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
+    const auto owner = model_.owner(p);
+    if (owner < 0 || !slices.touched(p)) continue;
+    auto& rows = touched_[p];
+    if (model_.row_sparse(p)) {
+      const auto list = rows_.folded(static_cast<int>(owner), p).rows;
+      rows.assign(list.begin(), list.end());
+    } else if (is_mine(p)) {
+      const auto& spec = exchange_.plan().parameters()[p].spec;
+      void* const to = exchange_.result(p);
+      slices.fold(slices.sources_of(p), 0, spec.count, spec.dtype, {&to, 1});
+    }
+  }
+}
+
+void OwnedParameters::require_sent() const {
+  if (unsent_.empty()) return;
+  throw BadInput(fmt::format(
+      "\"{}\" has an owner, whose update in step {} was not sent: call send_owned() after the "
+      "optimizer's step",
+      model_.name(unsent_.begin()->first), exchange_.number()));
+}
+
+void OwnedParameters::send(const std::optional<std::chrono::milliseconds>& deadline) {
+  exchange_.require_running();
+  if (unsent_.empty()) return;
+  const torch::NoGradGuard no_grad;
+  const auto unsent = std::exchange(unsent_, {});
+  const auto& group = exchange_.group();
+  exchange_.together([&] {
+    for (const auto& [p, rows] : unsent) {
+      torch::Tensor tensor = model_.tensor(p);
+      const auto owner = static_cast<int>(model_.owner(p));
+      const auto chosen = torch::tensor(rows, torch::kInt64);
+      const auto values = model_.row_sparse(p) ? tensor.index_select(0, chosen) : tensor;
+      group.broadcast({values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), DType::uint8},
+                      owner, {.label = model_.name(p), .deadline = deadline});
+      if (group.rank() == owner) continue;
+      if (model_.row_sparse(p)) tensor.index_copy_(0, chosen, values);
+      tensor.unsafeGetTensorImpl()->bump_version();
+    }
+  });
+}
+
+}  // namespace tutti
