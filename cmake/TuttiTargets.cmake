@@ -36,6 +36,14 @@ function(tutti_own_target name)
   endif()
 endfunction()
 
+# Sources of a target are compiled so many at a time: GCC makes code of what a precompiled header has in
+# every source anew. What is anonymous in two of them must not have the same name.
+function(tutti_unity name)
+  if(TUTTI_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
+  endif()
+endfunction()
+
 # tutti_library(<name> LAYERS <folder of src> …): all sources of these folders.
 function(tutti_library name)
   cmake_parse_arguments(ARG "" "" "LAYERS" ${ARGN})
@@ -46,6 +54,7 @@ function(tutti_library name)
   endforeach()
   add_library(${name} STATIC ${sources})
   tutti_own_target(${name})
+  tutti_unity(${name})
   target_include_directories(${name}
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)

@@ -13,6 +13,9 @@
 namespace tutti {
 namespace {
 
+/// Values that are rounded at a time.
+constexpr std::size_t kRounded = 1024;
+
 class RoundingCodec final : public Codec {
  public:
   RoundingCodec(std::string name, DType type) : name_(std::move(name)), type_(type) {}
@@ -45,9 +48,9 @@ class RoundingCodec final : public Codec {
   }
 
   void round_sum(std::span<float> sum) const override {
-    std::array<std::byte, 2 * kPiece> rounded;
-    for (std::size_t begin = 0; begin < sum.size(); begin += kPiece) {
-      const auto piece = sum.subspan(begin, std::min(kPiece, sum.size() - begin));
+    std::array<std::byte, 2 * kRounded> rounded;
+    for (std::size_t begin = 0; begin < sum.size(); begin += kRounded) {
+      const auto piece = sum.subspan(begin, std::min(kRounded, sum.size() - begin));
       const auto count = static_cast<std::int64_t>(piece.size());
       round_into(rounded.data(), type_, piece.data(), DType::float32, count);
       scale_into(piece.data(), DType::float32, rounded.data(), type_, count, 1.0);
@@ -59,8 +62,6 @@ class RoundingCodec final : public Codec {
   }
 
  private:
-  static constexpr std::size_t kPiece = 1024;
-
   float rounded(float value) const {
     std::array<std::byte, 2> small;
     round_into(small.data(), type_, &value, DType::float32, 1);

@@ -26,17 +26,17 @@ namespace {
 /// How soon to try again when the kernel holds too many descriptors on their way.
 constexpr int kCrowdedPollMs = 2;
 
-struct Line {
-  FileDescriptor socket;  ///< empty once the worker has ended
-  FileDescriptor worker_end;
-  FrameReader reader;
-  FrameWriter writer;
-  bool crowded = false;
-};
-
 }  // namespace
 
 struct Broker::State {
+  struct Line {
+    FileDescriptor socket;  ///< empty once the worker has ended
+    FileDescriptor worker_end;
+    FrameReader reader;
+    FrameWriter writer;
+    bool crowded = false;
+  };
+
   std::mutex mutex;
   std::vector<Line> lines;
   GatherTable table;
@@ -163,7 +163,7 @@ Broker::Broker(int size) : state_(std::make_unique<State>()) {
   state_->stop = FileDescriptor(::eventfd(0, EFD_CLOEXEC));
   if (!state_->stop) throw Error(fmt::format("cannot serve workers: {}", std::strerror(errno)));
   state_->lines.resize(static_cast<std::size_t>(size));
-  for (Line& line : state_->lines) {
+  for (auto& line : state_->lines) {
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
       throw Error(
@@ -185,7 +185,7 @@ int Broker::worker_end(int rank) const { return state_->line(rank).worker_end.ge
 void Broker::close_worker_end(int rank) {
   state_->line(rank).worker_end.reset();
   const bool all_out = std::none_of(state_->lines.begin(), state_->lines.end(),
-                                    [](const Line& line) { return bool(line.worker_end); });
+                                    [](const auto& line) { return bool(line.worker_end); });
   if (all_out && !state_->thread.joinable())
     state_->thread = start_helper_thread("tutti-broker", [state = state_.get()] { state->run(); });
 }

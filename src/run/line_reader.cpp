@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 20;
+constexpr std::size_t kReadAtOnce = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ bool LineReader::fill() {
   if (had > kMostLineBytes)
     throw BadInput(
         fmt::format("{} has a line of more than {} bytes", file_.path.string(), kMostLineBytes));
-  buffer_.resize(had + kPiece);
+  buffer_.resize(had + kReadAtOnce);
   const std::size_t read = files_.read_some(
       file_, offset_ + had, std::as_writable_bytes(std::span(buffer_)).subspan(had));
   buffer_.resize(had + read);

@@ -5,7 +5,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::accumulation_cases {
 namespace {
 
 using ::testing::HasSubstr;
@@ -325,4 +325,4 @@ TEST(Accumulation, SplitCutsRowsWithTheirWeights) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::accumulation_cases

@@ -5,7 +5,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::backwards_cases {
 namespace {
 
 using ::testing::ElementsAre;
@@ -197,4 +197,4 @@ TEST(Backwards, ALeafOfWeightZeroTouchesNothingEvenWhenItIsNaN) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::backwards_cases

@@ -2,7 +2,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::data_parallel_cases {
 namespace {
 
 using ::testing::ElementsAre;
@@ -379,4 +379,4 @@ TEST(DataParallel, SynchronizeTakesTheWeightThatWasAnnounced) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::data_parallel_cases

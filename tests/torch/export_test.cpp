@@ -7,7 +7,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::export_cases {
 namespace {
 
 using ::testing::Contains;
@@ -127,4 +127,4 @@ TEST(Export, WhatCannotBeExportedIsSaid) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::export_cases

@@ -10,7 +10,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::failures_cases {
 namespace {
 
 using std::chrono::milliseconds;
@@ -225,4 +225,4 @@ TEST(TrainingFailure, AFreshWrapperAfterAnErrorThatEndedTheOldOne) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::failures_cases

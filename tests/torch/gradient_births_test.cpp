@@ -6,7 +6,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::gradient_births_cases {
 namespace {
 
 /// Two parameters of one size, and small ones.
@@ -275,4 +275,4 @@ TEST(GradientBirths, AGradientOutlivesItsTrainer) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::gradient_births_cases

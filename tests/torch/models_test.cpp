@@ -2,7 +2,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::models_cases {
 namespace {
 
 using ::testing::ElementsAre;
@@ -263,4 +263,4 @@ TEST(Models, EvaluationOnOneRankAloneDoesNotWait) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::models_cases

@@ -3,7 +3,7 @@
 
 #include "exact_cases.h"
 
-namespace tutti::test {
+namespace tutti::test::owner_cases {
 namespace {
 
 using exact::tables;
@@ -109,4 +109,4 @@ TEST(Owner, OptionsThatMakeNoSenseAreRefused) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::owner_cases

@@ -5,7 +5,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::parallel_meetings_cases {
 namespace {
 
 using ::testing::ElementsAre;
@@ -439,4 +439,4 @@ TEST(ParallelMeetings, StrategiesThatDifferAreFoundAtTheStart) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::parallel_meetings_cases

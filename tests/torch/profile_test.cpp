@@ -8,7 +8,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::profile_cases {
 namespace {
 
 /// How often each event occurs, without the digits of its name.
@@ -53,4 +53,4 @@ TEST(Profile, HoldsEveryStepOfEveryModelAndEveryBucket) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::profile_cases

@@ -5,7 +5,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::refusals_cases {
 namespace {
 
 using ::testing::ElementsAre;
@@ -179,4 +179,4 @@ TEST(Refusals, ParametersChangedOnOneWorkerAreNamedByTheDigest) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::refusals_cases

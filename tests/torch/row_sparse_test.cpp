@@ -8,7 +8,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::row_sparse_cases {
 namespace {
 
 using ::testing::HasSubstr;
@@ -495,4 +495,4 @@ TEST(RowSparse, BadDeclarationsAreNamed) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::row_sparse_cases

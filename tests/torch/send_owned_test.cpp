@@ -2,7 +2,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::send_owned_cases {
 namespace {
 
 using ::testing::HasSubstr;
@@ -211,4 +211,4 @@ TEST(SendOwned, OwnersThatAreNotThereAreRefused) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::send_owned_cases

@@ -5,7 +5,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::shard_state_cases {
 namespace {
 
 using ::testing::HasSubstr;
@@ -81,4 +81,4 @@ TEST(ShardState, AStepThatIsDroppedOrFailsLeavesIt) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::shard_state_cases

@@ -7,7 +7,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::strategy_cases {
 namespace {
 
 using ::testing::AllOf;
@@ -666,4 +666,4 @@ TEST(Strategy, ACheckpointOfAnotherStrategyIsRefused) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::strategy_cases

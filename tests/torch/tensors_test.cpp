@@ -2,7 +2,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::tensors_cases {
 namespace {
 
 using ::testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(Tensors, WhatCannotBeMovedIsRefused) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::tensors_cases

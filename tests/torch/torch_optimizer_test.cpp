@@ -6,7 +6,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::torch_optimizer_cases {
 namespace {
 
 using ::testing::AllOf;
@@ -355,4 +355,4 @@ TEST(TorchOptimizer, OneThatFailsInAnUpdateEndsTheTrainerOnAllWorkers) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::torch_optimizer_cases

@@ -14,7 +14,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::trainer_checkpoint_cases {
 namespace {
 
 using ::testing::AllOf;
@@ -298,4 +298,4 @@ TEST_F(TrainerCheckpoint, WhatCannotBeWrittenIsSaidOnAllAndTrainingGoesOn) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::trainer_checkpoint_cases

@@ -11,7 +11,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::trainer_codec_cases {
 namespace {
 
 using ::testing::AllOf;
@@ -433,4 +433,4 @@ TEST(TrainerCodec, ACheckpointOfOtherResidualsIsRefused) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::trainer_codec_cases

@@ -4,7 +4,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::trainer_evaluation_cases {
 namespace {
 
 using ::testing::HasSubstr;
@@ -137,4 +137,4 @@ TEST(TrainerEvaluation, AveragesFollowTheParametersAndAreSwappedInAndOut) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::trainer_evaluation_cases

@@ -12,7 +12,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::trainer_failures_cases {
 namespace {
 
 using ::testing::AllOf;
@@ -248,4 +248,4 @@ TEST(TrainerFailures, AStepThatCannotBeLoggedIsAStepAllTheSame) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::trainer_failures_cases

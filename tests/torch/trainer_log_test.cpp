@@ -8,7 +8,7 @@
 #include "support/running_command.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::trainer_log_cases {
 namespace {
 
 using ::testing::Contains;
@@ -88,4 +88,4 @@ TEST_F(TrainerLog, AFileThatIsNoStepLogIsRefusedAtOnce) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::trainer_log_cases

@@ -6,7 +6,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::trainer_precision_cases {
 namespace {
 
 /// Casts to bfloat16, for the whole program.
@@ -115,4 +115,4 @@ TEST(Trainer, Float16WithADynamicLossScaleIsTheSameOnAnyNumberOfWorkers) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::trainer_precision_cases

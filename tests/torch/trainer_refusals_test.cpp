@@ -6,7 +6,7 @@
 
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::trainer_refusals_cases {
 namespace {
 
 using ::testing::AllOf;
@@ -311,4 +311,4 @@ TEST(TrainerRefusals, WorkersWithOtherOptionsGetTheSameDiff) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::trainer_refusals_cases

@@ -7,7 +7,7 @@
 #include "run/leaf_seed.h"
 #include "training.h"
 
-namespace tutti::test {
+namespace tutti::test::trainer_cases {
 namespace {
 
 struct Pair {
@@ -324,4 +324,4 @@ TEST(Trainer, UnequalSpeedsMoveShardsAndNoBit) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::trainer_cases
