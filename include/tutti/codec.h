@@ -6,8 +6,9 @@
 // experimental: docs/codecs.md says what each one sends, and when it pays.
 //
 //   tutti::Trainer trainer(job, *model, tutti::Adam{},
-//                          {.shards = 8, .logical_workers = 4,
-//                           .compression = {.codec = tutti::top_k_codec(0.01)}});
+//                          {.shards = 8,
+//                           .compression = {.codec = tutti::top_k_codec(0.01)},
+//                           .logical_workers = 4});
 //
 // Threads: codecs are immutable values; their functions may be called by several threads at once.
 // Failure: BadInput for parameters that make no sense.

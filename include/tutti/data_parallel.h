@@ -194,12 +194,13 @@ class DataParallel {
   /// are due, parameters that changed on some worker since they last were become the strategy's
   /// value of their mean, the same bytes everywhere; the optimizer's state stays each worker's own.
   /// Buffers become rank 0's then, with Buffers::every_step. All workers call it equally often, and
-  /// wait for each other where something is due. A value that is not finite is BadInput on all that
+  /// wait for each other where something is due; given the number of the `step`, one that was left
+  /// out is BadInput. A value that is not finite is BadInput on all that
   /// names parameter and rank: nothing became one. A mean that is not finite, or a strategy that
   /// throws, is Mismatch and ends this object. The other calls on steps are BadInput with a
   /// strategy, but fail(), which does nothing: a step is each worker's own. Fusion, first_fusion,
   /// out_of_data and digest_every have no say.
-  void meet();
+  void meet(std::optional<std::int64_t> step = {});
 
   /// The values of owned parameters that the last step touched, of row-sparse ones the touched
   /// rows, from their owners to all: after the optimizer's step. Collective. Nothing where none was

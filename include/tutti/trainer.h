@@ -155,7 +155,7 @@ struct TrainerOptions {
   std::function<bool(const std::string& name)> private_to_each = {};
   /// The logical worker, 0 … L−1, that alone updates the parameter: whoever computes its first
   /// shard. The gradients of all shards reach it as they are, without a codec, and all workers read
-  /// the one copy. Decides no other bit.
+  /// the one copy. Without a codec it decides no bit.
   std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
   /// When logical workers go on by themselves: all parameters and buffers are private then, and
   /// their copies become one when the strategy says so.
@@ -274,8 +274,8 @@ class Trainer {
   /// may ask, alone, between steps.
   torch::Tensor gather(const std::string& name) const;
   /// Calls `body` while the model's private parameters and buffers are those of that logical
-  /// worker; else they are the first one's. No step(), edit(), save() or load() inside. Any worker
-  /// may ask, alone.
+  /// worker; else they are the first one's. No step(), edit(), save() or load() inside; evaluate()
+  /// where all workers call both. Any worker may ask, alone.
   void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
   /// Calls `body` while the model's parameters are the averages of options.average (BadInput
   /// without them, or before the first step). No step(), edit(), save() or load() inside.

@@ -33,7 +33,10 @@ Number number_of(std::string_view text, std::string_view digits) {
 
 void require_sense_of(const MomentumCorrection& numbers, const Compression& compression) {
   if (!compression.codec || !compression.codec->selects()) {
-    throw BadInput("momentum correction needs a codec that selects values: topk or threshold");
+    throw BadInput(fmt::format(
+        "momentum correction needs a codec that selects values (Codec::selects()), as topk and "
+        "threshold do, not {}",
+        compression.codec ? compression.codec->name() : "none"));
   }
   if (!compression.error_feedback) throw BadInput("momentum correction needs error feedback");
   if (!(numbers.momentum >= 0 && numbers.momentum < 1)) {

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 
+#include "kernels/fold.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -61,6 +63,11 @@ void StrategyCall::ask(const std::string& parameter, const StrategyPiece& piece)
                                error.what()));
   }
   narrow(wide(0), piece.values, piece.type);
+  if (!std::isfinite(largest_magnitude(piece.values, piece.type, piece.count))) {
+    throw Mismatch(
+        fmt::format("strategy {}, parameter \"{}\": what its copies become is not finite",
+                    strategy_.name(), parameter));
+  }
   if (piece.before != nullptr) narrow(wide(0), piece.before, piece.type);
   for (std::size_t k = 0; k < piece.states.size(); ++k) {
     narrow(wide(2 + k), piece.states[k], piece.type);

@@ -3,7 +3,7 @@
 // Asks a strategy what becomes of a piece of a parameter, from values of the parameter's type.
 //
 // Threads: one. Failure: Mismatch, with the strategy's name and the parameter's, where combine()
-// throws.
+// throws, or leaves what is not finite.
 
 #include <cstddef>
 #include <cstdint>

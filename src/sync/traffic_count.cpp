@@ -117,9 +117,9 @@ std::string TrafficReport::table() const {
   std::size_t width = 12;
   for (const auto& group : all_steps) width = std::max(width, group.parameters.size() + 2);
   std::string text =
-      fmt::format("{:{}}{:>12}{:>12}{:>12}{:>8}{:>11}{:>9}{:>14}\n", "parameters", width,
+      fmt::format("{:{}}{:>12}{:>12}{:>12}{:>8}{:>11}{:>9}{:>14}\n", "per step, of", width,
                   "elements", "MB dense", "MB sent", "times", "density", "dense", "residual");
-  GroupTraffic sum{.parameters = "per step"};
+  GroupTraffic sum{.parameters = "all"};
   double squares = 0;
   for (const auto& group : all_steps) {
     text += line_of(group, width, steps);

@@ -87,9 +87,9 @@ void DataParallel::sync_buffers() {
   meetings_->sync_buffers();
 }
 
-void DataParallel::meet() {
-  if (!meetings_) throw BadInput("meet() without a strategy");
-  meetings_->meet();
+void DataParallel::meet(std::optional<std::int64_t> step) {
+  if (!meetings_) throw BadInput("meet() without a strategy: DataParallelOptions::strategy is one");
+  meetings_->meet(step);
 }
 
 void DataParallel::send_owned() { steps("send_owned()").send_owned(); }

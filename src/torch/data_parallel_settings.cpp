@@ -95,8 +95,8 @@ void require_options(const DataParallelOptions& options) {
 void require_owners(const WrappedModel& model, int workers) {
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     if (model.owner(p) < workers) continue;
-    throw BadInput(fmt::format("\"{}\" is owned by rank {} of {}: they count from 0", model.name(p),
-                               model.owner(p), workers));
+    throw BadInput(fmt::format("\"{}\" is owned by rank {}: there are ranks 0 to {}", model.name(p),
+                               model.owner(p), workers - 1));
   }
 }
 

@@ -2,11 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <utility>
 
+#include "base/log_line.h"
 #include "tutti/error.h"
 
 namespace tutti {
+
+OwnedParameters::~OwnedParameters() {
+  if (unsent_.empty() || std::uncaught_exceptions() > 0) return;
+  log_warning(fmt::format(
+      "\"{}\" has an owner, whose last update was not sent: send_owned() was not called "
+      "after the last step",
+      model_.name(unsent_.begin()->first)));
+}
+
+std::size_t OwnedParameters::size() const {
+  std::size_t count = 0;
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) count += model_.owner(p) >= 0;
+  return count;
+}
 
 void OwnedParameters::fold() {
   touched_.clear();
@@ -36,6 +52,7 @@ void OwnedParameters::require_sent() const {
 
 void OwnedParameters::send(const std::optional<std::chrono::milliseconds>& deadline) {
   exchange_.require_running();
+  if (size() == 0) throw BadInput("send_owned(), but no parameter has an owner");
   if (unsent_.empty()) return;
   const torch::NoGradGuard no_grad;
   const auto unsent = std::exchange(unsent_, {});

@@ -23,6 +23,12 @@ class OwnedParameters {
   OwnedParameters(const WrappedModel& model, StepExchange& exchange, const RowGradients& rows)
       : model_(model), exchange_(exchange), rows_(rows) {}
 
+  /// Warns where the last update was not sent.
+  ~OwnedParameters();
+  OwnedParameters(const OwnedParameters&) = delete;
+  OwnedParameters& operator=(const OwnedParameters&) = delete;
+
+  std::size_t size() const;
   /// This worker gets its gradient.
   bool is_mine(std::size_t parameter) const {
     const auto owner = model_.owner(parameter);
@@ -33,7 +39,7 @@ class OwnedParameters {
   /// Once the step is complete, and counts: what was touched has to be sent.
   void commit() { unsent_ = std::move(touched_); }
   void require_sent() const;
-  /// Collective, where something is to be sent.
+  /// Collective, where something is to be sent. BadInput where nothing has an owner.
   void send(const std::optional<std::chrono::milliseconds>& deadline);
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <exception>
@@ -11,6 +12,7 @@
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
+#include "comm/group_state.h"
 #include "kernels/fold.h"
 #include "memory/memory_need.h"
 #include "sync/gather_bytes.h"
@@ -90,6 +92,14 @@ ParallelMeetings::ParallelMeetings(const Group& group, WrappedModel model,
                        format_bytes(bytes_held())));
 }
 
+ParallelMeetings::~ParallelMeetings() {
+  if (step_ >= options_.first_step || std::uncaught_exceptions() > 0) return;
+  log_warning(fmt::format(
+      "data parallel \"{}\": strategy {}, but meet() was never called: each worker trained a model "
+      "of its own",
+      options_.name, options_.strategy->name()));
+}
+
 CollectiveOptions ParallelMeetings::waits(const char* label) const {
   return {.label = label, .deadline = options_.deadline};
 }
@@ -115,6 +125,32 @@ std::vector<std::byte> ParallelMeetings::changes(const Members& due) const {
   return found;
 }
 
+/// What each worker has to say; the report gets to know who was last.
+std::vector<std::vector<std::byte>> ParallelMeetings::gather(std::vector<std::byte> mine) {
+  const auto& system = group_.state()->job().system();
+  const auto arrived = system.now();
+  const auto ticks = arrived.time_since_epoch().count();
+  const auto* const first = reinterpret_cast<const std::byte*>(&ticks);
+  mine.insert(mine.end(), first, first + sizeof ticks);
+  // Workers that are in different steps find out by the label.
+  const auto label = fmt::format("meet() in step {}", step_);
+  auto all = gather_bytes(group_, mine, waits(label.c_str()));
+  report_.waits = 1;
+  report_.wait_seconds = std::chrono::duration<double>(system.now() - arrived).count();
+  auto last = ticks;
+  report_.last_worker = group_.job_rank(group_.rank());
+  for (int r = 0; r < group_.size(); ++r) {
+    auto& said = all[static_cast<std::size_t>(r)];
+    auto his = ticks;
+    std::memcpy(&his, said.data() + said.size() - sizeof his, sizeof his);
+    said.resize(said.size() - sizeof his);
+    if (his <= last) continue;
+    last = his;
+    report_.last_worker = group_.job_rank(r);
+  }
+  return all;
+}
+
 /// On any worker. One that cannot say it says why.
 void ParallelMeetings::find_moved(const Members& due) {
   std::vector<std::byte> mine;
@@ -129,7 +165,7 @@ void ParallelMeetings::find_moved(const Members& due) {
                 reinterpret_cast<const std::byte*>(text.data() + text.size()));
     mine.push_back(std::byte{1});
   }
-  const auto all = gather_bytes(group_, mine, waits("which parameters moved"));
+  const auto all = gather(std::move(mine));
   if (error) std::rethrow_exception(error);
   for (int r = 0; r < group_.size(); ++r) {
     const auto& said = all[static_cast<std::size_t>(r)];
@@ -166,15 +202,17 @@ ParallelMeetings::Members ParallelMeetings::moved_in(const Members& group, DType
 
 // ---- becoming one ----
 
-void ParallelMeetings::meet() {
+void ParallelMeetings::meet(std::optional<std::int64_t> step) {
   if (ended_) std::rethrow_exception(ended_);
+  if (step && *step != step_ + 1) {
+    throw BadInput(
+        fmt::format("meet({}): the step that ends is {}; meet() is called at the end of each",
+                    *step, step_ + 1));
+  }
   ++step_;
   std::fill(moved_.begin(), moved_.end(), std::uint8_t{0});
   traffic_.begin();
-  report_ = {.step = step_,
-             .parameters_skipped = static_cast<int>(plan_.parameters().size()),
-             .leaves = group_.size(),
-             .weight = static_cast<double>(group_.size())};
+  report_ = {.step = step_, .parameters_skipped = static_cast<int>(plan_.parameters().size())};
   for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
     report_.bytes_dense += plan_.bytes_of(p);
   }
@@ -268,9 +306,8 @@ void ParallelMeetings::adopt(std::uint32_t parameter, std::byte* mean) {
     round_into(values, entry.spec.dtype, piece.values, entry.node_type, count);
     if (!is_finite(values, entry.spec.dtype, count)) {
       throw Mismatch(
-          fmt::format("meet() in step {} of \"{}\": what the copies of \"{}\" become is "
-                      "not finite",
-                      step_, options_.name, entry.spec.name));
+          fmt::format("strategy {}, parameter \"{}\": what its copies become is beyond {}",
+                      options_.strategy->name(), entry.spec.name, name_of(entry.spec.dtype)));
     }
     std::memcpy(before, values, static_cast<std::size_t>(count) * size);
   }

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,10 @@ class ParallelMeetings {
  public:
   /// Collective. `model` must outlive this.
   ParallelMeetings(const Group& group, WrappedModel model, const DataParallelOptions& options);
+  /// Warns where workers never met.
+  ~ParallelMeetings();
 
-  void meet();
+  void meet(std::optional<std::int64_t> step);
   void sync_buffers();
 
   std::vector<std::string> touched() const;
@@ -64,6 +67,7 @@ class ParallelMeetings {
   void become_one(std::size_t group);
   void average(const Members& parameters, DType type);
   void adopt(std::uint32_t parameter, std::byte* mean);
+  std::vector<std::vector<std::byte>> gather(std::vector<std::byte> mine);
   CollectiveOptions waits(const char* label) const;
 
   Group group_;

@@ -180,8 +180,10 @@ void TrainerState::with_logical_worker(std::int64_t logical, const std::function
   require_between_steps(kName);
   const auto count = private_ ? private_->size() : 0;
   if (logical < 0 || logical >= static_cast<std::int64_t>(count)) {
-    throw BadInput(fmt::format(
-        "with_logical_worker({}): {} logical workers have private parameters", logical, count));
+    throw BadInput(fmt::format("with_logical_worker({}): {}", logical,
+                               count == 0
+                                   ? std::string("nothing is private")
+                                   : fmt::format("there are logical workers 0 to {}", count - 1)));
   }
   require_untouched();
   const auto l = static_cast<std::size_t>(logical);

@@ -146,13 +146,14 @@ Kinds kinds_of(const TrainerOptions& options) {
 
 void require_private(const TrainerOptions& options, const WrappedModel& model) {
   if (!options.strategy && options.meeting_state != MeetingState::keep) {
-    throw BadInput(
-        fmt::format("meeting_state {} without a strategy", name_of(options.meeting_state)));
+    throw BadInput(fmt::format("meeting_state {} without a strategy, whose meetings it is about",
+                               name_of(options.meeting_state)));
   }
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     if (model.owner(p) < options.logical_workers) continue;
-    throw BadInput(fmt::format("\"{}\" is owned by logical worker {} of {}: they count from 0",
-                               model.name(p), model.owner(p), options.logical_workers));
+    throw BadInput(fmt::format(
+        "\"{}\" is owned by logical worker {}: logical_workers = {} has 0 to {}", model.name(p),
+        model.owner(p), options.logical_workers, options.logical_workers - 1));
   }
   if (!has_private(options)) return;
   const auto who = who_is_private(options);
@@ -161,7 +162,13 @@ void require_private(const TrainerOptions& options, const WrappedModel& model) {
   }
   std::size_t count = 0;
   for (std::size_t p = 0; p < model.parameters().size(); ++p) count += model.is_private(p);
-  if (count == 0) throw BadInput("private_to_each holds of no parameter");
+  bool any_buffer = false;
+  for (std::size_t b = 0; b < model.buffers().size(); ++b) {
+    any_buffer = any_buffer || model.is_private_buffer(b);
+  }
+  if (count == 0 && !any_buffer) {
+    throw BadInput("private_to_each holds of no parameter and of no buffer of the model");
+  }
   if (options.compression.codec && count == model.parameters().size()) {
     throw BadInput(fmt::format("codec {} with {}: no gradient is left to be sent",
                                options.compression.codec->name(), who));
@@ -205,7 +212,7 @@ void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
     if (sgd != nullptr && sgd->momentum == 0 && sgd->weight_decay == 0) continue;
     throw BadInput(fmt::format(
         "\"{}\" with {}, and momentum correction, which has momentum and weight decay of "
-        "its own: it is updated by Sgd without either",
+        "its own: use Sgd without either",
         name, text_of(rule)));
   }
 }

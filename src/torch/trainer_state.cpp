@@ -106,6 +106,9 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
   if (private_) own += private_->text();
+  if (const auto owned = owned_ones(exchange_->plan()).size(); owned > 0) {
+    own += fmt::format(", {} parameters with an owner", owned);
+  }
   if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
   log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
                        model_.parameters().size(), group_.size(), shares, summary_of(settings),
@@ -369,7 +372,14 @@ std::size_t TrainerState::parameter_of(const std::string& name) const {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     if (model_.name(p) == name) return p;
   }
-  throw BadInput(fmt::format("there is no parameter \"{}\"", name));
+  for (const auto& item : model_.buffers()) {
+    if (item.first == name) {
+      throw BadInput(fmt::format(
+          "\"{}\" is a buffer, not a parameter: with_logical_worker() shows private ones", name));
+    }
+  }
+  throw BadInput(
+      fmt::format("there is no parameter \"{}\" (the first one is \"{}\")", name, model_.name(0)));
 }
 
 /// Undefined if no shard touched it.

@@ -75,8 +75,7 @@ void WrappedModel::find_kinds(const Kinds& kinds) {
     private_.push_back(kinds.is_private && kinds.is_private(name));
     const auto owner = kinds.owner ? kinds.owner(name) : std::nullopt;
     if (owner && *owner < 0) {
-      throw BadInput(
-          fmt::format("\"{}\" is owned by logical worker {}: they count from 0", name, *owner));
+      throw BadInput(fmt::format("\"{}\" has the owner {}: they count from 0", name, *owner));
     }
     owners_.push_back(owner.value_or(-1));
     if (private_.back() && owners_.back() >= 0) {

@@ -118,11 +118,20 @@ TEST(Facts, DifferencesAreNamed) {
   EXPECT_EQ(facts_diff(run, run), "");
   EXPECT_EQ(facts_diff({{"a", "1"}, {"b", "2"}}, {{"b", "3"}, {"c", "4"}},
                        {.first = "in A", .second = "in B"}),
-            "a is 1 in A, not known in B\nb is 2 in A, 3 in B\nc is not in A, 4 in B");
+            "a is 1 in A, not set in B\nb is 2 in A, 3 in B\nc is not set in A, 4 in B");
   EXPECT_EQ(facts_diff({{"shards", "8"}, {"seed", "1"}, {"clip", "1.5"}}, run),
-            "clip is 1.5 in the checkpoint, not known here\n"
+            "clip is 1.5 in the checkpoint, not set here\n"
             "shards is 8 in the checkpoint, 4 here\n"
-            "threads is not in the checkpoint, 1 here");
+            "threads is not set in the checkpoint, 1 here");
+}
+
+// They were cut before the part that differed.
+TEST(Facts, LongOnesAreShownFromWhereTheyDiffer) {
+  const std::string begin = "topk:0.01, error feedback on, per group, fusion 2097152, clamp 0";
+  EXPECT_EQ(facts_diff({{"codec", begin + ", momentum 0.9"}}, {{"codec", begin + ", momentum 0.8"}}),
+            "codec is momentum 0.9 in the checkpoint, momentum 0.8 here");
+  EXPECT_EQ(facts_diff({{"codec", begin + ", momentum 0.9"}}, {{"codec", begin}}),
+            "codec is clamp 0, momentum 0.9 in the checkpoint, clamp 0 here");
 }
 
 TEST(Facts, AtMostFiveLinesAreShown) {

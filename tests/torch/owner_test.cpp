@@ -85,10 +85,11 @@ TEST(Owner, OptionsThatMakeNoSenseAreRefused) {
     const auto refusal = [&](const TrainerOptions& options, const Optimizer& optimizer = Adam{}) {
       return text_of([&] { Trainer(job, *task.module, optimizer, options); });
     };
-    EXPECT_THAT(refusal({.shards = 4, .owner = owner_of}),
-                HasSubstr("\"words.weight\" is owned by logical worker 1 of 1"));
+    EXPECT_THAT(
+        refusal({.shards = 4, .owner = owner_of}),
+        HasSubstr("\"words.weight\" is owned by logical worker 1: logical_workers = 1 has 0 to 0"));
     EXPECT_THAT(refusal({.shards = 4, .owner = [](const std::string&) { return -2; }}),
-                HasSubstr("owned by logical worker -2: they count from 0"));
+                HasSubstr("has the owner -2: they count from 0"));
     EXPECT_THAT(
         refusal({.shards = 4,
                  .logical_workers = 3,

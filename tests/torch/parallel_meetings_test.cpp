@@ -1,7 +1,9 @@
 // DataParallel with a strategy: every worker trains by itself, and copies become one when the
 // strategy says so. Against models that are trained one by one and averaged by hand.
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "training.h"
 
@@ -311,9 +313,8 @@ TEST(ParallelMeetings, AnErrorWhileCopiesBecomeOneEndsIt) {
       parallel.meet();
       model->weight.fill_(2 + job.rank());
       const std::string why =
-          throws
-              ? "strategy spoiling, parameter \"weight\": of no use"
-              : "meet() in step 2 of \"model\": what the copies of \"weight\" become is not finite";
+          "strategy spoiling, parameter \"weight\": " +
+          std::string(throws ? "of no use" : "what its copies become is not finite");
       EXPECT_EQ(text_of<Mismatch>([&] { parallel.meet(); }), why);
       EXPECT_EQ(text_of<Mismatch>([&] { parallel.meet(); }), why);
     }
@@ -342,6 +343,35 @@ TEST(ParallelMeetings, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
     if (job.rank() == 1) model->parameters()[0].set_data(mine);
     parallel.meet();
     EXPECT_THAT(parallel.touched(), ElementsAre("0.bias"));
+  });
+}
+
+TEST(ParallelMeetings, AStepThatWasLeftOutIsFoundWhereStepsAreNumbered) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.strategy = local_sgd(2)});
+    parallel.meet(1);
+    if (job.rank() == 1) {
+      EXPECT_EQ(text_of<BadInput>([&] { parallel.meet(3); }),
+                "meet(3): the step that ends is 2; meet() is called at the end of each");
+    }
+    parallel.meet(2);
+    EXPECT_EQ(parallel.report().step, 2);
+  });
+}
+
+TEST(ParallelMeetings, TheReportSaysWhoWasLastAndWhoWaited) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.strategy = local_sgd(2)});
+    parallel.meet();
+    EXPECT_EQ(parallel.report().waits, 0);
+    if (job.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    parallel.meet();
+    EXPECT_EQ(parallel.report().last_worker, 1);
+    if (job.rank() == 0) {
+      EXPECT_GT(parallel.report().wait_seconds, 0.04);
+    }
   });
 }
 

@@ -202,11 +202,13 @@ TEST(SendOwned, OwnersThatAreNotThereAreRefused) {
                               {.owner = [&](const std::string&) { return std::optional(rank); }});
       });
     };
-    EXPECT_THAT(refused(2), HasSubstr("\"0.weight\" is owned by rank 2 of 2"));
+    EXPECT_THAT(refused(2), HasSubstr("\"0.weight\" is owned by rank 2: there are ranks 0 to 1"));
     if (job.rank() == 1) {
-      EXPECT_THAT(refused(2), HasSubstr("by rank 2 of 2"));  // nobody waits
+      EXPECT_THAT(refused(2), HasSubstr("owned by rank 2"));  // nobody waits
     }
-    EXPECT_THAT(refused(-1), HasSubstr("count from 0"));
+    DataParallel parallel(job, *model);
+    EXPECT_THAT(text_of([&] { parallel.send_owned(); }), HasSubstr("no parameter has an owner"));
+    EXPECT_THAT(refused(-1), HasSubstr("\"0.weight\" has the owner -1: they count from 0"));
   });
 }
 

@@ -425,25 +425,38 @@ TEST(Strategy, ALogicalWorkerThatIsDroppedForeverEndsTheRunAsAllOfThemWould) {
   });
 }
 
-TEST(Strategy, ACombineThatThrowsIsNamedOnAllWorkers) {
+// What is not finite went into checkpoints, and a later gradient was blamed for it.
+TEST(Strategy, ACombineThatThrowsOrLeavesWhatIsNotFiniteIsNamedOnAllWorkers) {
   class Broken : public Strategy {
    public:
+    explicit Broken(bool throws) : throws_(throws) {}
     std::string name() const override { return "broken"; }
     bool due(std::int64_t step, std::int64_t, std::int64_t) const override { return step == 2; }
-    void combine(const Meeting&) const override { throw std::runtime_error("out of luck"); }
+    void combine(const Meeting& meeting) const override {
+      if (throws_) throw std::runtime_error("out of luck");
+      meeting.values.back() = std::numeric_limits<double>::quiet_NaN();
+    }
+
+   private:
+    bool throws_;
   };
   on_workers(2, [](const Job& job) {
-    auto net = torch::nn::Linear(100, 200);
-    Trainer trainer(job, *net, Sgd{},
-                    {.shards = 2, .logical_workers = 2, .strategy = std::make_shared<Broken>()});
-    const auto step = [&] {
-      trainer.step([&](Shard& shard) {
-        return shard.loss(net->forward(torch::ones({2, 100})).square().mean());
-      });
-    };
-    step();
-    EXPECT_THAT(text_of<Mismatch>(step),
-                AllOf(HasSubstr("strategy broken, parameter \""), HasSubstr("out of luck")));
+    for (const bool throws : {true, false}) {
+      auto net = torch::nn::Linear(100, 200);
+      Trainer trainer(
+          job, *net, Sgd{},
+          {.shards = 2, .logical_workers = 2, .strategy = std::make_shared<Broken>(throws)});
+      const auto step = [&] {
+        trainer.step([&](Shard& shard) {
+          return shard.loss(net->forward(torch::ones({2, 100})).square().mean());
+        });
+      };
+      step();
+      EXPECT_THAT(
+          text_of<Mismatch>(step),
+          AllOf(HasSubstr("strategy broken, parameter \""),
+                HasSubstr(throws ? "out of luck" : "what its copies become is not finite")));
+    }
   });
 }
 
@@ -640,7 +653,7 @@ TEST(Strategy, OptionsThatMakeNoSenseAreRefused) {
     }
     Trainer trainer(job, *model, Adam{}, {.shards = 2});
     EXPECT_THAT(text_of([&] { trainer.with_logical_worker(0, [] {}); }),
-                HasSubstr("0 logical workers have private parameters"));
+                HasSubstr("with_logical_worker(0): nothing is private"));
     EXPECT_THAT(text_of([&] { trainer.gather("nothing"); }), HasSubstr("no parameter \"nothing\""));
   });
 }

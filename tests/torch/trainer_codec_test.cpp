@@ -189,7 +189,7 @@ TEST(TrainerCodec, MomentumThatActsTwiceIsRefused) {
              .compression = {.codec = top_k_codec(0.1), .momentum_correction = kCorrection}});
       });
     };
-    const std::string why = "it is updated by Sgd without either";
+    const std::string why = "use Sgd without either";
     EXPECT_EQ(refused(Sgd{.lr = 1}), "");
     EXPECT_THAT(refused(Sgd{.lr = 1, .momentum = 0.9}),
                 AllOf(HasSubstr("\"weight\""), HasSubstr(why)));

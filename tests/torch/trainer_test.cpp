@@ -200,7 +200,7 @@ TEST(Trainer, BetweenTheHalvesTheFoldedGradientCanBeRead) {
       }
       EXPECT_NEAR(trainer.gradient_norm(), std::sqrt(squares), 1e-6);
       EXPECT_EQ(text_of<BadInput>([&] { trainer.gradient("nobody"); }),
-                "there is no parameter \"nobody\"");
+                "there is no parameter \"nobody\" (the first one is \"0.weight\")");
       const auto before = model->parameters()[0].clone();
       trainer.group().barrier();
       EXPECT_TRUE(trainer.apply().applied);
