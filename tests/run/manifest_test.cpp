@@ -128,8 +128,9 @@ TEST(Facts, DifferencesAreNamed) {
 // They were cut before the part that differed.
 TEST(Facts, LongOnesAreShownFromWhereTheyDiffer) {
   const std::string begin = "topk:0.01, error feedback on, per group, fusion 2097152, clamp 0";
-  EXPECT_EQ(facts_diff({{"codec", begin + ", momentum 0.9"}}, {{"codec", begin + ", momentum 0.8"}}),
-            "codec is momentum 0.9 in the checkpoint, momentum 0.8 here");
+  EXPECT_EQ(
+      facts_diff({{"codec", begin + ", momentum 0.9"}}, {{"codec", begin + ", momentum 0.8"}}),
+      "codec is momentum 0.9 in the checkpoint, momentum 0.8 here");
   EXPECT_EQ(facts_diff({{"codec", begin + ", momentum 0.9"}}, {{"codec", begin}}),
             "codec is clamp 0, momentum 0.9 in the checkpoint, clamp 0 here");
 }
