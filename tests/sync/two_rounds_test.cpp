@@ -99,7 +99,8 @@ Plan plan_of_shapes() {
 
 std::vector<std::size_t> counts() {
   std::vector<std::size_t> all;
-  for (const auto& entry : plan_of_shapes().parameters()) {
+  const auto plan = plan_of_shapes();
+  for (const auto& entry : plan.parameters()) {
     all.push_back(static_cast<std::size_t>(entry.spec.count));
   }
   return all;
