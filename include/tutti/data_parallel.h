@@ -84,8 +84,8 @@ struct DataParallelOptions {
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
   /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
   std::function<bool(const std::string& name)> row_sparse = {};
-  /// What the first step counts as, for strategies, for codecs that warm up, and in texts: of a
-  /// program that goes on from files of its own.
+  /// What the first step counts as, for strategies, for codecs that warm up, for seeds and in
+  /// texts: of a program that goes on from files of its own. At least 1.
   std::int64_t first_step = 1;
   /// How long a sync may wait; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
@@ -195,16 +195,17 @@ class DataParallel {
   /// value of their mean, the same bytes everywhere; the optimizer's state stays each worker's own.
   /// Buffers become rank 0's then, with Buffers::every_step. All workers call it equally often, and
   /// wait for each other where something is due; given the number of the `step`, one that was left
-  /// out is BadInput. A value that is not finite is BadInput on all that
-  /// names parameter and rank: nothing became one. A mean that is not finite, or a strategy that
-  /// throws, is Mismatch and ends this object. The other calls on steps are BadInput with a
-  /// strategy, but fail(), which does nothing: a step is each worker's own. Fusion, first_fusion,
-  /// out_of_data and digest_every have no say.
+  /// out is BadInput. A value that is not finite is BadInput on all that names parameter and rank:
+  /// nothing became one. A mean that is not finite, or a strategy that throws, is Mismatch and ends
+  /// this object. The other calls on steps are BadInput with a strategy, but fail(), which does
+  /// nothing: a step is each worker's own. `fusion`, `first_fusion`, `out_of_data` and
+  /// `digest_every` have no say.
   void meet(std::optional<std::int64_t> step = {});
 
   /// The values of owned parameters that the last step touched, of row-sparse ones the touched
   /// rows, from their owners to all: after the optimizer's step. Collective. Nothing where none was
-  /// touched. A step that begins without it is BadInput.
+  /// touched; BadInput where no parameter has an owner. A step that begins without it is BadInput,
+  /// and an object that ends without it logs a warning. Not part of report() and traffic().
   void send_owned();
 
   /// Names of the parameters that some worker wrote in the last step, in registration order; with a

@@ -341,7 +341,7 @@ const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model,
   exchange_.arrive(model);
   const auto refusal = encode(1);
   if (!refusal.text.empty()) {
-    throw BadInput(fmt::format("step {}: {}", exchange_.steps_done() + 1, refusal.text));
+    throw BadInput(fmt::format("step {}: {}", exchange_.number(), refusal.text));
   }
   if (besides.arrived) besides.arrived();
   const auto& plan = exchange_.plan();

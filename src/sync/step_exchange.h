@@ -85,8 +85,9 @@ class StepExchange {
   /// Steps that are over, successful or dropped.
   std::int64_t steps_done() const { return static_cast<std::int64_t>(done_); }
   bool is_open() const { return mode_.has_value(); }
-  /// What the open step is called: number_next().
+  /// What the open step is called, and the last one that is over: number_next().
   std::int64_t number() const { return number_of(step_); }
+  std::int64_t last_number() const { return number_of(done_); }
   /// The open step is one backward's.
   bool is_single() const { return mode_ == StepMode::single; }
   /// Throws what ended the exchange, if it is over.

@@ -121,7 +121,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
     }
   }
   model_.require_in_place(parameter);
-  views_->require_cleared(parameter, exchange_->steps_done());
+  views_->require_cleared(parameter, exchange_->last_number());
   if (views_->holds_set_by_hand(parameter)) {
     take(parameter, views_->take_set_by_hand(parameter), false);
   }
@@ -228,7 +228,7 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     std::optional<GeneratorGuard> guard;
     if (seed) {
       guard.emplace();
-      torch::manual_seed(leaf_seed(*seed, exchange_->steps_done() + 1, exchange_->next_leaf()));
+      torch::manual_seed(leaf_seed(*seed, exchange_->number(), exchange_->next_leaf()));
     }
     exchange_->begin_leaf(weight);
     in_leaf_ = true;
@@ -319,7 +319,7 @@ void DataParallelState::synchronize(std::optional<double> asked) {
   if (in_scope_) throw BadInput("synchronize() inside an accumulation scope: call its finish()");
   bool by_hand = false;
   for (std::size_t p = 0; p < views_->size(); ++p) {
-    views_->require_cleared(p, exchange_->steps_done());
+    views_->require_cleared(p, exchange_->last_number());
     by_hand = by_hand || views_->holds_set_by_hand(p);
   }
   before_step();

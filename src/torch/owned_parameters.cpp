@@ -47,7 +47,7 @@ void OwnedParameters::require_sent() const {
   throw BadInput(fmt::format(
       "\"{}\" has an owner, whose update in step {} was not sent: call send_owned() after the "
       "optimizer's step",
-      model_.name(unsent_.begin()->first), exchange_.number()));
+      model_.name(unsent_.begin()->first), exchange_.last_number()));
 }
 
 void OwnedParameters::send(const std::optional<std::chrono::milliseconds>& deadline) {

@@ -171,6 +171,32 @@ TEST(Accumulation, ASeedMakesDropoutIndependentOfTheWorkers) {
   EXPECT_EQ(hashes.size(), 1u);
 }
 
+// A program that goes on from files of its own draws what it would have drawn.
+TEST(Accumulation, SeedsAreOfTheStepThatAProgramGoesOnWith) {
+  on_workers(2, [](const Job& job) {
+    const auto drawn_in = [&](std::int64_t first, std::int64_t last) {
+      auto model = mlp();
+      DataParallel parallel(job, *model, {.first_step = first});
+      torch::Tensor drawn;
+      for (auto step = first; step <= last; ++step) {
+        model->zero_grad();
+        auto scope = parallel.accumulate({.micro_batches = 1, .seed = 5});
+        scope.micro_batch(1, [&] {
+          drawn = torch::rand({4});
+          return Batch(4, 1).loss(model, 0, 4);
+        });
+        scope.finish();
+        EXPECT_EQ(parallel.report().step, step);
+      }
+      EXPECT_THAT(text_of([&] { parallel.synchronize(); }),
+                  HasSubstr("step " + std::to_string(last)));
+      return drawn;
+    };
+    EXPECT_TRUE(torch::equal(drawn_in(1, 3), drawn_in(3, 3)));
+    EXPECT_FALSE(torch::equal(drawn_in(1, 2), drawn_in(3, 3)));
+  });
+}
+
 TEST(Accumulation, SeveralLossesOfALeafAreOneLeaf) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
