@@ -86,6 +86,29 @@ TEST(DataParallel, ASecondBackwardWithoutZeroGradIsAnErrorNotAWrongNumber) {
   });
 }
 
+// What is not parallel may be there before the parallel part is made, or come later.
+TEST(DataParallel, AnExcludedParameterMayComeLater) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    const auto exclude = [](const std::string& name) { return name.starts_with("own"); };
+    model->register_parameter("own_before", torch::full({1}, 1.0 * job.rank()));
+    DataParallel parallel(job, *model, {.digest_every = 1, .exclude = exclude});
+    model->register_parameter("own_after", torch::full({1}, 1.0 * job.rank()));
+    const Batch batch(4, 1);
+    const auto own = model->named_parameters();
+    (batch.loss(model, 0, 4) + own["own_before"].sum() * 2 + own["own_after"].sum() * 3).backward();
+    EXPECT_EQ(parallel.report().parameters_touched, 4);
+    EXPECT_EQ(own["own_before"].item<double>(), job.rank());
+    EXPECT_EQ(own["own_before"].grad().item<double>(), 2);
+    EXPECT_EQ(own["own_after"].grad().item<double>(), 3);
+    // Any other that comes later is an error.
+    model->register_parameter("late", torch::ones({1}));
+    model->zero_grad();
+    EXPECT_THAT(text_of([&] { batch.loss(model, 0, 4).backward(); }),
+                HasSubstr("parameter \"late\" was added or replaced"));
+  });
+}
+
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
     for (const auto* name : {"a", "b", "c", "d"}) {
