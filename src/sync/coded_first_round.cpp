@@ -44,6 +44,11 @@ CodedGradients::Refusal CodedGradients::first_round(double loss_scale) {
   return {};
 }
 
+std::span<const float> CodedGradients::first_sum_of(std::size_t group) const {
+  if (first_sums_.empty()) return {};
+  return first_sums_[group];
+}
+
 void CodedGradients::add_up_first_round() {
   const AsTheyAre plain;
   MessageSum sum(plain, leaves());

@@ -50,18 +50,16 @@ MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions
           options.compression.codec->name(), count, plan.parameters()[group.front()].spec.name,
           options.compression.codec->most_values()));
     }
-    const auto& spec = plan.parameters()[group.front()].spec;
-    Exchange exchange{.logical_workers = static_cast<std::int64_t>(layout.logical_workers),
-                      .transport = options.compression.transport,
-                      .count = count};
-    if (group.size() == 1) exchange.shape = spec.shape;
+    const auto exchange =
+        exchange_of(plan, group, options.compression, layout.logical_workers, count);
     layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, exchange));
     if (!options.compression.codec->has_first_round()) continue;
     const auto first =
         count == 0 ? 0 : options.compression.codec->first_round_values(exchange.shape);
     if (first < 0) {
       throw BadInput(fmt::format("codec {}: {} values in the first round of \"{}\"",
-                                 options.compression.codec->name(), first, spec.name));
+                                 options.compression.codec->name(), first,
+                                 plan.parameters()[group.front()].spec.name));
     }
     layout.first_round.push_back(static_cast<std::size_t>(first));
   }
@@ -249,9 +247,7 @@ CodedGradients::Refusal CodedGradients::encode(double loss_scale) {
   }
   for_own_tasks(loss_scale, [this](const MessageTask& task, const GroupEncoder::Folds& folds) {
     if (early_.contains({task.logical, task.group})) return;
-    const std::span<const float> first =
-        first_sums_.empty() ? std::span<const float>() : first_sums_[task.group];
-    encoder_.encode(task, folds, first);
+    encoder_.encode(task, folds, first_sum_of(task.group));
   });
   exchange_.meet("the encoding of its gradients in");
   return first_refusal();
@@ -302,9 +298,8 @@ SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) co
   const auto group = board_.group_of(parameter);
   const auto& one = carried_[logical];
   return {.message = {board_.message(logical, group), board_.header(logical, group).bytes},
-          .exchange = encoder_.exchange_of(
-              group, one.elements[group], exchange_.number(),
-              first_sums_.empty() ? std::span<const float>() : std::span(first_sums_[group])),
+          .exchange = encoder_.exchange_of(group, one.elements[group], exchange_.number(),
+                                           first_sum_of(group)),
           .first = one.at_in_message[parameter],
           .share = one.share[parameter],
           .place = place_of(logical)};

@@ -112,6 +112,7 @@ class CodedGradients {
       const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work);
   Refusal first_round(double loss_scale);
   void add_up_first_round();
+  std::span<const float> first_sum_of(std::size_t group) const;
   SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
   std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
   std::optional<std::size_t> closing() const;
@@ -127,7 +128,6 @@ class CodedGradients {
   TrafficCount traffic_;
   std::vector<std::int64_t> sum_values_;      ///< per group: as of the last step
   std::vector<std::int64_t> touched_by_any_;  ///< per group: elements
-  std::int64_t step_ = 1;                     ///< whose messages were noted
   std::size_t owned_bytes_ = 0;  ///< of gradients that are sent to their owners as they are
   std::size_t most_bytes_ = 0;   ///< of a logical worker's messages
   std::vector<std::vector<float>> first_sums_;  ///< per group: of the first round, if there is one

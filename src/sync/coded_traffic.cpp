@@ -12,7 +12,6 @@ namespace tutti {
 void CodedGradients::note_messages() {
   traffic_.begin();
   most_bytes_ = 0;
-  step_ = exchange_.number();
   owned_bytes_ = 0;
   for (const auto p : owned_ones(exchange_.plan())) {
     if (exchange_.slices().touched(p)) owned_bytes_ += exchange_.plan().bytes_of(p);
@@ -79,7 +78,8 @@ void CodedGradients::commit() {
         carried_.size() *
         (board_.first_round(0, g).size_bytes() +
          options_.compression.codec->sum_bytes(
-             touched_by_any_[g], values, encoder_.exchange_of(g, touched_by_any_[g], step_, {})));
+             touched_by_any_[g], values,
+             encoder_.exchange_of(g, touched_by_any_[g], exchange_.last_number(), {})));
   }
   traffic_.end(options_.compression.codec->has_first_round() ? 2 : 1);
   if (!board_.has_residuals()) return;

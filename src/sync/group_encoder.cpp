@@ -21,6 +21,16 @@ void keep_within(float* values, std::int64_t count, float bound) {
 
 }  // namespace
 
+Exchange exchange_of(const Plan& plan, std::span<const std::uint32_t> group,
+                     const Compression& compression, std::size_t logical_workers,
+                     std::int64_t count) {
+  Exchange exchange{.logical_workers = static_cast<std::int64_t>(logical_workers),
+                    .transport = compression.transport,
+                    .count = count};
+  if (group.size() == 1) exchange.shape = plan.parameters()[group.front()].spec.shape;
+  return exchange;
+}
+
 GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compression& compression,
                            Values values)
     : plan_(plan), board_(board), compression_(compression), own_values_(std::move(values)) {
@@ -35,14 +45,10 @@ GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compress
 
 Exchange GroupEncoder::exchange_of(std::size_t group, std::int64_t count, std::int64_t step,
                                    std::span<const float> first_sum) const {
-  const auto& members = board_.groups()[group];
-  Exchange exchange{.logical_workers = static_cast<std::int64_t>(board_.logical_workers()),
-                    .transport = compression_.transport,
-                    .step = step,
-                    .count = count,
-                    .shape = {},
-                    .first_sum = first_sum};
-  if (members.size() == 1) exchange.shape = plan_.parameters()[members.front()].spec.shape;
+  auto exchange = tutti::exchange_of(plan_, board_.groups()[group], compression_,
+                                     board_.logical_workers(), count);
+  exchange.step = step;
+  exchange.first_sum = first_sum;
   return exchange;
 }
 

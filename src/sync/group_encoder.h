@@ -18,6 +18,11 @@
 
 namespace tutti {
 
+/// What each message of so many values of a group is one of, in any step.
+Exchange exchange_of(const Plan& plan, std::span<const std::uint32_t> group,
+                     const Compression& compression, std::size_t logical_workers,
+                     std::int64_t count);
+
 /// One message.
 struct MessageTask {
   std::size_t logical = 0;

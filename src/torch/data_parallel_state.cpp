@@ -66,7 +66,7 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
   exchange_->number_next(options_.first_step);
-  if (owned_->size() > 0) own += fmt::format(", {} parameters with an owner", owned_->size());
+  if (model_.owned() > 0) own += fmt::format(", {} parameters with an owner", model_.owned());
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
   views_ = std::make_unique<GradientViews>(model_, *exchange_);

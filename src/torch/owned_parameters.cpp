@@ -18,12 +18,6 @@ OwnedParameters::~OwnedParameters() {
       model_.name(unsent_.begin()->first)));
 }
 
-std::size_t OwnedParameters::size() const {
-  std::size_t count = 0;
-  for (std::size_t p = 0; p < model_.parameters().size(); ++p) count += model_.owner(p) >= 0;
-  return count;
-}
-
 void OwnedParameters::fold() {
   touched_.clear();
   auto& slices = exchange_.slices();
@@ -52,7 +46,7 @@ void OwnedParameters::require_sent() const {
 
 void OwnedParameters::send(const std::optional<std::chrono::milliseconds>& deadline) {
   exchange_.require_running();
-  if (size() == 0) throw BadInput("send_owned(), but no parameter has an owner");
+  if (model_.owned() == 0) throw BadInput("send_owned(), but no parameter has an owner");
   if (unsent_.empty()) return;
   const torch::NoGradGuard no_grad;
   const auto unsent = std::exchange(unsent_, {});

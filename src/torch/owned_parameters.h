@@ -28,7 +28,6 @@ class OwnedParameters {
   OwnedParameters(const OwnedParameters&) = delete;
   OwnedParameters& operator=(const OwnedParameters&) = delete;
 
-  std::size_t size() const;
   /// This worker gets its gradient.
   bool is_mine(std::size_t parameter) const {
     const auto owner = model_.owner(parameter);

@@ -304,7 +304,8 @@ void ParallelMeetings::adopt(std::uint32_t parameter, std::byte* mean) {
     }
     call_.ask(entry.spec.name, piece);
     round_into(values, entry.spec.dtype, piece.values, entry.node_type, count);
-    if (!is_finite(values, entry.spec.dtype, count)) {
+    const bool rounded = entry.spec.dtype != entry.node_type;
+    if (rounded && !is_finite(values, entry.spec.dtype, count)) {
       throw Mismatch(
           fmt::format("strategy {}, parameter \"{}\": what its copies become is beyond {}",
                       options_.strategy->name(), entry.spec.name, name_of(entry.spec.dtype)));

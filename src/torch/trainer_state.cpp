@@ -106,9 +106,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
   if (private_) own += private_->text();
-  if (const auto owned = owned_ones(exchange_->plan()).size(); owned > 0) {
-    own += fmt::format(", {} parameters with an owner", owned);
-  }
+  if (model_.owned() > 0) own += fmt::format(", {} parameters with an owner", model_.owned());
   if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
   log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
                        model_.parameters().size(), group_.size(), shares, summary_of(settings),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "sync/row_list.h"
@@ -94,6 +95,11 @@ void WrappedModel::find_kinds(const Kinds& kinds) {
                       name, kMostRows));
     }
   }
+}
+
+std::size_t WrappedModel::owned() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(owners_, [](std::int64_t owner) { return owner >= 0; }));
 }
 
 NamedTensors WrappedModel::list(const torch::nn::Module& module) const {

@@ -51,6 +51,8 @@ class WrappedModel {
   bool is_private(std::size_t parameter) const { return private_[parameter]; }
   /// −1: nobody's in particular.
   std::int64_t owner(std::size_t parameter) const { return owners_[parameter]; }
+  /// Parameters, row-sparse ones among them, that somebody owns.
+  std::size_t owned() const;
   bool is_private_buffer(std::size_t buffer) const { return private_buffers_[buffer]; }
 
   Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;

@@ -57,17 +57,7 @@ TEST(CodedGradients, AGroupIsEncodedAsSoonAsItIsFull) {
 }
 
 TEST(CodedGradients, AStepThatIsDroppedLeavesNoResidual) {
-  const Case test{.codec = "topk:0.05"};
-  const auto states = model_of(test);
-  run_thread_ranks(3, [&](const Job& job) {
-    Workers all(Group(job), test);
-    for (std::int64_t step = 1; step <= kSteps; ++step) {
-      ASSERT_EQ(all.half_step(step + 100, 1), "");
-      all.exchange().fail("dropped by the test");
-      all.step(step, states[static_cast<std::size_t>(step - 1)]);
-    }
-    Group(job, "end").barrier();
-  });
+  expect_no_trace_of_dropped_steps({.codec = "topk:0.05"});
 }
 
 TEST(CodedGradients, WhatCannotBeSentIsNamedByAll) {

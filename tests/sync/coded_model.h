@@ -302,4 +302,18 @@ inline void expect_as_model(const Case& test, const std::vector<int>& sizes) {
   }
 }
 
+/// A step of other gradients is dropped before each one that counts.
+inline void expect_no_trace_of_dropped_steps(const Case& test) {
+  const auto states = model_of(test);
+  run_thread_ranks(3, [&](const Job& job) {
+    Workers all(Group(job), test);
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      ASSERT_EQ(all.half_step(step + 100, 1), "");
+      all.exchange().fail("dropped by the test");
+      all.step(step, states[static_cast<std::size_t>(step - 1)]);
+    }
+    Group(job, "end").barrier();
+  });
+}
+
 }  // namespace tutti::test

@@ -2,6 +2,7 @@
 // codecs leave alone.
 
 #include "exact_cases.h"
+#include "support/log_capture.h"
 
 namespace tutti::test::owner_cases {
 namespace {
@@ -76,6 +77,17 @@ TEST(Owner, KeepsItsGradientOutOfACodec) {
     EXPECT_TRUE(torch::equal(gradient(owned, "output.weight"), exact));
     EXPECT_FALSE(torch::equal(gradient(coded, "output.weight"), exact));
     EXPECT_FALSE(torch::equal(gradient(owned, "output.bias"), gradient(plain, "output.bias")));
+  });
+}
+
+// The row-sparse one was left out.
+TEST(Owner, TheFirstLogLineSaysHowManyHaveOne) {
+  on_workers(1, [](const Job& job) {
+    LogCapture log;
+    const auto task = tables();
+    const Trainer trainer(job, *task.module, Adam{},
+                          {.shards = 4, .logical_workers = 3, .owner = owner_of});
+    EXPECT_EQ(log.count("2 parameters with an owner"), 1);
   });
 }
 

@@ -1,5 +1,6 @@
 // DataParallel with parameters that one worker alone updates: the run of a single process.
 
+#include "support/log_capture.h"
 #include "training.h"
 
 namespace tutti::test::send_owned_cases {
@@ -103,6 +104,23 @@ TEST(SendOwned, ItsGradientIsLeftAloneByCodecsAndCounted) {
       EXPECT_TRUE(torch::equal(owned[1], exact[1]));
     }
     EXPECT_EQ(owned[2].abs().max().item<double>(), 0);
+  });
+}
+
+TEST(SendOwned, AnUpdateThatWasNotSentIsLoggedAtTheEnd) {
+  on_workers(1, [](const Job& job) {
+    LogCapture log;
+    for (const bool sends : {true, false}) {
+      LookUp model;
+      DataParallel parallel(job, *model, {.owner = [](const std::string& name) {
+                              return name == "table.weight" ? std::optional<std::int64_t>(0)
+                                                            : std::nullopt;
+                            }});
+      model->loss(1, 0, 3).backward();
+      if (sends) parallel.send_owned();
+    }
+    EXPECT_EQ(log.count("\"table.weight\" has an owner, whose last update was not sent"), 1);
+    EXPECT_EQ(log.count("1 parameters with an owner"), 2);
   });
 }
 
