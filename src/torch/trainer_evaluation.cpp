@@ -23,21 +23,25 @@ namespace {
 /// Without gradients, in eval(), while this lives.
 class EvaluationMode {
  public:
-  explicit EvaluationMode(torch::nn::Module& module) : modules_(module.modules()) {
-    for (const auto& each : modules_) trained_.push_back(each->is_training());
+  explicit EvaluationMode(torch::nn::Module& module)
+      : module_(module), trained_(module.is_training()), parts_(module.modules(false)) {
+    for (const auto& part : parts_) part_trained_.push_back(part->is_training());
     module.eval();
   }
   ~EvaluationMode() {
-    // Parents come first: what they say of their children, the children correct.
-    for (std::size_t m = 0; m < modules_.size(); ++m) modules_[m]->train(trained_[m]);
+    // Parents come first: what they set in their children, the children correct.
+    module_.train(trained_);
+    for (std::size_t m = 0; m < parts_.size(); ++m) parts_[m]->train(part_trained_[m]);
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
   const torch::NoGradGuard no_grad_;
-  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
-  std::vector<bool> trained_;
+  torch::nn::Module& module_;  ///< may be on the stack, where torch cannot list it with its parts
+  bool trained_;
+  std::vector<std::shared_ptr<torch::nn::Module>> parts_;
+  std::vector<bool> part_trained_;
 };
 
 /// What a worker has to say of its part, in front of its metrics or its failure's text.
