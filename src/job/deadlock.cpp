@@ -15,6 +15,9 @@ constexpr std::chrono::milliseconds kPatience{500};
 /// Clocks of different processors, and loads that run ahead of them, are closer than this.
 constexpr std::chrono::milliseconds kMargin{1};
 constexpr std::chrono::seconds kLinger{2};
+constexpr const char* kUsualCause =
+    " (usually a call that all workers have to make, such as evaluate(), save() or a collective, "
+    "was made by some of them alone)";
 
 std::int64_t count_of(Clock::time_point time) { return time.time_since_epoch().count(); }
 
@@ -105,7 +108,7 @@ std::string DeadlockWatch::describe(const std::vector<int>& cycle) const {
   for (std::size_t i = 0; i < cycle.size(); ++i)
     text += fmt::format("{}rank {} waits for rank {} in {}", i == 0 ? "" : "; ", cycle[i],
                         cycle[(i + 1) % cycle.size()], read(job_.slot(cycle[i]).notice.text));
-  return text;
+  return text + kUsualCause;
 }
 
 }  // namespace tutti

@@ -30,7 +30,7 @@ class DeadlockWatch {
   /// leaves its wait.
   void linger();
 
-  /// "rank 0 waits for rank 1 in …; rank 1 waits for rank 0 in …"
+  /// "rank 0 waits for rank 1 in …; rank 1 waits for rank 0 in …", and what that usually means.
   std::string describe(const std::vector<int>& cycle) const;
 
  private:

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/run_identity.h"
+#include "base/standard_output.h"
 #include "base/system.h"
 #include "job/job_state.h"
 #include "job/meeting_point.h"
@@ -92,6 +93,7 @@ Job Job::join(const JobOptions& options) {
       throw BadInput(fmt::format("TUTTI_RANK is {}: must be 0 to {}, as TUTTI_SIZE is {}",
                                  identity.rank, identity.size - 1, identity.size));
     set_log_rank(identity.rank, identity.size);
+    print_whole_lines_at_once();
     rendezvous =
         connect_to_broker(take_socket(*environment.rendezvous_fd), identity.rank, identity.size);
   }
