@@ -128,20 +128,15 @@ void CodedGradients::look_around() {
 }
 
 void CodedGradients::find_shares() {
-  auto& slices = exchange_.slices();
-  for (std::size_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
-    double total = 0;
+  const auto& slices = exchange_.slices();
+  const bool by_contributors = options_.divisor == Divisor::contributors;
+  for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
+    const double total =
+        by_contributors ? slices.contributed(p, {0, slices.nodes()}) : slices.weight();
     for (auto& one : carried_) {
-      one.share[p] = one.weight;
-      if (options_.divisor == Divisor::contributors) {
-        one.share[p] = one.touched[p] != 0
-                           ? slices.sources_of(static_cast<std::uint32_t>(p), one.nodes).divisor
-                           : 0;
-        total += one.share[p];
-      }
+      const double own = by_contributors ? slices.contributed(p, one.nodes) : one.weight;
+      one.share[p] = total > 0 ? own / total : 0;
     }
-    if (options_.divisor != Divisor::contributors) total = slices.weight();
-    for (auto& one : carried_) one.share[p] = total > 0 ? one.share[p] / total : 0;
   }
 }
 

@@ -84,7 +84,6 @@ std::vector<ElementRange> SliceFold::owned(std::span<const std::uint32_t> parame
 
 SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter, NodeRange range) const {
   Sources sources{parameter, std::string(nodes_.size(), '0'), {}, 1};
-  double contributed = 0;
   for (auto n = range.begin; n < range.end; ++n) {
     const auto& node = nodes_[n];
     const auto worker = static_cast<std::size_t>(node.worker);
@@ -92,12 +91,22 @@ SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter, NodeRange rang
     if (slot == kAbsent) continue;
     sources.pattern[n] = '1';
     sources.nodes.push_back(arenas_[worker] + plan_.node_place(parameter, slot));
-    if (divisor_ == Divisor::contributors)
-      contributed += boards_[worker].weights(node.row)[parameter];
   }
   if (divisor_ == Divisor::weights) sources.divisor = weight_;
-  if (divisor_ == Divisor::contributors) sources.divisor = contributed;
+  if (divisor_ == Divisor::contributors) sources.divisor = contributed(parameter, range);
   return sources;
+}
+
+double SliceFold::contributed(std::uint32_t parameter, NodeRange range) const {
+  std::vector<Block> blocks;
+  std::vector<double> weights;
+  for (auto n = range.begin; n < range.end; ++n) {
+    const auto& board = boards_[static_cast<std::size_t>(nodes_[n].worker)];
+    if (board.slot_table(nodes_[n].row)[parameter] == kAbsent) continue;
+    blocks.push_back(nodes_[n].block);
+    weights.push_back(board.weights(nodes_[n].row)[parameter]);
+  }
+  return fold_weights(blocks, weights, leaves_);
 }
 
 void SliceFold::fold(const Sources& sources, std::int64_t begin, std::int64_t end,

@@ -78,6 +78,9 @@ class SliceFold {
   const std::vector<HeldNode>& held() const { return nodes_; }
   /// Σ of the weights of these nodes, folded along the tree; 0 of none.
   double weight_of(NodeRange range) const;
+  /// Σ of the weights of the leaves in these nodes that wrote the parameter, folded along the tree;
+  /// 0 where none did. Only by contributors.
+  double contributed(std::uint32_t parameter, NodeRange range) const;
   /// Folds elements [begin, end) of it, of the node type, to destinations of `result_type`.
   void fold(const Sources& sources, std::int64_t begin, std::int64_t end, DType result_type,
             std::span<void* const> destinations);
