@@ -3,6 +3,9 @@
 // Who am I among the workers? A Job is joined once per process; groups, DataParallel and everything
 // that waits for other workers are made from it.
 //
+// A child that this process makes by fork() has a copy of the Job and is no part of it: see
+// docs/errors.md.
+//
 // Threads: a Job is a handle that may be copied; its functions may be called from any thread, but
 // everything made from it is used by one thread at a time.
 // Failure: join() throws Timeout when workers are missing at the deadline, PeerLost when one died

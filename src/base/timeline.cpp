@@ -22,7 +22,6 @@ double microseconds(Clock::duration d) {
 Timeline::Timeline(const std::string& file, int rank, int size)
     : file_(size > 1 ? fmt::format("{}.rank{}", file, rank) : file),
       rank_(rank),
-      owner_(::getpid()),
       out_(::open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
   if (!out_) log().error("cannot write the timeline {}", file_);
   pending_ = fmt::format(
@@ -31,12 +30,13 @@ Timeline::Timeline(const std::string& file, int rank, int size)
 }
 
 Timeline::~Timeline() {
-  if (owner_ != ::getpid()) return;  // a child made by fork has a copy of what is pending
+  if (!process_.is_own()) return;  // a child made by fork has a copy of what is pending
   pending_ += "]}";
   flush();
 }
 
 void Timeline::add(std::string_view name, Clock::time_point begin, Clock::time_point end) {
+  if (!process_.is_own()) return;
   const std::lock_guard lock(mutex_);
   if (!out_) return;
   pending_ += fmt::format(

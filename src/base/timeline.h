@@ -4,14 +4,13 @@
 //
 // Threads: any. Failure: a file that cannot be written is logged once; nothing is recorded then.
 
-#include <sys/types.h>
-
 #include <mutex>
 #include <string>
 #include <string_view>
 
 #include "base/deadline.h"
 #include "base/file_descriptor.h"
+#include "base/process_mark.h"
 
 namespace tutti {
 
@@ -31,7 +30,7 @@ class Timeline {
 
   std::string file_;
   int rank_;
-  pid_t owner_;
+  ProcessMark process_;
   std::mutex mutex_;
   FileDescriptor out_;
   std::string pending_;

@@ -25,7 +25,7 @@ Work& Work::operator=(Work&& other) noexcept {
 }
 
 Work::~Work() {
-  if (!group_) return;
+  if (!group_ || !group_->job().is_own()) return;
   try {
     wait();
   } catch (const std::exception& e) {

@@ -110,6 +110,9 @@ Busy Job::busy(std::string what, std::chrono::milliseconds at_most) const {
   return Busy(state_, std::move(what), at_most);
 }
 
-std::vector<int> Job::alive() const { return ranks_of(ranks_below(size()) & ~state_->gone().all); }
+std::vector<int> Job::alive() const {
+  state_->require_own();
+  return ranks_of(ranks_below(size()) & ~state_->gone().all);
+}
 
 }  // namespace tutti

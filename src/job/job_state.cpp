@@ -1,7 +1,5 @@
 #include "job/job_state.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <new>
 #include <set>
@@ -75,8 +73,7 @@ JobState::JobState(Identity identity, std::shared_ptr<System> system,
     : identity_(std::move(identity)),
       system_(std::move(system)),
       rendezvous_(std::move(rendezvous)),
-      options_(options),
-      owner_pid_(::getpid()) {
+      options_(options) {
   check_arguments(identity_, options_);
   spin_rounds_ = rounds_within(kSpin);
   if (const std::string file = Environment::read().profile; !file.empty())
@@ -133,7 +130,7 @@ void JobState::count_processors(const std::vector<Parcel>& parcels) {
 }
 
 JobState::~JobState() {
-  if (owner_pid_ != ::getpid()) {
+  if (!is_own()) {
     // A child made by fork alone has the memory but not the threads: it must neither speak for this
     // worker nor wait for a thread it does not have.
     static_cast<void>(watch_.release());
@@ -144,12 +141,21 @@ JobState::~JobState() {
   announce(*board_);
 }
 
+void JobState::refuse_child() const {
+  throw Unsupported(fmt::format(
+      "rank {}'s job is used in a child that the worker made by fork(): only the worker "
+      "itself takes part in it; let the child call nothing of Tutti, and use the job, "
+      "its groups and what was made from them in the worker",
+      identity_.rank));
+}
+
 Deadline JobState::deadline(std::optional<std::chrono::milliseconds> asked) const {
   if (asked) require_positive(*asked, "deadline");
   return Deadline::after(system_->now(), std::min(asked.value_or(options_.deadline), kForever));
 }
 
 std::uint64_t JobState::next_number(const std::string& key) {
+  require_own();
   note_thread();
   const std::lock_guard lock(mutex_);
   return numbers_[key]++;
@@ -168,6 +174,7 @@ JobState::Gone JobState::gone() const {
 }
 
 std::uint64_t JobState::enter_busy(std::string what, std::chrono::milliseconds at_most) {
+  require_own();
   require_positive(at_most, "the time a worker may be busy");
   const auto until = system_->now() + std::min(at_most, kForever);
   const std::lock_guard lock(mutex_);
@@ -177,6 +184,7 @@ std::uint64_t JobState::enter_busy(std::string what, std::chrono::milliseconds a
 }
 
 void JobState::leave_busy(std::uint64_t number) noexcept {
+  if (!is_own()) return;
   const std::lock_guard lock(mutex_);
   std::erase_if(busy_, [&](const BusyPeriod& period) { return period.number == number; });
   show_busy();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/process_mark.h"
 #include "base/system.h"
 #include "job/board.h"
 #include "job/rendezvous.h"
@@ -48,6 +49,16 @@ class JobState {
   /// Where this worker records what it does; null unless a profile was asked for.
   Timeline* timeline() const { return timeline_.get(); }
   WorkerSlot& slot(int rank) const { return board_->workers[static_cast<std::size_t>(rank)]; }
+
+  /// False in a child that the worker made by fork(): it has all objects of the worker, but is not
+  /// part of the job. Nothing that it calls or destroys speaks for the worker.
+  bool is_own() const noexcept { return process_.is_own(); }
+  /// Throws Unsupported in such a child.
+  void require_own() const {
+    if (!is_own()) [[unlikely]] {
+      refuse_child();
+    }
+  }
 
   /// The asked time from now, or the job's. A deadline is for one wait.
   Deadline deadline(std::optional<std::chrono::milliseconds> asked = {}) const;
@@ -88,6 +99,7 @@ class JobState {
     std::string what;
     Clock::time_point until;
   };
+  [[noreturn]] void refuse_child() const;
   void meet();
   /// Fixes how waits spin, from the processors of all workers.
   void count_processors(const std::vector<Parcel>& parcels);
@@ -102,7 +114,7 @@ class JobState {
   Board* board_ = nullptr;
   bool crowded_ = false;
   int spin_rounds_ = 0;
-  int owner_pid_ = 0;
+  ProcessMark process_;
   LocalThreads threads_;
   std::unique_ptr<LifeWatch> watch_;
   std::mutex mutex_;

@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/helper_thread.h"
+#include "base/process_mark.h"
 #include "job/frame.h"
 #include "job/gather_table.h"
 #include "job/patient_wait.h"
@@ -45,17 +46,13 @@ constexpr int kPollMs = 50;
 class SocketRendezvous final : public Rendezvous {
  public:
   SocketRendezvous(FileDescriptor socket, int rank, int size)
-      : socket_(std::move(socket)),
-        stop_(::eventfd(0, EFD_CLOEXEC)),
-        rank_(rank),
-        size_(size),
-        owner_pid_(::getpid()) {
+      : socket_(std::move(socket)), stop_(::eventfd(0, EFD_CLOEXEC)), rank_(rank), size_(size) {
     if (!stop_) throw Error(fmt::format("cannot watch the launcher: {}", std::strerror(errno)));
     listener_ = start_helper_thread("tutti-meet", [this] { listen(); });
   }
 
   ~SocketRendezvous() override {
-    if (owner_pid_ != ::getpid()) {
+    if (!process_.is_own()) {
       // In a child made by fork alone there is no such thread.
       new (std::nothrow) std::thread(std::move(listener_));
       return;
@@ -94,7 +91,7 @@ class SocketRendezvous final : public Rendezvous {
   FileDescriptor stop_;
   int rank_;
   int size_;
-  int owner_pid_;
+  ProcessMark process_;
   std::mutex sending_;
   FrameWriter writer_;  ///< guarded by sending_
   std::mutex mutex_;

@@ -46,8 +46,13 @@ struct StepHeader {
   std::atomic<std::uint64_t> closed{0};   ///< 1 + last step taken part in; 0 while open
   std::atomic<std::uint32_t> ended{0};    ///< EndKind: the exchange as a whole is over
   std::atomic<std::int32_t> culprit{-1};  ///< job rank, where one is known
-  SharedText<512> failure;                ///< why `failed`
-  SharedText<1024> reason;                ///< why `ended`
+  /// Of rank 0's alone, written by any: what became of the exchange, once one has `ended`.
+  std::atomic<std::uint64_t> fate{kRunning};
+  static constexpr std::uint64_t kRunning = 0;
+  static constexpr std::uint64_t kUndecided = 1;
+  static constexpr std::uint64_t kDecided = 2;  ///< plus the last step that succeeded
+  SharedText<512> failure;                      ///< why `failed`
+  SharedText<1024> reason;                      ///< why `ended`
 
   // Published with `opened`.
   StepMode mode = StepMode::joined;

@@ -68,6 +68,7 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
 }
 
 StepExchange::~StepExchange() {
+  if (!state_.job().is_own()) return;
   if (std::uncaught_exceptions() > 0) {
     const auto& mine = header(group_.rank());
     const bool said = mine.failed.load(std::memory_order_relaxed) == done_ && done_ > 0;
@@ -183,6 +184,7 @@ void StepExchange::arrive(const ModelMemory& model, const std::function<void()>&
 }
 
 void StepExchange::meet(const char* what) {
+  require_running();
   phase_ = what;
   guarded([&] {
     const auto round = step_ * kMostMeetings + ++meetings_;
@@ -193,17 +195,27 @@ void StepExchange::meet(const char* what) {
 }
 
 const StepExchange::Outcome& StepExchange::complete(const std::function<void()>& work) {
+  require_running();
   phase_ = "the end of its update in";
   is_completing_ = true;
-  guarded([&] {
-    work();
-    fill_outcome();
-    adopt_order();
-    header(group_.rank()).folded.store(step_, std::memory_order_release);
-    announce(state_.job().board());
-    wait_for_all(
-        [this](int r) { return header(r).folded.load(std::memory_order_acquire) >= step_; });
-  });
+  // Sequentially consistent, as is the fate: who finds no end has seen what those who end see.
+  const auto folded = [this](int r) {
+    return header(r).folded.load(std::memory_order_seq_cst) >= step_;
+  };
+  try {
+    guarded([&] {
+      check_fate();
+      work();
+      fill_outcome();
+      adopt_order();
+      header(group_.rank()).folded.store(step_, std::memory_order_release);
+      announce(state_.job().board());
+      wait_for_all(folded);
+      check_fate();
+    });
+  } catch (const Error&) {
+    if (header(0).fate.load() == StepHeader::kRunning || last_success() < step_) throw;
+  }
   outcome_.report.waits = waits_;
   outcome_.report.wait_seconds = std::chrono::duration<double>(waited_).count();
   close_step();

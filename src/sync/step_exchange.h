@@ -7,7 +7,12 @@
 //   open → leaves … → arrive: publish │ wait for all → complete: fold own slices │ wait for all
 //
 // In single mode (one leaf per worker) buckets are published and folded while backward still runs.
-// A step either succeeds on all workers or fails on all.
+//
+// A step either succeeds on all workers that live or fails on all. Where one worker gives up in the
+// moment in which the last one comes, rank 0's board decides: a step has succeeded if all had
+// folded when the exchange had ended, and whoever finds that it has ended writes down whether they
+// had, unless another did. So a worker whose deadline has passed may be told success, and gets its
+// Timeout from the next step; a late one is told failure by its own complete().
 //
 // Threads: one. Failure: PeerFailed drops the step on every worker and leaves the exchange usable;
 // Mismatch, PeerLost and Timeout end it: every later call on any worker repeats the error.
@@ -187,6 +192,10 @@ class StepExchange {
   void check_peers(const Arrived& arrived);
   /// Throws where that worker does not take part in this step, nor in later ones.
   void check_over(int rank, std::uint64_t step);
+  /// Throws where the exchange has ended before the open step has succeeded.
+  void check_fate();
+  /// The last step that succeeded; once the exchange has ended, the same for all who ask.
+  std::uint64_t last_success();
   /// Runs `body`; an error that it throws ends the step or the exchange for all. `hint` ends the
   /// text of a Timeout.
   void guarded(const std::function<void()>& body, const std::string& hint);

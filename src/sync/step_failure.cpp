@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/check.h"
 #include "base/timeline.h"
 #include "job/wait.h"
 #include "sync/step_exchange.h"
@@ -133,6 +136,21 @@ void StepExchange::check_over(int rank, std::uint64_t step) {
   }
 }
 
+void StepExchange::check_fate() {
+  if (header(0).fate.load(std::memory_order_seq_cst) == StepHeader::kRunning) return;
+  if (last_success() >= step_) return;
+  for (int r = 0; r < group_.size(); ++r) check_over(r, step_);
+  TUTTI_CHECK(false, "{}: the exchange has ended, but nobody ended it", step_text());
+}
+
+std::uint64_t StepExchange::last_success() {
+  std::uint64_t all = header(0).folded.load();
+  for (int r = 1; r < group_.size(); ++r) all = std::min(all, header(r).folded.load());
+  std::uint64_t expected = StepHeader::kUndecided;
+  header(0).fate.compare_exchange_strong(expected, StepHeader::kDecided + all);
+  return header(0).fate.load() - StepHeader::kDecided;
+}
+
 void StepExchange::guarded(const std::function<void()>& body, const std::string& hint) {
   try {
     body();
@@ -165,17 +183,21 @@ void StepExchange::together(const std::function<void()>& collectives) {
 }
 
 void StepExchange::require_running() const {
+  state_.job().require_own();
   const auto& mine = header(group_.rank());
   const auto ended = static_cast<EndKind>(mine.ended.load(std::memory_order_relaxed));
   if (ended != EndKind::running) throw_ended(ended, mine.culprit.load(), read(mine.reason));
 }
 
 void StepExchange::end(EndKind kind, int culprit, const std::string& text) noexcept {
+  if (!state_.job().is_own()) return;
   auto& mine = header(group_.rank());
   if (mine.ended.load(std::memory_order_relaxed) != 0) return;
   tutti::write(mine.reason, text);
   mine.culprit.store(culprit);
   mine.ended.store(static_cast<std::uint32_t>(kind), std::memory_order_release);
+  std::uint64_t expected = StepHeader::kRunning;
+  header(0).fate.compare_exchange_strong(expected, StepHeader::kUndecided);
   mine.left.store(step_, std::memory_order_release);
   mode_.reset();
   announce(state_.job().board());
@@ -183,6 +205,7 @@ void StepExchange::end(EndKind kind, int culprit, const std::string& text) noexc
 }
 
 void StepExchange::fail(const std::string& text) noexcept {
+  if (!state_.job().is_own()) return;
   auto& mine = header(group_.rank());
   if (mine.ended.load(std::memory_order_relaxed) != 0) return;
   step_ = done_ + 1;

@@ -101,6 +101,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
 }
 
 void StepExchange::begin_leaf(double weight) {
+  state_.job().require_own();
   const auto declared = header(group_.rank()).declared;
   if (declared >= 0 && folder_->leaves() == declared) {
     throw BadInput(
@@ -138,12 +139,14 @@ void StepExchange::find_start(bool wait) {
 }
 
 double StepExchange::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
+  state_.job().require_own();
   const double largest = folder_->write(parameter, gradient, last, may_stay);
   note_write(parameter, last);
   return largest;
 }
 
 double StepExchange::write(std::size_t parameter, const RowEntries& entries, bool last) {
+  state_.job().require_own();
   const double largest = folder_->write(parameter, entries, last);
   note_write(parameter, last);
   return largest;

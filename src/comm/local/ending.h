@@ -1,12 +1,19 @@
 #pragma once
 
 // How a local group came to its end, in shared memory: the first member that finds a reason writes
-// it, the others fail with the same class of error and the same text.
+// it, the others fail with the same class of error and the same text, from the same call on.
+//
+// That they agree on the call takes two rules. A member that has all it needs for its call looks at
+// the ending once more, and succeeds if there is none. A member that ends the group looks once more
+// whether its call lacks anything, after the state has left `open`, and if not, that call succeeds
+// and the next one fails. Whoever found the group open had seen everybody's part: the one that ends
+// it sees that too.
 //
 // Threads: atomics only. A member that dies while writing leaves an ending without a text.
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -20,8 +27,9 @@ enum class EndingKind : std::uint32_t { aborted, mismatch, peer_lost, timeout };
 /// Why a group ended.
 struct EndingReason {
   EndingKind kind = EndingKind::aborted;
-  int job_rank = -1;  ///< peer_lost: who was lost
-  int found_by = -1;  ///< job rank of the member that found it
+  int job_rank = -1;       ///< peer_lost: who was lost
+  int found_by = -1;       ///< job rank of the member that found it
+  std::uint64_t call = 0;  ///< the first that fails
   std::string text;
   /// Throws the error class of `kind`.
   [[noreturn]] void raise() const;
@@ -33,15 +41,18 @@ struct alignas(kCacheLine) Ending {
   std::atomic<std::uint32_t> kind;
   std::atomic<std::int32_t> job_rank;
   std::atomic<std::int32_t> found_by;
+  std::atomic<std::uint64_t> call;
   SharedText<4096> text;
 };
 
 /// True if the group has not ended.
 inline bool is_open(const Ending& ending) noexcept {
-  return ending.state.load(std::memory_order_acquire) == Ending::open;
+  return ending.state.load(std::memory_order_seq_cst) == Ending::open;
 }
-/// Writes the reason unless there is one already.
-void end_with(Ending& ending, const EndingReason& reason);
+/// Writes the reason unless there is one already. `first_failed` says which call is the first that
+/// fails; it is asked once the group is no longer open.
+void end_with(Ending& ending, const EndingReason& reason,
+              const std::function<std::uint64_t()>& first_failed);
 /// The reason of a group that is not open.
 EndingReason reason_of(const Ending& ending);
 

@@ -85,7 +85,7 @@ class LocalEngine final : public Engine {
   bool has_reached(int member, Goal goal, std::uint64_t value) const;
   bool all_reached(Goal goal, std::uint64_t value) const;
   bool meet(Goal goal, std::uint64_t value, std::uint64_t sequence, bool may_wait);
-  void compare_calls(std::uint64_t sequence);
+  bool calls_agree(std::uint64_t sequence) const;
   /// After by_place: every member's contribution lies in its inline buffer.
   bool all_inlined(std::uint64_t sequence) const;
 
@@ -95,11 +95,18 @@ class LocalEngine final : public Engine {
   /// What a test that found nothing looks at now and then, since nobody else does.
   void look_around(Goal goal, std::uint64_t value, std::uint64_t sequence);
   [[noreturn]] void fail_mismatch(std::uint64_t sequence);
-  /// Ends the group because of the exception being handled, and throws it again.
-  [[noreturn]] void fail_with_current_exception();
+  /// Ends the group because of the exception being handled.
+  void end_with_current_exception();
   void end(EndingReason reason);
-  /// Throws the reason if the group has ended.
-  void check_open();
+  /// True if no member leaves this operation before all others have done their part of it, so that
+  /// it ends alike for all.
+  bool ends_alike(std::uint64_t sequence);
+  /// True if the oldest operation lacks nobody's part any more.
+  bool lacks_nothing();
+  /// The group has ended, but not yet for this operation.
+  bool has_succeeded(std::uint64_t sequence);
+  /// Throws the reason if the group has ended for this operation.
+  void check_open(std::uint64_t sequence);
 
   JobState& job_;
   LocalGroup group_;

@@ -31,6 +31,7 @@ std::string LocalEngine::what(std::uint64_t sequence) const {
 }
 
 void LocalEngine::look_around(Goal goal, std::uint64_t value, std::uint64_t sequence) {
+  check_open(sequence);
   constexpr std::uint64_t kEvery = 64;
   if (++fruitless_tests_ % kEvery != 0) return;
   try {
@@ -47,7 +48,8 @@ void LocalEngine::look_around(Goal goal, std::uint64_t value, std::uint64_t sequ
       throw Timeout(fmt::format("{} was polled for in vain until its deadline", what(sequence)));
     }
   } catch (...) {
-    fail_with_current_exception();
+    end_with_current_exception();
+    throw;
   }
 }
 
@@ -77,34 +79,58 @@ void LocalEngine::fail_mismatch(std::uint64_t sequence) {
   ended_->raise();
 }
 
-void LocalEngine::fail_with_current_exception() {
+void LocalEngine::end_with_current_exception() {
+  if (ended_) return;
   try {
     throw;
   } catch (const PeerLost& e) {
-    if (!ended_) end({.kind = EndingKind::peer_lost, .job_rank = e.rank(), .text = e.what()});
-    throw;
+    end({.kind = EndingKind::peer_lost, .job_rank = e.rank(), .text = e.what()});
   } catch (const Timeout& e) {
-    if (!ended_) end({.kind = EndingKind::timeout, .text = e.what()});
-    throw;
+    end({.kind = EndingKind::timeout, .text = e.what()});
   } catch (const Mismatch& e) {
-    if (!ended_) end({.kind = EndingKind::mismatch, .text = e.what()});
-    throw;
+    end({.kind = EndingKind::mismatch, .text = e.what()});
   } catch (const std::exception& e) {
-    if (!ended_) end({.kind = EndingKind::aborted, .text = e.what()});
-    throw;
+    end({.kind = EndingKind::aborted, .text = e.what()});
   }
 }
 
 /// Ends the group for all, unless somebody was quicker; this member keeps its own reason.
 void LocalEngine::end(EndingReason reason) {
   reason.found_by = job_.identity().rank;
-  ended_ = reason;
-  end_with(control_.ending(), reason);
+  end_with(control_.ending(), reason, [this] { return completed_ + (lacks_nothing() ? 2 : 1); });
   announce(job_.board());
+  reason.call = reason_of(control_.ending()).call;
+  ended_ = std::move(reason);
 }
 
-void LocalEngine::check_open() {
-  if (ended_) ended_->raise();
+/// Of the others, where slices are fetched: who gives from memory of its own leaves as soon as it
+/// has what it wants.
+bool LocalEngine::ends_alike(std::uint64_t sequence) {
+  const Pending& operation = pending(sequence);
+  return operation.way == Way::one_wait || operation.transfer.all_see_all_work();
+}
+
+bool LocalEngine::lacks_nothing() {
+  const std::uint64_t sequence = completed_ + 1;
+  if (started_ == completed_ || !ends_alike(sequence)) return false;
+  const Pending& oldest = pending(sequence);
+  if (oldest.phase == Phase::arriving) {
+    return oldest.way != Way::slices && all_reached(Goal::arrived, sequence) &&
+           calls_agree(sequence) && (oldest.way == Way::one_wait || all_inlined(sequence));
+  }
+  return oldest.phase == Phase::working && oldest.chunk + 1 == oldest.transfer.chunks() &&
+         all_reached(Goal::worked, chunks_done_ + oldest.transfer.chunks());
+}
+
+bool LocalEngine::has_succeeded(std::uint64_t sequence) {
+  return sequence <= started_ && sequence < ended_->call && ends_alike(sequence);
+}
+
+void LocalEngine::check_open(std::uint64_t sequence) {
+  if (ended_) {
+    if (has_succeeded(sequence)) return;
+    ended_->raise();
+  }
   if (is_open(control_.ending())) [[likely]] {
     return;
   }
@@ -116,12 +142,12 @@ void LocalEngine::check_open() {
     job_.rendezvous().blame(reason.job_rank, reason.text);
   }
   ended_ = std::move(reason);
-  ended_->raise();
+  if (!has_succeeded(sequence)) ended_->raise();
 }
 
 void LocalEngine::abort(const std::string& reason) noexcept {
   try {
-    if (!ended_) end({.kind = EndingKind::aborted, .text = reason});
+    if (!ended_ && job_.is_own()) end({.kind = EndingKind::aborted, .text = reason});
   } catch (const std::exception& e) {
     log().error("group \"{}\" could not be ended: {}", group_.name, e.what());
   }

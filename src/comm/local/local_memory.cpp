@@ -80,7 +80,8 @@ std::vector<Arena> LocalEngine::exchange_arenas(const MemoryRequest& request) {
     parcels = gather(job_, fmt::format("memory {} of {}", ++allocations_, tag_), group_.ranks,
                      std::move(parcel));
   } catch (...) {
-    fail_with_current_exception();
+    end_with_current_exception();
+    throw;
   }
   for (std::size_t member = 0; member < arenas.size(); ++member) {
     Parcel& given = parcels[member];

@@ -7,10 +7,11 @@
 namespace tutti {
 
 bool LocalEngine::test(std::uint64_t sequence) {
+  job_.require_own();
   TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
   try {
     while (completed_ < sequence) {
-      check_open();
+      if (ended_) check_open(completed_ + 1);
       if (!advance(false)) return false;
     }
   } catch (const Error&) {
@@ -20,9 +21,10 @@ bool LocalEngine::test(std::uint64_t sequence) {
 }
 
 void LocalEngine::wait(std::uint64_t sequence) {
+  job_.require_own();
   TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
   while (completed_ < sequence) {
-    if (ended_) ended_->raise();
+    if (ended_) check_open(completed_ + 1);
     advance(true);
   }
 }
@@ -32,7 +34,7 @@ bool LocalEngine::advance(bool may_wait) {
   Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {
     if (!meet(Goal::arrived, sequence, sequence, may_wait)) return false;
-    compare_calls(sequence);
+    if (!calls_agree(sequence)) fail_mismatch(sequence);
     if (oldest.way == Way::by_place) {
       oldest.way = all_inlined(sequence) ? Way::one_wait : Way::slices;
     }
@@ -72,6 +74,8 @@ bool LocalEngine::advance_large(std::uint64_t sequence, bool may_wait) {
       } else {
         own.staged.value.store(number + 1, std::memory_order_release);
       }
+      // The others may have left, and use their memory again.
+      check_open(sequence);
       transfer.work(oldest.chunk, number);
       own.worked.value.store(number + 1, std::memory_order_release);
       announce(job_.board());
@@ -98,7 +102,10 @@ void LocalEngine::stage_chunk(Pending& operation, std::uint64_t chunk) {
   announce(job_.board());
 }
 
+/// The ending is looked at after the last read of others' memory, which the announcement of this
+/// member's part has put before it.
 void LocalEngine::finish(std::uint64_t sequence) {
+  check_open(sequence);
   completed_ = sequence;
   fruitless_tests_ = 0;
   polling_deadline_.reset();
@@ -109,16 +116,17 @@ void LocalEngine::finish(std::uint64_t sequence) {
   if (started_ != completed_) announce(job_.board());
 }
 
+/// Sequentially consistent, as is the state of the ending: ending.h relies on their order.
 bool LocalEngine::has_reached(int member, Goal goal, std::uint64_t value) const {
   switch (goal) {
     case Goal::arrived:
-      return control_.arrival(member, value).sequence.load(std::memory_order_acquire) == value;
+      return control_.arrival(member, value).sequence.load(std::memory_order_seq_cst) == value;
     case Goal::staged:
-      return control_.progress(member).staged.value.load(std::memory_order_acquire) >= value;
+      return control_.progress(member).staged.value.load(std::memory_order_seq_cst) >= value;
     case Goal::worked:
-      return control_.progress(member).worked.value.load(std::memory_order_acquire) >= value;
+      return control_.progress(member).worked.value.load(std::memory_order_seq_cst) >= value;
     case Goal::finished:
-      return control_.progress(member).finished.value.load(std::memory_order_acquire) >= value;
+      return control_.progress(member).finished.value.load(std::memory_order_seq_cst) >= value;
   }
   return false;
 }
@@ -148,11 +156,12 @@ bool LocalEngine::meet(Goal goal, std::uint64_t value, std::uint64_t sequence, b
       return WaitSubject{.missing = [this, goal, value] { return missing(goal, value); },
                          .members = member_bits_,
                          .what = [this, sequence] { return what(sequence); },
-                         .check = [this] { check_open(); },
+                         .check = [this, sequence] { check_open(sequence); },
                          .deadline = job_.deadline(pending(sequence).patience)};
     });
   } catch (...) {
-    fail_with_current_exception();
+    end_with_current_exception();
+    if (!has_succeeded(sequence)) throw;
   }
   return true;
 }
@@ -164,13 +173,14 @@ bool LocalEngine::all_inlined(std::uint64_t sequence) const {
   return true;
 }
 
-void LocalEngine::compare_calls(std::uint64_t sequence) {
-  const std::uint64_t hash = pending(sequence).hash;
+bool LocalEngine::calls_agree(std::uint64_t sequence) const {
+  const std::uint64_t hash = pending_[sequence % kRing].hash;
   for (int member = 0; member < members_.size; ++member) {
     if (control_.arrival(member, sequence).hash.load(std::memory_order_relaxed) != hash) {
-      fail_mismatch(sequence);
+      return false;
     }
   }
+  return true;
 }
 
 }  // namespace tutti

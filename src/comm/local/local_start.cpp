@@ -75,8 +75,9 @@ ControlArena LocalEngine::meet_members() {
 
 std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
   TUTTI_CHECK(lane == 0, "the local engine has one lane, not {}", lane + 1);
-  check_open();
+  job_.require_own();
   const std::uint64_t sequence = started_ + 1;
+  check_open(sequence);
   if (sequence - known_finished_ > kRing - 1) make_room(sequence);
 
   Pending& mine = pending(sequence);

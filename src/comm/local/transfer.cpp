@@ -40,11 +40,6 @@ void Transfer::begin(const Operation& operation, const Membership& members,
   contribution_ = size_bytes(given);
 }
 
-bool Transfer::is_reduction() const {
-  return kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce ||
-         kind_ == OperationKind::reduce_scatter;
-}
-
 bool Transfer::gives() const {
   return kind_ != OperationKind::broadcast || members_->rank == root_;
 }
@@ -90,8 +85,12 @@ bool Transfer::collects(int member) const {
   return out_place_[static_cast<std::size_t>(member)] == nullptr;
 }
 
+bool Transfer::all_see_all_work() const {
+  return kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce;
+}
+
 bool Transfer::must_see_all_work() const {
-  if (kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce) return true;
+  if (all_see_all_work()) return true;
   return gives() && in_place_[static_cast<std::size_t>(members_->rank)] != nullptr;
 }
 

@@ -40,7 +40,6 @@ class Transfer {
   void begin(const Operation& operation, const Membership& members, const ControlArena& control);
   /// Bytes that the largest giver gives: decides between the two ways, alike on all members.
   std::size_t contribution() const { return contribution_; }
-  bool is_reduction() const;
 
   // Small operations: every member's contribution lies in its inline buffer.
   void write_inline(std::uint64_t sequence) const;
@@ -58,6 +57,8 @@ class Transfer {
   bool passes_through() const { return anyone_stages_ || anyone_collects_; }
   /// True if this member must not leave a chunk before all others have worked on it.
   bool must_see_all_work() const;
+  /// True if so for every member, wherever its memory lies.
+  bool all_see_all_work() const;
   /// `half` is the chunk's number within the group, of which the parity counts.
   void stage(std::uint64_t chunk, std::uint64_t half) const;
   void work(std::uint64_t chunk, std::uint64_t half) const;

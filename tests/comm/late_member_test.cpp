@@ -1,0 +1,194 @@
+// What becomes of a call, or of a step, for the member that comes too late: ranks are threads.
+
+#include <atomic>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "comm/collective_cases.h"
+#include "comm/engine.h"
+#include "job/job_state.h"
+#include "support/thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+void poll_until(const std::function<bool()>& reached) {
+  const auto end = Clock::now() + seconds(60);
+  while (!reached()) {
+    ASSERT_LT(Clock::now(), end);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+constexpr std::int64_t kCount = 30'000;
+
+struct LateCase {
+  const char* name;
+  OperationKind kind;
+  bool in_place;
+  bool polls;
+};
+
+class LateMember : public ::testing::TestWithParam<LateCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Calls, LateMember,
+    ::testing::Values(LateCase{"all_reduce", OperationKind::all_reduce, true, false},
+                      LateCase{"all_reduce_polled", OperationKind::all_reduce, true, true},
+                      LateCase{"all_reduce_staged", OperationKind::all_reduce, false, false},
+                      LateCase{"reduce", OperationKind::reduce, true, false},
+                      LateCase{"reduce_scatter", OperationKind::reduce_scatter, true, false},
+                      LateCase{"all_gather", OperationKind::all_gather, true, false},
+                      LateCase{"broadcast", OperationKind::broadcast, true, false},
+                      LateCase{"broadcast_polled", OperationKind::broadcast, true, true}),
+    [](const auto& of) { return of.param.name; });
+
+Work start(const Group& group, OperationKind kind, float* in, float* out, milliseconds deadline) {
+  const CollectiveOptions options{.label = "weight", .deadline = deadline};
+  switch (kind) {
+    case OperationKind::all_reduce:
+      return group.start_all_reduce(view(in, kCount), view(out, kCount), Reduction::sum, options);
+    case OperationKind::reduce:
+      return group.start_reduce(view(in, kCount), view(out, kCount), Reduction::sum, 0, options);
+    case OperationKind::reduce_scatter:
+      return group.start_reduce_scatter(view(in, kCount * group.size()), view(out, kCount),
+                                        Reduction::sum, options);
+    case OperationKind::all_gather:
+      return group.start_all_gather(view(in, kCount), view(out, kCount * group.size()), options);
+    case OperationKind::broadcast:
+      return group.start_broadcast(view(in, kCount), 0, options);
+    case OperationKind::barrier:
+      break;
+  }
+  return group.start_barrier(options);
+}
+
+// The others have left the call at their deadline, and use their memory again.
+TEST_P(LateMember, OfATimedOutCallIsToldSo) {
+  const LateCase way = GetParam();
+  for (const int ranks : {2, 3}) {
+    std::atomic<int> left{0};
+    run_thread_ranks(ranks, [&](const Job& job) {
+      const Group group(job);
+      const bool late = job.rank() == ranks - 1;
+      const auto room = static_cast<std::size_t>(kCount * ranks);
+      const SharedMemory memory = group.allocate(2 * room * sizeof(float));
+      std::vector<float> own(2 * room);
+      float* const in = way.in_place ? reinterpret_cast<float*>(memory.data()) : own.data();
+      std::fill(in, in + 2 * room, 1.0f);
+      Work work = start(group, way.kind, in, in + room, late ? seconds(60) : milliseconds(150));
+      if (!late) {
+        try {
+          work.wait();
+          // Who does not give waits for nobody but the root.
+          EXPECT_TRUE(way.kind == OperationKind::broadcast && job.rank() != 0);
+        } catch (const Timeout&) {
+        }
+        std::fill(in, in + 2 * room, 1000.0f);
+        ++left;
+        return;
+      }
+      poll_until([&] { return left == ranks - 1; });
+      while (way.polls && !work.done()) std::this_thread::yield();
+      try {
+        work.wait();
+        ADD_FAILURE() << "a call that has timed out for the others succeeded";
+      } catch (const Timeout& e) {
+        EXPECT_THAT(e.what(), HasSubstr("has not reached"));
+        EXPECT_THAT(e.what(), HasSubstr("(found by rank "));
+      }
+    });
+  }
+}
+
+// All have arrived, so the others went on, and gave up in the next call.
+TEST(LateMember, OfACallThatSucceededForTheOthersGetsItsResult) {
+  for (const bool polls : {false, true}) {
+    std::atomic<int> left{0};
+    run_thread_ranks(3, [&](const Job& job) {
+      const Group group(job);
+      const bool late = job.rank() == 2;
+      float x = static_cast<float>(1 << job.rank());
+      Work first = group.start_all_reduce(view(&x, 1), view(&x, 1), Reduction::sum);
+      if (late) {
+        poll_until([&] { return left == 2; });
+        while (polls && !first.done()) std::this_thread::yield();
+        EXPECT_NO_THROW(first.wait());
+      } else {
+        first.wait();
+        EXPECT_THROW(group.barrier({.deadline = milliseconds(100)}), Timeout);
+        ++left;
+      }
+      EXPECT_EQ(x, 7);
+      EXPECT_THROW(group.barrier(), Timeout);
+    });
+  }
+}
+
+/// A member that gives up says so here first: until `go` is set.
+class SlowBlame final : public Rendezvous {
+ public:
+  SlowBlame(std::unique_ptr<Rendezvous> inner, std::atomic<bool>& blaming, std::atomic<bool>& go)
+      : inner_(std::move(inner)), blaming_(blaming), go_(go) {}
+  std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
+                                 Deadline deadline, const Patience& patience) override {
+    return inner_->all_gather(tag, ranks, std::move(mine), deadline, patience);
+  }
+  void blame(int culprit, const std::string& text) noexcept override {
+    blaming_ = true;
+    poll_until([&] { return go_.load(); });
+    inner_->blame(culprit, text);
+  }
+
+ private:
+  std::unique_ptr<Rendezvous> inner_;
+  std::atomic<bool>& blaming_;
+  std::atomic<bool>& go_;
+};
+
+// Between the last look of the member that gives up and its word that the group has ended.
+TEST(LateMember, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
+  for (const bool in_place : {true, false}) {
+    for (const bool polls : {false}) {
+      const auto world = std::make_shared<ThreadWorld>(2);
+      std::atomic<bool> blaming{false};
+      std::atomic<bool> go{false};
+      const auto run = [&](int rank) {
+        std::unique_ptr<Rendezvous> rendezvous = world->meeting_point().rendezvous(rank);
+        if (rank == 0) {
+          rendezvous = std::make_unique<SlowBlame>(std::move(rendezvous), blaming, go);
+        }
+        const Job job(std::make_shared<JobState>(Identity{rank, 2},
+                                                 std::make_shared<ThreadSystem>(world, rank),
+                                                 std::move(rendezvous), JobOptions{}));
+        const Group group(job);
+        const SharedMemory memory = group.allocate(kCount * sizeof(float));
+        std::vector<float> own(kCount);
+        float* const x = in_place ? reinterpret_cast<float*>(memory.data()) : own.data();
+        std::fill(x, x + kCount, static_cast<float>(rank + 1));
+        Work work = start(group, OperationKind::all_reduce, x, x,
+                          rank == 0 ? milliseconds(100) : milliseconds(60'000));
+        if (rank == 1) poll_until([&] { return blaming.load(); });
+        while (polls && !work.done()) std::this_thread::yield();
+        EXPECT_NO_THROW(work.wait()) << "rank " << rank;
+        EXPECT_EQ(std::accumulate(x, x + kCount, 0.0), 3.0 * kCount) << "rank " << rank;
+        go = true;
+        // From the next call on the group has ended for both.
+        EXPECT_THROW(group.barrier(), Timeout) << "rank " << rank;
+      };
+      std::thread other([&] { run(1); });
+      run(0);
+      other.join();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
