@@ -17,14 +17,20 @@ struct Row {
   std::size_t bytes;
 };
 
-constexpr std::array<Row, 10> kTypes = {{{StoredType::F64, "F64", 8},
+constexpr std::array<Row, 16> kTypes = {{{StoredType::F64, "F64", 8},
                                          {StoredType::F32, "F32", 4},
                                          {StoredType::F16, "F16", 2},
                                          {StoredType::BF16, "BF16", 2},
+                                         {StoredType::F8_E5M2, "F8_E5M2", 1},
+                                         {StoredType::F8_E4M3, "F8_E4M3", 1},
+                                         {StoredType::C64, "C64", 8},
                                          {StoredType::I64, "I64", 8},
                                          {StoredType::I32, "I32", 4},
                                          {StoredType::I16, "I16", 2},
                                          {StoredType::I8, "I8", 1},
+                                         {StoredType::U64, "U64", 8},
+                                         {StoredType::U32, "U32", 4},
+                                         {StoredType::U16, "U16", 2},
                                          {StoredType::U8, "U8", 1},
                                          {StoredType::BOOL, "BOOL", 1}}};
 

@@ -18,7 +18,24 @@
 namespace tutti {
 
 /// Element types that Tutti reads and writes, by the names the format gives them.
-enum class StoredType : std::uint8_t { F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL };
+enum class StoredType : std::uint8_t {
+  F64,
+  F32,
+  F16,
+  BF16,
+  F8_E5M2,
+  F8_E4M3,
+  C64,
+  I64,
+  I32,
+  I16,
+  I8,
+  U64,
+  U32,
+  U16,
+  U8,
+  BOOL
+};
 
 /// Bytes of one element.
 std::size_t size_of(StoredType type) noexcept;

@@ -65,17 +65,22 @@ class ParameterHooks::Tripwire : public torch::autograd::PostAccumulateGradHook 
   std::weak_ptr<GradientSink> sink_;
 };
 
+void ParameterHooks::require_free(const torch::Tensor& parameter, const std::string& name) {
+  // A tensor that never required a gradient has nothing of autograd's.
+  if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return;
+  const auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter);
+  if (slot == nullptr) return;
+  const bool wrapped = dynamic_cast<const Tripwire*>(slot.get()) != nullptr;
+  throw BadInput(fmt::format("parameter \"{}\" {}", name,
+                             wrapped ? "is wrapped by a DataParallel or a Trainer already"
+                                     : "has a post-accumulate hook of its own, which Tutti "
+                                       "would replace: remove it first"));
+}
+
 ParameterHooks::ParameterHooks(torch::Tensor parameter, const std::string& name, std::size_t index,
                                std::weak_ptr<GradientSink> sink)
     : parameter_(std::move(parameter)), index_(index), sink_(std::move(sink)) {
-  const auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter_);
-  if (slot != nullptr) {
-    const bool wrapped = dynamic_cast<const Tripwire*>(slot.get()) != nullptr;
-    throw BadInput(fmt::format("parameter \"{}\" {}", name,
-                               wrapped ? "is wrapped by a DataParallel or a Trainer already"
-                                       : "has a post-accumulate hook of its own, which Tutti "
-                                         "would replace: remove it first"));
-  }
+  require_free(parameter_, name);
   auto tripwire = std::make_unique<Tripwire>(index_, sink_);
   tripwire_ = tripwire.get();
   torch::autograd::impl::set_post_acc_grad_hooks(parameter_, std::move(tripwire));

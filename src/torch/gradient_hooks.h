@@ -29,8 +29,10 @@ class GradientSink {
 
 class ParameterHooks {
  public:
-  /// Fills the parameter's post-accumulate slot. BadInput when it is taken, by another DataParallel
-  /// or by the user.
+  /// BadInput when the parameter's post-accumulate slot is taken, by a DataParallel, a Trainer or
+  /// the user.
+  static void require_free(const torch::Tensor& parameter, const std::string& name);
+  /// Fills that slot, which has to be free.
   ParameterHooks(torch::Tensor parameter, const std::string& name, std::size_t index,
                  std::weak_ptr<GradientSink> sink);
   ~ParameterHooks();

@@ -58,9 +58,10 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
                                             fmt::format("private buffers of \"{}\"", options.name));
   }
   if (!specs.empty()) {
-    mean_ = std::make_unique<BufferMean>(
-        exchange.group(), std::move(specs),
-        any_private ? cuts_of(options) : std::vector<std::int64_t>(), options.name);
+    mean_ =
+        std::make_unique<BufferMean>(exchange.group(), std::move(specs),
+                                     any_private ? cuts_of(options) : std::vector<std::int64_t>(),
+                                     logical_.size(), options.name);
   }
   keep();
   send_from_first_rank();
@@ -151,8 +152,12 @@ void ShardBuffers::restore(std::size_t logical) {
 void ShardBuffers::take(std::size_t logical, bool is_first, bool is_first_of_logical) {
   if (mean_) {
     std::vector<const void*> values;
-    for (const auto b : averaged_) values.push_back(buffers_[b].second.data_ptr());
-    mean_->take(values);
+    std::vector<const void*> before;
+    for (const auto b : averaged_) {
+      values.push_back(buffers_[b].second.data_ptr());
+      before.push_back(begin(logical, b).data_ptr());
+    }
+    mean_->take(own_firsts_ ? logical : 0, values, before);
   }
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& entry = exchange_.plan().buffers()[b];
@@ -194,7 +199,7 @@ void ShardBuffers::finish_shared(const ShardBoard& board) {
     copy_bytes(begin_[0][b], exchange_.arena().block(first) + exchange_.plan().buffers()[b].offset);
   }
   for (std::size_t k = 0; k < averaged_.size(); ++k) {
-    if (is_private(averaged_[k])) continue;
+    if (is_private(averaged_[k]) || !mean_->changed(k)) continue;
     mean_->mean(k, {0, mean_->nodes().size()}, begin_[0][averaged_[k]].data_ptr());
   }
 }
@@ -210,7 +215,7 @@ void ShardBuffers::finish_private(const ShardBoard& board, std::size_t logical) 
   if (!mean_) return;
   const auto nodes = nodes_of(mean_->nodes(), logical_)[logical];
   for (std::size_t k = 0; k < averaged_.size(); ++k) {
-    if (!is_private(averaged_[k])) continue;
+    if (!is_private(averaged_[k]) || !mean_->changed(k, logical)) continue;
     mean_->mean(k, nodes, begin_[logical][averaged_[k]].data_ptr());
   }
 }

@@ -2,8 +2,8 @@
 
 // A model's buffers over the shards of a step: every shard starts from those of the step's begin,
 // and afterwards each is, by its rule, the mean over the shards that ran, the first such shard's,
-// or what it was. Of private ones each logical worker has its own, over its own shards; between
-// steps the model's are the first logical worker's.
+// or what it was; one that no shard changed keeps its bytes. Of private ones each logical worker
+// has its own, over its own shards; between steps the model's are the first logical worker's.
 //
 // Threads: one. Failure: BadInput names the buffer.
 

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <optional>
 
+#include "torch/trainer_checkpoint.h"
 #include "tutti/error.h"
-#include "tutti/tensors.h"
 
 namespace tutti {
 namespace {
@@ -40,7 +40,7 @@ torch::Tensor ShardStates::of(std::int64_t shard, const std::string& name, const
     throw BadInput(
         fmt::format("shard {}: state \"{}\" must be a dense tensor on the CPU", shard, name));
   }
-  dtype_of(value);  // throws for a type that cannot be kept
+  require_storable(fmt::format("shard {}: state \"{}\"", shard, name), value);
   return working_[key] = value.detach().clone(torch::MemoryFormat::Contiguous);
 }
 

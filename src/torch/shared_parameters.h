@@ -1,7 +1,7 @@
 #pragma once
 
 // A model's parameters as views of the one copy that all workers of a host share, and whether
-// anybody but Tutti has written to them.
+// anybody but Tutti has written to them. When it ends, each worker's have memory of their own.
 //
 // Threads: one. Failure: BadInput names the parameter.
 
@@ -22,6 +22,12 @@ class SharedParameters {
   /// Rank 0's values move into `shared`, and every worker's tensors onto it: their addresses change
   /// here, and with show(), and never else. Collective.
   SharedParameters(const Group& group, const WrappedModel& model, const SharedModel& shared);
+  /// Every tensor that still lies where it was put gets memory of its own, with the same values:
+  /// what is done to the model from now on, each worker does for itself. Where there is no memory
+  /// for that, an error is logged.
+  ~SharedParameters();
+  SharedParameters(const SharedParameters&) = delete;
+  SharedParameters& operator=(const SharedParameters&) = delete;
 
   /// Throws if a parameter was written since the last written(). WrappedModel knows whether it lies
   /// where it did.
@@ -36,9 +42,11 @@ class SharedParameters {
 
  private:
   void lay(std::size_t parameter, const SharedModel& copy);
+  void take_back(std::size_t parameter);
   void bump(std::size_t parameter);
 
   NamedTensors parameters_;
+  std::vector<const void*> places_;  ///< where each was put last
   std::vector<std::int64_t> versions_;
   std::vector<bool> was_written_;  ///< before they showed other values
 };

@@ -15,18 +15,34 @@ namespace tutti {
 namespace {
 
 constexpr std::pair<torch::ScalarType, StoredType> kTypes[] = {
-    {torch::kFloat64, StoredType::F64}, {torch::kFloat32, StoredType::F32},
-    {torch::kFloat16, StoredType::F16}, {torch::kBFloat16, StoredType::BF16},
-    {torch::kInt64, StoredType::I64},   {torch::kInt32, StoredType::I32},
-    {torch::kInt16, StoredType::I16},   {torch::kInt8, StoredType::I8},
-    {torch::kUInt8, StoredType::U8},    {torch::kBool, StoredType::BOOL}};
+    {torch::kFloat64, StoredType::F64},
+    {torch::kFloat32, StoredType::F32},
+    {torch::kFloat16, StoredType::F16},
+    {torch::kBFloat16, StoredType::BF16},
+    {torch::kFloat8_e5m2, StoredType::F8_E5M2},
+    {torch::kFloat8_e4m3fn, StoredType::F8_E4M3},
+    {torch::kComplexFloat, StoredType::C64},
+    {torch::kInt64, StoredType::I64},
+    {torch::kInt32, StoredType::I32},
+    {torch::kInt16, StoredType::I16},
+    {torch::kInt8, StoredType::I8},
+    {torch::kUInt64, StoredType::U64},
+    {torch::kUInt32, StoredType::U32},
+    {torch::kUInt16, StoredType::U16},
+    {torch::kUInt8, StoredType::U8},
+    {torch::kBool, StoredType::BOOL}};
 
-StoredType stored_type_of(const std::string& name, const torch::Tensor& tensor) {
+std::optional<StoredType> stored_type_of(const torch::Tensor& tensor) {
   for (const auto& [type, stored] : kTypes) {
     if (type == tensor.scalar_type()) return stored;
   }
-  throw Unsupported(
-      fmt::format("\"{}\" of type {} cannot be saved", name, c10::toString(tensor.scalar_type())));
+  return {};
+}
+
+/// Of a tensor that was found to be storable when it came in.
+StoredType stored_type_of(const std::string& name, const torch::Tensor& tensor) {
+  require_storable(fmt::format("\"{}\"", name), tensor);
+  return *stored_type_of(tensor);
 }
 
 torch::ScalarType scalar_type_of(StoredType stored) {
@@ -65,6 +81,14 @@ void read_into(const torch::Tensor& tensor, const SafetensorsFile& file, const T
 }
 
 }  // namespace
+
+void require_storable(const std::string& what, const torch::Tensor& tensor) {
+  if (stored_type_of(tensor)) return;
+  throw Unsupported(
+      fmt::format("{} is of type {}, which a checkpoint cannot hold: let it be of another type, or "
+                  "a plain member of the module that is computed when it is made",
+                  what, c10::toString(tensor.scalar_type())));
+}
 
 nlohmann::json to_json(const RunPosition& position) {
   return {{"steps", position.steps},

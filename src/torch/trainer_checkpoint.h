@@ -65,6 +65,10 @@ inline constexpr const char* kStructure = "model";
 /// made of, and "same_as", tied parameters by name with the name that stands for them.
 nlohmann::json structure_of(const torch::nn::Module& module);
 
+/// Unsupported for a tensor of a type that a checkpoint cannot hold. `what` begins the text:
+/// buffer "mask".
+void require_storable(const std::string& what, const torch::Tensor& tensor);
+
 void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts& facts,
                      const RunPosition& position, const nlohmann::json& structure,
                      const TensorFiles& files);

@@ -357,15 +357,18 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
 
 BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name,
                           const torch::Tensor& buffer) {
+  const auto type = buffer.scalar_type();
+  const bool has_mean = type == torch::kFloat64 || type == torch::kFloat32 ||
+                        type == torch::kFloat16 || type == torch::kBFloat16;
   for (const auto& [where, rule] : options.buffers) {
     if (!where || !where(name)) continue;
-    if (rule == BufferRule::mean && !buffer.is_floating_point()) {
+    if (rule == BufferRule::mean && !has_mean) {
       throw BadInput(
           fmt::format("buffer \"{}\": a mean of {}", name, c10::toString(buffer.scalar_type())));
     }
     return rule;
   }
-  return buffer.is_floating_point() ? BufferRule::mean : BufferRule::first;
+  return has_mean ? BufferRule::mean : BufferRule::first;
 }
 
 std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers) {

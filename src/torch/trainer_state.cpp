@@ -15,11 +15,35 @@
 #include "memory/memory_need.h"
 #include "torch/row_tensors.h"
 #include "torch/threads.h"
+#include "torch/trainer_checkpoint.h"
 #include "torch/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
+namespace {
+
+/// What would go wrong later is refused while nothing has changed.
+void require_sound(const WrappedModel& model) {
+  for (const auto& [name, tensor] : model.parameters()) ParameterHooks::require_free(tensor, name);
+  for (const auto& [name, tensor] : model.buffers()) {
+    require_storable(fmt::format("buffer \"{}\"", name), tensor);
+  }
+  model.require_apart();
+}
+
+void warn_of_aliases(const WrappedModel& model, const std::string& name) {
+  const auto aliased = model.with_aliases();
+  if (aliased.empty()) return;
+  log_warning(fmt::format(
+      "trainer \"{}\": another tensor (a view, detach(), data(), or one that a graph keeps) lies "
+      "in "
+      "the memory of parameter \"{}\"{}; it stays where it is and does not follow the training",
+      name, aliased.front(),
+      aliased.size() > 1 ? fmt::format(", and of {} more", aliased.size() - 1) : ""));
+}
+
+}  // namespace
 
 TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
                            const Optimizer& optimizer, const TrainerOptions& options)
@@ -30,6 +54,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
       data_(options.seed) {
   pin_threads();
   require_options(options_);
+  require_sound(model_);
   if (options_.logical_workers == 0) options_.logical_workers = 1;  // hosts
   mine_ = assignment_of(options_, group_.size())[static_cast<std::size_t>(group_.rank())];
   scale_rule_ = loss_scale_rule_of(options_.loss_scale);
@@ -56,6 +81,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
                                              exchange_options_of(options_, model_, group_.size()));
   require_log();
   board_ = std::make_unique<ShardBoard>(group_, options_.name);
+  if (group_.rank() == 0) warn_of_aliases(model_, options_.name);
   shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.average > 0,
                                           options_.name);
   parameters_ = std::make_unique<SharedParameters>(group_, model_, *shared_);
@@ -115,6 +141,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
 
 void TrainerState::attach() {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    model_.tensor(p).mutable_grad().reset();  // of whoever trained the model before
     hooks_.push_back(
         std::make_unique<ParameterHooks>(model_.tensor(p), model_.name(p), p, weak_from_this()));
   }
@@ -149,6 +176,17 @@ void TrainerState::require_untouched() const {
   buffers_->require_untouched();
 }
 
+/// What a parameter holds by hand would be taken for what a backward has left there.
+void TrainerState::require_no_gradients() const {
+  for (const auto& [name, tensor] : model_.parameters()) {
+    if (!tensor.grad().defined()) continue;
+    throw BadInput(fmt::format(
+        "parameter \"{}\" of Trainer \"{}\" holds a gradient that no step has given it: "
+        "hand gradients in by shard.gradients(), and let this one go (zero_grad())",
+        name, options_.name));
+  }
+}
+
 void TrainerState::drop(const std::string& why) noexcept {
   in_backward_ = accumulated_ = false;
   show_first();
@@ -171,6 +209,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
     require_untouched();
     model_.require_unchanged_list();
     rate_factor_ = options_.schedule(step());
+    require_no_gradients();
     for (const auto& hooks : hooks_) hooks->attach();
   } catch (...) {
     exchange_->fail(exception_text());

@@ -108,6 +108,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void require_open(const char* what) const;
   void require_between_steps(const char* what) const;
   void require_untouched() const;
+  void require_no_gradients() const;
   void seed_between_steps() const;
   void begin_on_all(const char* what, const std::function<void()>& check);
   template <class Work>

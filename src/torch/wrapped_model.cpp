@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "sync/row_list.h"
@@ -165,6 +167,54 @@ ModelMemory WrappedModel::memory() const {
   for (const auto& item : parameters_) memory.parameters.push_back(item.second.data_ptr());
   for (const auto& item : buffers_) memory.buffers.push_back(item.second.data_ptr());
   return memory;
+}
+
+void WrappedModel::require_apart() const {
+  struct Range {
+    const std::byte* begin;
+    const std::byte* end;
+    const std::string* name;
+    bool is_parameter;
+  };
+  std::vector<Range> ranges;
+  const auto add = [&](const auto& item, bool is_parameter) {
+    const auto* const at = static_cast<const std::byte*>(item.second.data_ptr());
+    const auto bytes = item.second.nbytes();
+    if (bytes > 0) ranges.push_back({at, at + bytes, &item.first, is_parameter});
+  };
+  for (const auto& item : parameters_) add(item, true);
+  for (const auto& item : buffers_) add(item, false);
+  std::ranges::stable_sort(ranges, {}, &Range::begin);
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    for (std::size_t k = i + 1; k < ranges.size() && ranges[k].begin < ranges[i].end; ++k) {
+      if (!ranges[i].is_parameter && !ranges[k].is_parameter) continue;
+      const bool ordered = ranges[k].is_parameter;
+      const auto& one = ordered ? ranges[k] : ranges[i];
+      const auto& other = ordered ? ranges[i] : ranges[k];
+      throw BadInput(
+          fmt::format("parameter \"{0}\" shares memory with \"{1}\", which {2} could not keep up: "
+                      "register one tensor under both names, or give each memory of its own",
+                      *one.name, *other.name, owner_));
+    }
+  }
+}
+
+std::vector<std::string> WrappedModel::with_aliases() const {
+  std::unordered_map<const void*, std::size_t> registered;  // tensors, by their storage
+  std::unordered_set<const void*> seen;
+  const auto count = [&](const auto& item) {
+    if (seen.insert(item.second.unsafeGetTensorImpl()).second) {
+      ++registered[item.second.storage().unsafeGetStorageImpl()];
+    }
+  };
+  for (const auto& item : parameters_) count(item);
+  for (const auto& item : buffers_) count(item);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : parameters_) {
+    const auto& storage = tensor.storage();
+    if (storage.use_count() > registered.at(storage.unsafeGetStorageImpl())) names.push_back(name);
+  }
+  return names;
 }
 
 void WrappedModel::require_in_place(std::size_t parameter) const {

@@ -58,6 +58,12 @@ class WrappedModel {
   Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
   ModelMemory memory() const;
 
+  /// BadInput where a parameter lies in memory of another one, or of a buffer: once they are moved,
+  /// what is written to one would not be seen in the other.
+  void require_apart() const;
+  /// Parameters in whose memory tensors lie that the module does not register (a view, detach()).
+  std::vector<std::string> with_aliases() const;
+
   /// BadInput naming the parameter if it is no longer where it was (to(), load(), set_data).
   void require_in_place(std::size_t parameter) const;
   /// The same for all parameters.

@@ -14,8 +14,10 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::array kAllTypes = {
-    StoredType::F64, StoredType::F32, StoredType::F16, StoredType::BF16, StoredType::I64,
-    StoredType::I32, StoredType::I16, StoredType::I8,  StoredType::U8,   StoredType::BOOL};
+    StoredType::F64,     StoredType::F32,     StoredType::F16, StoredType::BF16,
+    StoredType::F8_E5M2, StoredType::F8_E4M3, StoredType::C64, StoredType::I64,
+    StoredType::I32,     StoredType::I16,     StoredType::I8,  StoredType::U64,
+    StoredType::U32,     StoredType::U16,     StoredType::U8,  StoredType::BOOL};
 
 SafetensorsFile write_and_open(const SafetensorsContent& content, const TemporaryFolder& folder) {
   const auto files = host_files();
@@ -146,7 +148,7 @@ TEST(StoredType, KnowsTheElementsOfTheCore) {
   EXPECT_EQ(name_of(stored_type(DType::float16)), "F16");
   EXPECT_EQ(name_of(stored_type(DType::int64)), "I64");
   for (const StoredType type : kAllTypes) EXPECT_EQ(stored_type(name_of(type)), type);
-  EXPECT_FALSE(stored_type("F8_E4M3"));
+  EXPECT_FALSE(stored_type("F8_E8M0"));
 }
 
 }  // namespace
