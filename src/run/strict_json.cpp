@@ -32,6 +32,7 @@ class Watcher {
       case json::parse_event_t::object_start:
         if (depth == 0 && event == json::parse_event_t::array_start) fail("is not a JSON object");
         if (depth >= limits_.depth) fail("nests objects and arrays too deeply");
+        if (depth > 0) count_item();
         keys_.emplace_back();
         path_.emplace_back();
         items_.push_back(0);
@@ -44,8 +45,7 @@ class Watcher {
       }
       case json::parse_event_t::value:
         if (depth == 0) fail("is not a JSON object");
-        if (++items_.back() > limits_.array && keys_.back().empty())
-          fail(fmt::format("has an array of more than {} items", limits_.array));
+        count_item();
         return depth == 1 || hands_ == Hands::values ? hand_over(read) : true;
       case json::parse_event_t::array_end:
       case json::parse_event_t::object_end:
@@ -59,6 +59,11 @@ class Watcher {
   }
 
  private:
+  /// Only an array has no keys.
+  void count_item() {
+    if (++items_.back() > limits_.array && keys_.back().empty())
+      fail(fmt::format("has an array of more than {} items", limits_.array));
+  }
   bool hand_over(json& value) {
     take_(path_, std::move(value));
     return false;

@@ -18,7 +18,7 @@ namespace tutti {
 
 struct JsonLimits {
   int depth = 16;                            ///< of objects and arrays, the outermost included
-  std::size_t array = std::size_t{1} << 20;  ///< scalars in one array
+  std::size_t array = std::size_t{1} << 20;  ///< items of one array
 };
 
 /// Calls `take` with every member of the object that `text` is, in the order of the text.

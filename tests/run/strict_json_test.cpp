@@ -38,6 +38,14 @@ TEST(EachValue, RefusesWhatAnEnemyWrites) {
   EXPECT_EQ(refusal(R"({"a":{"b":1,"b":2}})"), "t has \"b\" twice");
   EXPECT_EQ(refusal(R"({"a":{"b":{}}})", {.depth = 2}), "t nests objects and arrays too deeply");
   EXPECT_EQ(refusal(R"({"a":[1,2,3]})", {.array = 2}), "t has an array of more than 2 items");
+  for (const char* item : {"[]", "{}", "[1]", R"({"b":1})"}) {
+    const std::string three = std::string(item) + "," + item + "," + item;
+    EXPECT_EQ(refusal(R"({"a":[)" + three + "]}", {.array = 2}),
+              "t has an array of more than 2 items");
+    EXPECT_EQ(refusal(R"({"a":[)" + three + "]}", {.array = 3}), "nothing was thrown");
+  }
+  EXPECT_EQ(refusal(R"({"a":[[1,2],[3,4]],"b":{"x":[],"y":[],"z":[]}})", {.array = 2}),
+            "nothing was thrown");
   EXPECT_EQ(refusal("[1]"), "t is not a JSON object");
   EXPECT_EQ(refusal("1"), "t is not a JSON object");
   EXPECT_EQ(refusal(R"({"a":1e999})"), "t has a number that is too large");
