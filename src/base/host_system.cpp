@@ -2,6 +2,7 @@
 #include <linux/memfd.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -100,6 +101,14 @@ class HostSystem final : public System {
       errno = EFBIG;
       throw fail("size");
     }
+    // Beyond this limit the kernel would not only refuse, but end the process with SIGXFSZ.
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
+      throw BadInput(fmt::format(
+          "cannot size shared memory \"{}\" of {} bytes: this process may write files of "
+          "{} bytes at most, and the system counts shared memory as one; raise "
+          "`ulimit -f`",
+          name, bytes, limit.rlim_cur));
     if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) throw fail("size");
     if (::fcntl(file.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) throw fail("seal");
     return file;
