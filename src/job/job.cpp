@@ -1,6 +1,9 @@
 #include "tutti/job.h"
 
 #include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
 
 #include <fmt/format.h>
 
@@ -33,21 +36,29 @@ void require_all_or_none(const Environment& environment) {
     throw BadInput("TUTTI_RANK is not set although TUTTI_RESTART is: `tutti run` sets both");
 }
 
-/// The inherited socket, taken once: the mark that it was taken is its close-on-exec flag, which
-/// `tutti run` had to clear.
+/// The inherited socket, taken once. Its number may belong to a file of the program by now, which
+/// must stay as it is: after an earlier join(), or in a process that inherited the variables alone.
+/// The second mark of a socket that was taken is its close-on-exec flag, which `tutti run` had to
+/// clear.
 FileDescriptor take_socket(int fd) {
+  static std::atomic<pid_t> joined{0};
+  const auto taken = [&] {
+    return BadInput(
+        fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is taken: a process joins its job "
+                    "once; copy the Job instead",
+                    fd));
+  };
+  if (joined.load() == ::getpid()) throw taken();
   const int flags = ::fcntl(fd, F_GETFD);
   if (flags < 0)
     throw BadInput(
         fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is not open: this process was not "
                     "started by `tutti run`, or has joined its job before",
                     fd));
-  if ((flags & FD_CLOEXEC) != 0)
-    throw BadInput(
-        fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is taken: a process joins its job "
-                    "once; copy the Job instead",
-                    fd));
+  if ((flags & FD_CLOEXEC) != 0) throw taken();
+  require_own_stream(fd);
   ::fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+  joined = ::getpid();
   return FileDescriptor(fd);
 }
 

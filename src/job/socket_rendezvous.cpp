@@ -210,10 +210,14 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size) {
-  if (!is_own_stream(socket.get()))
+void require_own_stream(int socket) {
+  if (!is_own_stream(socket))
     throw BadInput(
-        fmt::format("descriptor {} is no socket to a launcher of the same user", socket.get()));
+        fmt::format("descriptor {} is no socket to a launcher of the same user", socket));
+}
+
+std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size) {
+  require_own_stream(socket.get());
   return std::make_unique<SocketRendezvous>(std::move(socket), rank, size);
 }
 
