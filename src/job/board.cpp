@@ -89,6 +89,30 @@ NoticeView read(const WaitNotice& notice) {
   return whole ? view : NoticeView{};
 }
 
+void begin_sleep(Board& board, WorkerSlot& worker) {
+  board.sleepers.fetch_add(1, std::memory_order_seq_cst);
+#if !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  // The sum first: killed in between, this thread stays counted, and nobody is missed.
+  worker.sleepers.fetch_add(1, std::memory_order_release);
+}
+
+void end_sleep(Board& board, WorkerSlot& worker) {
+  // Unless a watcher has taken this worker for dead, and its sleepers off the sum.
+  std::uint32_t own = worker.sleepers.load(std::memory_order_relaxed);
+  while (own > 0 && !worker.sleepers.compare_exchange_weak(own, own - 1, std::memory_order_acquire))
+    ;
+  if (own > 0) board.sleepers.fetch_sub(1, std::memory_order_release);
+}
+
+void mark_ended(Board& board, WorkerSlot& worker) {
+  board.sleepers.fetch_sub(worker.sleepers.exchange(0, std::memory_order_acq_rel),
+                           std::memory_order_relaxed);
+  worker.ended.store(1, std::memory_order_release);
+  announce(board);
+}
+
 void announce(Board& board) {
   // Pairs with the registration of a sleeper: either it sees the caller's store, or this sees it.
 #if defined(__SANITIZE_THREAD__)

@@ -5,7 +5,8 @@
 // on.
 //
 // Only plain atomics live here, all lock-free, so that threads, processes and the thread sanitizer
-// see the same thing. A slot is written by its owner alone, except `ended`, which any watcher sets.
+// see the same thing. A slot is written by its owner alone, except `ended`, which any watcher sets,
+// and the `sleepers` of a worker that has ended.
 
 #include <array>
 #include <atomic>
@@ -48,6 +49,7 @@ struct alignas(kCacheLine) WorkerSlot {
   enum State : std::uint32_t { absent = 0, joined = 1, left = 2 };
   std::atomic<std::uint32_t> state{absent};
   std::atomic<std::uint32_t> ended{0};      ///< its process is gone
+  std::atomic<std::uint32_t> sleepers{0};   ///< how many of Board::sleepers are its threads
   std::atomic<std::int64_t> busy_until{0};  ///< ns, Clock; 0 when not busy
   SharedText<64> busy_what;
   WaitNotice notice;
@@ -84,6 +86,13 @@ struct NoticeView {
 };
 void publish(WaitNotice& notice, const NoticeView& view);
 NoticeView read(const WaitNotice& notice);
+
+/// A thread of `worker` is about to sleep on Board::event, or has slept. Whoever ends in between
+/// is taken off the count by mark_ended().
+void begin_sleep(Board& board, WorkerSlot& worker);
+void end_sleep(Board& board, WorkerSlot& worker);
+/// Says on the board that the worker's process is gone, and wakes who waits for it.
+void mark_ended(Board& board, WorkerSlot& worker);
 
 /// To be called after every store that somebody may be waiting for. Costs a fence and a load unless
 /// somebody sleeps.

@@ -34,8 +34,7 @@ void LifeWatch::watch() {
     for (std::size_t i = 1; i < polled.size(); ++i) {
       if (polled[i].fd < 0 || polled[i].revents == 0) continue;
       polled[i].fd = -1;
-      board_.workers[i - 1].ended.store(1, std::memory_order_release);
-      announce(board_);
+      mark_ended(board_, board_.workers[i - 1]);
     }
   }
 }

@@ -30,18 +30,16 @@ std::int64_t count_of(Clock::time_point time) { return time.time_since_epoch().c
 /// The registration that makes announce() wake this thread.
 class Sleeper {
  public:
-  explicit Sleeper(Board& board) : board_(board) {
-    board_.sleepers.fetch_add(1, std::memory_order_seq_cst);
-#if !defined(__SANITIZE_THREAD__)
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
+  Sleeper(Board& board, WorkerSlot& worker) : board_(board), worker_(worker) {
+    begin_sleep(board_, worker_);
   }
-  ~Sleeper() { board_.sleepers.fetch_sub(1, std::memory_order_relaxed); }
+  ~Sleeper() { end_sleep(board_, worker_); }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
  private:
   Board& board_;
+  WorkerSlot& worker_;
 };
 
 }  // namespace
@@ -107,7 +105,7 @@ void SlowWait::begin() {
 }
 
 void SlowWait::run() {
-  const Sleeper sleeper(job_.board());
+  const Sleeper sleeper(job_.board(), mine());
   begin();
   Clock::duration slice = std::min<Clock::duration>(kFirstSlice, allowed_);
   while (true) {
