@@ -1,5 +1,6 @@
 #include "comm/local/ending.h"
 
+#include "job/rank_set.h"
 #include "job/wait.h"
 
 namespace tutti {
@@ -21,7 +22,8 @@ void EndingReason::raise() const {
 void end_with(Ending& ending, const EndingReason& reason,
               const std::function<std::uint64_t()>& first_failed) {
   std::uint32_t expected = Ending::open;
-  if (!ending.state.compare_exchange_strong(expected, Ending::being_written)) return;
+  const auto writing = Ending::being_written + static_cast<std::uint32_t>(reason.found_by);
+  if (!ending.state.compare_exchange_strong(expected, writing)) return;
   ending.kind.store(static_cast<std::uint32_t>(reason.kind), std::memory_order_relaxed);
   ending.job_rank.store(reason.job_rank, std::memory_order_relaxed);
   ending.found_by.store(reason.found_by, std::memory_order_relaxed);
@@ -30,18 +32,26 @@ void end_with(Ending& ending, const EndingReason& reason,
   ending.state.store(Ending::written, std::memory_order_release);
 }
 
-EndingReason reason_of(const Ending& ending) {
-  constexpr int kPatience = 1 << 20;
-  for (int i = 0; i < kPatience; ++i) {
-    if (ending.state.load(std::memory_order_acquire) == Ending::written) {
-      return {static_cast<EndingKind>(ending.kind.load(std::memory_order_relaxed)),
-              ending.job_rank.load(std::memory_order_relaxed),
-              ending.found_by.load(std::memory_order_relaxed),
-              ending.call.load(std::memory_order_relaxed), read(ending.text)};
-    }
-    pause_cpu();
-  }
-  return {EndingKind::aborted, -1, -1, 0, "the group was ended by a worker that died saying why"};
+EndingReason reason_of(const Ending& ending, JobState& job) {
+  const auto state = [&] { return ending.state.load(std::memory_order_acquire); };
+  wait_until(
+      job, [&] { return state() == Ending::written; },
+      [&] {
+        const auto writer = [&]() -> std::uint64_t {
+          const std::uint32_t now = state();
+          if (now < Ending::being_written) return 0;
+          return rank_bit(static_cast<int>(now - Ending::being_written));
+        };
+        return WaitSubject{.missing = writer,
+                           .members = writer(),
+                           .what = [] { return "the end of saying why a group has ended"; },
+                           .check = {},
+                           .deadline = job.deadline()};
+      });
+  return {static_cast<EndingKind>(ending.kind.load(std::memory_order_relaxed)),
+          ending.job_rank.load(std::memory_order_relaxed),
+          ending.found_by.load(std::memory_order_relaxed),
+          ending.call.load(std::memory_order_relaxed), read(ending.text)};
 }
 
 }  // namespace tutti

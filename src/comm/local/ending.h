@@ -9,7 +9,8 @@
 // and the next one fails. Whoever found the group open had seen everybody's part: the one that ends
 // it sees that too.
 //
-// Threads: atomics only. A member that dies while writing leaves an ending without a text.
+// Threads: atomics only. Failure: a member that ends while it writes leaves an ending without a
+// text; the others get PeerLost instead of the reason.
 
 #include <atomic>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <string>
 
 #include "job/board.h"
+#include "job/job_state.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -36,7 +38,8 @@ struct EndingReason {
 };
 
 struct alignas(kCacheLine) Ending {
-  enum State : std::uint32_t { open = 0, being_written = 1, written = 2 };
+  /// From `being_written` on: by which job rank.
+  enum State : std::uint32_t { open = 0, written = 1, being_written = 2 };
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint32_t> kind;
   std::atomic<std::int32_t> job_rank;
@@ -49,11 +52,12 @@ struct alignas(kCacheLine) Ending {
 inline bool is_open(const Ending& ending) noexcept {
   return ending.state.load(std::memory_order_seq_cst) == Ending::open;
 }
-/// Writes the reason unless there is one already. `first_failed` says which call is the first that
-/// fails; it is asked once the group is no longer open.
+/// Writes the reason, found by a member, unless there is one already. `first_failed` says which
+/// call is the first that fails; it is asked once the group is no longer open.
 void end_with(Ending& ending, const EndingReason& reason,
               const std::function<std::uint64_t()>& first_failed);
-/// The reason of a group that is not open.
-EndingReason reason_of(const Ending& ending);
+/// The reason of a group that is not open. Whoever writes it is waited for as for any other thing:
+/// throws PeerLost when it has ended, Timeout at the job's deadline.
+EndingReason reason_of(const Ending& ending, JobState& job);
 
 }  // namespace tutti

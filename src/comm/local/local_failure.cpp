@@ -99,8 +99,8 @@ void LocalEngine::end(EndingReason reason) {
   reason.found_by = job_.identity().rank;
   end_with(control_.ending(), reason, [this] { return completed_ + (lacks_nothing() ? 2 : 1); });
   announce(job_.board());
-  reason.call = reason_of(control_.ending()).call;
   ended_ = std::move(reason);
+  ended_->call = reason_of(control_.ending(), job_).call;  // where it throws, every call has failed
 }
 
 /// Of the others, where slices are fetched: who gives from memory of its own leaves as soon as it
@@ -134,8 +134,8 @@ void LocalEngine::check_open(std::uint64_t sequence) {
   if (is_open(control_.ending())) [[likely]] {
     return;
   }
-  EndingReason reason = reason_of(control_.ending());
-  if (reason.kind != EndingKind::mismatch && reason.found_by >= 0) {
+  EndingReason reason = reason_of(control_.ending(), job_);
+  if (reason.kind != EndingKind::mismatch) {
     fmt::format_to(std::back_inserter(reason.text), " (found by rank {})", reason.found_by);
   }
   if (reason.kind == EndingKind::peer_lost) {
