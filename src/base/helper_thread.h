@@ -1,14 +1,24 @@
 #pragma once
 
-// Threads that Tutti runs beside the user's: they take no signals and carry a name that shows in
-// debuggers.
+// Threads beside those of the program that use a job: who they are has to be known, because a
+// worker that waits can be relied on to do nothing else only if it has no other thread.
+//
+// Threads: functions may be called from any thread. Failure: as std::thread.
 
 #include <functional>
 #include <thread>
 
 namespace tutti {
 
-/// `name`: at most 15 bytes.
+/// A thread of Tutti's own: it takes no signals, is marked as below, and carries a name of at most
+/// 15 bytes that shows in debuggers.
 std::thread start_helper_thread(const char* name, std::function<void()> body);
+
+/// The calling thread will never use a job: until it ends, other_threads() passes over it.
+void mark_helper_thread();
+
+/// How many threads of this process are neither the caller nor marked. When in doubt a thread is
+/// counted, as one that is about to mark itself.
+int other_threads();
 
 }  // namespace tutti

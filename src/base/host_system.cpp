@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "base/helper_thread.h"
 #include "base/limits.h"
 #include "base/system.h"
 #include "tutti/error.h"
@@ -150,6 +151,8 @@ class HostSystem final : public System {
           std::strerror(errno)));
     return FileDescriptor(fd);
   }
+
+  bool has_other_threads() const override { return other_threads() > 0; }
 
   std::vector<MemoryBound> memory_bounds() const override { return read_memory_bounds("/"); }
 

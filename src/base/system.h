@@ -40,6 +40,10 @@ class System {
   /// A descriptor that turns readable when this worker has ended, to be passed to the others.
   virtual FileDescriptor life_line() = 0;
 
+  /// Whether this worker has threads, beside the caller, that may come to use its job: all that
+  /// helper_thread.h does not know.
+  virtual bool has_other_threads() const = 0;
+
   /// Machine first, then every cgroup above this process that sets a limit.
   virtual std::vector<MemoryBound> memory_bounds() const = 0;
 

@@ -35,7 +35,7 @@ struct WaitNotice {
     none = 0,
     waiting = 1,     ///< in a slow wait, and does nothing else
     deadlocked = 2,  ///< the same, and has proven that the wait cannot end
-    shared = 3       ///< in a slow wait, but other threads of this worker may go on
+    shared = 3       ///< in a slow wait, but this worker may have threads that go on
   };
   std::atomic<std::uint32_t> version{0};
   std::atomic<std::uint32_t> state{none};

@@ -5,8 +5,8 @@
 // Proof. A cycle of waits is seen at time t1 and again later. If each worker on it is still in the
 // same wait, has looked again after t1 at what it waits for and found it missing, and no worker of
 // the job announced anything in between, then nobody on the cycle can move: what each lacks, only
-// the next one could do. Workers that use the job from several threads, or say that they are busy,
-// are never part of a proof.
+// the next one could do. A worker that has another thread, which may use the job although it never
+// has, or that says it is busy, is never part of a proof: there the deadline decides.
 
 #include <cstdint>
 #include <optional>

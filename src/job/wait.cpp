@@ -19,6 +19,8 @@ constexpr int kYields = 4;
 /// The first sleep: what ends within it is not worth a notice.
 constexpr std::chrono::milliseconds kFirstSlice{1};
 constexpr std::chrono::milliseconds kSlice{100};
+/// From here on it matters whether this worker could still do something else than wait.
+constexpr std::chrono::milliseconds kLastingWait{100};
 /// Events for others wake this wait too; looking around is not worth it each time.
 constexpr std::chrono::milliseconds kLookInterval{10};
 /// A wait looks around every kSlice. Where much more time has passed, this process did not run
@@ -171,7 +173,10 @@ void SlowWait::show(Clock::time_point evaluated) {
     showing_ = true;
     write(mine().notice.text, subject_.what());
   }
-  const bool alone = !sleeps_elsewhere_ && !threads.several.load(std::memory_order_acquire);
+  // Only a wait that lasts is worth the look at the process' threads.
+  const bool alone = !sleeps_elsewhere_ && evaluated - start_ >= kLastingWait &&
+                     !threads.several.load(std::memory_order_acquire) &&
+                     !job_.system().has_other_threads();
   publish(mine().notice, {.state = alone ? WaitNotice::waiting : WaitNotice::shared,
                           .since = count_of(start_),
                           .evaluated = count_of(evaluated),

@@ -23,6 +23,7 @@ class StubSystem final : public System {
   }
   FileDescriptor life_line() override { return host_->life_line(); }
   std::vector<MemoryBound> memory_bounds() const override { return bounds_; }
+  bool has_other_threads() const override { return host_->has_other_threads(); }
   std::vector<int> allowed_processors() const override { return host_->allowed_processors(); }
   int processors() const override { return host_->processors(); }
 

@@ -28,7 +28,8 @@ ThreadSystem::ThreadSystem(std::shared_ptr<ThreadWorld> world, int rank,
       host_(host_system()),
       rank_(rank),
       processors_(options.processors),
-      memory_bounds_(options.memory_bounds) {}
+      memory_bounds_(options.memory_bounds),
+      has_other_threads_(options.has_other_threads) {}
 
 FileDescriptor ThreadSystem::create_memory(std::string_view name, std::size_t bytes) {
   return host_->create_memory(name, bytes);

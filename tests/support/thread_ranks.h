@@ -45,6 +45,8 @@ struct ThreadOptions {
   /// What System::processors and memory_bounds say; the host's if absent.
   std::optional<int> processors = {};
   std::optional<std::vector<MemoryBound>> memory_bounds = {};
+  /// What System::has_other_threads says.
+  bool has_other_threads = false;
   /// Made when absent. Hand one in to kill ranks, or to read blames.
   std::shared_ptr<ThreadWorld> world = {};
   /// A run that takes longer ends the process: threads cannot be ended.
@@ -61,6 +63,8 @@ class ThreadSystem final : public System {
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override;
   FileDescriptor life_line() override;
   std::vector<MemoryBound> memory_bounds() const override;
+  /// As a rank is one thread, unless it says otherwise.
+  bool has_other_threads() const override { return has_other_threads_; }
   std::vector<int> allowed_processors() const override;
   int processors() const override;
 
@@ -70,6 +74,7 @@ class ThreadSystem final : public System {
   int rank_;
   std::optional<int> processors_;
   std::optional<std::vector<MemoryBound>> memory_bounds_;
+  bool has_other_threads_;
 };
 
 /// How each rank ended; null where it returned.
