@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "base/run_identity.h"
@@ -70,6 +72,17 @@ void create_log_folder(const std::string& folder) {
                               failure ? failure.message() : "something else is there"));
 }
 
+/// Each worker takes the launcher some descriptors, and more while all exchange theirs: the usual
+/// soft limit is for programs that use select(). Returns the limit as it was.
+rlimit raise_descriptor_limit() {
+  rlimit before{};
+  if (getrlimit(RLIMIT_NOFILE, &before) != 0)
+    throw Refusal(1, fmt::format("cannot read `ulimit -n`: {}", std::strerror(errno)));
+  const rlimit raised{.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &raised);  // where it fails, what needs more says so
+  return before;
+}
+
 }  // namespace
 
 RunPlan make_plan(const RunOptions& options) {
@@ -86,6 +99,7 @@ RunPlan make_plan(const RunOptions& options) {
       plan.processors[static_cast<std::size_t>(rank)] =
           processor_mask(processors_of(rank, options.workers, options.threads, allowed));
   }
+  plan.descriptors = raise_descriptor_limit();
   plan.hint = processor_hint(options, host_system()->processors());
   create_log_folder(options.log_folder);
   if (!plan.timeline.empty()) remove_timeline_parts(plan.timeline, options.workers);
@@ -107,7 +121,8 @@ StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, i
           .arguments = options.program,
           .environment = environment_of(own, plan.inherited),
           .inherited_fd = rendezvous,
-          .processors = plan.processors[rank]};
+          .processors = plan.processors[rank],
+          .descriptors = plan.descriptors};
 }
 
 std::string log_file(const RunPlan& plan, int rank) {

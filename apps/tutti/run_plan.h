@@ -18,11 +18,12 @@ struct RunPlan {
   std::vector<std::string> inherited;
   std::vector<std::vector<unsigned long>> processors;  ///< per rank; empty: anywhere
   std::string timeline;                                ///< absolute path; empty: none
+  rlimit descriptors{};                                ///< on open files, as it was: the workers'
   std::string hint;                                    ///< a line to be shown; may be empty
 };
 
-/// Also creates the folder of logs and removes the parts of an earlier run's timeline. Throws
-/// Refusal.
+/// Also creates the folder of logs, removes the parts of an earlier run's timeline, and lets this
+/// process open as many files as the hard limit allows. Throws Refusal.
 RunPlan make_plan(const RunOptions& options);
 
 /// How to start the worker `rank` of the attempt after `restart` others, with its end of the

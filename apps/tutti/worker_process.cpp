@@ -51,6 +51,7 @@ struct ChildPlan {
   pid_t launcher;
   int input, output, errors, status, inherited;
   const std::vector<unsigned long>* processors;
+  const rlimit* descriptors;
 };
 
 [[noreturn]] void run_child(const ChildPlan& plan) noexcept {
@@ -71,6 +72,7 @@ struct ChildPlan {
       sched_setaffinity(0, plan.processors->size() * sizeof(unsigned long),
                         reinterpret_cast<const cpu_set_t*>(plan.processors->data())) != 0)
     report();
+  if (setrlimit(RLIMIT_NOFILE, plan.descriptors) != 0) report();
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   sigaction(SIGPIPE, &standard, nullptr);
@@ -115,9 +117,9 @@ WorkerProcess WorkerProcess::start(const StartOptions& options) {
   const std::vector<char*> arguments = pointers(options.arguments);
   const std::vector<char*> environment = pointers(options.environment);
   const ChildPlan plan{
-      options.path.c_str(), arguments.data(),   environment.data(), getpid(),
-      input.get(),          output.write.get(), errors.write.get(), status.write.get(),
-      options.inherited_fd, &options.processors};
+      options.path.c_str(), arguments.data(),    environment.data(),  getpid(),
+      input.get(),          output.write.get(),  errors.write.get(),  status.write.get(),
+      options.inherited_fd, &options.processors, &options.descriptors};
 
   const pid_t pid = fork();
   if (pid < 0) refuse_start("fork", errno);

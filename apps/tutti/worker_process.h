@@ -10,6 +10,7 @@
 // Failure: start() throws Refusal when the program cannot be executed or the system gives no
 // process.
 
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <optional>
 #include <span>
@@ -41,6 +42,7 @@ struct StartOptions {
   std::vector<std::string> environment;
   int inherited_fd = -1;                  ///< the one descriptor besides 0, 1, 2 that it gets
   std::vector<unsigned long> processors;  ///< mask; empty: anywhere
+  rlimit descriptors{};                   ///< its limit on open files
 };
 
 class WorkerProcess {

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -41,6 +42,8 @@ struct Broker::State {
   std::vector<Line> lines;
   GatherTable table;
   std::vector<Blame> blames;
+  std::uint64_t reported = 0;  ///< said to have ended by another, and not yet believed
+  std::string broken;          ///< why no descriptors can be passed on any more
   bool any_gave = false;
   FileDescriptor stop;
   std::thread thread;
@@ -53,6 +56,8 @@ struct Broker::State {
   void tell(std::vector<GatherOutcome> outcomes);
   void send(int rank);
   void end(int rank);
+  void believe_reports();
+  void break_down();
 };
 
 /// Polls; what has to be done is found out by trying, so that a stale answer does no harm.
@@ -82,6 +87,36 @@ void Broker::State::serve() {
     if (line(rank).socket && !hear(rank)) end(rank);
     if (line(rank).socket) send(rank);
   }
+  believe_reports();
+}
+
+/// What a worker said before it ended lies in its socket by now, and counts. The socket stays: this
+/// rank's last blames may be on their way, or the process still leaves in an orderly way.
+void Broker::State::believe_reports() {
+  while (reported != 0) {
+    const int rank = first_rank(reported);
+    reported &= ~rank_bit(rank);
+    if (line(rank).socket && !hear(rank)) end(rank);
+    tell(table.end(rank));
+  }
+}
+
+/// A parcel has come without its descriptors: whoever waits for it, now or later, waits in vain.
+void Broker::State::break_down() {
+  if (!broken.empty()) return;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  broken = fmt::format(
+      "the launcher has too few file descriptors for {} workers: its limit is {}; raise "
+      "`ulimit -n`",
+      lines.size(), limit.rlim_cur);
+  for (int rank = 0; rank < static_cast<int>(lines.size()); ++rank) {
+    if (!line(rank).socket) continue;
+    FrameHeader header;
+    header.kind = FrameHeader::broken;
+    line(rank).writer.push(header, broken, nullptr, nullptr);
+    send(rank);
+  }
 }
 
 /// False when the worker has ended, or should have.
@@ -91,6 +126,9 @@ bool Broker::State::hear(int rank) {
     switch (line(rank).reader.read(line(rank).socket.get(), frame)) {
       case FrameStatus::done:
         if (!obey(rank, std::move(frame))) return false;
+        break;
+      case FrameStatus::descriptors:
+        break_down();
         break;
       case FrameStatus::again:
         return true;
@@ -111,6 +149,10 @@ bool Broker::State::obey(int rank, Frame frame) {
       return true;
     case FrameHeader::give_up:
       tell(table.give_up(rank, header.request));
+      return true;
+    case FrameHeader::ended:
+      if (header.number < 0 || header.number >= size) return false;
+      reported |= rank_bit(header.number);
       return true;
     case FrameHeader::blame:
       if (header.number < 0 || header.number >= size) return false;

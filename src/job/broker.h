@@ -3,11 +3,12 @@
 // The serving side of the rendezvous: `tutti run` has one, and so have tests that start processes.
 // Each worker holds one end of a socket pair; no name appears in any file system. The broker
 // gathers the parcels of a tag and hands all of them to each of its ranks. It learns of a worker's
-// end by the socket's hang-up.
+// end by the socket's hang-up, or by another worker's word: somebody else may hold the socket.
 //
 // Threads: one thread inside, from the moment on when all worker ends are closed here, so that a
 // launcher forks while it is single-threaded; public functions from any thread after that.
-// Failure: a worker that speaks nonsense is treated as ended.
+// Failure: a worker that speaks nonsense is treated as ended. When the launcher may not open the
+// descriptors that a worker sends, all workers are told, and get an Error that names the limit.
 
 #include <memory>
 #include <string>

@@ -30,7 +30,7 @@ void collect(const msghdr& message, std::vector<FileDescriptor>& to) {
 
 bool is_sensible(const FrameHeader& header) {
   return header.magic == FrameHeader::kMagic && header.kind >= FrameHeader::give &&
-         header.kind <= FrameHeader::lost && header.text_bytes <= kMaxFrameText &&
+         header.kind <= FrameHeader::broken && header.text_bytes <= kMaxFrameText &&
          header.bytes <= kMaxFrameBytes && header.descriptors <= kMaxFrameDescriptors;
 }
 
@@ -50,7 +50,7 @@ FrameStatus FrameReader::read_into(int socket, char* to, std::size_t bytes) {
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FrameStatus::again;
     if (got <= 0) return FrameStatus::closed;
     collect(message, frame_.parcel.descriptors);
-    if ((message.msg_flags & MSG_CTRUNC) != 0) return FrameStatus::descriptors;
+    if ((message.msg_flags & MSG_CTRUNC) != 0) incomplete_ = true;
     to += got;
     bytes -= static_cast<std::size_t>(got);
     got_ += static_cast<std::size_t>(got);
@@ -77,9 +77,10 @@ FrameStatus FrameReader::read(int socket, Frame& frame) {
   const FrameStatus status =
       read_into(socket, frame_.parcel.bytes.data() + at, frame_.parcel.bytes.size() - at);
   if (status != FrameStatus::done) return status;
-  if (frame_.parcel.descriptors.size() != frame_.header.descriptors) return FrameStatus::nonsense;
-  frame = std::exchange(frame_, Frame{});
   got_ = 0;
+  frame = std::exchange(frame_, Frame{});
+  if (std::exchange(incomplete_, false)) return FrameStatus::descriptors;
+  if (frame.parcel.descriptors.size() != frame.header.descriptors) return FrameStatus::nonsense;
   return FrameStatus::done;
 }
 

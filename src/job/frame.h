@@ -28,11 +28,13 @@ struct FrameHeader {
     give = 1,   ///< worker: text is the tag
     give_up,    ///< worker
     blame,      ///< worker: number is the culprit, text the reason
+    ended,      ///< worker: number is who has ended
     parcel,     ///< broker: number is its place among `total`
     timed_out,  ///< broker: text says why
-    lost        ///< broker: number is who ended
+    lost,       ///< broker: number is who ended
+    broken      ///< broker: text says why it can serve nobody any more
   };
-  static constexpr std::uint32_t kMagic = 0x54555431;
+  static constexpr std::uint32_t kMagic = 0x54555432;
   std::uint32_t magic = kMagic;
   std::uint32_t kind = 0;
   std::uint64_t request = 0;  ///< the worker's number for what it asked
@@ -57,19 +59,21 @@ enum class FrameStatus : std::uint8_t {
   crowded,      ///< the kernel holds too many descriptors on their way: try again a little later
   closed,       ///< the other end hung up
   nonsense,     ///< what came is no frame
-  descriptors,  ///< this process may not open the descriptors that came
+  descriptors,  ///< this process may not open the descriptors that came: a frame is lost
 };
 
 class FrameReader {
  public:
-  /// Reads on; with `done`, `frame` is the next whole one.
+  /// Reads on; with `done`, `frame` is the next whole one. After `done` and `descriptors` there may
+  /// be more.
   FrameStatus read(int socket, Frame& frame);
 
  private:
   FrameStatus read_into(int socket, char* to, std::size_t bytes);
 
   Frame frame_;
-  std::size_t got_ = 0;  ///< bytes of the current frame, over all three parts
+  std::size_t got_ = 0;      ///< bytes of the current frame, over all three parts
+  bool incomplete_ = false;  ///< some of its descriptors could not be opened
 };
 
 class FrameWriter {

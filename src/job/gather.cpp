@@ -5,6 +5,7 @@
 
 #include "job/rank_set.h"
 #include "job/wait.h"
+#include "tutti/error.h"
 
 namespace tutti {
 
@@ -21,17 +22,27 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
     return bits;
   };
   std::optional<WaitWatch> watch;
-  return job.rendezvous().all_gather(
-      tag, ranks, std::move(mine), Deadline{Clock::time_point::max()}, [&] {
-        if (!watch) {
-          watch.emplace(job, WaitSubject{.missing = missing,
-                                         .members = set_of(ranks),
-                                         .what = [&] { return tag; },
-                                         .check = {},
-                                         .deadline = job.deadline()});
-        }
-        return watch->look_around();
-      });
+  std::uint64_t reported = 0;
+  const auto look_around = [&] {
+    const std::uint64_t gone = job.gone().all & set_of(ranks) & ~reported;
+    for (const int rank : ranks_of(gone)) job.rendezvous().report_end(rank);
+    reported |= gone;
+    if (!watch) {
+      watch.emplace(job, WaitSubject{.missing = missing,
+                                     .members = set_of(ranks),
+                                     .what = [&] { return tag; },
+                                     .check = {},
+                                     .deadline = job.deadline()});
+    }
+    return watch->look_around();
+  };
+  try {
+    return job.rendezvous().all_gather(tag, ranks, std::move(mine),
+                                       Deadline{Clock::time_point::max()}, look_around);
+  } catch (const PeerLost& lost) {
+    job.rendezvous().blame(lost.rank(), lost.what());
+    throw;
+  }
 }
 
 }  // namespace tutti

@@ -2,7 +2,8 @@
 
 // A rendezvous under the rules of all other waits: stalls are noticed, busy workers are excused.
 //
-// Threads: any. Failure: as Rendezvous::all_gather; deadlines count as in wait.h.
+// Threads: any. Failure: as Rendezvous::all_gather; deadlines count as in wait.h. A worker that has
+// ended is lost at once, also where others hold its socket; who is lost is blamed.
 
 #include <string>
 #include <vector>

@@ -39,7 +39,7 @@ class GatherTable {
                                   std::uint64_t ranks, Parcel parcel);
   /// `rank` waits no longer for its request.
   std::vector<GatherOutcome> give_up(int rank, std::uint64_t request);
-  /// `rank` will never give again.
+  /// `rank` will never give again. May be told more than once.
   std::vector<GatherOutcome> end(int rank);
 
   /// Gathers that are under way or have been failed but not seen by all.

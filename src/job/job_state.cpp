@@ -94,8 +94,14 @@ void JobState::meet() {
     if (identity_.size > 1) mine.descriptors.push_back(std::move(board_file));
   }
   if (identity_.size > 1) {
-    auto parcels = rendezvous_->all_gather("join", ranks_of(ranks_below(identity_.size)),
-                                           std::move(mine), deadline(options_.join_deadline));
+    std::vector<Parcel> parcels;
+    try {
+      parcels = rendezvous_->all_gather("join", ranks_of(ranks_below(identity_.size)),
+                                        std::move(mine), deadline(options_.join_deadline));
+    } catch (const PeerLost& lost) {
+      rendezvous_->blame(lost.rank(), lost.what());
+      throw;
+    }
     std::vector<FileDescriptor> lines(parcels.size());
     for (std::size_t r = 0; r < parcels.size(); ++r) {
       if (first_line(parcels[r].bytes) != first_line(parcels[0].bytes))

@@ -63,6 +63,12 @@ class MeetingPoint::Side final : public Rendezvous {
     return parcels;
   }
 
+  void report_end(int rank) noexcept override try {
+    const std::lock_guard lock(state_->mutex);
+    state_->tell(state_->table.end(rank));
+  } catch (...) {  // without memory the deadline ends the wait
+  }
+
   void blame(int culprit, const std::string& text) noexcept override try {
     const std::lock_guard lock(state_->mutex);
     state_->blames.push_back({rank_, culprit, text});

@@ -44,6 +44,11 @@ class Rendezvous {
     return all_gather(tag, ranks, std::move(mine), deadline, {});
   }
 
+  /// Says that `rank` (a job rank) will never give again, for who knows it from elsewhere: what
+  /// carries its parcels may be held open by others. What it gave before counts; all_gather() then
+  /// throws PeerLost where it is missing, on all who wait for it. Never throws.
+  virtual void report_end(int rank) noexcept = 0;
+
   /// Tells whoever watches the workers that this one failed because of `culprit` (a job rank), so
   /// that the first cause is reported, not its echo. Never throws.
   virtual void blame(int culprit, const std::string& text) noexcept = 0;

@@ -65,6 +65,14 @@ class SocketRendezvous final : public Rendezvous {
   std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
                                  Deadline deadline, const Patience& patience) override;
 
+  void report_end(int rank) noexcept override try {
+    FrameHeader header;
+    header.kind = FrameHeader::ended;
+    header.number = rank;
+    send(header, {}, nullptr, {Clock::now() + kAnswer});
+  } catch (...) {  // without memory the deadline ends the wait
+  }
+
   void blame(int culprit, const std::string& text) noexcept override try {
     FrameHeader header;
     header.kind = FrameHeader::blame;
@@ -129,6 +137,11 @@ void SocketRendezvous::listen() {
 
 void SocketRendezvous::take(Frame frame) {
   const std::lock_guard lock(mutex_);
+  if (frame.header.kind == FrameHeader::broken) {
+    broken_ = std::move(frame.text);
+    answered_.notify_all();
+    return;
+  }
   const auto found = open_.find(frame.header.request);
   if (found == open_.end()) return;  // given up, and forgotten
   Answer& answer = *found->second;

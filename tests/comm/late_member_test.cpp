@@ -141,6 +141,7 @@ class SlowBlame final : public Rendezvous {
                                  Deadline deadline, const Patience& patience) override {
     return inner_->all_gather(tag, ranks, std::move(mine), deadline, patience);
   }
+  void report_end(int rank) noexcept override { inner_->report_end(rank); }
   void blame(int culprit, const std::string& text) noexcept override {
     blaming_ = true;
     poll_until([&] { return go_.load(); });

@@ -183,6 +183,25 @@ TEST(Broker, rank_that_hung_up_is_lost_to_those_that_wait_for_it) {
   quitter.join();
 }
 
+TEST(Broker, rank_that_is_said_to_have_ended_is_lost_although_its_socket_is_open) {
+  Local local(3);
+  const auto gather = [&](int rank, const char* tag, const std::vector<int>& ranks) {
+    return text_of<PeerLost>([&] {
+      local.ranks[static_cast<std::size_t>(rank)]->all_gather(tag, ranks, {}, within(seconds(30)));
+    });
+  };
+  std::thread waits([&] {
+    EXPECT_EQ(gather(2, "a", {1, 2}), "rank 1 ended before coming to \"a\"");
+  });
+  local.ranks[0]->report_end(1);
+  waits.join();
+  EXPECT_EQ(gather(0, "b", {0, 1}), "rank 1 ended before coming to \"b\"");
+  // Whatever it says afterwards, blames included, is heard.
+  local.ranks[1]->blame(2, "late");
+  local.ranks[1].reset();
+  EXPECT_EQ(local.broker.blames().size(), 1U);
+}
+
 TEST(Broker, blames_are_there_once_the_worker_has_ended) {
   Local local(2);
   local.ranks[1]->blame(0, "rank 0 ended");

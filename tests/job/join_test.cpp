@@ -220,6 +220,9 @@ TEST(JoinProcesses, worker_that_dies_before_joining_is_lost_to_all) {
   for (const int rank : {0, 2})
     EXPECT_EQ(outcome.ranks[static_cast<std::size_t>(rank)].text,
               "rank 1 ended before coming to \"join\"");
+  // The launcher, which may see all ends in one look, is told whose was the first.
+  EXPECT_EQ(outcome.blames.size(), 2U);
+  for (const Blame& blame : outcome.blames) EXPECT_EQ(blame.culprit, 1);
 }
 
 /// Atomics that forked ranks share.

@@ -54,23 +54,18 @@ ControlArena LocalEngine::meet_members() {
     made = Arena::create(job_.system(), "group control", bytes);
     parcel.descriptors.push_back(made.descriptor());
   }
-  try {
-    std::vector<Parcel> parcels = gather(job_, tag_, group_.ranks, std::move(parcel));
-    for (const Parcel& other : parcels) {
-      if (!other.bytes.empty()) throw BadInput(other.bytes);
-    }
-    if (members_.rank == 0) {
-      made.close_descriptor();
-      return {std::move(made), members_.size};
-    }
-    TUTTI_CHECK(parcels.front().descriptors.size() == 1, "no memory came with {}", tag_);
-    made = Arena::open(job_.system(), std::move(parcels.front().descriptors.front()), bytes);
+  std::vector<Parcel> parcels = gather(job_, tag_, group_.ranks, std::move(parcel));
+  for (const Parcel& other : parcels) {
+    if (!other.bytes.empty()) throw BadInput(other.bytes);
+  }
+  if (members_.rank == 0) {
     made.close_descriptor();
     return {std::move(made), members_.size};
-  } catch (const PeerLost& lost) {
-    job_.rendezvous().blame(lost.rank(), lost.what());
-    throw;
   }
+  TUTTI_CHECK(parcels.front().descriptors.size() == 1, "no memory came with {}", tag_);
+  made = Arena::open(job_.system(), std::move(parcels.front().descriptors.front()), bytes);
+  made.close_descriptor();
+  return {std::move(made), members_.size};
 }
 
 std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
