@@ -85,6 +85,11 @@ class Codec {
   /// values[i] −= what the message says of it: the residual. Unless overridden, by decode().
   virtual void subtract(std::span<const std::byte> message, const Exchange& exchange,
                         std::span<float> values) const;
+  /// Bytes of a value, where a message is one value after the other and none depends on the others:
+  /// any piece of it is then encoded and subtracted by itself, while it is hot, at its place in the
+  /// message, with an exchange.count of the piece. Unless overridden 0: messages are made as a
+  /// whole.
+  virtual std::size_t bytes_per_value() const;
   /// Whether it sends some values as they are, and of the others nothing: decode() then gives −0.0
   /// just where nothing was sent. Unless overridden: no.
   virtual bool selects() const;

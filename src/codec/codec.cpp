@@ -67,6 +67,8 @@ std::int64_t Codec::most_values() const { return std::numeric_limits<std::int64_
 
 std::optional<MessageList> Codec::list_of(std::span<const std::byte>) const { return {}; }
 
+std::size_t Codec::bytes_per_value() const { return 0; }
+
 bool Codec::selects() const { return false; }
 
 bool Codec::has_first_round() const { return false; }

@@ -35,6 +35,10 @@ GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compress
                            Values values)
     : plan_(plan), board_(board), compression_(compression), own_values_(std::move(values)) {
   std::int64_t largest = 0;
+  if (works_in_tiles()) {
+    if (!board_.has_residuals()) values_.resize(static_cast<std::size_t>(kTile));
+    return;
+  }
   for (const auto& group : board.groups()) {
     // A parameter by itself is made where its residual will be.
     if (board.has_residuals() && group.size() == 1) continue;
@@ -70,12 +74,15 @@ std::optional<GroupEncoder::Message> GroupEncoder::values_of(const MessageTask& 
   for (std::size_t k = 0; k < task.touched.size(); ++k) {
     const auto p = task.touched[k];
     if (count_of(p) == 0) continue;
-    const auto how = make_values(task.logical, p, folds(p), values + made.at[k]);
-    if (how == Made::well) continue;
-    board_.header(task.logical, task.group).is_overflow = how == Made::overflow;
-    refuse(task, p,
-           how == Made::overflow ? "is not finite" : "and what earlier ones left is not finite");
-    return {};
+    const auto fold = folds(p);
+    for (std::int64_t begin = 0; begin < count_of(p); begin += kTile) {
+      const auto how = make_tile(task.logical, p, fold, begin,
+                                 {values + made.at[k] + begin,
+                                  static_cast<std::size_t>(std::min(kTile, count_of(p) - begin))});
+      if (how == Made::well) continue;
+      refuse(task, p, how);
+      return {};
+    }
   }
   return made;
 }
@@ -100,6 +107,7 @@ void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
                           std::span<const float> first_sum) {
   auto& header = board_.header(task.logical, task.group);
   header = {.first_bytes = header.first_bytes};
+  if (works_in_tiles()) return encode_in_tiles(task, folds);
   const auto made = values_of(task, folds);
   if (!made) return;
   const auto count = static_cast<std::int64_t>(made->values.size());
@@ -112,11 +120,7 @@ void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
     return refuse(task, task.touched[static_cast<std::size_t>(culprit - 1)],
                   "cannot be sent: " + encoded.refusal);
   }
-  if (encoded.bytes > board_.room(task.group)) {
-    throw BadInput(fmt::format("codec {}: a message of {} values has {} bytes, its bound is {}",
-                               compression_.codec->name(), count, encoded.bytes,
-                               board_.room(task.group)));
-  }
+  require_room(task.group, count, encoded.bytes);
   header.bytes = encoded.bytes;
   header.values = encoded.values;
   header.is_dense = encoded.is_dense;
@@ -148,27 +152,72 @@ void GroupEncoder::keep(const MessageTask& task, const Message& made, const Exch
   }
 }
 
-/// Tile by tile, while it is hot; what is not finite is found.
-GroupEncoder::Made GroupEncoder::make_values(std::size_t logical, std::uint32_t parameter,
-                                             const TileFold& fold, float* to) {
-  const auto total = count_of(parameter);
-  const auto is_finite = [](const float* tile, std::int64_t count) {
-    return std::isfinite(largest_magnitude(tile, DType::float32, count));
+GroupEncoder::Made GroupEncoder::make_tile(std::size_t logical, std::uint32_t parameter,
+                                           const TileFold& fold, std::int64_t begin,
+                                           std::span<float> tile) {
+  const auto count = static_cast<std::int64_t>(tile.size());
+  const auto is_finite = [&] {
+    return std::isfinite(largest_magnitude(tile.data(), DType::float32, count));
   };
-  for (std::int64_t begin = 0; begin < total; begin += kTile) {
-    const auto count = std::min(kTile, total - begin);
-    float* const tile = to + begin;
-    fold(begin, count, tile);
-    if (compression_.clamp > 0) {
-      if (!is_finite(tile, count)) return Made::overflow;  // a clamp would hide it
-      keep_within(tile, count, static_cast<float>(compression_.clamp));
-    }
-    add_what_is_kept(logical, parameter, begin, {tile, static_cast<std::size_t>(count)});
-    if (is_finite(tile, count)) continue;
-    fold(begin, count, tile);
-    return is_finite(tile, count) ? Made::with_residual : Made::overflow;
+  fold(begin, count, tile.data());
+  if (compression_.clamp > 0) {
+    if (!is_finite()) return Made::overflow;  // a clamp would hide it
+    keep_within(tile.data(), count, static_cast<float>(compression_.clamp));
   }
-  return Made::well;
+  add_what_is_kept(logical, parameter, begin, tile);
+  if (is_finite()) return Made::well;
+  fold(begin, count, tile.data());
+  return is_finite() ? Made::with_residual : Made::overflow;
+}
+
+void GroupEncoder::require_room(std::size_t group, std::int64_t count, std::size_t bytes) const {
+  if (bytes <= board_.room(group)) return;
+  throw BadInput(fmt::format("codec {}: a message of {} values has {} bytes, its bound is {}",
+                             compression_.codec->name(), count, bytes, board_.room(group)));
+}
+
+/// A value that is not finite, wherever it is, comes before one that cannot be sent: as where the
+/// values are all made before any is encoded.
+void GroupEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) {
+  const auto& codec = *compression_.codec;
+  auto& header = board_.header(task.logical, task.group);
+  auto* message = board_.message(task.logical, task.group);
+  std::int64_t total = 0;
+  for (const auto p : task.touched) total += count_of(p);
+  require_room(task.group, total, static_cast<std::size_t>(total) * codec.bytes_per_value());
+  std::optional<std::pair<std::uint32_t, std::string>> refusal;
+  for (const auto p : task.touched) {
+    const auto fold = folds(p);
+    float* const residual =
+        board_.has_residuals() ? board_.next(Kept::residual, task.logical, p) : nullptr;
+    for (std::int64_t begin = 0; begin < count_of(p); begin += kTile) {
+      const auto count = std::min(kTile, count_of(p) - begin);
+      const std::span<float> tile(residual != nullptr ? residual + begin : values_.data(),
+                                  static_cast<std::size_t>(count));
+      const auto how = make_tile(task.logical, p, fold, begin, tile);
+      if (how != Made::well) return refuse(task, p, how);
+      if (refusal) continue;
+      const auto exchange = exchange_of(task.group, count, task.step, {});
+      const auto bytes = static_cast<std::size_t>(count) * codec.bytes_per_value();
+      const auto encoded = codec.encode(tile, exchange, message);
+      if (!encoded.refusal.empty()) {
+        refusal.emplace(p, encoded.refusal);
+        continue;
+      }
+      if (encoded.bytes != bytes) {
+        throw BadInput(fmt::format("codec {}: {} values have {} bytes, not the {} it says",
+                                   codec.name(), count, encoded.bytes, bytes));
+      }
+      header.values += encoded.values;
+      header.bytes += bytes;
+      header.is_dense = encoded.is_dense;
+      if (residual != nullptr) codec.subtract({message, bytes}, exchange, tile);
+      message += bytes;
+    }
+  }
+  if (!refusal) return;
+  header = {};
+  refuse(task, refusal->first, "cannot be sent: " + refusal->second);
 }
 
 void GroupEncoder::add_what_is_kept(std::size_t logical, std::uint32_t parameter,
@@ -195,6 +244,14 @@ void GroupEncoder::add_what_is_kept(std::size_t logical, std::uint32_t parameter
     add_scaled(tile.data(), kType, board_.kept(Kept::residual, logical, parameter) + begin, kType,
                count, 1.0);
   }
+}
+
+void GroupEncoder::refuse(const MessageTask& task, std::uint32_t parameter, Made how) {
+  auto& header = board_.header(task.logical, task.group);
+  header = {.first_bytes = header.first_bytes};
+  header.is_overflow = how == Made::overflow;
+  refuse(task, parameter,
+         how == Made::overflow ? "is not finite" : "and what earlier ones left is not finite");
 }
 
 void GroupEncoder::refuse(const MessageTask& task, std::uint32_t parameter,

@@ -70,12 +70,21 @@ class GroupEncoder {
   enum class Made { well, overflow, with_residual };
   /// Nothing where there are no values, or some cannot be made: then that is said.
   std::optional<Message> values_of(const MessageTask& task, const Folds& folds);
-  Made make_values(std::size_t logical, std::uint32_t parameter, const TileFold& fold, float* to);
+  /// Folds elements from `begin` on into `tile` and adds what is kept.
+  Made make_tile(std::size_t logical, std::uint32_t parameter, const TileFold& fold,
+                 std::int64_t begin, std::span<float> tile);
+  bool works_in_tiles() const {
+    return compression_.codec->bytes_per_value() > 0 && !compression_.momentum_correction &&
+           !compression_.codec->has_first_round();
+  }
+  void require_room(std::size_t group, std::int64_t count, std::size_t bytes) const;
+  void encode_in_tiles(const MessageTask& task, const Folds& folds);
   void add_what_is_kept(std::size_t logical, std::uint32_t parameter, std::int64_t begin,
                         std::span<float> tile);
   void keep(const MessageTask& task, const Message& made, const Exchange& exchange,
             std::span<const std::byte> message);
   void refuse(const MessageTask& task, std::uint32_t parameter, const std::string& why);
+  void refuse(const MessageTask& task, std::uint32_t parameter, Made how);
   std::int64_t count_of(std::uint32_t parameter) const {
     return plan_.parameters()[parameter].spec.count;
   }
@@ -84,7 +93,7 @@ class GroupEncoder {
   MessageBoard& board_;
   const Compression& compression_;
   Values own_values_;
-  std::vector<float> values_;  ///< of a group, where they cannot be made in place
+  std::vector<float> values_;  ///< of a group or a tile, where they cannot be made in place
 };
 
 }  // namespace tutti

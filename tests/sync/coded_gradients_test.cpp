@@ -60,39 +60,134 @@ TEST(CodedGradients, AStepThatIsDroppedLeavesNoResidual) {
   expect_no_trace_of_dropped_steps({.codec = "topk:0.05"});
 }
 
-TEST(CodedGradients, WhatCannotBeSentIsNamedByAll) {
+/// What all workers are told of a step in which rank 1 writes `bad` (parameter, element, value).
+std::string refusal_of(const CodecPointer& codec,
+                       const std::vector<std::tuple<std::size_t, std::size_t, float>>& bad,
+                       double clamp = 0) {
   const std::vector<std::size_t> counts = {3, 5000, 4};
-  const auto text_of_step = [&](float value, const char* codec, double clamp = 0) {
-    std::string said;
-    run_thread_ranks(3, [&](const Job& job) {
-      const Group group(job);
-      StepExchange exchange(group, plan_of(counts), {.cuts = {0, 1, 2}, .coded = true});
-      CodedGradients coded(exchange, {.compression = {.codec = codec_of(codec), .clamp = clamp},
-                                      .logical_workers = logical_workers(3, 3),
-                                      .shards = 3});
-      exchange.open_shards(group.rank(), 1);
-      exchange.begin_leaf(1);
-      for (std::size_t p = 0; p < counts.size(); ++p) {
-        Values values(counts[p], 1.0f);
-        if (group.rank() == 1 && p == 1) values[4500] = value;
-        exchange.write(p, values.data(), true);
+  std::string said;
+  run_thread_ranks(3, [&](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of(counts), {.cuts = {0, 1, 2}, .coded = true});
+    CodedGradients coded(exchange, {.compression = {.codec = codec, .clamp = clamp},
+                                    .logical_workers = logical_workers(3, 3),
+                                    .shards = 3});
+    exchange.open_shards(group.rank(), 1);
+    exchange.begin_leaf(1);
+    bool is_infinite = false;
+    for (std::size_t p = 0; p < counts.size(); ++p) {
+      Values values(counts[p], 1.0f);
+      for (const auto& [parameter, element, value] : bad) {
+        if (group.rank() == 1 && p == parameter) values[element] = value;
+        is_infinite = is_infinite || !std::isfinite(value);
       }
-      exchange.end_leaf();
-      exchange.arrive({});
-      const auto [refusal, is_overflow] = coded.encode(1);
-      EXPECT_EQ(is_overflow, !std::isfinite(value));
-      EXPECT_THAT(refusal, HasSubstr("the gradient of \"p1\" in logical worker 1"));
-      if (group.rank() == 2) said = refusal;
-      exchange.fail("refused");
-      group.barrier();
-    });
+      exchange.write(p, values.data(), true);
+    }
+    exchange.end_leaf();
+    exchange.arrive({});
+    const auto [refusal, is_overflow] = coded.encode(1);
+    EXPECT_EQ(is_overflow, is_infinite);
+    if (group.rank() == 2) said = refusal;
+    exchange.fail("refused");
+    group.barrier();
+  });
+  return said;
+}
+
+TEST(CodedGradients, WhatCannotBeSentIsNamedByAll) {
+  const auto text_of_step = [](float value, const char* codec, double clamp = 0) {
+    const auto said = refusal_of(codec_of(codec), {{1, 4500, value}}, clamp);
+    EXPECT_THAT(said, HasSubstr("the gradient of \"p1\" in logical worker 1"));
     return said;
   };
   EXPECT_THAT(text_of_step(7e4f, "half"), HasSubstr("cannot be sent: 70000 is beyond the range"));
   EXPECT_THAT(text_of_step(std::nanf(""), "topk:0.1"), HasSubstr("is not finite"));
   EXPECT_THAT(text_of_step(INFINITY, "threshold:0.1"), HasSubstr("is not finite"));
+  EXPECT_THAT(text_of_step(-INFINITY, "half"), HasSubstr("is not finite"));
   // A bound does not hide it.
   EXPECT_THAT(text_of_step(INFINITY, "half", 100), HasSubstr("is not finite"));
+}
+
+TEST(CodedGradients, WhatIsNotFiniteComesBeforeWhatCannotBeSentWhereverItIs) {
+  // A dynamic loss scale shrinks for the one and not for the other.
+  EXPECT_THAT(refusal_of(half_codec(), {{0, 1, 7e4f}, {1, 4999, INFINITY}}),
+              HasSubstr("\"p1\" in logical worker 1 is not finite"));
+  EXPECT_THAT(refusal_of(half_codec(), {{1, 4999, 8e4f}, {0, 1, 7e4f}}),
+              HasSubstr("\"p0\" in logical worker 1 cannot be sent: 70000"));
+}
+
+/// Half, told as a codec that makes its messages as a whole, or with a size that is not so.
+class Retold final : public Codec {
+ public:
+  explicit Retold(std::size_t bytes_per_value) : bytes_per_value_(bytes_per_value) {}
+  std::string name() const override { return "retold"; }
+  std::size_t bytes_per_value() const override { return bytes_per_value_; }
+  std::size_t bound(std::int64_t count, const Exchange& exchange) const override {
+    return half_->bound(count, exchange) * 2;
+  }
+  Encoded encode(std::span<const float> values, const Exchange& exchange,
+                 std::byte* message) const override {
+    return half_->encode(values, exchange, message);
+  }
+  void decode(std::span<const std::byte> message, const Exchange& exchange, std::int64_t begin,
+              std::span<float> to) const override {
+    half_->decode(message, exchange, begin, to);
+  }
+
+ private:
+  CodecPointer half_ = half_codec();
+  std::size_t bytes_per_value_;
+};
+
+TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
+  const std::vector<std::size_t> counts = {65, 4097, 1, 0, 8191};
+  run_thread_ranks(2, [&](const Job& job) {
+    const Group group(job);
+    for (const bool error_feedback : {true, false}) {
+      const auto make = [&](const CodecPointer& codec) {
+        StepExchange exchange(group, plan_of(counts), {.cuts = {0, 2}, .coded = true});
+        CodedGradients coded(exchange,
+                             {.compression = {.codec = codec, .error_feedback = error_feedback},
+                              .logical_workers = logical_workers(4, 2),
+                              .shards = 4});
+        std::vector<float> sums;
+        for (std::int64_t step = 1; step <= kSteps; ++step) {
+          exchange.open_shards(2 * group.rank(), 2);
+          for (int leaf = 0; leaf < 2; ++leaf) {
+            const auto mine = random_leaf(counts, step, 2 * group.rank() + leaf, 3);
+            exchange.begin_leaf(1);
+            for (std::size_t p = 0; p < counts.size(); ++p) {
+              if (!mine[p]) continue;
+              exchange.write(p, mine[p]->data(), true);
+              coded.wrote(static_cast<std::uint32_t>(p), 1);
+            }
+            exchange.end_leaf();
+          }
+          exchange.arrive({});
+          EXPECT_EQ(coded.encode(1).text, "");
+          for (std::size_t p = 0; p < counts.size(); ++p) {
+            std::vector<float> sum(counts[p]);
+            coded.reduce(static_cast<std::uint32_t>(p), 0, static_cast<std::int64_t>(counts[p]),
+                         sum.data());
+            sums.insert(sums.end(), sum.begin(), sum.end());
+          }
+          exchange.complete([&] { coded.note_messages(); });
+          coded.commit();
+        }
+        return sums;
+      };
+      const auto tiles = make(std::make_shared<Retold>(2));
+      const auto whole = make(std::make_shared<Retold>(0));
+      ASSERT_EQ(tiles.size(), whole.size());
+      EXPECT_EQ(std::memcmp(tiles.data(), whole.data(), tiles.size() * sizeof(float)), 0);
+    }
+  });
+}
+
+TEST(CodedGradients, ACodecWhoseValuesHaveAnotherSizeThanItSaysIsRefused) {
+  const auto step = [] { refusal_of(std::make_shared<Retold>(4), {}); };
+  EXPECT_THAT(step, ThrowsMessage<BadInput>(
+                        HasSubstr("codec retold: 3 values have 6 bytes, not the 12 it says")));
 }
 
 // ---- every worker a logical worker: DataParallel ----
