@@ -42,7 +42,7 @@ std::vector<Cell> cells_of_page() {
       header = fields;
     } else if (!line.starts_with("|---")) {
       for (std::size_t k = 1; k < fields.size(); ++k) {
-        cells.push_back({fields[0], header[k], fields[k]});
+        if (fields[k] != "–") cells.push_back({fields[0], header[k], fields[k]});
       }
     }
   }
@@ -53,6 +53,7 @@ struct Run {
   TrainerOptions options;
   Optimizer optimizer = Adam{.lr = 0.01};
   bool has_table = false;
+  bool is_double = false;
 };
 
 /// False where there is no such thing.
@@ -104,6 +105,15 @@ bool apply_option(const std::string& name, Run& run) {
     run.options.private_to_each = [](const std::string& name) { return name.ends_with("bias"); };
     return true;
   }
+  if (name == "averages of the parameters") return run.options.average = 0.9, true;
+  if (name == "owned biases") {
+    compression.fusion = 1000;  // the weights are a group
+    run.options.owner = [](const std::string& name) {
+      return name.ends_with("bias") ? std::optional<std::int64_t>(1) : std::nullopt;
+    };
+    return true;
+  }
+  if (name == "float64 parameters") return run.is_double = true;
   if (name == "Adagrad") return run.optimizer = optimizer_of("adagrad"), true;
   return false;
 }
@@ -111,7 +121,8 @@ bool apply_option(const std::string& name, Run& run) {
 Task mlp_of_rows() {
   auto model = mlp();
   return {model.ptr(), [model](const Piece& piece) mutable {
-            return model->forward(draw(piece.seed, {4, 6})).square().mean();
+            const auto type = model->parameters().front().scalar_type();
+            return model->forward(draw(piece.seed, {4, 6}).to(type)).square().mean();
           }};
 }
 
@@ -126,6 +137,7 @@ std::string train_all(int workers, const std::vector<Cell>& cells) {
       EXPECT_TRUE(apply_option(cell.column, run)) << cell.column;
       torch::manual_seed(1);
       const auto task = run.has_table ? tables() : mlp_of_rows();
+      if (run.is_double) task.module->to(torch::kFloat64);
       try {
         Trainer trainer(job, *task.module, run.optimizer, run.options);
         while (trainer.steps() < 3) {
@@ -156,8 +168,10 @@ TEST(Combinations, EveryPairDoesWhatThePageSays) {
                          : one == other ? "exact"
                                         : "allowed")
         << cell.row << " × " << cell.column << ": " << one << " / " << other;
-    // A power of two that nothing overflows with leaves no trace, and no codec is no bound.
-    if (is_refused || cell.row.ends_with("loss scale") || cell.column == "clamp before the codec")
+    // A power of two that nothing overflows with leaves no trace, nor does an owner, and no codec
+    // is no bound.
+    if (is_refused || cell.row.ends_with("loss scale") || cell.row == "owned biases" ||
+        cell.column == "clamp before the codec")
       continue;
     const auto [at, is_new] = seen.emplace(cell.column + " " + one, cell.row);
     EXPECT_TRUE(is_new) << cell.row << " is no other than " << at->second << ", " << cell.column;
