@@ -40,8 +40,9 @@ struct CollectiveOptions {
 };
 
 /// A collective that was started. Destroying a Work that was not waited for waits for it.
-/// Progress is made inside wait(), done() and other calls on the same group, not by a thread of its
-/// own: the memory given to the call belongs to the group until wait() returns.
+/// Progress is made inside wait(), done() and other calls on the same group, and while the thread
+/// that started it waits for something else of the job, not by a thread of its own: the memory
+/// given to the call belongs to the group until wait() returns.
 class Work {
  public:
   Work() = default;
@@ -100,7 +101,7 @@ class Group {
   /// A block of `bytes` for each member, mapped by all. Pages cost memory only once touched:
   /// `needed` says how many bytes of its block a member is going to touch (all, unless given).
   /// Refused with BadInput, on every member, when the sum of `needed` over the members does not fit
-  /// the machine or a cgroup. Collective.
+  /// the machine or a cgroup, or when one member cannot map it. Collective.
   SharedMemory allocate(std::size_t bytes, std::string_view what = "shared memory",
                         std::optional<std::size_t> needed = {}) const;
   /// One block of `bytes` that all members share: block(r) is the same memory for every r. No page

@@ -1,5 +1,6 @@
 #include "comm/check_operation.h"
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -74,12 +75,22 @@ class Check {
     const ConstView& in = operation_.in;
     const ConstView out = operation_.out;
     if (in.count < 0 || (uses_out() && out.count < 0)) refuse("a count is negative");
+    most(in, operation_.kind == OperationKind::reduce_scatter ? 1 : size_);
+    if (uses_out()) most(out, operation_.kind == OperationKind::all_gather ? 1 : size_);
     if (in.count > 0 && in.data == nullptr) refuse("in is a null pointer");
     if (!uses_out()) return;
     if (out.count > 0 && out.data == nullptr) refuse("out is a null pointer");
     if (in.dtype != out.dtype) {
       refuse(fmt::format("in is {}, out is {}", name_of(in.dtype), name_of(out.dtype)));
     }
+  }
+
+  /// Of all members together: what comes after counts on products that fit in 64 bits.
+  void most(const ConstView& span, int parts) const {
+    if (span.count <= PTRDIFF_MAX / static_cast<std::int64_t>(size_of(span.dtype)) / parts) return;
+    refuse(fmt::format("{} elements of {}{} are more than memory can hold", span.count,
+                       name_of(span.dtype),
+                       parts > 1 ? fmt::format(" from each of {} members", parts) : ""));
   }
 
   void reduction() const {
@@ -108,7 +119,9 @@ class Check {
         const std::int64_t count = operation_.counts[static_cast<std::size_t>(member)];
         if (count < 0) refuse(fmt::format("rank {}'s count is {}", member, count));
         if (member < rank_) offset += count;
-        total += count;
+        if (__builtin_add_overflow(total, count, &total)) {
+          refuse(fmt::format("the members' counts add up to more than {}", INT64_MAX));
+        }
       }
       if (in.count != operation_.counts[static_cast<std::size_t>(rank_)]) {
         refuse(fmt::format("in has {} elements, but this rank's count is {}", in.count,

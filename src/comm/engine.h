@@ -49,6 +49,8 @@ struct Operation {
   std::string_view label;
   /// How long each wait for it may last; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline;
+  /// Makes progress while the thread that started it waits for something else of the job.
+  bool in_background = false;
 };
 
 /// Shared memory that all members ask for alike.

@@ -75,7 +75,8 @@ void run(const GroupState& group, const Operation& operation) {
   group.engine().wait(start(group, operation));
 }
 
-Work start_work(const std::shared_ptr<GroupState>& group, const Operation& operation) {
+Work start_work(const std::shared_ptr<GroupState>& group, Operation operation) {
+  operation.in_background = true;
   return {group, start(*group, operation)};
 }
 

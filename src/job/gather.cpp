@@ -1,6 +1,7 @@
 #include "job/gather.h"
 
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "job/rank_set.h"
@@ -8,6 +9,28 @@
 #include "tutti/error.h"
 
 namespace tutti {
+
+namespace {
+
+/// Of every kPatienceInterval, at most so long goes to what was started before.
+constexpr std::chrono::milliseconds kProgressTime{50};
+/// Where nothing has moved for so long, others have something else to do.
+constexpr std::chrono::milliseconds kStandstill{1};
+
+void progress_for(JobState& job, Clock::duration time) {
+  const auto end = Clock::now() + time;
+  auto moved = Clock::now();
+  for (auto now = moved; now < end && now - moved < kStandstill; now = Clock::now()) {
+    if (job.background().is_empty()) return;
+    if (job.background().progress()) {
+      moved = now;
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vector<int>& ranks,
                            Parcel mine) {
@@ -28,12 +51,15 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
     for (const int rank : ranks_of(gone)) job.rendezvous().report_end(rank);
     reported |= gone;
     if (!watch) {
-      watch.emplace(job, WaitSubject{.missing = missing,
-                                     .members = set_of(ranks),
-                                     .what = [&] { return tag; },
-                                     .check = {},
-                                     .deadline = job.deadline()});
+      watch.emplace(job,
+                    WaitSubject{.missing = missing,
+                                .members = set_of(ranks),
+                                .what = [&] { return tag; },
+                                .check = {},
+                                .deadline = job.deadline()},
+                    job.system().now());
     }
+    progress_for(job, kProgressTime);
     return watch->look_around();
   };
   try {

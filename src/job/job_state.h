@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/process_mark.h"
 #include "base/system.h"
+#include "job/background.h"
 #include "job/board.h"
 #include "job/rendezvous.h"
 #include "tutti/job.h"
@@ -90,6 +91,8 @@ class JobState {
     std::atomic<bool> several{false};
   };
   LocalThreads& threads() { return threads_; }
+  /// What was started and not waited for.
+  Background& background() { return background_; }
   /// The calling thread uses the job.
   void note_thread() noexcept;
 
@@ -116,6 +119,7 @@ class JobState {
   int spin_rounds_ = 0;
   ProcessMark process_;
   LocalThreads threads_;
+  Background background_;
   std::unique_ptr<LifeWatch> watch_;
   std::mutex mutex_;
   std::map<std::string, std::uint64_t> numbers_;

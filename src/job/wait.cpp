@@ -51,9 +51,11 @@ class SlowWait {
   SlowWait(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject)
       : job_(job), ready_(ready), subject_(subject), deadlocks_(job) {}
   /// Starts the clock.
-  void begin();
+  void begin(Clock::time_point since);
   /// For who sleeps elsewhere; false once the time is up.
   bool watch();
+  /// For who polls; throws once the time is up, or somebody is gone.
+  void check();
   ~SlowWait() {
     if (!showing_) return;
     publish(mine().notice, {});
@@ -97,10 +99,11 @@ class SlowWait {
   std::uint64_t missing_ = 0;
   bool showing_ = false;
   bool sleeps_elsewhere_ = false;
+  bool polls_ = false;
 };
 
-void SlowWait::begin() {
-  start_ = looked_ = job_.system().now();
+void SlowWait::begin(Clock::time_point since) {
+  start_ = looked_ = since;
   const bool endless = subject_.deadline.at == Clock::time_point::max();
   allowed_ = endless ? Clock::duration::max() : subject_.deadline.at - start_;
   next_notice_ = job_.options().stall_notice;
@@ -108,10 +111,11 @@ void SlowWait::begin() {
 
 void SlowWait::run() {
   const Sleeper sleeper(job_.board(), mine());
-  begin();
+  begin(job_.system().now());
   Clock::duration slice = std::min<Clock::duration>(kFirstSlice, allowed_);
   while (true) {
     const std::uint32_t event = job_.board().event.load(std::memory_order_acquire);
+    job_.background().progress();
     if (ready_()) return;
     if (subject_.check) subject_.check();
     futex_wait(job_.board().event, event, slice);
@@ -157,8 +161,20 @@ bool SlowWait::watch() {
   return true;
 }
 
+void SlowWait::check() {
+  polls_ = true;
+  const JobState::Gone gone = job_.gone();
+  const auto now = job_.system().now();
+  missing_ = others_of(subject_.missing());
+  if (const std::uint64_t lost = missing_ & gone.all; lost != 0) throw_lost(gone, lost);
+  const std::uint64_t late = count_time(now);
+  if (missing_ == 0) return;
+  if (counted_ >= allowed_) throw_timeout(late);
+  if (counted_ >= next_notice_ && late != 0) notice_stall(late, now);
+}
+
 std::uint64_t SlowWait::count_time(Clock::time_point now) {
-  show(now);
+  if (!polls_) show(now);
   const std::uint64_t late = not_excused(now);
   if (late != 0 || missing_ == 0)
     counted_ += std::min<Clock::duration>(now - looked_, kMostCounted);
@@ -276,21 +292,24 @@ void SlowWait::notice_stall(std::uint64_t late, Clock::time_point now) {
              seconds_text(std::max(now - start_, counted_)), there(), doings_of(late));
 }
 
-WaitWatch::WaitWatch(JobState& job, WaitSubject subject)
+WaitWatch::WaitWatch(JobState& job, WaitSubject subject, Clock::time_point since)
     : subject_(std::move(subject)),
       never_([] { return false; }),
       wait_(std::make_unique<SlowWait>(job, never_, subject_)) {
   job.note_thread();
-  wait_->begin();
+  wait_->begin(since);
 }
 
 WaitWatch::~WaitWatch() = default;
 
 bool WaitWatch::look_around() { return wait_->watch(); }
 
+void WaitWatch::check() { wait_->check(); }
+
 void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject) {
   job.note_thread();
   for (int i = 0; i < kYields; ++i) {
+    job.background().progress();
     ::sched_yield();
     if (ready()) return;
   }

@@ -36,12 +36,17 @@ class SlowWait;
 /// workers wait for one another.
 class WaitWatch {
  public:
-  WaitWatch(JobState& job, WaitSubject subject);
+  /// `since`: when the wait began.
+  WaitWatch(JobState& job, WaitSubject subject, Clock::time_point since);
   ~WaitWatch();
   WaitWatch(const WaitWatch&) = delete;
   WaitWatch& operator=(const WaitWatch&) = delete;
   /// To be called now and then; false once the deadline has passed.
   bool look_around();
+  /// The same for who only polls now and then, and may do other things meanwhile: nothing is shown
+  /// on the board. Throws what sleep_until() would throw, but for workers that wait for one
+  /// another.
+  void check();
 
  private:
   WaitSubject subject_;

@@ -121,7 +121,7 @@ TEST_P(Death, OthersKnowWithinASecondAndGoOnWithoutIt) {
           if (repeat == 0) note_delay(shared);
           EXPECT_EQ(e.rank(), kDead);
           EXPECT_THAT(e.what(), HasSubstr("rank 1 ended before reaching all-reduce max float32"));
-          EXPECT_THAT(e.what(), HasSubstr("\"weight\", call 22 of group \"world\""));
+          EXPECT_THAT(e.what(), HasSubstr("\"weight\", call 23 of group \"world\""));
         }
       }
       const Group rest(job, {0, 2}, "rest");

@@ -157,7 +157,7 @@ class SlowBlame final : public Rendezvous {
 // Between the last look of the member that gives up and its word that the group has ended.
 TEST(LateMember, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
   for (const bool in_place : {true, false}) {
-    for (const bool polls : {false}) {
+    for (const bool polls : {false, true}) {
       const auto world = std::make_shared<ThreadWorld>(2);
       std::atomic<bool> blaming{false};
       std::atomic<bool> go{false};

@@ -18,7 +18,9 @@
 #include "comm/local/control_arena.h"
 #include "comm/local/region_table.h"
 #include "comm/local/transfer.h"
+#include "job/background.h"
 #include "job/job_state.h"
+#include "job/wait.h"
 #include "memory/arena.h"
 
 namespace tutti {
@@ -30,11 +32,14 @@ struct LocalGroup {
   int rank = 0;  ///< position of this member in `ranks`
 };
 
-class LocalEngine final : public Engine {
+class LocalEngine final : public Engine, private Unfinished {
  public:
   /// Meets the other members. Throws what the rendezvous throws, and BadInput where the control
   /// memory does not fit.
   LocalEngine(JobState& job, LocalGroup group);
+  ~LocalEngine() override;
+  LocalEngine(const LocalEngine&) = delete;
+  LocalEngine& operator=(const LocalEngine&) = delete;
 
   Capabilities capabilities() const override;
   SharedMemory allocate(const MemoryRequest& request) override;
@@ -47,6 +52,9 @@ class LocalEngine final : public Engine {
   /// Something all members must have done before this one goes on.
   enum class Goal { arrived, staged, worked, finished };
   enum class Phase { arriving, staging, working };
+  /// How an operation is taken further: to its end; as far as it goes; the same for a thread that
+  /// waits for something else, and does not ask how long this takes.
+  enum class Drive { wait, poll, aside };
   /// How an operation is done; by_place becomes one of the others when all have arrived.
   enum class Way { one_wait, by_place, slices };
 
@@ -61,15 +69,39 @@ class LocalEngine final : public Engine {
     std::optional<std::chrono::milliseconds> patience;
     std::vector<std::shared_ptr<void>> pins;
   };
+  /// What a thread that polls waits for, from the first time that it was not there.
+  struct Polled {
+    Goal goal;
+    std::uint64_t value;
+    Clock::time_point since;
+    Clock::time_point looked;
+    std::unique_ptr<WaitWatch> watch;  ///< made when it lasts
+  };
+  /// Keeps what was started from moving while a call uses the engine.
+  class InUse {
+   public:
+    explicit InUse(LocalEngine& engine) : engine_(engine) {
+      if (engine_.in_background_) engine_.leave_background();
+    }
+    ~InUse() {
+      if (engine_.has_background_) engine_.enter_background();
+    }
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+
+   private:
+    LocalEngine& engine_;
+  };
 
   Pending& pending(std::uint64_t sequence) { return pending_[sequence % kRing]; }
 
   // Memory (local_memory.cpp).
-  std::uint64_t agree_on(const MemoryRequest& request);
-  std::vector<Arena> exchange_arenas(const MemoryRequest& request);
+  std::uint64_t agree(const std::string& refusal, const std::string& label);
+  std::vector<Arena> exchange_arenas(const MemoryRequest& request, std::string& failure);
 
   // Starting (local_start.cpp).
   ControlArena meet_members();
+  Arena exchange_control(const std::string& refusal, std::string& failure);
   void make_room(std::uint64_t sequence);
   Way way_of(const Transfer& transfer, OperationKind kind) const;
   void note_places(std::uint64_t sequence, const Operation& operation);
@@ -78,13 +110,17 @@ class LocalEngine final : public Engine {
 
   // Progress (local_progress.cpp).
   /// Takes the oldest operation further. False where it would have to wait and may not.
-  bool advance(bool may_wait);
-  bool advance_large(std::uint64_t sequence, bool may_wait);
+  bool advance(Drive drive);
+  bool advance_large(std::uint64_t sequence, Drive drive);
   void stage_chunk(Pending& operation, std::uint64_t chunk);
   void finish(std::uint64_t sequence);
   bool has_reached(int member, Goal goal, std::uint64_t value) const;
   bool all_reached(Goal goal, std::uint64_t value) const;
-  bool meet(Goal goal, std::uint64_t value, std::uint64_t sequence, bool may_wait);
+  bool meet(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive);
+  WaitSubject subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence);
+  bool progress() override;
+  void enter_background();
+  void leave_background();
   bool calls_agree(std::uint64_t sequence) const;
   /// After by_place: every member's contribution lies in its inline buffer.
   bool all_inlined(std::uint64_t sequence) const;
@@ -120,10 +156,12 @@ class LocalEngine final : public Engine {
   std::array<Pending, kRing> pending_;
   std::uint64_t started_ = 0;
   std::uint64_t completed_ = 0;
-  std::uint64_t known_finished_ = 0;   ///< all members have finished this many operations, or more
-  std::uint64_t chunks_done_ = 0;      ///< of all completed large operations
-  std::uint64_t fruitless_tests_ = 0;  ///< of the oldest operation
-  std::optional<Deadline> polling_deadline_;  ///< of the oldest operation, once it is polled for
+  std::uint64_t known_finished_ = 0;  ///< all members have finished this many operations, or more
+  std::uint64_t chunks_done_ = 0;     ///< of all completed large operations
+  std::uint64_t moves_ = 0;           ///< changes of any operation's state
+  std::optional<Polled> polled_;
+  bool has_background_ = false;  ///< something under way goes on while its thread waits elsewhere
+  bool in_background_ = false;   ///< and nobody uses this engine now
   std::optional<EndingReason> ended_;
 };
 

@@ -32,24 +32,24 @@ std::string LocalEngine::what(std::uint64_t sequence) const {
 
 void LocalEngine::look_around(Goal goal, std::uint64_t value, std::uint64_t sequence) {
   check_open(sequence);
-  constexpr std::uint64_t kEvery = 64;
-  if (++fruitless_tests_ % kEvery != 0) return;
+  const auto now = job_.system().now();
+  if (!polled_ || polled_->goal != goal || polled_->value != value) {
+    polled_ = Polled{goal, value, now, now, nullptr};
+    return;
+  }
+  constexpr std::chrono::milliseconds kLookInterval{10};
+  if (now - polled_->looked < kLookInterval) return;
+  polled_->looked = now;
   try {
-    const JobState::Gone gone = job_.gone();
-    if (const std::uint64_t lost = missing(goal, value) & gone.all; lost != 0) {
-      const int culprit = std::countr_zero(lost);
-      const std::string text =
-          fmt::format("rank {} ended before reaching {}", culprit, what(sequence));
-      job_.rendezvous().blame(culprit, text);
-      throw PeerLost(culprit, text);
+    if (!polled_->watch) {
+      WaitSubject subject = subject_of(goal, value, sequence);
+      subject.deadline.at -= now - polled_->since;
+      polled_->watch = std::make_unique<WaitWatch>(job_, std::move(subject), polled_->since);
     }
-    if (!polling_deadline_) polling_deadline_ = job_.deadline(pending(sequence).patience);
-    if (job_.system().now() > polling_deadline_->at) {
-      throw Timeout(fmt::format("{} was polled for in vain until its deadline", what(sequence)));
-    }
+    polled_->watch->check();
   } catch (...) {
     end_with_current_exception();
-    throw;
+    if (!has_succeeded(sequence)) throw;
   }
 }
 

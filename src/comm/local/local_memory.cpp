@@ -30,15 +30,12 @@ Capabilities LocalEngine::capabilities() const {
 }
 
 /// Throws the first refusal of any member, on all. Returns which regions are held by some member.
-std::uint64_t LocalEngine::agree_on(const MemoryRequest& request) {
+std::uint64_t LocalEngine::agree(const std::string& refusal, const std::string& label) {
   std::vector<Verdict> verdicts(static_cast<std::size_t>(members_.size));
   Verdict mine;
   std::vector<std::shared_ptr<void>> pins;
   mine.held = regions_.hold(pins);
   pins.clear();
-  const std::string refusal = refuse_memory(
-      job_.system(),
-      {.bytes_per_worker = request.needed, .workers = members_.size, .what = request.what});
   std::memcpy(mine.refusal.data(), refusal.data(),
               std::min(refusal.size(), mine.refusal.size() - 1));
   Operation exchange;
@@ -46,8 +43,6 @@ std::uint64_t LocalEngine::agree_on(const MemoryRequest& request) {
   exchange.in = {&mine, sizeof(Verdict), DType::uint8};
   exchange.out = {verdicts.data(), static_cast<std::int64_t>(verdicts.size() * sizeof(Verdict)),
                   DType::uint8};
-  const std::string label = fmt::format("allocate {}{}/{} {}", request.common ? "for all " : "",
-                                        request.needed, request.bytes, request.what);
   exchange.label = label;
   wait(start(exchange, 0));
   std::uint64_t held_by_any = 0;
@@ -58,47 +53,63 @@ std::uint64_t LocalEngine::agree_on(const MemoryRequest& request) {
   return held_by_any;
 }
 
-/// One of each member, or the first member's only.
-std::vector<Arena> LocalEngine::exchange_arenas(const MemoryRequest& request) {
+/// One of each member, or the first member's only. What this member cannot make, receive or map is
+/// left in `failure`, as what another could not make: all have to hear of it.
+std::vector<Arena> LocalEngine::exchange_arenas(const MemoryRequest& request,
+                                                std::string& failure) {
   std::vector<Arena> arenas(request.common ? 1 : static_cast<std::size_t>(members_.size));
   const auto own = static_cast<std::size_t>(members_.rank);
   const bool gives = own < arenas.size();
-  std::string failure;
+  const auto of = [&](std::size_t member, const char* what, const char* why) {
+    return fmt::format("rank {} could not {} {}: {}", group_.ranks[member], what, request.what,
+                       why);
+  };
+  Parcel parcel;
   try {
     if (gives) arenas[own] = Arena::create(job_.system(), request.what, request.bytes);
     if (gives && !request.common) touch_pages(arenas[own].data(), request.needed);
+    if (gives && members_.size > 1) parcel.descriptors.push_back(arenas[own].descriptor());
   } catch (const std::exception& e) {
-    if (members_.size == 1) throw;
-    failure = e.what();  // the others learn of it in the exchange
+    failure = parcel.bytes = of(own, "allocate", e.what());
   }
   if (members_.size == 1) return arenas;
-  Parcel parcel;
-  parcel.bytes = failure;
-  if (gives && failure.empty()) parcel.descriptors.push_back(arenas[own].descriptor());
-  std::vector<Parcel> parcels;
   try {
-    parcels = gather(job_, fmt::format("memory {} of {}", ++allocations_, tag_), group_.ranks,
-                     std::move(parcel));
-  } catch (...) {
+    auto parcels = gather(job_, fmt::format("memory {} of {}", ++allocations_, tag_), group_.ranks,
+                          std::move(parcel));
+    for (std::size_t member = 0; member < arenas.size(); ++member) {
+      Parcel& given = parcels[member];
+      if (!failure.empty()) break;
+      failure = given.bytes;
+      if (member == own || !failure.empty()) continue;
+      try {
+        arenas[member] =
+            Arena::open(job_.system(), std::move(given.descriptors.front()), request.bytes);
+      } catch (const std::exception& e) {
+        failure = of(own, "map", e.what());
+      }
+    }
+  } catch (const PeerLost&) {
     end_with_current_exception();
     throw;
-  }
-  for (std::size_t member = 0; member < arenas.size(); ++member) {
-    Parcel& given = parcels[member];
-    if (!given.bytes.empty()) {
-      throw BadInput(fmt::format("rank {} could not allocate {}: {}", group_.ranks[member],
-                                 request.what, given.bytes));
-    }
-    if (member == own) continue;
-    arenas[member] =
-        Arena::open(job_.system(), std::move(given.descriptors.front()), request.bytes);
+  } catch (const Timeout&) {
+    end_with_current_exception();
+    throw;
+  } catch (const Error& e) {
+    failure = of(own, "receive", e.what());
   }
   return arenas;
 }
 
 SharedMemory LocalEngine::allocate(const MemoryRequest& request) {
-  const auto held_by_any = agree_on(request);
-  auto arenas = std::make_shared<std::vector<Arena>>(exchange_arenas(request));
+  const std::string label = fmt::format("allocate {}{}/{} {}", request.common ? "for all " : "",
+                                        request.needed, request.bytes, request.what);
+  agree(refuse_memory(
+            job_.system(),
+            {.bytes_per_worker = request.needed, .workers = members_.size, .what = request.what}),
+        label);
+  std::string failure;
+  auto arenas = std::make_shared<std::vector<Arena>>(exchange_arenas(request, failure));
+  const auto held_by_any = agree(failure, label + ", mapped");
   std::vector<std::byte*> blocks;
   for (Arena& arena : *arenas) {
     arena.close_descriptor();

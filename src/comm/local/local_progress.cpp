@@ -9,10 +9,11 @@ namespace tutti {
 bool LocalEngine::test(std::uint64_t sequence) {
   job_.require_own();
   TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
+  const InUse use(*this);
   try {
     while (completed_ < sequence) {
       if (ended_) check_open(completed_ + 1);
-      if (!advance(false)) return false;
+      if (!advance(Drive::poll)) return false;
     }
   } catch (const Error&) {
     return true;  // wait() throws it
@@ -20,20 +21,46 @@ bool LocalEngine::test(std::uint64_t sequence) {
   return true;
 }
 
+bool LocalEngine::progress() {
+  const std::uint64_t before = moves_;
+  try {
+    while (completed_ < started_ && advance(Drive::aside)) {
+    }
+  } catch (const Error&) {
+    // Kept in ended_: wait() throws it.
+  }
+  return moves_ != before;
+}
+
+void LocalEngine::enter_background() {
+  if (ended_ || completed_ == started_) {
+    has_background_ = false;
+    return;
+  }
+  job_.background().add(*this);
+  in_background_ = true;
+}
+
+void LocalEngine::leave_background() {
+  job_.background().remove(*this);
+  in_background_ = false;
+}
+
 void LocalEngine::wait(std::uint64_t sequence) {
   job_.require_own();
   TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
+  const InUse use(*this);
   while (completed_ < sequence) {
     if (ended_) check_open(completed_ + 1);
-    advance(true);
+    advance(Drive::wait);
   }
 }
 
-bool LocalEngine::advance(bool may_wait) {
+bool LocalEngine::advance(Drive drive) {
   const std::uint64_t sequence = completed_ + 1;
   Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {
-    if (!meet(Goal::arrived, sequence, sequence, may_wait)) return false;
+    if (!meet(Goal::arrived, sequence, sequence, drive)) return false;
     if (!calls_agree(sequence)) fail_mismatch(sequence);
     if (oldest.way == Way::by_place) {
       oldest.way = all_inlined(sequence) ? Way::one_wait : Way::slices;
@@ -49,11 +76,12 @@ bool LocalEngine::advance(bool may_wait) {
     }
     oldest.transfer.resolve(sequence, regions_, held_by_all);
     oldest.phase = Phase::staging;
+    ++moves_;
   }
-  return advance_large(sequence, may_wait);
+  return advance_large(sequence, drive);
 }
 
-bool LocalEngine::advance_large(std::uint64_t sequence, bool may_wait) {
+bool LocalEngine::advance_large(std::uint64_t sequence, Drive drive) {
   Pending& oldest = pending(sequence);
   const Transfer& transfer = oldest.transfer;
   Progress& own = control_.progress(members_.rank);
@@ -63,14 +91,14 @@ bool LocalEngine::advance_large(std::uint64_t sequence, bool may_wait) {
       if (transfer.passes_through()) {
         // A half may be written again once all have worked on the chunk before last.
         if (oldest.staged == oldest.chunk) {
-          if (number > 0 && !meet(Goal::worked, number - 1, sequence, may_wait)) return false;
+          if (number > 0 && !meet(Goal::worked, number - 1, sequence, drive)) return false;
           stage_chunk(oldest, oldest.chunk);
         }
         if (oldest.staged == oldest.chunk + 1 && oldest.staged < transfer.chunks() &&
             all_reached(Goal::worked, number)) {
           stage_chunk(oldest, oldest.staged);
         }
-        if (!meet(Goal::staged, number + 1, sequence, may_wait)) return false;
+        if (!meet(Goal::staged, number + 1, sequence, drive)) return false;
       } else {
         own.staged.value.store(number + 1, std::memory_order_release);
       }
@@ -80,8 +108,9 @@ bool LocalEngine::advance_large(std::uint64_t sequence, bool may_wait) {
       own.worked.value.store(number + 1, std::memory_order_release);
       announce(job_.board());
       oldest.phase = Phase::working;
+      ++moves_;
     }
-    if (transfer.must_see_all_work() && !meet(Goal::worked, number + 1, sequence, may_wait)) {
+    if (transfer.must_see_all_work() && !meet(Goal::worked, number + 1, sequence, drive)) {
       return false;
     }
     transfer.collect(oldest.chunk, number);
@@ -98,6 +127,7 @@ void LocalEngine::stage_chunk(Pending& operation, std::uint64_t chunk) {
   const std::uint64_t number = chunks_done_ + chunk;
   operation.transfer.stage(chunk, number);
   operation.staged = chunk + 1;
+  ++moves_;
   control_.progress(members_.rank).staged.value.store(number + 1, std::memory_order_release);
   announce(job_.board());
 }
@@ -107,8 +137,8 @@ void LocalEngine::stage_chunk(Pending& operation, std::uint64_t chunk) {
 void LocalEngine::finish(std::uint64_t sequence) {
   check_open(sequence);
   completed_ = sequence;
-  fruitless_tests_ = 0;
-  polling_deadline_.reset();
+  ++moves_;
+  polled_.reset();
   Pending& done = pending(sequence);
   done.pins.clear();
   done.patience.reset();
@@ -138,10 +168,10 @@ bool LocalEngine::all_reached(Goal goal, std::uint64_t value) const {
   return true;
 }
 
-bool LocalEngine::meet(Goal goal, std::uint64_t value, std::uint64_t sequence, bool may_wait) {
-  if (!may_wait) {
+bool LocalEngine::meet(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive) {
+  if (drive != Drive::wait) {
     if (all_reached(goal, value)) return true;
-    look_around(goal, value, sequence);
+    if (drive == Drive::poll) look_around(goal, value, sequence);
     return false;
   }
   int next = 0;
@@ -152,18 +182,20 @@ bool LocalEngine::meet(Goal goal, std::uint64_t value, std::uint64_t sequence, b
     return true;
   };
   try {
-    wait_until(job_, ready, [&] {
-      return WaitSubject{.missing = [this, goal, value] { return missing(goal, value); },
-                         .members = member_bits_,
-                         .what = [this, sequence] { return what(sequence); },
-                         .check = [this, sequence] { check_open(sequence); },
-                         .deadline = job_.deadline(pending(sequence).patience)};
-    });
+    wait_until(job_, ready, [&] { return subject_of(goal, value, sequence); });
   } catch (...) {
     end_with_current_exception();
     if (!has_succeeded(sequence)) throw;
   }
   return true;
+}
+
+WaitSubject LocalEngine::subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence) {
+  return {.missing = [this, goal, value] { return missing(goal, value); },
+          .members = member_bits_,
+          .what = [this, sequence] { return what(sequence); },
+          .check = [this, sequence] { check_open(sequence); },
+          .deadline = job_.deadline(pending(sequence).patience)};
 }
 
 bool LocalEngine::all_inlined(std::uint64_t sequence) const {

@@ -36,6 +36,10 @@ LocalEngine::LocalEngine(JobState& job, LocalGroup group)
   }
 }
 
+LocalEngine::~LocalEngine() {
+  if (in_background_ && job_.is_own()) leave_background();
+}
+
 ControlArena LocalEngine::meet_members() {
   const std::size_t bytes = ControlArena::bytes(members_.size);
   const std::string refusal = refuse_memory(
@@ -46,40 +50,82 @@ ControlArena LocalEngine::meet_members() {
     if (!refusal.empty()) throw BadInput(refusal);
     return {Arena::create(job_.system(), "group control", bytes), 1};
   }
-  // The first member makes the memory, every member has a say on whether it fits.
-  Parcel parcel;
-  parcel.bytes = refusal;
-  Arena made;
+  // Two rounds: in the second all say whether they have the memory.
+  std::string failure;
+  try {
+    Arena control;
+    try {
+      control = exchange_control(refusal, failure);
+    } catch (const PeerLost&) {
+      throw;
+    } catch (const Timeout&) {
+      throw;
+    } catch (const Error& e) {
+      failure = fmt::format("rank {} could not receive the control memory of group \"{}\": {}",
+                            job_.identity().rank, group_.name, e.what());
+    }
+    for (const Parcel& other :
+         gather(job_, tag_ + ", second round", group_.ranks, Parcel{failure, {}})) {
+      if (!other.bytes.empty()) throw BadInput(other.bytes);
+    }
+    control.close_descriptor();
+    return {std::move(control), members_.size};
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const Timeout&) {
+    throw;
+  } catch (const Error&) {
+    // Who can receive nothing has told the others all the same.
+    if (!failure.empty()) throw BadInput(failure);
+    throw;
+  }
+}
+
+/// The first member makes the memory, every member has a say on whether it fits. Why this one does
+/// not have it then is left in `failure`.
+Arena LocalEngine::exchange_control(const std::string& refusal, std::string& failure) {
+  const std::size_t bytes = ControlArena::bytes(members_.size);
+  const auto of = [&](const char* what, const char* why) {
+    return fmt::format("rank {} could not {} the control memory of group \"{}\": {}",
+                       job_.identity().rank, what, group_.name, why);
+  };
+  Parcel parcel{refusal, {}};
+  Arena control;
   if (members_.rank == 0 && refusal.empty()) {
-    made = Arena::create(job_.system(), "group control", bytes);
-    parcel.descriptors.push_back(made.descriptor());
+    try {
+      control = Arena::create(job_.system(), "group control", bytes);
+      parcel.descriptors.push_back(control.descriptor());
+    } catch (const std::exception& e) {
+      parcel.bytes = of("make", e.what());
+    }
   }
   std::vector<Parcel> parcels = gather(job_, tag_, group_.ranks, std::move(parcel));
   for (const Parcel& other : parcels) {
-    if (!other.bytes.empty()) throw BadInput(other.bytes);
+    if (failure.empty()) failure = other.bytes;
   }
-  if (members_.rank == 0) {
-    made.close_descriptor();
-    return {std::move(made), members_.size};
+  if (!failure.empty() || members_.rank == 0) return control;
+  try {
+    TUTTI_CHECK(parcels.front().descriptors.size() == 1, "no memory came with {}", tag_);
+    control = Arena::open(job_.system(), std::move(parcels.front().descriptors.front()), bytes);
+  } catch (const Error& e) {
+    failure = of("map", e.what());
   }
-  TUTTI_CHECK(parcels.front().descriptors.size() == 1, "no memory came with {}", tag_);
-  made = Arena::open(job_.system(), std::move(parcels.front().descriptors.front()), bytes);
-  made.close_descriptor();
-  return {std::move(made), members_.size};
+  return control;
 }
 
 std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
   TUTTI_CHECK(lane == 0, "the local engine has one lane, not {}", lane + 1);
   job_.require_own();
+  const InUse use(*this);
   const std::uint64_t sequence = started_ + 1;
   check_open(sequence);
-  if (sequence - known_finished_ > kRing - 1) make_room(sequence);
-
+  // Whatever had this place before is complete: at most kRing - 1 operations are under way.
   Pending& mine = pending(sequence);
+  mine.patience = operation.deadline;
+  if (sequence - known_finished_ > kRing - 1) make_room(sequence);
   mine.phase = Phase::arriving;
   mine.chunk = 0;
   mine.staged = 0;
-  mine.patience = operation.deadline;
   mine.transfer.begin(operation, members_, control_);
   mine.hash = write_record(control_.record(members_.rank, sequence), operation);
   mine.way = way_of(mine.transfer, operation.kind);
@@ -97,6 +143,7 @@ std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
   }
 
   started_ = sequence;
+  has_background_ = has_background_ || operation.in_background;
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   arrival.hash.store(mine.hash, std::memory_order_relaxed);
   arrival.finished.store(completed_, std::memory_order_relaxed);
@@ -109,7 +156,7 @@ std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
 /// had them before. One less than kRing operations are ever under way, so that finish() needs to
 /// wake nobody when nothing else is.
 void LocalEngine::make_room(std::uint64_t sequence) {
-  while (sequence - completed_ > kRing - 1) advance(true);
+  while (sequence - completed_ > kRing - 1) advance(Drive::wait);
   if (sequence <= kRing) return;
   const std::uint64_t needed = sequence - kRing;
   std::uint64_t finished = completed_;
@@ -120,7 +167,7 @@ void LocalEngine::make_room(std::uint64_t sequence) {
   }
   known_finished_ = std::max(known_finished_, finished);
   if (known_finished_ >= needed) return;
-  meet(Goal::finished, needed, sequence, true);
+  meet(Goal::finished, needed, sequence, Drive::wait);
   known_finished_ = needed;
 }
 

@@ -142,7 +142,7 @@ void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
       break;
     }
     case OperationKind::broadcast:
-      copy(range);
+      if (gives()) copy(range);
       break;
     case OperationKind::barrier:
       break;

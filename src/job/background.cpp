@@ -1,0 +1,37 @@
+#include "job/background.h"
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+const void* mark_of_thread() noexcept {
+  thread_local char mark;
+  return &mark;
+}
+
+}  // namespace
+
+void Background::add(Unfinished& what) {
+  const std::lock_guard lock(mutex_);
+  all_.emplace_back(&what, mark_of_thread());
+  count_.store(static_cast<int>(all_.size()), std::memory_order_relaxed);
+}
+
+void Background::remove(Unfinished& what) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(all_, [&](const auto& entry) { return entry.first == &what; });
+  count_.store(static_cast<int>(all_.size()), std::memory_order_relaxed);
+}
+
+bool Background::progress() {
+  if (is_empty()) return false;
+  const std::lock_guard lock(mutex_);
+  bool moved = false;
+  for (const auto& [what, thread] : all_) {
+    if (thread == mark_of_thread() && what->progress()) moved = true;
+  }
+  return moved;
+}
+
+}  // namespace tutti

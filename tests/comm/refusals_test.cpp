@@ -1,0 +1,121 @@
+// What is refused before anything is sent, and what is refused by all because one cannot.
+
+#include <limits>
+
+#include <gmock/gmock.h>
+
+#include "comm/collective_cases.h"
+#include "job/job_state.h"
+#include "support/thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <class Call>
+std::string refusal_of(const Call& call) {
+  try {
+    call();
+  } catch (const BadInput& e) {
+    return e.what();
+  }
+  return "";
+}
+
+constexpr std::int64_t kHuge = std::int64_t{1} << 62;
+
+TEST(Counts, ThatOverflowAreRefused) {
+  run_thread_ranks(4, [](const Job& job) {
+    const Group group(job);
+    double x = 1;
+    const View none{&x, 0, DType::float64};
+    const View huge{&x, kHuge, DType::float64};
+    const View large{&x, std::int64_t{1} << 61, DType::float64};
+    const View bytes{&x, std::numeric_limits<std::int64_t>::max(), DType::uint8};
+    const char* const text = "are more than memory can hold";
+    EXPECT_THAT(refusal_of([&] { group.reduce_scatter(none, huge, Reduction::sum); }),
+                HasSubstr("reduce-scatter: 4611686018427387904 elements of float64 from each of 4 "
+                          "members are more than memory can hold"));
+    EXPECT_THAT(refusal_of([&] { group.all_reduce(large, Reduction::sum); }), HasSubstr(text));
+    EXPECT_THAT(refusal_of([&] { group.all_reduce(bytes, Reduction::max); }), HasSubstr(text));
+    EXPECT_THAT(
+        refusal_of([&] { group.reduce(large, none, Reduction::sum, (job.rank() + 1) % 4); }),
+        HasSubstr(text));
+    EXPECT_THAT(refusal_of([&] { group.broadcast(huge, 0); }), HasSubstr(text));
+    EXPECT_THAT(refusal_of([&] { group.all_gather(huge, none); }), HasSubstr(text));
+    const std::vector<std::int64_t> counts(4, kHuge);
+    EXPECT_THAT(refusal_of([&] { group.all_gather_variable(huge, none, counts); }),
+                HasSubstr(text));
+    // This member's own is small; only the sum overflows.
+    std::vector<std::int64_t> others(4, kHuge);
+    others[static_cast<std::size_t>(job.rank())] = 0;
+    EXPECT_THAT(refusal_of([&] { group.all_gather_variable(none, none, others); }),
+                HasSubstr("the members' counts add up to more than"));
+    group.barrier();
+  });
+}
+
+/// A host on which the n-th mapping fails, counted from 1; 0: none does.
+class FullAddressSpace final : public System {
+ public:
+  FullAddressSpace(std::shared_ptr<System> inner, int failing)
+      : inner_(std::move(inner)), failing_(failing) {}
+  Clock::time_point now() const override { return inner_->now(); }
+  FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
+    return inner_->create_memory(name, bytes);
+  }
+  std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
+    if (++mapped_ == failing_) throw BadInput("cannot map: no room in the address space");
+    return inner_->map(file, bytes);
+  }
+  FileDescriptor life_line() override { return inner_->life_line(); }
+  std::vector<MemoryBound> memory_bounds() const override { return inner_->memory_bounds(); }
+  std::vector<int> allowed_processors() const override { return inner_->allowed_processors(); }
+  int processors() const override { return inner_->processors(); }
+  bool has_other_threads() const override { return inner_->has_other_threads(); }
+
+ private:
+  std::shared_ptr<System> inner_;
+  int failing_;
+  int mapped_ = 0;
+};
+
+// Mappings of a rank: the board, the group's control memory, its own block, the others' blocks.
+TEST(MemoryThatOneMemberCannotMap, IsRefusedByAllAlike) {
+  constexpr int kRanks = 3;
+  for (const int failing : {2, 3, 4, 5}) {
+    const auto world = std::make_shared<ThreadWorld>(kRanks);
+    std::vector<std::string> texts(kRanks);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto system = std::make_shared<FullAddressSpace>(
+            std::make_shared<ThreadSystem>(world, rank), rank == 1 ? failing : 0);
+        const Job job(std::make_shared<JobState>(
+            Identity{rank, kRanks}, system, world->meeting_point().rendezvous(rank), JobOptions{}));
+        std::optional<Group> group;
+        texts[static_cast<std::size_t>(rank)] = refusal_of([&] {
+          group.emplace(job);
+          static_cast<void>(group->allocate(5000, "slots"));
+        });
+        // It was one mapping: the next time it fits.
+        if (!group) group.emplace(job, "again");
+        const SharedMemory memory = group->allocate(400'000, "slots");
+        auto* const x = reinterpret_cast<float*>(memory.data());
+        std::fill(x, x + 100'000, 1.0f);
+        group->all_reduce(view(x, 100'000), Reduction::sum);
+        EXPECT_EQ(std::count(x, x + 100'000, 3.0f), 100'000);
+        group->barrier();
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const std::string& text : texts) EXPECT_EQ(text, texts[0]) << failing;
+    EXPECT_THAT(texts[0], HasSubstr("rank 1 could not"));
+    EXPECT_THAT(texts[0], HasSubstr("no room in the address space"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
