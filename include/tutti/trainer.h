@@ -118,7 +118,7 @@ struct LossScale {
   bool dynamic = false;
   double growth = 2;
   double backoff = 0.5;
-  std::int64_t grow_after = 2000;  ///< good steps in succession
+  std::int64_t grow_after = 2000;  ///< good steps in succession, since it last changed
   double least = 1;
   double most = 16777216;  ///< 2²⁴
 };
@@ -135,7 +135,7 @@ enum class BufferRule : std::uint8_t {
 
 struct TrainerOptions {
   std::int64_t shards = 1;     ///< V: a property of the run
-  std::uint64_t seed = 0;      ///< of data order and random numbers
+  std::uint64_t seed = 0;      ///< of data order and random numbers; two Trainers need two of them
   std::string name = "model";  ///< in errors and logs
   Schedule schedule = {};      ///< learning rates are multiplied by it
   Clip clip = {};
@@ -184,7 +184,8 @@ struct TrainerOptions {
   /// Every n-th step's SHA-256 of each tensor goes to the log: what `tutti compare` looks at. 0:
   /// none. Rank 0 reads all tensors for it; alike on all workers.
   std::int64_t hash_every = 0;
-  /// Compare digests of buffers of all workers in every n-th step; 0 never.
+  /// Compare digests of buffers of all workers in every n-th step, and look whether parameters were
+  /// written to behind the Trainer's back, there and in steps 2, 4, 8 … 64; 0 never.
   std::int64_t digest_every = 100;
   /// How long a wait may last; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
@@ -227,7 +228,9 @@ struct StepResult {
 class Trainer {
  public:
   /// Compares plan and options on all workers, takes rank 0's parameters and buffers, and moves the
-  /// model's parameters into shared memory. Collective. `module` must outlive this object.
+  /// model's parameters into shared memory. BadInput where parameters share memory with one another
+  /// or with a buffer; Unsupported for a buffer that a checkpoint cannot hold. Collective. `module`
+  /// must outlive this object, which leaves each worker parameters in memory of their own.
   Trainer(const Job& job, torch::nn::Module& module, const Optimizer& optimizer,
           const TrainerOptions& options = {});
   Trainer(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
@@ -284,7 +287,8 @@ class Trainer {
 
   /// Writes all that defines the run to DIRECTORY/step-00000200/: safetensors files beside a
   /// manifest, independent of the number of workers. Returns when it would survive a power cut; an
-  /// error (a full disk) leaves the checkpoints that were there. Collective.
+  /// error (a full disk, another run that is saving there) leaves the checkpoints that were there.
+  /// Collective.
   void save(const std::string& directory, const SaveOptions& options = {});
   /// Goes on from the newest checkpoint in DIRECTORY; returns its step, nothing where there is
   /// none. One that is damaged, or of another model, seed, number of shards or threads, rules (also

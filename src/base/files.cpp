@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -101,6 +102,16 @@ class HostFiles final : public Files {
     return file;
   }
 
+  std::optional<File> lock(const fs::path& path) override {
+    File file = append(path);
+    if (uninterrupted([&] { return ::flock(file.descriptor.get(), LOCK_EX | LOCK_NB); }) == 0)
+      return file;
+    if (errno == EWOULDBLOCK) return std::nullopt;
+    const bool unknown = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP;
+    if (!unknown) fail("lock", path);
+    return file;
+  }
+
   std::size_t write_some(const File& file, std::span<const std::byte> bytes) override {
     const auto written =
         uninterrupted([&] { return ::write(file.descriptor.get(), bytes.data(), bytes.size()); });
@@ -169,7 +180,11 @@ void ensure_folder(Files& files, const fs::path& folder) {
   if (files.exists(folder)) return;
   if (folder.has_relative_path() && folder.has_parent_path())
     ensure_folder(files, folder.parent_path());
-  files.create_folder(folder);
+  try {
+    files.create_folder(folder);
+  } catch (const BadInput&) {
+    if (!files.exists(folder)) throw;  // else somebody else has made it meanwhile
+  }
   files.sync_folder(folder.parent_path());
 }
 

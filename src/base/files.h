@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,10 @@ class Files {
   /// For reading, and for writing at its end; made where it is missing. Anything but a regular file
   /// is refused.
   virtual File append(const std::filesystem::path& path) = 0;
+  /// A lock among processes, held until the file is closed or the process has ended: made where it
+  /// is missing, and left there. Nothing while anybody else holds it. A file system that knows no
+  /// locks gives it to everybody.
+  virtual std::optional<File> lock(const std::filesystem::path& path) = 0;
   /// Writes at the end of the file and returns how many bytes, at least 1 of a non-empty span.
   virtual std::size_t write_some(const File& file, std::span<const std::byte> bytes) = 0;
   /// Takes away all but the first `bytes`.
@@ -69,7 +74,8 @@ void write_all(Files& files, const File& file, std::span<const std::byte> bytes)
 /// Fills `into` from `offset` on; a file that ends before is BadInput.
 void read_all(const Files& files, const File& file, std::uint64_t offset,
               std::span<std::byte> into);
-/// Makes the folder and those above it where they are missing, to last.
+/// Makes the folder and those above it where they are missing, to last. Others may do the same at
+/// the same time.
 void ensure_folder(Files& files, const std::filesystem::path& folder);
 
 }  // namespace tutti

@@ -76,7 +76,9 @@ void decode_sparse(std::span<const std::byte> message, std::int64_t begin, std::
 
 void clear_sent(std::span<const std::byte> message, std::span<float> values) {
   if (const auto list = list_of_sparse(message)) {
-    for (const auto index : list->indices) values[index] = 0;
+    for (std::size_t k = 0; k < list->indices.size(); ++k) {
+      if (!is_absent(list->values[k])) values[list->indices[k]] = 0;
+    }
     return;
   }
   const auto* const array = array_of(message);

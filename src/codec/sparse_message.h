@@ -48,7 +48,8 @@ float* begin_array(std::byte* message, std::int64_t count);
 /// See Codec.
 std::optional<MessageList> list_of_sparse(std::span<const std::byte> message);
 void decode_sparse(std::span<const std::byte> message, std::int64_t begin, std::span<float> to);
-/// values[i] = 0 where something was sent of it.
+/// values[i] = 0 where something was sent of it. A value of −0.0 counts as absent however it
+/// travels, so that the transport decides no bit.
 void clear_sent(std::span<const std::byte> message, std::span<float> values);
 
 }  // namespace tutti

@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kLock = ".lock";
 constexpr const char* kOld = ".old";
 constexpr const char* kGone = ".gone";
 constexpr std::string_view kPart = ".part-";
@@ -66,6 +67,18 @@ std::map<std::int64_t, fs::path> CheckpointFolders::complete() const {
   return found;
 }
 
+File CheckpointFolders::lock() {
+  ensure_folder(files_, dir_);
+  auto lock = files_.lock(dir_ / kLock);
+  if (!lock) {
+    throw BadInput(
+        fmt::format("another run saves there ({} is locked); give each run a folder of "
+                    "its own",
+                    (dir_ / kLock).string()));
+  }
+  return std::move(*lock);
+}
+
 void CheckpointFolders::settle() {
   const auto found = complete();
   std::map<std::int64_t, fs::path> replaced;
@@ -87,7 +100,6 @@ void CheckpointFolders::settle() {
 }
 
 fs::path CheckpointFolders::begin(std::int64_t step) {
-  ensure_folder(files_, dir_);
   auto part = aside(step, fmt::format("{}{}", kPart, ::getpid()).c_str());
   files_.create_folder(part);
   return part;

@@ -7,8 +7,9 @@
 //   .step-00000200.old       complete, out of the way of a newer one of the same step; counts as
 //                            long as that is not in place
 //   .step-00000200.gone      being removed
+//   .lock                    held by who writes
 //
-// Threads: one at a time; one process writes. Failure: BadInput from Files.
+// Threads: one at a time. Processes: one writes, who holds the lock. Failure: BadInput from Files.
 
 #include <cstdint>
 #include <filesystem>
@@ -24,6 +25,10 @@ class CheckpointFolders {
 
   /// Complete checkpoints and where they lie, by step.
   std::map<std::int64_t, std::filesystem::path> complete() const;
+
+  /// The right to call what follows, as long as the file is open; DIR is made. BadInput where
+  /// another run has it.
+  File lock();
 
   /// Puts away what a crash, or a publish that replaced something, has left. To be called before
   /// anything else that writes.

@@ -123,7 +123,9 @@ void CheckpointStore::save(const CheckpointContent& content) {
   const std::vector<SafetensorsWriter> writers = lay_out(content);
   std::uint64_t bytes = 0;
   for (const SafetensorsWriter& writer : writers) bytes += writer.bytes();
+  std::optional<File> lock;
   try {
+    lock = folders_.lock();
     write(content, writers);
   } catch (const Error& error) {
     throw BadInput(

@@ -4,9 +4,9 @@
 // (manifest.h). A checkpoint is written beside, brought to disk and renamed, so at every instant
 // each complete checkpoint is either the whole old or the whole new one.
 //
-// Threads: one at a time. Processes: any number may read, one may write. Failure: BadInput with
-// file and reason; a save that fails leaves the checkpoints that were there, and no part of its
-// own.
+// Threads: one at a time. Processes: any number may read; of two that save at the same time, one is
+// refused. Failure: BadInput with file and reason; a save that fails leaves the checkpoints that
+// were there, and no part of its own.
 
 #include <cstdint>
 #include <filesystem>

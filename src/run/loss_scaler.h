@@ -21,7 +21,7 @@ struct LossScaleRule {
 /// Where the factor stands: what a checkpoint keeps.
 struct LossScaleState {
   double factor = 1;
-  std::int64_t good_steps = 0;  ///< in succession, since it last changed
+  std::int64_t good_steps = 0;  ///< in succession, since it last changed or a step was not
 };
 
 /// After a step that was applied.
@@ -30,11 +30,13 @@ inline void grow(const LossScaleRule& rule, LossScaleState& state) {
   state = {std::min(state.factor * rule.growth, rule.most), 0};
 }
 
-/// After a step whose gradient was not finite. False where the factor cannot shrink any more.
+/// After a step whose gradient was not finite: the run of good steps is over in any case. False
+/// where the factor cannot shrink any more.
 inline bool shrink(const LossScaleRule& rule, LossScaleState& state) {
+  state.good_steps = 0;
   const double factor = std::max(state.factor * rule.backoff, rule.least);
   const bool shrinks = rule.dynamic && factor < state.factor;
-  if (shrinks) state = {factor, 0};
+  if (shrinks) state.factor = factor;
   return shrinks;
 }
 

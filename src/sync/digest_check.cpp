@@ -21,7 +21,7 @@ void DigestCheck::publish(const ModelMemory& model) const {
         digest(model.parameters[p], static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
   }
   std::copy(buffers_.begin(), buffers_.end(),
-            digests.begin() + static_cast<std::ptrdiff_t>(model.parameters.size()));
+            digests.begin() + static_cast<std::ptrdiff_t>(plan_.parameters().size()));
 }
 
 void DigestCheck::compare(std::string_view step) const {

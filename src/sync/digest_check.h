@@ -19,7 +19,7 @@ namespace tutti {
 
 /// The model's own memory, dense, in the order of the plan.
 struct ModelMemory {
-  std::vector<const void*> parameters;
+  std::vector<const void*> parameters;  ///< none where all workers have the same ones
   std::vector<void*> buffers;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "torch/arithmetic.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -48,6 +49,7 @@ std::string_view name_of(Buffers buffers) {
 Settings settings_of(const DataParallelOptions& options) {
   return {{"name", options.name},
           {"torch", TORCH_VERSION},
+          {"instruction set", instruction_set()},
           {"intra-op threads", std::to_string(at::get_num_threads())},
           {"divide", std::string(name_of(options.divide))},
           {"buffers", std::string(name_of(options.buffers))},

@@ -238,6 +238,10 @@ void PrivateParameters::add_to(Sha256& hash) const {
   hash.update(moved.data(), moved.size());
 }
 
+void PrivateParameters::add_to(ValueCheck& check) const {
+  for (std::size_t l = 1; l < size(); ++l) check.add(copies_.of(l), copies_.parameters());
+}
+
 PrivatePosition PrivateParameters::position() const {
   PrivatePosition position;
   for (const auto& rules : update_->rules()) position.updates.push_back(rules.updates());

@@ -20,6 +20,7 @@
 #include "sync/private_update.h"
 #include "sync/sharded_update.h"
 #include "torch/shared_parameters.h"
+#include "torch/value_check.h"
 #include "torch/wrapped_model.h"
 #include "tutti/trainer.h"
 
@@ -94,6 +95,8 @@ class PrivateParameters {
   /// What a strategy keeps, by "0.weight/before".
   NamedTensors kept_tensors() const;
   void add_to(Sha256& hash) const;
+  /// Those of the logical workers but the first.
+  void add_to(ValueCheck& check) const;
   PrivatePosition position() const;
   void restore(const PrivatePosition& position);
   /// BadInput for one of another shape.

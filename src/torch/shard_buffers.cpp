@@ -35,6 +35,7 @@ int worker_of_first(const ShardBoard& board, const FirstOf& first_of) {
 ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
                            const TrainerOptions& options)
     : exchange_(exchange),
+      name_(options.name),
       deadline_(options.deadline),
       buffers_(model.buffers()),
       logical_{{0, options.shards}} {
@@ -133,9 +134,12 @@ void ShardBuffers::require_untouched(std::size_t logical) const {
     const auto& [name, tensor] = buffers_[b];
     if (same_bytes(tensor, begin(logical, b))) continue;
     throw BadInput(
-        fmt::format("buffer \"{}\" was changed between steps on this worker; change values inside "
-                    "trainer.edit(), and run the model outside of steps in eval()",
-                    name));
+        fmt::format("buffer \"{}\" of Trainer \"{}\" was changed between its steps on this worker: "
+                    "change values inside trainer.edit(), and run the model outside of steps in "
+                    "eval(). Where another Trainer's step runs this model too, in train(), give "
+                    "one Trainer a module that registers both, and requires_grad_(false) to the "
+                    "parameters that a step is not about",
+                    name, name_));
   }
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "sync/buffer_mean.h"
@@ -69,6 +70,7 @@ class ShardBuffers {
   void become_one(std::size_t buffer);
 
   const StepExchange& exchange_;
+  std::string name_;  ///< of the Trainer, in errors
   std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;
   std::vector<BufferRule> rules_;

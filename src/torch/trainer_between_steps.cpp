@@ -111,6 +111,7 @@ void TrainerState::edit(const std::function<void()>& change) {
     if (has_moved == 0) buffers_->send_from_first_rank(written.buffers);
     if (private_) spread(written);
     parameters_->written();
+    expect_values();
   });
   if (error) std::rethrow_exception(error);
 }
@@ -277,6 +278,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
     states_.take(ShardStates::unpack({&packed, 1}), mine_);
     buffers_->send_all_from_first_rank();
     parameters_->written();
+    expect_values();
     seed_between_steps();
     step = steps_;
   });
@@ -303,6 +305,13 @@ TrainerState::Found TrainerState::read(const std::string& directory, const LoadO
   if (private_) private_->check(position.own);
   Found found{to_json(position).dump(), ShardStates::pack(shard_states)};
   fill(*checkpoint, tensor_files());
+  const auto differences = arithmetic_differences(*checkpoint);
+  if (!differences.empty()) {
+    log_warning(
+        fmt::format("trainer: {} was computed with other arithmetic; bits may come out otherwise "
+                    "than in a run that never stopped:\n{}",
+                    checkpoint->folder().string(), differences));
+  }
   log_info(fmt::format("trainer: goes on from {}", checkpoint->folder().string()));
   return found;
 }

@@ -9,6 +9,7 @@
 
 #include "base/log_line.h"
 #include "kernels/hash.h"
+#include "torch/arithmetic.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -149,6 +150,17 @@ nlohmann::json structure_of(const torch::nn::Module& module) {
   return {{"modules", modules}, {"same_as", same_as}};
 }
 
+std::string arithmetic_differences(const Checkpoint& checkpoint) {
+  const auto& state = checkpoint.manifest().state;
+  const auto found = state.find(kArithmetic);
+  if (found == state.end()) return "";
+  Facts then;
+  for (const auto& [name, value] : found->second.items()) {
+    if (value.is_string()) then[name] = value.get<std::string>();
+  }
+  return facts_diff(then, arithmetic_facts());
+}
+
 void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts& facts,
                      const RunPosition& position, const nlohmann::json& structure,
                      const TensorFiles& files) {
@@ -157,6 +169,7 @@ void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts
                             .state = to_json(position).get<std::map<std::string, nlohmann::json>>(),
                             .run = run};
   content.state[kStructure] = structure;
+  content.state[kArithmetic] = arithmetic_facts();
   std::vector<torch::Tensor> kept;  // row-major copies of tensors that lie otherwise
   for (const auto& [file, tensors] : files) {
     SafetensorsContent stored{.name = file};

@@ -69,6 +69,12 @@ nlohmann::json structure_of(const torch::nn::Module& module);
 /// buffer "mask".
 void require_storable(const std::string& what, const torch::Tensor& tensor);
 
+/// Name under which the manifest keeps arithmetic_facts().
+inline constexpr const char* kArithmetic = "arithmetic";
+/// How what the checkpoint was computed with differs from what is here, one difference a line; ""
+/// where nothing does, or it does not say.
+std::string arithmetic_differences(const Checkpoint& checkpoint);
+
 void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts& facts,
                      const RunPosition& position, const nlohmann::json& structure,
                      const TensorFiles& files);

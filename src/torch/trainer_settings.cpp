@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "sync/logical_workers.h"
+#include "torch/arithmetic.h"
 #include "torch/torch_rule.h"
 #include "tutti/error.h"
 
@@ -266,6 +267,7 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
   Settings settings{
       {"name", options.name},
       {"torch", TORCH_VERSION},
+      {"instruction set", instruction_set()},
       {"intra-op threads", std::to_string(at::get_num_threads())},
       {"shards", std::to_string(options.shards)},
       {"seed", std::to_string(options.seed)},
@@ -333,9 +335,9 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
                const WrappedModel& model) {
   Facts facts;
   for (const auto& [name, value] : settings_of(options, optimizer, model)) {
-    const bool decides = name != "name" && name != "torch" && name != "most_drops" &&
-                         name != "digest_every" && name != "hash_every" && name != "speeds" &&
-                         name != "transport";
+    const bool decides = name != "name" && name != "torch" && name != "instruction set" &&
+                         name != "most_drops" && name != "digest_every" && name != "hash_every" &&
+                         name != "speeds" && name != "transport";
     if (decides) facts[name] = value;
   }
   const auto text = [](const torch::Tensor& tensor) {

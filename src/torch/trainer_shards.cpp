@@ -104,9 +104,13 @@ std::function<std::vector<std::int64_t>()> TrainerState::coming_indices(const Da
 
 void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
   if (!in_backward_) {
-    throw BadInput(
-        "a backward reached the Trainer's parameters outside of it: return shard.loss(value), or "
-        "shard.gradients(torch::autograd::grad(...)), and leave the backward to the Trainer");
+    throw BadInput(fmt::format(
+        "a backward reached parameter \"{}\" of Trainer \"{}\" outside of its steps: in a step, "
+        "return "
+        "shard.loss(value), or shard.gradients(torch::autograd::grad(...)), and leave the backward "
+        "to the Trainer; where another model's loss runs through this one, take its parameters out "
+        "of that backward by requires_grad_(false)",
+        model_.name(parameter), options_.name));
   }
   require_plain(value, model_.name(parameter), model_.row_sparse(parameter));
   if (exchange_->finished(parameter)) {

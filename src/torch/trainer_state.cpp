@@ -8,11 +8,13 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <numeric>
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
+#include "torch/module_modes.h"
 #include "torch/row_tensors.h"
 #include "torch/threads.h"
 #include "torch/trainer_checkpoint.h"
@@ -87,6 +89,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   parameters_ = std::make_unique<SharedParameters>(group_, model_, *shared_);
   model_ = WrappedModel(module, kinds_of(options_), "Trainer");
   memory_ = model_.memory();
+  memory_.parameters.clear();  // all have the same ones: see ValueCheck
   if (group_.rank() == 0) {
     shared_->refresh_masters();
     fill_initial_states(initial_states);
@@ -107,6 +110,12 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   }
   update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, *rows_, std::move(rules),
                                             torch_optimizers_.get(), options_.clip, coded_.get());
+  values_ = std::make_unique<ValueCheck>(exchange_->plan(), group_.rank(), group_.size(),
+                                         options_.digest_every);
+  std::vector<std::uint32_t> all(model_.parameters().size());
+  std::iota(all.begin(), all.end(), 0U);
+  values_->add(*shared_, all);
+  if (private_) private_->add_to(*values_);
   births_ = std::make_unique<GradientBirths>(*exchange_);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
   if (options_.average > 0) {
@@ -229,6 +238,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
     seed_between_steps();
     exchange_->arrive(memory_);
     read_notes();
+    require_values();
     verdict_ = update_->judge(scale_.factor);
     if (private_) private_->judge(step(), scale_.factor, options_.clip, verdict_);
   } catch (...) {
@@ -240,16 +250,56 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
 
 // ---- what workers tell each other besides gradients ----
 
+namespace {
+
+/// In front of a worker's metrics: this, then the modes of its modules.
+struct NotesHead {
+  DataRequest request;
+  std::uint64_t modules = 0;  ///< 0 where it has no shard
+  std::size_t bytes() const { return sizeof(NotesHead) + (modules + 7) / 8 * 8; }
+};
+
+}  // namespace
+
 void TrainerState::publish_notes() {
-  const DataRequest request = request_.value_or(DataRequest{});
+  const auto modes = mine_.count() > 0 ? modes_of(module_) : std::vector<std::uint8_t>();
+  const NotesHead head{request_.value_or(DataRequest{}), modes.size()};
   const auto area = board_->notes_area();
-  std::memcpy(area.data(), &request, sizeof request);
-  board_->mine().notes = sizeof request + pack(metrics_, area.subspan(sizeof request));
+  std::memcpy(area.data(), &head, sizeof head);
+  if (!modes.empty()) std::memcpy(area.data() + sizeof head, modes.data(), modes.size());
+  board_->mine().notes = head.bytes() + pack(metrics_, area.subspan(head.bytes()));
 }
 
-/// The metrics of all shards, and how they asked for data.
+/// A module that one worker has left in eval() would give that worker's shards other gradients.
+void TrainerState::require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const {
+  std::optional<std::size_t> first;  // of the workers that have shards
+  for (std::size_t r = 0; r < modes.size(); ++r) {
+    if (modes[r].empty()) continue;
+    if (!first) first = r;
+    if (modes[r] == modes[*first]) continue;
+    const auto rank_of = [&](std::size_t rank) { return group_.job_rank(static_cast<int>(rank)); };
+    const auto& one = modes[*first];
+    if (modes[r].size() != one.size()) {
+      throw BadInput(fmt::format(
+          "step {} of \"{}\": the model is made of {} modules on rank {}, of {} "
+          "on rank {}",
+          step(), options_.name, one.size(), rank_of(*first), modes[r].size(), rank_of(r)));
+    }
+    const auto at = std::mismatch(one.begin(), one.end(), modes[r].begin()).first - one.begin();
+    const auto k = static_cast<std::size_t>(at);
+    throw BadInput(fmt::format(
+        "step {} of \"{}\": {} is in {} on rank {}, in {} on rank {}; call train() or eval() alike "
+        "on "
+        "all workers (trainer.evaluate() leaves modules as they were)",
+        step(), options_.name, module_text(module_, k), one[k] != 0 ? "train()" : "eval()",
+        rank_of(*first), modes[r][k] != 0 ? "train()" : "eval()", rank_of(r)));
+  }
+}
+
+/// The metrics of all shards, how they asked for data, and in which modes they ran.
 void TrainerState::read_notes() {
   std::vector<ShardMetrics> all;
+  std::vector<std::vector<std::uint8_t>> modes;
   request_.reset();
   ran_ = 0;
   in_halves_ = false;
@@ -259,9 +309,12 @@ void TrainerState::read_notes() {
     ran_ += board_->of(r).ran;
     asked += board_->of(r).asked;
     const auto notes = board_->notes_of(r);
-    DataRequest request;
-    std::memcpy(&request, notes.data(), sizeof request);
-    auto shards = unpack(notes.subspan(sizeof request));
+    NotesHead head;
+    std::memcpy(&head, notes.data(), sizeof head);
+    const auto* const theirs = reinterpret_cast<const std::uint8_t*>(notes.data()) + sizeof head;
+    modes.emplace_back(theirs, theirs + head.modules);
+    const auto& request = head.request;
+    auto shards = unpack(notes.subspan(head.bytes()));
     all.insert(all.end(), std::make_move_iterator(shards.begin()),
                std::make_move_iterator(shards.end()));
     if (request == DataRequest{}) continue;
@@ -274,6 +327,7 @@ void TrainerState::read_notes() {
                       request_->batch, request_->dataset_size));
     }
   }
+  require_same_modes(modes);
   if (asked != 0 && asked != options_.shards) {
     throw BadInput(fmt::format(
         "step {}: {} of {} shards asked for data: samples that are not asked for would be lost; "
@@ -282,6 +336,26 @@ void TrainerState::read_notes() {
         step(), asked, options_.shards));
   }
   result_ = reduce(all);
+}
+
+/// Where parameters are going to be looked at in the step that comes, all workers know what they
+/// are before anybody's program goes on. Among collectives.
+void TrainerState::expect_values() {
+  values_->expect(step());
+  if (values_->expects()) group_.barrier(waits("values"));
+}
+
+/// Once all shards have run, and before anybody updates anything.
+void TrainerState::require_values() {
+  if (!values_->expects()) return;
+  if (const auto p = values_->first_changed()) {
+    throw BadInput(fmt::format(
+        "parameter \"{}\" of \"{}\" was changed between steps, or by a shard, in a way that torch "
+        "does not count (data(), a pointer); all workers share it, so each one's change would "
+        "count: change values inside trainer.edit()",
+        model_.name(*p), options_.name));
+  }
+  exchange_->meet("the check of parameters in");
 }
 
 StepResult TrainerState::apply() {
@@ -324,6 +398,9 @@ StepResult TrainerState::apply() {
   ++steps_;
   seed_between_steps();
   const auto unbearable = take_note(result);
+  if (values_->expects() || values_->due(step())) {
+    exchange_->together([&] { expect_values(); });
+  }
   if (averages_ && hashes(result.step)) {
     exchange_->together([&] { group_.barrier(waits("averages")); });
   }

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@
 #include "torch/shard_states.h"
 #include "torch/shared_parameters.h"
 #include "torch/tile_optimizers.h"
+#include "torch/value_check.h"
 #include "torch/wrapped_model.h"
 #include "tutti/trainer.h"
 
@@ -104,6 +106,9 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   }
   void publish_notes();
   void read_notes();
+  void require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const;
+  void expect_values();
+  void require_values();
   torch::Tensor folded_gradient(std::size_t parameter);
   void require_open(const char* what) const;
   void require_between_steps(const char* what) const;
@@ -159,6 +164,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<RowGradients> rows_;
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<PrivateParameters> private_;  ///< null without
+  std::unique_ptr<ValueCheck> values_;
   std::unique_ptr<GradientBirths> births_;
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without

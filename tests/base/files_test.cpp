@@ -2,10 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <barrier>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -117,6 +122,47 @@ TEST_F(HostFiles, PipesAreRefusedAtOnce) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT([&] { files_->open(pipe); },
               ThrowsMessage<BadInput>("cannot open " + pipe + ": not a regular file"));
+}
+
+TEST_F(HostFiles, ALockIsFreeAgainWhenItsHolderClosesItOrDies) {
+  const std::string path = folder_.file("lock");
+  {
+    const auto mine = files_->lock(path);
+    ASSERT_TRUE(mine);
+    EXPECT_FALSE(files_->lock(path));
+    EXPECT_TRUE(files_->lock(folder_.file("another")));
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto held = files_->lock(path);
+    ::_exit(held ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(files_->lock(path));
+}
+
+TEST_F(HostFiles, SeveralMayMakeTheSameFoldersAtOnce) {
+  std::atomic<int> failed = 0;
+  for (int round = 0; round < 100; ++round) {
+    const auto deep = folder_.file(std::to_string(round) + "/a/b/c");
+    std::barrier start(4);
+    std::vector<std::thread> all;
+    for (int t = 0; t < 4; ++t) {
+      all.emplace_back([&] {
+        start.arrive_and_wait();
+        try {
+          ensure_folder(*files_, deep);
+        } catch (const BadInput&) {
+          ++failed;
+        }
+      });
+    }
+    for (auto& thread : all) thread.join();
+    EXPECT_TRUE(files_->exists(deep));
+  }
+  EXPECT_EQ(failed, 0);
 }
 
 }  // namespace

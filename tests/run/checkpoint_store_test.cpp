@@ -16,6 +16,7 @@ namespace tutti::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -127,7 +128,22 @@ TEST_F(Store, FilesLeftByACrashAreCleaned) {
   store().open(10);
   save(20);
   EXPECT_THAT(host_files()->names_in(dir_),
-              ::testing::UnorderedElementsAre("step-00000010", "step-00000020"));
+              ::testing::UnorderedElementsAre(".lock", "step-00000010", "step-00000020"));
+}
+
+TEST_F(Store, TwoRunsThatSaveIntoOneFolderAreToldInsteadOfDeletingEachOthersFiles) {
+  save(10);
+  {
+    const auto other = host_files()->lock(dir_ + "/.lock");  // of another run, in the middle of it
+    ASSERT_TRUE(other);
+    EXPECT_THAT(text_of([&] { save(20); }),
+                AllOf(HasSubstr("the checkpoint of step 20"), HasSubstr("another run saves there"),
+                      HasSubstr(dir_ + "/.lock is locked")));
+    EXPECT_THAT(store().steps(), ElementsAre(10));
+    store().open(10);  // reading needs no lock
+  }
+  save(20);
+  EXPECT_THAT(store().steps(), ElementsAre(10, 20));
 }
 
 TEST_F(Store, AnyFlippedByteIsRefused) {

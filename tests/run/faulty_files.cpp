@@ -86,6 +86,11 @@ File FaultyFiles::append(const fs::path& path) {
   return host_->append(path);
 }
 
+std::optional<File> FaultyFiles::lock(const fs::path& path) {
+  if (begin_effect(path, true)) throw Crash();
+  return host_->lock(path);
+}
+
 void FaultyFiles::cut(const File& file, std::uint64_t bytes) {
   if (begin_effect(file.path, false)) throw Crash();
   host_->cut(file, bytes);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ class FaultyFiles final : public Files {
                         std::span<std::byte> into) const override;
   File create(const std::filesystem::path& path) override;
   File append(const std::filesystem::path& path) override;
+  std::optional<File> lock(const std::filesystem::path& path) override;
   std::size_t write_some(const File& file, std::span<const std::byte> bytes) override;
   void cut(const File& file, std::uint64_t bytes) override;
   void sync(const File& file) override;

@@ -29,6 +29,20 @@ TEST(LossScaler, ABadStepShrinksItAndStartsTheRunAnew) {
   EXPECT_EQ(state.factor, 1);
 }
 
+/// As torch.amp.GradScaler, whose growth tracker is 0 after each step that is not finite.
+TEST(LossScaler, AtItsLeastABadStepStartsTheRunAnewToo) {
+  constexpr LossScaleRule kLow{.dynamic = true, .grow_after = 4, .least = 1, .most = 16};
+  LossScaleState state{.factor = 1};
+  for (int good = 0; good < 3; ++good) grow(kLow, state);
+  EXPECT_FALSE(shrink(kLow, state));
+  for (int good = 0; good < 3; ++good) {
+    grow(kLow, state);
+    EXPECT_EQ(state.factor, 1) << good;
+  }
+  grow(kLow, state);
+  EXPECT_EQ(state.factor, 2);
+}
+
 TEST(LossScaler, AFixedOneStays) {
   LossScaleState state{.factor = 128};
   const LossScaleRule fixed{.dynamic = false, .grow_after = 1, .most = 1e9};
