@@ -66,10 +66,12 @@ class ShardLoader {
     const auto samples = shard.indices(size_, batch_);
     if (samples.empty()) return {};
     if (options_.prefetch == 0) return read(samples);
+    if (shard.is_audit()) ahead_.reset();  // its threads read no more while this one does
     if (ahead_ && !ahead_->asked.empty() && ahead_->asked.front() == samples) return await();
     // The first batch, or the run stands elsewhere than expected: after a load, a failed step.
     ahead_.reset();
     auto batch = read_alone(samples);
+    if (shard.is_audit()) return batch;
     ahead_ = std::make_unique<Ahead>(dataset_, shard.coming_indices(size_, batch_), options_);
     return batch;
   }

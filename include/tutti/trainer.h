@@ -16,7 +16,8 @@
 // and optimizer state exist once per host, in memory that all workers share.
 //
 // Threads: one. Failure: an error in one worker's shard drops the step on all workers (PeerFailed
-// on the others): nothing has changed, and calling step() again repeats it. Mismatch, PeerLost and
+// on the others): nothing has changed, and calling step() again repeats it. A shard that depends on
+// its worker is Mismatch, by the audit (TrainerOptions::audit_every). Mismatch, PeerLost and
 // Timeout end this object. docs/errors.md has the whole list.
 
 #include <torch/torch.h>
@@ -70,13 +71,18 @@ class Shard {
   std::int64_t step() const { return step_; }
   /// For generators of the user's own: a number that depends on (seed, step, index) alone.
   std::uint64_t seed() const { return seed_; }
+  /// This is the second computation of a shard, for the audit: the shard may be another worker's,
+  /// and nothing of the answer counts. What is counted or kept per shard outside of the closure is
+  /// to be left alone.
+  bool is_audit() const { return is_audit_; }
 
   /// Samples of this shard, out of 0 … dataset_size−1: a permutation per epoch, every sample once,
   /// cut into steps of count()·batch; the last step of an epoch may have shards with fewer samples
   /// or none. All shards of a step ask alike (BadInput otherwise).
   std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
   /// Whose k-th call gives the samples of the k-th shard that this worker will compute after this
-  /// one, as far as the run goes on as planned: for reading ahead (tutti/shard_loader.h).
+  /// one, as far as the run goes on as planned: for reading ahead (tutti/shard_loader.h). None has
+  /// samples where this worker has no shards.
   std::function<std::vector<std::int64_t>()> coming_indices(std::int64_t dataset_size,
                                                             std::int64_t batch) const;
 
@@ -100,12 +106,13 @@ class Shard {
 
  private:
   friend class TrainerState;
-  Shard(TrainerState& trainer, std::int64_t index);
+  Shard(TrainerState& trainer, std::int64_t index, bool is_audit);
   TrainerState& trainer_;
   std::int64_t index_;
   std::int64_t count_;
   std::int64_t step_;
   std::uint64_t seed_;
+  bool is_audit_;
   ShardMetrics metrics_;
 };
 
@@ -187,6 +194,11 @@ struct TrainerOptions {
   /// Compare digests of buffers of all workers in every n-th step, and look whether parameters were
   /// written to behind the Trainer's back, there and in steps 2, 4, 8 … 64; 0 never.
   std::int64_t digest_every = 100;
+  /// In the first step, also after load(), and in every n-th, one shard in turn is computed once
+  /// more by another worker (with one worker, by the same), and hashes of what it gives are
+  /// compared: a difference is Mismatch on all workers, nothing has changed. 0 never. Alike on all
+  /// workers; decides no bit.
+  std::int64_t audit_every = 100;
   /// How long a wait may last; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
 };
@@ -241,7 +253,9 @@ class Trainer {
 
   using Compute = std::function<ShardAnswer(Shard& shard)>;
 
-  /// One step: `compute` is called once for each of this worker's shards, in order. Collective.
+  /// One step: `compute` is called once for each of this worker's shards, in order, and after that
+  /// for the shard that this worker audits, if there is one (TrainerOptions::audit_every). It must
+  /// not call anything that is collective. Collective.
   StepResult step(const Compute& compute);
 
   // The two halves of a step.

@@ -41,7 +41,8 @@ struct StepHeader {
   std::atomic<std::uint64_t> published{0};  ///< … written all nodes and tables
   alignas(kCacheLine) std::atomic<std::uint64_t> folded{0};  ///< … folded all its slices
   std::atomic<std::uint64_t> met{0};                         ///< not a step: see StepExchange::meet
-  std::atomic<std::uint64_t> left{0};                        ///< … stopped touching any memory
+  std::atomic<std::uint64_t> told{0};  ///< … written what it tells others during its leaves
+  std::atomic<std::uint64_t> left{0};  ///< … stopped touching any memory
   alignas(kCacheLine) std::atomic<std::uint64_t> failed{0};  ///< … reported a failure
   std::atomic<std::uint64_t> closed{0};   ///< 1 + last step taken part in; 0 while open
   std::atomic<std::uint32_t> ended{0};    ///< EndKind: the exchange as a whole is over

@@ -194,6 +194,21 @@ void StepExchange::meet(const char* what) {
   });
 }
 
+void StepExchange::tell() {
+  header(group_.rank()).told.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+}
+
+void StepExchange::hear(int rank, const char* what) {
+  const auto* const before = std::exchange(phase_, what);
+  guarded([&] {
+    wait_for_all([&](int r) {
+      return r != rank || header(r).told.load(std::memory_order_acquire) >= step_;
+    });
+  });
+  phase_ = before;
+}
+
 const StepExchange::Outcome& StepExchange::complete(const std::function<void()>& work) {
   require_running();
   phase_ = "the end of its update in";

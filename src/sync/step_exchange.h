@@ -155,6 +155,14 @@ class StepExchange {
   /// Returns when all workers have called it as often in this step: less than kMostMeetings times.
   /// Errors say that `what` ("apply() in") of the step was not reached.
   void meet(const char* what);
+  /// In a step that is open: what this worker has written for others may be read, by those who
+  /// hear() it. Nobody may still be reading what it wrote in an earlier step.
+  void tell();
+  /// Returns when that worker has told. Errors say that `what` ("the audited shard of") the step
+  /// was not reached.
+  void hear(int rank, const char* what);
+  /// Runs a check that comes out alike on all workers: where it throws Mismatch, the exchange ends.
+  void require_alike(const std::function<void()>& check) { guarded(check); }
   /// Runs `work`, this worker's part; returns when all workers are through with theirs.
   const Outcome& complete(const std::function<void()>& work);
 

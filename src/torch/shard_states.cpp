@@ -51,6 +51,14 @@ void ShardStates::commit(const std::function<bool(std::int64_t shard)>& counts) 
   working_.clear();
 }
 
+NamedTensors ShardStates::some_of(const Tensors& tensors, std::int64_t shard) {
+  NamedTensors some;
+  for (const auto& [key, tensor] : tensors) {
+    if (shard_of(key) == shard) some.emplace_back(key, tensor);
+  }
+  return some;
+}
+
 std::vector<std::byte> ShardStates::pack(const NamedTensors& states) {
   if (states.empty()) return {};
   c10::Dict<std::string, torch::Tensor> all;

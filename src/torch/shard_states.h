@@ -31,6 +31,10 @@ class ShardStates {
   /// The step at hand never was.
   void drop() { working_.clear(); }
 
+  /// Of one shard, ascending by key: as the last step left them, and as this one's closure does.
+  NamedTensors committed_of(std::int64_t shard) const { return some_of(committed_, shard); }
+  NamedTensors working_of(std::int64_t shard) const { return some_of(working_, shard); }
+
   /// For gather_bytes.
   std::vector<std::byte> packed() const;
   /// Those of all shards, by "hidden/shard-3", ascending.
@@ -43,8 +47,11 @@ class ShardStates {
 
  private:
   using Key = std::string;  // "hidden/shard-3"
-  std::map<Key, torch::Tensor> committed_;
-  std::map<Key, torch::Tensor> working_;
+  using Tensors = std::map<Key, torch::Tensor>;
+  static NamedTensors some_of(const Tensors& tensors, std::int64_t shard);
+
+  Tensors committed_;
+  Tensors working_;
 };
 
 }  // namespace tutti

@@ -21,12 +21,13 @@ void require_weight(double weight, std::int64_t shard) {
 
 // ---- Shard ----
 
-Shard::Shard(TrainerState& trainer, std::int64_t index)
+Shard::Shard(TrainerState& trainer, std::int64_t index, bool is_audit)
     : trainer_(trainer),
       index_(index),
       count_(trainer.shard_count()),
       step_(trainer.step()),
-      seed_(trainer.seed_of(index)) {}
+      seed_(trainer.seed_of(index)),
+      is_audit_(is_audit) {}
 
 std::vector<std::int64_t> Shard::indices(std::int64_t dataset_size, std::int64_t batch) {
   return trainer_.indices({dataset_size, batch}, index_);

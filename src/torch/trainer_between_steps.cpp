@@ -318,6 +318,7 @@ TrainerState::Found TrainerState::read(const std::string& directory, const LoadO
 
 void TrainerState::take_over(const RunPosition& position) {
   log_.reset();
+  if (audit_) audit_->start_anew();
   steps_ = position.steps;
   dropped_in_a_row_ = position.dropped_in_a_row;
   data_.restore(position.data);

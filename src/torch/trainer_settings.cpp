@@ -115,6 +115,7 @@ void require_options(const TrainerOptions& options) {
   }
   if (options.most_drops < 1) throw BadInput("most_drops must be at least 1");
   if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
+  if (options.audit_every < 0) throw BadInput("audit_every must not be negative");
   if (options.metrics_every < 0) throw BadInput("metrics_every must not be negative");
   if (options.hash_every < 0) throw BadInput("hash_every must not be negative");
   if (options.hash_every > 0 && options.log.empty()) throw BadInput("hash_every without a log");
@@ -284,6 +285,7 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
       {"speeds", options.speeds.empty() ? "equal" : fmt::format("{}", options.speeds)},
       {"most_drops", std::to_string(options.most_drops)},
       {"digest_every", std::to_string(options.digest_every)},
+      {"audit_every", std::to_string(options.audit_every)},
       {"hash_every", std::to_string(options.hash_every)}};
   if (options.compression.codec) {
     settings.emplace_back("codec", text_of(options.compression));
@@ -336,8 +338,8 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
   Facts facts;
   for (const auto& [name, value] : settings_of(options, optimizer, model)) {
     const bool decides = name != "name" && name != "torch" && name != "instruction set" &&
-                         name != "most_drops" && name != "digest_every" && name != "hash_every" &&
-                         name != "speeds" && name != "transport";
+                         name != "most_drops" && name != "digest_every" && name != "audit_every" &&
+                         name != "hash_every" && name != "speeds" && name != "transport";
     if (decides) facts[name] = value;
   }
   const auto text = [](const torch::Tensor& tensor) {

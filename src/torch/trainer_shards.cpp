@@ -20,28 +20,20 @@ std::uint64_t TrainerState::seed_of(std::int64_t shard) const {
 }
 
 void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute) {
-  shard_ = index;
   largest_ = largest_own_ = 0;
-  const auto logical = private_ ? private_->logical_worker_of(index) : 0;
-  if (private_) private_->show(logical);
-  buffers_->restore(logical);
-  at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
-  torch::manual_seed(seed_of(index));
-  Shard shard(*this, index);
-  const auto answer = compute(shard);
-  if (answer.kind_ == ShardAnswer::Kind::none) {
-    throw BadInput(fmt::format(
-        "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
-        "shard.nothing()",
-        index));
-  }
+  if (audit_) audit_->begin(index);
+  Shard shard(*this, index, false);
+  const auto answer = call(compute, shard);
   const bool runs = answer.weight_ > 0;
   exchange_->begin_leaf(answer.weight_);
-  if (runs && answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
-  if (runs && answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
+  take_gradients(answer);
   exchange_->end_leaf();
+  if (audit_ && audit_->records()) {
+    audit_->end(answer.weight_, shard.metrics_, states_.working_of(index));
+  }
   metrics_.push_back(std::move(shard.metrics_));
   if (!runs) return buffers_->skip();
+  const auto logical = private_ ? private_->logical_worker_of(index) : 0;
   auto& mine = board_->mine();
   mine.all.bound += largest_;
   mine.own[logical].bound += largest_own_;
@@ -51,9 +43,49 @@ void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute
   if (mine.ran++ == 0) mine.first_ran = index;
 }
 
+/// Calls the closure for a shard: under its seed, with the parameters and buffers of its logical
+/// worker.
+ShardAnswer TrainerState::call(const Trainer::Compute& compute, Shard& shard) {
+  shard_ = shard.index();
+  const auto logical = private_ ? private_->logical_worker_of(shard_) : 0;
+  if (private_) private_->show(logical);
+  buffers_->restore(logical);
+  at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
+  torch::manual_seed(seed_of(shard_));
+  auto answer = compute(shard);
+  if (answer.kind_ == ShardAnswer::Kind::none) {
+    throw BadInput(fmt::format(
+        "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
+        "shard.nothing()",
+        shard_));
+  }
+  return answer;
+}
+
+void TrainerState::take_gradients(const ShardAnswer& answer) {
+  if (answer.weight_ == 0) return;
+  if (answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
+  if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
+}
+
+/// For the audit: nothing of it counts.
+void TrainerState::repeat_shard(const Trainer::Compute& compute) {
+  const auto index = audit_->begin_repetition(states_);
+  if (!index) return;
+  try {
+    Shard shard(*this, *index, true);
+    const auto answer = call(compute, shard);
+    take_gradients(answer);
+    audit_->end(answer.weight_, shard.metrics_, audit_->states().working_of(*index));
+  } catch (...) {
+    audit_->rethrow();
+  }
+}
+
 void TrainerState::run_backward(const torch::Tensor& loss) {
   in_backward_ = true;
-  const GradientBirths::Watch watch(*births_);
+  std::optional<GradientBirths::Watch> watch;
+  if (!repeats()) watch.emplace(*births_);
   (scale_.factor == 1 ? loss : loss * scale_.factor).backward();
   in_backward_ = false;
 }
@@ -84,6 +116,7 @@ std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std:
         request.batch, request.dataset_size, request_->batch, request_->dataset_size));
   }
   data_.check(request);
+  if (repeats()) return data_.indices(request, shard);
   request_ = request;
   if (last_that_asked_ != shard) ++board_->mine().asked;
   last_that_asked_ = shard;
@@ -93,6 +126,8 @@ std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std:
 std::function<std::vector<std::int64_t>()> TrainerState::coming_indices(const DataRequest& request,
                                                                         std::int64_t shard) const {
   data_.check(request);
+  if (mine_.count() == 0) return [] { return std::vector<std::int64_t>(); };
+  if (repeats()) shard = mine_.end - 1;  // this worker's own are over
   return [order = data_, request, shard, mine = mine_, shards = options_.shards]() mutable {
     if (++shard == mine.end) {
       order.advance(request, shards);
@@ -113,19 +148,26 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         model_.name(parameter), options_.name));
   }
   require_plain(value, model_.name(parameter), model_.row_sparse(parameter));
-  if (exchange_->finished(parameter)) {
+  const bool counts = !repeats();
+  if (counts ? exchange_->finished(parameter) : audit_->has(parameter)) {
     throw Unsupported(fmt::format(
         "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
         model_.name(parameter)));
   }
   if (model_.row_sparse(parameter)) {
     const IncomingRows rows(value, model_.tensor(parameter), model_.name(parameter));
+    if (audit_ && audit_->records()) audit_->gradient(parameter, rows.entries());
+    if (!counts) return;
     note(parameter, exchange_->write(parameter, rows.entries(), true));
     return;
   }
   const bool is_ours = is_sole_owner(value);
   const auto laid_out = laid_out_as(model_.tensor(parameter), value);
   const bool may_stay = is_ours || !laid_out.is_same(value);
+  if (audit_ && audit_->records()) {
+    audit_->gradient(parameter, laid_out.data_ptr(), laid_out.nbytes());
+  }
+  if (!counts) return;
   births_->arrived(parameter, laid_out, may_stay);
   note(parameter, exchange_->write(parameter, laid_out.data_ptr(), true, may_stay));
   if (coded_) coded_->wrote(static_cast<std::uint32_t>(parameter), scale_.factor);

@@ -118,6 +118,10 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   if (private_) private_->add_to(*values_);
   births_ = std::make_unique<GradientBirths>(*exchange_);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
+  if (options_.audit_every > 0) {
+    audit_ = std::make_unique<Audit>(*exchange_, model_, assignment_of(options_, group_.size()),
+                                     options_.audit_every, options_.name);
+  }
   if (options_.average > 0) {
     averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.average,
                                                  group_.rank(), group_.size());
@@ -202,6 +206,7 @@ void TrainerState::drop(const std::string& why) noexcept {
   if (exchange_->is_open()) exchange_->fail(why);
   buffers_->restore();
   states_.drop();
+  if (audit_) audit_->drop();
   seed_between_steps();
 }
 
@@ -230,15 +235,19 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
   request_.reset();
   last_that_asked_ = -1;
   try {
+    if (audit_) audit_->open(step(), states_);
     buffers_->open(mine_.begin);
     for (auto s = mine_.begin; s < mine_.end; ++s) run_shard(s, compute);
+    if (audit_) repeat_shard(compute);
     show_first();
     buffers_->publish();
     publish_notes();
+    if (audit_) audit_->publish();
     seed_between_steps();
     exchange_->arrive(memory_);
     read_notes();
     require_values();
+    if (audit_) audit_->compare();
     verdict_ = update_->judge(scale_.factor);
     if (private_) private_->judge(step(), scale_.factor, options_.clip, verdict_);
   } catch (...) {
@@ -396,6 +405,7 @@ StepResult TrainerState::apply() {
   states_.drop();
   if (request_) data_.advance(*request_, options_.shards);
   ++steps_;
+  if (audit_) audit_->step_is_over();
   seed_between_steps();
   const auto unbearable = take_note(result);
   if (values_->expects() || values_->due(step())) {

@@ -33,6 +33,7 @@
 #include "sync/sharded_update.h"
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
+#include "torch/audit.h"
 #include "torch/gradient_births.h"
 #include "torch/gradient_hooks.h"
 #include "torch/private_parameters.h"
@@ -80,7 +81,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
                                                             std::int64_t shard) const;
   torch::Tensor state_of(std::int64_t shard, const std::string& name,
                          const ShardStates::Init& init) {
-    return states_.of(shard, name, init);
+    return (repeats() ? audit_->states() : states_).of(shard, name, init);
   }
   std::int64_t shard_count() const { return options_.shards; }
   std::int64_t step() const { return steps_ + 1; }
@@ -96,6 +97,11 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
                                          const Trainer::Evaluate& compute);
   void run_shard(std::int64_t index, const Trainer::Compute& compute);
+  void repeat_shard(const Trainer::Compute& compute);
+  ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
+  void take_gradients(const ShardAnswer& answer);
+  /// What is being computed is the second computation of a shard, for the audit.
+  bool repeats() const { return audit_ && audit_->repeats(); }
   void run_backward(const torch::Tensor& loss);
   void hand_in(const std::vector<torch::Tensor>& gradients);
   void note(std::size_t parameter, double largest);
@@ -166,6 +172,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<PrivateParameters> private_;  ///< null without
   std::unique_ptr<ValueCheck> values_;
   std::unique_ptr<GradientBirths> births_;
+  std::unique_ptr<Audit> audit_;  ///< null without
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without
   std::unique_ptr<StepLog> log_;              ///< rank 0's, from the first step on

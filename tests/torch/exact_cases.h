@@ -248,6 +248,7 @@ struct Case {
   std::string optimizer;
   std::string way;
   std::int64_t shards;
+  std::int64_t audit_every = 3;
 };
 inline std::string text_of(const Case& one) {
   return one.model + ", " + one.optimizer + ", " + one.way + ", " + std::to_string(one.shards) +
@@ -272,13 +273,15 @@ inline std::string train(int workers, const Case& one, std::int64_t until = kSte
     const auto task = make(one.model);
     auto options = options_of(one.way);
     options.shards = one.shards;
+    options.audit_every = one.audit_every;
     Trainer trainer(job, *task.module, optimizer_of(one.optimizer), options);
     if (!folder.empty()) trainer.load(folder);
     const auto first = trainer.steps();
     std::string mine;
     std::int64_t computed = 0;
+    std::int64_t audited = 0;
     const auto compute = [&](Shard& shard) {
-      ++computed;
+      ++(shard.is_audit() ? audited : computed);
       return answer_of(task, shard);
     };
     while (trainer.steps() < until) {
@@ -302,9 +305,14 @@ inline std::string train(int workers, const Case& one, std::int64_t until = kSte
     trainer.group().broadcast(
         {leader.data(), static_cast<std::int64_t>(leader.size()), DType::uint8}, 0);
     EXPECT_EQ(leader, mine);
-    std::int64_t all = computed;
-    trainer.group().all_reduce({&all, 1, DType::int64}, Reduction::sum);
-    EXPECT_EQ(all, options.shards * (until - first));
+    std::int64_t all[] = {computed, audited};
+    trainer.group().all_reduce({all, 2, DType::int64}, Reduction::sum);
+    EXPECT_EQ(all[0], options.shards * (until - first));
+    std::int64_t audits = 0;
+    for (auto step = first + 1; one.audit_every > 0 && step <= until; ++step) {
+      audits += step == first + 1 || step % one.audit_every == 0;
+    }
+    EXPECT_EQ(all[1], audits);
     return mine;
   });
 }
