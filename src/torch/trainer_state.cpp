@@ -408,8 +408,10 @@ StepResult TrainerState::apply() {
   if (audit_) audit_->step_is_over();
   seed_between_steps();
   const auto unbearable = take_note(result);
-  if (values_->expects() || values_->due(step())) {
+  if (values_->due(step())) {
     exchange_->together([&] { expect_values(); });
+  } else {
+    values_->expect(step());
   }
   if (averages_ && hashes(result.step)) {
     exchange_->together([&] { group_.barrier(waits("averages")); });
