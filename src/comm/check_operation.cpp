@@ -118,10 +118,10 @@ class Check {
       for (int member = 0; member < size_; ++member) {
         const std::int64_t count = operation_.counts[static_cast<std::size_t>(member)];
         if (count < 0) refuse(fmt::format("rank {}'s count is {}", member, count));
-        if (member < rank_) offset += count;
         if (__builtin_add_overflow(total, count, &total)) {
           refuse(fmt::format("the members' counts add up to more than {}", INT64_MAX));
         }
+        if (member < rank_) offset = total;
       }
       if (in.count != operation_.counts[static_cast<std::size_t>(rank_)]) {
         refuse(fmt::format("in has {} elements, but this rank's count is {}", in.count,
