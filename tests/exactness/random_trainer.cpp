@@ -210,7 +210,11 @@ class RandomTrainer {
   ShardAnswer answer_of(Shard& shard) {
     const auto step = shard.step();
     const auto index = shard.index();
-    if (!stretch_.is_reference && pieces_.throws(step, index, "before")) throw PlannedFailure();
+    // A failure that is planned is the shard's own.
+    const auto throws = [&](const char* where) {
+      return !stretch_.is_reference && !shard.is_audit() && pieces_.throws(step, index, where);
+    };
+    if (throws("before")) throw PlannedFailure();
     auto piece = pieces_.piece(step, index);
     if (one_.is("data", "indices")) {
       const auto samples = shard.indices(one_.number("samples"), one_.number("rows"));
@@ -228,10 +232,10 @@ class RandomTrainer {
     }
     auto loss = pieces_.with_fault(task_.loss(piece), step, index);
     if (one_.has("metrics")) record(shard.metrics(), step, index);
-    if (!stretch_.is_reference && pieces_.throws(step, index, "after")) throw PlannedFailure();
+    if (throws("after")) throw PlannedFailure();
     const auto weight = pieces_.weight(step, index);
     if (one_.is("answer", "gradients")) return gradients_of(shard, loss, weight);
-    if (!stretch_.is_reference && weight > 0 && pieces_.throws(step, index, "backward")) {
+    if (weight > 0 && throws("backward")) {
       loss.register_hook([](const torch::Tensor&) { throw PlannedFailure(); });
     }
     return shard.loss(loss, weight);
