@@ -158,7 +158,7 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
   while (trainer.steps() < options.steps) {
     const auto result = trainer.step([&](tutti::Shard& shard) {
       std::mt19937_64 random(shard.seed());
-      ++outcome.computed;
+      if (!shard.is_audit()) ++outcome.computed;
       return shard.loss(loss_of(model, text.draw(options.rows, options.length, random)));
     });
     outcome.loss = result.loss;
