@@ -10,6 +10,18 @@ const void* mark_of_thread() noexcept {
   return &mark;
 }
 
+/// True for as long as it lives.
+class Flag {
+ public:
+  explicit Flag(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Flag() { flag_ = false; }
+  Flag(const Flag&) = delete;
+  Flag& operator=(const Flag&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 }  // namespace
 
 void Background::add(Unfinished& what) {
@@ -25,8 +37,11 @@ void Background::remove(Unfinished& what) {
 }
 
 bool Background::progress() {
-  if (is_empty()) return false;
+  // What moves may itself have to wait, for a member that is just writing why a group ended.
+  thread_local bool is_moving = false;
+  if (is_moving || is_empty()) return false;
   const std::lock_guard lock(mutex_);
+  const Flag moving(is_moving);
   bool moved = false;
   for (const auto& [what, thread] : all_) {
     if (thread == mark_of_thread() && what->progress()) moved = true;

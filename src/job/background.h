@@ -28,7 +28,8 @@ class Background {
   void add(Unfinished& what);
   /// Returns once nobody moves it any more.
   void remove(Unfinished& what);
-  /// Moves what the calling thread has added. True when something has moved.
+  /// Moves what the calling thread has added. True when something has moved. From inside of what
+  /// moves it does nothing.
   bool progress();
   bool is_empty() const { return count_.load(std::memory_order_relaxed) == 0; }
 
