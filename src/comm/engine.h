@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -61,6 +62,10 @@ struct MemoryRequest {
   bool common = false;  ///< one block for all instead of one for each
 };
 
+/// Throws when a member that has not done its part is known not to do it any more. `missing` says,
+/// evaluated when it is called, bits of the job ranks that have not.
+using PartnerCheck = std::function<void(const std::function<std::uint64_t()>& missing)>;
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -72,6 +77,9 @@ class Engine {
   /// Makes what progress it can without waiting; true when the operation is complete.
   virtual bool test(std::uint64_t sequence) = 0;
   virtual void wait(std::uint64_t sequence) = 0;
+  /// Slow waits of operations also ask this one, until an empty one takes its place: somebody else
+  /// knows more of the members' lives than the group does. What it throws ends the group.
+  virtual void ask_also(PartnerCheck check) = 0;
   /// Ends the group: pending and later calls of all members fail with this text.
   virtual void abort(const std::string& reason) noexcept = 0;
 };

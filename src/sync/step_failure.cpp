@@ -39,6 +39,20 @@ std::string_view text_of(StepMode mode) {
   throw Mismatch(text);
 }
 
+/// The engine asks it for as long as this lives.
+class PartnerScope {
+ public:
+  PartnerScope(Engine& engine, PartnerCheck check) : engine_(engine) {
+    engine_.ask_also(std::move(check));
+  }
+  ~PartnerScope() { engine_.ask_also({}); }
+  PartnerScope(const PartnerScope&) = delete;
+  PartnerScope& operator=(const PartnerScope&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
 }  // namespace
 
 std::string StepExchange::step_text() const {
@@ -173,13 +187,32 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
 
 void StepExchange::together(const std::function<void()>& collectives) {
   require_running();
-  const auto body = [&] {
-    for (int r = 0; r < group_.size(); ++r) {
-      if (r != group_.rank()) check_over(r, done_ + 1);
-    }
-    collectives();
+  // Whoever ends its part meanwhile is noticed at once. It did so after all that it took part in:
+  // what is missing is asked for last.
+  const auto is_over = [this](int r) {
+    const auto closed = header(r).closed.load(std::memory_order_acquire);
+    return (closed != 0 && closed <= done_ + 1) ||
+           header(r).ended.load(std::memory_order_acquire) != 0;
   };
-  guarded(body, "");
+  const auto ask = [&](const std::function<std::uint64_t()>& missing) {
+    std::vector<int> over;
+    for (int r = 0; r < group_.size(); ++r) {
+      if (r != group_.rank() && is_over(r)) over.push_back(r);
+    }
+    const auto late = over.empty() ? 0 : missing();
+    for (const int r : over) {
+      if ((late >> group_.job_rank(r) & 1) != 0) check_over(r, done_ + 1);
+    }
+  };
+  guarded(
+      [&] {
+        for (int r = 0; r < group_.size(); ++r) {
+          if (r != group_.rank()) check_over(r, done_ + 1);
+        }
+        const PartnerScope scope(state_.engine(), ask);
+        collectives();
+      },
+      "");
 }
 
 void StepExchange::require_running() const {

@@ -46,6 +46,7 @@ class LocalEngine final : public Engine, private Unfinished {
   std::uint64_t start(const Operation& operation, int lane) override;
   bool test(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence) override;
+  void ask_also(PartnerCheck check) override { partners_ = std::move(check); }
   void abort(const std::string& reason) noexcept override;
 
  private:
@@ -163,6 +164,7 @@ class LocalEngine final : public Engine, private Unfinished {
   bool has_background_ = false;  ///< something under way goes on while its thread waits elsewhere
   bool in_background_ = false;   ///< and nobody uses this engine now
   std::optional<EndingReason> ended_;
+  PartnerCheck partners_;
 };
 
 }  // namespace tutti

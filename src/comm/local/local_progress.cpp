@@ -194,7 +194,11 @@ WaitSubject LocalEngine::subject_of(Goal goal, std::uint64_t value, std::uint64_
   return {.missing = [this, goal, value] { return missing(goal, value); },
           .members = member_bits_,
           .what = [this, sequence] { return what(sequence); },
-          .check = [this, sequence] { check_open(sequence); },
+          .check =
+              [this, goal, value, sequence] {
+                check_open(sequence);
+                if (partners_) partners_([&] { return missing(goal, value); });
+              },
           .deadline = job_.deadline(pending(sequence).patience)};
 }
 
