@@ -58,7 +58,7 @@ class DataParallelState : public GradientSink,
   const StepReport& report() const { return outcome_.report; }
   TrafficReport traffic() const {
     const auto plain = together(exchange_->traffic(), rows_->traffic());
-    return coded_ ? together(coded_->traffic(), plain) : plain;
+    return together(coded_ ? together(coded_->traffic(), plain) : plain, owned_->traffic());
   }
   const StepExchange& exchange() const { return *exchange_; }
   const Group& group() const { return group_; }

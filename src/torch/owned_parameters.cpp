@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -9,6 +10,31 @@
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+std::vector<std::uint32_t> list_owned(const WrappedModel& model, const Plan& plan) {
+  std::vector<std::uint32_t> owned;
+  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
+    if (model.owner(p) >= 0) owned.push_back(p);
+  }
+  return owned;
+}
+
+ParameterGroups each_alone(const std::vector<std::uint32_t>& parameters) {
+  ParameterGroups groups;
+  for (const auto p : parameters) groups.push_back({p});
+  return groups;
+}
+
+}  // namespace
+
+OwnedParameters::OwnedParameters(const WrappedModel& model, StepExchange& exchange,
+                                 const RowGradients& rows)
+    : model_(model),
+      exchange_(exchange),
+      rows_(rows),
+      owned_(list_owned(model, exchange.plan())),
+      traffic_(exchange.plan(), each_alone(owned_)) {}
 
 OwnedParameters::~OwnedParameters() {
   if (unsent_.empty() || std::uncaught_exceptions() > 0) return;
@@ -36,6 +62,11 @@ void OwnedParameters::fold() {
   }
 }
 
+void OwnedParameters::commit() {
+  unsent_ = std::move(touched_);
+  traffic_.begin();
+}
+
 void OwnedParameters::require_sent() const {
   if (unsent_.empty()) return;
   throw BadInput(fmt::format(
@@ -57,6 +88,14 @@ void OwnedParameters::send(const std::optional<std::chrono::milliseconds>& deadl
       const auto owner = static_cast<int>(model_.owner(p));
       const auto chosen = torch::tensor(rows, torch::kInt64);
       const auto values = model_.row_sparse(p) ? tensor.index_select(0, chosen) : tensor;
+      const auto line = std::lower_bound(owned_.begin(), owned_.end(), p) - owned_.begin();
+      auto& traffic = traffic_.group(static_cast<std::size_t>(line));
+      traffic.messages = 1;
+      traffic.dense_messages = model_.row_sparse(p) ? 0 : 1;
+      traffic.values = traffic.touched = values.numel();
+      const auto workers = static_cast<std::uint64_t>(group.size());
+      traffic.bytes = workers * values.nbytes();
+      traffic.bytes_dense = workers * tensor.nbytes();
       group.broadcast({values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), DType::uint8},
                       owner, {.label = model_.name(p), .deadline = deadline});
       if (group.rank() == owner) continue;
@@ -64,6 +103,15 @@ void OwnedParameters::send(const std::optional<std::chrono::milliseconds>& deadl
       tensor.unsafeGetTensorImpl()->bump_version();
     }
   });
+  traffic_.end(0);
+}
+
+TrafficReport OwnedParameters::traffic() const {
+  auto report = traffic_.report();
+  for (const auto list : {&TrafficReport::last_step, &TrafficReport::all_steps}) {
+    for (auto& group : report.*list) group.parameters += ", sent by its owner";
+  }
+  return report;
 }
 
 }  // namespace tutti

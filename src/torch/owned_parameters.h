@@ -13,6 +13,7 @@
 
 #include "sync/row_gradients.h"
 #include "sync/step_exchange.h"
+#include "sync/traffic_count.h"
 #include "torch/wrapped_model.h"
 
 namespace tutti {
@@ -20,8 +21,7 @@ namespace tutti {
 class OwnedParameters {
  public:
   /// Keeps references.
-  OwnedParameters(const WrappedModel& model, StepExchange& exchange, const RowGradients& rows)
-      : model_(model), exchange_(exchange), rows_(rows) {}
+  OwnedParameters(const WrappedModel& model, StepExchange& exchange, const RowGradients& rows);
 
   /// Warns where the last update was not sent.
   ~OwnedParameters();
@@ -36,15 +36,19 @@ class OwnedParameters {
   /// Inside complete(): folds the dense ones that are this worker's, and notes what was touched.
   void fold();
   /// Once the step is complete, and counts: what was touched has to be sent.
-  void commit() { unsent_ = std::move(touched_); }
+  void commit();
   void require_sent() const;
   /// Collective, where something is to be sent. BadInput where nothing has an owner.
   void send(const std::optional<std::chrono::milliseconds>& deadline);
+  /// What send() sent, a line for each parameter with an owner.
+  TrafficReport traffic() const;
 
  private:
   const WrappedModel& model_;
   StepExchange& exchange_;
   const RowGradients& rows_;
+  std::vector<std::uint32_t> owned_;  ///< ascending
+  TrafficCount traffic_;              ///< a group for each
   /// In the step at hand, and in the last one until it is sent; of row-sparse ones the rows.
   std::map<std::uint32_t, std::vector<std::int64_t>> touched_;
   std::map<std::uint32_t, std::vector<std::int64_t>> unsent_;

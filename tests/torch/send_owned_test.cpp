@@ -124,6 +124,43 @@ TEST(SendOwned, AnUpdateThatWasNotSentIsLoggedAtTheEnd) {
   });
 }
 
+TEST(SendOwned, WhatIsSentIsCountedInTheTraffic) {
+  on_workers(3, [](const Job& job) {
+    LookUp model;
+    DataParallel parallel(job, *model, {.owner = owner_of});
+    const auto line_of = [&](const std::vector<GroupTraffic>& lines, const std::string& name) {
+      for (const auto& line : lines) {
+        if (line.parameters == name + ", sent by its owner") return line;
+      }
+      ADD_FAILURE() << "no line of " << name;
+      return GroupTraffic();
+    };
+    std::uint64_t table_bytes = 0;
+    for (std::uint64_t step = 1; step <= 2; ++step) {
+      model->zero_grad();
+      model->loss(step, 0, 3).backward();  // alike on all workers
+      const auto rows = job.rank() == 1 ? model->table->weight.grad().coalesce().indices().size(1)
+                                        : std::int64_t{0};
+      EXPECT_EQ(line_of(parallel.traffic().last_step, "table.weight").bytes, 0u) << "not sent yet";
+      parallel.send_owned();
+      const auto table = line_of(parallel.traffic().last_step, "table.weight");
+      const auto width = static_cast<std::uint64_t>(model->table->weight.size(1));
+      EXPECT_EQ(table.messages, 1);
+      EXPECT_EQ(table.dense_messages, 0);
+      if (job.rank() == 1) {
+        EXPECT_EQ(table.bytes, 3 * 4 * width * static_cast<std::uint64_t>(rows));
+      }
+      EXPECT_EQ(table.bytes_dense, 3 * model->table->weight.nbytes());
+      const auto output = line_of(parallel.traffic().last_step, "output.weight");
+      EXPECT_EQ(output.dense_messages, 1);
+      EXPECT_EQ(output.bytes, 3 * model->output->weight.nbytes());
+      table_bytes += table.bytes;
+    }
+    EXPECT_EQ(line_of(parallel.traffic().all_steps, "table.weight").bytes, table_bytes);
+    EXPECT_THAT(parallel.traffic().table(), HasSubstr("output.weight, sent by its owner"));
+  });
+}
+
 TEST(SendOwned, OnlyTouchedRowsTravel) {
   on_workers(2, [](const Job& job) {
     LookUp model;
