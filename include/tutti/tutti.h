@@ -1,6 +1,11 @@
 #pragma once
 
-// Everything.
+// Everything. Needs libtorch: a program on tutti::core alone includes what it uses of codec.h,
+// dtype.h, environment.h, error.h, group.h, job.h and share.h.
+
+#if !__has_include(<torch/torch.h>)
+#error "tutti/tutti.h needs libtorch: link tutti::tutti, or include tutti/job.h and tutti/group.h"
+#endif
 
 #include "tutti/codec.h"
 #include "tutti/data_parallel.h"

@@ -42,15 +42,21 @@ TEST(Pages, EachPageOfDocsIsInTheList) {
   }
 }
 
-TEST(Readme, ProgramIsTheFirstExample) {
-  const std::string readme = text_of(source_folder() / "README.md");
-  const std::string begin = "<!-- examples/01_first_steps.cpp -->\n```cpp\n";
-  const std::size_t at = readme.find(begin);
-  ASSERT_NE(at, std::string::npos);
+/// `page` shows the whole of `file`, after a comment that names it.
+void expect_shows(const std::string& page, const std::string& file) {
+  const std::string text = text_of(source_folder() / page);
+  const std::string begin = "<!-- " + file + " -->\n```cpp\n";
+  const std::size_t at = text.find(begin);
+  ASSERT_NE(at, std::string::npos) << page << " does not show " << file;
   const std::size_t start = at + begin.size();
-  EXPECT_EQ(readme.substr(start, readme.find("```", start) - start),
-            text_of(source_folder() / "examples/01_first_steps.cpp"))
-      << "copy the example into the README";
+  EXPECT_EQ(text.substr(start, text.find("```", start) - start), text_of(source_folder() / file))
+      << "copy " << file << " into " << page;
+}
+
+TEST(Readme, ProgramIsTheFirstExample) { expect_shows("README.md", "examples/01_first_steps.cpp"); }
+
+TEST(GroupPage, ProgramIsTheOneThatIsBuiltAgainstTheInstalledCore) {
+  expect_shows("docs/group.md", "tests/install/core/main.cpp");
 }
 
 }  // namespace

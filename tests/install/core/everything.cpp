@@ -1,0 +1,3 @@
+#include <tutti/tutti.h>
+
+int main() {}
