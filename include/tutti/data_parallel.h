@@ -85,7 +85,8 @@ struct DataParallelOptions {
   /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
   std::function<bool(const std::string& name)> row_sparse = {};
   /// What the first step counts as, for strategies, for codecs that warm up, for seeds and in
-  /// texts: of a program that goes on from files of its own. At least 1.
+  /// texts: a program that resumes from files of its own gives report().step + 1 of where it
+  /// stopped, in which dropped steps count. At least 1.
   std::int64_t first_step = 1;
   /// How long a sync may wait; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
@@ -205,7 +206,8 @@ class DataParallel {
   /// The values of owned parameters that the last step touched, of row-sparse ones the touched
   /// rows, from their owners to all: after the optimizer's step. Collective. Nothing where none was
   /// touched; BadInput where no parameter has an owner. A step that begins without it is BadInput,
-  /// and an object that ends without it logs a warning. Not part of report() and traffic().
+  /// and an object that ends without it logs a warning. traffic() has a line for each parameter with
+  /// an owner; report(), which is of the gradients, has nothing of it.
   void send_owned();
 
   /// Names of the parameters that some worker wrote in the last step, in registration order; with a

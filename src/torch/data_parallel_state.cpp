@@ -70,6 +70,7 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
+  if (group_.rank() != 0) return;
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
                        model_.parameters().size(), exchange_->bytes_held(), group_.size(),
                        text_of(settings_of(options_)), own));

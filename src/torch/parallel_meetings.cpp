@@ -87,6 +87,7 @@ ParallelMeetings::ParallelMeetings(const Group& group, WrappedModel model,
     if (tensor.numel() == 0) continue;
     std::memcpy(memory_.data() + layout_.places[p].before, tensor.data_ptr(), tensor.nbytes());
   }
+  if (group_.rank() != 0) return;
   log_info(fmt::format("data parallel: {} parameters, {} workers{}, {} per worker for the strategy",
                        model_.parameters().size(), group_.size(), text_of(settings_of(options_)),
                        format_bytes(bytes_held())));
