@@ -146,6 +146,7 @@ void draw_how_it_runs(Choices& one) {
   one.between("throw-step", 1, 5);
   one.between("throw-shard", 0, 10);
   one.of("digests", {"100", "1", "2", "0"});
+  one.of("audit", trains ? Options{"100", "1", "2", "0"} : Options{"0"});
   one.of("bucket", {"large", "small"});
   one.of("told", trains || one.has("dropout") || one.is("data", "generator")
                      ? Options{"yes"}

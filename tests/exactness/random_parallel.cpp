@@ -144,7 +144,9 @@ class RandomParallel {
   void save() const {
     torch::save(parameters_, folder_ + "/parameters.pt");
     torch::save(*optimizer_, folder_ + "/optimizer.pt");
-    std::ofstream(folder_ + "/first_step") << parallel_->report().step + 1;  // dropped ones count
+    // Dropped ones count; a stretch may have none.
+    const auto next = std::max(parallel_->report().step + 1, first_step_);
+    std::ofstream(folder_ + "/first_step") << next;
   }
 
   void load() {

@@ -110,8 +110,10 @@ TrainerOptions options_of(const Choices& one, const Stretch& stretch, const std:
     options.log = log_of(stretch, folder);
     options.hash_every = 1;
   }
+  options.audit_every = 0;
   if (stretch.is_reference) return options;
   options.digest_every = one.number("digests");
+  options.audit_every = one.number("audit");
   if (one.is("speeds", "uneven")) {
     for (int rank = 0; rank < stretch.workers; ++rank) {
       options.speeds.push_back(static_cast<double>(
