@@ -33,14 +33,15 @@ def separate_cores():
 
 
 class Contestant:
-    """`size` ranks started by `commands` (one process each, or one launcher for all ranks).
+    """`size` ranks of so many threads, started by `commands` (one process each, or one launcher for all).
 
     The words {socket} and {store} in a command are replaced by paths of this contestant.
     """
 
-    def __init__(self, name, commands, size, environment=None):
+    def __init__(self, name, commands, size, environment=None, threads=1):
         self.name = name
         self.size = size
+        self.threads = threads
         self._folder = tempfile.mkdtemp(prefix="bench-")
         self._processes = []
         self._ranks = {}
@@ -84,12 +85,13 @@ class Contestant:
         listener.close()
 
     def _pin(self, connection, rank):
-        """Gives the rank's main thread a core of its own where there are enough. Threads that it has
-        started already go where they like."""
+        """Gives the rank's main thread a core of its own, or one for each of its threads, where there are
+        enough. Threads that it has started already go where they like."""
         cores = separate_cores()
-        if self.size <= len(cores):
+        if self.size * self.threads <= len(cores):
             peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            os.sched_setaffinity(struct.unpack("3i", peer)[0], {cores[rank]})
+            own = cores[rank * self.threads:(rank + 1) * self.threads]
+            os.sched_setaffinity(struct.unpack("3i", peer)[0], own)
 
     def ask(self, line):
         """Sends a line to all ranks and returns their answers in rank order."""

@@ -8,9 +8,9 @@ WARM_UP = 5
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**40)}
 
 
-def take_turns(commands, workers, settings, missing, at_end=None):
+def take_turns(commands, workers, settings, missing, at_end=None, one_process=()):
     """{column: rounds of nanoseconds}, and {column: what at_end(column, contestant) gave}, but for None;
-    whoever fails joins the missing. Fresh processes for each third of the rounds, so that where memory
+    whoever fails joins the missing. Columns of `one_process` are one rank of as many threads. Fresh processes for each third of the rounds, so that where memory
     happened to land is averaged as well."""
     environment = {} if settings.system_malloc else KEEP_MEMORY
     rounds = {column: [] for column in commands}
@@ -22,7 +22,8 @@ def take_turns(commands, workers, settings, missing, at_end=None):
                 if column in missing:
                     continue
                 try:
-                    running[column] = Contestant(column, commands[column], workers, environment)
+                    ranks, threads = (1, workers) if column in one_process else (workers, 1)
+                    running[column] = Contestant(column, commands[column], ranks, environment, threads)
                     running[column].ask(f"steps {WARM_UP}")
                 except (Failed, OSError) as error:
                     missing[column] = str(error)

@@ -9,19 +9,19 @@ namespace {
 
 namespace nn = torch::nn;
 
-Task mlp_of(int layers, int width) {
+Task mlp_of(int layers, int width, int times) {
   nn::Sequential model;
   for (int layer = 0; layer < layers; ++layer) {
     model->push_back(nn::Linear(width, width));
     model->push_back(nn::ReLU());
   }
-  auto x = torch::randn({16, width});
-  auto y = torch::randn({16, width});
+  auto x = torch::randn({16 * times, width});
+  auto y = torch::randn({16 * times, width});
   return {model.ptr(), [=]() mutable { return torch::mse_loss(model->forward(x), y); }};
 }
 
-Task mlp() { return mlp_of(8, 1024); }
-Task mlp50m() { return mlp_of(12, 2048); }
+Task mlp(int times) { return mlp_of(8, 1024, times); }
+Task mlp50m(int times) { return mlp_of(12, 2048, times); }
 
 struct CharacterModel : nn::Module {
   explicit CharacterModel(std::int64_t characters) {
@@ -38,23 +38,24 @@ struct CharacterModel : nn::Module {
   nn::Linear output{nullptr};
 };
 
-Task lstm() {
+Task lstm(int times) {
+  const int rows = 8 * times;
   auto model = std::make_shared<CharacterModel>(100);
-  auto x = torch::randint(100, {8, 64});
-  auto y = torch::randint(100, {8 * 64});
+  auto x = torch::randint(100, {rows, 64});
+  auto y = torch::randint(100, {rows * 64});
   return {model, [=] {
-            return torch::cross_entropy_loss(model->forward(x).reshape({8 * 64, 100}), y);
+            return torch::cross_entropy_loss(model->forward(x).reshape({rows * 64, 100}), y);
           }};
 }
 
-Task convolution() {
+Task convolution(int times) {
   const auto layer = [](int in, int out, int stride) {
     return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1));
   };
   nn::Sequential model(layer(3, 32, 1), nn::ReLU(), layer(32, 64, 2), nn::ReLU(), layer(64, 64, 2),
                        nn::ReLU(), nn::AdaptiveAvgPool2d(1), nn::Flatten(), nn::Linear(64, 10));
-  auto x = torch::randn({16, 3, 32, 32});
-  auto y = torch::randint(10, {16});
+  auto x = torch::randn({16 * times, 3, 32, 32});
+  auto y = torch::randint(10, {16 * times});
   return {model.ptr(), [=]() mutable { return torch::cross_entropy_loss(model->forward(x), y); }};
 }
 
@@ -66,19 +67,19 @@ Task bag_of(bool sparse, std::int64_t rows, std::int64_t words) {
   return {model.ptr(), [=]() mutable { return torch::cross_entropy_loss(model->forward(x), y); }};
 }
 
-Task embedding() { return bag_of(false, 32, 20); }
-Task bag() { return bag_of(false, 64, 16); }
-Task sparse_bag() { return bag_of(true, 64, 16); }
+Task embedding(int times) { return bag_of(false, 32 * times, 20); }
+Task bag(int times) { return bag_of(false, 64 * times, 16); }
+Task sparse_bag(int times) { return bag_of(true, 64 * times, 16); }
 
 /// 300 tensors of 158 400 elements in all.
-Task many() {
+Task many(int times) {
   nn::Sequential model;
   for (int layer = 0; layer < 150; ++layer) {
     model->push_back(nn::Linear(32, 32));
     model->push_back(nn::Tanh());
   }
-  auto x = torch::randn({16, 32});
-  auto y = torch::randn({16, 32});
+  auto x = torch::randn({16 * times, 32});
+  auto y = torch::randn({16 * times, 32});
   return {model.ptr(), [=]() mutable { return torch::mse_loss(model->forward(x), y); }};
 }
 
@@ -110,7 +111,7 @@ class FusedAdam {
 
 }  // namespace
 
-Task make_task(const std::string& name, int rank) {
+Task make_task(const std::string& name, int rank, int times) {
   const auto make = name == "mlp"           ? mlp
                     : name == "mlp50m"      ? mlp50m
                     : name == "lstm"        ? lstm
@@ -122,7 +123,7 @@ Task make_task(const std::string& name, int rank) {
                                             : nullptr;
   if (make == nullptr) fail("unknown model: " + name);
   torch::manual_seed(static_cast<std::uint64_t>(rank) + 1);
-  Task task = make();
+  Task task = make(times);
   torch::NoGradGuard no_grad;
   torch::manual_seed(1);
   for (auto& parameter : task.model->parameters()) parameter.uniform_(-0.05, 0.05);

@@ -21,8 +21,8 @@ struct Task {
 };
 
 /// "mlp", "mlp50m", "lstm", "convolution", "embedding", "many", "bag" or "sparse_bag". Weights are
-/// the same on all ranks, data are not.
-Task make_task(const std::string& name, int rank);
+/// the same on all ranks, data are not. The batch is so many times what one worker has.
+Task make_task(const std::string& name, int rank, int times = 1);
 
 /// Applies one update from the gradients, then lets go of them. "adam" is torch::optim::Adam,
 /// "fused" the same update by at::_fused_adam_.

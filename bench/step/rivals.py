@@ -10,6 +10,7 @@ GLOO = "Gloo by hand"
 NO_SYNC = "no sync, C++"
 DDP = "PyTorch DDP"
 NO_SYNC_PYTHON = "no sync, Python"
+ONE_PROCESS = "one process"
 NO_PYTHON = "give --torch-python, a Python with torch 2.x"
 BASELINE = {TRAINER: NO_SYNC, TUTTI: NO_SYNC, GLOO: NO_SYNC, DDP: NO_SYNC_PYTHON}
 
@@ -34,6 +35,12 @@ def rivals(tools, model, optimizer, workers):
     for column, way in ((NO_SYNC_PYTHON, "barrier"), (DDP, "ddp")):
         add(column, tools.torch_python, python(tools, workers, model, optimizer, way), NO_PYTHON)
     return present, missing
+
+
+def one_process(tools, model, optimizer, workers):
+    """{column: commands}: as many threads as there are workers, all of their batches in one, no Tutti."""
+    program = tools.program("bench_step_process")
+    return {ONE_PROCESS: [[program, "{socket}", model, optimizer, str(workers)]]}
 
 
 def ranks(workers):

@@ -5,7 +5,7 @@ import itertools
 from common.report import machine, number, per_round, summary, table
 from common.turns import take_turns
 from step import aims
-from step.rivals import BASELINE, DDP, rivals
+from step.rivals import BASELINE, DDP, ONE_PROCESS, one_process, rivals
 
 MODELS = {
     "mlp": "MLP 8×1024², batch 16 (34 MB)",
@@ -18,10 +18,11 @@ OPTIMIZERS = {"adam": "Adam", "fused": "fused Adam"}
 
 def derive(cells):
     for column, cell in cells.items():
-        base, ddp = cells.get(BASELINE.get(column)), cells.get(DDP)
+        base, ddp, alone = cells.get(BASELINE.get(column)), cells.get(DDP), cells.get(ONE_PROCESS)
         cell["ratio_to_no_sync"] = per_round(cell, base) if base else None
         cell["added_us"] = per_round(cell, base, lambda a, b: a - b) if base else None
         cell["ratio_to_ddp"] = per_round(cell, ddp) if ddp and cell is not ddp else None
+        cell["ratio_to_one_process"] = per_round(cell, alone) if alone and cell is not alone else None
     added = cells.get(DDP, {}).get("added_us")
     for cell in cells.values():
         known = cell["added_us"] is not None and added is not None and added > 0
@@ -36,7 +37,8 @@ def run(tools, settings):
             continue
         settings.progress(f"step, {workers} workers, {model}, {optimizer}")
         commands, missing = rivals(tools, model, optimizer, workers)
-        rounds, _ = take_turns(commands, workers, settings, missing)
+        commands |= one_process(tools, model, optimizer, workers)
+        rounds, _ = take_turns(commands, workers, settings, missing, one_process=(ONE_PROCESS,))
         cells = derive({column: summary(r) for column, r in rounds.items()})
         entries.append({"workers": workers, "model": model, "optimizer": optimizer, "columns": cells,
                         "oversubscribed": workers > tools.cores, "missing": missing,
@@ -57,7 +59,8 @@ def show(result):
             added = cell["added_us"]
             rows.append([column, *(number(cell[k] / 1e3) for k in ("median_us", "min_us", "p99_us")),
                          number(cell["ratio_to_no_sync"]), number(None if added is None else added / 1e3),
-                         number(cell["ratio_to_ddp"])])
-        print(table(["", "median", "min", "p99", "ratio to no sync", "added", "ratio to DDP"], rows))
+                         number(cell["ratio_to_ddp"]), number(cell["ratio_to_one_process"])])
+        print(table(["", "median", "min", "p99", "ratio to no sync", "added", "ratio to DDP",
+                     "ratio to one process"], rows))
         if entry["aims"]:
             print("\n" + table(["", "", "aim", ""], aims.rows(entry["aims"])))

@@ -34,14 +34,15 @@ void first_use(const std::string& model, int rank, const Way& way) {
 
 }  // namespace
 
-void train(const std::string& socket, const std::string& model, int rank, const Way& way) {
-  torch::set_num_threads(1);
+void train(const std::string& socket, const std::string& model, int rank, const Way& way,
+           int threads) {
+  torch::set_num_threads(threads);
   Control control(socket, rank);
   first_use(model, rank, way);
   std::optional<Task> task;
   std::optional<Training> training;
   const auto trained = [&]() -> const Training& {
-    if (!training) training = way(task.emplace(make_task(model, rank)));
+    if (!training) training = way(task.emplace(make_task(model, rank, threads)));
     return *training;
   };
   std::istringstream command;

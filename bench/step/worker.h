@@ -30,7 +30,9 @@ using Way = std::function<Training(const Task& task)>;
 /// runs the first half of one, "held" is answered with the bytes this process holds (proportional
 /// share), "traffic" with what was sent. The model is built by the first "steps" or "gradients":
 /// before, libraries are loaded and used, and there is no model.
-void train(const std::string& socket, const std::string& model, int rank, const Way& way);
+/// With several `threads`, one process stands for as many workers: their batches are one.
+void train(const std::string& socket, const std::string& model, int rank, const Way& way,
+           int threads = 1);
 
 /// Puts a way of synchronising around a model and returns what is to be called after each backward.
 using Wrap = std::function<std::function<void()>(torch::nn::Module&)>;
