@@ -5,8 +5,8 @@
 #include <string>
 
 #include "failure_report.h"
-#include "group_guard.h"
 #include "job/broker.h"
+#include "process_tree.h"
 #include "refusal.h"
 #include "supervisor.h"
 #include "timeline_merge.h"
@@ -14,15 +14,23 @@
 namespace tutti::command {
 namespace {
 
-std::vector<Worker> start_workers(const RunPlan& plan, int restart, const GroupGuard& guard,
-                                  Broker& broker, std::vector<WorkerOutput>& outputs) {
+// Also when not all workers can be started: ends what those that were have left.
+class LeftoversEnd {
+ public:
+  LeftoversEnd() = default;
+  ~LeftoversEnd() { end_children({}, kEndOfLeftovers); }
+  LeftoversEnd(const LeftoversEnd&) = delete;
+  LeftoversEnd& operator=(const LeftoversEnd&) = delete;
+};
+
+std::vector<Worker> start_workers(const RunPlan& plan, int restart, Broker& broker,
+                                  std::vector<WorkerOutput>& outputs) {
   std::vector<Worker> workers;
   workers.reserve(outputs.size());
   for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
     const int end = broker.worker_end(static_cast<int>(rank));
     workers.push_back(
         {WorkerProcess::start(start_options(plan, rank, restart, end)), outputs[rank]});
-    guard.watch(workers.back().process.pid());
     broker.close_worker_end(static_cast<int>(rank));
   }
   return workers;
@@ -30,12 +38,6 @@ std::vector<Worker> start_workers(const RunPlan& plan, int restart, const GroupG
 
 void print(Output& output, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) output.line(Stream::error, "", line);
-}
-
-void merge_timeline(const RunPlan& plan, Output& output) {
-  if (plan.timeline.empty()) return;
-  for (const std::string& problem : merge_timeline_files(plan.timeline, plan.options.workers))
-    print(output, {"tutti run: " + problem});
 }
 
 const Outcome& outcome_of(int rank, const std::vector<Outcome>& outcomes) {
@@ -70,12 +72,11 @@ AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutpu
                        Output& output, SignalInbox& signals) {
   // A timeline shows one attempt. What a failed one left must not pass for the next one's.
   if (restart > 0 && !plan.timeline.empty()) remove_timeline(plan.timeline, plan.options.workers);
-  const GroupGuard guard = GroupGuard::start();
+  const LeftoversEnd leftovers;
   Broker broker(plan.options.workers);
-  std::vector<Worker> workers = start_workers(plan, restart, guard, broker, outputs);
+  std::vector<Worker> workers = start_workers(plan, restart, broker, outputs);
   Supervisor supervisor(workers, output, signals);
   supervisor.watch();
-  merge_timeline(plan, output);
   AttemptEnd end;
   if (!supervisor.interrupted())
     end = judge(plan, restart, supervisor.outcomes(), broker, outputs, output);

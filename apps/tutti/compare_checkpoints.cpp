@@ -105,7 +105,8 @@ std::vector<std::string> differences_of_state(const Manifest& a, const Manifest&
     constexpr std::size_t kMost = 40;
     if (at == manifest.state.end()) return std::string("absent");
     std::string value = at->second.dump();
-    return value.size() > kMost ? value.substr(0, kMost) + "…" : value;
+    if (value.size() <= kMost) return value;
+    return fmt::format("{}…", std::string_view(value).substr(0, kMost));
   };
   std::map<std::string, nlohmann::json> all = a.state;
   all.insert(b.state.begin(), b.state.end());

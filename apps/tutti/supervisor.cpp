@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 
+#include "process_tree.h"
+
 namespace tutti::command {
 namespace {
 
@@ -24,7 +26,9 @@ Supervisor::Supervisor(std::vector<Worker>& workers, Output& output, SignalInbox
       output_(output),
       signals_(signals),
       ended_(workers.size()),
-      was_told_(workers.size()) {}
+      was_told_(workers.size()) {
+  for (const Worker& worker : workers_) pids_.push_back(worker.process.pid());
+}
 
 void Supervisor::watch() {
   for (;;) {
@@ -33,6 +37,7 @@ void Supervisor::watch() {
     if (all_ended() && drained(now)) break;
     wait(now);
   }
+  end_leftovers();
   for (std::size_t rank = 0; rank < workers_.size(); ++rank)
     for (const Stream stream : {Stream::out, Stream::error}) {
       read(rank, stream, kFinalBytes);
@@ -51,9 +56,7 @@ bool Supervisor::streams_open() {
 bool Supervisor::drained(Clock::time_point now) {
   if (!streams_open()) return true;
   if (!drain_until_) drain_until_ = now + kDrain;
-  if (!hurried_ && (now < *drain_until_ || output_.pending() > kMaxPending)) return false;
-  send(SIGKILL);  // to what the workers left behind in their groups
-  return true;
+  return hurried_ || (now >= *drain_until_ && output_.pending() <= kMaxPending);
 }
 
 void Supervisor::wait(Clock::time_point now) {
@@ -105,16 +108,25 @@ int Supervisor::timeout(Clock::time_point now) const {
 }
 
 void Supervisor::take_signals() {
-  while (const auto signal = signals_.next()) interrupt(*signal, *signal);
+  while (const auto signal = signals_.next()) {
+    if (signals_.abandoned()) {
+      interrupted_ = SIGKILL;
+      hurry();
+    } else {
+      interrupt(*signal, *signal);
+    }
+  }
+  if (signals_.child_ended()) reap_children(pids_);
+}
+
+void Supervisor::hurry() {
+  hurried_ = true;
+  escalation_.hurry(Clock::now());
 }
 
 void Supervisor::interrupt(int signal, int forwarded) {
   const auto now = Clock::now();
-  if (interrupted_) {
-    hurried_ = true;
-    escalation_.hurry(now);
-    return;
-  }
+  if (interrupted_) return hurry();
   interrupted_ = signal;
   if (!all_ended())
     output_.line(Stream::error, "",
@@ -130,6 +142,13 @@ void Supervisor::take_end(std::size_t rank) {
   ended_[rank] = true;
   outcomes_.push_back({static_cast<int>(rank), *ending, was_told_[rank]});
   if (!ending->success()) escalation_.begin(Clock::now());
+}
+
+void Supervisor::end_leftovers() {
+  for (const pid_t pid : end_children(pids_, kEndOfLeftovers))
+    output_.line(
+        Stream::error, "",
+        fmt::format("tutti run: process {}, which a worker started, cannot be ended", pid));
 }
 
 void Supervisor::read(std::size_t rank, Stream stream, std::size_t at_most) {

@@ -19,6 +19,8 @@ namespace tutti::command {
 
 /// After the last worker's end, how long a child that it left behind may keep a pipe open.
 inline constexpr std::chrono::milliseconds kDrain = std::chrono::milliseconds(500);
+/// How long killing what workers have left behind may take.
+inline constexpr std::chrono::milliseconds kEndOfLeftovers = std::chrono::seconds(1);
 /// While this much waits to be printed, workers' pipes are not read: a slow reader slows them.
 inline constexpr std::size_t kMaxPending = std::size_t{1} << 20;
 
@@ -32,7 +34,8 @@ class Supervisor {
   /// All must outlive the supervisor. workers[r] is rank r.
   Supervisor(std::vector<Worker>& workers, Output& output, SignalInbox& signals);
 
-  /// Returns when all workers have ended and what they wrote has been queued.
+  /// Returns when all workers have ended, with all that they had started, and what they wrote has
+  /// been queued.
   void watch();
   /// Prints what is queued. A signal gives up on a reader that does not read.
   void flush();
@@ -55,15 +58,18 @@ class Supervisor {
   int timeout(Clock::time_point now) const;
   void take_signals();
   void take_end(std::size_t rank);
+  void end_leftovers();
   void read(std::size_t rank, Stream stream, std::size_t at_most);
   void print();
   void interrupt(int signal, int forwarded);
+  void hurry();
   void send(int signal);
 
   std::vector<Worker>& workers_;
   Output& output_;
   SignalInbox& signals_;
   Escalation escalation_;
+  std::vector<pid_t> pids_;
   std::vector<Outcome> outcomes_;
   std::vector<bool> ended_;
   std::vector<bool> was_told_;  // to end, by a signal

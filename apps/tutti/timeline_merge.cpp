@@ -1,54 +1,92 @@
 #include "timeline_merge.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <string_view>
 
-#include "refusal.h"
+#include "base/file_descriptor.h"
 
 namespace tutti::command {
 namespace {
 
-constexpr int kNotMerged = 1;
+// What Timeline (base/timeline.h) writes around a worker's events, and what its last one ends in.
+constexpr std::string_view kHead = R"({"traceEvents":[)";
+constexpr std::string_view kTail = "]}";
+constexpr std::string_view kEndOfEvent = "}";
+constexpr std::size_t kCopyBytes = std::size_t{256} << 10;
 
-nlohmann::json events_of(const std::string& part) {
-  auto parsed = nlohmann::json::parse(part, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object() || !parsed.contains("traceEvents") || !parsed["traceEvents"].is_array())
-    throw Refusal(kNotMerged, "not a complete timeline");
-  return std::move(parsed["traceEvents"]);
+struct Part {
+  std::string path;
+  FileDescriptor file;
+  off_t events_end = 0;
+};
+
+std::string read_at(const Part& part, off_t from, std::size_t bytes) {
+  std::string text(bytes, '\0');
+  const ssize_t got = pread(part.file.get(), text.data(), bytes, from);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return text;
 }
 
-std::optional<std::string> read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return {};
-  return std::string(std::istreambuf_iterator<char>(stream), {});
+constexpr off_t size_of(std::string_view text) { return static_cast<off_t>(text.size()); }
+
+// A part is complete when its worker has ended in an orderly way.
+bool is_complete(Part& part) {
+  struct stat info {};
+  if (fstat(part.file.get(), &info) != 0 || info.st_size < size_of(kHead) + size_of(kTail))
+    return false;
+  part.events_end = info.st_size - size_of(kTail);
+  if (read_at(part, 0, kHead.size()) != kHead ||
+      read_at(part, part.events_end, kTail.size()) != kTail)
+    return false;
+  return part.events_end == size_of(kHead) ||
+         read_at(part, part.events_end - 1, kEndOfEvent.size()) == kEndOfEvent;
 }
 
-bool write_file(const std::string& path, const std::string& text) {
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  stream << text;
-  stream.close();
-  return !stream.fail();
+enum class Copy { done, failed, stopped };
+
+Copy write_all(int to, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(to, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return Copy::failed;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return Copy::done;
+}
+
+Copy copy_events(const Part& part, int to, const std::function<bool()>& stop) {
+  for (off_t at = size_of(kHead); at < part.events_end;) {
+    if (stop()) return Copy::stopped;
+    const auto left = static_cast<std::size_t>(part.events_end - at);
+    const std::string piece = read_at(part, at, std::min(left, kCopyBytes));
+    if (piece.empty() || write_all(to, piece) == Copy::failed) return Copy::failed;
+    at += size_of(piece);
+  }
+  return Copy::done;
+}
+
+Copy write_merged(const std::string& path, const std::vector<Part>& parts,
+                  const std::function<bool()>& stop) {
+  const FileDescriptor to(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!to || write_all(to.get(), kHead) == Copy::failed) return Copy::failed;
+  bool first = true;
+  for (const Part& part : parts) {
+    if (part.events_end == size_of(kHead)) continue;
+    if (!first && write_all(to.get(), ",\n") == Copy::failed) return Copy::failed;
+    first = false;
+    if (const Copy copy = copy_events(part, to.get(), stop); copy != Copy::done) return copy;
+  }
+  return write_all(to.get(), kTail);
 }
 
 }  // namespace
-
-std::string merge_timelines(std::span<const std::string> parts) {
-  auto events = nlohmann::json::array();
-  for (std::size_t index = 0; index < parts.size(); ++index) {
-    try {
-      for (auto& event : events_of(parts[index])) events.push_back(std::move(event));
-    } catch (const Refusal& refusal) {
-      throw Refusal(refusal.status(), fmt::format("part {}: {}", index, refusal.what()));
-    }
-  }
-  return nlohmann::json{{"traceEvents", std::move(events)}}.dump();
-}
 
 std::string timeline_part(const std::string& file, int rank) {
   return fmt::format("{}.rank{}", file, rank);
@@ -66,38 +104,37 @@ void remove_timeline(const std::string& file, int workers) {
   std::filesystem::remove(file, ignored);
 }
 
-std::vector<std::string> merge_timeline_files(const std::string& file, int workers) {
+std::vector<std::string> merge_timeline_files(const std::string& file, int workers,
+                                              const std::function<bool()>& stop) {
   std::vector<std::string> problems;
-  std::vector<std::string> parts;
-  std::vector<std::string> merged_paths;
+  std::vector<Part> parts;
   for (int rank = 0; rank < workers; ++rank) {
-    const std::string path = timeline_part(file, rank);
-    auto part = read_file(path);
-    if (!part) continue;
-    try {
-      events_of(*part);
-    } catch (const Refusal& refusal) {
-      problems.push_back(fmt::format("timeline {}: {}; left out", path, refusal.what()));
-      continue;
+    Part part{.path = timeline_part(file, rank), .file = {}};
+    part.file = FileDescriptor(open(part.path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!part.file) continue;
+    if (is_complete(part)) {
+      parts.push_back(std::move(part));
+    } else {
+      problems.push_back(fmt::format("timeline {}: not a complete timeline; left out", part.path));
     }
-    parts.push_back(std::move(*part));
-    merged_paths.push_back(path);
   }
   if (parts.empty()) return problems;
   const std::string unfinished = file + ".merging";
-  std::error_code failure;
-  if (write_file(unfinished, merge_timelines(parts))) {
-    std::filesystem::rename(unfinished, file, failure);
-  } else {
-    failure = std::error_code(errno, std::generic_category());
+  std::string failure;
+  const Copy copy = write_merged(unfinished, parts, stop);
+  if (copy == Copy::stopped) {
+    failure = "interrupted";
+  } else if (copy == Copy::failed || std::rename(unfinished.c_str(), file.c_str()) != 0) {
+    failure = std::strerror(errno);
   }
-  if (failure) {
-    problems.push_back(fmt::format("timeline {}: {}; the workers' parts are left as they are", file,
-                                   failure.message()));
-    std::filesystem::remove(unfinished, failure);
+  std::error_code ignored;
+  if (!failure.empty()) {
+    problems.push_back(
+        fmt::format("timeline {}: {}; the workers' parts are left as they are", file, failure));
+    std::filesystem::remove(unfinished, ignored);
     return problems;
   }
-  for (const std::string& path : merged_paths) std::filesystem::remove(path, failure);
+  for (const Part& part : parts) std::filesystem::remove(part.path, ignored);
   return problems;
 }
 

@@ -1,6 +1,8 @@
 #include "worker_output.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +22,7 @@ WorkerOutput::WorkerOutput(Output& output, const Terminals& terminals, int rank,
     part(stream).may_show = rank == 0 && terminal;
   }
   if (log_file.empty()) return;
-  log_.open(log_file, std::ios::binary | std::ios::trunc);
+  log_ = FileDescriptor(open(log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!log_)
     throw Refusal(kUsageStatus,
                   fmt::format("--log: cannot create {}: {}", log_file, std::strerror(errno)));
@@ -43,13 +45,14 @@ void WorkerOutput::print(Stream stream, const std::vector<std::string>& lines) {
     output_->hide();
     from.shown = false;
   }
+  std::string logged;
   for (const std::string& line : lines) {
     output_->line(stream, from.prefix, line);
-    if (log_.is_open()) log_ << line << '\n';
+    logged.append(line).push_back('\n');
     last_lines_.push_back(line);
     if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
   }
-  flush_log();
+  log(logged);
 }
 
 void WorkerOutput::start_again(std::string_view line) {
@@ -58,18 +61,19 @@ void WorkerOutput::start_again(std::string_view line) {
     each.shown = false;
   }
   last_lines_.clear();
-  if (log_.is_open()) log_ << line << '\n';
-  flush_log();
+  log(std::string(line) + '\n');
 }
 
-void WorkerOutput::flush_log() {
-  if (!log_.is_open()) return;
-  log_.flush();
-  if (log_) return;
-  output_->line(
-      Stream::error, "",
-      fmt::format("tutti run: cannot write {}: {}; it ends here", log_file_, std::strerror(errno)));
-  log_.close();
+void WorkerOutput::log(std::string_view text) {
+  while (log_ && !text.empty()) {
+    const ssize_t written = write(log_.get(), text.data(), text.size());
+    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+    if (written > 0 || (written < 0 && errno == EINTR)) continue;
+    output_->line(Stream::error, "",
+                  fmt::format("tutti run: cannot write {}: {}; it ends here", log_file_,
+                              std::strerror(errno)));
+    log_.reset();
+  }
 }
 
 }  // namespace tutti::command

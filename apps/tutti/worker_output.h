@@ -5,11 +5,11 @@
 
 #include <array>
 #include <deque>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/file_descriptor.h"
 #include "line_assembler.h"
 #include "output.h"
 
@@ -41,11 +41,11 @@ class WorkerOutput {
   };
   Part& part(Stream stream) { return parts_[stream == Stream::out ? 0 : 1]; }
   void print(Stream stream, const std::vector<std::string>& lines);
-  void flush_log();
+  void log(std::string_view text);
 
   Output* output_;
   std::array<Part, 2> parts_;
-  std::ofstream log_;
+  FileDescriptor log_;  // not for the workers
   std::string log_file_;
   std::deque<std::string> last_lines_;
 };

@@ -40,7 +40,8 @@ struct StartOptions {
   std::string path;                    ///< file to execute
   std::vector<std::string> arguments;  ///< arguments[0] is the program's name
   std::vector<std::string> environment;
-  int inherited_fd = -1;                  ///< the one descriptor besides 0, 1, 2 that it gets
+  int inherited_fd = -1;  ///< the one descriptor besides 0, 1, 2 that it gets: all others of this
+                          ///< process are closed on exec
   std::vector<unsigned long> processors;  ///< mask; empty: anywhere
   rlimit descriptors{};                   ///< its limit on open files
 };

@@ -1,4 +1,4 @@
-// What `tutti run` does with a low limit on open files.
+// What `tutti run` does with a low limit on open files, and with descriptors that it inherited.
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -31,6 +31,27 @@ TEST(RunDescriptors, LauncherTakesWhatTheHardLimitAllowsAndLeavesTheWorkersTheir
   const auto run = run_script({"-n", "24"}, "echo limit=$(ulimit -S -n)");
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(numbers_after(run.out, "limit"), std::vector<int>(24, 60));
+}
+
+TEST(RunDescriptors, WorkersGetNeitherLogsNorWhatTheLauncherInherited) {
+  // 0, 1, 2, the socket, and the folder that ls itself has open.
+  for (const bool without_close_range : {false, true}) {
+    const TemporaryFolder folder;
+    const auto run = run_script(
+        {"-n", "3", "--log", folder.file("logs")}, "ls /proc/self/fd | wc -l",
+        {.without_close_range = without_close_range,
+         .before = {"/bin/sh", "-c", "exec 8> /dev/null 9< /dev/null; exec \"$@\"", "sh"}});
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(lines_of(run.out), testing::UnorderedElementsAre("[0] 5", "[1] 5", "[2] 5"));
+  }
+}
+
+TEST(RunDescriptors, WhatTheLauncherInheritedStaysOpenThereUntilTheRunHasEnded) {
+  // As a lock would be: `exec 9> lock; flock 9; tutti run …`
+  const auto run =
+      run_script({"-n", "1"}, "[ -e /proc/$PPID/fd/9 ] && echo held",
+                 {.before = {"/bin/sh", "-c", "exec 9< /dev/null; exec \"$@\"", "sh"}});
+  EXPECT_EQ(run.out, "[0] held\n");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "refusal.h"
+#include "base/timeline.h"
 #include "support/running_command.h"
 
 namespace tutti::command {
@@ -22,23 +22,6 @@ std::vector<std::string> names(const std::string& timeline) {
   const auto parsed = nlohmann::json::parse(timeline);
   for (const auto& event : parsed["traceEvents"]) found.push_back(event["name"]);
   return found;
-}
-
-TEST(MergeTimelines, KeepsAllEventsInOrder) {
-  const std::vector<std::string> parts = {R"({"traceEvents":[{"name":"a"},{"name":"b"}]})",
-                                          R"({"traceEvents":[]})",
-                                          R"({"traceEvents":[{"name":"c"}]})"};
-  EXPECT_THAT(names(merge_timelines(parts)), ElementsAre("a", "b", "c"));
-}
-
-TEST(MergeTimelines, RefusesATruncatedPart) {
-  const std::vector<std::string> parts = {R"({"traceEvents":[]})", R"({"traceEvents":[{"na)"};
-  try {
-    merge_timelines(parts);
-    FAIL();
-  } catch (const Refusal& refusal) {
-    EXPECT_STREQ(refusal.what(), "part 1: not a complete timeline");
-  }
 }
 
 TEST(MergeTimelineFiles, MergesAndRemovesTheParts) {
@@ -61,6 +44,54 @@ TEST(MergeTimelineFiles, LeavesABadPartAndSaysSo) {
               ElementsAre(HasSubstr("run.json.rank1: not a complete timeline; left out")));
   EXPECT_THAT(names(read_file(file)), ElementsAre("a"));
   EXPECT_TRUE(std::filesystem::exists(timeline_part(file, 1)));
+}
+
+TEST(MergeTimelineFiles, KeepsAllEventsInOrder) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  write(timeline_part(file, 0), R"({"traceEvents":[{"name":"a"},{"name":"b","args":{"x":[1]}}]})");
+  write(timeline_part(file, 1), R"({"traceEvents":[]})");
+  write(timeline_part(file, 2), R"({"traceEvents":[{"name":"c"}]})");
+  EXPECT_THAT(merge_timeline_files(file, 3), IsEmpty());
+  EXPECT_THAT(names(read_file(file)), ElementsAre("a", "b", "c"));
+}
+
+TEST(MergeTimelineFiles, TakesWhatTimelineWrites) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  for (int rank = 0; rank < 3; ++rank) {
+    Timeline timeline(file, rank, 3);
+    for (int event = 0; rank < 2 && event < 5000; ++event)  // more than is copied at a time
+      timeline.add("a name with \"]}\" in it, to be longer", {}, {});
+  }
+  EXPECT_THAT(merge_timeline_files(file, 3), IsEmpty());
+  EXPECT_EQ(names(read_file(file)).size(), 2U * 5001 + 1);
+}
+
+TEST(MergeTimelineFiles, APartThatIsCutOffAnywhereIsNotTaken) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  const std::string whole = R"({"traceEvents":[{"name":"a ]} b"},{"name":"]}"}]})";
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    write(timeline_part(file, 0), whole.substr(0, size));
+    EXPECT_THAT(merge_timeline_files(file, 1),
+                ElementsAre(HasSubstr("run.json.rank0: not a complete timeline; left out")));
+    EXPECT_FALSE(std::filesystem::exists(file));
+  }
+}
+
+TEST(MergeTimelineFiles, StopsWhenItIsToldTo) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  write(timeline_part(file, 0), R"({"traceEvents":[{"name":"a"}]})");
+  write(timeline_part(file, 1), R"({"traceEvents":[{"name":"b"}]})");
+  int asked = 0;
+  EXPECT_THAT(
+      merge_timeline_files(file, 2, [&] { return ++asked == 2; }),
+      ElementsAre(HasSubstr("run.json: interrupted; the workers' parts are left as they are")));
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_FALSE(std::filesystem::exists(file + ".merging"));
+  EXPECT_TRUE(std::filesystem::exists(timeline_part(file, 0)));
 }
 
 TEST(MergeTimelineFiles, DoesNothingWithoutParts) {

@@ -1,6 +1,8 @@
 #include "support/running_command.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pty.h>
 #include <sys/prctl.h>
@@ -11,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -61,6 +64,18 @@ std::vector<std::string> make_environment(const std::vector<std::string>& change
   return result;
 }
 
+// For this process and all that it starts.
+bool forbid_close_range() {
+  std::array<sock_filter, 4> filter = {
+      {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 0, 1),
+       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
+  const sock_fprog program{.len = filter.size(), .filter = filter.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
 int count(const std::string& text, const std::string& part) {
   int found = 0;
   for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
@@ -72,7 +87,8 @@ int count(const std::string& text, const std::string& part) {
 
 RunningCommand::RunningCommand(const std::vector<std::string>& arguments,
                                const CommandSetup& setup) {
-  std::vector<std::string> all = {TUTTI_COMMAND};
+  std::vector<std::string> all = setup.before;
+  all.push_back(TUTTI_COMMAND);
   all.insert(all.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = make_environment(setup.environment);
   const auto argument_pointers = pointers(all);
@@ -93,7 +109,8 @@ RunningCommand::RunningCommand(const std::vector<std::string>& arguments,
     dup2(out_write.get(), STDOUT_FILENO);
     dup2(err_target, STDERR_FILENO);
     syscall(SYS_close_range, 3U, ~0U, 0U);
-    execve(TUTTI_COMMAND, argument_pointers.data(), environment_pointers.data());
+    if (setup.without_close_range && !forbid_close_range()) _exit(122);
+    execvpe(argument_pointers[0], argument_pointers.data(), environment_pointers.data());
     _exit(121);
   }
   end_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
@@ -203,6 +220,18 @@ std::vector<int> numbers_after(const std::string& text, const std::string& name)
   for (auto at = text.find(key); at != std::string::npos; at = text.find(key, at + 1))
     numbers.push_back(std::atoi(text.c_str() + at + key.size()));
   return numbers;
+}
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string status = read_file(entry.path() / "status");
+    const auto at = status.find("\nPPid:\t");
+    if (at != std::string::npos && std::atoi(status.c_str() + at + 7) == parent)
+      children.push_back(std::atoi(entry.path().filename().c_str()));
+  }
+  return children;
 }
 
 TemporaryFolder::TemporaryFolder() {

@@ -20,7 +20,9 @@ inline constexpr std::chrono::seconds kTestDeadline{60};
 struct CommandSetup {
   std::vector<std::string> environment = {};  ///< "NAME=value" in addition; "NAME" takes one away
   std::string input = {};                     ///< what its standard input holds
-  bool terminal = false;  ///< output and errors go to a pseudo-terminal, as `out`
+  bool terminal = false;                 ///< output and errors go to a pseudo-terminal, as `out`
+  bool without_close_range = false;      ///< as on Linux before 5.9, and in old containers
+  std::vector<std::string> before = {};  ///< a command that executes the command: "unshare", …
 };
 
 class RunningCommand {
@@ -37,6 +39,7 @@ class RunningCommand {
   /// The same for whole lines that hold "name=".
   bool wait_for_numbers(const std::string& name, int times = 1);
   void signal(int signal) const;
+  pid_t pid() const { return pid_; }
   /// Nobody reads its standard output any more.
   void close_out() { out_.reset(); }
   /// Reads all and waits for the end. Exit status, or 128 + signal; -1 at the deadline. With
@@ -84,6 +87,9 @@ class WatchedProcess {
 std::vector<std::string> lines_of(const std::string& text);
 /// Numbers after each "name=" in the text.
 std::vector<int> numbers_after(const std::string& text, const std::string& name);
+
+/// Processes that have it as their parent, ended ones among them.
+std::vector<pid_t> children_of(pid_t parent);
 
 /// A folder of the test's own, removed at its end.
 class TemporaryFolder {

@@ -1,0 +1,110 @@
+#include "process_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "base/deadline.h"
+#include "base/file_descriptor.h"
+
+namespace tutti::command {
+namespace {
+
+constexpr int kRoundMs = 1;  // between two looks at what is left
+
+bool contains(std::span<const pid_t> processes, pid_t pid) {
+  return std::find(processes.begin(), processes.end(), pid) != processes.end();
+}
+
+// "17 (a name) S 4 …": the name may hold anything, also parentheses.
+bool read_entry(const char* number, ProcessEntry& entry) {
+  const std::string path = std::string("/proc/") + number + "/stat";
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 512> text{};
+  if (!file || read(file.get(), text.data(), text.size() - 1) <= 0) return false;
+  const char* name_end = std::strrchr(text.data(), ')');
+  if (!name_end || std::sscanf(name_end + 1, " %c %d", &entry.state, &entry.parent) != 2)
+    return false;
+  entry.pid = std::atoi(number);
+  return true;
+}
+
+}  // namespace
+
+std::vector<ProcessEntry> all_processes() {
+  std::vector<ProcessEntry> all;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc"), closedir);
+  if (!folder) return all;
+  while (const dirent* file = readdir(folder.get())) {
+    ProcessEntry entry;
+    if (std::isdigit(static_cast<unsigned char>(file->d_name[0])) != 0 &&
+        read_entry(file->d_name, entry))
+      all.push_back(entry);
+  }
+  return all;
+}
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const ProcessEntry& entry : all_processes())
+    if (entry.parent == parent) children.push_back(entry.pid);
+  return children;
+}
+
+void become_subreaper() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+// Only children are signalled: until this process has waited for them, their numbers are theirs.
+// While anything lives below, there is a child, if only an ended one whose children have just been
+// passed on.
+std::vector<pid_t> end_children(std::span<const pid_t> spared, std::chrono::milliseconds limit) {
+  const auto end = Clock::now() + limit;
+  for (;;) {
+    std::vector<pid_t> left = children_of(getpid());
+    std::erase_if(left, [&](pid_t pid) { return contains(spared, pid); });
+    if (left.empty()) return left;
+    for (const pid_t pid : left)
+      if (waitpid(pid, nullptr, WNOHANG) == 0) kill(pid, SIGKILL);
+    if (Clock::now() >= end) return left;
+    poll(nullptr, 0, kRoundMs);
+  }
+}
+
+void reap_children(std::span<const pid_t> spared) {
+  for (const pid_t pid : children_of(getpid()))
+    if (!contains(spared, pid)) waitpid(pid, nullptr, WNOHANG);
+}
+
+// Parents before their children: the number of a stopped parent's child stays that child's.
+std::vector<pid_t> stop_descendants() {
+  std::vector<pid_t> seen = {getpid()};
+  std::vector<pid_t> stopped;
+  for (std::size_t known = 0; known < seen.size();) {
+    known = seen.size();
+    for (const ProcessEntry& entry : all_processes()) {
+      if (!contains(std::span(seen).first(known), entry.parent) || contains(seen, entry.pid))
+        continue;
+      seen.push_back(entry.pid);
+      if (entry.state != 'T' && entry.state != 'Z' && kill(entry.pid, SIGSTOP) == 0)
+        stopped.push_back(entry.pid);
+    }
+  }
+  return stopped;
+}
+
+void resume(std::span<const pid_t> stopped) {
+  for (auto pid = stopped.rbegin(); pid != stopped.rend(); ++pid) kill(*pid, SIGCONT);
+}
+
+}  // namespace tutti::command

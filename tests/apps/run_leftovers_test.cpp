@@ -1,0 +1,191 @@
+// What workers have started and left behind: nothing of it outlives the run, however the run ends.
+
+#include <gmock/gmock.h>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "support/running_command.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Processes that have left the worker's process group, as `setsid` and `timeout` make them; one of
+// them has also lost its parent, and one keeps the worker's output open.
+constexpr const char* kLeaveGroup =
+    "timeout 1000 sh -c 'echo child=$$; exec sleep 1000 > /dev/null 2>&1' & "
+    "setsid sh -c 'echo child=$$; exec sleep 1000' & "
+    "(setsid sh -c 'echo child=$$; exec sleep 1000 > /dev/null 2>&1' &); ";
+constexpr std::size_t kLeavers = 3;
+
+std::string wait_for_file(const std::string& path) {
+  return "while [ ! -e " + path + " ]; do sleep 0.02; done; ";
+}
+
+bool is_gone(pid_t pid) { return !std::filesystem::exists("/proc/" + std::to_string(pid)); }
+
+bool comes_true(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+class Leavers {
+ public:
+  explicit Leavers(RunningCommand& command, int workers = 1) {
+    const auto all = kLeavers * static_cast<std::size_t>(workers);
+    EXPECT_TRUE(command.wait_for_numbers("child", static_cast<int>(all)));
+    for (const int pid : numbers_after(command.out, "child")) {
+      watched_.emplace_back(pid);
+      EXPECT_TRUE(watched_.back().exists());
+    }
+    EXPECT_EQ(watched_.size(), all);
+  }
+  void expect_end() const {
+    for (const auto& process : watched_) EXPECT_TRUE(process.ends(kTestDeadline));
+  }
+
+ private:
+  std::vector<WatchedProcess> watched_;
+};
+
+TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsWithARunThatEndedWellOrNot) {
+  for (const int status : {0, 3}) {
+    const TemporaryFolder folder;
+    RunningCommand command(
+        {"run", "-n", "1", "/bin/sh", "-c",
+         kLeaveGroup + wait_for_file(folder.file("go")) + "exit " + std::to_string(status)});
+    const Leavers leavers(command);
+    create_file(folder.file("go"));
+    EXPECT_EQ(command.finish(), status);
+    leavers.expect_end();
+  }
+}
+
+TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsWithAnInterruptedRun) {
+  RunningCommand command(
+      {"run", "-n", "2", "/bin/sh", "-c", std::string(kLeaveGroup) + "exec sleep 1000"});
+  const Leavers leavers(command, 2);
+  command.signal(SIGTERM);
+  EXPECT_EQ(command.finish(), 128 + SIGTERM);
+  leavers.expect_end();
+}
+
+TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsBeforeTheNextAttempt) {
+  const TemporaryFolder folder;
+  RunningCommand command({"run", "-n", "1", "--restarts", "1", "/bin/sh", "-c",
+                          "if [ $TUTTI_RESTART = 1 ]; then echo ready; " +
+                              wait_for_file(folder.file("end")) + "exit 0; fi; " + kLeaveGroup +
+                              wait_for_file(folder.file("go")) + "exit 3"});
+  const Leavers leavers(command);
+  create_file(folder.file("go"));
+  ASSERT_TRUE(command.wait_for("ready"));
+  for (const int pid : numbers_after(command.out, "child")) EXPECT_TRUE(is_gone(pid));
+  create_file(folder.file("end"));
+  EXPECT_EQ(command.finish(), 0);
+  leavers.expect_end();
+}
+
+TEST(RunLeftovers, NothingOutlivesAKilledLauncherThatHasNoCloseRange) {
+  for (const bool whole_group : {false, true}) {
+    RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
+                            "trap '' TERM HUP; " + std::string(kLeaveGroup) +
+                                "sleep 1000 & echo worker=$$ own=$!; wait"},
+                           {.without_close_range = true});
+    const Leavers leavers(command, 2);
+    ASSERT_TRUE(command.wait_for_numbers("own", 2));
+    std::vector<WatchedProcess> watched;
+    for (const std::string name : {"worker", "own"})
+      for (const int pid : numbers_after(command.out, name)) watched.emplace_back(pid);
+    ASSERT_EQ(watched.size(), 4U);
+    if (whole_group) {
+      kill(-command.pid(), SIGKILL);
+    } else {
+      command.signal(SIGKILL);
+    }
+    EXPECT_EQ(command.finish(), 128 + SIGKILL);  // reads to the end of both streams
+    for (const auto& process : watched) EXPECT_TRUE(process.ends(kTestDeadline));
+    leavers.expect_end();
+  }
+}
+
+TEST(RunLeftovers, NothingOutlivesTheLauncherThatTheKeeperWatches) {
+  RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
+                          "echo launcher=$PPID; " + std::string(kLeaveGroup) + "exec sleep 1000"});
+  const Leavers leavers(command, 2);
+  const pid_t launcher = numbers_after(command.out, "launcher").at(0);
+  ASSERT_NE(launcher, command.pid());
+  kill(launcher, SIGKILL);
+  EXPECT_EQ(command.finish(), 128 + SIGKILL);
+  EXPECT_EQ(lines_of(command.err).back(),
+            "tutti run: the launcher was killed by signal SIGKILL (9): all workers were ended");
+  leavers.expect_end();
+}
+
+TEST(RunLeftovers, ChildrenThatTheShellHadBeforeAreNotTheRuns) {
+  // `daemon & exec tutti run …`
+  const TemporaryFolder folder;
+  for (const bool killed : {false, true}) {
+    RunningCommand command(
+        {"run", "-n", "1", "/bin/sh", "-c",
+         "echo launcher=$PPID; " + wait_for_file(folder.file("go"))},
+        {.before = {"/bin/sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo other=$!; exec \"$@\"",
+                    "sh"}});
+    ASSERT_TRUE(command.wait_for_numbers("launcher"));
+    const int other = numbers_after(command.out, "other").at(0);
+    if (killed) {
+      kill(numbers_after(command.out, "launcher").at(0), SIGKILL);
+    } else {
+      create_file(folder.file("go"));
+    }
+    EXPECT_EQ(command.finish(), killed ? 128 + SIGKILL : 0);
+    EXPECT_FALSE(is_gone(other));
+    EXPECT_FALSE(WatchedProcess(other).ends(std::chrono::milliseconds(0)));
+    kill(other, SIGKILL);
+    std::filesystem::remove(folder.file("go"));
+  }
+}
+
+// The worker leaves twenty orphans that end at once, then waits.
+constexpr const char* kOrphans =
+    "i=0; while [ $i -lt 20 ]; do (sh -c 'echo orphan=$$' &); i=$((i + 1)); done; ";
+
+TEST(RunLeftovers, OrphansDoNotPileUpWhileTheRunGoesOn) {
+  // Rank 0 has ended, and is kept as a zombie: it must not hide the others.
+  const TemporaryFolder folder;
+  RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
+                          "[ $TUTTI_RANK = 0 ] && exit 0; echo launcher=$PPID; " +
+                              std::string(kOrphans) + wait_for_file(folder.file("go"))});
+  ASSERT_TRUE(command.wait_for_numbers("orphan", 20));
+  const pid_t launcher = numbers_after(command.out, "launcher").at(0);
+  EXPECT_TRUE(comes_true([&] { return children_of(launcher).size() == 2; }));
+  EXPECT_EQ(children_of(command.pid()), std::vector<pid_t>{launcher});
+  create_file(folder.file("go"));
+  EXPECT_EQ(command.finish(), 0);
+}
+
+TEST(RunLeftovers, OrphansDoNotPileUpWhereTheCommandIsTheFirstProcess) {
+  const CommandSetup container{.before = {"unshare", "--fork", "--pid", "--mount-proc"}};
+  if (run_command({"--version"}, container).status != 0)
+    GTEST_SKIP() << "no process namespaces here: unshare --pid is not permitted";
+  // An orphan of the namespace itself, not of a worker, is the first process' own.
+  const auto run = run_script(
+      {"-n", "1"},
+      std::string(kOrphans) +
+          "n=0; while grep -qs State:.Z /proc/[0-9]*/status; do n=$((n + 1)); "
+          "[ $n -lt 600 ] || { echo zombies; exit 5; }; sleep 0.1; done; echo first=$(cat "
+          "/proc/1/comm)",
+      container);
+  EXPECT_EQ(run.status, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, HasSubstr("first=tutti"));
+  EXPECT_THAT(run.out, Not(HasSubstr("zombies")));
+}
+
+}  // namespace
+}  // namespace tutti

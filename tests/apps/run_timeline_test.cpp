@@ -1,0 +1,70 @@
+// When `tutti run --profile` merges the workers' timelines, and what of the run depends on it.
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <csignal>
+#include <filesystem>
+
+#include "support/running_command.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+// large MIB: a timeline of that size of this rank.
+constexpr const char* kLarge =
+    "large() { { printf '{\"traceEvents\":['; yes '{\"pid\":1,\"name\":\"an event of some "
+    "length.\"},' | head -n $(($1 * 23832)); printf '{\"pid\":2}]}'; } > "
+    "$TUTTI_PROFILE.rank$TUTTI_RANK; }; ";
+
+TEST(RunTimeline, LargeTimelinesNeedLittleMemoryAndLeaveReportAndStatus) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space than this test leaves";
+#endif
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  rlimit before{};
+  getrlimit(RLIMIT_AS, &before);
+  const rlimit lower{.rlim_cur = rlim_t{160} << 20, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_AS, &lower);
+  const auto run = run_script({"-n", "2", "--profile", file},
+                              std::string(kLarge) + "large 90; exit $((3 * TUTTI_RANK))");
+  setrlimit(RLIMIT_AS, &before);
+  EXPECT_EQ(run.status, 3);
+  EXPECT_EQ(lines_of(run.err).back(), "tutti run: rank 1 of 2 failed first: exit status 3");
+  EXPECT_GT(std::filesystem::file_size(file), std::size_t{170} << 20);
+}
+
+TEST(RunTimeline, TheReportComesBeforeTheMergeThatASignalInterrupts) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  // Nearly all of it is a hole: quickly made, and long to copy.
+  RunningCommand command(
+      {"run", "-n", "2", "--profile", file, "/bin/sh", "-c",
+       "part=$TUTTI_PROFILE.rank$TUTTI_RANK; printf '{\"traceEvents\":[' > $part; "
+       "truncate -s 8G $part; printf '{}]}' >> $part; exit 3"});
+  EXPECT_TRUE(command.wait_for("failed first: exit status 3")) << command.err;
+  command.signal(SIGINT);
+  EXPECT_EQ(command.finish(), 3);
+  EXPECT_EQ(
+      lines_of(command.err).back(),
+      "tutti run: timeline " + file + ": interrupted; the workers' parts are left as they are");
+  EXPECT_FALSE(std::filesystem::exists(file + ".merging"));
+}
+
+TEST(RunTimeline, AMergeThatFailsChangesNeitherReportNorStatus) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  const auto run = run_script({"-n", "2", "--profile", file},
+                              "printf '{\"traceEvents\":[]}' > $TUTTI_PROFILE.rank$TUTTI_RANK; "
+                              "mkdir -p $TUTTI_PROFILE.merging/full; exit $((TUTTI_RANK * 4))");
+  EXPECT_EQ(run.status, 4);
+  EXPECT_THAT(run.err, HasSubstr("tutti run: rank 1 of 2 failed first: exit status 4\n"
+                                 "tutti run: timeline " +
+                                 file + ": Is a directory; the workers' parts are left"));
+  EXPECT_TRUE(std::filesystem::exists(file + ".rank0"));
+}
+
+}  // namespace
+}  // namespace tutti
