@@ -55,12 +55,13 @@ AttemptEnd judge(const RunPlan& plan, int restart, const std::vector<Outcome>& o
     return {};
   }
   const Outcome& first = outcome_of(*failed, outcomes);
-  const auto last_lines = outputs[static_cast<std::size_t>(first.rank)].last_lines();
-  print(output, failure_report(first.rank, outcomes, blames, last_lines));
+  const WorkerOutput& of_first = outputs[static_cast<std::size_t>(first.rank)];
+  print(output, failure_report(first.rank, outcomes, blames, of_first.written()));
   const bool start_again = restart < plan.options.restarts;
   if (start_again) {
-    const std::string line = restart_line(first, restart + 1, plan.options.restarts);
-    print(output, {line});
+    const int next = restart + 1;
+    print(output, {restart_line(next, plan.options.restarts)});
+    const std::string line = restart_line_with_cause(first, next, plan.options.restarts);
     for (WorkerOutput& of_worker : outputs) of_worker.start_again(line);
   }
   return {.status = first.ending.exit_status(), .start_again = start_again};

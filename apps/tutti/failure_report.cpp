@@ -30,6 +30,25 @@ std::optional<int> stopped_culprit(int rank, const std::vector<int>& ended,
   return std::nullopt;
 }
 
+std::string opening_line(const std::string& text) {
+  return text.substr(0, std::min(text.find('\n'), kMaxShownBytes));
+}
+
+// The first line of what it told the launcher and did not write. Empty: nothing.
+std::string untold_cause(int rank, std::span<const Blame> blames, const Written& written) {
+  std::string untold;
+  for (const Blame& blame : blames) {
+    if (blame.rank != rank || blame.culprit == rank) continue;
+    const std::string cause = opening_line(blame.text);
+    const bool is_written =
+        std::any_of(written.last_lines.begin(), written.last_lines.end(),
+                    [&](const std::string& line) { return line.find(cause) != std::string::npos; });
+    if (is_written) return {};
+    if (untold.empty()) untold = cause;
+  }
+  return untold;
+}
+
 // "rank 3", "ranks 0 2"
 std::string name_ranks(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
@@ -49,8 +68,7 @@ std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<co
 }
 
 std::vector<std::string> failure_report(int first, std::span<const Outcome> outcomes,
-                                        std::span<const Blame> blames,
-                                        std::span<const std::string> last_lines) {
+                                        std::span<const Blame> blames, const Written& written) {
   std::vector<int> echoes;
   std::vector<int> failed;
   std::vector<int> ended;
@@ -72,14 +90,13 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
   if (!ended.empty())
     report.push_back(
         fmt::format("tutti run: {} did not end and had to be stopped", name_ranks(ended)));
-  for (const Blame& blame : blames)
-    if (blame.rank == first && blame.culprit != first)
-      report.push_back(
-          fmt::format("tutti run: rank {} says of rank {}: {}", first, blame.culprit, blame.text));
-  report.push_back(last_lines.empty() ? fmt::format("tutti run: rank {} wrote nothing", first)
-                                      : fmt::format("tutti run: rank {} wrote last:", first));
-  for (const std::string& line : last_lines)
-    report.push_back("    " + line.substr(0, kMaxShownBytes));
+  if (const std::string untold = untold_cause(first, blames, written); !untold.empty()) {
+    report.push_back(fmt::format("tutti run: rank {}: {}", first, untold));
+  } else if (written.last_lines.empty()) {
+    report.push_back(fmt::format("tutti run: rank {} wrote nothing", first));
+  }
+  if (!written.frames_in.empty())
+    report.push_back(fmt::format("tutti run: rank {}: stack frames: {}", first, written.frames_in));
   const auto stopped = stopped_culprit(first, ended, blames);
   report.push_back(fmt::format(
       "tutti run: rank {} of {} failed first: {}{}", first, outcomes.size(), how,
@@ -89,9 +106,13 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
   return report;
 }
 
-std::string restart_line(const Outcome& first, int restart, int restarts) {
-  return fmt::format("tutti run: restart {} of {}: rank {} failed: {}", restart, restarts,
-                     first.rank, first.ending.describe());
+std::string restart_line(int restart, int restarts) {
+  return fmt::format("tutti run: restart {} of {}", restart, restarts);
+}
+
+std::string restart_line_with_cause(const Outcome& first, int restart, int restarts) {
+  return fmt::format("{}: rank {} failed: {}", restart_line(restart, restarts), first.rank,
+                     first.ending.describe());
 }
 
 std::string strangers_note(int workers) {

@@ -27,13 +27,22 @@ struct Outcome {
 /// ended. `outcomes` are in order of end. Empty when none failed.
 std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<const Blame> blames);
 
-/// The last thing a user reads of a failed run, as lines. `last_lines` are those of rank `first`.
-std::vector<std::string> failure_report(int first, std::span<const Outcome> outcomes,
-                                        std::span<const Blame> blames,
-                                        std::span<const std::string> last_lines);
+/// What rank `first` has written, as far as it matters to the report.
+struct Written {
+  std::vector<std::string> last_lines;  ///< oldest first; all have been shown
+  std::string frames_in;                ///< where its stack frames are; empty: it wrote none
+};
 
-/// Announces the restart number `restart` of at most `restarts`, because of `first`.
-std::string restart_line(const Outcome& first, int restart, int restarts);
+/// The last thing a user reads of a failed run, as lines. What a worker wrote has been shown, and
+/// is not repeated: of what it told the launcher, the first line is part of it unless the worker
+/// wrote that too.
+std::vector<std::string> failure_report(int first, std::span<const Outcome> outcomes,
+                                        std::span<const Blame> blames, const Written& written);
+
+/// Announces the restart number `restart` of at most `restarts`, after a report.
+std::string restart_line(int restart, int restarts);
+/// The same for logs, which have no report.
+std::string restart_line_with_cause(const Outcome& first, int restart, int restarts);
 
 /// Said when all workers ended well and none joined the job: they did not work together.
 std::string strangers_note(int workers);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,20 @@
 #include "refusal.h"
 
 namespace tutti::command {
+
+// "Exception raised from f at file.cpp:12 (most recent call first):"
+// "frame #3: <unknown function> + 0x29d90 (0x7f… in /lib/libc.so.6)"
+bool is_stack_frame(std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  if (line.starts_with("Exception raised from "))
+    return line.ends_with("(most recent call first):");
+  constexpr std::string_view kFrame = "frame #";
+  if (!line.starts_with(kFrame)) return false;
+  line.remove_prefix(kFrame.size());
+  const std::size_t digits = std::min(line.find_first_not_of("0123456789"), line.size());
+  return digits > 0 && line.substr(digits).starts_with(": ") &&
+         line.find("(0x") != std::string_view::npos;
+}
 
 WorkerOutput::WorkerOutput(Output& output, const Terminals& terminals, int rank, int size,
                            const std::string& log_file)
@@ -47,12 +62,22 @@ void WorkerOutput::print(Stream stream, const std::vector<std::string>& lines) {
   }
   std::string logged;
   for (const std::string& line : lines) {
-    output_->line(stream, from.prefix, line);
     logged.append(line).push_back('\n');
+    if (is_stack_frame(line)) {
+      any_frames_ = true;
+      continue;
+    }
+    output_->line(stream, from.prefix, line);
     last_lines_.push_back(line);
     if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
   }
   log(logged);
+}
+
+Written WorkerOutput::written() const {
+  Written written{.last_lines = {last_lines_.begin(), last_lines_.end()}, .frames_in = {}};
+  if (any_frames_) written.frames_in = log_ ? "in " + log_file_ : "kept with --log DIR";
+  return written;
 }
 
 void WorkerOutput::start_again(std::string_view line) {
@@ -61,6 +86,7 @@ void WorkerOutput::start_again(std::string_view line) {
     each.shown = false;
   }
   last_lines_.clear();
+  any_frames_ = false;
   log(std::string(line) + '\n');
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // What one worker writes: made into whole lines, prefixed with its rank, copied to its log, and the
-// last few remembered for a report.
+// last few remembered for a report. The stack frames in torch's messages go to the log alone.
 
 #include <array>
 #include <deque>
@@ -10,12 +10,17 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "failure_report.h"
 #include "line_assembler.h"
 #include "output.h"
 
 namespace tutti::command {
 
-inline constexpr std::size_t kRememberedLines = 5;
+/// A message of several lines may have been written after the one that a report looks for.
+inline constexpr std::size_t kRememberedLines = 50;
+
+/// Whether torch wrote this line below an exception's message, to say where it was thrown.
+bool is_stack_frame(std::string_view line);
 
 class WorkerOutput {
  public:
@@ -29,8 +34,8 @@ class WorkerOutput {
   /// The worker has ended, and another will write here. Remembered lines are forgotten; the log
   /// goes on after `line`.
   void start_again(std::string_view line);
-  /// Oldest first, of both streams.
-  std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
+  /// Of both streams, in this attempt.
+  Written written() const;
 
  private:
   struct Part {
@@ -48,6 +53,7 @@ class WorkerOutput {
   FileDescriptor log_;  // not for the workers
   std::string log_file_;
   std::deque<std::string> last_lines_;
+  bool any_frames_ = false;
 };
 
 }  // namespace tutti::command

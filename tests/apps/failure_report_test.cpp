@@ -5,9 +5,7 @@
 namespace tutti::command {
 namespace {
 
-using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 Outcome exited(int rank, int status) { return {rank, {.by_signal = false, .code = status}, false}; }
 Outcome killed(int rank, int signal) { return {rank, {.by_signal = true, .code = signal}, false}; }
@@ -55,30 +53,46 @@ TEST(FirstFailure, AWorkerThatHadToBeStoppedDidNotFail) {
 
 TEST(FailureReport, EndsWithWhoAndHow) {
   const std::vector outcomes = {killed(1, 11), exited(0, 1), exited(3, 1), stopped(2)};
-  const std::vector<std::string> last = {"step 17", "oh"};
+  const Written last{.last_lines = {"step 17", "oh"}, .frames_in = {}};
   const std::vector<Blame> blames = {{0, 1, "lost"}};
   EXPECT_THAT(failure_report(1, outcomes, blames, last),
               ElementsAre("tutti run: rank 0 failed in consequence", "tutti run: rank 3 failed too",
                           "tutti run: rank 2 did not end and had to be stopped",
-                          "tutti run: rank 1 wrote last:", "    step 17", "    oh",
                           "tutti run: rank 1 of 4 failed first: killed by signal SIGSEGV (11)"));
 }
 
-TEST(FailureReport, SaysWhomTheFirstBlamed) {
+TEST(FailureReport, SaysWhyTheFirstFailedUnlessItWroteThatItself) {
   const std::vector outcomes = {exited(0, 5), stopped(1)};
-  const std::vector<Blame> blames = {{0, 1, "has not reached step 17"}};
+  const std::vector<Blame> blames = {{0, 1, "rank 1 has not reached step 17\nframe #0"},
+                                     {0, 1, "rank 1 has not reached step 17"}};
   const auto report = failure_report(0, outcomes, blames, {});
-  EXPECT_THAT(report, Contains("tutti run: rank 0 says of rank 1: has not reached step 17"));
-  EXPECT_THAT(report, Contains("tutti run: rank 0 wrote nothing"));
-  EXPECT_EQ(report.back(),
-            "tutti run: rank 0 of 2 failed first: exit status 5, after rank 1, which it blames and "
-            "which had to be stopped");
+  const std::string end =
+      "tutti run: rank 0 of 2 failed first: exit status 5, after rank 1, which it blames and which "
+      "had to be stopped";
+  const std::string stopped_line = "tutti run: rank 1 did not end and had to be stopped";
+  EXPECT_THAT(report,
+              ElementsAre(stopped_line, "tutti run: rank 0: rank 1 has not reached step 17", end));
+  const Written written{.last_lines = {"error: rank 1 has not reached step 17", "bye"},
+                        .frames_in = {}};
+  EXPECT_THAT(failure_report(0, outcomes, blames, written), ElementsAre(stopped_line, end));
+}
+
+TEST(FailureReport, SaysThatNothingWasWrittenAndWhereStackFramesAre) {
+  const std::vector outcomes = {exited(0, 5)};
+  EXPECT_THAT(failure_report(0, outcomes, {}, {}),
+              ElementsAre("tutti run: rank 0 wrote nothing",
+                          "tutti run: rank 0 of 1 failed first: exit status 5"));
+  const Written frames{.last_lines = {"what(): no"}, .frames_in = "in logs/rank-0.log"};
+  EXPECT_THAT(failure_report(0, outcomes, {}, frames),
+              ElementsAre("tutti run: rank 0: stack frames: in logs/rank-0.log",
+                          "tutti run: rank 0 of 1 failed first: exit status 5"));
 }
 
 TEST(RestartLine, SaysWhichOfHowManyAndWhy) {
-  EXPECT_EQ(restart_line(killed(1, 9), 2, 3),
+  EXPECT_EQ(restart_line(2, 3), "tutti run: restart 2 of 3");
+  EXPECT_EQ(restart_line_with_cause(killed(1, 9), 2, 3),
             "tutti run: restart 2 of 3: rank 1 failed: killed by signal SIGKILL (9)");
-  EXPECT_EQ(restart_line(exited(0, 3), 1, 1),
+  EXPECT_EQ(restart_line_with_cause(exited(0, 3), 1, 1),
             "tutti run: restart 1 of 1: rank 0 failed: exit status 3");
 }
 

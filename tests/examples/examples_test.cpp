@@ -243,7 +243,7 @@ TEST(Examples, CharLmWhoseWorkerIsKilledEndsWithTheSameBytesAfterARestart) {
   ASSERT_GT(victim, 0);
   ASSERT_EQ(kill(victim, SIGKILL), 0);
   EXPECT_EQ(command.finish(), 0) << command.err;
-  EXPECT_THAT(command.err, HasSubstr("tutti run: restart 1 of 1: "));
+  EXPECT_THAT(command.err, HasSubstr("tutti run: restart 1 of 1"));
   EXPECT_THAT(command.out, HasSubstr("goes on from step "));
   EXPECT_THAT(end_of(straight), StartsWith("step 300 "));
   EXPECT_EQ(end_of({0, command.out, ""}), end_of(straight));
