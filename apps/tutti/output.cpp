@@ -1,10 +1,12 @@
 #include "output.h"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstring>
 
 namespace tutti::command {
 namespace {
@@ -52,20 +54,61 @@ void Output::erase_shown() { queue(shown_->stream, kEraseLine); }
 
 void Output::queue(Stream stream, std::string_view text) {
   if (broken(stream) || text.empty()) return;
-  if (queue_.empty() || queue_.back().stream != stream ||
-      queue_.back().text.size() + text.size() > kPieceBytes)
-    queue_.push_back({stream, {}});
-  queue_.back().text.append(text);
-  pending_ += text.size();
+  const bool to_front = file_.empty() && back_.empty() && front_bytes_ < kMostInMemory;
+  std::deque<Piece>& pieces = to_front ? front_ : back_;
+  (to_front ? front_bytes_ : back_bytes_) += text.size();
+  if (pieces.empty() || pieces.back().stream != stream ||
+      pieces.back().text.size() + text.size() > kPieceBytes) {
+    if (!to_front) spill();
+    pieces.push_back({stream, {}});
+  }
+  pieces.back().text.append(text);
+  if (!to_front && back_bytes_ >= kMostInMemory) spill();  // lines may be that long
+}
+
+// Called when the last piece is whole.
+void Output::spill() {
+  while (!back_.empty() && !file_refuses_) {
+    if (!file_.push(static_cast<int>(back_.front().stream), back_.front().text)) {
+      file_refuses_ = true;
+      const std::string note = fmt::format(
+          "tutti run: cannot keep more of what nobody reads: {}; workers wait for the reader\n",
+          std::strerror(errno));
+      back_bytes_ += note.size();
+      back_.push_back({Stream::error, note});
+      return;
+    }
+    back_bytes_ -= back_.front().text.size();
+    back_.pop_front();
+  }
+}
+
+void Output::refill() {
+  if (!front_.empty()) return;
+  while (front_bytes_ < kMostInMemory) {
+    const bool has_more = !file_.empty();
+    auto entry = file_.pop();
+    if (!entry && has_more)
+      entry = {static_cast<int>(Stream::error),
+               fmt::format("tutti run: some of the workers' output is lost: {}\n",
+                           std::strerror(errno))};
+    if (!entry) break;
+    front_bytes_ += entry->text.size();
+    front_.push_back({static_cast<Stream>(entry->kind), std::move(entry->text)});
+  }
+  if (!front_.empty()) return;
+  std::swap(front_, back_);
+  std::swap(front_bytes_, back_bytes_);
+  file_refuses_ = false;
 }
 
 int Output::next_descriptor() const {
-  return queue_.empty() ? -1 : static_cast<int>(queue_.front().stream);
+  return front_.empty() ? -1 : static_cast<int>(front_.front().stream);
 }
 
 void Output::write_some() {
-  if (queue_.empty()) return;
-  const Piece& front = queue_.front();
+  if (front_.empty()) return;
+  const Piece& front = front_.front();
   // A pipe that is ready takes this much without blocking (pipe(7)).
   const std::size_t bytes = std::min<std::size_t>(front.text.size() - written_, PIPE_BUF);
   const ssize_t taken = write(static_cast<int>(front.stream), front.text.data() + written_, bytes);
@@ -76,14 +119,14 @@ void Output::write_some() {
     return;
   }
   written_ += static_cast<std::size_t>(taken);
-  pending_ -= static_cast<std::size_t>(taken);
   if (written_ == front.text.size()) drop_front();
 }
 
 void Output::drop_front() {
-  pending_ -= queue_.front().text.size() - written_;
-  queue_.pop_front();
+  front_bytes_ -= front_.front().text.size();
+  front_.pop_front();
   written_ = 0;
+  refill();
 }
 
 std::string_view cut_to_width(std::string_view text, std::size_t columns) {

@@ -2,10 +2,11 @@
 
 // What the command prints: whole lines to its standard output and error, and at most one line that
 // rewrites itself on a terminal. Writes never block for long, so that a stuck reader cannot keep
-// signals and ended workers from being seen: text queues here and is written as the reader takes
-// it.
+// signals and ended workers from being seen: text queues here, what is much of it in a file, and is
+// written as the reader takes it.
 //
-// Threads: one. Failure: a reader that has gone away is remembered; text for it is dropped.
+// Threads: one. Failure: a reader that has gone away is remembered; text for it is dropped. When
+// the file cannot take more, a line says so, and full() asks to wait for the reader.
 
 #include <cstddef>
 #include <deque>
@@ -13,7 +14,12 @@
 #include <string>
 #include <string_view>
 
+#include "spill_file.h"
+
 namespace tutti::command {
+
+/// More text than this goes to a file.
+inline constexpr std::size_t kMostInMemory = std::size_t{1} << 20;
 
 enum class Stream { out = 1, error = 2 };  // the descriptors' numbers
 
@@ -38,9 +44,10 @@ class Output {
   /// Takes it away.
   void hide();
 
-  /// Bytes not yet written.
-  std::size_t pending() const { return pending_; }
-  /// Where the next byte goes; -1 when nothing is pending.
+  bool empty() const { return front_.empty(); }
+  /// There is no room for more: what comes should be left where it is.
+  bool full() const { return back_bytes_ >= kMostInMemory; }
+  /// Where the next byte goes; -1 when there is none.
   int next_descriptor() const;
   /// Writes a piece. To be called when next_descriptor() is ready for writing.
   void write_some();
@@ -62,9 +69,17 @@ class Output {
   bool& broken(Stream stream) { return stream == Stream::out ? out_broken_ : error_broken_; }
 
   Terminals terminals_;
-  std::deque<Piece> queue_;
+  void spill();
+  void refill();
+
+  // In this order: what is written next, what is in the file, what came last.
+  std::deque<Piece> front_;
+  std::size_t front_bytes_ = 0;  // of whole pieces
+  SpillFile file_;
+  std::deque<Piece> back_;
+  std::size_t back_bytes_ = 0;
   std::size_t written_ = 0;  // of the front piece
-  std::size_t pending_ = 0;
+  bool file_refuses_ = false;
   std::optional<Shown> shown_;
   bool out_broken_ = false;
   bool error_broken_ = false;

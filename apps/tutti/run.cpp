@@ -28,7 +28,7 @@ int run_attempts(const RunPlan& plan, std::vector<WorkerOutput>& outputs, Output
 }
 
 void flush(Output& output, SignalInbox& signals) {
-  while (output.pending() > 0 && !signals.next()) {
+  while (!output.empty() && !signals.next()) {
     std::array<pollfd, 2> polled = {
         {{signals.descriptor(), POLLIN, 0}, {output.next_descriptor(), POLLOUT, 0}}};
     if (poll(polled.data(), polled.size(), -1) > 0 && polled[1].revents != 0) output.write_some();

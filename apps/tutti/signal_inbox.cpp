@@ -40,6 +40,7 @@ sigset_t block_run_signals() {
 SignalInbox::SignalInbox() : parent_(getppid()) {
   const sigset_t wanted = block_run_signals();
   handle(SIGPIPE, SIG_IGN);
+  handle(SIGXFSZ, SIG_IGN);
   file_ = FileDescriptor(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!file_) throw Refusal(1, fmt::format("cannot receive signals: {}", std::strerror(errno)));
 }

@@ -3,8 +3,9 @@
 // The signals that end, stop or resume a run, read from a descriptor instead of interrupting it,
 // and the ends of children.
 //
-// Threads: made before any other thread, so that all inherit the blocked mask. SIGPIPE is ignored
-// from then on: a reader that went away shows as an error of write.
+// Threads: made before any other thread, so that all inherit the blocked mask. SIGPIPE and
+// SIGXFSZ are ignored from then on: a reader that went away, and a file that may not grow, show as
+// errors of write.
 
 #include <sys/types.h>
 #include <csignal>

@@ -56,7 +56,7 @@ bool Supervisor::streams_open() {
 bool Supervisor::drained(Clock::time_point now) {
   if (!streams_open()) return true;
   if (!drain_until_) drain_until_ = now + kDrain;
-  return hurried_ || (now >= *drain_until_ && output_.pending() <= kMaxPending);
+  return hurried_ || (now >= *drain_until_ && !output_.full());
 }
 
 void Supervisor::wait(Clock::time_point now) {
@@ -67,11 +67,11 @@ void Supervisor::wait(Clock::time_point now) {
     watched.push_back({source, rank});
   };
   add(signals_.descriptor(), POLLIN, Source::signals, 0);
-  if (output_.pending() > 0) add(output_.next_descriptor(), POLLOUT, Source::printer, 0);
+  if (!output_.empty()) add(output_.next_descriptor(), POLLOUT, Source::printer, 0);
   for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
     WorkerProcess& process = workers_[rank].process;
     if (!ended_[rank]) add(process.end_descriptor(), POLLIN, Source::end, rank);
-    if (output_.pending() > kMaxPending) continue;
+    if (output_.full()) continue;
     if (process.output()) add(process.output().get(), POLLIN, Source::out, rank);
     if (process.errors()) add(process.errors().get(), POLLIN, Source::errors, rank);
   }
@@ -182,7 +182,7 @@ void Supervisor::send(int signal) {
 }
 
 void Supervisor::flush() {
-  while (output_.pending() > 0) {
+  while (!output_.empty()) {
     std::array<pollfd, 2> polled = {
         {{signals_.descriptor(), POLLIN, 0}, {output_.next_descriptor(), POLLOUT, 0}}};
     if (poll(polled.data(), polled.size(), hurried_ ? 0 : -1) < 0) continue;

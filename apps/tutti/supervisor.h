@@ -21,8 +21,6 @@ namespace tutti::command {
 inline constexpr std::chrono::milliseconds kDrain = std::chrono::milliseconds(500);
 /// How long killing what workers have left behind may take.
 inline constexpr std::chrono::milliseconds kEndOfLeftovers = std::chrono::seconds(1);
-/// While this much waits to be printed, workers' pipes are not read: a slow reader slows them.
-inline constexpr std::size_t kMaxPending = std::size_t{1} << 20;
 
 struct Worker {
   WorkerProcess process;

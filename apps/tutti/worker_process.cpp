@@ -76,6 +76,7 @@ struct ChildPlan {
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   sigaction(SIGPIPE, &standard, nullptr);
+  sigaction(SIGXFSZ, &standard, nullptr);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -11,7 +11,11 @@
 
 namespace tutti {
 
-/// Waits on `told` until over(), under both limits. False when one of them ended it.
+/// A wait that took so much longer than it was told to was that of a stopped process.
+inline constexpr std::chrono::seconds kStopped{1};
+
+/// Waits on `told` until over(), under both limits. False when one of them ended it. Time in which
+/// this process was stopped does not count.
 template <class Over>
 bool wait_patiently(std::unique_lock<std::mutex>& lock, std::condition_variable& told,
                     const Over& over, Deadline deadline, const Patience& patience) {
@@ -19,17 +23,19 @@ bool wait_patiently(std::unique_lock<std::mutex>& lock, std::condition_variable&
     told.wait(lock, over);
     return true;
   }
-  const auto until = [&] {
-    return patience ? std::min(Clock::now() + kPatienceInterval, deadline.at) : deadline.at;
-  };
-  while (!told.wait_until(lock, until(), over)) {
-    if (Clock::now() >= deadline.at) return false;
+  const auto never = Clock::time_point::max();
+  for (;;) {
+    const auto until = std::min(Clock::now() + kPatienceInterval, deadline.at);
+    if (told.wait_until(lock, until, over)) return true;
+    const auto now = Clock::now();
+    if (now - until >= kStopped && deadline.at != never) deadline.at += now - until;
+    if (now >= deadline.at) return false;
+    if (!patience) continue;
     lock.unlock();
     const bool goes_on = patience();
     lock.lock();
     if (!goes_on) return over();
   }
-  return true;
 }
 
 }  // namespace tutti

@@ -24,8 +24,13 @@ constexpr std::chrono::milliseconds kLastingWait{100};
 /// Events for others wake this wait too; looking around is not worth it each time.
 constexpr std::chrono::milliseconds kLookInterval{10};
 /// A wait looks around every kSlice. Where much more time has passed, this process did not run
-/// (it was stopped, as were perhaps all others): that says nothing about those it waits for.
-constexpr std::chrono::seconds kMostCounted{5};
+/// (it was stopped, as were perhaps all others): that says nothing about those it waits for. Of one
+/// stop so much counts at most, and no more than a quarter of a deadline.
+constexpr std::chrono::seconds kMostCounted{1};
+/// Who only polls may have done something else.
+constexpr std::chrono::seconds kMostCountedOfPolls{5};
+constexpr std::chrono::milliseconds kLeastCounted = 2 * kSlice;
+constexpr int kStopsInDeadline = 4;
 
 std::int64_t count_of(Clock::time_point time) { return time.time_since_epoch().count(); }
 
@@ -176,8 +181,11 @@ void SlowWait::check() {
 std::uint64_t SlowWait::count_time(Clock::time_point now) {
   if (!polls_) show(now);
   const std::uint64_t late = not_excused(now);
-  if (late != 0 || missing_ == 0)
-    counted_ += std::min<Clock::duration>(now - looked_, kMostCounted);
+  if (late != 0 || missing_ == 0) {
+    const Clock::duration most = std::clamp<Clock::duration>(
+        allowed_ / kStopsInDeadline, kLeastCounted, polls_ ? kMostCountedOfPolls : kMostCounted);
+    counted_ += std::min(now - looked_, most);
+  }
   looked_ = now;
   return late;
 }
@@ -306,13 +314,17 @@ bool WaitWatch::look_around() { return wait_->watch(); }
 
 void WaitWatch::check() { wait_->check(); }
 
-void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject) {
+bool yield_until(JobState& job, const std::function<bool()>& ready) {
   job.note_thread();
   for (int i = 0; i < kYields; ++i) {
     job.background().progress();
     ::sched_yield();
-    if (ready()) return;
+    if (ready()) return true;
   }
+  return false;
+}
+
+void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject) {
   SlowWait(job, ready, subject).run();
 }
 

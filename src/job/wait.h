@@ -54,6 +54,10 @@ class WaitWatch {
   std::unique_ptr<SlowWait> wait_;
 };
 
+/// Middle part of wait_until: lets other threads run for a moment. True when ready() has become
+/// true.
+bool yield_until(JobState& job, const std::function<bool()>& ready);
+
 /// Slow part of wait_until: sleeps until `ready`. Throws PeerLost, Timeout, Mismatch (workers wait
 /// for one another in different operations), or whatever subject.check throws.
 void sleep_until(JobState& job, const std::function<bool()>& ready, const WaitSubject& subject);
@@ -75,7 +79,9 @@ void wait_until(JobState& job, Ready&& ready, MakeSubject&& subject) {
     if (ready()) return;
     pause_cpu();
   }
-  if (!ready()) sleep_until(job, ready, subject());
+  if (ready() || yield_until(job, ready)) return;
+  // The deadline is made here, where it begins to count: a stop before does not shorten it.
+  sleep_until(job, ready, subject());
 }
 
 }  // namespace tutti

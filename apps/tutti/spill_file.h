@@ -1,0 +1,49 @@
+#pragma once
+
+// A queue of texts in a file without a name: what is too much for memory and not written yet.
+//
+// Threads: one. Failure: push() says no, with errno.
+
+#include <sys/types.h>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/file_descriptor.h"
+
+namespace tutti::command {
+
+class SpillFile {
+ public:
+  /// So much lies in it at most.
+  static constexpr off_t kMost = off_t{1} << 30;
+
+  bool empty() const { return read_at_ == end_; }
+  /// `kind` comes back with the text. False: nothing has been added. The file is made by the first
+  /// call, in TMPDIR, else /var/tmp, else /tmp.
+  bool push(int kind, std::string_view text);
+  struct Entry {
+    int kind = 0;
+    std::string text;
+  };
+  /// The oldest, which is removed. Nothing when the file is empty, or cannot be read any more: what
+  /// lay in it is lost then.
+  std::optional<Entry> pop();
+
+ private:
+  struct Header {
+    int kind;
+    std::size_t bytes;
+  };
+  bool write_all(const void* bytes, std::size_t count, off_t at);
+  bool read_all(void* bytes, std::size_t count, off_t at);
+  void free_what_was_read();
+
+  FileDescriptor file_;
+  off_t read_at_ = 0;
+  off_t end_ = 0;
+  off_t freed_ = 0;
+};
+
+}  // namespace tutti::command

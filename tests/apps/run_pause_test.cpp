@@ -1,0 +1,164 @@
+// Readers that pause, and runs that are stopped and resumed: neither is a failure of a worker.
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "support/running_command.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+bool comes_true(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+bool is_stopped(pid_t pid) {
+  return read_file("/proc/" + std::to_string(pid) + "/status").find("State:\tT") !=
+         std::string::npos;
+}
+
+// Much more than fits into pipes and memory.
+constexpr int kLines = 800000;
+std::string write_lines(const std::string& done) {
+  return "seq " + std::to_string(kLines) + "; : > " + done;
+}
+
+void expect_all_lines(const std::string& out) {
+  const auto lines = lines_of(out);
+  ASSERT_EQ(lines.size(), static_cast<std::size_t>(kLines));
+  for (int line = 1; line <= kLines; ++line)
+    ASSERT_EQ(lines[static_cast<std::size_t>(line - 1)], "[0] " + std::to_string(line));
+}
+
+constexpr std::size_t kFullAt = std::size_t{2} << 20;
+std::size_t size_of_unnamed_file(const RunningCommand& command) {
+  std::error_code ignored;
+  for (const pid_t launcher : children_of(command.pid())) {
+    const std::string folder = "/proc/" + std::to_string(launcher) + "/fd";
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+      if (read_symlink(entry.path(), ignored).string().ends_with(" (deleted)"))
+        return file_size(entry.path(), ignored);
+  }
+  return 0;
+}
+
+TEST(RunPause, AReaderThatPausesDoesNotStopTheWorkers) {
+  const TemporaryFolder folder;
+  const std::string done = folder.file("done");
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", write_lines(done)},
+                         {.environment = {"TMPDIR=" + folder.file(".")}});
+  EXPECT_TRUE(comes_true([&] { return std::filesystem::exists(done); }));  // nobody reads yet
+  for (const auto& entry : std::filesystem::directory_iterator(folder.file(".")))
+    EXPECT_EQ(entry.path().filename(), "done");
+  EXPECT_EQ(command.finish(), 0);
+  expect_all_lines(command.out);
+  EXPECT_THAT(command.err, Not(HasSubstr("cannot keep")));
+}
+
+TEST(RunPause, WhereTheFileCannotGrowWorkersWaitForTheReaderAndNothingIsLost) {
+  const TemporaryFolder folder;
+  const std::string done = folder.file("done");
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit lower{.rlim_cur = kFullAt, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &lower);  // as a full disk
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", write_lines(done)});
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_TRUE(comes_true([&] { return size_of_unnamed_file(command) == kFullAt; }));
+  EXPECT_FALSE(std::filesystem::exists(done));
+  EXPECT_EQ(command.finish(), 0);
+  expect_all_lines(command.out);
+  EXPECT_TRUE(std::filesystem::exists(done));
+  EXPECT_THAT(command.err,
+              HasSubstr("tutti run: cannot keep more of what nobody reads: File too large; "
+                        "workers wait for the reader\n"));
+}
+
+TEST(RunPause, CtrlZStopsAllWorkersAndWhatTheyStarted) {
+  RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
+                          "timeout 1000 sh -c 'echo pid=$$; exec sleep 1000' & echo pid=$$ "
+                          "launcher=$PPID; wait"});
+  ASSERT_TRUE(command.wait_for_numbers("pid", 4));
+  auto pids = numbers_after(command.out, "pid");
+  pids.push_back(numbers_after(command.out, "launcher").at(0));
+  pids.push_back(command.pid());
+  for (int times = 0; times < 2; ++times) {
+    command.signal(SIGTSTP);
+    for (const int pid : pids) EXPECT_TRUE(comes_true([&] { return is_stopped(pid); }));
+    command.signal(SIGCONT);
+    for (const int pid : pids) EXPECT_TRUE(comes_true([&] { return !is_stopped(pid); }));
+  }
+  command.signal(SIGTERM);
+  EXPECT_EQ(command.finish(), 128 + SIGTERM);
+}
+
+TEST(RunPause, WhatAWorkerHadStoppedItselfStaysStopped) {
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c",
+                          "sleep 1000 & kill -STOP $!; echo child=$! pid=$$; wait"});
+  ASSERT_TRUE(command.wait_for_numbers("child"));
+  const pid_t child = numbers_after(command.out, "child").at(0);
+  const pid_t worker = numbers_after(command.out, "pid").at(0);
+  ASSERT_TRUE(comes_true([&] { return is_stopped(child); }));
+  command.signal(SIGTSTP);
+  EXPECT_TRUE(comes_true([&] { return is_stopped(worker) && is_stopped(command.pid()); }));
+  command.signal(SIGCONT);
+  EXPECT_TRUE(comes_true([&] { return !is_stopped(worker); }));
+  EXPECT_TRUE(is_stopped(child));
+  command.signal(SIGTERM);
+  EXPECT_EQ(command.finish(), 128 + SIGTERM);
+}
+
+TEST(RunPause, StoppedTimeIsNotLateness) {
+  const TemporaryFolder folder;
+  RunningCommand command(
+      {"run", "-n", "3", "--deadline", "4", TUTTI_WAITING_WORKER, folder.file("go")});
+  ASSERT_TRUE(command.wait_for_numbers("waiting", 3));
+  command.signal(SIGTSTP);
+  EXPECT_TRUE(comes_true([&] { return is_stopped(command.pid()); }));
+  std::this_thread::sleep_for(std::chrono::seconds(6));  // this time is what the test is about
+  command.signal(SIGCONT);
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // the others look around meanwhile
+  create_file(folder.file("go"));
+  EXPECT_EQ(command.finish(), 0) << command.err;
+}
+
+TEST(RunPause, ASignalToEndArrivesAtAStoppedRunWhenItIsResumed) {
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "echo pid=$$; exec sleep 1000"});
+  ASSERT_TRUE(command.wait_for_numbers("pid"));
+  command.signal(SIGTSTP);
+  EXPECT_TRUE(comes_true([&] { return is_stopped(command.pid()); }));
+  command.signal(SIGTERM);
+  command.signal(SIGCONT);
+  EXPECT_EQ(command.finish(), 128 + SIGTERM);
+}
+
+TEST(RunPause, NobodyIsStoppedWhereNobodyCouldResume) {
+  // A session of its own without a shell, as in a container: `setsid tutti run …`
+  RunningCommand command(
+      {"run", "-n", "1", "/bin/sh", "-c", "echo pid=$$ launcher=$PPID; exec sleep 1000"},
+      {.before = {"setsid", "--fork", "--wait"}});
+  ASSERT_TRUE(command.wait_for_numbers("launcher"));
+  const pid_t launcher = numbers_after(command.out, "launcher").at(0);
+  const pid_t worker = numbers_after(command.out, "pid").at(0);
+  const pid_t keeper = children_of(command.pid()).at(0);
+  kill(keeper, SIGTSTP);
+  kill(keeper, SIGTERM);
+  EXPECT_TRUE(WatchedProcess(worker).ends(kTestDeadline));
+  EXPECT_TRUE(comes_true([&] { return children_of(launcher).empty(); }));
+  EXPECT_EQ(command.finish(), 128 + SIGTERM);
+}
+
+}  // namespace
+}  // namespace tutti
