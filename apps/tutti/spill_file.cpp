@@ -32,7 +32,7 @@ bool SpillFile::push(int kind, std::string_view text) {
   if (!file_) return false;
   const Header header{.kind = kind, .bytes = text.size()};
   const off_t next = end_ + static_cast<off_t>(sizeof header + text.size());
-  if (next - read_at_ > kMost) {
+  if (next - read_at_ > most_) {
     errno = EFBIG;
     return false;
   }

@@ -16,8 +16,9 @@ namespace tutti::command {
 
 class SpillFile {
  public:
-  /// So much lies in it at most.
   static constexpr off_t kMost = off_t{1} << 30;
+  /// So much lies in it at most.
+  explicit SpillFile(off_t most = kMost) : most_(most) {}
 
   bool empty() const { return read_at_ == end_; }
   /// `kind` comes back with the text. False: nothing has been added. The file is made by the first
@@ -40,6 +41,7 @@ class SpillFile {
   bool read_all(void* bytes, std::size_t count, off_t at);
   void free_what_was_read();
 
+  off_t most_;
   FileDescriptor file_;
   off_t read_at_ = 0;
   off_t end_ = 0;

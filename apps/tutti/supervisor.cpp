@@ -107,8 +107,10 @@ int Supervisor::timeout(Clock::time_point now) const {
   return static_cast<int>(std::max<decltype(left)>(left, 0));
 }
 
-void Supervisor::take_signals() {
+bool Supervisor::take_signals() {
+  bool asked_to_end = false;
   while (const auto signal = signals_.next()) {
+    asked_to_end = true;
     if (signals_.abandoned()) {
       interrupted_ = SIGKILL;
       hurry();
@@ -117,6 +119,7 @@ void Supervisor::take_signals() {
     }
   }
   if (signals_.child_ended()) reap_children(pids_);
+  return asked_to_end;
 }
 
 void Supervisor::hurry() {
@@ -146,9 +149,8 @@ void Supervisor::take_end(std::size_t rank) {
 
 void Supervisor::end_leftovers() {
   for (const pid_t pid : end_children(pids_, kEndOfLeftovers))
-    output_.line(
-        Stream::error, "",
-        fmt::format("tutti run: process {}, which a worker started, cannot be ended", pid));
+    output_.line(Stream::error, "",
+                 fmt::format("tutti run: process {}, which a worker started, has not ended", pid));
 }
 
 void Supervisor::read(std::size_t rank, Stream stream, std::size_t at_most) {
@@ -186,10 +188,7 @@ void Supervisor::flush() {
     std::array<pollfd, 2> polled = {
         {{signals_.descriptor(), POLLIN, 0}, {output_.next_descriptor(), POLLOUT, 0}}};
     if (poll(polled.data(), polled.size(), hurried_ ? 0 : -1) < 0) continue;
-    if (polled[0].revents != 0) {
-      take_signals();
-      hurried_ = true;
-    }
+    if (polled[0].revents != 0 && take_signals()) hurried_ = true;
     if (polled[1].revents != 0) print();
     if (hurried_ && polled[1].revents == 0) return;
   }

@@ -54,7 +54,7 @@ class Supervisor {
   bool drained(Clock::time_point now);
   void wait(Clock::time_point now);
   int timeout(Clock::time_point now) const;
-  void take_signals();
+  bool take_signals();
   void take_end(std::size_t rank);
   void end_leftovers();
   void read(std::size_t rank, Stream stream, std::size_t at_most);

@@ -179,6 +179,13 @@ TEST(RunInput, WorkersInheritOnlyTheirOwnEndOfTheRendezvous) {
   EXPECT_THAT(lines_of(run.out), UnorderedElementsAre("[0] 5", "[1] 5", "[2] 5"));
 }
 
+TEST(Help, OfRunListsEveryOption) {
+  const std::string help = run_command({"run", "--help"}).out;
+  for (const std::string option :
+       {"-n,--workers", "--threads", "--bind", "--deadline", "--restarts", "--log", "--profile"})
+    EXPECT_THAT(help, HasSubstr("\n  " + option + " "));
+}
+
 TEST(Help, NamesTheCommandsAndShowsAnExample) {
   const auto help = run_command({"--help"});
   EXPECT_EQ(help.status, 0);

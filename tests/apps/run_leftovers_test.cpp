@@ -128,6 +128,20 @@ TEST(RunLeftovers, NothingOutlivesTheLauncherThatTheKeeperWatches) {
   leavers.expect_end();
 }
 
+TEST(RunLeftovers, WorkersEndWhenKeeperAndLauncherAreKilledAtOnce) {
+  RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
+                          "trap '' TERM HUP; echo launcher=$PPID worker=$$; while :; do sleep 0.1; "
+                          "done"});
+  ASSERT_TRUE(command.wait_for_numbers("worker", 2));
+  std::vector<WatchedProcess> workers;
+  for (const int pid : numbers_after(command.out, "worker")) workers.emplace_back(pid);
+  command.signal(SIGSTOP);
+  kill(numbers_after(command.out, "launcher").at(0), SIGKILL);
+  command.signal(SIGKILL);
+  EXPECT_EQ(command.finish(), 128 + SIGKILL);
+  for (const auto& worker : workers) EXPECT_TRUE(worker.ends(kTestDeadline));
+}
+
 TEST(RunLeftovers, ChildrenThatTheShellHadBeforeAreNotTheRuns) {
   // `daemon & exec tutti run …`
   const TemporaryFolder folder;

@@ -26,12 +26,14 @@ TEST(RunLines, PrintedBeforeTheWorkerJoinedAppearWhenItJoins) {
   EXPECT_THAT(command.out, HasSubstr("[0] printed before\n[0] loss 0.5\n"));
 }
 
-TEST(RunLines, ABufferOfTheProgramsOwnIsLeftAlone) {
-  RunningCommand command({"run", "-n", "1", TUTTI_PRINTING_WORKER, "buffer"});
-  ASSERT_TRUE(command.wait_for("has printed"));
-  command.signal(SIGTERM);
-  EXPECT_EQ(command.finish(), 128 + SIGTERM);
-  EXPECT_THAT(command.out, Not(HasSubstr("loss")));
+TEST(RunLines, AProgramThatDecidesForItselfHasToFlush) {
+  for (const std::string how : {"buffer", "unsynchronised", "stranger"}) {
+    RunningCommand command({"run", "-n", "1", TUTTI_PRINTING_WORKER, how});
+    ASSERT_TRUE(command.wait_for("has printed"));
+    command.signal(SIGTERM);
+    EXPECT_EQ(command.finish(), 128 + SIGTERM);
+    EXPECT_THAT(command.out, Not(HasSubstr("loss"))) << how;
+  }
 }
 
 }  // namespace

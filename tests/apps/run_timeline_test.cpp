@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <csignal>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "support/running_command.h"
 
@@ -34,6 +36,25 @@ TEST(RunTimeline, LargeTimelinesNeedLittleMemoryAndLeaveReportAndStatus) {
   EXPECT_EQ(run.status, 3);
   EXPECT_EQ(lines_of(run.err).back(), "tutti run: rank 1 of 2 failed first: exit status 3");
   EXPECT_GT(std::filesystem::file_size(file), std::size_t{170} << 20);
+}
+
+TEST(RunTimeline, TheVariableAsksForItAsTheOptionDoes) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  for (const bool option : {false, true}) {
+    std::vector<std::string> arguments = {"run", "-n", "2"};
+    if (option) arguments.insert(arguments.end(), {"--profile", file});
+    create_file(folder.file("go"));
+    arguments.insert(arguments.end(), {TUTTI_WAITING_WORKER, folder.file("go")});
+    const CommandSetup setup{.environment = {option ? "TUTTI_PROFILE" : "TUTTI_PROFILE=" + file}};
+    EXPECT_EQ(run_command(arguments, setup).status, 0);
+    const auto timeline = nlohmann::json::parse(read_file(file));
+    std::set<std::pair<int, std::string>> seen;
+    for (const auto& event : timeline["traceEvents"]) seen.emplace(event["pid"], event["name"]);
+    EXPECT_TRUE(seen.contains({0, "barrier"}));
+    EXPECT_TRUE(seen.contains({1, "barrier"}));
+    std::filesystem::remove(file);
+  }
 }
 
 TEST(RunTimeline, TheReportComesBeforeTheMergeThatASignalInterrupts) {
