@@ -32,15 +32,23 @@ class Schedule {
   /// factor^⌊(step − 1) / every⌋ with every ≥ 1 and a positive, finite factor (torch's StepLR).
   static Schedule step_decay(std::int64_t every, double factor);
 
-  /// What learning rates are multiplied by in a step ≥ 1.
-  double operator()(std::int64_t step) const;
+  /// `schedule` in epochs: what it gives for step k holds for all steps of the k-th epoch
+  /// (Trainer::epoch(); the first one where no shard asks for samples). Inside warm_up() epochs
+  /// are counted from the run's begin.
+  static Schedule per_epoch(const Schedule& schedule);
+
+  /// What learning rates are multiplied by in a step ≥ 1 before which so many epochs were over.
+  double operator()(std::int64_t step, std::int64_t epochs = 0) const;
   /// "constant", "cosine over 900 to 0.1", "warm-up over 100, then cosine over 900 to 0.1", …
   /// Equal texts mean equal parameters.
   const std::string& text() const { return text_; }
 
  private:
+  using Factor = std::function<double(std::int64_t step, std::int64_t epochs)>;
+  static Schedule of(std::string text, Factor factor);
+
   std::string text_ = "constant";
-  std::function<double(std::int64_t)> factor_;  ///< empty: 1
+  Factor factor_;  ///< empty: 1
 };
 
 }  // namespace tutti

@@ -48,24 +48,23 @@ void DataOrder::check(const DataRequest& request) const {
 std::vector<std::int64_t> DataOrder::indices(const DataRequest& request, std::int64_t shard) {
   check(request);
   TUTTI_CHECK(shard >= 0, "samples of shard {}", shard);
-  const auto left = request.dataset_size - position_.taken;
-  if (shard > left / request.batch) return {};  // before the product could overflow
+  const auto rest = left(request.dataset_size);
+  if (shard > rest / request.batch) return {};  // before the product could overflow
   const auto begin = position_.taken + shard * request.batch;
-  const auto count = std::min(request.batch, request.dataset_size - begin);
-  if (order_ == SampleOrder::sequential) {
+  const auto count = std::min(request.batch, rest - shard * request.batch);
+  if (order_.is_sequential()) {
     std::vector<std::int64_t> samples(static_cast<std::size_t>(count));
     std::iota(samples.begin(), samples.end(), begin);
     return samples;
   }
-  const auto first = permutation(request.dataset_size).begin() + begin;
+  const auto first = samples(request.dataset_size).begin() + begin;
   return {first, first + count};
 }
 
 void DataOrder::advance(const DataRequest& request, std::int64_t shards) {
   check(request);
   TUTTI_CHECK(shards >= 1, "a step of {} shards", shards);
-  const auto left = request.dataset_size - position_.taken;
-  if (shards > (left - 1) / request.batch) {  // shards · batch ≥ left
+  if (shards > (left(request.dataset_size) - 1) / request.batch) {  // shards · batch ≥ left
     position_ = {position_.epoch + 1, 0, 0};
     return;
   }
@@ -76,20 +75,32 @@ void DataOrder::advance(const DataRequest& request, std::int64_t shards) {
 void DataOrder::restore(const DataPosition& position) {
   const auto& [epoch, taken, size] = position;
   const bool is_start = taken == 0 && size == 0;
-  if (epoch < 0 || !(is_start || (0 < taken && taken < size))) {
+  const bool is_inside =
+      0 < taken && 0 < size && taken < order_.epoch_size(size).value_or(taken + 1);
+  if (epoch < 0 || !(is_start || is_inside)) {
     throw BadInput(fmt::format("no position in a data set: epoch {}, {} of {} samples taken", epoch,
                                taken, size));
   }
   position_ = position;
 }
 
-const std::vector<std::int64_t>& DataOrder::permutation(std::int64_t size) {
-  if (!permutation_ || permutation_->epoch != position_.epoch ||
-      static_cast<std::int64_t>(permutation_->samples.size()) != size) {
-    permutation_ = std::make_shared<const Permutation>(
-        Permutation{position_.epoch, permutation_of(size, seed_, position_.epoch)});
+/// Of this epoch.
+const std::vector<std::int64_t>& DataOrder::samples(std::int64_t dataset_size) {
+  if (!epoch_ || epoch_->number != position_.epoch || epoch_->dataset_size != dataset_size) {
+    epoch_ = std::make_shared<const Epoch>(Epoch{
+        position_.epoch, dataset_size, order_.of_epoch(dataset_size, seed_, position_.epoch)});
   }
-  return permutation_->samples;
+  return epoch_->samples;
+}
+
+/// Samples of this epoch that no step has taken: at least one.
+std::int64_t DataOrder::left(std::int64_t dataset_size) {
+  const auto known = order_.epoch_size(dataset_size);
+  const auto size = known ? *known : static_cast<std::int64_t>(samples(dataset_size).size());
+  if (position_.taken < size) return size - position_.taken;
+  throw BadInput(
+      fmt::format("epoch {} in the order \"{}\" has {} samples, of which {} are taken already",
+                  position_.epoch, order_.text(), size, position_.taken));
 }
 
 }  // namespace tutti

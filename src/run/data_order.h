@@ -3,22 +3,23 @@
 // Which samples a shard gets: the data set in an order of its own per epoch, cut into steps and
 // shards. A pure function of seed and position, whoever computes the shard.
 //
-// An epoch holds every sample once. A step takes shards · batch samples, in the order of the
-// shards; the last step of an epoch takes what is left, so that its last shards may have fewer
-// samples or none. A step never reaches into the next epoch.
+// An epoch holds the samples of a SampleOrder: every one once, unless it says otherwise. A step
+// takes shards · batch samples, in the order of the shards; the last step of an epoch takes what is
+// left, so that its last shards may have fewer samples or none. A step never reaches into the next
+// epoch.
 //
-// Copies share the permutation (8 bytes per sample), so that a copy may look ahead cheaply.
+// Copies share the epoch's samples (8 bytes each), so that a copy may look ahead cheaply.
 //
 // Threads: one per object. Failure: BadInput, nothing changed.
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-namespace tutti {
+#include "tutti/sample_order.h"
 
-/// How an epoch goes through the data set.
-enum class SampleOrder : std::uint8_t { shuffled, sequential };
+namespace tutti {
 
 /// What the shards of a step ask for, all alike.
 struct DataRequest {
@@ -37,8 +38,8 @@ struct DataPosition {
 
 class DataOrder {
  public:
-  explicit DataOrder(std::uint64_t seed, SampleOrder order = SampleOrder::shuffled)
-      : seed_(seed), order_(order) {}
+  explicit DataOrder(std::uint64_t seed, SampleOrder order = {})
+      : seed_(seed), order_(std::move(order)) {}
 
   /// Throws BadInput where no step can be served so: a size or a batch below 1, or a data set of
   /// another size than in the earlier steps of this epoch. A new epoch may have another size.
@@ -53,16 +54,18 @@ class DataOrder {
   void restore(const DataPosition& position);
 
  private:
-  struct Permutation {
-    std::int64_t epoch;
+  struct Epoch {
+    std::int64_t number;
+    std::int64_t dataset_size;
     std::vector<std::int64_t> samples;
   };
-  const std::vector<std::int64_t>& permutation(std::int64_t size);
+  const std::vector<std::int64_t>& samples(std::int64_t dataset_size);
+  std::int64_t left(std::int64_t dataset_size);
 
   std::uint64_t seed_;
   SampleOrder order_;
   DataPosition position_;
-  std::shared_ptr<const Permutation> permutation_;
+  std::shared_ptr<const Epoch> epoch_;
 };
 
 /// The numbers 0 … size−1 in an order that seed and epoch decide: Fisher and Yates' shuffle (Knuth,

@@ -24,16 +24,29 @@ double ratio(std::int64_t part, std::int64_t whole) {
 Schedule::Schedule() = default;
 
 Schedule::Schedule(std::string name, std::function<double(std::int64_t step)> factor)
-    : text_(std::move(name)), factor_(std::move(factor)) {
-  if (text_.empty() || !factor_) throw BadInput("a schedule needs a name and a function");
+    : text_(std::move(name)) {
+  if (text_.empty() || !factor) throw BadInput("a schedule needs a name and a function");
+  factor_ = [factor = std::move(factor)](std::int64_t step, std::int64_t) { return factor(step); };
+}
+
+Schedule Schedule::of(std::string text, Factor factor) {
+  Schedule schedule;
+  schedule.text_ = std::move(text);
+  schedule.factor_ = std::move(factor);
+  return schedule;
 }
 
 Schedule Schedule::warm_up(std::int64_t steps, const Schedule& after) {
   require_steps("warm-up over", steps);
-  return {fmt::format("warm-up over {}, then {}", steps, after.text()),
-          [steps, after](std::int64_t step) {
-            return step <= steps ? ratio(step, steps) : after(step - steps);
-          }};
+  return of(fmt::format("warm-up over {}, then {}", steps, after.text()),
+            [steps, after](std::int64_t step, std::int64_t epochs) {
+              return step <= steps ? ratio(step, steps) : after(step - steps, epochs);
+            });
+}
+
+Schedule Schedule::per_epoch(const Schedule& schedule) {
+  return of(fmt::format("per epoch {}", schedule.text()),
+            [schedule](std::int64_t, std::int64_t epochs) { return schedule(epochs + 1, epochs); });
 }
 
 Schedule Schedule::cosine(std::int64_t steps, double floor) {
@@ -57,9 +70,9 @@ Schedule Schedule::step_decay(std::int64_t every, double factor) {
           }};
 }
 
-double Schedule::operator()(std::int64_t step) const {
+double Schedule::operator()(std::int64_t step, std::int64_t epochs) const {
   if (step < 1) throw BadInput(fmt::format("schedule in step {}: steps count from 1", step));
-  const double factor = factor_ ? factor_(step) : 1.0;
+  const double factor = factor_ ? factor_(step, epochs) : 1.0;
   if (!(factor >= 0) || !std::isfinite(factor)) {
     throw BadInput(
         fmt::format("schedule \"{}\" gives {} in step {}: must be finite and not negative", text_,

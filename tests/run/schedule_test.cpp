@@ -60,6 +60,19 @@ TEST(Schedule, StepDecayMultipliesAtEveryBoundary) {
   EXPECT_EQ(schedule.text(), "decay by 0.5 every 3");
 }
 
+TEST(Schedule, PerEpochCountsEpochsInsteadOfSteps) {
+  const auto schedule = Schedule::per_epoch(Schedule::step_decay(2, 0.5));
+  EXPECT_EQ(schedule(1), 1);
+  EXPECT_EQ(schedule(700, 1), 1);
+  EXPECT_EQ(schedule(700, 2), 0.5);
+  EXPECT_EQ(schedule(1, 5), 0.25);
+  EXPECT_EQ(schedule.text(), "per epoch decay by 0.5 every 2");
+  const auto warm = Schedule::warm_up(10, schedule);
+  EXPECT_EQ(warm(5, 3), 0.5);
+  EXPECT_EQ(warm(11, 4), 0.25);
+  EXPECT_EQ(Schedule::per_epoch(Schedule::warm_up(4))(9, 1), 0.5);
+}
+
 TEST(Schedule, UsersFunctionGetsTheStep) {
   const Schedule schedule(
       "inverse root", [](std::int64_t step) { return 1 / std::sqrt(static_cast<double>(step)); });
