@@ -4,11 +4,12 @@
 //
 //   auto data = torch::data::datasets::MNIST(folder).map(torch::data::transforms::Stack<>());
 //   tutti::ShardLoader loader(std::move(data), /*batch=*/16);
-//   trainer.step([&](tutti::Shard& shard) {
-//     const auto batch = loader.next(shard);
-//     if (!batch) return shard.nothing();
-//     return shard.loss(loss_of(model->forward(batch->data), batch->target), batch->data.size(0));
-//   });
+//   while (trainer.epoch() < 10) {
+//     trainer.run_epoch(loader, [&](tutti::Shard& shard, auto& batch) {
+//       return shard.loss(loss_of(model->forward(batch.data), batch.target), batch.data.size(0));
+//     });
+//     trainer.evaluate(test_loader, [&](auto& batch, tutti::ShardMetrics& metrics) { … });
+//   }
 //
 // What a shard gets are the samples of shard.indices(dataset size, batch), whoever computes it and
 // however far is read ahead. libtorch's data loader does the reading: each of its threads has a
@@ -58,6 +59,8 @@ class ShardLoader {
   }
 
   std::int64_t dataset_size() const { return size_; }
+  /// Samples per shard.
+  std::int64_t batch() const { return batch_; }
 
   /// The shard's batch; nothing where it has no samples. Once per shard. BadInput for a dataset
   /// that draws from torch's generator, unless prefetch is 0: what it drew would depend on when it
@@ -74,6 +77,12 @@ class ShardLoader {
     if (shard.is_audit()) return batch;
     ahead_ = std::make_unique<Ahead>(dataset_, shard.coming_indices(size_, batch_), options_);
     return batch;
+  }
+
+  /// The batch of these samples, read now, by this thread.
+  Batch read(const std::vector<std::int64_t>& samples) {
+    const std::vector<std::size_t> indices(samples.begin(), samples.end());
+    return dataset_.get_batch(indices);
   }
 
  private:
@@ -114,11 +123,6 @@ class ShardLoader {
     bool first = true;
   };
 
-  Batch read(const Samples& samples) {
-    const std::vector<std::size_t> indices(samples.begin(), samples.end());
-    return dataset_.get_batch(indices);
-  }
-
   Batch read_alone(const Samples& samples) {
     const auto generator = at::detail::getDefaultCPUGenerator();
     const auto before = generator.get_state();
@@ -148,5 +152,41 @@ class ShardLoader {
   std::int64_t size_ = 0;
   std::unique_ptr<Ahead> ahead_;
 };
+
+template <class Dataset, class OfBatch>
+StepResult Trainer::step(ShardLoader<Dataset>& loader, const OfBatch& compute) {
+  return step([&](Shard& shard) {
+    auto batch = loader.next(shard);
+    return batch ? compute(shard, *batch) : shard.nothing();
+  });
+}
+
+template <class Dataset, class OfBatch>
+StepResult Trainer::step(const torch::nn::Module& active, ShardLoader<Dataset>& loader,
+                         const OfBatch& compute) {
+  return step(active, [&](Shard& shard) {
+    auto batch = loader.next(shard);
+    return batch ? compute(shard, *batch) : shard.nothing();
+  });
+}
+
+template <class Dataset, class OfBatch>
+StepResult Trainer::run_epoch(ShardLoader<Dataset>& loader, const OfBatch& compute,
+                              const std::function<void(const StepResult& result)>& after) {
+  for (;;) {
+    auto result = step(loader, compute);
+    if (after) after(result);
+    if (result.ends_epoch) return result;
+  }
+}
+
+template <class Dataset, class OfBatch>
+Metrics Trainer::evaluate(ShardLoader<Dataset>& loader, const OfBatch& compute) {
+  return evaluate(loader.dataset_size(), loader.batch(),
+                  [&](const std::vector<std::int64_t>& samples, ShardMetrics& metrics) {
+                    auto batch = loader.read(samples);
+                    compute(batch, metrics);
+                  });
+}
 
 }  // namespace tutti

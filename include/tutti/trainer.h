@@ -35,6 +35,7 @@
 #include "tutti/job.h"
 #include "tutti/metrics.h"
 #include "tutti/optimizer.h"
+#include "tutti/sample_order.h"
 #include "tutti/schedule.h"
 #include "tutti/step_report.h"
 #include "tutti/strategy.h"
@@ -43,6 +44,8 @@
 namespace tutti {
 
 class TrainerState;
+template <class Dataset>
+class ShardLoader;  // tutti/shard_loader.h
 
 /// What a closure gives back for its shard: made by Shard.
 class ShardAnswer {
@@ -76,9 +79,10 @@ class Shard {
   /// to be left alone.
   bool is_audit() const { return is_audit_; }
 
-  /// Samples of this shard, out of 0 … dataset_size−1: a permutation per epoch, every sample once,
-  /// cut into steps of count()·batch; the last step of an epoch may have shards with fewer samples
-  /// or none. All shards of a step ask alike (BadInput otherwise).
+  /// Samples of this shard, out of 0 … dataset_size−1: a permutation per epoch, every sample once
+  /// (unless TrainerOptions::order says otherwise), cut into steps of count()·batch; the last step
+  /// of an epoch may have shards with fewer samples or none. All shards of a step ask alike
+  /// (BadInput otherwise).
   std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
   /// Whose k-th call gives the samples of the k-th shard that this worker will compute after this
   /// one, as far as the run goes on as planned: for reading ahead (tutti/shard_loader.h). None has
@@ -144,6 +148,7 @@ struct TrainerOptions {
   std::int64_t shards = 1;     ///< V: a property of the run
   std::uint64_t seed = 0;      ///< of data order and random numbers; two Trainers need two of them
   std::string name = "model";  ///< in errors and logs
+  SampleOrder order = {};      ///< in which Shard::indices() goes through the data
   Schedule schedule = {};      ///< learning rates are multiplied by it
   Clip clip = {};
   LossScale loss_scale = {};
@@ -228,6 +233,7 @@ struct StepResult {
   std::vector<std::int64_t> dropped_locally;
   double loss = 0;          ///< weighted mean over the shards; NaN where none gave a loss
   double weight = 0;        ///< Σ w
+  bool ends_epoch = false;  ///< its shards took the last samples of an epoch
   std::int64_t shards = 0;  ///< that contributed
   /// Before clipping; with a clip by norm, where applied. Of private parameters all copies count.
   std::optional<double> gradient_norm;
@@ -257,6 +263,24 @@ class Trainer {
   /// for the shard that this worker audits, if there is one (TrainerOptions::audit_every). It must
   /// not call anything that is collective. Collective.
   StepResult step(const Compute& compute);
+  /// A step of one of several models that `module` registers and that take turns
+  /// (docs/two_models.md): while the closures run, all parameters that are not `active`'s have
+  /// requires_grad(false). They are untouched: value, optimizer state and step count stay. Buffers
+  /// follow their rule in either model. BadInput where `active` has a parameter that is not this
+  /// Trainer's, and where workers differ in what is active. Collective.
+  StepResult step(const torch::nn::Module& active, const Compute& compute);
+  /// The same two over a loader: `compute` gets (Shard&, Batch&) for each shard that has samples;
+  /// the others are nothing(). Include tutti/shard_loader.h.
+  template <class Dataset, class OfBatch>
+  StepResult step(ShardLoader<Dataset>& loader, const OfBatch& compute);
+  template <class Dataset, class OfBatch>
+  StepResult step(const torch::nn::Module& active, ShardLoader<Dataset>& loader,
+                  const OfBatch& compute);
+  /// Such steps up to the end of this epoch; what the last one gave. `after` is called with the
+  /// StepResult of each.
+  template <class Dataset, class OfBatch>
+  StepResult run_epoch(ShardLoader<Dataset>& loader, const OfBatch& compute,
+                       const std::function<void(const StepResult& result)>& after = {});
 
   // The two halves of a step.
   /// Computes the shards and meets the other workers: nothing has changed yet, on no worker, until
@@ -287,6 +311,10 @@ class Trainer {
   using Evaluate =
       std::function<void(const std::vector<std::int64_t>& samples, ShardMetrics& metrics)>;
   Metrics evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute);
+  /// The same over a data set of torch::data, in batches of the loader's size: `compute` gets
+  /// (Batch&, ShardMetrics&). Include tutti/shard_loader.h.
+  template <class Dataset, class OfBatch>
+  Metrics evaluate(ShardLoader<Dataset>& loader, const OfBatch& compute);
   /// A parameter's values of all logical workers, [L, …]; L = 1 where it is not private. Any worker
   /// may ask, alone, between steps.
   torch::Tensor gather(const std::string& name) const;
@@ -314,6 +342,9 @@ class Trainer {
   TrafficReport traffic() const;
   /// Steps that are over.
   std::int64_t steps() const;
+  /// Epochs that are over, of the data that shards ask for: a loop `while (trainer.epoch() < 10)`
+  /// also ends where it should after load(). BadInput after steps in which no shard asked for any.
+  std::int64_t epoch() const;
   /// Shards [first, second) of each step are this worker's.
   std::pair<std::int64_t, std::int64_t> shards() const;
   const Group& group() const;

@@ -100,6 +100,11 @@ StepResult Trainer::step(const Compute& compute) {
   return state_->apply();
 }
 
+StepResult Trainer::step(const torch::nn::Module& active, const Compute& compute) {
+  state_->accumulate(compute, false, &active);
+  return state_->apply();
+}
+
 void Trainer::accumulate(const Compute& compute) { state_->accumulate(compute, true); }
 torch::Tensor Trainer::gradient(const std::string& name) { return state_->folded_gradient(name); }
 double Trainer::gradient_norm() { return state_->gradient_norm(); }
@@ -122,6 +127,7 @@ std::optional<std::int64_t> Trainer::load(const std::string& directory,
 }
 TrafficReport Trainer::traffic() const { return state_->traffic(); }
 std::int64_t Trainer::steps() const { return state_->steps(); }
+std::int64_t Trainer::epoch() const { return state_->epoch(); }
 std::pair<std::int64_t, std::int64_t> Trainer::shards() const {
   return {state_->shards().begin, state_->shards().end};
 }

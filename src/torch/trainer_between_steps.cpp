@@ -300,7 +300,8 @@ TrainerState::Found TrainerState::read(const std::string& directory, const LoadO
   const auto shard_states = load_tensors(*checkpoint, kShardStatesFile);
   ShardStates::check_names(shard_states, options_.shards);
   const auto position = position_of(*checkpoint, model_.parameters().size());
-  DataOrder(options_.seed).restore(position.data);  // throws where it makes no sense
+  DataOrder(options_.seed, options_.order)
+      .restore(position.data);  // throws where it makes no sense
   torch_optimizers_->check(position.optimizer_numbers);
   if (private_) private_->check(position.own);
   Found found{to_json(position).dump(), ShardStates::pack(shard_states)};

@@ -287,6 +287,9 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
       {"digest_every", std::to_string(options.digest_every)},
       {"audit_every", std::to_string(options.audit_every)},
       {"hash_every", std::to_string(options.hash_every)}};
+  if (options.order.text() != SampleOrder().text()) {
+    settings.emplace_back("order", options.order.text());
+  }
   if (options.compression.codec) {
     settings.emplace_back("codec", text_of(options.compression));
     settings.emplace_back("logical workers", std::to_string(options.logical_workers));

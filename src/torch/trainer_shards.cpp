@@ -104,6 +104,12 @@ void TrainerState::hand_in(const std::vector<torch::Tensor>& gradients) {
       throw BadInput(fmt::format("shard {}: the gradient of \"{}\" has another shape or type",
                                  shard_, model_.name(p)));
     }
+    if (active_ != 0 && !tensor.requires_grad()) {
+      throw BadInput(
+          fmt::format("shard {}: a gradient of \"{}\", which this step is not about: hand in an "
+                      "undefined one",
+                      shard_, model_.name(p)));
+    }
     gradient(p, scale_.factor == 1 ? gradients[p] : gradients[p] * scale_.factor);
   }
   in_backward_ = false;

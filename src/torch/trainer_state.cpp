@@ -53,7 +53,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
       options_(options),
       module_(module),
       model_(module, kinds_of(options), "Trainer"),
-      data_(options.seed) {
+      data_(options.seed, options.order) {
   pin_threads();
   require_options(options_);
   require_sound(model_);
@@ -210,7 +210,18 @@ void TrainerState::drop(const std::string& why) noexcept {
   seed_between_steps();
 }
 
-void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
+std::int64_t TrainerState::epoch() const {
+  if (steps_ > 0 && data_.position() == DataPosition{}) {
+    throw BadInput(
+        fmt::format("epoch() of \"{}\": in {} steps no shard has asked for samples by "
+                    "shard.indices() or a ShardLoader",
+                    options_.name, steps_));
+  }
+  return data_.position().epoch;
+}
+
+void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
+                              const torch::nn::Module* active) {
   if (accumulated_) {
     const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
     drop(text);  // the others may wait in apply()
@@ -219,12 +230,15 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
   require_between_steps("accumulate()");
   exchange_->require_running();
   exchange_->number_next(step());
+  std::optional<ActiveParameters> only;
   try {
     require_untouched();
     model_.require_unchanged_list();
-    rate_factor_ = options_.schedule(step());
+    rate_factor_ = options_.schedule(step(), data_.position().epoch);
     require_no_gradients();
     for (const auto& hooks : hooks_) hooks->attach();
+    active_ = 0;
+    if (active != nullptr) active_ = only.emplace(model_, *active, options_.name).digest();
   } catch (...) {
     exchange_->fail(exception_text());
     throw;
@@ -239,6 +253,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves) {
     buffers_->open(mine_.begin);
     for (auto s = mine_.begin; s < mine_.end; ++s) run_shard(s, compute);
     if (audit_) repeat_shard(compute);
+    only.reset();
     show_first();
     buffers_->publish();
     publish_notes();
@@ -264,6 +279,7 @@ namespace {
 /// In front of a worker's metrics: this, then the modes of its modules.
 struct NotesHead {
   DataRequest request;
+  std::uint64_t active = 0;
   std::uint64_t modules = 0;  ///< 0 where it has no shard
   std::size_t bytes() const { return sizeof(NotesHead) + (modules + 7) / 8 * 8; }
 };
@@ -272,7 +288,7 @@ struct NotesHead {
 
 void TrainerState::publish_notes() {
   const auto modes = mine_.count() > 0 ? modes_of(module_) : std::vector<std::uint8_t>();
-  const NotesHead head{request_.value_or(DataRequest{}), modes.size()};
+  const NotesHead head{request_.value_or(DataRequest{}), active_, modes.size()};
   const auto area = board_->notes_area();
   std::memcpy(area.data(), &head, sizeof head);
   if (!modes.empty()) std::memcpy(area.data() + sizeof head, modes.data(), modes.size());
@@ -313,6 +329,7 @@ void TrainerState::read_notes() {
   ran_ = 0;
   in_halves_ = false;
   std::int64_t asked = 0;
+  std::uint64_t first_active = 0;
   for (int r = 0; r < board_->size(); ++r) {
     in_halves_ = in_halves_ || board_->of(r).in_halves != 0;
     ran_ += board_->of(r).ran;
@@ -322,6 +339,14 @@ void TrainerState::read_notes() {
     std::memcpy(&head, notes.data(), sizeof head);
     const auto* const theirs = reinterpret_cast<const std::uint8_t*>(notes.data()) + sizeof head;
     modes.emplace_back(theirs, theirs + head.modules);
+    if (r == 0) first_active = head.active;
+    if (head.active != first_active) {
+      throw BadInput(
+          fmt::format("step {} of \"{}\": rank {} and rank {} give step() different models to "
+                      "train: all workers "
+                      "take the same turns",
+                      step(), options_.name, group_.job_rank(0), group_.job_rank(r)));
+    }
     const auto& request = head.request;
     auto shards = unpack(notes.subspan(head.bytes()));
     all.insert(all.end(), std::make_move_iterator(shards.begin()),
@@ -392,7 +417,7 @@ StepResult TrainerState::apply() {
     }
     exchange_->note_buffers(memory_);
   });
-  const auto result = result_of(outcome.report);
+  auto result = result_of(outcome.report);
   if (applies) {
     update_->commit(outcome.touched);
     if (private_) private_->commit();
@@ -404,6 +429,7 @@ StepResult TrainerState::apply() {
   }
   states_.drop();
   if (request_) data_.advance(*request_, options_.shards);
+  result.ends_epoch = request_ && data_.position().taken == 0;
   ++steps_;
   if (audit_) audit_->step_is_over();
   seed_between_steps();

@@ -33,6 +33,7 @@
 #include "sync/sharded_update.h"
 #include "sync/shared_model.h"
 #include "sync/step_exchange.h"
+#include "torch/active_parameters.h"
 #include "torch/audit.h"
 #include "torch/gradient_births.h"
 #include "torch/gradient_hooks.h"
@@ -61,7 +62,9 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void accumulated(std::size_t parameter) override;
   void backward_ended(bool completed) override;
 
-  void accumulate(const Trainer::Compute& compute, bool in_halves);
+  /// `active`: the only one of several models that the step is about.
+  void accumulate(const Trainer::Compute& compute, bool in_halves,
+                  const torch::nn::Module* active = nullptr);
   StepResult apply();
   torch::Tensor folded_gradient(const std::string& name);
   double gradient_norm();
@@ -89,6 +92,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
 
   TrafficReport traffic() const;
   std::int64_t steps() const { return steps_; }
+  std::int64_t epoch() const;
   const ShardRange& shards() const { return mine_; }
   const Group& group() const { return group_; }
   std::string state_sha256() const;
@@ -184,6 +188,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   LossScaleRule scale_rule_;
   LossScaleState scale_;
   std::optional<DataRequest> request_;  ///< of this step's shards
+  std::uint64_t active_ = 0;            ///< digest of what this step is about; 0: all
   std::int64_t last_that_asked_ = -1;   ///< of this worker's shards
   std::vector<ShardMetrics> metrics_;   ///< of this worker's shards of this step
   std::int64_t steps_ = 0;              ///< over, applied or dropped

@@ -65,6 +65,9 @@ void draw_rules(Choices& one) {
   one.of("schedule", trains
                          ? Options{"constant", "constant", "cosine", "warm-up", "step-decay", "own"}
                          : Options{"constant"});
+  one.of("rates", trains ? Options{"steps", "steps", "epochs"} : Options{"steps"});
+  one.of("order", trains ? Options{"shuffled", "shuffled", "sequential", "weighted", "own"}
+                         : Options{"shuffled"});
   one.of("clip", !trains ? Options{"none", "none", "norm"}
                  : !bold && corrects
                      ? Options{"none"}

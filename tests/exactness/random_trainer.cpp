@@ -43,6 +43,24 @@ Schedule schedule_of(const std::string& name) {
   return {};
 }
 
+/// Samples are asked for where the choice "data" is "indices" only.
+SampleOrder order_of(const Choices& one) {
+  const auto size = one.is("data", "indices") ? one.number("samples") : 1;
+  if (one.is("order", "sequential")) return SampleOrder::sequential();
+  if (one.is("order", "weighted")) {
+    std::vector<double> weights;
+    for (std::int64_t i = 0; i < size; ++i) weights.push_back(static_cast<double>(1 + i % 3));
+    return SampleOrder::weighted(std::move(weights), size + 3);
+  }
+  if (one.is("order", "own")) {
+    return {"own", [](std::int64_t samples, std::int64_t epoch) {
+              return std::vector<std::int64_t>(static_cast<std::size_t>(1 + epoch % 5),
+                                               epoch % samples);
+            }};
+  }
+  return {};
+}
+
 Compression compression_of(const Choices& one, bool is_reference) {
   Compression compression;
   const auto& codec = one["codec"];
@@ -68,7 +86,9 @@ TrainerOptions options_of(const Choices& one, const Stretch& stretch, const std:
   TrainerOptions options;
   options.shards = one.number("shards");
   options.seed = static_cast<std::uint64_t>(one.number("seed"));
+  options.order = order_of(one);
   options.schedule = schedule_of(one["schedule"]);
+  if (one.is("rates", "epochs")) options.schedule = Schedule::per_epoch(options.schedule);
   const auto& clip = one["clip"];
   if (clip == "norm" || clip == "all") options.clip.norm = 0.05;
   if (clip == "parameter-norm" || clip == "all") options.clip.parameter_norm = 0.04;
