@@ -9,6 +9,7 @@
 
 #include "tutti/codec.h"
 #include "tutti/data_parallel.h"
+#include "tutti/distributed_sampler.h"
 #include "tutti/dtype.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
@@ -17,6 +18,7 @@
 #include "tutti/metrics.h"
 #include "tutti/optimizer.h"
 #include "tutti/progress.h"
+#include "tutti/sample_order.h"
 #include "tutti/schedule.h"
 #include "tutti/shard_loader.h"
 #include "tutti/share.h"
