@@ -1,0 +1,170 @@
+// The examples that read through torch::data, on small data in MNIST's format: the same bytes on
+// any number of workers, and few lines that differ from the same programs without Tutti.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/running_command.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string program(const std::string& name) { return std::string(TUTTI_EXAMPLES) + "/" + name; }
+
+/// `dims` sizes and the bytes after them.
+void write_idx(const std::string& path, const std::vector<std::uint32_t>& sizes,
+               const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  const auto number = [&](std::uint32_t value) {
+    for (const int shift : {24, 16, 8, 0}) file.put(static_cast<char>(value >> shift & 0xFFU));
+  };
+  number(0x0800U + static_cast<std::uint32_t>(sizes.size()));
+  for (const auto size : sizes) number(size);
+  file << bytes;
+}
+
+/// Noise with a bright row, at a height that the class decides.
+void write_digits(const std::string& folder, const std::string& part, std::uint32_t count) {
+  std::mt19937 random(count);
+  std::string pixels, classes;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto digit = random() % 10;
+    classes += static_cast<char>(digit);
+    for (std::uint32_t p = 0; p < 28 * 28; ++p) {
+      pixels += static_cast<char>(p / 28 / 2 == digit + 2 ? 200 + random() % 50 : random() % 60);
+    }
+  }
+  write_idx(folder + "/" + part + "-images-idx3-ubyte", {count, 28, 28}, pixels);
+  write_idx(folder + "/" + part + "-labels-idx1-ubyte", {count}, classes);
+}
+
+/// 150 pictures are three steps of at most 64 in an epoch, the last of 22.
+class DataExamples : public ::testing::Test {
+ protected:
+  DataExamples() {
+    std::filesystem::create_directory(data_);
+    write_digits(data_, "train", 150);
+    write_digits(data_, "t10k", 37);
+  }
+  /// What rank 0 prints of its epochs, and the digest, which all workers print alike.
+  void expect_same_bytes(const std::string& example, const std::string& epoch_line) {
+    std::set<std::string> results;
+    for (const int workers : {1, 2, 3}) {
+      const auto run =
+          run_command({"run", "-n", std::to_string(workers), program(example), data_, "2"});
+      ASSERT_EQ(run.status, 0) << run.err;
+      std::vector<std::string> epochs;
+      std::set<std::string> digests;
+      int printed = 0;
+      std::istringstream lines(run.out);
+      const std::regex digest("parameters sha256 [0-9a-f]{64}");
+      for (std::string line; std::getline(lines, line);) {
+        std::smatch found;
+        const auto epoch = line.find("epoch ");
+        if (epoch != std::string::npos) epochs.push_back(line.substr(epoch));
+        if (!std::regex_search(line, found, digest)) continue;
+        digests.insert(found.str());
+        ++printed;
+      }
+      ASSERT_EQ(epochs.size(), 2u) << run.out;
+      EXPECT_THAT(epochs[1], ::testing::MatchesRegex(epoch_line));
+      EXPECT_EQ(printed, workers);
+      ASSERT_EQ(digests.size(), 1u) << run.out;
+      results.insert(epochs[0] + epochs[1] + *digests.begin());
+    }
+    EXPECT_EQ(results.size(), 1u);
+  }
+  TemporaryFolder folder_;
+  std::string data_ = folder_.file("data");
+};
+
+TEST_F(DataExamples, MnistEndsWithTheSameBytesOnAnyNumberOfWorkers) {
+  expect_same_bytes("mnist", "epoch 2 of 2: loss of the test [0-9.]+, accuracy [0-9.]+");
+}
+
+TEST_F(DataExamples, DcganEndsWithTheSameBytesOnAnyNumberOfWorkers) {
+  expect_same_bytes("dcgan",
+                    "epoch 2 of 2: loss of the discriminator [0-9.]+, of the generator [0-9.]+");
+}
+
+TEST_F(DataExamples, ThePlainProgramsRun) {
+  for (const char* const name : {"plain_mnist", "plain_dcgan"}) {
+    const auto run = run_command({"run", "-n", "1", program(name), data_, "1"});
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr("epoch 1 of 1: loss of the "));
+  }
+}
+
+TEST_F(DataExamples, FilesThatAreNoIdxFilesAreNamed) {
+  const auto labels = data_ + "/t10k-labels-idx1-ubyte";
+  write_idx(labels, {37, 1}, std::string(37, '\0'));
+  const auto other = run_command({"run", "-n", "2", program("mnist"), data_, "1"});
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.err, HasSubstr("no idx file: " + labels));
+  write_idx(labels, {37}, std::string(36, '\0'));
+  const auto torn = run_command({"run", "-n", "1", program("mnist"), data_, "1"});
+  EXPECT_THAT(torn.err, HasSubstr(labels + " ends too early"));
+}
+
+std::string source(const std::string& path) {
+  std::ifstream file(std::string(TUTTI_SOURCE) + "/" + path);
+  EXPECT_TRUE(file) << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::istringstream text(source(path));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+/// Lines of either that are not in a longest common subsequence: what diff counts with < and >.
+std::size_t changed_lines(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  std::vector<std::size_t> common(b.size() + 1, 0);
+  for (const auto& line : a) {
+    std::size_t diagonal = 0;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const auto above = common[j + 1];
+      common[j + 1] = line == b[j] ? diagonal + 1 : std::max(above, common[j]);
+      diagonal = above;
+    }
+  }
+  return a.size() + b.size() - 2 * common.back();
+}
+
+/// What a page says of it is counted here.
+void expect_few_changes(const std::string& plain, const std::string& example, std::size_t most,
+                        const std::string& page) {
+  const auto before = lines_of(plain);
+  const auto changed = changed_lines(before, lines_of(example));
+  EXPECT_GT(changed, 10u);
+  EXPECT_LE(changed, most);
+  EXPECT_THAT(source(page), HasSubstr(std::to_string(changed) + " changed lines of " +
+                                      std::to_string(before.size())));
+}
+
+TEST(ChangedLines, AreAtMost30OfMnistAndThoseOfItsPage) {
+  expect_few_changes("examples/plain/mnist.cpp", "examples/04_mnist.cpp", 30, "docs/data.md");
+}
+
+TEST(ChangedLines, AreAtMost40OfDcganAndThoseOfItsPage) {
+  expect_few_changes("examples/plain/dcgan.cpp", "examples/05_dcgan.cpp", 40, "docs/two_models.md");
+}
+
+}  // namespace
+}  // namespace tutti::test
