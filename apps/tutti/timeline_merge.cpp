@@ -120,6 +120,8 @@ std::vector<std::string> merge_timeline_files(const std::string& file, int worke
   }
   if (parts.empty()) return problems;
   const std::string unfinished = file + ".merging";
+  std::error_code ignored;
+  std::filesystem::remove(unfinished, ignored);
   std::string failure;
   const Copy copy = write_merged(unfinished, parts, stop);
   if (copy == Copy::stopped) {
@@ -127,7 +129,6 @@ std::vector<std::string> merge_timeline_files(const std::string& file, int worke
   } else if (copy == Copy::failed || std::rename(unfinished.c_str(), file.c_str()) != 0) {
     failure = std::strerror(errno);
   }
-  std::error_code ignored;
   if (!failure.empty()) {
     problems.push_back(
         fmt::format("timeline {}: {}; the workers' parts are left as they are", file, failure));

@@ -1,6 +1,7 @@
 #include "doctor_report.h"
 
 #include <gmock/gmock.h>
+#include <sys/syscall.h>
 #include <nlohmann/json.hpp>
 
 #include "base/system.h"
@@ -91,6 +92,12 @@ TEST(Doctor, CommandSaysWhatThisMachineOffers) {
                                  "engine gloo", "engine mpi", "engine nccl", "kernel", "libtorch"})
     EXPECT_THAT(run.out, HasSubstr(part));
   EXPECT_EQ(run.err, "");
+}
+
+TEST(Doctor, StatusIsOneWhenSomethingWouldStopTraining) {
+  const auto run = run_command({"doctor"}, {.absent_calls = {SYS_memfd_create}});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.out, HasSubstr("PROBLEM: workers cannot share memory"));
 }
 
 TEST(Doctor, CommandGivesOneJsonObject) {

@@ -1,6 +1,7 @@
 // What workers have started and left behind: nothing of it outlives the run, however the run ends.
 
 #include <gmock/gmock.h>
+#include <sys/syscall.h>
 #include <csignal>
 #include <filesystem>
 #include <thread>
@@ -97,7 +98,7 @@ TEST(RunLeftovers, NothingOutlivesAKilledLauncherThatHasNoCloseRange) {
     RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
                             "trap '' TERM HUP; " + std::string(kLeaveGroup) +
                                 "sleep 1000 & echo worker=$$ own=$!; wait"},
-                           {.without_close_range = true});
+                           {.absent_calls = {SYS_close_range}});
     const Leavers leavers(command, 2);
     ASSERT_TRUE(command.wait_for_numbers("own", 2));
     std::vector<WatchedProcess> watched;

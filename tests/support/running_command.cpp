@@ -64,14 +64,21 @@ std::vector<std::string> make_environment(const std::vector<std::string>& change
   return result;
 }
 
+std::vector<sock_filter> filter_without(const std::vector<int>& calls) {
+  std::vector<sock_filter> filter = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  for (const int call : calls) {
+    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 1));
+    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS));
+  }
+  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  return filter;
+}
+
 // For this process and all that it starts.
-bool forbid_close_range() {
-  std::array<sock_filter, 4> filter = {
-      {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 0, 1),
-       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
-  const sock_fprog program{.len = filter.size(), .filter = filter.data()};
+bool install(std::vector<sock_filter>& filter) {
+  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()),
+                           .filter = filter.data()};
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
@@ -91,6 +98,7 @@ RunningCommand::RunningCommand(const std::vector<std::string>& arguments,
   all.push_back(TUTTI_COMMAND);
   all.insert(all.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = make_environment(setup.environment);
+  std::vector<sock_filter> filter = filter_without(setup.absent_calls);
   const auto argument_pointers = pointers(all);
   const auto environment_pointers = pointers(environment);
   auto [out_read, out_write] = setup.terminal ? make_terminal() : make_pipe();
@@ -109,7 +117,7 @@ RunningCommand::RunningCommand(const std::vector<std::string>& arguments,
     dup2(out_write.get(), STDOUT_FILENO);
     dup2(err_target, STDERR_FILENO);
     syscall(SYS_close_range, 3U, ~0U, 0U);
-    if (setup.without_close_range && !forbid_close_range()) _exit(122);
+    if (!setup.absent_calls.empty() && !install(filter)) _exit(122);
     execvpe(argument_pointers[0], argument_pointers.data(), environment_pointers.data());
     _exit(121);
   }

@@ -21,7 +21,7 @@ struct CommandSetup {
   std::vector<std::string> environment = {};  ///< "NAME=value" in addition; "NAME" takes one away
   std::string input = {};                     ///< what its standard input holds
   bool terminal = false;                 ///< output and errors go to a pseudo-terminal, as `out`
-  bool without_close_range = false;      ///< as on Linux before 5.9, and in old containers
+  std::vector<int> absent_calls = {};    ///< system calls (SYS_…) that there are not
   std::vector<std::string> before = {};  ///< a command that executes the command: "unshare", …
 };
 
