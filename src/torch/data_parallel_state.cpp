@@ -164,6 +164,7 @@ void DataParallelState::open_backward() {
 
 void DataParallelState::before_step() {
   owned_->require_sent();
+  views_->release_kept();
   dropped_ = false;
   for (const auto& hooks : hooks_) hooks->attach();
 }
@@ -267,6 +268,8 @@ void DataParallelState::finish() {
   if (step == 1 || (options_.digest_every > 0 && step % options_.digest_every == 0)) {
     model_.require_unchanged_list();
   }
+  // A closure of a scope may have kept one meanwhile.
+  views_->release_kept();
   outcome_ = coded_ ? coded_->finish(memory_, besides()) : exchange_->finish(memory_, besides());
   if (coded_) coded_->fill_report(outcome_.report);
   outcome_.report.bytes += rows_->most_bytes();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "kernels/fold.h"
 #include "torch/incoming_gradient.h"
 #include "tutti/error.h"
@@ -9,20 +11,59 @@
 namespace tutti {
 
 GradientViews::GradientViews(const WrappedModel& model, const StepExchange& exchange)
-    : model_(model) {
+    : model_(model), exchange_(exchange) {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    const auto& parameter = model_.tensor(p);
     versions_.push_back(0);
     rows_.emplace_back();
     installed_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>());
-    if (model_.row_sparse(p)) {
-      views_.emplace_back();
-      continue;
-    }
-    views_.push_back(torch::from_blob(
-        exchange.result(p), parameter.sizes(), parameter.strides(),
-        [arena = exchange.arena()](void*) {}, parameter.options().requires_grad(false)));
+    views_.push_back(model_.row_sparse(p) ? torch::Tensor() : new_view(p));
   }
+}
+
+torch::Tensor GradientViews::new_view(std::size_t parameter) const {
+  const auto& like = model_.tensor(parameter);
+  return torch::from_blob(
+      exchange_.result(parameter), like.sizes(), like.strides(),
+      [arena = exchange_.arena()](void*) {}, like.options().requires_grad(false));
+}
+
+/// Besides this object param.grad may have the view, or after zero_grad(false) an alias of it.
+bool GradientViews::is_kept(std::size_t parameter) const {
+  const auto& view = views_[parameter];
+  if (!view.defined() || view.numel() == 0) return false;
+  const auto& grad = model_.tensor(parameter).grad();
+  const bool is_same = grad.defined() && grad.is_same(view);
+  const bool is_alias = !is_same && grad.defined() && is_view(parameter, grad);
+  return view.use_count() > (is_same ? 2U : 1U) ||
+         view.storage().use_count() > (is_alias ? 2U : 1U);
+}
+
+void GradientViews::release_kept() {
+  for (std::size_t p = 0; p < views_.size(); ++p) {
+    if (is_kept(p)) release(p);
+  }
+}
+
+/// All tensors that the program has share one storage, which gets the copy: they stay tied to one
+/// another, and are none of ours from then on. After zero_grad(false) torch itself would add into
+/// their memory.
+void GradientViews::release(std::size_t parameter) {
+  auto& grad = model_.tensor(parameter).mutable_grad();
+  const bool is_grad = grad.defined() && is_view(parameter, grad);
+  if (is_grad && is_cleared(parameter, grad)) return;
+  auto* const storage = views_[parameter].storage().unsafeGetStorageImpl();
+  auto copy = c10::GetAllocator(c10::kCPU)->allocate(storage->nbytes());
+  std::memcpy(copy.get(), storage->data(), storage->nbytes());
+  storage->set_data_ptr_noswap(std::move(copy));
+  views_[parameter] = new_view(parameter);
+  versions_[parameter] = static_cast<std::int64_t>(views_[parameter]._version());
+  if (is_grad) grad = views_[parameter];  // a backward onto it is found by require_cleared()
+}
+
+bool GradientViews::is_cleared(std::size_t parameter, const torch::Tensor& grad) const {
+  const bool written = !model_.row_sparse(parameter) &&
+                       static_cast<std::int64_t>(grad._version()) != versions_[parameter];
+  return written && all_zero(grad.data_ptr(), grad.nbytes());
 }
 
 void GradientViews::install(const std::vector<std::uint8_t>& touched) {
@@ -93,8 +134,7 @@ void GradientViews::require_none_set_by_hand(const char* where) const {
 void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) const {
   const auto& grad = model_.tensor(parameter).grad();
   if (!grad.defined() || !is_view(parameter, grad)) return;
-  const bool written = !model_.row_sparse(parameter) && grad._version() != versions_[parameter];
-  if (written && all_zero(grad.data_ptr(), grad.nbytes())) return;
+  if (is_cleared(parameter, grad)) return;
   throw BadInput(
       fmt::format("parameter \"{}\" still holds the reduced gradient of step {}: call zero_grad() "
                   "before the next backward, or run several backwards of one step in accumulate()",

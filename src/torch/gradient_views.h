@@ -1,7 +1,7 @@
 #pragma once
 
-// What param.grad is after a sync: views of the shared arena, at addresses that never change. And
-// what else may be found there before the next one.
+// What param.grad is after a sync: views of the shared arena, at addresses that never change unless
+// the program keeps one. And what else may be found there before the next one.
 //
 // Threads: one. Failure: BadInput names the parameter.
 
@@ -18,7 +18,7 @@ namespace tutti {
 
 class GradientViews {
  public:
-  /// `model` must outlive this. The views keep the arena alive.
+  /// `model` and `exchange` must outlive this. The views keep the arena alive.
   GradientViews(const WrappedModel& model, const StepExchange& exchange);
 
   std::size_t size() const { return views_.size(); }
@@ -33,6 +33,9 @@ class GradientViews {
   }
   /// Puts reduced gradients into param.grad; those that nobody wrote become undefined.
   void install(const std::vector<std::uint8_t>& touched);
+  /// Reduced gradients that the program still has in tensors of its own get memory of their own,
+  /// with their values: before any worker writes into the arena again.
+  void release_kept();
   /// Makes all gradients undefined.
   void drop() noexcept;
   /// Takes what was put into param.grad by hand out of it: defined, and no view of ours. Throws if
@@ -48,7 +51,14 @@ class GradientViews {
   bool is_view(std::size_t parameter, const torch::Tensor& grad) const;
 
  private:
+  torch::Tensor new_view(std::size_t parameter) const;
+  bool is_kept(std::size_t parameter) const;
+  void release(std::size_t parameter);
+  /// zero_grad(false) has zeroed it in place.
+  bool is_cleared(std::size_t parameter, const torch::Tensor& grad) const;
+
   const WrappedModel& model_;
+  const StepExchange& exchange_;
   std::vector<torch::Tensor> views_;
   std::vector<torch::Tensor> rows_;  ///< of row-sparse parameters, until install()
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> installed_;  ///< values of theirs
