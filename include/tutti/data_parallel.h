@@ -47,8 +47,9 @@ enum class Divide {
 
 /// Whose buffers (running statistics and the like) hold after a step.
 enum class Buffers {
-  every_step,  ///< rank 0's replace everybody's at the end of each step
-  on_request,  ///< … when sync_buffers() is called
+  /// Those of the lowest rank that had data in the step replace everybody's at its end.
+  every_step,
+  on_request,  ///< rank 0's, when sync_buffers() is called
   never,
 };
 
@@ -73,7 +74,8 @@ struct DataParallelOptions {
   /// When workers that go on by themselves become one again: DataParallel::meet(). Gradients are
   /// left alone, each worker's optimizer has its own; groups are compression.fusion's.
   StrategyPointer strategy = {};
-  /// Compare digests of parameters and buffers of all workers in every n-th step; 0 never.
+  /// Compare digests of parameters and buffers of all workers, and which modules are in train(), in
+  /// steps 1, 2, 4 … 64 and in every n-th; digests at the end of drain() too. 0 never.
   std::int64_t digest_every = 100;
   /// Parameters for which this returns true stay local: neither sent at the start nor reduced.
   std::function<bool(const std::string& name)> exclude = {};
@@ -147,16 +149,21 @@ class Accumulation {
   int exceptions_at_start_;
 };
 
-class DataParallel {
+/// Lives as long as the model is trained: gradients are each worker's own afterwards, of which the
+/// next backward warns. What went wrong by then is logged at the end: no step was taken, or
+/// parameters differ from those of workers that have ended theirs after the same step.
+class [[nodiscard]] DataParallel {
  public:
   /// Compares the plan (names, shapes, strides, dtypes, threads) on all workers, then sends rank
   /// 0's parameters and buffers to all. Collective. `module` must outlive this object.
-  DataParallel(const Job& job, torch::nn::Module& module, const DataParallelOptions& options = {});
+  [[nodiscard]] DataParallel(const Job& job, torch::nn::Module& module,
+                             const DataParallelOptions& options = {});
   /// The same over a group of workers, or over named parameters.
-  DataParallel(const Group& group, torch::nn::Module& module,
-               const DataParallelOptions& options = {});
-  DataParallel(const Group& group, std::vector<std::pair<std::string, torch::Tensor>> parameters,
-               const DataParallelOptions& options = {});
+  [[nodiscard]] DataParallel(const Group& group, torch::nn::Module& module,
+                             const DataParallelOptions& options = {});
+  [[nodiscard]] DataParallel(const Group& group,
+                             std::vector<std::pair<std::string, torch::Tensor>> parameters,
+                             const DataParallelOptions& options = {});
   ~DataParallel();
   DataParallel(DataParallel&&) noexcept;
   DataParallel& operator=(DataParallel&&) = delete;
@@ -187,6 +194,17 @@ class DataParallel {
   /// gradient has reached a parameter. After a failure that it has seen this does nothing, so that
   /// a handler may always call it.
   void fail(const std::string& why);
+
+  /// Σ weight · value / Σ weight over the workers, added along the canonical tree over ranks in
+  /// float64: the same bytes on all of them. For whatever decides about steps, rates or line
+  /// searches, which has to be alike everywhere. A value of weight 0 counts for nothing, even if it
+  /// is NaN; NaN where no value has a weight. A single worker's value stays as it is. Collective,
+  /// between steps, with or without a strategy: who has no data has weight 0. BadInput for a weight
+  /// that is negative or not finite.
+  double mean(double value, double weight = 1) const;
+  /// Of each element, for a tensor of floating-point numbers of the same shape everywhere: a new
+  /// one, of its type and without a graph.
+  torch::Tensor mean(const torch::Tensor& value, double weight = 1) const;
 
   /// Rank 0's buffers to all, now. Collective.
   void sync_buffers();
@@ -228,6 +246,7 @@ class DataParallel {
 
   std::shared_ptr<DataParallelState> state_;    ///< null with a strategy
   std::unique_ptr<ParallelMeetings> meetings_;  ///< null without
+  std::optional<std::chrono::milliseconds> deadline_ = {};
 };
 
 /// One part of a batch: the same rows of every tensor, and how many rows that is.

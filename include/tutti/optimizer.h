@@ -13,6 +13,7 @@
 //
 // Threads: values. Failure: BadInput for numbers that make no sense.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -101,12 +102,20 @@ class Optimizer {
   /// TorchOptim.
   Optimizer(const Rule& rule);
 
-  /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule.
+  /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule. Of a
+  /// parameter with several names (tied weights) one is enough.
   Optimizer& group(Where where, const Rule& rule);
 
   const Rule& rule_of(const std::string& parameter) const;
+  /// Of a parameter with these names.
+  const Rule& rule_of(const std::vector<std::string>& names) const;
+  /// Groups, counted from 0, whose rule none of these parameters follows; each has its names.
+  std::vector<std::size_t> unused_groups(
+      const std::vector<std::vector<std::string>>& parameters) const;
 
  private:
+  std::size_t group_of(const std::vector<std::string>& names) const;
+
   Rule rule_;
   std::vector<std::pair<Where, Rule>> groups_;
 };

@@ -196,8 +196,8 @@ struct TrainerOptions {
   /// Every n-th step's SHA-256 of each tensor goes to the log: what `tutti compare` looks at. 0:
   /// none. Rank 0 reads all tensors for it; alike on all workers.
   std::int64_t hash_every = 0;
-  /// Compare digests of buffers of all workers in every n-th step, and look whether parameters were
-  /// written to behind the Trainer's back, there and in steps 2, 4, 8 … 64; 0 never.
+  /// Compare digests of buffers of all workers, and look whether parameters were written to behind
+  /// the Trainer's back, in steps 2, 4, 8 … 64 and in every n-th; 0 never.
   std::int64_t digest_every = 100;
   /// In the first step, also after load(), and in every n-th, one shard in turn is computed once
   /// more by another worker (with one worker, by the same), and hashes of what it gives are

@@ -7,7 +7,7 @@ namespace tutti {
 namespace {
 
 /// Small enough to be still in the cache when it is written after it was hashed.
-constexpr std::size_t kPiece = std::size_t{256} << 10;
+constexpr std::size_t kHashedPiece = std::size_t{256} << 10;
 
 }  // namespace
 
@@ -17,7 +17,7 @@ HashedFile::HashedFile(Files& files, const std::filesystem::path& path)
 void HashedFile::append(std::span<const std::byte> bytes) {
   bytes_ += bytes.size();
   while (!bytes.empty()) {
-    const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+    const auto piece = bytes.first(std::min(kHashedPiece, bytes.size()));
     hash_.update(piece.data(), piece.size());
     write_all(files_, file_, piece);
     bytes = bytes.subspan(piece.size());
@@ -31,7 +31,7 @@ FileDigest HashedFile::finish() {
 }
 
 FileDigest digest_of(const Files& files, const File& file) {
-  std::vector<std::byte> piece(kPiece);
+  std::vector<std::byte> piece(kHashedPiece);
   Sha256 hash;
   std::uint64_t bytes = 0;
   while (const std::size_t read = files.read_some(file, bytes, piece)) {

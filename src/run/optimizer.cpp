@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tutti/error.h"
@@ -97,10 +98,32 @@ Optimizer& Optimizer::group(Where where, const Rule& rule) {
 }
 
 const Optimizer::Rule& Optimizer::rule_of(const std::string& parameter) const {
-  for (const auto& [where, rule] : groups_) {
-    if (where(parameter)) return rule;
+  return rule_of(std::vector<std::string>{parameter});
+}
+
+const Optimizer::Rule& Optimizer::rule_of(const std::vector<std::string>& names) const {
+  const auto k = group_of(names);
+  return k < groups_.size() ? groups_[k].second : rule_;
+}
+
+/// The number of groups if none holds.
+std::size_t Optimizer::group_of(const std::vector<std::string>& names) const {
+  const auto holds = [&](const auto& group) {
+    return std::any_of(names.begin(), names.end(), group.first);
+  };
+  return static_cast<std::size_t>(std::find_if(groups_.begin(), groups_.end(), holds) -
+                                  groups_.begin());
+}
+
+std::vector<std::size_t> Optimizer::unused_groups(
+    const std::vector<std::vector<std::string>>& parameters) const {
+  std::vector<bool> used(groups_.size() + 1);
+  for (const auto& names : parameters) used[group_of(names)] = true;
+  std::vector<std::size_t> unused;
+  for (std::size_t k = 0; k < groups_.size(); ++k) {
+    if (!used[k]) unused.push_back(k);
   }
-  return rule_;
+  return unused;
 }
 
 std::string text_of(const Optimizer::Rule& rule) { return std::visit(Text{}, rule); }

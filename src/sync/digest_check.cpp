@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include "kernels/hash.h"
 #include "tutti/error.h"
@@ -10,7 +12,10 @@
 namespace tutti {
 
 bool DigestCheck::due(std::uint64_t step) const {
-  return every_ > 0 && step % static_cast<std::uint64_t>(every_) == 0 && group_.size() > 1;
+  constexpr std::uint64_t kLastPower = 64;
+  if (!compares()) return false;
+  return (step <= kLastPower && std::has_single_bit(step)) ||
+         step % static_cast<std::uint64_t>(every_) == 0;
 }
 
 void DigestCheck::publish(const ModelMemory& model) const {
@@ -25,20 +30,36 @@ void DigestCheck::publish(const ModelMemory& model) const {
 }
 
 void DigestCheck::compare(std::string_view step) const {
-  const auto reference = boards_[0].digests();
+  std::vector<int> all(static_cast<std::size_t>(group_.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const auto found = difference(all);
+  if (!found) return;
+  throw Mismatch(fmt::format(
+      "{}: {} (first difference; digests are compared in steps 1, 2, 4 to 64, every {} steps and "
+      "at "
+      "the end of drain()){}",
+      step, *found, every_,
+      found->starts_with("parameter") ? "; the updates were not the same on all workers: one left "
+                                        "out, another learning rate, a "
+                                        "change by hand"
+                                      : ""));
+}
+
+std::optional<std::string> DigestCheck::difference(std::span<const int> ranks) const {
+  const auto of = [this](int rank) { return boards_[static_cast<std::size_t>(rank)].digests(); };
+  const auto reference = of(ranks.front());
   for (std::size_t i = 0; i < reference.size(); ++i) {
-    for (int r = 1; r < group_.size(); ++r) {
-      if (boards_[static_cast<std::size_t>(r)].digests()[i] == reference[i]) continue;
+    for (const int r : ranks) {
+      if (of(r)[i] == reference[i]) continue;
       const auto parameters = plan_.parameters().size();
       const auto& name = i < parameters ? plan_.parameters()[i].spec.name
                                         : plan_.buffers()[i - parameters].spec.name;
-      throw Mismatch(fmt::format(
-          "{}: {} \"{}\" of rank {} differs from that of rank {} (first difference; digests are "
-          "compared every {} steps)",
-          step, i < parameters ? "parameter" : "buffer", name, group_.job_rank(r),
-          group_.job_rank(0), every_));
+      return fmt::format("{} \"{}\" of rank {} differs from that of rank {}",
+                         i < parameters ? "parameter" : "buffer", name, group_.job_rank(r),
+                         group_.job_rank(ranks.front()));
     }
   }
+  return {};
 }
 
 void DigestCheck::note_buffers(const ModelMemory& model) {

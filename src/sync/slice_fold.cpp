@@ -43,7 +43,7 @@ SliceFold::SliceFold(const Plan& plan, std::vector<std::byte*> arenas,
                      std::vector<StepBoard> boards, Divisor divisor)
     : plan_(plan), arenas_(std::move(arenas)), boards_(std::move(boards)), divisor_(divisor) {}
 
-void SliceFold::begin(std::vector<HeldNode> nodes, std::int64_t leaves) {
+void SliceFold::begin(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled) {
   const auto same_block = [](const HeldNode& a, const HeldNode& b) { return a.block == b.block; };
   if (leaves != leaves_ ||
       !std::equal(nodes.begin(), nodes.end(), nodes_.begin(), nodes_.end(), same_block)) {
@@ -51,6 +51,7 @@ void SliceFold::begin(std::vector<HeldNode> nodes, std::int64_t leaves) {
   }
   nodes_ = std::move(nodes);
   leaves_ = leaves;
+  unscaled_ = unscaled;
   weight_ = weight_of({0, nodes_.size()});
 }
 
@@ -92,6 +93,7 @@ SliceFold::Sources SliceFold::sources_of(std::uint32_t parameter, NodeRange rang
     sources.pattern[n] = '1';
     sources.nodes.push_back(arenas_[worker] + plan_.node_place(parameter, slot));
   }
+  if (unscaled_) return sources;
   if (divisor_ == Divisor::weights) sources.divisor = weight_;
   if (divisor_ == Divisor::contributors) sources.divisor = contributed(parameter, range);
   return sources;

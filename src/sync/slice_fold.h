@@ -54,8 +54,9 @@ class SliceFold {
   SliceFold(const Plan& plan, std::vector<std::byte*> arenas, std::vector<StepBoard> boards,
             Divisor divisor);
 
-  /// Takes over the step's nodes, ascending over all workers, and adds up their weights.
-  void begin(std::vector<HeldNode> nodes, std::int64_t leaves);
+  /// Takes over the step's nodes, ascending over all workers, and adds up their weights. `unscaled`
+  /// ones were not multiplied by them.
+  void begin(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled = false);
   std::int64_t leaves() const { return leaves_; }
   /// Σ of all leaves' weights, folded along the tree.
   double weight() const { return weight_; }
@@ -109,6 +110,7 @@ class SliceFold {
   std::vector<HeldNode> nodes_;
   std::int64_t leaves_ = 0;
   double weight_ = 0;
+  bool unscaled_ = false;
   std::map<std::string, FoldProgram> programs_;  ///< by pattern of presence, for the nodes at hand
   std::vector<const void*> at_;                  ///< where the elements at hand lie in each node
 };

@@ -24,6 +24,13 @@ inline constexpr int kMaxSlots = 64;
 /// In a slot table: this node has no gradient for this parameter.
 inline constexpr std::uint8_t kAbsent = 0xff;
 
+/// What FirstLook compares.
+struct FirstLookNotes {
+  std::uint64_t gradient = 0;         ///< digest of the worker's own; 0: it has none but zeros
+  std::uint64_t generator_seed = 0;   ///< of the program's random numbers, at the start
+  std::uint64_t generator_state = 0;  ///< digest; 0: not known
+};
+
 /// How a worker takes part in a step.
 enum class StepMode : std::uint32_t {
   single,  ///< one leaf, at index rank: buckets may leave early
@@ -52,8 +59,12 @@ struct StepHeader {
   static constexpr std::uint64_t kRunning = 0;
   static constexpr std::uint64_t kUndecided = 1;
   static constexpr std::uint64_t kDecided = 2;  ///< plus the last step that succeeded
-  SharedText<512> failure;                      ///< why `failed`
-  SharedText<1024> reason;                      ///< why `ended`
+  /// 1 + the last step of the owner, which has ended its part and left digests: StepExchange::part.
+  std::atomic<std::uint64_t> parted{0};
+  /// Of rank 0's alone, written by any: one has said that they differ.
+  std::atomic<std::uint32_t> parting_said{0};
+  SharedText<512> failure;  ///< why `failed`
+  SharedText<1024> reason;  ///< why `ended`
 
   // Published with `opened`.
   StepMode mode = StepMode::joined;
@@ -69,6 +80,7 @@ struct StepHeader {
   std::int32_t node_count = 0;
   std::int64_t arrived = 0;     ///< ns, Clock: when it published
   std::uint32_t has_order = 0;  ///< order() is filled in
+  FirstLookNotes first_look;    ///< in the first steps
   struct Node {
     Block block;  ///< counted from the owner's first leaf
     double weight = 0;
@@ -76,11 +88,12 @@ struct StepHeader {
   Node nodes[kMaxSlots];
 };
 
-/// Where the parts of a worker's block lie, for a plan with that many parameters and buffers.
+/// Where the parts of a worker's block lie, for a plan with that many parameters and buffers, of a
+/// model of that many modules.
 class StepBoard {
  public:
-  StepBoard(std::byte* block, std::size_t parameters, std::size_t buffers);
-  static std::size_t bytes(std::size_t parameters, std::size_t buffers);
+  StepBoard(std::byte* block, std::size_t parameters, std::size_t buffers, std::size_t modules = 0);
+  static std::size_t bytes(std::size_t parameters, std::size_t buffers, std::size_t modules = 0);
 
   StepHeader& header() const { return *header_; }
   /// Last step in which bucket b is complete on this worker; at most one bucket per parameter.
@@ -93,21 +106,26 @@ class StepBoard {
   double* weights(int node) const;
   /// Digests of parameters, then of buffers.
   std::span<std::uint64_t> digests() const { return {digests_, parameters_ + buffers_}; }
+  /// Of each module: 1 in train(), 0 in eval().
+  std::span<std::uint8_t> modes() const { return {modes_, modules_}; }
   /// Parameters in the order in which the first step found them ready. Rank 0's counts.
   std::span<std::uint32_t> order() const { return {order_, parameters_}; }
 
  private:
   std::size_t parameters_;
   std::size_t buffers_;
+  std::size_t modules_;
   StepHeader* header_;
   std::atomic<std::uint64_t>* ready_;
   std::uint64_t* digests_;
   std::uint32_t* order_;
   double* weights_;
   std::uint8_t* slots_;
+  std::uint8_t* modes_;
 };
 
 /// One per worker, in blocks of the given memory.
-std::vector<StepBoard> boards_of(const SharedMemory& memory, int workers, const Plan& plan);
+std::vector<StepBoard> boards_of(const SharedMemory& memory, int workers, const Plan& plan,
+                                 std::size_t modules = 0);
 
 }  // namespace tutti

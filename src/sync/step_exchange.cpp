@@ -33,10 +33,12 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
       options_(options),
       arena_(group_.allocate(plan_.arena_bytes(kMaxSlots), "gradients of \"" + options_.name + "\"",
                              plan_.base_bytes())),
-      control_(group_.allocate(StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size()),
-                               "step board of \"" + options_.name + "\"", std::size_t{1} << 16)),
-      boards_(boards_of(control_, group_.size(), plan_)),
+      control_(group_.allocate(
+          StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size(), options_.modules),
+          "step board of \"" + options_.name + "\"", std::size_t{1} << 16)),
+      boards_(boards_of(control_, group_.size(), plan_, options_.modules)),
       digests_(plan_, group_, boards_, options_.digest_every),
+      first_look_(group_, boards_, options_.name),
       traffic_(plan_, groups_as_they_are(plan_, options_), group_.size()) {
   std::vector<std::byte*> arenas;
   for (int r = 0; r < group_.size(); ++r) arenas.push_back(arena_.block(r));
@@ -145,7 +147,7 @@ void StepExchange::begin_slices() {
       ++leaves;
     }
   }
-  slices_->begin(std::move(nodes), leaves);
+  slices_->begin(std::move(nodes), leaves, single && is_alone_);
   slices_begun_ = true;
 }
 
@@ -179,7 +181,11 @@ void StepExchange::arrive(const ModelMemory& model, const std::function<void()>&
     };
     wait_for_all(published, meanwhile);
     if (!slices_begun_) begin_slices();
-    if (digests_.due(step_)) digests_.compare(step_text());
+    if (digests_.due(step_) || (digests_.compares() && all_drained())) {
+      digests_.compare(step_text());
+    }
+    if (digests_.due(step_)) compare_modes();
+    first_look_.compare(number_of(step_));
   });
 }
 
@@ -254,8 +260,14 @@ void StepExchange::publish(const ModelMemory& model) {
     std::copy(fired_.begin(), fired_.end(), board.order().begin());
     mine.has_order = 1;
   }
-  if (digests_.due(step_)) digests_.publish(model);
-  if (options_.sync_buffers && group_.rank() == 0) {
+  // Where all have drained, this step is the last.
+  if (digests_.due(step_) || (digests_.compares() && mine.drained != 0)) digests_.publish(model);
+  if (digests_.due(step_)) {
+    std::copy_n(model.modes.begin(), std::min(model.modes.size(), board.modes().size()),
+                board.modes().begin());
+  }
+  first_look_.publish();
+  if (options_.sync_buffers && may_be_source()) {
     for (std::size_t b = 0; b < model.buffers.size(); ++b) {
       const auto& entry = plan_.buffers()[b];
       std::memcpy(arena_.data() + entry.offset, model.buffers[b], entry.bytes);
@@ -266,13 +278,72 @@ void StepExchange::publish(const ModelMemory& model) {
   announce(state_.job().board());
 }
 
-/// Rank 0's buffers replace this worker's. Now they are equal; the next step finds out whether they
-/// still were when it began.
+bool StepExchange::has_leaf(int rank) const {
+  const auto& other = header(rank);
+  switch (other.mode) {
+    case StepMode::single:
+      return true;
+    case StepMode::scope:
+      return other.leaves > 0;
+    case StepMode::joined:
+      break;
+  }
+  return other.weight > 0;
+}
+
+int StepExchange::buffer_source() const {
+  for (int r = 0; r < group_.size(); ++r) {
+    if (has_leaf(r)) return r;
+  }
+  return 0;
+}
+
+/// As far as is known before all have published: false where a lower rank is sure to be the source.
+bool StepExchange::may_be_source() const {
+  if (group_.rank() == 0) return true;
+  if (!has_leaf(group_.rank())) return false;
+  for (int r = 0; r < group_.rank(); ++r) {
+    const auto& other = header(r);
+    if (other.opened.load(std::memory_order_acquire) < step_) continue;
+    if (other.mode != StepMode::scope && has_leaf(r)) return false;
+    if (other.mode == StepMode::scope && other.declared > 0) return false;
+  }
+  return true;
+}
+
+bool StepExchange::all_drained() const {
+  for (int r = 0; r < group_.size(); ++r) {
+    if (header(r).drained == 0) return false;
+  }
+  return true;
+}
+
+/// Workers without a leaf ran no forward: how they stand does not matter.
+void StepExchange::compare_modes() const {
+  const int first = buffer_source();
+  const auto modes_of = [&](int r) { return boards_[static_cast<std::size_t>(r)].modes(); };
+  const auto text = [](std::uint8_t mode) { return mode != 0 ? "train()" : "eval()"; };
+  for (int r = first + 1; r < group_.size(); ++r) {
+    if (!has_leaf(r)) continue;
+    for (std::size_t k = 0; k < options_.modules; ++k) {
+      if (modes_of(r)[k] == modes_of(first)[k]) continue;
+      throw Mismatch(
+          fmt::format("{}: {} is in {} on rank {}, in {} on rank {}; call train() or eval() alike "
+                      "on all workers",
+                      step_text(), options_.module_name(k), text(modes_of(first)[k]),
+                      group_.job_rank(first), text(modes_of(r)[k]), group_.job_rank(r)));
+    }
+  }
+}
+
+/// That worker's buffers replace this one's. Now they are equal; the next step finds out whether
+/// they still were when it began.
 void StepExchange::take_buffers(const ModelMemory& model) {
   if (!options_.sync_buffers) return;
-  for (std::size_t b = 0; b < model.buffers.size() && group_.rank() != 0; ++b) {
+  const int source = buffer_source();
+  for (std::size_t b = 0; b < model.buffers.size() && group_.rank() != source; ++b) {
     const auto& entry = plan_.buffers()[b];
-    std::memcpy(model.buffers[b], arena_.block(0) + entry.offset, entry.bytes);
+    std::memcpy(model.buffers[b], arena_.block(source) + entry.offset, entry.bytes);
   }
   note_buffers(model);
 }
@@ -292,6 +363,7 @@ void StepExchange::adopt_order() {
 /// Everything that is read from others' boards is read before `folded` lets them write again.
 void StepExchange::fill_outcome() {
   outcome_.drained = 0;
+  outcome_.buffer_source = buffer_source();
   std::int64_t last = 0;
   auto& report = outcome_.report;
   report = {};

@@ -29,6 +29,7 @@
 #include "comm/group_state.h"
 #include "sync/bucket_schedule.h"
 #include "sync/digest_check.h"
+#include "sync/first_look.h"
 #include "sync/leaf_folder.h"
 #include "sync/plan.h"
 #include "sync/slice_fold.h"
@@ -52,15 +53,21 @@ struct ExchangeOptions {
   std::vector<int> owners = {};
   /// The gradients become messages first: nothing is folded before arrive().
   bool coded = false;
-  /// Rank 0's buffers replace everybody's at the end of each step.
+  /// One worker's buffers replace everybody's at the end of each step: see buffer_source().
   bool sync_buffers = true;
-  /// Compare digests of parameters and buffers in every n-th step; 0 never.
+  /// Compare digests of parameters and buffers, and modes of modules, in the first steps and in
+  /// every n-th; 0 never.
   std::int64_t digest_every = 100;
+  /// Modules of the model, and what the k-th is called in errors.
+  std::size_t modules = 0;
+  std::function<std::string(std::size_t k)> module_name = {};
   /// write() returns the magnitude of what was written.
   bool measures = false;
   std::optional<std::chrono::milliseconds> deadline = {};
   /// Ends the text of an error about workers that do not come: what their program may have missed.
   std::string hint = {};
+  /// The same where that worker has ended its part.
+  std::string end_hint = {};
   /// complete()'s work changes what cannot be put back: who fails meanwhile ends the exchange.
   bool lasting = false;
 };
@@ -98,11 +105,13 @@ class StepExchange {
   /// Throws what ended the exchange, if it is over.
   void require_running() const;
   /// Runs collectives of the group besides steps: an error that ends the group ends the exchange.
+  /// Who ends its part of the exchange does not come to them: the others are told at once.
   void together(const std::function<void()>& collectives);
   /// What the next step is called in texts and reports, and those after it; else counted from 1.
   void number_next(std::int64_t number);
 
-  /// Opens a step of one leaf, at once begun, for a single backward.
+  /// Opens a step of one leaf, at once begun, for a single backward. In a group of one the mean is
+  /// that leaf: it is neither multiplied by its weight nor divided.
   void open_single(double weight);
   /// Opens a step of any number of leaves; given the number, nodes are folded as leaves come.
   void open_scope(std::optional<std::int64_t> leaves);
@@ -134,12 +143,16 @@ class StepExchange {
   struct Outcome {
     std::vector<std::uint8_t> touched;  ///< per parameter: some worker wrote it
     int drained = 0;                    ///< workers that have no more data
+    int buffer_source = 0;              ///< rank in the group whose buffers count
     StepReport report;
   };
   /// The one sync of a step. The reduced gradients lie at result(p), but for row-sparse ones, of
   /// which only the nodes are there. As arrive(), then complete() with the fold of this worker's
   /// slices.
   const Outcome& finish(const ModelMemory& model, const StepBesides& besides = {});
+  /// The open step compares digests, so that `modes` of its ModelMemory are looked at.
+  bool looks_closely() const { return digests_.due(step_); }
+  FirstLook& first_look() { return first_look_; }
 
   // A step whose gradients become something else is finished in parts, by all workers alike.
   /// Publishes what this worker has, waits until all have done so, and compares digests where they
@@ -148,7 +161,10 @@ class StepExchange {
   void arrive(const ModelMemory& model, const std::function<void()>& meanwhile = {});
   SliceFold& slices() { return *slices_; }
   const SliceFold& slices() const { return *slices_; }
-  /// Inside complete(): rank 0's buffers replace this worker's, where buffers are synchronised.
+  /// Of the step that is published, the rank in the group whose buffers count: the lowest that had
+  /// a leaf, so that one without data does not keep them what they were; 0 if none had.
+  int buffer_source() const;
+  /// Inside complete(): that worker's buffers replace this one's, where buffers are synchronised.
   void take_buffers(const ModelMemory& model);
   /// Inside complete(): the model's buffers are equal everywhere now.
   void note_buffers(const ModelMemory& model);
@@ -169,6 +185,11 @@ class StepExchange {
   /// Drops the open step, or the next one, on all workers: they get PeerFailed with this text.
   void fail(const std::string& text) noexcept;
 
+  /// This worker takes part in no further step, and its model is as its last update left it. Waits
+  /// for nobody. Where it differs from that of workers that have parted too, says how to one of
+  /// them.
+  std::optional<std::string> part(const ModelMemory& model) noexcept;
+
   /// Where the reduced gradient of a parameter lies: the same address in every step.
   std::byte* result(std::size_t parameter) const;
   /// All workers' arenas: whoever keeps a view of them keeps a copy of this.
@@ -186,6 +207,10 @@ class StepExchange {
   void require_room(std::int64_t leaves, std::int64_t cuts);
   void find_start(bool wait);
   void publish(const ModelMemory& model);
+  bool has_leaf(int rank) const;
+  bool may_be_source() const;
+  bool all_drained() const;
+  void compare_modes() const;
   void begin_slices();
   void fold_ready_buckets();
   void fold_bucket(std::size_t bucket);
@@ -225,6 +250,7 @@ class StepExchange {
   SharedMemory control_;
   std::vector<StepBoard> boards_;
   DigestCheck digests_;
+  FirstLook first_look_;
   PlainTraffic traffic_;
   std::unique_ptr<LeafFolder> folder_;
   std::unique_ptr<SliceFold> slices_;
@@ -237,6 +263,7 @@ class StepExchange {
   std::int64_t numbers_begin_ = 0;
   const char* phase_ = "";  ///< what workers wait for each other to reach
   bool is_completing_ = false;
+  bool is_alone_ = false;  ///< the open step is one backward's of a group of one
   std::optional<StepMode> mode_ = {};
   std::vector<std::uint32_t> fired_;       ///< first writes of this step, in order
   std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet

@@ -15,8 +15,10 @@ namespace tutti {
 
 void StepExchange::open_single(double weight) {
   open(StepMode::single, 1, weight, false);
+  is_alone_ =
+      group_.size() == 1 && !options_.coded && options_.divisor != Divisor::none && weight > 0;
   folder_->set_start(group_.rank());
-  folder_->begin_leaf(weight);
+  folder_->begin_leaf(is_alone_ ? 1.0 : weight);
 }
 
 void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
@@ -72,6 +74,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   opened_at_ = state_.job().system().now();
   phase_ = "the start of";
   is_completing_ = false;
+  is_alone_ = false;
   // Nobody may still be reading what the last step left here. After a step that succeeded this is
   // known already; after one that failed, the others have to notice first.
   const auto through = [this](int r) {
@@ -81,6 +84,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   guarded([&] { wait_for_all(through); });
 
   folder_->reset();
+  first_look_.open(step_);
   fired_.clear();
   unfired_in_.assign(schedule_->size(), 0);
   for (std::size_t b = 0; b < schedule_->size(); ++b) {
@@ -140,6 +144,9 @@ void StepExchange::find_start(bool wait) {
 
 double StepExchange::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
   state_.job().require_own();
+  const auto& spec = plan_.parameters()[parameter].spec;
+  first_look_.note(folder_->leaves(), parameter, gradient,
+                   static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
   const double largest = folder_->write(parameter, gradient, last, may_stay);
   note_write(parameter, last);
   return largest;
@@ -147,6 +154,10 @@ double StepExchange::write(std::size_t parameter, const void* gradient, bool las
 
 double StepExchange::write(std::size_t parameter, const RowEntries& entries, bool last) {
   state_.job().require_own();
+  const auto& entry = plan_.parameters()[parameter];
+  first_look_.note(
+      folder_->leaves(), parameter, entries.values,
+      static_cast<std::size_t>(entries.count * entry.row_elements()) * size_of(entry.spec.dtype));
   const double largest = folder_->write(parameter, entries, last);
   note_write(parameter, last);
   return largest;

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kPiece = 4096;  // elements
+constexpr std::int64_t kWidePiece = 4096;  // elements
 
 const FoldProgram& pair() {
   static const FoldProgram two = FoldProgram::canonical(2);
@@ -87,11 +87,11 @@ class Part {
 void wide_fold(std::span<const Block> present, std::int64_t total, const Fold& work) {
   TUTTI_CHECK(present.size() == work.sources.size() && !present.empty(), "{} blocks, {} sources",
               present.size(), work.sources.size());
-  const auto elements = static_cast<std::size_t>(std::min(kPiece, work.count));
+  const auto elements = static_cast<std::size_t>(std::min(kWidePiece, work.count));
   const Part whole(present, 0, total, 0, elements * size_of(work.source_type));
   std::vector<const void*> from(work.sources.size());
   std::vector<void*> to(work.destinations.size());
-  for (std::int64_t begin = 0; begin < work.count; begin += kPiece) {
+  for (std::int64_t begin = 0; begin < work.count; begin += kWidePiece) {
     const auto skip = [&](DType type) { return static_cast<std::size_t>(begin) * size_of(type); };
     std::ranges::transform(work.sources, from.begin(), [&](const void* p) {
       return static_cast<const std::byte*>(p) + skip(work.source_type);
@@ -102,7 +102,7 @@ void wide_fold(std::span<const Block> present, std::int64_t total, const Fold& w
     Fold piece = work;
     piece.sources = from;
     piece.destinations = to;
-    piece.count = std::min(kPiece, work.count - begin);
+    piece.count = std::min(kWidePiece, work.count - begin);
     whole.run(piece);
   }
 }

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "torch/data_parallel_settings.h"
 #include "torch/data_parallel_state.h"
 #include "torch/parallel_meetings.h"
 #include "tutti/error.h"
+#include "tutti/tensors.h"
 
 namespace tutti {
 namespace {
@@ -14,7 +17,8 @@ Kinds kinds_of(const DataParallelOptions& options) {
   return {.exclude = options.exclude,
           .row_sparse = options.row_sparse,
           .is_private = {},
-          .owner = options.owner};
+          .owner = options.owner,
+          .model = options.name};
 }
 
 }  // namespace
@@ -24,6 +28,7 @@ Kinds kinds_of(const DataParallelOptions& options) {
 void DataParallel::start(const std::function<Group()>& group_of, int workers, WrappedModel model,
                          const DataParallelOptions& options) {
   require_options(options);
+  deadline_ = options.deadline;
   require_owners(model, workers);
   const Group group = group_of();
   if (options.strategy) {
@@ -85,6 +90,36 @@ void DataParallel::fail(const std::string& why) {
 void DataParallel::sync_buffers() {
   if (state_) return state_->sync_buffers();
   meetings_->sync_buffers();
+}
+
+double DataParallel::mean(double value, double weight) const {
+  return mean(torch::tensor(value, torch::kFloat64), weight).item<double>();
+}
+
+torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) const {
+  if (!std::isfinite(weight) || weight < 0) {
+    throw BadInput(fmt::format("a weight must be finite and not negative, not {}", weight));
+  }
+  if (!value.defined() || !value.is_floating_point()) {
+    throw BadInput("mean() needs a tensor of floating-point numbers");
+  }
+  const torch::NoGradGuard no_grad;
+  // Behind the elements, their weight.
+  auto sums = torch::zeros({value.numel() + 1}, torch::kFloat64);
+  auto elements = sums.narrow(0, 0, value.numel());
+  if (weight > 0) elements.copy_(value.detach().reshape(-1));
+  if (state_) state_->use();
+  if (group().size() > 1) {
+    elements.mul_(weight);
+    sums[value.numel()] = weight;
+    const CollectiveOptions options{.label = "mean()", .deadline = deadline_};
+    const auto add = [&] { all_reduce(group(), sums, Reduction::sum, options); };
+    state_ ? state_->collectively(add) : add();
+    elements.div_(sums[value.numel()]);
+  } else if (weight == 0) {
+    elements.fill_(std::nan(""));
+  }
+  return elements.reshape(value.sizes()).to(value.scalar_type());
 }
 
 void DataParallel::meet(std::optional<std::int64_t> step) {

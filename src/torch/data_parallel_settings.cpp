@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "torch/arithmetic.h"
+#include "torch/module_modes.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -107,18 +108,25 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options, const Wr
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     owners.push_back(static_cast<int>(model.owner(p)));
   }
-  return {.name = options.name,
-          .divisor = divisor_of(options.divide),
-          .fusion = options.fusion,
-          .first_fusion = options.first_fusion,
-          .owners = std::move(owners),
-          .coded = options.compression.codec != nullptr,
-          .sync_buffers = options.buffers == Buffers::every_step,
-          .digest_every = options.digest_every,
-          .deadline = options.deadline,
-          .hint =
-              "; a worker whose backward reached no parameter, or that ran none, has to call "
-              "synchronize()"};
+  return {
+      .name = options.name,
+      .divisor = divisor_of(options.divide),
+      .fusion = options.fusion,
+      .first_fusion = options.first_fusion,
+      .owners = std::move(owners),
+      .coded = options.compression.codec != nullptr,
+      .sync_buffers = options.buffers == Buffers::every_step,
+      .digest_every = options.digest_every,
+      .modules = model.module() != nullptr ? modes_of(*model.module()).size() : 0,
+      .module_name = [module = model.module()](std::size_t k) { return module_text(*module, k); },
+      .deadline = options.deadline,
+      .hint =
+          "; a worker whose backward reached no parameter, or that ran none, has to call "
+          "synchronize()",
+      .end_hint =
+          "; a worker that has no more data while others have calls drain(), one whose backward "
+          "reached no parameter synchronize(); what else ends a loop (mean() of a loss, not its "
+          "own) has to be the same on all workers"};
 }
 
 std::string text_of(const Settings& settings) {

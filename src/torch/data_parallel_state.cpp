@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <exception>
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
+#include "comm/group_state.h"
+#include "kernels/hash.h"
 #include "memory/memory_need.h"
 #include "run/leaf_seed.h"
 #include "torch/data_parallel_settings.h"
 #include "torch/incoming_gradient.h"
+#include "torch/module_modes.h"
 #include "torch/row_tensors.h"
 #include "torch/threads.h"
 #include "tutti/error.h"
@@ -37,14 +41,24 @@ class GeneratorGuard {
   torch::Tensor state_;
 };
 
+std::uint64_t state_digest(const at::Generator& generator) {
+  const auto state = generator.get_state();
+  return digest(state.data_ptr(), state.nbytes());
+}
+
 }  // namespace
 
 DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                                      const DataParallelOptions& options)
     : group_(group), model_(std::move(model)), options_(options), memory_(model_.memory()) {
   pin_threads();
-  exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings_of(options_)),
-                                             exchange_options_of(options_, model_));
+  const auto generator = at::detail::getDefaultCPUGenerator();
+  generator_seed_ = generator.current_seed();
+  generator_state_ = state_digest(generator);
+  auto settings = settings_of(options_);
+  const auto exchange_options = exchange_options_of(options_, model_);
+  settings.emplace_back("modules", std::to_string(exchange_options.modules));
+  exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings), exchange_options);
   std::string own;
   if (options_.compression.codec) {
     coded_ = std::make_unique<CodedGradients>(
@@ -60,12 +74,14 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
         fmt::format(", {} for messages and residuals of each worker",
                     format_bytes(coded_->bytes_per_logical_worker() + coded_->bytes_per_worker()));
   }
+  exchange_->first_look().start();
   rows_ = std::make_unique<RowGradients>(*exchange_);
   owned_ = std::make_unique<OwnedParameters>(model_, *exchange_, *rows_);
   if (!rows_->parameters().empty()) {
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
   exchange_->number_next(options_.first_step);
+  warn_of_unmatched(model_, options_.name, group_);
   if (model_.owned() > 0) own += fmt::format(", {} parameters with an owner", model_.owned());
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
@@ -76,12 +92,42 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                        text_of(settings_of(options_)), own));
 }
 
-DataParallelState::~DataParallelState() = default;
+DataParallelState::~DataParallelState() { end(); }
+
+/// Nobody waits here, and nothing is thrown: what went wrong in silence is logged.
+void DataParallelState::end() noexcept {
+  if (std::uncaught_exceptions() > 0 || !group_.state()->job().is_own()) return;
+  try {
+    if (!is_used_ && group_.rank() == 0) {
+      log_warning(
+          fmt::format("the DataParallel of \"{}\" has ended without a step: it has to live as long "
+                      "as the model "
+                      "is trained, or each worker trains a model of its own",
+                      options_.name));
+    }
+    if (group_.size() > 1) {
+      const auto notice = std::make_shared<EndedNotice>();
+      notice->warning = fmt::format(
+          "a backward reaches parameters of \"{}\", whose DataParallel has ended: these gradients "
+          "are this worker's alone",
+          options_.name);
+      for (const auto& hooks : hooks_) hooks->leave(notice);
+    }
+    model_.require_all_in_place();
+  } catch (const std::exception&) {
+    return;  // the parameters are others by now
+  }
+  if (const auto difference = exchange_->part(memory_)) {
+    log_warning(*difference +
+                " as its DataParallel ended: the updates were not the same on all workers, or one "
+                "has changed its model since");
+  }
+}
 
 void DataParallelState::attach() {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     hooks_.push_back(
-        std::make_unique<ParameterHooks>(model_.tensor(p), model_.name(p), p, weak_from_this()));
+        std::make_unique<ParameterHooks>(model_.tensor(p), model_.label(p), p, weak_from_this()));
   }
 }
 
@@ -109,16 +155,16 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
   if (in_scope_ && !in_leaf_) {
     throw BadInput("a backward inside an accumulation scope belongs into micro_batch()");
   }
-  const auto& name = model_.name(parameter);
-  require_plain(value, name, model_.row_sparse(parameter));
+  require_plain(value, model_.label(parameter), model_.row_sparse(parameter));
   const bool last = !in_scope_ || last_backward_;
   if (last) {
     if (backward_ < 0) backward_ = current_backward();
     if (backward_ != current_backward() || exchange_->finished(parameter)) {
-      throw Unsupported(fmt::format(
-          "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it; "
-          "run such models in micro_batch() with a closure that calls backward() itself",
-          name));
+      throw Unsupported(
+          fmt::format("{}: a backward inside the backward (reentrant checkpointing) reached it; "
+                      "run such models "
+                      "in micro_batch() with a closure that calls backward() itself",
+                      model_.label(parameter)));
     }
   }
   model_.require_in_place(parameter);
@@ -137,9 +183,9 @@ void DataParallelState::accumulated(std::size_t parameter) {
   model_.require_in_place(parameter);
   if (views_->is_view(parameter, tensor.grad())) {
     throw BadInput(
-        fmt::format("parameter \"{}\" was unfrozen while it held a reduced gradient; call "
-                    "zero_grad() when freezing it",
-                    model_.name(parameter)));
+        fmt::format("{} was unfrozen while it held a reduced gradient; call zero_grad() when "
+                    "freezing it",
+                    model_.label(parameter)));
   }
   const auto value = tensor.grad();
   tensor.mutable_grad().reset();
@@ -163,6 +209,7 @@ void DataParallelState::open_backward() {
 }
 
 void DataParallelState::before_step() {
+  is_used_ = true;
   owned_->require_sent();
   views_->release_kept();
   dropped_ = false;
@@ -171,7 +218,7 @@ void DataParallelState::before_step() {
 
 void DataParallelState::take(std::size_t parameter, const torch::Tensor& value, bool last) {
   if (model_.row_sparse(parameter)) {
-    const IncomingRows rows(value, model_.tensor(parameter), model_.name(parameter));
+    const IncomingRows rows(value, model_.tensor(parameter), model_.label(parameter));
     exchange_->write(parameter, rows.entries(), last);
     return;
   }
@@ -260,13 +307,17 @@ void DataParallelState::finish() {
   model_.require_all_in_place();
   for (std::size_t p = 0; p < hooks_.size(); ++p) {
     if (!hooks_[p]->slot_is_ours()) {
-      throw BadInput(fmt::format(
-          "parameter \"{}\": its post-accumulate hook was replaced after DataParallel was made",
-          model_.name(p)));
+      throw BadInput(
+          fmt::format("{}: its post-accumulate hook was replaced after DataParallel was made",
+                      model_.label(p)));
     }
   }
   if (step == 1 || (options_.digest_every > 0 && step % options_.digest_every == 0)) {
     model_.require_unchanged_list();
+  }
+  look_first();
+  if (exchange_->looks_closely() && model_.module() != nullptr) {
+    memory_.modes = modes_of(*model_.module());
   }
   // A closure of a scope may have kept one meanwhile.
   views_->release_kept();
@@ -281,10 +332,18 @@ void DataParallelState::finish() {
     if (!owned_->is_mine(p)) installed[p] = 0;
   }
   views_->install(installed);
-  if (options_.buffers == Buffers::every_step && group_.rank() != 0) {
+  if (options_.buffers == Buffers::every_step && group_.rank() != outcome_.buffer_source) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
   }
   if (options_.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
+}
+
+/// By the end of the first backward a program has seeded torch's generator. Where it has done so
+/// since this object was made, nothing is known of where it stood.
+void DataParallelState::look_first() {
+  if (exchange_->steps_done() != 0) return;
+  const auto seed = at::detail::getDefaultCPUGenerator().current_seed();
+  exchange_->first_look().generator(seed, seed == generator_seed_ ? generator_state_ : 0);
 }
 
 /// Each worker folds its share of the touched rows, and takes all shares of what is its own.
@@ -375,8 +434,15 @@ void DataParallelState::drop(const std::string& why) noexcept {
   views_->drop();
 }
 
+void DataParallelState::collectively(const std::function<void()>& calls) {
+  is_used_ = true;
+  exchange_->together(calls);
+}
+
 void DataParallelState::sync_buffers() {
-  send_from_first_rank(group_, model_.buffers(), options_.deadline);
+  is_used_ = true;
+  if (model_.buffers().empty()) return;
+  collectively([this] { send_from_first_rank(group_, model_.buffers(), options_.deadline); });
 }
 
 std::vector<std::string> DataParallelState::touched() const {

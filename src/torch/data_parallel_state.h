@@ -49,6 +49,10 @@ class DataParallelState : public GradientSink,
   /// afterwards.
   void fail(const std::string& why) noexcept;
   void sync_buffers();
+  /// An object that ends unused warns.
+  void use() { is_used_ = true; }
+  /// Collectives of the group besides steps: the object is used, and ends where the group does.
+  void collectively(const std::function<void()>& calls);
   void send_owned() { owned_->send(options_.deadline); }
 
   /// Number of the accumulation scope that is open; 0 if none is.
@@ -69,6 +73,8 @@ class DataParallelState : public GradientSink,
   void take(std::size_t parameter, const torch::Tensor& value, bool last);
   bool take_gradients_set_by_hand(bool last);
   void finish();
+  void look_first();
+  void end() noexcept;
   StepBesides besides();
   void take_rows();
   void drop(const std::string& why) noexcept;
@@ -85,6 +91,8 @@ class DataParallelState : public GradientSink,
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   std::unique_ptr<GradientViews> views_;
   ModelMemory memory_;
+  std::uint64_t generator_seed_ = 0;   ///< torch's, when this was made
+  std::uint64_t generator_state_ = 0;  ///< digest
   StepExchange::Outcome outcome_;
 
   double next_weight_ = 1;
@@ -95,6 +103,7 @@ class DataParallelState : public GradientSink,
   int backward_ = -1;           ///< number of the backward whose gradients are being taken
   int latest_backward_ = -1;
   bool stopped_ = false;
+  bool is_used_ = false;  ///< by a step, or another collective
   bool dropped_ = false;  ///< an exception has told this worker that the last step was dropped
 };
 

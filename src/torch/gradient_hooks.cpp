@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "base/log_line.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -65,22 +66,41 @@ class ParameterHooks::Tripwire : public torch::autograd::PostAccumulateGradHook 
   std::weak_ptr<GradientSink> sink_;
 };
 
-void ParameterHooks::require_free(const torch::Tensor& parameter, const std::string& name) {
+/// Stays in the slot of a parameter whose gradients nobody takes any more.
+class ParameterHooks::Ended : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit Ended(std::shared_ptr<EndedNotice> notice) : notice_(std::move(notice)) {}
+  void operator()(const torch::Tensor&) override {
+    if (!notice_->said.exchange(true)) log_warning(notice_->warning);
+  }
+
+ private:
+  std::shared_ptr<EndedNotice> notice_;
+};
+
+void ParameterHooks::forget(const torch::Tensor& parameter) {
+  if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return;
+  const auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter);
+  if (dynamic_cast<const Ended*>(slot.get()) == nullptr) return;
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+}
+
+void ParameterHooks::require_free(const torch::Tensor& parameter, const std::string& label) {
   // A tensor that never required a gradient has nothing of autograd's.
   if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return;
   const auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter);
-  if (slot == nullptr) return;
+  if (slot == nullptr || dynamic_cast<const Ended*>(slot.get()) != nullptr) return;
   const bool wrapped = dynamic_cast<const Tripwire*>(slot.get()) != nullptr;
-  throw BadInput(fmt::format("parameter \"{}\" {}", name,
+  throw BadInput(fmt::format("{} {}", label,
                              wrapped ? "is wrapped by a DataParallel or a Trainer already"
                                      : "has a post-accumulate hook of its own, which Tutti "
                                        "would replace: remove it first"));
 }
 
-ParameterHooks::ParameterHooks(torch::Tensor parameter, const std::string& name, std::size_t index,
+ParameterHooks::ParameterHooks(torch::Tensor parameter, const std::string& label, std::size_t index,
                                std::weak_ptr<GradientSink> sink)
     : parameter_(std::move(parameter)), index_(index), sink_(std::move(sink)) {
-  require_free(parameter_, name);
+  require_free(parameter_, label);
   auto tripwire = std::make_unique<Tripwire>(index_, sink_);
   tripwire_ = tripwire.get();
   torch::autograd::impl::set_post_acc_grad_hooks(parameter_, std::move(tripwire));
@@ -88,7 +108,10 @@ ParameterHooks::ParameterHooks(torch::Tensor parameter, const std::string& name,
 }
 
 ParameterHooks::~ParameterHooks() {
-  if (slot_is_ours()) torch::autograd::impl::set_post_acc_grad_hooks(parameter_, nullptr);
+  if (slot_is_ours()) {
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        parameter_, notice_ ? std::make_unique<Ended>(notice_) : nullptr);
+  }
   if (!node_) return;
   std::erase_if(node_->pre_hooks(),
                 [](const auto& hook) { return dynamic_cast<const Take*>(hook.get()) != nullptr; });

@@ -10,8 +10,10 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace tutti {
 
@@ -27,13 +29,19 @@ class GradientSink {
   virtual void backward_ended(bool completed) = 0;
 };
 
+/// What the first backward after the end of whoever took the gradients logs.
+struct EndedNotice {
+  std::string warning;
+  std::atomic<bool> said{false};
+};
+
 class ParameterHooks {
  public:
   /// BadInput when the parameter's post-accumulate slot is taken, by a DataParallel, a Trainer or
   /// the user.
-  static void require_free(const torch::Tensor& parameter, const std::string& name);
+  static void require_free(const torch::Tensor& parameter, const std::string& label);
   /// Fills that slot, which has to be free.
-  ParameterHooks(torch::Tensor parameter, const std::string& name, std::size_t index,
+  ParameterHooks(torch::Tensor parameter, const std::string& label, std::size_t index,
                  std::weak_ptr<GradientSink> sink);
   ~ParameterHooks();
   ParameterHooks(const ParameterHooks&) = delete;
@@ -43,10 +51,16 @@ class ParameterHooks {
   void attach();
   /// False when somebody else took the slot since.
   bool slot_is_ours() const;
+  /// Once this is gone, the next backward that reaches the parameter logs `warning`, unless it has
+  /// reached another of those that share it.
+  void leave(std::shared_ptr<EndedNotice> notice) { notice_ = std::move(notice); }
+  /// Takes back what leave() left.
+  static void forget(const torch::Tensor& parameter);
 
  private:
   class Take;
   class Tripwire;
+  class Ended;
   using NodePointer = decltype(torch::autograd::impl::grad_accumulator(torch::Tensor()));
 
   torch::Tensor parameter_;
@@ -54,6 +68,7 @@ class ParameterHooks {
   std::weak_ptr<GradientSink> sink_;
   NodePointer node_;  ///< torch keeps it weakly: whoever hooks it must keep it alive
   const Tripwire* tripwire_ = nullptr;
+  std::shared_ptr<EndedNotice> notice_;  ///< null: nothing is left behind
 };
 
 /// To be called from within a backward: tells the sink when that backward has ended, in any way.

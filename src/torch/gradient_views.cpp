@@ -107,17 +107,17 @@ bool GradientViews::holds_set_by_hand(std::size_t parameter) const {
 }
 
 torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
-  const auto& name = model_.name(parameter);
+  const auto name = model_.label(parameter);
   auto& grad = model_.tensor(parameter).mutable_grad();
   const torch::NoGradGuard no_grad;
   require_plain(grad, name, model_.row_sparse(parameter));
   const auto& expected = model_.tensor(parameter);
   if (grad.sizes() != expected.sizes() || grad.scalar_type() != expected.scalar_type() ||
       !grad.device().is_cpu()) {
-    throw BadInput(
-        fmt::format("parameter \"{}\": its gradient was set to {} {} on {}, but it is {} {}", name,
-                    c10::toString(grad.scalar_type()), c10::str(grad.sizes()), grad.device().str(),
-                    c10::toString(expected.scalar_type()), c10::str(expected.sizes())));
+    throw BadInput(fmt::format("{}: its gradient was set to {} {} on {}, but it is {} {}", name,
+                               c10::toString(grad.scalar_type()), c10::str(grad.sizes()),
+                               grad.device().str(), c10::toString(expected.scalar_type()),
+                               c10::str(expected.sizes())));
   }
   return std::exchange(grad, torch::Tensor());
 }
@@ -125,9 +125,8 @@ torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
 void GradientViews::require_none_set_by_hand(const char* where) const {
   for (std::size_t p = 0; p < views_.size(); ++p) {
     if (!holds_set_by_hand(p)) continue;
-    throw BadInput(
-        fmt::format("parameter \"{}\": its gradient was set by hand {}, where nobody takes it",
-                    model_.name(p), where));
+    throw BadInput(fmt::format("{}: its gradient was set by hand {}, where nobody takes it",
+                               model_.label(p), where));
   }
 }
 
@@ -136,9 +135,11 @@ void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) co
   if (!grad.defined() || !is_view(parameter, grad)) return;
   if (is_cleared(parameter, grad)) return;
   throw BadInput(
-      fmt::format("parameter \"{}\" still holds the reduced gradient of step {}: call zero_grad() "
-                  "before the next backward, or run several backwards of one step in accumulate()",
-                  model_.name(parameter), step));
+      fmt::format("{} still holds the reduced gradient of step {}: before the next backward call "
+                  "zero_grad() of the model (an optimizer's reaches its own parameters alone), or "
+                  "requires_grad_(false) on a model that this backward only passes through; run "
+                  "several backwards of one step in accumulate()",
+                  model_.label(parameter), step));
 }
 
 }  // namespace tutti

@@ -8,14 +8,14 @@ namespace tutti {
 
 void require_plain(const torch::Tensor& gradient, const std::string& name, bool row_sparse) {
   if (gradient.layout() != torch::kStrided && !row_sparse) {
-    throw BadInput(fmt::format(
-        "parameter \"{}\" has a sparse gradient, but it is not row-sparse: declare it so "
-        "(row_sparse in the options), or build its layer with sparse(false)",
-        name));
+    throw BadInput(
+        fmt::format("{} has a sparse gradient, but it is not row-sparse: declare it so "
+                    "(row_sparse in the options), or build its layer with sparse(false)",
+                    name));
   }
   if (torch::GradMode::is_enabled() || gradient.requires_grad()) {
     throw Unsupported(fmt::format(
-        "parameter \"{}\": a gradient made with create_graph cannot be reduced; use "
+        "{}: a gradient made with create_graph cannot be reduced; use "
         "torch::autograd::grad for the inner derivative and a plain backward for the last",
         name));
   }

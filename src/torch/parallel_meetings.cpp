@@ -18,6 +18,7 @@
 #include "sync/gather_bytes.h"
 #include "sync/tile_share.h"
 #include "torch/data_parallel_settings.h"
+#include "torch/gradient_hooks.h"
 #include "torch/threads.h"
 #include "tutti/error.h"
 
@@ -80,6 +81,7 @@ ParallelMeetings::ParallelMeetings(const Group& group, WrappedModel model,
       traffic_(plan_, groups_),
       step_(options_.first_step - 1) {
   pin_threads();
+  for (const auto& item : model_.parameters()) ParameterHooks::forget(item.second);
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
   for (std::size_t p = 0; p < layout_.places.size(); ++p) {

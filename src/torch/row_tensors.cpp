@@ -20,13 +20,13 @@ IncomingRows::IncomingRows(const torch::Tensor& gradient, const torch::Tensor& p
   }
   if (gradient.layout() != torch::kSparse || gradient.sparse_dim() != 1) {
     throw Unsupported(
-        fmt::format("parameter \"{}\": its gradient is {} along {} dimensions; row-sparse ones are "
+        fmt::format("{}: its gradient is {} along {} dimensions; row-sparse ones are "
                     "sparse along the first",
                     name, c10::str(gradient.layout()),
                     gradient.layout() == torch::kSparse ? gradient.sparse_dim() : gradient.dim()));
   }
   if (!gradient.device().is_cpu() || gradient.scalar_type() != parameter.scalar_type()) {
-    throw BadInput(fmt::format("parameter \"{}\": its gradient is {} on {}, but it is {}", name,
+    throw BadInput(fmt::format("{}: its gradient is {} on {}, but it is {}", name,
                                c10::toString(gradient.scalar_type()), gradient.device().str(),
                                c10::toString(parameter.scalar_type())));
   }
@@ -35,14 +35,14 @@ IncomingRows::IncomingRows(const torch::Tensor& gradient, const torch::Tensor& p
   const std::span<const std::int64_t> rows(rows_.const_data_ptr<std::int64_t>(),
                                            static_cast<std::size_t>(rows_.numel()));
   if (rows.size() > static_cast<std::size_t>(kMostRows)) {
-    throw Unsupported(fmt::format("parameter \"{}\": a gradient of {} rows, repeated ones counted",
-                                  name, rows.size()));
+    throw Unsupported(
+        fmt::format("{}: a gradient of {} rows, repeated ones counted", name, rows.size()));
   }
   // torch does not look where a sparse tensor's indices point.
   for (const auto row : rows) {
     if (row >= 0 && row < parameter.size(0)) continue;
-    throw BadInput(fmt::format("parameter \"{}\": its gradient has row {}, but it has {} rows",
-                               name, row, parameter.size(0)));
+    throw BadInput(fmt::format("{}: its gradient has row {}, but it has {} rows", name, row,
+                               parameter.size(0)));
   }
 }
 

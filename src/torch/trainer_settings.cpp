@@ -192,7 +192,7 @@ void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
   }
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     const auto& name = model.name(p);
-    const auto& rule = optimizer.rule_of(name);
+    const auto& rule = optimizer.rule_of(model.names(p));
     const bool is_torch = std::holds_alternative<TorchOptim>(rule);
     constexpr std::string_view kRules = "Sgd, Adam, AdamW or Adagrad";
     if (is_torch && model.row_sparse(p)) {
@@ -305,8 +305,8 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
                                       name_of(options.meeting_state), options.compression.fusion)
                         : "none");
   }
-  for (const auto& item : model.parameters()) {
-    settings.emplace_back(kRuleOf + item.first, text_of(optimizer.rule_of(item.first)));
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    settings.emplace_back(kRuleOf + model.name(p), text_of(optimizer.rule_of(model.names(p))));
   }
   for (const auto& [name, tensor] : model.buffers()) {
     settings.emplace_back(kRuleOfBuffer + name, text_of(buffer_rule_of(options, name, tensor)));

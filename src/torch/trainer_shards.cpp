@@ -154,7 +154,7 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         "of that backward by requires_grad_(false)",
         model_.name(parameter), options_.name));
   }
-  require_plain(value, model_.name(parameter), model_.row_sparse(parameter));
+  require_plain(value, model_.label(parameter), model_.row_sparse(parameter));
   const bool counts = !repeats();
   if (counts ? exchange_->finished(parameter) : audit_->has(parameter)) {
     throw Unsupported(fmt::format(
@@ -162,7 +162,7 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         model_.name(parameter)));
   }
   if (model_.row_sparse(parameter)) {
-    const IncomingRows rows(value, model_.tensor(parameter), model_.name(parameter));
+    const IncomingRows rows(value, model_.tensor(parameter), model_.label(parameter));
     if (audit_ && audit_->records()) audit_->gradient(parameter, rows.entries());
     if (!counts) return;
     note(parameter, exchange_->write(parameter, rows.entries(), true));

@@ -27,7 +27,9 @@ namespace {
 
 /// What would go wrong later is refused while nothing has changed.
 void require_sound(const WrappedModel& model) {
-  for (const auto& [name, tensor] : model.parameters()) ParameterHooks::require_free(tensor, name);
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    ParameterHooks::require_free(model.tensor(p), model.label(p));
+  }
   for (const auto& [name, tensor] : model.buffers()) {
     require_storable(fmt::format("buffer \"{}\"", name), tensor);
   }
@@ -65,8 +67,8 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   std::vector<std::shared_ptr<const TorchRule>> torch_rules;
   std::vector<int> states;
   std::vector<double> initial_states;
-  for (const auto& [name, tensor] : model_.parameters()) {
-    const auto& rule = optimizer.rule_of(name);
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    const auto& rule = optimizer.rule_of(model_.names(p));
     rules.push_back(update_rule_of(rule));
     const auto* const torch = std::get_if<TorchOptim>(&rule);
     const auto* const adagrad = std::get_if<Adagrad>(&rule);
@@ -127,7 +129,14 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
                                                  group_.rank(), group_.size());
   }
   seed_between_steps();
+  warn_of_unmatched(model_, options_.name, group_);
   if (group_.rank() != 0) return;
+  for (const auto k : optimizer.unused_groups(model_.all_names())) {
+    log_warning(fmt::format(
+        "group {} of the optimizer of \"{}\" holds for none of its parameters, or for those of "
+        "earlier groups alone",
+        k + 1, options_.name));
+  }
   std::string shares;
   for (const auto& range : assignment_of(options_, group_.size())) {
     shares += fmt::format(" [{}, {})", range.begin, range.end);
@@ -156,7 +165,7 @@ void TrainerState::attach() {
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     model_.tensor(p).mutable_grad().reset();  // of whoever trained the model before
     hooks_.push_back(
-        std::make_unique<ParameterHooks>(model_.tensor(p), model_.name(p), p, weak_from_this()));
+        std::make_unique<ParameterHooks>(model_.tensor(p), model_.label(p), p, weak_from_this()));
   }
 }
 

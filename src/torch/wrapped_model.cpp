@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/log_line.h"
 #include "sync/row_list.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -28,27 +29,73 @@ TensorSpec buffer_spec(const std::string& name, const torch::Tensor& tensor) {
 
 WrappedModel::WrappedModel(torch::nn::Module& module, const Kinds& kinds, std::string owner)
     : owner_(std::move(owner)),
+      model_(kinds.model),
       module_(&module),
       exclude_(kinds.exclude),
       parameters_(list(module)) {
   for (const auto& item : module.named_buffers()) {
-    if (exclude_ && exclude_(item.key())) continue;
+    if (exclude_ && exclude_(item.key())) {
+      excluded_any_ = true;
+      continue;
+    }
     if (item.value().defined()) buffers_.emplace_back(item.key(), item.value());
   }
+  if (exclude_) {
+    for (const auto& item : module.named_parameters()) {
+      excluded_any_ = excluded_any_ || exclude_(item.key());
+    }
+  }
   check(false);
+  find_names();
   find_kinds(kinds);
 }
 
-WrappedModel::WrappedModel(NamedTensors parameters, const Kinds& kinds) : exclude_(kinds.exclude) {
+WrappedModel::WrappedModel(NamedTensors parameters, const Kinds& kinds)
+    : model_(kinds.model), exclude_(kinds.exclude) {
   for (auto& item : parameters) {
-    if (!exclude_ || !exclude_(item.first)) parameters_.push_back(std::move(item));
+    if (exclude_ && exclude_(item.first)) {
+      excluded_any_ = true;
+    } else {
+      parameters_.push_back(std::move(item));
+    }
   }
   check(true);
+  find_names();
   find_kinds(kinds);
+}
+
+std::string WrappedModel::what(const char* kind, const std::string& name) const {
+  const auto of = model_.empty() ? std::string() : fmt::format(" of \"{}\"", model_);
+  return fmt::format("{} \"{}\"{}", kind, name, of);
+}
+
+std::string WrappedModel::label(std::size_t parameter) const {
+  return what("parameter", name(parameter));
+}
+
+void WrappedModel::find_names() {
+  std::unordered_map<const void*, std::size_t> index;
+  for (const auto& [name, tensor] : parameters_) {
+    index.emplace(tensor.unsafeGetTensorImpl(), names_.size());
+    names_.push_back({name});
+  }
+  if (module_ == nullptr) return;
+  for (const auto& item : module_->named_parameters()) {
+    if (!item.value().defined()) continue;
+    const auto found = index.find(item.value().unsafeGetTensorImpl());
+    if (found == index.end()) continue;
+    auto& names = names_[found->second];
+    if (item.key() != names.front()) names.push_back(item.key());
+  }
 }
 
 /// What is declared, and what torch's own modules say.
 void WrappedModel::find_kinds(const Kinds& kinds) {
+  bool any_row_sparse = false;
+  bool any_private = false;
+  const auto holds = [](const Kinds::Where& where, const std::vector<std::string>& names) {
+    return where && std::ranges::any_of(names, where);
+  };
   std::unordered_set<const void*> found;
   std::unordered_set<const void*> renormalised;
   const auto take = [&](const auto* embedding) {
@@ -64,19 +111,31 @@ void WrappedModel::find_kinds(const Kinds& kinds) {
   if (module_ != nullptr) module_->apply(look);
   for (const auto& item : buffers_) {
     private_buffers_.push_back(kinds.is_private && kinds.is_private(item.first));
+    any_private = any_private || private_buffers_.back();
   }
-  for (const auto& [name, tensor] : parameters_) {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const auto& [name, tensor] = parameters_[p];
     if (renormalised.contains(tensor.unsafeGetTensorImpl())) {
       throw Unsupported(
           fmt::format("\"{}\" is an embedding with max_norm, which changes it in forward, on each "
                       "worker by what this one looks up",
                       name));
     }
-    const bool is = (kinds.row_sparse && kinds.row_sparse(name)) ||
-                    found.contains(tensor.unsafeGetTensorImpl());
+    const bool declared = holds(kinds.row_sparse, names(p));
+    any_row_sparse = any_row_sparse || declared;
+    const bool is = declared || found.contains(tensor.unsafeGetTensorImpl());
     row_sparse_.push_back(is && tensor.numel() > 0);
-    private_.push_back(kinds.is_private && kinds.is_private(name));
-    const auto owner = kinds.owner ? kinds.owner(name) : std::nullopt;
+    private_.push_back(holds(kinds.is_private, names(p)));
+    any_private = any_private || private_.back();
+    std::optional<std::int64_t> owner;
+    for (const auto& one : names(p)) {
+      const auto found_owner = kinds.owner ? kinds.owner(one) : std::nullopt;
+      if (owner && found_owner && *owner != *found_owner) {
+        throw BadInput(fmt::format("\"{}\" is also called \"{}\", and has two owners: {} and {}",
+                                   name, one, *owner, *found_owner));
+      }
+      if (found_owner) owner = found_owner;
+    }
     if (owner && *owner < 0) {
       throw BadInput(fmt::format("\"{}\" has the owner {}: they count from 0", name, *owner));
     }
@@ -97,6 +156,10 @@ void WrappedModel::find_kinds(const Kinds& kinds) {
                       name, kMostRows));
     }
   }
+  if (kinds.exclude && !excluded_any_) unmatched_.emplace_back("exclude");
+  if (kinds.row_sparse && !any_row_sparse) unmatched_.emplace_back("row_sparse");
+  if (kinds.is_private && !any_private) unmatched_.emplace_back("private_to_each");
+  if (kinds.owner && owned() == 0) unmatched_.emplace_back("owner");
 }
 
 std::size_t WrappedModel::owned() const {
@@ -107,8 +170,15 @@ std::size_t WrappedModel::owned() const {
 NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
   NamedTensors found;
   std::unordered_set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (exclude_ && exclude_(item.key())) continue;
+  const auto all = module.named_parameters();
+  if (exclude_) {
+    for (const auto& item : all) {
+      if (item.value().defined() && exclude_(item.key())) {
+        seen.insert(item.value().unsafeGetTensorImpl());
+      }
+    }
+  }
+  for (const auto& item : all) {
     if (!item.value().defined()) continue;
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
       found.emplace_back(item.key(), item.value());
@@ -221,9 +291,9 @@ void WrappedModel::require_in_place(std::size_t parameter) const {
   const auto& [name, tensor] = parameters_[parameter];
   if (tensor.data_ptr() == addresses_[parameter]) return;
   throw BadInput(
-      fmt::format("parameter \"{1}\" was moved after {0} was made (to(), load() or "
-                  "set_data()); convert and load the model first, or make a new {0}",
-                  owner_, name));
+      fmt::format("{1} was moved after {0} was made (to(), load() or set_data()); convert and "
+                  "load the model first, or make a new {0}",
+                  owner_, what("parameter", name)));
 }
 
 void WrappedModel::require_all_in_place() const {
@@ -232,9 +302,9 @@ void WrappedModel::require_all_in_place() const {
     const auto& [name, tensor] = buffers_[b];
     if (std::pair(tensor.data_ptr(), tensor.nbytes()) == buffer_places_[b]) continue;
     throw BadInput(fmt::format(
-        "buffer \"{1}\" was moved after {0} was made (to(), load() or set_data()); convert "
-        "and load the model first, or make a new {0}",
-        owner_, name));
+        "{1} was moved after {0} was made (to(), load() or set_data()); convert and load the model "
+        "first, or make a new {0}",
+        owner_, what("buffer", name)));
   }
 }
 
@@ -245,13 +315,19 @@ void WrappedModel::require_unchanged_list() const {
   for (const auto& item : parameters_) known.insert(item.second.unsafeGetTensorImpl());
   for (const auto& [name, tensor] : now) {
     if (known.contains(tensor.unsafeGetTensorImpl())) continue;
-    throw BadInput(
-        fmt::format("parameter \"{1}\" was added or replaced after {0} was made; make a new one",
-                    owner_, name));
+    throw BadInput(fmt::format("{1} was added or replaced after {0} was made; make a new one",
+                               owner_, what("parameter", name)));
   }
   if (now.size() != parameters_.size()) {
     throw BadInput(
         fmt::format("a parameter was removed after {} was made; make a new one", owner_));
+  }
+}
+
+void warn_of_unmatched(const WrappedModel& model, const std::string& name, const Group& group) {
+  if (group.rank() != 0) return;
+  for (const auto& option : model.unmatched()) {
+    log_warning(fmt::format("\"{}\": option {} holds for none of its parameters", name, option));
   }
 }
 

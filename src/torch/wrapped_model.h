@@ -24,7 +24,8 @@ using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 /// Views of a run's own memory, by file of a checkpoint.
 using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
 
-/// Which parameters and buffers are not like most others.
+/// Which parameters and buffers are not like most others. Of a parameter registered under several
+/// names (tied weights) one that a function holds for is enough.
 struct Kinds {
   using Where = std::function<bool(const std::string& name)>;
   Where exclude = {};     ///< not there at all
@@ -32,6 +33,7 @@ struct Kinds {
   Where is_private = {};  ///< each logical worker has its own
   /// The logical worker that alone updates a parameter.
   std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
+  std::string model = {};  ///< named in errors
 };
 
 class WrappedModel {
@@ -42,9 +44,18 @@ class WrappedModel {
   /// A parameter listed twice is BadInput.
   WrappedModel(NamedTensors parameters, const Kinds& kinds);
 
+  /// Null where named tensors are wrapped.
+  const torch::nn::Module* module() const { return module_; }
   const NamedTensors& parameters() const { return parameters_; }
   const NamedTensors& buffers() const { return buffers_; }
   const std::string& name(std::size_t parameter) const { return parameters_[parameter].first; }
+  /// All names under which it is registered, the first one first.
+  const std::vector<std::string>& names(std::size_t parameter) const { return names_[parameter]; }
+  const std::vector<std::vector<std::string>>& all_names() const { return names_; }
+  /// `parameter "0.weight" of "model"`: in errors.
+  std::string label(std::size_t parameter) const;
+  /// Which of the kinds are given and hold for nothing: "exclude", "row_sparse", …
+  const std::vector<std::string>& unmatched() const { return unmatched_; }
   const torch::Tensor& tensor(std::size_t parameter) const { return parameters_[parameter].second; }
 
   bool row_sparse(std::size_t parameter) const { return row_sparse_[parameter]; }
@@ -74,13 +85,19 @@ class WrappedModel {
  private:
   void check(bool listed);
   void find_kinds(const Kinds& kinds);
+  void find_names();
   NamedTensors list(const torch::nn::Module& module) const;
+  std::string what(const char* kind, const std::string& name) const;
 
   std::string owner_ = "DataParallel";
+  std::string model_;
   const torch::nn::Module* module_ = nullptr;
   Kinds::Where exclude_;
+  bool excluded_any_ = false;
   NamedTensors parameters_;
   NamedTensors buffers_;
+  std::vector<std::vector<std::string>> names_;
+  std::vector<std::string> unmatched_;
   std::vector<bool> row_sparse_;
   std::vector<bool> private_;
   std::vector<std::int64_t> owners_;
@@ -88,6 +105,9 @@ class WrappedModel {
   std::vector<const void*> addresses_;
   std::vector<std::pair<void*, std::size_t>> buffer_places_;
 };
+
+/// Rank 0 logs which options name no parameter.
+void warn_of_unmatched(const WrappedModel& model, const std::string& name, const Group& group);
 
 /// Rank 0's bytes replace everybody's, whatever their type. Collective.
 void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,

@@ -119,14 +119,14 @@ TEST(Backwards, AnOccupiedOrReplacedHookSlotIsAnError) {
     EXPECT_THAT(text_of([&] {
                   DataParallel parallel(group, {{"p", p}});
                 }),
-                HasSubstr("parameter \"p\" has a post-accumulate hook of its own"));
+                HasSubstr("parameter \"p\" of \"model\" has a post-accumulate hook of its own"));
     torch::autograd::impl::set_post_acc_grad_hooks(p, nullptr);
     DataParallel parallel(group, {{"p", p}});
     p.sum().backward();
     p.mutable_grad().reset();
     torch::autograd::impl::set_post_acc_grad_hooks(p, std::make_unique<Stranger>());
     EXPECT_THAT(text_of([&] { p.sum().backward(); }),
-                HasSubstr("parameter \"p\": its post-accumulate hook was replaced"));
+                HasSubstr("parameter \"p\" of \"model\": its post-accumulate hook was replaced"));
   });
 }
 

@@ -105,7 +105,7 @@ TEST(DataParallel, AnExcludedParameterMayComeLater) {
     model->register_parameter("late", torch::ones({1}));
     model->zero_grad();
     EXPECT_THAT(text_of([&] { batch.loss(model, 0, 4).backward(); }),
-                HasSubstr("parameter \"late\" was added or replaced"));
+                HasSubstr("parameter \"late\" of \"model\" was added or replaced"));
   });
 }
 

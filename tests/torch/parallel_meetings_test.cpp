@@ -336,7 +336,7 @@ TEST(ParallelMeetings, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
     const auto mine = model->parameters()[0].data();
     if (job.rank() == 1) model->parameters()[0].set_data(mine.clone());
     const auto text = text_of([&] { parallel.meet(); });
-    EXPECT_THAT(text, HasSubstr("parameter \"0.weight\" was moved"));
+    EXPECT_THAT(text, HasSubstr("parameter \"0.weight\" of \"model\" was moved"));
     if (job.rank() == 0) {
       EXPECT_THAT(text, HasSubstr("meet() in step 1 of \"model\": rank 1 failed"));
     }

@@ -17,7 +17,7 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
     auto model = mlp();
     DataParallel parallel(group, *model);
     EXPECT_THAT(text_of([&] { DataParallel twice(group, *model); }),
-                HasSubstr("\"0.weight\" is wrapped"));
+                HasSubstr("\"0.weight\" of \"model\" is wrapped"));
     const auto p = torch::zeros({3}).requires_grad_();
     EXPECT_THAT(text_of([&] {
                   DataParallel q(group, {{"p", p}, {"q", p}});
@@ -47,12 +47,13 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
     // No module says that its gradient is sparse.
     auto table = torch::nn::Embedding(9, 4);
     DataParallel with_table(group, *table);
-    EXPECT_THAT(text_of<BadInput>([&] {
-                  torch::embedding(table->weight, torch::tensor({1, 2}), -1, false, /*sparse=*/true)
-                      .sum()
-                      .backward();
-                }),
-                HasSubstr("\"weight\" has a sparse gradient, but it is not row-sparse"));
+    EXPECT_THAT(
+        text_of<BadInput>([&] {
+          torch::embedding(table->weight, torch::tensor({1, 2}), -1, false, /*sparse=*/true)
+              .sum()
+              .backward();
+        }),
+        HasSubstr("\"weight\" of \"model\" has a sparse gradient, but it is not row-sparse"));
 
     const Batch batch(4, 1);
     EXPECT_THAT(
@@ -80,7 +81,7 @@ TEST(Refusals, MovedAndAddedParametersAreFound) {
       auto& layer = *model[0]->as<torch::nn::Linear>();
       layer.register_parameter("extra", torch::zeros({2}));
       EXPECT_THAT(text_of([&] { batch.loss(model, 0, 4).backward(); }),
-                  HasSubstr("\"0.extra\" was added"));
+                  HasSubstr("\"0.extra\" of \"model\" was added"));
     }
   });
 }
@@ -91,7 +92,7 @@ TEST(Refusals, MovedBuffersAreFound) {
     DataParallel parallel(job, *model);
     model[1]->as<torch::nn::BatchNorm1d>()->running_mean.set_data(torch::zeros({4}));
     EXPECT_THAT(text_of([&] { model->forward(Batch(4, 1).x).sum().backward(); }),
-                HasSubstr("buffer \"1.running_mean\" was moved"));
+                HasSubstr("buffer \"1.running_mean\" of \"model\" was moved"));
   });
 }
 
