@@ -184,6 +184,12 @@ TEST(Codec, NamesAreReadAndOthersRefused) {
   }
 }
 
+TEST(Codec, TransportsHaveNames) {
+  EXPECT_EQ(name_of(Transport::by_size), "by size");
+  EXPECT_EQ(name_of(Transport::sparse), "sparse");
+  EXPECT_EQ(name_of(Transport::dense), "dense");
+}
+
 TEST(Codec, ACompressionThatMakesNoSenseIsRefused) {
   EXPECT_THAT(error_of([] { require_sense({.fusion = 0}); }), HasSubstr("fusion 0"));
   EXPECT_THAT(error_of([] { require_sense({.clamp = -1}); }), HasSubstr("clamp -1"));

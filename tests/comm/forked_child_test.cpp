@@ -80,6 +80,20 @@ TEST(ForkedChild, ThatLeavesABusyPeriodDoesNotEndIt) {
   }
 }
 
+// Shared memory is shared with a child too.
+TEST(ForkedChild, WritesToBlocksForAllWorkers) {
+  const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
+    const Group group(job);
+    const SharedMemory memory = group.allocate(100);
+    leave_in_child(Way::returns, [&](const auto& fork_child) {
+      if (job.rank() == 1 && fork_child()) memory.data()[99] = std::byte{42};
+    });
+    group.barrier();
+    EXPECT_EQ(memory.block(1)[99], std::byte{42});
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+}
+
 TEST(ForkedChild, IsRefusedByEveryCall) {
   const ProcessOutcome outcome = run_process_ranks(2, [&](const Job& job) {
     const Group group(job);

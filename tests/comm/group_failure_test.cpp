@@ -279,6 +279,24 @@ TEST(GroupFailure, AMemberThatLeftInOrderIsMissedToo) {
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+TEST(GroupFailure, ALostMemberOfSomeIsNamedByItsRankInTheJob) {
+  const SharedPage shared;
+  const ProcessOutcome outcome = run_process_ranks(3, [&](Job job) {
+    if (job.rank() == 0) return;
+    const Group group(job, {1, 2}, "some");
+    group.barrier();
+    if (job.rank() == 2) end_myself(shared);
+    try {
+      group.barrier();
+      ADD_FAILURE() << "a dead rank took part";
+    } catch (const PeerLost& e) {
+      EXPECT_EQ(e.rank(), 2);
+      EXPECT_THAT(e.what(), HasSubstr("rank 2 ended"));
+    }
+  });
+  expect_one_killed(outcome, 2);
+}
+
 TEST(GroupFailure, DeathBeforeAGroupIsMadeIsPeerLost) {
   const SharedPage shared;
   const ProcessOutcome outcome = run_process_ranks(3, [&](Job job) {

@@ -2,6 +2,7 @@
 
 #include "comm/collective_cases.h"
 #include "comm/group_state.h"
+#include "comm/local/control_arena.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -165,6 +166,13 @@ TEST(Group, SaysWhatItsEngineCanDo) {
     EXPECT_FALSE(can.native_all_reduce);
     EXPECT_EQ(can.lanes, 1);
   });
+}
+
+TEST(Group, TakesAboutTwoMebibytesForEachMember) {
+  for (const int members : {1, 2, 3, 8, 64}) {
+    const double each = static_cast<double>(ControlArena::bytes(members)) / members;
+    EXPECT_NEAR(each / (1 << 20), 2, 0.25) << members;
+  }
 }
 
 TEST(Group, ControlMemoryThatDoesNotFitIsRefusedOnAll) {

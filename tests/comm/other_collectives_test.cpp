@@ -60,6 +60,23 @@ TEST_P(CollectivesOf, ReduceGivesTheTreesSumToTheRootAlone) {
   });
 }
 
+TEST_P(CollectivesOf, ReduceNeedsNoRoomAtOthersThanTheRoot) {
+  const auto inputs = random_inputs<float>(ranks(), largest());
+  const auto wanted = reduced(inputs, Reduction::sum);
+  run_thread_ranks(ranks(), [&](Job job) {
+    const Group group(job);
+    const int root = ranks() - 1;
+    Values<float> out(largest());
+    for (const std::int64_t size : sizes(ranks())) {
+      group.reduce({inputs[static_cast<std::size_t>(group.rank())].data(), size, DType::float32},
+                   group.rank() == root ? view(out.data(), size) : View{}, Reduction::sum, root);
+      if (group.rank() == root) {
+        ASSERT_TRUE(same_values(out.data(), wanted.data(), size)) << size;
+      }
+    }
+  });
+}
+
 TEST_P(CollectivesOf, ReduceScatterGivesEachItsPart) {
   const auto inputs = random_inputs<float>(ranks(), largest() * ranks());
   const auto wanted = reduced(inputs, Reduction::sum);

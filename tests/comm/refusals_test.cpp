@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "comm/collective_cases.h"
+#include "job/arrivals.h"
 #include "job/job_state.h"
 #include "support/thread_ranks.h"
 #include "tutti/error.h"
@@ -55,6 +56,35 @@ TEST(Counts, ThatOverflowAreRefused) {
                 HasSubstr("the members' counts add up to more than"));
     group.barrier();
   });
+}
+
+// The others are not told of it: they wait, and go on with the call that is right.
+TEST(BadCall, OthersWaitUntilItIsMadeAgainCorrectly) {
+  run_thread_ranks(3, [](const Job& job) {
+    const Group group(job);
+    int x = 1 << job.rank();
+    if (job.rank() == 1) {
+      for (const int other : {0, 2}) poll_until_awaited(job, other, 1);
+      EXPECT_NE(refusal_of([&] { group.all_reduce(view(&x, -1), Reduction::sum); }), "");
+      for (const int other : {0, 2}) poll_until_awaited(job, other, 1);
+    }
+    group.all_reduce(view(&x, 1), Reduction::sum);
+    EXPECT_EQ(x, 7);
+  });
+}
+
+TEST(BadCall, OthersWaitUntilTheWorkerEnds) {
+  const ThreadOutcome outcome = try_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    int x = 1;
+    if (job.rank() == 1) {
+      poll_until_awaited(job, 0, 1);
+      return group.all_reduce(view(&x, -1), Reduction::sum);
+    }
+    EXPECT_THROW(group.all_reduce(view(&x, 1), Reduction::sum), PeerLost);
+  });
+  EXPECT_EQ(outcome.text(0), "");
+  EXPECT_THAT(outcome.text(1), HasSubstr("a count is negative"));
 }
 
 /// A host on which the n-th mapping fails, counted from 1; 0: none does.

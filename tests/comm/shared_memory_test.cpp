@@ -1,7 +1,10 @@
+#include <fstream>
+
 #include <gmock/gmock.h>
 
 #include "comm/collective_cases.h"
 #include "comm/local/region_table.h"
+#include "support/process_ranks.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 
@@ -134,6 +137,33 @@ TEST(SharedMemory, MembersLetGoWhenTheyLike) {
       }
     }
   });
+}
+
+/// Mappings of this process whose file has this name.
+std::ptrdiff_t mappings_of(const std::string& name) {
+  std::ifstream maps("/proc/self/maps");
+  std::ptrdiff_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find(name) != line.npos ? 1 : 0;
+  return count;
+}
+
+TEST(SharedMemory, IsFreedWhenTheLastMemberLetsGo) {
+  const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
+    const Group group(job);
+    for (const bool common : {false, true}) {
+      std::optional<SharedMemory> memory =
+          common ? group.allocate_common(1 << 20, "freed") : group.allocate(1 << 20, "freed");
+      float* const x = reinterpret_cast<float*>(memory->data());
+      group.all_reduce({x, 100'000, DType::float32}, Reduction::sum);
+      group.barrier();
+      EXPECT_GE(mappings_of("freed"), 1);
+      // The mappings of a member go with it; the pages with the last one's.
+      memory.reset();
+      EXPECT_EQ(mappings_of("freed"), 0);
+      group.barrier();
+    }
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
 TEST(SharedMemory, OutlivesItsGroup) {

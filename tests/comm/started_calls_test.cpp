@@ -10,6 +10,7 @@
 
 #include "comm/collective_cases.h"
 #include "comm/local/control_arena.h"
+#include "job/job_state.h"
 #include "support/log_capture.h"
 #include "support/thread_ranks.h"
 #include "tutti/error.h"
@@ -76,6 +77,55 @@ TEST(PolledCall, HasItsDeadlineFromTheFirstPollOnHoweverRareTheyAre) {
     }
     order.barrier();
   });
+}
+
+/// A host whose clock can be set forward.
+class SettableClock final : public System {
+ public:
+  explicit SettableClock(std::shared_ptr<System> inner) : inner_(std::move(inner)) {}
+  void forward(seconds by) { ahead_ += by; }
+  Clock::time_point now() const override { return inner_->now() + ahead_; }
+  FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
+    return inner_->create_memory(name, bytes);
+  }
+  std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
+    return inner_->map(file, bytes);
+  }
+  FileDescriptor life_line() override { return inner_->life_line(); }
+  std::vector<MemoryBound> memory_bounds() const override { return inner_->memory_bounds(); }
+  std::vector<int> allowed_processors() const override { return inner_->allowed_processors(); }
+  int processors() const override { return inner_->processors(); }
+  bool has_other_threads() const override { return inner_->has_other_threads(); }
+
+ private:
+  std::shared_ptr<System> inner_;
+  seconds ahead_{0};
+};
+
+// A minute between two polls may be one in which this process, or all of them, did not run.
+TEST(PolledCall, CountsAtMostFiveSecondsBetweenTwoPolls) {
+  const auto world = std::make_shared<ThreadWorld>(2);
+  std::atomic<bool> over{false};
+  const auto run = [&](int rank) {
+    const auto clock = std::make_shared<SettableClock>(std::make_shared<ThreadSystem>(world, rank));
+    const Job job(std::make_shared<JobState>(
+        Identity{rank, 2}, clock, world->meeting_point().rendezvous(rank), JobOptions{}));
+    const Group group(job);
+    if (rank == 1) return sleep_until_true([&] { return over.load(); });
+    Work work = group.start_barrier({.deadline = seconds(18)});
+    EXPECT_FALSE(work.done());
+    for (int polls = 1; polls <= 3; ++polls) {
+      clock->forward(seconds(60));
+      EXPECT_FALSE(work.done()) << 5 * polls << " s count";
+    }
+    clock->forward(seconds(60));
+    EXPECT_TRUE(work.done()) << "20 s count";
+    EXPECT_THROW(work.wait(), Timeout);
+    over = true;
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
 }
 
 TEST(PolledCall, ExcusesABusyWorkerAndThenSaysWhoIsLate) {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <map>
@@ -169,6 +170,26 @@ TEST(Join, works_for_all_numbers_of_workers) {
   }
 }
 
+TEST(Join, copies_of_a_job_are_asked_by_several_threads) {
+  run_thread_ranks(2, [](const Job& job) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&job, rank = job.rank()] {
+        const Job copy = job;
+        for (int round = 0; round < 200; ++round) {
+          const Busy busy = copy.busy("evaluate", seconds(30));
+          EXPECT_EQ(copy.rank(), rank);
+          EXPECT_EQ(copy.size(), 2);
+          EXPECT_EQ(copy.run(), job.run());
+          EXPECT_TRUE(std::ranges::count(copy.alive(), rank));
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(job.state()->slot(job.rank()).busy_until.load(), 0);
+  });
+}
+
 TEST(Join, rank_that_does_not_come_is_named_by_all) {
   const auto world = std::make_shared<ThreadWorld>(3);
   ThreadOptions options;
@@ -301,6 +322,25 @@ TEST(JoinProcesses, workers_bound_to_processors_of_their_own_are_not_crowded) {
     });
     EXPECT_TRUE(outcome.all_good()) << outcome.describe();
   }
+}
+
+TEST(JoinProcesses, signals_of_the_program_stay_its_own) {
+  const ProcessOutcome outcome = run_processes(2, [](int rank, FileDescriptor socket) {
+    const auto handlers = [] {
+      std::vector<void (*)(int)> all;
+      for (int signal = 1; signal < NSIG; ++signal) {
+        struct sigaction action {};
+        if (::sigaction(signal, nullptr, &action) == 0) all.push_back(action.sa_handler);
+      }
+      return all;
+    };
+    const auto before = handlers();
+    EXPECT_GT(before.size(), 50U);
+    const JobState job({rank, 2, 1}, host_system(), connect_to_broker(std::move(socket), rank, 2),
+                       {});
+    EXPECT_EQ(handlers(), before);
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
 TEST(JoinProcesses, worker_that_left_and_then_ended_did_not_die) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "run/metric_exchange.h"
 #include "tutti/error.h"
@@ -52,6 +53,38 @@ TEST(Metrics, EveryKindOverTwoShards) {
   EXPECT_EQ(metrics["all true"], 1);
   EXPECT_EQ(metrics["any true"], 0);
   EXPECT_THAT(metrics.gathered("gather"), ElementsAre(9, 7, 8));
+}
+
+TEST(Metrics, KindsHaveNames) {
+  EXPECT_EQ(name_of(MetricKind::sum), "sum");
+  EXPECT_EQ(name_of(MetricKind::weighted_mean), "weighted_mean");
+  std::set<std::string_view> names;
+  for (int kind = 0; kind <= static_cast<int>(MetricKind::gather); ++kind)
+    names.insert(name_of(static_cast<MetricKind>(kind)));
+  EXPECT_EQ(names.size(), 9U);
+}
+
+// 0.1 · 3 and 0.2 · 3 are rounded before they are added.
+TEST(Metrics, EachProductOfAWeightIsRoundedOnce) {
+  std::vector<ShardMetrics> shards(2);
+  shards[0].weighted_mean("x", 0.1, 3);
+  shards[1].weighted_mean("x", 0.2, 3);
+  const volatile double one = 0.1 * 3;
+  const volatile double other = 0.2 * 3;
+  EXPECT_EQ(reduce(shards)["x"], (one + other) / 6);
+}
+
+TEST(Metrics, RecordsAreInTheOrderOfTheirFirstCalls) {
+  ShardMetrics shard;
+  shard.sum("b", 1);
+  shard.weighted_mean("a", 3, 0);
+  shard.sum("b", 1);
+  ASSERT_EQ(shard.records().size(), 2U);
+  EXPECT_EQ(shard.records()[0].name, "b");
+  EXPECT_EQ(shard.records()[0].partial[0], 2);
+  EXPECT_EQ(shard.records()[1].name, "a");
+  EXPECT_EQ(shard.records()[1].partial[1], 0) << "there is no weight";
+  EXPECT_EQ(ShardMetrics::of(shard.records()).records(), shard.records());
 }
 
 TEST(Metrics, RecordingAgainAddsToWhatTheShardHas) {

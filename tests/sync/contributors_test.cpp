@@ -53,6 +53,22 @@ TEST(Contributors, TheirWeightsAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
   }
 }
 
+TEST(Weights, OfAllLeavesAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
+  ASSERT_NE((0.1 + 0.1) + (0.1 + 0.4), ((0.1 + 0.1) + 0.1) + 0.4);
+  for (const int workers : {1, 2, 3, 4}) {
+    run_thread_ranks(workers, [&](const Job& job) {
+      const TensorSpec spec{"p", {3}, {1}, 3, DType::float64};
+      StepExchange exchange(Group(job), Plan({spec}, {}), {});
+      const std::vector<double> ones(3, 1.0);
+      four_leaves(exchange, [&] { exchange.write(0, ones.data(), true); });
+      const auto& outcome = exchange.finish({});
+      EXPECT_EQ(outcome.report.weight, (0.1 + 0.1) + (0.1 + 0.4)) << workers << " workers";
+      const auto* const got = reinterpret_cast<const double*>(exchange.result(0));
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(got[i], 1.0) << workers << " workers";
+    });
+  }
+}
+
 TEST(Contributors, ThoseOfARowSparseTableAreAddedAlongTheTreeToo) {
   for (const int workers : {1, 2, 3, 4}) {
     run_thread_ranks(workers, [&](const Job& job) {

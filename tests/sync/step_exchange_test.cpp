@@ -280,6 +280,29 @@ TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
   });
 }
 
+TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
+  run_thread_ranks(3, [&](const Job& job) {
+    if (job.rank() == 0) return;
+    StepExchange exchange(Group(job, {1, 2}, "some"), plan_of(kCounts), quick());
+    exchange.open_single(1);
+    if (job.rank() == 2) {
+      exchange.fail("the disk is on fire");
+    } else {
+      write_leaf(exchange, random_leaf(kCounts, 1, 1, 0), true);
+      try {
+        exchange.finish({});
+        FAIL() << "the failure went unnoticed";
+      } catch (const PeerFailed& error) {
+        EXPECT_EQ(error.rank(), 2);
+        EXPECT_THAT(error.what(), HasSubstr("rank 2 failed: the disk is on fire"));
+      }
+    }
+    exchange.open_single(1);
+    write_leaf(exchange, random_leaf(kCounts, 2, job.rank(), 0), true);
+    exchange.finish({});
+  });
+}
+
 TEST(StepExchange, AWorkerThatEndsItsPartIsNamedWithAHint) {
   std::mutex mutex;
   std::vector<std::string> texts;
