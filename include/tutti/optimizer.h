@@ -97,9 +97,9 @@ class Optimizer {
   Optimizer(const Adam& rule) : Optimizer(Rule(rule)) {}
   Optimizer(const AdamW& rule) : Optimizer(Rule(rule)) {}
   Optimizer(const Adagrad& rule) : Optimizer(Rule(rule)) {}
-  /// BadInput for a learning rate, decay, sum or ε that is negative or not finite, factors outside
-  /// [0, 1), Nesterov's form without momentum or with dampening, AdamW with Decay::l2, an empty
-  /// TorchOptim.
+  /// BadInput for a learning rate, decay, momentum, sum or ε that is negative or not finite, betas
+  /// outside [0, 1), a dampening that is not finite, Nesterov's form without momentum or with
+  /// dampening, AdamW with Decay::l2, an empty TorchOptim.
   Optimizer(const Rule& rule);
 
   /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule. Of a

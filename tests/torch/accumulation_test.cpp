@@ -336,6 +336,28 @@ TEST(Accumulation, MisuseIsAnError) {
   });
 }
 
+TEST(Accumulation, HoldsFewGradientsWhereTheNumberOfMicroBatchesIsGiven) {
+  on_workers(2, [](const Job& job) {
+    constexpr std::size_t kOneGradient = 4096;  // of the model, in whole pages
+    const Group order(job, "order");
+    for (const bool given : {true, false}) {
+      auto model = mlp();
+      DataParallel parallel(job, *model);
+      auto scope = parallel.accumulate({.micro_batches = given ? std::optional(8) : std::nullopt});
+      for (std::uint64_t k = 0; k < 8; ++k) {
+        scope.micro_batch(1, [&] { return Batch(4, k).loss(model, 0, 4); });
+      }
+      order.barrier();  // how many rank 0 has is not known before it has finished
+      const bool keeps_all = !given && job.rank() > 0;
+      // A binary counter takes 3 + 1 for 8 of them.
+      EXPECT_LE(parallel.bytes_held(), (keeps_all ? 8 : 4) * kOneGradient);
+      EXPECT_EQ(parallel.bytes_held() == 8 * kOneGradient, keeps_all);
+      scope.finish();
+      EXPECT_EQ(parallel.report().leaves, 16);
+    }
+  });
+}
+
 TEST(Accumulation, SplitCutsRowsWithTheirWeights) {
   const auto x = torch::arange(7);
   const auto parts = split({x, x * 2}, 3);

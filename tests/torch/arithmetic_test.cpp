@@ -3,6 +3,8 @@
 
 #include "torch/arithmetic.h"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 
 #include "support/log_capture.h"
@@ -55,6 +57,30 @@ TEST(Arithmetic, WorkersThatRoundOtherwiseAreNamedAtTheStart) {
                         HasSubstr(", MKL_CBWR=COMPATIBLE"), HasSubstr("rank 1")));
     }
   }
+}
+
+// With its dynamic choice MKL takes fewer threads than it was told, as it sees fit, and rounds
+// otherwise.
+TEST(Arithmetic, MklKeepsToTheNumberOfThreads) {
+  const auto set_dynamic =
+      reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "MKL_Set_Dynamic"));
+  const auto is_dynamic =
+      reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "mkl_serv_get_dynamic"));
+  if (set_dynamic == nullptr || is_dynamic == nullptr)
+    GTEST_SKIP() << "this libtorch shows no MKL that could be asked";
+  on_workers(1, [&](const Job& job) {
+    for (const bool with_trainer : {false, true}) {
+      set_dynamic(1);
+      EXPECT_EQ(is_dynamic(), 1);
+      auto model = mlp();
+      if (with_trainer) {
+        const Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+      } else {
+        const DataParallel parallel(job, *model);
+      }
+      EXPECT_EQ(is_dynamic(), 0);
+    }
+  });
 }
 
 TEST(Arithmetic, ACheckpointThatWasComputedOtherwiseIsTakenWithAWarning) {

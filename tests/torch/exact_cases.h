@@ -281,6 +281,10 @@ inline std::string train(int workers, const Case& one, std::int64_t until = kSte
     std::int64_t computed = 0;
     std::int64_t audited = 0;
     const auto compute = [&](Shard& shard) {
+      const auto [begin, end] = trainer.shards();
+      if (!shard.is_audit()) {
+        EXPECT_EQ(shard.index(), begin + computed % (end - begin));
+      }
       ++(shard.is_audit() ? audited : computed);
       return answer_of(task, shard);
     };

@@ -201,6 +201,33 @@ TEST(TrainingFailure, GradientsThatDoNotFitTheMachineAreRefusedWithTheFigures) {
   ::munmap(place, kBytes);
 }
 
+TEST(TrainingFailure, AMismatchLeavesTheParametersOfTheLastStep) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    torch::manual_seed(1);
+    DataParallel parallel(job, *model);
+    auto optimizer = momentum_and_decay(model->parameters());
+    step_of(model, job, 1);
+    optimizer.step();
+    const auto last = parameters_sha256(*model);
+    const auto differing = [&] {
+      if (job.rank() == 0) return step_of(model, job, 2);
+      model->zero_grad();
+      auto scope = parallel.accumulate({.micro_batches = 1});
+      scope.micro_batch(1, [&] { return Batch(4, 2).loss(model, 0, 4); });
+      scope.finish();
+    };
+    const auto text = text_of<Mismatch>(differing);
+    EXPECT_NE(text, "");
+    EXPECT_EQ(parameters_sha256(*model), last);
+    // No gradient is left that an update would take, and each later call says the same.
+    for (const auto& p : model->parameters()) EXPECT_FALSE(p.grad().defined());
+    EXPECT_EQ(text_of<Mismatch>([&] { step_of(model, job, 3); }), text);
+    optimizer.step();
+    EXPECT_EQ(parameters_sha256(*model), last);
+  });
+}
+
 TEST(TrainingFailure, AFreshWrapperAfterAnErrorThatEndedTheOldOne) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();

@@ -482,6 +482,39 @@ TEST(PrivateParameters, BetweenTheHalvesOfARefusedStepGradientsCanStillBeAskedFo
   });
 }
 
+TEST(PrivateParameters, AGradientThatALogicalWorkerDoesNotHaveIsNaN) {
+  on_workers(2, [](const Job& job) {
+    OneWeight one;
+    Trainer trainer(job, *one.net, Sgd{.lr = 0.125},
+                    {.shards = 4, .logical_workers = 2, .strategy = std::make_shared<Never>()});
+    trainer.accumulate([](Shard& shard) {
+      if (shard.index() >= 2) return shard.nothing();
+      return shard.gradients({torch::full({1, 1}, static_cast<double>(shard.index() + 1))});
+    });
+    const auto gradient = trainer.gradient("weight");
+    EXPECT_EQ(gradient.sizes(), torch::IntArrayRef({2, 1, 1}));
+    EXPECT_EQ(gradient[0].item<double>(), 1.5);
+    EXPECT_TRUE(std::isnan(gradient[1].item<double>()));
+    trainer.apply();
+    EXPECT_EQ(one.of(trainer, 1), 1) << "nor is it updated";
+  });
+}
+
+TEST(PrivateParameters, WhatIsEditedTakesTheFirstOnesOptimizerStateWithIt) {
+  on_workers(2, [](const Job& job) {
+    OneWeight one;
+    Trainer trainer(job, *one.net, Sgd{.lr = 0.125, .momentum = 0.5},
+                    {.shards = 2, .logical_workers = 2, .strategy = std::make_shared<Never>()});
+    one.step(trainer);  // momentum 1 and 2
+    trainer.edit([&] { one.net->weight.data().fill_(4); });
+    EXPECT_EQ(one.of(trainer, 0), 4);
+    EXPECT_EQ(one.of(trainer, 1), 4);
+    one.step(trainer);  // 0.5 · 1 and their gradients
+    EXPECT_NEAR(one.of(trainer, 0), 4 - 0.125 * (0.5 + 1), 1e-6);
+    EXPECT_NEAR(one.of(trainer, 1), 4 - 0.125 * (0.5 + 2), 1e-6);
+  });
+}
+
 TEST(PrivateParameters, WhatIsEditedByAnyMeansBecomesEverybodysAndNothingElse) {
   on_workers(2, [](const Job& job) {
     auto model = two_parts();
@@ -643,6 +676,12 @@ TEST(Strategy, OptionsThatMakeNoSenseAreRefused) {
                         1, [&] { trainer.step([](Shard& shard) { return shard.nothing(); }); });
                   }),
                   HasSubstr("inside with_logical_worker()"));
+      for (const auto& call : std::vector<std::function<void()>>{
+               [&] { trainer.edit([] {}); }, [&] { trainer.save("nowhere"); },
+               [&] { trainer.load("nowhere"); }}) {
+        EXPECT_THAT(text_of([&] { trainer.with_logical_worker(1, call); }),
+                    HasSubstr("inside with_logical_worker()"));
+      }
       EXPECT_THAT(text_of([&] {
                     trainer.with_logical_worker(1, [&] {
                       const torch::NoGradGuard no_grad;

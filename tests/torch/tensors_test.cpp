@@ -35,6 +35,7 @@ TEST(Tensors, CollectivesInEveryForm) {
     broadcast(group, word, 1);
     EXPECT_TRUE(torch::equal(word, torch::ones({5}, torch::kInt64)));
     auto shared = shared_zeros(group, {7}, torch::kBFloat16);
+    EXPECT_TRUE(torch::equal(shared, torch::zeros({7}, torch::kBFloat16)));
     shared.fill_(job.rank());
     auto work = start_all_reduce(group, shared, Reduction::mean);
     work.wait();
@@ -74,6 +75,11 @@ TEST(Tensors, WhatCannotBeMovedIsRefused) {
     auto complex = torch::zeros({3}, torch::kComplexFloat);
     EXPECT_THAT(text_of([&] { all_reduce(group, complex, Reduction::sum); }),
                 HasSubstr("element type"));
+    auto elsewhere = torch::zeros({3}, torch::kMeta);
+    EXPECT_THAT(text_of<Unsupported>([&] { all_reduce(group, elsewhere, Reduction::sum); }),
+                HasSubstr("CPU"));
+    EXPECT_NE(text_of<Unsupported>([&] { all_reduce(group, holes, Reduction::sum); }), "");
+    EXPECT_NE(text_of<Unsupported>([&] { all_reduce(group, complex, Reduction::sum); }), "");
     const auto in = torch::zeros({2, 3});
     auto out = torch::zeros({3, 2}).t();
     EXPECT_THAT(text_of([&] { reduce(group, in, out, Reduction::sum, 0); }),

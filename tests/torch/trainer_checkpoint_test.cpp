@@ -127,6 +127,16 @@ TEST_F(TrainerCheckpoint, ThatOfAnotherModelOrOfOtherWaysIsRefused) {
     other = options();
     other.average = 0.5;
     expect_refusal(net(), other, "average");
+    other = options();
+    other.loss_scale = {.start = 2};
+    expect_refusal(net(), other, "loss scale");
+    other = options();
+    other.buffers = {
+        {[](const std::string& name) { return name == "1.running_mean"; }, BufferRule::keep}};
+    expect_refusal(net(), other, "running_mean");
+    other = options();
+    other.compression.codec = half_codec();
+    expect_refusal(net(), other, "codec");
     expect_refusal(torch::nn::Sequential(torch::nn::Linear(6, 70), torch::nn::BatchNorm1d(70)),
                    options(), "3.weight");
     expect_refusal(torch::nn::Sequential(torch::nn::Linear(6, 71), torch::nn::BatchNorm1d(71),

@@ -56,6 +56,25 @@ TEST(TrainerEvaluation, MetricsOfADataSetAreTheSameBytesOnAnyNumberOfWorkers) {
   EXPECT_EQ(results.size(), 1u);
 }
 
+TEST(TrainerEvaluation, LeavesTorchsGeneratorWhereStepsLeaveIt) {
+  on_workers(2, [](const Job& job) {
+    auto model = net();
+    Trainer trainer(job, *model, Adam{}, {.shards = 2, .seed = 3});
+    trainer.step([&](Shard& shard) { return some_loss(shard, model); });
+    const auto between = at::detail::getDefaultCPUGenerator().get_state();
+    trainer.evaluate(7, 2, [&](const auto&, auto& metrics) {
+      metrics.sum("drawn", torch::randn({3}).sum().template item<double>());
+    });
+    EXPECT_TRUE(torch::equal(at::detail::getDefaultCPUGenerator().get_state(), between));
+    // Each batch draws its own, whoever computes it: other batches, other numbers.
+    const auto draws = trainer.evaluate(7, 2, [&](const auto&, auto& metrics) {
+      metrics.gather("drawn", torch::randn({1}).template item<double>());
+    });
+    const auto numbers = draws.gathered("drawn");
+    EXPECT_EQ(std::set<double>(numbers.begin(), numbers.end()).size(), 4U);
+  });
+}
+
 TEST(TrainerEvaluation, WorkersThatAskInDifferentWaysAreNamed) {
   on_workers(2, [](const Job& job) {
     auto model = net();
@@ -122,8 +141,15 @@ TEST(TrainerEvaluation, AveragesFollowTheParametersAndAreSwappedInAndOut) {
           metrics.sum("x",
                       model->forward(torch::ones({1, 6}).to(type)).sum().template item<float>());
         });
-        EXPECT_THAT(text_of<BadInput>([&] { trainer.save("nowhere"); }),
-                    HasSubstr("save() inside with_averages()"));
+        const std::pair<const char*, std::function<void()>> calls[] = {
+            {"save()", [&] { trainer.save("nowhere"); }},
+            {"load()", [&] { trainer.load("nowhere"); }},
+            {"edit()", [&] { trainer.edit([] {}); }},
+            {"accumulate()", [&] { trainer.step([](Shard& shard) { return shard.nothing(); }); }}};
+        for (const auto& [name, call] : calls) {
+          EXPECT_THAT(text_of<BadInput>(call),
+                      HasSubstr(std::string(name) + " inside with_averages()"));
+        }
       });
       EXPECT_EQ(trainer.state_sha256(), before);
       EXPECT_TRUE(

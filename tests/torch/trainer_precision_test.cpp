@@ -64,6 +64,34 @@ TEST(Trainer, APowerOfTwoAsLossScaleChangesNoBit) {
   EXPECT_EQ(ends.size(), 1u);
 }
 
+TEST(Trainer, TheDynamicLossScaleHasTheNumbersOfGradScaler) {
+  const LossScale scale = dynamic_loss_scale();
+  EXPECT_TRUE(scale.dynamic);
+  EXPECT_EQ(scale.start, 65536);
+  EXPECT_EQ(scale.growth, 2);
+  EXPECT_EQ(scale.backoff, 0.5);
+  EXPECT_EQ(scale.grow_after, 2000);
+}
+
+// Two divisions, by the weights and by the scale, would round twice.
+TEST(Trainer, ALossScaleIsDividedOutTogetherWithTheWeights) {
+  on_workers(2, [](const Job& job) {
+    torch::nn::Linear model(torch::nn::LinearOptions(1000, 1).bias(false));
+    Trainer trainer(job, *model, Sgd{.lr = 1}, {.shards = 2, .loss_scale = {.start = 3}});
+    const auto x = torch::randn({2, 1000}, at::make_generator<at::CPUGeneratorImpl>(5));
+    trainer.accumulate([&](Shard& shard) {
+      const double weight = shard.index() == 0 ? 2 : 5;
+      return shard.loss(model->forward(x[shard.index()]).sum(), weight);
+    });
+    const auto got = trainer.gradient("weight").flatten();
+    const auto sum = 2 * (3 * x[0]) + 5 * (3 * x[1]);
+    EXPECT_TRUE(torch::equal(got, sum / 21));
+    EXPECT_FALSE(torch::equal(got, sum / 7 / 3)) << "the data tell nothing";
+    EXPECT_FALSE(torch::equal(got, sum / 3 / 7)) << "the data tell nothing";
+    trainer.apply();
+  });
+}
+
 TEST(Trainer, ADynamicLossScaleShrinksUntilTheStepFits) {
   on_workers(2, [](const Job& job) {
     torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));

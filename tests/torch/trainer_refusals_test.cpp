@@ -236,6 +236,11 @@ TEST(TrainerRefusals, WhatIsRefused) {
     };
     EXPECT_EQ(making(Adam{}, {.shards = 0}), "0 shards: a step has at least 1");
     EXPECT_THAT(making(Adam{}, {.clip = {.norm = -1}}), HasSubstr("clip.norm -1"));
+    for (const double bad : {-0.5, 1.0, std::nan("")}) {
+      EXPECT_THAT(making(Adam{}, {.average = bad}), HasSubstr("must be between 0 and 1"));
+    }
+    EXPECT_THAT(making(Adam{}, {.shards = 2, .speeds = {1, 2, 3}}), HasSubstr("speeds"));
+    EXPECT_THAT(making(Adam{}, {.deadline = std::chrono::milliseconds(0)}), HasSubstr("positive"));
     EXPECT_THAT(text_of<BadInput>([] { Optimizer(Adam{.lr = -1}); }), HasSubstr("learning rate"));
     EXPECT_THAT(text_of<BadInput>([] { Optimizer(Sgd{.nesterov = true}); }), HasSubstr("Nesterov"));
 
@@ -298,6 +303,28 @@ TEST(TrainerRefusals, AGatheredMetricMayBeCalledLoss) {
     });
     EXPECT_TRUE(std::isnan(result.loss));
     EXPECT_EQ(result.metrics.gathered("loss"), std::vector<double>(2, 3));
+  });
+}
+
+TEST(TrainerRefusals, AMetricOfTwoKindsIsNamedOnEveryWorker) {
+  on_workers(3, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 3});
+    const auto before = trainer.state_sha256();
+    const auto step = [&](bool differs) {
+      return trainer.step([&](Shard& shard) {
+        if (differs && shard.index() == 2) {
+          shard.metrics().mean("rows", 4);
+        } else {
+          shard.metrics().sum("rows", 4);
+        }
+        return rows_of(shard, model, Batch(9, 1));
+      });
+    };
+    EXPECT_THAT(text_of<BadInput>([&] { step(true); }),
+                HasSubstr("metric \"rows\" is recorded as sum by shard 0 and as mean by shard 2"));
+    EXPECT_EQ(trainer.state_sha256(), before);
+    EXPECT_TRUE(step(false).applied);
   });
 }
 
