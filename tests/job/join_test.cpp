@@ -319,6 +319,7 @@ TEST(JoinProcesses, workers_bound_to_processors_of_their_own_are_not_crowded) {
       const JobState job({rank, 2, 1}, host_system(), connect_to_broker(std::move(socket), rank, 2),
                          {});
       EXPECT_EQ(job.crowded(), !apart);
+      EXPECT_EQ(job.spin_rounds() <= 8, !apart) << "it polls before it sleeps";
     });
     EXPECT_TRUE(outcome.all_good()) << outcome.describe();
   }

@@ -88,6 +88,7 @@ TEST_P(Cut, AnyWorkersAnyLeavesGiveTheTreesBytes) {
             const auto& outcome = exchange.finish({});
             ASSERT_EQ(outcome.report.leaves, total);
             ASSERT_EQ(outcome.report.collectives, 1);
+            ASSERT_EQ(outcome.report.buckets, 1);
             ASSERT_EQ(outcome.report.weight, sum);
             expect_reduced(exchange, outcome, leaves, weights, sum);
           }
@@ -152,6 +153,8 @@ TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
         if (outcome.touched[p]) bytes += exchange.plan().parameters()[p].node_bytes;
       }
       ASSERT_EQ(outcome.report.bytes, bytes);
+      // 17, 0 and 5000 elements from the last on are one, then 1024, then the rest.
+      ASSERT_EQ(outcome.report.buckets, 3);
     }
   });
 }
