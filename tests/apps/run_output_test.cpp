@@ -177,10 +177,12 @@ TEST(RunOutput, AReaderThatLeavesEndsTheRun) {
 
 TEST(RunOutput, AReaderThatIsStuckDoesNotKeepFailuresFromBeingSeen) {
   const TemporaryFolder folder;
-  RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
-                          "if [ $TUTTI_RANK = 0 ]; then echo pid=$$ >&2; exec yes; fi; "
-                          "while [ ! -e " +
-                              folder.file("go") + " ]; do sleep 0.05; done; exit 4"});
+  RunningCommand command(
+      {"run", "-n", "2", "/bin/sh", "-c",
+       "if [ $TUTTI_RANK = 0 ]; then echo pid=$$ >&2; yes | head -c 9000000; exec sleep "
+       "1000; fi; "
+       "while [ ! -e " +
+           folder.file("go") + " ]; do sleep 0.05; done; exit 4"});
   ASSERT_TRUE(command.wait_for_numbers("pid"));
   const WatchedProcess writer(numbers_after(command.err, "pid").at(0));
   create_file(folder.file("go"));
