@@ -13,10 +13,24 @@
 
 #include <optional>
 
+#include "base/file_descriptor.h"
+
 namespace tutti::command {
 
-/// Returns nothing in the launcher, which gets SIGTERM when the keeper ends. In the keeper, returns
-/// when the launcher has ended: the exit status of both.
-std::optional<int> keep_launcher();
+class KeptLauncher {
+ public:
+  /// Forks. Returns at once in the launcher, which gets SIGTERM when the keeper ends, and in the
+  /// keeper when the launcher has ended.
+  static KeptLauncher start();
+
+  /// In the keeper: the exit status of both. Nothing in the launcher.
+  std::optional<int> ended() const { return ended_; }
+  /// In the launcher: this is the exit status, also if what is left to do should kill it.
+  void settle(int status) const;
+
+ private:
+  std::optional<int> ended_;
+  FileDescriptor status_line_;  // to the keeper
+};
 
 }  // namespace tutti::command

@@ -53,7 +53,8 @@ void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals) {
 }  // namespace
 
 int run(const RunOptions& options) {
-  if (const auto status = keep_launcher()) return *status;
+  const KeptLauncher kept = KeptLauncher::start();
+  if (kept.ended()) return *kept.ended();
   close_inherited_on_exec();
   const RunPlan plan = make_plan(options);
   const Terminals terminals = Terminals::of_process();
@@ -65,6 +66,7 @@ int run(const RunOptions& options) {
     outputs.emplace_back(output, terminals, rank, options.workers, log_file(plan, rank));
   if (!plan.hint.empty()) output.line(Stream::error, "", plan.hint);
   const int status = run_attempts(plan, outputs, output, signals);
+  kept.settle(status);
   merge_timeline(plan, output, signals);
   return status;
 }

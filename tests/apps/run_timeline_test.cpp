@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "support/running_command.h"
 
@@ -72,6 +73,21 @@ TEST(RunTimeline, TheReportComesBeforeTheMergeThatASignalInterrupts) {
       lines_of(command.err).back(),
       "tutti run: timeline " + file + ": interrupted; the workers' parts are left as they are");
   EXPECT_FALSE(std::filesystem::exists(file + ".merging"));
+}
+
+TEST(RunTimeline, AMergeThatIsKilledDoesNotChangeTheStatus) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  RunningCommand command(
+      {"run", "-n", "2", "--profile", file, "/bin/sh", "-c",
+       "part=$TUTTI_PROFILE.rank$TUTTI_RANK; printf '{\"traceEvents\":[' > $part; "
+       "truncate -s 8G $part; printf '{}]}' >> $part; exit 3"});
+  const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
+  while (!std::filesystem::exists(file + ".merging") && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  kill(children_of(command.pid()).at(0), SIGKILL);
+  EXPECT_EQ(command.finish(), 3);
+  EXPECT_THAT(command.err, HasSubstr("failed first: exit status 3\n"));
 }
 
 TEST(RunTimeline, AMergeThatFailsChangesNeitherReportNorStatus) {
