@@ -128,19 +128,29 @@ TEST(RunPause, WhatAWorkerHadStoppedItselfStaysStopped) {
   EXPECT_EQ(command.finish(), 128 + SIGTERM);
 }
 
-TEST(RunPause, StoppedTimeIsNotLateness) {
+// The time of the stop and after it is what these tests are about.
+void expect_success_after_stop(const std::vector<std::string>& options,
+                               const std::string& join_deadline) {
   const TemporaryFolder folder;
-  RunningCommand command(
-      {"run", "-n", "3", "--deadline", "4", TUTTI_WAITING_WORKER, folder.file("go")});
-  ASSERT_TRUE(command.wait_for_numbers("waiting", 3));
+  std::vector<std::string> arguments = {"run", "-n", "3"};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.insert(arguments.end(), {TUTTI_WAITING_WORKER, folder.file("go")});
+  if (!join_deadline.empty()) arguments.push_back(join_deadline);
+  RunningCommand command(arguments);
+  EXPECT_TRUE(command.wait_for_numbers("waiting", 3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // most are in their wait now
   command.signal(SIGTSTP);
   EXPECT_TRUE(comes_true([&] { return is_stopped(command.pid()); }));
-  std::this_thread::sleep_for(std::chrono::seconds(6));  // this time is what the test is about
+  std::this_thread::sleep_for(std::chrono::seconds(6));
   command.signal(SIGCONT);
   std::this_thread::sleep_for(std::chrono::seconds(1));  // the others look around meanwhile
   create_file(folder.file("go"));
   EXPECT_EQ(command.finish(), 0) << command.err;
 }
+
+TEST(RunPause, StoppedTimeIsNotLateness) { expect_success_after_stop({"--deadline", "4"}, ""); }
+
+TEST(RunPause, StoppedTimeIsNotLatenessInJoin) { expect_success_after_stop({}, "4"); }
 
 TEST(RunPause, ASignalToEndArrivesAtAStoppedRunWhenItIsResumed) {
   RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "echo pid=$$; exec sleep 1000"});
