@@ -69,18 +69,18 @@ class ShardLoader {
     const auto samples = shard.indices(size_, batch_);
     if (samples.empty()) return {};
     if (options_.prefetch == 0) return read(samples);
-    if (shard.is_audit()) ahead_.reset();  // its threads read no more while this one does
+    if (shard.is_audit()) return read_alone(samples);
     if (ahead_ && !ahead_->asked.empty() && ahead_->asked.front() == samples) return await();
     // The first batch, or the run stands elsewhere than expected: after a load, a failed step.
-    ahead_.reset();
     auto batch = read_alone(samples);
-    if (shard.is_audit()) return batch;
     ahead_ = std::make_unique<Ahead>(dataset_, shard.coming_indices(size_, batch_), options_);
     return batch;
   }
 
-  /// The batch of these samples, read now, by this thread.
+  /// The batch of these samples, read now, by this thread. What was being read ahead is given up:
+  /// copies of a dataset may share what two threads cannot use at a time.
   Batch read(const std::vector<std::int64_t>& samples) {
+    ahead_.reset();
     const std::vector<std::size_t> indices(samples.begin(), samples.end());
     return dataset_.get_batch(indices);
   }

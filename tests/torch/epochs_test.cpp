@@ -1,6 +1,8 @@
 // Epochs of a Trainer over data sets of torch::data: counted, in the order that was asked for,
 // evaluated through a loader, the same bytes on any number of workers.
 
+#include <atomic>
+
 #include "support/running_command.h"
 #include "training.h"
 
@@ -262,6 +264,35 @@ TEST(EvaluationOverALoader, GivesTheSameBytesOnAnyNumberOfWorkersAndThoseOfAPlai
     }));
   }
   EXPECT_EQ(results.size(), 1U);
+}
+
+/// Copies share what one thread at a time may use, as a file's position.
+class OneAtATime : public torch::data::datasets::Dataset<OneAtATime> {
+ public:
+  torch::data::Example<> get(std::size_t index) override {
+    if (users_->fetch_add(1) != 0) throw std::logic_error("two threads read at once");
+    torch::sort(torch::arange(100000).bitwise_xor(77));  // takes a while
+    --*users_;
+    return Numbers().get(index);
+  }
+  std::optional<std::size_t> size() const override { return kSize; }
+
+ private:
+  std::shared_ptr<std::atomic<int>> users_ = std::make_shared<std::atomic<int>>(0);
+};
+
+TEST(EvaluationOverALoader, DoesNotReadWhileTheLoaderReadsAhead) {
+  on_workers(2, [](const Job& job) {
+    Training run(job);
+    ShardLoader loader(OneAtATime().map(torch::data::transforms::Stack<>()), 4, {.prefetch = 9});
+    for (int times = 0; times < 3; ++times) {
+      run.trainer.step(loader, run.compute());
+      const auto metrics = run.trainer.evaluate(loader, [&](auto& batch, ShardMetrics& metrics) {
+        metrics.sum("samples", static_cast<double>(batch.data.size(0)));
+      });
+      EXPECT_EQ(metrics["samples"], kSize);
+    }
+  });
 }
 
 }  // namespace
