@@ -30,7 +30,8 @@ torch::Tensor GradientViews::new_view(std::size_t parameter) const {
 /// Besides this object param.grad may have the view, or after zero_grad(false) an alias of it.
 bool GradientViews::is_kept(std::size_t parameter) const {
   const auto& view = views_[parameter];
-  if (!view.defined() || view.numel() == 0) return false;
+  if (!view.defined() || (view.use_count() == 1 && view.storage().use_count() == 1)) return false;
+  if (view.numel() == 0) return false;
   const auto& grad = model_.tensor(parameter).grad();
   const bool is_same = grad.defined() && grad.is_same(view);
   const bool is_alias = !is_same && grad.defined() && is_view(parameter, grad);

@@ -93,7 +93,7 @@ TEST(DivergingWorkers, WhatWentWrongAfterTheLastComparisonIsNamedByDrain) {
   for (const int workers : {2, 3}) {
     on_workers(workers, [](const Job& job) {
       Loop run(job);
-      const int last = job.rank() == 0 ? 7 : 5;
+      const int last = job.rank() == 0 ? 6 : 5;
       EXPECT_EQ(run.steps(last,
                           [&](int step) {
                             if (step != 5 || job.rank() != 1) run.update(0.1);
