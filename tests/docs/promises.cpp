@@ -81,7 +81,7 @@ class Writer {
 };
 
 bool begins_item(std::string_view line) {
-  return line.starts_with("- ") || line.starts_with("> ") ||
+  return line.starts_with("- ") ||
          std::regex_search(line.begin(), line.end(), std::regex("^[0-9]+\\. "));
 }
 
