@@ -1,3 +1,6 @@
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -137,6 +140,30 @@ TEST(SharedMemory, MembersLetGoWhenTheyLike) {
       }
     }
   });
+}
+
+/// Bytes of a block that are in memory.
+std::size_t resident(const std::byte* data, std::size_t bytes) {
+  std::vector<unsigned char> pages(bytes / 4096);
+  EXPECT_EQ(::mincore(const_cast<std::byte*>(data), bytes, pages.data()), 0);
+  return 4096 * static_cast<std::size_t>(
+                    std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; }));
+}
+
+TEST(SharedMemory, IsBackedAtOnceAsFarAsItIsNeeded) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  constexpr std::size_t kNeeded = 8 << 20;
+  constexpr std::size_t kHugePage = 2 << 20;
+  const ProcessOutcome outcome = run_process_ranks(2, [&](Job job) {
+    const Group group(job);
+    const SharedMemory memory = group.allocate(kBytes, "slots", kNeeded);
+    EXPECT_GE(resident(memory.data(), kBytes), kNeeded);
+    EXPECT_LE(resident(memory.data(), kBytes), kNeeded + kHugePage);
+    const SharedMemory common = group.allocate_common(kBytes, "parameters");
+    EXPECT_EQ(resident(common.data(), kBytes), 0U);
+    group.barrier();
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
 /// Mappings of this process whose file has this name.

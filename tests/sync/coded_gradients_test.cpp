@@ -300,6 +300,24 @@ TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
   });
 }
 
+// What is kept is there twice, for the step that holds and for the next one.
+TEST(CodedGradients, MemoryOfWhatIsKeptIsTwiceTheParametersForEach) {
+  run_thread_ranks(1, [](const Job& job) {
+    const std::vector<std::size_t> counts = {6400, 64, 1280};
+    const auto bytes_of = [&](const Compression& compression) {
+      StepExchange exchange(Group(job), plan_of(counts), {.coded = true});
+      const CodedGradients coded(exchange, {.compression = compression});
+      return coded.board().bytes_per_logical_worker();
+    };
+    constexpr std::size_t kParameters = (6400 + 64 + 1280) * sizeof(float);
+    const auto without = bytes_of({.codec = top_k_codec(0.01), .error_feedback = false});
+    EXPECT_EQ(bytes_of({.codec = top_k_codec(0.01)}) - without, 2 * kParameters);
+    EXPECT_EQ(bytes_of({.codec = top_k_codec(0.01), .momentum_correction = MomentumCorrection()}) -
+                  without,
+              4 * kParameters);
+  });
+}
+
 // A worker of the run before last asked for room for all logical workers' nodes, not for its own.
 TEST(CodedGradients, MemoryIsAskedForTheNodesOfTheOwnRangeOnly) {
   ThreadOptions options;
