@@ -278,64 +278,6 @@ void StepExchange::publish(const ModelMemory& model) {
   announce(state_.job().board());
 }
 
-bool StepExchange::has_leaf(int rank) const {
-  const auto& other = header(rank);
-  switch (other.mode) {
-    case StepMode::single:
-      return true;
-    case StepMode::scope:
-      return other.leaves > 0;
-    case StepMode::joined:
-      break;
-  }
-  return other.weight > 0;
-}
-
-int StepExchange::buffer_source() const {
-  for (int r = 0; r < group_.size(); ++r) {
-    if (has_leaf(r)) return r;
-  }
-  return 0;
-}
-
-/// As far as is known before all have published: false where a lower rank is sure to be the source.
-bool StepExchange::may_be_source() const {
-  if (group_.rank() == 0) return true;
-  if (!has_leaf(group_.rank())) return false;
-  for (int r = 0; r < group_.rank(); ++r) {
-    const auto& other = header(r);
-    if (other.opened.load(std::memory_order_acquire) < step_) continue;
-    if (other.mode != StepMode::scope && has_leaf(r)) return false;
-    if (other.mode == StepMode::scope && other.declared > 0) return false;
-  }
-  return true;
-}
-
-bool StepExchange::all_drained() const {
-  for (int r = 0; r < group_.size(); ++r) {
-    if (header(r).drained == 0) return false;
-  }
-  return true;
-}
-
-/// Workers without a leaf ran no forward: how they stand does not matter.
-void StepExchange::compare_modes() const {
-  const int first = buffer_source();
-  const auto modes_of = [&](int r) { return boards_[static_cast<std::size_t>(r)].modes(); };
-  const auto text = [](std::uint8_t mode) { return mode != 0 ? "train()" : "eval()"; };
-  for (int r = first + 1; r < group_.size(); ++r) {
-    if (!has_leaf(r)) continue;
-    for (std::size_t k = 0; k < options_.modules; ++k) {
-      if (modes_of(r)[k] == modes_of(first)[k]) continue;
-      throw Mismatch(
-          fmt::format("{}: {} is in {} on rank {}, in {} on rank {}; call train() or eval() alike "
-                      "on all workers",
-                      step_text(), options_.module_name(k), text(modes_of(first)[k]),
-                      group_.job_rank(first), text(modes_of(r)[k]), group_.job_rank(r)));
-    }
-  }
-}
-
 /// That worker's buffers replace this one's. Now they are equal; the next step finds out whether
 /// they still were when it began.
 void StepExchange::take_buffers(const ModelMemory& model) {

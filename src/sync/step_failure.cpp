@@ -238,26 +238,6 @@ void StepExchange::end(EndKind kind, int culprit, const std::string& text) noexc
   if (kind == EndKind::lost) state_.job().rendezvous().blame(culprit, text);
 }
 
-std::optional<std::string> StepExchange::part(const ModelMemory& model) noexcept {
-  if (!state_.job().is_own() || !digests_.compares() || done_ == 0 || is_open()) return {};
-  auto& mine = header(group_.rank());
-  if (mine.ended.load(std::memory_order_relaxed) != 0) return {};
-  std::vector<int> parted;
-  for (int r = 0; r < group_.size(); ++r) {
-    // Somebody may still be reading what this worker has left on its board in a dropped step.
-    if (header(r).folded.load(std::memory_order_acquire) < done_) return {};
-  }
-  digests_.publish(model);
-  // Sequentially consistent: of two that part at once, one sees the other.
-  mine.parted.store(done_ + 1, std::memory_order_seq_cst);
-  for (int r = 0; r < group_.size(); ++r) {
-    if (header(r).parted.load(std::memory_order_seq_cst) == done_ + 1) parted.push_back(r);
-  }
-  const auto found = digests_.difference(parted);
-  if (!found || header(0).parting_said.exchange(1) != 0) return {};
-  return fmt::format("\"{}\" after step {}: {}", options_.name, number_of(done_), *found);
-}
-
 void StepExchange::fail(const std::string& text) noexcept {
   if (!state_.job().is_own()) return;
   auto& mine = header(group_.rank());
