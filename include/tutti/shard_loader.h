@@ -20,6 +20,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -30,6 +31,8 @@
 #include <vector>
 
 #include "tutti/error.h"
+#include "tutti/sample_order.h"
+#include "tutti/share.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
@@ -45,6 +48,7 @@ template <class Dataset>
 class ShardLoader {
  public:
   using Batch = typename Dataset::BatchType;
+  using Samples = std::vector<std::int64_t>;
 
   /// `batch` samples per shard. BadInput for one below 1, a negative prefetch, threads below 1, and
   /// a dataset without a size.
@@ -68,36 +72,60 @@ class ShardLoader {
   std::optional<Batch> next(Shard& shard) {
     const auto samples = shard.indices(size_, batch_);
     if (samples.empty()) return {};
-    if (options_.prefetch == 0) return read(samples);
-    if (shard.is_audit()) return read_alone(samples);
-    if (ahead_ && !ahead_->asked.empty() && ahead_->asked.front() == samples) return await();
-    // The first batch, or the run stands elsewhere than expected: after a load, a failed step.
-    auto batch = read_alone(samples);
-    ahead_ = std::make_unique<Ahead>(dataset_, shard.coming_indices(size_, batch_), options_);
-    return batch;
+    if (shard.is_audit()) return options_.prefetch == 0 ? read(samples) : read_alone(samples);
+    return read_in_turn(samples, [&]() -> Coming {
+      return [next = shard.coming_indices(size_, batch_)] {
+        auto coming = next();
+        while (coming.empty()) coming = next();
+        return coming;
+      };
+    });
+  }
+
+  /// What Trainer::evaluate() does over this loader.
+  template <class OfBatch>
+  Metrics evaluate(Trainer& trainer, const OfBatch& compute) {
+    const auto end = share_of(epoch_steps(size_, batch_), trainer.group()).second;
+    const auto compute_batch = [&](const Samples& samples, ShardMetrics& metrics) {
+      auto batch = read_in_turn(samples, [&]() -> Coming {
+        return [this, end, at = samples.front() / batch_]() mutable {
+          Samples coming;
+          if (++at >= end) return coming;
+          for (auto s = at * batch_; s < std::min(size_, (at + 1) * batch_); ++s) {
+            coming.push_back(s);
+          }
+          return coming;
+        };
+      });
+      compute(batch, metrics);
+    };
+    ahead_.reset();
+    auto metrics = trainer.evaluate(size_, batch_, compute_batch);
+    ahead_.reset();
+    return metrics;
   }
 
   /// The batch of these samples, read now, by this thread. What was being read ahead is given up:
   /// copies of a dataset may share what two threads cannot use at a time.
-  Batch read(const std::vector<std::int64_t>& samples) {
+  Batch read(const Samples& samples) {
     ahead_.reset();
     const std::vector<std::size_t> indices(samples.begin(), samples.end());
     return dataset_.get_batch(indices);
   }
 
  private:
-  using Samples = std::vector<std::int64_t>;
+  /// The samples of each batch that comes; none at the end.
   using Coming = std::function<Samples()>;
 
-  /// Gives libtorch's loader the samples of the coming shards, and keeps note of what it gave.
+  /// Gives libtorch's loader the samples of the coming batches, and keeps note of what it gave.
   class Sampler : public torch::data::samplers::Sampler<> {
    public:
     Sampler(Coming coming, std::deque<Samples>& asked)
         : coming_(std::move(coming)), asked_(&asked) {}
     void reset(std::optional<std::size_t> = {}) override {}
     std::optional<std::vector<std::size_t>> next(std::size_t) override {
-      Samples samples = coming_();
-      while (samples.empty()) samples = coming_();
+      const Samples samples = coming_();
+      if (samples.empty()) return {};
       asked_->push_back(samples);
       return std::vector<std::size_t>(samples.begin(), samples.end());
     }
@@ -122,6 +150,16 @@ class ShardLoader {
     torch::data::Iterator<Batch> at;
     bool first = true;
   };
+
+  /// As read ahead, where that is what was expected; else now, and the coming ones are begun.
+  Batch read_in_turn(const Samples& samples, const std::function<Coming()>& coming) {
+    if (options_.prefetch == 0) return read(samples);
+    if (ahead_ && !ahead_->asked.empty() && ahead_->asked.front() == samples) return await();
+    // The first batch, or the run stands elsewhere than expected: after a load, a failed step.
+    auto batch = read_alone(samples);
+    ahead_ = std::make_unique<Ahead>(dataset_, coming(), options_);
+    return batch;
+  }
 
   Batch read_alone(const Samples& samples) {
     const auto generator = at::detail::getDefaultCPUGenerator();
@@ -182,11 +220,7 @@ StepResult Trainer::run_epoch(ShardLoader<Dataset>& loader, const OfBatch& compu
 
 template <class Dataset, class OfBatch>
 Metrics Trainer::evaluate(ShardLoader<Dataset>& loader, const OfBatch& compute) {
-  return evaluate(loader.dataset_size(), loader.batch(),
-                  [&](const std::vector<std::int64_t>& samples, ShardMetrics& metrics) {
-                    auto batch = loader.read(samples);
-                    compute(batch, metrics);
-                  });
+  return loader.evaluate(*this, compute);
 }
 
 }  // namespace tutti

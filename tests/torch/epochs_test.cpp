@@ -2,6 +2,9 @@
 // evaluated through a loader, the same bytes on any number of workers.
 
 #include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
 
 #include "support/running_command.h"
 #include "training.h"
@@ -280,6 +283,99 @@ class OneAtATime : public torch::data::datasets::Dataset<OneAtATime> {
  private:
   std::shared_ptr<std::atomic<int>> users_ = std::make_shared<std::atomic<int>>(0);
 };
+
+/// Notes which threads read.
+class Watched : public torch::data::datasets::Dataset<Watched> {
+ public:
+  torch::data::Example<> get(std::size_t index) override {
+    if (index == 33 && notes_->broken) throw std::domain_error("sample 33 cannot be read");
+    const std::lock_guard lock(notes_->mutex);
+    ++notes_->read[std::this_thread::get_id()];
+    return Numbers().get(index);
+  }
+  std::optional<std::size_t> size() const override { return kSize; }
+  struct Notes {
+    std::mutex mutex;
+    std::map<std::thread::id, int> read;
+    std::atomic<bool> broken = false;
+  };
+  std::shared_ptr<Notes> notes() const { return notes_; }
+
+ private:
+  std::shared_ptr<Notes> notes_ = std::make_shared<Notes>();
+};
+
+TEST(EvaluationOverALoader, ReadsAheadUpToTheEndOfThisWorkersBatches) {
+  on_workers(3, [](const Job& job) {
+    Training run(job);
+    for (const std::int64_t prefetch : {0, 1, 4}) {
+      const Watched data;
+      ShardLoader loader(Watched(data).map(torch::data::transforms::Stack<>()), 7,
+                         {.prefetch = prefetch});
+      for (int times = 1; times <= 2; ++times) {
+        const auto metrics = run.trainer.evaluate(loader, [&](auto& batch, ShardMetrics& metrics) {
+          metrics.sum("targets", batch.target.sum().template item<double>());
+        });
+        EXPECT_EQ(metrics["targets"], 49 * 50 / 2);
+        int mine = 0, all = 0;
+        for (const auto& [thread, count] : data.notes()->read) {
+          all += count;
+          if (thread == std::this_thread::get_id()) mine = count;
+        }
+        const auto [begin, end] = share_of(8, job);  // batches, the last of one sample
+        const auto samples = static_cast<int>(std::min<std::int64_t>(end * 7, kSize) - begin * 7);
+        EXPECT_EQ(all, times * samples);
+        EXPECT_EQ(mine, times * (prefetch == 0 ? samples : 7));
+      }
+    }
+  });
+}
+
+TEST(EvaluationOverALoader, RandomNumbersOfATransformAreTheBatchsWhenNothingIsReadAhead) {
+  const auto noisy = [] {
+    return Numbers()
+        .map(torch::data::transforms::TensorLambda<>(
+            [](const auto& x) { return x + torch::randn_like(x); }))
+        .map(torch::data::transforms::Stack<>());
+  };
+  const auto evaluate = [&](const Job& job, std::int64_t prefetch) {
+    Training run(job);
+    ShardLoader loader(noisy(), 7, {.prefetch = prefetch});
+    return run.trainer.evaluate(loader, [](auto& batch, ShardMetrics& metrics) {
+      metrics.sum("value", batch.data.sum().template item<double>());
+    });
+  };
+  std::set<std::string> results;
+  for (const int workers : {1, 2, 3}) {
+    results.insert(text_of_rank_0(
+        workers, [&](const Job& job) { return std::to_string(evaluate(job, 0)["value"]); }));
+  }
+  EXPECT_EQ(results.size(), 1U);
+  on_workers(1, [&](const Job& job) {
+    EXPECT_THAT(text_of<BadInput>([&] { evaluate(job, 2); }),
+                HasSubstr("the dataset draws from torch's generator"));
+  });
+}
+
+TEST(EvaluationOverALoader, WhatCannotBeReadFailsOnItsWorkerAndNoLonger) {
+  on_workers(2, [](const Job& job) {
+    Training run(job);
+    const Watched data;
+    ShardLoader loader(Watched(data).map(torch::data::transforms::Stack<>()), 7);
+    const auto evaluate = [&] {
+      return run.trainer.evaluate(loader,
+                                  [](auto&, ShardMetrics& metrics) { metrics.sum("batches", 1); });
+    };
+    data.notes()->broken = true;
+    if (job.rank() == 1) {
+      EXPECT_EQ(text_of<std::domain_error>(evaluate), "sample 33 cannot be read");
+    } else {
+      EXPECT_THAT(text_of<PeerFailed>(evaluate), HasSubstr("sample 33 cannot be read"));
+    }
+    data.notes()->broken = false;
+    EXPECT_EQ(evaluate()["batches"], 8);
+  });
+}
 
 TEST(EvaluationOverALoader, DoesNotReadWhileTheLoaderReadsAhead) {
   on_workers(2, [](const Job& job) {
