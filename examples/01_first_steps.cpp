@@ -34,9 +34,9 @@ int main() try {
     loss.backward();  // gradients arrive reduced: Σ w·g / Σ w over all workers
     optimizer.step();
 
-    if (job.rank() == 0 && step % 50 == 0) {
-      std::printf("step %d loss of this worker's rows %.4f\n", step, loss.item<double>());
-    }
+    if (step % 50 != 0) continue;
+    const double mean = parallel.mean(loss.item<double>(), static_cast<double>(end - begin));
+    if (job.rank() == 0) std::printf("step %d loss %.4f\n", step, mean);
   }
   std::printf("worker %d of %d ends with parameters sha256 %s\n", job.rank(), job.size(),
               tutti::parameters_sha256(*model).c_str());
