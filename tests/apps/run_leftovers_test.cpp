@@ -28,15 +28,6 @@ std::string wait_for_file(const std::string& path) {
 
 bool is_gone(pid_t pid) { return !std::filesystem::exists("/proc/" + std::to_string(pid)); }
 
-bool comes_true(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
 class Leavers {
  public:
   explicit Leavers(RunningCommand& command, int workers = 1) {

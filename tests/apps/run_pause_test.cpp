@@ -15,15 +15,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-bool comes_true(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
 bool is_stopped(pid_t pid) {
   return read_file("/proc/" + std::to_string(pid) + "/status").find("State:\tT") !=
          std::string::npos;

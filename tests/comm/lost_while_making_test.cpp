@@ -12,6 +12,7 @@
 #include "job/job_state.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
+#include "support/wrapped_system.h"
 #include "tutti/error.h"
 #include "tutti/group.h"
 
@@ -28,13 +29,12 @@ struct Shared {
 std::int64_t count_now() { return Clock::now().time_since_epoch().count(); }
 
 /// The host, where this process ends under a child of its own once it makes shared memory.
-class EndsInCreate final : public System {
+class EndsInCreate final : public WrappedSystem {
  public:
   EndsInCreate(Shared* shared, int socket, bool ends)
       : shared_(shared), socket_(socket), ends_(ends) {}
-  Clock::time_point now() const override { return host_->now(); }
   FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
-    if (!ends_ || name != "fatal") return host_->create_memory(name, bytes);
+    if (!ends_ || name != "fatal") return WrappedSystem::create_memory(name, bytes);
     end();
   }
   [[noreturn]] void end() {
@@ -49,17 +49,8 @@ class EndsInCreate final : public System {
     ::raise(SIGKILL);
     ::_exit(1);
   }
-  std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
-    return host_->map(file, bytes);
-  }
-  FileDescriptor life_line() override { return host_->life_line(); }
-  bool has_other_threads() const override { return host_->has_other_threads(); }
-  std::vector<MemoryBound> memory_bounds() const override { return host_->memory_bounds(); }
-  std::vector<int> allowed_processors() const override { return host_->allowed_processors(); }
-  int processors() const override { return host_->processors(); }
 
  private:
-  std::shared_ptr<System> host_ = host_system();
   Shared* shared_;
   int socket_;
   bool ends_;

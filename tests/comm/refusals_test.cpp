@@ -8,6 +8,7 @@
 #include "job/arrivals.h"
 #include "job/job_state.h"
 #include "support/thread_ranks.h"
+#include "support/wrapped_system.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -88,26 +89,16 @@ TEST(BadCall, OthersWaitUntilTheWorkerEnds) {
 }
 
 /// A host on which the n-th mapping fails, counted from 1; 0: none does.
-class FullAddressSpace final : public System {
+class FullAddressSpace final : public WrappedSystem {
  public:
   FullAddressSpace(std::shared_ptr<System> inner, int failing)
-      : inner_(std::move(inner)), failing_(failing) {}
-  Clock::time_point now() const override { return inner_->now(); }
-  FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
-    return inner_->create_memory(name, bytes);
-  }
+      : WrappedSystem(std::move(inner)), failing_(failing) {}
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
     if (++mapped_ == failing_) throw BadInput("cannot map: no room in the address space");
-    return inner_->map(file, bytes);
+    return WrappedSystem::map(file, bytes);
   }
-  FileDescriptor life_line() override { return inner_->life_line(); }
-  std::vector<MemoryBound> memory_bounds() const override { return inner_->memory_bounds(); }
-  std::vector<int> allowed_processors() const override { return inner_->allowed_processors(); }
-  int processors() const override { return inner_->processors(); }
-  bool has_other_threads() const override { return inner_->has_other_threads(); }
 
  private:
-  std::shared_ptr<System> inner_;
   int failing_;
   int mapped_ = 0;
 };

@@ -13,6 +13,7 @@
 #include "job/job_state.h"
 #include "support/log_capture.h"
 #include "support/thread_ranks.h"
+#include "support/wrapped_system.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -78,29 +79,6 @@ TEST(PolledCall, HasItsDeadlineFromTheFirstPollOnHoweverRareTheyAre) {
     order.barrier();
   });
 }
-
-/// A host whose clock can be set forward.
-class SettableClock final : public System {
- public:
-  explicit SettableClock(std::shared_ptr<System> inner) : inner_(std::move(inner)) {}
-  void forward(seconds by) { ahead_ += by; }
-  Clock::time_point now() const override { return inner_->now() + ahead_; }
-  FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
-    return inner_->create_memory(name, bytes);
-  }
-  std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
-    return inner_->map(file, bytes);
-  }
-  FileDescriptor life_line() override { return inner_->life_line(); }
-  std::vector<MemoryBound> memory_bounds() const override { return inner_->memory_bounds(); }
-  std::vector<int> allowed_processors() const override { return inner_->allowed_processors(); }
-  int processors() const override { return inner_->processors(); }
-  bool has_other_threads() const override { return inner_->has_other_threads(); }
-
- private:
-  std::shared_ptr<System> inner_;
-  seconds ahead_{0};
-};
 
 // A minute between two polls may be one in which this process, or all of them, did not run.
 TEST(PolledCall, CountsAtMostFiveSecondsBetweenTwoPolls) {

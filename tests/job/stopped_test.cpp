@@ -9,6 +9,7 @@
 
 #include "arrivals.h"
 #include "support/thread_ranks.h"
+#include "support/wrapped_system.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -19,33 +20,11 @@ using std::chrono::seconds;
 
 constexpr seconds kStop{60};
 
-class ClockThatJumps final : public System {
- public:
-  explicit ClockThatJumps(std::shared_ptr<System> inner) : inner_(std::move(inner)) {}
-  void jump() { jumps_ += 1; }
-  Clock::time_point now() const override { return inner_->now() + jumps_.load() * kStop; }
-  FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
-    return inner_->create_memory(name, bytes);
-  }
-  std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
-    return inner_->map(file, bytes);
-  }
-  FileDescriptor life_line() override { return inner_->life_line(); }
-  std::vector<MemoryBound> memory_bounds() const override { return inner_->memory_bounds(); }
-  std::vector<int> allowed_processors() const override { return inner_->allowed_processors(); }
-  int processors() const override { return inner_->processors(); }
-  bool has_other_threads() const override { return inner_->has_other_threads(); }
-
- private:
-  std::shared_ptr<System> inner_;
-  std::atomic<int> jumps_{0};
-};
-
 /// Rank 0 waits for rank 1, which comes after rank 0 has been stopped so often. Whether it was in
 /// time.
 bool waits_through(milliseconds deadline, int stops) {
   const auto world = std::make_shared<ThreadWorld>(2);
-  const auto clock = std::make_shared<ClockThatJumps>(std::make_shared<ThreadSystem>(world, 0));
+  const auto clock = std::make_shared<SettableClock>(std::make_shared<ThreadSystem>(world, 0));
   Arrivals arrivals;
   std::atomic<bool> over{false};
   bool in_time = true;
@@ -58,7 +37,7 @@ bool waits_through(milliseconds deadline, int stops) {
       return Clock::time_point(Clock::duration(read(job.state()->slot(0).notice).evaluated));
     };
     for (int stop = 0; stop < stops && !over; ++stop) {
-      clock->jump();
+      clock->forward(kStop);
       const auto resumed = clock->now();
       Arrivals::poll_until([&] { return over || looked() >= resumed; });
     }

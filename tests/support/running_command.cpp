@@ -20,6 +20,7 @@
 #include <iterator>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 namespace tutti {
 namespace {
@@ -213,6 +214,15 @@ WatchedProcess::WatchedProcess(pid_t pid)
 bool WatchedProcess::ends(std::chrono::milliseconds limit) const {
   pollfd polled{end_.get(), POLLIN, 0};
   return poll(&polled, 1, static_cast<int>(limit.count())) == 1;
+}
+
+bool comes_true(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

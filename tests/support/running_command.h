@@ -84,6 +84,9 @@ class WatchedProcess {
   FileDescriptor end_;
 };
 
+/// Until `condition` holds; false at the deadline.
+bool comes_true(const std::function<bool()>& condition);
+
 std::vector<std::string> lines_of(const std::string& text);
 /// Numbers after each "name=" in the text.
 std::vector<int> numbers_after(const std::string& text, const std::string& name);
