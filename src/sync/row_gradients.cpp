@@ -91,6 +91,7 @@ std::int64_t RowGradients::cut(std::span<const Source> sources, std::int64_t row
   }
   // Whichever end of its block is nearer to what is due; a block may have most of all entries.
   const auto begin = low / kRowBlock * kRowBlock;
+  if (low == begin) return begin;  // where more may lie before it than is due
   const auto end = std::min(begin + kRowBlock, rows);
   return due - before(begin) <= before(end) - due ? begin : end;
 }

@@ -394,6 +394,32 @@ TEST(RowGradients, ABlockOfManyEntriesDoesNotLeaveAWorkerWithAllOfThem) {
   });
 }
 
+// More entries than are due to the first worker lie before the border of a block, all of them in
+// its last row: the second worker's range began behind the third one's, and rows were summed twice.
+TEST(RowGradients, ARowThatAllHaveAtTheEndOfABlockIsDealtOnce) {
+  run_thread_ranks(3, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of_tables({{90, 2}}), {.name = "model"});
+    RowGradients rows(exchange);
+    exchange.open_shards(group.rank(), 1);
+    exchange.begin_leaf(1);
+    const std::vector<std::int64_t> own = {63, 70 + 2 * group.rank()};
+    const auto values = random_values(static_cast<std::uint64_t>(group.rank()), 4);
+    exchange.write(0, RowEntries{own.data(), values.data(), 2}, true);
+    exchange.end_leaf();
+    exchange.arrive({});
+    rows.fold_own(1);
+    exchange.meet("the sum of its rows in");
+    std::vector<std::uint32_t> dealt;
+    for (int r = 0; r < 3; ++r) {
+      const auto list = rows.folded(r, 0);
+      dealt.insert(dealt.end(), list.rows.begin(), list.rows.end());
+    }
+    EXPECT_EQ(dealt, (std::vector<std::uint32_t>{63, 70, 72, 74}));
+    exchange.complete([&] { rows.note(); });
+  });
+}
+
 // What was refused for want of memory leaves nothing behind: the next step is whole.
 TEST(RowGradients, AStepThatWasDroppedLeavesNothing) {
   run_thread_ranks(3, [](const Job& job) {
