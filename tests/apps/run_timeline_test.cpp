@@ -22,7 +22,7 @@ constexpr const char* kLarge =
     "$TUTTI_PROFILE.rank$TUTTI_RANK; }; ";
 
 TEST(RunTimeline, LargeTimelinesNeedLittleMemoryAndLeaveReportAndStatus) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef TUTTI_SANITIZED
   GTEST_SKIP() << "a sanitizer needs more address space than this test leaves";
 #endif
   const TemporaryFolder folder;
