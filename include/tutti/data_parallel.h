@@ -224,8 +224,8 @@ class [[nodiscard]] DataParallel {
   /// The values of owned parameters that the last step touched, of row-sparse ones the touched
   /// rows, from their owners to all: after the optimizer's step. Collective. Nothing where none was
   /// touched; BadInput where no parameter has an owner. A step that begins without it is BadInput,
-  /// and an object that ends without it logs a warning. traffic() has a line for each parameter with
-  /// an owner; report(), which is of the gradients, has nothing of it.
+  /// and an object that ends without it logs a warning. traffic() has a line for each parameter
+  /// with an owner; report(), which is of the gradients, has nothing of it.
   void send_owned();
 
   /// Names of the parameters that some worker wrote in the last step, in registration order; with a
