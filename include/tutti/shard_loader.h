@@ -37,6 +37,11 @@
 
 namespace tutti {
 
+namespace detail {
+/// Workers that wait for one another are still told so at once, although this thread runs.
+void mark_reader_thread();
+}  // namespace detail
+
 struct LoaderOptions {
   /// Batches to have ready or under way; 0: each is read when it is asked for.
   std::int64_t prefetch = 2;
@@ -137,16 +142,31 @@ class ShardLoader {
     std::deque<Samples>* asked_;
   };
 
+  /// The data set as read by threads that will never use a job.
+  class Aside : public torch::data::datasets::BatchDataset<Aside, Batch,
+                                                           typename Dataset::BatchRequestType> {
+   public:
+    explicit Aside(const Dataset& dataset) : dataset_(dataset) {}
+    Batch get_batch(typename Dataset::BatchRequestType request) override {
+      detail::mark_reader_thread();
+      return dataset_.get_batch(std::move(request));
+    }
+    std::optional<std::size_t> size() const override { return dataset_.size(); }
+
+   private:
+    Dataset dataset_;
+  };
+
   /// Batches under way, in the order of the shards.
   struct Ahead {
     Ahead(const Dataset& dataset, Coming coming, const LoaderOptions& options)
-        : loader(dataset, Sampler(std::move(coming), asked),
+        : loader(Aside(dataset), Sampler(std::move(coming), asked),
                  torch::data::DataLoaderOptions()
                      .workers(static_cast<std::size_t>(options.threads))
                      .max_jobs(static_cast<std::size_t>(options.prefetch))),
           at(loader.begin()) {}
     std::deque<Samples> asked;
-    torch::data::StatelessDataLoader<Dataset, Sampler> loader;
+    torch::data::StatelessDataLoader<Aside, Sampler> loader;
     torch::data::Iterator<Batch> at;
     bool first = true;
   };

@@ -130,6 +130,28 @@ TEST(ShardLoader, BatchesAreReadByOtherThreads) {
   });
 }
 
+// A worker with threads that might use its job proves nothing: the others wait for their deadline.
+TEST(ShardLoader, ItsThreadsDoNotHideWorkersThatWaitForOneAnother) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = net();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    ShardLoader loader(batches_of(Numbers()), 5, {.prefetch = 3});
+    const auto compute = [&](Shard& shard, auto& batch) {
+      return shard.loss(model->forward(batch.data).square().mean());
+    };
+    for (int step = 0; step < 3; ++step) trainer.step(loader, compute);
+    const auto text = text_of([&] {
+      if (job.rank() == 0) {
+        trainer.evaluate(50, 5, [](const std::vector<std::int64_t>&, ShardMetrics&) {});
+      } else {
+        trainer.step(loader, compute);
+      }
+    });
+    EXPECT_THAT(text, HasSubstr("workers wait for one another"));
+  });
+}
+
 TEST(ShardLoader, AnExceptionOfTheDatasetConcernsItsBatchAlone) {
   on_workers(1, [](const Job& job) {
     Reading run(job, {.prefetch = 5});
