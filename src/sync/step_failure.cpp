@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "base/timeline.h"
@@ -143,12 +144,14 @@ void StepExchange::check_over(int rank, std::uint64_t step) {
     throw_ended(ended, other.culprit.load(), blame(read(other.reason)));
   }
   const auto closed = other.closed.load(std::memory_order_acquire);
-  if (closed != 0 && closed <= step) {
-    throw Mismatch(blame(
-        fmt::format("step {} of \"{}\": rank {} ended its part after step {} and does not join{}",
-                    number_of(step), options_.name, job_rank, number_of(closed - 1),
-                    options_.end_hint.empty() ? options_.hint : options_.end_hint)));
-  }
+  if (closed == 0 || closed > step) return;
+  // An exception that leaves the object drops a step first.
+  const bool has_failed = closed > 1 && other.failed.load(std::memory_order_acquire) == closed - 1;
+  const auto why = has_failed ? fmt::format(" ({})", read(other.failure)) : std::string();
+  throw Mismatch(blame(fmt::format(
+      "step {} of \"{}\": rank {} ended its part after step {}{} and does not join{}",
+      number_of(std::min(step, done_ + 1)), options_.name, job_rank, number_of(closed - 1), why,
+      options_.end_hint.empty() ? options_.hint : options_.end_hint)));
 }
 
 void StepExchange::check_fate() {
@@ -188,11 +191,12 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
 
 void StepExchange::together(const std::function<void()>& collectives) {
   require_running();
-  // Whoever ends its part meanwhile is noticed at once. It did so after all that it took part in:
-  // what is missing is asked for last.
+  // Whoever ends its part meanwhile is noticed at once, whatever step it has come to: no collective
+  // is over before all have come. It did so after all that it took part in: what is missing is
+  // asked for last.
+  constexpr auto kAnyStep = std::numeric_limits<std::uint64_t>::max();
   const auto is_over = [this](int r) {
-    const auto closed = header(r).closed.load(std::memory_order_acquire);
-    return (closed != 0 && closed <= done_ + 1) ||
+    return header(r).closed.load(std::memory_order_acquire) != 0 ||
            header(r).ended.load(std::memory_order_acquire) != 0;
   };
   const auto ask = [&](const std::function<std::uint64_t()>& missing) {
@@ -202,13 +206,13 @@ void StepExchange::together(const std::function<void()>& collectives) {
     }
     const auto late = over.empty() ? 0 : missing();
     for (const int r : over) {
-      if ((late >> group_.job_rank(r) & 1) != 0) check_over(r, done_ + 1);
+      if ((late >> group_.job_rank(r) & 1) != 0) check_over(r, kAnyStep);
     }
   };
   guarded(
       [&] {
         for (int r = 0; r < group_.size(); ++r) {
-          if (r != group_.rank()) check_over(r, done_ + 1);
+          if (r != group_.rank()) check_over(r, kAnyStep);
         }
         const PartnerScope scope(state_.engine(), ask);
         collectives();

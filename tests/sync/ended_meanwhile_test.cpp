@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <thread>
 
 #include "job/board.h"
@@ -55,6 +57,56 @@ TEST(EndedMeanwhile, IsNoticedInsideACollective) {
     });
     EXPECT_EQ(told, ranks - 1);
   }
+}
+
+// An exception that leaves the object drops a step first, and so does fail(): the others, who have
+// not come to that step, are told all the same. `late`: they come when it has happened.
+void expect_told_of(const std::function<void(std::unique_ptr<StepExchange>)>& end,
+                    const std::string& why, bool late) {
+  std::atomic<bool> ended{false};
+  std::atomic<int> told{0};
+  run_thread_ranks(3, [&](const Job& job) {
+    const Group group(job);
+    auto exchange = std::make_unique<StepExchange>(group, plan_of({65}), ExchangeOptions());
+    if (job.rank() == 2) {
+      for (int other = 0; other < 2 && !late; ++other) await_wait_of(job, other);
+      end(std::move(exchange));
+      ended = true;
+      while (told < 2) std::this_thread::sleep_for(milliseconds(1));  // it lives on
+      return;
+    }
+    while (late && !ended) std::this_thread::sleep_for(milliseconds(1));
+    const auto begin = Clock::now();
+    try {
+      exchange->together([&] { group.barrier({.label = "evaluate()"}); });
+      ADD_FAILURE() << "one worker did not come";
+    } catch (const Mismatch& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 2 ended its part after step 1 (" + why + ")"));
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    EXPECT_LT(Clock::now() - begin, seconds(25));
+    ++told;
+  });
+}
+
+TEST(EndedMeanwhile, ByAnExceptionIsNoticedToo) {
+  const auto leave = [](std::unique_ptr<StepExchange> exchange) {
+    try {
+      const auto inner = std::move(exchange);
+      throw std::runtime_error("the program's own");
+    } catch (const std::runtime_error&) {
+    }
+  };
+  for (const bool late : {false, true}) expect_told_of(leave, "it was left by an exception", late);
+}
+
+TEST(EndedMeanwhile, AfterAStepThatFailedIsNoticedToo) {
+  const auto fail = [](std::unique_ptr<StepExchange> exchange) {
+    exchange->fail("no batch");
+    exchange.reset();
+  };
+  for (const bool late : {false, true}) expect_told_of(fail, "no batch", late);
 }
 
 // Who has done its part may end while the others are still at it.
