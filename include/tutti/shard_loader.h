@@ -12,8 +12,8 @@
 //   }
 //
 // What a shard gets are the samples of shard.indices(dataset size, batch), whoever computes it and
-// however far is read ahead. libtorch's data loader does the reading: each of its threads has a
-// copy of the dataset.
+// however far is read ahead, which ends with the epoch. libtorch's data loader does the reading:
+// each of its threads has a copy of the dataset.
 //
 // Threads: one. Failure: BadInput; an exception of the dataset is rethrown by next() for the batch
 // that it concerns.
@@ -81,8 +81,8 @@ class ShardLoader {
     return read_in_turn(samples, [&]() -> Coming {
       return [next = shard.coming_indices(size_, batch_)] {
         auto coming = next();
-        while (coming.empty()) coming = next();
-        return coming;
+        while (coming && coming->empty()) coming = next();
+        return coming.value_or(Samples());
       };
     });
   }

@@ -85,10 +85,11 @@ class Shard {
   /// (BadInput otherwise).
   std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
   /// Whose k-th call gives the samples of the k-th shard that this worker will compute after this
-  /// one, as far as the run goes on as planned: for reading ahead (tutti/shard_loader.h). None has
-  /// samples where this worker has no shards.
-  std::function<std::vector<std::int64_t>()> coming_indices(std::int64_t dataset_size,
-                                                            std::int64_t batch) const;
+  /// one, as far as the run goes on as planned: for reading ahead (tutti/shard_loader.h). Nothing
+  /// once the epoch is over, and where this worker has no shards: the order of an epoch is not
+  /// asked for before it begins.
+  std::function<std::optional<std::vector<std::int64_t>>()> coming_indices(
+      std::int64_t dataset_size, std::int64_t batch) const;
 
   /// A tensor of this shard's own that outlives the step: a hidden state that is carried on. What
   /// the closure leaves in it counts once the step is applied; checkpoints hold it, and it goes

@@ -27,9 +27,12 @@ class ActiveParameters {
 
   /// Of which parameters are active; never 0.
   std::uint64_t digest() const { return digest_; }
+  /// By position in the model: whether that one is active.
+  const std::vector<std::uint8_t>& set() const { return set_; }
 
  private:
   std::vector<torch::Tensor> frozen_;
+  std::vector<std::uint8_t> set_;
   std::uint64_t digest_;
 };
 

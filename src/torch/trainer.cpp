@@ -33,8 +33,8 @@ std::vector<std::int64_t> Shard::indices(std::int64_t dataset_size, std::int64_t
   return trainer_.indices({dataset_size, batch}, index_);
 }
 
-std::function<std::vector<std::int64_t>()> Shard::coming_indices(std::int64_t dataset_size,
-                                                                 std::int64_t batch) const {
+std::function<std::optional<std::vector<std::int64_t>>()> Shard::coming_indices(
+    std::int64_t dataset_size, std::int64_t batch) const {
   return trainer_.coming_indices({dataset_size, batch}, index_);
 }
 

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/exception_text.h"
+#include "kernels/hash.h"
 #include "run/leaf_seed.h"
 #include "run/metric_exchange.h"
 #include "sync/gather_bytes.h"
@@ -48,6 +49,7 @@ class EvaluationMode {
 struct Head {
   DataRequest request;
   std::size_t logical = 0;  ///< whose private parameters it shows
+  std::uint64_t moved = 0;  ///< digest of parameters that are not the shared ones; 0: they are
   bool failed = false;
 };
 
@@ -90,18 +92,43 @@ std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
   return metrics;
 }
 
+/// Of parameters that the program has given memory of their own since; 0 where it has not.
+std::uint64_t TrainerState::moved_values() const {
+  try {
+    model_.require_all_in_place();
+    return 0;
+  } catch (const BadInput&) {
+    std::uint64_t hash = 0;
+    for (const auto& [name, parameter] : model_.parameters()) {
+      const auto values = parameter.detach().contiguous();
+      hash = digest(values.data_ptr(), values.nbytes(), hash);
+    }
+    return std::max<std::uint64_t>(hash, 1);
+  }
+}
+
 Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
   exchange_->require_running();
   if (accumulated_) throw BadInput("evaluate() between accumulate() and apply()");
+  if (exchange_->is_open() || evaluating_) {
+    throw BadInput(fmt::format("evaluate() inside {} of \"{}\": call it between steps",
+                               evaluating_ ? "evaluate()" : "a step", options_.name));
+  }
   const auto logical = private_ ? private_->shown() : 0;
   std::vector<std::byte> message;
   std::exception_ptr error;
   try {
-    message = message_of({request, logical, false}, evaluate_own(request, compute));
+    const struct Inside {
+      explicit Inside(bool& now) : now_(now) { now_ = true; }
+      ~Inside() { now_ = false; }
+      bool& now_;
+    } inside(evaluating_);
+    message = message_of({request, logical, moved_values(), false}, evaluate_own(request, compute));
   } catch (...) {
     error = std::current_exception();
-    message = message_of({request, logical, true}, exception_text());
+    message = message_of({request, logical, 0, true}, exception_text());
   }
+  const auto moved = moved_values();
   seed_between_steps();
   std::vector<std::vector<std::byte>> all;
   exchange_->together([&] { all = gather_bytes(group_, message, waits("evaluate()")); });
@@ -128,6 +155,12 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
       throw BadInput(fmt::format(
           "evaluate(): rank {} shows logical worker {}'s parameters, rank {} logical worker {}'s",
           group_.job_rank(r), head.logical, group_.job_rank(group_.rank()), logical));
+    }
+    if (head.moved != moved) {
+      throw BadInput(fmt::format(
+          "evaluate(): rank {} and rank {} have other parameters: one has moved its own (to(), "
+          "load() or set_data()) and the other has not, or has other values",
+          group_.job_rank(r), group_.job_rank(group_.rank())));
     }
     auto theirs = unpack(rest);
     batches.insert(batches.end(), std::make_move_iterator(theirs.begin()),

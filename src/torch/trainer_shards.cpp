@@ -104,12 +104,6 @@ void TrainerState::hand_in(const std::vector<torch::Tensor>& gradients) {
       throw BadInput(fmt::format("shard {}: the gradient of \"{}\" has another shape or type",
                                  shard_, model_.name(p)));
     }
-    if (active_ != 0 && !tensor.requires_grad()) {
-      throw BadInput(
-          fmt::format("shard {}: a gradient of \"{}\", which this step is not about: hand in an "
-                      "undefined one",
-                      shard_, model_.name(p)));
-    }
     gradient(p, scale_.factor == 1 ? gradients[p] : gradients[p] * scale_.factor);
   }
   in_backward_ = false;
@@ -119,8 +113,9 @@ std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std:
   // The audited shard may be another worker's: how workers ask is compared when all have run.
   if (!repeats() && request_ && *request_ != request) {
     throw BadInput(fmt::format(
-        "shard {} asks for {} of {} samples, an earlier shard of the step for {} of {}", shard,
-        request.batch, request.dataset_size, request_->batch, request_->dataset_size));
+        "shard {} asks for {} of {} samples, before that {} of {} were asked for in this step: all "
+        "shards of a step ask one loader, once",
+        shard, request.batch, request.dataset_size, request_->batch, request_->dataset_size));
   }
   data_.check(request);
   if (repeats()) return data_.indices(request, shard);
@@ -130,15 +125,17 @@ std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std:
   return data_.indices(request, shard);
 }
 
-std::function<std::vector<std::int64_t>()> TrainerState::coming_indices(const DataRequest& request,
-                                                                        std::int64_t shard) const {
+std::function<std::optional<std::vector<std::int64_t>>()> TrainerState::coming_indices(
+    const DataRequest& request, std::int64_t shard) const {
   data_.check(request);
-  if (mine_.count() == 0) return [] { return std::vector<std::int64_t>(); };
   if (repeats()) shard = mine_.end - 1;  // this worker's own are over
-  return [order = data_, request, shard, mine = mine_, shards = options_.shards]() mutable {
+  return [order = data_, request, shard, mine = mine_, shards = options_.shards,
+          epoch = data_.position().epoch]() mutable -> std::optional<std::vector<std::int64_t>> {
+    if (mine.count() == 0 || order.position().epoch != epoch) return {};
     if (++shard == mine.end) {
       order.advance(request, shards);
       shard = mine.begin;
+      if (order.position().epoch != epoch) return {};
     }
     return order.indices(request, shard);
   };
@@ -153,6 +150,12 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         "to the Trainer; where another model's loss runs through this one, take its parameters out "
         "of that backward by requires_grad_(false)",
         model_.name(parameter), options_.name));
+  }
+  if (active_ != 0 && active_set_[parameter] == 0) {
+    throw BadInput(fmt::format(
+        "shard {}: a gradient of \"{}\", which this step is not about: leave its requires_grad as "
+        "it is, and hand in an undefined one",
+        shard_, model_.name(parameter)));
   }
   require_plain(value, model_.label(parameter), model_.row_sparse(parameter));
   const bool counts = !repeats();

@@ -247,7 +247,10 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     require_no_gradients();
     for (const auto& hooks : hooks_) hooks->attach();
     active_ = 0;
-    if (active != nullptr) active_ = only.emplace(model_, *active, options_.name).digest();
+    if (active != nullptr) {
+      active_ = only.emplace(model_, *active, options_.name).digest();
+      active_set_ = only->set();
+    }
   } catch (...) {
     exchange_->fail(exception_text());
     throw;

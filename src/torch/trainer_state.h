@@ -80,8 +80,8 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
 
   // For shards: trainer_shards.cpp.
   std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
-  std::function<std::vector<std::int64_t>()> coming_indices(const DataRequest& request,
-                                                            std::int64_t shard) const;
+  std::function<std::optional<std::vector<std::int64_t>>()> coming_indices(
+      const DataRequest& request, std::int64_t shard) const;
   torch::Tensor state_of(std::int64_t shard, const std::string& name,
                          const ShardStates::Init& init) {
     return (repeats() ? audit_->states() : states_).of(shard, name, init);
@@ -98,6 +98,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::string state_sha256() const;
 
  private:
+  std::uint64_t moved_values() const;
   std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
                                          const Trainer::Evaluate& compute);
   void run_shard(std::int64_t index, const Trainer::Compute& compute);
@@ -188,10 +189,12 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   LossScaleRule scale_rule_;
   LossScaleState scale_;
   std::optional<DataRequest> request_;  ///< of this step's shards
-  std::uint64_t active_ = 0;            ///< digest of what this step is about; 0: all
-  std::int64_t last_that_asked_ = -1;   ///< of this worker's shards
-  std::vector<ShardMetrics> metrics_;   ///< of this worker's shards of this step
-  std::int64_t steps_ = 0;              ///< over, applied or dropped
+  bool evaluating_ = false;
+  std::uint64_t active_ = 0;              ///< digest of what this step is about; 0: all
+  std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
+  std::int64_t last_that_asked_ = -1;     ///< of this worker's shards
+  std::vector<ShardMetrics> metrics_;     ///< of this worker's shards of this step
+  std::int64_t steps_ = 0;                ///< over, applied or dropped
   std::int64_t dropped_in_a_row_ = 0;
   double rate_factor_ = 1;    ///< of the schedule, in this step
   bool accumulated_ = false;  ///< between the halves

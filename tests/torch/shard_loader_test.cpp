@@ -1,6 +1,7 @@
 // Batches read ahead: the samples that the shards ask for, whatever is under way.
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -149,6 +150,79 @@ TEST(ShardLoader, ItsThreadsDoNotHideWorkersThatWaitForOneAnother) {
       }
     });
     EXPECT_THAT(text, HasSubstr("workers wait for one another"));
+  });
+}
+
+/// Bytes after so many epochs in an order of the program's own.
+std::string bytes_after(const Job& job, int epochs, const SampleOrder& order, std::int64_t ahead) {
+  torch::manual_seed(1);
+  auto model = net();
+  Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 4, .order = order});
+  ShardLoader loader(batches_of(Numbers()), 2, {.prefetch = ahead});
+  while (trainer.epoch() < epochs) {
+    trainer.run_epoch(loader, [&](Shard& shard, auto& batch) {
+      return shard.loss(model->forward(batch.data).square().mean());
+    });
+  }
+  return parameters_sha256(*model);
+}
+
+// A program that made as many orders as it trains epochs died in its last step, and a worker whose
+// shards have no samples in shorter epochs looked for some for ever.
+TEST(ShardLoader, NoOrderIsAskedForBeforeItsEpochBegins) {
+  const SampleOrder order("mine", [](std::int64_t, std::int64_t epoch) {
+    const std::vector<std::vector<std::int64_t>> orders = {
+        {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {4, 3, 2, 1}, {11, 12}};
+    return orders.at(static_cast<std::size_t>(epoch));
+  });
+  std::set<std::string> seen;
+  for (const int workers : {1, 2, 3}) {
+    for (const std::int64_t ahead : {0, 2}) {
+      seen.insert(text_of_rank_0(
+          workers, [&](const Job& job) { return bytes_after(job, 3, order, ahead); }));
+    }
+  }
+  EXPECT_EQ(seen.size(), 1U);
+}
+
+/// Of two data sets over one file: how many read it at a time.
+struct OneFile {
+  std::atomic<int> readers = 0;
+  std::atomic<int> most = 0;
+};
+class Part : public torch::data::datasets::Dataset<Part> {
+ public:
+  explicit Part(std::shared_ptr<OneFile> file) : file_(std::move(file)) {}
+  torch::data::Example<> get(std::size_t index) override {
+    const int now = ++file_->readers;
+    if (now > file_->most) file_->most = now;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    --file_->readers;
+    return {torch::full({6}, static_cast<double>(index) / 100), torch::tensor(0)};
+  }
+  torch::optional<std::size_t> size() const override { return 40; }
+
+ private:
+  std::shared_ptr<OneFile> file_;
+};
+
+// The next epoch was read ahead while the model was evaluated: a file that both parts of the data
+// share was read by two threads, and samples were mixed.
+TEST(ShardLoader, ReadingAheadEndsWithTheEpochBeforeAnEvaluation) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = net();
+    const auto file = std::make_shared<OneFile>();
+    Trainer trainer(job, *model, Sgd{.lr = 0.001}, {.shards = 2});
+    ShardLoader train(Part(file).map(torch::data::transforms::Stack<>()), 4);
+    ShardLoader test(Part(file).map(torch::data::transforms::Stack<>()), 4);
+    for (int epoch = 0; epoch < 4; ++epoch) {
+      trainer.run_epoch(train, [&](Shard& shard, auto& batch) {
+        return shard.loss(model->forward(batch.data).square().mean());
+      });
+      trainer.evaluate(test, [](auto&, ShardMetrics&) {});
+    }
+    EXPECT_EQ(file->most, 1);
   });
 }
 

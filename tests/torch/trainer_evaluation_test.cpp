@@ -87,6 +87,49 @@ TEST(TrainerEvaluation, WorkersThatAskInDifferentWaysAreNamed) {
   });
 }
 
+TEST(TrainerEvaluation, InsideAStepOrItselfItIsRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = net();
+    Trainer trainer(job, *model, Adam{}, {.shards = 2, .audit_every = 0});
+    const auto nothing = [](const std::vector<std::int64_t>&, ShardMetrics&) {};
+    EXPECT_THAT(text_of<BadInput>([&] {
+                  trainer.step([&](Shard& shard) {
+                    trainer.evaluate(10, 5, nothing);
+                    return some_loss(shard, model);
+                  });
+                }),
+                HasSubstr("evaluate() inside a step"));
+    EXPECT_THAT(text_of<Error>([&] {
+                  trainer.evaluate(10, 5,
+                                   [&](const auto&, auto&) { trainer.evaluate(9, 5, nothing); });
+                }),
+                HasSubstr("evaluate() inside evaluate()"));
+    trainer.evaluate(10, 5, nothing);
+  });
+}
+
+// Rank 0 alone loaded the best model before the last evaluation: metrics of two models were mixed.
+TEST(TrainerEvaluation, OfWorkersWithDifferentModelsIsRefused) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = net();
+    auto best = net();
+    Trainer trainer(job, *model, Adam{}, {.shards = 2});
+    const auto evaluate = [&] {
+      trainer.evaluate(10, 5, [](const auto&, ShardMetrics& sums) { sums.sum("n", 1); });
+    };
+    const auto load = [&] {
+      for (std::size_t p = 0; p < best->parameters().size(); ++p) {
+        model->parameters()[p].set_data(best->parameters()[p].detach().clone());
+      }
+    };
+    if (job.rank() == 0) load();
+    EXPECT_THAT(text_of<BadInput>(evaluate), HasSubstr("have other parameters"));
+    if (job.rank() == 1) load();
+    evaluate();  // the same on all
+  });
+}
+
 TEST(TrainerEvaluation, AFailureIsSaidOnAllAndTrainingGoesOn) {
   on_workers(3, [](const Job& job) {
     auto model = net();

@@ -260,6 +260,25 @@ TEST(Turns, AGradientByHandOfTheOtherModelIsRefused) {
   });
 }
 
+// A closure that sets requires_grad back trained both models in one's turn.
+TEST(Turns, AClosureThatThawsTheOtherModelIsRefused) {
+  on_workers(2, [](const Job& job) {
+    Pair pair;
+    Trainer trainer(job, *pair.both, two_optimizers(), {.shards = 2});
+    const auto before = trainer.state_sha256();
+    const auto text = text_of<Error>([&] {
+      trainer.step(*pair.generator, [&](Shard& shard) {
+        for (auto& parameter : pair.discriminator->parameters()) parameter.requires_grad_(true);
+        torch::Tensor sum = torch::zeros({});
+        for (auto& parameter : pair.both->parameters()) sum = sum + parameter.square().sum();
+        return shard.loss(sum);
+      });
+    });
+    EXPECT_THAT(text, HasSubstr("which this step is not about"));
+    EXPECT_EQ(trainer.state_sha256(), before);
+  });
+}
+
 TEST(Turns, OfAModelThatIsNotTheTrainersAreRefused) {
   on_workers(2, [](const Job& job) {
     Pair pair;
