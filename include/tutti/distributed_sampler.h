@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -45,6 +46,11 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   DistributedSampler(const Group& group, std::int64_t dataset_size,
                      const DistributedSamplerOptions& options);
 
+  /// Copies share one position, also those of a sampler that was moved: the one that a data loader
+  /// took, and the program's own.
+  DistributedSampler(const DistributedSampler&) = default;
+  DistributedSampler& operator=(const DistributedSampler&) = default;
+
   /// Begins the next epoch, the first one in its first call: a data loader calls it whenever it
   /// is iterated over.
   void reset(std::optional<std::size_t> new_dataset_size = {}) override;
@@ -54,11 +60,12 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::optional<std::vector<std::size_t>> next(std::size_t loader_batch_size) override;
 
   /// Epochs that were begun before this one, `first_epoch` included.
-  std::int64_t epoch() const { return epoch_; }
+  std::int64_t epoch() const { return at_->epoch; }
   /// Of all workers together: steps of this epoch.
   std::int64_t batches() const;
 
-  /// The epoch's number and how far it has come.
+  /// The epoch's number and how far it has come. Between two loops over a data loader: inside one,
+  /// the loader's threads have taken more than the program.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -69,10 +76,14 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   int rank_;
   int workers_;
   std::int64_t dataset_size_;
-  std::int64_t epoch_;
-  bool begun_ = false;                 ///< reset() was called
-  std::vector<std::int64_t> samples_;  ///< of the epoch; empty before they are asked for
-  std::int64_t taken_ = 0;             ///< of them, by all workers
+  /// Shared by all copies: the one in the data loader moves on, the program's own tells of it.
+  struct Position {
+    std::int64_t epoch = 0;
+    bool begun = false;                 ///< reset() was called
+    std::vector<std::int64_t> samples;  ///< of the epoch
+    std::int64_t taken = 0;             ///< of them, by all workers
+  };
+  std::shared_ptr<Position> at_ = std::make_shared<Position>();
 };
 
 }  // namespace tutti

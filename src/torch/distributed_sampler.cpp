@@ -12,23 +12,20 @@ namespace tutti {
 
 DistributedSampler::DistributedSampler(const Group& group, std::int64_t dataset_size,
                                        const DistributedSamplerOptions& options)
-    : options_(options),
-      rank_(group.rank()),
-      workers_(group.size()),
-      dataset_size_(dataset_size),
-      epoch_(options.first_epoch) {
-  if (options_.batch < 1 || dataset_size_ < 1 || epoch_ < 0) {
+    : options_(options), rank_(group.rank()), workers_(group.size()), dataset_size_(dataset_size) {
+  at_->epoch = options.first_epoch;
+  if (options_.batch < 1 || dataset_size_ < 1 || at_->epoch < 0) {
     throw BadInput(fmt::format(
         "DistributedSampler: batches of {} out of {} samples from epoch {} on: batch (of all "
         "workers together) and size must be 1 or more",
-        options_.batch, dataset_size_, epoch_));
+        options_.batch, dataset_size_, at_->epoch));
   }
   const auto& text = options_.order.text();
   const std::int64_t mine[] = {dataset_size_,
                                options_.batch,
                                static_cast<std::int64_t>(options_.seed),
                                options_.drop_last ? 1 : 0,
-                               epoch_,
+                               at_->epoch,
                                static_cast<std::int64_t>(digest(text.data(), text.size()))};
   constexpr const char* kNames[] = {"data set size", "batch",       "seed",
                                     "drop_last",     "first_epoch", "order"};
@@ -48,26 +45,26 @@ DistributedSampler::DistributedSampler(const Group& group, std::int64_t dataset_
 /// Looks into the epoch's samples at once, so that what cannot be served is refused by reset() and
 /// not in a thread of the loader's.
 void DistributedSampler::begin_epoch() {
-  samples_ = options_.order.of_epoch(dataset_size_, options_.seed, epoch_);
-  taken_ = 0;
+  at_->samples = options_.order.of_epoch(dataset_size_, options_.seed, at_->epoch);
+  at_->taken = 0;
   if (!options_.drop_last) return;
-  const auto size = static_cast<std::int64_t>(samples_.size());
+  const auto size = static_cast<std::int64_t>(at_->samples.size());
   if (size < options_.batch) {
     throw BadInput(fmt::format(
         "DistributedSampler: an epoch of {} samples has no whole batch of {}, and drop_last leaves "
         "out all others",
         size, options_.batch));
   }
-  samples_.resize(static_cast<std::size_t>(size - size % options_.batch));
+  at_->samples.resize(static_cast<std::size_t>(size - size % options_.batch));
 }
 
 std::int64_t DistributedSampler::batches() const {
-  return epoch_steps(static_cast<std::int64_t>(samples_.size()), options_.batch);
+  return epoch_steps(static_cast<std::int64_t>(at_->samples.size()), options_.batch);
 }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_dataset_size) {
-  if (begun_) ++epoch_;
-  begun_ = true;
+  if (at_->begun) ++at_->epoch;
+  at_->begun = true;
   if (new_dataset_size) dataset_size_ = static_cast<std::int64_t>(*new_dataset_size);
   begin_epoch();
 }
@@ -79,29 +76,30 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t loa
         "DistributedSamplerOptions::batch is that of all workers together ({})",
         loader_batch_size, options_.batch));
   }
-  begun_ = true;
-  const auto size = static_cast<std::int64_t>(samples_.size());
-  const auto count = std::min(options_.batch, size - taken_);
+  at_->begun = true;
+  const auto size = static_cast<std::int64_t>(at_->samples.size());
+  const auto count = std::min(options_.batch, size - at_->taken);
   const auto [begin, end] = share_of(count, rank_, workers_);
-  const auto first = samples_.begin() + taken_;
-  taken_ += count;
+  const auto first = at_->samples.begin() + at_->taken;
+  at_->taken += count;
   if (begin == end) return {};
   return std::vector<std::size_t>(first + begin, first + end);
 }
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
-  archive.write("position",
-                torch::tensor({epoch_, taken_, std::int64_t{begun_ ? 1 : 0}}, torch::kInt64),
-                /*is_buffer=*/true);
+  archive.write(
+      "position",
+      torch::tensor({at_->epoch, at_->taken, std::int64_t{at_->begun ? 1 : 0}}, torch::kInt64),
+      /*is_buffer=*/true);
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   auto position = torch::empty({3}, torch::kInt64);
   archive.read("position", position, /*is_buffer=*/true);
-  epoch_ = position[0].item<std::int64_t>();
+  at_->epoch = position[0].item<std::int64_t>();
   begin_epoch();
-  taken_ = position[1].item<std::int64_t>();
-  begun_ = position[2].item<std::int64_t>() != 0;
+  at_->taken = position[1].item<std::int64_t>();
+  at_->begun = position[2].item<std::int64_t>() != 0;
 }
 
 }  // namespace tutti

@@ -188,6 +188,34 @@ TEST(DistributedSampler, GoesOnWhereAnotherStood) {
   });
 }
 
+// The loader has a copy: what the program saved was the first epoch, again and again.
+TEST(DistributedSampler, TheProgramsOwnKnowsWhereTheOneInTheLoaderStands) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job, "loader");
+    DistributedSampler sampler(group, 30, {.batch = 8, .seed = 3});
+    auto loader = torch::data::make_data_loader(Numbers(30).map(torch::data::transforms::Stack<>()),
+                                                sampler, torch::data::DataLoaderOptions());
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (auto& batch : *loader) EXPECT_GT(batch.data.size(0), 0);
+    }
+    EXPECT_EQ(sampler.epoch(), 1);
+    EXPECT_EQ(sampler.batches(), 4);
+    std::stringstream file;
+    torch::serialize::OutputArchive out;
+    sampler.save(out);
+    out.save_to(file);
+    torch::serialize::InputArchive in;
+    in.load_from(file);
+    DistributedSampler other(group, 30, {.batch = 8, .seed = 3});
+    other.load(in);
+    other.reset();
+    EXPECT_EQ(other.epoch(), 2);
+    DistributedSampler moved(std::move(other));
+    moved.reset();
+    EXPECT_EQ(other.epoch(), 3);
+  });
+}
+
 TEST(DistributedSampler, WorkersThatDifferAreTold) {
   on_workers(3, [](const Job& job) {
     const Group group(job, "loader");
