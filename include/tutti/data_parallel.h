@@ -242,6 +242,7 @@ class [[nodiscard]] DataParallel {
  private:
   void start(const std::function<Group()>& group_of, int workers, WrappedModel model,
              const DataParallelOptions& options);
+  void require_here() const;
   DataParallelState& steps(const char* what) const;
 
   std::shared_ptr<DataParallelState> state_;    ///< null with a strategy

@@ -1,6 +1,7 @@
 #include "tutti/data_parallel.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -60,7 +61,12 @@ DataParallel::DataParallel(const Group& group,
 DataParallel::~DataParallel() = default;
 DataParallel::DataParallel(DataParallel&&) noexcept = default;
 
+void DataParallel::require_here() const {
+  if (!state_ && !meetings_) throw BadInput("this DataParallel was moved from");
+}
+
 DataParallelState& DataParallel::steps(const char* what) const {
+  require_here();
   if (state_) return *state_;
   throw BadInput(fmt::format(
       "{} with a strategy: each worker's steps are its own; call meet() at the end of each", what));
@@ -88,6 +94,7 @@ void DataParallel::fail(const std::string& why) {
 }
 
 void DataParallel::sync_buffers() {
+  require_here();
   if (state_) return state_->sync_buffers();
   meetings_->sync_buffers();
 }
@@ -97,6 +104,10 @@ double DataParallel::mean(double value, double weight) const {
 }
 
 torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) const {
+  require_here();
+  if (state_ && state_->scope() != 0) {
+    throw BadInput("mean() inside an accumulation scope: call it before or after");
+  }
   if (!std::isfinite(weight) || weight < 0) {
     throw BadInput(fmt::format("a weight must be finite and not negative, not {}", weight));
   }
@@ -112,7 +123,10 @@ torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) cons
   if (group().size() > 1) {
     elements.mul_(weight);
     sums[value.numel()] = weight;
-    const CollectiveOptions options{.label = "mean()", .deadline = deadline_};
+    // Compared on all workers.
+    const auto label = fmt::format("mean() of {} [{}]", c10::toString(value.scalar_type()),
+                                   fmt::join(value.sizes(), ", "));
+    const CollectiveOptions options{.label = label, .deadline = deadline_};
     const auto add = [&] { all_reduce(group(), sums, Reduction::sum, options); };
     state_ ? state_->collectively(add) : add();
     elements.div_(sums[value.numel()]);
@@ -123,6 +137,7 @@ torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) cons
 }
 
 void DataParallel::meet(std::optional<std::int64_t> step) {
+  require_here();
   if (!meetings_) throw BadInput("meet() without a strategy: DataParallelOptions::strategy is one");
   meetings_->meet(step);
 }
@@ -130,22 +145,29 @@ void DataParallel::meet(std::optional<std::int64_t> step) {
 void DataParallel::send_owned() { steps("send_owned()").send_owned(); }
 
 std::vector<std::string> DataParallel::touched() const {
+  require_here();
   return state_ ? state_->touched() : meetings_->touched();
 }
 
 const StepReport& DataParallel::report() const {
+  require_here();
   return state_ ? state_->report() : meetings_->report();
 }
 
 TrafficReport DataParallel::traffic() const {
+  require_here();
   return state_ ? state_->traffic() : meetings_->traffic();
 }
 
 std::size_t DataParallel::bytes_held() const {
+  require_here();
   return state_ ? state_->exchange().bytes_held() : meetings_->bytes_held();
 }
 
-const Group& DataParallel::group() const { return state_ ? state_->group() : meetings_->group(); }
+const Group& DataParallel::group() const {
+  require_here();
+  return state_ ? state_->group() : meetings_->group();
+}
 
 Accumulation::Accumulation(std::shared_ptr<DataParallelState> state,
                            const AccumulateOptions& options)

@@ -97,6 +97,19 @@ TEST(EndedParallel, AnExceptionOnTheWayIsEnough) {
 }
 
 /// g++ warns of `tutti::DataParallel(job, *model);`, which -Werror would turn into an error here.
+TEST(EndedParallel, OneThatWasMovedFromSaysSo) {
+  on_workers(1, [](const Job& job) {
+    auto model = mlp();
+    DataParallel first(job, *model);
+    const DataParallel second(std::move(first));
+    EXPECT_THAT(text_of<BadInput>([&] { first.mean(1); }), testing::HasSubstr("was moved from"));
+    EXPECT_THAT(text_of<BadInput>([&] { first.next_weight(1); }),
+                testing::HasSubstr("was moved from"));
+    EXPECT_THAT(text_of<BadInput>([&] { first.report(); }), testing::HasSubstr("was moved from"));
+    EXPECT_EQ(second.mean(2.5), 2.5);
+  });
+}
+
 TEST(EndedParallel, CannotBeCopied) {
   EXPECT_FALSE(std::is_copy_constructible_v<DataParallel>);
   EXPECT_TRUE(std::is_nothrow_move_constructible_v<DataParallel>);

@@ -95,6 +95,22 @@ TEST(ParallelMean, APlateauAndAnEarlyStopAreTheSameOnAllWorkers) {
   });
 }
 
+TEST(ParallelMean, OfOtherShapesOrInsideAScopeIsRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model);
+    {
+      auto scope = parallel.accumulate();
+      EXPECT_THAT(text_of<BadInput>([&] { parallel.mean(1.0); }),
+                  HasSubstr("inside an accumulation scope"));
+      scope.finish();
+    }
+    const auto value = torch::ones({job.rank() + 1, 2 - job.rank()});
+    EXPECT_THAT(text_of<Mismatch>([&] { parallel.mean(value); }),
+                HasSubstr("mean() of Float [2, 1]"));
+  });
+}
+
 TEST(ParallelMean, IsWeightedAndTheSameBytesEverywhere) {
   for (const int workers : {1, 2, 3, 5}) {
     on_workers(workers, [&](const Job& job) {
