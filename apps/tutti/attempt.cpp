@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <csignal>
 #include <string>
 
 #include "failure_report.h"
@@ -67,6 +68,9 @@ AttemptEnd judge(const RunPlan& plan, int restart, const std::vector<Outcome>& o
   return {.status = first.ending.exit_status(), .start_again = start_again};
 }
 
+// SIGPIPE stands for a reader that is gone, SIGKILL for a keeper that is.
+int asked_for(int signal) { return signal == SIGPIPE || signal == SIGKILL ? 0 : signal; }
+
 }  // namespace
 
 AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutput>& outputs,
@@ -81,8 +85,10 @@ AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutpu
   AttemptEnd end;
   if (!supervisor.interrupted())
     end = judge(plan, restart, supervisor.outcomes(), broker, outputs, output);
-  supervisor.flush();
-  if (const auto signal = supervisor.interrupted()) return {.status = kSignalStatus + *signal};
+  if (end.start_again) supervisor.flush_ready();  // shows also whether the reader is gone
+  if (!end.start_again || supervisor.interrupted()) supervisor.flush();
+  if (const auto signal = supervisor.interrupted())
+    return {.status = kSignalStatus + *signal, .interrupted_by = asked_for(*signal)};
   return end;
 }
 

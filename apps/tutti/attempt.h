@@ -16,8 +16,11 @@
 
 namespace tutti::command {
 
+/// What is printed before workers are started again is left in `output`: a reader that pauses does
+/// not delay them.
 struct AttemptEnd {
   int status = 0;            ///< of `tutti run`, unless all workers are started again
+  int interrupted_by = 0;    ///< the signal that asked for the end; 0: none did
   bool start_again = false;  ///< a worker failed, nobody asked for an end, a restart is left
 };
 

@@ -8,6 +8,7 @@
 #include "compare_checkpoints.h"
 #include "compare_logs.h"
 #include "run/manifest.h"
+#include "say.h"
 #include "tutti/error.h"
 
 namespace tutti::command {
@@ -52,7 +53,7 @@ int compare(const std::string& a, const std::string& b) {
     fmt::print("{}", comparison.text);
     return comparison.equal ? kEqualStatus : kDifferentStatus;
   } catch (const std::exception& error) {  // whatever it is, it is no difference
-    fmt::print(stderr, "tutti compare: {}\n", error.what());
+    say(fmt::format("tutti compare: {}", error.what()));
     return kNotComparableStatus;
   }
 }

@@ -9,13 +9,13 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "process_tree.h"
 #include "refusal.h"
+#include "say.h"
 #include "signal_inbox.h"
 #include "worker_process.h"
 
@@ -39,8 +39,9 @@ bool somebody_can_resume() {
 }
 
 void become_launcher(pid_t keeper) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);  // blocked: SignalInbox receives it
-  if (getppid() != keeper) _exit(kSignalStatus + SIGTERM);
+  // Wakes it where it is stopped. It is blocked: SignalInbox receives it.
+  prctl(PR_SET_PDEATHSIG, SIGCONT);
+  if (getppid() != keeper) _exit(kSignalStatus + SIGKILL);
   setpgid(0, 0);
   become_subreaper();
   prctl(PR_SET_NAME, "tutti-run");  // `killall -9 tutti` is for the keeper
@@ -51,37 +52,47 @@ void become_launcher(pid_t keeper) {
   sigprocmask(SIG_BLOCK, &terminal_output, nullptr);
 }
 
-std::optional<int> settled(int status_line) {
-  int status = 0;
-  if (read(status_line, &status, sizeof status) != static_cast<ssize_t>(sizeof status)) return {};
-  return status;
+std::optional<RunEnd> settled(int status_line) {
+  RunEnd end;
+  if (read(status_line, &end, sizeof end) != static_cast<ssize_t>(sizeof end)) return {};
+  return end;
 }
 
-int status_of_end(int status, const std::vector<pid_t>& spared, int status_line) {
-  if (WIFEXITED(status)) return WEXITSTATUS(status);  // it has ended all that was below
+RunEnd end_of_run(int status, const std::vector<pid_t>& spared, int status_line) {
+  const auto end = settled(status_line);
+  if (WIFEXITED(status))  // it has ended all that was below
+    return end.value_or(RunEnd{.status = WEXITSTATUS(status)});
   end_children(spared, kEndOfOrphans);
   signal(SIGPIPE, SIG_IGN);
-  const auto run_status = settled(status_line);
-  fmt::print(stderr, "tutti run: the launcher was {}: all workers {} ended\n",
-             Ending{.by_signal = true, .code = WTERMSIG(status)}.describe(),
-             run_status ? "had" : "were");
-  if (run_status) return *run_status;
-  return kSignalStatus + WTERMSIG(status);
+  say(fmt::format("tutti run: the launcher was {}: all workers {} ended",
+                  Ending{.by_signal = true, .code = WTERMSIG(status)}.describe(),
+                  end ? "had" : "were"));
+  return end.value_or(RunEnd{.status = kSignalStatus + WTERMSIG(status)});
 }
 
-int keep(pid_t launcher, const sigset_t& signals, const std::vector<pid_t>& spared,
-         int status_line) {
+bool is_pending(int signal) {
+  sigset_t pending;
+  return sigpending(&pending) == 0 && sigismember(&pending, signal) == 1;
+}
+
+RunEnd keep(pid_t launcher, const sigset_t& signals, const std::vector<pid_t>& spared,
+            int status_line) {
+  bool stopping = false;  // SIGTSTP has been passed on, and no SIGCONT since
   for (;;) {
     const int signal = sigwaitinfo(&signals, nullptr);
     if (signal == SIGTSTP && !somebody_can_resume()) continue;
     if (signal > 0 && signal != SIGCHLD) kill(launcher, signal);
+    if (signal == SIGTSTP) stopping = true;
+    if (signal == SIGCONT) stopping = false;
     if (signal != SIGCHLD) continue;
     int status = 0;
     // Whoever else has ended is an orphan that this process adopted, as the first of a container.
     for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
       if (pid != launcher) continue;
-      if (!WIFSTOPPED(status)) return status_of_end(status, spared, status_line);
-      raise(SIGSTOP);  // the shell sees this process; SIGCONT is passed on when it comes
+      if (!WIFSTOPPED(status)) return end_of_run(status, spared, status_line);
+      // The shell sees this process; SIGCONT is passed on when it comes. One that is there already
+      // would be taken back by a stop.
+      if (stopping && !is_pending(SIGCONT)) raise(SIGSTOP);
     }
   }
 }
@@ -106,15 +117,28 @@ KeptLauncher KeptLauncher::start() {
   if (launcher == 0) {
     become_launcher(keeper);
     kept.status_line_ = std::move(write_end);
+    kept.keeper_ = keeper;
     return kept;
   }
   setpgid(launcher, launcher);  // also here: signals may come at once
-  kept.ended_ = keep(launcher, signals, spared, read_end.get());
+  const RunEnd end = keep(launcher, signals, spared, read_end.get());
+  kept.ended_ = end.status;
+  kept.interrupted_by_ = end.interrupted_by;
   return kept;
 }
 
-void KeptLauncher::settle(int status) const {
-  [[maybe_unused]] const ssize_t ignored = write(status_line_.get(), &status, sizeof status);
+void KeptLauncher::end_by_signal() const {
+  if (interrupted_by_ == 0) return;
+  signal(interrupted_by_, SIG_DFL);
+  sigset_t own;
+  sigemptyset(&own);
+  sigaddset(&own, interrupted_by_);
+  sigprocmask(SIG_UNBLOCK, &own, nullptr);
+  raise(interrupted_by_);
+}
+
+void KeptLauncher::settle(const RunEnd& end) const {
+  [[maybe_unused]] const ssize_t ignored = write(status_line_.get(), &end, sizeof end);
 }
 
 }  // namespace tutti::command

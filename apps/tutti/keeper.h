@@ -11,25 +11,40 @@
 //
 // Threads: to be called while this process has one. Failure: Refusal.
 
+#include <sys/types.h>
 #include <optional>
 
 #include "base/file_descriptor.h"
 
 namespace tutti::command {
 
+/// How a run ended.
+struct RunEnd {
+  int status = 0;
+  int interrupted_by = 0;  ///< the signal that asked for the end; 0: none did
+};
+
 class KeptLauncher {
  public:
-  /// Forks. Returns at once in the launcher, which gets SIGTERM when the keeper ends, and in the
+  /// Forks. Returns at once in the launcher, which gets SIGCONT when the keeper ends, and in the
   /// keeper when the launcher has ended.
   static KeptLauncher start();
 
   /// In the keeper: the exit status of both. Nothing in the launcher.
   std::optional<int> ended() const { return ended_; }
-  /// In the launcher: this is the exit status, also if what is left to do should kill it.
-  void settle(int status) const;
+  /// In the keeper: ends this process by the signal that interrupted the run, if one did, as a
+  /// shell that runs a script wants to see it. Where that has no effect, as in the first process of
+  /// a container, it returns.
+  void end_by_signal() const;
+  /// In the launcher: the keeper's number.
+  pid_t keeper() const { return keeper_; }
+  /// In the launcher: this is the end, also if what is left to do should kill it.
+  void settle(const RunEnd& end) const;
 
  private:
   std::optional<int> ended_;
+  int interrupted_by_ = 0;
+  pid_t keeper_ = 0;
   FileDescriptor status_line_;  // to the keeper
 };
 

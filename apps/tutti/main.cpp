@@ -15,6 +15,7 @@
 #include "export.h"
 #include "refusal.h"
 #include "run.h"
+#include "say.h"
 #include "tutti/error.h"
 
 namespace tutti::command {
@@ -76,10 +77,10 @@ void open_standard_streams() {
 }
 
 int refuse(const std::string& command, const std::string& text, bool show_usage) {
-  fmt::print(stderr, "{}: {}\n", command, text);
+  say(fmt::format("{}: {}", command, text));
   if (show_usage) {
-    if (command == "tutti run") fmt::print(stderr, "Usage: {}\n", kRunUsage);
-    fmt::print(stderr, "See {} --help.\n", command);
+    if (command == "tutti run") say(fmt::format("Usage: {}", kRunUsage));
+    say(fmt::format("See {} --help.", command));
   }
   return show_usage ? kUsageStatus : 1;
 }
@@ -157,7 +158,7 @@ int main(int argc, char** argv) {
   try {
     return tutti::command::execute({argv + std::min(argc, 1), argv + argc});
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tutti: {}\n", error.what());
+    tutti::command::say(fmt::format("tutti: {}", error.what()));
     return 1;
   }
 }

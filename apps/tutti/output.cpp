@@ -1,6 +1,8 @@
 #include "output.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <algorithm>
@@ -14,6 +16,20 @@ namespace {
 constexpr std::size_t kPieceBytes = 64 << 10;        // lines are queued together up to this
 constexpr std::string_view kEraseLine = "\r\x1b[K";  // ECMA-48 EL
 
+// How long a terminal that has too little room for a line's end is left alone: it says that it is
+// ready, and takes nothing.
+constexpr int kTerminalPauseMs = 10;
+
+// Another opening of the terminal behind `stream`, so that whoever shares the one that this process
+// inherited is not made to write without blocking. Empty where there can be none.
+FileDescriptor open_without_blocking(Stream stream) {
+  const int fd = static_cast<int>(stream);
+  int number = 0;
+  if (ioctl(fd, TIOCGPTN, &number) == 0) return {};  // the master of one: opening makes a new pair
+  return FileDescriptor(open(fmt::format("/proc/self/fd/{}", fd).c_str(),
+                             O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+}
+
 }  // namespace
 
 Terminals Terminals::of_process() {
@@ -22,6 +38,12 @@ Terminals Terminals::of_process() {
   const int terminal = terminals.out ? STDOUT_FILENO : STDERR_FILENO;
   if (ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminals.columns = size.ws_col;
   return terminals;
+}
+
+// A terminal is ready for writing when it takes a single byte: a longer write would wait.
+Output::Output(Terminals terminals) : terminals_(terminals) {
+  if (terminals.out) out_ = open_without_blocking(Stream::out);
+  if (terminals.error) error_ = open_without_blocking(Stream::error);
 }
 
 void Output::line(Stream stream, std::string_view prefix, std::string_view text) {
@@ -53,7 +75,7 @@ void Output::hide() {
 void Output::erase_shown() { queue(shown_->stream, kEraseLine); }
 
 void Output::queue(Stream stream, std::string_view text) {
-  if (broken(stream) || text.empty()) return;
+  if (failure(stream) != 0 || text.empty()) return;
   const bool to_front = file_.empty() && back_.empty() && front_bytes_ < kMostInMemory;
   std::deque<Piece>& pieces = to_front ? front_ : back_;
   (to_front ? front_bytes_ : back_bytes_) += text.size();
@@ -103,23 +125,30 @@ void Output::refill() {
 }
 
 int Output::next_descriptor() const {
-  return front_.empty() ? -1 : static_cast<int>(front_.front().stream);
+  return front_.empty() ? -1 : descriptor(front_.front().stream);
 }
 
-void Output::write_some() {
-  if (front_.empty()) return;
+int Output::descriptor(Stream stream) const {
+  const FileDescriptor& own = stream == Stream::out ? out_ : error_;
+  return own ? own.get() : static_cast<int>(stream);
+}
+
+bool Output::write_some() {
+  if (front_.empty()) return false;
   const Piece& front = front_.front();
   // A pipe that is ready takes this much without blocking (pipe(7)).
   const std::size_t bytes = std::min<std::size_t>(front.text.size() - written_, PIPE_BUF);
-  const ssize_t taken = write(static_cast<int>(front.stream), front.text.data() + written_, bytes);
+  const ssize_t taken = write(descriptor(front.stream), front.text.data() + written_, bytes);
   if (taken < 0) {
-    if (errno == EINTR || errno == EAGAIN) return;
-    broken(front.stream) = true;
+    if (errno == EAGAIN) poll(nullptr, 0, kTerminalPauseMs);
+    if (errno == EINTR || errno == EAGAIN) return false;
+    failure(front.stream) = errno;
     drop_front();
-    return;
+    return true;
   }
   written_ += static_cast<std::size_t>(taken);
   if (written_ == front.text.size()) drop_front();
+  return true;
 }
 
 void Output::drop_front() {

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_descriptor.h"
 #include "spill_file.h"
 
 namespace tutti::command {
@@ -35,7 +36,7 @@ struct Terminals {
 
 class Output {
  public:
-  explicit Output(Terminals terminals) : terminals_(terminals) {}
+  explicit Output(Terminals terminals);
 
   /// Queues a line.
   void line(Stream stream, std::string_view prefix, std::string_view text);
@@ -49,10 +50,11 @@ class Output {
   bool full() const { return back_bytes_ >= kMostInMemory; }
   /// Where the next byte goes; -1 when there is none.
   int next_descriptor() const;
-  /// Writes a piece. To be called when next_descriptor() is ready for writing.
-  void write_some();
-  /// Nobody reads standard output any more.
-  bool out_broken() const { return out_broken_; }
+  /// Writes a piece. To be called when next_descriptor() is ready for writing. False: nothing could
+  /// be written.
+  bool write_some();
+  /// Why standard output takes nothing any more, as errno: EPIPE when nobody reads it; 0: it does.
+  int out_failure() const { return out_failure_; }
 
  private:
   struct Piece {
@@ -66,7 +68,8 @@ class Output {
   void queue(Stream stream, std::string_view text);
   void erase_shown();
   void drop_front();
-  bool& broken(Stream stream) { return stream == Stream::out ? out_broken_ : error_broken_; }
+  int& failure(Stream stream) { return stream == Stream::out ? out_failure_ : error_failure_; }
+  int descriptor(Stream stream) const;
 
   Terminals terminals_;
   void spill();
@@ -81,8 +84,11 @@ class Output {
   std::size_t written_ = 0;  // of the front piece
   bool file_refuses_ = false;
   std::optional<Shown> shown_;
-  bool out_broken_ = false;
-  bool error_broken_ = false;
+  int out_failure_ = 0;
+  int error_failure_ = 0;
+  // Terminals alone.
+  FileDescriptor out_;
+  FileDescriptor error_;
 };
 
 /// The first `columns` characters of UTF-8 text.

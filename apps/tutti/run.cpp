@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <array>
+#include <csignal>
 #include <exception>
 #include <string>
 #include <vector>
@@ -12,31 +13,39 @@
 #include "keeper.h"
 #include "refusal.h"
 #include "run_plan.h"
+#include "supervisor.h"
 #include "timeline_merge.h"
 
 namespace tutti::command {
 namespace {
 
-int run_attempts(const RunPlan& plan, std::vector<WorkerOutput>& outputs, Output& output,
-                 SignalInbox& signals) {
-  for (int restart = 0;; ++restart) {
-    const AttemptEnd end = run_attempt(plan, restart, outputs, output, signals);
-    if (!end.start_again) return end.status;
-    // Who asks for the end while no worker runs must not see new ones start.
-    if (const auto signal = signals.next()) return kSignalStatus + *signal;
+// A reader that does not read is waited for, unless the run was `interrupted`, or a signal comes.
+void flush(Output& output, SignalInbox& signals, bool interrupted) {
+  while (!output.empty() && !signals.next() && !signals.abandoned()) {
+    std::array<pollfd, 2> polled = {
+        {{signals.descriptor(), POLLIN, 0}, {output.next_descriptor(), POLLOUT, 0}}};
+    const int limit = interrupted ? static_cast<int>(kPatience.count()) : -1;
+    if (poll(polled.data(), polled.size(), limit) == 0) return;
+    if (polled[1].revents != 0) output.write_some();
   }
 }
 
-void flush(Output& output, SignalInbox& signals) {
-  while (!output.empty() && !signals.next()) {
-    std::array<pollfd, 2> polled = {
-        {{signals.descriptor(), POLLIN, 0}, {output.next_descriptor(), POLLOUT, 0}}};
-    if (poll(polled.data(), polled.size(), -1) > 0 && polled[1].revents != 0) output.write_some();
+RunEnd run_attempts(const RunPlan& plan, std::vector<WorkerOutput>& outputs, Output& output,
+                    SignalInbox& signals) {
+  for (int restart = 0;; ++restart) {
+    const AttemptEnd end = run_attempt(plan, restart, outputs, output, signals);
+    if (!end.start_again) return {.status = end.status, .interrupted_by = end.interrupted_by};
+    // Who asks for the end while no worker runs must not see new ones start.
+    if (const auto signal = signals.next()) {
+      if (signals.abandoned()) return {.status = kSignalStatus + SIGKILL};
+      flush(output, signals, true);
+      return {.status = kSignalStatus + *signal, .interrupted_by = *signal};
+    }
   }
 }
 
 // Comes last: a file of any size must not keep a user from the report, nor change the status.
-void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals) {
+void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals, bool interrupted) {
   if (plan.timeline.empty()) return;
   std::vector<std::string> problems;
   try {
@@ -47,28 +56,36 @@ void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals) {
   }
   for (const std::string& problem : problems)
     output.line(Stream::error, "", fmt::format("tutti run: {}", problem));
-  flush(output, signals);
+  flush(output, signals, interrupted);
 }
 
 }  // namespace
 
 int run(const RunOptions& options) {
   const KeptLauncher kept = KeptLauncher::start();
-  if (kept.ended()) return *kept.ended();
+  if (kept.ended()) {
+    kept.end_by_signal();
+    return *kept.ended();
+  }
   close_inherited_on_exec();
   const RunPlan plan = make_plan(options);
   const Terminals terminals = Terminals::of_process();
   Output output(terminals);
-  SignalInbox signals;  // before there are threads
+  SignalInbox signals(kept.keeper());  // before there are threads
   std::vector<WorkerOutput> outputs;
   outputs.reserve(static_cast<std::size_t>(options.workers));
   for (int rank = 0; rank < options.workers; ++rank)
     outputs.emplace_back(output, terminals, rank, options.workers, log_file(plan, rank));
   if (!plan.hint.empty()) output.line(Stream::error, "", plan.hint);
-  const int status = run_attempts(plan, outputs, output, signals);
-  kept.settle(status);
-  merge_timeline(plan, output, signals);
-  return status;
+  try {
+    const RunEnd end = run_attempts(plan, outputs, output, signals);
+    kept.settle(end);
+    merge_timeline(plan, output, signals, end.interrupted_by != 0);
+    return end.status;
+  } catch (const std::exception&) {
+    flush(output, signals, false);  // what earlier attempts have left
+    throw;
+  }
 }
 
 }  // namespace tutti::command

@@ -29,39 +29,54 @@ void handle(int signal, void (*handler)(int)) {
 sigset_t block_run_signals() {
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGCONT, SIGCHLD}) sigaddset(&wanted, signal);
-  for (const int signal : {SIGHUP, SIGTSTP})
+  for (const int signal : {SIGTERM, SIGCONT, SIGCHLD}) sigaddset(&wanted, signal);
+  for (const int signal : {SIGINT, SIGHUP, SIGTSTP})
     if (!is_ignored(signal)) sigaddset(&wanted, signal);
   sigprocmask(SIG_BLOCK, &wanted, nullptr);
   handle(SIGCHLD, SIG_DFL);  // were it ignored, nobody could learn how a child ended
   return wanted;
 }
 
-SignalInbox::SignalInbox() : parent_(getppid()) {
-  const sigset_t wanted = block_run_signals();
+SignalInbox::SignalInbox(pid_t keeper) : taken_(block_run_signals()), keeper_(keeper) {
   handle(SIGPIPE, SIG_IGN);
   handle(SIGXFSZ, SIG_IGN);
-  file_ = FileDescriptor(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  // Says that there are signals; they are taken with sigtimedwait().
+  file_ = FileDescriptor(signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!file_) throw Refusal(1, fmt::format("cannot receive signals: {}", std::strerror(errno)));
+  sigdelset(&taken_, SIGTSTP);
 }
 
-bool SignalInbox::abandoned() const { return getppid() != parent_; }
+bool SignalInbox::abandoned() const { return getppid() != keeper_; }
 
 std::optional<int> SignalInbox::next() {
-  signalfd_siginfo info{};
-  while (read(file_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
-    if (signal == SIGTSTP) {
-      const auto stopped = stop_descendants();
-      raise(SIGSTOP);
-      resume(stopped);
-    } else if (signal == SIGCHLD) {
-      child_ended_ = true;
-    } else if (signal != SIGCONT) {
-      return signal;
-    }
+  for (;;) {
+    obey_stop();
+    const timespec at_once{};
+    const int signal = sigtimedwait(&taken_, nullptr, &at_once);
+    if (signal < 0 && errno == EINTR) continue;
+    if (signal < 0) return {};
+    if (signal == SIGCHLD) child_ended_ = true;
+    if (abandoned()) return signal;
+    if (signal == SIGCHLD || signal == SIGCONT) continue;
+    const auto now = Clock::now();
+    if (first_request_ && now - *first_request_ < kSameRequest) continue;
+    if (!first_request_) first_request_ = now;
+    return signal;
   }
-  return {};
+}
+
+// SIGTSTP stays pending while the processes below are stopped: a SIGCONT that comes meanwhile takes
+// it back, and where nobody could resume this process, the keeper having ended, it has no effect.
+void SignalInbox::obey_stop() {
+  sigset_t pending;
+  if (sigpending(&pending) != 0 || sigismember(&pending, SIGTSTP) != 1) return;
+  const auto stopped = stop_descendants();
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+  sigprocmask(SIG_BLOCK, &stop, nullptr);
+  resume(stopped);
 }
 
 }  // namespace tutti::command

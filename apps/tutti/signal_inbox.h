@@ -8,26 +8,34 @@
 // errors of write.
 
 #include <sys/types.h>
+#include <chrono>
 #include <csignal>
 #include <optional>
 #include <utility>
 
+#include "base/deadline.h"
 #include "base/file_descriptor.h"
 
 namespace tutti::command {
 
-/// SIGINT, SIGTERM, SIGCONT, SIGCHLD, and SIGHUP (nohup) and SIGTSTP unless they are ignored:
-/// blocked from now on. Returns them.
+/// SIGTERM, SIGCONT, SIGCHLD, and SIGINT (a script's `&`), SIGHUP (nohup) and SIGTSTP unless they
+/// are ignored: blocked from now on. Returns them.
 sigset_t block_run_signals();
+
+/// How long after the first request for the end another signal is the same request.
+inline constexpr std::chrono::milliseconds kSameRequest = std::chrono::seconds(1);
 
 class SignalInbox {
  public:
-  /// Takes what block_run_signals() blocks. Throws Refusal.
-  SignalInbox();
+  /// Takes what block_run_signals() blocks. `keeper` is the process that started this one. Throws
+  /// Refusal.
+  explicit SignalInbox(pid_t keeper);
   /// Readable when a signal has come.
   int descriptor() const { return file_.get(); }
-  /// The next signal that has come and asks for the end, if any. One that asks for a stop is obeyed
-  /// here: this process and all below it stop until SIGCONT.
+  /// The next request for the end that has come, if any. One request may come as several signals:
+  /// sent to each process of the run it comes from the sender and from the keeper. What comes soon
+  /// after the first belongs to it. A signal that asks for a stop is obeyed here: this process and
+  /// all below it stop until SIGCONT.
   std::optional<int> next();
   /// A child has ended since the last call; to be asked after next().
   bool child_ended() { return std::exchange(child_ended_, false); }
@@ -35,8 +43,12 @@ class SignalInbox {
   bool abandoned() const;
 
  private:
+  void obey_stop();
+
   FileDescriptor file_;
-  pid_t parent_;
+  sigset_t taken_{};  // all but SIGTSTP
+  pid_t keeper_;
+  std::optional<Clock::time_point> first_request_;
   bool child_ended_ = false;
 };
 

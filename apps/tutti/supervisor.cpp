@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
+#include <cstring>
 
 #include "process_tree.h"
 
@@ -17,6 +19,11 @@ constexpr std::size_t kFinalBytes = 1 << 20;  // of a pipe that somebody still w
 
 FileDescriptor& descriptor(Worker& worker, Stream stream) {
   return stream == Stream::out ? worker.process.output() : worker.process.errors();
+}
+
+int milliseconds_until(Clock::time_point then, Clock::time_point now) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(then - now).count();
+  return static_cast<int>(std::max<decltype(left)>(left, 0));
 }
 
 }  // namespace
@@ -103,8 +110,7 @@ int Supervisor::timeout(Clock::time_point now) const {
   if (drain_until_ && *drain_until_ > now)
     next = std::min(next.value_or(*drain_until_), *drain_until_);
   if (!next) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - now).count();
-  return static_cast<int>(std::max<decltype(left)>(left, 0));
+  return milliseconds_until(*next, now);
 }
 
 bool Supervisor::take_signals() {
@@ -128,15 +134,21 @@ void Supervisor::hurry() {
 }
 
 void Supervisor::interrupt(int signal, int forwarded) {
-  const auto now = Clock::now();
   if (interrupted_) return hurry();
   interrupted_ = signal;
-  if (!all_ended())
-    output_.line(Stream::error, "",
-                 fmt::format("tutti run: {}: ending all workers (once more kills them at once)",
-                             signal_name(signal)));
+  if (!all_ended()) say_why(signal);
   send(forwarded);
-  escalation_.begin(now);
+  escalation_.begin(Clock::now());
+}
+
+void Supervisor::say_why(int signal) {
+  const bool full = signal == SIGPIPE && output_.out_failure() != EPIPE;
+  const std::string why = full ? fmt::format("cannot write to standard output: {}",
+                                             std::strerror(output_.out_failure()))
+                               : signal_name(signal);
+  output_.line(
+      Stream::error, "",
+      fmt::format("tutti run: {}: ending all workers (once more kills them at once)", why));
 }
 
 void Supervisor::take_end(std::size_t rank) {
@@ -171,9 +183,10 @@ void Supervisor::read(std::size_t rank, Stream stream, std::size_t at_most) {
   }
 }
 
-void Supervisor::print() {
-  output_.write_some();
-  if (output_.out_broken() && !interrupted_) interrupt(SIGPIPE, SIGTERM);
+bool Supervisor::print() {
+  const bool progress = output_.write_some();
+  if (output_.out_failure() != 0 && !interrupted_) interrupt(SIGPIPE, SIGTERM);
+  return progress;
 }
 
 void Supervisor::send(int signal) {
@@ -184,13 +197,24 @@ void Supervisor::send(int signal) {
 }
 
 void Supervisor::flush() {
+  auto give_up = Clock::now() + kPatience;
   while (!output_.empty()) {
     std::array<pollfd, 2> polled = {
         {{signals_.descriptor(), POLLIN, 0}, {output_.next_descriptor(), POLLOUT, 0}}};
-    if (poll(polled.data(), polled.size(), hurried_ ? 0 : -1) < 0) continue;
+    const auto now = Clock::now();
+    const int limit = hurried_ ? 0 : interrupted_ ? milliseconds_until(give_up, now) : -1;
+    if (poll(polled.data(), polled.size(), limit) < 0) continue;
     if (polled[0].revents != 0 && take_signals()) hurried_ = true;
-    if (polled[1].revents != 0) print();
-    if (hurried_ && polled[1].revents == 0) return;
+    const bool progress = polled[1].revents != 0 && print();
+    if (progress || !interrupted_) give_up = Clock::now() + kPatience;
+    if (!progress && (hurried_ || Clock::now() >= give_up)) return;
+  }
+}
+
+void Supervisor::flush_ready() {
+  while (!output_.empty()) {
+    pollfd polled{output_.next_descriptor(), POLLOUT, 0};
+    if (poll(&polled, 1, 0) <= 0 || !print()) return;
   }
 }
 

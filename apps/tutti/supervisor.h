@@ -22,6 +22,9 @@ inline constexpr std::chrono::milliseconds kDrain = std::chrono::milliseconds(50
 /// How long killing what workers have left behind may take.
 inline constexpr std::chrono::milliseconds kEndOfLeftovers = std::chrono::seconds(1);
 
+/// How long an interrupted run waits for a reader that does not read.
+inline constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(2);
+
 struct Worker {
   WorkerProcess process;
   WorkerOutput& output;
@@ -35,8 +38,11 @@ class Supervisor {
   /// Returns when all workers have ended, with all that they had started, and what they wrote has
   /// been queued.
   void watch();
-  /// Prints what is queued. A signal gives up on a reader that does not read.
+  /// Prints what is queued. A signal gives up on a reader that does not read, and after an
+  /// interruption it is given up on when it has read nothing for kPatience.
   void flush();
+  /// Prints what can be printed without waiting for the reader.
+  void flush_ready();
 
   /// In order of end.
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
@@ -58,7 +64,8 @@ class Supervisor {
   void take_end(std::size_t rank);
   void end_leftovers();
   void read(std::size_t rank, Stream stream, std::size_t at_most);
-  void print();
+  bool print();
+  void say_why(int signal);
   void interrupt(int signal, int forwarded);
   void hurry();
   void send(int signal);

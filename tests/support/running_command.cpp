@@ -113,7 +113,7 @@ RunningCommand::RunningCommand(const std::vector<std::string>& arguments,
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(120);
     setpgid(0, 0);
-    for (const int ignored : {SIGHUP, SIGTSTP}) ::signal(ignored, SIG_DFL);  // nohup, some CI
+    for (const int ignored : {SIGHUP, SIGTSTP, SIGINT}) ::signal(ignored, SIG_DFL);  // nohup, CI
     dup2(in_read.get(), STDIN_FILENO);
     dup2(out_write.get(), STDOUT_FILENO);
     dup2(err_target, STDERR_FILENO);
