@@ -49,16 +49,29 @@ std::string processor_hint(const RunOptions& options, int processors) {
                      plural(processors, "processor"), advice);
 }
 
+// Where symbolic links lead, also when nothing is there yet: a file takes the place of the last
+// one's target, not of the link.
+fs::path follow_links(fs::path file) {
+  constexpr int kMostLinks = 40;  // as the system has it
+  std::error_code ignored;
+  for (int links = 0; links < kMostLinks && fs::is_symlink(file, ignored); ++links)
+    file = file.parent_path() / fs::read_symlink(file, ignored);
+  return file;
+}
+
 // Absolute, because workers may change their folder. Empty: no timeline.
 std::string timeline_file(const RunOptions& options) {
   const std::string asked = options.profile.empty() ? Environment::read().profile : options.profile;
   if (asked.empty()) return {};
-  const fs::path file = fs::absolute(asked);
-  if (!fs::is_directory(file.parent_path()))
+  const fs::path file = follow_links(fs::absolute(asked));
+  std::error_code ignored;
+  if (!fs::is_directory(file.parent_path(), ignored))
     throw Refusal(kUsageStatus,
                   fmt::format("--profile: there is no folder {}", file.parent_path().string()));
-  if (fs::is_directory(file))
+  if (fs::is_directory(file, ignored))
     throw Refusal(kUsageStatus, fmt::format("--profile: {} is a folder", file.string()));
+  if (fs::exists(fs::symlink_status(file, ignored)) && !fs::is_regular_file(file, ignored))
+    throw Refusal(kUsageStatus, fmt::format("--profile: {} is not a regular file", file.string()));
   return file.string();
 }
 
@@ -102,7 +115,7 @@ RunPlan make_plan(const RunOptions& options) {
   plan.descriptors = raise_descriptor_limit();
   plan.hint = processor_hint(options, host_system()->processors());
   create_log_folder(options.log_folder);
-  if (!plan.timeline.empty()) remove_timeline_parts(plan.timeline, options.workers);
+  if (!plan.timeline.empty()) remove_timeline(plan.timeline, options.workers);
   return plan;
 }
 

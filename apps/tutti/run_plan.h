@@ -22,7 +22,7 @@ struct RunPlan {
   std::string hint;                                    ///< a line to be shown; may be empty
 };
 
-/// Also creates the folder of logs, removes the parts of an earlier run's timeline, and lets this
+/// Also creates the folder of logs, removes an earlier run's timeline, and lets this
 /// process open as many files as the hard limit allows. Throws Refusal.
 RunPlan make_plan(const RunOptions& options);
 

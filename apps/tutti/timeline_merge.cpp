@@ -92,15 +92,10 @@ std::string timeline_part(const std::string& file, int rank) {
   return fmt::format("{}.rank{}", file, rank);
 }
 
-void remove_timeline_parts(const std::string& file, int workers) {
+void remove_timeline(const std::string& file, int workers) {
   std::error_code ignored;
   for (int rank = 0; rank < workers; ++rank)
     std::filesystem::remove(timeline_part(file, rank), ignored);
-}
-
-void remove_timeline(const std::string& file, int workers) {
-  std::error_code ignored;
-  remove_timeline_parts(file, workers);
   std::filesystem::remove(file, ignored);
 }
 

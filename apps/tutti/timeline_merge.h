@@ -13,10 +13,8 @@ namespace tutti::command {
 /// Name of rank's part.
 std::string timeline_part(const std::string& file, int rank);
 
-/// Removes what an earlier run may have left.
-void remove_timeline_parts(const std::string& file, int workers);
-
-/// Removes what an earlier attempt of this run has left: the parts, and what they became.
+/// Removes what an earlier run, or an attempt of this one, has left: the parts, and what they
+/// became.
 void remove_timeline(const std::string& file, int workers);
 
 /// Merges the parts that exist into `file` and removes them; nothing happens when there are none.

@@ -64,20 +64,31 @@ TEST(RunSignals, AKeeperKilledRightAfterARequestIsNotTakenForTheSame) {
 }
 
 TEST(RunSignals, AKilledKeeperLeavesNothingOfAStoppedRun) {
-  // No SIGHUP comes: the shell, which is the first process of its session, adopts the launcher.
-  OneWorker run("exec sleep 1000",
-                {.before = {"setsid", "--wait", "/bin/sh", "-c",
-                            "\"$@\" & echo keeper=$!; wait; "
-                            "while [ -d /proc/$! ]; do sleep 0.05; done; sleep 1000",
-                            "sh"}});
-  const pid_t keeper = numbers_after(run.command.out, "keeper").at(0);
-  const WatchedProcess launcher(run.launcher);
-  const WatchedProcess worker(run.worker);
-  kill(run.launcher, SIGTSTP);
-  EXPECT_TRUE(comes_true([&] { return is_stopped(run.launcher) && is_stopped(run.worker); }));
-  kill(keeper, SIGKILL);
-  EXPECT_TRUE(worker.ends(kTestDeadline));
-  EXPECT_TRUE(launcher.ends(kTestDeadline));
+  // `docker run -it image bash`: the shell is the first process, adopts the launcher, and both are
+  // of one session, so that the system sends neither SIGHUP nor SIGCONT.
+  const CommandSetup container{.before = {"unshare", "--fork", "--pid", "--mount-proc"}};
+  if (run_command({"--version"}, container).status != 0)
+    GTEST_SKIP() << "no process namespaces here: unshare --pid is not permitted";
+  const TemporaryFolder folder;
+  const std::string pids = folder.file("pids");
+  const std::string shell =
+      "in_state() { grep -qs \"State:.[$1]\" /proc/$2/status; }; "
+      "\"$@\" & keeper=$!; until [ -e " +
+      pids +
+      " ]; do sleep 0.02; done; "
+      "read worker launcher < " +
+      pids +
+      "; kill -TSTP $launcher; "
+      "until in_state T $launcher; do sleep 0.02; done; kill -KILL $keeper; "
+      "n=0; while in_state RSDT $launcher || in_state RSDT $worker; do n=$((n + 1)); "
+      "[ $n -lt 250 ] || exit 5; sleep 0.02; done; exit 4";
+  CommandSetup setup = container;
+  setup.before.insert(setup.before.end(), {"/bin/sh", "-c", shell, "sh"});
+  const auto run = run_script(
+      {"-n", "1"},
+      "echo $$ $PPID > " + pids + ".part; mv " + pids + ".part " + pids + "; exec sleep 1000",
+      setup);
+  EXPECT_EQ(run.status, 4) << run.err;
 }
 
 TEST(RunSignals, ALauncherThatSomebodyElseStopsDoesNotStopTheKeeper) {

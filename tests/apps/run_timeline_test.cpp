@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,60 @@ constexpr const char* kLarge =
     "large() { { printf '{\"traceEvents\":['; yes '{\"pid\":1,\"name\":\"an event of some "
     "length.\"},' | head -n $(($1 * 23832)); printf '{\"pid\":2}]}'; } > "
     "$TUTTI_PROFILE.rank$TUTTI_RANK; }; ";
+
+// Each worker writes its part, with one event, if the file `wanted` is there.
+std::string write_part(const std::string& wanted) {
+  return "[ -e " + wanted +
+         " ] || exit 0; printf '{\"traceEvents\":[{\"pid\":1}]}' > "
+         "$TUTTI_PROFILE.rank$TUTTI_RANK";
+}
+
+TEST(RunTimeline, WhatIsNoFileIsRefusedAndLeftAsItIs) {
+  const TemporaryFolder folder;
+  const std::string fifo = folder.file("fifo");
+  const std::string link = folder.file("link");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", link);
+  for (const std::string& file : {fifo, link, std::string("/dev/null")}) {
+    for (const bool option : {false, true}) {
+      std::vector<std::string> options = {"-n", "1"};
+      if (option) options.insert(options.end(), {"--profile", file});
+      const auto run =
+          run_script(options, "echo started",
+                     {.environment = {option ? "TUTTI_PROFILE" : "TUTTI_PROFILE=" + file}});
+      EXPECT_EQ(run.status, 2);
+      EXPECT_THAT(run.err, HasSubstr("is not a regular file"));
+      EXPECT_EQ(run.out, "");
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST(RunTimeline, ALinkStaysAndItsTargetIsWritten) {
+  const TemporaryFolder folder;
+  create_file(folder.file("wanted"));
+  const std::string link = folder.file("link");
+  std::filesystem::create_symlink("run.json", link);  // first without a target, then with one
+  for (int times = 0; times < 2; ++times) {
+    EXPECT_EQ(run_script({"-n", "1", "--profile", link}, write_part(folder.file("wanted"))).status,
+              0);
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+    EXPECT_EQ(read_file(folder.file("run.json")), R"({"traceEvents":[{"pid":1}]})");
+  }
+}
+
+TEST(RunTimeline, ThatOfAnEarlierRunDoesNotPassForThisOnes) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  const std::string wanted = folder.file("wanted");
+  create_file(wanted);
+  EXPECT_EQ(run_script({"-n", "1", "--profile", file}, write_part(wanted)).status, 0);
+  EXPECT_TRUE(std::filesystem::exists(file));
+  std::filesystem::remove(wanted);
+  EXPECT_EQ(run_script({"-n", "1", "--profile", file}, write_part(wanted)).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
 
 TEST(RunTimeline, LargeTimelinesNeedLittleMemoryAndLeaveReportAndStatus) {
 #ifdef TUTTI_SANITIZED
