@@ -41,10 +41,19 @@ bool read_entry(const char* number, ProcessEntry& entry) {
   return true;
 }
 
+// `unshare --pid` without `--mount-proc` leaves the /proc of the outer processes there, whose
+// numbers mean others here.
+bool shows_own_numbers() {
+  std::array<char, 32> own{};
+  return readlink("/proc/self", own.data(), own.size() - 1) > 0 &&
+         std::atoi(own.data()) == getpid();
+}
+
 }  // namespace
 
 std::vector<ProcessEntry> all_processes() {
   std::vector<ProcessEntry> all;
+  if (!shows_own_numbers()) return all;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc"), closedir);
   if (!folder) return all;
   while (const dirent* file = readdir(folder.get())) {

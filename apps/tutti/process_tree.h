@@ -4,7 +4,8 @@
 // their process groups (`timeout`, `setsid`). Nobody below can leave, because this process is a
 // child subreaper: what loses its parent becomes its child.
 //
-// Threads: one. Failure: where /proc is missing nothing is found, and nothing happens.
+// Threads: one. Failure: where /proc is missing, or that of another namespace, nothing is found,
+// and nothing happens.
 
 #include <sys/types.h>
 #include <chrono>

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 #include <csignal>
 #include <filesystem>
 #include <thread>
@@ -118,6 +119,20 @@ TEST(RunLeftovers, NothingOutlivesTheLauncherThatTheKeeperWatches) {
   EXPECT_EQ(lines_of(command.err).back(),
             "tutti run: the launcher was killed by signal SIGKILL (9): all workers were ended");
   leavers.expect_end();
+}
+
+TEST(RunLeftovers, ProcessesOfTheSameNumberOutsideOfTheNamespaceAreNotTheRuns) {
+  // The launcher gets this test's number, and the /proc of the outer processes shows its child.
+  const CommandSetup outer_proc{
+      .before = {"unshare", "--fork", "--pid", "/bin/sh", "-c",
+                 "echo " + std::to_string(getpid() - 1) +
+                     " 2> /dev/null > /proc/sys/kernel/ns_last_pid; exec \"$@\"",
+                 "sh"}};
+  if (run_command({"--version"}, outer_proc).status != 0)
+    GTEST_SKIP() << "no process namespaces here: unshare --pid is not permitted";
+  const auto run = run_script({"-n", "1"}, "exit 0", outer_proc);
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.err, Not(HasSubstr("has not ended")));
 }
 
 TEST(RunLeftovers, WorkersEndWhenKeeperAndLauncherAreKilledAtOnce) {
