@@ -296,7 +296,9 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
     if (one.is("dtype", "float64") && (is_coded || codec == "none")) {
       features.insert("float64 parameters");
     }
-    if (!one.is("correction", "none") && is_coded) features.insert("momentum correction");
+    // Beside a clip it is refused whatever is coded.
+    const bool corrects = !one.is("correction", "none") && (is_coded || clip != "none");
+    if (corrects) features.insert("momentum correction");
     found.push_back(features);
   }
   return found;
