@@ -60,6 +60,8 @@ void expect_reduced(const StepExchange& exchange, float value) {
 // The others have left the step at their deadline, and use their memory again.
 TEST(LateWorker, OfATimedOutStepIsToldSo) {
   for (const int ranks : {2, 3}) {
+    std::atomic<bool> arrived{false};
+    std::atomic<int> gave_up{0};
     std::atomic<int> left{0};
     run_thread_ranks(ranks, [&](const Job& job) {
       const bool late = job.rank() == ranks - 1;
@@ -68,14 +70,21 @@ TEST(LateWorker, OfATimedOutStepIsToldSo) {
       compute(exchange, job.rank());
       if (!late) {
         EXPECT_THROW(exchange.finish({}), Timeout);
+        ++gave_up;
+        // Until then some write to others' memory what they owe.
+        poll_until([&] { return arrived && gave_up == ranks - 1; });
         const auto arena = exchange.arena();
         std::fill(arena.data(), arena.data() + arena.bytes(), std::byte{0x40});
         ++left;
         poll_until([&] { return left == ranks; });  // to end earlier is an error of its own
         return;
       }
+      const auto wait = [&] {
+        arrived = true;
+        poll_until([&] { return left == ranks - 1; });
+      };
       try {
-        exchange.finish({}, {.arrived = [&] { poll_until([&] { return left == ranks - 1; }); }});
+        exchange.finish({}, {.arrived = wait});
         ADD_FAILURE() << "a step that has timed out for the others succeeded";
       } catch (const Timeout& e) {
         EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(ranks - 1)));
