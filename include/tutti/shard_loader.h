@@ -211,21 +211,26 @@ class ShardLoader {
   std::unique_ptr<Ahead> ahead_;
 };
 
+namespace detail {
+/// What a step does with each shard. Keeps references.
 template <class Dataset, class OfBatch>
-StepResult Trainer::step(ShardLoader<Dataset>& loader, const OfBatch& compute) {
-  return step([&](Shard& shard) {
+auto over_batches(ShardLoader<Dataset>& loader, const OfBatch& compute) {
+  return [&](Shard& shard) {
     auto batch = loader.next(shard);
     return batch ? compute(shard, *batch) : shard.nothing();
-  });
+  };
+}
+}  // namespace detail
+
+template <class Dataset, class OfBatch>
+StepResult Trainer::step(ShardLoader<Dataset>& loader, const OfBatch& compute) {
+  return step(detail::over_batches(loader, compute));
 }
 
 template <class Dataset, class OfBatch>
 StepResult Trainer::step(const torch::nn::Module& active, ShardLoader<Dataset>& loader,
                          const OfBatch& compute) {
-  return step(active, [&](Shard& shard) {
-    auto batch = loader.next(shard);
-    return batch ? compute(shard, *batch) : shard.nothing();
-  });
+  return step(active, detail::over_batches(loader, compute));
 }
 
 template <class Dataset, class OfBatch>

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/scoped_flag.h"
+
 namespace tutti {
 namespace {
 
@@ -9,18 +11,6 @@ const void* mark_of_thread() noexcept {
   thread_local char mark;
   return &mark;
 }
-
-/// True for as long as it lives.
-class Flag {
- public:
-  explicit Flag(bool& flag) : flag_(flag) { flag_ = true; }
-  ~Flag() { flag_ = false; }
-  Flag(const Flag&) = delete;
-  Flag& operator=(const Flag&) = delete;
-
- private:
-  bool& flag_;
-};
 
 }  // namespace
 
@@ -41,7 +31,7 @@ bool Background::progress() {
   thread_local bool is_moving = false;
   if (is_moving || is_empty()) return false;
   const std::lock_guard lock(mutex_);
-  const Flag moving(is_moving);
+  const ScopedFlag moving(is_moving);
   bool moved = false;
   for (const auto& [what, thread] : all_) {
     if (thread == mark_of_thread() && what->progress()) moved = true;

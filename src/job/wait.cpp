@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kLookInterval{10};
 /// (it was stopped, as were perhaps all others): that says nothing about those it waits for. Of one
 /// stop so much counts at most, and no more than a quarter of a deadline.
 constexpr std::chrono::seconds kMostCounted{1};
-/// Who only polls may have done something else.
+/// As much where a program polls: between two polls it may have done something else.
 constexpr std::chrono::seconds kMostCountedOfPolls{5};
 constexpr std::chrono::milliseconds kLeastCounted = 2 * kSlice;
 constexpr int kStopsInDeadline = 4;

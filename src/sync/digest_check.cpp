@@ -11,11 +11,11 @@
 
 namespace tutti {
 
-bool DigestCheck::due(std::uint64_t step) const {
+bool is_checked_step(std::uint64_t step, std::int64_t every) {
   constexpr std::uint64_t kLastPower = 64;
-  if (!compares()) return false;
+  if (every <= 0) return false;
   return (step <= kLastPower && std::has_single_bit(step)) ||
-         step % static_cast<std::uint64_t>(every_) == 0;
+         step % static_cast<std::uint64_t>(every) == 0;
 }
 
 void DigestCheck::publish(const ModelMemory& model) const {

@@ -26,15 +26,18 @@ struct ModelMemory {
   std::vector<std::uint8_t> modes = {};  ///< of each module: 1 in train(), 0 in eval()
 };
 
+/// Whether every so often: in steps 1, 2, 4 … 64 and in every `every`-th; 0 never.
+bool is_checked_step(std::uint64_t step, std::int64_t every);
+
 class DigestCheck {
  public:
-  /// In steps 1, 2, 4 … 64 and in every `every`-th; 0 never. Keeps references.
+  /// In the steps of is_checked_step(). Keeps references.
   DigestCheck(const Plan& plan, const Group& group, std::span<const StepBoard> boards,
               std::int64_t every)
       : plan_(plan), group_(group), boards_(boards), every_(every) {}
 
   bool compares() const { return every_ > 0 && group_.size() > 1; }
-  bool due(std::uint64_t step) const;
+  bool due(std::uint64_t step) const { return compares() && is_checked_step(step, every_); }
   /// Parameters as they are now, buffers as they were noted. Before the step is published.
   void publish(const ModelMemory& model) const;
   /// Once all have published. `step` begins the error.

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/exception_text.h"
+#include "base/scoped_flag.h"
 #include "kernels/hash.h"
 #include "run/leaf_seed.h"
 #include "run/metric_exchange.h"
@@ -78,7 +79,7 @@ std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
   }
   const EvaluationMode mode(module_);
   at::autocast::clear_cache();  // the parameters that were cast in it have changed
-  const auto batches = (request.dataset_size + request.batch - 1) / request.batch;
+  const auto batches = epoch_steps(request.dataset_size, request.batch);
   const auto [begin, end] = share_of(batches, group_);
   std::vector<ShardMetrics> metrics;
   for (auto b = begin; b < end; ++b) {
@@ -115,20 +116,17 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
                                evaluating_ ? "evaluate()" : "a step", options_.name));
   }
   const auto logical = private_ ? private_->shown() : 0;
+  std::uint64_t moved = 0;
   std::vector<std::byte> message;
   std::exception_ptr error;
   try {
-    const struct Inside {
-      explicit Inside(bool& now) : now_(now) { now_ = true; }
-      ~Inside() { now_ = false; }
-      bool& now_;
-    } inside(evaluating_);
-    message = message_of({request, logical, moved_values(), false}, evaluate_own(request, compute));
+    const ScopedFlag inside(evaluating_);
+    moved = moved_values();
+    message = message_of({request, logical, moved, false}, evaluate_own(request, compute));
   } catch (...) {
     error = std::current_exception();
     message = message_of({request, logical, 0, true}, exception_text());
   }
-  const auto moved = moved_values();
   seed_between_steps();
   std::vector<std::vector<std::byte>> all;
   exchange_->together([&] { all = gather_bytes(group_, message, waits("evaluate()")); });

@@ -1,8 +1,7 @@
 #include "torch/value_check.h"
 
-#include <bit>
-
 #include "kernels/hash.h"
+#include "sync/digest_check.h"
 
 namespace tutti {
 
@@ -16,10 +15,7 @@ void ValueCheck::add(const SharedModel& copy, const std::vector<std::uint32_t>& 
 }
 
 bool ValueCheck::due(std::int64_t step) const {
-  if (every_ == 0 || step < 2) return false;
-  constexpr std::int64_t kLastPower = 64;
-  const bool is_early = step <= kLastPower && std::has_single_bit(static_cast<std::uint64_t>(step));
-  return is_early || step % every_ == 0;
+  return step >= 2 && is_checked_step(static_cast<std::uint64_t>(step), every_);
 }
 
 std::uint64_t ValueCheck::digest_of(const Piece& piece) const {

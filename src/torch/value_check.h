@@ -19,7 +19,7 @@ namespace tutti {
 
 class ValueCheck {
  public:
-  /// In steps 2, 4, 8 … 64 and in every `every`-th; 0 never. Keeps a reference to the plan.
+  /// In the steps of is_checked_step() from 2 on. Keeps a reference to the plan.
   ValueCheck(const Plan& plan, int rank, int size, std::int64_t every);
   /// These parameters of that copy are looked at as well.
   void add(const SharedModel& copy, const std::vector<std::uint32_t>& parameters);

@@ -163,6 +163,17 @@ TEST(DistributedSampler, WhatIsNoWholeBatchMayBeLeftOut) {
   });
 }
 
+/// What a program saves and another loads.
+void hand_over(const DistributedSampler& from, DistributedSampler& to) {
+  std::stringstream file;
+  torch::serialize::OutputArchive out;
+  from.save(out);
+  out.save_to(file);
+  torch::serialize::InputArchive in;
+  in.load_from(file);
+  to.load(in);
+}
+
 TEST(DistributedSampler, GoesOnWhereAnotherStood) {
   on_workers(2, [](const Job& job) {
     const Group group(job, "loader");
@@ -170,14 +181,8 @@ TEST(DistributedSampler, GoesOnWhereAnotherStood) {
     sampler.reset();
     sampler.reset();
     sampler.next(1);
-    std::stringstream file;
-    torch::serialize::OutputArchive out;
-    sampler.save(out);
-    out.save_to(file);
-    torch::serialize::InputArchive in;
-    in.load_from(file);
     DistributedSampler other(group, 30, {.batch = 8, .seed = 3});
-    other.load(in);
+    hand_over(sampler, other);
     EXPECT_EQ(other.epoch(), 1);
     EXPECT_EQ(other.next(1), sampler.next(1));
     other.reset();
@@ -200,14 +205,8 @@ TEST(DistributedSampler, TheProgramsOwnKnowsWhereTheOneInTheLoaderStands) {
     }
     EXPECT_EQ(sampler.epoch(), 1);
     EXPECT_EQ(sampler.batches(), 4);
-    std::stringstream file;
-    torch::serialize::OutputArchive out;
-    sampler.save(out);
-    out.save_to(file);
-    torch::serialize::InputArchive in;
-    in.load_from(file);
     DistributedSampler other(group, 30, {.batch = 8, .seed = 3});
-    other.load(in);
+    hand_over(sampler, other);
     other.reset();
     EXPECT_EQ(other.epoch(), 2);
     DistributedSampler moved(std::move(other));
