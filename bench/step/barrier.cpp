@@ -10,5 +10,6 @@ int main(int count, char** arguments) {
   const auto job = tutti::Job::join();
   const tutti::Group group(job);
   const auto wrap = [&](torch::nn::Module&) { return [&group] { group.barrier(); }; };
-  bench::train(arguments[1], arguments[2], group.rank(), bench::torch_loop(arguments[3], wrap));
+  bench::train(arguments[1], arguments[2], group.rank(),
+               bench::torch_loop(arguments[3], group.rank(), wrap));
 }

@@ -21,5 +21,5 @@ int main(int count, char** arguments) {
       for (const auto& parameter : parameters) parameter.grad().div_(size);
     };
   };
-  bench::train(arguments[1], arguments[2], rank, bench::torch_loop(arguments[3], wrap));
+  bench::train(arguments[1], arguments[2], rank, bench::torch_loop(arguments[3], rank, wrap));
 }

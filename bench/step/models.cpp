@@ -1,5 +1,7 @@
 #include "step/models.h"
 
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "common/control.h"
@@ -9,19 +11,32 @@ namespace {
 
 namespace nn = torch::nn;
 
-Task mlp_of(int layers, int width, int times) {
+using Batch = std::pair<torch::Tensor, torch::Tensor>;  ///< inputs and targets
+
+/// What a model is trained on.
+struct Recipe {
+  std::shared_ptr<nn::Module> model;
+  std::function<Batch(at::Generator)> draw;
+  std::function<torch::Tensor(const Batch&)> loss;
+};
+
+Recipe mlp_of(int layers, int width, int times) {
   nn::Sequential model;
   for (int layer = 0; layer < layers; ++layer) {
     model->push_back(nn::Linear(width, width));
     model->push_back(nn::ReLU());
   }
-  auto x = torch::randn({16 * times, width});
-  auto y = torch::randn({16 * times, width});
-  return {model.ptr(), [=]() mutable { return torch::mse_loss(model->forward(x), y); }};
+  const auto draw = [=](const at::Generator& generator) -> Batch {
+    auto x = torch::randn({16 * times, width}, generator);
+    return {x, torch::randn({16 * times, width}, generator)};
+  };
+  return {model.ptr(), draw, [model](const Batch& batch) mutable {
+            return torch::mse_loss(model->forward(batch.first), batch.second);
+          }};
 }
 
-Task mlp(int times) { return mlp_of(8, 1024, times); }
-Task mlp50m(int times) { return mlp_of(12, 2048, times); }
+Recipe mlp(int times) { return mlp_of(8, 1024, times); }
+Recipe mlp50m(int times) { return mlp_of(12, 2048, times); }
 
 struct CharacterModel : nn::Module {
   explicit CharacterModel(std::int64_t characters) {
@@ -38,49 +53,67 @@ struct CharacterModel : nn::Module {
   nn::Linear output{nullptr};
 };
 
-Task lstm(int times) {
+Recipe lstm(int times) {
   const int rows = 8 * times;
   auto model = std::make_shared<CharacterModel>(100);
-  auto x = torch::randint(100, {rows, 64});
-  auto y = torch::randint(100, {rows * 64});
-  return {model, [=] {
-            return torch::cross_entropy_loss(model->forward(x).reshape({rows * 64, 100}), y);
+  const auto draw = [=](const at::Generator& generator) -> Batch {
+    auto x = torch::randint(100, {rows, 64}, generator);
+    return {x, torch::randint(100, {rows * 64}, generator)};
+  };
+  return {model, draw, [=](const Batch& batch) {
+            const auto scores = model->forward(batch.first).reshape({rows * 64, 100});
+            return torch::cross_entropy_loss(scores, batch.second);
           }};
 }
 
-Task convolution(int times) {
+/// The cross entropy of ten classes.
+std::function<torch::Tensor(const Batch&)> ten_classes(nn::Sequential model) {
+  return [model](const Batch& batch) mutable {
+    return torch::cross_entropy_loss(model->forward(batch.first), batch.second);
+  };
+}
+
+Recipe convolution(int times) {
   const auto layer = [](int in, int out, int stride) {
     return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1));
   };
   nn::Sequential model(layer(3, 32, 1), nn::ReLU(), layer(32, 64, 2), nn::ReLU(), layer(64, 64, 2),
                        nn::ReLU(), nn::AdaptiveAvgPool2d(1), nn::Flatten(), nn::Linear(64, 10));
-  auto x = torch::randn({16 * times, 3, 32, 32});
-  auto y = torch::randint(10, {16 * times});
-  return {model.ptr(), [=]() mutable { return torch::cross_entropy_loss(model->forward(x), y); }};
+  const auto draw = [=](const at::Generator& generator) -> Batch {
+    auto x = torch::randn({16 * times, 3, 32, 32}, generator);
+    return {x, torch::randint(10, {16 * times}, generator)};
+  };
+  return {model.ptr(), draw, ten_classes(model)};
 }
 
-Task bag_of(bool sparse, std::int64_t rows, std::int64_t words) {
+Recipe bag_of(bool sparse, std::int64_t rows, std::int64_t words) {
   const auto options = nn::EmbeddingBagOptions(200000, 64).sparse(sparse);
   nn::Sequential model(nn::EmbeddingBag(options), nn::Linear(64, 10));
-  auto x = torch::randint(200000, {rows, words});
-  auto y = torch::randint(10, {rows});
-  return {model.ptr(), [=]() mutable { return torch::cross_entropy_loss(model->forward(x), y); }};
+  const auto draw = [=](const at::Generator& generator) -> Batch {
+    auto x = torch::randint(200000, {rows, words}, generator);
+    return {x, torch::randint(10, {rows}, generator)};
+  };
+  return {model.ptr(), draw, ten_classes(model)};
 }
 
-Task embedding(int times) { return bag_of(false, 32 * times, 20); }
-Task bag(int times) { return bag_of(false, 64 * times, 16); }
-Task sparse_bag(int times) { return bag_of(true, 64 * times, 16); }
+Recipe embedding(int times) { return bag_of(false, 32 * times, 20); }
+Recipe bag(int times) { return bag_of(false, 64 * times, 16); }
+Recipe sparse_bag(int times) { return bag_of(true, 64 * times, 16); }
 
 /// 300 tensors of 158 400 elements in all.
-Task many(int times) {
+Recipe many(int times) {
   nn::Sequential model;
   for (int layer = 0; layer < 150; ++layer) {
     model->push_back(nn::Linear(32, 32));
     model->push_back(nn::Tanh());
   }
-  auto x = torch::randn({16 * times, 32});
-  auto y = torch::randn({16 * times, 32});
-  return {model.ptr(), [=]() mutable { return torch::mse_loss(model->forward(x), y); }};
+  const auto draw = [=](const at::Generator& generator) -> Batch {
+    auto x = torch::randn({16 * times, 32}, generator);
+    return {x, torch::randn({16 * times, 32}, generator)};
+  };
+  return {model.ptr(), draw, [model](const Batch& batch) mutable {
+            return torch::mse_loss(model->forward(batch.first), batch.second);
+          }};
 }
 
 /// torch's fused kernel, which its C++ frontend does not offer as an optimizer.
@@ -111,7 +144,7 @@ class FusedAdam {
 
 }  // namespace
 
-Task make_task(const std::string& name, int rank, int times) {
+Task make_task(const std::string& name, int times) {
   const auto make = name == "mlp"           ? mlp
                     : name == "mlp50m"      ? mlp50m
                     : name == "lstm"        ? lstm
@@ -122,12 +155,20 @@ Task make_task(const std::string& name, int rank, int times) {
                     : name == "sparse_bag"  ? sparse_bag
                                             : nullptr;
   if (make == nullptr) fail("unknown model: " + name);
-  torch::manual_seed(static_cast<std::uint64_t>(rank) + 1);
-  Task task = make(times);
+  const Recipe recipe = make(times);
   torch::NoGradGuard no_grad;
   torch::manual_seed(1);
-  for (auto& parameter : task.model->parameters()) parameter.uniform_(-0.05, 0.05);
-  return task;
+  for (auto& parameter : recipe.model->parameters()) parameter.uniform_(-0.05, 0.05);
+  const auto drawn = std::make_shared<std::map<std::int64_t, Batch>>();
+  return {recipe.model, [recipe, drawn](std::int64_t batch) {
+            auto found = drawn->find(batch);
+            if (found == drawn->end()) {
+              const auto seed = static_cast<std::uint64_t>(batch) + 1;
+              const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+              found = drawn->emplace(batch, recipe.draw(generator)).first;
+            }
+            return recipe.loss(found->second);
+          }};
 }
 
 std::function<void()> make_update(const std::string& name, const torch::nn::Module& model) {

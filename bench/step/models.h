@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,13 +17,13 @@ inline constexpr double kLearningRate = 1e-4;
 
 struct Task {
   std::shared_ptr<torch::nn::Module> model;
-  /// Forward on this rank's batch.
-  std::function<torch::Tensor()> loss;
+  /// Forward on that batch: a rank's own, or a shard's.
+  std::function<torch::Tensor(std::int64_t batch)> loss;
 };
 
-/// "mlp", "mlp50m", "lstm", "convolution", "embedding", "many", "bag" or "sparse_bag". Weights are
-/// the same on all ranks, data are not. The batch is so many times what one worker has.
-Task make_task(const std::string& name, int rank, int times = 1);
+/// "mlp", "mlp50m", "lstm", "convolution", "embedding", "many", "bag" or "sparse_bag". Weights and
+/// batches are the same wherever they are made. A batch is so many times what one worker has.
+Task make_task(const std::string& name, int times = 1);
 
 /// Applies one update from the gradients, then lets go of them. "adam" is torch::optim::Adam,
 /// "fused" the same update by at::_fused_adam_.

@@ -7,6 +7,6 @@
 int main(int count, char** arguments) {
   if (count != 5) bench::fail("usage: bench_step_process SOCKET MODEL OPTIMIZER THREADS");
   const auto wrap = [](torch::nn::Module&) { return [] {}; };
-  bench::train(arguments[1], arguments[2], 0, bench::torch_loop(arguments[3], wrap),
+  bench::train(arguments[1], arguments[2], 0, bench::torch_loop(arguments[3], 0, wrap),
                std::stoi(arguments[4]));
 }

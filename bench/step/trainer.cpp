@@ -28,7 +28,9 @@ int main(int count, char** arguments) {
   bench::train(arguments[1], arguments[2], job.rank(), [&](const bench::Task& task) {
     const auto trainer = std::make_shared<tutti::Trainer>(
         job, *task.model, tutti::Adam{.lr = bench::kLearningRate}, options);
-    const auto compute = [loss = task.loss](tutti::Shard& shard) { return shard.loss(loss()); };
+    const auto compute = [loss = task.loss](tutti::Shard& shard) {
+      return shard.loss(loss(shard.index()));
+    };
     const auto step = [=] {
       const auto result = trainer->step(compute);
       if (!result.applied) bench::fail("a step was dropped: " + result.dropped_because);

@@ -20,7 +20,7 @@ int main(int count, char** arguments) {
     latest = parallel;
     return [parallel] {};
   };
-  const auto loop = bench::torch_loop(arguments[3], wrap);
+  const auto loop = bench::torch_loop(arguments[3], job.rank(), wrap);
   bench::train(arguments[1], arguments[2], job.rank(), [&](const bench::Task& task) {
     auto training = loop(task);
     training.traffic = [&] { return std::vector<std::int64_t>{latest.lock()->report().buckets}; };

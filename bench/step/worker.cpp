@@ -26,9 +26,11 @@ std::int64_t held_bytes() {
 
 /// Once through everything before memory is counted: libraries load and allocate on first use.
 void first_use(const std::string& model, int rank, const Way& way) {
-  make_task(model, rank).loss().backward();
+  make_task(model).loss(rank).backward();
   torch::nn::Linear tiny(1, 1);
-  const auto loss = [tiny]() mutable { return tiny->forward(torch::ones({1, 1})).sum(); };
+  const auto loss = [tiny](std::int64_t batch) mutable {
+    return tiny->forward(torch::full({1, 1}, static_cast<double>(batch))).sum();
+  };
   way({tiny.ptr(), loss}).step();
 }
 
@@ -42,7 +44,7 @@ void train(const std::string& socket, const std::string& model, int rank, const 
   std::optional<Task> task;
   std::optional<Training> training;
   const auto trained = [&]() -> const Training& {
-    if (!training) training = way(task.emplace(make_task(model, rank, threads)));
+    if (!training) training = way(task.emplace(make_task(model, threads)));
     return *training;
   };
   std::istringstream command;
@@ -65,10 +67,10 @@ void train(const std::string& socket, const std::string& model, int rank, const 
   }
 }
 
-Way torch_loop(const std::string& optimizer, const Wrap& wrap) {
+Way torch_loop(const std::string& optimizer, int rank, const Wrap& wrap) {
   return [=](const Task& task) {
-    const auto gradients = [loss = task.loss, after_backward = wrap(*task.model)] {
-      loss().backward();
+    const auto gradients = [rank, loss = task.loss, after_backward = wrap(*task.model)] {
+      loss(rank).backward();
       after_backward();
     };
     const auto update = make_update(optimizer, *task.model);

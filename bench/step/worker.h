@@ -37,7 +37,8 @@ void train(const std::string& socket, const std::string& model, int rank, const 
 /// Puts a way of synchronising around a model and returns what is to be called after each backward.
 using Wrap = std::function<std::function<void()>(torch::nn::Module&)>;
 
-/// torch's loop: forward, backward, what `wrap` returned, the named optimizer of make_update().
-Way torch_loop(const std::string& optimizer, const Wrap& wrap);
+/// torch's loop: forward on the rank's batch, backward, what `wrap` returned, the named optimizer
+/// of make_update().
+Way torch_loop(const std::string& optimizer, int rank, const Wrap& wrap);
 
 }  // namespace bench
