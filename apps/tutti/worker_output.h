@@ -34,7 +34,7 @@ class WorkerOutput {
   /// The worker has ended, and another will write here. Remembered lines are forgotten; the log
   /// goes on after `line`.
   void start_again(std::string_view line);
-  /// Of both streams, in this attempt.
+  /// What the worker has written to both streams in this attempt.
   Written written() const;
 
  private:

@@ -202,8 +202,8 @@ class [[nodiscard]] DataParallel {
   /// between steps, with or without a strategy: who has no data has weight 0. BadInput for a weight
   /// that is negative or not finite.
   double mean(double value, double weight = 1) const;
-  /// Of each element, for a tensor of floating-point numbers of the same shape everywhere: a new
-  /// one, of its type and without a graph.
+  /// The mean of each element, for a tensor of floating-point numbers that is of the same shape
+  /// everywhere: a new one, of its type and without a graph.
   torch::Tensor mean(const torch::Tensor& value, double weight = 1) const;
 
   /// Rank 0's buffers to all, now. Collective.

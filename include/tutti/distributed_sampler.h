@@ -41,8 +41,8 @@ struct DistributedSamplerOptions {
 
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  /// Over samples 0 … dataset_size−1. BadInput for a batch or size below 1, and where drop_last
-  /// would leave nothing. Collective.
+  /// Deals the samples 0 … dataset_size−1. BadInput for a batch or size below 1, and where
+  /// drop_last would leave nothing. Collective.
   DistributedSampler(const Group& group, std::int64_t dataset_size,
                      const DistributedSamplerOptions& options);
 
@@ -61,7 +61,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
 
   /// Epochs that were begun before this one, `first_epoch` included.
   std::int64_t epoch() const { return at_->epoch; }
-  /// Of all workers together: steps of this epoch.
+  /// The steps of this epoch, which all workers take together.
   std::int64_t batches() const;
 
   /// The epoch's number and how far it has come. Between two loops over a data loader: inside one,

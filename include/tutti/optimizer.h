@@ -102,12 +102,12 @@ class Optimizer {
   /// dampening, AdamW with Decay::l2, an empty TorchOptim.
   Optimizer(const Rule& rule);
 
-  /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule. Of a
-  /// parameter with several names (tied weights) one is enough.
+  /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule. One
+  /// of several names of a parameter (tied weights) is enough.
   Optimizer& group(Where where, const Rule& rule);
 
   const Rule& rule_of(const std::string& parameter) const;
-  /// Of a parameter with these names.
+  /// The rule of a parameter that is registered under these names.
   const Rule& rule_of(const std::vector<std::string>& names) const;
   /// Groups, counted from 0, whose rule none of these parameters follows; each has its names.
   std::vector<std::size_t> unused_groups(

@@ -173,7 +173,7 @@ struct TrainerOptions {
   /// When logical workers go on by themselves: all parameters and buffers are private then, and
   /// their copies become one when the strategy says so.
   StrategyPointer strategy = {};
-  /// Of the optimizer, where copies become one.
+  /// What becomes of the optimizer's state where copies become one.
   MeetingState meeting_state = MeetingState::keep;
   /// δ of an exponential moving average of all parameters over the steps, in (0, 1); 0: none. One
   /// more copy of them per host.
@@ -236,7 +236,7 @@ struct StepResult {
   double weight = 0;        ///< Σ w
   bool ends_epoch = false;  ///< its shards took the last samples of an epoch
   std::int64_t shards = 0;  ///< that contributed
-  /// Before clipping; with a clip by norm, where applied. Of private parameters all copies count.
+  /// Before clipping; with a clip by norm, where applied. All copies of private parameters count.
   std::optional<double> gradient_norm;
   double rate_factor = 1;  ///< of the schedule
   double loss_scale = 1;   ///< that the step was computed with
@@ -289,9 +289,9 @@ class Trainer {
   void accumulate(const Compute& compute);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
   /// it; sparse and coalesced where it is row-sparse. With a codec, what its messages say of that;
-  /// NaN where the step is going to be dropped (but of row-sparse ones, which have no codec). Of a
-  /// private parameter [L, …], NaN where a logical worker's shards did not touch it. Between the
-  /// halves only. Any worker may ask, alone.
+  /// NaN where the step is going to be dropped (but of row-sparse ones, which have no codec). A
+  /// private parameter's is [L, …], NaN where a logical worker's shards did not touch it. Between
+  /// the halves only. Any worker may ask, alone.
   torch::Tensor gradient(const std::string& name);
   /// ‖g‖₂ of it all.
   double gradient_norm();
@@ -299,7 +299,7 @@ class Trainer {
   StepResult apply();
 
   /// Changes parameters and buffers by hand: `change` runs on rank 0 alone, between steps, and all
-  /// workers go on with what it left. Of private ones it sees the first logical worker's; those
+  /// workers go on with what it left. `change` sees the first logical worker's private ones; those
   /// that it writes to become everybody's, with their optimizer state. Collective.
   void edit(const std::function<void()>& change);
 

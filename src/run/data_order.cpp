@@ -84,7 +84,7 @@ void DataOrder::restore(const DataPosition& position) {
   position_ = position;
 }
 
-/// Of this epoch.
+/// The samples of the current epoch, in order.
 const std::vector<std::int64_t>& DataOrder::samples(std::int64_t dataset_size) {
   if (!epoch_ || epoch_->number != position_.epoch || epoch_->dataset_size != dataset_size) {
     epoch_ = std::make_shared<const Epoch>(Epoch{

@@ -40,7 +40,7 @@ std::optional<StoredType> stored_type_of(const torch::Tensor& tensor) {
   return {};
 }
 
-/// Of a tensor that was found to be storable when it came in.
+/// The type of a tensor that was found to be storable when it came in.
 StoredType stored_type_of(const std::string& name, const torch::Tensor& tensor) {
   require_storable(fmt::format("\"{}\"", name), tensor);
   return *stored_type_of(tensor);

@@ -52,7 +52,7 @@ inline constexpr const char* kBuffersFile = "buffers.safetensors";
 inline constexpr const char* kAveragesFile = "averages.safetensors";
 /// What codecs left out, per logical worker.
 inline constexpr const char* kResidualsFile = "residuals.safetensors";
-/// Of private parameters: those of the logical workers but the first.
+/// Holds the private parameters of the logical workers but the first.
 inline constexpr const char* kPrivateFile = "private.safetensors";
 /// What a strategy keeps.
 inline constexpr const char* kStrategyFile = "strategy.safetensors";
