@@ -167,6 +167,11 @@ std::uint64_t JobState::next_number(const std::string& key) {
   return numbers_[key]++;
 }
 
+bool JobState::is_news(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  return logged_.insert(key).second;
+}
+
 JobState::Gone JobState::gone() const {
   Gone gone;
   for (int rank = 0; rank < identity_.size; ++rank) {

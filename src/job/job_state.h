@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,9 @@ class JobState {
   /// Number for the n-th thing with this name made over this set of workers: part of its rendezvous
   /// tag.
   std::uint64_t next_number(const std::string& key);
+  /// True in the first call with this key: what concerns the whole job is logged once, however many
+  /// objects find it.
+  bool is_news(const std::string& key);
 
   /// Ranks that will never do anything again, and those of them that did not say good-bye. What
   /// they stored before is visible once this has returned.
@@ -123,6 +127,7 @@ class JobState {
   std::unique_ptr<LifeWatch> watch_;
   std::mutex mutex_;
   std::map<std::string, std::uint64_t> numbers_;
+  std::set<std::string> logged_;
   std::vector<BusyPeriod> busy_;
   std::uint64_t busy_number_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log_line.h"
+#include "comm/group_state.h"
 #include "kernels/fold.h"
 #include "kernels/hash.h"
 
@@ -50,19 +51,21 @@ void FirstLook::compare(std::int64_t number) {
   if (same_gradients && !same_data_said_) {
     same_data_said_ = true;
     log_warning(fmt::format(
-        "step {} of \"{}\": all workers computed the same gradient, so they seem to have the same "
-        "data, as with a RandomSampler and one seed: each does the others' work. Give each its own "
-        "part: share_of(), DistributedRandomSampler, or manual_seed(seed + rank)",
+        "step {} of \"{}\": all workers computed the same gradient: each does the others' work. "
+        "Where all have the same data, as with a RandomSampler and one seed, give each its own "
+        "part: DistributedSampler, share_of(), or manual_seed(seed + rank). Nothing is wrong where "
+        "the loss has no data (a penalty on the parameters) or constants alone",
         number, name_));
   }
   if (std::exchange(generators_compared_, true)) return;
-  if (!same_seeds && drawn) {
+  auto& job = group_.state()->job();
+  if (!same_seeds && drawn && job.is_news("a generator that nobody seeded")) {
     log_warning(fmt::format(
         "\"{}\": torch's generator was not seeded on all workers, each has random numbers of its "
         "own, and so will the next run; call torch::manual_seed(seed), or manual_seed(seed + rank) "
         "where workers shall draw differently",
         name_));
-  } else if (same_seeds && !same_states) {
+  } else if (same_seeds && !same_states && job.is_news("generators that stand apart")) {
     log_warning(fmt::format(
         "\"{}\": torch's generator has one seed on all workers, but they have drawn different "
         "numbers of random numbers from it since; call torch::manual_seed(seed), or "

@@ -4,7 +4,8 @@
 // because all have the same data, and random numbers that nobody seeded alike. Beside what workers
 // publish anyway: nobody waits for it, and no bit depends on it.
 //
-// Threads: those of the exchange that has it. Failure: none; warnings, each once, by rank 0.
+// Threads: those of the exchange that has it. Failure: none; rank 0 logs warnings: of gradients
+// once, of torch's generator, which all models of the program share, once in the job.
 
 #include <cstdint>
 #include <span>

@@ -96,6 +96,47 @@ TEST(FirstSteps, GeneratorsThatNobodySeededAreSaidOnce) {
       2, 0, text, [](const Job& job) { torch::manual_seed(1 + job.rank()); }, loss_of_part);
 }
 
+// A second model, or a second phase, repeated what had been said of the one generator.
+TEST(FirstSteps, GeneratorsAreSaidOnceHoweverManyModelsAreTrained) {
+  on_workers(2, [](const Job& job) {
+    const LogCapture log;
+    const auto train = [&](const char* name) {
+      auto model = mlp();
+      DataParallel parallel(job, *model, {.name = name});
+      loss_of_part(job, model, 1).backward();
+    };
+    const int expected = job.rank() == 0 ? 1 : 0;
+    torch::manual_seed(0x1234567890123ULL + static_cast<std::uint64_t>(job.rank()));
+    train("first");
+    train("second");
+    EXPECT_EQ(log.count("\"first\": torch's generator was not seeded"), expected);
+    EXPECT_EQ(log.count("warning: "), expected);
+    torch::manual_seed(1);  // another cause
+    if (job.rank() == 1) torch::randn({1});
+    train("third");
+    train("fourth");
+    EXPECT_EQ(log.count("\"third\": torch's generator has one seed"), expected);
+    EXPECT_EQ(log.count("warning: "), 2 * expected);
+  });
+}
+
+// It said that workers seemed to have the same data, which such a loss does not have.
+TEST(FirstSteps, APenaltyAloneIsSaidToBeFine) {
+  const auto seed = [](const Job&) { torch::manual_seed(1); };
+  const auto penalty = [](torch::nn::Sequential& model) {
+    auto sum = torch::zeros({});
+    for (const auto& parameter : model->parameters()) sum = sum + parameter.square().sum();
+    return sum;
+  };
+  expect_warnings(2, 1, "Nothing is wrong where the loss has no data (a penalty on the parameters)",
+                  seed,
+                  [&](const Job&, torch::nn::Sequential& model, int) { return penalty(model); });
+  expect_warnings(2, 0, "all workers computed the same gradient", seed,
+                  [&](const Job& job, torch::nn::Sequential& model, int step) {
+                    return loss_of_part(job, model, step) + penalty(model);
+                  });
+}
+
 struct Counting : torch::nn::Module {
   Counting() {
     linear = register_module("linear", torch::nn::Linear(4, 4));
