@@ -6,8 +6,8 @@
 //   auto loader = torch::data::make_data_loader(std::move(dataset), std::move(sampler),
 //                                               torch::data::DataLoaderOptions().workers(2));
 //   for (int epoch = 0; epoch < 10; ++epoch) {
-//     for (auto& batch : *loader) { … }  // another order each time
-//     parallel.drain([&] { optimizer.step(); });
+//     for (auto& batch : *loader) { …; loss.backward(); update(); }  // another order each time
+//     parallel.drain(update);  // what follows each backward: the optimizer's step, zero_grad()
 //   }
 //
 // `batch` is the global one. Each worker gets its share of the batch's samples in rank order, and

@@ -324,6 +324,50 @@ TEST(DataParallel, AWorkerOutOfDataAnswersUntilAllAreOrAllStop) {
   }
 }
 
+/// What docs/data_parallel.md shows, where each worker has two batches more than the one before.
+TEST(DataParallel, AnUpdateThatClipsAnswersForAWorkerOutOfDataToo) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [](const Job& job) {
+      torch::manual_seed(1);
+      auto model = mlp();
+      auto plain = mlp();
+      copy_parameters(*model, *plain);
+      DataParallel parallel(job, *model);
+      auto optimizer = momentum_and_decay(model->parameters());
+      const auto loss_of = [](torch::nn::Sequential& net, int rank, int step) {
+        return Batch(3, static_cast<std::uint64_t>(100 * rank + step)).loss(net, 0, 3);
+      };
+      int step = 0;
+      const auto next_batch = [&] { return ++step <= 2 * (job.rank() + 1); };
+      const auto loss = [&] { return loss_of(model, job.rank(), step); };
+
+      const auto update = [&] {
+        torch::nn::utils::clip_grad_norm_(model->parameters(), 0.1);
+        optimizer.step();
+        optimizer.zero_grad();
+      };
+      while (next_batch()) {
+        loss().backward();
+        update();
+      }
+      parallel.drain(update);  // takes part in the steps that others still have
+
+      auto plain_optimizer = momentum_and_decay(plain->parameters());
+      for (int taken = 1; taken <= 2 * job.size(); ++taken) {
+        plain_optimizer.zero_grad();
+        auto sum = torch::zeros({});
+        const int first = (taken - 1) / 2;  // of the ranks that have this batch
+        for (int r = first; r < job.size(); ++r) sum = sum + loss_of(plain, r, taken);
+        (sum / (job.size() - first)).backward();
+        EXPECT_GT(torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1), 0.1);
+        plain_optimizer.step();
+      }
+      expect_close(*model, *plain, 1e-6);
+      expect_equal_everywhere(parallel.group(), *model);
+    });
+  }
+}
+
 // The handler need not know whether Tutti has seen the failure.
 TEST(DataParallel, AHandlerMayAlwaysReportTheFailure) {
   on_workers(2, [](const Job& job) {
