@@ -344,7 +344,8 @@ class Trainer {
   /// Steps that are over.
   std::int64_t steps() const;
   /// Epochs that are over, of the data that shards ask for: a loop `while (trainer.epoch() < 10)`
-  /// also ends where it should after load(). BadInput after steps in which no shard asked for any.
+  /// also ends where it should after load(). A step in which no shard asks for any counts to none;
+  /// rank 0 warns of a loop that would not end.
   std::int64_t epoch() const;
   /// Shards [first, second) of each step are this worker's.
   std::pair<std::int64_t, std::int64_t> shards() const;

@@ -323,6 +323,7 @@ void TrainerState::take_over(const RunPosition& position) {
   steps_ = position.steps;
   dropped_in_a_row_ = position.dropped_in_a_row;
   data_.restore(position.data);
+  note_samples();
   scale_ = position.loss_scale;
   update_->updates() = position.updates;
   torch_optimizers_->restore(position.optimizer_numbers);

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
@@ -219,14 +220,19 @@ void TrainerState::drop(const std::string& why) noexcept {
   seed_between_steps();
 }
 
-std::int64_t TrainerState::epoch() const {
-  if (steps_ > 0 && data_.position() == DataPosition{}) {
-    throw BadInput(
-        fmt::format("epoch() of \"{}\": in {} steps no shard has asked for samples by "
-                    "shard.indices() or a ShardLoader",
-                    options_.name, steps_));
+std::int64_t TrainerState::epoch() {
+  const auto epoch = data_.position().epoch;
+  if (epoch_asked_after_ == steps_) return epoch;
+  epoch_asked_after_ = steps_;
+  if (++asked_in_vain_ == kPatience && !std::exchange(said_no_samples_, true) &&
+      group_.rank() == 0) {
+    log_warning(fmt::format(
+        "epoch() of \"{}\" stands at {}, and was asked for after each of {} steps in which no "
+        "shard asked for samples by shard.indices() or a ShardLoader: such steps count to no "
+        "epoch, and a loop until the next one does not end with them",
+        options_.name, epoch, kPatience));
   }
-  return data_.position().epoch;
+  return epoch;
 }
 
 void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
@@ -443,6 +449,7 @@ StepResult TrainerState::apply() {
   if (request_) data_.advance(*request_, options_.shards);
   result.ends_epoch = request_ && data_.position().taken == 0;
   ++steps_;
+  if (request_) note_samples();
   if (audit_) audit_->step_is_over();
   seed_between_steps();
   const auto unbearable = take_note(result);

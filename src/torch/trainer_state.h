@@ -92,12 +92,14 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
 
   TrafficReport traffic() const;
   std::int64_t steps() const { return steps_; }
-  std::int64_t epoch() const;
+  std::int64_t epoch();
   const ShardRange& shards() const { return mine_; }
   const Group& group() const { return group_; }
   std::string state_sha256() const;
 
  private:
+  /// So often epoch() may be asked for while it cannot move on, before that is logged.
+  static constexpr int kPatience = 100;
   std::uint64_t moved_values() const;
   std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
                                          const Trainer::Evaluate& compute);
@@ -152,6 +154,11 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   nlohmann::json all_numbers() const;
   StepResult result_of(const StepReport& report);
   std::string take_note(const StepResult& result);
+  /// A loop over epoch() is not in vain.
+  void note_samples() {
+    epoch_asked_after_ = steps_;
+    asked_in_vain_ = 0;
+  }
   bool hashes(std::int64_t step) const;
   void log(const StepResult& result) noexcept;
   bool write_log(const StepResult& result);
@@ -196,7 +203,10 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::vector<ShardMetrics> metrics_;     ///< of this worker's shards of this step
   std::int64_t steps_ = 0;                ///< over, applied or dropped
   std::int64_t dropped_in_a_row_ = 0;
-  double rate_factor_ = 1;    ///< of the schedule, in this step
+  double rate_factor_ = 1;              ///< of the schedule, in this step
+  std::int64_t epoch_asked_after_ = 0;  ///< so many steps, last; or samples were
+  int asked_in_vain_ = 0;               ///< after as many steps that asked for no samples
+  bool said_no_samples_ = false;
   bool accumulated_ = false;  ///< between the halves
   bool in_halves_ = false;    ///< some worker's program called them one by one
   const char* inside_ = "";   ///< a call that shows other values, with_averages() say

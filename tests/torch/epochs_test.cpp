@@ -6,12 +6,14 @@
 #include <mutex>
 #include <thread>
 
+#include "support/log_capture.h"
 #include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test::epochs_cases {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -196,29 +198,141 @@ TEST(Epochs, ACheckpointOfAnotherOrderIsRefused) {
   });
 }
 
-TEST(Epochs, AreUnknownWhereNoShardAsksForData) {
+/// A step whose shards ask for no samples.
+StepResult warm_up(Training& run) {
+  return run.trainer.step([&](Shard& shard) {
+    return shard.loss(run.model->forward(Batch(4, shard.seed()).x).square().mean());
+  });
+}
+
+// A loop over epoch() was refused after a warm-up.
+TEST(Epochs, StepsWithoutDataCountToNoneAlsoWhereARunGoesOn) {
+  // Two steps before the data, and one after each second step with some.
+  const auto step = [](Training& run) {
+    const auto steps = run.trainer.steps();
+    const bool warms = steps < 2 || steps % 3 == 1;
+    const auto result = warms ? warm_up(run) : run.step();
+    EXPECT_FALSE(warms && result.ends_epoch);
+  };
+  std::vector<std::int64_t> seen;
+  const auto straight = text_of_rank_0(1, [&](const Job& job) {
+    Training run(job);
+    while (run.trainer.epoch() < 2) step(run);
+    auto expected = SampleOrder().of_epoch(kSize, 2, 0);
+    const auto second = SampleOrder().of_epoch(kSize, 2, 1);
+    expected.insert(expected.end(), second.begin(), second.end());
+    EXPECT_EQ(run.seen, expected);
+    return run.trainer.state_sha256() + " " + std::to_string(run.trainer.steps());
+  });
+  // In the warm-up, at its end, inside an epoch, at its end, after a step without data behind it.
+  for (const std::int64_t stop : {1, 2, 4, 5, 7, 8}) {
+    const TemporaryFolder folder;
+    const auto go_on = [&](int workers, std::int64_t until) {
+      return text_of_rank_0(workers, [&](const Job& job) {
+        Training run(job);
+        run.trainer.load(folder.file("run"));
+        while (run.trainer.epoch() < 2 && run.trainer.steps() < until) step(run);
+        if (until < 100) run.trainer.save(folder.file("run"));
+        return run.trainer.state_sha256() + " " + std::to_string(run.trainer.steps());
+      });
+    };
+    go_on(2, stop);
+    EXPECT_EQ(go_on(3, 100), straight) << stop;
+  }
+}
+
+TEST(Epochs, ALoopInWhichNoShardAsksForDataIsWarnedOf) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
+    const LogCapture log;
     Trainer trainer(job, *model, Adam{}, {.shards = 2, .name = "blind"});
+    const auto step = [&] {
+      trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(12, 1)); });
+    };
+    for (int blind = 0; blind < 99; ++blind) step();  // nobody asks how far the run is
+    while (trainer.epoch() < 1 && trainer.steps() < 197) step();
+    EXPECT_EQ(log.count("warning: "), 0);
+    while (trainer.epoch() < 1 && trainer.steps() < 400) step();
     EXPECT_EQ(trainer.epoch(), 0);
-    trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(12, 1)); });
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.epoch(); }),
-                HasSubstr("epoch() of \"blind\": in 1 steps no shard has asked for samples"));
+    EXPECT_EQ(log.count("warning: "), job.rank() == 0 ? 1 : 0);
+    EXPECT_EQ(
+        log.count("epoch() of \"blind\" stands at 0, and was asked for after each of 100 steps "
+                  "in which no shard asked for samples"),
+        job.rank() == 0 ? 1 : 0);
+  });
+}
+
+TEST(Epochs, StepsWithDataBetweenOthersAreNotWarnedOf) {
+  on_workers(1, [](const Job& job) {
+    Training run(job);
+    const LogCapture log;
+    for (int round = 0; round < 3; ++round) {
+      for (int step = 0; step < 90; ++step) {
+        warm_up(run);
+        EXPECT_EQ(run.trainer.epoch(), 0);
+        EXPECT_EQ(run.trainer.epoch(), 0);  // asked twice
+      }
+      run.step();
+    }
+    EXPECT_EQ(log.count("warning: "), 0);
   });
 }
 
 TEST(Epochs, AfterStepsWithoutDataTheFirstOneIsWhole) {
   on_workers(2, [](const Job& job) {
     Training run(job);
-    const auto blind = run.trainer.step([&](Shard& shard) {
-      return shard.loss(run.model->forward(Batch(4, shard.seed()).x).square().mean());
-    });
-    EXPECT_FALSE(blind.ends_epoch);
+    EXPECT_FALSE(warm_up(run).ends_epoch);
     const auto last = run.trainer.run_epoch(run.loader, run.compute());
     EXPECT_TRUE(last.ends_epoch);
     EXPECT_EQ(last.step, 1 + epoch_steps(kSize, 16));
     EXPECT_EQ(run.trainer.epoch(), 1);
   });
+}
+
+/// So many of those samples.
+class Some : public torch::data::datasets::Dataset<Some> {
+ public:
+  explicit Some(std::size_t size) : size_(size) {}
+  torch::data::Example<> get(std::size_t index) override { return Numbers().get(index); }
+  std::optional<std::size_t> size() const override { return size_; }
+
+ private:
+  std::size_t size_;
+};
+
+TEST(Epochs, ALoaderOfAnotherSizeInsideOneIsRefusedWithBothSizes) {
+  on_workers(2, [](const Job& job) {
+    Training run(job);
+    ShardLoader other(Some(70).map(torch::data::transforms::Stack<>()), 4);
+    run.step();
+    const auto before = run.trainer.state_sha256();
+    EXPECT_THAT(text_of<BadInput>([&] { run.trainer.step(other, run.compute()); }),
+                AllOf(HasSubstr("the data set has 70 samples, but epoch 0 began with 50"),
+                      HasSubstr("between epochs only")));
+    EXPECT_EQ(run.trainer.state_sha256(), before);
+    while (run.trainer.epoch() < 1) run.step();
+    EXPECT_TRUE(run.trainer.step(other, run.compute()).applied);  // the next epoch's
+  });
+}
+
+TEST(Epochs, LoadersOfTwoSizesInAStepAreRefusedWithBothSizes) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [](const Job& job) {
+      Training run(job);
+      ShardLoader other(Some(70).map(torch::data::transforms::Stack<>()), 4);
+      const auto before = run.trainer.state_sha256();
+      const auto text = text_of<Error>([&] {
+        run.trainer.step([&](Shard& shard) {
+          auto batch = shard.index() < 2 ? run.loader.next(shard) : other.next(shard);
+          return run.compute()(shard, *batch);
+        });
+      });
+      EXPECT_THAT(text, HasSubstr("4 of 70"));
+      EXPECT_THAT(text, HasSubstr("4 of 50"));
+      EXPECT_EQ(run.trainer.state_sha256(), before);
+      EXPECT_TRUE(run.step().applied);
+    });
+  }
 }
 
 TEST(Epochs, AnExceptionInAClosureLeavesTheStepToBeRepeated) {
