@@ -232,11 +232,11 @@ void TrainerState::write(const std::string& directory, const SaveOptions& option
   const auto newest = store.newest();
   auto files = tensor_files();
   files.emplace_back(kShardStatesFile, states);
-  save_checkpoint(
-      store, run(), facts_,
-      {steps_, dropped_in_a_row_, data_.position(), scale_, averages_ ? averages_->steps() : 0,
-       update_->updates(), private_ ? private_->position() : PrivatePosition(), numbers},
-      structure_of(module_), files);
+  save_checkpoint(store, run(), facts_,
+                  {steps_, dropped_in_a_row_, data_.position(), scale_,
+                   averages_ ? averages_->steps() : 0, update_->updates(),
+                   private_ ? private_->position() : PrivatePosition(), numbers, turns_.latest()},
+                  structure_of(module_), files);
   if (newest > steps_ && !std::exchange(said_newer_, true)) {
     log_warning(
         fmt::format("the checkpoint of step {} lies beside one of step {}, which was there "
@@ -324,6 +324,8 @@ void TrainerState::take_over(const RunPosition& position) {
   dropped_in_a_row_ = position.dropped_in_a_row;
   data_.restore(position.data);
   note_samples();
+  turns_ = Turns(position.turns);
+  resumes_ = true;
   scale_ = position.loss_scale;
   update_->updates() = position.updates;
   torch_optimizers_->restore(position.optimizer_numbers);

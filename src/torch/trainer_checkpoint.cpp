@@ -92,19 +92,21 @@ void require_storable(const std::string& what, const torch::Tensor& tensor) {
 }
 
 nlohmann::json to_json(const RunPosition& position) {
-  return {{"steps", position.steps},
-          {"dropped_in_a_row", position.dropped_in_a_row},
-          {"epoch", position.data.epoch},
-          {"samples_taken", position.data.taken},
-          {"dataset_size", position.data.dataset_size},
-          {"loss_scale", position.loss_scale.factor},
-          {"good_steps", position.loss_scale.good_steps},
-          {"averaged_steps", position.averaged_steps},
-          {"updates", position.updates},
-          {"private_updates", position.own.updates},
-          {"private_moved", position.own.moved},
-          {"private_drops", position.own.drops},
-          {"optimizer_numbers", position.optimizer_numbers}};
+  nlohmann::json state = {{"steps", position.steps},
+                          {"dropped_in_a_row", position.dropped_in_a_row},
+                          {"epoch", position.data.epoch},
+                          {"samples_taken", position.data.taken},
+                          {"dataset_size", position.data.dataset_size},
+                          {"loss_scale", position.loss_scale.factor},
+                          {"good_steps", position.loss_scale.good_steps},
+                          {"averaged_steps", position.averaged_steps},
+                          {"updates", position.updates},
+                          {"private_updates", position.own.updates},
+                          {"private_moved", position.own.moved},
+                          {"private_drops", position.own.drops},
+                          {"optimizer_numbers", position.optimizer_numbers}};
+  if (!position.turns.empty()) state["turns"] = position.turns;
+  return state;
 }
 
 RunPosition position_of(const nlohmann::json& state) {
@@ -118,7 +120,8 @@ RunPosition position_of(const nlohmann::json& state) {
           .own = {state.value("private_updates", std::vector<std::vector<std::int64_t>>()),
                   state.value("private_moved", std::vector<std::uint8_t>()),
                   state.value("private_drops", std::vector<std::int64_t>())},
-          .optimizer_numbers = state.at("optimizer_numbers")};
+          .optimizer_numbers = state.at("optimizer_numbers"),
+          .turns = state.value("turns", std::vector<std::uint64_t>())};
 }
 
 RunPosition position_of(const Checkpoint& checkpoint, std::size_t parameters) {

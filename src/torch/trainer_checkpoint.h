@@ -36,6 +36,8 @@ struct RunPosition {
   PrivatePosition own;                ///< of private parameters; empty without
   /// By parameter, what its optimizer of torch keeps besides tensors.
   nlohmann::json optimizer_numbers = nlohmann::json::object();
+  /// Which model each of the latest steps was about; empty where none was about one of several.
+  std::vector<std::uint64_t> turns = {};
 };
 
 /// An object.

@@ -257,6 +257,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
       active_ = only.emplace(model_, *active, options_.name).digest();
       active_set_ = only->set();
     }
+    look_at_turn();
   } catch (...) {
     exchange_->fail(exception_text());
     throw;
@@ -288,6 +289,24 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     throw;
   }
   accumulated_ = true;
+}
+
+/// A checkpoint holds steps, and the program chooses turns: one that was written inside a round
+/// may be followed by the wrong one.
+void TrainerState::look_at_turn() {
+  if (!std::exchange(resumes_, false) || group_.rank() != 0) return;
+  const auto next = turns_.next();
+  if (!next || *next == active_) return;
+  const auto first = std::ranges::find(active_set_, 1) - active_set_.begin();
+  log_warning(fmt::format(
+      "step {} of \"{}\", the first one after load(), is about {}; in the rounds of {} turns "
+      "before the checkpoint another turn comes here: save after the last turn of a round, or "
+      "choose the turn by steps()",
+      step(), options_.name,
+      active_ == 0
+          ? std::string("all models")
+          : fmt::format("the model of \"{}\"", model_.name(static_cast<std::size_t>(first))),
+      turns_.round()));
 }
 
 // ---- what workers tell each other besides gradients ----
@@ -450,6 +469,7 @@ StepResult TrainerState::apply() {
   result.ends_epoch = request_ && data_.position().taken == 0;
   ++steps_;
   if (request_) note_samples();
+  if (active_ != 0 || !turns_.latest().empty()) turns_.note(active_);
   if (audit_) audit_->step_is_over();
   seed_between_steps();
   const auto unbearable = take_note(result);

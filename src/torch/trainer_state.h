@@ -25,6 +25,7 @@
 #include "run/loss_scaler.h"
 #include "run/metric_exchange.h"
 #include "run/step_log.h"
+#include "run/turns.h"
 #include "sync/assignment.h"
 #include "sync/coded_gradients.h"
 #include "sync/moving_averages.h"
@@ -117,6 +118,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void show_first() {
     if (private_) private_->show(0);
   }
+  void look_at_turn();
   void publish_notes();
   void read_notes();
   void require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const;
@@ -199,6 +201,8 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   bool evaluating_ = false;
   std::uint64_t active_ = 0;              ///< digest of what this step is about; 0: all
   std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
+  Turns turns_;                           ///< of steps that were about one of several models
+  bool resumes_ = false;                  ///< with the next step, from a checkpoint
   std::int64_t last_that_asked_ = -1;     ///< of this worker's shards
   std::vector<ShardMetrics> metrics_;     ///< of this worker's shards of this step
   std::int64_t steps_ = 0;                ///< over, applied or dropped

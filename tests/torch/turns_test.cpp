@@ -1,5 +1,7 @@
 // Models that take turns in one Trainer: a step of one leaves the others' parameters alone.
 
+#include "support/log_capture.h"
+#include "support/running_command.h"
 #include "training.h"
 
 namespace tutti::test::turns_cases {
@@ -277,6 +279,54 @@ TEST(Turns, AClosureThatThawsTheOtherModelIsRefused) {
     EXPECT_THAT(text, HasSubstr("which this step is not about"));
     EXPECT_EQ(trainer.state_sha256(), before);
   });
+}
+
+/// Trains to `until` in rounds of two discriminator's turns and one of the generator, from `folder`
+/// on; begins a round anew after a load(), unless turns are chosen by steps. Warnings of rank 0.
+std::string warnings_of_rounds(const std::string& folder, int workers, std::int64_t until,
+                               bool by_steps) {
+  return text_of_rank_0(workers, [&](const Job& job) {
+    const LogCapture log;
+    Pair pair;
+    Trainer trainer(job, *pair.both, two_optimizers(), {.shards = 2, .seed = 5, .name = "gan"});
+    const auto from = trainer.load(folder).value_or(0);
+    for (auto step = from; step < until; ++step) {
+      const auto turn = by_steps ? step : step - from;
+      turn % 3 == 2 ? generators_turn(trainer, pair) : discriminators_turn(trainer, pair);
+    }
+    trainer.save(folder);
+    std::string warnings;
+    for (const auto& line : log.lines()) {
+      if (line.starts_with("warning: ")) warnings += line + "\n";
+    }
+    return warnings;
+  });
+}
+
+// A run that was saved between two turns began with the first one again, and nobody said so.
+TEST(Turns, AfterALoadInsideARoundTheWrongOneIsWarnedOf) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(warnings_of_rounds(folder.file("inside"), 2, 8, false), "");
+  const auto warnings = warnings_of_rounds(folder.file("inside"), 3, 20, false);
+  EXPECT_THAT(
+      warnings,
+      AllOf(HasSubstr("step 9 of \"gan\", the first one after load(), is about the model of "
+                      "\"discriminator.0.weight\"; in the rounds of 3 turns before the "
+                      "checkpoint another turn comes here"),
+            HasSubstr("save after the last turn of a round")));
+  EXPECT_EQ(std::ranges::count(warnings, '\n'), 1);
+}
+
+TEST(Turns, AfterALoadTheRightOneIsNotWarnedOf) {
+  const TemporaryFolder folder;
+  for (const bool by_steps : {false, true}) {
+    for (const std::int64_t stop : {1, 2, 3, 6, 7, 8, 9}) {
+      if (!by_steps && stop > 3 && stop % 3 != 0) continue;
+      const auto name = folder.file(std::to_string(stop) + (by_steps ? "s" : ""));
+      EXPECT_EQ(warnings_of_rounds(name, 2, stop, by_steps), "") << stop;
+      EXPECT_EQ(warnings_of_rounds(name, 1, stop + 7, by_steps), "") << stop;
+    }
+  }
 }
 
 TEST(Turns, OfAModelThatIsNotTheTrainersAreRefused) {
