@@ -30,9 +30,8 @@ TEST(TurnsOfARun, AreKnownOnceARoundHasComeTwice) {
 }
 
 TEST(TurnsOfARun, AreUnknownWithoutRounds) {
-  for (const auto* const models : {"", "d", "dd", "dddddddd", "dg", "dgd",
-                                   "dddgdd",
-                                   "dgdd", "ddgdgd", "abcab"}) {
+  for (const auto* const models :
+       {"", "d", "dd", "dddddddd", "dg", "dgd", "dddgdd", "dgdd", "ddgdgd", "abcab"}) {
     EXPECT_EQ(next_of(models), '?') << models;
   }
 }
