@@ -10,6 +10,7 @@
 #include "comm/collective_cases.h"
 #include "comm/engine.h"
 #include "job/job_state.h"
+#include "support/slow_blame.h"
 #include "support/thread_ranks.h"
 #include "tutti/error.h"
 
@@ -19,14 +20,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-void poll_until(const std::function<bool()>& reached) {
-  const auto end = Clock::now() + seconds(60);
-  while (!reached()) {
-    ASSERT_LT(Clock::now(), end);
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-}
 
 constexpr std::int64_t kCount = 30'000;
 
@@ -131,28 +124,6 @@ TEST(LateMember, OfACallThatSucceededForTheOthersGetsItsResult) {
     });
   }
 }
-
-/// A member that gives up says so here first: until `go` is set.
-class SlowBlame final : public Rendezvous {
- public:
-  SlowBlame(std::unique_ptr<Rendezvous> inner, std::atomic<bool>& blaming, std::atomic<bool>& go)
-      : inner_(std::move(inner)), blaming_(blaming), go_(go) {}
-  std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
-                                 Deadline deadline, const Patience& patience) override {
-    return inner_->all_gather(tag, ranks, std::move(mine), deadline, patience);
-  }
-  void report_end(int rank) noexcept override { inner_->report_end(rank); }
-  void blame(int culprit, const std::string& text) noexcept override {
-    blaming_ = true;
-    poll_until([&] { return go_.load(); });
-    inner_->blame(culprit, text);
-  }
-
- private:
-  std::unique_ptr<Rendezvous> inner_;
-  std::atomic<bool>& blaming_;
-  std::atomic<bool>& go_;
-};
 
 // Between the last look of the member that gives up and its word that the group has ended.
 TEST(LateMember, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {

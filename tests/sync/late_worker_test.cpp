@@ -12,6 +12,7 @@
 
 #include "job/job_state.h"
 #include "support/process_ranks.h"
+#include "support/slow_blame.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step_exchange.h"
@@ -31,14 +32,6 @@ ExchangeOptions with_deadline(milliseconds deadline) {
   options.name = "model";
   options.deadline = deadline;
   return options;
-}
-
-void poll_until(const std::function<bool()>& reached) {
-  const auto end = Clock::now() + seconds(60);
-  while (!reached()) {
-    ASSERT_LT(Clock::now(), end);
-    std::this_thread::sleep_for(milliseconds(1));
-  }
 }
 
 std::vector<float> ones_times(float value) { return std::vector<float>(5000, value); }
@@ -95,29 +88,6 @@ TEST(LateWorker, OfATimedOutStepIsToldSo) {
   }
 }
 
-/// A worker that gives up says so here first: until `go` is set.
-class BlameThatLasts final : public Rendezvous {
- public:
-  BlameThatLasts(std::unique_ptr<Rendezvous> inner, std::atomic<bool>& blaming,
-                 std::atomic<bool>& go)
-      : inner_(std::move(inner)), blaming_(blaming), go_(go) {}
-  std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
-                                 Deadline deadline, const Patience& patience) override {
-    return inner_->all_gather(tag, ranks, std::move(mine), deadline, patience);
-  }
-  void report_end(int rank) noexcept override { inner_->report_end(rank); }
-  void blame(int culprit, const std::string& text) noexcept override {
-    blaming_ = true;
-    poll_until([&] { return go_.load(); });
-    inner_->blame(culprit, text);
-  }
-
- private:
-  std::unique_ptr<Rendezvous> inner_;
-  std::atomic<bool>& blaming_;
-  std::atomic<bool>& go_;
-};
-
 // Between the last look of the worker that gives up and its word that the exchange has ended.
 TEST(LateWorker, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
   const auto world = std::make_shared<ThreadWorld>(2);
@@ -126,7 +96,7 @@ TEST(LateWorker, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
   const auto run = [&](int rank) {
     std::unique_ptr<Rendezvous> rendezvous = world->meeting_point().rendezvous(rank);
     if (rank == 0) {
-      rendezvous = std::make_unique<BlameThatLasts>(std::move(rendezvous), blaming, go);
+      rendezvous = std::make_unique<SlowBlame>(std::move(rendezvous), blaming, go);
     }
     const Job job(std::make_shared<JobState>(Identity{rank, 2},
                                              std::make_shared<ThreadSystem>(world, rank),

@@ -183,6 +183,7 @@ inline bool go_together(const std::string& model, const std::string& optimizer,
   const bool has_rows = model == "tables";
   const bool is_private = way.starts_with("local") || way == "block momentum" || way == "partial";
   if ((way == "momentum correction") != (optimizer == "plain_sgd")) return false;
+  if (way == "local biases" && model == "tied") return false;  // it has none
   return !(has_rows && is_private) && !((has_rows || is_private) && optimizer == "rmsprop");
 }
 
