@@ -74,7 +74,7 @@ Copy copy_events(const Part& part, int to, const std::function<bool()>& stop) {
 
 Copy write_merged(const std::string& path, const std::vector<Part>& parts,
                   const std::function<bool()>& stop) {
-  const FileDescriptor to(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  FileDescriptor to(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!to || write_all(to.get(), kHead) == Copy::failed) return Copy::failed;
   bool first = true;
   for (const Part& part : parts) {
@@ -83,7 +83,8 @@ Copy write_merged(const std::string& path, const std::vector<Part>& parts,
     first = false;
     if (const Copy copy = copy_events(part, to.get(), stop); copy != Copy::done) return copy;
   }
-  return write_all(to.get(), kTail);
+  if (write_all(to.get(), kTail) == Copy::failed || !to.close()) return Copy::failed;
+  return Copy::done;
 }
 
 }  // namespace

@@ -12,9 +12,9 @@
 
 namespace tutti {
 
-void FileDescriptor::reset() noexcept {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
+void FileDescriptor::reset() noexcept { close(); }
+
+bool FileDescriptor::close() noexcept { return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0; }
 
 FileDescriptor FileDescriptor::duplicate() const {
   const int copy = ::fcntl(fd_, F_DUPFD_CLOEXEC, 3);

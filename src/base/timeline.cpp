@@ -23,7 +23,7 @@ Timeline::Timeline(const std::string& file, int rank, int size)
     : file_(size > 1 ? fmt::format("{}.rank{}", file, rank) : file),
       rank_(rank),
       out_(::open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-  if (!out_) log().error("cannot write the timeline {}", file_);
+  if (!out_) say_failure();
   pending_ = fmt::format(
       R"({{"traceEvents":[{{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"worker {0}"}}}})",
       rank_);
@@ -33,6 +33,7 @@ Timeline::~Timeline() {
   if (!process_.is_own()) return;  // a child made by fork has a copy of what is pending
   pending_ += "]}";
   flush();
+  if (!out_.close()) say_failure();
 }
 
 void Timeline::add(std::string_view name, Clock::time_point begin, Clock::time_point end) {
@@ -46,11 +47,13 @@ void Timeline::add(std::string_view name, Clock::time_point begin, Clock::time_p
   if (pending_.size() >= kPending) flush();
 }
 
+void Timeline::say_failure() const { log().error("cannot write the timeline {}", file_); }
+
 void Timeline::flush() {
   for (std::size_t sent = 0; out_ && sent < pending_.size();) {
     const auto n = ::write(out_.get(), pending_.data() + sent, pending_.size() - sent);
     if (n <= 0) {
-      log().error("cannot write the timeline {}", file_);
+      say_failure();
       out_.reset();
     }
     sent += static_cast<std::size_t>(std::max<ssize_t>(n, 0));

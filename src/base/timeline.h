@@ -27,6 +27,7 @@ class Timeline {
 
  private:
   void flush();
+  void say_failure() const;
 
   std::string file_;
   int rank_;

@@ -1,11 +1,16 @@
 #include "timeline_merge.h"
 
 #include <gmock/gmock.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/timeline.h"
+#include "support/refused_calls.h"
 #include "support/running_command.h"
 
 namespace tutti::command {
@@ -92,6 +97,38 @@ TEST(MergeTimelineFiles, StopsWhenItIsToldTo) {
   EXPECT_FALSE(std::filesystem::exists(file));
   EXPECT_FALSE(std::filesystem::exists(file + ".merging"));
   EXPECT_TRUE(std::filesystem::exists(timeline_part(file, 0)));
+}
+
+int descriptor_of(const std::string& path) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    if (read_symlink(entry.path(), ignored) == path) return std::stoi(entry.path().filename());
+  return -1;
+}
+
+TEST(MergeTimelineFiles, WhatOnlyTheEndOfTheFileShowsToBeLostIsSaid) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("run.json");
+  write(timeline_part(file, 0), R"({"traceEvents":[{"name":"a"}]})");
+  write(timeline_part(file, 1), R"({"traceEvents":[{"name":"b"}]})");
+  int merged = -1;
+  const auto refuse_close = [&] {
+    if (merged >= 0) return false;
+    merged = descriptor_of(file + ".merging");
+    RefusedCalls calls;
+    calls.add(SYS_close, merged, ENOSPC);
+    EXPECT_TRUE(calls.install());
+    return false;
+  };
+  std::thread([&] {
+    EXPECT_THAT(merge_timeline_files(file, 2, refuse_close),
+                ElementsAre(HasSubstr("run.json: No space left on device; the workers' parts are "
+                                      "left as they are")));
+  }).join();
+  EXPECT_EQ(close(merged), 0);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_FALSE(std::filesystem::exists(file + ".merging"));
+  for (const int rank : {0, 1}) EXPECT_TRUE(std::filesystem::exists(timeline_part(file, rank)));
 }
 
 TEST(MergeTimelineFiles, DoesNothingWithoutParts) {

@@ -1,11 +1,10 @@
 #include "support/running_command.h"
 
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <pty.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +19,8 @@
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+
+#include "support/refused_calls.h"
 
 namespace tutti {
 namespace {
@@ -41,6 +41,15 @@ std::pair<FileDescriptor, FileDescriptor> make_terminal() {
   fcntl(ours, F_SETFD, FD_CLOEXEC);
   fcntl(theirs, F_SETFD, FD_CLOEXEC);
   return {FileDescriptor(ours), FileDescriptor(theirs)};
+}
+
+std::pair<FileDescriptor, FileDescriptor> make_small_socket() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    throw std::runtime_error("socketpair");
+  const int least = 1;
+  setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &least, sizeof least);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
@@ -65,25 +74,6 @@ std::vector<std::string> make_environment(const std::vector<std::string>& change
   return result;
 }
 
-std::vector<sock_filter> filter_without(const std::vector<int>& calls) {
-  std::vector<sock_filter> filter = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const int call : calls) {
-    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 1));
-    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS));
-  }
-  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  return filter;
-}
-
-// For this process and all that it starts.
-bool install(std::vector<sock_filter>& filter) {
-  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()),
-                           .filter = filter.data()};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 int count(const std::string& text, const std::string& part) {
   int found = 0;
   for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
@@ -99,10 +89,13 @@ RunningCommand::RunningCommand(const std::vector<std::string>& arguments,
   all.push_back(TUTTI_COMMAND);
   all.insert(all.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = make_environment(setup.environment);
-  std::vector<sock_filter> filter = filter_without(setup.absent_calls);
+  RefusedCalls absent;
+  for (const int call : setup.absent_calls) absent.add(call, ENOSYS);
   const auto argument_pointers = pointers(all);
   const auto environment_pointers = pointers(environment);
-  auto [out_read, out_write] = setup.terminal ? make_terminal() : make_pipe();
+  auto [out_read, out_write] = setup.terminal ? make_terminal()
+                               : setup.socket ? make_small_socket()
+                                              : make_pipe();
   auto [err_read, err_write] = make_pipe();
   auto [in_read, in_write] = make_pipe();
   const int err_target = setup.terminal ? out_write.get() : err_write.get();
@@ -118,7 +111,7 @@ RunningCommand::RunningCommand(const std::vector<std::string>& arguments,
     dup2(out_write.get(), STDOUT_FILENO);
     dup2(err_target, STDERR_FILENO);
     syscall(SYS_close_range, 3U, ~0U, 0U);
-    if (!setup.absent_calls.empty() && !install(filter)) _exit(122);
+    if (!setup.absent_calls.empty() && !absent.install()) _exit(122);
     execvpe(argument_pointers[0], argument_pointers.data(), environment_pointers.data());
     _exit(121);
   }

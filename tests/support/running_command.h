@@ -21,6 +21,7 @@ struct CommandSetup {
   std::vector<std::string> environment = {};  ///< "NAME=value" in addition; "NAME" takes one away
   std::string input = {};                     ///< what its standard input holds
   bool terminal = false;                 ///< output and errors go to a pseudo-terminal, as `out`
+  bool socket = false;                   ///< output goes to a socket that holds little
   std::vector<int> absent_calls = {};    ///< system calls (SYS_…) that there are not
   std::vector<std::string> before = {};  ///< a command that executes the command: "unshare", …
 };
