@@ -58,11 +58,11 @@ std::optional<RunEnd> settled(int status_line) {
   return end;
 }
 
-RunEnd end_of_run(int status, const std::vector<pid_t>& spared, int status_line) {
+RunEnd end_of_run(int status, const std::vector<ProcessEntry>& spared, int status_line) {
   const auto end = settled(status_line);
   if (WIFEXITED(status))  // it has ended all that was below
     return end.value_or(RunEnd{.status = WEXITSTATUS(status)});
-  end_children(spared, kEndOfOrphans);
+  end_children(still_there(spared), kEndOfOrphans);
   signal(SIGPIPE, SIG_IGN);
   say(fmt::format("tutti run: the launcher was {}: all workers {} ended",
                   Ending{.by_signal = true, .code = WTERMSIG(status)}.describe(),
@@ -75,7 +75,7 @@ bool is_pending(int signal) {
   return sigpending(&pending) == 0 && sigismember(&pending, signal) == 1;
 }
 
-RunEnd keep(pid_t launcher, const sigset_t& signals, const std::vector<pid_t>& spared,
+RunEnd keep(pid_t launcher, const sigset_t& signals, const std::vector<ProcessEntry>& spared,
             int status_line) {
   bool stopping = false;  // SIGTSTP has been passed on, and no SIGCONT since
   for (;;) {
@@ -106,9 +106,10 @@ KeptLauncher KeptLauncher::start() {
   FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
   KeptLauncher kept;
-  // A shell that became this process by `exec` may have left children of its own.
+  // A shell that became this process by `exec` may have left processes of its own. Children of
+  // theirs may become this process' children.
   const pid_t keeper = getpid();
-  const std::vector<pid_t> spared = children_of(keeper);
+  const std::vector<ProcessEntry> spared = descendants_of(keeper);
   const sigset_t signals = block_run_signals();
   become_subreaper();
   const pid_t launcher = fork();

@@ -28,14 +28,17 @@ bool contains(std::span<const pid_t> processes, pid_t pid) {
   return std::find(processes.begin(), processes.end(), pid) != processes.end();
 }
 
-// "17 (a name) S 4 …": the name may hold anything, also parentheses.
+// "17 (a name) S 4 …": the name may hold anything, also parentheses. The start is field 22.
 bool read_entry(const char* number, ProcessEntry& entry) {
   const std::string path = std::string("/proc/") + number + "/stat";
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 512> text{};
   if (!file || read(file.get(), text.data(), text.size() - 1) <= 0) return false;
   const char* name_end = std::strrchr(text.data(), ')');
-  if (!name_end || std::sscanf(name_end + 1, " %c %d", &entry.state, &entry.parent) != 2)
+  if (!name_end ||
+      std::sscanf(name_end + 1,
+                  " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+                  &entry.state, &entry.parent, &entry.started) != 3)
     return false;
   entry.pid = std::atoi(number);
   return true;
@@ -65,12 +68,39 @@ std::vector<ProcessEntry> all_processes() {
   return all;
 }
 
-std::vector<pid_t> children_of(pid_t parent) {
+std::vector<ProcessEntry> descendants_of(pid_t ancestor) {
+  const std::vector<ProcessEntry> all = all_processes();
+  std::vector<ProcessEntry> found;
+  const auto add_children = [&](pid_t parent) {
+    for (const ProcessEntry& entry : all)
+      if (entry.parent == parent) found.push_back(entry);
+  };
+  add_children(ancestor);
+  for (std::size_t at = 0; at < found.size(); ++at) add_children(found[at].pid);
+  return found;
+}
+
+std::vector<pid_t> still_there(std::span<const ProcessEntry> processes) {
+  const std::vector<ProcessEntry> all = all_processes();
+  std::vector<pid_t> numbers;
+  for (const ProcessEntry& process : processes)
+    if (std::any_of(all.begin(), all.end(), [&](const ProcessEntry& entry) {
+          return entry.pid == process.pid && entry.started == process.started;
+        }))
+      numbers.push_back(process.pid);
+  return numbers;
+}
+
+namespace {
+
+std::vector<pid_t> own_children() {
   std::vector<pid_t> children;
   for (const ProcessEntry& entry : all_processes())
-    if (entry.parent == parent) children.push_back(entry.pid);
+    if (entry.parent == getpid()) children.push_back(entry.pid);
   return children;
 }
+
+}  // namespace
 
 void become_subreaper() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
@@ -80,7 +110,7 @@ void become_subreaper() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 std::vector<pid_t> end_children(std::span<const pid_t> spared, std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
   for (;;) {
-    std::vector<pid_t> left = children_of(getpid());
+    std::vector<pid_t> left = own_children();
     std::erase_if(left, [&](pid_t pid) { return contains(spared, pid); });
     if (left.empty()) return left;
     for (const pid_t pid : left)
@@ -91,7 +121,7 @@ std::vector<pid_t> end_children(std::span<const pid_t> spared, std::chrono::mill
 }
 
 void reap_children(std::span<const pid_t> spared) {
-  for (const pid_t pid : children_of(getpid()))
+  for (const pid_t pid : own_children())
     if (!contains(spared, pid)) waitpid(pid, nullptr, WNOHANG);
 }
 

@@ -17,12 +17,16 @@ namespace tutti::command {
 struct ProcessEntry {
   pid_t pid = 0;
   pid_t parent = 0;
-  char state = '?';  ///< as in /proc: 'Z' has ended, 'T' is stopped
+  char state = '?';                ///< as in /proc: 'Z' has ended, 'T' is stopped
+  unsigned long long started = 0;  ///< clock ticks since the system's start
 };
 std::vector<ProcessEntry> all_processes();
 
-/// Ended ones that nobody has waited for are among them.
-std::vector<pid_t> children_of(pid_t parent);
+/// All processes below it; ended ones that nobody has waited for are among them.
+std::vector<ProcessEntry> descendants_of(pid_t ancestor);
+
+/// The numbers of those that are still there; one that another process has got since is not.
+std::vector<pid_t> still_there(std::span<const ProcessEntry> processes);
 
 /// Makes this process the parent of whoever below loses its own.
 void become_subreaper();
