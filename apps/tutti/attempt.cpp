@@ -85,7 +85,10 @@ AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutpu
   AttemptEnd end;
   if (!supervisor.interrupted())
     end = judge(plan, restart, supervisor.outcomes(), broker, outputs, output);
-  if (end.start_again) supervisor.flush_ready();  // shows also whether the reader is gone
+  if (end.start_again) {
+    supervisor.flush_ready();  // shows also whether the reader is gone
+    supervisor.make_room();    // each attempt would add to what memory holds
+  }
   if (!end.start_again || supervisor.interrupted()) supervisor.flush();
   if (const auto signal = supervisor.interrupted())
     return {.status = kSignalStatus + *signal, .interrupted_by = asked_for(*signal)};

@@ -17,7 +17,7 @@
 namespace tutti::command {
 
 /// What is printed before workers are started again is left in `output`: a reader that pauses does
-/// not delay them.
+/// not delay them, unless `output` is full.
 struct AttemptEnd {
   int status = 0;            ///< of `tutti run`, unless all workers are started again
   int interrupted_by = 0;    ///< the signal that asked for the end; 0: none did

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
@@ -16,9 +18,9 @@ namespace {
 constexpr std::size_t kPieceBytes = 64 << 10;        // lines are queued together up to this
 constexpr std::string_view kEraseLine = "\r\x1b[K";  // ECMA-48 EL
 
-// How long a terminal that has too little room for a line's end is left alone: it says that it is
-// ready, and takes nothing.
-constexpr int kTerminalPauseMs = 10;
+// How long a reader that said it was ready and takes nothing is left alone: a terminal that has too
+// little room for a line's end, a socket that others fill.
+constexpr int kPauseMs = 10;
 
 // Another opening of the terminal behind `stream`, so that whoever shares the one that this process
 // inherited is not made to write without blocking. Empty where there can be none.
@@ -28,6 +30,11 @@ FileDescriptor open_without_blocking(Stream stream) {
   if (ioctl(fd, TIOCGPTN, &number) == 0) return {};  // the master of one: opening makes a new pair
   return FileDescriptor(open(fmt::format("/proc/self/fd/{}", fd).c_str(),
                              O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+}
+
+bool is_socket(Stream stream) {
+  struct stat info {};
+  return fstat(static_cast<int>(stream), &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
 }  // namespace
@@ -40,10 +47,15 @@ Terminals Terminals::of_process() {
   return terminals;
 }
 
+Output::Output(Terminals terminals)
+    : terminals_(terminals),
+      out_(way_to(Stream::out, terminals.out)),
+      error_(way_to(Stream::error, terminals.error)) {}
+
 // A terminal is ready for writing when it takes a single byte: a longer write would wait.
-Output::Output(Terminals terminals) : terminals_(terminals) {
-  if (terminals.out) out_ = open_without_blocking(Stream::out);
-  if (terminals.error) error_ = open_without_blocking(Stream::error);
+Output::Way Output::way_to(Stream stream, bool terminal) {
+  if (terminal) return {.own = open_without_blocking(stream)};
+  return {.own = {}, .is_socket = is_socket(stream)};
 }
 
 void Output::line(Stream stream, std::string_view prefix, std::string_view text) {
@@ -93,16 +105,23 @@ void Output::spill() {
   while (!back_.empty() && !file_refuses_) {
     if (!file_.push(static_cast<int>(back_.front().stream), back_.front().text)) {
       file_refuses_ = true;
-      const std::string note = fmt::format(
-          "tutti run: cannot keep more of what nobody reads: {}; workers wait for the reader\n",
-          std::strerror(errno));
-      back_bytes_ += note.size();
-      back_.push_back({Stream::error, note});
+      say_refusal(errno);
       return;
     }
     back_bytes_ -= back_.front().text.size();
     back_.pop_front();
   }
+}
+
+// Once: a slow reader makes the file full again and again.
+void Output::say_refusal(int error) {
+  if (refusal_said_) return;
+  refusal_said_ = true;
+  const std::string note = fmt::format(
+      "tutti run: cannot keep more of what nobody reads: {}; workers wait for the reader\n",
+      std::strerror(error));
+  back_bytes_ += note.size();
+  back_.push_back({Stream::error, note});
 }
 
 void Output::refill() {
@@ -129,18 +148,26 @@ int Output::next_descriptor() const {
 }
 
 int Output::descriptor(Stream stream) const {
-  const FileDescriptor& own = stream == Stream::out ? out_ : error_;
+  const FileDescriptor& own = way(stream).own;
   return own ? own.get() : static_cast<int>(stream);
+}
+
+// A socket that is ready may take a part and wait with the rest. The flag is for this call alone:
+// whoever shares the socket is not made to write without blocking.
+ssize_t Output::write_piece(Stream stream, std::string_view text) const {
+  const int to = descriptor(stream);
+  if (way(stream).is_socket) return send(to, text.data(), text.size(), MSG_DONTWAIT);
+  return write(to, text.data(), text.size());
 }
 
 bool Output::write_some() {
   if (front_.empty()) return false;
   const Piece& front = front_.front();
   // A pipe that is ready takes this much without blocking (pipe(7)).
-  const std::size_t bytes = std::min<std::size_t>(front.text.size() - written_, PIPE_BUF);
-  const ssize_t taken = write(descriptor(front.stream), front.text.data() + written_, bytes);
+  const ssize_t taken =
+      write_piece(front.stream, std::string_view(front.text).substr(written_, PIPE_BUF));
   if (taken < 0) {
-    if (errno == EAGAIN) poll(nullptr, 0, kTerminalPauseMs);
+    if (errno == EAGAIN) poll(nullptr, 0, kPauseMs);
     if (errno == EINTR || errno == EAGAIN) return false;
     failure(front.stream) = errno;
     drop_front();

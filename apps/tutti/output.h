@@ -6,8 +6,10 @@
 // written as the reader takes it.
 //
 // Threads: one. Failure: a reader that has gone away is remembered; text for it is dropped. When
-// the file cannot take more, a line says so, and full() asks to wait for the reader.
+// the file cannot take more, a line says so, the first time, and full() asks to wait for the
+// reader.
 
+#include <sys/types.h>
 #include <cstddef>
 #include <deque>
 #include <optional>
@@ -69,11 +71,20 @@ class Output {
   void erase_shown();
   void drop_front();
   int& failure(Stream stream) { return stream == Stream::out ? out_failure_ : error_failure_; }
+  // What a stream is written through.
+  struct Way {
+    FileDescriptor own;  // of a terminal, in place of the inherited one
+    bool is_socket = false;
+  };
+  static Way way_to(Stream stream, bool terminal);
+  const Way& way(Stream stream) const { return stream == Stream::out ? out_ : error_; }
   int descriptor(Stream stream) const;
+  ssize_t write_piece(Stream stream, std::string_view text) const;
+  void spill();
+  void say_refusal(int error);
+  void refill();
 
   Terminals terminals_;
-  void spill();
-  void refill();
 
   // In this order: what is written next, what is in the file, what came last.
   std::deque<Piece> front_;
@@ -83,12 +94,12 @@ class Output {
   std::size_t back_bytes_ = 0;
   std::size_t written_ = 0;  // of the front piece
   bool file_refuses_ = false;
+  bool refusal_said_ = false;
   std::optional<Shown> shown_;
   int out_failure_ = 0;
   int error_failure_ = 0;
-  // Terminals alone.
-  FileDescriptor out_;
-  FileDescriptor error_;
+  Way out_;
+  Way error_;
 };
 
 /// The first `columns` characters of UTF-8 text.

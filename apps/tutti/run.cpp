@@ -21,12 +21,14 @@ namespace {
 
 // A reader that does not read is waited for, unless the run was `interrupted`, or a signal comes.
 void flush(Output& output, SignalInbox& signals, bool interrupted) {
+  auto give_up = Clock::now() + kPatience;
   while (!output.empty() && !signals.next() && !signals.abandoned()) {
     std::array<pollfd, 2> polled = {
         {{signals.descriptor(), POLLIN, 0}, {output.next_descriptor(), POLLOUT, 0}}};
-    const int limit = interrupted ? static_cast<int>(kPatience.count()) : -1;
-    if (poll(polled.data(), polled.size(), limit) == 0) return;
-    if (polled[1].revents != 0) output.write_some();
+    poll(polled.data(), polled.size(), interrupted ? static_cast<int>(kPatience.count()) : -1);
+    const bool progress = polled[1].revents != 0 && output.write_some();
+    if (progress) give_up = Clock::now() + kPatience;
+    if (interrupted && Clock::now() >= give_up) return;
   }
 }
 
@@ -54,6 +56,7 @@ void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals, b
   } catch (const std::exception& error) {
     problems.push_back(error.what());
   }
+  if (problems.empty()) return;
   for (const std::string& problem : problems)
     output.line(Stream::error, "", fmt::format("tutti run: {}", problem));
   flush(output, signals, interrupted);

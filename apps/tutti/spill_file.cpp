@@ -8,6 +8,7 @@
 namespace tutti::command {
 namespace {
 
+// Its multiples are edges of blocks on any file system: a block is freed as a whole.
 constexpr off_t kFreedAtATime = off_t{1} << 20;
 
 FileDescriptor make_unnamed_file() {
@@ -32,13 +33,17 @@ bool SpillFile::push(int kind, std::string_view text) {
   if (!file_) return false;
   const Header header{.kind = kind, .bytes = text.size()};
   const off_t next = end_ + static_cast<off_t>(sizeof header + text.size());
-  if (next - read_at_ > most_) {
+  if (next - freed_ > most_) {
     errno = EFBIG;
     return false;
   }
   if (!write_all(&header, sizeof header, end_) ||
-      !write_all(text.data(), text.size(), end_ + static_cast<off_t>(sizeof header)))
+      !write_all(text.data(), text.size(), end_ + static_cast<off_t>(sizeof header))) {
+    const int error = errno;
+    cut(end_);  // a full disk took a part of it
+    errno = error;
     return false;
+  }
   end_ = next;
   return true;
 }
@@ -62,12 +67,18 @@ std::optional<SpillFile::Entry> SpillFile::pop() {
 // The file of a reader that is slow all the time never becomes empty.
 void SpillFile::free_what_was_read() {
   if (empty()) {
-    [[maybe_unused]] const int ignored = ftruncate(file_.get(), 0);
+    cut(0);
     read_at_ = end_ = freed_ = 0;
-  } else if (read_at_ - freed_ >= kFreedAtATime) {
-    fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, freed_, read_at_ - freed_);
-    freed_ = read_at_;
+    return;
   }
+  const off_t end = read_at_ / kFreedAtATime * kFreedAtATime;
+  if (end > freed_ &&
+      fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, freed_, end - freed_) == 0)
+    freed_ = end;
+}
+
+void SpillFile::cut(off_t bytes) {
+  [[maybe_unused]] const int ignored = ftruncate(file_.get(), bytes);
 }
 
 bool SpillFile::write_all(const void* bytes, std::size_t count, off_t at) {

@@ -1,6 +1,8 @@
 #pragma once
 
 // A queue of texts in a file without a name: what is too much for memory and not written yet.
+// The disk holds what has not been popped and 1 MiB at most. Where the file system cannot free a
+// part of a file, what has been popped stays until the queue is empty, and counts as if it had not.
 //
 // Threads: one. Failure: push() says no, with errno.
 
@@ -17,7 +19,7 @@ namespace tutti::command {
 class SpillFile {
  public:
   static constexpr off_t kMost = off_t{1} << 30;
-  /// So much lies in it at most.
+  /// So many bytes of the disk are its own at most.
   explicit SpillFile(off_t most = kMost) : most_(most) {}
 
   bool empty() const { return read_at_ == end_; }
@@ -40,12 +42,13 @@ class SpillFile {
   bool write_all(const void* bytes, std::size_t count, off_t at);
   bool read_all(void* bytes, std::size_t count, off_t at);
   void free_what_was_read();
+  void cut(off_t bytes);
 
   off_t most_;
   FileDescriptor file_;
   off_t read_at_ = 0;
   off_t end_ = 0;
-  off_t freed_ = 0;
+  off_t freed_ = 0;  // no byte before it is on the disk
 };
 
 }  // namespace tutti::command

@@ -60,10 +60,12 @@ bool Supervisor::streams_open() {
   });
 }
 
+// Does not depend on the reader, who may never read: what ended workers have written lies in their
+// pipes, which are read at the end whether there is room or not.
 bool Supervisor::drained(Clock::time_point now) {
   if (!streams_open()) return true;
   if (!drain_until_) drain_until_ = now + kDrain;
-  return hurried_ || (now >= *drain_until_ && !output_.full());
+  return hurried_ || now >= *drain_until_;
 }
 
 void Supervisor::wait(Clock::time_point now) {
@@ -197,8 +199,16 @@ void Supervisor::send(int signal) {
 }
 
 void Supervisor::flush() {
+  print_while([&] { return !output_.empty(); });
+}
+
+void Supervisor::make_room() {
+  print_while([&] { return output_.full(); });
+}
+
+void Supervisor::print_while(const std::function<bool()>& wanted) {
   auto give_up = Clock::now() + kPatience;
-  while (!output_.empty()) {
+  while (wanted()) {
     std::array<pollfd, 2> polled = {
         {{signals_.descriptor(), POLLIN, 0}, {output_.next_descriptor(), POLLOUT, 0}}};
     const auto now = Clock::now();

@@ -5,6 +5,7 @@
 //
 // Threads: one.
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -41,6 +42,8 @@ class Supervisor {
   /// Prints what is queued. A signal gives up on a reader that does not read, and after an
   /// interruption it is given up on when it has read nothing for kPatience.
   void flush();
+  /// The same, until there is room for what comes.
+  void make_room();
   /// Prints what can be printed without waiting for the reader.
   void flush_ready();
 
@@ -65,6 +68,7 @@ class Supervisor {
   void end_leftovers();
   void read(std::size_t rank, Stream stream, std::size_t at_most);
   bool print();
+  void print_while(const std::function<bool()>& wanted);
   void say_why(int signal);
   void interrupt(int signal, int forwarded);
   void hurry();

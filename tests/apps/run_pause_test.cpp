@@ -1,7 +1,6 @@
 // Readers that pause, and runs that are stopped and resumed: neither is a failure of a worker.
 
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -33,7 +32,13 @@ void expect_all_lines(const std::string& out) {
     ASSERT_EQ(lines[static_cast<std::size_t>(line - 1)], "[0] " + std::to_string(line));
 }
 
-constexpr std::size_t kFullAt = std::size_t{2} << 20;
+// The file for what nobody reads may grow to 2 MiB, as on a full disk.
+CommandSetup with_little_disk(const TemporaryFolder& folder) {
+  return {.environment = {"TMPDIR=" + folder.file("")},
+          .before = {"/bin/sh", "-c", "ulimit -f 4096; exec \"$@\"", "sh"}};
+}
+constexpr std::size_t kNearlyFull = (std::size_t{2} << 20) - (std::size_t{64} << 10);
+
 std::size_t size_of_unnamed_file(const RunningCommand& command, const std::string& in_folder) {
   std::error_code ignored;
   for (const pid_t launcher : children_of(command.pid())) {
@@ -44,6 +49,10 @@ std::size_t size_of_unnamed_file(const RunningCommand& command, const std::strin
         return file_size(entry.path(), ignored);
   }
   return 0;
+}
+
+bool becomes_full(const RunningCommand& command, const TemporaryFolder& folder) {
+  return comes_true([&] { return size_of_unnamed_file(command, folder.file("")) > kNearlyFull; });
 }
 
 TEST(RunPause, AReaderThatPausesDoesNotStopTheWorkers) {
@@ -67,15 +76,9 @@ TEST(RunPause, AReaderThatPausesDoesNotStopTheWorkers) {
 TEST(RunPause, WhereTheFileCannotGrowWorkersWaitForTheReaderAndNothingIsLost) {
   const TemporaryFolder folder;
   const std::string done = folder.file("done");
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit lower{.rlim_cur = kFullAt, .rlim_max = before.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &lower);  // as a full disk
   RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", write_lines(done)},
-                         {.environment = {"TMPDIR=" + folder.file("")}});
-  setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_TRUE(
-      comes_true([&] { return size_of_unnamed_file(command, folder.file("")) == kFullAt; }));
+                         with_little_disk(folder));
+  EXPECT_TRUE(becomes_full(command, folder));
   EXPECT_FALSE(std::filesystem::exists(done));
   EXPECT_EQ(command.finish(), 0);
   expect_all_lines(command.out);
@@ -83,6 +86,56 @@ TEST(RunPause, WhereTheFileCannotGrowWorkersWaitForTheReaderAndNothingIsLost) {
   EXPECT_THAT(command.err,
               HasSubstr("tutti run: cannot keep more of what nobody reads: File too large; "
                         "workers wait for the reader\n"));
+}
+
+TEST(RunPause, ThatTheFileCannotGrowIsSaidOnceInARun) {
+  const TemporaryFolder folder;
+  const std::string go = folder.file("go");
+  RunningCommand command({"run", "-n", "1", "--restarts", "1", "/bin/sh", "-c",
+                          write_lines(folder.file("done")) + "; echo half; while [ ! -e " + go +
+                              " ]; do sleep 0.02; done; exit $((3 - 3 * TUTTI_RESTART))"},
+                         with_little_disk(folder));
+  EXPECT_TRUE(becomes_full(command, folder));
+  EXPECT_TRUE(command.wait_for("[0] half\n"));
+  create_file(go);
+  EXPECT_TRUE(becomes_full(command, folder));
+  EXPECT_EQ(command.finish(), 0);
+  EXPECT_EQ(lines_of(command.out).size(), 2U * (kLines + 1));
+  const auto at = command.err.find("cannot keep more of what nobody reads");
+  EXPECT_NE(at, std::string::npos);
+  EXPECT_EQ(command.err.find("cannot keep", at + 1), std::string::npos) << command.err;
+}
+
+TEST(RunPause, AnInterruptedRunEndsWhereTheFileIsFullAndNobodyReads) {
+  const TemporaryFolder folder;
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "exec yes"}, with_little_disk(folder));
+  EXPECT_TRUE(becomes_full(command, folder));
+  command.signal(SIGTERM);
+  EXPECT_EQ(command.finish(/*read_out=*/false), 128 + SIGTERM);
+}
+
+TEST(RunPause, WhereTheFileIsFullARestartWaitsForTheReaderAndNothingOutlivesItsWorker) {
+  for (const bool interrupted : {false, true}) {
+    const TemporaryFolder folder;
+    const std::string go = folder.file("go");
+    const std::string child = folder.file("child");
+    const std::string again = folder.file("again");
+    RunningCommand command(
+        {"run", "-n", "1", "--restarts", "1", "/bin/sh", "-c",
+         "if [ $TUTTI_RESTART = 1 ]; then : > " + again + "; exit 0; fi; setsid yes & echo $! > " +
+             child + "; while [ ! -e " + go + " ]; do sleep 0.02; done; exit 3"},
+        with_little_disk(folder));
+    ASSERT_TRUE(becomes_full(command, folder));
+    const WatchedProcess left(std::stoi(read_file(child)));
+    ASSERT_TRUE(left.exists());
+    create_file(go);
+    EXPECT_TRUE(left.ends(kTestDeadline));  // nobody reads yet
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_FALSE(std::filesystem::exists(again));
+    if (interrupted) command.signal(SIGTERM);
+    EXPECT_EQ(command.finish(/*read_out=*/!interrupted), interrupted ? 128 + SIGTERM : 0);
+    EXPECT_EQ(std::filesystem::exists(again), !interrupted);
+  }
 }
 
 TEST(RunPause, CtrlZStopsAllWorkersAndWhatTheyStarted) {

@@ -52,6 +52,18 @@ TEST(RunUnread, ATerminalThatIsNotReadKeepsNothingAliveBehindAKilledKeeper) {
   expect_end_of_run_on_unread_terminal(SIGKILL);
 }
 
+TEST(RunUnread, ATerminalThatIsNotReadStopsNoTimeline) {
+  const TemporaryFolder folder;
+  const std::string done = folder.file("done");
+  RunningCommand command(
+      {"run", "-n", "1", "--profile", folder.file("run.json"), "/bin/sh", "-c",
+       "printf part > $TUTTI_PROFILE.rank0; " + write_much(done) + "exec sleep 1000"},
+      {.terminal = true});
+  ASSERT_TRUE(comes_true([&] { return exists(done); }));
+  command.signal(SIGTERM);
+  EXPECT_EQ(command.finish(/*read_out=*/false), 128 + SIGTERM);
+}
+
 TEST(RunUnread, AllThatIsWrittenReachesATerminalThatIsReadLate) {
   const TemporaryFolder folder;
   const std::string done = folder.file("done");
@@ -103,6 +115,38 @@ TEST(RunUnread, WhatEarlierAttemptsWroteIsShownWhenTheProgramIsGone) {
   EXPECT_GT(command.out.size(), std::size_t{8000000});
   EXPECT_THAT(command.err, HasSubstr("failed first: exit status 3\n"));
   EXPECT_THAT(lines_of(command.err).back(), HasSubstr("cannot run"));
+}
+
+TEST(RunUnread, ASocketThatIsNotReadStopsNeitherWorkersNorTheEnd) {
+  const TemporaryFolder folder;
+  const std::string done = folder.file("done");
+  // The socket is ready for more than it takes after a short line that nobody reads.
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c",
+                          "echo short; sleep 0.2; " + write_much(done) + "exec sleep 1000"},
+                         {.socket = true});
+  EXPECT_TRUE(comes_true([&] { return exists(done); }));
+  command.signal(SIGTERM);
+  EXPECT_EQ(command.finish(/*read_out=*/false), 128 + SIGTERM);
+}
+
+TEST(RunUnread, AllThatIsWrittenReachesASocketThatIsReadLate) {
+  const TemporaryFolder folder;
+  const std::string done = folder.file("done");
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "seq 100000; : > " + done},
+                         {.socket = true});
+  EXPECT_TRUE(comes_true([&] { return exists(done); }));
+  EXPECT_EQ(command.finish(), 0);
+  const auto lines = lines_of(command.out);
+  ASSERT_EQ(lines.size(), 100000U);
+  for (std::size_t line = 0; line < lines.size(); ++line)
+    ASSERT_EQ(lines[line], "[0] " + std::to_string(line + 1));
+}
+
+TEST(RunUnread, ASocketThatIsClosedEndsTheRun) {
+  RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "exec yes"}, {.socket = true});
+  ASSERT_TRUE(command.wait_for("[0] y"));
+  command.close_out();
+  EXPECT_EQ(command.finish(), 128 + SIGPIPE);
 }
 
 CommandSetup in_shell(const std::string& redirected) {

@@ -1,10 +1,17 @@
 #include "spill_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <deque>
 #include <filesystem>
+#include <thread>
+
+#include "support/refused_calls.h"
 
 namespace tutti::command {
 namespace {
@@ -58,16 +65,74 @@ off_t allocated_bytes_of_unnamed_files() {
   return bytes;
 }
 
+constexpr off_t kMiB = off_t{1} << 20;
+
 TEST(SpillFile, DoesNotGrowWhereItIsNeverEmpty) {
   const off_t before = allocated_bytes_of_unnamed_files();
   SpillFile file;
-  const std::string text(std::size_t{64} << 10, 'x');
+  const std::string text(64'321, 'x');
   ASSERT_TRUE(file.push(1, text));
-  for (int round = 0; round < 200; ++round) {
+  off_t most = 0;
+  for (int round = 0; round < 2000; ++round) {
     ASSERT_TRUE(file.push(1, text));
     ASSERT_TRUE(file.pop());
+    if (round >= 1950) most = std::max(most, allocated_bytes_of_unnamed_files() - before);
   }
-  EXPECT_LT(allocated_bytes_of_unnamed_files() - before, off_t{4} << 20);
+  // Two texts, up to 1 MiB that has been popped, and the edges of blocks.
+  EXPECT_LT(most, kMiB + kMiB / 4);
+}
+
+TEST(SpillFile, GivesBackAllWhenItIsEmpty) {
+  const off_t before = allocated_bytes_of_unnamed_files();
+  SpillFile file;
+  ASSERT_TRUE(file.push(1, std::string(kMiB, 'x')));
+  EXPECT_GE(allocated_bytes_of_unnamed_files() - before, kMiB);
+  ASSERT_TRUE(file.pop());
+  EXPECT_EQ(allocated_bytes_of_unnamed_files(), before);
+}
+
+// A file system that cannot punch holes: NFS before 4.2, for one.
+TEST(SpillFile, WherePartsCannotBeGivenBackItStopsAtItsMostUntilItIsEmpty) {
+  std::thread([] {
+    RefusedCalls calls;
+    calls.add(SYS_fallocate, EOPNOTSUPP);
+    ASSERT_TRUE(calls.install());
+    const off_t before = allocated_bytes_of_unnamed_files();
+    SpillFile file(4 * kMiB);
+    const std::string text(50'000, 'x');
+    ASSERT_TRUE(file.push(1, text));
+    int rounds = 0;
+    while (rounds < 1000 && file.push(1, text)) {
+      ASSERT_TRUE(file.pop());
+      ++rounds;
+    }
+    EXPECT_EQ(errno, EFBIG);
+    EXPECT_EQ(rounds, 4 * kMiB / 50'016 - 1);  // an entry has 16 bytes besides
+    EXPECT_LE(allocated_bytes_of_unnamed_files() - before, 4 * kMiB + kMiB / 4);
+    EXPECT_EQ(file.pop()->text, text);
+    ASSERT_TRUE(file.empty());
+    EXPECT_TRUE(file.push(1, text));
+  }).join();
+}
+
+TEST(SpillFile, WhatAFullDiskTookOfATextIsGivenBack) {
+  const off_t before = allocated_bytes_of_unnamed_files();
+  SpillFile file;
+  ASSERT_TRUE(file.push(1, "first"));
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit lower{.rlim_cur = 2 * kMiB, .rlim_max = limit.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &lower);
+  errno = 0;
+  EXPECT_FALSE(file.push(2, std::string(3 * kMiB, 'x')));
+  EXPECT_EQ(errno, EFBIG);
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_LT(allocated_bytes_of_unnamed_files() - before, kMiB / 4);
+  ASSERT_TRUE(file.push(3, "last"));
+  EXPECT_EQ(file.pop()->text, "first");
+  EXPECT_EQ(file.pop()->kind, 3);
 }
 
 }  // namespace
