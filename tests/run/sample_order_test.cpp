@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "run/data_order.h"
@@ -17,6 +19,8 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::MatchesRegex;
 using Samples = std::vector<std::int64_t>;
 
 TEST(SampleOrder, IsShuffledUnlessSaidOtherwise) {
@@ -52,6 +56,17 @@ TEST(SampleOrder, TextsTellOrdersApart) {
       SampleOrder::weighted({2, 1}, 4).text(),
       SampleOrder("mine", [](auto, auto) { return Samples{0}; }).text()};
   EXPECT_EQ(texts.size(), 6U);
+  EXPECT_THAT(texts, IsSupersetOf({"shuffled", "sequential", "mine"}));
+  EXPECT_THAT(SampleOrder::weighted({1, 2}, 4).text(),
+              MatchesRegex("weighted, 4 of 2 samples, weights [0-9a-f]+"));
+  EXPECT_EQ(SampleOrder::weighted({1, 2}, 4).text(), SampleOrder::weighted({1, 2}, 4).text());
+}
+
+TEST(SampleOrder, TellsHowManySamplesAnEpochHasWhereItDecides) {
+  EXPECT_EQ(SampleOrder().epoch_size(7), 7);
+  EXPECT_EQ(SampleOrder::sequential().epoch_size(7), 7);
+  EXPECT_EQ(SampleOrder::weighted({1, 2}, 4).epoch_size(2), 4);
+  EXPECT_EQ(SampleOrder("mine", [](auto, auto) { return Samples{0}; }).epoch_size(7), std::nullopt);
 }
 
 /// Samples of a step's shards, one after another.
@@ -117,6 +132,12 @@ TEST(SampleOrder, WhatMakesNoSenseIsRefused) {
                 SampleOrder::weighted({1, -1}, 2);
               }),
               HasSubstr("sample 1 has the weight -1"));
+  for (const double weight : {INFINITY, NAN}) {
+    EXPECT_THAT(text_of([&] {
+                  SampleOrder::weighted({weight, 1}, 2);
+                }),
+                HasSubstr("sample 0 has the weight"));
+  }
   EXPECT_THAT(text_of([] { SampleOrder::weighted({0, 0}, 2); }), HasSubstr("positive, finite sum"));
   EXPECT_THAT(text_of([] {
                 SampleOrder::weighted({1e308, 1e308}, 2);
@@ -129,6 +150,10 @@ TEST(SampleOrder, WhatMakesNoSenseIsRefused) {
               HasSubstr("2 weights for a data set of 3 samples"));
   EXPECT_THAT(text_of([] { SampleOrder("", [](auto, auto) { return Samples{0}; }); }),
               HasSubstr("a name and a function"));
+  EXPECT_THAT(text_of([] { SampleOrder("mine", {}); }), HasSubstr("a name and a function"));
+  EXPECT_EQ(text_of([] { SampleOrder().of_epoch(0, 1, 0); }), "epoch 0 of a data set of 0 samples");
+  EXPECT_EQ(text_of([] { SampleOrder().of_epoch(9, 1, -1); }),
+            "epoch -1 of a data set of 9 samples");
   const SampleOrder outside("mine", [](auto, auto) { return Samples{0, 5}; });
   EXPECT_THAT(text_of([&] { outside.of_epoch(5, 0, 2); }),
               HasSubstr("order \"mine\" gives sample 5 in epoch 2: the data set has 5"));

@@ -226,6 +226,9 @@ TEST(DistributedSampler, WorkersThatDifferAreTold) {
               "DistributedSampler: rank 2 has another data set size than rank 0");
     EXPECT_THAT(refusal(30, {.batch = last ? 9 : 8}), HasSubstr("another batch than"));
     EXPECT_THAT(refusal(30, {.batch = 8, .seed = last ? 1U : 0U}), HasSubstr("another seed than"));
+    EXPECT_THAT(refusal(30, {.batch = 8, .drop_last = last}), HasSubstr("another drop_last than"));
+    EXPECT_THAT(refusal(30, {.batch = 8, .first_epoch = last ? 1 : 0}),
+                HasSubstr("another first_epoch than"));
     EXPECT_THAT(
         refusal(30, {.batch = 8, .order = last ? SampleOrder::sequential() : SampleOrder()}),
         HasSubstr("another order than"));
@@ -240,8 +243,18 @@ TEST(DistributedSampler, ABatchSizeOfTheLoadersOwnIsRefused) {
         torch::data::DataLoaderOptions().batch_size(8));
     EXPECT_THAT(text_of<BadInput>([&] { *loader->begin(); }),
                 HasSubstr("the data loader has a batch_size of 8 of its own: leave it alone"));
-    EXPECT_THAT(text_of<BadInput>([&] { DistributedSampler(Group(job, "other"), 30, {}); }),
-                HasSubstr("batches of 0 out of 30 samples"));
+  });
+}
+
+TEST(DistributedSampler, OptionsThatMakeNoSenseAreRefused) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job, "loader");
+    const auto refusal = [&](std::int64_t size, const DistributedSamplerOptions& options) {
+      return text_of<BadInput>([&] { DistributedSampler(group, size, options); });
+    };
+    EXPECT_THAT(refusal(30, {}), HasSubstr("batches of 0 out of 30 samples"));
+    EXPECT_THAT(refusal(0, {.batch = 8}), HasSubstr("batches of 8 out of 0 samples"));
+    EXPECT_THAT(refusal(30, {.batch = 8, .first_epoch = -1}), HasSubstr("from epoch -1 on"));
   });
 }
 

@@ -81,6 +81,30 @@ TEST(DivergingWorkers, AChangeOfTheModelOnOneWorkerIsNamedInStep4) {
   });
 }
 
+TEST(DivergingWorkers, AChangeThatComesLaterIsNamedInStep64) {
+  on_workers(2, [](const Job& job) {
+    Loop run(job);
+    const auto text = run.steps(99, [&](int step) {
+      run.update(0.1);
+      const torch::NoGradGuard no_grad;
+      if (step == 33 && job.rank() == 1) run.model->parameters()[3].add_(1e-3);
+    });
+    EXPECT_EQ(run.step, 64);
+    EXPECT_THAT(text, HasSubstr("parameter \"2.bias\" of rank 1"));
+  });
+}
+
+TEST(DivergingWorkers, OneThatComesBetweenIsNamedInTheNextMultiple) {
+  on_workers(2, [](const Job& job) {
+    Loop run(job, {.digest_every = 5});
+    const auto text = run.steps(99, [&](int step) {
+      if (step != 8 || job.rank() == 0) run.update(0.1);
+    });
+    EXPECT_EQ(run.step, 10);
+    EXPECT_THAT(text, HasSubstr("parameter \"0.weight\" of rank 1"));
+  });
+}
+
 TEST(DivergingWorkers, WithDigestEvery0NobodyLooks) {
   on_workers(2, [](const Job& job) {
     Loop run(job, {.digest_every = 0});

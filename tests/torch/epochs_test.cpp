@@ -188,8 +188,10 @@ TEST(Epochs, ACheckpointOfAnotherOrderIsRefused) {
       run.step();
       run.trainer.save(folder.file("run"));
     }
+    const LogCapture log;
     Training other(
         job, SampleOrder("by length", [](auto, auto) { return std::vector<std::int64_t>{0}; }));
+    EXPECT_EQ(log.count(", order by length, "), job.rank() == 0 ? 1 : 0);
     EXPECT_THAT(text_of<BadInput>([&] { other.trainer.load(folder.file("run")); }),
                 HasSubstr("order is sequential in the checkpoint, by length here"));
     Training shuffled(job);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -120,6 +121,100 @@ TEST(ShardLoader, ADatasetThatDrawsFromTorchsGeneratorIsRefused) {
   });
 }
 
+/// Each copy notes which threads read it, and lets none go on before two have come, but the one
+/// that made the first copy.
+class Copied : public torch::data::datasets::Dataset<Copied> {
+ public:
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable two_have_come;
+    std::vector<std::set<std::thread::id>> readers_of_copy;
+    std::set<std::thread::id> others;
+    std::thread::id first = std::this_thread::get_id();
+  };
+  explicit Copied(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) { be_another(); }
+  Copied(const Copied& other) : Dataset(other), shared_(other.shared_) { be_another(); }
+  torch::data::Example<> get(std::size_t index) override {
+    std::unique_lock lock(shared_->mutex);
+    const auto reader = std::this_thread::get_id();
+    shared_->readers_of_copy[number_].insert(reader);
+    if (reader != shared_->first) {
+      shared_->others.insert(reader);
+      shared_->two_have_come.notify_all();
+      EXPECT_TRUE(shared_->two_have_come.wait_for(lock, std::chrono::seconds(20),
+                                                  [&] { return shared_->others.size() > 1; }));
+    }
+    return Numbers().get(index);
+  }
+  torch::optional<std::size_t> size() const override { return 50; }
+
+ private:
+  void be_another() {
+    const std::lock_guard lock(shared_->mutex);
+    number_ = shared_->readers_of_copy.size();
+    shared_->readers_of_copy.emplace_back();
+  }
+  std::shared_ptr<Shared> shared_;
+  std::size_t number_ = 0;
+};
+
+TEST(ShardLoader, EachOfItsThreadsHasACopyOfTheDataset) {
+  on_workers(1, [](const Job& job) {
+    auto model = net();
+    const auto shared = std::make_shared<Copied::Shared>();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 4});
+    ShardLoader loader(Copied(shared).map(torch::data::transforms::Stack<>()), 4,
+                       {.prefetch = 6, .threads = 3});
+    trainer.run_epoch(loader, [&](Shard& shard, auto& batch) {
+      return shard.loss(model->forward(batch.data).square().mean());
+    });
+    for (const auto& readers : shared->readers_of_copy) EXPECT_LE(readers.size(), 1U);
+  });
+}
+
+TEST(ShardLoader, SoManyBatchesAreReadAheadAsWasAskedFor) {
+  for (const std::int64_t prefetch : {0, 1, 3}) {
+    on_workers(1, [&](const Job& job) {
+      auto model = net();
+      const auto notes = std::make_shared<Notes>();
+      Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 4, .audit_every = 0});
+      ShardLoader loader(batches_of(Numbers(notes)), 4, {.prefetch = prefetch});
+      std::int64_t taken = 0;
+      trainer.run_epoch(loader, [&](Shard& shard, auto& batch) {
+        const auto all = static_cast<int>(std::min<std::int64_t>(50, (++taken + prefetch) * 4));
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (notes->read < all && std::chrono::steady_clock::now() < deadline) {
+          std::this_thread::yield();
+        }
+        EXPECT_EQ(notes->read, all);
+        return shard.loss(model->forward(batch.data).square().mean());
+      });
+      EXPECT_EQ(taken, 13);
+    });
+  }
+}
+
+TEST(ShardLoader, ADatasetThatIsNotMappedGivesItsSamples) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = net();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 4});
+    ShardLoader loader(Numbers(), 4);
+    EXPECT_EQ(loader.dataset_size(), 50);
+    EXPECT_EQ(loader.batch(), 4);
+    trainer.run_epoch(loader, [&](Shard& shard, std::vector<torch::data::Example<>>& batch) {
+      std::vector<std::int64_t> samples;
+      std::vector<torch::Tensor> rows;
+      for (const auto& example : batch) {
+        samples.push_back(example.target.item<std::int64_t>());
+        rows.push_back(example.data);
+      }
+      EXPECT_EQ(samples, shard.indices(50, 4));
+      return shard.loss(model->forward(torch::stack(rows)).square().mean());
+    });
+  });
+}
+
 TEST(ShardLoader, BatchesAreReadByOtherThreads) {
   on_workers(1, [](const Job& job) {
     Reading run(job, {.prefetch = 3, .threads = 2});
@@ -226,6 +321,23 @@ TEST(ShardLoader, ReadingAheadEndsWithTheEpochBeforeAnEvaluation) {
   });
 }
 
+TEST(ShardLoader, WhatAProgramReadsItselfIsReadByItsThreadAlone) {
+  on_workers(1, [](const Job& job) {
+    auto model = net();
+    const auto file = std::make_shared<OneFile>();
+    Trainer trainer(job, *model, Sgd{.lr = 0.001}, {.shards = 2, .audit_every = 0});
+    ShardLoader loader(Part(file).map(torch::data::transforms::Stack<>()), 4, {.prefetch = 5});
+    while (trainer.epoch() < 2) {
+      trainer.step(loader, [&](Shard& shard, auto& batch) {
+        return shard.loss(model->forward(batch.data).square().mean());
+      });
+      const auto batch = loader.read({7, 31, 2});
+      EXPECT_TRUE(torch::equal(batch.data.select(1, 0), torch::tensor({0.07F, 0.31F, 0.02F})));
+    }
+    EXPECT_EQ(file->most, 1);
+  });
+}
+
 TEST(ShardLoader, AnExceptionOfTheDatasetConcernsItsBatchAlone) {
   on_workers(1, [](const Job& job) {
     Reading run(job, {.prefetch = 5});
@@ -261,6 +373,12 @@ TEST(ShardLoader, ALoadedRunGetsTheSamplesOfItsPosition) {
   });
 }
 
+class Endless : public torch::data::datasets::Dataset<Endless> {
+ public:
+  torch::data::Example<> get(std::size_t) override { return {}; }
+  torch::optional<std::size_t> size() const override { return {}; }
+};
+
 TEST(ShardLoader, SenselessOptionsAreRefused) {
   const auto refusal = [](std::int64_t batch, const LoaderOptions& options) {
     return text_of<BadInput>([&] { ShardLoader(batches_of(Numbers()), batch, options); });
@@ -268,6 +386,8 @@ TEST(ShardLoader, SenselessOptionsAreRefused) {
   EXPECT_THAT(refusal(0, {}), HasSubstr("at least 1 sample"));
   EXPECT_THAT(refusal(1, {.prefetch = -1}), HasSubstr("prefetch must not be negative"));
   EXPECT_THAT(refusal(1, {.threads = 0}), HasSubstr("at least 1 thread"));
+  EXPECT_EQ(text_of<BadInput>([] { ShardLoader(Endless(), 1); }),
+            "ShardLoader: the dataset does not know its size");
 }
 
 }  // namespace

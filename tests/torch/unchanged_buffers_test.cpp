@@ -32,7 +32,9 @@ struct MaskedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Masked);
 
-std::string train(int workers, std::int64_t shards, bool with_private) {
+enum class Copies { shared, of_each_logical_worker, that_become_one };
+
+std::string train(int workers, std::int64_t shards, Copies copies) {
   return text_of_rank_0(workers, [&](const Job& job) {
     torch::manual_seed(1);
     Masked model;
@@ -41,8 +43,9 @@ std::string train(int workers, std::int64_t shards, bool with_private) {
       before.push_back(buffer.clone());
     }
     TrainerOptions options{.shards = shards};
-    if (with_private) {
-      options.logical_workers = 3;
+    if (copies != Copies::shared) options.logical_workers = 3;
+    if (copies == Copies::that_become_one) options.strategy = local_sgd(1);
+    if (copies == Copies::of_each_logical_worker) {
       options.private_to_each = [](const std::string& name) {
         return name == "encoding" || name == "mask" || name == "moving";
       };
@@ -69,7 +72,7 @@ std::string train(int workers, std::int64_t shards, bool with_private) {
       EXPECT_TRUE(torch::equal(model->wide, before[2]));
     };
     look();
-    if (with_private) {
+    if (copies == Copies::of_each_logical_worker) {
       for (std::int64_t l = 0; l < 3; ++l) {
         trainer.with_logical_worker(l, [&] {
           look();
@@ -86,14 +89,17 @@ std::string train(int workers, std::int64_t shards, bool with_private) {
 
 TEST(UnchangedBuffers, KeepTheirBytesAndStayFinite) {
   for (const std::int64_t shards : {3, 5, 7}) {
-    const auto alone = train(1, shards, false);
-    for (const int workers : {2, 3}) EXPECT_EQ(train(workers, shards, false), alone) << workers;
+    const auto alone = train(1, shards, Copies::shared);
+    for (const int workers : {2, 3})
+      EXPECT_EQ(train(workers, shards, Copies::shared), alone) << workers;
   }
 }
 
 TEST(UnchangedBuffers, OfEachLogicalWorkerToo) {
-  const auto alone = train(1, 7, true);
-  for (const int workers : {2, 3, 5}) EXPECT_EQ(train(workers, 7, true), alone) << workers;
+  for (const auto copies : {Copies::of_each_logical_worker, Copies::that_become_one}) {
+    const auto alone = train(1, 7, copies);
+    for (const int workers : {2, 3, 5}) EXPECT_EQ(train(workers, 7, copies), alone) << workers;
+  }
 }
 
 }  // namespace

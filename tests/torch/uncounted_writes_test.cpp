@@ -83,6 +83,20 @@ TEST(UncountedWrites, OneThatComesLateIsFoundInTheNextStepThatIsLookedAt) {
   }
 }
 
+TEST(UncountedWrites, OneBeforeStep64IsFoundThere) {
+  on_workers(2, [](const Job& job) {
+    int calls = 0;
+    const auto found = train(
+        job, torch::kFloat32, {},
+        [&](torch::Tensor& p) {
+          if (++calls == 63 && job.rank() == 1) static_cast<float*>(p.data_ptr())[0] += 1;
+        },
+        99);
+    EXPECT_EQ(found.step, 64);
+    EXPECT_THAT(found.text, HasSubstr("parameter \"2.weight\""));
+  });
+}
+
 TEST(UncountedWrites, ByAShardAndToPrivateParametersToo) {
   for (const int workers : {1, 2}) {
     on_workers(workers, [&](const Job& job) {
