@@ -168,6 +168,7 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
     }
   }
   model_.require_in_place(parameter);
+  views_->release_kept(parameter);  // a closure of a scope may have kept it
   views_->require_cleared(parameter, exchange_->last_number());
   if (views_->holds_set_by_hand(parameter)) {
     take(parameter, views_->take_set_by_hand(parameter), false);
@@ -232,6 +233,7 @@ bool DataParallelState::take_gradients_set_by_hand(bool last) {
   bool any = false;
   for (std::size_t p = 0; p < views_->size(); ++p) {
     if (!views_->holds_set_by_hand(p)) continue;
+    views_->release_kept(p);
     take(p, views_->take_set_by_hand(p), last);
     any = true;
   }

@@ -40,9 +40,11 @@ bool GradientViews::is_kept(std::size_t parameter) const {
 }
 
 void GradientViews::release_kept() {
-  for (std::size_t p = 0; p < views_.size(); ++p) {
-    if (is_kept(p)) release(p);
-  }
+  for (std::size_t p = 0; p < views_.size(); ++p) release_kept(p);
+}
+
+void GradientViews::release_kept(std::size_t parameter) {
+  if (is_kept(parameter)) release(parameter);
 }
 
 /// All tensors that the program has share one storage, which gets the copy: they stay tied to one

@@ -149,6 +149,40 @@ TEST(KeptGradients, StayWhatTheyWereInEveryKindOfStep) {
   }
 }
 
+// The leaf's own gradient was written over it.
+TEST(KeptGradients, OneThatAClosureOfAScopeTakesStaysWhatItWas) {
+  enum class Gives { backward, by_hand, nothing };
+  for (const int workers : {1, 2, 3}) {
+    for (const auto gives : {Gives::backward, Gives::by_hand, Gives::nothing}) {
+      if (workers == 1 && gives == Gives::nothing) continue;
+      on_workers(workers, [&](const Job& job) {
+        torch::manual_seed(5);
+        auto model = mlp();
+        DataParallel parallel(job, *model);
+        loss_of(model, 1).backward();
+        std::vector<Tensor> kept;
+        std::vector<Tensor> values;
+        auto scope = parallel.accumulate();
+        scope.micro_batch(1, [&]() -> Tensor {
+          for (const auto& p : model->parameters()) {
+            kept.push_back(p.grad());
+            values.push_back(p.grad().clone());
+          }
+          model->zero_grad();
+          if (job.rank() < workers - 1 || gives == Gives::backward) return loss_of(model, 2);
+          if (gives == Gives::by_hand) {
+            for (auto& p : model->parameters()) p.mutable_grad() = torch::ones_like(p);
+          }
+          return {};
+        });
+        scope.finish();
+        expect_same(kept, values);
+        EXPECT_FALSE(torch::equal(model->parameters()[0].grad(), kept[0]));
+      });
+    }
+  }
+}
+
 TEST(KeptGradients, ThatWereNotClearedAreStillAnErrorAndThoseZeroedInPlaceAreNot) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(5);
