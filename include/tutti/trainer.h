@@ -100,6 +100,8 @@ class Shard {
   /// Recorded values are folded over all shards: StepResult::metrics.
   ShardMetrics& metrics() { return metrics_; }
 
+  // One of these answers once: BadInput for a second one. Losses of several terms are added up.
+
   /// The gradient of this scalar counts `weight` times (samples, tokens). The Trainer runs the
   /// backward; it also records the weighted mean "loss". Weight 0 is nothing().
   ShardAnswer loss(const torch::Tensor& value, double weight = 1);
@@ -112,12 +114,14 @@ class Shard {
  private:
   friend class TrainerState;
   Shard(TrainerState& trainer, std::int64_t index, bool is_audit);
+  void require_first_answer(const char* call);
   TrainerState& trainer_;
   std::int64_t index_;
   std::int64_t count_;
   std::int64_t step_;
   std::uint64_t seed_;
   bool is_audit_;
+  const char* answered_by_ = nullptr;  ///< the call that has
   ShardMetrics metrics_;
 };
 

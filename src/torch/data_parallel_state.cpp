@@ -305,7 +305,6 @@ void DataParallelState::finish_scope() {
 }
 
 void DataParallelState::finish() {
-  const auto step = static_cast<std::int64_t>(exchange_->steps_done()) + 1;
   model_.require_all_in_place();
   for (std::size_t p = 0; p < hooks_.size(); ++p) {
     if (!hooks_[p]->slot_is_ours()) {
@@ -314,9 +313,7 @@ void DataParallelState::finish() {
                       model_.label(p)));
     }
   }
-  if (step == 1 || (options_.digest_every > 0 && step % options_.digest_every == 0)) {
-    model_.require_unchanged_list();
-  }
+  model_.require_unchanged_list();
   look_first();
   if (exchange_->looks_closely() && model_.module() != nullptr) {
     memory_.modes = modes_of(*model_.module());

@@ -42,6 +42,18 @@ torch::Tensor Shard::state(const std::string& name, const std::function<torch::T
   return trainer_.state_of(index_, name, init);
 }
 
+/// What an earlier answer has recorded would count, and its gradient would not.
+void Shard::require_first_answer(const char* call) {
+  if (answered_by_ == nullptr) {
+    answered_by_ = call;
+    return;
+  }
+  throw BadInput(fmt::format(
+      "shard {}: {} after {}: a shard has one answer; add up what its loss is made of, and record "
+      "the parts by shard.metrics()",
+      index_, call, answered_by_));
+}
+
 ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
   require_weight(weight, index_);
   if (weight == 0) return nothing();
@@ -56,6 +68,7 @@ ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
         "without grad mode",
         index_));
   }
+  require_first_answer("loss()");
   metrics_.weighted_mean(kLossName, value.item<double>(), weight);
   ShardAnswer answer;
   answer.kind_ = ShardAnswer::Kind::loss;
@@ -67,6 +80,7 @@ ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
 ShardAnswer Shard::gradients(std::vector<torch::Tensor> gradients, double weight) {
   require_weight(weight, index_);
   if (weight == 0) return nothing();
+  require_first_answer("gradients()");
   ShardAnswer answer;
   answer.kind_ = ShardAnswer::Kind::gradients;
   answer.gradients_ = std::move(gradients);
@@ -75,6 +89,7 @@ ShardAnswer Shard::gradients(std::vector<torch::Tensor> gradients, double weight
 }
 
 ShardAnswer Shard::nothing() {
+  require_first_answer("nothing()");
   ShardAnswer answer;
   answer.kind_ = ShardAnswer::Kind::nothing;
   return answer;

@@ -139,8 +139,20 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
         k + 1, options_.name));
   }
   std::string shares;
-  for (const auto& range : assignment_of(options_, group_.size())) {
-    shares += fmt::format(" [{}, {})", range.begin, range.end);
+  std::string idle;
+  std::int64_t most = 0;
+  const auto ranges = assignment_of(options_, group_.size());
+  for (std::size_t r = 0; r < ranges.size(); ++r) {
+    shares += fmt::format(" [{}, {})", ranges[r].begin, ranges[r].end);
+    most = std::max(most, ranges[r].count());
+    if (ranges[r].count() == 0) idle += fmt::format(" {}", group_.job_rank(static_cast<int>(r)));
+  }
+  if (!idle.empty()) {
+    log_warning(fmt::format(
+        "\"{}\": of {} workers these compute no shard:{}; a step has {} of them "
+        "(TrainerOptions::shards) and whoever has the most computes {}: a multiple of the number "
+        "of workers keeps all at work",
+        options_.name, group_.size(), idle, options_.shards, most));
   }
   std::string own;  // of this program: runs are not told apart by it
   if (!options_.log.empty()) {

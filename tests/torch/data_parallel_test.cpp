@@ -109,6 +109,27 @@ TEST(DataParallel, AnExcludedParameterMayComeLater) {
   });
 }
 
+// It was found in steps 1 and 100 alone: workers trained heads of their own in silence.
+TEST(DataParallel, AParameterThatComesLaterIsFoundInTheNextStep) {
+  for (const std::int64_t every : {0, 100}) {
+    on_workers(2, [every](const Job& job) {
+      auto model = mlp();
+      DataParallel parallel(job, *model, {.digest_every = every});
+      const Batch batch(4, 1);
+      const auto [begin, end] = share_of(4, job);
+      for (int step = 1; step <= 3; ++step) {
+        model->zero_grad();
+        batch.loss(model, begin, end).backward();
+      }
+      model->register_parameter("late", torch::ones({1}));
+      model->zero_grad();
+      EXPECT_THAT(text_of([&] { batch.loss(model, begin, end).backward(); }),
+                  HasSubstr("parameter \"late\" of \"model\" was added or replaced"));
+      EXPECT_EQ(parallel.report().step, 3);
+    });
+  }
+}
+
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
     for (const auto* name : {"a", "b", "c", "d"}) {

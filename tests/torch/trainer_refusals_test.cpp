@@ -120,6 +120,37 @@ TEST(TrainerRefusals, ShardsThatAskForDataInDifferentWaysAreNamed) {
   });
 }
 
+// The gradient was the second loss' alone, and the recorded loss the mean of both.
+TEST(TrainerRefusals, AShardThatAnswersTwiceIsTold) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    const Batch batch(4, 1);
+    const auto before = trainer.state_sha256();
+    const auto refusal = [&](const Trainer::Compute& compute) {
+      return text_of<BadInput>([&] { trainer.step(compute); });
+    };
+    const auto loss = [&] { return batch.loss(model, 0, 4); };
+    EXPECT_THAT(refusal([&](Shard& shard) {
+                  shard.loss(loss());
+                  return shard.loss(loss());
+                }),
+                HasSubstr(": loss() after loss(): a shard has one answer"));
+    EXPECT_THAT(refusal([&](Shard& shard) {
+                  shard.loss(loss());
+                  return shard.nothing();
+                }),
+                HasSubstr(": nothing() after loss()"));
+    EXPECT_THAT(refusal([&](Shard& shard) {
+                  shard.nothing();
+                  return shard.gradients({});
+                }),
+                HasSubstr(": gradients() after nothing()"));
+    EXPECT_EQ(trainer.state_sha256(), before);
+    EXPECT_TRUE(trainer.step([&](Shard& shard) { return shard.loss(loss()); }).applied);
+  });
+}
+
 TEST(TrainerRefusals, ShardsThatDoNotAskWhereOthersDoWouldLoseTheirSamples) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
