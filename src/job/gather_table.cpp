@@ -41,10 +41,10 @@ std::vector<GatherOutcome> GatherTable::give(int rank, std::uint64_t request,
   if (gather.failed) {
     told = fail(gather, std::move(gather.failure));
   } else if (gone != 0) {
-    told = fail(gather,
-                {.kind = GatherOutcome::Kind::lost,
-                 .culprit = first_rank(gone),
-                 .text = fmt::format("{} ended before coming to \"{}\"", ranks_text(gone), tag)});
+    told =
+        fail(gather, {.kind = GatherOutcome::Kind::lost,
+                      .culprit = first_rank(gone),
+                      .text = fmt::format("{} ended before coming to {}", ranks_text(gone), tag)});
   } else {
     gather.parcels[rank] = std::move(parcel);
     if (gather.given == ranks) {
@@ -67,7 +67,7 @@ std::vector<GatherOutcome> GatherTable::give_up(int rank, std::uint64_t request)
     const std::uint64_t there = gather.given;
     auto told =
         fail(gather, {.kind = GatherOutcome::Kind::timed_out,
-                      .text = fmt::format("{} not come to \"{}\" when rank {} gave up waiting ({} "
+                      .text = fmt::format("{} not come to {} when rank {} gave up waiting ({} "
                                           "there)",
                                           ranks_text(missing, "had", "had"), key.first, rank,
                                           ranks_text(there, "was", "were"))});
@@ -86,10 +86,10 @@ std::vector<GatherOutcome> GatherTable::end(int rank) {
     keys.push_back(key);
     gather.waiting.erase(rank);
     if (has_rank(gather.given, rank) || gather.failed) continue;
-    auto some = fail(
-        gather, {.kind = GatherOutcome::Kind::lost,
-                 .culprit = rank,
-                 .text = fmt::format("rank {} ended before coming to \"{}\"", rank, key.first)});
+    auto some =
+        fail(gather, {.kind = GatherOutcome::Kind::lost,
+                      .culprit = rank,
+                      .text = fmt::format("rank {} ended before coming to {}", rank, key.first)});
     for (auto& outcome : some) told.push_back(std::move(outcome));
   }
   for (const Key& key : keys) forget_if_over(key);

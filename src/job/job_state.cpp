@@ -96,7 +96,7 @@ void JobState::meet() {
   if (identity_.size > 1) {
     std::vector<Parcel> parcels;
     try {
-      parcels = rendezvous_->all_gather("join", ranks_of(ranks_below(identity_.size)),
+      parcels = rendezvous_->all_gather("Job::join()", ranks_of(ranks_below(identity_.size)),
                                         std::move(mine), deadline(options_.join_deadline));
     } catch (const PeerLost& lost) {
       rendezvous_->blame(lost.rank(), lost.what());

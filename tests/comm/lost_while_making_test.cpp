@@ -58,7 +58,8 @@ class EndsInCreate final : public WrappedSystem {
 
 /// Rank 1 of three ends in what `ends` does; `call` gets the others there. The best time to notice.
 void expect_lost(const std::function<void(const Job&, const Group&)>& call,
-                 const std::function<void(const Group&, EndsInCreate&)>& ends) {
+                 const std::function<void(const Group&, EndsInCreate&)>& ends,
+                 const std::string& missed) {
   auto best = std::int64_t{1} << 62;
   for (int attempt = 0; attempt < 3; ++attempt) {
     auto* const shared = new (::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
@@ -75,6 +76,7 @@ void expect_lost(const std::function<void(const Job&, const Group&)>& call,
         ADD_FAILURE() << "nobody is missed";
       } catch (const PeerLost& lost) {
         EXPECT_EQ(lost.rank(), 1) << lost.what();
+        EXPECT_THAT(lost.what(), ::testing::HasSubstr(missed + " of ranks 0 1 2"));
       }
       const auto delay = count_now() - shared->ended_at;
       EXPECT_LT(delay, seconds(10) / std::chrono::nanoseconds(1));
@@ -94,7 +96,8 @@ void expect_lost(const std::function<void(const Job&, const Group&)>& call,
 
 TEST(LostWhileMaking, group_tells_within_a_second_although_a_child_holds_the_socket) {
   expect_lost([](const Job& job, const Group&) { const Group second(job, "second"); },
-              [](const Group&, EndsInCreate& system) { system.end(); });
+              [](const Group&, EndsInCreate& system) { system.end(); },
+              "the making of group \"second\"");
 }
 
 TEST(LostWhileMaking, split_tells_within_a_second_although_a_child_holds_the_socket) {
@@ -105,12 +108,14 @@ TEST(LostWhileMaking, split_tells_within_a_second_although_a_child_holds_the_soc
                 world.all_gather({&mine, 1, DType::int32}, {colours, 3, DType::int32},
                                  {.label = "split \"second\""});
                 system.end();
-              });
+              },
+              "the making of group \"second\"");
 }
 
 TEST(LostWhileMaking, allocate_tells_within_a_second_and_blames_the_one_that_ended) {
   expect_lost([](const Job&, const Group& world) { world.allocate(4096, "fatal"); },
-              [](const Group& world, EndsInCreate&) { world.allocate(4096, "fatal"); });
+              [](const Group& world, EndsInCreate&) { world.allocate(4096, "fatal"); },
+              "memory 1 of group \"world\"");
 }
 
 }  // namespace

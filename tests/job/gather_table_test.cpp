@@ -46,7 +46,7 @@ TEST(GatherTable, one_who_gives_up_ends_it_for_all_with_one_text) {
   const auto told = table.give_up(1, 1);
   ASSERT_EQ(told.size(), 2U);
   const std::string text =
-      "ranks 2 3 had not come to \"tag\" when rank 1 gave up waiting (ranks 0 1 were there)";
+      "ranks 2 3 had not come to tag when rank 1 gave up waiting (ranks 0 1 were there)";
   for (const GatherOutcome& outcome : told) {
     EXPECT_EQ(outcome.kind, Kind::timed_out);
     EXPECT_EQ(outcome.text, text);
@@ -77,7 +77,7 @@ TEST(GatherTable, end_of_a_rank_fails_what_it_has_not_given_to) {
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0].kind, Kind::lost);
   EXPECT_EQ(told[0].culprit, 2);
-  EXPECT_EQ(told[0].text, "rank 2 ended before coming to \"tag\"");
+  EXPECT_EQ(told[0].text, "rank 2 ended before coming to tag");
   EXPECT_THROW(throw_failure(told[0]), PeerLost);
   EXPECT_EQ(table.give(1, 2, "tag", 0b111, parcel("")).size(), 1U);
   EXPECT_EQ(table.give(0, 2, "other", 0b011, parcel("")).size(), 2U) << "it goes on without rank 2";

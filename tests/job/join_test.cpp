@@ -211,7 +211,8 @@ TEST(Join, rank_that_does_not_come_is_named_by_all) {
   for (auto& thread : threads) thread.join();
   for (const std::string& text : texts)
     // On a loaded machine the other one may not have come in time either.
-    EXPECT_THAT(text, ::testing::MatchesRegex("ranks? ([01] )?2 had not come to \"join\".*"));
+    EXPECT_THAT(text,
+                ::testing::MatchesRegex("ranks? ([01] )?2 had not come to Job::join\\(\\).*"));
 }
 
 TEST(Join, worker_with_another_number_of_threads_is_refused_by_all) {
@@ -240,7 +241,7 @@ TEST(JoinProcesses, worker_that_dies_before_joining_is_lost_to_all) {
   EXPECT_EQ(outcome.ranks[1].signal, SIGKILL);
   for (const int rank : {0, 2})
     EXPECT_EQ(outcome.ranks[static_cast<std::size_t>(rank)].text,
-              "rank 1 ended before coming to \"join\"");
+              "rank 1 ended before coming to Job::join()");
   // The launcher, which may see all ends in one look, is told whose was the first.
   EXPECT_EQ(outcome.blames.size(), 2U);
   for (const Blame& blame : outcome.blames) EXPECT_EQ(blame.culprit, 1);

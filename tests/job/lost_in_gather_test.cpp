@@ -75,7 +75,7 @@ TEST(LostInGather, worker_whose_child_holds_its_socket_is_lost_within_a_second) 
         ADD_FAILURE() << "nobody is missed";
       } catch (const PeerLost& lost) {
         EXPECT_EQ(lost.rank(), 1);
-        EXPECT_STREQ(lost.what(), "rank 1 ended before coming to \"second\"");
+        EXPECT_STREQ(lost.what(), "rank 1 ended before coming to second");
       }
       const std::int64_t delay = count_now() - shared->ended_at;
       std::int64_t longest = shared->longest;

@@ -15,9 +15,12 @@ namespace tutti {
 namespace {
 
 std::string make_tag(JobState& job, const LocalGroup& group) {
-  const std::string key =
-      fmt::format("group \"{}\" of {}", group.name, fmt::join(group.ranks, " "));
-  return fmt::format("{} #{}", key, job.next_number(key));
+  const auto tag = [&](const std::string& which) {
+    return fmt::format("group \"{}\"{} of ranks {}", group.name, which,
+                       fmt::join(group.ranks, " "));
+  };
+  const std::uint64_t made_before = job.next_number(tag(""));
+  return tag(made_before == 0 ? "" : fmt::format(" number {}", made_before + 1));
 }
 
 }  // namespace
@@ -65,7 +68,7 @@ ControlArena LocalEngine::meet_members() {
                             job_.identity().rank, group_.name, e.what());
     }
     for (const Parcel& other :
-         gather(job_, tag_ + ", second round", group_.ranks, Parcel{failure, {}})) {
+         gather(job_, "the second round of making " + tag_, group_.ranks, Parcel{failure, {}})) {
       if (!other.bytes.empty()) throw BadInput(other.bytes);
     }
     control.close_descriptor();
@@ -99,7 +102,8 @@ Arena LocalEngine::exchange_control(const std::string& refusal, std::string& fai
       parcel.bytes = of("make", e.what());
     }
   }
-  std::vector<Parcel> parcels = gather(job_, tag_, group_.ranks, std::move(parcel));
+  std::vector<Parcel> parcels =
+      gather(job_, "the making of " + tag_, group_.ranks, std::move(parcel));
   for (const Parcel& other : parcels) {
     if (failure.empty()) failure = other.bytes;
   }
