@@ -21,13 +21,22 @@ bool is_echo(int rank, std::span<const Outcome> outcomes, std::span<const Blame>
   });
 }
 
-// Whom it blames, if that one is among those that had to be ended.
-std::optional<int> stopped_culprit(int rank, const std::vector<int>& ended,
-                                   std::span<const Blame> blames) {
-  for (const Blame& blame : blames)
-    if (blame.rank == rank && std::find(ended.begin(), ended.end(), blame.culprit) != ended.end())
-      return blame.culprit;
-  return std::nullopt;
+// What became of the one that it blames and that did not fail: it had to be ended, or it ended well
+// while others needed it. Empty: it blames none of these.
+std::string end_of_culprit(int rank, std::span<const Outcome> outcomes,
+                           std::span<const Blame> blames) {
+  for (const Blame& blame : blames) {
+    if (blame.rank != rank || blame.culprit == rank) continue;
+    for (const Outcome& outcome : outcomes) {
+      if (outcome.rank != blame.culprit || outcome.failed()) continue;
+      if (outcome.was_ended)
+        return fmt::format(", after rank {}, which it blames and which had to be stopped",
+                           blame.culprit);
+      return fmt::format("; it blames rank {}, which ended by itself with {}", blame.culprit,
+                         outcome.ending.describe());
+    }
+  }
+  return {};
 }
 
 std::string opening_line(const std::string& text) {
@@ -95,14 +104,10 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
   } else if (written.last_lines.empty()) {
     report.push_back(fmt::format("tutti run: rank {} wrote nothing", first));
   }
-  if (!written.frames_in.empty())
-    report.push_back(fmt::format("tutti run: rank {}: stack frames: {}", first, written.frames_in));
-  const auto stopped = stopped_culprit(first, ended, blames);
-  report.push_back(fmt::format(
-      "tutti run: rank {} of {} failed first: {}{}", first, outcomes.size(), how,
-      stopped
-          ? fmt::format(", after rank {}, which it blames and which had to be stopped", *stopped)
-          : std::string()));
+  if (!written.frames.empty())
+    report.push_back(fmt::format("tutti run: rank {}: {}", first, written.frames));
+  report.push_back(fmt::format("tutti run: rank {} of {} failed first: {}{}", first,
+                               outcomes.size(), how, end_of_culprit(first, outcomes, blames)));
   return report;
 }
 

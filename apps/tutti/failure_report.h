@@ -30,7 +30,7 @@ std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<co
 /// What rank `first` has written, as far as it matters to the report.
 struct Written {
   std::vector<std::string> last_lines;  ///< oldest first; all have been shown
-  std::string frames_in;                ///< where its stack frames are; empty: it wrote none
+  std::string frames;                   ///< says where its stack frames are; empty: it wrote none
 };
 
 /// The last thing a user reads of a failed run, as lines. What a worker wrote has been shown, and

@@ -123,16 +123,16 @@ int execute(std::vector<std::string> arguments) {
   const std::string command = is_known ? "tutti " + first : "tutti";
   if (!is_known && !arguments.empty() && !first.starts_with('-'))
     return refuse(command, fmt::format("there is no command \"{}\"", first), true);
-  if (is_run) {
-    const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
-    const std::size_t start = std::min(program_start(*run_app, rest), rest.size());
-    options.program.assign(rest.begin() + static_cast<std::ptrdiff_t>(start), rest.end());
-    if (!options.program.empty() && options.program.front() == "--")
-      options.program.erase(options.program.begin());
-    arguments.resize(1 + start);
-  }
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
+    if (is_run) {
+      const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+      const std::size_t start = std::min(program_start(*run_app, rest), rest.size());
+      options.program.assign(rest.begin() + static_cast<std::ptrdiff_t>(start), rest.end());
+      if (!options.program.empty() && options.program.front() == "--")
+        options.program.erase(options.program.begin());
+      arguments.resize(1 + start);
+    }
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     app.parse(arguments);
     if (app.got_subcommand(doctor_app)) return doctor(as_json);
     if (app.got_subcommand(compare_app)) return compare(a, b);

@@ -25,6 +25,12 @@ CLI::Validator is_given(const char* option) {
       "");
 }
 
+[[noreturn]] void refuse_unknown(const std::string& option) {
+  const bool is_of_mpirun = option == "--np" || option == "-np";
+  refuse(fmt::format("there is no option \"{}\"{}", option,
+                     is_of_mpirun ? ": the number of workers is given by -n" : ""));
+}
+
 }  // namespace
 
 void add_run_options(CLI::App& app, RunOptions& options) {
@@ -76,7 +82,9 @@ std::size_t program_start(const CLI::App& app, const std::vector<std::string>& a
         is_long ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);
     const bool has_value = name.size() < argument.size();
     const CLI::Option* option = app.get_option_no_throw(name);
-    const bool takes_next = option && option->get_expected_min() > 0 && !has_value;
+    // CLI11 would read "-np" as "-n p", and miss required options before it names unknown ones.
+    if (!option || argument == "-np") refuse_unknown(is_long ? name : argument);
+    const bool takes_next = option->get_expected_min() > 0 && !has_value;
     at += takes_next ? 2 : 1;
   }
   return arguments.size();

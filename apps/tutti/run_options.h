@@ -30,7 +30,8 @@ struct RunOptions {
 void add_run_options(CLI::App& app, RunOptions& options);
 
 /// Index in `arguments` (those after "run") of the first that is neither an option known to `app`
-/// nor the value of one; a "--" counts as the start.
+/// nor the value of one; a "--" counts as the start. Throws Refusal for an option
+/// that is not known to it.
 std::size_t program_start(const CLI::App& app, const std::vector<std::string>& arguments);
 
 /// Throws Refusal with the usage status for values that make no sense.

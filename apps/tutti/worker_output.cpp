@@ -75,8 +75,10 @@ void WorkerOutput::print(Stream stream, const std::vector<std::string>& lines) {
 }
 
 Written WorkerOutput::written() const {
-  Written written{.last_lines = {last_lines_.begin(), last_lines_.end()}, .frames_in = {}};
-  if (any_frames_) written.frames_in = log_ ? "in " + log_file_ : "kept with --log DIR";
+  Written written{.last_lines = {last_lines_.begin(), last_lines_.end()}, .frames = {}};
+  if (any_frames_)
+    written.frames =
+        log_ ? "stack frames: in " + log_file_ : "stack frames are left out: --log DIR keeps them";
   return written;
 }
 

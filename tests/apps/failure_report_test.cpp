@@ -53,7 +53,7 @@ TEST(FirstFailure, AWorkerThatHadToBeStoppedDidNotFail) {
 
 TEST(FailureReport, EndsWithWhoAndHow) {
   const std::vector outcomes = {killed(1, 11), exited(0, 1), exited(3, 1), stopped(2)};
-  const Written last{.last_lines = {"step 17", "oh"}, .frames_in = {}};
+  const Written last{.last_lines = {"step 17", "oh"}, .frames = {}};
   const std::vector<Blame> blames = {{0, 1, "lost"}};
   EXPECT_THAT(failure_report(1, outcomes, blames, last),
               ElementsAre("tutti run: rank 0 failed in consequence", "tutti run: rank 3 failed too",
@@ -73,8 +73,18 @@ TEST(FailureReport, SaysWhyTheFirstFailedUnlessItWroteThatItself) {
   EXPECT_THAT(report,
               ElementsAre(stopped_line, "tutti run: rank 0: rank 1 has not reached step 17", end));
   const Written written{.last_lines = {"error: rank 1 has not reached step 17", "bye"},
-                        .frames_in = {}};
+                        .frames = {}};
   EXPECT_THAT(failure_report(0, outcomes, blames, written), ElementsAre(stopped_line, end));
+}
+
+TEST(FailureReport, NamesTheWorkerThatEndedWellWhileOthersNeededIt) {
+  const std::vector outcomes = {exited(2, 0), killed(1, 6), killed(0, 6)};
+  const std::vector<Blame> blames = {{1, 2, "rank 2 ended"}, {0, 2, "rank 2 ended"}};
+  const Written written{.last_lines = {"what(): rank 2 ended"}, .frames = {}};
+  EXPECT_THAT(failure_report(1, outcomes, blames, written),
+              ElementsAre("tutti run: rank 0 failed too",
+                          "tutti run: rank 1 of 3 failed first: killed by signal SIGABRT (6); it "
+                          "blames rank 2, which ended by itself with exit status 0"));
 }
 
 TEST(FailureReport, SaysThatNothingWasWrittenAndWhereStackFramesAre) {
@@ -82,7 +92,7 @@ TEST(FailureReport, SaysThatNothingWasWrittenAndWhereStackFramesAre) {
   EXPECT_THAT(failure_report(0, outcomes, {}, {}),
               ElementsAre("tutti run: rank 0 wrote nothing",
                           "tutti run: rank 0 of 1 failed first: exit status 5"));
-  const Written frames{.last_lines = {"what(): no"}, .frames_in = "in logs/rank-0.log"};
+  const Written frames{.last_lines = {"what(): no"}, .frames = "stack frames: in logs/rank-0.log"};
   EXPECT_THAT(failure_report(0, outcomes, {}, frames),
               ElementsAre("tutti run: rank 0: stack frames: in logs/rank-0.log",
                           "tutti run: rank 0 of 1 failed first: exit status 5"));

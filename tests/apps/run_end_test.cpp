@@ -83,6 +83,17 @@ TEST(RunEnd, AnEchoOfAnotherFailureIsNotCalledTheFirst) {
   EXPECT_EQ(lines_of(run.err).back(), "tutti run: rank 1 of 2 failed first: exit status 7");
 }
 
+TEST(RunEnd, AWorkerThatEndsWellWhileOthersWaitIsNamedInTheLastLine) {
+  const auto run =
+      run_script({"-n", "3"}, only_rank(2, "exit 0", "exec " TUTTI_WAITING_WORKER " /dev/null 60"));
+  EXPECT_EQ(run.status, 128 + SIGABRT) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("rank 2 ended before coming to Job::join()"));
+  EXPECT_THAT(lines_of(run.err).back(),
+              ::testing::MatchesRegex("tutti run: rank [01] of 3 failed first: killed by signal "
+                                      "SIGABRT \\(6\\); it blames rank 2, which ended by itself "
+                                      "with exit status 0"));
+}
+
 TEST(RunEnd, AMessageIsPrintedOnce) {
   // By the worker itself, or by the launcher, which was told of it.
   for (const std::string how : {"says", "silent"}) {
@@ -90,6 +101,10 @@ TEST(RunEnd, AMessageIsPrintedOnce) {
     EXPECT_EQ(run.status, 3) << run.err;
     EXPECT_EQ(count(run.out + run.err, "rank 1 sent a wrong shape"), 1) << how << run.err;
     EXPECT_THAT(run.err, Not(HasSubstr("a second line")));
+    EXPECT_EQ(
+        lines_of(run.err).back(),
+        "tutti run: rank 0 of 2 failed first: exit status 3; it blames rank 1, which ended by "
+        "itself with exit status 0");
     EXPECT_EQ(run.err.find("tutti run: rank 0: rank 1 sent") != std::string::npos, how == "silent");
   }
 }
@@ -110,8 +125,9 @@ TEST(RunEnd, StackFramesGoToTheLogAlone) {
   EXPECT_THAT(logged.err, HasSubstr(shown + "tutti run: rank 0: stack frames: in " +
                                     folder.file("logs/rank-0.log") + "\n"));
   EXPECT_EQ(read_file(folder.file("logs/rank-0.log")), message + others);
-  EXPECT_THAT(run_script({"-n", "1"}, script).err,
-              HasSubstr(shown + "tutti run: rank 0: stack frames: kept with --log DIR\n"));
+  EXPECT_THAT(
+      run_script({"-n", "1"}, script).err,
+      HasSubstr(shown + "tutti run: rank 0: stack frames are left out: --log DIR keeps them\n"));
 }
 
 TEST(RunEnd, TheRestMayEndByThemselvesFirst) {

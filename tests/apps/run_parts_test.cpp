@@ -30,7 +30,7 @@ TEST(ProgramStart, IsTheFirstThatIsNoOptionOfOurs) {
   EXPECT_EQ(start_of({"prog", "-n", "2"}), 0U);
   EXPECT_EQ(start_of({"-n", "2"}), 2U);
   EXPECT_EQ(start_of({"--help", "prog"}), 1U);
-  EXPECT_EQ(start_of({"--thread", "3", "prog"}), 1U);  // unknown: CLI11 complains about it
+  EXPECT_THROW(start_of({"--thread", "3", "prog"}), Refusal);
 }
 
 TEST(RankPrefix, HasOneWidthPerRun) {
