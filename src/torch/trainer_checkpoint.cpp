@@ -188,6 +188,25 @@ void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts
   store.save(content);
 }
 
+namespace {
+
+/// Where the newest is damaged, the error says what a fallback would take.
+std::optional<Checkpoint> open_newest(const CheckpointStore& store,
+                                      const std::optional<std::string>& written_by) {
+  try {
+    const auto newest = written_by ? store.newest_of(*written_by) : store.newest();
+    if (!newest) return std::nullopt;
+    return store.open(*newest);
+  } catch (const BadInput& error) {
+    const auto whole = store.newest_good(written_by).checkpoint;
+    if (!whole) throw;
+    throw BadInput(fmt::format("{}. LoadOptions::fall_back passes over it: {} is whole",
+                               error.what(), whole->folder().string()));
+  }
+}
+
+}  // namespace
+
 std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Facts& facts,
                                           bool fall_back,
                                           const std::optional<std::string>& written_by) {
@@ -201,8 +220,8 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
       throw BadInput(fmt::format("none of the checkpoints in {} is good", store.dir().string()));
     }
     checkpoint = std::move(found.checkpoint);
-  } else if (const auto newest = written_by ? store.newest_of(*written_by) : store.newest()) {
-    checkpoint = store.open(*newest);
+  } else {
+    checkpoint = open_newest(store, written_by);
   }
   if (!checkpoint) return checkpoint;
   const auto differences = facts_diff(checkpoint->manifest().facts, facts);

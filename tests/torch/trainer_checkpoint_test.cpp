@@ -239,7 +239,10 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     }
     trainer.group().barrier();
     const auto before = trainer.state_sha256();
-    EXPECT_THAT(text_of([&] { trainer.load(folder()); }), HasSubstr("optimizer.safetensors"));
+    EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder()); }),
+                AllOf(HasSubstr("optimizer.safetensors"),
+                      HasSubstr(". LoadOptions::fall_back passes over it: "),
+                      HasSubstr("step-00000001 is whole")));
     EXPECT_EQ(trainer.state_sha256(), before);
     EXPECT_EQ(trainer.load(folder(), {.fall_back = true}), 1);
     EXPECT_EQ(trainer.state_sha256(), first);
@@ -247,6 +250,8 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     EXPECT_EQ(trainer.state_sha256(), before);
     if (job.rank() == 0) fs::resize_file(fs::path(folder()) / "step-00000001/manifest.json", 9);
     trainer.group().barrier();
+    EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder()); }),
+                Not(HasSubstr("LoadOptions::fall_back")));
     EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder(), {.fall_back = true}); }),
                 HasSubstr("none of the checkpoints in " + folder() + " is good"));
     EXPECT_EQ(trainer.state_sha256(), before);
