@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
+#include <ranges>
 
 namespace tutti::command {
 namespace {
@@ -25,10 +26,12 @@ bool is_echo(int rank, std::span<const Outcome> outcomes, std::span<const Blame>
 // while others needed it. Empty: it blames none of these.
 std::string end_of_culprit(int rank, std::span<const Outcome> outcomes,
                            std::span<const Blame> blames) {
-  for (const Blame& blame : blames) {
+  // The latest counts: earlier failures may have been lived through.
+  for (const Blame& blame : std::views::reverse(blames)) {
     if (blame.rank != rank || blame.culprit == rank) continue;
     for (const Outcome& outcome : outcomes) {
-      if (outcome.rank != blame.culprit || outcome.failed()) continue;
+      if (outcome.rank != blame.culprit) continue;
+      if (outcome.failed()) return {};
       if (outcome.was_ended)
         return fmt::format(", after rank {}, which it blames and which had to be stopped",
                            blame.culprit);

@@ -100,7 +100,8 @@ class Shard {
   /// Recorded values are folded over all shards: StepResult::metrics.
   ShardMetrics& metrics() { return metrics_; }
 
-  // One of these answers once: BadInput for a second one. Losses of several terms are added up.
+  // What the closure returns counts. BadInput for a second loss() or gradients(), whose first would
+  // be lost: losses of several terms are added up.
 
   /// The gradient of this scalar counts `weight` times (samples, tokens). The Trainer runs the
   /// backward; it also records the weighted mean "loss". Weight 0 is nothing().
@@ -121,7 +122,7 @@ class Shard {
   std::int64_t step_;
   std::uint64_t seed_;
   bool is_audit_;
-  const char* answered_by_ = nullptr;  ///< the call that has
+  const char* answered_by_ = nullptr;  ///< the call that has made a gradient
   ShardMetrics metrics_;
 };
 

@@ -14,7 +14,10 @@ namespace tutti {
 
 void FileDescriptor::reset() noexcept { close(); }
 
-bool FileDescriptor::close() noexcept { return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0; }
+bool FileDescriptor::close() noexcept {
+  // Interrupted, it is closed all the same (close(2)).
+  return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0 || errno == EINTR;
+}
 
 FileDescriptor FileDescriptor::duplicate() const {
   const int copy = ::fcntl(fd_, F_DUPFD_CLOEXEC, 3);

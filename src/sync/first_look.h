@@ -5,7 +5,7 @@
 // publish anyway: nobody waits for it, and no bit depends on it.
 //
 // Threads: those of the exchange that has it. Failure: none; rank 0 logs warnings: of gradients
-// once, of torch's generator, which all models of the program share, once in the job.
+// once, of torch's generator, which all models of the program share, once in a process.
 
 #include <cstdint>
 #include <span>

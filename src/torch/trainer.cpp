@@ -42,7 +42,7 @@ torch::Tensor Shard::state(const std::string& name, const std::function<torch::T
   return trainer_.state_of(index_, name, init);
 }
 
-/// What an earlier answer has recorded would count, and its gradient would not.
+/// Only what is returned counts: of two gradients one would be lost.
 void Shard::require_first_answer(const char* call) {
   if (answered_by_ == nullptr) {
     answered_by_ = call;
@@ -69,7 +69,6 @@ ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
         index_));
   }
   require_first_answer("loss()");
-  metrics_.weighted_mean(kLossName, value.item<double>(), weight);
   ShardAnswer answer;
   answer.kind_ = ShardAnswer::Kind::loss;
   answer.loss_ = value;
@@ -89,7 +88,6 @@ ShardAnswer Shard::gradients(std::vector<torch::Tensor> gradients, double weight
 }
 
 ShardAnswer Shard::nothing() {
-  require_first_answer("nothing()");
   ShardAnswer answer;
   answer.kind_ = ShardAnswer::Kind::nothing;
   return answer;

@@ -191,15 +191,20 @@ void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts
 namespace {
 
 /// Where the newest is damaged, the error says what a fallback would take.
-std::optional<Checkpoint> open_newest(const CheckpointStore& store,
+std::optional<Checkpoint> open_newest(const CheckpointStore& store, const Facts& facts,
                                       const std::optional<std::string>& written_by) {
   try {
     const auto newest = written_by ? store.newest_of(*written_by) : store.newest();
     if (!newest) return std::nullopt;
     return store.open(*newest);
   } catch (const BadInput& error) {
-    const auto whole = store.newest_good(written_by).checkpoint;
-    if (!whole) throw;
+    std::optional<Checkpoint> whole;
+    try {
+      whole = store.newest_good(written_by).checkpoint;
+    } catch (const std::exception&) {
+      // What the first error says is worth more.
+    }
+    if (!whole || !facts_diff(whole->manifest().facts, facts).empty()) throw;
     throw BadInput(fmt::format("{}. LoadOptions::fall_back passes over it: {} is whole",
                                error.what(), whole->folder().string()));
   }
@@ -221,7 +226,7 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
     }
     checkpoint = std::move(found.checkpoint);
   } else {
-    checkpoint = open_newest(store, written_by);
+    checkpoint = open_newest(store, facts, written_by);
   }
   if (!checkpoint) return checkpoint;
   const auto differences = facts_diff(checkpoint->manifest().facts, facts);

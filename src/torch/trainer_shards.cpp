@@ -59,6 +59,9 @@ ShardAnswer TrainerState::call(const Trainer::Compute& compute, Shard& shard) {
         "shard.nothing()",
         shard_));
   }
+  if (answer.kind_ == ShardAnswer::Kind::loss) {
+    shard.metrics_.weighted_mean(kLossName, answer.loss_.item<double>(), answer.weight_);
+  }
   return answer;
 }
 

@@ -148,11 +148,10 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     if (ranges[r].count() == 0) idle += fmt::format(" {}", group_.job_rank(static_cast<int>(r)));
   }
   if (!idle.empty()) {
-    log_warning(fmt::format(
-        "\"{}\": of {} workers these compute no shard:{}; a step has {} of them "
-        "(TrainerOptions::shards) and whoever has the most computes {}: a multiple of the number "
-        "of workers keeps all at work",
-        options_.name, group_.size(), idle, options_.shards, most));
+    log_warning(
+        fmt::format("\"{}\": of {} workers these compute no shard:{}; a step has {} of them "
+                    "(TrainerOptions::shards), and whoever has the most computes {}",
+                    options_.name, group_.size(), idle, options_.shards, most));
   }
   std::string own;  // of this program: runs are not told apart by it
   if (!options_.log.empty()) {

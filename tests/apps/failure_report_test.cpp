@@ -87,6 +87,15 @@ TEST(FailureReport, NamesTheWorkerThatEndedWellWhileOthersNeededIt) {
                           "blames rank 2, which ended by itself with exit status 0"));
 }
 
+// A step that was dropped for rank 1 is long over when rank 2 dies.
+TEST(FailureReport, BlamesByTheLatestFailureAlone) {
+  const std::vector outcomes = {exited(1, 0), killed(2, 9), killed(0, 6)};
+  const std::vector<Blame> blames = {{0, 1, "rank 1 failed in step 3"}, {0, 2, "rank 2 ended"}};
+  const Written written{.last_lines = {"what(): rank 2 ended"}, .frames = {}};
+  EXPECT_EQ(failure_report(0, outcomes, blames, written).back(),
+            "tutti run: rank 0 of 3 failed first: killed by signal SIGABRT (6)");
+}
+
 TEST(FailureReport, SaysThatNothingWasWrittenAndWhereStackFramesAre) {
   const std::vector outcomes = {exited(0, 5)};
   EXPECT_THAT(failure_report(0, outcomes, {}, {}),
