@@ -36,7 +36,7 @@ class GradientViews {
   /// Reduced gradients that the program still has in tensors of its own get memory of their own,
   /// with their values: before any worker writes into the arena again.
   void release_kept();
-  /// That of one parameter: before this worker writes into the arena again.
+  /// The same for one parameter: before this worker writes into the arena again.
   void release_kept(std::size_t parameter);
   /// Makes all gradients undefined.
   void drop() noexcept;

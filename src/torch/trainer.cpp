@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "torch/trainer_settings.h"
 #include "torch/trainer_state.h"
 #include "tutti/error.h"
 

@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-/// Name of the metric that Shard::loss() records.
+/// Name of the metric that a shard which returns a loss has recorded.
 inline constexpr std::string_view kLossName = "loss";
 
 void require_options(const TrainerOptions& options);

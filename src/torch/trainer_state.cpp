@@ -48,6 +48,21 @@ void warn_of_aliases(const WrappedModel& model, const std::string& name) {
       aliased.size() > 1 ? fmt::format(", and of {} more", aliased.size() - 1) : ""));
 }
 
+/// Logs which workers have no shard in any step.
+void warn_of_idle(const std::vector<ShardRange>& ranges, const TrainerOptions& options,
+                  const Group& group) {
+  std::string idle;
+  for (std::size_t r = 0; r < ranges.size(); ++r) {
+    if (ranges[r].count() == 0) idle += fmt::format(" {}", group.job_rank(static_cast<int>(r)));
+  }
+  if (idle.empty()) return;
+  log_warning(
+      fmt::format("\"{}\": of {} workers these compute no shard:{}; a step has {} of them "
+                  "(TrainerOptions::shards), and whoever has the most computes {}",
+                  options.name, group.size(), idle, options.shards,
+                  std::ranges::max(ranges, {}, &ShardRange::count).count()));
+}
+
 }  // namespace
 
 TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
@@ -138,21 +153,10 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
         "earlier groups alone",
         k + 1, options_.name));
   }
-  std::string shares;
-  std::string idle;
-  std::int64_t most = 0;
   const auto ranges = assignment_of(options_, group_.size());
-  for (std::size_t r = 0; r < ranges.size(); ++r) {
-    shares += fmt::format(" [{}, {})", ranges[r].begin, ranges[r].end);
-    most = std::max(most, ranges[r].count());
-    if (ranges[r].count() == 0) idle += fmt::format(" {}", group_.job_rank(static_cast<int>(r)));
-  }
-  if (!idle.empty()) {
-    log_warning(
-        fmt::format("\"{}\": of {} workers these compute no shard:{}; a step has {} of them "
-                    "(TrainerOptions::shards), and whoever has the most computes {}",
-                    options_.name, group_.size(), idle, options_.shards, most));
-  }
+  warn_of_idle(ranges, options_, group_);
+  std::string shares;
+  for (const auto& range : ranges) shares += fmt::format(" [{}, {})", range.begin, range.end);
   std::string own;  // of this program: runs are not told apart by it
   if (!options_.log.empty()) {
     own += fmt::format(", log {} (metrics every {})", options_.log, options_.metrics_every);
