@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "torch/trainer_checkpoint.h"
+#include "torch/trainer/trainer_checkpoint.h"
 #include "tutti/error.h"
 
 namespace tutti::command {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "codec/sparse_message.h"
-#include "sync/message_sum.h"
-#include "sync/tile_share.h"
+#include "sync/coded/message_sum.h"
+#include "sync/plan/tile_share.h"
 
 namespace {
 

@@ -69,16 +69,6 @@ struct Adagrad {
   double eps = 1e-10;
 };
 
-/// Bounds on the gradient after the division by Σ w; 0: none.
-struct Clip {
-  /// ‖g‖₂ of all parameters together, as torch.nn.utils.clip_grad_norm_.
-  double norm = 0;
-  /// ‖g‖₂ of each parameter.
-  double parameter_norm = 0;
-  /// |g| of each element, after the norms.
-  double value = 0;
-};
-
 class TorchRule;
 
 /// One of torch's optimizers, made by torch_optimizer(): tutti/torch_optimizer.h.

@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/clip.h"
 #include "tutti/codec.h"
 #include "tutti/group.h"
 #include "tutti/job.h"

@@ -7,6 +7,7 @@
 #error "tutti/tutti.h needs libtorch: link tutti::tutti, or include tutti/job.h and tutti/group.h"
 #endif
 
+#include "tutti/clip.h"
 #include "tutti/codec.h"
 #include "tutti/data_parallel.h"
 #include "tutti/distributed_sampler.h"

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "kernels/fold.h"
 #include "kernels/fold_program.h"
-#include "sync/wide_fold.h"
+#include "kernels/wide_fold.h"
 #include "tutti/error.h"
 
 namespace tutti {

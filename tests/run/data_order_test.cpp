@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "sync/assignment.h"
+#include "sync/plan/assignment.h"
 #include "tutti/error.h"
 
 namespace tutti::test {

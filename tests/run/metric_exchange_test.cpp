@@ -11,7 +11,7 @@
 #include <random>
 
 #include "base/check.h"
-#include "sync/assignment.h"
+#include "sync/plan/assignment.h"
 #include "tutti/error.h"
 
 namespace tutti::test {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/norm.h"
-#include "sync/plan.h"
+#include "sync/plan/plan.h"
 
 namespace tutti::test {
 

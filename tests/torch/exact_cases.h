@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "support/running_command.h"
-#include "training.h"
+#include "torch/training.h"
 
 namespace tutti::test::exact {
 

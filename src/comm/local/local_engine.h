@@ -96,11 +96,11 @@ class LocalEngine final : public Engine, private Unfinished {
 
   Pending& pending(std::uint64_t sequence) { return pending_[sequence % kRing]; }
 
-  // Memory (local_memory.cpp).
+  // Memory (local_engine_memory.cpp).
   std::uint64_t agree(const std::string& refusal, const std::string& label);
   std::vector<Arena> exchange_arenas(const MemoryRequest& request, std::string& failure);
 
-  // Starting (local_start.cpp).
+  // Starting (local_engine_start.cpp).
   ControlArena meet_members();
   Arena exchange_control(const std::string& refusal, std::string& failure);
   void make_room(std::uint64_t sequence);
@@ -109,7 +109,7 @@ class LocalEngine final : public Engine, private Unfinished {
   void begin_by_place(std::uint64_t sequence);
   void begin_slices(std::uint64_t sequence);
 
-  // Progress (local_progress.cpp).
+  // Progress (local_engine_progress.cpp).
   /// Takes the oldest operation further. False where it would have to wait and may not.
   bool advance(Drive drive);
   bool advance_large(std::uint64_t sequence, Drive drive);
@@ -126,7 +126,7 @@ class LocalEngine final : public Engine, private Unfinished {
   /// After by_place: every member's contribution lies in its inline buffer.
   bool all_inlined(std::uint64_t sequence) const;
 
-  // Failure (local_failure.cpp).
+  // Failure (local_engine_failure.cpp).
   std::uint64_t missing(Goal goal, std::uint64_t value) const;
   std::string what(std::uint64_t sequence) const;
   /// What a test that found nothing looks at now and then, since nobody else does.

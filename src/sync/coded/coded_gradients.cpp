@@ -1,0 +1,362 @@
+#include "sync/coded/coded_gradients.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "codec/sparse_message.h"
+#include "sync/step/logical_workers.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+std::size_t logical_workers_of(const StepExchange& exchange, const CodingOptions& options) {
+  return options.logical_workers.empty() ? static_cast<std::size_t>(exchange.group().size())
+                                         : options.logical_workers.size();
+}
+
+ParameterGroups groups_of(const Plan& plan, const Compression& compression) {
+  if (compression.scope == CodecScope::group && !compression.codec->has_first_round()) {
+    return groups_in_registration_order(plan, compression.fusion);
+  }
+  ParameterGroups groups;
+  for (const auto p : dealt_ones(plan)) groups.push_back({p});
+  return groups;
+}
+
+MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
+  const auto& plan = exchange.plan();
+  for (const auto& entry : plan.parameters()) {
+    if (entry.node_type == DType::float32 || !entry.dealt()) continue;
+    throw Unsupported(
+        fmt::format("codec {}: parameter \"{}\" is {}; codecs take float32, float16 and bfloat16",
+                    options.compression.codec->name(), entry.spec.name, name_of(entry.spec.dtype)));
+  }
+  MessageBoard::Layout layout{.logical_workers = logical_workers_of(exchange, options),
+                              .groups = groups_of(plan, options.compression),
+                              .bounds = {},
+                              .first_round = {},
+                              .kept = options.compression.momentum_correction ? 2
+                                      : options.compression.error_feedback    ? 1
+                                                                              : 0};
+  for (const auto& group : layout.groups) {
+    const auto count = elements_of(plan, group);
+    if (count > options.compression.codec->most_values()) {
+      throw Unsupported(fmt::format(
+          "codec {}: a group of {} elements (\"{}\" and what follows); it takes at most {}",
+          options.compression.codec->name(), count, plan.parameters()[group.front()].spec.name,
+          options.compression.codec->most_values()));
+    }
+    const auto exchange =
+        exchange_of(plan, group, options.compression, layout.logical_workers, count);
+    layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, exchange));
+    if (!options.compression.codec->has_first_round()) continue;
+    const auto first =
+        count == 0 ? 0 : options.compression.codec->first_round_values(exchange.shape);
+    if (first < 0) {
+      throw BadInput(fmt::format("codec {}: {} values in the first round of \"{}\"",
+                                 options.compression.codec->name(), first,
+                                 plan.parameters()[group.front()].spec.name));
+    }
+    layout.first_round.push_back(static_cast<std::size_t>(first));
+  }
+  return layout;
+}
+
+}  // namespace
+
+CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
+    : exchange_(exchange),
+      options_(std::move(options)),
+      board_(exchange.group(), exchange.plan(), layout_of(exchange, options_), options_.name),
+      encoder_(exchange.plan(), board_, options_.compression, options_.values),
+      sum_(*options_.compression.codec, leaves()),
+      traffic_(exchange.plan(), board_.groups()),
+      sum_values_(board_.groups().size()),
+      touched_by_any_(board_.groups().size()),
+      carried_(board_.logical_workers()) {
+  const auto parameters = exchange.plan().parameters().size();
+  for (auto& one : carried_) {
+    one.touched.resize(parameters);
+    one.share.resize(parameters);
+    one.at_in_message.resize(parameters);
+    one.elements.resize(board_.groups().size());
+  }
+}
+
+std::int64_t CodedGradients::leaves() const {
+  return options_.logical_workers.empty() ? static_cast<std::int64_t>(board_.logical_workers())
+                                          : options_.shards;
+}
+
+Block CodedGradients::place_of(std::size_t logical) const {
+  return {options_.logical_workers.empty() ? static_cast<std::int64_t>(logical)
+                                           : options_.logical_workers[logical].begin,
+          1};
+}
+
+// ---- who has what in the step at hand ----
+
+/// Nodes, weights, and what was touched, of each logical worker.
+void CodedGradients::look_around() {
+  auto& slices = exchange_.slices();
+  const auto nodes = options_.logical_workers.empty()
+                         ? nodes_of_workers(slices.held(), carried_.size())
+                         : nodes_of(slices.held(), options_.logical_workers);
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    auto& one = carried_[l];
+    one.nodes = nodes[l];
+    one.weight = slices.weight_of(one.nodes);
+    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+      auto& elements = one.elements[g];
+      elements = 0;
+      for (const auto p : board_.groups()[g]) {
+        one.touched[p] = slices.touched(p, one.nodes);
+        one.at_in_message[p] = elements;
+        if (one.touched[p]) elements += exchange_.plan().parameters()[p].spec.count;
+      }
+    }
+  }
+  find_shares();
+  // A step that was given up may have counted some. Nobody counts now.
+  for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+    sum_values_[g] = board_.sum_values(g).load(std::memory_order_relaxed);
+  }
+}
+
+void CodedGradients::find_shares() {
+  const auto& slices = exchange_.slices();
+  const bool by_contributors = options_.divisor == Divisor::contributors;
+  for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
+    const double total =
+        by_contributors ? slices.contributed(p, {0, slices.nodes()}) : slices.weight();
+    for (auto& one : carried_) {
+      const double own = by_contributors ? slices.contributed(p, one.nodes) : one.weight;
+      one.share[p] = total > 0 ? own / total : 0;
+    }
+  }
+}
+
+/// Per logical worker, the groups for which this rank encodes: dealt to those who carry its leaves,
+/// whoever has the least so far.
+std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
+  const auto& held = exchange_.slices().held();
+  std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
+  std::vector<std::vector<std::size_t>> tasks(carried_.size());
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    const auto& one = carried_[l];
+    if (one.nodes.begin == one.nodes.end) continue;
+    const int first = held[one.nodes.begin].worker;
+    const int last = held[one.nodes.end - 1].worker;
+    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+      const auto least = std::min_element(load.begin() + first, load.begin() + last + 1);
+      *least += one.elements[g];
+      if (least - load.begin() == rank) tasks[l].push_back(g);
+    }
+  }
+  return tasks;
+}
+
+// ---- encoding ----
+
+/// The logical worker whose last leaf is open here, and all of whose leaves are this worker's.
+std::optional<std::size_t> CodedGradients::closing() const {
+  const auto& leaves = exchange_.leaves();
+  if (options_.logical_workers.empty()) {
+    return exchange_.is_single() ? std::optional(static_cast<std::size_t>(exchange_.group().rank()))
+                                 : std::nullopt;
+  }
+  const auto open = *leaves.start() + leaves.leaves();
+  for (std::size_t l = 0; l < options_.logical_workers.size(); ++l) {
+    const auto& range = options_.logical_workers[l];
+    if (range.end - 1 == open && range.begin >= *leaves.start()) return l;
+  }
+  return {};
+}
+
+void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
+  if (!exchange_.plan().parameters()[parameter].dealt()) return;
+  if (options_.compression.codec->has_first_round()) return;
+  const auto logical = closing();
+  if (!logical || exchange_.leaves().weight() == 0) return;
+  if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {
+    if (early_step_ != exchange_.steps_done()) early_.clear();
+    early_step_ = exchange_.steps_done();
+    early_logical_ = *logical;
+    unwritten_.clear();
+    for (const auto& group : board_.groups()) unwritten_.push_back(group.size());
+  }
+  const auto group = board_.group_of(parameter);
+  if (--unwritten_[group] > 0) return;
+  encode_early(*logical, group, loss_scale);
+  early_.emplace(*logical, group);
+}
+
+/// All of the group's gradients are there, and hot: in this worker's own nodes.
+void CodedGradients::encode_early(std::size_t logical, std::size_t group, double loss_scale) {
+  const auto held_of = [&](std::uint32_t p) {
+    return exchange_.leaves().held_since(place_of(logical).begin, p);
+  };
+  const auto& members = board_.groups()[group];
+  std::vector<Block> blocks;
+  std::vector<double> weights;
+  for (const auto& node : held_of(members.front()).nodes) {
+    blocks.push_back(node.block);
+    weights.push_back(node.weight);
+  }
+  const double divisor = fold_weights(blocks, weights, leaves()) * loss_scale;
+  const auto folds = [&](std::uint32_t p) -> GroupEncoder::TileFold {
+    const auto parts = held_of(p).parts;
+    std::vector<Block> present;
+    std::vector<const std::byte*> at;
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      if (parts[k] == nullptr) continue;
+      present.push_back(blocks[k]);
+      at.push_back(parts[k]);
+    }
+    return [at, divisor, program = FoldProgram::of_blocks(present, leaves())](
+               std::int64_t begin, std::int64_t count, void* to) {
+      std::vector<const void*> sources;
+      for (const auto* part : at) {
+        sources.push_back(part + static_cast<std::size_t>(begin) * sizeof(float));
+      }
+      fold({.program = &program,
+            .divisor = divisor,
+            .sources = sources,
+            .destinations = {&to, 1},
+            .count = count});
+    };
+  };
+  encoder_.encode({logical, group, members, exchange_.number()}, folds);
+}
+
+CodedGradients::Refusal CodedGradients::encode(double loss_scale) {
+  look_around();
+  if (early_step_ != exchange_.steps_done()) early_.clear();
+  if (options_.compression.codec->has_first_round()) {
+    const auto refusal = first_round(loss_scale);
+    if (!refusal.text.empty()) return refusal;
+  }
+  for_own_tasks(loss_scale, [this](const MessageTask& task, const GroupEncoder::Folds& folds) {
+    if (early_.contains({task.logical, task.group})) return;
+    encoder_.encode(task, folds, first_sum_of(task.group));
+  });
+  exchange_.meet("the encoding of its gradients in");
+  return first_refusal();
+}
+
+void CodedGradients::for_own_tasks(
+    double loss_scale,
+    const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work) {
+  const auto tasks = tasks_of(exchange_.group().rank());
+  for (std::size_t l = 0; l < tasks.size(); ++l) {
+    const auto folds = [&](std::uint32_t p) { return fold_of(l, p, loss_scale); };
+    for (const auto g : tasks[l]) {
+      std::vector<std::uint32_t> touched;
+      for (const auto p : board_.groups()[g]) {
+        if (carried_[l].touched[p] != 0) touched.push_back(p);
+      }
+      work({l, g, touched, exchange_.number()}, folds);
+    }
+  }
+}
+
+/// From the nodes of all workers.
+GroupEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_t parameter,
+                                               double loss_scale) {
+  const auto& one = carried_[logical];
+  auto sources = exchange_.slices().sources_of(parameter, one.nodes);
+  if (options_.divisor != Divisor::contributors) sources.divisor = one.weight;
+  sources.divisor *= loss_scale;
+  return [this, sources](std::int64_t begin, std::int64_t count, void* to) {
+    exchange_.slices().fold(sources, begin, begin + count, DType::float32, {&to, 1});
+  };
+}
+
+CodedGradients::Refusal CodedGradients::first_refusal() const {
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    if (carried_[l].nodes.begin == carried_[l].nodes.end) continue;
+    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+      const auto& header = board_.header(l, g);
+      if (header.refusal[0] != 0) return {header.refusal, header.is_overflow != 0};
+    }
+  }
+  return {};
+}
+
+// ---- the sum ----
+
+SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) const {
+  const auto group = board_.group_of(parameter);
+  const auto& one = carried_[logical];
+  return {.message = {board_.message(logical, group), board_.header(logical, group).bytes},
+          .exchange = encoder_.exchange_of(group, one.elements[group], exchange_.number(),
+                                           first_sum_of(group)),
+          .first = one.at_in_message[parameter],
+          .share = one.share[parameter],
+          .place = place_of(logical)};
+}
+
+std::int64_t CodedGradients::reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end,
+                                    float* to) {
+  std::vector<SumTerm> terms;
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    if (carried_[l].touched[parameter] != 0) terms.push_back(term_of(l, parameter));
+  }
+  std::int64_t values = 0;
+  for (; begin < end; begin += kTile, to += kTile) {
+    const std::span<float> tile(to, static_cast<std::size_t>(std::min(kTile, end - begin)));
+    sum_.take(terms, begin, tile);
+    options_.compression.codec->round_sum(tile);
+    values += std::count_if(tile.begin(), tile.end(), [](float x) { return !is_absent(x); });
+    if (options_.divisor == Divisor::none) {
+      scale_into(to, DType::float32, to, DType::float32, static_cast<std::int64_t>(tile.size()),
+                 exchange_.slices().weight());
+    }
+  }
+  return values;
+}
+
+void CodedGradients::count_values(std::uint32_t parameter, std::int64_t values) {
+  board_.sum_values(board_.group_of(parameter)).fetch_add(values, std::memory_order_relaxed);
+}
+
+// ---- a whole step ----
+
+const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model,
+                                                    const StepBesides& besides) {
+  exchange_.arrive(model);
+  const auto refusal = encode(1);
+  if (!refusal.text.empty()) {
+    throw BadInput(fmt::format("step {}: {}", exchange_.number(), refusal.text));
+  }
+  if (besides.arrived) besides.arrived();
+  const auto& plan = exchange_.plan();
+  const auto& arena = exchange_.arena();
+  std::vector<float> tile(static_cast<std::size_t>(kTile));
+  const auto& outcome = exchange_.complete([&] {
+    std::vector<std::uint32_t> all(plan.parameters().size());
+    std::iota(all.begin(), all.end(), 0U);
+    for (const auto& range : exchange_.slices().owned(all, exchange_.group().rank())) {
+      const auto& entry = plan.parameters()[range.parameter];
+      for (const auto& piece : tiles_of(range)) {
+        count_values(piece.parameter, reduce(piece.parameter, piece.begin, piece.end, tile.data()));
+        for (int r = 0; r < exchange_.group().size(); ++r) {
+          round_into(arena.block(r) + entry.result_offset +
+                         static_cast<std::size_t>(piece.begin) * size_of(entry.spec.dtype),
+                     entry.spec.dtype, tile.data(), DType::float32, piece.end - piece.begin);
+        }
+      }
+    }
+    exchange_.take_buffers(model);
+    note_messages();
+    if (besides.completing) besides.completing();
+  });
+  commit();
+  return outcome;
+}
+
+}  // namespace tutti

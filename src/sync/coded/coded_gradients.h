@@ -1,0 +1,142 @@
+#pragma once
+
+// What a codec does to a step. The folded gradient of each logical worker becomes messages, one per
+// group of parameters; the sum of what the messages say is the step's gradient:
+//
+//   x = fold of the logical worker's leaves ÷ their weight   (clamped)   + residual
+//   message = encode(x)      residual = x − decode(message)
+//   gradient = Σ decode(message) · (the logical worker's share of the weight), along the tree
+//
+// Momentum, where it is corrected, comes before the residual (tutti::MomentumCorrection). With a
+// codec of two rounds, what all hand in in the first is added up before anything is encoded.
+//
+// A parameter that a logical worker did not touch sends nothing and keeps its residual. Row-sparse
+// parameters are left alone: their gradients are lists already (row_gradients.h). Whoever
+// carries leaves of a logical worker may encode for it; no bit depends on who does.
+//
+// Threads: one. Failure: that of the step protocol; a refusal is a text, the same on all workers.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sync/coded/group_encoder.h"
+#include "sync/coded/message_board.h"
+#include "sync/coded/message_sum.h"
+#include "sync/plan/assignment.h"
+#include "sync/step/slice_fold.h"
+#include "sync/step/step_exchange.h"
+#include "sync/step/traffic_count.h"
+#include "tutti/codec.h"
+
+namespace tutti {
+
+struct CodingOptions {
+  Compression compression;
+  Divisor divisor = Divisor::weights;
+  /// The logical workers, as nodes of the tree over `shards` leaves; empty: every worker is one.
+  std::vector<ShardRange> logical_workers = {};
+  std::int64_t shards = 0;
+  std::string name = {};  ///< in errors
+  /// Of each parameter, where momentum correction decays weights: what it is when a step begins.
+  std::function<ParameterValues(std::uint32_t parameter)> values = {};
+};
+
+class CodedGradients {
+ public:
+  /// Keeps a reference. Collective. Unsupported for parameters whose gradients are not folded in
+  /// float32.
+  CodedGradients(StepExchange& exchange, CodingOptions options);
+
+  /// This worker's open leaf has written that parameter for the last time: where a group of a
+  /// logical worker is now complete, and all of it is this worker's, its message is made at once.
+  void wrote(std::uint32_t parameter, double loss_scale);
+  /// Why a step has to be dropped: the same on all workers.
+  struct Refusal {
+    std::string text = {};     ///< "": it need not be
+    bool is_overflow = false;  ///< a sum of its gradients is not finite
+  };
+  /// Between arrive() and complete(): returns when all messages of the step are written. Gradients
+  /// are `loss_scale` times too large.
+  Refusal encode(double loss_scale);
+  /// Then: elements [begin, end) of the step's gradient of a touched parameter. Returns how many of
+  /// them are not −0.0; whoever owns them says so to count_values().
+  std::int64_t reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end, float* to);
+  void count_values(std::uint32_t parameter, std::int64_t values);
+  /// Inside complete(), where the step counts: what its messages were. They may be overwritten
+  /// as soon as it is complete.
+  void note_messages();
+  /// Once the step is complete and counts: what was left out is what the next one begins with.
+  void commit();
+
+  /// A whole step with the gradients in all workers' arenas, as StepExchange::finish(). BadInput
+  /// with the refusal.
+  const StepExchange::Outcome& finish(const ModelMemory& model, const StepBesides& besides = {});
+
+  /// Of the steps that counted. Reads all residuals for their norms.
+  TrafficReport traffic() const;
+  /// The report of a step that is complete: what one logical worker sent, the one that sent most,
+  /// and gradients that only their owners get.
+  void fill_report(StepReport& report) const;
+
+  const MessageBoard& board() const { return board_; }
+  /// Messages of the step at hand that this worker made before it was published.
+  std::size_t made_early() const { return early_.size(); }
+  /// This worker's own, besides.
+  std::size_t bytes_per_worker() const { return encoder_.bytes(); }
+  /// Once per logical worker.
+  std::size_t bytes_per_logical_worker() const { return board_.bytes_per_logical_worker(); }
+
+ private:
+  /// One logical worker in the step at hand.
+  struct Carried {
+    NodeRange nodes;
+    double weight = 0;
+    std::vector<std::uint8_t> touched;        ///< per parameter
+    std::vector<double> share;                ///< per parameter: of the weight
+    std::vector<std::int64_t> at_in_message;  ///< per parameter: its first value
+    std::vector<std::int64_t> elements;       ///< per group: of its touched parameters
+  };
+  /// Of the tree over the logical workers, in which any leaf of one stands for it.
+  std::int64_t leaves() const;
+  Block place_of(std::size_t logical) const;
+  void look_around();
+  void find_shares();
+  /// Calls `work` with what this rank has to encode, and how its gradients are folded.
+  void for_own_tasks(
+      double loss_scale,
+      const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work);
+  Refusal first_round(double loss_scale);
+  void add_up_first_round();
+  std::span<const float> first_sum_of(std::size_t group) const;
+  SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
+  std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
+  std::optional<std::size_t> closing() const;
+  void encode_early(std::size_t logical, std::size_t group, double loss_scale);
+  GroupEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter, double loss_scale);
+  Refusal first_refusal() const;
+
+  StepExchange& exchange_;
+  CodingOptions options_;
+  MessageBoard board_;
+  GroupEncoder encoder_;
+  MessageSum sum_;
+  TrafficCount traffic_;
+  std::vector<std::int64_t> sum_values_;      ///< per group: as of the last step
+  std::vector<std::int64_t> touched_by_any_;  ///< per group: elements
+  std::size_t owned_bytes_ = 0;  ///< of gradients that are sent to their owners as they are
+  std::size_t most_bytes_ = 0;   ///< of a logical worker's messages
+  std::vector<std::vector<float>> first_sums_;  ///< per group: of the first round, if there is one
+  // Messages that were made before the step was published.
+  std::int64_t early_step_ = -1;  ///< steps done before it
+  std::size_t early_logical_ = 0;
+  std::vector<std::size_t> unwritten_;  ///< per group, of early_logical_'s last leaf
+  std::set<std::pair<std::size_t, std::size_t>> early_;  ///< logical worker and group
+  std::vector<Carried> carried_;                         ///< per logical worker
+};
+
+}  // namespace tutti

@@ -1,0 +1,73 @@
+// What codecs of two rounds do first: see coded_gradients.h.
+
+#include <algorithm>
+#include <cstring>
+
+#include "sync/coded/coded_gradients.h"
+#include "sync/plan/tile_share.h"
+
+namespace tutti {
+namespace {
+
+/// What is handed in in a first round.
+class AsTheyAre final : public Codec {
+ public:
+  std::string name() const override { return "float32"; }
+  std::size_t bound(std::int64_t count, const Exchange&) const override {
+    return static_cast<std::size_t>(count) * sizeof(float);
+  }
+  Encoded encode(std::span<const float> values, const Exchange&,
+                 std::byte* message) const override {
+    std::memcpy(message, values.data(), values.size_bytes());
+    return {.bytes = values.size_bytes(), .values = static_cast<std::int64_t>(values.size())};
+  }
+  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
+              std::span<float> to) const override {
+    std::memcpy(to.data(), message.data() + static_cast<std::size_t>(begin) * sizeof(float),
+                to.size_bytes());
+  }
+};
+
+}  // namespace
+
+/// Every worker adds up all that was handed in: it is little.
+CodedGradients::Refusal CodedGradients::first_round(double loss_scale) {
+  for_own_tasks(loss_scale, [this](const MessageTask& task, const GroupEncoder::Folds& folds) {
+    encoder_.first_round(task, folds);
+  });
+  exchange_.meet("the first round of its gradients in");
+  auto refusal = first_refusal();
+  if (!refusal.text.empty()) return refusal;
+  add_up_first_round();
+  // Headers are written again from here on.
+  exchange_.meet("the sum of the first round in");
+  return {};
+}
+
+std::span<const float> CodedGradients::first_sum_of(std::size_t group) const {
+  if (first_sums_.empty()) return {};
+  return first_sums_[group];
+}
+
+void CodedGradients::add_up_first_round() {
+  const AsTheyAre plain;
+  MessageSum sum(plain, leaves());
+  first_sums_.resize(board_.groups().size());
+  for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+    first_sums_[g].assign(board_.first_round(0, g).size(), 0.0f);
+    std::vector<SumTerm> terms;
+    for (std::size_t l = 0; l < carried_.size(); ++l) {
+      if (carried_[l].elements[g] == 0) continue;
+      terms.push_back(term_of(l, board_.groups()[g].front()));
+      terms.back().message = std::as_bytes(board_.first_round(l, g));
+    }
+    if (terms.empty()) continue;
+    const std::span all(first_sums_[g]);
+    for (std::size_t begin = 0; begin < all.size(); begin += static_cast<std::size_t>(kTile)) {
+      sum.take(terms, static_cast<std::int64_t>(begin),
+               all.subspan(begin, std::min(static_cast<std::size_t>(kTile), all.size() - begin)));
+    }
+  }
+}
+
+}  // namespace tutti

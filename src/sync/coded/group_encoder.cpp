@@ -1,0 +1,265 @@
+#include "sync/coded/group_encoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "codec/sparse_message.h"
+#include "kernels/fold.h"
+#include "sync/plan/tile_share.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+void keep_within(float* values, std::int64_t count, float bound) {
+  for (std::int64_t i = 0; i < count; ++i) values[i] = std::clamp(values[i], -bound, bound);
+}
+
+}  // namespace
+
+Exchange exchange_of(const Plan& plan, std::span<const std::uint32_t> group,
+                     const Compression& compression, std::size_t logical_workers,
+                     std::int64_t count) {
+  Exchange exchange{.logical_workers = static_cast<std::int64_t>(logical_workers),
+                    .transport = compression.transport,
+                    .count = count};
+  if (group.size() == 1) exchange.shape = plan.parameters()[group.front()].spec.shape;
+  return exchange;
+}
+
+GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compression& compression,
+                           Values values)
+    : plan_(plan), board_(board), compression_(compression), own_values_(std::move(values)) {
+  std::int64_t largest = 0;
+  if (works_in_tiles()) {
+    if (!board_.has_residuals()) values_.resize(static_cast<std::size_t>(kTile));
+    return;
+  }
+  for (const auto& group : board.groups()) {
+    // A parameter by itself is made where its residual will be.
+    if (board.has_residuals() && group.size() == 1) continue;
+    largest = std::max(largest, elements_of(plan, group));
+  }
+  values_.resize(static_cast<std::size_t>(largest));
+}
+
+Exchange GroupEncoder::exchange_of(std::size_t group, std::int64_t count, std::int64_t step,
+                                   std::span<const float> first_sum) const {
+  auto exchange = tutti::exchange_of(plan_, board_.groups()[group], compression_,
+                                     board_.logical_workers(), count);
+  exchange.step = step;
+  exchange.first_sum = first_sum;
+  return exchange;
+}
+
+std::optional<GroupEncoder::Message> GroupEncoder::values_of(const MessageTask& task,
+                                                             const Folds& folds) {
+  Message made;
+  std::int64_t count = 0;
+  for (const auto p : task.touched) {
+    made.at.push_back(count);
+    count += count_of(p);
+  }
+  if (count == 0) return {};
+  float* values = nullptr;
+  if (board_.has_residuals() && task.touched.size() == board_.groups()[task.group].size()) {
+    values = board_.next_residuals(task.logical, task.group);
+  }
+  if (values == nullptr) values = values_.data();
+  made.values = {values, static_cast<std::size_t>(count)};
+  for (std::size_t k = 0; k < task.touched.size(); ++k) {
+    const auto p = task.touched[k];
+    if (count_of(p) == 0) continue;
+    const auto fold = folds(p);
+    for (std::int64_t begin = 0; begin < count_of(p); begin += kTile) {
+      const auto how = make_tile(task.logical, p, fold, begin,
+                                 {values + made.at[k] + begin,
+                                  static_cast<std::size_t>(std::min(kTile, count_of(p) - begin))});
+      if (how == Made::well) continue;
+      refuse(task, p, how);
+      return {};
+    }
+  }
+  return made;
+}
+
+void GroupEncoder::first_round(const MessageTask& task, const Folds& folds) {
+  auto& header = board_.header(task.logical, task.group);
+  header = {};
+  const auto to = board_.first_round(task.logical, task.group);
+  if (to.empty()) return;
+  const auto made = values_of(task, folds);
+  if (!made) return;
+  const auto count = static_cast<std::int64_t>(made->values.size());
+  compression_.codec->first_round(made->values, exchange_of(task.group, count, task.step, {}), to);
+  if (!std::isfinite(
+          largest_magnitude(to.data(), DType::float32, static_cast<std::int64_t>(to.size())))) {
+    return refuse(task, task.touched.front(), "cannot be sent: its first round is not finite");
+  }
+  header.first_bytes = to.size_bytes();
+}
+
+void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
+                          std::span<const float> first_sum) {
+  auto& header = board_.header(task.logical, task.group);
+  header = {.first_bytes = header.first_bytes};
+  if (works_in_tiles()) return encode_in_tiles(task, folds);
+  const auto made = values_of(task, folds);
+  if (!made) return;
+  const auto count = static_cast<std::int64_t>(made->values.size());
+  const auto exchange = exchange_of(task.group, count, task.step, first_sum);
+  auto* const message = board_.message(task.logical, task.group);
+  const auto encoded = compression_.codec->encode(made->values, exchange, message);
+  if (!encoded.refusal.empty()) {
+    const auto& at = made->at;
+    const auto culprit = std::upper_bound(at.begin(), at.end(), encoded.refused_at) - at.begin();
+    return refuse(task, task.touched[static_cast<std::size_t>(culprit - 1)],
+                  "cannot be sent: " + encoded.refusal);
+  }
+  require_room(task.group, count, encoded.bytes);
+  header.bytes = encoded.bytes;
+  header.values = encoded.values;
+  header.is_dense = encoded.is_dense;
+  if (board_.has_residuals()) keep(task, *made, exchange, {message, encoded.bytes});
+}
+
+/// What the message leaves out; what it sends has no velocity any more.
+void GroupEncoder::keep(const MessageTask& task, const Message& made, const Exchange& exchange,
+                        std::span<const std::byte> message) {
+  compression_.codec->subtract(message, exchange, made.values);
+  std::array<float, kTile> sent;
+  for (std::size_t k = 0; k < task.touched.size(); ++k) {
+    const auto p = task.touched[k];
+    auto* const left = made.values.data() + made.at[k];
+    auto* const residual = board_.next(Kept::residual, task.logical, p);
+    if (residual != left) {
+      std::memcpy(residual, left, static_cast<std::size_t>(count_of(p)) * sizeof(float));
+    }
+    if (!compression_.momentum_correction) continue;
+    auto* const velocity = board_.next(Kept::velocity, task.logical, p);
+    for (std::int64_t begin = 0; begin < count_of(p); begin += kTile) {
+      const std::span tile(sent.data(),
+                           static_cast<std::size_t>(std::min(kTile, count_of(p) - begin)));
+      compression_.codec->decode(message, exchange, made.at[k] + begin, tile);
+      for (std::size_t i = 0; i < tile.size(); ++i) {
+        if (!is_absent(tile[i])) velocity[begin + static_cast<std::int64_t>(i)] = 0;
+      }
+    }
+  }
+}
+
+GroupEncoder::Made GroupEncoder::make_tile(std::size_t logical, std::uint32_t parameter,
+                                           const TileFold& fold, std::int64_t begin,
+                                           std::span<float> tile) {
+  const auto count = static_cast<std::int64_t>(tile.size());
+  const auto is_finite = [&] {
+    return std::isfinite(largest_magnitude(tile.data(), DType::float32, count));
+  };
+  fold(begin, count, tile.data());
+  if (compression_.clamp > 0) {
+    if (!is_finite()) return Made::overflow;  // a clamp would hide it
+    keep_within(tile.data(), count, static_cast<float>(compression_.clamp));
+  }
+  add_what_is_kept(logical, parameter, begin, tile);
+  if (is_finite()) return Made::well;
+  fold(begin, count, tile.data());
+  return is_finite() ? Made::with_residual : Made::overflow;
+}
+
+void GroupEncoder::require_room(std::size_t group, std::int64_t count, std::size_t bytes) const {
+  if (bytes <= board_.room(group)) return;
+  throw BadInput(fmt::format("codec {}: a message of {} values has {} bytes, its bound is {}",
+                             compression_.codec->name(), count, bytes, board_.room(group)));
+}
+
+/// A value that is not finite, wherever it is, comes before one that cannot be sent: as where the
+/// values are all made before any is encoded.
+void GroupEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) {
+  const auto& codec = *compression_.codec;
+  auto& header = board_.header(task.logical, task.group);
+  auto* message = board_.message(task.logical, task.group);
+  std::int64_t total = 0;
+  for (const auto p : task.touched) total += count_of(p);
+  require_room(task.group, total, static_cast<std::size_t>(total) * codec.bytes_per_value());
+  std::optional<std::pair<std::uint32_t, std::string>> refusal;
+  for (const auto p : task.touched) {
+    const auto fold = folds(p);
+    float* const residual =
+        board_.has_residuals() ? board_.next(Kept::residual, task.logical, p) : nullptr;
+    for (std::int64_t begin = 0; begin < count_of(p); begin += kTile) {
+      const auto count = std::min(kTile, count_of(p) - begin);
+      const std::span<float> tile(residual != nullptr ? residual + begin : values_.data(),
+                                  static_cast<std::size_t>(count));
+      const auto how = make_tile(task.logical, p, fold, begin, tile);
+      if (how != Made::well) return refuse(task, p, how);
+      if (refusal) continue;
+      const auto exchange = exchange_of(task.group, count, task.step, {});
+      const auto bytes = static_cast<std::size_t>(count) * codec.bytes_per_value();
+      const auto encoded = codec.encode(tile, exchange, message);
+      if (!encoded.refusal.empty()) {
+        refusal.emplace(p, encoded.refusal);
+        continue;
+      }
+      if (encoded.bytes != bytes) {
+        throw BadInput(fmt::format("codec {}: {} values have {} bytes, not the {} it says",
+                                   codec.name(), count, encoded.bytes, bytes));
+      }
+      header.values += encoded.values;
+      header.bytes += bytes;
+      header.is_dense = encoded.is_dense;
+      if (residual != nullptr) codec.subtract({message, bytes}, exchange, tile);
+      message += bytes;
+    }
+  }
+  if (!refusal) return;
+  header = {};
+  refuse(task, refusal->first, "cannot be sent: " + refusal->second);
+}
+
+void GroupEncoder::add_what_is_kept(std::size_t logical, std::uint32_t parameter,
+                                    std::int64_t begin, std::span<float> tile) {
+  constexpr auto kType = DType::float32;
+  const auto count = static_cast<std::int64_t>(tile.size());
+  if (const auto& correction = compression_.momentum_correction) {
+    if (correction->weight_decay > 0) {
+      const auto own = own_values_(parameter);
+      add_scaled(tile.data(), kType, own.data + static_cast<std::size_t>(begin) * size_of(own.type),
+                 own.type, count, correction->weight_decay);
+    }
+    float* const velocity = board_.next(Kept::velocity, logical, parameter) + begin;
+    scale_into(velocity, kType, board_.kept(Kept::velocity, logical, parameter) + begin, kType,
+               count, correction->momentum);
+    add_scaled(velocity, kType, tile.data(), kType, count, 1.0);
+    if (correction->nesterov) {
+      add_scaled(tile.data(), kType, velocity, kType, count, correction->momentum);
+    } else {
+      std::memcpy(tile.data(), velocity, tile.size_bytes());
+    }
+  }
+  if (board_.has_residuals()) {
+    add_scaled(tile.data(), kType, board_.kept(Kept::residual, logical, parameter) + begin, kType,
+               count, 1.0);
+  }
+}
+
+void GroupEncoder::refuse(const MessageTask& task, std::uint32_t parameter, Made how) {
+  auto& header = board_.header(task.logical, task.group);
+  header = {.first_bytes = header.first_bytes};
+  header.is_overflow = how == Made::overflow;
+  refuse(task, parameter,
+         how == Made::overflow ? "is not finite" : "and what earlier ones left is not finite");
+}
+
+void GroupEncoder::refuse(const MessageTask& task, std::uint32_t parameter,
+                          const std::string& why) {
+  auto& text = board_.header(task.logical, task.group).refusal;
+  *fmt::format_to_n(text, sizeof text - 1, "the gradient of \"{}\" in logical worker {} {}",
+                    plan_.parameters()[parameter].spec.name, task.logical, why)
+       .out = 0;
+}
+
+}  // namespace tutti

@@ -1,0 +1,99 @@
+#pragma once
+
+// Makes one message: the values of one logical worker for one group of parameters, from its folded
+// gradients and what is kept of earlier ones.
+//
+// Threads: one. No two workers make the same message.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sync/coded/message_board.h"
+#include "sync/plan/plan.h"
+#include "tutti/codec.h"
+
+namespace tutti {
+
+/// What each message of so many values of a group is one of, in any step.
+Exchange exchange_of(const Plan& plan, std::span<const std::uint32_t> group,
+                     const Compression& compression, std::size_t logical_workers,
+                     std::int64_t count);
+
+/// One message.
+struct MessageTask {
+  std::size_t logical = 0;
+  std::size_t group = 0;
+  /// Of the group's parameters, in registration order; none: no message.
+  std::span<const std::uint32_t> touched = {};
+  std::int64_t step = 1;
+};
+
+/// A parameter's own values, one after the other.
+struct ParameterValues {
+  const std::byte* data = nullptr;
+  DType type = DType::float32;
+};
+
+class GroupEncoder {
+ public:
+  using Values = std::function<ParameterValues(std::uint32_t parameter)>;
+  /// Keeps references. `values` for weight decay.
+  GroupEncoder(const Plan& plan, MessageBoard& board, const Compression& compression,
+               Values values);
+
+  /// Writes elements [begin, begin + count) of the gradient at hand, float32, to `to`.
+  using TileFold = std::function<void(std::int64_t begin, std::int64_t count, void* to)>;
+  /// Of a parameter.
+  using Folds = std::function<TileFold(std::uint32_t parameter)>;
+
+  /// Why there is no message is in its header.
+  void encode(const MessageTask& task, const Folds& folds, std::span<const float> first_sum = {});
+  /// What is handed in before that, where the codec has two rounds.
+  void first_round(const MessageTask& task, const Folds& folds);
+  /// What a message with so many values is one of.
+  Exchange exchange_of(std::size_t group, std::int64_t count, std::int64_t step,
+                       std::span<const float> first_sum) const;
+
+  /// Of this worker's own.
+  std::size_t bytes() const { return values_.size() * sizeof(float); }
+
+ private:
+  /// What a message that is being made has to say.
+  struct Message {
+    std::span<float> values;
+    std::vector<std::int64_t> at;  ///< of each touched parameter, its first
+  };
+  enum class Made { well, overflow, with_residual };
+  /// Nothing where there are no values, or some cannot be made: then that is said.
+  std::optional<Message> values_of(const MessageTask& task, const Folds& folds);
+  /// Folds elements from `begin` on into `tile` and adds what is kept.
+  Made make_tile(std::size_t logical, std::uint32_t parameter, const TileFold& fold,
+                 std::int64_t begin, std::span<float> tile);
+  bool works_in_tiles() const {
+    return compression_.codec->bytes_per_value() > 0 && !compression_.momentum_correction &&
+           !compression_.codec->has_first_round();
+  }
+  void require_room(std::size_t group, std::int64_t count, std::size_t bytes) const;
+  void encode_in_tiles(const MessageTask& task, const Folds& folds);
+  void add_what_is_kept(std::size_t logical, std::uint32_t parameter, std::int64_t begin,
+                        std::span<float> tile);
+  void keep(const MessageTask& task, const Message& made, const Exchange& exchange,
+            std::span<const std::byte> message);
+  void refuse(const MessageTask& task, std::uint32_t parameter, const std::string& why);
+  void refuse(const MessageTask& task, std::uint32_t parameter, Made how);
+  std::int64_t count_of(std::uint32_t parameter) const {
+    return plan_.parameters()[parameter].spec.count;
+  }
+
+  const Plan& plan_;
+  MessageBoard& board_;
+  const Compression& compression_;
+  Values own_values_;
+  std::vector<float> values_;  ///< of a group or a tile, where they cannot be made in place
+};
+
+}  // namespace tutti

@@ -1,0 +1,73 @@
+#include "sync/plan/fusion.h"
+
+#include <utility>
+
+namespace tutti {
+namespace {
+
+template <class Is>
+std::vector<std::uint32_t> those_of(const Plan& plan, const Is& is) {
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
+    if (is(plan.parameters()[p])) order.push_back(p);
+  }
+  return order;
+}
+
+}  // namespace
+
+ParameterGroups fuse(std::span<const std::uint32_t> order, std::span<const std::int64_t> counts,
+                     std::int64_t first_limit, std::int64_t limit) {
+  ParameterGroups groups;
+  std::vector<std::uint32_t> open;
+  std::int64_t filled = 0;
+  for (const auto p : order) {
+    const auto at_most = groups.empty() ? first_limit : limit;
+    if (counts[p] > at_most) {
+      groups.push_back({p});
+      continue;
+    }
+    open.push_back(p);
+    filled += counts[p];
+    if (filled <= at_most) continue;
+    groups.push_back(std::exchange(open, {}));
+    filled = 0;
+  }
+  if (!open.empty()) groups.push_back(std::move(open));
+  return groups;
+}
+
+ParameterGroups fuse(std::span<const std::uint32_t> order, const Plan& plan,
+                     std::int64_t first_limit, std::int64_t limit) {
+  std::vector<std::int64_t> counts;
+  for (const auto& entry : plan.parameters()) counts.push_back(entry.spec.count);
+  return fuse(order, counts, first_limit, limit);
+}
+
+std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group) {
+  std::int64_t count = 0;
+  for (const auto p : group) count += plan.parameters()[p].spec.count;
+  return count;
+}
+
+std::vector<std::uint32_t> dealt_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.dealt(); });
+}
+
+std::vector<std::uint32_t> owned_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.averaged() && !entry.dealt(); });
+}
+
+std::vector<std::uint32_t> row_sparse_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.row_sparse(); });
+}
+
+std::vector<std::uint32_t> private_ones(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.spec.is_private; });
+}
+
+ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit) {
+  return fuse(dealt_ones(plan), plan, limit, limit);
+}
+
+}  // namespace tutti

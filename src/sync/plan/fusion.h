@@ -1,0 +1,37 @@
+#pragma once
+
+// The one rule by which parameters are grouped: in given order, those of at most `limit` elements
+// join the open group, which is closed once it has more than `limit`; a larger one is a group of
+// its own; what is left at the end is the last group.
+//
+// Pure function.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sync/plan/plan.h"
+
+namespace tutti {
+
+using ParameterGroups = std::vector<std::vector<std::uint32_t>>;
+
+/// `counts[p]` elements of parameter p; limits at least 1. Until the first group is there its limit
+/// is `first_limit`.
+ParameterGroups fuse(std::span<const std::uint32_t> order, std::span<const std::int64_t> counts,
+                     std::int64_t first_limit, std::int64_t limit);
+
+ParameterGroups fuse(std::span<const std::uint32_t> order, const Plan& plan,
+                     std::int64_t first_limit, std::int64_t limit);
+/// Of all these parameters together.
+std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group);
+/// The parameters that are PlanEntry::dealt(), in registration order; then others of one kind.
+std::vector<std::uint32_t> dealt_ones(const Plan& plan);
+/// Arrays that one logical worker updates.
+std::vector<std::uint32_t> owned_ones(const Plan& plan);
+std::vector<std::uint32_t> row_sparse_ones(const Plan& plan);
+std::vector<std::uint32_t> private_ones(const Plan& plan);
+/// dealt_ones(), grouped.
+ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit);
+
+}  // namespace tutti

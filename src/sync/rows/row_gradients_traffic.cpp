@@ -1,0 +1,90 @@
+// What the exchange of rows costs: see row_gradients.h.
+
+#include <algorithm>
+#include <iterator>
+
+#include "sync/rows/row_gradients.h"
+
+namespace tutti {
+
+std::int64_t* RowGradients::touched_of(int rank) const {
+  return reinterpret_cast<std::int64_t*>(touched_->block(rank));
+}
+
+void RowGradients::own_touched(std::uint32_t parameter, std::int64_t rows) {
+  const auto place = std::lower_bound(parameters_.begin(), parameters_.end(), parameter);
+  touched_of(exchange_.group().rank())[place - parameters_.begin()] = rows;
+}
+
+/// A list names its rows in 32 bits each, an array of all rows in a bit each, and neither where
+/// they are those of a parameter before.
+RowGradients::Cost RowGradients::cost_of(std::uint32_t parameter, std::int64_t rows,
+                                         bool same_rows) const {
+  const auto& entry = exchange_.plan().parameters()[parameter];
+  const auto row = static_cast<std::uint64_t>(row_bytes_of(entry));
+  const auto all = static_cast<std::uint64_t>(entry.rows());
+  const auto listed = static_cast<std::uint64_t>(rows);
+  const auto list = listed * (row + (same_rows ? 0 : sizeof(std::uint32_t)));
+  const auto array = all * row + (same_rows ? 0 : (all + 7) / 8);
+  return {std::min(list, array), array < list};
+}
+
+/// Of each worker that has the parameter, the rows of its nodes together.
+std::vector<RowGradients::Sent> RowGradients::sent_of(std::uint32_t parameter) const {
+  const auto& held = exchange_.slices().held();
+  std::vector<Sent> all;
+  for (const auto& source : sources_of(parameter)) {
+    const int worker = held[source.node].worker;
+    if (all.empty() || all.back().worker != worker) all.push_back({worker, {}});
+    auto& rows = all.back().rows;
+    std::vector<std::uint32_t> both;
+    std::ranges::set_union(rows, source.list.rows, std::back_inserter(both));
+    rows = std::move(both);
+  }
+  return all;
+}
+
+void RowGradients::note() {
+  traffic_.begin();
+  const auto workers = static_cast<std::size_t>(exchange_.group().size());
+  std::vector<std::size_t> bytes_of(workers);
+  std::vector<std::vector<Sent>> all;
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    const auto p = parameters_[k];
+    const auto& entry = exchange_.plan().parameters()[p];
+    auto& group = traffic_.group(k);
+    auto sent = sent_of(p);
+    same_rows_[k] = std::ranges::find(all, sent) != all.end();
+    for (const auto& message : sent) {
+      const auto rows = static_cast<std::int64_t>(message.rows.size());
+      const auto [bytes, is_array] = cost_of(p, rows, same_rows_[k]);
+      ++group.messages;
+      group.dense_messages += is_array;
+      group.values += rows * entry.row_elements();
+      group.touched += entry.spec.count;
+      group.bytes += bytes;
+      bytes_of[static_cast<std::size_t>(message.worker)] += bytes;
+    }
+    if (!sent.empty()) {
+      group.bytes_dense = (sent.size() + workers) * exchange_.plan().bytes_of(p);
+    }
+    all.push_back(std::move(sent));
+  }
+  most_bytes_ = std::ranges::max(bytes_of);
+}
+
+/// What each gets back is known once all have folded.
+void RowGradients::count() {
+  const int size = exchange_.group().size();
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    auto& group = traffic_.group(k);
+    if (group.messages == 0) continue;
+    std::int64_t rows = 0;
+    for (int r = 0; r < size; ++r) rows += touched_of(r)[k];
+    group.bytes +=
+        static_cast<std::uint64_t>(size) * cost_of(parameters_[k], rows, same_rows_[k]).bytes;
+  }
+  traffic_.end();
+}
+
+}  // namespace tutti

@@ -1,0 +1,190 @@
+#include "sync/step/audit_board.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <new>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "memory/arena.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// Of address space, as all of the board: memory costs only what is written.
+constexpr std::size_t kSavedBytes = std::size_t{64} << 20;
+/// For the prints of what a plan does not list: metrics, states.
+constexpr std::size_t kOtherPrintBytes = std::size_t{256} << 20;
+/// An item takes less than its name and this.
+constexpr std::size_t kItemBytes = 64;
+
+std::size_t board_bytes(const Plan& plan) {
+  std::size_t listed = 0;
+  for (const auto& entry : plan.parameters()) listed += entry.spec.name.size() + kItemBytes;
+  for (const auto& entry : plan.buffers()) listed += entry.spec.name.size() + kItemBytes;
+  return kPageBytes + kSavedBytes + kOtherPrintBytes + 2 * listed;
+}
+
+class PrintWriter {
+ public:
+  template <class Number>
+  void number(Number value) {
+    bytes(&value, sizeof value);
+  }
+  void bytes(const void* from, std::size_t size) {
+    const auto* const begin = static_cast<const std::byte*>(from);
+    bytes_.insert(bytes_.end(), begin, begin + size);
+  }
+  std::vector<std::byte> take() { return std::move(bytes_); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class PrintReader {
+ public:
+  explicit PrintReader(std::span<const std::byte> from) : left_(from) {}
+  bool done() const { return left_.empty(); }
+  template <class Number>
+  Number number() {
+    Number value;
+    std::memcpy(&value, take(sizeof value), sizeof value);
+    return value;
+  }
+  const std::byte* take(std::size_t size) {
+    TUTTI_CHECK(size <= left_.size(), "{} bytes of a print, {} are left", size, left_.size());
+    const auto* const at = left_.data();
+    left_ = left_.subspan(size);
+    return at;
+  }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+}  // namespace
+
+AuditPair audit_pair_of(std::int64_t turn, std::span<const ShardRange> shards) {
+  std::vector<int> workers;
+  for (std::size_t r = 0; r < shards.size(); ++r) {
+    if (shards[r].count() > 0) workers.push_back(static_cast<int>(r));
+  }
+  const auto size = static_cast<std::int64_t>(shards.size());
+  const auto count = static_cast<std::int64_t>(workers.size());
+  // Every second worker, so that no pair has a worker in common with the one before; of an even
+  // number of workers, the others the time after.
+  const auto owner_at = (2 * turn + (count % 2 == 0 ? 2 * turn / count : 0)) % count;
+  AuditPair pair;
+  pair.owner = workers[static_cast<std::size_t>(owner_at)];
+  if (count > 1) {
+    pair.auditor = workers[static_cast<std::size_t>((owner_at + 1) % count)];
+  } else {
+    const auto away = size > 1 ? 1 + turn % (size - 1) : 0;
+    pair.auditor = static_cast<int>((pair.owner + away) % size);
+  }
+  const auto& range = shards[static_cast<std::size_t>(pair.owner)];
+  pair.shard = range.begin + turn / count % range.count();
+  return pair;
+}
+
+std::vector<std::byte> pack(std::span<const ShardPrint> prints) {
+  PrintWriter to;
+  for (const auto& print : prints) {
+    to.number(static_cast<std::uint64_t>(print.items.size()));
+    to.number(static_cast<std::uint64_t>(print.loss.has_value()));
+    to.number(print.loss.value_or(0));
+    for (const auto& [what, hash] : print.items) {
+      to.number(hash);
+      to.number(static_cast<std::uint64_t>(what.size()));
+      to.bytes(what.data(), what.size());
+    }
+  }
+  return to.take();
+}
+
+std::vector<ShardPrint> unpack_prints(std::span<const std::byte> bytes) {
+  std::vector<ShardPrint> prints;
+  for (PrintReader from(bytes); !from.done();) {
+    auto& print = prints.emplace_back();
+    const auto count = from.number<std::uint64_t>();
+    const bool has_loss = from.number<std::uint64_t>() != 0;
+    const auto loss = from.number<double>();
+    if (has_loss) print.loss = loss;
+    for (std::uint64_t k = 0; k < count; ++k) {
+      const auto hash = from.number<std::uint64_t>();
+      const auto length = from.number<std::uint64_t>();
+      const auto* const text = reinterpret_cast<const char*>(from.take(length));
+      print.items.push_back({{text, length}, hash});
+    }
+  }
+  return prints;
+}
+
+std::string differences(const ShardPrint& owners, const ShardPrint& auditors) {
+  std::unordered_map<std::string_view, std::uint64_t> others;
+  for (const auto& item : auditors.items) others.emplace(item.what, item.hash);
+  std::string first;
+  std::size_t count = 0;
+  const auto differs = [&](const std::string& what) {
+    if (count++ == 0) first = what;
+  };
+  for (const auto& item : owners.items) {
+    const auto other = others.extract(item.what);
+    if (other.empty() || other.mapped() != item.hash) differs(item.what);
+  }
+  for (const auto& item : auditors.items) {
+    if (others.contains(item.what)) differs(item.what);
+  }
+  if (count == 0) return "";
+  auto text = "the " + first;
+  if (count > 1) text += fmt::format(" and {} other thing{}", count - 1, count > 2 ? "s" : "");
+  if (owners.loss && auditors.loss && *owners.loss != *auditors.loss) {
+    text += fmt::format(" (loss {} and {})", *owners.loss, *auditors.loss);
+  }
+  return text;
+}
+
+AuditBoard::AuditBoard(const Group& group, const Plan& plan, const std::string& name)
+    : rank_(group.rank()),
+      bytes_(board_bytes(plan)),
+      memory_(group.allocate(bytes_, fmt::format("audit board of \"{}\"", name), 2 * kPageBytes)) {
+  new (memory_.data()) Header;
+  group.barrier({.label = "audit board"});
+}
+
+AuditBoard::Header& AuditBoard::header(int rank) const {
+  return *std::launder(reinterpret_cast<Header*>(memory_.block(rank)));
+}
+
+bool AuditBoard::hand_over(std::span<const std::byte> saved) {
+  auto& mine = header(rank_);
+  mine.fits = saved.size() <= kSavedBytes ? 1 : 0;
+  mine.saved = mine.fits != 0 ? saved.size() : 0;
+  if (mine.saved > 0) std::memcpy(memory_.data() + kPageBytes, saved.data(), mine.saved);
+  return mine.fits != 0;
+}
+
+std::optional<std::span<const std::byte>> AuditBoard::handed_by(int rank) const {
+  const auto& other = header(rank);
+  if (other.fits == 0) return {};
+  return std::span<const std::byte>(memory_.block(rank) + kPageBytes, other.saved);
+}
+
+void AuditBoard::publish(std::span<const ShardPrint> prints) {
+  const auto packed = pack(prints);
+  constexpr auto kAt = kPageBytes + kSavedBytes;
+  if (packed.size() > bytes_ - kAt) {
+    throw BadInput(fmt::format("the audit of a step takes {} bytes of names, {} are there",
+                               packed.size(), bytes_ - kAt));
+  }
+  std::memcpy(memory_.data() + kAt, packed.data(), packed.size());
+  header(rank_).prints = packed.size();
+}
+
+std::vector<ShardPrint> AuditBoard::of(int rank) const {
+  return unpack_prints({memory_.block(rank) + kPageBytes + kSavedBytes, header(rank).prints});
+}
+
+}  // namespace tutti

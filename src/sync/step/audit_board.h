@@ -1,0 +1,85 @@
+#pragma once
+
+// What workers tell each other in a step that is audited: one of its shards is computed once more
+// by another worker, and everybody compares what the two computations gave. One block per worker in
+// shared memory, written by its owner: what the shard had saved before the step is open to the
+// others, and the prints before the step is published.
+//
+// Threads: one. Failure: BadInput where there is no memory.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sync/plan/assignment.h"
+#include "sync/plan/plan.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// Which shard is computed once more, and by whom: ranks in the group.
+struct AuditPair {
+  std::int64_t shard = 0;
+  int owner = 0;    ///< has the shard
+  int auditor = 0;  ///< computes it once more: the owner where there is no other worker
+  friend bool operator==(const AuditPair&, const AuditPair&) = default;
+};
+
+/// `shards` are those of each worker, at least one of them not empty; `turn` is not negative. Each
+/// worker that has shards is owner or auditor at least once in ⌈W/2⌉ turns that follow each other
+/// from a multiple of W on, W being their number, and owner once in W; then it is the turn of its
+/// next shard.
+AuditPair audit_pair_of(std::int64_t turn, std::span<const ShardRange> shards);
+
+/// What a shard gave: a hash of each thing. Two computations of one shard list the same parameters
+/// in the same order, then what else they have.
+struct ShardPrint {
+  struct Item {
+    std::string what;  ///< `gradient of "0.weight"`
+    std::uint64_t hash = 0;
+    friend bool operator==(const Item&, const Item&) = default;
+  };
+  std::vector<Item> items;
+  std::optional<double> loss;  ///< for the text of a difference
+  friend bool operator==(const ShardPrint&, const ShardPrint&) = default;
+};
+
+/// Bytes for unpack_prints().
+std::vector<std::byte> pack(std::span<const ShardPrint> prints);
+std::vector<ShardPrint> unpack_prints(std::span<const std::byte> bytes);
+
+/// What of two prints of one shard differs, the first thing in full: `the gradient of "0.weight"
+/// and 3 other things (loss 0.5 and 0.75)`. Empty where nothing does.
+std::string differences(const ShardPrint& owners, const ShardPrint& auditors);
+
+class AuditBoard {
+ public:
+  /// Collective.
+  AuditBoard(const Group& group, const Plan& plan, const std::string& name);
+
+  /// What the audited shard has saved, for the auditor. False where it is too much.
+  bool hand_over(std::span<const std::byte> saved);
+  /// What that worker handed over; absent where it was too much.
+  std::optional<std::span<const std::byte>> handed_by(int rank) const;
+
+  /// BadInput where they are too many bytes.
+  void publish(std::span<const ShardPrint> prints);
+  std::vector<ShardPrint> of(int rank) const;
+
+ private:
+  struct Header {
+    std::uint64_t saved = 0;
+    std::uint64_t fits = 0;
+    std::uint64_t prints = 0;  ///< bytes
+  };
+  Header& header(int rank) const;
+
+  int rank_;
+  std::size_t bytes_;
+  SharedMemory memory_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,66 @@
+#pragma once
+
+// The mean of what the shards of a step left in the model's floating-point buffers (running
+// statistics), folded along the tree over the shards that ran. Small: every worker folds all of it.
+// A buffer that no shard changed keeps its bytes: a mean of equal values may differ from them by a
+// rounding, and their sum may overflow.
+//
+// Threads: one. The memory is synchronised by the step protocol: take() before the step is
+// published, meet() and mean() before it is complete. Failure: BadInput when there is no memory.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sync/plan/plan.h"
+#include "sync/step/leaf_folder.h"
+#include "sync/step/slice_fold.h"
+#include "sync/step/step_board.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+class BufferMean {
+ public:
+  /// No node of a worker reaches across one of the `cuts`. Collective.
+  BufferMean(const Group& group, std::vector<TensorSpec> buffers, std::vector<std::int64_t> cuts,
+             std::size_t logical_workers, const std::string& name);
+
+  /// A step in which this worker's first shard is `first`.
+  void open(std::int64_t first);
+  /// The buffers after a shard of that logical worker that ran, and `before` it, dense, in the
+  /// order of the specs.
+  void take(std::size_t logical, std::span<const void* const> buffers,
+            std::span<const void* const> before);
+  /// A shard that did not run.
+  void skip();
+  /// After the last shard.
+  void publish();
+  /// Once all have published; then mean().
+  void meet();
+  /// What workers handed in, in the order of shards: which of it a mean is over.
+  std::span<const HeldNode> nodes() const { return slices_->held(); }
+  /// Whether some shard of that logical worker left other bytes in the buffer than it found.
+  bool changed(std::size_t buffer, std::size_t logical) const {
+    return changed_[logical * plan_.parameters().size() + buffer] != 0;
+  }
+  /// … of any logical worker.
+  bool changed(std::size_t buffer) const;
+  /// `to` becomes the mean of that buffer over the shards of these nodes; nothing where none ran.
+  void mean(std::size_t buffer, NodeRange nodes, void* to);
+
+ private:
+  Plan plan_;
+  SharedMemory arena_;
+  SharedMemory control_;
+  SharedMemory changes_;               ///< per worker: what its shards changed
+  std::vector<std::uint8_t> changed_;  ///< by logical worker and buffer; once met, of all workers
+  int rank_;
+  std::vector<StepBoard> boards_;
+  std::unique_ptr<LeafFolder> folder_;
+  std::unique_ptr<SliceFold> slices_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,59 @@
+#pragma once
+
+// Finds workers whose models have drifted apart: in the first steps, and then in every n-th, each
+// publishes digests of its parameters and buffers on its board, and all compare them.
+//
+// Threads: those of the exchange that has it. Failure: Mismatch, the same on every worker, naming
+// the first parameter or buffer that differs.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sync/plan/plan.h"
+#include "sync/step/step_board.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// The model's own memory, dense, in the order of the plan.
+struct ModelMemory {
+  std::vector<const void*> parameters;  ///< none where all workers have the same ones
+  std::vector<void*> buffers;
+  std::vector<std::uint8_t> modes = {};  ///< of each module: 1 in train(), 0 in eval()
+};
+
+/// Whether every so often: in steps 1, 2, 4 … 64 and in every `every`-th; 0 never.
+bool is_checked_step(std::uint64_t step, std::int64_t every);
+
+class DigestCheck {
+ public:
+  /// In the steps of is_checked_step(). Keeps references.
+  DigestCheck(const Plan& plan, const Group& group, std::span<const StepBoard> boards,
+              std::int64_t every)
+      : plan_(plan), group_(group), boards_(boards), every_(every) {}
+
+  bool compares() const { return every_ > 0 && group_.size() > 1; }
+  bool due(std::uint64_t step) const { return compares() && is_checked_step(step, every_); }
+  /// Parameters as they are now, buffers as they were noted. Before the step is published.
+  void publish(const ModelMemory& model) const;
+  /// Once all have published. `step` begins the error.
+  void compare(std::string_view step) const;
+  /// The first one that differs among these ranks, ascending, all of which have published:
+  /// `parameter "0.weight" of rank 1 differs from that of rank 0`.
+  std::optional<std::string> difference(std::span<const int> ranks) const;
+  /// Where buffers are known to be equal: at the end of a step.
+  void note_buffers(const ModelMemory& model);
+
+ private:
+  const Plan& plan_;
+  const Group& group_;
+  std::span<const StepBoard> boards_;
+  std::int64_t every_;
+  std::vector<std::uint64_t> buffers_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,168 @@
+#pragma once
+
+// One worker's side of a step: takes the gradients of its leaves as they come and folds them with a
+// binary counter, so that what is left are nodes of the canonical tree over all leaves of the step.
+//
+// The worker's first leaf need not be known at once (it depends on how many leaves the workers
+// before it have). Until set_start() is called, leaves are kept apart; the result is the same.
+//
+// A parameter that no leaf wrote is absent from a node: nothing is stored, added or sent for it. Of
+// a row-sparse one the same holds row by row (row_list.h).
+//
+// Threads: one. The arena and the tables are read by other workers after the step was published.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "sync/plan/plan.h"
+#include "sync/plan/row_list.h"
+#include "sync/step/step_board.h"
+
+namespace tutti {
+
+/// Slots that were lent: bit s of a parameter's mask is set while its slot s is somebody's.
+/// Outlives the folder with the last loan.
+using LentSlots = std::vector<std::atomic<std::uint64_t>>;
+
+/// A parameter's place in a slot, in which a gradient may come into being. Whoever holds it may
+/// write there; nobody else does until it is gone. May end on any thread.
+class SlotLoan {
+ public:
+  SlotLoan(std::shared_ptr<LentSlots> lent, std::size_t parameter, int slot, std::byte* at)
+      : lent_(std::move(lent)), parameter_(parameter), bit_(std::uint64_t{1} << slot), at_(at) {
+    (*lent_)[parameter_].fetch_or(bit_, std::memory_order_acquire);
+  }
+  ~SlotLoan() { (*lent_)[parameter_].fetch_and(~bit_, std::memory_order_release); }
+  SlotLoan(const SlotLoan&) = delete;
+  SlotLoan& operator=(const SlotLoan&) = delete;
+  std::byte* at() const { return at_; }
+
+ private:
+  std::shared_ptr<LentSlots> lent_;
+  std::size_t parameter_;
+  std::uint64_t bit_;
+  std::byte* at_;
+};
+
+class LeafFolder {
+ public:
+  struct Options {
+    bool per_parameter_weights = false;  ///< the board's weights() are kept as well
+    bool measures = false;               ///< write() returns the magnitude of what it wrote
+    /// No node reaches from one side of such a leaf's begin to the other: ascending.
+    std::vector<std::int64_t> cuts = {};
+  };
+  /// `arena` has room for kMaxSlots slots of the plan. `before_slot(s)` is called before slot s ≥ 1
+  /// is used for the first time, and may throw to refuse the memory; `before_list(p, bytes)` before
+  /// so much more becomes memory for rows of parameter p.
+  LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, const Options& options,
+             std::function<void(int)> before_slot,
+             std::function<void(std::size_t, std::size_t)> before_list = {});
+
+  /// Forgets the last step.
+  void reset();
+  /// Index of this worker's first leaf among all. Folds what could not be folded before.
+  void set_start(std::int64_t first_leaf);
+
+  /// Starts a leaf. A leaf of weight 0 writes nothing.
+  void begin_leaf(double weight);
+  /// The leaf's gradient of one parameter, in the plan's layout: added to what this leaf wrote
+  /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot; with
+  /// `may_stay`, one that lies where lend() said stays there, as its node: it is the folder's then,
+  /// and nobody else has a hold on it.
+  /// Returns the largest magnitude among weight · gradient, not finite if one of them is not; 0
+  /// where that was not asked for.
+  double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
+  /// The same for a row-sparse one; without a row it stays absent.
+  double write(std::size_t parameter, const RowEntries& entries, bool last);
+  void end_leaf();
+  /// Once all leaves have ended: puts on the board where sums of other workers' nodes may lie,
+  /// which is where nothing is lent; of row-sparse ones, where no node of this worker lies.
+  void place_sums();
+  /// Of the slots that this parameter has used before, one that is free; null if there is none, or
+  /// if two are lent. It keeps its bytes until the next step that reset() begins.
+  std::unique_ptr<SlotLoan> lend(std::size_t parameter);
+
+  bool in_leaf() const { return in_leaf_; }
+  /// Of the open leaf, or of the last one.
+  double weight() const { return weight_; }
+  /// Leaves that have ended.
+  std::int64_t leaves() const { return leaves_; }
+  std::optional<std::int64_t> start() const { return start_; }
+  /// True once a write of the open leaf was the last one for this parameter.
+  bool finished(std::size_t parameter) const { return finished_[parameter] != 0; }
+  /// Slots whose memory has been used so far, in any step, row lists aside: at least 1.
+  int slots_used() const { return slots_used_; }
+  /// Bytes of row lists that have been used so far.
+  std::size_t list_bytes() const { return list_bytes_; }
+  /// The parameter's row list in a slot, which `rows` more are about to join.
+  RowRoom room_for(std::size_t parameter, int slot, std::size_t rows);
+  /// Gradients of this step that stayed where they were lent a place.
+  int born_in_place() const { return born_in_place_; }
+  /// What the leaves from `first_leaf` on are held as, the open one among them: their nodes,
+  /// ascending, and where the parameter's part of each lies (null: absent). Its leaf must have
+  /// written it for the last time, or have ended.
+  struct Held {
+    std::vector<StepHeader::Node> nodes;
+    std::vector<const std::byte*> parts;
+  };
+  Held held_since(std::int64_t first_leaf, std::size_t parameter) const;
+
+  /// Nodes held, ascending; node k's table is the board's slot_table(k). Before set_start() their
+  /// blocks count from this worker's first leaf.
+  const std::vector<StepHeader::Node>& nodes() const { return nodes_; }
+
+ private:
+  /// One gradient on its way into a node: in a slot, or still in torch's memory (`hot`).
+  struct Moving {
+    std::uint8_t slot = kAbsent;
+    const void* hot = nullptr;
+    double weight = 0;
+    bool may_stay = false;  ///< where it is hot
+  };
+  std::size_t chain_length(Block block) const;
+  void merge(std::size_t parameter, Moving moving, std::size_t chain);
+  std::uint8_t add_nodes(std::size_t parameter, std::uint8_t left, std::uint8_t right);
+  RowList list_in(std::size_t parameter, std::uint8_t slot) const;
+  void push(StepHeader::Node node);
+  /// For a node: the slot in which `born` lies already, or else a free one that is not lent.
+  std::uint8_t take_slot(std::size_t parameter, const void* born);
+  std::uint64_t lent(std::size_t parameter) const {
+    return (*lent_)[parameter].load(std::memory_order_acquire);
+  }
+  void use(std::size_t parameter, int slot);
+  std::byte* place(std::size_t parameter, std::uint8_t slot) const;
+
+  const Plan& plan_;
+  std::byte* arena_;
+  StepBoard board_;
+  Options options_;
+  double measured_ = 0;
+  double* largest_;  ///< measured_, or null where nobody asks
+  std::function<void(int)> before_slot_;
+  std::function<void(std::size_t, std::size_t)> before_list_;
+  std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one
+  std::vector<std::uint64_t> free_;      ///< per parameter: bit s set while slot s is free
+  std::shared_ptr<LentSlots> lent_;
+  std::vector<std::uint8_t> used_;      ///< per parameter: slots used so far, in any step
+  std::vector<std::uint8_t> finished_;  ///< per parameter: last write of the open leaf is done
+  std::size_t chain_ = 0;               ///< nodes that the open leaf will be folded into
+  std::optional<std::int64_t> start_;
+  std::int64_t leaves_ = 0;
+  double weight_ = 1;
+  bool in_leaf_ = false;
+  int slots_used_ = 1;
+  std::map<std::pair<std::size_t, int>, std::size_t> lists_;  ///< bytes used, by parameter and slot
+  std::size_t list_bytes_ = 0;
+  int born_in_place_ = 0;
+};
+
+/// Puts the nodes that are left, counted from the first leaf, on the board.
+void publish_nodes(const LeafFolder& folder, StepHeader& header);
+
+}  // namespace tutti

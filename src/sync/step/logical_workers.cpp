@@ -1,0 +1,65 @@
+#include "sync/step/logical_workers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+template <class Belongs>
+std::vector<NodeRange> ranges_of(std::span<const HeldNode> held, std::size_t count,
+                                 const Belongs& belongs) {
+  std::vector<NodeRange> ranges;
+  std::size_t n = 0;
+  for (std::size_t l = 0; l < count; ++l) {
+    const auto begin = n;
+    while (n < held.size() && belongs(held[n], l)) ++n;
+    ranges.push_back({begin, n});
+  }
+  return ranges;
+}
+
+}  // namespace
+
+std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count) {
+  if (count < 1 || count > kMostLogicalWorkers) {
+    throw BadInput(fmt::format("{} logical workers: must be 1 to {}", count, kMostLogicalWorkers));
+  }
+  if (count > shards) {
+    throw BadInput(fmt::format(
+        "{} logical workers of {} shards: each is a node of the tree over the shards, so there are "
+        "at most as many",
+        count, shards));
+  }
+  std::vector<ShardRange> nodes = {{0, shards}};
+  while (static_cast<std::int64_t>(nodes.size()) < count) {
+    const auto largest = std::max_element(
+        nodes.begin(), nodes.end(),
+        [](const ShardRange& a, const ShardRange& b) { return a.count() < b.count(); });
+    const auto left =
+        static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(largest->count() - 1)));
+    const ShardRange right = {largest->begin + left, largest->end};
+    largest->end = right.begin;
+    nodes.insert(largest + 1, right);
+  }
+  return nodes;
+}
+
+std::vector<NodeRange> nodes_of(std::span<const HeldNode> held,
+                                std::span<const ShardRange> logical) {
+  return ranges_of(held, logical.size(), [&](const HeldNode& node, std::size_t l) {
+    return node.block.begin >= logical[l].begin && node.block.begin < logical[l].end;
+  });
+}
+
+std::vector<NodeRange> nodes_of_workers(std::span<const HeldNode> held, std::size_t workers) {
+  return ranges_of(held, workers, [](const HeldNode& node, std::size_t l) {
+    return node.worker == static_cast<int>(l);
+  });
+}
+
+}  // namespace tutti

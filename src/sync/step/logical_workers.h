@@ -1,0 +1,31 @@
+#pragma once
+
+// Who owns state per worker: L nodes of the tree over a step's shards. L belongs to the run, so
+// that what depends on such state does not depend on the number of workers.
+//
+// Pure functions. Failure: BadInput.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sync/plan/assignment.h"
+#include "sync/step/slice_fold.h"
+
+namespace tutti {
+
+/// Most logical workers of a run.
+inline constexpr std::int64_t kMostLogicalWorkers = 32;
+
+/// From the root of the tree over `shards` leaves on, the largest node is split, leftmost first,
+/// until there are `count` ≥ 1. BadInput for more than there are shards, or than
+/// kMostLogicalWorkers.
+std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count);
+
+/// The nodes of each, of a step's nodes; none reaches from one logical worker to another.
+std::vector<NodeRange> nodes_of(std::span<const HeldNode> held,
+                                std::span<const ShardRange> logical);
+/// The same where every worker is a logical worker.
+std::vector<NodeRange> nodes_of_workers(std::span<const HeldNode> held, std::size_t workers);
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+#include "sync/step/shard_board.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <new>
+
+#include "memory/arena.h"
+
+namespace tutti {
+namespace {
+
+/// Of address space; memory costs only what is written.
+constexpr std::size_t kNotesBytes = std::size_t{64} << 20;
+
+}  // namespace
+
+static_assert(sizeof(ShardHeader) <= kPageBytes);
+
+void GradientFacts::note_bad(std::int64_t shard, std::int64_t parameter) {
+  if (bad_shard >= 0 && bad_shard < shard) return;
+  bad_parameter = bad_shard == shard ? std::min(bad_parameter, parameter) : parameter;
+  bad_shard = shard;
+}
+
+std::string refusal_of(const GradientFacts& facts, const Plan& plan) {
+  if (facts.bad_shard < 0) return "";
+  const auto& entry = plan.parameters()[static_cast<std::size_t>(facts.bad_parameter)];
+  return fmt::format("the gradient of \"{}\" in shard {} is not finite", entry.spec.name,
+                     facts.bad_shard);
+}
+
+bool may_overflow(const GradientFacts& facts, double divisor) {
+  return !(facts.bound < FLT_MAX / 2 && facts.bound / divisor < FLT_MAX / 2);
+}
+
+ShardBoard::ShardBoard(const Group& group, const std::string& name)
+    : rank_(group.rank()),
+      size_(group.size()),
+      memory_(group.allocate(kPageBytes + kNotesBytes, fmt::format("shard board of \"{}\"", name),
+                             2 * kPageBytes)) {
+  new (memory_.data()) ShardHeader;
+  group.barrier({.label = "shard board"});
+}
+
+template <class Pick>
+GradientFacts ShardBoard::together(const Pick& pick) const {
+  GradientFacts all;
+  for (int r = 0; r < size_; ++r) {
+    const GradientFacts& one = pick(of(r));
+    all.bound += one.bound;
+    const bool earlier = all.bad_shard < 0 || one.bad_shard < all.bad_shard;
+    if (one.bad_shard < 0 || !earlier) continue;
+    all.bad_shard = one.bad_shard;
+    all.bad_parameter = one.bad_parameter;
+  }
+  return all;
+}
+
+GradientFacts ShardBoard::facts() const {
+  return together([](const ShardHeader& header) -> auto& { return header.all; });
+}
+
+GradientFacts ShardBoard::facts_of(std::size_t logical) const {
+  return together([&](const ShardHeader& header) -> auto& { return header.own[logical]; });
+}
+
+ShardHeader* ShardBoard::header_at(int rank) const {
+  return std::launder(reinterpret_cast<ShardHeader*>(memory_.block(rank)));
+}
+
+std::span<std::byte> ShardBoard::notes_area() { return {memory_.data() + kPageBytes, kNotesBytes}; }
+
+std::span<const std::byte> ShardBoard::notes_of(int rank) const {
+  return {memory_.block(rank) + kPageBytes, of(rank).notes};
+}
+
+}  // namespace tutti

@@ -1,0 +1,84 @@
+#pragma once
+
+// What a worker says of its shards of a step besides their gradients: one block per worker in
+// shared memory, written by its owner before the step is published, read by all until it is
+// complete.
+//
+// Threads: one. Failure: BadInput when there is no memory.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "sync/plan/plan.h"
+#include "sync/step/logical_workers.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// What is known of some gradients of a worker's shards.
+struct GradientFacts {
+  /// No element of a sum of them, weighted, is larger.
+  double bound = 0;
+  /// First shard with one that is not finite, and the first such parameter of it; −1: none.
+  std::int64_t bad_shard = -1;
+  std::int64_t bad_parameter = -1;
+
+  /// That parameter's gradient in that shard is not finite. Shards come in order.
+  void note_bad(std::int64_t shard, std::int64_t parameter);
+};
+
+constexpr std::array<std::int64_t, kMostLogicalWorkers> none_ran() {
+  std::array<std::int64_t, kMostLogicalWorkers> none{};
+  none.fill(-1);
+  return none;
+}
+
+struct ShardHeader {
+  GradientFacts all = {};  ///< of parameters that all workers share …
+  /// … of those that each logical worker has for itself.
+  std::array<GradientFacts, kMostLogicalWorkers> own = {};
+  std::int64_t ran = 0;         ///< shards with a weight above 0
+  std::int64_t first_ran = -1;  ///< the first of them; −1: none
+  /// … of each logical worker's.
+  std::array<std::int64_t, kMostLogicalWorkers> own_first_ran = none_ran();
+  std::int64_t asked = 0;      ///< shards that asked for indices
+  std::int64_t in_halves = 0;  ///< its program may look at things before the update
+  std::uint64_t notes = 0;     ///< bytes
+};
+
+/// That a gradient is not finite, if that is so; else "".
+std::string refusal_of(const GradientFacts& facts, const Plan& plan);
+/// Whether a sum of these gradients, or its quotient, could be beyond the range of its type. With a
+/// bound far below, roundings on the way do not matter.
+bool may_overflow(const GradientFacts& facts, double divisor);
+
+class ShardBoard {
+ public:
+  /// Collective.
+  ShardBoard(const Group& group, const std::string& name);
+
+  ShardHeader& mine() { return *header_at(rank_); }
+  const ShardHeader& of(int rank) const { return *header_at(rank); }
+  int size() const { return size_; }
+  /// Of all workers together, once the step is published.
+  GradientFacts facts() const;
+  GradientFacts facts_of(std::size_t logical) const;
+
+  /// Where this worker may write notes: bytes whose meaning is the upper layers'. It puts their
+  /// number into its header.
+  std::span<std::byte> notes_area();
+  std::span<const std::byte> notes_of(int rank) const;
+
+ private:
+  ShardHeader* header_at(int rank) const;
+  template <class Pick>
+  GradientFacts together(const Pick& pick) const;
+  int rank_;
+  int size_;
+  SharedMemory memory_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,131 @@
+#pragma once
+
+// What a worker tells the others about a step, in shared memory: one block per worker, written by
+// its owner alone. Plain fields are published by a release store to one of the step counters and
+// read after an acquire load of it; they are not touched again before every worker is through with
+// the step.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "job/board.h"
+#include "kernels/fold_program.h"
+#include "sync/plan/plan.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// Most nodes a worker may hold, and most slots of its arena.
+inline constexpr int kMaxSlots = 64;
+/// In a slot table: this node has no gradient for this parameter.
+inline constexpr std::uint8_t kAbsent = 0xff;
+
+/// What FirstLook compares.
+struct FirstLookNotes {
+  std::uint64_t gradient = 0;         ///< digest of the worker's own; 0: it has none but zeros
+  std::uint64_t generator_seed = 0;   ///< of the program's random numbers, at the start
+  std::uint64_t generator_state = 0;  ///< digest; 0: not known
+};
+
+/// How a worker takes part in a step.
+enum class StepMode : std::uint32_t {
+  single,  ///< one leaf, at index rank: buckets may leave early
+  scope,   ///< a contiguous range of leaves
+  joined,  ///< nothing of its own: fits either
+};
+
+/// Why an exchange is over for good.
+enum class EndKind : std::uint32_t { running, mismatch, timeout, lost };
+
+struct StepHeader {
+  // Step counters: the last step for which the owner has …
+  alignas(kCacheLine) std::atomic<std::uint64_t> opened{0};  ///< … said its number of leaves
+  std::atomic<std::uint64_t> counted{0};    ///< … said how many leaves it had, at their end
+  std::atomic<std::uint64_t> published{0};  ///< … written all nodes and tables
+  alignas(kCacheLine) std::atomic<std::uint64_t> folded{0};  ///< … folded all its slices
+  std::atomic<std::uint64_t> met{0};                         ///< not a step: see StepExchange::meet
+  std::atomic<std::uint64_t> told{0};  ///< … written what it tells others during its leaves
+  std::atomic<std::uint64_t> left{0};  ///< … stopped touching any memory
+  alignas(kCacheLine) std::atomic<std::uint64_t> failed{0};  ///< … reported a failure
+  std::atomic<std::uint64_t> closed{0};   ///< 1 + last step taken part in; 0 while open
+  std::atomic<std::uint32_t> ended{0};    ///< EndKind: the exchange as a whole is over
+  std::atomic<std::int32_t> culprit{-1};  ///< job rank, where one is known
+  /// Of rank 0's alone, written by any: what became of the exchange, once one has `ended`.
+  std::atomic<std::uint64_t> fate{kRunning};
+  static constexpr std::uint64_t kRunning = 0;
+  static constexpr std::uint64_t kUndecided = 1;
+  static constexpr std::uint64_t kDecided = 2;  ///< plus the last step that succeeded
+  /// 1 + the last step of the owner, which has ended its part and left digests: StepExchange::part.
+  std::atomic<std::uint64_t> parted{0};
+  /// Of rank 0's alone, written by any: one has said that they differ.
+  std::atomic<std::uint32_t> parting_said{0};
+  SharedText<512> failure;  ///< why `failed`
+  SharedText<1024> reason;  ///< why `ended`
+
+  // Published with `opened`.
+  StepMode mode = StepMode::joined;
+  std::int64_t declared = 0;   ///< leaves of this worker; −1 while it does not know
+  double weight = 0;           ///< of the one leaf, where the mode is not `scope`
+  std::uint32_t drained = 0;   ///< the owner has no more data
+  std::uint64_t schedule = 0;  ///< hash of the bucket schedule in use
+
+  // Published with `counted`.
+  std::int64_t leaves = 0;
+
+  // Published with `published`.
+  std::int32_t node_count = 0;
+  std::int64_t arrived = 0;     ///< ns, Clock: when it published
+  std::uint32_t has_order = 0;  ///< order() is filled in
+  FirstLookNotes first_look;    ///< in the first steps
+  struct Node {
+    Block block;  ///< counted from the owner's first leaf
+    double weight = 0;
+  };
+  Node nodes[kMaxSlots];
+};
+
+/// Where the parts of a worker's block lie, for a plan with that many parameters and buffers, of a
+/// model of that many modules.
+class StepBoard {
+ public:
+  StepBoard(std::byte* block, std::size_t parameters, std::size_t buffers, std::size_t modules = 0);
+  static std::size_t bytes(std::size_t parameters, std::size_t buffers, std::size_t modules = 0);
+
+  StepHeader& header() const { return *header_; }
+  /// Last step in which bucket b is complete on this worker; at most one bucket per parameter.
+  std::atomic<std::uint64_t>& bucket_ready(std::size_t b) const { return ready_[b]; }
+  /// slot_table(k)[p]: slot that holds node k's gradient of parameter p, or kAbsent.
+  std::uint8_t* slot_table(int node) const;
+  /// sum_slots()[p]: slot in which the owner keeps what it folds of parameter p, where it does so.
+  std::uint8_t* sum_slots() const { return slot_table(kMaxSlots); }
+  /// weights(k)[p]: sum of the weights of node k's leaves that wrote parameter p.
+  double* weights(int node) const;
+  /// Digests of parameters, then of buffers.
+  std::span<std::uint64_t> digests() const { return {digests_, parameters_ + buffers_}; }
+  /// Of each module: 1 in train(), 0 in eval().
+  std::span<std::uint8_t> modes() const { return {modes_, modules_}; }
+  /// Parameters in the order in which the first step found them ready. Rank 0's counts.
+  std::span<std::uint32_t> order() const { return {order_, parameters_}; }
+
+ private:
+  std::size_t parameters_;
+  std::size_t buffers_;
+  std::size_t modules_;
+  StepHeader* header_;
+  std::atomic<std::uint64_t>* ready_;
+  std::uint64_t* digests_;
+  std::uint32_t* order_;
+  double* weights_;
+  std::uint8_t* slots_;
+  std::uint8_t* modes_;
+};
+
+/// One per worker, in blocks of the given memory.
+std::vector<StepBoard> boards_of(const SharedMemory& memory, int workers, const Plan& plan,
+                                 std::size_t modules = 0);
+
+}  // namespace tutti

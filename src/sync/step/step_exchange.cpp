@@ -1,0 +1,350 @@
+#include "sync/step/step_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "base/check.h"
+#include "base/timeline.h"
+#include "memory/memory_need.h"
+#include "sync/plan/assignment.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// Of gradients that are sent as they are: one more of those that are somebody's.
+ParameterGroups groups_as_they_are(const Plan& plan, const ExchangeOptions& options) {
+  ParameterGroups groups;
+  if (!options.coded) groups = groups_in_registration_order(plan, options.fusion);
+  auto owned = owned_ones(plan);
+  if (!owned.empty()) groups.push_back(std::move(owned));
+  return groups;
+}
+
+}  // namespace
+
+StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
+    : group_(std::move(group)),
+      state_(*group_.state()),
+      plan_((require_equal_plans(group_, plan), std::move(plan))),
+      options_(options),
+      arena_(group_.allocate(plan_.arena_bytes(kMaxSlots), "gradients of \"" + options_.name + "\"",
+                             plan_.base_bytes())),
+      control_(group_.allocate(
+          StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size(), options_.modules),
+          "step board of \"" + options_.name + "\"", std::size_t{1} << 16)),
+      boards_(boards_of(control_, group_.size(), plan_, options_.modules)),
+      digests_(plan_, group_, boards_, options_.digest_every),
+      first_look_(group_, boards_, options_.name),
+      traffic_(plan_, groups_as_they_are(plan_, options_), group_.size()) {
+  std::vector<std::byte*> arenas;
+  for (int r = 0; r < group_.size(); ++r) arenas.push_back(arena_.block(r));
+  const auto me = static_cast<std::size_t>(group_.rank());
+  const auto before_slot = [this](int slot) {
+    // The other workers are about to need theirs.
+    const auto refusal =
+        refuse_memory(state_.job().system(),
+                      {plan_.slot_bytes(), group_.size(),
+                       fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name)});
+    if (!refusal.empty()) throw BadInput(refusal);
+  };
+  const auto before_list = [this](std::size_t parameter, std::size_t bytes) {
+    const auto refusal = refuse_memory(
+        state_.job().system(),
+        {bytes, group_.size(),
+         fmt::format("the touched rows of \"{}\"", plan_.parameters()[parameter].spec.name)});
+    if (!refusal.empty()) throw BadInput(refusal);
+  };
+  folder_ =
+      std::make_unique<LeafFolder>(plan_, arena_.data(), boards_[me],
+                                   LeafFolder::Options{options_.divisor == Divisor::contributors,
+                                                       options_.measures, options_.cuts},
+                                   before_slot, before_list);
+  slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, options_.divisor);
+  schedule_ = std::make_unique<BucketSchedule>(plan_, BucketSchedule::default_order(plan_),
+                                               options_.first_fusion, options_.fusion);
+  outcome_.touched.resize(plan_.parameters().size());
+}
+
+StepExchange::~StepExchange() {
+  if (!state_.job().is_own()) return;
+  if (std::uncaught_exceptions() > 0) {
+    const auto& mine = header(group_.rank());
+    const bool said = mine.failed.load(std::memory_order_relaxed) == done_ && done_ > 0;
+    fail(said ? read(mine.failure) : "it was left by an exception");
+  }
+  header(group_.rank()).closed.store(done_ + 1, std::memory_order_release);
+  announce(state_.job().board());
+}
+
+void StepExchange::number_next(std::int64_t number) {
+  numbers_begin_ = number - static_cast<std::int64_t>(done_ + 1);
+}
+
+std::byte* StepExchange::result(std::size_t parameter) const {
+  return arena_.data() + plan_.parameters()[parameter].result_offset;
+}
+
+std::byte* StepExchange::sum_place(int rank, std::size_t parameter) const {
+  const auto slot = boards_[static_cast<std::size_t>(rank)].sum_slots()[parameter];
+  return arena_.block(rank) + plan_.node_place(parameter, slot);
+}
+
+RowRoom StepExchange::sum_room(std::size_t parameter, std::size_t rows) {
+  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+  return folder_->room_for(parameter, board.sum_slots()[parameter], rows);
+}
+
+std::size_t StepExchange::bytes_held() const {
+  return plan_.held_bytes(folder_->slots_used()) + folder_->list_bytes();
+}
+
+/// Folds this rank's slices of buckets that all workers have completed while their backward runs.
+void StepExchange::fold_ready_buckets() {
+  if (options_.coded) return;
+  while (next_bucket_ < schedule_->size()) {
+    for (int r = 0; r < group_.size(); ++r) {
+      const auto& ready = boards_[static_cast<std::size_t>(r)].bucket_ready(next_bucket_);
+      if (ready.load(std::memory_order_acquire) != step_) return;
+    }
+    if (!slices_begun_) begin_slices();
+    fold_bucket(next_bucket_++);
+  }
+}
+
+void StepExchange::fold_bucket(std::size_t bucket) {
+  const TimelineSpan span(state_.job().timeline(), "fold");
+  slices_->fold(schedule_->parameters(bucket), group_.rank());
+}
+
+/// Lists the nodes of all workers in tree order. In single mode the headers were published with the
+/// first bucket, otherwise with the step.
+void StepExchange::begin_slices() {
+  bool single = false;
+  bool scope = false;
+  for (int r = 0; r < group_.size(); ++r) {
+    single = single || header(r).mode == StepMode::single;
+    scope = scope || header(r).mode == StepMode::scope;
+    if (header(r).schedule != schedule_->hash()) {
+      throw Mismatch(fmt::format("{}: rank {} has another bucket schedule than rank {}",
+                                 step_text(), group_.job_rank(r), group_.job_rank(group_.rank())));
+    }
+  }
+  if (single && scope) throw Mismatch(step_text() + mode_texts());
+  std::vector<HeldNode> nodes;
+  std::int64_t leaves = 0;
+  for (int r = 0; r < group_.size(); ++r) {
+    const auto& other = header(r);
+    if (other.mode == StepMode::scope) {
+      append_nodes(nodes, leaves, r, other);
+    } else if (!scope || other.declared > 0) {
+      // A worker that joined holds the place of its leaf, so that a sum over single leaves is the
+      // tree over ranks whoever wrote.
+      nodes.push_back({r, 0, {leaves, 1}, other.weight});
+      ++leaves;
+    }
+  }
+  slices_->begin(std::move(nodes), leaves, single && is_alone_);
+  slices_begun_ = true;
+}
+
+const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model,
+                                                  const StepBesides& besides) {
+  arrive(model, [this] { fold_ready_buckets(); });
+  if (besides.arrived) besides.arrived();
+  return complete([&] {
+    while (next_bucket_ < schedule_->size()) fold_bucket(next_bucket_++);
+    take_buffers(model);
+    if (besides.completing) besides.completing();
+  });
+}
+
+void StepExchange::arrive(const ModelMemory& model, const std::function<void()>& meanwhile) {
+  require_running();
+  TUTTI_CHECK(is_open(), "no step to finish");
+  if (folder_->in_leaf()) folder_->end_leaf();
+  const auto declared = header(group_.rank()).declared;
+  if (mode_ == StepMode::scope && declared >= 0 && declared != folder_->leaves()) {
+    const auto text = fmt::format("accumulate() was told of {} micro-batches, but {} were computed",
+                                  declared, folder_->leaves());
+    fail(text);
+    throw BadInput(text);
+  }
+  phase_ = "the end of its shards in";
+  guarded([&] {
+    publish(model);
+    const auto published = [this](int r) {
+      return header(r).published.load(std::memory_order_acquire) >= step_;
+    };
+    wait_for_all(published, meanwhile);
+    if (!slices_begun_) begin_slices();
+    if (digests_.due(step_) || (digests_.compares() && all_drained())) {
+      digests_.compare(step_text());
+    }
+    if (digests_.due(step_)) compare_modes();
+    first_look_.compare(number_of(step_));
+  });
+}
+
+void StepExchange::meet(const char* what) {
+  require_running();
+  phase_ = what;
+  guarded([&] {
+    const auto round = step_ * kMostMeetings + ++meetings_;
+    header(group_.rank()).met.store(round, std::memory_order_release);
+    announce(state_.job().board());
+    wait_for_all([&](int r) { return header(r).met.load(std::memory_order_acquire) >= round; });
+  });
+}
+
+void StepExchange::tell() {
+  header(group_.rank()).told.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+}
+
+void StepExchange::hear(int rank, const char* what) {
+  const auto* const before = std::exchange(phase_, what);
+  guarded([&] {
+    wait_for_all([&](int r) {
+      return r != rank || header(r).told.load(std::memory_order_acquire) >= step_;
+    });
+  });
+  phase_ = before;
+}
+
+const StepExchange::Outcome& StepExchange::complete(const std::function<void()>& work) {
+  require_running();
+  phase_ = "the end of its update in";
+  is_completing_ = true;
+  // Sequentially consistent, as is the fate: who finds no end has seen what those who end see.
+  const auto folded = [this](int r) {
+    return header(r).folded.load(std::memory_order_seq_cst) >= step_;
+  };
+  try {
+    guarded([&] {
+      check_fate();
+      work();
+      fill_outcome();
+      adopt_order();
+      header(group_.rank()).folded.store(step_, std::memory_order_release);
+      announce(state_.job().board());
+      wait_for_all(folded);
+      check_fate();
+    });
+  } catch (const Error&) {
+    if (header(0).fate.load() == StepHeader::kRunning || last_success() < step_) throw;
+  }
+  outcome_.report.waits = waits_;
+  outcome_.report.wait_seconds = std::chrono::duration<double>(waited_).count();
+  close_step();
+  return outcome_;
+}
+
+void StepExchange::publish(const ModelMemory& model) {
+  auto& mine = header(group_.rank());
+  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+  mine.leaves = mode_ == StepMode::scope ? folder_->leaves() : mine.declared;
+  mine.counted.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+  // So that only as many nodes are handed in as the tree needs.
+  if (mode_ == StepMode::scope && !folder_->start() && folder_->leaves() > 1) find_start(true);
+  publish_nodes(*folder_, mine);
+  folder_->place_sums();
+  if (!order_agreed_ && group_.rank() == 0 && !fired_.empty()) {
+    for (const auto p : BucketSchedule::default_order(plan_)) {
+      if (std::find(fired_.begin(), fired_.end(), p) == fired_.end()) fired_.push_back(p);
+    }
+    std::copy(fired_.begin(), fired_.end(), board.order().begin());
+    mine.has_order = 1;
+  }
+  // Where all have drained, this step is the last.
+  if (digests_.due(step_) || (digests_.compares() && mine.drained != 0)) digests_.publish(model);
+  if (digests_.due(step_)) {
+    std::copy_n(model.modes.begin(), std::min(model.modes.size(), board.modes().size()),
+                board.modes().begin());
+  }
+  first_look_.publish();
+  if (options_.sync_buffers && may_be_source()) {
+    for (std::size_t b = 0; b < model.buffers.size(); ++b) {
+      const auto& entry = plan_.buffers()[b];
+      std::memcpy(arena_.data() + entry.offset, model.buffers[b], entry.bytes);
+    }
+  }
+  mine.arrived = state_.job().system().now().time_since_epoch().count();
+  mine.published.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+}
+
+/// That worker's buffers replace this one's. Now they are equal; the next step finds out whether
+/// they still were when it began.
+void StepExchange::take_buffers(const ModelMemory& model) {
+  if (!options_.sync_buffers) return;
+  const int source = buffer_source();
+  for (std::size_t b = 0; b < model.buffers.size() && group_.rank() != source; ++b) {
+    const auto& entry = plan_.buffers()[b];
+    std::memcpy(model.buffers[b], arena_.block(source) + entry.offset, entry.bytes);
+  }
+  note_buffers(model);
+}
+
+void StepExchange::note_buffers(const ModelMemory& model) {
+  if (digests_.due(step_ + 1)) digests_.note_buffers(model);
+}
+
+/// From the first step in which rank 0 wrote a gradient, buckets follow the order it saw.
+void StepExchange::adopt_order() {
+  if (order_agreed_ || header(0).has_order == 0) return;
+  schedule_ = std::make_unique<BucketSchedule>(plan_, boards_[0].order(), options_.first_fusion,
+                                               options_.fusion);
+  order_agreed_ = true;
+}
+
+/// Everything that is read from others' boards is read before `folded` lets them write again.
+void StepExchange::fill_outcome() {
+  outcome_.drained = 0;
+  outcome_.buffer_source = buffer_source();
+  std::int64_t last = 0;
+  auto& report = outcome_.report;
+  report = {};
+  for (int r = 0; r < group_.size(); ++r) {
+    outcome_.drained += header(r).drained != 0;
+    if (header(r).arrived >= last) {
+      last = header(r).arrived;
+      report.last_worker = group_.job_rank(r);
+    }
+  }
+  for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
+    outcome_.touched[p] = slices_->touched(p);
+    const auto bytes = plan_.parameters()[p].node_bytes;
+    report.bytes_dense += bytes;
+    const bool whole = outcome_.touched[p] != 0 && plan_.parameters()[p].averaged();
+    report.bytes += whole ? bytes : 0;
+    report.parameters_touched += outcome_.touched[p];
+  }
+  traffic_.note(*slices_);
+  report.step = number_of(step_);
+  report.collectives = 1;
+  const bool in_parts = is_single() && !options_.coded;
+  report.buckets = in_parts ? static_cast<int>(schedule_->size()) : 1;
+  report.parameters_skipped =
+      static_cast<int>(plan_.parameters().size()) - report.parameters_touched;
+  report.leaves = slices_->leaves();
+  report.weight = slices_->weight();
+  report.nodes_held = header(group_.rank()).node_count;
+  report.born_in_place = folder_->born_in_place();
+}
+
+void StepExchange::close_step() {
+  header(group_.rank()).left.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+  if (auto* timeline = state_.job().timeline(); timeline != nullptr && is_open()) {
+    timeline->add(step_text(), opened_at_, state_.job().system().now());
+  }
+  done_ = step_;
+  mode_.reset();
+}
+
+}  // namespace tutti

@@ -1,0 +1,279 @@
+#pragma once
+
+// The step protocol of data-parallel gradients on one host. A step is a fixed list of leaves; every
+// worker folds its own (LeafFolder), publishes what is left, folds its slices of everybody's nodes
+// (SliceFold), and finds the reduced gradients in its own arena.
+//
+//   open → leaves … → arrive: publish │ wait for all → complete: fold own slices │ wait for all
+//
+// In single mode (one leaf per worker) buckets are published and folded while backward still runs.
+//
+// A step either succeeds on all workers that live or fails on all. Where one worker gives up in the
+// moment in which the last one comes, rank 0's board decides: a step has succeeded if all had
+// folded when the exchange had ended, and whoever finds that it has ended writes down whether they
+// had, unless another did. So a worker whose deadline has passed may be told success, and gets its
+// Timeout from the next step; a late one is told failure by its own complete().
+//
+// Threads: one. Failure: PeerFailed drops the step on every worker and leaves the exchange usable;
+// Mismatch, PeerLost and Timeout end it: every later call on any worker repeats the error.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/group_state.h"
+#include "sync/plan/bucket_schedule.h"
+#include "sync/plan/plan.h"
+#include "sync/step/digest_check.h"
+#include "sync/step/first_look.h"
+#include "sync/step/leaf_folder.h"
+#include "sync/step/slice_fold.h"
+#include "sync/step/step_board.h"
+#include "sync/step/traffic_count.h"
+#include "tutti/group.h"
+#include "tutti/step_report.h"
+
+namespace tutti {
+
+inline constexpr std::uint64_t kMostMeetings = 16;
+
+struct ExchangeOptions {
+  std::string name = {};  ///< in errors: what is trained
+  Divisor divisor = Divisor::weights;
+  std::int64_t fusion = std::int64_t{25} << 18;  ///< elements: of a bucket (fusion.h)
+  std::int64_t first_fusion = std::int64_t{1} << 18;
+  /// Every worker's nodes end where one of these leaves begins: ascending.
+  std::vector<std::int64_t> cuts = {};
+  /// Ranks in the group of those who alone update a parameter; −1: all share. Empty: all do.
+  std::vector<int> owners = {};
+  /// The gradients become messages first: nothing is folded before arrive().
+  bool coded = false;
+  /// One worker's buffers replace everybody's at the end of each step: see buffer_source().
+  bool sync_buffers = true;
+  /// Compare digests of parameters and buffers, and modes of modules, in the first steps and in
+  /// every n-th; 0 never.
+  std::int64_t digest_every = 100;
+  /// Modules of the model, and what the k-th is called in errors.
+  std::size_t modules = 0;
+  std::function<std::string(std::size_t k)> module_name = {};
+  /// write() returns the magnitude of what was written.
+  bool measures = false;
+  std::optional<std::chrono::milliseconds> deadline = {};
+  /// Ends the text of an error about workers that do not come: what their program may have missed.
+  std::string hint = {};
+  /// The same where that worker has ended its part.
+  std::string end_hint = {};
+  /// complete()'s work changes what cannot be put back: who fails meanwhile ends the exchange.
+  bool lasting = false;
+};
+
+/// What is done in StepExchange::finish() besides.
+struct StepBesides {
+  std::function<void()> arrived = {};     ///< between arrive() and complete()
+  std::function<void()> completing = {};  ///< inside complete()
+};
+
+class StepExchange {
+ public:
+  /// Compares plans and allocates. Collective.
+  StepExchange(Group group, Plan plan, const ExchangeOptions& options);
+  /// Tells the others that this worker takes part in no further step.
+  ~StepExchange();
+  StepExchange(const StepExchange&) = delete;
+  StepExchange& operator=(const StepExchange&) = delete;
+
+  const Plan& plan() const { return plan_; }
+  const Group& group() const { return group_; }
+  Divisor divisor() const { return options_.divisor; }
+  /// Who alone updates that parameter, by rank in the group; −1: all share that.
+  int owner_of(std::size_t parameter) const {
+    return options_.owners.empty() ? -1 : options_.owners[parameter];
+  }
+  /// Steps that are over, successful or dropped.
+  std::int64_t steps_done() const { return static_cast<std::int64_t>(done_); }
+  bool is_open() const { return mode_.has_value(); }
+  /// What the open step is called, and the last one that is over: number_next().
+  std::int64_t number() const { return number_of(step_); }
+  std::int64_t last_number() const { return number_of(done_); }
+  /// The open step is one backward's.
+  bool is_single() const { return mode_ == StepMode::single; }
+  /// Throws what ended the exchange, if it is over.
+  void require_running() const;
+  /// Runs collectives of the group besides steps: an error that ends the group ends the exchange.
+  /// Who ends its part of the exchange does not come to them: the others are told at once.
+  void together(const std::function<void()>& collectives);
+  /// What the next step is called in texts and reports, and those after it; else counted from 1.
+  void number_next(std::int64_t number);
+
+  /// Opens a step of one leaf, at once begun, for a single backward. In a group of one the mean is
+  /// that leaf: it is neither multiplied by its weight nor divided.
+  void open_single(double weight);
+  /// Opens a step of any number of leaves; given the number, nodes are folded as leaves come.
+  void open_scope(std::optional<std::int64_t> leaves);
+  /// Opens a step of which this worker's leaves are the given range, ended by arrive().
+  void open_shards(std::int64_t first, std::int64_t leaves);
+  /// Opens a step without a gradient. `weight` still counts in the divisor.
+  void open_joined(double weight, bool drained);
+
+  void begin_leaf(double weight);
+  /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
+  double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
+  /// The same for one that is row-sparse.
+  double write(std::size_t parameter, const RowEntries& entries, bool last);
+  /// Where that worker may keep a sum of the parameter's nodes, in its node type: it may lie on the
+  /// worker's own node. Between arrive() and complete().
+  std::byte* sum_place(int rank, std::size_t parameter) const;
+  /// Of this worker, for a row-sparse parameter: with room for so many rows.
+  RowRoom sum_room(std::size_t parameter, std::size_t rows);
+  /// See LeafFolder::lend; while a step is open.
+  std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return folder_->lend(parameter); }
+  bool finished(std::size_t parameter) const { return folder_->finished(parameter); }
+  /// This worker's leaves of the open step.
+  const LeafFolder& leaves() const { return *folder_; }
+  void end_leaf();
+  /// Index of the next leaf among those of all workers; waits for the workers before this one to
+  /// say how many they have.
+  std::int64_t next_leaf();
+
+  struct Outcome {
+    std::vector<std::uint8_t> touched;  ///< per parameter: some worker wrote it
+    int drained = 0;                    ///< workers that have no more data
+    int buffer_source = 0;              ///< rank in the group whose buffers count
+    StepReport report;
+  };
+  /// The one sync of a step. The reduced gradients lie at result(p), but for row-sparse ones, of
+  /// which only the nodes are there. As arrive(), then complete() with the fold of this worker's
+  /// slices.
+  const Outcome& finish(const ModelMemory& model, const StepBesides& besides = {});
+  /// The open step compares digests, so that `modes` of its ModelMemory are looked at.
+  bool looks_closely() const { return digests_.due(step_); }
+  FirstLook& first_look() { return first_look_; }
+
+  // A step whose gradients become something else is finished in parts, by all workers alike.
+  /// Publishes what this worker has, waits until all have done so, and compares digests where they
+  /// are due. From now to complete(), slices() has the nodes of all. Calls `meanwhile` while it
+  /// waits.
+  void arrive(const ModelMemory& model, const std::function<void()>& meanwhile = {});
+  SliceFold& slices() { return *slices_; }
+  const SliceFold& slices() const { return *slices_; }
+  /// Of the step that is published, the rank in the group whose buffers count: the lowest that had
+  /// a leaf, so that one without data does not keep them what they were; 0 if none had.
+  int buffer_source() const;
+  /// Inside complete(): that worker's buffers replace this one's, where buffers are synchronised.
+  void take_buffers(const ModelMemory& model);
+  /// Inside complete(): the model's buffers are equal everywhere now.
+  void note_buffers(const ModelMemory& model);
+  /// Returns when all workers have called it as often in this step: less than kMostMeetings times.
+  /// Errors say that `what` ("apply() in") of the step was not reached.
+  void meet(const char* what);
+  /// In a step that is open: what this worker has written for others may be read, by those who
+  /// hear() it. Nobody may still be reading what it wrote in an earlier step.
+  void tell();
+  /// Returns when that worker has told. Errors say that `what` ("the audited shard of") the step
+  /// was not reached.
+  void hear(int rank, const char* what);
+  /// Runs a check that comes out alike on all workers: where it throws Mismatch, the exchange ends.
+  void require_alike(const std::function<void()>& check) { guarded(check); }
+  /// Runs `work`, this worker's part; returns when all workers are through with theirs.
+  const Outcome& complete(const std::function<void()>& work);
+
+  /// Drops the open step, or the next one, on all workers: they get PeerFailed with this text.
+  void fail(const std::string& text) noexcept;
+
+  /// This worker takes part in no further step, and its model is as its last update left it. Waits
+  /// for nobody. Where it differs from that of workers that have parted too, says how to one of
+  /// them.
+  std::optional<std::string> part(const ModelMemory& model) noexcept;
+
+  /// Where the reduced gradient of a parameter lies: the same address in every step.
+  std::byte* result(std::size_t parameter) const;
+  /// All workers' arenas: whoever keeps a view of them keeps a copy of this.
+  const SharedMemory& arena() const { return arena_; }
+  /// The step that is complete counts as sent.
+  void count_traffic() { traffic_.count(); }
+  /// What those steps sent of gradients that are not coded.
+  const TrafficReport& traffic() const { return traffic_.report(); }
+  /// Bytes of this worker's arena that are in use.
+  std::size_t bytes_held() const;
+
+ private:
+  void open(StepMode mode, std::int64_t declared, double weight, bool drained);
+  void note_write(std::size_t parameter, bool last);
+  void require_room(std::int64_t leaves, std::int64_t cuts);
+  void find_start(bool wait);
+  void publish(const ModelMemory& model);
+  bool has_leaf(int rank) const;
+  bool may_be_source() const;
+  bool all_drained() const;
+  void compare_modes() const;
+  void begin_slices();
+  void fold_ready_buckets();
+  void fold_bucket(std::size_t bucket);
+  void adopt_order();
+  void fill_outcome();
+  void close_step();
+
+  // How an exchange waits and fails: step_exchange_failure.cpp.
+  using Arrived = std::function<bool(int)>;
+  /// Returns when arrived(r) holds for every member; calls `progress` meanwhile.
+  void wait_for_all(const Arrived& arrived, const std::function<void()>& progress = {});
+  void check_peers(const Arrived& arrived);
+  /// Throws where that worker does not take part in this step, nor in later ones.
+  void check_over(int rank, std::uint64_t step);
+  /// Throws where the exchange has ended before the open step has succeeded.
+  void check_fate();
+  /// The last step that succeeded; once the exchange has ended, the same for all who ask.
+  std::uint64_t last_success();
+  /// Runs `body`; an error that it throws ends the step or the exchange for all. `hint` ends the
+  /// text of a Timeout.
+  void guarded(const std::function<void()>& body, const std::string& hint);
+  void guarded(const std::function<void()>& body) { guarded(body, options_.hint); }
+  void end(EndKind kind, int culprit, const std::string& text) noexcept;
+  std::int64_t number_of(std::uint64_t step) const {
+    return static_cast<std::int64_t>(step) + numbers_begin_;
+  }
+  std::string step_text() const;
+  std::string what_is_waited_for() const;
+  std::string mode_texts() const;
+  StepHeader& header(int rank) const { return boards_[static_cast<std::size_t>(rank)].header(); }
+
+  Group group_;
+  GroupState& state_;
+  Plan plan_;
+  ExchangeOptions options_;
+  SharedMemory arena_;
+  SharedMemory control_;
+  std::vector<StepBoard> boards_;
+  DigestCheck digests_;
+  FirstLook first_look_;
+  PlainTraffic traffic_;
+  std::unique_ptr<LeafFolder> folder_;
+  std::unique_ptr<SliceFold> slices_;
+  std::unique_ptr<BucketSchedule> schedule_;
+  bool order_agreed_ = false;
+  std::int64_t roomy_for_ = 1;  ///< leaves whose nodes were found to fit
+
+  std::uint64_t done_ = 0;
+  std::uint64_t step_ = 0;  ///< the open step
+  std::int64_t numbers_begin_ = 0;
+  const char* phase_ = "";  ///< what workers wait for each other to reach
+  bool is_completing_ = false;
+  bool is_alone_ = false;  ///< the open step is one backward's of a group of one
+  std::optional<StepMode> mode_ = {};
+  std::vector<std::uint32_t> fired_;       ///< first writes of this step, in order
+  std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet
+  std::size_t next_bucket_ = 0;            ///< first bucket whose slice is not folded yet
+  bool slices_begun_ = false;
+  std::uint64_t meetings_ = 0;  ///< of this step
+  Clock::time_point opened_at_;
+  Clock::duration waited_{};
+  int waits_ = 0;
+  Outcome outcome_;
+};
+
+}  // namespace tutti

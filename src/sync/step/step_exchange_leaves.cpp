@@ -1,0 +1,181 @@
+// A worker's leaves of a step, from open_…() to the last write: see step_exchange.h.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "memory/memory_need.h"
+#include "sync/plan/assignment.h"
+#include "sync/step/step_exchange.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+void StepExchange::open_single(double weight) {
+  open(StepMode::single, 1, weight, false);
+  is_alone_ =
+      group_.size() == 1 && !options_.coded && options_.divisor != Divisor::none && weight > 0;
+  folder_->set_start(group_.rank());
+  folder_->begin_leaf(is_alone_ ? 1.0 : weight);
+}
+
+void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
+  if (leaves) require_room(*leaves, 0);
+  open(StepMode::scope, leaves.value_or(-1), 0, false);
+}
+
+/// For the nodes that this many leaves may be held as, wherever their range lies, with so many cuts
+/// inside it.
+void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
+  if (leaves < 2) return;
+  auto nodes = most_nodes(leaves) + cuts;
+  if (cuts > 0) nodes = std::min(nodes, leaves);
+  const int most = static_cast<int>(std::min<std::int64_t>(nodes, kMaxSlots));
+  const int more = most - folder_->slots_used();
+  if (more <= 0 || leaves <= roomy_for_) return;
+  const auto refusal =
+      refuse_memory(state_.job().system(),
+                    {plan_.slot_bytes() * static_cast<std::size_t>(more), group_.size(),
+                     fmt::format("up to {} more gradient copies of \"{}\", for {} pieces of a step",
+                                 more, options_.name, leaves)});
+  if (!refusal.empty()) {
+    fail(refusal);
+    throw BadInput(refusal);
+  }
+  roomy_for_ = leaves;
+}
+
+void StepExchange::open_shards(std::int64_t first, std::int64_t leaves) {
+  require_room(
+      leaves, std::count_if(options_.cuts.begin(), options_.cuts.end(),
+                            [&](std::int64_t cut) { return cut > first && cut < first + leaves; }));
+  open(StepMode::scope, leaves, 0, false);
+  folder_->set_start(first);
+}
+
+void StepExchange::open_joined(double weight, bool drained) {
+  open(StepMode::joined, weight > 0 ? 1 : 0, weight, drained);
+  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+  std::memset(board.slot_table(0), kAbsent, plan_.parameters().size());
+  for (std::size_t b = 0; b < schedule_->size(); ++b) {
+    board.bucket_ready(b).store(step_, std::memory_order_release);
+  }
+  announce(state_.job().board());
+}
+
+void StepExchange::open(StepMode mode, std::int64_t declared, double weight, bool drained) {
+  require_running();
+  TUTTI_CHECK(!is_open(), "steps do not nest");
+  step_ = done_ + 1;
+  waits_ = 0;
+  waited_ = {};
+  opened_at_ = state_.job().system().now();
+  phase_ = "the start of";
+  is_completing_ = false;
+  is_alone_ = false;
+  // Nobody may still be reading what the last step left here. After a step that succeeded this is
+  // known already; after one that failed, the others have to notice first.
+  const auto through = [this](int r) {
+    return header(r).folded.load(std::memory_order_acquire) >= done_ ||
+           header(r).left.load(std::memory_order_acquire) >= done_;
+  };
+  guarded([&] { wait_for_all(through); });
+
+  folder_->reset();
+  first_look_.open(step_);
+  fired_.clear();
+  unfired_in_.assign(schedule_->size(), 0);
+  for (std::size_t b = 0; b < schedule_->size(); ++b) {
+    unfired_in_[b] = static_cast<std::uint32_t>(schedule_->parameters(b).size());
+  }
+  next_bucket_ = 0;
+  meetings_ = 0;
+  slices_begun_ = false;
+  mode_ = mode;
+  auto& mine = header(group_.rank());
+  mine.mode = mode;
+  mine.declared = declared;
+  mine.weight = weight;
+  mine.drained = drained;
+  mine.schedule = schedule_->hash();
+  mine.opened.store(step_, std::memory_order_release);
+  announce(state_.job().board());
+}
+
+void StepExchange::begin_leaf(double weight) {
+  state_.job().require_own();
+  const auto declared = header(group_.rank()).declared;
+  if (declared >= 0 && folder_->leaves() == declared) {
+    throw BadInput(
+        fmt::format("accumulate() was told of {} micro-batches, this is one more", declared));
+  }
+  // With the number known, nodes are folded as leaves come, so the place of this one must be known.
+  if (!folder_->start() && folder_->leaves() > 0) find_start(declared >= 0);
+  folder_->begin_leaf(weight);
+}
+
+void StepExchange::end_leaf() { folder_->end_leaf(); }
+
+std::int64_t StepExchange::next_leaf() {
+  if (!folder_->start()) find_start(true);
+  return *folder_->start() + folder_->leaves();
+}
+
+/// Adds up the leaves of the workers before this one, if they are known or `wait` is set.
+void StepExchange::find_start(bool wait) {
+  const auto knows = [this](int r) {
+    const auto& other = header(r);
+    if (other.counted.load(std::memory_order_acquire) >= step_) return true;
+    return other.opened.load(std::memory_order_acquire) >= step_ && other.declared >= 0;
+  };
+  const auto all_before = [&](int r) { return r >= group_.rank() || knows(r); };
+  if (wait) {
+    guarded([&] { wait_for_all(all_before); });
+  }
+  std::int64_t start = 0;
+  for (int r = 0; r < group_.rank(); ++r) {
+    if (!knows(r)) return;
+    start += header(r).declared >= 0 ? header(r).declared : header(r).leaves;
+  }
+  folder_->set_start(start);
+}
+
+double StepExchange::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
+  state_.job().require_own();
+  const auto& spec = plan_.parameters()[parameter].spec;
+  first_look_.note(folder_->leaves(), parameter, gradient,
+                   static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
+  const double largest = folder_->write(parameter, gradient, last, may_stay);
+  note_write(parameter, last);
+  return largest;
+}
+
+double StepExchange::write(std::size_t parameter, const RowEntries& entries, bool last) {
+  state_.job().require_own();
+  const auto& entry = plan_.parameters()[parameter];
+  first_look_.note(
+      folder_->leaves(), parameter, entries.values,
+      static_cast<std::size_t>(entries.count * entry.row_elements()) * size_of(entry.spec.dtype));
+  const double largest = folder_->write(parameter, entries, last);
+  note_write(parameter, last);
+  return largest;
+}
+
+void StepExchange::note_write(std::size_t parameter, bool last) {
+  if (!order_agreed_ && group_.rank() == 0 &&
+      std::find(fired_.begin(), fired_.end(), parameter) == fired_.end()) {
+    fired_.push_back(static_cast<std::uint32_t>(parameter));
+  }
+  if (mode_ != StepMode::single || !last) return;
+  const auto bucket = schedule_->bucket_of(parameter);
+  if (--unfired_in_[bucket] == 0) {
+    const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+    board.bucket_ready(bucket).store(step_, std::memory_order_release);
+    announce(state_.job().board());
+  }
+  guarded([this] { fold_ready_buckets(); });
+}
+
+}  // namespace tutti

@@ -1,0 +1,37 @@
+#pragma once
+
+// The optimizer's rule of each parameter of one copy of a model, and how often each was updated.
+//
+// Threads: one. Failure: none.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/update.h"
+#include "sync/plan/plan.h"
+
+namespace tutti {
+
+class UpdateRules {
+ public:
+  /// `rules[p]` of parameter p, at the start of training; none where something else updates it.
+  UpdateRules(const Plan& plan, std::vector<std::optional<UpdateRule>> rules)
+      : plan_(plan), rules_(std::move(rules)), updates_(rules_.size()) {}
+
+  bool has(std::size_t parameter) const { return rules_[parameter].has_value(); }
+  /// Of the parameter's next update, with learning rates multiplied by `rate_factor`.
+  UpdateRule next(std::size_t parameter, double rate_factor) const;
+
+  /// Per parameter.
+  const std::vector<std::int64_t>& updates() const { return updates_; }
+  std::vector<std::int64_t>& updates() { return updates_; }
+
+ private:
+  const Plan& plan_;
+  std::vector<std::optional<UpdateRule>> rules_;
+  std::vector<std::int64_t> updates_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,209 @@
+#include "tutti/data_parallel.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "torch/data_parallel/data_parallel_settings.h"
+#include "torch/data_parallel/data_parallel_state.h"
+#include "torch/data_parallel/parallel_meetings.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+Kinds kinds_of(const DataParallelOptions& options) {
+  return {.exclude = options.exclude,
+          .row_sparse = options.row_sparse,
+          .is_private = {},
+          .owner = options.owner,
+          .model = options.name};
+}
+
+}  // namespace
+
+/// `group_of` is called once all is known to make sense for so many workers: until then nobody
+/// waits for this one.
+void DataParallel::start(const std::function<Group()>& group_of, int workers, WrappedModel model,
+                         const DataParallelOptions& options) {
+  require_options(options);
+  deadline_ = options.deadline;
+  require_owners(model, workers);
+  const Group group = group_of();
+  if (options.strategy) {
+    meetings_ = std::make_unique<ParallelMeetings>(group, std::move(model), options);
+    return;
+  }
+  state_ = std::make_shared<DataParallelState>(group, std::move(model), options);
+  state_->attach();
+}
+
+DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
+                           const DataParallelOptions& options) {
+  start([&] { return Group(job, options.name); }, job.size(),
+        WrappedModel(module, kinds_of(options)), options);
+}
+
+DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
+                           const DataParallelOptions& options) {
+  start([&] { return group; }, group.size(), WrappedModel(module, kinds_of(options)), options);
+}
+
+DataParallel::DataParallel(const Group& group,
+                           std::vector<std::pair<std::string, torch::Tensor>> parameters,
+                           const DataParallelOptions& options) {
+  start([&] { return group; }, group.size(), WrappedModel(std::move(parameters), kinds_of(options)),
+        options);
+}
+
+DataParallel::~DataParallel() = default;
+DataParallel::DataParallel(DataParallel&&) noexcept = default;
+
+void DataParallel::require_here() const {
+  if (!state_ && !meetings_) throw BadInput("this DataParallel was moved from");
+}
+
+DataParallelState& DataParallel::steps(const char* what) const {
+  require_here();
+  if (state_) return *state_;
+  throw BadInput(fmt::format(
+      "{} with a strategy: each worker's steps are its own; call meet() at the end of each", what));
+}
+
+void DataParallel::next_weight(double weight) { steps("next_weight()").next_weight(weight); }
+
+Accumulation DataParallel::accumulate(const AccumulateOptions& options) {
+  steps("accumulate()").open_scope(options);
+  return {state_, options};
+}
+
+void DataParallel::synchronize(std::optional<double> weight) {
+  steps("synchronize()").synchronize(weight);
+}
+
+std::int64_t DataParallel::drain(const std::function<void()>& update) {
+  return steps("drain()").drain(update);
+}
+
+bool DataParallel::stopped() const { return state_ && state_->stopped(); }
+
+void DataParallel::fail(const std::string& why) {
+  if (state_) state_->fail(why);
+}
+
+void DataParallel::sync_buffers() {
+  require_here();
+  if (state_) return state_->sync_buffers();
+  meetings_->sync_buffers();
+}
+
+double DataParallel::mean(double value, double weight) const {
+  return mean(torch::tensor(value, torch::kFloat64), weight).item<double>();
+}
+
+torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) const {
+  require_here();
+  if (state_ && state_->scope() != 0) {
+    throw BadInput("mean() inside an accumulation scope: call it before or after");
+  }
+  if (!std::isfinite(weight) || weight < 0) {
+    throw BadInput(fmt::format("a weight must be finite and not negative, not {}", weight));
+  }
+  if (!value.defined() || !value.is_floating_point()) {
+    throw BadInput("mean() needs a tensor of floating-point numbers");
+  }
+  const torch::NoGradGuard no_grad;
+  // Behind the elements, their weight.
+  auto sums = torch::zeros({value.numel() + 1}, torch::kFloat64);
+  auto elements = sums.narrow(0, 0, value.numel());
+  if (weight > 0) elements.copy_(value.detach().reshape(-1));
+  if (state_) state_->use();
+  if (group().size() > 1) {
+    elements.mul_(weight);
+    sums[value.numel()] = weight;
+    // Compared on all workers.
+    const auto label = fmt::format("mean() of {} [{}]", c10::toString(value.scalar_type()),
+                                   fmt::join(value.sizes(), ", "));
+    const CollectiveOptions options{.label = label, .deadline = deadline_};
+    const auto add = [&] { all_reduce(group(), sums, Reduction::sum, options); };
+    state_ ? state_->collectively(add) : add();
+    elements.div_(sums[value.numel()]);
+  } else if (weight == 0) {
+    elements.fill_(std::nan(""));
+  }
+  return elements.reshape(value.sizes()).to(value.scalar_type());
+}
+
+void DataParallel::meet(std::optional<std::int64_t> step) {
+  require_here();
+  if (!meetings_) throw BadInput("meet() without a strategy: DataParallelOptions::strategy is one");
+  meetings_->meet(step);
+}
+
+void DataParallel::send_owned() { steps("send_owned()").send_owned(); }
+
+std::vector<std::string> DataParallel::touched() const {
+  require_here();
+  return state_ ? state_->touched() : meetings_->touched();
+}
+
+const StepReport& DataParallel::report() const {
+  require_here();
+  return state_ ? state_->report() : meetings_->report();
+}
+
+TrafficReport DataParallel::traffic() const {
+  require_here();
+  return state_ ? state_->traffic() : meetings_->traffic();
+}
+
+std::size_t DataParallel::bytes_held() const {
+  require_here();
+  return state_ ? state_->exchange().bytes_held() : meetings_->bytes_held();
+}
+
+const Group& DataParallel::group() const {
+  require_here();
+  return state_ ? state_->group() : meetings_->group();
+}
+
+Accumulation::Accumulation(std::shared_ptr<DataParallelState> state,
+                           const AccumulateOptions& options)
+    : state_(std::move(state)),
+      scope_(state_->scope()),
+      options_(options),
+      exceptions_at_start_(std::uncaught_exceptions()) {}
+
+Accumulation::Accumulation(Accumulation&& other) noexcept = default;
+
+Accumulation::~Accumulation() noexcept(false) {
+  if (!is_open()) return;
+  if (std::uncaught_exceptions() > exceptions_at_start_) {
+    state_->fail("an exception left its accumulation scope");
+    return;
+  }
+  state_->fail("it left an accumulation scope without finish()");
+  throw BadInput("an accumulation scope was left without finish(): its gradients are lost");
+}
+
+bool Accumulation::is_open() const { return state_ && state_->scope() == scope_; }
+
+void Accumulation::require_open(const char* what) const {
+  if (is_open()) return;
+  throw BadInput(std::string(what) +
+                 " after the accumulation scope has ended, or its step was dropped");
+}
+
+void Accumulation::run(double weight, const std::function<torch::Tensor()>& compute) {
+  require_open("micro_batch()");
+  state_->run_leaf(weight, options_.seed, compute);
+}
+
+void Accumulation::finish() {
+  require_open("finish()");
+  state_->finish_scope();
+}
+
+}  // namespace tutti

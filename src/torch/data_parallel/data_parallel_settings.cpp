@@ -1,0 +1,138 @@
+#include "torch/data_parallel/data_parallel_settings.h"
+
+#include <fmt/format.h>
+
+#include "torch/model/arithmetic.h"
+#include "torch/model/module_modes.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+Divisor divisor_of(Divide divide) {
+  switch (divide) {
+    case Divide::by_weight:
+      return Divisor::weights;
+    case Divide::by_contributors:
+      return Divisor::contributors;
+    case Divide::not_at_all:
+      return Divisor::none;
+  }
+  return Divisor::weights;
+}
+
+std::string_view name_of(Divide divide) {
+  switch (divide) {
+    case Divide::by_weight:
+      return "by weight";
+    case Divide::by_contributors:
+      return "by contributors";
+    case Divide::not_at_all:
+      return "not at all";
+  }
+  return "";
+}
+
+std::string_view name_of(Buffers buffers) {
+  switch (buffers) {
+    case Buffers::every_step:
+      return "every step";
+    case Buffers::on_request:
+      return "on request";
+    case Buffers::never:
+      return "never";
+  }
+  return "";
+}
+
+}  // namespace
+
+Settings settings_of(const DataParallelOptions& options) {
+  return {{"name", options.name},
+          {"torch", TORCH_VERSION},
+          {"instruction set", instruction_set()},
+          {"intra-op threads", std::to_string(at::get_num_threads())},
+          {"divide", std::string(name_of(options.divide))},
+          {"buffers", std::string(name_of(options.buffers))},
+          {"out_of_data", options.out_of_data == OutOfData::answer ? "answer" : "stop all"},
+          {"fusion", std::to_string(options.fusion)},
+          {"first_fusion", std::to_string(options.first_fusion)},
+          {"codec", text_of(options.compression)},
+          {"strategy", options.strategy ? fmt::format("{}, groups of {}", options.strategy->name(),
+                                                      options.compression.fusion)
+                                        : "none"},
+          {"first_step", std::to_string(options.first_step)},
+          {"transport", std::string(name_of(options.compression.transport))},
+          {"digest_every", std::to_string(options.digest_every)}};
+}
+
+void require_options(const DataParallelOptions& options) {
+  if (options.fusion < 1 || options.first_fusion < 1) {
+    throw BadInput("fusion and first_fusion must be at least 1");
+  }
+  require_sense(options.compression);
+  if (options.strategy) {
+    require_sense(*options.strategy);
+    const auto name = options.strategy->name();
+    if (options.compression.codec) {
+      throw BadInput(fmt::format("codec {} with strategy {}: no gradient is left to be sent",
+                                 options.compression.codec->name(), name));
+    }
+    if (options.owner) {
+      throw BadInput(
+          fmt::format("owner with strategy {}: every worker updates parameters of its own", name));
+    }
+    if (options.divide != Divide::by_weight) {
+      throw BadInput(fmt::format("divide with strategy {}: no gradients are added up", name));
+    }
+  }
+  if (options.first_step < 1) {
+    throw BadInput(fmt::format("first_step {}: steps count from 1", options.first_step));
+  }
+  if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
+  if (options.deadline && options.deadline->count() <= 0) {
+    throw BadInput("the deadline must be positive");
+  }
+}
+
+void require_owners(const WrappedModel& model, int workers) {
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    if (model.owner(p) < workers) continue;
+    throw BadInput(fmt::format("\"{}\" is owned by rank {}: there are ranks 0 to {}", model.name(p),
+                               model.owner(p), workers - 1));
+  }
+}
+
+ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model) {
+  std::vector<int> owners;
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    owners.push_back(static_cast<int>(model.owner(p)));
+  }
+  return {
+      .name = options.name,
+      .divisor = divisor_of(options.divide),
+      .fusion = options.fusion,
+      .first_fusion = options.first_fusion,
+      .owners = std::move(owners),
+      .coded = options.compression.codec != nullptr,
+      .sync_buffers = options.buffers == Buffers::every_step,
+      .digest_every = options.digest_every,
+      .modules = model.module() != nullptr ? modes_of(*model.module()).size() : 0,
+      .module_name = [module = model.module()](std::size_t k) { return module_text(*module, k); },
+      .deadline = options.deadline,
+      .hint =
+          "; a worker whose backward reached no parameter, or that ran none, has to call "
+          "synchronize()",
+      .end_hint =
+          "; a worker that has no more data while others have calls drain(), one whose backward "
+          "reached no parameter synchronize(); what else ends a loop (mean() of a loss, not its "
+          "own) has to be the same on all workers"};
+}
+
+std::string text_of(const Settings& settings) {
+  std::string text;
+  for (const auto& [key, value] : settings) text += ", " + key + ' ' + value;
+  return text;
+}
+
+}  // namespace tutti

@@ -1,0 +1,28 @@
+#pragma once
+
+// The options of a DataParallel, checked and resolved: what the step exchange is told, and what all
+// workers must have in common.
+//
+// Threads: any. Failure: BadInput names the option.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sync/step/step_exchange.h"
+#include "torch/model/settings.h"
+#include "torch/model/wrapped_model.h"
+#include "tutti/data_parallel.h"
+
+namespace tutti {
+
+void require_options(const DataParallelOptions& options);
+ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model);
+/// What a group of so many workers can hold of it.
+void require_owners(const WrappedModel& model, int workers);
+/// What besides the model has to be the same on all workers.
+Settings settings_of(const DataParallelOptions& options);
+/// ", key value, key value …"
+std::string text_of(const Settings& settings);
+
+}  // namespace tutti

@@ -1,0 +1,148 @@
+#include "torch/data_parallel/gradient_views.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "kernels/fold.h"
+#include "torch/model/incoming_gradient.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+GradientViews::GradientViews(const WrappedModel& model, const StepExchange& exchange)
+    : model_(model), exchange_(exchange) {
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    versions_.push_back(0);
+    rows_.emplace_back();
+    installed_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>());
+    views_.push_back(model_.row_sparse(p) ? torch::Tensor() : new_view(p));
+  }
+}
+
+torch::Tensor GradientViews::new_view(std::size_t parameter) const {
+  const auto& like = model_.tensor(parameter);
+  return torch::from_blob(
+      exchange_.result(parameter), like.sizes(), like.strides(),
+      [arena = exchange_.arena()](void*) {}, like.options().requires_grad(false));
+}
+
+/// Besides this object param.grad may have the view, or after zero_grad(false) an alias of it.
+bool GradientViews::is_kept(std::size_t parameter) const {
+  const auto& view = views_[parameter];
+  if (!view.defined() || (view.use_count() == 1 && view.storage().use_count() == 1)) return false;
+  if (view.numel() == 0) return false;
+  const auto& grad = model_.tensor(parameter).grad();
+  const bool is_same = grad.defined() && grad.is_same(view);
+  const bool is_alias = !is_same && grad.defined() && is_view(parameter, grad);
+  return view.use_count() > (is_same ? 2U : 1U) ||
+         view.storage().use_count() > (is_alias ? 2U : 1U);
+}
+
+void GradientViews::release_kept() {
+  for (std::size_t p = 0; p < views_.size(); ++p) release_kept(p);
+}
+
+void GradientViews::release_kept(std::size_t parameter) {
+  if (is_kept(parameter)) release(parameter);
+}
+
+/// All tensors that the program has share one storage, which gets the copy: they stay tied to one
+/// another, and are none of ours from then on. After zero_grad(false) torch itself would add into
+/// their memory.
+void GradientViews::release(std::size_t parameter) {
+  auto& grad = model_.tensor(parameter).mutable_grad();
+  const bool is_grad = grad.defined() && is_view(parameter, grad);
+  if (is_grad && is_cleared(parameter, grad)) return;
+  auto* const storage = views_[parameter].storage().unsafeGetStorageImpl();
+  auto copy = c10::GetAllocator(c10::kCPU)->allocate(storage->nbytes());
+  std::memcpy(copy.get(), storage->data(), storage->nbytes());
+  storage->set_data_ptr_noswap(std::move(copy));
+  views_[parameter] = new_view(parameter);
+  versions_[parameter] = static_cast<std::int64_t>(views_[parameter]._version());
+  if (is_grad) grad = views_[parameter];  // a backward onto it is found by require_cleared()
+}
+
+bool GradientViews::is_cleared(std::size_t parameter, const torch::Tensor& grad) const {
+  const bool written = !model_.row_sparse(parameter) &&
+                       static_cast<std::int64_t>(grad._version()) != versions_[parameter];
+  return written && all_zero(grad.data_ptr(), grad.nbytes());
+}
+
+void GradientViews::install(const std::vector<std::uint8_t>& touched) {
+  for (std::size_t p = 0; p < views_.size(); ++p) {
+    auto& grad = model_.tensor(p).mutable_grad();
+    if (touched[p] && model_.row_sparse(p)) {
+      grad = std::exchange(rows_[p], torch::Tensor());
+      installed_[p] = grad._values().storage().getWeakStorageImpl();
+    } else if (touched[p]) {
+      views_[p].unsafeGetTensorImpl()->bump_version();
+      versions_[p] = static_cast<std::int64_t>(views_[p]._version());
+      grad = views_[p];
+    } else {
+      grad.reset();
+    }
+  }
+}
+
+void GradientViews::drop() noexcept {
+  for (std::size_t p = 0; p < views_.size(); ++p) model_.tensor(p).mutable_grad().reset();
+}
+
+/// zero_grad(false) puts a detached alias in place of what it zeroes, so memory decides.
+bool GradientViews::is_view(std::size_t parameter, const torch::Tensor& grad) const {
+  if (model_.row_sparse(parameter)) {
+    const auto installed = installed_[parameter].lock();
+    return installed && grad.is_sparse() && grad._nnz() > 0 &&
+           grad._values().storage().unsafeGetStorageImpl() == installed.get();
+  }
+  const auto& view = views_[parameter];
+  if (grad.is_same(view)) return true;
+  if (grad.layout() != torch::kStrided || grad.numel() != view.numel()) return false;
+  return grad.numel() > 0 ? grad.data_ptr() == view.data_ptr() : grad.is_alias_of(view);
+}
+
+bool GradientViews::holds_set_by_hand(std::size_t parameter) const {
+  const auto& grad = model_.tensor(parameter).grad();
+  if (!grad.defined() || is_view(parameter, grad)) return false;
+  // What zero_grad(false) leaves of a sparse one.
+  return !model_.row_sparse(parameter) || !grad.is_sparse() || grad._nnz() > 0;
+}
+
+torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
+  const auto name = model_.label(parameter);
+  auto& grad = model_.tensor(parameter).mutable_grad();
+  const torch::NoGradGuard no_grad;
+  require_plain(grad, name, model_.row_sparse(parameter));
+  const auto& expected = model_.tensor(parameter);
+  if (grad.sizes() != expected.sizes() || grad.scalar_type() != expected.scalar_type() ||
+      !grad.device().is_cpu()) {
+    throw BadInput(fmt::format("{}: its gradient was set to {} {} on {}, but it is {} {}", name,
+                               c10::toString(grad.scalar_type()), c10::str(grad.sizes()),
+                               grad.device().str(), c10::toString(expected.scalar_type()),
+                               c10::str(expected.sizes())));
+  }
+  return std::exchange(grad, torch::Tensor());
+}
+
+void GradientViews::require_none_set_by_hand(const char* where) const {
+  for (std::size_t p = 0; p < views_.size(); ++p) {
+    if (!holds_set_by_hand(p)) continue;
+    throw BadInput(fmt::format("{}: its gradient was set by hand {}, where nobody takes it",
+                               model_.label(p), where));
+  }
+}
+
+void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) const {
+  const auto& grad = model_.tensor(parameter).grad();
+  if (!grad.defined() || !is_view(parameter, grad)) return;
+  if (is_cleared(parameter, grad)) return;
+  throw BadInput(
+      fmt::format("{} still holds the reduced gradient of step {}: before the next backward call "
+                  "zero_grad() of the model (an optimizer's reaches its own parameters alone), or "
+                  "requires_grad_(false) on a model that this backward only passes through; run "
+                  "several backwards of one step in accumulate()",
+                  model_.label(parameter), step));
+}
+
+}  // namespace tutti

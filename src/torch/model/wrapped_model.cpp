@@ -1,0 +1,347 @@
+#include "torch/model/wrapped_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/log_line.h"
+#include "sync/plan/row_list.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+TensorSpec parameter_spec(const std::string& name, const torch::Tensor& tensor) {
+  return {name, tensor.sizes().vec(), tensor.strides().vec(), tensor.numel(), dtype_of(tensor)};
+}
+
+/// Buffers are moved as bytes, whatever their type.
+TensorSpec buffer_spec(const std::string& name, const torch::Tensor& tensor) {
+  return {fmt::format("{} ({})", name, c10::toString(tensor.scalar_type())), tensor.sizes().vec(),
+          tensor.strides().vec(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8};
+}
+
+}  // namespace
+
+WrappedModel::WrappedModel(torch::nn::Module& module, const Kinds& kinds, std::string owner)
+    : owner_(std::move(owner)),
+      model_(kinds.model),
+      module_(&module),
+      exclude_(kinds.exclude),
+      parameters_(list(module)) {
+  for (const auto& item : module.named_buffers()) {
+    if (exclude_ && exclude_(item.key())) {
+      excluded_any_ = true;
+      continue;
+    }
+    if (item.value().defined()) buffers_.emplace_back(item.key(), item.value());
+  }
+  if (exclude_) {
+    for (const auto& item : module.named_parameters()) {
+      excluded_any_ = excluded_any_ || exclude_(item.key());
+    }
+  }
+  check(false);
+  find_names();
+  find_kinds(kinds);
+}
+
+WrappedModel::WrappedModel(NamedTensors parameters, const Kinds& kinds)
+    : model_(kinds.model), exclude_(kinds.exclude) {
+  for (auto& item : parameters) {
+    if (exclude_ && exclude_(item.first)) {
+      excluded_any_ = true;
+    } else {
+      parameters_.push_back(std::move(item));
+    }
+  }
+  check(true);
+  find_names();
+  find_kinds(kinds);
+}
+
+std::string WrappedModel::what(const char* kind, const std::string& name) const {
+  const auto of = model_.empty() ? std::string() : fmt::format(" of \"{}\"", model_);
+  return fmt::format("{} \"{}\"{}", kind, name, of);
+}
+
+std::string WrappedModel::label(std::size_t parameter) const {
+  return what("parameter", name(parameter));
+}
+
+void WrappedModel::find_names() {
+  std::unordered_map<const void*, std::size_t> index;
+  for (const auto& [name, tensor] : parameters_) {
+    index.emplace(tensor.unsafeGetTensorImpl(), names_.size());
+    names_.push_back({name});
+  }
+  if (module_ == nullptr) return;
+  for (const auto& item : module_->named_parameters()) {
+    if (!item.value().defined()) continue;
+    const auto found = index.find(item.value().unsafeGetTensorImpl());
+    if (found == index.end()) continue;
+    auto& names = names_[found->second];
+    if (item.key() != names.front()) names.push_back(item.key());
+  }
+}
+
+/// What is declared, and what torch's own modules say.
+void WrappedModel::find_kinds(const Kinds& kinds) {
+  bool any_row_sparse = false;
+  bool any_private = false;
+  const auto holds = [](const Kinds::Where& where, const std::vector<std::string>& names) {
+    return where && std::ranges::any_of(names, where);
+  };
+  std::unordered_set<const void*> found;
+  std::unordered_set<const void*> renormalised;
+  const auto take = [&](const auto* embedding) {
+    if (embedding == nullptr) return;
+    const void* const weight = embedding->weight.unsafeGetTensorImpl();
+    if (embedding->options.sparse()) found.insert(weight);
+    if (embedding->options.max_norm()) renormalised.insert(weight);
+  };
+  const auto look = [&](const torch::nn::Module& module) {
+    take(module.as<torch::nn::EmbeddingImpl>());
+    take(module.as<torch::nn::EmbeddingBagImpl>());
+  };
+  if (module_ != nullptr) module_->apply(look);
+  for (const auto& item : buffers_) {
+    private_buffers_.push_back(kinds.is_private && kinds.is_private(item.first));
+    any_private = any_private || private_buffers_.back();
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const auto& [name, tensor] = parameters_[p];
+    if (renormalised.contains(tensor.unsafeGetTensorImpl())) {
+      throw Unsupported(
+          fmt::format("\"{}\" is an embedding with max_norm, which changes it in forward, on each "
+                      "worker by what this one looks up",
+                      name));
+    }
+    const bool declared = holds(kinds.row_sparse, names(p));
+    any_row_sparse = any_row_sparse || declared;
+    const bool is = declared || found.contains(tensor.unsafeGetTensorImpl());
+    row_sparse_.push_back(is && tensor.numel() > 0);
+    private_.push_back(holds(kinds.is_private, names(p)));
+    any_private = any_private || private_.back();
+    std::optional<std::int64_t> owner;
+    for (const auto& one : names(p)) {
+      const auto found_owner = kinds.owner ? kinds.owner(one) : std::nullopt;
+      if (owner && found_owner && *owner != *found_owner) {
+        throw BadInput(fmt::format("\"{}\" is also called \"{}\", and has two owners: {} and {}",
+                                   name, one, *owner, *found_owner));
+      }
+      if (found_owner) owner = found_owner;
+    }
+    if (owner && *owner < 0) {
+      throw BadInput(fmt::format("\"{}\" has the owner {}: they count from 0", name, *owner));
+    }
+    owners_.push_back(owner.value_or(-1));
+    if (private_.back() && owners_.back() >= 0) {
+      throw BadInput(
+          fmt::format("\"{}\" has an owner, and is private to each logical worker", name));
+    }
+    if (!row_sparse_.back()) continue;
+    if (private_.back()) {
+      throw Unsupported(fmt::format("row-sparse \"{}\" is private to each logical worker", name));
+    }
+    if (tensor.dim() == 0) throw BadInput(fmt::format("row-sparse \"{}\" has no rows", name));
+    if (!tensor.is_contiguous() || tensor.size(0) > kMostRows) {
+      throw Unsupported(
+          fmt::format("row-sparse \"{}\" has more than {} rows, or they do not lie one "
+                      "after the other",
+                      name, kMostRows));
+    }
+  }
+  if (kinds.exclude && !excluded_any_) unmatched_.emplace_back("exclude");
+  if (kinds.row_sparse && !any_row_sparse) unmatched_.emplace_back("row_sparse");
+  if (kinds.is_private && !any_private) unmatched_.emplace_back("private_to_each");
+  if (kinds.owner && owned() == 0) unmatched_.emplace_back("owner");
+}
+
+std::size_t WrappedModel::owned() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(owners_, [](std::int64_t owner) { return owner >= 0; }));
+}
+
+NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
+  NamedTensors found;
+  std::unordered_set<const void*> seen;
+  const auto all = module.named_parameters();
+  if (exclude_) {
+    for (const auto& item : all) {
+      if (item.value().defined() && exclude_(item.key())) {
+        seen.insert(item.value().unsafeGetTensorImpl());
+      }
+    }
+  }
+  for (const auto& item : all) {
+    if (!item.value().defined()) continue;
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      found.emplace_back(item.key(), item.value());
+    }
+  }
+  return found;
+}
+
+void WrappedModel::check(bool listed) {
+  if (parameters_.empty()) throw BadInput("the model has no parameter to train");
+  std::unordered_set<const void*> seen;
+  for (const auto& [name, tensor] : parameters_) {
+    if (!tensor.defined()) throw BadInput(fmt::format("parameter \"{}\" is undefined", name));
+    if (listed && !seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      throw BadInput(fmt::format("parameter \"{}\" is listed twice", name));
+    }
+    try {
+      if (tensor.is_quantized() || !is_floating(view_of(tensor).dtype)) {
+        throw Unsupported(fmt::format("element type {}", c10::toString(tensor.scalar_type())));
+      }
+    } catch (const Error& error) {
+      throw Unsupported(fmt::format("parameter \"{}\": {}", name, error.what()));
+    }
+    if (!tensor.is_leaf()) {
+      throw BadInput(fmt::format("parameter \"{}\" is not a leaf: it was computed", name));
+    }
+    addresses_.push_back(tensor.data_ptr());
+  }
+  for (const auto& [name, tensor] : buffers_) {
+    if (tensor.layout() != torch::kStrided || !tensor.device().is_cpu() ||
+        !tensor.is_non_overlapping_and_dense()) {
+      throw Unsupported(fmt::format("buffer \"{}\" is not a dense tensor on the CPU", name));
+    }
+    buffer_places_.emplace_back(tensor.data_ptr(), tensor.nbytes());
+  }
+}
+
+Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& settings) const {
+  std::vector<TensorSpec> parameters;
+  std::vector<TensorSpec> buffers;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    parameters.push_back(parameter_spec(name(p), tensor(p)));
+    parameters.back().row_sparse = row_sparse(p);
+    parameters.back().is_private = is_private(p);
+    parameters.back().owner = owner(p);
+  }
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    buffers.push_back(buffer_spec(buffers_[b].first, buffers_[b].second));
+    buffers.back().is_private = is_private_buffer(b);
+  }
+  return {std::move(parameters), std::move(buffers), settings};
+}
+
+ModelMemory WrappedModel::memory() const {
+  ModelMemory memory;
+  for (const auto& item : parameters_) memory.parameters.push_back(item.second.data_ptr());
+  for (const auto& item : buffers_) memory.buffers.push_back(item.second.data_ptr());
+  return memory;
+}
+
+void WrappedModel::require_apart() const {
+  struct Range {
+    const std::byte* begin;
+    const std::byte* end;
+    const std::string* name;
+    bool is_parameter;
+  };
+  std::vector<Range> ranges;
+  const auto add = [&](const auto& item, bool is_parameter) {
+    const auto* const at = static_cast<const std::byte*>(item.second.data_ptr());
+    const auto bytes = item.second.nbytes();
+    if (bytes > 0) ranges.push_back({at, at + bytes, &item.first, is_parameter});
+  };
+  for (const auto& item : parameters_) add(item, true);
+  for (const auto& item : buffers_) add(item, false);
+  std::ranges::stable_sort(ranges, {}, &Range::begin);
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    for (std::size_t k = i + 1; k < ranges.size() && ranges[k].begin < ranges[i].end; ++k) {
+      if (!ranges[i].is_parameter && !ranges[k].is_parameter) continue;
+      const bool ordered = ranges[k].is_parameter;
+      const auto& one = ordered ? ranges[k] : ranges[i];
+      const auto& other = ordered ? ranges[i] : ranges[k];
+      throw BadInput(
+          fmt::format("parameter \"{0}\" shares memory with \"{1}\", which {2} could not keep up: "
+                      "register one tensor under both names, or give each memory of its own",
+                      *one.name, *other.name, owner_));
+    }
+  }
+}
+
+std::vector<std::string> WrappedModel::with_aliases() const {
+  std::unordered_map<const void*, std::size_t> registered;  // tensors, by their storage
+  std::unordered_set<const void*> seen;
+  const auto count = [&](const auto& item) {
+    if (seen.insert(item.second.unsafeGetTensorImpl()).second) {
+      ++registered[item.second.storage().unsafeGetStorageImpl()];
+    }
+  };
+  for (const auto& item : parameters_) count(item);
+  for (const auto& item : buffers_) count(item);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : parameters_) {
+    const auto& storage = tensor.storage();
+    if (storage.use_count() > registered.at(storage.unsafeGetStorageImpl())) names.push_back(name);
+  }
+  return names;
+}
+
+void WrappedModel::require_in_place(std::size_t parameter) const {
+  const auto& [name, tensor] = parameters_[parameter];
+  if (tensor.data_ptr() == addresses_[parameter]) return;
+  throw BadInput(
+      fmt::format("{1} was moved after {0} was made (to(), load() or set_data()); convert and "
+                  "load the model first, or make a new {0}",
+                  owner_, what("parameter", name)));
+}
+
+void WrappedModel::require_all_in_place() const {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) require_in_place(p);
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& [name, tensor] = buffers_[b];
+    if (std::pair(tensor.data_ptr(), tensor.nbytes()) == buffer_places_[b]) continue;
+    throw BadInput(fmt::format(
+        "{1} was moved after {0} was made (to(), load() or set_data()); convert and load the model "
+        "first, or make a new {0}",
+        owner_, what("buffer", name)));
+  }
+}
+
+void WrappedModel::require_unchanged_list() const {
+  if (module_ == nullptr) return;
+  const auto now = list(*module_);
+  std::unordered_set<const void*> known;
+  for (const auto& item : parameters_) known.insert(item.second.unsafeGetTensorImpl());
+  for (const auto& [name, tensor] : now) {
+    if (known.contains(tensor.unsafeGetTensorImpl())) continue;
+    throw BadInput(fmt::format("{1} was added or replaced after {0} was made; make a new one",
+                               owner_, what("parameter", name)));
+  }
+  if (now.size() != parameters_.size()) {
+    throw BadInput(
+        fmt::format("a parameter was removed after {} was made; make a new one", owner_));
+  }
+}
+
+void warn_of_unmatched(const WrappedModel& model, const std::string& name, const Group& group) {
+  if (group.rank() != 0) return;
+  for (const auto& option : model.unmatched()) {
+    log_warning(fmt::format("\"{}\": option {} holds for none of its parameters", name, option));
+  }
+}
+
+void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
+                          std::optional<std::chrono::milliseconds> deadline) {
+  const auto& [name, tensor] = item;
+  group.broadcast({tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8}, 0,
+                  {.label = name, .deadline = deadline});
+  tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void send_from_first_rank(const Group& group, const NamedTensors& tensors,
+                          std::optional<std::chrono::milliseconds> deadline) {
+  for (const auto& item : tensors) send_from_first_rank(group, item, deadline);
+}
+
+}  // namespace tutti

@@ -1,0 +1,118 @@
+#pragma once
+
+// What DataParallel and Trainer need to know of a model: its parameters and buffers in registration
+// order, where they lie, and whether they still lie there.
+//
+// Threads: one.
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sync/plan/plan.h"
+#include "sync/step/step_exchange.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
+/// Views of a run's own memory, by file of a checkpoint.
+using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
+
+/// Which parameters and buffers are not like most others. Of a parameter registered under several
+/// names (tied weights) one that a function holds for is enough.
+struct Kinds {
+  using Where = std::function<bool(const std::string& name)>;
+  Where exclude = {};     ///< not there at all
+  Where row_sparse = {};  ///< besides those of embeddings with sparse(true)
+  Where is_private = {};  ///< each logical worker has its own
+  /// The logical worker that alone updates a parameter.
+  std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
+  std::string model = {};  ///< named in errors
+};
+
+class WrappedModel {
+ public:
+  /// A parameter registered under two names (tied weights) is taken once, under the first.
+  /// `owner` is who wraps it, in errors.
+  WrappedModel(torch::nn::Module& module, const Kinds& kinds, std::string owner = "DataParallel");
+  /// A parameter listed twice is BadInput.
+  WrappedModel(NamedTensors parameters, const Kinds& kinds);
+
+  /// Null where named tensors are wrapped.
+  const torch::nn::Module* module() const { return module_; }
+  const NamedTensors& parameters() const { return parameters_; }
+  const NamedTensors& buffers() const { return buffers_; }
+  const std::string& name(std::size_t parameter) const { return parameters_[parameter].first; }
+  /// All names under which it is registered, the first one first.
+  const std::vector<std::string>& names(std::size_t parameter) const { return names_[parameter]; }
+  const std::vector<std::vector<std::string>>& all_names() const { return names_; }
+  /// `parameter "0.weight" of "model"`: in errors.
+  std::string label(std::size_t parameter) const;
+  /// Which of the kinds are given and hold for nothing: "exclude", "row_sparse", …
+  const std::vector<std::string>& unmatched() const { return unmatched_; }
+  const torch::Tensor& tensor(std::size_t parameter) const { return parameters_[parameter].second; }
+
+  bool row_sparse(std::size_t parameter) const { return row_sparse_[parameter]; }
+  bool is_private(std::size_t parameter) const { return private_[parameter]; }
+  /// −1: nobody's in particular.
+  std::int64_t owner(std::size_t parameter) const { return owners_[parameter]; }
+  /// Parameters, row-sparse ones among them, that somebody owns.
+  std::size_t owned() const;
+  bool is_private_buffer(std::size_t buffer) const { return private_buffers_[buffer]; }
+
+  Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
+  ModelMemory memory() const;
+
+  /// BadInput where a parameter lies in memory of another one, or of a buffer: once they are moved,
+  /// what is written to one would not be seen in the other.
+  void require_apart() const;
+  /// Parameters in whose memory tensors lie that the module does not register (a view, detach()).
+  std::vector<std::string> with_aliases() const;
+
+  /// BadInput naming the parameter if it is no longer where it was (to(), load(), set_data).
+  void require_in_place(std::size_t parameter) const;
+  /// The same for all parameters.
+  void require_all_in_place() const;
+  /// BadInput naming parameters that were added to, removed from or replaced in the module since.
+  void require_unchanged_list() const;
+
+ private:
+  void check(bool listed);
+  void find_kinds(const Kinds& kinds);
+  void find_names();
+  NamedTensors list(const torch::nn::Module& module) const;
+  std::string what(const char* kind, const std::string& name) const;
+
+  std::string owner_ = "DataParallel";
+  std::string model_;
+  const torch::nn::Module* module_ = nullptr;
+  Kinds::Where exclude_;
+  bool excluded_any_ = false;
+  NamedTensors parameters_;
+  NamedTensors buffers_;
+  std::vector<std::vector<std::string>> names_;
+  std::vector<std::string> unmatched_;
+  std::vector<bool> row_sparse_;
+  std::vector<bool> private_;
+  std::vector<std::int64_t> owners_;
+  std::vector<bool> private_buffers_;
+  std::vector<const void*> addresses_;
+  std::vector<std::pair<void*, std::size_t>> buffer_places_;
+};
+
+/// Rank 0 logs which options name no parameter.
+void warn_of_unmatched(const WrappedModel& model, const std::string& name, const Group& group);
+
+/// Rank 0's bytes replace everybody's, whatever their type. Collective.
+void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
+                          std::optional<std::chrono::milliseconds> deadline);
+void send_from_first_rank(const Group& group, const NamedTensors& tensors,
+                          std::optional<std::chrono::milliseconds> deadline);
+
+}  // namespace tutti

@@ -1,0 +1,39 @@
+#pragma once
+
+// The one model of several that a step is about: the parameters of the others have
+// requires_grad(false) while this object lives, and what they had afterwards.
+//
+// Threads: one. Failure: BadInput, nothing changed.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "torch/model/wrapped_model.h"
+
+namespace tutti {
+
+class ActiveParameters {
+ public:
+  /// BadInput where `active` has a parameter that is not among the model's, or none. `trainer` is
+  /// named in errors.
+  ActiveParameters(const WrappedModel& model, const torch::nn::Module& active,
+                   const std::string& trainer);
+  ~ActiveParameters();
+  ActiveParameters(const ActiveParameters&) = delete;
+  ActiveParameters& operator=(const ActiveParameters&) = delete;
+
+  /// Of which parameters are active; never 0.
+  std::uint64_t digest() const { return digest_; }
+  /// By position in the model: whether that one is active.
+  const std::vector<std::uint8_t>& set() const { return set_; }
+
+ private:
+  std::vector<torch::Tensor> frozen_;
+  std::vector<std::uint8_t> set_;
+  std::uint64_t digest_;
+};
+
+}  // namespace tutti

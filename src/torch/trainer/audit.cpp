@@ -1,0 +1,173 @@
+#include "torch/trainer/audit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+#include "base/exception_text.h"
+#include "kernels/hash.h"
+#include "torch/trainer/trainer_settings.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kCauses =
+    "A shard may depend on seed, step and shard alone. Usual causes: a module in eval() on one "
+    "worker; data, targets or noise from a generator without a seed, or one that shards share; "
+    "the worker's rank, or a variable that an earlier shard changed, in the closure; another "
+    "instruction set or library; a bad core or bad memory";
+
+}  // namespace
+
+Audit::Audit(StepExchange& exchange, const WrappedModel& model, std::vector<ShardRange> shards,
+             std::int64_t every, const std::string& name)
+    : exchange_(exchange),
+      model_(model),
+      shards_(std::move(shards)),
+      every_(every),
+      board_(exchange.group(), exchange.plan(), name),
+      name_(name),
+      gradients_(exchange.plan().parameters().size()) {}
+
+void Audit::open(std::int64_t step, const ShardStates& states) {
+  drop();
+  is_due_ = is_first_ || step % every_ == 0;
+  if (!is_due_) return;
+  pair_ = audit_pair_of(step / every_, shards_);
+  if (pair_.owner != rank() || pair_.auditor == rank()) return;
+  board_.hand_over(ShardStates::pack(states.committed_of(pair_.shard)));
+}
+
+int Audit::second() const {
+  const bool handed = pair_.auditor != pair_.owner && board_.handed_by(pair_.owner).has_value();
+  return handed ? pair_.auditor : pair_.owner;
+}
+
+void Audit::begin(std::int64_t shard) {
+  if (is_due_ && pair_.owner == rank() && pair_.shard == shard) record();
+}
+
+void Audit::record() {
+  std::fill(gradients_.begin(), gradients_.end(), kNone);
+  recording_ = true;
+}
+
+std::optional<std::int64_t> Audit::begin_repetition(const ShardStates& states) {
+  if (!is_due_ || (rank() != pair_.owner && rank() != pair_.auditor)) return {};
+  // Where the shard fails, it is the owner's failure.
+  if (rank() != pair_.owner) exchange_.hear(pair_.owner, "the audited shard of");
+  if (rank() != second()) return {};
+  const ShardRange shard{pair_.shard, pair_.shard + 1};
+  if (rank() == pair_.owner) {
+    states_.take(states.committed_of(pair_.shard), shard);
+  } else {
+    const auto bytes = *board_.handed_by(pair_.owner);
+    const std::vector<std::byte> saved(bytes.begin(), bytes.end());
+    states_.take(ShardStates::unpack({&saved, 1}), shard);
+  }
+  record();
+  repeating_ = true;
+  return pair_.shard;
+}
+
+void Audit::gradient(std::size_t parameter, const void* data, std::size_t bytes) {
+  const auto hash = digest(data, bytes);
+  gradients_[parameter] = hash != kNone ? hash : 1;
+}
+
+/// Without a row the parameter is untouched.
+void Audit::gradient(std::size_t parameter, const RowEntries& rows) {
+  if (rows.count == 0) return;
+  const auto& entry = exchange_.plan().parameters()[parameter];
+  const auto count = static_cast<std::size_t>(rows.count);
+  const auto row = static_cast<std::size_t>(entry.row_elements());
+  const auto where = rows.rows != nullptr ? digest(rows.rows, count * sizeof *rows.rows) : 0;
+  const auto hash = digest(rows.values, count * row * size_of(entry.spec.dtype), where);
+  gradients_[parameter] = hash != kNone ? hash : 1;
+}
+
+void Audit::end(double weight, const ShardMetrics& metrics, const NamedTensors& states) {
+  const bool is_first = !repeating_;
+  recording_ = repeating_ = false;
+  ShardPrint print;
+  const auto add = [&](std::string_view kind, std::string_view name, std::uint64_t hash) {
+    print.items.push_back({fmt::format("{} \"{}\"", kind, name), hash});
+  };
+  const auto add_tensors = [&](std::string_view kind, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      const auto bytes = tensor.contiguous();
+      add(kind, name, digest(bytes.data_ptr(), bytes.nbytes()));
+    }
+  };
+  for (std::size_t p = 0; p < gradients_.size(); ++p) {
+    add("gradient of", model_.name(p), gradients_[p]);
+  }
+  print.items.push_back({"weight", std::bit_cast<std::uint64_t>(weight)});
+  for (const auto& record : metrics.records()) {
+    const auto values = digest(record.values.data(), record.values.size() * sizeof(double),
+                               static_cast<std::uint64_t>(record.kind));
+    add("metric", record.name, digest(record.partial.data(), sizeof record.partial, values));
+    if (record.name == kLossName && record.partial[1] != 0) {
+      print.loss = record.partial[0] / record.partial[1];
+    }
+  }
+  if (weight > 0) add_tensors("buffer", model_.buffers());
+  add_tensors("state", states);
+  prints_.push_back(std::move(print));
+  states_ = ShardStates();
+  if (is_first && pair_.auditor != rank()) exchange_.tell();
+}
+
+void Audit::rethrow() const {
+  try {
+    throw;
+  } catch (const BadInput&) {
+  } catch (const Unsupported&) {
+  } catch (const Error&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (...) {
+  }
+  const auto& group = exchange_.group();
+  std::throw_with_nested(BadInput(fmt::format(
+      "shard {}, which rank {} has and rank {} computed once more for the audit: {}", pair_.shard,
+      group.job_rank(pair_.owner), group.job_rank(rank()), exception_text())));
+}
+
+void Audit::publish() {
+  if (is_due_ && (rank() == pair_.owner || rank() == pair_.auditor)) board_.publish(prints_);
+}
+
+void Audit::compare() {
+  if (!is_due_) return;
+  exchange_.require_alike([&] {
+    const auto prints = board_.of(pair_.owner);
+    const auto& group = exchange_.group();
+    const bool alone = second() == pair_.owner;
+    const auto text =
+        differences(prints.front(), alone ? prints.back() : board_.of(pair_.auditor).front());
+    if (text.empty()) return;
+    const auto who = alone
+                         ? fmt::format("twice by rank {}", group.job_rank(pair_.owner))
+                         : fmt::format("by rank {} and once more by rank {}",
+                                       group.job_rank(pair_.owner), group.job_rank(pair_.auditor));
+    throw Mismatch(fmt::format(
+        "step {} of \"{}\": the audit (audit_every) found that shard {}, computed {}, is not the "
+        "same: it differs in {}. {}",
+        exchange_.number(), name_, pair_.shard, who, text, kCauses));
+  });
+}
+
+void Audit::drop() noexcept {
+  recording_ = repeating_ = is_due_ = false;
+  states_ = ShardStates();
+  prints_.clear();
+}
+
+}  // namespace tutti

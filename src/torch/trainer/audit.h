@@ -1,0 +1,96 @@
+#pragma once
+
+// The audit of a Trainer: in its first step and every n-th, one shard is computed once more by
+// another worker, and hashes of what the two computations gave are compared on all workers, before
+// anything changes. What the second one gives is only hashed: it decides no bit.
+//
+//   open: owner → saved states │ own shards: owner → done │ auditor: the shard once more │ publish
+//   → compare
+//
+// Threads: one. Failure: Mismatch on all workers, which ends the exchange.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sync/plan/row_list.h"
+#include "sync/step/audit_board.h"
+#include "sync/step/step_exchange.h"
+#include "torch/model/wrapped_model.h"
+#include "torch/trainer/shard_states.h"
+#include "tutti/metrics.h"
+
+namespace tutti {
+
+class Audit {
+ public:
+  /// Keeps references. `shards` are those of each worker; `every` ≥ 1. Collective.
+  Audit(StepExchange& exchange, const WrappedModel& model, std::vector<ShardRange> shards,
+        std::int64_t every, const std::string& name);
+
+  /// In a step that has just opened: finds out whether it is audited. The shard's owner hands over
+  /// what the shard has saved.
+  void open(std::int64_t step, const ShardStates& states);
+  /// Before this worker computes a shard of its own, which is recorded where it is the audited one.
+  void begin(std::int64_t shard);
+  /// After this worker's own shards: the one that it is to compute once more, if there is one; its
+  /// owner has computed it then. The computation is recorded, and states() are that shard's.
+  std::optional<std::int64_t> begin_repetition(const ShardStates& states);
+  /// A computation is recorded: gradients are told as they come, then end() is called.
+  bool records() const { return recording_; }
+  /// … and it is the second one, which counts for nothing else.
+  bool repeats() const { return repeating_; }
+  /// In the second computation.
+  ShardStates& states() { return states_; }
+
+  /// In the parameter's layout and type, before it is weighted.
+  void gradient(std::size_t parameter, const void* data, std::size_t bytes);
+  void gradient(std::size_t parameter, const RowEntries& rows);
+  /// Whether the running computation has told of it.
+  bool has(std::size_t parameter) const { return gradients_[parameter] != kNone; }
+  /// What else the computation gave; buffers are read from the model, where the shard counts.
+  void end(double weight, const ShardMetrics& metrics, const NamedTensors& states);
+
+  /// Inside a handler of what the second computation threw: says so, in a BadInput that has the
+  /// exception nested. What ends a group or this program is rethrown as it is.
+  [[noreturn]] void rethrow() const;
+
+  /// Before the step is published.
+  void publish();
+  /// Once it is published. Throws Mismatch, on all workers alike.
+  void compare();
+  /// The step is over, applied or dropped.
+  void step_is_over() { is_first_ = false; }
+  /// The next step is audited: the run continues from elsewhere.
+  void start_anew() { is_first_ = true; }
+  /// The step failed.
+  void drop() noexcept;
+
+ private:
+  static constexpr std::uint64_t kNone = 0;  ///< of a gradient that nobody wrote
+  void record();
+  /// The auditor, or the owner where what the shard saved was too much to hand over.
+  int second() const;
+  int rank() const { return exchange_.group().rank(); }
+
+  StepExchange& exchange_;
+  const WrappedModel& model_;
+  std::vector<ShardRange> shards_;
+  std::int64_t every_;
+  AuditBoard board_;
+  std::string name_;
+  bool is_first_ = true;  ///< no step is over since the run began or continued
+  bool is_due_ = false;
+  AuditPair pair_;
+  bool recording_ = false;
+  bool repeating_ = false;
+  std::vector<std::uint64_t> gradients_;  ///< by parameter, of the computation that is recorded
+  ShardStates states_;
+  std::vector<ShardPrint> prints_;  ///< of this worker: the first computation, then the second
+};
+
+}  // namespace tutti

@@ -1,0 +1,244 @@
+#include "torch/trainer/shard_buffers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "sync/averaging/meetings.h"
+#include "torch/model/same_bytes.h"
+#include "torch/trainer/trainer_settings.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+void copy_bytes(const torch::Tensor& to, const void* from) {
+  if (to.nbytes() > 0) std::memcpy(to.data_ptr(), from, to.nbytes());
+  to.unsafeGetTensorImpl()->bump_version();
+}
+
+/// The least of what `first_of(r)` says that is not −1; −1 if all are.
+template <class FirstOf>
+int worker_of_first(const ShardBoard& board, const FirstOf& first_of) {
+  int first = -1;
+  for (int r = 0; r < board.size(); ++r) {
+    const auto mine = first_of(board.of(r));
+    if (mine >= 0 && (first < 0 || mine < first_of(board.of(first)))) first = r;
+  }
+  return first;
+}
+
+}  // namespace
+
+ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
+                           const TrainerOptions& options)
+    : exchange_(exchange),
+      name_(options.name),
+      deadline_(options.deadline),
+      buffers_(model.buffers()),
+      logical_{{0, options.shards}} {
+  bool any_private = false;
+  std::vector<TensorSpec> specs;
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& [buffer, tensor] = buffers_[b];
+    rules_.push_back(buffer_rule_of(options, buffer, tensor));
+    private_.push_back(model.is_private_buffer(b));
+    any_private = any_private || is_private(b);
+    if (rules_[b] != BufferRule::mean) continue;
+    averaged_.push_back(b);
+    specs.push_back(
+        {buffer, tensor.sizes().vec(), tensor.strides().vec(), tensor.numel(), dtype_of(tensor)});
+  }
+  if (any_private) {
+    logical_ = logical_workers(options.shards, options.logical_workers);
+    const auto& last = exchange.plan().buffers().back();
+    own_bytes_ = last.offset + last.bytes - exchange.plan().buffers().front().offset;
+    own_firsts_ = exchange.group().allocate(std::max<std::size_t>(own_bytes_ * logical_.size(), 1),
+                                            fmt::format("private buffers of \"{}\"", options.name));
+  }
+  if (!specs.empty()) {
+    mean_ =
+        std::make_unique<BufferMean>(exchange.group(), std::move(specs),
+                                     any_private ? cuts_of(options) : std::vector<std::int64_t>(),
+                                     logical_.size(), options.name);
+  }
+  keep();
+  send_from_first_rank();
+  for (std::size_t b = 0; b < buffers_.size(); ++b) spread(b);
+}
+
+std::byte* ShardBuffers::own_first(int rank, std::size_t logical, std::size_t buffer) const {
+  const auto entries = exchange_.plan().buffers();
+  return own_firsts_->block(rank) + logical * own_bytes_ + entries[buffer].offset -
+         entries.front().offset;
+}
+
+void ShardBuffers::send_from_first_rank(const std::vector<std::uint8_t>& written) {
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& tensor = buffers_[b].second;
+    tutti::send_from_first_rank(exchange_.group(), buffers_[b], deadline_);
+    tensor.unsafeGetTensorImpl()->bump_version();
+    if (same_bytes(tensor, begin_[0][b]) && (written.empty() || written[b] == 0)) continue;
+    begin_[0][b] = tensor.detach().clone();
+    spread(b);
+  }
+}
+
+void ShardBuffers::send_all_from_first_rank() {
+  for (const auto& item : private_tensors()) {
+    tutti::send_from_first_rank(exchange_.group(), item, deadline_);
+  }
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    tutti::send_from_first_rank(exchange_.group(), buffers_[b], deadline_);
+    buffers_[b].second.unsafeGetTensorImpl()->bump_version();
+    begin_[0][b] = buffers_[b].second.detach().clone();
+  }
+}
+
+NamedTensors ShardBuffers::tensors() const {
+  NamedTensors tensors;
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    tensors.emplace_back(buffers_[b].first, begin_[0][b]);
+  }
+  return tensors;
+}
+
+/// As they are now.
+void ShardBuffers::keep() {
+  begin_.assign(logical_.size(), {});
+  for (auto& values : begin_) {
+    for (const auto& item : buffers_) values.push_back(item.second.detach().clone());
+  }
+}
+
+/// The first logical worker's becomes everybody's.
+void ShardBuffers::spread(std::size_t buffer) {
+  for (auto& values : begin_) copy_bytes(values[buffer], begin_[0][buffer].data_ptr());
+}
+
+NamedTensors ShardBuffers::private_tensors() const {
+  NamedTensors tensors;
+  for (std::size_t l = 1; l < begin_.size(); ++l) {
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+      if (!is_private(b)) continue;
+      tensors.emplace_back(fmt::format("logical.{}/{}", l, buffers_[b].first), begin_[l][b]);
+    }
+  }
+  return tensors;
+}
+
+void ShardBuffers::require_untouched(std::size_t logical) const {
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& [name, tensor] = buffers_[b];
+    if (same_bytes(tensor, begin(logical, b))) continue;
+    throw BadInput(
+        fmt::format("buffer \"{}\" of Trainer \"{}\" was changed between its steps on this worker: "
+                    "change values inside trainer.edit(), and run the model outside of steps in "
+                    "eval(). Where another Trainer's step runs this model too, in train(), give "
+                    "one Trainer a module that registers both, and requires_grad_(false) to the "
+                    "parameters that a step is not about",
+                    name, name_));
+  }
+}
+
+void ShardBuffers::open(std::int64_t first_shard) {
+  if (mean_) mean_->open(first_shard);
+}
+
+void ShardBuffers::restore(std::size_t logical) {
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    copy_bytes(buffers_[b].second, begin(logical, b).data_ptr());
+  }
+}
+
+void ShardBuffers::take(std::size_t logical, bool is_first, bool is_first_of_logical) {
+  if (mean_) {
+    std::vector<const void*> values;
+    std::vector<const void*> before;
+    for (const auto b : averaged_) {
+      values.push_back(buffers_[b].second.data_ptr());
+      before.push_back(begin(logical, b).data_ptr());
+    }
+    mean_->take(own_firsts_ ? logical : 0, values, before);
+  }
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& entry = exchange_.plan().buffers()[b];
+    if (!(is_private(b) ? is_first_of_logical : is_first)) continue;
+    std::memcpy(is_private(b) ? own_first(exchange_.group().rank(), logical, b)
+                              : exchange_.arena().data() + entry.offset,
+                buffers_[b].second.data_ptr(), entry.bytes);
+  }
+}
+
+void ShardBuffers::skip() {
+  if (mean_) mean_->skip();
+}
+
+void ShardBuffers::publish() {
+  if (mean_) mean_->publish();
+}
+
+void ShardBuffers::finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped,
+                          bool meets) {
+  if (mean_) mean_->meet();
+  finish_shared(board);
+  for (std::size_t l = 0; own_firsts_ && l < logical_.size(); ++l) {
+    if (std::ranges::find(dropped, static_cast<std::int64_t>(l)) == dropped.end()) {
+      finish_private(board, l);
+    }
+  }
+  for (std::size_t b = 0; meets && b < buffers_.size(); ++b) {
+    if (is_private(b)) become_one(b);
+  }
+  restore();
+}
+
+void ShardBuffers::finish_shared(const ShardBoard& board) {
+  const int first = worker_of_first(board, [](const ShardHeader& one) { return one.first_ran; });
+  if (first < 0) return;
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    if (is_private(b) || rules_[b] == BufferRule::keep) continue;
+    copy_bytes(begin_[0][b], exchange_.arena().block(first) + exchange_.plan().buffers()[b].offset);
+  }
+  for (std::size_t k = 0; k < averaged_.size(); ++k) {
+    if (is_private(averaged_[k]) || !mean_->changed(k)) continue;
+    mean_->mean(k, {0, mean_->nodes().size()}, begin_[0][averaged_[k]].data_ptr());
+  }
+}
+
+void ShardBuffers::finish_private(const ShardBoard& board, std::size_t logical) {
+  const int first =
+      worker_of_first(board, [&](const ShardHeader& one) { return one.own_first_ran[logical]; });
+  if (first < 0) return;
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    if (!is_private(b) || rules_[b] == BufferRule::keep) continue;
+    copy_bytes(begin_[logical][b], own_first(first, logical, b));
+  }
+  if (!mean_) return;
+  const auto nodes = nodes_of(mean_->nodes(), logical_)[logical];
+  for (std::size_t k = 0; k < averaged_.size(); ++k) {
+    if (!is_private(averaged_[k]) || !mean_->changed(k, logical)) continue;
+    mean_->mean(k, nodes, begin_[logical][averaged_[k]].data_ptr());
+  }
+}
+
+/// Where all are equal they stay: their mean may differ from them by a rounding.
+void ShardBuffers::become_one(std::size_t buffer) {
+  if (rules_[buffer] == BufferRule::keep) return;
+  const auto equal = [&](const auto& values) {
+    return same_bytes(values[buffer], begin_[0][buffer]);
+  };
+  if (std::ranges::all_of(begin_, equal)) return;
+  if (rules_[buffer] == BufferRule::mean) {
+    std::vector<const void*> sources;
+    for (const auto& values : begin_) sources.push_back(values[buffer].data_ptr());
+    const auto& first = begin_[0][buffer];
+    tree_mean(FoldProgram::canonical(static_cast<int>(begin_.size())), sources, dtype_of(first),
+              first.numel(), first.data_ptr());
+  }
+  spread(buffer);
+}
+
+}  // namespace tutti

@@ -1,0 +1,87 @@
+#pragma once
+
+// A model's buffers over the shards of a step: every shard starts from those of the step's begin,
+// and afterwards each is, by its rule, the mean over the shards that ran, the first such shard's,
+// or what it was; one that no shard changed keeps its bytes. Of private ones each logical worker
+// has its own, over its own shards; between steps the model's are the first logical worker's.
+//
+// Threads: one. Failure: BadInput names the buffer.
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sync/step/buffer_mean.h"
+#include "sync/step/logical_workers.h"
+#include "sync/step/shard_board.h"
+#include "sync/step/step_exchange.h"
+#include "torch/model/wrapped_model.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+class ShardBuffers {
+ public:
+  /// Sends rank 0's buffers to all. Collective.
+  ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
+               const TrainerOptions& options);
+
+  /// Rank 0's present values become those of the step's begin; private ones that were `written`, or
+  /// differ from what they were, become everybody's. Collective.
+  void send_from_first_rank(const std::vector<std::uint8_t>& written = {});
+  /// The same, for all logical workers' after they were filled. Collective.
+  void send_all_from_first_rank();
+  /// Throws if a buffer is not what the last step left, of that logical worker.
+  void require_untouched(std::size_t logical = 0) const;
+
+  void open(std::int64_t first_shard);
+  /// To the step's begin, as that logical worker has it.
+  void restore(std::size_t logical = 0);
+  /// What a shard of that logical worker left counts. The first one that ran, of all on this worker
+  /// and of the logical worker, gives the values that are not averaged.
+  void take(std::size_t logical, bool is_first, bool is_first_of_logical);
+  void skip();
+  void publish();
+  /// The values after the step, once all have published. Those of the `dropped` logical workers
+  /// stay as they were; with `meets`, private ones become one: means of the copies, or the first's.
+  void finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped, bool meets);
+
+  /// As the last step left them, of the first logical worker where they are private.
+  NamedTensors tensors() const;
+  /// Private ones of the logical workers but the first, by "logical.1/0.running_mean".
+  NamedTensors private_tensors() const;
+
+ private:
+  bool is_private(std::size_t buffer) const { return private_[buffer]; }
+  /// Values at the step's begin.
+  const torch::Tensor& begin(std::size_t logical, std::size_t buffer) const {
+    return begin_[is_private(buffer) ? logical : 0][buffer];
+  }
+  void keep();
+  void spread(std::size_t buffer);
+  std::byte* own_first(int rank, std::size_t logical, std::size_t buffer) const;
+  void finish_shared(const ShardBoard& board);
+  void finish_private(const ShardBoard& board, std::size_t logical);
+  void become_one(std::size_t buffer);
+
+  const StepExchange& exchange_;
+  std::string name_;  ///< of the Trainer, in errors
+  std::optional<std::chrono::milliseconds> deadline_;
+  NamedTensors buffers_;
+  std::vector<BufferRule> rules_;
+  std::vector<bool> private_;
+  std::vector<ShardRange> logical_;                ///< one, of all shards, without private ones
+  std::vector<std::vector<torch::Tensor>> begin_;  ///< per logical worker
+  std::vector<std::size_t> averaged_;              ///< by rule: those of mean_, in its order
+  std::unique_ptr<BufferMean> mean_;               ///< null where there are none
+  /// Per worker, for each logical worker, all buffers' values; null without private ones.
+  std::optional<SharedMemory> own_firsts_;
+  std::size_t own_bytes_ = 0;  ///< of one logical worker's
+};
+
+}  // namespace tutti

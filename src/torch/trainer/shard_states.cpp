@@ -1,0 +1,104 @@
+#include "torch/trainer/shard_states.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+
+#include "torch/trainer/trainer_checkpoint.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kShard = "/shard-";
+
+std::string key_of(std::int64_t shard, const std::string& name) {
+  return fmt::format("{}{}{}", name, kShard, shard);
+}
+
+std::optional<std::int64_t> shard_of(const std::string& key) {
+  const auto at = key.rfind(kShard);
+  if (at == std::string::npos) return {};
+  const char* const begin = key.data() + at + kShard.size();
+  const char* const end = key.data() + key.size();
+  std::int64_t shard = -1;
+  const auto [stop, error] = std::from_chars(begin, end, shard);
+  if (error != std::errc() || stop != end || shard < 0) return {};
+  return shard;
+}
+
+}  // namespace
+
+torch::Tensor ShardStates::of(std::int64_t shard, const std::string& name, const Init& init) {
+  if (name.empty()) throw BadInput("a shard's state needs a name");
+  const auto key = key_of(shard, name);
+  if (const auto found = working_.find(key); found != working_.end()) return found->second;
+  const auto last = committed_.find(key);
+  torch::Tensor value = last != committed_.end() ? last->second : init();
+  if (!value.defined() || value.layout() != torch::kStrided || !value.device().is_cpu()) {
+    throw BadInput(
+        fmt::format("shard {}: state \"{}\" must be a dense tensor on the CPU", shard, name));
+  }
+  require_storable(fmt::format("shard {}: state \"{}\"", shard, name), value);
+  return working_[key] = value.detach().clone(torch::MemoryFormat::Contiguous);
+}
+
+void ShardStates::commit(const std::function<bool(std::int64_t shard)>& counts) {
+  for (auto& [key, tensor] : working_) {
+    if (counts(*shard_of(key))) committed_[key] = tensor.detach();
+  }
+  working_.clear();
+}
+
+NamedTensors ShardStates::some_of(const Tensors& tensors, std::int64_t shard) {
+  NamedTensors some;
+  for (const auto& [key, tensor] : tensors) {
+    if (shard_of(key) == shard) some.emplace_back(key, tensor);
+  }
+  return some;
+}
+
+std::vector<std::byte> ShardStates::pack(const NamedTensors& states) {
+  if (states.empty()) return {};
+  c10::Dict<std::string, torch::Tensor> all;
+  for (const auto& [key, tensor] : states) all.insert(key, tensor);
+  const auto bytes = torch::pickle_save(all);
+  const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+std::vector<std::byte> ShardStates::packed() const {
+  return pack({committed_.begin(), committed_.end()});
+}
+
+NamedTensors ShardStates::unpack(std::span<const std::vector<std::byte>> workers) {
+  std::map<Key, torch::Tensor> all;
+  for (const auto& bytes : workers) {
+    if (bytes.empty()) continue;
+    const auto* const begin = reinterpret_cast<const char*>(bytes.data());
+    const auto states = torch::pickle_load({begin, begin + bytes.size()}).toGenericDict();
+    for (const auto& item : states) all[item.key().toStringRef()] = item.value().toTensor();
+  }
+  return {all.begin(), all.end()};
+}
+
+void ShardStates::take(const NamedTensors& states, const ShardRange& mine) {
+  committed_.clear();
+  working_.clear();
+  for (const auto& [key, tensor] : states) {
+    const auto shard = shard_of(key);
+    if (shard && *shard >= mine.begin && *shard < mine.end) committed_[key] = tensor;
+  }
+}
+
+void ShardStates::check_names(const NamedTensors& states, std::int64_t shards) {
+  for (const auto& [key, tensor] : states) {
+    const auto shard = shard_of(key);
+    if (!shard || *shard >= shards) {
+      throw BadInput(fmt::format("\"{}\" is not the state of one of {} shards", key, shards));
+    }
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,100 @@
+#include "torch/trainer/shared_parameters.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/exception_text.h"
+#include "base/log_line.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+SharedParameters::SharedParameters(const Group& group, const WrappedModel& model,
+                                   const SharedModel& shared)
+    : parameters_(model.parameters()) {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    auto& tensor = parameters_[p].second;
+    if (group.rank() == 0 && tensor.nbytes() > 0) {
+      std::memcpy(shared.value(p), tensor.data_ptr(), tensor.nbytes());
+    }
+  }
+  group.barrier({.label = "parameters"});
+  was_written_.resize(parameters_.size());
+  places_.resize(parameters_.size());
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    lay(p, shared);
+    versions_.push_back(static_cast<std::int64_t>(parameters_[p].second._version()));
+  }
+}
+
+SharedParameters::~SharedParameters() {
+  std::size_t p = 0;
+  try {
+    for (; p < parameters_.size(); ++p) take_back(p);
+  } catch (...) {
+    log_error(
+        fmt::format("parameter \"{}\" and those after it still lie in memory that all workers "
+                    "share, although their Trainer has ended: {}; train no further",
+                    parameters_[p].first, exception_text()));
+  }
+}
+
+void SharedParameters::take_back(std::size_t parameter) {
+  auto& tensor = parameters_[parameter].second;
+  if (tensor.data_ptr() != places_[parameter]) return;  // the program has moved it
+  const torch::NoGradGuard no_grad;
+  auto own =
+      torch::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().requires_grad(false));
+  if (own.nbytes() > 0) std::memcpy(own.data_ptr(), tensor.data_ptr(), own.nbytes());
+  tensor.set_data(own);
+}
+
+void SharedParameters::lay(std::size_t parameter, const SharedModel& copy) {
+  auto& tensor = parameters_[parameter].second;
+  tensor.set_data(torch::from_blob(
+      copy.value(parameter), tensor.sizes(), tensor.strides(), [memory = copy.memory()](void*) {},
+      tensor.options().requires_grad(false)));
+  places_[parameter] = tensor.data_ptr();
+}
+
+void SharedParameters::show(const SharedModel& copy, std::span<const std::uint32_t> parameters) {
+  for (const auto p : parameters) {
+    was_written_[p] = was_written(p);
+    lay(p, copy);
+    bump(p);
+  }
+}
+
+bool SharedParameters::was_written(std::size_t parameter) const {
+  return was_written_[parameter] ||
+         static_cast<std::int64_t>(parameters_[parameter].second._version()) !=
+             versions_[parameter];
+}
+
+void SharedParameters::require_untouched() const {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const auto& name = parameters_[p].first;
+    if (was_written(p)) {
+      throw BadInput(fmt::format(
+          "parameter \"{}\" was written between steps, where all workers read it; change values "
+          "inside trainer.edit()",
+          name));
+    }
+  }
+}
+
+void SharedParameters::written() {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    bump(p);
+    was_written_[p] = false;
+  }
+}
+
+void SharedParameters::bump(std::size_t parameter) {
+  auto& tensor = parameters_[parameter].second;
+  tensor.unsafeGetTensorImpl()->bump_version();
+  versions_[parameter] = static_cast<std::int64_t>(tensor._version());
+}
+
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#pragma once
+
+// A model's parameters as views of the one copy that all workers of a host share, and whether
+// anybody but Tutti has written to them. When it ends, each worker's have memory of their own.
+//
+// Threads: one. Failure: BadInput names the parameter.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sync/update/shared_model.h"
+#include "torch/model/wrapped_model.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+class SharedParameters {
+ public:
+  /// Rank 0's values move into `shared`, and every worker's tensors onto it: their addresses change
+  /// here, and with show(), and never else. Collective.
+  SharedParameters(const Group& group, const WrappedModel& model, const SharedModel& shared);
+  /// Every tensor that still lies where it was put gets memory of its own, with the same values:
+  /// what is done to the model from now on, each worker does for itself. Where there is no memory
+  /// for that, an error is logged.
+  ~SharedParameters();
+  SharedParameters(const SharedParameters&) = delete;
+  SharedParameters& operator=(const SharedParameters&) = delete;
+
+  /// Throws if a parameter was written since the last written(). WrappedModel knows whether it lies
+  /// where it did.
+  void require_untouched() const;
+  /// Whether that parameter was.
+  bool was_written(std::size_t parameter) const;
+  /// All values may have changed: torch's checks for stale saved tensors get to know.
+  void written();
+  /// The tensors of these parameters are views of that copy from now on: for torch they are the
+  /// same tensors as before, with other values.
+  void show(const SharedModel& copy, std::span<const std::uint32_t> parameters);
+
+ private:
+  void lay(std::size_t parameter, const SharedModel& copy);
+  void take_back(std::size_t parameter);
+  void bump(std::size_t parameter);
+
+  NamedTensors parameters_;
+  std::vector<const void*> places_;  ///< where each was put last
+  std::vector<std::int64_t> versions_;
+  std::vector<bool> was_written_;  ///< before they showed other values
+};
+
+}  // namespace tutti

@@ -1,0 +1,149 @@
+#include "tutti/trainer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "torch/trainer/trainer_state.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+void require_weight(double weight, std::int64_t shard) {
+  if (std::isfinite(weight) && weight >= 0) return;
+  throw BadInput(
+      fmt::format("shard {}: a weight must be finite and not negative, not {}", shard, weight));
+}
+
+}  // namespace
+
+// ---- Shard ----
+
+Shard::Shard(TrainerState& trainer, std::int64_t index, bool is_audit)
+    : trainer_(trainer),
+      index_(index),
+      count_(trainer.shard_count()),
+      step_(trainer.step()),
+      seed_(trainer.seed_of(index)),
+      is_audit_(is_audit) {}
+
+std::vector<std::int64_t> Shard::indices(std::int64_t dataset_size, std::int64_t batch) {
+  return trainer_.indices({dataset_size, batch}, index_);
+}
+
+std::function<std::optional<std::vector<std::int64_t>>()> Shard::coming_indices(
+    std::int64_t dataset_size, std::int64_t batch) const {
+  return trainer_.coming_indices({dataset_size, batch}, index_);
+}
+
+torch::Tensor Shard::state(const std::string& name, const std::function<torch::Tensor()>& init) {
+  return trainer_.state_of(index_, name, init);
+}
+
+/// Only what is returned counts: of two gradients one would be lost.
+void Shard::require_first_answer(const char* call) {
+  if (answered_by_ == nullptr) {
+    answered_by_ = call;
+    return;
+  }
+  throw BadInput(fmt::format(
+      "shard {}: {} after {}: a shard has one answer; add up what its loss is made of, and record "
+      "the parts by shard.metrics()",
+      index_, call, answered_by_));
+}
+
+ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
+  require_weight(weight, index_);
+  if (weight == 0) return nothing();
+  if (!value.defined() || value.numel() != 1) {
+    throw BadInput(fmt::format("shard {}: a loss is one number, not {}", index_,
+                               value.defined() ? fmt::format("{} of them", value.numel())
+                                               : std::string("an undefined tensor")));
+  }
+  if (!value.requires_grad()) {
+    throw BadInput(fmt::format(
+        "shard {}: the loss has no gradient: no parameter took part in it, or it was computed "
+        "without grad mode",
+        index_));
+  }
+  require_first_answer("loss()");
+  ShardAnswer answer;
+  answer.kind_ = ShardAnswer::Kind::loss;
+  answer.loss_ = value;
+  answer.weight_ = weight;
+  return answer;
+}
+
+ShardAnswer Shard::gradients(std::vector<torch::Tensor> gradients, double weight) {
+  require_weight(weight, index_);
+  if (weight == 0) return nothing();
+  require_first_answer("gradients()");
+  ShardAnswer answer;
+  answer.kind_ = ShardAnswer::Kind::gradients;
+  answer.gradients_ = std::move(gradients);
+  answer.weight_ = weight;
+  return answer;
+}
+
+ShardAnswer Shard::nothing() {
+  ShardAnswer answer;
+  answer.kind_ = ShardAnswer::Kind::nothing;
+  return answer;
+}
+
+// ---- Trainer ----
+
+Trainer::Trainer(const Job& job, torch::nn::Module& module, const Optimizer& optimizer,
+                 const TrainerOptions& options)
+    : Trainer(Group(job, "trainer " + options.name), module, optimizer, options) {}
+
+Trainer::Trainer(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
+                 const TrainerOptions& options)
+    : state_(std::make_shared<TrainerState>(group, module, optimizer, options)) {
+  state_->attach();
+}
+
+Trainer::~Trainer() = default;
+Trainer::Trainer(Trainer&&) noexcept = default;
+
+StepResult Trainer::step(const Compute& compute) {
+  state_->accumulate(compute, false);
+  return state_->apply();
+}
+
+StepResult Trainer::step(const torch::nn::Module& active, const Compute& compute) {
+  state_->accumulate(compute, false, &active);
+  return state_->apply();
+}
+
+void Trainer::accumulate(const Compute& compute) { state_->accumulate(compute, true); }
+torch::Tensor Trainer::gradient(const std::string& name) { return state_->folded_gradient(name); }
+double Trainer::gradient_norm() { return state_->gradient_norm(); }
+StepResult Trainer::apply() { return state_->apply(); }
+void Trainer::edit(const std::function<void()>& change) { state_->edit(change); }
+Metrics Trainer::evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute) {
+  return state_->evaluate({dataset_size, batch}, compute);
+}
+void Trainer::with_averages(const std::function<void()>& body) { state_->with_averages(body); }
+torch::Tensor Trainer::gather(const std::string& name) const { return state_->gather(name); }
+void Trainer::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
+  state_->with_logical_worker(logical, body);
+}
+void Trainer::save(const std::string& directory, const SaveOptions& options) {
+  state_->save(directory, options);
+}
+std::optional<std::int64_t> Trainer::load(const std::string& directory,
+                                          const LoadOptions& options) {
+  return state_->load(directory, options);
+}
+TrafficReport Trainer::traffic() const { return state_->traffic(); }
+std::int64_t Trainer::steps() const { return state_->steps(); }
+std::int64_t Trainer::epoch() const { return state_->epoch(); }
+std::pair<std::int64_t, std::int64_t> Trainer::shards() const {
+  return {state_->shards().begin, state_->shards().end};
+}
+const Group& Trainer::group() const { return state_->group(); }
+std::string Trainer::state_sha256() const { return state_->state_sha256(); }
+
+}  // namespace tutti

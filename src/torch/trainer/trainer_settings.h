@@ -1,0 +1,63 @@
+#pragma once
+
+// The options of a Trainer in the words of the layers below, resolved once.
+//
+// Pure functions. Failure: BadInput.
+
+#include "kernels/update.h"
+#include "run/facts.h"
+#include "run/loss_scaler.h"
+#include "sync/coded/coded_gradients.h"
+#include "sync/plan/assignment.h"
+#include "sync/step/step_exchange.h"
+#include "sync/update/shared_model.h"
+#include "torch/model/settings.h"
+#include "torch/model/wrapped_model.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+/// Name of the metric that a shard which returns a loss has recorded.
+inline constexpr std::string_view kLossName = "loss";
+
+void require_options(const TrainerOptions& options);
+/// Whether logical workers may have parameters of their own, and which those are.
+bool has_private(const TrainerOptions& options);
+Kinds kinds_of(const TrainerOptions& options);
+/// What private parameters, owners and other options have to do with each other.
+void require_private(const TrainerOptions& options, const WrappedModel& model);
+/// That the optimizer can update what is row-sparse, private or somebody's, and what a codec with
+/// momentum of its own sends.
+void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
+                   const WrappedModel& model);
+ExchangeOptions exchange_options_of(const TrainerOptions& options, const WrappedModel& model,
+                                    int workers);
+/// Where logical workers meet, as far as anything of theirs is kept apart: first shards, ascending.
+std::vector<std::int64_t> cuts_of(const TrainerOptions& options);
+/// Where there is a codec. `shared` has the parameters' values, and outlives what is told.
+CodingOptions coding_options_of(const TrainerOptions& options, const Plan& plan,
+                                const SharedModel& shared);
+/// What all workers have to agree on, as (name, value).
+Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
+                     const WrappedModel& model);
+
+/// For a log: ", name value, …", with one entry for all parameters, or buffers, of a rule.
+std::string summary_of(const Settings& settings);
+
+/// What a checkpoint and the run that goes on from it must have in common: of the settings, those
+/// that decide bits, and the model.
+Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
+               const WrappedModel& model);
+
+/// What the options say of that buffer.
+BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name,
+                          const torch::Tensor& buffer);
+/// By rank.
+std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers);
+LossScaleRule loss_scale_rule_of(const LossScale& scale);
+/// Nothing for one of torch's optimizers.
+std::optional<UpdateRule> update_rule_of(const Optimizer::Rule& rule);
+/// Torch's names of the tensors of state that the rule keeps per parameter.
+std::vector<std::string> states_of(const Optimizer::Rule& rule);
+
+}  // namespace tutti

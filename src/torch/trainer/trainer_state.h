@@ -1,0 +1,228 @@
+#pragma once
+
+// The state behind a Trainer: runs this worker's shards as leaves of the step exchange, and turns
+// the folded gradients of all shards into new parameters.
+//
+//   accumulate: shards … → publish │ wait for all │ judge
+//   apply:      update own tiles, buffers, metrics │ wait for all
+//
+// Threads: one.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "run/data_order.h"
+#include "run/loss_scaler.h"
+#include "run/metric_exchange.h"
+#include "run/step_log.h"
+#include "run/turns.h"
+#include "sync/coded/coded_gradients.h"
+#include "sync/plan/assignment.h"
+#include "sync/rows/row_gradients.h"
+#include "sync/step/shard_board.h"
+#include "sync/step/step_exchange.h"
+#include "sync/update/moving_averages.h"
+#include "sync/update/sharded_update.h"
+#include "sync/update/shared_model.h"
+#include "torch/model/gradient_hooks.h"
+#include "torch/model/wrapped_model.h"
+#include "torch/trainer/active_parameters.h"
+#include "torch/trainer/audit.h"
+#include "torch/trainer/gradient_births.h"
+#include "torch/trainer/private_parameters.h"
+#include "torch/trainer/shard_buffers.h"
+#include "torch/trainer/shard_states.h"
+#include "torch/trainer/shared_parameters.h"
+#include "torch/trainer/tile_optimizers.h"
+#include "torch/trainer/value_check.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+struct RunPosition;
+
+class TrainerState : public GradientSink, public std::enable_shared_from_this<TrainerState> {
+ public:
+  TrainerState(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
+               const TrainerOptions& options);
+  /// Hooks the parameters: needs the object to be shared already.
+  void attach();
+
+  // GradientSink
+  void gradient(std::size_t parameter, const torch::Tensor& value) override;
+  void accumulated(std::size_t parameter) override;
+  void backward_ended(bool completed) override;
+
+  /// `active`: the only one of several models that the step is about.
+  void accumulate(const Trainer::Compute& compute, bool in_halves,
+                  const torch::nn::Module* active = nullptr);
+  StepResult apply();
+  torch::Tensor folded_gradient(const std::string& name);
+  double gradient_norm();
+
+  // Between steps: trainer_state_between_steps.cpp, trainer_state_evaluation.cpp.
+  void edit(const std::function<void()>& change);
+  Metrics evaluate(const DataRequest& request, const Trainer::Evaluate& compute);
+  void with_averages(const std::function<void()>& body);
+  torch::Tensor gather(const std::string& name) const;
+  void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
+  void save(const std::string& directory, const SaveOptions& options);
+  std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
+
+  // For shards: trainer_state_shards.cpp.
+  std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
+  std::function<std::optional<std::vector<std::int64_t>>()> coming_indices(
+      const DataRequest& request, std::int64_t shard) const;
+  torch::Tensor state_of(std::int64_t shard, const std::string& name,
+                         const ShardStates::Init& init) {
+    return (repeats() ? audit_->states() : states_).of(shard, name, init);
+  }
+  std::int64_t shard_count() const { return options_.shards; }
+  std::int64_t step() const { return steps_ + 1; }
+  std::uint64_t seed_of(std::int64_t shard) const;
+
+  TrafficReport traffic() const;
+  std::int64_t steps() const { return steps_; }
+  std::int64_t epoch();
+  const ShardRange& shards() const { return mine_; }
+  const Group& group() const { return group_; }
+  std::string state_sha256() const;
+
+ private:
+  /// So often epoch() may be asked for while it cannot move on, before that is logged.
+  static constexpr int kPatience = 100;
+  std::uint64_t moved_values() const;
+  std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
+                                         const Trainer::Evaluate& compute);
+  void run_shard(std::int64_t index, const Trainer::Compute& compute);
+  void repeat_shard(const Trainer::Compute& compute);
+  ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
+  void take_gradients(const ShardAnswer& answer);
+  /// What is being computed is the second computation of a shard, for the audit.
+  bool repeats() const { return audit_ && audit_->repeats(); }
+  void run_backward(const torch::Tensor& loss);
+  void hand_in(const std::vector<torch::Tensor>& gradients);
+  void note(std::size_t parameter, double largest);
+  void fill_initial_states(const std::vector<double>& initial);
+  std::size_t parameter_of(const std::string& name) const;
+  void show_first() {
+    if (private_) private_->show(0);
+  }
+  void look_at_turn();
+  void publish_notes();
+  void read_notes();
+  void require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const;
+  void expect_values();
+  void require_values();
+  torch::Tensor folded_gradient(std::size_t parameter);
+  void require_open(const char* what) const;
+  void require_between_steps(const char* what) const;
+  void require_untouched() const;
+  void require_no_gradients() const;
+  void seed_between_steps() const;
+  void begin_on_all(const char* what, const std::function<void()>& check);
+  template <class Work>
+  std::exception_ptr on_first_rank(const char* what, const Work& work);
+  void require_log();
+  bool moved() const;
+  /// What was written to by hand, by parameter and by buffer.
+  struct Written {
+    std::vector<std::uint8_t> parameters;
+    std::vector<std::uint8_t> buffers;
+  };
+  void edit_here(const std::function<void()>& change, Written& written);
+  void spread(Written& written);
+  void write(const std::string& directory, const SaveOptions& options, const NamedTensors& states,
+             const nlohmann::json& numbers);
+  /// What load() has for the other workers.
+  struct Found {
+    std::string position;  ///< as JSON; empty where there is no checkpoint
+    std::vector<std::byte> states;
+  };
+  Found read(const std::string& directory, const LoadOptions& options);
+  const std::string& run() const;
+  TensorFiles tensor_files() const;
+  NamedTensors kept_of_gradients() const;
+  nlohmann::json all_numbers() const;
+  StepResult result_of(const StepReport& report);
+  std::string take_note(const StepResult& result);
+  /// A loop over epoch() is not in vain.
+  void note_samples() {
+    epoch_asked_after_ = steps_;
+    asked_in_vain_ = 0;
+  }
+  bool hashes(std::int64_t step) const;
+  void log(const StepResult& result) noexcept;
+  bool write_log(const StepResult& result);
+  void take_over(const RunPosition& position);
+  CollectiveOptions waits(const char* label) const;
+  void drop(const std::string& why) noexcept;
+
+  Group group_;
+  TrainerOptions options_;
+  torch::nn::Module& module_;
+  WrappedModel model_;
+  Facts facts_;  ///< what another run has to have in common to go on from a checkpoint of this one
+  ShardRange mine_;
+  std::unique_ptr<StepExchange> exchange_;
+  std::unique_ptr<ShardBoard> board_;
+  std::unique_ptr<SharedModel> shared_;
+  std::unique_ptr<SharedParameters> parameters_;
+  std::vector<std::vector<std::string>> state_names_;  ///< of each parameter's optimizer
+  std::unique_ptr<TileOptimizers> torch_optimizers_;
+  std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
+  std::unique_ptr<RowGradients> rows_;
+  std::unique_ptr<ShardedUpdate> update_;
+  std::unique_ptr<PrivateParameters> private_;  ///< null without
+  std::unique_ptr<ValueCheck> values_;
+  std::unique_ptr<GradientBirths> births_;
+  std::unique_ptr<Audit> audit_;  ///< null without
+  std::unique_ptr<ShardBuffers> buffers_;
+  std::unique_ptr<MovingAverages> averages_;  ///< null without
+  std::unique_ptr<StepLog> log_;              ///< rank 0's, from the first step on
+  ShardStates states_;
+  std::vector<std::unique_ptr<ParameterHooks>> hooks_;
+  ModelMemory memory_;
+
+  DataOrder data_;
+  LossScaleRule scale_rule_;
+  LossScaleState scale_;
+  std::optional<DataRequest> request_;  ///< of this step's shards
+  bool evaluating_ = false;
+  std::uint64_t active_ = 0;              ///< digest of what this step is about; 0: all
+  std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
+  Turns turns_;                           ///< of steps that were about one of several models
+  bool resumes_ = false;                  ///< with the next step, from a checkpoint
+  std::int64_t last_that_asked_ = -1;     ///< of this worker's shards
+  std::vector<ShardMetrics> metrics_;     ///< of this worker's shards of this step
+  std::int64_t steps_ = 0;                ///< over, applied or dropped
+  std::int64_t dropped_in_a_row_ = 0;
+  double rate_factor_ = 1;              ///< of the schedule, in this step
+  std::int64_t epoch_asked_after_ = 0;  ///< so many steps, last; or samples were
+  int asked_in_vain_ = 0;               ///< after as many steps that asked for no samples
+  bool said_no_samples_ = false;
+  bool accumulated_ = false;  ///< between the halves
+  bool in_halves_ = false;    ///< some worker's program called them one by one
+  const char* inside_ = "";   ///< a call that shows other values, with_averages() say
+  bool in_backward_ = false;  ///< of a shard
+  bool said_newer_ = false;   ///< that newer checkpoints lie beside those that are saved
+  bool log_failed_ = false;   ///< in the last step that was to be logged
+  std::int64_t shard_ = 0;    ///< being computed
+  double largest_ = 0;        ///< of the shard's weighted gradients
+  double largest_own_ = 0;    ///< … of private parameters
+  std::int64_t ran_ = 0;      ///< shards of this step that contributed, of all workers
+  Verdict verdict_;
+  Metrics result_;
+};
+
+}  // namespace tutti

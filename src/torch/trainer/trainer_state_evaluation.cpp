@@ -1,0 +1,242 @@
+// Evaluation with a Trainer: a data set's metrics, and the averaged parameters.
+
+#include <fmt/format.h>
+
+#include <ATen/autocast_mode.h>
+
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <numeric>
+
+#include "base/exception_text.h"
+#include "base/scoped_flag.h"
+#include "comm/gather_bytes.h"
+#include "kernels/hash.h"
+#include "run/leaf_seed.h"
+#include "run/metric_exchange.h"
+#include "torch/trainer/trainer_state.h"
+#include "tutti/error.h"
+#include "tutti/share.h"
+
+namespace tutti {
+namespace {
+
+/// Without gradients, in eval(), while this lives.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& module)
+      : module_(module), trained_(module.is_training()), parts_(module.modules(false)) {
+    for (const auto& part : parts_) part_trained_.push_back(part->is_training());
+    module.eval();
+  }
+  ~EvaluationMode() {
+    // Parents come first: what they set in their children, the children correct.
+    module_.train(trained_);
+    for (std::size_t m = 0; m < parts_.size(); ++m) parts_[m]->train(part_trained_[m]);
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  const torch::NoGradGuard no_grad_;
+  torch::nn::Module& module_;  ///< may be on the stack, where torch cannot list it with its parts
+  bool trained_;
+  std::vector<std::shared_ptr<torch::nn::Module>> parts_;
+  std::vector<bool> part_trained_;
+};
+
+/// What a worker has to say of its part, in front of its metrics or its failure's text.
+struct Head {
+  DataRequest request;
+  std::size_t logical = 0;  ///< whose private parameters it shows
+  std::uint64_t moved = 0;  ///< digest of parameters that are not the shared ones; 0: they are
+  bool failed = false;
+};
+
+std::vector<std::byte> message_of(const Head& head, const std::vector<ShardMetrics>& batches) {
+  std::vector<std::byte> message(sizeof head + packed_size(batches));
+  std::memcpy(message.data(), &head, sizeof head);
+  pack(batches, std::span(message).subspan(sizeof head));
+  return message;
+}
+
+std::vector<std::byte> message_of(const Head& head, const std::string& failure) {
+  std::vector<std::byte> message(sizeof head + failure.size());
+  std::memcpy(message.data(), &head, sizeof head);
+  std::memcpy(message.data() + sizeof head, failure.data(), failure.size());
+  return message;
+}
+
+}  // namespace
+
+/// The batches that this worker computes.
+std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
+                                                     const Trainer::Evaluate& compute) {
+  if (request.dataset_size < 1 || request.batch < 1) {
+    throw BadInput(fmt::format("evaluate(): {} samples in batches of {}", request.dataset_size,
+                               request.batch));
+  }
+  const EvaluationMode mode(module_);
+  at::autocast::clear_cache();  // the parameters that were cast in it have changed
+  const auto batches = epoch_steps(request.dataset_size, request.batch);
+  const auto [begin, end] = share_of(batches, group_);
+  std::vector<ShardMetrics> metrics;
+  for (auto b = begin; b < end; ++b) {
+    torch::manual_seed(leaf_seed(options_.seed, 0, b));
+    const auto first = b * request.batch;
+    std::vector<std::int64_t> samples(
+        static_cast<std::size_t>(std::min(request.batch, request.dataset_size - first)));
+    std::iota(samples.begin(), samples.end(), first);
+    compute(samples, metrics.emplace_back());
+  }
+  return metrics;
+}
+
+/// Of parameters that the program has given memory of their own since; 0 where it has not.
+std::uint64_t TrainerState::moved_values() const {
+  try {
+    model_.require_all_in_place();
+    return 0;
+  } catch (const BadInput&) {
+    std::uint64_t hash = 0;
+    for (const auto& [name, parameter] : model_.parameters()) {
+      const auto values = parameter.detach().contiguous();
+      hash = digest(values.data_ptr(), values.nbytes(), hash);
+    }
+    return std::max<std::uint64_t>(hash, 1);
+  }
+}
+
+Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
+  exchange_->require_running();
+  if (accumulated_) throw BadInput("evaluate() between accumulate() and apply()");
+  if (exchange_->is_open() || evaluating_) {
+    throw BadInput(fmt::format("evaluate() inside {} of \"{}\": call it between steps",
+                               evaluating_ ? "evaluate()" : "a step", options_.name));
+  }
+  const auto logical = private_ ? private_->shown() : 0;
+  std::uint64_t moved = 0;
+  std::vector<std::byte> message;
+  std::exception_ptr error;
+  try {
+    const ScopedFlag inside(evaluating_);
+    moved = moved_values();
+    message = message_of({request, logical, moved, false}, evaluate_own(request, compute));
+  } catch (...) {
+    error = std::current_exception();
+    message = message_of({request, logical, 0, true}, exception_text());
+  }
+  seed_between_steps();
+  std::vector<std::vector<std::byte>> all;
+  exchange_->together([&] { all = gather_bytes(group_, message, waits("evaluate()")); });
+  if (error) std::rethrow_exception(error);
+  std::vector<ShardMetrics> batches;
+  for (int r = 0; r < group_.size(); ++r) {
+    const auto said = std::span(all[static_cast<std::size_t>(r)]);
+    Head head;
+    std::memcpy(&head, said.data(), sizeof head);
+    const auto rest = said.subspan(sizeof head);
+    if (head.failed) {
+      throw PeerFailed(
+          group_.job_rank(r), steps_,
+          fmt::format("evaluate(): rank {} failed: {}", group_.job_rank(r),
+                      std::string_view(reinterpret_cast<const char*>(rest.data()), rest.size())));
+    }
+    if (head.request != request) {
+      throw BadInput(fmt::format(
+          "evaluate(): rank {} has {} samples in batches of {}, rank {} has {} in batches of {}",
+          group_.job_rank(r), head.request.dataset_size, head.request.batch,
+          group_.job_rank(group_.rank()), request.dataset_size, request.batch));
+    }
+    if (head.logical != logical) {
+      throw BadInput(fmt::format(
+          "evaluate(): rank {} shows logical worker {}'s parameters, rank {} logical worker {}'s",
+          group_.job_rank(r), head.logical, group_.job_rank(group_.rank()), logical));
+    }
+    if (head.moved != moved) {
+      throw BadInput(fmt::format(
+          "evaluate(): rank {} and rank {} have other parameters: one has moved its own (to(), "
+          "load() or set_data()) and the other has not, or has other values",
+          group_.job_rank(r), group_.job_rank(group_.rank())));
+    }
+    auto theirs = unpack(rest);
+    batches.insert(batches.end(), std::make_move_iterator(theirs.begin()),
+                   std::make_move_iterator(theirs.end()));
+  }
+  return reduce(batches);
+}
+
+void TrainerState::with_averages(const std::function<void()>& body) {
+  constexpr const char* kName = "with_averages()";
+  exchange_->together([&] {
+    begin_on_all(kName, [&] {
+      if (!averages_) throw BadInput("with_averages() without options.average");
+      if (averages_->steps() == 0) throw BadInput("with_averages() before the first step");
+      require_untouched();
+    });
+    averages_->swap_in();
+    group_.barrier(waits(kName));
+  });
+  parameters_->written();
+  inside_ = kName;
+  std::exception_ptr error;
+  try {
+    body();
+    parameters_->require_untouched();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  inside_ = "";
+  try {
+    exchange_->together([&] {
+      group_.barrier(waits(kName));
+      averages_->swap_out();
+      group_.barrier(waits(kName));
+    });
+  } catch (const Error&) {
+    if (error) std::rethrow_exception(error);  // it came first
+    throw;
+  }
+  parameters_->written();
+  if (error) std::rethrow_exception(error);
+}
+
+torch::Tensor TrainerState::gather(const std::string& name) const {
+  require_between_steps("gather()");
+  const auto p = parameter_of(name);
+  if (model_.is_private(p)) return private_->gather(p);
+  return model_.tensor(p).detach().clone().unsqueeze(0);
+}
+
+void TrainerState::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
+  constexpr const char* kName = "with_logical_worker()";
+  if (exchange_->is_open()) throw BadInput(fmt::format("{} inside a step", kName));
+  require_between_steps(kName);
+  const auto count = private_ ? private_->size() : 0;
+  if (logical < 0 || logical >= static_cast<std::int64_t>(count)) {
+    throw BadInput(fmt::format("with_logical_worker({}): {}", logical,
+                               count == 0
+                                   ? std::string("nothing is private")
+                                   : fmt::format("there are logical workers 0 to {}", count - 1)));
+  }
+  require_untouched();
+  const auto l = static_cast<std::size_t>(logical);
+  private_->show(l);
+  buffers_->restore(l);
+  inside_ = kName;
+  std::exception_ptr error;
+  try {
+    body();
+    parameters_->require_untouched();
+    buffers_->require_untouched(l);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  inside_ = "";
+  show_first();
+  buffers_->restore();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace tutti

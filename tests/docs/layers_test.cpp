@@ -1,0 +1,193 @@
+// The order of the folders of src/, read from their includes: CONTRIBUTING.md, "Layout".
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "docs/pages.h"
+
+namespace tutti::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Names = std::set<std::string>;
+
+/// What each folder may include, besides itself. What is not there, it must not know.
+const std::map<std::string, Names> kMayInclude = {
+    {"base", {}},
+    {"job", {"base"}},
+    {"memory", {"base"}},
+    {"kernels", {"base"}},
+    {"comm", {"base", "job", "kernels", "memory", "comm/local"}},  // Group makes its engine
+    {"comm/local", {"base", "job", "kernels", "memory", "comm"}},
+    {"codec", {"base", "kernels"}},
+    {"run", {"base", "kernels", "memory"}},
+    {"sync/plan", {"base", "kernels", "memory", "comm"}},
+    {"sync/step", {"base", "job", "kernels", "memory", "comm", "sync/plan"}},
+    {"sync/rows", {"base", "kernels", "memory", "comm", "sync/plan", "sync/step"}},
+    {"sync/coded", {"base", "kernels", "memory", "comm", "codec", "sync/plan", "sync/step"}},
+    {"sync/update",
+     {"base", "kernels", "memory", "comm", "sync/plan", "sync/step", "sync/rows", "sync/coded"}},
+    {"sync/averaging",
+     {"base", "kernels", "memory", "comm", "codec", "sync/plan", "sync/step", "sync/update"}},
+    {"torch/model", {"base", "kernels", "memory", "comm", "run", "sync/plan", "sync/step"}},
+    {"torch/data_parallel",
+     {"base", "kernels", "memory", "comm", "codec", "run", "sync/plan", "sync/step", "sync/rows",
+      "sync/coded", "sync/averaging", "torch/model"}},
+    {"torch/trainer",
+     {"base", "kernels", "memory", "comm", "codec", "run", "sync/plan", "sync/step", "sync/rows",
+      "sync/coded", "sync/update", "sync/averaging", "torch/model"}},
+};
+
+/// The folder that each public header belongs to.
+const std::map<std::string, std::string> kPublic = {
+    {"clip.h", "base"},
+    {"codec.h", "codec"},
+    {"data_parallel.h", "torch/data_parallel"},
+    {"distributed_sampler.h", "torch/data_parallel"},
+    {"dtype.h", "base"},
+    {"environment.h", "base"},
+    {"error.h", "base"},
+    {"group.h", "comm"},
+    {"job.h", "job"},
+    {"metrics.h", "run"},
+    {"optimizer.h", "run"},
+    {"progress.h", "run"},
+    {"sample_order.h", "run"},
+    {"schedule.h", "run"},
+    {"shard_loader.h", "torch/trainer"},
+    {"share.h", "comm"},
+    {"step_report.h", "sync/step"},
+    {"strategy.h", "codec"},
+    {"tensors.h", "torch/model"},
+    {"torch_optimizer.h", "torch/trainer"},
+    {"traffic.h", "sync/step"},
+    {"trainer.h", "torch/trainer"},
+};
+
+/// Sources of a folder that a reader can still take in at a glance.
+constexpr std::size_t kMostSources = 25;
+
+struct Source {
+  std::string name;    ///< "sync/plan/plan.cpp"
+  std::string folder;  ///< "sync/plan"
+  std::vector<std::string> includes;
+};
+
+/// What a source includes of this repository, as written.
+std::vector<std::string> includes_of(const std::string& text) {
+  static const std::regex kInclude("(?:^|\n)#include \"([^\"]+)\"");
+  std::vector<std::string> includes;
+  for (std::sregex_iterator at(text.begin(), text.end(), kInclude), end; at != end; ++at) {
+    includes.push_back((*at)[1]);
+  }
+  return includes;
+}
+
+std::vector<Source> sources() {
+  const auto src = source_folder() / "src";
+  std::vector<Source> all;
+  for (const auto& entry : fs::recursive_directory_iterator(src)) {
+    const auto extension = entry.path().extension();
+    if (extension != ".h" && extension != ".cpp") continue;
+    const auto name = entry.path().lexically_relative(src);
+    std::ifstream file(entry.path());
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    all.push_back({name.string(), name.parent_path().string(), includes_of(text)});
+  }
+  return all;
+}
+
+/// The folder of what is included as `include`; "" for what lies elsewhere (hwy/highway.h).
+std::string folder_of(const std::string& include) {
+  const fs::path path(include);
+  if (path.parent_path() == "tutti") {
+    const auto found = kPublic.find(path.filename());
+    return found == kPublic.end() ? "tutti" : found->second;
+  }
+  return kMayInclude.contains(path.parent_path().string()) ? path.parent_path().string() : "";
+}
+
+/// "sync/plan/plan.h includes torch/model/tensors.h: …" of each include that is against the order.
+std::vector<std::string> offences(const std::vector<Source>& all) {
+  std::vector<std::string> found;
+  for (const auto& source : all) {
+    const auto allowed = kMayInclude.find(source.folder);
+    if (allowed == kMayInclude.end()) {
+      found.push_back(source.name + " lies in a folder that kMayInclude does not have");
+      continue;
+    }
+    for (const auto& include : source.includes) {
+      const auto folder = folder_of(include);
+      if (folder.empty() || folder == source.folder || allowed->second.contains(folder)) continue;
+      found.push_back(source.name + " includes " + include + ": " + source.folder +
+                      " must not know " + folder);
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+/// Folders with more than kMostSources, where a header and the source of its name are one.
+std::vector<std::string> crowded(const std::vector<Source>& all) {
+  std::map<std::string, Names> stems;
+  for (const auto& source : all) stems[source.folder].insert(fs::path(source.name).stem());
+  std::vector<std::string> found;
+  for (const auto& [folder, names] : stems) {
+    if (names.size() > kMostSources) {
+      found.push_back(folder + " has " + std::to_string(names.size()) + " sources");
+    }
+  }
+  return found;
+}
+
+TEST(Layers, NoSourceIncludesWhatItsFolderMustNotKnow) {
+  const auto all = sources();
+  EXPECT_GT(all.size(), 200U);
+  EXPECT_THAT(offences(all), IsEmpty());
+}
+
+TEST(Layers, NoFolderIsADrawer) { EXPECT_THAT(crowded(sources()), IsEmpty()); }
+
+TEST(Layers, EachPublicHeaderHasAFolder) {
+  for (const auto& entry : fs::directory_iterator(source_folder() / "include" / "tutti")) {
+    const auto name = entry.path().filename().string();
+    if (name == "tutti.h") continue;
+    EXPECT_TRUE(kPublic.contains(name)) << name;
+  }
+}
+
+TEST(Layers, AnIncludeUpwardOrOfASiblingIsNamedWithBothFiles) {
+  EXPECT_THAT(offences({{"kernels/fold.cpp", "kernels", {"kernels/fold.h", "base/check.h"}},
+                        {"kernels/norm.h", "kernels", {"job/board.h", "tutti/group.h"}},
+                        {"run/facts.h", "run", {"sync/plan/plan.h"}},
+                        {"extra/new.h", "extra", {}}}),
+              ElementsAre("extra/new.h lies in a folder that kMayInclude does not have",
+                          "kernels/norm.h includes job/board.h: kernels must not know job",
+                          "kernels/norm.h includes tutti/group.h: kernels must not know comm",
+                          "run/facts.h includes sync/plan/plan.h: run must not know sync/plan"));
+  EXPECT_THAT(includes_of("#include \"a/b.h\"\n#include <c>\n// #include \"d.h\"\n"),
+              ElementsAre("a/b.h"));
+}
+
+TEST(Layers, AFolderOfTooManySourcesIsNamed) {
+  std::vector<Source> all;
+  for (int i = 0; i < 26; ++i) {
+    const auto stem = "run/s" + std::to_string(i);
+    all.push_back({stem + ".h", "run", {}});
+    all.push_back({stem + ".cpp", "run", {}});
+  }
+  EXPECT_THAT(crowded(all), ElementsAre("run has 26 sources"));
+}
+
+}  // namespace
+}  // namespace tutti::test

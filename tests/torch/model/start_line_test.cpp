@@ -1,0 +1,45 @@
+// What is printed at the start comes once, not from each worker.
+
+#include "support/log_capture.h"
+#include "torch/training.h"
+
+namespace tutti::test::start_line_cases {
+namespace {
+
+TEST(StartLine, OfADataParallelComesFromRankZeroAlone) {
+  on_workers(3, [](const Job& job) {
+    const LogCapture log;
+    auto model = mlp();
+    const DataParallel parallel(job, *model);
+    EXPECT_EQ(log.count("data parallel: "), job.rank() == 0 ? 1 : 0);
+  });
+}
+
+TEST(StartLine, OfADataParallelWithAStrategyComesFromRankZeroAlone) {
+  on_workers(3, [](const Job& job) {
+    const LogCapture log;
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.strategy = local_sgd(1)});
+    parallel.meet();
+    EXPECT_EQ(log.count("data parallel: "), job.rank() == 0 ? 1 : 0);
+  });
+}
+
+// With the default of one shard, two of three workers did nothing, and no line said so.
+TEST(StartLine, RankZeroWarnsOfWorkersWithoutAShard) {
+  on_workers(3, [](const Job& job) {
+    const LogCapture log;
+    const int expected = job.rank() == 0 ? 1 : 0;
+    auto model = mlp();
+    { const Trainer trainer(job, *model, Sgd{.lr = 0.1}, {}); }
+    EXPECT_EQ(log.count("\"model\": of 3 workers these compute no shard: 1 2; a step has 1 of"),
+              expected);
+    { const Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 4}); }
+    EXPECT_EQ(log.count("compute no shard: 2; a step has 4 of them"), expected);
+    { const Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 3}); }
+    EXPECT_EQ(log.count("compute no shard"), 2 * expected);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test::start_line_cases

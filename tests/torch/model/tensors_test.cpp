@@ -1,0 +1,91 @@
+// Collectives on tensors: what they take, and that shapes and strides are compared.
+
+#include "torch/training.h"
+
+namespace tutti::test::tensors_cases {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Tensors, CollectivesInEveryForm) {
+  on_workers(3, [](const Job& job) {
+    const Group group(job);
+    const auto mine =
+        torch::arange(24).to(torch::kFloat32).reshape({1, 2, 3, 4}) * (job.rank() + 1);
+    auto sum = mine.clone();
+    const auto version = sum._version();
+    all_reduce(group, sum, Reduction::sum);
+    EXPECT_GT(sum._version(), version);
+    const auto expected = torch::arange(24).to(torch::kFloat32).reshape({1, 2, 3, 4}) * 6;
+    EXPECT_TRUE(torch::equal(sum, expected));
+    auto last = mine.contiguous(torch::MemoryFormat::ChannelsLast);
+    all_reduce(group, last, Reduction::sum);
+    EXPECT_TRUE(torch::equal(last, expected));
+    auto at_root = torch::zeros_like(mine);
+    reduce(group, mine, at_root, Reduction::max, 2);
+    EXPECT_TRUE(torch::equal(at_root, job.rank() == 2 ? expected / 2 : torch::zeros_like(mine)));
+    auto part = torch::empty({2});
+    reduce_scatter(group, torch::arange(6).to(torch::kFloat32), part, Reduction::sum);
+    EXPECT_TRUE(torch::equal(part, torch::tensor({6.0F * job.rank(), 6.0F * job.rank() + 3})));
+    EXPECT_TRUE(torch::equal(all_gather(group, torch::full({1, 2}, job.rank())),
+                             torch::tensor({{0, 0}, {1, 1}, {2, 2}})));
+    EXPECT_TRUE(torch::equal(all_gather_variable(group, torch::full({job.rank()}, job.rank())),
+                             torch::tensor({1, 2, 2})));
+    auto word = torch::full({5}, job.rank(), torch::kInt64);
+    broadcast(group, word, 1);
+    EXPECT_TRUE(torch::equal(word, torch::ones({5}, torch::kInt64)));
+    auto shared = shared_zeros(group, {7}, torch::kBFloat16);
+    EXPECT_TRUE(torch::equal(shared, torch::zeros({7}, torch::kBFloat16)));
+    shared.fill_(job.rank());
+    auto work = start_all_reduce(group, shared, Reduction::mean);
+    work.wait();
+    EXPECT_TRUE(torch::equal(shared, torch::ones({7}, torch::kBFloat16)));
+  });
+}
+
+// Equal element counts: what would be added are other elements.
+TEST(Tensors, ShapesAndStridesAreCompared) {
+  const auto texts = [](const std::function<void(const Group&)>& call) {
+    const auto outcome = run_process_ranks(2, [&](const Job& job) { call(Group(job)); });
+    EXPECT_EQ(outcome.ranks[0].text, outcome.ranks[1].text);
+    return outcome.ranks[0].text;
+  };
+  EXPECT_THAT(texts([](const Group& group) {
+                auto x = group.rank() == 0 ? torch::zeros({2, 3}) : torch::zeros({3, 2});
+                all_reduce(group, x, Reduction::sum, {.label = std::string(80, 'w')});
+              }),
+              AllOf(HasSubstr("float32[6] as [2, 3] with strides [3, 1]"),
+                    HasSubstr("float32[6] as [3, 2] with strides [2, 1]")));
+  EXPECT_THAT(texts([](const Group& group) {
+                auto x = torch::zeros({2, 2});
+                if (group.rank() == 1) x = x.t();
+                broadcast(group, x, 0);
+              }),
+              HasSubstr("strides [1, 2]"));
+}
+
+TEST(Tensors, WhatCannotBeMovedIsRefused) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job);
+    torch::Tensor undefined;
+    EXPECT_THAT(text_of([&] { all_reduce(group, undefined, Reduction::sum); }),
+                HasSubstr("undefined"));
+    auto holes = torch::zeros({4, 4}).slice(1, 0, 2);
+    EXPECT_THAT(text_of([&] { all_reduce(group, holes, Reduction::sum); }), HasSubstr("holes"));
+    auto complex = torch::zeros({3}, torch::kComplexFloat);
+    EXPECT_THAT(text_of([&] { all_reduce(group, complex, Reduction::sum); }),
+                HasSubstr("element type"));
+    auto elsewhere = torch::zeros({3}, torch::kMeta);
+    EXPECT_THAT(text_of<Unsupported>([&] { all_reduce(group, elsewhere, Reduction::sum); }),
+                HasSubstr("CPU"));
+    EXPECT_NE(text_of<Unsupported>([&] { all_reduce(group, holes, Reduction::sum); }), "");
+    EXPECT_NE(text_of<Unsupported>([&] { all_reduce(group, complex, Reduction::sum); }), "");
+    const auto in = torch::zeros({2, 3});
+    auto out = torch::zeros({3, 2}).t();
+    EXPECT_THAT(text_of([&] { reduce(group, in, out, Reduction::sum, 0); }),
+                HasSubstr("other sizes or strides"));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test::tensors_cases

@@ -1,0 +1,182 @@
+// docs/combinations.md: what its tables say of every pair is what a Trainer does.
+
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <variant>
+
+#include "torch/exact_cases.h"
+
+namespace tutti::test::exact {
+namespace {
+
+struct Cell {
+  std::string row;
+  std::string column;
+  std::string says;
+};
+
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> fields;
+  std::stringstream stream(line.substr(1));
+  for (std::string field; std::getline(stream, field, '|');) {
+    const auto begin = field.find_first_not_of(' ');
+    fields.push_back(begin == std::string::npos
+                         ? ""
+                         : field.substr(begin, field.find_last_not_of(' ') + 1 - begin));
+  }
+  return fields;
+}
+
+std::vector<Cell> cells_of_page() {
+  std::ifstream page(std::string(TUTTI_SOURCE) + "/docs/combinations.md");
+  std::vector<Cell> cells;
+  std::vector<std::string> header;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with('|')) {
+      header.clear();
+      continue;
+    }
+    const auto fields = fields_of(line);
+    if (header.empty()) {
+      header = fields;
+    } else if (!line.starts_with("|---")) {
+      for (std::size_t k = 1; k < fields.size(); ++k) {
+        if (fields[k] != "–") cells.push_back({fields[0], header[k], fields[k]});
+      }
+    }
+  }
+  return cells;
+}
+
+struct Run {
+  TrainerOptions options;
+  Optimizer optimizer = Adam{.lr = 0.01};
+  bool has_table = false;
+  bool is_double = false;
+};
+
+/// False where there is no such thing.
+bool apply_option(const std::string& name, Run& run) {
+  auto& compression = run.options.compression;
+  auto& clip = run.options.clip;
+  if (name == "no codec") return true;
+  if (name == "half") return compression.codec = half_codec(), true;
+  if (name == "bfloat16") return compression.codec = bfloat16_codec(), true;
+  if (name == "threshold") return compression.codec = threshold_codec(1e-3), true;
+  if (name.starts_with("top-K")) {
+    compression.codec = top_k_codec(0.05);
+    if (name == "top-K of tensors") compression.scope = CodecScope::tensor;
+    if (name == "top-K without feedback") compression.error_feedback = false;
+    return true;
+  }
+  if (name == "momentum correction") {
+    compression.codec = top_k_codec(0.05);
+    compression.momentum_correction = {.momentum = 0.5};
+    return run.optimizer = optimizer_of("plain_sgd"), true;
+  }
+  if (name == "SGD") return run.optimizer = optimizer_of("plain_sgd"), true;
+  if (name == "clip by norm") return clip.norm = 0.01, true;
+  if (name == "clip by parameter norm") return clip.parameter_norm = 0.01, true;
+  if (name == "clip by value") return clip.value = 1e-3, true;
+  if (name == "clamp before the codec") return compression.clamp = 1e-3, true;
+  if (name == "static loss scale") return run.options.loss_scale = {.start = 1024}, true;
+  if (name == "dynamic loss scale") {
+    run.options.loss_scale = {.start = 1024, .dynamic = true, .grow_after = 2};
+    return true;
+  }
+  if (name == "SGD with momentum") return run.optimizer = optimizer_of("sgd"), true;
+  if (name == "Adam") return run.optimizer = optimizer_of("adam"), true;
+  if (name == "AdamW") return run.optimizer = optimizer_of("adamw"), true;
+  if (name == "torch's RMSprop") return run.optimizer = optimizer_of("rmsprop"), true;
+  if (name == "row-sparse table") {
+    compression.fusion = 1000;  // the dense parameters are a group
+    return run.has_table = true;
+  }
+  if (name.starts_with("local SGD")) {
+    run.options.strategy = local_sgd(2);
+    if (name.ends_with("averaged state")) run.options.meeting_state = MeetingState::average;
+    if (name.ends_with("reset state")) run.options.meeting_state = MeetingState::reset;
+    return true;
+  }
+  if (name == "block momentum") return run.options.strategy = block_momentum(2), true;
+  if (name == "partial update") return run.options.strategy = partial_update(), true;
+  if (name == "private biases") {
+    run.options.private_to_each = [](const std::string& name) { return name.ends_with("bias"); };
+    return true;
+  }
+  if (name == "averages of the parameters") return run.options.average = 0.9, true;
+  if (name == "owned biases") {
+    compression.fusion = 1000;  // the weights are a group
+    run.options.owner = [](const std::string& name) {
+      return name.ends_with("bias") ? std::optional<std::int64_t>(1) : std::nullopt;
+    };
+    return true;
+  }
+  if (name == "float64 parameters") return run.is_double = true;
+  if (name == "Adagrad") return run.optimizer = optimizer_of("adagrad"), true;
+  return false;
+}
+
+Task mlp_of_rows() {
+  auto model = mlp();
+  return {model.ptr(), [model](const Piece& piece) mutable {
+            const auto type = model->parameters().front().scalar_type();
+            return model->forward(draw(piece.seed, {4, 6}).to(type)).square().mean();
+          }};
+}
+
+/// Of all cells, one line each: the state after three steps, or the error.
+std::string train_all(int workers, const std::vector<Cell>& cells) {
+  return text_of_rank_0(workers, [&](const Job& job) {
+    std::string all;
+    for (const auto& cell : cells) {
+      Run run{.options = {.shards = 5, .seed = 3, .logical_workers = 5}};
+      run.options.compression.fusion = 100;
+      EXPECT_TRUE(apply_option(cell.row, run)) << cell.row;
+      EXPECT_TRUE(apply_option(cell.column, run)) << cell.column;
+      torch::manual_seed(1);
+      const auto task = run.has_table ? tables() : mlp_of_rows();
+      if (run.is_double) task.module->to(torch::kFloat64);
+      try {
+        Trainer trainer(job, *task.module, run.optimizer, run.options);
+        while (trainer.steps() < 3) {
+          const auto result = trainer.step([&](Shard& shard) { return answer_of(task, shard); });
+          EXPECT_TRUE(result.applied) << cell.row << " × " << cell.column;
+        }
+        all += trainer.state_sha256() + "\n";
+      } catch (const Error& error) {
+        all += std::string("refused: ") + error.what() + "\n";
+      }
+    }
+    return all;
+  });
+}
+
+TEST(Combinations, EveryPairDoesWhatThePageSays) {
+  const auto cells = cells_of_page();
+  ASSERT_GT(cells.size(), 100u);
+  std::stringstream alone(train_all(1, cells));
+  std::stringstream three(train_all(3, cells));
+  std::map<std::string, std::string> seen;  // by hash and column: each option does something
+  for (const auto& cell : cells) {
+    std::string one;
+    std::string other;
+    ASSERT_TRUE(std::getline(alone, one) && std::getline(three, other));
+    const bool is_refused = one.starts_with("refused: ");
+    EXPECT_EQ(cell.says, is_refused     ? "refused"
+                         : one == other ? "exact"
+                                        : "allowed")
+        << cell.row << " × " << cell.column << ": " << one << " / " << other;
+    // A power of two that nothing overflows with leaves no trace, nor does an owner, and no codec
+    // is no bound.
+    if (is_refused || cell.row.ends_with("loss scale") || cell.row == "owned biases" ||
+        cell.column == "clamp before the codec")
+      continue;
+    const auto [at, is_new] = seen.emplace(cell.column + " " + one, cell.row);
+    EXPECT_TRUE(is_new) << cell.row << " is no other than " << at->second << ", " << cell.column;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test::exact
