@@ -240,10 +240,10 @@ def draw_convergence(result, picture):
     figure, panels = plt.subplots(1, 3, figsize=(14, 4), layout="constrained", sharey=True)
     window = max(1, result["steps"] // 30)
     dense, *adam = [entry for entry in result["entries"] if entry["optimizer"] == "Adam"]
-    strategies = [entry for entry in adam if "--strategy" in entry["options"]]
-    codecs = [entry for entry in adam if entry not in strategies]
+    averaging policies = [entry for entry in adam if "--averaging" in entry["options"]]
+    codecs = [entry for entry in adam if entry not in averaging policies]
     sgd = [entry for entry in result["entries"] if entry["optimizer"] != "Adam"]
-    for axes, entries in zip(panels, ([dense, *codecs], [dense, *strategies], sgd)):
+    for axes, entries in zip(panels, ([dense, *codecs], [dense, *averaging policies], sgd)):
         for shade, entry in enumerate(entries):
             curve = entry["curve"]
             smooth = [sum(curve[i:i + window]) / window for i in range(len(curve) - window + 1)]

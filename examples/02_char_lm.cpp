@@ -5,7 +5,7 @@
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --steps 200 --micro-batches 4 --seed 1
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --codec topk:0.01 --report
 //   build/bin/tutti run -n 2 build/bin/char_lm --text FILE --shards 8 --logical-workers 4
-//       --strategy local-sgd:8 --report
+//       --averaging local-sgd:8 --report
 //
 // A step is a fixed list of shards (or micro-batches), each drawn by (seed, step, index) alone.
 // Every worker computes a contiguous range of them and folds its gradients; one sync per step adds
@@ -33,7 +33,7 @@ class Text {
  public:
   explicit Text(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
-    if (!file) throw tutti::BadInput("cannot read the text " + path);
+    if (!file) throw tutti::InvalidArgument("cannot read the text " + path);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     alphabet_ = bytes;
     std::sort(alphabet_.begin(), alphabet_.end());
@@ -133,7 +133,7 @@ void go_on(const tutti::Job& job, tutti::Trainer& trainer, const Options& option
   }
   if (!step && !options.load.empty()) {
     step = trainer.load(options.load, {.fall_back = options.fall_back});
-    if (!step) throw tutti::BadInput("there is no checkpoint in " + options.load);
+    if (!step) throw tutti::InvalidArgument("there is no checkpoint in " + options.load);
   }
   if (!step || job.rank() != 0) return;
   std::printf("goes on from step %lld%s\n", static_cast<long long>(*step),
@@ -148,8 +148,8 @@ Outcome train_shards(const tutti::Job& job, CharModel& model, const Text& text,
                           .seed = options.seed,
                           .compression = compression_of(options),
                           .logical_workers = options.logical_workers,
-                          .strategy = tutti::strategy_of(options.strategy),
-                          .meeting_state = meeting_state_of(options),
+                          .averaging = tutti::averaging_policy_of(options.averaging),
+                          .state_at_averaging = state_at_averaging_of(options),
                           .log = options.log,
                           .hash_every = options.hash_every});
   go_on(job, trainer, options);
@@ -193,9 +193,9 @@ std::vector<double> gather_losses(const tutti::Group& group, const std::vector<d
 Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text& text,
                             const Options& options) {
   const auto optimizer = torch_optimizer_of(options, model->parameters());
-  const auto strategy = tutti::strategy_of(options.strategy);
+  const auto averaging = tutti::averaging_policy_of(options.averaging);
   tutti::DataParallel parallel(job, *model,
-                               {.compression = compression_of(options), .strategy = strategy});
+                               {.compression = compression_of(options), .averaging = averaging});
   const auto [begin, end] = tutti::share_of(options.micro_batches, job);
   tutti::Progress progress(0, options.steps, {.quiet = options.quiet, .lines = 5});
   Outcome outcome;
@@ -211,12 +211,12 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
       return loss;
     };
     optimizer->zero_grad();
-    if (strategy) {  // by itself, until it is time to meet
+    if (averaging) {  // on its own, until the copies are averaged
       for (auto m = begin; m < end; ++m) {
         (loss_of_piece(m) / static_cast<double>(end - begin)).backward();
       }
       optimizer->step();
-      parallel.meet();
+      parallel.average_parameters();
     } else {
       auto step = parallel.accumulate({.micro_batches = end - begin});
       for (auto m = begin; m < end; ++m) step.micro_batch(1, [&] { return loss_of_piece(m); });
@@ -258,7 +258,7 @@ void report_shares(const std::vector<std::int64_t>& computed, std::int64_t steps
 void train(const Options& options) {
   const auto job = tutti::Job::join();
   const Text text(options.text);
-  if (text.size() < 2 * options.length) throw tutti::BadInput("the text is too short");
+  if (text.size() < 2 * options.length) throw tutti::InvalidArgument("the text is too short");
 
   torch::manual_seed(options.seed);
   CharModel model(text.alphabet_size(), options.hidden);

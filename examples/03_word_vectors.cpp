@@ -47,7 +47,7 @@ class Words {
  public:
   Words(const std::string& path, std::int64_t least) {
     std::ifstream file(path);
-    if (!file) throw tutti::BadInput("cannot read the text " + path);
+    if (!file) throw tutti::InvalidArgument("cannot read the text " + path);
     std::vector<std::string> all;
     std::string word;
     for (char c = 0; file.get(c);) {
@@ -168,7 +168,7 @@ void train(const Options& options) {
   const auto job = tutti::Job::join();
   const Words words(options.text, options.least);
   const auto places = static_cast<std::int64_t>(words.text().size());
-  if (places <= 2 * options.window) throw tutti::BadInput("the text is too short");
+  if (places <= 2 * options.window) throw tutti::InvalidArgument("the text is too short");
   torch::manual_seed(options.seed);
   WordVectors model(words.size(), options.dimension);
   tutti::Trainer trainer(job, *model, optimizer_of(options),

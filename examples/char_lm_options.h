@@ -32,8 +32,8 @@ struct Options {
   double clamp = 0;
   std::optional<double> momentum_correction;
   std::int64_t logical_workers = 0;
-  std::string strategy = "every-step";
-  std::string meeting_state = "keep";
+  std::string averaging = "every-step";
+  std::string state_at_averaging = "keep";
   bool report = false;
   std::int64_t micro_batches = 4;
   std::uint64_t seed = 1;
@@ -58,10 +58,10 @@ inline tutti::Compression compression_of(const Options& options) {
   return compression;
 }
 
-inline tutti::MeetingState meeting_state_of(const Options& options) {
-  if (options.meeting_state == "keep") return tutti::MeetingState::keep;
-  return options.meeting_state == "reset" ? tutti::MeetingState::reset
-                                          : tutti::MeetingState::average;
+inline tutti::StateAtAveraging state_at_averaging_of(const Options& options) {
+  if (options.state_at_averaging == "keep") return tutti::StateAtAveraging::keep;
+  return options.state_at_averaging == "reset" ? tutti::StateAtAveraging::reset
+                                               : tutti::StateAtAveraging::average;
 }
 
 /// "adam", "sgd", "sgd:0.9" with momentum: the last, or nothing for Adam.
@@ -70,7 +70,7 @@ inline std::optional<double> sgd_momentum_of(const std::string& text) {
   if (text == "sgd") return 0;
   double momentum = 0;
   if (!text.starts_with("sgd:") || !CLI::detail::lexical_cast(text.substr(4), momentum)) {
-    throw tutti::BadInput("optimizer \"" + text + "\": there are adam and sgd[:momentum]");
+    throw tutti::InvalidArgument("optimizer \"" + text + "\": there are adam and sgd[:momentum]");
   }
   return momentum;
 }
@@ -99,7 +99,7 @@ inline std::function<std::string(const std::string&)> understood_by(
     try {
       parse(text);
       return "";
-    } catch (const tutti::BadInput& error) {
+    } catch (const tutti::InvalidArgument& error) {
       return error.what();
     }
   };
@@ -141,8 +141,9 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"group", "tensor"}))
       ->needs(codec);
   auto* const fusion =
-      app.add_option("--fusion", options.fusion,
-                     "elements up to which parameters join a group, of a codec or a strategy")
+      app.add_option(
+             "--fusion", options.fusion,
+             "elements up to which parameters join a group, of a codec or an averaging policy")
           ->check(CLI::PositiveNumber);
   const auto take_clamp = [&options](const std::string& text) {
     options.clamp = tutti::kDefaultClamp;
@@ -162,16 +163,17 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
                  "that compress each for itself, or go on by themselves; 0: as many as hosts")
       ->check(CLI::NonNegativeNumber)
       ->needs(shards);
-  auto* const strategy =
-      app.add_option("--strategy", options.strategy,
-                     "when logical workers go on by themselves: every-step (never), partial, "
-                     "local-sgd:K, bmuf:K")
-          ->check(understood_by([](const std::string& text) { tutti::strategy_of(text); }));
-  app.add_option("--meeting-state", options.meeting_state,
-                 "what becomes of the optimizer's state where logical workers meet (with --shards; "
+  auto* const averaging =
+      app.add_option(
+             "--averaging,--strategy", options.averaging,
+             "how copies of logical workers are averaged: every-step (gradients are), partial, "
+             "local-sgd:K, bmuf:K")
+          ->check(understood_by([](const std::string& text) { tutti::averaging_policy_of(text); }));
+  app.add_option("--state-at-averaging", options.state_at_averaging,
+                 "what becomes of the optimizer's state where copies are averaged (with --shards; "
                  "with --micro-batches each worker keeps its own)")
       ->check(CLI::IsMember({"keep", "average", "reset"}))
-      ->needs(strategy)
+      ->needs(averaging)
       ->needs(shards);
   app.add_flag("--report", options.report, "a table of what was sent, at the end");
   app.add_option("--micro-batches", options.micro_batches,
@@ -192,7 +194,7 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
   if (options.momentum_correction && options.optimizer != "sgd") {
     throw CLI::RequiresError("--momentum-correction", "--optimizer sgd: momentum acts once");
   }
-  if (*fusion && !*codec && !*strategy) {
-    throw CLI::RequiresError("--fusion", "--codec or --strategy");
+  if (*fusion && !*codec && !*averaging) {
+    throw CLI::RequiresError("--fusion", "--codec or --averaging");
   }
 }

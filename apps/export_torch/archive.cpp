@@ -60,7 +60,7 @@ Checkpoint open(const std::filesystem::path& path) {
   }
   const CheckpointStore store(host_files(), path);
   const auto newest = store.newest();
-  if (!newest) throw BadInput(fmt::format("there is no checkpoint in {}", path.string()));
+  if (!newest) throw InvalidArgument(fmt::format("there is no checkpoint in {}", path.string()));
   return store.open(*newest);
 }
 
@@ -70,7 +70,7 @@ std::map<std::string, torch::Tensor> parameters_of(const Checkpoint& checkpoint,
   for (const auto& [name, tensor] : load_tensors(checkpoint, kParametersFile)) found[name] = tensor;
   if (!averages) return found;
   if (!checkpoint.manifest().files.contains(kAveragesFile)) {
-    throw BadInput(fmt::format("{} has no moving averages", checkpoint.folder().string()));
+    throw InvalidArgument(fmt::format("{} has no moving averages", checkpoint.folder().string()));
   }
   for (const auto& [name, tensor] : load_tensors(checkpoint, kAveragesFile)) {
     found.at(name) = tensor.to(found.at(name).scalar_type());
@@ -101,9 +101,10 @@ std::int64_t export_archive(const ExportOptions& options) {
   try {
     write(model_of(checkpoint, options.averages), archive);
   } catch (const std::out_of_range&) {
-    throw BadInput(fmt::format("{} is not a Trainer's checkpoint", checkpoint.folder().string()));
+    throw InvalidArgument(
+        fmt::format("{} is not a Trainer's checkpoint", checkpoint.folder().string()));
   } catch (const nlohmann::json::exception& error) {
-    throw BadInput(fmt::format("{}: {}", checkpoint.folder().string(), error.what()));
+    throw InvalidArgument(fmt::format("{}: {}", checkpoint.folder().string(), error.what()));
   }
   const auto part = options.archive.string() + ".part";
   archive.save_to(part);

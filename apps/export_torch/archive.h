@@ -2,7 +2,7 @@
 
 // A checkpoint's model as a torch archive: nested by module, as torch::save writes it.
 //
-// Threads: one. Failure: BadInput; c10::Error where the file cannot be written.
+// Threads: one. Failure: InvalidArgument; c10::Error where the file cannot be written.
 
 #include <filesystem>
 

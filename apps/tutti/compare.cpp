@@ -20,15 +20,15 @@ bool is_folder(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found)
-    throw BadInput(fmt::format("there is no {}", path));
-  if (error) throw BadInput(fmt::format("cannot look at {}: {}", path, error.message()));
+    throw InvalidArgument(fmt::format("there is no {}", path));
+  if (error) throw InvalidArgument(fmt::format("cannot look at {}: {}", path, error.message()));
   return fs::is_directory(status);
 }
 
 Checkpoint checkpoint_at(const std::string& path) {
   const auto files = host_files();
   if (!is_checkpoint_folder(*files, path))
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{} is no checkpoint: it has no {}. Of a folder of checkpoints, name one: "
                     "{}/step-…",
                     path, kManifestName, path));
@@ -38,7 +38,7 @@ Checkpoint checkpoint_at(const std::string& path) {
 Comparison compared(const std::string& a, const std::string& b) {
   const bool folders = is_folder(a);
   if (folders != is_folder(b))
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{} is a folder, {} is a file: give two step logs or two checkpoints",
                     folders ? a : b, folders ? b : a));
   if (folders) return compare_checkpoints(checkpoint_at(a), checkpoint_at(b));

@@ -55,7 +55,7 @@ std::string text_of(const Distance& distance, std::uint64_t elements, StoredType
 void require_same_tensors(const SafetensorsFile& a, const SafetensorsFile& b,
                           const std::string& file) {
   const auto fail = [&](const std::string& name, const std::string& what) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("the checkpoints are of other models: {} of {} {}", quoted(name), file, what));
   };
   for (const TensorEntry& tensor : a.tensors()) {
@@ -71,7 +71,7 @@ void require_same_tensors(const SafetensorsFile& a, const SafetensorsFile& b,
 
 void require_same_files(const Manifest& a, const Manifest& b) {
   const auto fail = [](const std::string& name, const char* where) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("the checkpoints hold other files: {} is only in {}", quoted(name), where));
   };
   for (const auto& [name, digest] : a.files)

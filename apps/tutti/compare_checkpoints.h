@@ -2,7 +2,7 @@
 
 // Two checkpoints, tensor by tensor and byte by byte (run/checkpoint_store.h).
 //
-// Failure: BadInput where they cannot be compared. Memory: twice that of the largest tensor.
+// Failure: InvalidArgument where they cannot be compared. Memory: twice that of the largest tensor.
 
 #include "comparison.h"
 #include "run/checkpoint_store.h"

@@ -51,8 +51,9 @@ std::vector<std::string> differing(const NamedDigests& a, const NamedDigests& b,
                                    std::int64_t step) {
   std::map<std::string_view, std::string_view> in_b(b.begin(), b.end());
   const auto fail = [&](std::string_view name, const char* where) {
-    throw BadInput(fmt::format("the runs have other parameters: at step {}, {} is only in {}", step,
-                               quoted(std::string(name)), where));
+    throw InvalidArgument(
+        fmt::format("the runs have other parameters: at step {}, {} is only in {}", step,
+                    quoted(std::string(name)), where));
   };
   std::vector<std::string> names;
   for (const auto& [name, digest] : a) {
@@ -90,8 +91,8 @@ Comparison compare_logs(const StepLogFile& a, const StepLogFile& b) {
   found.text += facts_text(a.facts(), b.facts());
   const auto steps = common_steps(a, b);
   if (steps.empty())
-    throw BadInput(fmt::format("no step has digests in both: A has {}, B has {}", steps_text(a),
-                               steps_text(b)));
+    throw InvalidArgument(fmt::format("no step has digests in both: A has {}, B has {}",
+                                      steps_text(a), steps_text(b)));
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto& [in_a, in_b] = steps[i];
     if (in_a->hash == in_b->hash) continue;

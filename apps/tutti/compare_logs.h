@@ -2,7 +2,7 @@
 
 // Two step logs, step by step (run/step_log.h).
 //
-// Failure: BadInput where they cannot be compared.
+// Failure: InvalidArgument where they cannot be compared.
 
 #include "comparison.h"
 #include "run/step_log_reader.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "run/facts.h"
+#include "run/run_fingerprint.h"
 
 namespace tutti::command {
 
@@ -19,7 +19,7 @@ struct Comparison {
 std::string as_list(const std::vector<std::string>& differences);
 
 /// "facts: …" lines; empty where none differ. They explain a difference, and are none.
-std::string facts_text(const Facts& a, const Facts& b);
+std::string facts_text(const RunFingerprint& a, const RunFingerprint& b);
 
 /// A name from a file, as it may be printed on a terminal.
 std::string quoted(const std::string& name);

@@ -11,7 +11,7 @@
 namespace tutti::command {
 namespace {
 
-constexpr rlim_t kMostTried = 1 << 16;  // where /proc is missing and the limit is "unlimited"
+constexpr rlim_t kMaxTried = 1 << 16;  // where /proc is missing and the limit is "unlimited"
 
 void close_on_exec(int fd) {
   const int flags = fcntl(fd, F_GETFD);
@@ -28,7 +28,7 @@ void close_inherited_on_exec() {
   }
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const int end = static_cast<int>(std::min(limit.rlim_cur, kMostTried));
+  const int end = static_cast<int>(std::min(limit.rlim_cur, kMaxTried));
   for (int fd = 0; fd < end; ++fd) close_on_exec(fd);
 }
 

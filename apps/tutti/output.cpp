@@ -88,7 +88,7 @@ void Output::erase_shown() { queue(shown_->stream, kEraseLine); }
 
 void Output::queue(Stream stream, std::string_view text) {
   if (failure(stream) != 0 || text.empty()) return;
-  const bool to_front = file_.empty() && back_.empty() && front_bytes_ < kMostInMemory;
+  const bool to_front = file_.empty() && back_.empty() && front_bytes_ < kMaxInMemory;
   std::deque<Piece>& pieces = to_front ? front_ : back_;
   (to_front ? front_bytes_ : back_bytes_) += text.size();
   if (pieces.empty() || pieces.back().stream != stream ||
@@ -97,7 +97,7 @@ void Output::queue(Stream stream, std::string_view text) {
     pieces.push_back({stream, {}});
   }
   pieces.back().text.append(text);
-  if (!to_front && back_bytes_ >= kMostInMemory) spill();  // lines may be that long
+  if (!to_front && back_bytes_ >= kMaxInMemory) spill();  // lines may be that long
 }
 
 // Called when the last piece is whole.
@@ -126,7 +126,7 @@ void Output::say_refusal(int error) {
 
 void Output::refill() {
   if (!front_.empty()) return;
-  while (front_bytes_ < kMostInMemory) {
+  while (front_bytes_ < kMaxInMemory) {
     const bool has_more = !file_.empty();
     auto entry = file_.pop();
     if (!entry && has_more)

@@ -22,7 +22,7 @@
 namespace tutti::command {
 
 /// More text than this goes to a file.
-inline constexpr std::size_t kMostInMemory = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxInMemory = std::size_t{1} << 20;
 
 enum class Stream { out = 1, error = 2 };  // the descriptors' numbers
 
@@ -49,7 +49,7 @@ class Output {
 
   bool empty() const { return front_.empty(); }
   /// There is no room for more: what comes should be left where it is.
-  bool full() const { return back_bytes_ >= kMostInMemory; }
+  bool full() const { return back_bytes_ >= kMaxInMemory; }
   /// Where the next byte goes; -1 when there is none.
   int next_descriptor() const;
   /// Writes a piece. To be called when next_descriptor() is ready for writing. False: nothing could

@@ -52,9 +52,9 @@ std::string processor_hint(const RunOptions& options, int processors) {
 // Where symbolic links lead, also when nothing is there yet: a file takes the place of the last
 // one's target, not of the link.
 fs::path follow_links(fs::path file) {
-  constexpr int kMostLinks = 40;  // as the system has it
+  constexpr int kMaxLinks = 40;  // as the system has it
   std::error_code ignored;
-  for (int links = 0; links < kMostLinks && fs::is_symlink(file, ignored); ++links)
+  for (int links = 0; links < kMaxLinks && fs::is_symlink(file, ignored); ++links)
     file = file.parent_path() / fs::read_symlink(file, ignored);
   return file;
 }

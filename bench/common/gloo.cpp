@@ -8,8 +8,8 @@ namespace bench {
 c10::intrusive_ptr<c10d::Backend> make_gloo(const std::string& store, int rank, int size) {
   auto options = c10d::ProcessGroupGloo::Options::create();
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  auto meeting = c10::make_intrusive<c10d::FileStore>(store, size);
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(meeting, rank, size, options);
+  auto shared = c10::make_intrusive<c10d::FileStore>(store, size);
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(shared, rank, size, options);
 }
 
 }  // namespace bench

@@ -1,4 +1,4 @@
-"""What does a codec or a strategy cost in loss? The character model of examples/02, on this project's documentation."""
+"""What does a codec or an averaging policy cost in loss? The character model of examples/02, on this project's documentation."""
 
 import glob
 import json
@@ -23,11 +23,11 @@ RUNS = {"Adam": {
     "top-K 10 %, no feedback": ["--codec", "topk:0.1", "--error-feedback", "off"],
     "top-K 1 %": ["--codec", "topk:0.01"],
     "top-K 1 %, no feedback": ["--codec", "topk:0.01", "--error-feedback", "off"],
-    "local SGD, 8 steps": ["--strategy", "local-sgd:8"],
-    "local SGD, state averaged": ["--strategy", "local-sgd:8", "--meeting-state", "average"],
-    "local SGD, state reset": ["--strategy", "local-sgd:8", "--meeting-state", "reset"],
-    "block momentum, 8 steps": ["--strategy", "bmuf:8"],
-    "partial, groups of 2¹⁴": ["--strategy", "partial", "--fusion", "16384"],
+    "local SGD, 8 steps": ["--averaging", "local-sgd:8"],
+    "local SGD, state averaged": ["--averaging", "local-sgd:8", "--state-at-averaging", "average"],
+    "local SGD, state reset": ["--averaging", "local-sgd:8", "--state-at-averaging", "reset"],
+    "block momentum, 8 steps": ["--averaging", "bmuf:8"],
+    "partial, groups of 2¹⁴": ["--averaging", "partial", "--fusion", "16384"],
 }, "SGD with momentum": {
     "SGD, dense": MOMENTUM,
     "SGD, top-K 1 %": [*MOMENTUM, "--codec", "topk:0.01"],

@@ -16,10 +16,10 @@ int main(int count, char** arguments) {
   if (count > 6) options.compression.fusion = std::stoll(arguments[6]);
   if (count > 4) {
     const std::string what = arguments[4];
-    const bool is_strategy =
+    const bool is_policy =
         what == "partial" || what.starts_with("local-sgd") || what.starts_with("bmuf");
-    if (is_strategy) {
-      options.strategy = tutti::strategy_of(what);
+    if (is_policy) {
+      options.averaging = tutti::averaging_policy_of(what);
     } else {
       options.compression.codec = tutti::codec_of(what);
     }

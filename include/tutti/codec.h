@@ -11,7 +11,7 @@
 //                           .logical_workers = 4});
 //
 // Threads: codecs are immutable values; their functions may be called by several threads at once.
-// Failure: BadInput for parameters that make no sense.
+// Failure: InvalidArgument for parameters that make no sense.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,19 +24,19 @@
 namespace tutti {
 
 /// How sparse messages travel. No bit of a result depends on it.
-enum class Transport : std::uint8_t {
+enum class MessageFormat : std::uint8_t {
   by_size,  ///< as lists or as dense arrays, whichever is fewer bytes
   sparse,   ///< always as lists
   dense,    ///< always as dense arrays, −0.0 where nothing is sent
 };
 
 /// "by size", "sparse", "dense".
-std::string_view name_of(Transport transport);
+std::string_view name_of(MessageFormat message_format);
 
 /// What a message is one of.
-struct Exchange {
+struct EncodeContext {
   std::int64_t logical_workers = 1;  ///< messages that are added up
-  Transport transport = Transport::by_size;
+  MessageFormat message_format = MessageFormat::by_size;
   std::int64_t step = 1;   ///< of the run, counted from 1; dropped ones count
   std::int64_t count = 0;  ///< values of the message
   /// Of the parameter that the values are, where a group is one; else empty.
@@ -68,22 +68,22 @@ class Codec {
   /// and part of a run.
   virtual std::string name() const = 0;
   /// Most values of a message. Unless overridden: any number.
-  virtual std::int64_t most_values() const;
+  virtual std::int64_t max_values() const;
   /// Most bytes of a message of `count` ≥ 1 values; of more values never less. In any step: neither
   /// exchange.step nor first_sum is known here.
-  virtual std::size_t bound(std::int64_t count, const Exchange& exchange) const = 0;
+  virtual std::size_t bound(std::int64_t count, const EncodeContext& exchange) const = 0;
   /// Writes the exchange.count values, all of them finite, to `message`, which is aligned to 64
   /// bytes and has room for bound() bytes. A refusal drops the step on all workers.
-  virtual Encoded encode(std::span<const float> values, const Exchange& exchange,
+  virtual Encoded encode(std::span<const float> values, const EncodeContext& exchange,
                          std::byte* message) const = 0;
   /// to[i] = what the message says of value begin + i: −0.0 where nothing was sent. `exchange` is
   /// what encode() was given.
-  virtual void decode(std::span<const std::byte> message, const Exchange& exchange,
+  virtual void decode(std::span<const std::byte> message, const EncodeContext& exchange,
                       std::int64_t begin, std::span<float> to) const = 0;
   /// The message as a list, if it is one. Unless overridden: it is not.
   virtual std::optional<MessageList> list_of(std::span<const std::byte> message) const;
   /// values[i] −= what the message says of it: the residual. Unless overridden, by decode().
-  virtual void subtract(std::span<const std::byte> message, const Exchange& exchange,
+  virtual void subtract(std::span<const std::byte> message, const EncodeContext& exchange,
                         std::span<float> values) const;
   /// Bytes of a value, where a message is one value after the other and none depends on the others:
   /// any piece of it is then encoded and subtracted by itself, while it is hot, at its place in the
@@ -104,8 +104,8 @@ class Codec {
   virtual std::int64_t first_round_values(std::span<const std::int64_t> shape) const;
   /// Writes them to `to`, all of it; a value that is not finite drops the step. Each logical
   /// worker's are multiplied by its share of the weight and added along the tree, in float32; the
-  /// sum is Exchange::first_sum from then on.
-  virtual void first_round(std::span<const float> values, const Exchange& exchange,
+  /// sum is EncodeContext::first_sum from then on.
+  virtual void first_round(std::span<const float> values, const EncodeContext& exchange,
                            std::span<float> to) const;
 
   // The sum of all messages, each weighted by its logical worker's share of the weight, is taken in
@@ -115,7 +115,7 @@ class Codec {
   /// Bytes of a sum of `count` elements, `values` of which are not −0.0; exchange.count is `count`.
   /// Unless overridden: dense float32.
   virtual std::size_t sum_bytes(std::int64_t count, std::int64_t values,
-                                const Exchange& exchange) const;
+                                const EncodeContext& exchange) const;
 };
 
 using CodecPointer = std::shared_ptr<const Codec>;
@@ -137,8 +137,8 @@ CodecPointer threshold_codec(double threshold = kDefaultThreshold);
 CodecPointer top_k_codec(double fraction = kDefaultFraction, std::int64_t warm_up = 0);
 
 /// "none" (a null pointer), "half", "bfloat16", "threshold", "threshold:0.1", "topk",
-/// "topk:0.01", "topk:0.001:400" with 400 steps of warm-up. BadInput for anything else, with the
-/// names that there are.
+/// "topk:0.01", "topk:0.001:400" with 400 steps of warm-up. InvalidArgument for anything else, with
+/// the names that there are.
 CodecPointer codec_of(std::string_view text);
 
 /// Over what a codec is applied at once: decides what top-K selects.
@@ -182,12 +182,12 @@ struct Compression {
   /// For codecs that select, with error feedback. Twice the bytes of the parameters in float32 per
   /// logical worker more.
   std::optional<MomentumCorrection> momentum_correction = {};
-  Transport transport = Transport::by_size;
+  MessageFormat message_format = MessageFormat::by_size;
 };
 
 /// "codec topk:0.05, error feedback on, …": what decides bits.
 std::string text_of(const Compression& compression);
-/// BadInput for numbers that make no sense.
-void require_sense(const Compression& compression);
+/// InvalidArgument for numbers that make no sense.
+void validate(const Compression& compression);
 
 }  // namespace tutti

@@ -28,12 +28,12 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/averaging.h"
 #include "tutti/codec.h"
 #include "tutti/group.h"
 #include "tutti/job.h"
 #include "tutti/share.h"
 #include "tutti/step_report.h"
-#include "tutti/strategy.h"
 #include "tutti/traffic.h"
 
 namespace tutti {
@@ -53,17 +53,17 @@ enum class Buffers {
   never,
 };
 
-/// What happens when a worker calls drain() while others still have data.
+/// What happens when a worker calls join() while others still have data.
 enum class OutOfData {
-  answer,    ///< it answers with weight 0 until all have called drain()
-  stop_all,  ///< the step in which the first one calls drain() is the last; stopped() turns true
+  participate,  ///< it takes part with weight 0 until all have called join()
+  stop_all,     ///< the step in which the first one calls join() is the last; stopped() turns true
 };
 
 struct DataParallelOptions {
   std::string name = "model";  ///< in errors and logs
   Divide divide = Divide::by_weight;
   Buffers buffers = Buffers::every_step;
-  OutOfData out_of_data = OutOfData::answer;
+  OutOfData out_of_data = OutOfData::participate;
   /// Elements. Gradients of at most so many join a bucket until it has more, larger ones leave
   /// alone (25 MiB of float32); the first bucket leaves earlier. Only a schedule: no bit depends on
   /// it.
@@ -71,23 +71,24 @@ struct DataParallelOptions {
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// What is sent of a gradient; every worker is a logical worker of its own.
   Compression compression = {};
-  /// When workers that go on by themselves become one again: DataParallel::meet(). Gradients are
-  /// left alone, each worker's optimizer has its own; groups are compression.fusion's.
-  StrategyPointer strategy = {};
+  /// When workers that go on by themselves become one again: DataParallel::average_parameters().
+  /// Gradients are left alone, each worker's optimizer has its own; groups are
+  /// compression.fusion's.
+  AveragingPolicyPointer averaging = {};
   /// Compare digests of parameters and buffers of all workers, and which modules are in train(), in
-  /// steps 1, 2, 4 … 64 and in every n-th; digests at the end of drain() too. 0 never.
-  std::int64_t digest_every = 100;
+  /// steps 1, 2, 4 … 64 and in every n-th; digests at the end of join() too. 0 never.
+  std::int64_t desync_check_every = 100;
   /// Parameters for which this returns true stay local: neither sent at the start nor reduced.
-  std::function<bool(const std::string& name)> exclude = {};
+  std::function<bool(const std::string& name)> per_replica = {};
   /// The rank in the group, less than its size, that alone gets the gradient of a parameter, dense
-  /// or row-sparse, and updates it: DataParallel::send_owned(). Codecs leave it alone.
-  std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
+  /// or row-sparse, and updates it: DataParallel::broadcast_placed(). Codecs leave it alone.
+  std::function<std::optional<std::int64_t>(const std::string& name)> placement = {};
   /// Parameters whose gradients are sparse in their rows (docs/row_sparse.md), besides those of
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
   /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
   std::function<bool(const std::string& name)> row_sparse = {};
-  /// What the first step counts as, for strategies, for codecs that warm up, for seeds and in
-  /// texts: a program that resumes from files of its own gives report().step + 1 of where it
+  /// What the first step counts as, for averaging policies, for codecs that warm up, for seeds and
+  /// in texts: a program that resumes from files of its own gives report().step + 1 of where it
   /// stopped, in which dropped steps count. At least 1.
   std::int64_t first_step = 1;
   /// How long a sync may wait; the job's deadline if absent.
@@ -106,20 +107,20 @@ struct AccumulateOptions {
 };
 
 class DataParallelState;
-class ParallelMeetings;
+class ParallelAveraging;
 class WrappedModel;
 
 /// One step of several micro-batches. Made by DataParallel::accumulate().
 class Accumulation {
  public:
   Accumulation(Accumulation&& other) noexcept;
-  /// Leaving a scope that was neither finished nor unwound by an exception throws BadInput.
+  /// Leaving a scope that was neither finished nor unwound by an exception throws InvalidArgument.
   ~Accumulation() noexcept(false);
 
   /// Runs `compute` as one leaf. If it returns a tensor (a scalar loss), backward is run on it; it
   /// may instead, or before that, run any number of backwards itself: their gradients are added in
   /// call order. A leaf of weight 0 runs `compute` and contributes nothing. Negative or non-finite
-  /// weights are BadInput. An exception drops the step on all workers and is passed on.
+  /// weights are InvalidArgument. An exception drops the step on all workers and is passed on.
   template <class Compute>
   void micro_batch(double weight, Compute&& compute) {
     if constexpr (std::is_void_v<std::invoke_result_t<Compute>>) {
@@ -182,11 +183,11 @@ class [[nodiscard]] DataParallel {
   /// Called by every worker that has no more data: see OutOfData. In each step that others still
   /// take, gradients are reduced and `update` is called, which has to do what the others do after
   /// their backward (the optimizer's step): parameters stay equal everywhere. Steps that somebody
-  /// dropped are left out. `update` calls send_owned() where parameters have owners. Returns the
-  /// steps it answered.
-  std::int64_t drain(const std::function<void()>& update);
+  /// dropped are left out. `update` calls broadcast_placed() where parameters have owners. Returns
+  /// the steps it answered.
+  std::int64_t join(const std::function<void()>& update);
   /// With OutOfData::stop_all: true from the step on in which some worker ran out of data, until
-  /// drain() returns. A loop that it ends is followed by drain() all the same.
+  /// join() returns. A loop that it ends is followed by join() all the same.
   bool stopped() const;
 
   /// Drops this worker's step on all workers: they get PeerFailed with this text. For failures that
@@ -199,8 +200,8 @@ class [[nodiscard]] DataParallel {
   /// float64: the same bytes on all of them. For whatever decides about steps, rates or line
   /// searches, which has to be alike everywhere. A value of weight 0 counts for nothing, even if it
   /// is NaN; NaN where no value has a weight. A single worker's value stays as it is. Collective,
-  /// between steps, with or without a strategy: who has no data has weight 0. BadInput for a weight
-  /// that is negative or not finite.
+  /// between steps, with or without an averaging policy: who has no data has weight 0.
+  /// InvalidArgument for a weight that is negative or not finite.
   double mean(double value, double weight = 1) const;
   /// The mean of each element, for a tensor of floating-point numbers that is of the same shape
   /// everywhere: a new one, of its type and without a graph.
@@ -209,33 +210,33 @@ class [[nodiscard]] DataParallel {
   /// Rank 0's buffers to all, now. Collective.
   void sync_buffers();
 
-  /// With a strategy: the end of each of this worker's steps, after its optimizer's. Of groups that
-  /// are due, parameters that changed on some worker since they last were become the strategy's
-  /// value of their mean, the same bytes everywhere; the optimizer's state stays each worker's own.
-  /// Buffers become rank 0's then, with Buffers::every_step. All workers call it equally often, and
-  /// wait for each other where something is due; given the number of the `step`, one that was left
-  /// out is BadInput. A value that is not finite is BadInput on all that names parameter and rank:
-  /// nothing became one. A mean that is not finite, or a strategy that throws, is Mismatch and ends
-  /// this object. The other calls on steps are BadInput with a strategy, but fail(), which does
-  /// nothing: a step is each worker's own. `fusion`, `first_fusion`, `out_of_data` and
-  /// `digest_every` have no say.
-  void meet(std::optional<std::int64_t> step = {});
+  /// With an averaging policy: the end of each of this worker's steps, after its optimizer's. Of
+  /// groups that are due, parameters that changed on some worker since they last were become the
+  /// averaging policy's value of their mean, the same bytes everywhere; the optimizer's state stays
+  /// each worker's own. Buffers become rank 0's then, with Buffers::every_step. All workers call it
+  /// equally often, and wait for each other where something is due; given the number of the `step`,
+  /// one that was left out is InvalidArgument. A value that is not finite is InvalidArgument on all
+  /// that names parameter and rank: nothing became one. A mean that is not finite, or an averaging
+  /// policy that throws, is Mismatch and ends this object. The other calls on steps are
+  /// InvalidArgument with an averaging policy, but fail(), which does nothing: a step is each
+  /// worker's own. `fusion`, `first_fusion`, `out_of_data` and `desync_check_every` have no say.
+  void average_parameters(std::optional<std::int64_t> step = {});
 
   /// The values of owned parameters that the last step touched, of row-sparse ones the touched
   /// rows, from their owners to all: after the optimizer's step. Collective. Nothing where none was
-  /// touched; BadInput where no parameter has an owner. A step that begins without it is BadInput,
-  /// and an object that ends without it logs a warning. traffic() has a line for each parameter
-  /// with an owner; report(), which is of the gradients, has nothing of it.
-  void send_owned();
+  /// touched; InvalidArgument where no parameter has an owner. A step that begins without it is
+  /// InvalidArgument, and an object that ends without it logs a warning. traffic() has a line for
+  /// each parameter with an owner; report(), which is of the gradients, has nothing of it.
+  void broadcast_placed();
 
-  /// Names of the parameters that some worker wrote in the last step, in registration order; with a
-  /// strategy, those that became one.
+  /// Names of the parameters that some worker wrote in the last step, in registration order; with an
+  /// averaging policy, those that became one.
   std::vector<std::string> touched() const;
-  /// What the last step cost; with a strategy, the last meet().
+  /// What the last step cost; with an averaging policy, the last average_parameters().
   const StepReport& report() const;
   /// What all steps sent.
   TrafficReport traffic() const;
-  /// Bytes of gradient memory this worker holds; with a strategy, of what it keeps for it.
+  /// Bytes of gradient memory this worker holds; with an averaging policy, of what it keeps for it.
   std::size_t bytes_held() const;
   const Group& group() const;
 
@@ -245,8 +246,8 @@ class [[nodiscard]] DataParallel {
   void require_here() const;
   DataParallelState& steps(const char* what) const;
 
-  std::shared_ptr<DataParallelState> state_;    ///< null with a strategy
-  std::unique_ptr<ParallelMeetings> meetings_;  ///< null without
+  std::shared_ptr<DataParallelState> state_;      ///< null with an averaging policy
+  std::unique_ptr<ParallelAveraging> averaging_;  ///< null without
   std::optional<std::chrono::milliseconds> deadline_ = {};
 };
 
@@ -258,7 +259,7 @@ struct BatchPart {
 
 /// Cuts tensors along dim 0 into n parts of consecutive rows; the first rows % n parts get one
 /// more. Parts may be empty when n exceeds the rows. All tensors must have the same size of dim 0
-/// (BadInput).
+/// (InvalidArgument).
 std::vector<BatchPart> split(const std::vector<torch::Tensor>& batch, std::int64_t n);
 
 }  // namespace tutti

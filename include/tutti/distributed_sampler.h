@@ -7,16 +7,16 @@
 //                                               torch::data::DataLoaderOptions().workers(2));
 //   for (int epoch = 0; epoch < 10; ++epoch) {
 //     for (auto& batch : *loader) { …; loss.backward(); update(); }  // another order each time
-//     parallel.drain(update);  // what follows each backward: the optimizer's step, zero_grad()
+//     parallel.join(update);  // what follows each backward: the optimizer's step, zero_grad()
 //   }
 //
 // `batch` is the global one. Each worker gets its share of the batch's samples in rank order, and
 // the shares differ by one sample at most: 64 on 3 workers are 22, 21 and 21 (weigh them:
 // parallel.next_weight(batch.data.size(0))). Where an epoch's last batch has fewer samples than
-// there are workers, those of the highest ranks have one batch less than the others: drain()
+// there are workers, those of the highest ranks have one batch less than the others: join()
 // answers for them.
 //
-// Threads: one. Failure: BadInput; Mismatch where workers differ in size or options.
+// Threads: one. Failure: InvalidArgument; Mismatch where workers differ in size or options.
 
 #include <torch/torch.h>
 
@@ -41,7 +41,7 @@ struct DistributedSamplerOptions {
 
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  /// Deals the samples 0 … dataset_size−1. BadInput for a batch or size below 1, and where
+  /// Deals the samples 0 … dataset_size−1. InvalidArgument for a batch or size below 1, and where
   /// drop_last would leave nothing. Collective.
   DistributedSampler(const Group& group, std::int64_t dataset_size,
                      const DistributedSamplerOptions& options);
@@ -55,8 +55,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   /// is iterated over.
   void reset(std::optional<std::size_t> new_dataset_size = {}) override;
   /// This worker's samples of the next batch; nothing at the epoch's end. The data loader's own
-  /// batch_size is to be left alone (1): BadInput for another one, which would not be the size of
-  /// anything.
+  /// batch_size is to be left alone (1): InvalidArgument for another one, which would not be the
+  /// size of anything.
   std::optional<std::vector<std::size_t>> next(std::size_t loader_batch_size) override;
 
   /// Epochs that were begun before this one, `first_epoch` included.

@@ -3,7 +3,8 @@
 // Every environment variable that Tutti reads, in one place. `tutti run` sets those of the first
 // group; users may set the others. docs/environment.md is checked against kVariables by a test.
 //
-// Threads: read once into a value. Failure: a malformed number is BadInput naming the variable.
+// Threads: read once into a value. Failure: a malformed number is InvalidArgument naming the
+// variable.
 
 #include <chrono>
 #include <optional>

@@ -19,7 +19,7 @@ class Error : public std::runtime_error {
 };
 
 /// An argument, an option, a model or a machine that cannot be worked with. Nothing was changed.
-class BadInput : public Error {
+class InvalidArgument : public Error {
  public:
   using Error::Error;
 };

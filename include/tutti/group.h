@@ -9,9 +9,9 @@
 // (docs/numerics.md), so all members get the same bits for any size, alignment or placement.
 //
 // Threads: one thread at a time per Group. Failure: Mismatch, PeerLost, Timeout end the group:
-// every later call on it repeats the error, and a fresh Group can be made from the Job. BadInput is
-// thrown before anything is sent, and leaves the group usable on this worker; the others, which
-// wait for it, are not told unless the call is made again correctly.
+// every later call on it repeats the error, and a fresh Group can be made from the Job.
+// InvalidArgument is thrown before anything is sent, and leaves the group usable on this worker;
+// the others, which wait for it, are not told unless the call is made again correctly.
 
 #include <chrono>
 #include <cstdint>
@@ -100,8 +100,8 @@ class Group {
 
   /// A block of `bytes` for each member, mapped by all. Pages cost memory only once touched:
   /// `needed` says how many bytes of its block a member is going to touch (all, unless given).
-  /// Refused with BadInput, on every member, when the sum of `needed` over the members does not fit
-  /// the machine or a cgroup, or when one member cannot map it. Collective.
+  /// Refused with InvalidArgument, on every member, when the sum of `needed` over the members does
+  /// not fit the machine or a cgroup, or when one member cannot map it. Collective.
   SharedMemory allocate(std::size_t bytes, std::string_view what = "shared memory",
                         std::optional<std::size_t> needed = {}) const;
   /// One block of `bytes` that all members share: block(r) is the same memory for every r. No page

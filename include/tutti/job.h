@@ -9,7 +9,7 @@
 // Threads: a Job is a handle that may be copied; its functions may be called from any thread, but
 // everything made from it is used by one thread at a time.
 // Failure: join() throws Timeout when workers are missing at the deadline, PeerLost when one died
-// before joining, BadInput for an environment that makes no sense.
+// before joining, InvalidArgument for an environment that makes no sense.
 
 #include <chrono>
 #include <cstdint>
@@ -73,7 +73,7 @@ class Job {
   int restarts() const;
   /// Identity of this run, the same on all workers and in all its attempts, and not that of any
   /// other run: what a checkpoint or a log can be told by. Hexadecimal digits.
-  const std::string& run() const;
+  const std::string& run_id() const;
 
   /// While the returned object lives, and at most for `at_most`, other workers that wait for this
   /// one neither complain nor count the time against their deadline. `at_most` must be positive.

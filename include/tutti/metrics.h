@@ -13,7 +13,7 @@
 // canonical tree over the shards of the step (docs/numerics.md), in float64. A shard that did not
 // record the name is absent. So no bit depends on the number of workers.
 //
-// Threads: one per ShardMetrics; Metrics is a value. Failure: BadInput.
+// Threads: one per ShardMetrics; Metrics is a value. Failure: InvalidArgument.
 
 #include <array>
 #include <cstddef>
@@ -41,15 +41,15 @@ std::string_view name_of(MetricKind kind) noexcept;
 
 /// What one shard records. A name that is recorded again adds to what the shard has: its own values
 /// are combined in the order of the calls. Names are not empty. A name that is used with two kinds,
-/// by whichever shards, makes the step's reduction throw BadInput on every worker.
+/// by whichever shards, makes the step's reduction throw InvalidArgument on every worker.
 class ShardMetrics {
  public:
   void sum(std::string_view name, double value);
   /// Σ value / number of values, over all shards.
   void mean(std::string_view name, double value);
   /// Σ weight · value / Σ weight over all shards; each product is rounded once. A value of weight 0
-  /// counts for nothing, even if it is NaN; the mean is NaN where no value has a weight. BadInput
-  /// for a weight that is negative or not finite.
+  /// counts for nothing, even if it is NaN; the mean is NaN where no value has a weight.
+  /// InvalidArgument for a weight that is negative or not finite.
   void weighted_mean(std::string_view name, double value, double weight);
   /// NaN if any value is NaN.
   void max(std::string_view name, double value);
@@ -104,10 +104,10 @@ class Metrics {
   explicit Metrics(std::vector<Metric> metrics);
 
   bool contains(std::string_view name) const;
-  /// BadInput that names what there is if no shard recorded the name, or for a gathered one.
+  /// InvalidArgument that names what there is if no shard recorded the name, or for a gathered one.
   double at(std::string_view name) const;
   double operator[](std::string_view name) const { return at(name); }
-  /// BadInput if no shard gathered the name.
+  /// InvalidArgument if no shard gathered the name.
   const std::vector<double>& gathered(std::string_view name) const;
 
   auto begin() const { return metrics_.begin(); }

@@ -11,7 +11,7 @@
 // a row-sparse parameter the same holds for each row, but that steps are counted once for all rows
 // (TrainerOptions::row_sparse).
 //
-// Threads: values. Failure: BadInput for numbers that make no sense.
+// Threads: values. Failure: InvalidArgument for numbers that make no sense.
 
 #include <cstddef>
 #include <cstdint>
@@ -87,8 +87,8 @@ class Optimizer {
   Optimizer(const Adam& rule) : Optimizer(Rule(rule)) {}
   Optimizer(const AdamW& rule) : Optimizer(Rule(rule)) {}
   Optimizer(const Adagrad& rule) : Optimizer(Rule(rule)) {}
-  /// BadInput for a learning rate, decay, momentum, sum or ε that is negative or not finite, betas
-  /// outside [0, 1), a dampening that is not finite, Nesterov's form without momentum or with
+  /// InvalidArgument for a learning rate, decay, momentum, sum or ε that is negative or not finite,
+  /// betas outside [0, 1), a dampening that is not finite, Nesterov's form without momentum or with
   /// dampening, AdamW with Decay::l2, an empty TorchOptim.
   Optimizer(const Rule& rule);
 

@@ -9,8 +9,8 @@
 //
 // A pure function of data set size, seed and epoch: each worker calls it for itself.
 //
-// Threads: values; calls are as safe as the user's function. Failure: BadInput for numbers that
-// make no sense, and for samples that are not in the data set.
+// Threads: values; calls are as safe as the user's function. Failure: InvalidArgument for numbers
+// that make no sense, and for samples that are not in the data set.
 
 #include <cstdint>
 #include <functional>

@@ -5,8 +5,8 @@
 //
 //   auto schedule = tutti::Schedule::warm_up(100, tutti::Schedule::cosine(900, 0.1));
 //
-// Threads: values; calls are as safe as the user's function. Failure: BadInput for parameters that
-// make no sense, and for a factor that is negative or not finite.
+// Threads: values; calls are as safe as the user's function. Failure: InvalidArgument for
+// parameters that make no sense, and for a factor that is negative or not finite.
 
 #include <cstdint>
 #include <functional>

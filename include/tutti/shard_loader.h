@@ -15,8 +15,8 @@
 // however far is read ahead, which ends with the epoch. libtorch's data loader does the reading:
 // each of its threads has a copy of the dataset.
 //
-// Threads: one. Failure: BadInput; an exception of the dataset is rethrown by next() for the batch
-// that it concerns.
+// Threads: one. Failure: InvalidArgument; an exception of the dataset is rethrown by next() for the
+// batch that it concerns.
 
 #include <torch/torch.h>
 
@@ -55,15 +55,15 @@ class ShardLoader {
   using Batch = typename Dataset::BatchType;
   using Samples = std::vector<std::int64_t>;
 
-  /// `batch` samples per shard. BadInput for one below 1, a negative prefetch, threads below 1, and
-  /// a dataset without a size.
+  /// `batch` samples per shard. InvalidArgument for one below 1, a negative prefetch, threads below
+  /// 1, and a dataset without a size.
   ShardLoader(Dataset dataset, std::int64_t batch, const LoaderOptions& options = {})
       : dataset_(std::move(dataset)), batch_(batch), options_(options) {
-    if (batch_ < 1) throw BadInput("ShardLoader: a batch has at least 1 sample");
-    if (options_.prefetch < 0) throw BadInput("ShardLoader: prefetch must not be negative");
-    if (options_.threads < 1) throw BadInput("ShardLoader: it takes at least 1 thread");
+    if (batch_ < 1) throw InvalidArgument("ShardLoader: a batch has at least 1 sample");
+    if (options_.prefetch < 0) throw InvalidArgument("ShardLoader: prefetch must not be negative");
+    if (options_.threads < 1) throw InvalidArgument("ShardLoader: it takes at least 1 thread");
     const auto size = dataset_.size();
-    if (!size) throw BadInput("ShardLoader: the dataset does not know its size");
+    if (!size) throw InvalidArgument("ShardLoader: the dataset does not know its size");
     size_ = static_cast<std::int64_t>(*size);
   }
 
@@ -71,9 +71,9 @@ class ShardLoader {
   /// Samples per shard.
   std::int64_t batch() const { return batch_; }
 
-  /// The shard's batch; nothing where it has no samples. Once per shard. BadInput for a dataset
-  /// that draws from torch's generator, unless prefetch is 0: what it drew would depend on when it
-  /// is read.
+  /// The shard's batch; nothing where it has no samples. Once per shard. InvalidArgument for a
+  /// dataset that draws from torch's generator, unless prefetch is 0: what it drew would depend on
+  /// when it is read.
   std::optional<Batch> next(Shard& shard) {
     const auto samples = shard.indices(size_, batch_);
     if (samples.empty()) return {};
@@ -186,7 +186,7 @@ class ShardLoader {
     const auto before = generator.get_state();
     auto batch = read(samples);
     if (!torch::equal(before, generator.get_state())) {
-      throw BadInput(
+      throw InvalidArgument(
           "ShardLoader: the dataset draws from torch's generator; read it with prefetch 0, or let "
           "its random numbers depend on the sample's index");
     }

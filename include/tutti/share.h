@@ -2,7 +2,8 @@
 
 // Who owns which part of what: contiguous ranges in rank order.
 //
-// Threads: any. Failure: BadInput for a negative total, or a part that is not among the parts.
+// Threads: any. Failure: InvalidArgument for a negative total, or a part that is not among the
+// parts.
 
 #include <cstdint>
 #include <utility>

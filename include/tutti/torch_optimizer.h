@@ -9,7 +9,7 @@
 // numbers when the rule is made. Its tensors of state live in the memory that all workers share.
 // A parameter that no shard touched is not shown to it.
 //
-// Threads: values; the factory is called on the thread of the Trainer. Failure: BadInput.
+// Threads: values; the factory is called on the thread of the Trainer. Failure: InvalidArgument.
 
 #include <torch/torch.h>
 
@@ -27,8 +27,8 @@ using TorchOptimizerFactory =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor> tensors)>;
 
 /// The rule's text, which logs and checkpoints compare, is the type's name with its options. They
-/// need a learning rate (get_lr, set_lr), because schedules multiply it. BadInput for an optimizer
-/// that
+/// need a learning rate (get_lr, set_lr), because schedules multiply it. InvalidArgument for an
+/// optimizer that
 ///   - gives other bytes when a tensor is cut into tiles (LBFGS, LAMB, LARS, and what draws random
 ///     numbers),
 ///   - changes a tensor without a gradient,

@@ -33,7 +33,8 @@ struct GroupTraffic {
 
 struct TrafficReport {
   std::int64_t steps = 0;  ///< that were applied
-  /// Gradient exchanges: 1 per step, 2 with a codec of two rounds; with a strategy, meetings.
+  /// Gradient exchanges: 1 per step, 2 with a codec of two rounds; with an averaging policy,
+  /// averaging rounds.
   std::int64_t collectives = 0;
   std::vector<GroupTraffic> last_step;
   std::vector<GroupTraffic> all_steps;

@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/averaging.h"
 #include "tutti/clip.h"
 #include "tutti/codec.h"
 #include "tutti/group.h"
@@ -39,7 +40,6 @@
 #include "tutti/sample_order.h"
 #include "tutti/schedule.h"
 #include "tutti/step_report.h"
-#include "tutti/strategy.h"
 #include "tutti/traffic.h"
 
 namespace tutti {
@@ -51,7 +51,7 @@ class ShardLoader;  // tutti/shard_loader.h
 /// What a closure gives back for its shard: made by Shard.
 class ShardAnswer {
  public:
-  /// No answer: BadInput.
+  /// No answer: InvalidArgument.
   ShardAnswer() = default;
 
  private:
@@ -83,7 +83,7 @@ class Shard {
   /// Samples of this shard, out of 0 … dataset_size−1: a permutation per epoch, every sample once
   /// (unless TrainerOptions::order says otherwise), cut into steps of count()·batch; the last step
   /// of an epoch may have shards with fewer samples or none. All shards of a step ask alike
-  /// (BadInput otherwise).
+  /// (InvalidArgument otherwise).
   std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
   /// Whose k-th call gives the samples of the k-th shard that this worker will compute after this
   /// one, as far as the run goes on as planned: for reading ahead (tutti/shard_loader.h). Nothing
@@ -101,8 +101,8 @@ class Shard {
   /// Recorded values are folded over all shards: StepResult::metrics.
   ShardMetrics& metrics() { return metrics_; }
 
-  // What the closure returns counts. BadInput for a second loss() or gradients(), whose first would
-  // be lost: losses of several terms are added up.
+  // What the closure returns counts. InvalidArgument for a second loss() or gradients(), whose
+  // first would be lost: losses of several terms are added up.
 
   /// The gradient of this scalar counts `weight` times (samples, tokens). The Trainer runs the
   /// backward; it also records the weighted mean "loss". Weight 0 is nothing().
@@ -137,8 +137,8 @@ struct LossScale {
   double growth = 2;
   double backoff = 0.5;
   std::int64_t grow_after = 2000;  ///< good steps in succession, since it last changed
-  double least = 1;
-  double most = 16777216;  ///< 2²⁴
+  double minimum = 1;
+  double maximum = 16777216;  ///< 2²⁴
 };
 
 /// GradScaler's numbers: from 2¹⁶, × 2 after 2000 good steps, × ½ on overflow.
@@ -166,36 +166,36 @@ struct TrainerOptions {
   /// shard touched are exchanged, updated and decayed; no codec is applied to them.
   std::function<bool(const std::string& name)> row_sparse = {};
   /// L, a property of the run: the nodes of the tree over the shards that compress each for itself,
-  /// and have private parameters, 1 … shards; 0: as many as hosts, or BadInput where parameters are
-  /// private. Without a codec or private parameters nothing depends on it.
+  /// and have per-replica parameters, 1 … shards; 0: as many as hosts, or InvalidArgument where
+  /// parameters are per replica. Without a codec or per-replica parameters nothing depends on it.
   std::int64_t logical_workers = 0;
-  /// Parameters and buffers of which each logical worker has its own (docs/strategies.md): nothing
+  /// Parameters and buffers of which each logical worker has its own (docs/averaging.md): nothing
   /// of them is averaged. L copies per host, of the optimizer's state too.
-  std::function<bool(const std::string& name)> private_to_each = {};
+  std::function<bool(const std::string& name)> per_replica = {};
   /// The logical worker, 0 … L−1, that alone updates the parameter: whoever computes its first
   /// shard. The gradients of all shards reach it as they are, without a codec, and all workers read
   /// the one copy. Without a codec it decides no bit.
-  std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
-  /// When logical workers go on by themselves: all parameters and buffers are private then, and
-  /// their copies become one when the strategy says so.
-  StrategyPointer strategy = {};
+  std::function<std::optional<std::int64_t>(const std::string& name)> placement = {};
+  /// When logical workers go on by themselves: all parameters and buffers are per replica then, and
+  /// their copies become one when the averaging policy says so.
+  AveragingPolicyPointer averaging = {};
   /// What becomes of the optimizer's state where copies become one.
-  MeetingState meeting_state = MeetingState::keep;
+  StateAtAveraging state_at_averaging = StateAtAveraging::keep;
   /// δ of an exponential moving average of all parameters over the steps, in (0, 1); 0: none. One
   /// more copy of them per host.
-  double average = 0;
-  /// For buffers of whose name the predicate holds, the first that does; BadInput for a mean of
-  /// integers.
+  double ema_decay = 0;
+  /// For buffers of whose name the predicate holds, the first that does; InvalidArgument for a mean
+  /// of integers.
   std::vector<std::pair<std::function<bool(const std::string& name)>, BufferRule>> buffers = {};
   /// Shards per unit of time of each worker, in rank order, only their ratios count; empty: equal.
   /// Decides who computes what, and no bit.
   std::vector<double> speeds = {};
   /// Steps dropped in succession after which step() throws. Those that shrank a dynamic loss scale
   /// do not count.
-  std::int64_t most_drops = 10;
+  std::int64_t max_consecutive_drops = 10;
   /// A file for what the steps gave, as JSON lines (docs/compare.md), which rank 0 writes; empty:
   /// none. Made at once, with the folders above it; one that is there and is no step log is
-  /// BadInput. A run that goes on from a checkpoint continues its file. Lines that cannot be
+  /// InvalidArgument. A run that goes on from a checkpoint continues its file. Lines that cannot be
   /// written later (a full disk) are missed, with a warning.
   std::string log = {};
   /// Every n-th step's metrics go to the log; 0 none.
@@ -205,7 +205,7 @@ struct TrainerOptions {
   std::int64_t hash_every = 0;
   /// Compare digests of buffers of all workers, and look whether parameters were written to behind
   /// the Trainer's back, in steps 2, 4, 8 … 64 and in every n-th; 0 never.
-  std::int64_t digest_every = 100;
+  std::int64_t desync_check_every = 100;
   /// In the first step, also after load(), and in every n-th, one shard in turn is computed once
   /// more by another worker (with one worker, by the same), and hashes of what it gives are
   /// compared: a difference is Mismatch on all workers, nothing has changed. 0 never. Alike on all
@@ -221,12 +221,12 @@ struct SaveOptions {
 };
 
 struct LoadOptions {
-  /// Where the newest checkpoint is damaged, take the newest good one, and log why. BadInput where
-  /// all are damaged.
+  /// Where the newest checkpoint is damaged, take the newest good one, and log why. InvalidArgument
+  /// where all are damaged.
   bool fall_back = false;
-  /// Only checkpoints that this run has written, in this or an earlier attempt (Job::run()): what a
-  /// restart goes on from. Others in the folder are left alone; one whose manifest cannot be read
-  /// may be anybody's: BadInput, unless fall_back passes over it.
+  /// Only checkpoints that this run has written, in this or an earlier attempt (Job::run_id()):
+  /// what a restart goes on from. Others in the folder are left alone; one whose manifest cannot be
+  /// read may be anybody's: InvalidArgument, unless fall_back passes over it.
   bool of_this_run = false;
 };
 
@@ -235,14 +235,15 @@ struct StepResult {
   std::int64_t step = 0;  ///< counted from 1
   bool applied = false;   ///< false: only counters have changed: step, data position, loss scale
   std::string dropped_because;  ///< where not applied
-  /// Logical workers whose private parameters were left as they were, because their gradient is not
-  /// finite; where not applied, none.
+  /// Logical workers whose per-replica parameters were left as they were, because their gradient is
+  /// not finite; where not applied, none.
   std::vector<std::int64_t> dropped_locally;
   double loss = 0;          ///< weighted mean over the shards; NaN where none gave a loss
   double weight = 0;        ///< Σ w
   bool ends_epoch = false;  ///< its shards took the last samples of an epoch
   std::int64_t shards = 0;  ///< that contributed
-  /// Before clipping; with a clip by norm, where applied. All copies of private parameters count.
+  /// Before clipping; with a clip by norm, where applied. All copies of per-replica parameters
+  /// count.
   std::optional<double> gradient_norm;
   double rate_factor = 1;  ///< of the schedule
   double loss_scale = 1;   ///< that the step was computed with
@@ -253,9 +254,9 @@ struct StepResult {
 class Trainer {
  public:
   /// Compares plan and options on all workers, takes rank 0's parameters and buffers, and moves the
-  /// model's parameters into shared memory. BadInput where parameters share memory with one another
-  /// or with a buffer; Unsupported for a buffer that a checkpoint cannot hold. Collective. `module`
-  /// must outlive this object, which leaves each worker parameters in memory of their own.
+  /// model's parameters into shared memory. InvalidArgument where parameters share memory with one
+  /// another or with a buffer; Unsupported for a buffer that a checkpoint cannot hold. Collective.
+  /// `module` must outlive this object, which leaves each worker parameters in memory of their own.
   Trainer(const Job& job, torch::nn::Module& module, const Optimizer& optimizer,
           const TrainerOptions& options = {});
   Trainer(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
@@ -273,8 +274,8 @@ class Trainer {
   /// A step of one of several models that `module` registers and that take turns
   /// (docs/two_models.md): while the closures run, all parameters that are not `active`'s have
   /// requires_grad(false). They are untouched: value, optimizer state and step count stay. Buffers
-  /// follow their rule in either model. BadInput where `active` has a parameter that is not this
-  /// Trainer's, and where workers differ in what is active. Collective.
+  /// follow their rule in either model. InvalidArgument where `active` has a parameter that is not
+  /// this Trainer's, and where workers differ in what is active. Collective.
   StepResult step(const torch::nn::Module& active, const Compute& compute);
   /// The same two over a loader: `compute` gets (Shard&, Batch&) for each shard that has samples;
   /// the others are nothing(). Include tutti/shard_loader.h.
@@ -290,14 +291,14 @@ class Trainer {
                        const std::function<void(const StepResult& result)>& after = {});
 
   // The two halves of a step.
-  /// Computes the shards and meets the other workers: nothing has changed yet, on no worker, until
-  /// all call apply(). Nothing but apply() can follow.
+  /// Computes the shards and waits for the other workers: nothing has changed yet, on no worker,
+  /// until all call apply(). Nothing but apply() can follow.
   void accumulate(const Compute& compute);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
   /// it; sparse and coalesced where it is row-sparse. With a codec, what its messages say of that;
   /// NaN where the step is going to be dropped (but of row-sparse ones, which have no codec). A
-  /// private parameter's is [L, …], NaN where a logical worker's shards did not touch it. Between
-  /// the halves only. Any worker may ask, alone.
+  /// per-replica parameter's is [L, …], NaN where a logical worker's shards did not touch it.
+  /// Between the halves only. Any worker may ask, alone.
   torch::Tensor gradient(const std::string& name);
   /// ‖g‖₂ of it all.
   double gradient_norm();
@@ -305,8 +306,8 @@ class Trainer {
   StepResult apply();
 
   /// Changes parameters and buffers by hand: `change` runs on rank 0 alone, between steps, and all
-  /// workers go on with what it left. `change` sees the first logical worker's private ones; those
-  /// that it writes to become everybody's, with their optimizer state. Collective.
+  /// workers go on with what it left. `change` sees the first logical worker's per-replica ones;
+  /// those that it writes to become everybody's, with their optimizer state. Collective.
   void edit(const std::function<void()>& change);
 
   /// Computes a data set's metrics. Samples 0 … dataset_size−1 are cut into batches of `batch`
@@ -322,17 +323,17 @@ class Trainer {
   /// (Batch&, ShardMetrics&). Include tutti/shard_loader.h.
   template <class Dataset, class OfBatch>
   Metrics evaluate(ShardLoader<Dataset>& loader, const OfBatch& compute);
-  /// A parameter's values of all logical workers, [L, …]; L = 1 where it is not private. Any worker
-  /// may ask, alone, between steps.
+  /// A parameter's values of all logical workers, [L, …]; L = 1 where it is not per replica. Any
+  /// worker may ask, alone, between steps.
   torch::Tensor gather(const std::string& name) const;
-  /// Calls `body` while the model's private parameters and buffers are those of that logical
+  /// Calls `body` while the model's per-replica parameters and buffers are those of that logical
   /// worker; else they are the first one's. No step(), edit(), save() or load() inside; evaluate()
   /// where all workers call both. Any worker may ask, alone.
   void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
-  /// Calls `body` while the model's parameters are the averages of options.average (BadInput
-  /// without them, or before the first step). No step(), edit(), save() or load() inside.
-  /// Collective.
-  void with_averages(const std::function<void()>& body);
+  /// Calls `body` while the model's parameters are the averages of options.ema_decay
+  /// (InvalidArgument without them, or before the first step). No step(), edit(), save() or load()
+  /// inside. Collective.
+  void with_ema(const std::function<void()>& body);
 
   /// Writes all that defines the run to DIRECTORY/step-00000200/: safetensors files beside a
   /// manifest, independent of the number of workers. Returns when it would survive a power cut; an
@@ -341,8 +342,8 @@ class Trainer {
   void save(const std::string& directory, const SaveOptions& options = {});
   /// Goes on from the newest checkpoint in DIRECTORY; returns its step, nothing where there is
   /// none. One that is damaged, or of another model, seed, number of shards or threads, rules (also
-  /// of buffers), schedule, clip, loss scale, average, codec or L, is refused with the differences;
-  /// nothing has changed then. Collective.
+  /// of buffers), schedule, clip, loss scale, ema_decay, codec or L, is refused with the
+  /// differences; nothing has changed then. Collective.
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options = {});
 
   /// What the steps since this object was made sent. Any worker may ask, alone, between steps.

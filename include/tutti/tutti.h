@@ -7,6 +7,7 @@
 #error "tutti/tutti.h needs libtorch: link tutti::tutti, or include tutti/job.h and tutti/group.h"
 #endif
 
+#include "tutti/averaging.h"
 #include "tutti/clip.h"
 #include "tutti/codec.h"
 #include "tutti/data_parallel.h"
@@ -24,7 +25,6 @@
 #include "tutti/shard_loader.h"
 #include "tutti/share.h"
 #include "tutti/step_report.h"
-#include "tutti/strategy.h"
 #include "tutti/tensors.h"
 #include "tutti/torch_optimizer.h"
 #include "tutti/traffic.h"

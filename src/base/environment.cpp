@@ -50,7 +50,8 @@ std::optional<int> integer(const char* name, int least) {
   if (!text) return std::nullopt;
   const auto number = parse<int>(*text);
   if (!number || *number < least)
-    throw BadInput(fmt::format("{} is \"{}\": must be a whole number from {}", name, *text, least));
+    throw InvalidArgument(
+        fmt::format("{} is \"{}\": must be a whole number from {}", name, *text, least));
   return number;
 }
 
@@ -60,8 +61,8 @@ std::optional<std::chrono::milliseconds> seconds(const char* name) {
   const auto number = parse<double>(*text);
   constexpr double kMost = 1e9;
   if (!number || !std::isfinite(*number) || *number < 0.001 || *number > kMost)
-    throw BadInput(fmt::format("{} is \"{}\": must be a positive number of seconds, 0.001 or more",
-                               name, *text));
+    throw InvalidArgument(fmt::format(
+        "{} is \"{}\": must be a positive number of seconds, 0.001 or more", name, *text));
   return std::chrono::milliseconds(std::llround(*number * 1000.0));
 }
 

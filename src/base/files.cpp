@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const char* doing, const fs::path& path, int error = errno) {
-  throw BadInput(fmt::format("cannot {} {}: {}", doing, path.string(), std::strerror(error)));
+  throw InvalidArgument(
+      fmt::format("cannot {} {}: {}", doing, path.string(), std::strerror(error)));
 }
 
 void require_regular(const File& file) {
@@ -31,7 +32,7 @@ void require_regular(const File& file) {
   struct stat status {};
   if (::fstat(file.descriptor.get(), &status) != 0) fail("look at", file.path);
   if (!S_ISREG(status.st_mode))
-    throw BadInput(fmt::format("cannot open {}: not a regular file", file.path.string()));
+    throw InvalidArgument(fmt::format("cannot open {}: not a regular file", file.path.string()));
 }
 
 /// Calls until no signal interrupts it.
@@ -169,8 +170,8 @@ void read_all(const Files& files, const File& file, std::uint64_t offset,
   while (!into.empty()) {
     const std::size_t read = files.read_some(file, offset, into);
     if (read == 0)
-      throw BadInput(fmt::format("{} ends at byte {}, where {} more were expected",
-                                 file.path.string(), offset, into.size()));
+      throw InvalidArgument(fmt::format("{} ends at byte {}, where {} more were expected",
+                                        file.path.string(), offset, into.size()));
     offset += read;
     into = into.subspan(read);
   }
@@ -182,7 +183,7 @@ void ensure_folder(Files& files, const fs::path& folder) {
     ensure_folder(files, folder.parent_path());
   try {
     files.create_folder(folder);
-  } catch (const BadInput&) {
+  } catch (const InvalidArgument&) {
     if (!files.exists(folder)) throw;  // else somebody else has made it meanwhile
   }
   files.sync_folder(folder.parent_path());

@@ -44,15 +44,15 @@ int open_memory(const std::string& name) {
   return static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), flags));
 }
 
-constexpr int kMostProcessors = 1 << 16;  // a fixed cpu_set_t ends at 1024
+constexpr int kMaxProcessors = 1 << 16;  // a fixed cpu_set_t ends at 1024
 
 std::vector<int> affinity() {
   constexpr int kWordBits = 8 * sizeof(unsigned long);
-  std::vector<unsigned long> mask(kMostProcessors / kWordBits);
+  std::vector<unsigned long> mask(kMaxProcessors / kWordBits);
   const std::size_t bytes = mask.size() * sizeof(unsigned long);
   std::vector<int> allowed;
   if (::sched_getaffinity(0, bytes, reinterpret_cast<cpu_set_t*>(mask.data())) == 0) {
-    for (int p = 0; p < kMostProcessors; ++p)
+    for (int p = 0; p < kMaxProcessors; ++p)
       if ((mask[static_cast<std::size_t>(p / kWordBits)] >> (p % kWordBits) & 1UL) != 0)
         allowed.push_back(p);
   }
@@ -89,10 +89,10 @@ class HostSystem final : public System {
   Clock::time_point now() const override { return Clock::now(); }
 
   FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
-    if (bytes == 0) throw BadInput(fmt::format("shared memory \"{}\" of 0 bytes", name));
-    const auto fail = [&](const char* doing) -> BadInput {
-      return BadInput(fmt::format("cannot {} shared memory \"{}\" of {} bytes: {}", doing, name,
-                                  bytes, std::strerror(errno)));
+    if (bytes == 0) throw InvalidArgument(fmt::format("shared memory \"{}\" of 0 bytes", name));
+    const auto fail = [&](const char* doing) -> InvalidArgument {
+      return InvalidArgument(fmt::format("cannot {} shared memory \"{}\" of {} bytes: {}", doing,
+                                         name, bytes, std::strerror(errno)));
     };
     // The kernel takes names of up to 249 bytes.
     FileDescriptor file(open_memory(fmt::format("tutti {}", name.substr(0, 200))));
@@ -105,7 +105,7 @@ class HostSystem final : public System {
     // Beyond this limit the kernel would not only refuse, but end the process with SIGXFSZ.
     rlimit limit{};
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
-      throw BadInput(fmt::format(
+      throw InvalidArgument(fmt::format(
           "cannot size shared memory \"{}\" of {} bytes: this process may write files of "
           "{} bytes at most, and the system counts shared memory as one; raise "
           "`ulimit -f`",
@@ -118,18 +118,19 @@ class HostSystem final : public System {
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
     struct stat status {};
     if (::fstat(file.get(), &status) != 0)
-      throw BadInput(fmt::format("cannot map shared memory: {}", std::strerror(errno)));
+      throw InvalidArgument(fmt::format("cannot map shared memory: {}", std::strerror(errno)));
     if (bytes == 0 || static_cast<std::size_t>(status.st_size) != bytes)
-      throw BadInput(fmt::format("shared memory of {} bytes has to be mapped, but the file has {}",
-                                 bytes, status.st_size));
+      throw InvalidArgument(
+          fmt::format("shared memory of {} bytes has to be mapped, but the file has {}", bytes,
+                      status.st_size));
     // A file that another process may shrink would end this one with SIGBUS.
     if ((::fcntl(file.get(), F_GET_SEALS) & kSizeSeals) != kSizeSeals)
-      throw BadInput("shared memory is not sealed against resizing");
+      throw InvalidArgument("shared memory is not sealed against resizing");
     void* at = bytes < kHugePage
                    ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0)
                    : map_apart(file.get(), bytes, large_maps_.fetch_add(1));
     if (at == MAP_FAILED)
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
     // A worker's core dump would hold the memory of all, and put off the notice of its end.
     ::madvise(at, bytes, MADV_DONTDUMP);

@@ -66,7 +66,7 @@ void set_log_level(const std::string& level) {
   if (level == "warn") return log().set_level(spdlog::level::warn);
   if (level == "error") return log().set_level(spdlog::level::err);
   if (level == "off") return log().set_level(spdlog::level::off);
-  throw BadInput(
+  throw InvalidArgument(
       fmt::format("TUTTI_LOG is \"{}\": must be debug, info, warn, error or off", level));
 }
 

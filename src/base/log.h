@@ -11,7 +11,7 @@ namespace tutti {
 
 /// The library's logger; never null.
 spdlog::logger& log();
-/// "debug", "info", "warn", "error" or "off"; anything else is BadInput.
+/// "debug", "info", "warn", "error" or "off"; anything else is InvalidArgument.
 void set_log_level(const std::string& level);
 /// Lines say which worker speaks: set by Job::join. size 1 leaves the rank out.
 void set_log_rank(int rank, int size);

@@ -34,7 +34,7 @@ class System {
   /// resizing, owner-only, close-on-exec. Pages are not touched. `name` shows in /proc only.
   virtual FileDescriptor create_memory(std::string_view name, std::size_t bytes) = 0;
   /// Maps the whole file, shared and writable, with huge pages where the system gives them.
-  /// Unmapped when the last owner lets go. A file of another size is BadInput.
+  /// Unmapped when the last owner lets go. A file of another size is InvalidArgument.
   virtual std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) = 0;
 
   /// A descriptor that turns readable when this worker has ended, to be passed to the others.

@@ -19,7 +19,7 @@ constexpr std::string_view kNames =
     "none, half, bfloat16, threshold[:0.05], topk[:0.05[:steps of warm-up]]";
 
 [[noreturn]] void refuse(std::string_view text) {
-  throw BadInput(fmt::format("there is no codec \"{}\": there are {}", text, kNames));
+  throw InvalidArgument(fmt::format("there is no codec \"{}\": there are {}", text, kNames));
 }
 
 template <class Number>
@@ -33,18 +33,19 @@ Number number_of(std::string_view text, std::string_view digits) {
 
 void require_sense_of(const MomentumCorrection& numbers, const Compression& compression) {
   if (!compression.codec || !compression.codec->selects()) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "momentum correction needs a codec that selects values (Codec::selects()), as topk and "
         "threshold do, not {}",
         compression.codec ? compression.codec->name() : "none"));
   }
-  if (!compression.error_feedback) throw BadInput("momentum correction needs error feedback");
+  if (!compression.error_feedback)
+    throw InvalidArgument("momentum correction needs error feedback");
   if (!(numbers.momentum >= 0 && numbers.momentum < 1)) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("momentum correction {}: must be at least 0 and below 1", numbers.momentum));
   }
   if (!(numbers.weight_decay >= 0) || !std::isfinite(numbers.weight_decay)) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("momentum correction: weight decay {}: must be finite and not "
                     "negative",
                     numbers.weight_decay));
@@ -53,7 +54,7 @@ void require_sense_of(const MomentumCorrection& numbers, const Compression& comp
 
 }  // namespace
 
-void Codec::subtract(std::span<const std::byte> message, const Exchange& exchange,
+void Codec::subtract(std::span<const std::byte> message, const EncodeContext& exchange,
                      std::span<float> values) const {
   std::array<float, kPiece> sent;
   for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
@@ -63,7 +64,7 @@ void Codec::subtract(std::span<const std::byte> message, const Exchange& exchang
   }
 }
 
-std::int64_t Codec::most_values() const { return std::numeric_limits<std::int64_t>::max(); }
+std::int64_t Codec::max_values() const { return std::numeric_limits<std::int64_t>::max(); }
 
 std::optional<MessageList> Codec::list_of(std::span<const std::byte>) const { return {}; }
 
@@ -75,21 +76,21 @@ bool Codec::has_first_round() const { return false; }
 
 std::int64_t Codec::first_round_values(std::span<const std::int64_t>) const { return 0; }
 
-void Codec::first_round(std::span<const float>, const Exchange&, std::span<float>) const {}
+void Codec::first_round(std::span<const float>, const EncodeContext&, std::span<float>) const {}
 
 void Codec::round_sum(std::span<float>) const {}
 
-std::size_t Codec::sum_bytes(std::int64_t count, std::int64_t, const Exchange&) const {
+std::size_t Codec::sum_bytes(std::int64_t count, std::int64_t, const EncodeContext&) const {
   return static_cast<std::size_t>(count) * sizeof(float);
 }
 
-std::string_view name_of(Transport transport) {
-  switch (transport) {
-    case Transport::by_size:
+std::string_view name_of(MessageFormat message_format) {
+  switch (message_format) {
+    case MessageFormat::by_size:
       return "by size";
-    case Transport::sparse:
+    case MessageFormat::sparse:
       return "sparse";
-    case Transport::dense:
+    case MessageFormat::dense:
       return "dense";
   }
   return "";
@@ -131,16 +132,17 @@ std::string text_of(const Compression& compression) {
                      compression.fusion, compression.clamp, correction);
 }
 
-void require_sense(const Compression& compression) {
+void validate(const Compression& compression) {
   if (compression.fusion < 1) {
-    throw BadInput(fmt::format("compression.fusion {}: must be at least 1", compression.fusion));
+    throw InvalidArgument(
+        fmt::format("compression.fusion {}: must be at least 1", compression.fusion));
   }
   if (!(compression.clamp >= 0) || !std::isfinite(compression.clamp)) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("compression.clamp {}: must be finite and not negative", compression.clamp));
   }
   if (compression.codec && compression.codec->name().empty()) {
-    throw BadInput("a codec must have a name");
+    throw InvalidArgument("a codec must have a name");
   }
   if (compression.momentum_correction) {
     require_sense_of(*compression.momentum_correction, compression);

@@ -24,11 +24,11 @@ class RoundingCodec final : public Codec {
 
   std::size_t bytes_per_value() const override { return size_of(type_); }
 
-  std::size_t bound(std::int64_t count, const Exchange&) const override {
+  std::size_t bound(std::int64_t count, const EncodeContext&) const override {
     return static_cast<std::size_t>(count) * size_of(type_);
   }
 
-  Encoded encode(std::span<const float> values, const Exchange&,
+  Encoded encode(std::span<const float> values, const EncodeContext&,
                  std::byte* message) const override {
     const auto count = static_cast<std::int64_t>(values.size());
     round_into(message, type_, values.data(), DType::float32, count);
@@ -42,7 +42,7 @@ class RoundingCodec final : public Codec {
     return encoded;
   }
 
-  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const EncodeContext&, std::int64_t begin,
               std::span<float> to) const override {
     scale_into(to.data(), DType::float32,
                message.data() + static_cast<std::size_t>(begin) * size_of(type_), type_,
@@ -59,7 +59,7 @@ class RoundingCodec final : public Codec {
     }
   }
 
-  std::size_t sum_bytes(std::int64_t count, std::int64_t, const Exchange&) const override {
+  std::size_t sum_bytes(std::int64_t count, std::int64_t, const EncodeContext&) const override {
     return bound(count, {});
   }
 

@@ -18,17 +18,17 @@ namespace {
 
 class SelectingCodec : public Codec {
  public:
-  std::int64_t most_values() const override { return std::numeric_limits<std::uint32_t>::max(); }
+  std::int64_t max_values() const override { return std::numeric_limits<std::uint32_t>::max(); }
 
-  std::size_t bound(std::int64_t count, const Exchange& exchange) const override {
-    const auto entries = std::min(count, most_entries(count, exchange));
+  std::size_t bound(std::int64_t count, const EncodeContext& exchange) const override {
+    const auto entries = std::min(count, max_entries(count, exchange));
     return kSparseHeader + std::max(static_cast<std::size_t>(entries) * kSparseEntry,
                                     static_cast<std::size_t>(count) * sizeof(float));
   }
 
   bool selects() const override { return true; }
 
-  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const EncodeContext&, std::int64_t begin,
               std::span<float> to) const override {
     decode_sparse(message, begin, to);
   }
@@ -37,17 +37,17 @@ class SelectingCodec : public Codec {
     return list_of_sparse(message);
   }
 
-  void subtract(std::span<const std::byte> message, const Exchange&,
+  void subtract(std::span<const std::byte> message, const EncodeContext&,
                 std::span<float> values) const override {
     clear_sent(message, values);
   }
 
   std::size_t sum_bytes(std::int64_t count, std::int64_t values,
-                        const Exchange& exchange) const override {
+                        const EncodeContext& exchange) const override {
     const auto dense = static_cast<std::size_t>(count) * sizeof(float);
     const auto list = static_cast<std::size_t>(values) * kSparseEntry;
-    if (exchange.transport == Transport::dense) return kSparseHeader + dense;
-    if (exchange.transport == Transport::sparse) return kSparseHeader + list;
+    if (exchange.message_format == MessageFormat::dense) return kSparseHeader + dense;
+    if (exchange.message_format == MessageFormat::sparse) return kSparseHeader + list;
     return kSparseHeader + std::min(dense, list);
   }
 };
@@ -56,18 +56,18 @@ class ThresholdCodec final : public SelectingCodec {
  public:
   explicit ThresholdCodec(double threshold) : threshold_(threshold) {
     if (!(threshold >= 0) || !std::isfinite(static_cast<float>(threshold))) {
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("threshold {}: must be not negative, and finite in float32", threshold));
     }
   }
 
   std::string name() const override { return fmt::format("threshold:{}", threshold_); }
 
-  Encoded encode(std::span<const float> values, const Exchange& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
                  std::byte* message) const override {
     const auto count = static_cast<std::int64_t>(values.size());
     const auto threshold = static_cast<float>(threshold_);
-    const auto room = most_entries(count, exchange);
+    const auto room = max_entries(count, exchange);
     // How many there are is known only afterwards: their values then move up.
     const auto list = begin_list(message, room);
     const auto selected =
@@ -96,16 +96,16 @@ class TopKCodec final : public SelectingCodec {
  public:
   TopKCodec(double fraction, std::int64_t warm_up) : fraction_(fraction), warm_up_(warm_up) {
     if (!(fraction > 0 && fraction <= 1)) {
-      throw BadInput(fmt::format("top-k fraction {}: must be in (0, 1]", fraction));
+      throw InvalidArgument(fmt::format("top-k fraction {}: must be in (0, 1]", fraction));
     }
-    if (warm_up < 0) throw BadInput(fmt::format("top-k: {} steps of warm-up", warm_up));
+    if (warm_up < 0) throw InvalidArgument(fmt::format("top-k: {} steps of warm-up", warm_up));
   }
 
   std::string name() const override {
     return fmt::format("topk:{}{}", fraction_, warm_up_ > 0 ? fmt::format(":{}", warm_up_) : "");
   }
 
-  Encoded encode(std::span<const float> values, const Exchange& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
                  std::byte* message) const override {
     const auto count = static_cast<std::int64_t>(values.size());
     const auto k = std::clamp<std::int64_t>(

@@ -18,18 +18,18 @@ void write_header(std::byte* message, std::int64_t entries) {
 
 }  // namespace
 
-std::int64_t most_entries(std::int64_t count, const Exchange& exchange) {
-  if (exchange.transport == Transport::dense) return 0;
-  if (exchange.transport == Transport::sparse) return count;
+std::int64_t max_entries(std::int64_t count, const EncodeContext& exchange) {
+  if (exchange.message_format == MessageFormat::dense) return 0;
+  if (exchange.message_format == MessageFormat::sparse) return count;
   // k + min(count, L·k) < count
   return (count - 1) / (1 + exchange.logical_workers);
 }
 
-bool travels_as_list(std::int64_t count, std::int64_t entries, const Exchange& exchange) {
-  return exchange.transport != Transport::dense && entries <= most_entries(count, exchange);
+bool travels_as_list(std::int64_t count, std::int64_t entries, const EncodeContext& exchange) {
+  return exchange.message_format != MessageFormat::dense && entries <= max_entries(count, exchange);
 }
 
-std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const Exchange& exchange) {
+std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const EncodeContext& exchange) {
   return kSparseHeader + (travels_as_list(count, entries, exchange)
                               ? static_cast<std::size_t>(entries) * kSparseEntry
                               : static_cast<std::size_t>(count) * sizeof(float));

@@ -24,12 +24,12 @@ inline constexpr std::size_t kSparseEntry = sizeof(std::uint32_t) + sizeof(float
 
 /// Most entries of a message of `count` values that travels as a list. By size: a list and its
 /// share of the sum's list, at most Σ entries long, are fewer bytes than two dense arrays.
-std::int64_t most_entries(std::int64_t count, const Exchange& exchange);
+std::int64_t max_entries(std::int64_t count, const EncodeContext& exchange);
 
 /// Whether a message with so many entries does.
-bool travels_as_list(std::int64_t count, std::int64_t entries, const Exchange& exchange);
+bool travels_as_list(std::int64_t count, std::int64_t entries, const EncodeContext& exchange);
 /// Bytes of a message with so many entries.
-std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const Exchange& exchange);
+std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const EncodeContext& exchange);
 
 /// As if it had not been sent: −0.0.
 inline bool is_absent(float value) {
@@ -49,7 +49,7 @@ float* begin_array(std::byte* message, std::int64_t count);
 std::optional<MessageList> list_of_sparse(std::span<const std::byte> message);
 void decode_sparse(std::span<const std::byte> message, std::int64_t begin, std::span<float> to);
 /// values[i] = 0 where something was sent of it. A value of −0.0 counts as absent however it
-/// travels, so that the transport decides no bit.
+/// travels, so that the message_format decides no bit.
 void clear_sent(std::span<const std::byte> message, std::span<float> values);
 
 }  // namespace tutti

@@ -58,9 +58,10 @@ class Check {
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
-    throw BadInput(operation_.label.empty() ? fmt::format("{}: {}", name_of(operation_.kind), why)
-                                            : fmt::format("{} \"{}\": {}", name_of(operation_.kind),
-                                                          operation_.label, why));
+    throw InvalidArgument(
+        operation_.label.empty()
+            ? fmt::format("{}: {}", name_of(operation_.kind), why)
+            : fmt::format("{} \"{}\": {}", name_of(operation_.kind), operation_.label, why));
   }
 
   [[noreturn]] void refuse_counts(std::int64_t needed) const {

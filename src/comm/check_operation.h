@@ -2,7 +2,8 @@
 
 // What is wrong with a call can be said before anything is sent: shapes, types, roots, overlaps.
 //
-// Threads: pure functions. Failure: BadInput naming the operation, its label and what is wrong.
+// Threads: pure functions. Failure: InvalidArgument naming the operation, its label and what is
+// wrong.
 
 #include "comm/engine.h"
 

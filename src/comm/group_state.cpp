@@ -15,7 +15,8 @@ namespace {
 /// Position of this worker among `ranks`.
 int own_position(const JobState& job, const std::vector<int>& ranks, const std::string& name) {
   const auto refuse = [&](const std::string& why) {
-    throw BadInput(fmt::format("group \"{}\" of ranks [{}]: {}", name, fmt::join(ranks, " "), why));
+    throw InvalidArgument(
+        fmt::format("group \"{}\" of ranks [{}]: {}", name, fmt::join(ranks, " "), why));
   };
   const Identity& self = job.identity();
   if (name.empty()) refuse("a group needs a name");

@@ -201,7 +201,7 @@ void Broker::State::end(int rank) {
 
 Broker::Broker(int size) : state_(std::make_unique<State>()) {
   if (size < 1 || size > kMaxWorkers)
-    throw BadInput(fmt::format("a job of {} workers: must be 1 to {}", size, kMaxWorkers));
+    throw InvalidArgument(fmt::format("a job of {} workers: must be 1 to {}", size, kMaxWorkers));
   state_->stop = FileDescriptor(::eventfd(0, EFD_CLOEXEC));
   if (!state_->stop) throw Error(fmt::format("cannot serve workers: {}", std::strerror(errno)));
   state_->lines.resize(static_cast<std::size_t>(size));

@@ -46,7 +46,7 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
   };
   std::optional<WaitWatch> watch;
   std::uint64_t reported = 0;
-  const auto look_around = [&] {
+  const auto poll_peers = [&] {
     const std::uint64_t gone = job.gone().all & set_of(ranks) & ~reported;
     for (const int rank : ranks_of(gone)) job.rendezvous().report_end(rank);
     reported |= gone;
@@ -60,11 +60,11 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
                     job.system().now());
     }
     progress_for(job, kProgressTime);
-    return watch->look_around();
+    return watch->poll_peers();
   };
   try {
     return job.rendezvous().all_gather(tag, ranks, std::move(mine),
-                                       Deadline{Clock::time_point::max()}, look_around);
+                                       Deadline{Clock::time_point::max()}, poll_peers);
   } catch (const PeerLost& lost) {
     job.rendezvous().blame(lost.rank(), lost.what());
     throw;

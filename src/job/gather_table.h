@@ -1,7 +1,7 @@
 #pragma once
 
 // The logic of a rendezvous without any way of talking: who gave what under which tag, and what
-// each has to be told. Broker serves it over sockets, MeetingPoint between threads.
+// each has to be told. Broker serves it over sockets, ThreadRendezvous between threads.
 //
 // A gather is complete when all of its ranks have given. It fails, for all of them and with one
 // text, when one of them gives up or has ended before giving; whoever comes later is told at once.

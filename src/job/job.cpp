@@ -12,9 +12,9 @@
 #include "base/standard_output.h"
 #include "base/system.h"
 #include "job/job_state.h"
-#include "job/meeting_point.h"
 #include "job/rank_set.h"
 #include "job/socket_rendezvous.h"
+#include "job/thread_rendezvous.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
 
@@ -30,10 +30,10 @@ void require_all_or_none(const Environment& environment) {
   for (const auto& [absent, has] : needed)
     for (const auto& [present, has_other] : needed)
       if (!has && has_other)
-        throw BadInput(
+        throw InvalidArgument(
             fmt::format("{} is not set although {} is: `tutti run` sets both", absent, present));
   if (environment.restart && !environment.rank)
-    throw BadInput("TUTTI_RANK is not set although TUTTI_RESTART is: `tutti run` sets both");
+    throw InvalidArgument("TUTTI_RANK is not set although TUTTI_RESTART is: `tutti run` sets both");
 }
 
 /// The inherited socket, taken once. Its number may belong to a file of the program by now, which
@@ -43,7 +43,7 @@ void require_all_or_none(const Environment& environment) {
 FileDescriptor take_socket(int fd) {
   static std::atomic<pid_t> joined{0};
   const auto taken = [&] {
-    return BadInput(
+    return InvalidArgument(
         fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is taken: a process joins its job "
                     "once; copy the Job instead",
                     fd));
@@ -51,7 +51,7 @@ FileDescriptor take_socket(int fd) {
   if (joined.load() == ::getpid()) throw taken();
   const int flags = ::fcntl(fd, F_GETFD);
   if (flags < 0)
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is not open: this process was not "
                     "started by `tutti run`, or has joined its job before",
                     fd));
@@ -92,17 +92,18 @@ Job Job::join(const JobOptions& options) {
     set_log_rank(0, 1);
     log().info("no launcher: a group of one");
     identity.run = draw_run_identity();
-    rendezvous = MeetingPoint().rendezvous(0);
+    rendezvous = ThreadRendezvous().rendezvous(0);
   } else {
     identity.rank = *environment.rank;
     identity.size = *environment.size;
     identity.restarts = environment.restart.value_or(0);
     identity.run = environment.run;
     if (identity.size > kMaxWorkers)
-      throw BadInput(fmt::format("TUTTI_SIZE is {}: must be 1 to {}", identity.size, kMaxWorkers));
+      throw InvalidArgument(
+          fmt::format("TUTTI_SIZE is {}: must be 1 to {}", identity.size, kMaxWorkers));
     if (identity.rank >= identity.size)
-      throw BadInput(fmt::format("TUTTI_RANK is {}: must be 0 to {}, as TUTTI_SIZE is {}",
-                                 identity.rank, identity.size - 1, identity.size));
+      throw InvalidArgument(fmt::format("TUTTI_RANK is {}: must be 0 to {}, as TUTTI_SIZE is {}",
+                                        identity.rank, identity.size - 1, identity.size));
     set_log_rank(identity.rank, identity.size);
     print_whole_lines_at_once();
     rendezvous =
@@ -115,7 +116,7 @@ int Job::rank() const { return state_->identity().rank; }
 int Job::size() const { return state_->identity().size; }
 int Job::threads() const { return state_->identity().threads; }
 int Job::restarts() const { return state_->identity().restarts; }
-const std::string& Job::run() const { return state_->identity().run; }
+const std::string& Job::run_id() const { return state_->identity().run; }
 
 Busy Job::busy(std::string what, std::chrono::milliseconds at_most) const {
   return Busy(state_, std::move(what), at_most);

@@ -26,19 +26,21 @@ constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365 * 10)
 
 void require_positive(std::chrono::milliseconds time, const char* what) {
   if (time <= std::chrono::milliseconds::zero())
-    throw BadInput(fmt::format("{} is {} ms: must be positive", what, time.count()));
+    throw InvalidArgument(fmt::format("{} is {} ms: must be positive", what, time.count()));
 }
 
 void check_arguments(const Identity& identity, const JobOptions& options) {
   if (identity.size < 1 || identity.size > kMaxWorkers)
-    throw BadInput(fmt::format("a job of {} workers: must be 1 to {}", identity.size, kMaxWorkers));
+    throw InvalidArgument(
+        fmt::format("a job of {} workers: must be 1 to {}", identity.size, kMaxWorkers));
   if (identity.rank < 0 || identity.rank >= identity.size)
-    throw BadInput(fmt::format("rank {} of {} workers: must be 0 to {}", identity.rank,
-                               identity.size, identity.size - 1));
+    throw InvalidArgument(fmt::format("rank {} of {} workers: must be 0 to {}", identity.rank,
+                                      identity.size, identity.size - 1));
   if (identity.threads < 1)
-    throw BadInput(fmt::format("{} threads per worker: must be 1 or more", identity.threads));
+    throw InvalidArgument(
+        fmt::format("{} threads per worker: must be 1 or more", identity.threads));
   if (identity.restarts < 0)
-    throw BadInput(fmt::format("{} restarts: must be 0 or more", identity.restarts));
+    throw InvalidArgument(fmt::format("{} restarts: must be 0 or more", identity.restarts));
   require_positive(options.join_deadline, "join_deadline");
   require_positive(options.deadline, "deadline");
   require_positive(options.stall_notice, "stall_notice");
@@ -78,10 +80,10 @@ JobState::JobState(Identity identity, std::shared_ptr<System> system,
   spin_rounds_ = rounds_within(kSpin);
   if (const std::string file = Environment::read().profile; !file.empty())
     timeline_ = std::make_unique<Timeline>(file, identity_.rank, identity_.size);
-  meet();
+  find_others();
 }
 
-void JobState::meet() {
+void JobState::find_others() {
   Parcel mine{
       fmt::format("{}\n{}", common_facts(identity_), fmt::join(system_->allowed_processors(), " ")),
       {}};

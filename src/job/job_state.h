@@ -36,7 +36,7 @@ struct Identity {
 
 class JobState {
  public:
-  /// Meets the others, maps the board, and starts to watch their lives.
+  /// Finds the others, maps the board, and starts to watch their lives.
   JobState(Identity identity, std::shared_ptr<System> system,
            std::shared_ptr<Rendezvous> rendezvous, JobOptions options);
   ~JobState();  // marks this worker as having left
@@ -107,7 +107,7 @@ class JobState {
     Clock::time_point until;
   };
   [[noreturn]] void refuse_child() const;
-  void meet();
+  void find_others();
   /// Fixes how waits spin, from the processors of all workers.
   void count_processors(const std::vector<Parcel>& parcels);
   void show_busy();

@@ -4,7 +4,7 @@
 // and to make groups and arenas. Everything after that goes through shared memory.
 //
 // The launcher serves it over inherited socket pairs (socket_rendezvous.h); ranks that are threads
-// use MeetingPoint (meeting_point.h).
+// use ThreadRendezvous (thread_rendezvous.h).
 
 #include <chrono>
 #include <functional>

@@ -48,7 +48,7 @@ class SocketRendezvous final : public Rendezvous {
   SocketRendezvous(FileDescriptor socket, int rank, int size)
       : socket_(std::move(socket)), stop_(::eventfd(0, EFD_CLOEXEC)), rank_(rank), size_(size) {
     if (!stop_) throw Error(fmt::format("cannot watch the launcher: {}", std::strerror(errno)));
-    listener_ = start_helper_thread("tutti-meet", [this] { listen(); });
+    listener_ = start_helper_thread("tutti-join", [this] { listen(); });
   }
 
   ~SocketRendezvous() override {
@@ -191,8 +191,8 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
               "rank {} gathers \"{}\" among wrong ranks", rank_, tag);
   if (tag.size() > kMaxFrameText || mine.bytes.size() > kMaxFrameBytes ||
       mine.descriptors.size() > kMaxFrameDescriptors)
-    throw BadInput(fmt::format("a parcel of {} bytes and {} descriptors is too large",
-                               mine.bytes.size(), mine.descriptors.size()));
+    throw InvalidArgument(fmt::format("a parcel of {} bytes and {} descriptors is too large",
+                                      mine.bytes.size(), mine.descriptors.size()));
   Answer answer;
   FrameHeader header;
   header.kind = FrameHeader::give;
@@ -225,7 +225,7 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
 
 void require_own_stream(int socket) {
   if (!is_own_stream(socket))
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("descriptor {} is no socket to a launcher of the same user", socket));
 }
 

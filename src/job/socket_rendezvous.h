@@ -18,10 +18,10 @@ namespace tutti {
 /// Exit status of a worker that lost its launcher (EX_UNAVAILABLE of sysexits.h).
 inline constexpr int kLauncherGoneStatus = 69;
 
-/// Throws BadInput when the other end of `socket` is no launcher of the same user.
+/// Throws InvalidArgument when the other end of `socket` is no launcher of the same user.
 void require_own_stream(int socket);
 
-/// `rank` of `size`, over the socket `fd`. BadInput when fd is no such socket.
+/// `rank` of `size`, over the socket `fd`. InvalidArgument when fd is no such socket.
 std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size);
 
 }  // namespace tutti

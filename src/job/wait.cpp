@@ -26,9 +26,9 @@ constexpr std::chrono::milliseconds kLookInterval{10};
 /// A wait looks around every kSlice. Where much more time has passed, this process did not run
 /// (it was stopped, as were perhaps all others): that says nothing about those it waits for. Of one
 /// stop so much counts at most, and no more than a quarter of a deadline.
-constexpr std::chrono::seconds kMostCounted{1};
+constexpr std::chrono::seconds kMaxCounted{1};
 /// As much where a program polls: between two polls it may have done something else.
-constexpr std::chrono::seconds kMostCountedOfPolls{5};
+constexpr std::chrono::seconds kMaxCountedOfPolls{5};
 constexpr std::chrono::milliseconds kLeastCounted = 2 * kSlice;
 constexpr int kStopsInDeadline = 4;
 
@@ -76,7 +76,7 @@ class SlowWait {
   std::uint64_t others_of(std::uint64_t ranks) const {
     return ranks & ranks_below(job_.identity().size) & ~rank_bit(job_.identity().rank);
   }
-  bool look_around();
+  bool poll_peers();
   /// Shows what is missing and counts the time since the last look. Returns who is late.
   std::uint64_t count_time(Clock::time_point now);
   void show(Clock::time_point evaluated);
@@ -130,14 +130,14 @@ void SlowWait::run() {
       slice = kLookInterval - unlooked;  // the event may have been somebody's end
       continue;
     }
-    if (look_around()) return;
+    if (poll_peers()) return;
     slice = std::clamp<Clock::duration>(std::min(allowed_, next_notice_) - counted_, kFirstSlice,
                                         kSlice);
   }
 }
 
 /// True when the wait is over.
-bool SlowWait::look_around() {
+bool SlowWait::poll_peers() {
   // In this order: what a worker did before it ended is seen below, and `now` is not later than
   // the moment at which something was found missing.
   const JobState::Gone gone = job_.gone();
@@ -183,7 +183,7 @@ std::uint64_t SlowWait::count_time(Clock::time_point now) {
   const std::uint64_t late = not_excused(now);
   if (late != 0 || missing_ == 0) {
     const Clock::duration most = std::clamp<Clock::duration>(
-        allowed_ / kStopsInDeadline, kLeastCounted, polls_ ? kMostCountedOfPolls : kMostCounted);
+        allowed_ / kStopsInDeadline, kLeastCounted, polls_ ? kMaxCountedOfPolls : kMaxCounted);
     counted_ += std::min(now - looked_, most);
   }
   looked_ = now;
@@ -310,7 +310,7 @@ WaitWatch::WaitWatch(JobState& job, WaitSubject subject, Clock::time_point since
 
 WaitWatch::~WaitWatch() = default;
 
-bool WaitWatch::look_around() { return wait_->watch(); }
+bool WaitWatch::poll_peers() { return wait_->watch(); }
 
 void WaitWatch::check() { wait_->check(); }
 

@@ -42,7 +42,7 @@ class WaitWatch {
   WaitWatch(const WaitWatch&) = delete;
   WaitWatch& operator=(const WaitWatch&) = delete;
   /// To be called now and then; false once the deadline has passed.
-  bool look_around();
+  bool poll_peers();
   /// The same for who only polls now and then, and may do other things meanwhile: nothing is shown
   /// on the board. Throws what sleep_until() would throw, but for workers that wait for one
   /// another.

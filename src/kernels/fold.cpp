@@ -12,7 +12,7 @@ namespace {
 
 /// Beyond as many destinations, lines at equal offsets from a page would evict one another from an
 /// 8-way first-level cache; a block is then folded once and copied to one destination at a time.
-constexpr std::size_t kMostStreams = 8;
+constexpr std::size_t kMaxStreams = 8;
 
 /// Room for intermediate values: half of a usual first-level cache.
 constexpr std::size_t kStackBytes = 16 * 1024;
@@ -70,7 +70,7 @@ void BlockFold::run_vectors(std::span<const void* const> sources,
                             std::span<void* const> destinations, std::size_t count) const {
   alignas(64) std::byte values[kStackBytes];
   alignas(64) std::byte folded[kStackBytes];
-  const bool copies = destinations.size() > kMostStreams;
+  const bool copies = destinations.size() > kMaxStreams;
   const bool whole = schedule_.pieces().size() == 1 && !copies;
   const std::size_t room = kStackBytes / kernels_.value_size / schedule_.depth();
   const std::size_t block = whole ? count : room / kernels_.lanes * kernels_.lanes;

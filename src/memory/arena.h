@@ -4,8 +4,8 @@
 // mapped by each. Nothing has a name in a file system, so nothing is left behind, however processes
 // end.
 //
-// Threads: a value; the memory itself is synchronised by its users. Failure: BadInput when a passed
-// file has another size than agreed; whatever System throws.
+// Threads: a value; the memory itself is synchronised by its users. Failure: InvalidArgument when a
+// passed file has another size than agreed; whatever System throws.
 
 #include <cstddef>
 #include <memory>

@@ -71,7 +71,7 @@ File CheckpointFolders::lock() {
   ensure_folder(files_, dir_);
   auto lock = files_.lock(dir_ / kLock);
   if (!lock) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("another run saves there ({} is locked); give each run a folder of "
                     "its own",
                     (dir_ / kLock).string()));

@@ -9,7 +9,8 @@
 //   .step-00000200.gone      being removed
 //   .lock                    held by who writes
 //
-// Threads: one at a time. Processes: one writes, who holds the lock. Failure: BadInput from Files.
+// Threads: one at a time. Processes: one writes, who holds the lock. Failure: InvalidArgument from
+// Files.
 
 #include <cstdint>
 #include <filesystem>
@@ -26,8 +27,8 @@ class CheckpointFolders {
   /// Complete checkpoints and where they lie, by step.
   std::map<std::int64_t, std::filesystem::path> complete() const;
 
-  /// The right to call what follows, as long as the file is open; DIR is made. BadInput where
-  /// another run has it.
+  /// The right to call what follows, as long as the file is open; DIR is made. InvalidArgument
+  /// where another run has it.
   File lock();
 
   /// Puts away what a crash, or a publish that replaced something, has left. To be called before

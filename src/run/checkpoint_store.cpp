@@ -16,10 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostManifestBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
 
 fs::path absolute_folder(const fs::path& dir) {
-  if (dir.empty()) throw BadInput("checkpoints need a folder; its name is empty");
+  if (dir.empty()) throw InvalidArgument("checkpoints need a folder; its name is empty");
   fs::path path = fs::absolute(dir);
   while (path.has_relative_path() && (!path.has_filename() || path.filename() == "."))
     path = path.parent_path();
@@ -33,14 +33,15 @@ Manifest manifest_of(const CheckpointContent& content) {
 
 /// Everything that can be refused is, before the first effect.
 std::vector<SafetensorsWriter> lay_out(const CheckpointContent& content) {
-  if (content.step < 0) throw BadInput(fmt::format("checkpoint of step {}", content.step));
+  if (content.step < 0) throw InvalidArgument(fmt::format("checkpoint of step {}", content.step));
   std::set<std::string> names;
   std::vector<SafetensorsWriter> writers;
   for (const SafetensorsContent& file : content.files) {
     if (!is_file_name(file.name))
-      throw BadInput(fmt::format("{} is no name for a file of a checkpoint", shown(file.name)));
+      throw InvalidArgument(
+          fmt::format("{} is no name for a file of a checkpoint", shown(file.name)));
     if (!names.insert(file.name).second)
-      throw BadInput(fmt::format("a checkpoint with two files {}", shown(file.name)));
+      throw InvalidArgument(fmt::format("a checkpoint with two files {}", shown(file.name)));
     writers.emplace_back(file);
   }
   to_text(manifest_of(content));
@@ -56,9 +57,9 @@ void write_manifest(Files& files, const fs::path& folder, const Manifest& manife
 Manifest read_manifest(const Files& files, const fs::path& folder) {
   const File file = files.open(folder / kManifestName);
   const std::uint64_t size = files.size(file);
-  if (size > kMostManifestBytes)
-    throw BadInput(fmt::format("{} has {}; at most {} are taken", file.path.string(),
-                               format_bytes(size), format_bytes(kMostManifestBytes)));
+  if (size > kMaxManifestBytes)
+    throw InvalidArgument(fmt::format("{} has {}; at most {} are taken", file.path.string(),
+                                      format_bytes(size), format_bytes(kMaxManifestBytes)));
   std::string text(size, '\0');
   read_all(files, file, 0, std::as_writable_bytes(std::span(text)));
   return parse_manifest(text, file.path.string());
@@ -68,12 +69,12 @@ void verify(const Files& files, const fs::path& path, const FileDigest& expected
   const File file = files.open(path);
   const std::uint64_t size = files.size(file);
   if (size != expected.bytes)
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{} has {} bytes; the manifest names {}", path.string(), size, expected.bytes));
   const FileDigest found = digest_of(files, file);
   if (found != expected)
-    throw BadInput(fmt::format("{} was altered: its SHA-256 is {}, the manifest names {}",
-                               path.string(), found.sha256, expected.sha256));
+    throw InvalidArgument(fmt::format("{} was altered: its SHA-256 is {}, the manifest names {}",
+                                      path.string(), found.sha256, expected.sha256));
 }
 
 Checkpoint verified(std::shared_ptr<const Files> files, const fs::path& folder, Manifest manifest) {
@@ -84,8 +85,8 @@ Checkpoint verified(std::shared_ptr<const Files> files, const fs::path& folder, 
 Manifest manifest_at(const Files& files, const fs::path& folder, std::int64_t step) {
   Manifest manifest = read_manifest(files, folder);
   if (manifest.step != step)
-    throw BadInput(fmt::format("{} holds a checkpoint of step {}, not of step {}", folder.string(),
-                               manifest.step, step));
+    throw InvalidArgument(fmt::format("{} holds a checkpoint of step {}, not of step {}",
+                                      folder.string(), manifest.step, step));
   return manifest;
 }
 
@@ -96,7 +97,7 @@ Checkpoint::Checkpoint(std::shared_ptr<const Files> files, fs::path folder, Mani
 
 SafetensorsFile Checkpoint::file(const std::string& name) const {
   if (!manifest_.files.contains(name))
-    throw BadInput(fmt::format("{} has no file {}", folder_.string(), shown(name)));
+    throw InvalidArgument(fmt::format("{} has no file {}", folder_.string(), shown(name)));
   return {files_, folder_ / name};
 }
 
@@ -116,7 +117,7 @@ CheckpointStore::CheckpointStore(std::shared_ptr<Files> files, const fs::path& d
       folders_(*files_, dir_),
       options_(options) {
   if (options_.keep && *options_.keep < 1)
-    throw BadInput(fmt::format("checkpoints to keep: {}; at least 1 stays", *options_.keep));
+    throw InvalidArgument(fmt::format("checkpoints to keep: {}; at least 1 stays", *options_.keep));
 }
 
 void CheckpointStore::save(const CheckpointContent& content) {
@@ -128,7 +129,7 @@ void CheckpointStore::save(const CheckpointContent& content) {
     lock = folders_.lock();
     write(content, writers);
   } catch (const Error& error) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("the checkpoint of step {} ({}) cannot be saved: {}. Those in {} "
                     "are as they were",
                     content.step, format_bytes(bytes), error.what(), dir_.string()));
@@ -194,7 +195,7 @@ Checkpoint CheckpointStore::open(std::int64_t step) const {
   const auto complete = folders_.complete();
   const auto at = complete.find(step);
   if (at == complete.end())
-    throw BadInput(fmt::format("{} has no checkpoint of step {}", dir_.string(), step));
+    throw InvalidArgument(fmt::format("{} has no checkpoint of step {}", dir_.string(), step));
   return verified(files_, at->second, manifest_at(*files_, at->second, step));
 }
 
@@ -208,7 +209,7 @@ NewestGood CheckpointStore::newest_good(const std::optional<std::string>& run) c
       if (run && manifest.run != *run) continue;
       is_asked_for = true;
       found.checkpoint = verified(files_, at->second, std::move(manifest));
-    } catch (const BadInput& error) {
+    } catch (const InvalidArgument& error) {
       found.passed_over.emplace_back(error.what());
       found.damaged += is_asked_for ? 1 : 0;
     }

@@ -5,8 +5,8 @@
 // each complete checkpoint is either the whole old or the whole new one.
 //
 // Threads: one at a time. Processes: any number may read; of two that save at the same time, one is
-// refused. Failure: BadInput with file and reason; a save that fails leaves the checkpoints that
-// were there, and no part of its own.
+// refused. Failure: InvalidArgument with file and reason; a save that fails leaves the checkpoints
+// that were there, and no part of its own.
 
 #include <cstdint>
 #include <filesystem>
@@ -20,8 +20,8 @@
 
 #include "base/files.h"
 #include "run/checkpoint_folders.h"
-#include "run/facts.h"
 #include "run/manifest.h"
+#include "run/run_fingerprint.h"
 #include "run/safetensors_reader.h"
 #include "run/safetensors_writer.h"
 
@@ -30,10 +30,10 @@ namespace tutti {
 /// All that one checkpoint holds. Tensors' bytes are borrowed until save returns.
 struct CheckpointContent {
   std::int64_t step = 0;                             ///< steps done
-  Facts facts = {};                                  ///< what has to be equal to go on
+  RunFingerprint facts = {};                         ///< what has to be equal to go on
   std::map<std::string, nlohmann::json> state = {};  ///< where the run stands
   std::vector<SafetensorsContent> files = {};        ///< names unique; see is_file_name
-  std::string run = {};                              ///< Job::run() of the run that writes it
+  std::string run = {};                              ///< Job::run_id() of the run that writes it
 };
 
 /// A checkpoint whose bytes were found to be as they were written.
@@ -43,7 +43,7 @@ class Checkpoint {
 
   const std::filesystem::path& folder() const noexcept { return folder_; }
   const Manifest& manifest() const noexcept { return manifest_; }
-  /// One of its files; BadInput if it has none of that name.
+  /// One of its files; InvalidArgument if it has none of that name.
   SafetensorsFile file(const std::string& name) const;
 
  private:
@@ -55,8 +55,8 @@ class Checkpoint {
 /// True where `folder` is one checkpoint, and not a folder of them.
 bool is_checkpoint_folder(const Files& files, const std::filesystem::path& folder);
 
-/// Reads and verifies the one checkpoint that `folder` is: manifest, sizes, SHA-256. BadInput if
-/// there is none or anything differs.
+/// Reads and verifies the one checkpoint that `folder` is: manifest, sizes, SHA-256.
+/// InvalidArgument if there is none or anything differs.
 Checkpoint open_checkpoint_folder(std::shared_ptr<const Files> files,
                                   const std::filesystem::path& folder);
 
@@ -88,7 +88,8 @@ class CheckpointStore {
   /// Steps of the complete checkpoints, ascending; not verified.
   std::vector<std::int64_t> steps() const;
   std::optional<std::int64_t> newest() const;
-  /// The newest that this run has written. BadInput where a manifest on the way does not verify.
+  /// The newest that this run has written. InvalidArgument where a manifest on the way does not
+  /// verify.
   std::optional<std::int64_t> newest_of(const std::string& run) const;
 
   /// Reads and verifies everything, as open_checkpoint_folder does.

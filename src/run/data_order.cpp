@@ -34,11 +34,12 @@ std::vector<std::int64_t> permutation_of(std::int64_t size, std::uint64_t seed,
 
 void DataOrder::check(const DataRequest& request) const {
   if (request.dataset_size < 1 || request.batch < 1) {
-    throw BadInput(fmt::format("{} samples per shard of a data set of {}: both must be 1 or more",
-                               request.batch, request.dataset_size));
+    throw InvalidArgument(
+        fmt::format("{} samples per shard of a data set of {}: both must be 1 or more",
+                    request.batch, request.dataset_size));
   }
   if (position_.taken > 0 && request.dataset_size != position_.dataset_size) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "the data set has {} samples, but epoch {} began with {}, of which {} are "
         "taken: a data set may change between epochs only",
         request.dataset_size, position_.epoch, position_.dataset_size, position_.taken));
@@ -78,8 +79,8 @@ void DataOrder::restore(const DataPosition& position) {
   const bool is_inside =
       0 < taken && 0 < size && taken < order_.epoch_size(size).value_or(taken + 1);
   if (epoch < 0 || !(is_start || is_inside)) {
-    throw BadInput(fmt::format("no position in a data set: epoch {}, {} of {} samples taken", epoch,
-                               taken, size));
+    throw InvalidArgument(fmt::format("no position in a data set: epoch {}, {} of {} samples taken",
+                                      epoch, taken, size));
   }
   position_ = position;
 }
@@ -98,7 +99,7 @@ std::int64_t DataOrder::left(std::int64_t dataset_size) {
   const auto known = order_.epoch_size(dataset_size);
   const auto size = known ? *known : static_cast<std::int64_t>(samples(dataset_size).size());
   if (position_.taken < size) return size - position_.taken;
-  throw BadInput(
+  throw InvalidArgument(
       fmt::format("epoch {} in the order \"{}\" has {} samples, of which {} are taken already",
                   position_.epoch, order_.text(), size, position_.taken));
 }

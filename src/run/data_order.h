@@ -10,7 +10,7 @@
 //
 // Copies share the epoch's samples (8 bytes each), so that a copy may look ahead cheaply.
 //
-// Threads: one per object. Failure: BadInput, nothing changed.
+// Threads: one per object. Failure: InvalidArgument, nothing changed.
 
 #include <cstdint>
 #include <memory>
@@ -41,8 +41,9 @@ class DataOrder {
   explicit DataOrder(std::uint64_t seed, SampleOrder order = {})
       : seed_(seed), order_(std::move(order)) {}
 
-  /// Throws BadInput where no step can be served so: a size or a batch below 1, or a data set of
-  /// another size than in the earlier steps of this epoch. A new epoch may have another size.
+  /// Throws InvalidArgument where no step can be served so: a size or a batch below 1, or a data
+  /// set of another size than in the earlier steps of this epoch. A new epoch may have another
+  /// size.
   void check(const DataRequest& request) const;
   /// Samples of shard `shard` ≥ 0 of the next step. Checks the request.
   std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
@@ -50,7 +51,7 @@ class DataOrder {
   void advance(const DataRequest& request, std::int64_t shards);
 
   const DataPosition& position() const { return position_; }
-  /// Continues from there. BadInput for what position() never returns.
+  /// Continues from there. InvalidArgument for what position() never returns.
   void restore(const DataPosition& position);
 
  private:

@@ -32,9 +32,9 @@ bool LineReader::fill() {
   offset_ += taken_;
   taken_ = 0;
   const std::size_t had = buffer_.size();
-  if (had > kMostLineBytes)
-    throw BadInput(
-        fmt::format("{} has a line of more than {} bytes", file_.path.string(), kMostLineBytes));
+  if (had > kMaxLineBytes)
+    throw InvalidArgument(
+        fmt::format("{} has a line of more than {} bytes", file_.path.string(), kMaxLineBytes));
   buffer_.resize(had + kReadAtOnce);
   const std::size_t read = files_.read_some(
       file_, offset_ + had, std::as_writable_bytes(std::span(buffer_)).subspan(had));

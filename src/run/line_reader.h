@@ -2,7 +2,8 @@
 
 // The lines of a file of any size, one at a time.
 //
-// Threads: one at a time. Failure: BadInput from Files, and for a line that no memory should hold.
+// Threads: one at a time. Failure: InvalidArgument from Files, and for a line that no memory should
+// hold.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace tutti {
 
 /// Longest line that is taken.
-inline constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxLineBytes = std::size_t{256} << 20;
 
 class LineReader {
  public:

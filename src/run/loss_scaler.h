@@ -14,8 +14,8 @@ struct LossScaleRule {
   double growth = 2;
   double backoff = 0.5;
   std::int64_t grow_after = 2000;
-  double least = 1;
-  double most = 1;
+  double minimum = 1;
+  double maximum = 1;
 };
 
 /// Where the factor stands: what a checkpoint keeps.
@@ -27,14 +27,14 @@ struct LossScaleState {
 /// After a step that was applied.
 inline void grow(const LossScaleRule& rule, LossScaleState& state) {
   if (!rule.dynamic || ++state.good_steps < rule.grow_after) return;
-  state = {std::min(state.factor * rule.growth, rule.most), 0};
+  state = {std::min(state.factor * rule.growth, rule.maximum), 0};
 }
 
 /// After a step whose gradient was not finite: the run of good steps is over in any case. False
 /// where the factor cannot shrink any more.
 inline bool shrink(const LossScaleRule& rule, LossScaleState& state) {
   state.good_steps = 0;
-  const double factor = std::max(state.factor * rule.backoff, rule.least);
+  const double factor = std::max(state.factor * rule.backoff, rule.minimum);
   const bool shrinks = rule.dynamic && factor < state.factor;
   if (shrinks) state.factor = factor;
   return shrinks;

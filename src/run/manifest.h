@@ -3,7 +3,7 @@
 // What a checkpoint says of itself: manifest.json, JSON for people and programs. Its last line
 // holds the SHA-256 of all bytes before that line, so that no altered byte goes unseen.
 //
-// Threads: pure functions. Failure: BadInput.
+// Threads: pure functions. Failure: InvalidArgument.
 
 #include <cstdint>
 #include <map>
@@ -12,8 +12,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "run/facts.h"
 #include "run/hashed_file.h"
+#include "run/run_fingerprint.h"
 
 namespace tutti {
 
@@ -21,10 +21,10 @@ inline constexpr const char* kManifestName = "manifest.json";
 
 struct Manifest {
   std::int64_t step = 0;                             ///< steps done; 0 before the first
-  Facts facts = {};                                  ///< what has to be equal to go on
+  RunFingerprint facts = {};                         ///< what has to be equal to go on
   std::map<std::string, nlohmann::json> state = {};  ///< where the run stands: epoch, loss scale, …
   std::map<std::string, FileDigest> files = {};      ///< by name in the checkpoint's folder
-  std::string run = {};                              ///< Job::run() of the run that wrote it
+  std::string run = {};                              ///< Job::run_id() of the run that wrote it
   bool operator==(const Manifest&) const = default;
 };
 

@@ -136,7 +136,7 @@ void require_one_kind(std::string_view name, std::span<const Leaf> leaves) {
   const auto& first = leaves.front();
   for (const auto& leaf : leaves) {
     if (leaf.record->kind == first.record->kind) continue;
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "metric \"{}\" is recorded as {} by shard {} and as {} by shard {}: a name has one kind",
         name, name_of(first.record->kind), first.shard, name_of(leaf.record->kind), leaf.shard));
   }
@@ -158,7 +158,7 @@ std::size_t packed_size(std::span<const ShardMetrics> shards) {
 std::size_t pack(std::span<const ShardMetrics> shards, std::span<std::byte> area) {
   const auto needed = packed_size(shards);
   if (needed > area.size()) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("the metrics of this worker's {} shards need {} bytes, and there is room for "
                     "{}: record or gather less",
                     shards.size(), needed, area.size()));

@@ -6,7 +6,7 @@
 //
 // Records travel unfolded: the tree is over shards, and folding is a matter of microseconds.
 //
-// Threads: pure functions. Failure: BadInput as said at each.
+// Threads: pure functions. Failure: InvalidArgument as said at each.
 
 #include <cstddef>
 #include <span>
@@ -19,14 +19,14 @@ namespace tutti {
 /// Bytes that pack() writes.
 std::size_t packed_size(std::span<const ShardMetrics> shards);
 /// Writes the records of consecutive shards to the front of `area`; returns the bytes written.
-/// BadInput naming the bytes needed if they do not fit; nothing is written then.
+/// InvalidArgument naming the bytes needed if they do not fit; nothing is written then.
 std::size_t pack(std::span<const ShardMetrics> shards, std::span<std::byte> area);
 /// What pack() wrote, given exactly its bytes. Not for bytes from strangers: sizes are checked, by
 /// TUTTI_CHECK.
 std::vector<ShardMetrics> unpack(std::span<const std::byte> bytes);
 
 /// Folds the records of all shards of a step, those without any included: shards[s] is shard s.
-/// BadInput for a name that is used with two kinds: the same text for the same shards.
+/// InvalidArgument for a name that is used with two kinds: the same text for the same shards.
 Metrics reduce(std::span<const ShardMetrics> shards);
 
 }  // namespace tutti

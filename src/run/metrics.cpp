@@ -53,7 +53,7 @@ void ShardMetrics::mean(std::string_view name, double value) {
 }
 void ShardMetrics::weighted_mean(std::string_view name, double value, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "metric \"{}\" is recorded with weight {}: must be finite and not negative", name, weight));
   }
   add(name, MetricKind::weighted_mean, value, weight);
@@ -105,7 +105,7 @@ void ShardMetrics::add(std::string_view name, MetricKind kind, double value, dou
 }
 
 ShardMetrics::Record& ShardMetrics::record(std::string_view name, MetricKind kind) {
-  if (name.empty()) throw BadInput("a metric without a name");
+  if (name.empty()) throw InvalidArgument("a metric without a name");
   const auto found = std::ranges::find_if(
       records_, [&](const Record& r) { return r.kind == kind && r.name == name; });
   if (found != records_.end()) return *found;
@@ -126,7 +126,7 @@ bool Metrics::contains(std::string_view name) const {
 double Metrics::at(std::string_view name) const {
   const auto& metric = find(name);
   if (metric.kind == MetricKind::gather) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("metric \"{}\" is gathered: it has a value per record, see gathered()", name));
   }
   return metric.value;
@@ -135,8 +135,8 @@ double Metrics::at(std::string_view name) const {
 const std::vector<double>& Metrics::gathered(std::string_view name) const {
   const auto& metric = find(name);
   if (metric.kind != MetricKind::gather) {
-    throw BadInput(fmt::format("metric \"{}\" is of kind {}: it has one value, see at()", name,
-                               name_of(metric.kind)));
+    throw InvalidArgument(fmt::format("metric \"{}\" is of kind {}: it has one value, see at()",
+                                      name, name_of(metric.kind)));
   }
   return metric.values;
 }
@@ -146,8 +146,9 @@ const Metric& Metrics::find(std::string_view name) const {
   if (found != metrics_.end() && found->name == name) return *found;
   std::vector<std::string> known;
   for (const auto& metric : metrics_) known.push_back(fmt::format("\"{}\"", metric.name));
-  throw BadInput(fmt::format("no shard recorded a metric \"{}\"; there is {}", name,
-                             known.empty() ? "none" : fmt::to_string(fmt::join(known, ", "))));
+  throw InvalidArgument(
+      fmt::format("no shard recorded a metric \"{}\"; there is {}", name,
+                  known.empty() ? "none" : fmt::to_string(fmt::join(known, ", "))));
 }
 
 }  // namespace tutti

@@ -11,7 +11,7 @@ namespace tutti {
 namespace {
 
 void require(bool holds, const Optimizer::Rule& rule, std::string_view what) {
-  if (!holds) throw BadInput(fmt::format("{}: {}", text_of(rule), what));
+  if (!holds) throw InvalidArgument(fmt::format("{}: {}", text_of(rule), what));
 }
 
 bool is_size(double value) { return std::isfinite(value) && value >= 0; }
@@ -91,7 +91,7 @@ struct Text {
 Optimizer::Optimizer(const Rule& rule) : rule_(rule) { std::visit(Check{}, rule); }
 
 Optimizer& Optimizer::group(Where where, const Rule& rule) {
-  if (!where) throw BadInput("a group of parameters needs a predicate");
+  if (!where) throw InvalidArgument("a group of parameters needs a predicate");
   std::visit(Check{}, rule);
   groups_.emplace_back(std::move(where), rule);
   return *this;

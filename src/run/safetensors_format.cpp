@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
+constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
 
 struct Row {
   StoredType type;
@@ -74,7 +74,7 @@ std::optional<std::uint64_t> bytes_of(StoredType type, std::span<const std::int6
   for (const std::int64_t length : shape) {
     if (length < 0) return std::nullopt;
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(length), &bytes) ||
-        bytes > kMostBytes)
+        bytes > kMaxBytes)
       return std::nullopt;
   }
   return bytes;

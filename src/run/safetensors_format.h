@@ -52,7 +52,7 @@ std::optional<std::uint64_t> bytes_of(StoredType type, std::span<const std::int6
 std::string describe(StoredType type, std::span<const std::int64_t> shape);
 
 /// Longest JSON header that any reader takes.
-inline constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 /// The one member of the header that is no tensor: texts for whoever reads the file.
 inline constexpr const char* kMetadataKey = "__metadata__";
 

@@ -16,7 +16,7 @@ namespace {
 
 void check(const SafetensorsContent& content) {
   const auto fail = [&](const TensorToWrite& tensor, const std::string& what) {
-    throw BadInput(fmt::format("{}: tensor {} {}", content.name, shown(tensor.name), what));
+    throw InvalidArgument(fmt::format("{}: tensor {} {}", content.name, shown(tensor.name), what));
   };
   std::set<std::string_view> names;
   for (const TensorToWrite& tensor : content.tensors) {
@@ -30,7 +30,7 @@ void check(const SafetensorsContent& content) {
   }
   for (const auto& [key, text] : content.metadata)
     if (!is_utf8(key) || !is_utf8(text))
-      throw BadInput(fmt::format("{}: metadata {} is not UTF-8", content.name, shown(key)));
+      throw InvalidArgument(fmt::format("{}: metadata {} is not UTF-8", content.name, shown(key)));
 }
 
 }  // namespace
@@ -54,9 +54,9 @@ SafetensorsWriter::SafetensorsWriter(const SafetensorsContent& content) : conten
   }
   json += '}';
   json.append((8 - json.size() % 8) % 8, ' ');
-  if (json.size() > kMostHeaderBytes)
-    throw BadInput(fmt::format("{}: a header of {} bytes; the format's readers take {}",
-                               content.name, json.size(), kMostHeaderBytes));
+  if (json.size() > kMaxHeaderBytes)
+    throw InvalidArgument(fmt::format("{}: a header of {} bytes; the format's readers take {}",
+                                      content.name, json.size(), kMaxHeaderBytes));
   for (int byte = 0; byte < 8; ++byte) header_ += static_cast<char>(json.size() >> (8 * byte));
   header_ += json;
   bytes_ = header_.size() + offset;

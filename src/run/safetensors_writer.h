@@ -3,7 +3,7 @@
 // Writes the safetensors format (safetensors_format.h). Tensors of wide elements come first, so
 // that each is aligned to its element size; among equals the order given is kept.
 //
-// Threads: one at a time. Failure: BadInput that names the file and the tensor.
+// Threads: one at a time. Failure: InvalidArgument that names the file and the tensor.
 
 #include <cstddef>
 #include <cstdint>

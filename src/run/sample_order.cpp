@@ -42,10 +42,10 @@ SampleOrder SampleOrder::sequential() {
 
 SampleOrder SampleOrder::weighted(std::vector<double> weights, std::int64_t samples) {
   if (samples < 1)
-    throw BadInput(fmt::format("{} weighted samples per epoch: at least 1", samples));
+    throw InvalidArgument(fmt::format("{} weighted samples per epoch: at least 1", samples));
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (weights[i] >= 0 && std::isfinite(weights[i])) continue;
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "sample {} has the weight {}: weights must be finite and not negative", i, weights[i]));
   }
   SampleOrder order;
@@ -55,7 +55,7 @@ SampleOrder SampleOrder::weighted(std::vector<double> weights, std::int64_t samp
   order.drawn_ = samples;
   std::partial_sum(weights.begin(), weights.end(), weights.begin());
   if (weights.empty() || !(weights.back() > 0) || !std::isfinite(weights.back())) {
-    throw BadInput("the weights of the samples must have a positive, finite sum");
+    throw InvalidArgument("the weights of the samples must have a positive, finite sum");
   }
   order.sums_ = std::make_shared<const std::vector<double>>(std::move(weights));
   return order;
@@ -63,7 +63,8 @@ SampleOrder SampleOrder::weighted(std::vector<double> weights, std::int64_t samp
 
 SampleOrder::SampleOrder(std::string name, Samples samples)
     : kind_(Kind::own), text_(std::move(name)), samples_(std::move(samples)) {
-  if (text_.empty() || !samples_) throw BadInput("an order of samples needs a name and a function");
+  if (text_.empty() || !samples_)
+    throw InvalidArgument("an order of samples needs a name and a function");
 }
 
 std::optional<std::int64_t> SampleOrder::epoch_size(std::int64_t dataset_size) const {
@@ -74,7 +75,7 @@ std::optional<std::int64_t> SampleOrder::epoch_size(std::int64_t dataset_size) c
 std::vector<std::int64_t> SampleOrder::of_epoch(std::int64_t dataset_size, std::uint64_t seed,
                                                 std::int64_t epoch) const {
   if (dataset_size < 1 || epoch < 0) {
-    throw BadInput(fmt::format("epoch {} of a data set of {} samples", epoch, dataset_size));
+    throw InvalidArgument(fmt::format("epoch {} of a data set of {} samples", epoch, dataset_size));
   }
   if (kind_ == Kind::shuffled) return permutation_of(dataset_size, seed, epoch);
   if (kind_ == Kind::sequential) {
@@ -84,29 +85,30 @@ std::vector<std::int64_t> SampleOrder::of_epoch(std::int64_t dataset_size, std::
   }
   if (kind_ == Kind::weighted) {
     if (static_cast<std::int64_t>(sums_->size()) != dataset_size) {
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("{} weights for a data set of {} samples", sums_->size(), dataset_size));
     }
     return draw(*sums_, drawn_, seed, epoch);
   }
   auto samples = samples_(dataset_size, epoch);
   if (samples.empty()) {
-    throw BadInput(fmt::format("order \"{}\" gives no samples for epoch {}", text_, epoch));
+    throw InvalidArgument(fmt::format("order \"{}\" gives no samples for epoch {}", text_, epoch));
   }
   const auto outside = std::find_if(samples.begin(), samples.end(), [&](std::int64_t sample) {
     return sample < 0 || sample >= dataset_size;
   });
   if (outside != samples.end()) {
-    throw BadInput(fmt::format("order \"{}\" gives sample {} in epoch {}: the data set has {}",
-                               text_, *outside, epoch, dataset_size));
+    throw InvalidArgument(
+        fmt::format("order \"{}\" gives sample {} in epoch {}: the data set has {}", text_,
+                    *outside, epoch, dataset_size));
   }
   return samples;
 }
 
 std::int64_t epoch_steps(std::int64_t samples, std::int64_t batch) {
   if (samples < 1 || batch < 1) {
-    throw BadInput(fmt::format("steps of {} samples in an epoch of {}: both must be 1 or more",
-                               batch, samples));
+    throw InvalidArgument(fmt::format(
+        "steps of {} samples in an epoch of {}: both must be 1 or more", batch, samples));
   }
   return (samples - 1) / batch + 1;
 }

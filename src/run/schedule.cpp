@@ -12,7 +12,7 @@ namespace tutti {
 namespace {
 
 void require_steps(const char* what, std::int64_t steps) {
-  if (steps < 1) throw BadInput(fmt::format("{} {} steps: must be 1 or more", what, steps));
+  if (steps < 1) throw InvalidArgument(fmt::format("{} {} steps: must be 1 or more", what, steps));
 }
 
 double ratio(std::int64_t part, std::int64_t whole) {
@@ -25,7 +25,7 @@ Schedule::Schedule() = default;
 
 Schedule::Schedule(std::string name, std::function<double(std::int64_t step)> factor)
     : text_(std::move(name)) {
-  if (text_.empty() || !factor) throw BadInput("a schedule needs a name and a function");
+  if (text_.empty() || !factor) throw InvalidArgument("a schedule needs a name and a function");
   factor_ = [factor = std::move(factor)](std::int64_t step, std::int64_t) { return factor(step); };
 }
 
@@ -51,7 +51,8 @@ Schedule Schedule::per_epoch(const Schedule& schedule) {
 
 Schedule Schedule::cosine(std::int64_t steps, double floor) {
   require_steps("cosine over", steps);
-  if (!(floor >= 0 && floor <= 1)) throw BadInput(fmt::format("cosine to {}: not in 0 … 1", floor));
+  if (!(floor >= 0 && floor <= 1))
+    throw InvalidArgument(fmt::format("cosine to {}: not in 0 … 1", floor));
   return {fmt::format("cosine over {} to {}", steps, floor), [steps, floor](std::int64_t step) {
             if (step > steps) return floor;
             const double angle = std::numbers::pi * ratio(step - 1, steps);
@@ -62,7 +63,7 @@ Schedule Schedule::cosine(std::int64_t steps, double floor) {
 Schedule Schedule::step_decay(std::int64_t every, double factor) {
   require_steps("decay every", every);
   if (!(factor > 0) || !std::isfinite(factor)) {
-    throw BadInput(fmt::format("decay by {}: must be positive and finite", factor));
+    throw InvalidArgument(fmt::format("decay by {}: must be positive and finite", factor));
   }
   return {fmt::format("decay by {} every {}", factor, every), [every, factor](std::int64_t step) {
             const auto decays = (step - 1) / every;
@@ -71,10 +72,10 @@ Schedule Schedule::step_decay(std::int64_t every, double factor) {
 }
 
 double Schedule::operator()(std::int64_t step, std::int64_t epochs) const {
-  if (step < 1) throw BadInput(fmt::format("schedule in step {}: steps count from 1", step));
+  if (step < 1) throw InvalidArgument(fmt::format("schedule in step {}: steps count from 1", step));
   const double factor = factor_ ? factor_(step, epochs) : 1.0;
   if (!(factor >= 0) || !std::isfinite(factor)) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("schedule \"{}\" gives {} in step {}: must be finite and not negative", text_,
                     factor, step));
   }

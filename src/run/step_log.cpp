@@ -23,12 +23,12 @@ std::string magic() {
   return fmt::format(R"({{"format":"{}","version":{},)", kStepLogFormat, kStepLogVersion);
 }
 
-std::string header_line(const Facts& facts, std::int64_t steps) {
+std::string header_line(const RunFingerprint& facts, std::int64_t steps) {
   return fmt::format(R"({}"steps":{},"facts":{}}})", magic(), steps, nlohmann::json(facts).dump());
 }
 
 File open_log(Files& files, const fs::path& path) {
-  if (path.empty()) throw BadInput("a step log needs a file; its name is empty");
+  if (path.empty()) throw InvalidArgument("a step log needs a file; its name is empty");
   const fs::path absolute = fs::absolute(path);
   ensure_folder(files, absolute.parent_path());
   return files.append(absolute);
@@ -40,8 +40,9 @@ void require_step_log(const Files& files, const File& file, std::uint64_t size) 
   std::string found(std::min<std::uint64_t>(size, expected.size()), '\0');
   read_all(files, file, 0, std::as_writable_bytes(std::span(found)));
   if (!expected.starts_with(found))
-    throw BadInput(fmt::format("{} is there, and is no step log of version {}: give another name",
-                               file.path.string(), kStepLogVersion));
+    throw InvalidArgument(
+        fmt::format("{} is there, and is no step log of version {}: give another name",
+                    file.path.string(), kStepLogVersion));
 }
 
 /// Bytes up to the end of the last whole line.
@@ -71,20 +72,20 @@ ordered_json tree_of(std::int64_t step, const StepFigures& figures) {
   return tree;
 }
 
-/// The text that `write` gives, or BadInput where it is not UTF-8.
+/// The text that `write` gives, or InvalidArgument where it is not UTF-8.
 template <class Write>
 std::string utf8(const File& file, std::int64_t step, const Write& write) {
   try {
     return write();
   } catch (const nlohmann::json::type_error&) {
-    throw BadInput(fmt::format("step {} cannot be logged in {}: a name or text is not UTF-8", step,
-                               file.path.string()));
+    throw InvalidArgument(fmt::format("step {} cannot be logged in {}: a name or text is not UTF-8",
+                                      step, file.path.string()));
   }
 }
 
 }  // namespace
 
-StepLog::StepLog(std::shared_ptr<Files> files, const fs::path& path, const Facts& facts,
+StepLog::StepLog(std::shared_ptr<Files> files, const fs::path& path, const RunFingerprint& facts,
                  std::int64_t steps)
     : files_(std::move(files)), file_(open_log(*files_, path)) {
   const std::string header = utf8(file_, steps, [&] { return header_line(facts, steps); });

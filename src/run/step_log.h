@@ -13,8 +13,9 @@
 // Every line is one write, so a killed run leaves whole lines, and at most the last one unfinished.
 // Lines are not brought to disk one by one: a power cut may take the last ones.
 //
-// Threads: one at a time. Processes: one writes (rank 0). Failure: BadInput that names the file; a
-// line that cannot be written whole is taken back, so that the log stays readable and may go on.
+// Threads: one at a time. Processes: one writes (rank 0). Failure: InvalidArgument that names the
+// file; a line that cannot be written whole is taken back, so that the log stays readable and may
+// go on.
 
 #include <cstdint>
 #include <filesystem>
@@ -26,7 +27,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "run/facts.h"
+#include "run/run_fingerprint.h"
 #include "tutti/metrics.h"
 
 namespace tutti {
@@ -56,10 +57,10 @@ class StepLog {
   /// Of a run of which `steps` are over; to be made anew after a load. With 0 the file is begun
   /// anew, else continued; it is made where it is missing, with the folders above it. A file that
   /// is no step log is refused.
-  StepLog(std::shared_ptr<Files> files, const std::filesystem::path& path, const Facts& facts,
-          std::int64_t steps);
+  StepLog(std::shared_ptr<Files> files, const std::filesystem::path& path,
+          const RunFingerprint& facts, std::int64_t steps);
 
-  /// BadInput for a file that cannot be one; changes nothing in what is there.
+  /// InvalidArgument for a file that cannot be one; changes nothing in what is there.
   static void check(Files& files, const std::filesystem::path& path);
 
   /// At least one. Names differ and are not empty; each digest is 64 hexadecimal digits.

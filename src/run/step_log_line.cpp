@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 /// Gathered metrics are long, but no value of theirs is kept.
-constexpr JsonLimits kLimits = {.array = kMostLineBytes};
+constexpr JsonLimits kLimits = {.array = kMaxLineBytes};
 
 class Line {
  public:
@@ -78,7 +78,9 @@ class Line {
       fail(fmt::format("has a \"{}\" that counts nothing: {}", key, shown(value.dump())));
     return value.get<std::int64_t>();
   }
-  [[noreturn]] void fail(const std::string& what) const { throw BadInput(where_ + " " + what); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw InvalidArgument(where_ + " " + what);
+  }
 
   const std::string& where_;
   std::optional<std::string> format_;

@@ -2,13 +2,13 @@
 
 // One line of a step log (step_log.h), taken apart.
 //
-// Threads: pure functions. Failure: BadInput.
+// Threads: pure functions. Failure: InvalidArgument.
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "run/facts.h"
+#include "run/run_fingerprint.h"
 #include "run/step_log.h"
 
 namespace tutti {
@@ -17,7 +17,7 @@ struct StepLogLine {
   enum class Kind { header, digests, metrics };
   Kind kind = Kind::metrics;
   std::int64_t step = 0;      ///< of a header: steps that were over
-  Facts facts = {};           ///< of a header
+  RunFingerprint facts = {};  ///< of a header
   NamedDigests digests = {};  ///< in the order of the line
 };
 

@@ -3,7 +3,7 @@
 // Reads a step log (step_log.h) of any size: every line is checked once, where the digests lie is
 // kept, and they are read again where they are asked for.
 //
-// Threads: reading from several at once is fine. Failure: BadInput that names file and line.
+// Threads: reading from several at once is fine. Failure: InvalidArgument that names file and line.
 
 #include <cstdint>
 #include <filesystem>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "run/facts.h"
+#include "run/run_fingerprint.h"
 #include "run/step_log.h"
 
 namespace tutti {
@@ -31,7 +31,7 @@ class StepLogFile {
   StepLogFile(std::shared_ptr<const Files> files, const std::filesystem::path& path);
 
   /// Of the run that wrote last.
-  const Facts& facts() const noexcept { return facts_; }
+  const RunFingerprint& facts() const noexcept { return facts_; }
   /// Steps with digests, ascending. A line takes back all that was written before it about its step
   /// and later ones, and a header what was written about steps after those that were over.
   const std::vector<LoggedStep>& steps() const noexcept { return steps_; }
@@ -45,7 +45,7 @@ class StepLogFile {
 
   std::shared_ptr<const Files> files_;
   File file_;
-  Facts facts_;
+  RunFingerprint facts_;
   std::vector<LoggedStep> steps_;
   std::optional<std::uint64_t> unfinished_line_;
 };

@@ -68,7 +68,9 @@ class Watcher {
     take_(path_, std::move(value));
     return false;
   }
-  [[noreturn]] void fail(const std::string& what) const { throw BadInput(where_ + " " + what); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw InvalidArgument(where_ + " " + what);
+  }
 
   const std::string& where_;
   const JsonLimits& limits_;
@@ -83,7 +85,7 @@ void watch(std::string_view text, const std::string& where, const JsonLimits& li
            Watcher::Hands hands, const Take& take) {
   // The parser takes a zero byte for the end of the text.
   if (text.find('\0') != std::string_view::npos)
-    throw BadInput(fmt::format("{} is not JSON: it holds a zero byte", where));
+    throw InvalidArgument(fmt::format("{} is not JSON: it holds a zero byte", where));
   Watcher watcher(where, limits, hands, take);
   try {
     const auto tree = json::parse(text.begin(), text.end(),
@@ -92,9 +94,9 @@ void watch(std::string_view text, const std::string& where, const JsonLimits& li
                                   });
     static_cast<void>(tree);
   } catch (const json::parse_error& error) {
-    throw BadInput(fmt::format("{} is not JSON: error at byte {}", where, error.byte));
+    throw InvalidArgument(fmt::format("{} is not JSON: error at byte {}", where, error.byte));
   } catch (const json::out_of_range&) {
-    throw BadInput(fmt::format("{} has a number that is too large", where));
+    throw InvalidArgument(fmt::format("{} has a number that is too large", where));
   }
 }
 

@@ -21,7 +21,7 @@ struct SampleRun {
   int steps = 6;
   int spoiled_from = 1000;
   std::vector<std::string> spoiled = {};
-  Facts facts = {{"seed", "1"}, {"shards", "8"}};
+  RunFingerprint facts = {{"seed", "1"}, {"shards", "8"}};
 };
 
 const std::vector<std::string> kNames = {"z.weight", "z.weight/exp_avg", "a.bias", "buffer:1.mean"};

@@ -28,7 +28,7 @@ class EnvironmentTest : public ::testing::Test {
     clear();
     try {
       with(name, value);
-    } catch (const BadInput& error) {
+    } catch (const InvalidArgument& error) {
       return error.what();
     }
     return "accepted";

@@ -17,13 +17,13 @@ constexpr bool kAreErrors = (std::is_base_of_v<Error, Errors> && ...);
 // A handler of one of them gets none of the others.
 template <class... Errors>
 constexpr int kAncestors =
-    ((std::is_base_of_v<PeerLost, Errors> + std::is_base_of_v<BadInput, Errors> +
+    ((std::is_base_of_v<PeerLost, Errors> + std::is_base_of_v<InvalidArgument, Errors> +
       std::is_base_of_v<Mismatch, Errors> + std::is_base_of_v<Timeout, Errors> +
       std::is_base_of_v<PeerFailed, Errors> + std::is_base_of_v<Unsupported, Errors>)+...);
 
 TEST(Errors, AllDeriveFromOneAndAreApart) {
-  EXPECT_TRUE((kAreErrors<BadInput, Unsupported, Mismatch, Timeout, PeerLost, PeerFailed>));
-  EXPECT_EQ((kAncestors<BadInput, Unsupported, Mismatch, Timeout, PeerLost, PeerFailed>), 6);
+  EXPECT_TRUE((kAreErrors<InvalidArgument, Unsupported, Mismatch, Timeout, PeerLost, PeerFailed>));
+  EXPECT_EQ((kAncestors<InvalidArgument, Unsupported, Mismatch, Timeout, PeerLost, PeerFailed>), 6);
   EXPECT_FALSE((std::is_base_of_v<Error, InternalError>));
 }
 

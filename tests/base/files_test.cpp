@@ -50,8 +50,9 @@ TEST_F(HostFiles, WriteReadRenameRemove) {
   std::string text(5, '\0');
   read_all(*files_, file, 6, std::as_writable_bytes(std::span(text)));
   EXPECT_EQ(text, "world");
-  EXPECT_THAT([&] { read_all(*files_, file, 7, std::as_writable_bytes(std::span(text))); },
-              ThrowsMessage<BadInput>(path + " ends at byte 11, where 1 more were expected"));
+  EXPECT_THAT(
+      [&] { read_all(*files_, file, 7, std::as_writable_bytes(std::span(text))); },
+      ThrowsMessage<InvalidArgument>(path + " ends at byte 11, where 1 more were expected"));
   files_->rename(path, folder_.file("b"));
   EXPECT_FALSE(files_->exists(path));
   EXPECT_THAT(files_->names_in(folder_.file("")), UnorderedElementsAre("b"));
@@ -74,9 +75,10 @@ TEST_F(HostFiles, AppendedFilesKeepWhatTheyHaveAndMayBeCut) {
   read_all(*files_, file, 3, std::as_writable_bytes(std::span(text)));
   EXPECT_EQ(text, "l!");
   EXPECT_THAT([&] { files_->cut(files_->open(path), 0); },
-              ThrowsMessage<BadInput>("cannot cut " + path + ": Invalid argument"));
-  EXPECT_THAT([&] { files_->append(folder_.file("")); },
-              ThrowsMessage<BadInput>("cannot open " + folder_.file("") + ": Is a directory"));
+              ThrowsMessage<InvalidArgument>("cannot cut " + path + ": Invalid argument"));
+  EXPECT_THAT(
+      [&] { files_->append(folder_.file("")); },
+      ThrowsMessage<InvalidArgument>("cannot open " + folder_.file("") + ": Is a directory"));
 }
 
 TEST_F(HostFiles, FoldersAreMadeAndRemovedWithAllInThem) {
@@ -97,23 +99,24 @@ TEST_F(HostFiles, ErrorsNameWhatWasTriedThePathAndTheReason) {
   const std::string a = folder_.file("a"), none = folder_.file("none");
   files_->create(a);
   EXPECT_THAT([&] { files_->create(a); },
-              ThrowsMessage<BadInput>("cannot create " + a + ": File exists"));
-  EXPECT_THAT([&] { files_->open(none); },
-              ThrowsMessage<BadInput>("cannot open " + none + ": No such file or directory"));
+              ThrowsMessage<InvalidArgument>("cannot create " + a + ": File exists"));
+  EXPECT_THAT(
+      [&] { files_->open(none); },
+      ThrowsMessage<InvalidArgument>("cannot open " + none + ": No such file or directory"));
   EXPECT_THAT([&] { files_->open(folder_.file("")); },
-              ThrowsMessage<BadInput>(HasSubstr("not a regular file")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("not a regular file")));
   EXPECT_THAT([&] { files_->names_in(a); },
-              ThrowsMessage<BadInput>("cannot list " + a + ": Not a directory"));
+              ThrowsMessage<InvalidArgument>("cannot list " + a + ": Not a directory"));
   EXPECT_THAT([&] { files_->create_folder(a); },
-              ThrowsMessage<BadInput>("cannot make folder " + a + ": File exists"));
+              ThrowsMessage<InvalidArgument>("cannot make folder " + a + ": File exists"));
   EXPECT_THAT([&] { files_->sync_folder(none); },
-              ThrowsMessage<BadInput>(HasSubstr("cannot open folder " + none)));
+              ThrowsMessage<InvalidArgument>(HasSubstr("cannot open folder " + none)));
   EXPECT_THAT([&] { files_->rename(none, a); },
-              ThrowsMessage<BadInput>("cannot rename " + none + " to " + a +
-                                      ": No such file or directory"));
+              ThrowsMessage<InvalidArgument>("cannot rename " + none + " to " + a +
+                                             ": No such file or directory"));
   const File full{"/dev/full", FileDescriptor(::open("/dev/full", O_WRONLY | O_CLOEXEC))};
   EXPECT_THAT([&] { files_->write_some(full, bytes_of("x")); },
-              ThrowsMessage<BadInput>("cannot write /dev/full: No space left on device"));
+              ThrowsMessage<InvalidArgument>("cannot write /dev/full: No space left on device"));
 }
 
 // Opening a pipe that nobody writes to would never return.
@@ -121,7 +124,7 @@ TEST_F(HostFiles, PipesAreRefusedAtOnce) {
   const std::string pipe = folder_.file("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT([&] { files_->open(pipe); },
-              ThrowsMessage<BadInput>("cannot open " + pipe + ": not a regular file"));
+              ThrowsMessage<InvalidArgument>("cannot open " + pipe + ": not a regular file"));
 }
 
 TEST_F(HostFiles, ALockIsFreeAgainWhenItsHolderClosesItOrDies) {
@@ -154,7 +157,7 @@ TEST_F(HostFiles, SeveralMayMakeTheSameFoldersAtOnce) {
         start.arrive_and_wait();
         try {
           ensure_folder(*files_, deep);
-        } catch (const BadInput&) {
+        } catch (const InvalidArgument&) {
           ++failed;
         }
       });

@@ -82,14 +82,15 @@ TEST(HostSystem, large_blocks_do_not_lie_alike) {
 TEST(HostSystem, files_that_could_end_a_reader_are_refused) {
   const auto system = host_system();
   const FileDescriptor file = system->create_memory("test", 4096);
-  EXPECT_EQ(text_of<BadInput>([&] { system->map(file, 8192); }),
+  EXPECT_EQ(text_of<InvalidArgument>([&] { system->map(file, 8192); }),
             "shared memory of 8192 bytes has to be mapped, but the file has 4096");
   const FileDescriptor unsealed(::memfd_create("test", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(unsealed.get(), 4096), 0);
-  EXPECT_THAT(text_of<BadInput>([&] { system->map(unsealed, 4096); }), HasSubstr("not sealed"));
-  EXPECT_THROW(system->map(FileDescriptor(), 4096), BadInput);
-  EXPECT_THROW(system->create_memory("test", 0), BadInput);
-  EXPECT_THAT(text_of<BadInput>([&] { system->create_memory("huge", SIZE_MAX); }),
+  EXPECT_THAT(text_of<InvalidArgument>([&] { system->map(unsealed, 4096); }),
+              HasSubstr("not sealed"));
+  EXPECT_THROW(system->map(FileDescriptor(), 4096), InvalidArgument);
+  EXPECT_THROW(system->create_memory("test", 0), InvalidArgument);
+  EXPECT_THAT(text_of<InvalidArgument>([&] { system->create_memory("huge", SIZE_MAX); }),
               HasSubstr("\"huge\""));
   EXPECT_NO_THROW(system->create_memory(std::string(1000, 'n'), 1)) << "a long name is cut";
 }

@@ -46,7 +46,7 @@ TEST(Log, level_says_what_is_heard) {
   EXPECT_EQ(heard("error"), 1);
   EXPECT_EQ(heard("off"), 0);
   EXPECT_EQ(heard("info"), 3);
-  EXPECT_THROW(set_log_level("loud"), BadInput);
+  EXPECT_THROW(set_log_level("loud"), InvalidArgument);
 }
 
 TEST(Check, says_where_and_what) {

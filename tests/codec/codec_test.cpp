@@ -21,7 +21,7 @@ struct Written {
 };
 
 Written write_message(const Codec& codec, const std::vector<float>& values,
-                      const Exchange& exchange = {}) {
+                      const EncodeContext& exchange = {}) {
   const auto bound = codec.bound(static_cast<std::int64_t>(values.size()), exchange);
   // What lies behind must stay as it is.
   std::vector<std::byte> message(bound + 64, std::byte{0x5a});
@@ -67,8 +67,9 @@ TEST(Codec, SendsWhatAScalarModelSendsHoweverItTravels) {
     for (const std::size_t count : {1u, 2u, 63u, 64u, 65u, 1000u, 4097u}) {
       const auto values = draw(count, count);
       const auto expected = sent_by(name, values);
-      for (const auto transport : {Transport::by_size, Transport::sparse, Transport::dense}) {
-        const auto written = write_message(*codec, values, {3, transport});
+      for (const auto message_format :
+           {MessageFormat::by_size, MessageFormat::sparse, MessageFormat::dense}) {
+        const auto written = write_message(*codec, values, {3, message_format});
         ASSERT_EQ(written.encoded.refusal, "");
         EXPECT_EQ(bits_of(read_message(*codec, written, count)), bits_of(expected))
             << name << ", " << count << " values";
@@ -86,7 +87,7 @@ TEST(Codec, SendsWhatAScalarModelSendsHoweverItTravels) {
 TEST(Codec, TopKTakesExactlySoManyAndOfEqualOnesTheLowerIndex) {
   const std::vector<float> ties = {0.5f, -0.25f, 0.25f, -0.5f, 0.25f, 0.0f, -0.5f, 0.125f};
   const auto codec = top_k_codec(0.25);
-  const auto written = write_message(*codec, ties, {1, Transport::sparse});
+  const auto written = write_message(*codec, ties, {1, MessageFormat::sparse});
   EXPECT_EQ(written.encoded.values, 2);
   EXPECT_EQ(bits_of(read_message(*codec, written, ties.size())),
             bits_of({0.5f, -0.0f, -0.0f, -0.5f, -0.0f, -0.0f, -0.0f, -0.0f}));
@@ -100,7 +101,7 @@ TEST(Codec, TopKTakesExactlySoManyAndOfEqualOnesTheLowerIndex) {
 TEST(Codec, TopKMayBeginWithMore) {
   const auto values = draw(10'000, 1);
   const auto sent_in = [&](const Codec& codec, std::int64_t step) {
-    return write_message(codec, values, {.transport = Transport::sparse, .step = step})
+    return write_message(codec, values, {.message_format = MessageFormat::sparse, .step = step})
         .encoded.values;
   };
   const auto codec = top_k_codec(0.001, 8);
@@ -127,13 +128,14 @@ TEST(Codec, BytesAreThoseOfTheFormula) {
   EXPECT_EQ(write_message(*bfloat16_codec(), values).encoded.bytes, 2000u);
   // 8 + 8·k as a list, 8 + 4·n as an array: whichever is fewer, with the sum's list counted.
   const auto codec = top_k_codec(0.1);
-  EXPECT_EQ(write_message(*codec, values, {4, Transport::by_size}).encoded.bytes, 8u + 8 * 100);
-  EXPECT_EQ(write_message(*codec, values, {9, Transport::by_size}).encoded.bytes, 8u + 4 * 1000);
-  EXPECT_TRUE(write_message(*codec, values, {9, Transport::by_size}).encoded.is_dense);
-  EXPECT_EQ(write_message(*codec, values, {9, Transport::sparse}).encoded.bytes, 8u + 8 * 100);
-  EXPECT_EQ(write_message(*codec, values, {1, Transport::dense}).encoded.bytes, 8u + 4 * 1000);
-  EXPECT_EQ(codec->sum_bytes(1000, 300, {4, Transport::by_size}), 8u + 8 * 300);
-  EXPECT_EQ(codec->sum_bytes(1000, 501, {4, Transport::by_size}), 8u + 4 * 1000);
+  EXPECT_EQ(write_message(*codec, values, {4, MessageFormat::by_size}).encoded.bytes, 8u + 8 * 100);
+  EXPECT_EQ(write_message(*codec, values, {9, MessageFormat::by_size}).encoded.bytes,
+            8u + 4 * 1000);
+  EXPECT_TRUE(write_message(*codec, values, {9, MessageFormat::by_size}).encoded.is_dense);
+  EXPECT_EQ(write_message(*codec, values, {9, MessageFormat::sparse}).encoded.bytes, 8u + 8 * 100);
+  EXPECT_EQ(write_message(*codec, values, {1, MessageFormat::dense}).encoded.bytes, 8u + 4 * 1000);
+  EXPECT_EQ(codec->sum_bytes(1000, 300, {4, MessageFormat::by_size}), 8u + 8 * 300);
+  EXPECT_EQ(codec->sum_bytes(1000, 501, {4, MessageFormat::by_size}), 8u + 4 * 1000);
 }
 
 TEST(Codec, WhatDoesNotFitIsRefusedByItsIndex) {
@@ -156,7 +158,7 @@ TEST(Codec, ASumIsRoundedOnceToTheFormatOfItsMessages) {
 std::string error_of(const std::function<void()>& body) {
   try {
     body();
-  } catch (const BadInput& error) {
+  } catch (const InvalidArgument& error) {
     return error.what();
   }
   return "";
@@ -185,17 +187,17 @@ TEST(Codec, NamesAreReadAndOthersRefused) {
 }
 
 TEST(Codec, TransportsHaveNames) {
-  EXPECT_EQ(name_of(Transport::by_size), "by size");
-  EXPECT_EQ(name_of(Transport::sparse), "sparse");
-  EXPECT_EQ(name_of(Transport::dense), "dense");
+  EXPECT_EQ(name_of(MessageFormat::by_size), "by size");
+  EXPECT_EQ(name_of(MessageFormat::sparse), "sparse");
+  EXPECT_EQ(name_of(MessageFormat::dense), "dense");
 }
 
 TEST(Codec, ACompressionThatMakesNoSenseIsRefused) {
-  EXPECT_THAT(error_of([] { require_sense({.fusion = 0}); }), HasSubstr("fusion 0"));
-  EXPECT_THAT(error_of([] { require_sense({.clamp = -1}); }), HasSubstr("clamp -1"));
+  EXPECT_THAT(error_of([] { validate({.fusion = 0}); }), HasSubstr("fusion 0"));
+  EXPECT_THAT(error_of([] { validate({.clamp = -1}); }), HasSubstr("clamp -1"));
   const auto refused = [](Compression some, double momentum = 0.9, double weight_decay = 0) {
     some.momentum_correction = {.momentum = momentum, .weight_decay = weight_decay};
-    return error_of([&] { require_sense(some); });
+    return error_of([&] { validate(some); });
   };
   EXPECT_EQ(refused({.codec = top_k_codec()}), "");
   EXPECT_EQ(refused({.codec = threshold_codec()}), "");

@@ -15,7 +15,7 @@ template <class Call>
 std::string bad_input_of(Call&& call) {
   try {
     call();
-  } catch (const BadInput& e) {
+  } catch (const InvalidArgument& e) {
     return e.what();
   }
   ADD_FAILURE() << "nothing was refused";

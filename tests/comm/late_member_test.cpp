@@ -133,7 +133,7 @@ TEST(LateMember, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
       std::atomic<bool> blaming{false};
       std::atomic<bool> go{false};
       const auto run = [&](int rank) {
-        std::unique_ptr<Rendezvous> rendezvous = world->meeting_point().rendezvous(rank);
+        std::unique_ptr<Rendezvous> rendezvous = world->thread_rendezvous().rendezvous(rank);
         if (rank == 0) {
           rendezvous = std::make_unique<SlowBlame>(std::move(rendezvous), blaming, go);
         }

@@ -20,7 +20,7 @@ template <class Call>
 std::string refusal_of(const Call& call) {
   try {
     call();
-  } catch (const BadInput& e) {
+  } catch (const InvalidArgument& e) {
     return e.what();
   }
   return "";
@@ -94,7 +94,7 @@ class FullAddressSpace final : public WrappedSystem {
   FullAddressSpace(std::shared_ptr<System> inner, int failing)
       : WrappedSystem(std::move(inner)), failing_(failing) {}
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
-    if (++mapped_ == failing_) throw BadInput("cannot map: no room in the address space");
+    if (++mapped_ == failing_) throw InvalidArgument("cannot map: no room in the address space");
     return WrappedSystem::map(file, bytes);
   }
 
@@ -114,8 +114,9 @@ TEST(MemoryThatOneMemberCannotMap, IsRefusedByAllAlike) {
       threads.emplace_back([&, rank] {
         const auto system = std::make_shared<FullAddressSpace>(
             std::make_shared<ThreadSystem>(world, rank), rank == 1 ? failing : 0);
-        const Job job(std::make_shared<JobState>(
-            Identity{rank, kRanks}, system, world->meeting_point().rendezvous(rank), JobOptions{}));
+        const Job job(std::make_shared<JobState>(Identity{rank, kRanks}, system,
+                                                 world->thread_rendezvous().rendezvous(rank),
+                                                 JobOptions{}));
         std::optional<Group> group;
         texts[static_cast<std::size_t>(rank)] = refusal_of([&] {
           group.emplace(job);

@@ -19,10 +19,11 @@ TEST(ShareOf, IsEvenWithTheLongerSharesFirst) {
 }
 
 TEST(ShareOf, WhatMakesNoSenseIsRefused) {
-  EXPECT_THAT([] { share_of(4, 2, 2); }, ThrowsMessage<BadInput>(HasSubstr("part 2 of 2")));
-  EXPECT_THAT([] { share_of(4, -1, 2); }, ThrowsMessage<BadInput>(HasSubstr("part -1 of 2")));
-  EXPECT_THAT([] { share_of(4, 0, 0); }, ThrowsMessage<BadInput>(HasSubstr("part 0 of 0")));
-  EXPECT_THAT([] { share_of(-4, 0, 2); }, ThrowsMessage<BadInput>(HasSubstr("-4 items")));
+  EXPECT_THAT([] { share_of(4, 2, 2); }, ThrowsMessage<InvalidArgument>(HasSubstr("part 2 of 2")));
+  EXPECT_THAT([] { share_of(4, -1, 2); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("part -1 of 2")));
+  EXPECT_THAT([] { share_of(4, 0, 0); }, ThrowsMessage<InvalidArgument>(HasSubstr("part 0 of 0")));
+  EXPECT_THAT([] { share_of(-4, 0, 2); }, ThrowsMessage<InvalidArgument>(HasSubstr("-4 items")));
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ TEST(PolledCall, CountsAtMostFiveSecondsBetweenTwoPolls) {
   const auto run = [&](int rank) {
     const auto clock = std::make_shared<SettableClock>(std::make_shared<ThreadSystem>(world, rank));
     const Job job(std::make_shared<JobState>(
-        Identity{rank, 2}, clock, world->meeting_point().rendezvous(rank), JobOptions{}));
+        Identity{rank, 2}, clock, world->thread_rendezvous().rendezvous(rank), JobOptions{}));
     const Group group(job);
     if (rank == 1) return sleep_until_true([&] { return over.load(); });
     Work work = group.start_barrier({.deadline = seconds(28)});

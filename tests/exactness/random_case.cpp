@@ -47,11 +47,11 @@ void draw_rules(Choices& one) {
   const bool bold = one.has("bold");
   const bool corrects = !one.is("correction", "none");
   const bool has_tables = one.is("model", "tables");
-  const bool is_private = !one.is("private", "none") || !one.is("strategy", "none");
+  const bool is_per_replica = !one.is("per-replica", "none") || !one.is("averaging", "none");
   Options rules = {"sgd",  "sgd-decay",  "momentum", "nesterov",           "dampened",
                    "adam", "adam-decay", "adamw",    "adamw-as-published", "adagrad"};
   // Rows, and what logical workers have for themselves, are updated by native rules alone.
-  if (bold || (!is_private && !has_tables && one.is("owner", "none"))) {
+  if (bold || (!is_per_replica && !has_tables && one.is("owner", "none"))) {
     rules.insert(rules.end(), {"rmsprop", "rmsprop"});
   }
   if ((corrects && !bold) || !trains) rules = {"sgd"};
@@ -92,22 +92,22 @@ void draw_trainer(Choices& one) {
   one.of("correction", corrects ? Options{"none", "none", "plain", "nesterov"} : Options{"none"});
   one.between("logical", 1, trains ? std::min<std::int64_t>(one.number("shards"), 6) : 1);
   const bool has_tables = one.is("model", "tables");
-  const bool may_meet = trains && (bold || (!coded && !has_tables));
-  one.of("strategy",
-         may_meet ? Options{"none", "none", "none", "none", "local", "local", "block", "partial"}
-                  : Options{"none"});
-  const bool meets = !one.is("strategy", "none");
-  one.of("meeting-state", meets ? Options{"keep", "average", "reset"} : Options{"keep"});
+  const bool may_average = trains && (bold || (!coded && !has_tables));
+  one.of("averaging",
+         may_average ? Options{"none", "none", "none", "none", "local", "local", "block", "partial"}
+                     : Options{"none"});
+  const bool is_due = !one.is("averaging", "none");
+  one.of("state-at-averaging", is_due ? Options{"keep", "average", "reset"} : Options{"keep"});
   Options who = {"none"};
-  if (trains && !meets) who = {"none", "none", "none", "none", "biases"};
-  if (trains && !meets && one.is("model", "conv")) who.insert(who.end(), 2, "norms");
-  const bool is_private = one.of("private", who) != "none" || meets;
-  one.of("owner", trains && (bold || !is_private)
+  if (trains && !is_due) who = {"none", "none", "none", "none", "biases"};
+  if (trains && !is_due && one.is("model", "conv")) who.insert(who.end(), 2, "norms");
+  const bool is_per_replica = one.of("per-replica", who) != "none" || is_due;
+  one.of("owner", trains && (bold || !is_per_replica)
                       ? Options{"none", "none", "none", "none", "biases", "weights"}
                       : Options{"none"});
   draw_rules(one);
-  one.of("average", trains && (bold || !is_private) ? Options{"none", "none", "none", "0.9"}
-                                                    : Options{"none"});
+  one.of("average", trains && (bold || !is_per_replica) ? Options{"none", "none", "none", "0.9"}
+                                                        : Options{"none"});
   one.of("buffers", trains ? Options{"usual", "usual", "first", "keep"} : Options{"usual"});
   one.of("fault", trains ? Options{"none", "none", "none", "nan", "inf", "huge"} : Options{"none"});
   one.of("answer", trains ? Options{"loss", "loss", "loss", "gradients"} : Options{"loss"});
@@ -141,7 +141,7 @@ void draw_how_it_runs(Choices& one) {
   one.chance("beyond", trains ? 20 : 0);  // a step after the one that was saved
   one.of("remake", trains ? Options{"0", "0", "0", "1", "2", "3"} : Options{"0"});
   one.of("speeds", trains ? Options{"equal", "equal", "uneven"} : Options{"equal"});
-  one.of("transport",
+  one.of("message_format",
          one.is("codec", "none") ? Options{"by-size"} : Options{"by-size", "sparse", "dense"});
   one.of("halves", trains ? Options{"none", "all", "some"} : Options{"none"});
   one.of("throw", trains ? Options{"none", "none", "none", "before", "after", "backward"}
@@ -267,13 +267,13 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   if (clip == "value" || clip == "all") all.insert("clip by value");
   if (!one.is("scale", "none")) all.insert(one["scale"] + " loss scale");
   if (!one.is("average", "none")) all.insert("averages of the parameters");
-  if (one.is("strategy", "local")) {
-    all.insert(one.is("meeting-state", "average") ? "local SGD, averaged state"
-               : one.is("meeting-state", "reset") ? "local SGD, reset state"
-                                                  : "local SGD");
+  if (one.is("averaging", "local")) {
+    all.insert(one.is("state-at-averaging", "average") ? "local SGD, averaged state"
+               : one.is("state-at-averaging", "reset") ? "local SGD, reset state"
+                                                       : "local SGD");
   }
-  if (one.is("strategy", "block")) all.insert("block momentum");
-  if (one.is("strategy", "partial")) all.insert("partial update");
+  if (one.is("averaging", "block")) all.insert("block momentum");
+  if (one.is("averaging", "partial")) all.insert("partial update");
 
   // What is about a parameter, and not about others.
   std::vector<std::string> kinds = {"weight", "bias"};
@@ -283,16 +283,16 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   for (const auto& kind : kinds) {
     auto features = all;
     const bool is_bias = kind.ends_with("bias");
-    const bool is_private = one.is("private", "biases")
-                                ? is_bias
-                                : one.is("private", "norms") && kind.starts_with("norm");
+    const bool is_per_replica = one.is("per-replica", "biases")
+                                    ? is_bias
+                                    : one.is("per-replica", "norms") && kind.starts_with("norm");
     const bool is_owned = one.is("owner", is_bias ? "biases" : "weights");
     const bool is_table = kind.starts_with("table");
     features.insert(rule_feature(one, one[is_bias ? "bias-rule" : "rule"]));
-    if (is_private) features.insert("private biases");
+    if (is_per_replica) features.insert("per-replica biases");
     if (is_owned) features.insert("owned biases");
     if (is_table) features.insert("row-sparse table");
-    const bool is_coded = !is_owned && !is_private && !is_table;
+    const bool is_coded = !is_owned && !is_per_replica && !is_table;
     if (one.is("dtype", "float64") && (is_coded || codec == "none")) {
       features.insert("float64 parameters");
     }

@@ -94,14 +94,14 @@ int repeat(RandomRuns& runs, const Arguments& arguments) {
 }
 
 int run_many(RandomRuns& runs, const Arguments& arguments) {
-  constexpr int kMostReports = 10;
+  constexpr int kMaxReports = 10;
   const auto begin = Time::now();
   std::uint64_t number = 0;
   std::uint64_t refused = 0;
   int workers = 0;
   int troubles = 0;
   const auto goes_on = [&] {
-    if (troubles == kMostReports) return false;
+    if (troubles == kMaxReports) return false;
     return arguments.cases > 0 ? number < arguments.cases
                                : seconds_since(begin) < arguments.seconds;
   };

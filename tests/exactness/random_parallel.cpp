@@ -55,9 +55,10 @@ class RandomParallel {
     options.first_step = first_step_;
     if (stretch_.is_reference) return options;
     if (one_.is("bucket", "small")) options.fusion = options.first_fusion = 50;
-    options.digest_every = one_.number("digests");
+    options.desync_check_every = one_.number("digests");
     if (one_.is("rank-owner", "some")) {
-      options.owner = [size = job_.size()](const std::string& name) -> std::optional<std::int64_t> {
+      options.placement =
+          [size = job_.size()](const std::string& name) -> std::optional<std::int64_t> {
         const auto drawn = number_of(0, 0, 0, name);
         if (drawn % 2 == 0) return {};
         return static_cast<std::int64_t>(drawn / 2 % static_cast<std::uint64_t>(size));
@@ -105,7 +106,7 @@ class RandomParallel {
     }
     if (one_.is("clip", "norm")) torch::nn::utils::clip_grad_norm_(touched(), 0.05);
     optimizer_->step();
-    if (!stretch_.is_reference && one_.is("rank-owner", "some")) parallel_->send_owned();
+    if (!stretch_.is_reference && one_.is("rank-owner", "some")) parallel_->broadcast_placed();
     add_tensors(out_, step, *task_.module);
     out_.push_back(fmt::format("step {} state: {}", step, parameters_sha256(*task_.module)));
   }

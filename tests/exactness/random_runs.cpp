@@ -15,7 +15,7 @@
 namespace tutti::test::exact {
 namespace {
 
-constexpr std::size_t kMostWorkers = 8;
+constexpr std::size_t kMaxWorkers = 8;
 constexpr std::size_t kRoom = std::size_t{1} << 20;
 
 /// By kind and step what the log said last; headers differ where a run was stopped.
@@ -55,12 +55,12 @@ std::string first_difference(const Transcript& reference, const Transcript& vari
 
 RandomRuns::RandomRuns(const Refusals& refusals)
     : refusals_(refusals),
-      shared_(static_cast<char*>(::mmap(nullptr, kMostWorkers * kRoom, PROT_READ | PROT_WRITE,
+      shared_(static_cast<char*>(::mmap(nullptr, kMaxWorkers * kRoom, PROT_READ | PROT_WRITE,
                                         MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
   if (shared_ == MAP_FAILED) throw std::runtime_error("mmap");
 }
 
-RandomRuns::~RandomRuns() { ::munmap(shared_, kMostWorkers * kRoom); }
+RandomRuns::~RandomRuns() { ::munmap(shared_, kMaxWorkers * kRoom); }
 
 RandomRuns::Ended RandomRuns::run(const Choices& one, const Stretch& stretch,
                                   const std::string& folder) {

@@ -77,8 +77,10 @@ Compression compression_of(const Choices& one, bool is_reference) {
     compression.momentum_correction = {
         .momentum = 0.8, .nesterov = one.is("correction", "nesterov"), .weight_decay = 0.01};
   }
-  if (!is_reference && one.is("transport", "sparse")) compression.transport = Transport::sparse;
-  if (!is_reference && one.is("transport", "dense")) compression.transport = Transport::dense;
+  if (!is_reference && one.is("message_format", "sparse"))
+    compression.message_format = MessageFormat::sparse;
+  if (!is_reference && one.is("message_format", "dense"))
+    compression.message_format = MessageFormat::dense;
   return compression;
 }
 
@@ -102,26 +104,27 @@ TrainerOptions options_of(const Choices& one, const Stretch& stretch, const std:
   if (one.is("model", "tables")) {
     options.row_sparse = [](const std::string& name) { return name == "own_weight"; };
   }
-  const bool biases = one.is("private", "biases");
-  if (biases || one.is("private", "norms")) {
-    options.private_to_each = [biases](const std::string& name) {
+  const bool biases = one.is("per-replica", "biases");
+  if (biases || one.is("per-replica", "norms")) {
+    options.per_replica = [biases](const std::string& name) {
       return biases ? name.ends_with("bias") : name.starts_with("norm.");
     };
   }
   if (!one.is("owner", "none")) {
     const std::string end = one.is("owner", "biases") ? "bias" : "weight";
-    options.owner = [end, of = options.logical_workers](const std::string& name) {
+    options.placement = [end, of = options.logical_workers](const std::string& name) {
       const auto drawn = number_of(0, 0, 0, name) % static_cast<std::uint64_t>(of);
       return name.ends_with(end) ? std::optional(static_cast<std::int64_t>(drawn)) : std::nullopt;
     };
   }
-  const auto& strategy = one["strategy"];
-  if (strategy == "local") options.strategy = local_sgd(2, 1);
-  if (strategy == "block") options.strategy = block_momentum(2, 0, {.nesterov = true});
-  if (strategy == "partial") options.strategy = partial_update();
-  if (one.is("meeting-state", "average")) options.meeting_state = MeetingState::average;
-  if (one.is("meeting-state", "reset")) options.meeting_state = MeetingState::reset;
-  if (!one.is("average", "none")) options.average = std::stod(one["average"]);
+  const auto& averaging = one["averaging"];
+  if (averaging == "local") options.averaging = local_sgd(2, 1);
+  if (averaging == "block") options.averaging = block_momentum(2, 0, {.nesterov = true});
+  if (averaging == "partial") options.averaging = partial_update();
+  if (one.is("state-at-averaging", "average"))
+    options.state_at_averaging = StateAtAveraging::average;
+  if (one.is("state-at-averaging", "reset")) options.state_at_averaging = StateAtAveraging::reset;
+  if (!one.is("average", "none")) options.ema_decay = std::stod(one["average"]);
   if (!one.is("buffers", "usual")) {
     options.buffers = {{[](const std::string& name) { return name.ends_with("running_var"); },
                         one.is("buffers", "first") ? BufferRule::first : BufferRule::keep}};
@@ -132,7 +135,7 @@ TrainerOptions options_of(const Choices& one, const Stretch& stretch, const std:
   }
   options.audit_every = 0;
   if (stretch.is_reference) return options;
-  options.digest_every = one.number("digests");
+  options.desync_check_every = one.number("digests");
   options.audit_every = one.number("audit");
   if (one.is("speeds", "uneven")) {
     for (int rank = 0; rank < stretch.workers; ++rank) {
@@ -161,7 +164,7 @@ class RandomTrainer {
       try {
         trainer_.emplace(job_, *task_.module, optimizer_of(one_),
                          options_of(one_, stretch_, folder_));
-      } catch (const BadInput& error) {
+      } catch (const InvalidArgument& error) {
         return {std::string(kRefused) + error.what()};
       } catch (const Unsupported& error) {
         return {std::string(kRefused) + error.what()};
@@ -328,7 +331,7 @@ class RandomTrainer {
       note_metrics(step, "evaluated ", metrics);
     }
     if (!one_.is("average", "none")) look_at_averages(step);
-    const bool has_copies = !one_.is("private", "none") || !one_.is("strategy", "none");
+    const bool has_copies = !one_.is("per-replica", "none") || !one_.is("averaging", "none");
     if (!has_copies) return;
     for (const auto& item : task_.module->named_parameters()) {
       note("all of " + item.key(), step, hash_of(trainer_->gather(item.key())));
@@ -340,8 +343,8 @@ class RandomTrainer {
 
   void look_at_averages(std::int64_t step) {
     try {
-      trainer_->with_averages([&] { note("averages", step, parameters_sha256(*task_.module)); });
-    } catch (const BadInput&) {
+      trainer_->with_ema([&] { note("averages", step, parameters_sha256(*task_.module)); });
+    } catch (const InvalidArgument&) {
       note("averages", step, "none yet");
     }
   }

@@ -131,12 +131,13 @@ TEST(Examples, CharLmWithACodecEndsWithTheSameBytesOnAnyNumberOfWorkersAndReport
                                        "2097152, clamp 0, momentum correction 0.9"));
 }
 
-TEST(Examples, CharLmWithAStrategyEndsWithTheSameBytesOnAnyNumberOfWorkersAndReports) {
+TEST(Examples, CharLmWithAnAveragingPolicyEndsWithTheSameBytesOnAnyNumberOfWorkersAndReports) {
   std::set<std::string> ends;
   for (const char* const workers : {"1", "3", "5"}) {
-    const auto run = run_command(char_lm(
-        {"-n", workers}, {"--steps", "5", "--shards", "5", "--logical-workers", "5", "--strategy",
-                          "bmuf:2", "--meeting-state", "average", "--fusion", "500", "--report"}));
+    const auto run =
+        run_command(char_lm({"-n", workers}, {"--steps", "5", "--shards", "5", "--logical-workers",
+                                              "5", "--averaging", "bmuf:2", "--state-at-averaging",
+                                              "average", "--fusion", "500", "--report"}));
     ASSERT_EQ(run.status, 0) << run.err;
     EXPECT_THAT(run.out, HasSubstr("5 steps, 2 collectives"));
     EXPECT_THAT(run.err, HasSubstr("for each of 5 logical workers"));
@@ -148,10 +149,10 @@ TEST(Examples, CharLmWithAStrategyEndsWithTheSameBytesOnAnyNumberOfWorkersAndRep
 
 TEST(Examples, CharLmGoesOnByItselfAndMeetsInDataParallelToo) {
   const auto run =
-      run_command(char_lm({"-n", "2"}, {"--steps", "6", "--strategy", "local-sgd:3", "--report"}));
+      run_command(char_lm({"-n", "2"}, {"--steps", "6", "--averaging", "local-sgd:3", "--report"}));
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("6 steps, 2 collectives"));
-  EXPECT_THAT(run.err, HasSubstr("strategy local-sgd:3"));
+  EXPECT_THAT(run.err, HasSubstr("averaging local-sgd:3"));
 }
 
 /// What char_lm says to options that it refuses.
@@ -161,12 +162,12 @@ std::string refusal(const std::vector<std::string>& options) {
   return run.err;
 }
 
-TEST(Examples, CharLmRefusesStrategiesThatThereAreNot) {
-  EXPECT_THAT(refusal({"--shards", "4", "--strategy", "local-sgd"}),
+TEST(Examples, CharLmRefusesPoliciesThatThereAreNot) {
+  EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd"}),
               HasSubstr("there are every-step, partial, local-sgd:K and bmuf:K"));
-  EXPECT_THAT(refusal({"--shards", "4", "--strategy", "local-sgd:4"}),
-              HasSubstr("strategy local-sgd:4 without logical_workers"));
-  EXPECT_THAT(refusal({"--shards", "4", "--fusion", "4"}), HasSubstr("--codec or --strategy"));
+  EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd:4"}),
+              HasSubstr("averaging local-sgd:4 without logical_workers"));
+  EXPECT_THAT(refusal({"--shards", "4", "--fusion", "4"}), HasSubstr("--codec or --averaging"));
 }
 
 TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {

@@ -24,7 +24,7 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kBetween = ": ";
 constexpr std::size_t kDigits = 16;
-constexpr std::size_t kMostShown = 12;
+constexpr std::size_t kMaxShown = 12;
 
 std::string bytes_of_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -138,8 +138,8 @@ std::string differences(const Lines& golden, const Lines& now) {
     if (k < fresh.size()) parts.push_back(fmt::format("new:  {}", text_of({fresh[k]})));
   }
   std::string text;
-  for (std::size_t k = 0; k < std::min(parts.size(), kMostShown); ++k) text += parts[k];
-  if (parts.size() > kMostShown) text += fmt::format("and {} more\n", parts.size() - kMostShown);
+  for (std::size_t k = 0; k < std::min(parts.size(), kMaxShown); ++k) text += parts[k];
+  if (parts.size() > kMaxShown) text += fmt::format("and {} more\n", parts.size() - kMaxShown);
   if (!parts.empty()) return text;
   const auto moved = std::mismatch(golden.begin(), golden.end(), now.begin(), now.end());
   return fmt::format("the order of the lines\n  golden: {}\n  now:    {}\n",

@@ -55,7 +55,7 @@ class Worker {
         scope.micro_batch(weight, [&] { return model_.loss(piece(step, index, false)); });
       }
       scope.finish();
-      if (options_.owner == nullptr) say_gradients(step);
+      if (options_.placement == nullptr) say_gradients(step);
       end_step(step);
     }
     return text_of(lines_);
@@ -74,7 +74,7 @@ class Worker {
       model_.loss(piece(mine + 1, job_.rank(), true)).backward();
       update();
     }
-    parallel_.drain(update);
+    parallel_.join(update);
     for (const auto& item : model_.named_buffers()) {
       say("buffer " + item.key(), digest_of(item.value()));
     }
@@ -88,7 +88,7 @@ class Worker {
       model_.zero_grad();
       model_.loss(piece(step, job_.rank(), true)).backward();
       descend(model_);
-      parallel_.meet(step);
+      parallel_.average_parameters(step);
       if (step % 2 == 0) {
         say(fmt::format("step {} parameters", step), parameters_sha256(model_));
         say(fmt::format("step {} became one", step), fmt::format("{}", fmt::join(touched(), " ")));
@@ -111,7 +111,7 @@ class Worker {
         fmt::format("leaves {}, weight {}, touched {}", report.leaves, report.weight,
                     fmt::join(touched(), " ")));
     descend(model_);
-    if (options_.owner) parallel_.send_owned();
+    if (options_.placement) parallel_.broadcast_placed();
     say(fmt::format("step {} parameters", step), parameters_sha256(model_));
   }
 
@@ -180,7 +180,7 @@ Worker::Options always(const DataParallelOptions& options) {
 }
 
 DataParallelOptions with_owners(int workers) {
-  return {.owner = [workers](const std::string& name) -> std::optional<std::int64_t> {
+  return {.placement = [workers](const std::string& name) -> std::optional<std::int64_t> {
     if (name.starts_with("layer")) return workers - 1;
     if (name == "wide" || name == "table") return 0;
     return {};
@@ -209,7 +209,7 @@ std::vector<GoldenRun> parallel_runs() {
     options.row_sparse = [](const std::string& name) { return name == "table"; };
     return options;
   };
-  DataParallelOptions apart{.strategy = block_momentum(2, 0, {.rate = 0.75})};
+  DataParallelOptions apart{.averaging = block_momentum(2, 0, {.rate = 0.75})};
   apart.compression.fusion = 100;
   using parallel::always;
   using parallel::run_of;

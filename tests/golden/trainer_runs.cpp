@@ -62,7 +62,7 @@ class Training {
     }
     if (setup_.says_more) say_more();
     // Tables and owned parameters are sent by workers, not by logical workers.
-    const bool is_all_coded = !setup_.model.has_table && setup_.options.owner == nullptr;
+    const bool is_all_coded = !setup_.model.has_table && setup_.options.placement == nullptr;
     if (setup_.options.compression.codec && is_all_coded) say_what_was_sent();
     if (!stretch_.save.empty()) trainer_.save(stretch_.save);
     return text_of(lines_);
@@ -96,7 +96,7 @@ class Training {
   bool load() {
     try {
       say("loaded step {}", trainer_.load(stretch_.load).value_or(-1), "…");
-    } catch (const BadInput& error) {
+    } catch (const InvalidArgument& error) {
       lines_.emplace_back("refused", on_one_line(error.what()));
       return false;
     }
@@ -208,11 +208,12 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
     options.compression.fusion = 100;
     return options;
   };
-  const auto apart = [](const StrategyPointer& strategy, MeetingState state = MeetingState::keep) {
+  const auto apart = [](const AveragingPolicyPointer& averaging,
+                        StateAtAveraging state = StateAtAveraging::keep) {
     TrainerOptions options{.loss_scale = {.start = 8},
                            .logical_workers = 3,
-                           .strategy = strategy,
-                           .meeting_state = state};
+                           .averaging = averaging,
+                           .state_at_averaging = state};
     options.compression.fusion = 100;
     return options;
   };
@@ -229,7 +230,7 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
   add("adam",
       {.model = {.has_double = true},
        .optimizer = Optimizer(adam).group(is_bias, published),
-       .options = {.schedule = Schedule::warm_up(3), .clip = {.norm = 0.5}, .average = 0.75}});
+       .options = {.schedule = Schedule::warm_up(3), .clip = {.norm = 0.5}, .ema_decay = 0.75}});
   add("adagrad",
       {.optimizer =
            Optimizer(Adagrad{.lr = 0.1, .lr_decay = 0.1, .weight_decay = 0.01, .initial_sum = 0.25})
@@ -240,7 +241,7 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
   // 16-bit parameters, their master copies, and loss scales.
   add("bfloat16", {.model = {.type = torch::kBFloat16},
                    .optimizer = adamw,
-                   .options = {.loss_scale = dynamic, .average = 0.5},
+                   .options = {.loss_scale = dynamic, .ema_decay = 0.5},
                    .overflows_in_step = 3});
   add("float16", {.model = {.type = torch::kFloat16},
                   .optimizer = Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true},
@@ -265,7 +266,7 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
                               .options = coded({.codec = top_k_codec(0.1),
                                                 .momentum_correction = MomentumCorrection{
                                                     .nesterov = true, .weight_decay = 0.01}})});
-  // Row-sparse, private and owned parameters.
+  // Row-sparse, per-replica and owned parameters.
   add("rows", {.model = {.has_table = true},
                .optimizer = adam,
                .options = {.clip = {.norm = 0.5}, .loss_scale = {.start = 8}}});
@@ -273,27 +274,27 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
                               .optimizer = Adagrad{.lr = 0.1},
                               .options = coded({.codec = top_k_codec(0.1)})});
   auto biases = coded({.codec = threshold_codec(0.25)});
-  biases.private_to_each = [](const std::string& name) { return is_bias(name) || name == "mean"; };
+  biases.per_replica = [](const std::string& name) { return is_bias(name) || name == "mean"; };
   biases.loss_scale.start = 8;
-  add("private", {.optimizer = adam, .options = biases, .overflows_in_step = 3});
-  TrainerOptions owned{.clip = {.norm = 0.5}, .logical_workers = 3, .owner = owner_of};
+  add("per_replica", {.optimizer = adam, .options = biases, .overflows_in_step = 3});
+  TrainerOptions owned{.clip = {.norm = 0.5}, .logical_workers = 3, .placement = owner_of};
   add("owned", {.model = {.type = torch::kBFloat16}, .optimizer = adam, .options = owned});
   auto owned_coded = coded({.codec = top_k_codec(0.1)});
-  owned_coded.owner = owner_of;
+  owned_coded.placement = owner_of;
   add("owned_beside_a_codec", {.optimizer = momentum, .options = owned_coded});
   // Averaging of parameters.
   add("local_sgd", {.optimizer = adam, .options = apart(local_sgd(3, 1)), .overflows_in_step = 3});
   add("local_sgd_averaged_state",
-      {.optimizer = momentum, .options = apart(local_sgd(2), MeetingState::average)});
+      {.optimizer = momentum, .options = apart(local_sgd(2), StateAtAveraging::average)});
   add("local_sgd_reset_state", {.model = {.type = torch::kBFloat16},
                                 .optimizer = adam,
-                                .options = apart(local_sgd(2), MeetingState::reset)});
+                                .options = apart(local_sgd(2), StateAtAveraging::reset)});
   add("block_momentum", {.optimizer = Sgd{.lr = 0.1},
                          .options = apart(block_momentum(2, 0, {.rate = 0.75, .nesterov = true}))});
   add("partial_update", {.optimizer = momentum, .options = apart(partial_update())});
   // Small enough for their checkpoints to lie among the sources.
   auto compressed = coded({.codec = top_k_codec(0.1)});
-  compressed.average = 0.75;
+  compressed.ema_decay = 0.75;
   compressed.loss_scale = dynamic;
   add("kept_compressed", {.model = {.type = torch::kBFloat16, .has_table = true, .has_wide = false},
                           .optimizer = adamw,

@@ -237,14 +237,15 @@ TEST(Broker, worker_that_speaks_nonsense_is_treated_as_ended) {
 TEST(Broker, parcels_beyond_all_bounds_are_refused) {
   Local local(1);
   EXPECT_THROW(local.ranks[0]->all_gather(std::string(5000, 't'), {0}, {}, within(seconds(1))),
-               BadInput);
-  EXPECT_THROW(Broker(0), BadInput);
-  EXPECT_THROW(Broker(65), BadInput);
-  EXPECT_THROW(connect_to_broker(FileDescriptor(::open("/dev/null", O_RDONLY)), 0, 1), BadInput);
+               InvalidArgument);
+  EXPECT_THROW(Broker(0), InvalidArgument);
+  EXPECT_THROW(Broker(65), InvalidArgument);
+  EXPECT_THROW(connect_to_broker(FileDescriptor(::open("/dev/null", O_RDONLY)), 0, 1),
+               InvalidArgument);
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), 0);
   const FileDescriptor peer(ends[1]);
-  EXPECT_THROW(connect_to_broker(FileDescriptor(ends[0]), 0, 1), BadInput);
+  EXPECT_THROW(connect_to_broker(FileDescriptor(ends[0]), 0, 1), InvalidArgument);
 }
 
 TEST(Broker, worker_ends_when_its_launcher_is_killed) {

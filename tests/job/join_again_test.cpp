@@ -26,7 +26,7 @@ void be_started_by_a_launcher(int rank, int size, int socket) {
 std::string refusal_of_join() {
   try {
     Job::join();
-  } catch (const BadInput& error) {
+  } catch (const InvalidArgument& error) {
     return error.what();
   } catch (const std::exception& error) {
     return std::string("another error: ") + error.what();

@@ -68,8 +68,8 @@ TEST_F(JoinFromEnvironment, alone_it_is_a_job_of_one_and_says_so) {
   EXPECT_THAT(log.lines(), ::testing::ElementsAre("info: no launcher: a group of one"));
   const Job second = Job::join();  // more than one job per process
   EXPECT_NE(&job.state()->board(), &second.state()->board());
-  EXPECT_EQ(job.run().size(), 16U);
-  EXPECT_NE(job.run(), second.run());
+  EXPECT_EQ(job.run_id().size(), 16U);
+  EXPECT_NE(job.run_id(), second.run_id());
 }
 
 TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_default) {
@@ -99,13 +99,13 @@ TEST_F(JoinFromEnvironment, bad_values_are_named) {
     auto lacking = good;
     lacking.erase(name);
     set(lacking);
-    EXPECT_THAT(failure<BadInput>(), HasSubstr(name + " is not set although")) << name;
+    EXPECT_THAT(failure<InvalidArgument>(), HasSubstr(name + " is not set although")) << name;
   }
   const auto with = [&](const std::string& name, const std::string& value) {
     auto changed = good;
     changed[name] = value;
     set(changed);
-    return failure<BadInput>();
+    return failure<InvalidArgument>();
   };
   EXPECT_EQ(with("TUTTI_RANK", "2"), "TUTTI_RANK is 2: must be 0 to 1, as TUTTI_SIZE is 2");
   EXPECT_THAT(with("TUTTI_RANK", "-1"), HasSubstr("TUTTI_RANK is \"-1\""));
@@ -117,12 +117,13 @@ TEST_F(JoinFromEnvironment, bad_values_are_named) {
   const int file = ::open("/dev/null", O_RDONLY);
   EXPECT_THAT(with("TUTTI_RENDEZVOUS_FD", std::to_string(file)), HasSubstr("no socket"));
   set({{"TUTTI_RESTART", "1"}});
-  EXPECT_THAT(failure<BadInput>(), HasSubstr("TUTTI_RANK is not set although TUTTI_RESTART is"));
+  EXPECT_THAT(failure<InvalidArgument>(),
+              HasSubstr("TUTTI_RANK is not set although TUTTI_RESTART is"));
   clear();
   for (const auto bad : {milliseconds(0), milliseconds(-5)}) {
-    EXPECT_THAT(failure<BadInput>({.deadline = bad}), HasSubstr("must be positive"));
-    EXPECT_THAT(failure<BadInput>({.join_deadline = bad}), HasSubstr("join_deadline"));
-    EXPECT_THAT(failure<BadInput>({.stall_notice = bad}), HasSubstr("stall_notice"));
+    EXPECT_THAT(failure<InvalidArgument>({.deadline = bad}), HasSubstr("must be positive"));
+    EXPECT_THAT(failure<InvalidArgument>({.join_deadline = bad}), HasSubstr("join_deadline"));
+    EXPECT_THAT(failure<InvalidArgument>({.stall_notice = bad}), HasSubstr("stall_notice"));
   }
 }
 
@@ -140,22 +141,22 @@ TEST_F(JoinFromEnvironment, workers_of_a_launcher_meet_and_join_once) {
     EXPECT_EQ(job.size(), 3);
     EXPECT_EQ(job.threads(), 2);
     EXPECT_EQ(job.restarts(), 4);
-    EXPECT_EQ(job.run(), "5eed");
-    EXPECT_THAT(failure<BadInput>(), HasSubstr("a process joins its job once"));
+    EXPECT_EQ(job.run_id(), "5eed");
+    EXPECT_THAT(failure<InvalidArgument>(), HasSubstr("a process joins its job once"));
   });
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
 TEST(Join, identity_that_makes_no_sense_is_refused) {
   const auto make = [](Identity identity) {
-    JobState(identity, host_system(), MeetingPoint().rendezvous(0), {});
+    JobState(identity, host_system(), ThreadRendezvous().rendezvous(0), {});
   };
-  EXPECT_THROW(make({.rank = 0, .size = 0}), BadInput);
-  EXPECT_THROW(make({.rank = 0, .size = 65}), BadInput);
-  EXPECT_THROW(make({.rank = 2, .size = 2}), BadInput);
-  EXPECT_THROW(make({.rank = -1, .size = 2}), BadInput);
-  EXPECT_THROW(make({.threads = 0}), BadInput);
-  EXPECT_THROW(make({.restarts = -1}), BadInput);
+  EXPECT_THROW(make({.rank = 0, .size = 0}), InvalidArgument);
+  EXPECT_THROW(make({.rank = 0, .size = 65}), InvalidArgument);
+  EXPECT_THROW(make({.rank = 2, .size = 2}), InvalidArgument);
+  EXPECT_THROW(make({.rank = -1, .size = 2}), InvalidArgument);
+  EXPECT_THROW(make({.threads = 0}), InvalidArgument);
+  EXPECT_THROW(make({.restarts = -1}), InvalidArgument);
   EXPECT_NO_THROW(make({}));
 }
 
@@ -180,7 +181,7 @@ TEST(Join, copies_of_a_job_are_asked_by_several_threads) {
           const Busy busy = copy.busy("evaluate", seconds(30));
           EXPECT_EQ(copy.rank(), rank);
           EXPECT_EQ(copy.size(), 2);
-          EXPECT_EQ(copy.run(), job.run());
+          EXPECT_EQ(copy.run_id(), job.run_id());
           EXPECT_TRUE(std::ranges::count(copy.alive(), rank));
         }
       });
@@ -198,12 +199,12 @@ TEST(Join, rank_that_does_not_come_is_named_by_all) {
   std::vector<std::string> texts(2);
   std::vector<std::thread> threads;
   threads.reserve(2);
-  const auto keep = world->meeting_point().rendezvous(2);  // there, but never joins
+  const auto keep = world->thread_rendezvous().rendezvous(2);  // there, but never joins
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
       try {
         JobState({rank, 3, 1}, std::make_shared<ThreadSystem>(world, rank),
-                 world->meeting_point().rendezvous(rank), options.job);
+                 world->thread_rendezvous().rendezvous(rank), options.job);
       } catch (const Timeout& error) {
         texts[static_cast<std::size_t>(rank)] = error.what();
       }

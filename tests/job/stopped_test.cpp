@@ -29,9 +29,9 @@ bool waits_through(milliseconds deadline, int stops) {
   std::atomic<bool> over{false};
   bool in_time = true;
   std::thread other([&] {
-    const Job job(std::make_shared<JobState>(Identity{1, 2},
-                                             std::make_shared<ThreadSystem>(world, 1),
-                                             world->meeting_point().rendezvous(1), JobOptions{}));
+    const Job job(
+        std::make_shared<JobState>(Identity{1, 2}, std::make_shared<ThreadSystem>(world, 1),
+                                   world->thread_rendezvous().rendezvous(1), JobOptions{}));
     poll_until_awaited(job, 0, 1);
     const auto looked = [&] {
       return Clock::time_point(Clock::duration(read(job.state()->slot(0).notice).evaluated));
@@ -45,8 +45,8 @@ bool waits_through(milliseconds deadline, int stops) {
     Arrivals::poll_until([&] { return over.load(); });
   });
   {
-    const Job job(std::make_shared<JobState>(Identity{0, 2}, clock,
-                                             world->meeting_point().rendezvous(0), JobOptions{}));
+    const Job job(std::make_shared<JobState>(
+        Identity{0, 2}, clock, world->thread_rendezvous().rendezvous(0), JobOptions{}));
     try {
       arrivals.await(job, 1, "one", rank_bit(1), deadline);
     } catch (const Timeout&) {

@@ -99,7 +99,7 @@ TEST(Wait, death_of_a_worker_ends_the_wait_and_is_blamed) {
             "for by rank 0; ranks 0 1 3 are there)");
   EXPECT_THAT(outcome.text(3), HasSubstr("it was waited for by rank 3"));
   EXPECT_EQ(outcome.text(2), "");
-  const auto blames = options.world->meeting_point().blames();
+  const auto blames = options.world->thread_rendezvous().blames();
   ASSERT_EQ(blames.size(), 3U);
   for (const Blame& blame : blames) EXPECT_EQ(blame.culprit, 2);
 }
@@ -255,7 +255,7 @@ TEST(Wait, overlapping_busy_periods_last_as_long_as_the_longest) {
       EXPECT_EQ(read(slot.busy_what), "save");
     }
     EXPECT_EQ(slot.busy_until.load(), 0);
-    EXPECT_THROW(static_cast<void>(job.busy("nothing", milliseconds(0))), BadInput);
+    EXPECT_THROW(static_cast<void>(job.busy("nothing", milliseconds(0))), InvalidArgument);
   });
 }
 

@@ -41,9 +41,10 @@ TEST(Arena, IsWholePagesOfZerosSeenThroughEveryDescriptor) {
 TEST(Arena, OfAnotherSizeThanAgreedIsRefused) {
   const auto system = host_system();
   const Arena made = Arena::create(*system, "test", 3 * kPageBytes);
-  EXPECT_THROW(Arena::open(*system, made.descriptor(), 2 * kPageBytes), BadInput);
-  EXPECT_THROW(Arena::open(*system, made.descriptor(), 4 * kPageBytes), BadInput);
-  EXPECT_THROW(Arena::create(*system, "test", std::numeric_limits<std::size_t>::max()), BadInput);
+  EXPECT_THROW(Arena::open(*system, made.descriptor(), 2 * kPageBytes), InvalidArgument);
+  EXPECT_THROW(Arena::open(*system, made.descriptor(), 4 * kPageBytes), InvalidArgument);
+  EXPECT_THROW(Arena::create(*system, "test", std::numeric_limits<std::size_t>::max()),
+               InvalidArgument);
 }
 
 TEST(Arena, CannotBeResizedByAnyone) {

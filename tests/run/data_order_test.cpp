@@ -134,13 +134,13 @@ TEST(DataOrder, DataSetMayChangeBetweenEpochsOnly) {
   order.advance({10, 2}, 2);
   const auto refused =
       HasSubstr("the data set has 20 samples, but epoch 0 began with 10, of which 4 are taken");
-  EXPECT_THAT([&] { order.check({20, 2}); }, ThrowsMessage<BadInput>(refused));
-  EXPECT_THAT([&] { order.indices({20, 2}, 0); }, ThrowsMessage<BadInput>(refused));
-  EXPECT_THAT([&] { order.advance({20, 2}, 1); }, ThrowsMessage<BadInput>(refused));
+  EXPECT_THAT([&] { order.check({20, 2}); }, ThrowsMessage<InvalidArgument>(refused));
+  EXPECT_THAT([&] { order.indices({20, 2}, 0); }, ThrowsMessage<InvalidArgument>(refused));
+  EXPECT_THAT([&] { order.advance({20, 2}, 1); }, ThrowsMessage<InvalidArgument>(refused));
   EXPECT_EQ(order.position(), (DataPosition{0, 4, 10}));
   DataOrder resumed(3);
   resumed.restore(order.position());
-  EXPECT_THAT([&] { resumed.check({20, 2}); }, ThrowsMessage<BadInput>(refused));
+  EXPECT_THAT([&] { resumed.check({20, 2}); }, ThrowsMessage<InvalidArgument>(refused));
   order.advance({10, 2}, 3);
   auto all = step_of(order, {20, 5}, 4);
   Samples seen;
@@ -162,21 +162,41 @@ TEST(DataOrder, HugeRequestsDoNotOverflow) {
 
 TEST(DataOrder, WhatMakesNoSenseIsRefused) {
   DataOrder order(1);
-  EXPECT_THAT([&] { order.indices({0, 4}, 0); }, ThrowsMessage<BadInput>(HasSubstr("set of 0")));
-  EXPECT_THAT([&] { order.check({-3, 4}); }, ThrowsMessage<BadInput>(HasSubstr("set of -3")));
+  EXPECT_THAT(
+      [&] {
+        order.indices({0, 4}, 0);
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("set of 0")));
+  EXPECT_THAT(
+      [&] {
+        order.check({-3, 4});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("set of -3")));
   EXPECT_THAT(
       [&] {
         order.advance({4, 0}, 1);
       },
-      ThrowsMessage<BadInput>(HasSubstr("0 samples per shard")));
-  EXPECT_THAT([&] { order.restore({-1, 0, 0}); }, ThrowsMessage<BadInput>(HasSubstr("epoch -1")));
+      ThrowsMessage<InvalidArgument>(HasSubstr("0 samples per shard")));
+  EXPECT_THAT(
+      [&] {
+        order.restore({-1, 0, 0});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("epoch -1")));
   EXPECT_THAT(
       [&] {
         order.restore({0, 5, 5});
       },
-      ThrowsMessage<BadInput>(HasSubstr("5 of 5 samples taken")));
-  EXPECT_THAT([&] { order.restore({0, 5, 0}); }, ThrowsMessage<BadInput>(HasSubstr("5 of 0")));
-  EXPECT_THAT([&] { order.restore({0, -5, 9}); }, ThrowsMessage<BadInput>(HasSubstr("-5 of 9")));
+      ThrowsMessage<InvalidArgument>(HasSubstr("5 of 5 samples taken")));
+  EXPECT_THAT(
+      [&] {
+        order.restore({0, 5, 0});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("5 of 0")));
+  EXPECT_THAT(
+      [&] {
+        order.restore({0, -5, 9});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("-5 of 9")));
   EXPECT_EQ(order.position(), DataPosition{});
 }
 

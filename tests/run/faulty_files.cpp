@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Writes and reads come in small pieces, as they may.
-constexpr std::size_t kMostBytes = 200;
+constexpr std::size_t kMaxBytes = 200;
 
 std::uint64_t inode_of(int descriptor) {
   struct stat status {};
@@ -38,7 +38,7 @@ bool FaultyFiles::begin_effect(const fs::path& path, bool needs_room) {
   if (crashed_) throw Crash();
   ++effects_;
   const auto refuse = [&](int error) {
-    throw BadInput(fmt::format("cannot write {}: {}", path.string(), std::strerror(error)));
+    throw InvalidArgument(fmt::format("cannot write {}: {}", path.string(), std::strerror(error)));
   };
   if (fault_ == Fault::refuse_once && effects_ == at_) refuse(EIO);
   if (fault_ == Fault::disk_full && effects_ >= at_ && needs_room) refuse(ENOSPC);
@@ -67,7 +67,7 @@ bool FaultyFiles::exists(const fs::path& path) const { return host_->exists(path
 
 std::size_t FaultyFiles::read_some(const File& file, std::uint64_t offset,
                                    std::span<std::byte> into) const {
-  return host_->read_some(file, offset, into.first(std::min(into.size(), kMostBytes)));
+  return host_->read_some(file, offset, into.first(std::min(into.size(), kMaxBytes)));
 }
 
 File FaultyFiles::create(const fs::path& path) {
@@ -98,7 +98,7 @@ void FaultyFiles::cut(const File& file, std::uint64_t bytes) {
 
 std::size_t FaultyFiles::write_some(const File& file, std::span<const std::byte> bytes) {
   const bool crashes = begin_effect(file.path, true);
-  bytes = bytes.first(std::min(bytes.size(), kMostBytes));
+  bytes = bytes.first(std::min(bytes.size(), kMaxBytes));
   if (!crashes) return host_->write_some(file, bytes);
   host_->write_some(file, bytes.first(bytes.size() / 2));
   throw Crash();

@@ -5,7 +5,7 @@
 namespace tutti {
 namespace {
 
-constexpr LossScaleRule kRule{.dynamic = true, .grow_after = 3, .least = 1, .most = 16};
+constexpr LossScaleRule kRule{.dynamic = true, .grow_after = 3, .minimum = 1, .maximum = 16};
 
 TEST(LossScaler, GrowsAfterARunOfGoodStepsUpToItsBound) {
   LossScaleState state{.factor = 4};
@@ -31,7 +31,7 @@ TEST(LossScaler, ABadStepShrinksItAndStartsTheRunAnew) {
 
 /// As torch.amp.GradScaler, whose growth tracker is 0 after each step that is not finite.
 TEST(LossScaler, AtItsLeastABadStepStartsTheRunAnewToo) {
-  constexpr LossScaleRule kLow{.dynamic = true, .grow_after = 4, .least = 1, .most = 16};
+  constexpr LossScaleRule kLow{.dynamic = true, .grow_after = 4, .minimum = 1, .maximum = 16};
   LossScaleState state{.factor = 1};
   for (int good = 0; good < 3; ++good) grow(kLow, state);
   EXPECT_FALSE(shrink(kLow, state));
@@ -45,7 +45,7 @@ TEST(LossScaler, AtItsLeastABadStepStartsTheRunAnewToo) {
 
 TEST(LossScaler, AFixedOneStays) {
   LossScaleState state{.factor = 128};
-  const LossScaleRule fixed{.dynamic = false, .grow_after = 1, .most = 1e9};
+  const LossScaleRule fixed{.dynamic = false, .grow_after = 1, .maximum = 1e9};
   grow(fixed, state);
   EXPECT_FALSE(shrink(fixed, state));
   EXPECT_EQ(state.factor, 128);

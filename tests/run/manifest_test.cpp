@@ -57,7 +57,7 @@ TEST(Manifest, IsJsonInAReadableOrder) {
   EXPECT_TRUE(nlohmann::json::accept(text));
   EXPECT_THAT(
       text, ::testing::StartsWith("{\n  \"format\": \"tutti checkpoint\",\n  \"version\": "
-                                  "2,\n  \"step\": 200,\n  \"run\": \"5eed\",\n  \"facts\": {\n"));
+                                  "3,\n  \"step\": 200,\n  \"run\": \"5eed\",\n  \"facts\": {\n"));
 }
 
 TEST(Manifest, ForeignJsonIsRefused) {
@@ -75,8 +75,11 @@ TEST(Manifest, EverythingHasToBeThereAndNothingElse) {
               std::string("m.json has a \"") + key + "\" of wrong kind");
   }
   EXPECT_EQ(refusal([](auto& m) { m["more"] = 1; }), "m.json has \"more\", which is not known");
-  EXPECT_EQ(refusal([](auto& m) { m["version"] = 3; }),
-            "m.json has version 3; this build reads version 2");
+  EXPECT_EQ(refusal([](auto& m) { m["version"] = 4; }),
+            "m.json has version 4; this build reads version 3");
+  EXPECT_EQ(refusal([](auto& m) { m["version"] = 2; }),
+            "m.json has version 2; this build reads version 3, whose options and files have other "
+            "names: resume with the Tutti that wrote it");
   EXPECT_THAT(refusal([](auto& m) { m["step"] = -1; }), HasSubstr("\"step\" of wrong kind"));
   EXPECT_THAT(refusal([](auto& m) { m["step"] = 1.0; }), HasSubstr("\"step\" of wrong kind"));
   EXPECT_THAT(refusal([](auto& m) { m["step"] = std::uint64_t{1} << 63; }),
@@ -113,8 +116,8 @@ TEST(Manifest, DuplicateKeysAreRefused) {
   EXPECT_EQ(refusal(text), "m.json has \"step\" twice");
 }
 
-TEST(Facts, DifferencesAreNamed) {
-  const Facts run = {{"seed", "1"}, {"shards", "4"}, {"threads", "1"}};
+TEST(RunFingerprint, DifferencesAreNamed) {
+  const RunFingerprint run = {{"seed", "1"}, {"shards", "4"}, {"threads", "1"}};
   EXPECT_EQ(facts_diff(run, run), "");
   EXPECT_EQ(facts_diff({{"a", "1"}, {"b", "2"}}, {{"b", "3"}, {"c", "4"}},
                        {.first = "in A", .second = "in B"}),
@@ -126,7 +129,7 @@ TEST(Facts, DifferencesAreNamed) {
 }
 
 // They were cut before the part that differed.
-TEST(Facts, LongOnesAreShownFromWhereTheyDiffer) {
+TEST(RunFingerprint, LongOnesAreShownFromWhereTheyDiffer) {
   const std::string begin = "topk:0.01, error feedback on, per group, fusion 2097152, clamp 0";
   EXPECT_EQ(
       facts_diff({{"codec", begin + ", momentum 0.9"}}, {{"codec", begin + ", momentum 0.8"}}),
@@ -135,15 +138,15 @@ TEST(Facts, LongOnesAreShownFromWhereTheyDiffer) {
             "codec is clamp 0, momentum 0.9 in the checkpoint, clamp 0 here");
 }
 
-TEST(Facts, AtMostFiveLinesAreShown) {
-  Facts saved, run;
+TEST(RunFingerprint, AtMostFiveLinesAreShown) {
+  RunFingerprint saved, run;
   for (int i = 0; i < 9; ++i) saved[std::to_string(i)] = "a";
   EXPECT_THAT(facts_diff(saved, run), ::testing::EndsWith("\n… and 4 more"));
   for (int i = 0; i < 4; ++i) run[std::to_string(i)] = "a";
   EXPECT_EQ(facts_diff(saved, run).find("more"), std::string::npos) << "five fit";
 }
 
-TEST(Facts, StrangeValuesStayOnOneShortLine) {
+TEST(RunFingerprint, StrangeValuesStayOnOneShortLine) {
   const std::string diff =
       facts_diff({{"a", "\x1b[2J\n"}, {"b", std::string(1000, 'x')}, {"c", ""}}, {});
   EXPECT_THAT(diff, HasSubstr("a is \"?[2J?\" in the checkpoint"));

@@ -200,8 +200,8 @@ TEST(MetricExchange, TooLittleRoomIsAnErrorThatSaysHowMuchIsNeeded) {
   EXPECT_EQ(pack(shards, area), needed);
   EXPECT_EQ(area[needed], std::byte{9});
   Bytes small(needed - 1, std::byte{9});
-  EXPECT_THAT([&] { pack(shards, small); },
-              ThrowsMessage<BadInput>(HasSubstr("2 shards need 121 bytes, and there is room for "
+  EXPECT_THAT([&] { pack(shards, small); }, ThrowsMessage<InvalidArgument>(HasSubstr(
+                                                "2 shards need 121 bytes, and there is room for "
                                                 "120")));
   EXPECT_EQ(small, Bytes(needed - 1, std::byte{9}));
 }

@@ -160,10 +160,11 @@ TEST(Metrics, WeightsThatMakeNoSenseAreRefused) {
     return [&shard, weight] { shard.weighted_mean("loss", 1, weight); };
   };
   EXPECT_THAT(weighing(-1),
-              ThrowsMessage<BadInput>(HasSubstr("\"loss\" is recorded with weight -1")));
-  EXPECT_THAT(weighing(NAN), ThrowsMessage<BadInput>(HasSubstr("weight nan")));
-  EXPECT_THAT(weighing(INFINITY), ThrowsMessage<BadInput>(HasSubstr("weight inf")));
-  EXPECT_THAT([&] { shard.sum("", 1); }, ThrowsMessage<BadInput>(HasSubstr("without a name")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("\"loss\" is recorded with weight -1")));
+  EXPECT_THAT(weighing(NAN), ThrowsMessage<InvalidArgument>(HasSubstr("weight nan")));
+  EXPECT_THAT(weighing(INFINITY), ThrowsMessage<InvalidArgument>(HasSubstr("weight inf")));
+  EXPECT_THAT([&] { shard.sum("", 1); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("without a name")));
   EXPECT_THAT(shard.records(), IsEmpty());
 }
 
@@ -174,14 +175,13 @@ TEST(Metrics, NameWithTwoKindsIsAnErrorThatNamesIt) {
   shards[3].sum("loss", 1);
   shards[3].mean("loss", 1);
   EXPECT_THAT([&] { reduce(shards); },
-              ThrowsMessage<BadInput>(HasSubstr(
+              ThrowsMessage<InvalidArgument>(HasSubstr(
                   "metric \"loss\" is recorded as mean by shard 1 and as sum by shard 3")));
   std::vector<ShardMetrics> one(1);
   one[0].mean("loss", 1);
   one[0].weighted_mean("loss", 1, 1);
-  EXPECT_THAT(
-      [&] { reduce(one); },
-      ThrowsMessage<BadInput>(HasSubstr("as mean by shard 0 and as weighted_mean by shard 0")));
+  EXPECT_THAT([&] { reduce(one); }, ThrowsMessage<InvalidArgument>(HasSubstr(
+                                        "as mean by shard 0 and as weighted_mean by shard 0")));
 }
 
 TEST(Metrics, AnswersByNameAndInTheOrderOfNames) {
@@ -204,12 +204,14 @@ TEST(Metrics, AnswersByNameAndInTheOrderOfNames) {
   EXPECT_FALSE(metrics.contains("token"));
   EXPECT_THAT(metrics.gathered("a"), IsEmpty());
   EXPECT_THAT([&] { metrics.at("loss"); },
-              ThrowsMessage<BadInput>(HasSubstr(
+              ThrowsMessage<InvalidArgument>(HasSubstr(
                   "no shard recorded a metric \"loss\"; there is \"a\", \"b\", \"tokens\"")));
-  EXPECT_THAT([&] { metrics["a"]; }, ThrowsMessage<BadInput>(HasSubstr("\"a\" is gathered")));
+  EXPECT_THAT([&] { metrics["a"]; },
+              ThrowsMessage<InvalidArgument>(HasSubstr("\"a\" is gathered")));
   EXPECT_THAT([&] { metrics.gathered("b"); },
-              ThrowsMessage<BadInput>(HasSubstr("\"b\" is of kind max: it has one value")));
-  EXPECT_THAT([] { Metrics().at("x"); }, ThrowsMessage<BadInput>(HasSubstr("there is none")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("\"b\" is of kind max: it has one value")));
+  EXPECT_THAT([] { Metrics().at("x"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("there is none")));
 }
 
 }  // namespace

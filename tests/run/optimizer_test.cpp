@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 std::string refusal(const Optimizer::Rule& rule) {
   try {
     const Optimizer optimizer(rule);
-  } catch (const BadInput& error) {
+  } catch (const InvalidArgument& error) {
     return error.what();
   }
   return "taken";
@@ -56,8 +56,8 @@ TEST(Optimizer, NumbersThatMakeNoSenseAreRefused) {
 
 TEST(Optimizer, OfAGroupIsJudgedAsItselfIs) {
   const auto any = [](const std::string&) { return true; };
-  EXPECT_THROW(Optimizer(Sgd{}).group(any, Adam{.lr = -1}), BadInput);
-  EXPECT_THROW(Optimizer(Sgd{}).group(nullptr, Adam{}), BadInput);
+  EXPECT_THROW(Optimizer(Sgd{}).group(any, Adam{.lr = -1}), InvalidArgument);
+  EXPECT_THROW(Optimizer(Sgd{}).group(nullptr, Adam{}), InvalidArgument);
 }
 
 TEST(Optimizer, AParameterFollowsTheFirstGroupThatHoldsItsName) {

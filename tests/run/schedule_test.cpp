@@ -88,21 +88,24 @@ TEST(Schedule, TextsTellParametersApart) {
 
 TEST(Schedule, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT([] { Schedule::warm_up(0); },
-              ThrowsMessage<BadInput>(HasSubstr("warm-up over 0 steps")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("warm-up over 0 steps")));
   EXPECT_THAT([] { Schedule::cosine(-1); },
-              ThrowsMessage<BadInput>(HasSubstr("cosine over -1 steps")));
-  EXPECT_THAT([] { Schedule::cosine(3, 1.5); }, ThrowsMessage<BadInput>(HasSubstr("to 1.5")));
-  EXPECT_THAT([] { Schedule::cosine(3, NAN); }, ThrowsMessage<BadInput>(HasSubstr("to nan")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("cosine over -1 steps")));
+  EXPECT_THAT([] { Schedule::cosine(3, 1.5); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("to 1.5")));
+  EXPECT_THAT([] { Schedule::cosine(3, NAN); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("to nan")));
   EXPECT_THAT([] { Schedule::step_decay(0, 0.1); },
-              ThrowsMessage<BadInput>(HasSubstr("decay every 0 steps")));
-  EXPECT_THAT([] { Schedule::step_decay(3, 0); }, ThrowsMessage<BadInput>(HasSubstr("by 0:")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("decay every 0 steps")));
+  EXPECT_THAT([] { Schedule::step_decay(3, 0); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("by 0:")));
   EXPECT_THAT([] { Schedule::step_decay(3, INFINITY); },
-              ThrowsMessage<BadInput>(HasSubstr("by inf:")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("by inf:")));
   EXPECT_THAT([] { Schedule("", [](std::int64_t) { return 1.0; }); },
-              ThrowsMessage<BadInput>(HasSubstr("needs a name")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("needs a name")));
   EXPECT_THAT([] { Schedule("none", nullptr); },
-              ThrowsMessage<BadInput>(HasSubstr("and a function")));
-  EXPECT_THAT([] { Schedule()(0); }, ThrowsMessage<BadInput>(HasSubstr("in step 0")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("and a function")));
+  EXPECT_THAT([] { Schedule()(0); }, ThrowsMessage<InvalidArgument>(HasSubstr("in step 0")));
 }
 
 TEST(Schedule, BadFactorsNeverReachALearningRate) {
@@ -110,9 +113,10 @@ TEST(Schedule, BadFactorsNeverReachALearningRate) {
     const Schedule schedule("mine", [=](std::int64_t) { return factor; });
     return [=] { Schedule::warm_up(2, schedule)(7); };
   };
-  EXPECT_THAT(giving(NAN), ThrowsMessage<BadInput>(HasSubstr("\"mine\" gives nan in step 5")));
-  EXPECT_THAT(giving(-1), ThrowsMessage<BadInput>(HasSubstr("gives -1")));
-  EXPECT_THAT(giving(INFINITY), ThrowsMessage<BadInput>(HasSubstr("gives inf")));
+  EXPECT_THAT(giving(NAN),
+              ThrowsMessage<InvalidArgument>(HasSubstr("\"mine\" gives nan in step 5")));
+  EXPECT_THAT(giving(-1), ThrowsMessage<InvalidArgument>(HasSubstr("gives -1")));
+  EXPECT_THAT(giving(INFINITY), ThrowsMessage<InvalidArgument>(HasSubstr("gives inf")));
   EXPECT_NO_THROW(giving(0)());
 }
 

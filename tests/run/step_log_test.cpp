@@ -25,7 +25,7 @@ using ::testing::Pair;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-const Facts kFacts = {{"seed", "1"}, {"schlüssel \"q\"\n", "∞ \\"}};
+const RunFingerprint kFacts = {{"seed", "1"}, {"schlüssel \"q\"\n", "∞ \\"}};
 
 /// Another one for each step and salt.
 NamedDigests digests_of(std::int64_t step, int salt = 0) {
@@ -36,7 +36,7 @@ NamedDigests digests_of(std::int64_t step, int salt = 0) {
 
 class Log : public ::testing::Test {
  protected:
-  StepLog log(std::int64_t steps = 0, const Facts& facts = kFacts) const {
+  StepLog log(std::int64_t steps = 0, const RunFingerprint& facts = kFacts) const {
     return {host_files(), path_, facts, steps};
   }
   StepLogFile read() const { return {host_files(), path_}; }
@@ -122,7 +122,7 @@ TEST_F(Log, AResumedRunTakesBackLaterSteps) {
   log(200, {{"seed", "3"}}).digests(250, digests_of(250, 1));
   EXPECT_THAT(all(), ElementsAre(Pair(100, digests_of(100)), Pair(200, digests_of(200)),
                                  Pair(250, digests_of(250, 1))));
-  EXPECT_EQ(read().facts(), (Facts{{"seed", "3"}}));
+  EXPECT_EQ(read().facts(), (RunFingerprint{{"seed", "3"}}));
   EXPECT_EQ(lines_of(read_file(path_)).size(), 7U) << "nothing is removed";
   log(120);
   EXPECT_THAT(all(), ElementsAre(Pair(100, digests_of(100)))) << "by the header alone";

@@ -1,6 +1,6 @@
 #pragma once
 
-// The text of the BadInput that a call ends in.
+// The text of the InvalidArgument that a call ends in.
 
 #include <string>
 
@@ -12,7 +12,7 @@ template <class Call>
 std::string text_of(Call call) {
   try {
     call();
-  } catch (const BadInput& error) {
+  } catch (const InvalidArgument& error) {
     return error.what();
   }
   return "nothing was thrown";

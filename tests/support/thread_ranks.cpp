@@ -108,7 +108,8 @@ ThreadOutcome try_thread_ranks(int size, const std::function<void(Job)>& body,
       try {
         body(Job(std::make_shared<JobState>(Identity{rank, size, options.threads},
                                             std::make_shared<ThreadSystem>(world, rank, options),
-                                            world->meeting_point().rendezvous(rank), options.job)));
+                                            world->thread_rendezvous().rendezvous(rank),
+                                            options.job)));
       } catch (...) {
         outcome.errors[static_cast<std::size_t>(rank)] = std::current_exception();
       }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/system.h"
-#include "job/meeting_point.h"
+#include "job/thread_rendezvous.h"
 #include "tutti/job.h"
 
 namespace tutti::test {
@@ -27,7 +27,7 @@ class ThreadWorld {
   /// Rank `rank` counts as ended from now on, without having left. Its thread goes on: it should do
   /// nothing but wait until the others have seen it.
   void kill(int rank);
-  MeetingPoint& meeting_point() { return meeting_point_; }
+  ThreadRendezvous& thread_rendezvous() { return rendezvous_; }
 
  private:
   friend class ThreadSystem;
@@ -35,7 +35,7 @@ class ThreadWorld {
   std::mutex mutex_;
   std::map<Key, std::weak_ptr<std::byte>> maps_;
   std::vector<FileDescriptor> lives_;
-  MeetingPoint meeting_point_;
+  ThreadRendezvous rendezvous_;
 };
 
 struct ThreadOptions {

@@ -181,10 +181,11 @@ inline Optimizer optimizer_of(const std::string& name) {
 inline bool go_together(const std::string& model, const std::string& optimizer,
                         const std::string& way) {
   const bool has_rows = model == "tables";
-  const bool is_private = way.starts_with("local") || way == "block momentum" || way == "partial";
+  const bool is_per_replica =
+      way.starts_with("local") || way == "block momentum" || way == "partial";
   if ((way == "momentum correction") != (optimizer == "plain_sgd")) return false;
   if (way == "local biases" && model == "tied") return false;  // it has none
-  return !(has_rows && is_private) && !((has_rows || is_private) && optimizer == "rmsprop");
+  return !(has_rows && is_per_replica) && !((has_rows || is_per_replica) && optimizer == "rmsprop");
 }
 
 /// Every run has uneven weights, and more shards than workers or fewer.
@@ -199,19 +200,17 @@ inline TrainerOptions options_of(const std::string& way) {
   if (way == "loss scale") options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
   if (way == "halves") options.schedule = Schedule::cosine(4, 0.1);
   if (way == "local biases") {
-    options.private_to_each = [](const std::string& name) {
-      return name.find("bias") != name.npos;
-    };
+    options.per_replica = [](const std::string& name) { return name.find("bias") != name.npos; };
     options.clip.norm = 0.01;
   }
   if (way == "local") {
-    options.strategy = local_sgd(3, 1);
-    options.meeting_state = MeetingState::average;
+    options.averaging = local_sgd(3, 1);
+    options.state_at_averaging = StateAtAveraging::average;
     options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
   }
-  if (way == "block momentum") options.strategy = block_momentum(2, 0, {.nesterov = true});
+  if (way == "block momentum") options.averaging = block_momentum(2, 0, {.nesterov = true});
   if (way == "partial") {
-    options.strategy = partial_update();
+    options.averaging = partial_update();
     options.clip.norm = 0.01;
   }
   if (way == "plain" || way.ends_with("clip") || way.ends_with("clips") || way == "loss scale" ||

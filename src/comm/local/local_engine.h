@@ -34,8 +34,8 @@ struct LocalGroup {
 
 class LocalEngine final : public Engine, private Unfinished {
  public:
-  /// Meets the other members. Throws what the rendezvous throws, and BadInput where the control
-  /// memory does not fit.
+  /// Waits for the other members. Throws what the rendezvous throws, and InvalidArgument where the
+  /// control memory does not fit.
   LocalEngine(JobState& job, LocalGroup group);
   ~LocalEngine() override;
   LocalEngine(const LocalEngine&) = delete;
@@ -101,7 +101,7 @@ class LocalEngine final : public Engine, private Unfinished {
   std::vector<Arena> exchange_arenas(const MemoryRequest& request, std::string& failure);
 
   // Starting (local_engine_start.cpp).
-  ControlArena meet_members();
+  ControlArena join_members();
   Arena exchange_control(const std::string& refusal, std::string& failure);
   void make_room(std::uint64_t sequence);
   Way way_of(const Transfer& transfer, OperationKind kind) const;
@@ -117,7 +117,7 @@ class LocalEngine final : public Engine, private Unfinished {
   void finish(std::uint64_t sequence);
   bool has_reached(int member, Goal goal, std::uint64_t value) const;
   bool all_reached(Goal goal, std::uint64_t value) const;
-  bool meet(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive);
+  bool wait_for(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive);
   WaitSubject subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence);
   bool progress() override;
   void enter_background();
@@ -130,7 +130,7 @@ class LocalEngine final : public Engine, private Unfinished {
   std::uint64_t missing(Goal goal, std::uint64_t value) const;
   std::string what(std::uint64_t sequence) const;
   /// What a test that found nothing looks at now and then, since nobody else does.
-  void look_around(Goal goal, std::uint64_t value, std::uint64_t sequence);
+  void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
   [[noreturn]] void fail_mismatch(std::uint64_t sequence);
   /// Ends the group because of the exception being handled.
   void end_with_current_exception();

@@ -30,7 +30,7 @@ std::string LocalEngine::what(std::uint64_t sequence) const {
                      group_.name);
 }
 
-void LocalEngine::look_around(Goal goal, std::uint64_t value, std::uint64_t sequence) {
+void LocalEngine::poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence) {
   check_open(sequence);
   const auto now = job_.system().now();
   if (!polled_ || polled_->goal != goal || polled_->value != value) {

@@ -60,7 +60,7 @@ bool LocalEngine::advance(Drive drive) {
   const std::uint64_t sequence = completed_ + 1;
   Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {
-    if (!meet(Goal::arrived, sequence, sequence, drive)) return false;
+    if (!wait_for(Goal::arrived, sequence, sequence, drive)) return false;
     if (!calls_agree(sequence)) fail_mismatch(sequence);
     if (oldest.way == Way::by_place) {
       oldest.way = all_inlined(sequence) ? Way::one_wait : Way::slices;
@@ -91,14 +91,14 @@ bool LocalEngine::advance_large(std::uint64_t sequence, Drive drive) {
       if (transfer.passes_through()) {
         // A half may be written again once all have worked on the chunk before last.
         if (oldest.staged == oldest.chunk) {
-          if (number > 0 && !meet(Goal::worked, number - 1, sequence, drive)) return false;
+          if (number > 0 && !wait_for(Goal::worked, number - 1, sequence, drive)) return false;
           stage_chunk(oldest, oldest.chunk);
         }
         if (oldest.staged == oldest.chunk + 1 && oldest.staged < transfer.chunks() &&
             all_reached(Goal::worked, number)) {
           stage_chunk(oldest, oldest.staged);
         }
-        if (!meet(Goal::staged, number + 1, sequence, drive)) return false;
+        if (!wait_for(Goal::staged, number + 1, sequence, drive)) return false;
       } else {
         own.staged.value.store(number + 1, std::memory_order_release);
       }
@@ -110,7 +110,7 @@ bool LocalEngine::advance_large(std::uint64_t sequence, Drive drive) {
       oldest.phase = Phase::working;
       ++moves_;
     }
-    if (transfer.must_see_all_work() && !meet(Goal::worked, number + 1, sequence, drive)) {
+    if (transfer.must_see_all_work() && !wait_for(Goal::worked, number + 1, sequence, drive)) {
       return false;
     }
     transfer.collect(oldest.chunk, number);
@@ -168,10 +168,10 @@ bool LocalEngine::all_reached(Goal goal, std::uint64_t value) const {
   return true;
 }
 
-bool LocalEngine::meet(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive) {
+bool LocalEngine::wait_for(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive) {
   if (drive != Drive::wait) {
     if (all_reached(goal, value)) return true;
-    if (drive == Drive::poll) look_around(goal, value, sequence);
+    if (drive == Drive::poll) poll_peers(goal, value, sequence);
     return false;
   }
   int next = 0;

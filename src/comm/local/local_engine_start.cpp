@@ -31,7 +31,7 @@ LocalEngine::LocalEngine(JobState& job, LocalGroup group)
       members_{group_.rank, static_cast<int>(group_.ranks.size()),
                FoldProgram::canonical(static_cast<int>(group_.ranks.size()))},
       tag_(make_tag(job, group_)),
-      control_(meet_members()) {
+      control_(join_members()) {
   for (const int rank : group_.ranks) member_bits_ |= std::uint64_t{1} << rank;
   // First touch of the counters by their owner. Only this member writes them.
   for (Arrival& arrival : control_.progress(members_.rank).arrivals) {
@@ -43,14 +43,14 @@ LocalEngine::~LocalEngine() {
   if (in_background_ && job_.is_own()) leave_background();
 }
 
-ControlArena LocalEngine::meet_members() {
+ControlArena LocalEngine::join_members() {
   const std::size_t bytes = ControlArena::bytes(members_.size);
   const std::string refusal = refuse_memory(
       job_.system(), {.bytes_per_worker = bytes,
                       .workers = 1,
                       .what = fmt::format("the control memory of group \"{}\"", group_.name)});
   if (members_.size == 1) {
-    if (!refusal.empty()) throw BadInput(refusal);
+    if (!refusal.empty()) throw InvalidArgument(refusal);
     return {Arena::create(job_.system(), "group control", bytes), 1};
   }
   // Two rounds: in the second all say whether they have the memory.
@@ -69,7 +69,7 @@ ControlArena LocalEngine::meet_members() {
     }
     for (const Parcel& other :
          gather(job_, "the second round of making " + tag_, group_.ranks, Parcel{failure, {}})) {
-      if (!other.bytes.empty()) throw BadInput(other.bytes);
+      if (!other.bytes.empty()) throw InvalidArgument(other.bytes);
     }
     control.close_descriptor();
     return {std::move(control), members_.size};
@@ -79,7 +79,7 @@ ControlArena LocalEngine::meet_members() {
     throw;
   } catch (const Error&) {
     // Who can receive nothing has told the others all the same.
-    if (!failure.empty()) throw BadInput(failure);
+    if (!failure.empty()) throw InvalidArgument(failure);
     throw;
   }
 }
@@ -171,7 +171,7 @@ void LocalEngine::make_room(std::uint64_t sequence) {
   }
   known_finished_ = std::max(known_finished_, finished);
   if (known_finished_ >= needed) return;
-  meet(Goal::finished, needed, sequence, Drive::wait);
+  wait_for(Goal::finished, needed, sequence, Drive::wait);
   known_finished_ = needed;
 }
 

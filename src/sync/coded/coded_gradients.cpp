@@ -23,19 +23,19 @@ ParameterGroups groups_of(const Plan& plan, const Compression& compression) {
     return groups_in_registration_order(plan, compression.fusion);
   }
   ParameterGroups groups;
-  for (const auto p : dealt_ones(plan)) groups.push_back({p});
+  for (const auto p : partitioned_parameters(plan)) groups.push_back({p});
   return groups;
 }
 
-MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
+MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
   const auto& plan = exchange.plan();
   for (const auto& entry : plan.parameters()) {
-    if (entry.node_type == DType::float32 || !entry.dealt()) continue;
+    if (entry.node_type == DType::float32 || !entry.is_partitioned()) continue;
     throw Unsupported(
         fmt::format("codec {}: parameter \"{}\" is {}; codecs take float32, float16 and bfloat16",
                     options.compression.codec->name(), entry.spec.name, name_of(entry.spec.dtype)));
   }
-  MessageBoard::Layout layout{.logical_workers = logical_workers_of(exchange, options),
+  MessageStore::Layout layout{.logical_workers = logical_workers_of(exchange, options),
                               .groups = groups_of(plan, options.compression),
                               .bounds = {},
                               .first_round = {},
@@ -44,22 +44,22 @@ MessageBoard::Layout layout_of(const StepExchange& exchange, const CodingOptions
                                                                               : 0};
   for (const auto& group : layout.groups) {
     const auto count = elements_of(plan, group);
-    if (count > options.compression.codec->most_values()) {
+    if (count > options.compression.codec->max_values()) {
       throw Unsupported(fmt::format(
           "codec {}: a group of {} elements (\"{}\" and what follows); it takes at most {}",
           options.compression.codec->name(), count, plan.parameters()[group.front()].spec.name,
-          options.compression.codec->most_values()));
+          options.compression.codec->max_values()));
     }
     const auto exchange =
-        exchange_of(plan, group, options.compression, layout.logical_workers, count);
+        context_of(plan, group, options.compression, layout.logical_workers, count);
     layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, exchange));
     if (!options.compression.codec->has_first_round()) continue;
     const auto first =
         count == 0 ? 0 : options.compression.codec->first_round_values(exchange.shape);
     if (first < 0) {
-      throw BadInput(fmt::format("codec {}: {} values in the first round of \"{}\"",
-                                 options.compression.codec->name(), first,
-                                 plan.parameters()[group.front()].spec.name));
+      throw InvalidArgument(fmt::format("codec {}: {} values in the first round of \"{}\"",
+                                        options.compression.codec->name(), first,
+                                        plan.parameters()[group.front()].spec.name));
     }
     layout.first_round.push_back(static_cast<std::size_t>(first));
   }
@@ -101,7 +101,7 @@ Block CodedGradients::place_of(std::size_t logical) const {
 // ---- who has what in the step at hand ----
 
 /// Nodes, weights, and what was touched, of each logical worker.
-void CodedGradients::look_around() {
+void CodedGradients::collect_nodes() {
   auto& slices = exchange_.slices();
   const auto nodes = options_.logical_workers.empty()
                          ? nodes_of_workers(slices.held(), carried_.size())
@@ -166,8 +166,9 @@ std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
 std::optional<std::size_t> CodedGradients::closing() const {
   const auto& leaves = exchange_.leaves();
   if (options_.logical_workers.empty()) {
-    return exchange_.is_single() ? std::optional(static_cast<std::size_t>(exchange_.group().rank()))
-                                 : std::nullopt;
+    return exchange_.is_one_backward()
+               ? std::optional(static_cast<std::size_t>(exchange_.group().rank()))
+               : std::nullopt;
   }
   const auto open = *leaves.start() + leaves.leaves();
   for (std::size_t l = 0; l < options_.logical_workers.size(); ++l) {
@@ -178,7 +179,7 @@ std::optional<std::size_t> CodedGradients::closing() const {
 }
 
 void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
-  if (!exchange_.plan().parameters()[parameter].dealt()) return;
+  if (!exchange_.plan().parameters()[parameter].is_partitioned()) return;
   if (options_.compression.codec->has_first_round()) return;
   const auto logical = closing();
   if (!logical || exchange_.leaves().weight() == 0) return;
@@ -234,7 +235,7 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t group, double
 }
 
 CodedGradients::Refusal CodedGradients::encode(double loss_scale) {
-  look_around();
+  collect_nodes();
   if (early_step_ != exchange_.steps_done()) early_.clear();
   if (options_.compression.codec->has_first_round()) {
     const auto refusal = first_round(loss_scale);
@@ -244,7 +245,7 @@ CodedGradients::Refusal CodedGradients::encode(double loss_scale) {
     if (early_.contains({task.logical, task.group})) return;
     encoder_.encode(task, folds, first_sum_of(task.group));
   });
-  exchange_.meet("the encoding of its gradients in");
+  exchange_.barrier("the encoding of its gradients in");
   return first_refusal();
 }
 
@@ -293,8 +294,8 @@ SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) co
   const auto group = board_.group_of(parameter);
   const auto& one = carried_[logical];
   return {.message = {board_.message(logical, group), board_.header(logical, group).bytes},
-          .exchange = encoder_.exchange_of(group, one.elements[group], exchange_.number(),
-                                           first_sum_of(group)),
+          .exchange = encoder_.context_of(group, one.elements[group], exchange_.number(),
+                                          first_sum_of(group)),
           .first = one.at_in_message[parameter],
           .share = one.share[parameter],
           .place = place_of(logical)};
@@ -331,7 +332,7 @@ const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model,
   exchange_.arrive(model);
   const auto refusal = encode(1);
   if (!refusal.text.empty()) {
-    throw BadInput(fmt::format("step {}: {}", exchange_.number(), refusal.text));
+    throw InvalidArgument(fmt::format("step {}: {}", exchange_.number(), refusal.text));
   }
   if (besides.arrived) besides.arrived();
   const auto& plan = exchange_.plan();

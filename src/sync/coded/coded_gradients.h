@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "sync/coded/group_encoder.h"
-#include "sync/coded/message_board.h"
+#include "sync/coded/message_store.h"
 #include "sync/coded/message_sum.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/slice_fold.h"
@@ -73,8 +73,8 @@ class CodedGradients {
   /// Once the step is complete and counts: what was left out is what the next one begins with.
   void commit();
 
-  /// A whole step with the gradients in all workers' arenas, as StepExchange::finish(). BadInput
-  /// with the refusal.
+  /// A whole step with the gradients in all workers' arenas, as StepExchange::finish().
+  /// InvalidArgument with the refusal.
   const StepExchange::Outcome& finish(const ModelMemory& model, const StepBesides& besides = {});
 
   /// Of the steps that counted. Reads all residuals for their norms.
@@ -83,7 +83,7 @@ class CodedGradients {
   /// and gradients that only their owners get.
   void fill_report(StepReport& report) const;
 
-  const MessageBoard& board() const { return board_; }
+  const MessageStore& board() const { return board_; }
   /// Messages of the step at hand that this worker made before it was published.
   std::size_t made_early() const { return early_.size(); }
   /// This worker's own, besides.
@@ -104,7 +104,7 @@ class CodedGradients {
   /// Of the tree over the logical workers, in which any leaf of one stands for it.
   std::int64_t leaves() const;
   Block place_of(std::size_t logical) const;
-  void look_around();
+  void collect_nodes();
   void find_shares();
   /// Calls `work` with what this rank has to encode, and how its gradients are folded.
   void for_own_tasks(
@@ -122,14 +122,14 @@ class CodedGradients {
 
   StepExchange& exchange_;
   CodingOptions options_;
-  MessageBoard board_;
+  MessageStore board_;
   GroupEncoder encoder_;
   MessageSum sum_;
   TrafficCount traffic_;
   std::vector<std::int64_t> sum_values_;      ///< per group: as of the last step
   std::vector<std::int64_t> touched_by_any_;  ///< per group: elements
   std::size_t owned_bytes_ = 0;  ///< of gradients that are sent to their owners as they are
-  std::size_t most_bytes_ = 0;   ///< of a logical worker's messages
+  std::size_t max_bytes_ = 0;    ///< of a logical worker's messages
   std::vector<std::vector<float>> first_sums_;  ///< per group: of the first round, if there is one
   // Messages that were made before the step was published.
   std::int64_t early_step_ = -1;  ///< steps done before it

@@ -13,15 +13,15 @@ namespace {
 class AsTheyAre final : public Codec {
  public:
   std::string name() const override { return "float32"; }
-  std::size_t bound(std::int64_t count, const Exchange&) const override {
+  std::size_t bound(std::int64_t count, const EncodeContext&) const override {
     return static_cast<std::size_t>(count) * sizeof(float);
   }
-  Encoded encode(std::span<const float> values, const Exchange&,
+  Encoded encode(std::span<const float> values, const EncodeContext&,
                  std::byte* message) const override {
     std::memcpy(message, values.data(), values.size_bytes());
     return {.bytes = values.size_bytes(), .values = static_cast<std::int64_t>(values.size())};
   }
-  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const EncodeContext&, std::int64_t begin,
               std::span<float> to) const override {
     std::memcpy(to.data(), message.data() + static_cast<std::size_t>(begin) * sizeof(float),
                 to.size_bytes());
@@ -35,12 +35,12 @@ CodedGradients::Refusal CodedGradients::first_round(double loss_scale) {
   for_own_tasks(loss_scale, [this](const MessageTask& task, const GroupEncoder::Folds& folds) {
     encoder_.first_round(task, folds);
   });
-  exchange_.meet("the first round of its gradients in");
+  exchange_.barrier("the first round of its gradients in");
   auto refusal = first_refusal();
   if (!refusal.text.empty()) return refusal;
   add_up_first_round();
   // Headers are written again from here on.
-  exchange_.meet("the sum of the first round in");
+  exchange_.barrier("the sum of the first round in");
   return {};
 }
 

@@ -11,9 +11,9 @@ namespace tutti {
 
 void CodedGradients::note_messages() {
   traffic_.begin();
-  most_bytes_ = 0;
+  max_bytes_ = 0;
   owned_bytes_ = 0;
-  for (const auto p : owned_ones(exchange_.plan())) {
+  for (const auto p : placed_parameters(exchange_.plan())) {
     if (exchange_.slices().touched(p)) owned_bytes_ += exchange_.plan().bytes_of(p);
   }
   std::vector<std::size_t> bytes(carried_.size());
@@ -36,7 +36,7 @@ void CodedGradients::note_messages() {
       group.bytes += header.first_bytes + header.bytes;
       group.bytes_dense += static_cast<std::uint64_t>(touched) * sizeof(float);
       bytes[l] += header.first_bytes + header.bytes;
-      most_bytes_ = std::max(most_bytes_, bytes[l]);
+      max_bytes_ = std::max(max_bytes_, bytes[l]);
     }
     group.bytes_dense +=
         carried_.size() * static_cast<std::uint64_t>(touched_by_any_[g]) * sizeof(float);
@@ -61,7 +61,7 @@ TrafficReport CodedGradients::traffic() const {
 }
 
 void CodedGradients::fill_report(StepReport& report) const {
-  report.bytes = most_bytes_ + owned_bytes_;
+  report.bytes = max_bytes_ + owned_bytes_;
   if (options_.compression.codec->has_first_round()) report.collectives = 2;
   report.bytes_dense = 0;
   for (std::size_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
@@ -79,7 +79,7 @@ void CodedGradients::commit() {
         (board_.first_round(0, g).size_bytes() +
          options_.compression.codec->sum_bytes(
              touched_by_any_[g], values,
-             encoder_.exchange_of(g, touched_by_any_[g], exchange_.last_number(), {})));
+             encoder_.context_of(g, touched_by_any_[g], exchange_.last_number(), {})));
   }
   traffic_.end(options_.compression.codec->has_first_round() ? 2 : 1);
   if (!board_.has_residuals()) return;

@@ -21,17 +21,17 @@ void keep_within(float* values, std::int64_t count, float bound) {
 
 }  // namespace
 
-Exchange exchange_of(const Plan& plan, std::span<const std::uint32_t> group,
-                     const Compression& compression, std::size_t logical_workers,
-                     std::int64_t count) {
-  Exchange exchange{.logical_workers = static_cast<std::int64_t>(logical_workers),
-                    .transport = compression.transport,
-                    .count = count};
+EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> group,
+                         const Compression& compression, std::size_t logical_workers,
+                         std::int64_t count) {
+  EncodeContext exchange{.logical_workers = static_cast<std::int64_t>(logical_workers),
+                         .message_format = compression.message_format,
+                         .count = count};
   if (group.size() == 1) exchange.shape = plan.parameters()[group.front()].spec.shape;
   return exchange;
 }
 
-GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compression& compression,
+GroupEncoder::GroupEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
                            Values values)
     : plan_(plan), board_(board), compression_(compression), own_values_(std::move(values)) {
   std::int64_t largest = 0;
@@ -47,10 +47,10 @@ GroupEncoder::GroupEncoder(const Plan& plan, MessageBoard& board, const Compress
   values_.resize(static_cast<std::size_t>(largest));
 }
 
-Exchange GroupEncoder::exchange_of(std::size_t group, std::int64_t count, std::int64_t step,
-                                   std::span<const float> first_sum) const {
-  auto exchange = tutti::exchange_of(plan_, board_.groups()[group], compression_,
-                                     board_.logical_workers(), count);
+EncodeContext GroupEncoder::context_of(std::size_t group, std::int64_t count, std::int64_t step,
+                                       std::span<const float> first_sum) const {
+  auto exchange = tutti::context_of(plan_, board_.groups()[group], compression_,
+                                    board_.logical_workers(), count);
   exchange.step = step;
   exchange.first_sum = first_sum;
   return exchange;
@@ -95,7 +95,7 @@ void GroupEncoder::first_round(const MessageTask& task, const Folds& folds) {
   const auto made = values_of(task, folds);
   if (!made) return;
   const auto count = static_cast<std::int64_t>(made->values.size());
-  compression_.codec->first_round(made->values, exchange_of(task.group, count, task.step, {}), to);
+  compression_.codec->first_round(made->values, context_of(task.group, count, task.step, {}), to);
   if (!std::isfinite(
           largest_magnitude(to.data(), DType::float32, static_cast<std::int64_t>(to.size())))) {
     return refuse(task, task.touched.front(), "cannot be sent: its first round is not finite");
@@ -111,7 +111,7 @@ void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
   const auto made = values_of(task, folds);
   if (!made) return;
   const auto count = static_cast<std::int64_t>(made->values.size());
-  const auto exchange = exchange_of(task.group, count, task.step, first_sum);
+  const auto exchange = context_of(task.group, count, task.step, first_sum);
   auto* const message = board_.message(task.logical, task.group);
   const auto encoded = compression_.codec->encode(made->values, exchange, message);
   if (!encoded.refusal.empty()) {
@@ -128,7 +128,7 @@ void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
 }
 
 /// What the message leaves out; what it sends has no velocity any more.
-void GroupEncoder::keep(const MessageTask& task, const Message& made, const Exchange& exchange,
+void GroupEncoder::keep(const MessageTask& task, const Message& made, const EncodeContext& exchange,
                         std::span<const std::byte> message) {
   compression_.codec->subtract(message, exchange, made.values);
   std::array<float, kTile> sent;
@@ -172,8 +172,9 @@ GroupEncoder::Made GroupEncoder::make_tile(std::size_t logical, std::uint32_t pa
 
 void GroupEncoder::require_room(std::size_t group, std::int64_t count, std::size_t bytes) const {
   if (bytes <= board_.room(group)) return;
-  throw BadInput(fmt::format("codec {}: a message of {} values has {} bytes, its bound is {}",
-                             compression_.codec->name(), count, bytes, board_.room(group)));
+  throw InvalidArgument(
+      fmt::format("codec {}: a message of {} values has {} bytes, its bound is {}",
+                  compression_.codec->name(), count, bytes, board_.room(group)));
 }
 
 /// A value that is not finite, wherever it is, comes before one that cannot be sent: as where the
@@ -197,7 +198,7 @@ void GroupEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) 
       const auto how = make_tile(task.logical, p, fold, begin, tile);
       if (how != Made::well) return refuse(task, p, how);
       if (refusal) continue;
-      const auto exchange = exchange_of(task.group, count, task.step, {});
+      const auto exchange = context_of(task.group, count, task.step, {});
       const auto bytes = static_cast<std::size_t>(count) * codec.bytes_per_value();
       const auto encoded = codec.encode(tile, exchange, message);
       if (!encoded.refusal.empty()) {
@@ -205,8 +206,8 @@ void GroupEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) 
         continue;
       }
       if (encoded.bytes != bytes) {
-        throw BadInput(fmt::format("codec {}: {} values have {} bytes, not the {} it says",
-                                   codec.name(), count, encoded.bytes, bytes));
+        throw InvalidArgument(fmt::format("codec {}: {} values have {} bytes, not the {} it says",
+                                          codec.name(), count, encoded.bytes, bytes));
       }
       header.values += encoded.values;
       header.bytes += bytes;

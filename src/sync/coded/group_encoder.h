@@ -12,16 +12,16 @@
 #include <string>
 #include <vector>
 
-#include "sync/coded/message_board.h"
+#include "sync/coded/message_store.h"
 #include "sync/plan/plan.h"
 #include "tutti/codec.h"
 
 namespace tutti {
 
 /// What each message of so many values of a group is one of, in any step.
-Exchange exchange_of(const Plan& plan, std::span<const std::uint32_t> group,
-                     const Compression& compression, std::size_t logical_workers,
-                     std::int64_t count);
+EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> group,
+                         const Compression& compression, std::size_t logical_workers,
+                         std::int64_t count);
 
 /// One message.
 struct MessageTask {
@@ -42,7 +42,7 @@ class GroupEncoder {
  public:
   using Values = std::function<ParameterValues(std::uint32_t parameter)>;
   /// Keeps references. `values` for weight decay.
-  GroupEncoder(const Plan& plan, MessageBoard& board, const Compression& compression,
+  GroupEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
                Values values);
 
   /// Writes elements [begin, begin + count) of the gradient at hand, float32, to `to`.
@@ -55,8 +55,8 @@ class GroupEncoder {
   /// What is handed in before that, where the codec has two rounds.
   void first_round(const MessageTask& task, const Folds& folds);
   /// What a message with so many values is one of.
-  Exchange exchange_of(std::size_t group, std::int64_t count, std::int64_t step,
-                       std::span<const float> first_sum) const;
+  EncodeContext context_of(std::size_t group, std::int64_t count, std::int64_t step,
+                           std::span<const float> first_sum) const;
 
   /// Of this worker's own.
   std::size_t bytes() const { return values_.size() * sizeof(float); }
@@ -81,7 +81,7 @@ class GroupEncoder {
   void encode_in_tiles(const MessageTask& task, const Folds& folds);
   void add_what_is_kept(std::size_t logical, std::uint32_t parameter, std::int64_t begin,
                         std::span<float> tile);
-  void keep(const MessageTask& task, const Message& made, const Exchange& exchange,
+  void keep(const MessageTask& task, const Message& made, const EncodeContext& exchange,
             std::span<const std::byte> message);
   void refuse(const MessageTask& task, std::uint32_t parameter, const std::string& why);
   void refuse(const MessageTask& task, std::uint32_t parameter, Made how);
@@ -90,7 +90,7 @@ class GroupEncoder {
   }
 
   const Plan& plan_;
-  MessageBoard& board_;
+  MessageStore& board_;
   const Compression& compression_;
   Values own_values_;
   std::vector<float> values_;  ///< of a group or a tile, where they cannot be made in place

@@ -12,11 +12,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMostTerms = 64;
+constexpr std::size_t kMaxTerms = 64;
 /// Lists with more entries than this part of the elements are no quicker than arrays.
 constexpr std::size_t kDenser = 4;
 /// Of subsets of many lists there is no end.
-constexpr std::size_t kMostPrograms = 4096;
+constexpr std::size_t kMaxPrograms = 4096;
 
 std::size_t place_of(std::span<const std::uint32_t> indices, std::int64_t index) {
   return static_cast<std::size_t>(std::lower_bound(indices.begin(), indices.end(), index) -
@@ -43,7 +43,7 @@ void MessageSum::take(std::span<const SumTerm> terms, std::int64_t begin, std::s
 /// False where there are arrays among them, or so many entries that it would not pay.
 bool MessageSum::take_lists(std::span<const SumTerm> terms, std::int64_t begin,
                             std::span<float> to) {
-  if (terms.size() > kMostTerms) return false;
+  if (terms.size() > kMaxTerms) return false;
   lists_.clear();
   std::size_t entries = 0;
   for (const auto& term : terms) {
@@ -80,7 +80,7 @@ bool MessageSum::take_lists(std::span<const SumTerm> terms, std::int64_t begin,
 /// Of one element that several lists have.
 float MessageSum::fold_entries(std::span<const SumTerm> terms, std::uint64_t present,
                                std::int64_t element) {
-  std::array<float, kMostTerms> stack;
+  std::array<float, kMaxTerms> stack;
   std::size_t depth = 0;
   std::size_t k = 0;
   for (const auto step : program_of(terms, present).steps()) {
@@ -124,7 +124,7 @@ const FoldProgram& MessageSum::program_of(std::span<const SumTerm> terms, std::u
   for (const auto& block : blocks) leaves.push_back(block.begin);
   const auto found = programs_.find(leaves);
   if (found != programs_.end()) return found->second;
-  if (programs_.size() >= kMostPrograms) programs_.clear();
+  if (programs_.size() >= kMaxPrograms) programs_.clear();
   return programs_.emplace(std::move(leaves), FoldProgram::of_blocks(blocks, leaves_))
       .first->second;
 }

@@ -19,19 +19,21 @@ namespace tutti {
 namespace {
 
 /// Shards that the workers may take too many, together: the places looked at for every cut.
-constexpr double kMostSlack = 512;
+constexpr double kMaxSlack = 512;
 
-void require_sense(std::int64_t shards, std::span<const double> speeds, double tolerance) {
+void validate(std::int64_t shards, std::span<const double> speeds, double tolerance) {
   if (shards < 1 || speeds.empty()) {
-    throw BadInput(fmt::format("{} shards cannot be assigned to {} workers: both must be 1 or more",
-                               shards, speeds.size()));
+    throw InvalidArgument(
+        fmt::format("{} shards cannot be assigned to {} workers: both must be 1 or more", shards,
+                    speeds.size()));
   }
   for (std::size_t w = 0; w < speeds.size(); ++w) {
     if (speeds[w] > 0 && std::isfinite(speeds[w])) continue;
-    throw BadInput(fmt::format("rank {} has speed {}: must be positive and finite", w, speeds[w]));
+    throw InvalidArgument(
+        fmt::format("rank {} has speed {}: must be positive and finite", w, speeds[w]));
   }
   if (!(tolerance >= 0))
-    throw BadInput(fmt::format("tolerance {}: must not be negative", tolerance));
+    throw InvalidArgument(fmt::format("tolerance {}: must not be negative", tolerance));
 }
 
 /// Least time in which all shards can be computed: each goes to whoever would be done with it
@@ -81,10 +83,10 @@ struct Cuts {
 
 std::vector<ShardRange> assign_shards(std::int64_t shards, std::span<const double> speeds,
                                       double tolerance) {
-  require_sense(shards, speeds, tolerance);
+  validate(shards, speeds, tolerance);
   const auto workers = speeds.size();
   const double allowed = least_time(shards, speeds) *
-                         (1 + std::min(tolerance, kMostSlack / static_cast<double>(shards)));
+                         (1 + std::min(tolerance, kMaxSlack / static_cast<double>(shards)));
   const auto time_of = [&](std::int64_t count, std::size_t w) {
     return static_cast<double>(count) / speeds[w];
   };
@@ -149,7 +151,7 @@ int nodes_in_flight(const ShardRange& range) {
   return most;
 }
 
-int most_nodes(std::int64_t shards) {
+int max_nodes(std::int64_t shards) {
   TUTTI_CHECK(shards >= 1, "nodes of {} shards", shards);
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(shards)));
   return 2 * (bits - 1) + 1;

@@ -4,7 +4,7 @@
 // Every worker comes to the same answer by itself, and no bit of a result depends on it
 // (docs/numerics.md).
 //
-// Threads: pure functions. Failure: BadInput for numbers that make no sense.
+// Threads: pure functions. Failure: InvalidArgument for numbers that make no sense.
 
 #include <cstdint>
 #include <span>
@@ -41,6 +41,6 @@ int node_count(const ShardRange& range);
 /// Most nodes that it holds on the way, the leaf in flight counted: its gradient memory, in models.
 int nodes_in_flight(const ShardRange& range);
 /// Most nodes_in_flight() of any range of at most `shards` ≥ 1 shards: 2·⌊log2 shards⌋ + 1.
-int most_nodes(std::int64_t shards);
+int max_nodes(std::int64_t shards);
 
 }  // namespace tutti

@@ -50,24 +50,25 @@ std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group)
   return count;
 }
 
-std::vector<std::uint32_t> dealt_ones(const Plan& plan) {
-  return those_of(plan, [](const PlanEntry& entry) { return entry.dealt(); });
+std::vector<std::uint32_t> partitioned_parameters(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.is_partitioned(); });
 }
 
-std::vector<std::uint32_t> owned_ones(const Plan& plan) {
-  return those_of(plan, [](const PlanEntry& entry) { return entry.averaged() && !entry.dealt(); });
+std::vector<std::uint32_t> placed_parameters(const Plan& plan) {
+  return those_of(
+      plan, [](const PlanEntry& entry) { return entry.is_reduced() && !entry.is_partitioned(); });
 }
 
-std::vector<std::uint32_t> row_sparse_ones(const Plan& plan) {
+std::vector<std::uint32_t> row_sparse_parameters(const Plan& plan) {
   return those_of(plan, [](const PlanEntry& entry) { return entry.row_sparse(); });
 }
 
-std::vector<std::uint32_t> private_ones(const Plan& plan) {
-  return those_of(plan, [](const PlanEntry& entry) { return entry.spec.is_private; });
+std::vector<std::uint32_t> per_replica_parameters(const Plan& plan) {
+  return those_of(plan, [](const PlanEntry& entry) { return entry.spec.is_per_replica; });
 }
 
 ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit) {
-  return fuse(dealt_ones(plan), plan, limit, limit);
+  return fuse(partitioned_parameters(plan), plan, limit, limit);
 }
 
 }  // namespace tutti

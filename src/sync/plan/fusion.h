@@ -25,13 +25,14 @@ ParameterGroups fuse(std::span<const std::uint32_t> order, const Plan& plan,
                      std::int64_t first_limit, std::int64_t limit);
 /// Of all these parameters together.
 std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group);
-/// The parameters that are PlanEntry::dealt(), in registration order; then others of one kind.
-std::vector<std::uint32_t> dealt_ones(const Plan& plan);
+/// The parameters that are PlanEntry::is_partitioned(), in registration order; then others of one
+/// kind.
+std::vector<std::uint32_t> partitioned_parameters(const Plan& plan);
 /// Arrays that one logical worker updates.
-std::vector<std::uint32_t> owned_ones(const Plan& plan);
-std::vector<std::uint32_t> row_sparse_ones(const Plan& plan);
-std::vector<std::uint32_t> private_ones(const Plan& plan);
-/// dealt_ones(), grouped.
+std::vector<std::uint32_t> placed_parameters(const Plan& plan);
+std::vector<std::uint32_t> row_sparse_parameters(const Plan& plan);
+std::vector<std::uint32_t> per_replica_parameters(const Plan& plan);
+/// partitioned_parameters(), grouped.
 ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit);
 
 }  // namespace tutti

@@ -22,7 +22,8 @@ bool is_narrow(DType dtype) { return dtype == DType::float16 || dtype == DType::
 std::string line_of(std::string_view kind, const TensorSpec& spec) {
   return fmt::format("{} \"{}\" {} [{}] strides [{}]{}{}{}", kind, spec.name, name_of(spec.dtype),
                      fmt::join(spec.shape, ", "), fmt::join(spec.strides, ", "),
-                     spec.row_sparse ? " row-sparse" : "", spec.is_private ? " private" : "",
+                     spec.row_sparse ? " row-sparse" : "",
+                     spec.is_per_replica ? " per-replica" : "",
                      spec.owner >= 0 ? fmt::format(" of logical worker {}", spec.owner) : "");
 }
 
@@ -164,7 +165,7 @@ void require_equal_plans(const Group& group, const Plan& plan) {
     }
     return lines;
   };
-  constexpr std::size_t kMostLines = 5;
+  constexpr std::size_t kMaxLines = 5;
   std::string report = "the workers' models differ:";
   std::vector<std::string> reference;
   std::int64_t offset = 0;
@@ -176,7 +177,7 @@ void require_equal_plans(const Group& group, const Plan& plan) {
       reference = std::move(lines);
       continue;
     }
-    for (const auto& difference : plan_differences(reference, lines, kMostLines)) {
+    for (const auto& difference : plan_differences(reference, lines, kMaxLines)) {
       report += fmt::format("\n  rank {}, unlike rank {}: {}", group.job_rank(static_cast<int>(r)),
                             group.job_rank(0), difference);
     }

@@ -28,8 +28,8 @@ struct TensorSpec {
   /// Its gradient is a list of rows, of which most are absent: row_list.h. Rows are what follows
   /// one another along the first dimension.
   bool row_sparse = false;
-  /// Each logical worker has its own: nothing is added up over all of them (private_update.h).
-  bool is_private = false;
+  /// Each logical worker has its own: nothing is added up over all of them (replica_update.h).
+  bool is_per_replica = false;
   /// The logical worker that alone updates it; −1: all workers share that.
   std::int64_t owner = -1;
 };
@@ -46,9 +46,9 @@ struct PlanEntry {
 
   bool row_sparse() const { return spec.row_sparse; }
   /// Its gradient is an array that is averaged over all shards.
-  bool averaged() const { return !spec.row_sparse && !spec.is_private; }
+  bool is_reduced() const { return !spec.row_sparse && !spec.is_per_replica; }
   /// And all workers share the work, codecs included.
-  bool dealt() const { return averaged() && spec.owner < 0; }
+  bool is_partitioned() const { return is_reduced() && spec.owner < 0; }
   std::int64_t rows() const { return spec.shape.empty() ? 0 : spec.shape[0]; }
   std::int64_t row_elements() const { return rows() == 0 ? 0 : spec.count / rows(); }
 };

@@ -15,7 +15,7 @@
 namespace tutti {
 
 /// Rows are counted in 32 bits.
-inline constexpr std::int64_t kMostRows = std::int64_t{1} << 32;
+inline constexpr std::int64_t kMaxRows = std::int64_t{1} << 32;
 
 struct RowList {
   std::span<const std::uint32_t> rows;  ///< ascending

@@ -32,7 +32,7 @@ RowList part_of(const RowList& list, std::int64_t begin, std::int64_t end, std::
 
 RowGradients::RowGradients(StepExchange& exchange)
     : exchange_(exchange),
-      parameters_(row_sparse_ones(exchange.plan())),
+      parameters_(row_sparse_parameters(exchange.plan())),
       traffic_(exchange.plan(), one_by_one(parameters_)),
       same_rows_(parameters_.size()) {
   if (parameters_.empty()) return;
@@ -48,7 +48,7 @@ bool RowGradients::any() const {
   return std::ranges::any_of(parameters_, [&](auto p) { return exchange_.slices().touched(p); });
 }
 
-std::int64_t RowGradients::most_touched(std::uint32_t parameter) const {
+std::int64_t RowGradients::max_touched(std::uint32_t parameter) const {
   std::size_t entries = 0;
   for (const auto& source : sources_of(parameter)) entries += source.list.rows.size();
   return std::min(static_cast<std::int64_t>(entries),

@@ -37,7 +37,7 @@ class RowGradients {
   /// Some of them were touched in the step at hand.
   bool any() const;
   /// Of a touched one: not more rows were.
-  std::int64_t most_touched(std::uint32_t parameter) const;
+  std::int64_t max_touched(std::uint32_t parameter) const;
 
   /// Rows [begin, end) of a parameter.
   struct Range {
@@ -69,7 +69,7 @@ class RowGradients {
   /// Of the steps that counted: a group per parameter.
   const TrafficReport& traffic() const { return traffic_.report(); }
   /// Of the step that was noted: what the worker sent that sent most.
-  std::size_t most_bytes() const { return most_bytes_; }
+  std::size_t max_bytes() const { return max_bytes_; }
 
  private:
   /// One node's list of a parameter.
@@ -101,7 +101,7 @@ class RowGradients {
   std::vector<std::uint32_t> tile_rows_;
   TrafficCount traffic_;
   std::vector<bool> same_rows_;  ///< of the step at hand: as an earlier parameter has them
-  std::size_t most_bytes_ = 0;
+  std::size_t max_bytes_ = 0;
 };
 
 }  // namespace tutti

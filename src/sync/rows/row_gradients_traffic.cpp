@@ -70,7 +70,7 @@ void RowGradients::note() {
     }
     all.push_back(std::move(sent));
   }
-  most_bytes_ = std::ranges::max(bytes_of);
+  max_bytes_ = std::ranges::max(bytes_of);
 }
 
 /// What each gets back is known once all have folded.

@@ -176,8 +176,8 @@ void AuditBoard::publish(std::span<const ShardPrint> prints) {
   const auto packed = pack(prints);
   constexpr auto kAt = kPageBytes + kSavedBytes;
   if (packed.size() > bytes_ - kAt) {
-    throw BadInput(fmt::format("the audit of a step takes {} bytes of names, {} are there",
-                               packed.size(), bytes_ - kAt));
+    throw InvalidArgument(fmt::format("the audit of a step takes {} bytes of names, {} are there",
+                                      packed.size(), bytes_ - kAt));
   }
   std::memcpy(memory_.data() + kAt, packed.data(), packed.size());
   header(rank_).prints = packed.size();

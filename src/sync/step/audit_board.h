@@ -5,7 +5,7 @@
 // shared memory, written by its owner: what the shard had saved before the step is open to the
 // others, and the prints before the step is published.
 //
-// Threads: one. Failure: BadInput where there is no memory.
+// Threads: one. Failure: InvalidArgument where there is no memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -65,7 +65,7 @@ class AuditBoard {
   /// What that worker handed over; absent where it was too much.
   std::optional<std::span<const std::byte>> handed_by(int rank) const;
 
-  /// BadInput where they are too many bytes.
+  /// InvalidArgument where they are too many bytes.
   void publish(std::span<const ShardPrint> prints);
   std::vector<ShardPrint> of(int rank) const;
 

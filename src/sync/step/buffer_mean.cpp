@@ -22,9 +22,9 @@ BufferMean::BufferMean(const Group& group, std::vector<TensorSpec> buffers,
       boards_(boards_of(control_, group.size(), plan_)) {
   std::vector<std::byte*> arenas;
   for (int r = 0; r < group.size(); ++r) arenas.push_back(arena_.block(r));
-  folder_ =
-      std::make_unique<LeafFolder>(plan_, arena_.data(), boards_[static_cast<std::size_t>(rank_)],
-                                   LeafFolder::Options{.cuts = std::move(cuts)}, nullptr);
+  folder_ = std::make_unique<LeafFolder>(
+      plan_, arena_.data(), boards_[static_cast<std::size_t>(rank_)],
+      LeafFolder::Options{.node_boundaries = std::move(cuts)}, nullptr);
   slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, Divisor::weights);
 }
 
@@ -59,7 +59,7 @@ void BufferMean::publish() {
   std::memcpy(changes_.data(), changed_.data(), changed_.size());
 }
 
-void BufferMean::meet() {
+void BufferMean::barrier() {
   std::vector<HeldNode> nodes;
   std::int64_t leaves = 0;
   for (std::size_t r = 0; r < boards_.size(); ++r) {

@@ -6,7 +6,8 @@
 // rounding, and their sum may overflow.
 //
 // Threads: one. The memory is synchronised by the step protocol: take() before the step is
-// published, meet() and mean() before it is complete. Failure: BadInput when there is no memory.
+// published, barrier() and mean() before it is complete. Failure: InvalidArgument when there is no
+// memory.
 
 #include <cstdint>
 #include <memory>
@@ -39,7 +40,7 @@ class BufferMean {
   /// After the last shard.
   void publish();
   /// Once all have published; then mean().
-  void meet();
+  void barrier();
   /// What workers handed in, in the order of shards: which of it a mean is over.
   std::span<const HeldNode> nodes() const { return slices_->held(); }
   /// Whether some shard of that logical worker left other bytes in the buffer than it found.
@@ -55,8 +56,9 @@ class BufferMean {
   Plan plan_;
   SharedMemory arena_;
   SharedMemory control_;
-  SharedMemory changes_;               ///< per worker: what its shards changed
-  std::vector<std::uint8_t> changed_;  ///< by logical worker and buffer; once met, of all workers
+  SharedMemory changes_;  ///< per worker: what its shards changed
+  std::vector<std::uint8_t>
+      changed_;  ///< by logical worker and buffer; after barrier(), of all workers
   int rank_;
   std::vector<StepBoard> boards_;
   std::unique_ptr<LeafFolder> folder_;

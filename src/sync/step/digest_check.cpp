@@ -37,7 +37,7 @@ void DigestCheck::compare(std::string_view step) const {
   throw Mismatch(fmt::format(
       "{}: {} (first difference; digests are compared in steps 1, 2, 4 to 64, every {} steps and "
       "at "
-      "the end of drain()){}",
+      "the end of join()){}",
       step, *found, every_,
       found->starts_with("parameter") ? "; the updates were not the same on all workers: one left "
                                         "out, another learning rate, a "

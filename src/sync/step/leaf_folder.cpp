@@ -12,7 +12,7 @@ namespace tutti {
 namespace {
 
 /// Of one parameter, at a time: who keeps what was lent would use up the memory.
-constexpr int kMostLoans = 2;
+constexpr int kMaxLoans = 2;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ LeafFolder::LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, cons
       arena_(arena),
       board_(board),
       options_(options),
-      largest_(options.measures ? &measured_ : nullptr),
+      largest_(options.reports_magnitude ? &measured_ : nullptr),
       before_slot_(std::move(before_slot)),
       before_list_(std::move(before_list)),
       free_(plan.parameters().size()),
@@ -50,7 +50,7 @@ void LeafFolder::reset() {
   start_.reset();
   leaves_ = 0;
   in_leaf_ = false;
-  born_in_place_ = 0;
+  zero_copy_ = 0;
 }
 
 void LeafFolder::set_start(std::int64_t first_leaf) {
@@ -82,7 +82,7 @@ void LeafFolder::begin_leaf(double weight) {
   TUTTI_CHECK(!in_leaf_, "leaves do not nest");
   // One for the leaf, and one for a sum of lists.
   if (nodes_.size() >= kMaxSlots - 2) {
-    throw BadInput(
+    throw InvalidArgument(
         "too many micro-batches are held apart because their place among all is not known: tell "
         "accumulate() how many micro-batches this worker has");
   }
@@ -157,7 +157,8 @@ std::size_t LeafFolder::chain_length(Block block) const {
     const auto& left = nodes_[nodes_.size() - 1 - chain].block;
     if (left.size != block.size || left.begin + left.size != block.begin ||
         left.begin % (2 * left.size) != 0 ||
-        std::binary_search(options_.cuts.begin(), options_.cuts.end(), block.begin)) {
+        std::binary_search(options_.node_boundaries.begin(), options_.node_boundaries.end(),
+                           block.begin)) {
       break;
     }
     block = {left.begin, 2 * left.size};
@@ -247,7 +248,7 @@ void LeafFolder::push(StepHeader::Node node) {
 std::unique_ptr<SlotLoan> LeafFolder::lend(std::size_t parameter) {
   const auto taken = lent(parameter);
   const int slot = std::countr_zero(free_[parameter] & ~taken);
-  if (slot >= used_[parameter] || std::popcount(taken) >= kMostLoans) return nullptr;
+  if (slot >= used_[parameter] || std::popcount(taken) >= kMaxLoans) return nullptr;
   return std::make_unique<SlotLoan>(lent_, parameter, slot,
                                     place(parameter, static_cast<std::uint8_t>(slot)));
 }
@@ -284,7 +285,7 @@ std::uint8_t LeafFolder::take_slot(std::size_t parameter, const void* born) {
   for (auto rest = lent_ones; rest != 0; rest &= rest - 1) {
     const auto slot = static_cast<std::uint8_t>(std::countr_zero(rest));
     if (place(parameter, slot) != born) continue;
-    ++born_in_place_;
+    ++zero_copy_;
     free &= ~(std::uint64_t{1} << slot);
     return slot;
   }

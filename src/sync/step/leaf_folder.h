@@ -53,9 +53,9 @@ class LeafFolder {
  public:
   struct Options {
     bool per_parameter_weights = false;  ///< the board's weights() are kept as well
-    bool measures = false;               ///< write() returns the magnitude of what it wrote
+    bool reports_magnitude = false;      ///< write() returns the magnitude of what it wrote
     /// No node reaches from one side of such a leaf's begin to the other: ascending.
-    std::vector<std::int64_t> cuts = {};
+    std::vector<std::int64_t> node_boundaries = {};
   };
   /// `arena` has room for kMaxSlots slots of the plan. `before_slot(s)` is called before slot s ≥ 1
   /// is used for the first time, and may throw to refuse the memory; `before_list(p, bytes)` before
@@ -103,7 +103,7 @@ class LeafFolder {
   /// The parameter's row list in a slot, which `rows` more are about to join.
   RowRoom room_for(std::size_t parameter, int slot, std::size_t rows);
   /// Gradients of this step that stayed where they were lent a place.
-  int born_in_place() const { return born_in_place_; }
+  int zero_copy() const { return zero_copy_; }
   /// What the leaves from `first_leaf` on are held as, the open one among them: their nodes,
   /// ascending, and where the parameter's part of each lies (null: absent). Its leaf must have
   /// written it for the last time, or have ended.
@@ -159,7 +159,7 @@ class LeafFolder {
   int slots_used_ = 1;
   std::map<std::pair<std::size_t, int>, std::size_t> lists_;  ///< bytes used, by parameter and slot
   std::size_t list_bytes_ = 0;
-  int born_in_place_ = 0;
+  int zero_copy_ = 0;
 };
 
 /// Puts the nodes that are left, counted from the first leaf, on the board.

@@ -26,11 +26,12 @@ std::vector<NodeRange> ranges_of(std::span<const HeldNode> held, std::size_t cou
 }  // namespace
 
 std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count) {
-  if (count < 1 || count > kMostLogicalWorkers) {
-    throw BadInput(fmt::format("{} logical workers: must be 1 to {}", count, kMostLogicalWorkers));
+  if (count < 1 || count > kMaxLogicalWorkers) {
+    throw InvalidArgument(
+        fmt::format("{} logical workers: must be 1 to {}", count, kMaxLogicalWorkers));
   }
   if (count > shards) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "{} logical workers of {} shards: each is a node of the tree over the shards, so there are "
         "at most as many",
         count, shards));

@@ -3,7 +3,7 @@
 // Who owns state per worker: L nodes of the tree over a step's shards. L belongs to the run, so
 // that what depends on such state does not depend on the number of workers.
 //
-// Pure functions. Failure: BadInput.
+// Pure functions. Failure: InvalidArgument.
 
 #include <cstdint>
 #include <span>
@@ -15,11 +15,11 @@
 namespace tutti {
 
 /// Most logical workers of a run.
-inline constexpr std::int64_t kMostLogicalWorkers = 32;
+inline constexpr std::int64_t kMaxLogicalWorkers = 32;
 
 /// From the root of the tree over `shards` leaves on, the largest node is split, leftmost first,
-/// until there are `count` ≥ 1. BadInput for more than there are shards, or than
-/// kMostLogicalWorkers.
+/// until there are `count` ≥ 1. InvalidArgument for more than there are shards, or than
+/// kMaxLogicalWorkers.
 std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count);
 
 /// The nodes of each, of a step's nodes; none reaches from one logical worker to another.

@@ -45,7 +45,7 @@ ShardBoard::ShardBoard(const Group& group, const std::string& name)
 }
 
 template <class Pick>
-GradientFacts ShardBoard::together(const Pick& pick) const {
+GradientFacts ShardBoard::reduced(const Pick& pick) const {
   GradientFacts all;
   for (int r = 0; r < size_; ++r) {
     const GradientFacts& one = pick(of(r));
@@ -59,11 +59,11 @@ GradientFacts ShardBoard::together(const Pick& pick) const {
 }
 
 GradientFacts ShardBoard::facts() const {
-  return together([](const ShardHeader& header) -> auto& { return header.all; });
+  return reduced([](const ShardHeader& header) -> auto& { return header.all; });
 }
 
 GradientFacts ShardBoard::facts_of(std::size_t logical) const {
-  return together([&](const ShardHeader& header) -> auto& { return header.own[logical]; });
+  return reduced([&](const ShardHeader& header) -> auto& { return header.own[logical]; });
 }
 
 ShardHeader* ShardBoard::header_at(int rank) const {

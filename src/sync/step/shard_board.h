@@ -4,7 +4,7 @@
 // shared memory, written by its owner before the step is published, read by all until it is
 // complete.
 //
-// Threads: one. Failure: BadInput when there is no memory.
+// Threads: one. Failure: InvalidArgument when there is no memory.
 
 #include <array>
 #include <cstddef>
@@ -30,8 +30,8 @@ struct GradientFacts {
   void note_bad(std::int64_t shard, std::int64_t parameter);
 };
 
-constexpr std::array<std::int64_t, kMostLogicalWorkers> none_ran() {
-  std::array<std::int64_t, kMostLogicalWorkers> none{};
+constexpr std::array<std::int64_t, kMaxLogicalWorkers> none_ran() {
+  std::array<std::int64_t, kMaxLogicalWorkers> none{};
   none.fill(-1);
   return none;
 }
@@ -39,11 +39,11 @@ constexpr std::array<std::int64_t, kMostLogicalWorkers> none_ran() {
 struct ShardHeader {
   GradientFacts all = {};  ///< of parameters that all workers share …
   /// … of those that each logical worker has for itself.
-  std::array<GradientFacts, kMostLogicalWorkers> own = {};
+  std::array<GradientFacts, kMaxLogicalWorkers> own = {};
   std::int64_t ran = 0;         ///< shards with a weight above 0
   std::int64_t first_ran = -1;  ///< the first of them; −1: none
   /// … of each logical worker's.
-  std::array<std::int64_t, kMostLogicalWorkers> own_first_ran = none_ran();
+  std::array<std::int64_t, kMaxLogicalWorkers> own_first_ran = none_ran();
   std::int64_t asked = 0;      ///< shards that asked for indices
   std::int64_t in_halves = 0;  ///< its program may look at things before the update
   std::uint64_t notes = 0;     ///< bytes
@@ -75,7 +75,7 @@ class ShardBoard {
  private:
   ShardHeader* header_at(int rank) const;
   template <class Pick>
-  GradientFacts together(const Pick& pick) const;
+  GradientFacts reduced(const Pick& pick) const;
   int rank_;
   int size_;
   SharedMemory memory_;

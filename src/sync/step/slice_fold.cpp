@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMostPrograms = 4096;
+constexpr std::size_t kMaxPrograms = 4096;
 
 }  // namespace
 
@@ -78,7 +78,7 @@ std::vector<ElementRange> SliceFold::owned(std::span<const std::uint32_t> parame
                                            int rank) const {
   std::vector<std::uint32_t> touched_ones;
   for (const auto p : parameters) {
-    if (plan_.parameters()[p].dealt() && touched(p)) touched_ones.push_back(p);
+    if (plan_.parameters()[p].is_partitioned() && touched(p)) touched_ones.push_back(p);
   }
   return tile_share(plan_, touched_ones, rank, static_cast<int>(arenas_.size()));
 }
@@ -162,7 +162,7 @@ const FoldProgram& SliceFold::program_of(const std::string& pattern) {
   auto found = programs_.find(pattern);
   if (found == programs_.end()) {
     // Rows may be in any of the nodes.
-    if (programs_.size() == kMostPrograms) programs_.clear();
+    if (programs_.size() == kMaxPrograms) programs_.clear();
     found = programs_.emplace(pattern, FoldProgram::of_blocks(present(pattern), leaves_)).first;
   }
   return found->second;

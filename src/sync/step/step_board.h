@@ -33,9 +33,9 @@ struct FirstLookNotes {
 
 /// How a worker takes part in a step.
 enum class StepMode : std::uint32_t {
-  single,  ///< one leaf, at index rank: buckets may leave early
-  scope,   ///< a contiguous range of leaves
-  joined,  ///< nothing of its own: fits either
+  one_backward,   ///< one leaf, at index rank: buckets may leave early
+  micro_batches,  ///< a contiguous range of leaves
+  no_gradient,    ///< nothing of its own: fits either
 };
 
 /// Why an exchange is over for good.
@@ -47,7 +47,7 @@ struct StepHeader {
   std::atomic<std::uint64_t> counted{0};    ///< … said how many leaves it had, at their end
   std::atomic<std::uint64_t> published{0};  ///< … written all nodes and tables
   alignas(kCacheLine) std::atomic<std::uint64_t> folded{0};  ///< … folded all its slices
-  std::atomic<std::uint64_t> met{0};                         ///< not a step: see StepExchange::meet
+  std::atomic<std::uint64_t> barrier{0};                     ///< rounds of StepExchange::barrier
   std::atomic<std::uint64_t> told{0};  ///< … written what it tells others during its leaves
   std::atomic<std::uint64_t> left{0};  ///< … stopped touching any memory
   alignas(kCacheLine) std::atomic<std::uint64_t> failed{0};  ///< … reported a failure
@@ -67,9 +67,9 @@ struct StepHeader {
   SharedText<1024> reason;  ///< why `ended`
 
   // Published with `opened`.
-  StepMode mode = StepMode::joined;
+  StepMode mode = StepMode::no_gradient;
   std::int64_t declared = 0;   ///< leaves of this worker; −1 while it does not know
-  double weight = 0;           ///< of the one leaf, where the mode is not `scope`
+  double weight = 0;           ///< of the one leaf, where the mode is not `micro_batches`
   std::uint32_t drained = 0;   ///< the owner has no more data
   std::uint64_t schedule = 0;  ///< hash of the bucket schedule in use
 

@@ -19,7 +19,7 @@ namespace {
 ParameterGroups groups_as_they_are(const Plan& plan, const ExchangeOptions& options) {
   ParameterGroups groups;
   if (!options.coded) groups = groups_in_registration_order(plan, options.fusion);
-  auto owned = owned_ones(plan);
+  auto owned = placed_parameters(plan);
   if (!owned.empty()) groups.push_back(std::move(owned));
   return groups;
 }
@@ -37,7 +37,7 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
           StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size(), options_.modules),
           "step board of \"" + options_.name + "\"", std::size_t{1} << 16)),
       boards_(boards_of(control_, group_.size(), plan_, options_.modules)),
-      digests_(plan_, group_, boards_, options_.digest_every),
+      digests_(plan_, group_, boards_, options_.desync_check_every),
       first_look_(group_, boards_, options_.name),
       traffic_(plan_, groups_as_they_are(plan_, options_), group_.size()) {
   std::vector<std::byte*> arenas;
@@ -49,20 +49,20 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
         refuse_memory(state_.job().system(),
                       {plan_.slot_bytes(), group_.size(),
                        fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name)});
-    if (!refusal.empty()) throw BadInput(refusal);
+    if (!refusal.empty()) throw InvalidArgument(refusal);
   };
   const auto before_list = [this](std::size_t parameter, std::size_t bytes) {
     const auto refusal = refuse_memory(
         state_.job().system(),
         {bytes, group_.size(),
          fmt::format("the touched rows of \"{}\"", plan_.parameters()[parameter].spec.name)});
-    if (!refusal.empty()) throw BadInput(refusal);
+    if (!refusal.empty()) throw InvalidArgument(refusal);
   };
-  folder_ =
-      std::make_unique<LeafFolder>(plan_, arena_.data(), boards_[me],
-                                   LeafFolder::Options{options_.divisor == Divisor::contributors,
-                                                       options_.measures, options_.cuts},
-                                   before_slot, before_list);
+  folder_ = std::make_unique<LeafFolder>(
+      plan_, arena_.data(), boards_[me],
+      LeafFolder::Options{options_.divisor == Divisor::contributors, options_.reports_magnitude,
+                          options_.node_boundaries},
+      before_slot, before_list);
   slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, options_.divisor);
   schedule_ = std::make_unique<BucketSchedule>(plan_, BucketSchedule::default_order(plan_),
                                                options_.first_fusion, options_.fusion);
@@ -126,8 +126,8 @@ void StepExchange::begin_slices() {
   bool single = false;
   bool scope = false;
   for (int r = 0; r < group_.size(); ++r) {
-    single = single || header(r).mode == StepMode::single;
-    scope = scope || header(r).mode == StepMode::scope;
+    single = single || header(r).mode == StepMode::one_backward;
+    scope = scope || header(r).mode == StepMode::micro_batches;
     if (header(r).schedule != schedule_->hash()) {
       throw Mismatch(fmt::format("{}: rank {} has another bucket schedule than rank {}",
                                  step_text(), group_.job_rank(r), group_.job_rank(group_.rank())));
@@ -138,7 +138,7 @@ void StepExchange::begin_slices() {
   std::int64_t leaves = 0;
   for (int r = 0; r < group_.size(); ++r) {
     const auto& other = header(r);
-    if (other.mode == StepMode::scope) {
+    if (other.mode == StepMode::micro_batches) {
       append_nodes(nodes, leaves, r, other);
     } else if (!scope || other.declared > 0) {
       // A worker that joined holds the place of its leaf, so that a sum over single leaves is the
@@ -167,11 +167,11 @@ void StepExchange::arrive(const ModelMemory& model, const std::function<void()>&
   TUTTI_CHECK(is_open(), "no step to finish");
   if (folder_->in_leaf()) folder_->end_leaf();
   const auto declared = header(group_.rank()).declared;
-  if (mode_ == StepMode::scope && declared >= 0 && declared != folder_->leaves()) {
+  if (mode_ == StepMode::micro_batches && declared >= 0 && declared != folder_->leaves()) {
     const auto text = fmt::format("accumulate() was told of {} micro-batches, but {} were computed",
                                   declared, folder_->leaves());
     fail(text);
-    throw BadInput(text);
+    throw InvalidArgument(text);
   }
   phase_ = "the end of its shards in";
   guarded([&] {
@@ -189,14 +189,14 @@ void StepExchange::arrive(const ModelMemory& model, const std::function<void()>&
   });
 }
 
-void StepExchange::meet(const char* what) {
+void StepExchange::barrier(const char* what) {
   require_running();
   phase_ = what;
   guarded([&] {
-    const auto round = step_ * kMostMeetings + ++meetings_;
-    header(group_.rank()).met.store(round, std::memory_order_release);
+    const auto round = step_ * kMaxBarriers + ++barriers_;
+    header(group_.rank()).barrier.store(round, std::memory_order_release);
     announce(state_.job().board());
-    wait_for_all([&](int r) { return header(r).met.load(std::memory_order_acquire) >= round; });
+    wait_for_all([&](int r) { return header(r).barrier.load(std::memory_order_acquire) >= round; });
   });
 }
 
@@ -246,11 +246,12 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
 void StepExchange::publish(const ModelMemory& model) {
   auto& mine = header(group_.rank());
   const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
-  mine.leaves = mode_ == StepMode::scope ? folder_->leaves() : mine.declared;
+  mine.leaves = mode_ == StepMode::micro_batches ? folder_->leaves() : mine.declared;
   mine.counted.store(step_, std::memory_order_release);
   announce(state_.job().board());
   // So that only as many nodes are handed in as the tree needs.
-  if (mode_ == StepMode::scope && !folder_->start() && folder_->leaves() > 1) find_start(true);
+  if (mode_ == StepMode::micro_batches && !folder_->start() && folder_->leaves() > 1)
+    find_start(true);
   publish_nodes(*folder_, mine);
   folder_->place_sums();
   if (!order_agreed_ && group_.rank() == 0 && !fired_.empty()) {
@@ -320,21 +321,21 @@ void StepExchange::fill_outcome() {
     outcome_.touched[p] = slices_->touched(p);
     const auto bytes = plan_.parameters()[p].node_bytes;
     report.bytes_dense += bytes;
-    const bool whole = outcome_.touched[p] != 0 && plan_.parameters()[p].averaged();
+    const bool whole = outcome_.touched[p] != 0 && plan_.parameters()[p].is_reduced();
     report.bytes += whole ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
   traffic_.note(*slices_);
   report.step = number_of(step_);
   report.collectives = 1;
-  const bool in_parts = is_single() && !options_.coded;
+  const bool in_parts = is_one_backward() && !options_.coded;
   report.buckets = in_parts ? static_cast<int>(schedule_->size()) : 1;
   report.parameters_skipped =
       static_cast<int>(plan_.parameters().size()) - report.parameters_touched;
   report.leaves = slices_->leaves();
   report.weight = slices_->weight();
   report.nodes_held = header(group_.rank()).node_count;
-  report.born_in_place = folder_->born_in_place();
+  report.zero_copy_gradients = folder_->zero_copy();
 }
 
 void StepExchange::close_step() {

@@ -40,7 +40,7 @@
 
 namespace tutti {
 
-inline constexpr std::uint64_t kMostMeetings = 16;
+inline constexpr std::uint64_t kMaxBarriers = 16;
 
 struct ExchangeOptions {
   std::string name = {};  ///< in errors: what is trained
@@ -48,7 +48,7 @@ struct ExchangeOptions {
   std::int64_t fusion = std::int64_t{25} << 18;  ///< elements: of a bucket (fusion.h)
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// Every worker's nodes end where one of these leaves begins: ascending.
-  std::vector<std::int64_t> cuts = {};
+  std::vector<std::int64_t> node_boundaries = {};
   /// Ranks in the group of those who alone update a parameter; −1: all share. Empty: all do.
   std::vector<int> owners = {};
   /// The gradients become messages first: nothing is folded before arrive().
@@ -57,19 +57,19 @@ struct ExchangeOptions {
   bool sync_buffers = true;
   /// Compare digests of parameters and buffers, and modes of modules, in the first steps and in
   /// every n-th; 0 never.
-  std::int64_t digest_every = 100;
+  std::int64_t desync_check_every = 100;
   /// Modules of the model, and what the k-th is called in errors.
   std::size_t modules = 0;
   std::function<std::string(std::size_t k)> module_name = {};
   /// write() returns the magnitude of what was written.
-  bool measures = false;
+  bool reports_magnitude = false;
   std::optional<std::chrono::milliseconds> deadline = {};
   /// Ends the text of an error about workers that do not come: what their program may have missed.
   std::string hint = {};
   /// The same where that worker has ended its part.
   std::string end_hint = {};
   /// complete()'s work changes what cannot be put back: who fails meanwhile ends the exchange.
-  bool lasting = false;
+  bool updates_in_place = false;
 };
 
 /// What is done in StepExchange::finish() besides.
@@ -101,24 +101,24 @@ class StepExchange {
   std::int64_t number() const { return number_of(step_); }
   std::int64_t last_number() const { return number_of(done_); }
   /// The open step is one backward's.
-  bool is_single() const { return mode_ == StepMode::single; }
+  bool is_one_backward() const { return mode_ == StepMode::one_backward; }
   /// Throws what ended the exchange, if it is over.
   void require_running() const;
   /// Runs collectives of the group besides steps: an error that ends the group ends the exchange.
   /// Who ends its part of the exchange does not come to them: the others are told at once.
-  void together(const std::function<void()>& collectives);
+  void run_collectives(const std::function<void()>& collectives);
   /// What the next step is called in texts and reports, and those after it; else counted from 1.
   void number_next(std::int64_t number);
 
   /// Opens a step of one leaf, at once begun, for a single backward. In a group of one the mean is
   /// that leaf: it is neither multiplied by its weight nor divided.
-  void open_single(double weight);
+  void open_one_backward(double weight);
   /// Opens a step of any number of leaves; given the number, nodes are folded as leaves come.
   void open_scope(std::optional<std::int64_t> leaves);
   /// Opens a step of which this worker's leaves are the given range, ended by arrive().
   void open_shards(std::int64_t first, std::int64_t leaves);
   /// Opens a step without a gradient. `weight` still counts in the divisor.
-  void open_joined(double weight, bool drained);
+  void open_without_gradient(double weight, bool drained);
 
   void begin_leaf(double weight);
   /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
@@ -168,9 +168,9 @@ class StepExchange {
   void take_buffers(const ModelMemory& model);
   /// Inside complete(): the model's buffers are equal everywhere now.
   void note_buffers(const ModelMemory& model);
-  /// Returns when all workers have called it as often in this step: less than kMostMeetings times.
+  /// Returns when all workers have called it as often in this step: less than kMaxBarriers times.
   /// Errors say that `what` ("apply() in") of the step was not reached.
-  void meet(const char* what);
+  void barrier(const char* what);
   /// In a step that is open: what this worker has written for others may be read, by those who
   /// hear() it. Nobody may still be reading what it wrote in an earlier step.
   void tell();
@@ -269,7 +269,7 @@ class StepExchange {
   std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet
   std::size_t next_bucket_ = 0;            ///< first bucket whose slice is not folded yet
   bool slices_begun_ = false;
-  std::uint64_t meetings_ = 0;  ///< of this step
+  std::uint64_t barriers_ = 0;  ///< of this step
   Clock::time_point opened_at_;
   Clock::duration waited_{};
   int waits_ = 0;

@@ -17,11 +17,11 @@ namespace {
 
 std::string_view text_of(StepMode mode) {
   switch (mode) {
-    case StepMode::single:
+    case StepMode::one_backward:
       return "one backward";
-    case StepMode::scope:
+    case StepMode::micro_batches:
       return "an accumulation scope";
-    case StepMode::joined:
+    case StepMode::no_gradient:
       return "nothing of its own";
   }
   return "";
@@ -61,7 +61,7 @@ std::string StepExchange::step_text() const {
 }
 
 std::string StepExchange::what_is_waited_for() const {
-  if (options_.lasting) return fmt::format("{} {}", phase_, step_text());
+  if (options_.updates_in_place) return fmt::format("{} {}", phase_, step_text());
   const auto bucket = std::min(next_bucket_, schedule_->size() - 1);
   const auto first = schedule_->size() == 0 ? 0 : schedule_->parameters(bucket).front();
   return fmt::format("step {}, all-reduce of \"{}\" in \"{}\"", number_of(step_),
@@ -121,7 +121,7 @@ void StepExchange::check_peers(const Arrived& arrived) {
       continue;
     }
     const int rank = group_.job_rank(r);
-    const bool is_late = options_.lasting && is_completing_;
+    const bool is_late = options_.updates_in_place && is_completing_;
     const auto text =
         fmt::format("{}: rank {} failed{}: {}{}", step_text(), rank,
                     is_late ? " in the middle of the update" : "", read(other.failure),
@@ -189,7 +189,7 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
   }
 }
 
-void StepExchange::together(const std::function<void()>& collectives) {
+void StepExchange::run_collectives(const std::function<void()>& collectives) {
   require_running();
   // Whoever ends its part meanwhile is noticed at once, whatever step it has come to: no collective
   // is over before all have come. It did so after all that it took part in: what is missing is

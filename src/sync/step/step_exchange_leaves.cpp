@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-void StepExchange::open_single(double weight) {
-  open(StepMode::single, 1, weight, false);
+void StepExchange::open_one_backward(double weight) {
+  open(StepMode::one_backward, 1, weight, false);
   is_alone_ =
       group_.size() == 1 && !options_.coded && options_.divisor != Divisor::none && weight > 0;
   folder_->set_start(group_.rank());
@@ -23,14 +23,14 @@ void StepExchange::open_single(double weight) {
 
 void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
   if (leaves) require_room(*leaves, 0);
-  open(StepMode::scope, leaves.value_or(-1), 0, false);
+  open(StepMode::micro_batches, leaves.value_or(-1), 0, false);
 }
 
 /// For the nodes that this many leaves may be held as, wherever their range lies, with so many cuts
 /// inside it.
 void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
   if (leaves < 2) return;
-  auto nodes = most_nodes(leaves) + cuts;
+  auto nodes = max_nodes(leaves) + cuts;
   if (cuts > 0) nodes = std::min(nodes, leaves);
   const int most = static_cast<int>(std::min<std::int64_t>(nodes, kMaxSlots));
   const int more = most - folder_->slots_used();
@@ -42,21 +42,21 @@ void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
                                  more, options_.name, leaves)});
   if (!refusal.empty()) {
     fail(refusal);
-    throw BadInput(refusal);
+    throw InvalidArgument(refusal);
   }
   roomy_for_ = leaves;
 }
 
 void StepExchange::open_shards(std::int64_t first, std::int64_t leaves) {
   require_room(
-      leaves, std::count_if(options_.cuts.begin(), options_.cuts.end(),
+      leaves, std::count_if(options_.node_boundaries.begin(), options_.node_boundaries.end(),
                             [&](std::int64_t cut) { return cut > first && cut < first + leaves; }));
-  open(StepMode::scope, leaves, 0, false);
+  open(StepMode::micro_batches, leaves, 0, false);
   folder_->set_start(first);
 }
 
-void StepExchange::open_joined(double weight, bool drained) {
-  open(StepMode::joined, weight > 0 ? 1 : 0, weight, drained);
+void StepExchange::open_without_gradient(double weight, bool drained) {
+  open(StepMode::no_gradient, weight > 0 ? 1 : 0, weight, drained);
   const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
   std::memset(board.slot_table(0), kAbsent, plan_.parameters().size());
   for (std::size_t b = 0; b < schedule_->size(); ++b) {
@@ -91,7 +91,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
     unfired_in_[b] = static_cast<std::uint32_t>(schedule_->parameters(b).size());
   }
   next_bucket_ = 0;
-  meetings_ = 0;
+  barriers_ = 0;
   slices_begun_ = false;
   mode_ = mode;
   auto& mine = header(group_.rank());
@@ -108,7 +108,7 @@ void StepExchange::begin_leaf(double weight) {
   state_.job().require_own();
   const auto declared = header(group_.rank()).declared;
   if (declared >= 0 && folder_->leaves() == declared) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("accumulate() was told of {} micro-batches, this is one more", declared));
   }
   // With the number known, nodes are folded as leaves come, so the place of this one must be known.
@@ -168,7 +168,7 @@ void StepExchange::note_write(std::size_t parameter, bool last) {
       std::find(fired_.begin(), fired_.end(), parameter) == fired_.end()) {
     fired_.push_back(static_cast<std::uint32_t>(parameter));
   }
-  if (mode_ != StepMode::single || !last) return;
+  if (mode_ != StepMode::one_backward || !last) return;
   const auto bucket = schedule_->bucket_of(parameter);
   if (--unfired_in_[bucket] == 0) {
     const auto& board = boards_[static_cast<std::size_t>(group_.rank())];

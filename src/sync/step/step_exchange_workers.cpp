@@ -11,11 +11,11 @@ namespace tutti {
 bool StepExchange::has_leaf(int rank) const {
   const auto& other = header(rank);
   switch (other.mode) {
-    case StepMode::single:
+    case StepMode::one_backward:
       return true;
-    case StepMode::scope:
+    case StepMode::micro_batches:
       return other.leaves > 0;
-    case StepMode::joined:
+    case StepMode::no_gradient:
       break;
   }
   return other.weight > 0;
@@ -35,8 +35,8 @@ bool StepExchange::may_be_source() const {
   for (int r = 0; r < group_.rank(); ++r) {
     const auto& other = header(r);
     if (other.opened.load(std::memory_order_acquire) < step_) continue;
-    if (other.mode != StepMode::scope && has_leaf(r)) return false;
-    if (other.mode == StepMode::scope && other.declared > 0) return false;
+    if (other.mode != StepMode::micro_batches && has_leaf(r)) return false;
+    if (other.mode == StepMode::micro_batches && other.declared > 0) return false;
   }
   return true;
 }

@@ -52,7 +52,7 @@ std::string line_of(const GroupTraffic& group, std::size_t width, std::int64_t s
 
 }  // namespace
 
-TrafficReport together(TrafficReport one, const TrafficReport& other) {
+TrafficReport merged(TrafficReport one, const TrafficReport& other) {
   for (const auto list : {&TrafficReport::last_step, &TrafficReport::all_steps}) {
     (one.*list).insert((one.*list).end(), (other.*list).begin(), (other.*list).end());
   }

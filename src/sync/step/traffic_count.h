@@ -15,7 +15,7 @@
 namespace tutti {
 
 /// Of the same steps: groups of one report, then those of the other.
-TrafficReport together(TrafficReport one, const TrafficReport& other);
+TrafficReport merged(TrafficReport one, const TrafficReport& other);
 
 class TrafficCount {
  public:

@@ -27,7 +27,7 @@ class MovingAverages {
   /// After a step that was applied.
   void follow();
   /// The model's values become the averages; the averages' place keeps the values. This worker's
-  /// share only: all meet afterwards.
+  /// share only: a barrier follows.
   void swap_in() { swap(true); }
   void swap_out() { swap(false); }
 

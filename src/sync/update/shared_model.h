@@ -8,7 +8,8 @@
 //
 // in registration order, every tensor at a multiple of 64 bytes.
 //
-// Threads: the memory is synchronised by the step protocol. Failure: BadInput when it does not fit.
+// Threads: the memory is synchronised by the step protocol. Failure: InvalidArgument when it does
+// not fit.
 
 #include <cstddef>
 #include <cstdint>

@@ -7,18 +7,18 @@
 
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/data_parallel_state.h"
-#include "torch/data_parallel/parallel_meetings.h"
+#include "torch/data_parallel/parallel_averaging.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
 namespace {
 
-Kinds kinds_of(const DataParallelOptions& options) {
-  return {.exclude = options.exclude,
+ParameterRoles roles_of(const DataParallelOptions& options) {
+  return {.excluded = options.per_replica,
           .row_sparse = options.row_sparse,
-          .is_private = {},
-          .owner = options.owner,
+          .per_replica = {},
+          .placement = options.placement,
           .model = options.name};
 }
 
@@ -32,8 +32,8 @@ void DataParallel::start(const std::function<Group()>& group_of, int workers, Wr
   deadline_ = options.deadline;
   require_owners(model, workers);
   const Group group = group_of();
-  if (options.strategy) {
-    meetings_ = std::make_unique<ParallelMeetings>(group, std::move(model), options);
+  if (options.averaging) {
+    averaging_ = std::make_unique<ParallelAveraging>(group, std::move(model), options);
     return;
   }
   state_ = std::make_shared<DataParallelState>(group, std::move(model), options);
@@ -43,18 +43,18 @@ void DataParallel::start(const std::function<Group()>& group_of, int workers, Wr
 DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
                            const DataParallelOptions& options) {
   start([&] { return Group(job, options.name); }, job.size(),
-        WrappedModel(module, kinds_of(options)), options);
+        WrappedModel(module, roles_of(options)), options);
 }
 
 DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
                            const DataParallelOptions& options) {
-  start([&] { return group; }, group.size(), WrappedModel(module, kinds_of(options)), options);
+  start([&] { return group; }, group.size(), WrappedModel(module, roles_of(options)), options);
 }
 
 DataParallel::DataParallel(const Group& group,
                            std::vector<std::pair<std::string, torch::Tensor>> parameters,
                            const DataParallelOptions& options) {
-  start([&] { return group; }, group.size(), WrappedModel(std::move(parameters), kinds_of(options)),
+  start([&] { return group; }, group.size(), WrappedModel(std::move(parameters), roles_of(options)),
         options);
 }
 
@@ -62,14 +62,16 @@ DataParallel::~DataParallel() = default;
 DataParallel::DataParallel(DataParallel&&) noexcept = default;
 
 void DataParallel::require_here() const {
-  if (!state_ && !meetings_) throw BadInput("this DataParallel was moved from");
+  if (!state_ && !averaging_) throw InvalidArgument("this DataParallel was moved from");
 }
 
 DataParallelState& DataParallel::steps(const char* what) const {
   require_here();
   if (state_) return *state_;
-  throw BadInput(fmt::format(
-      "{} with a strategy: each worker's steps are its own; call meet() at the end of each", what));
+  throw InvalidArgument(
+      fmt::format("{} with an averaging policy: each worker's steps are its own; call "
+                  "average_parameters() at the end of each",
+                  what));
 }
 
 void DataParallel::next_weight(double weight) { steps("next_weight()").next_weight(weight); }
@@ -83,8 +85,8 @@ void DataParallel::synchronize(std::optional<double> weight) {
   steps("synchronize()").synchronize(weight);
 }
 
-std::int64_t DataParallel::drain(const std::function<void()>& update) {
-  return steps("drain()").drain(update);
+std::int64_t DataParallel::join(const std::function<void()>& update) {
+  return steps("join()").join(update);
 }
 
 bool DataParallel::stopped() const { return state_ && state_->stopped(); }
@@ -96,7 +98,7 @@ void DataParallel::fail(const std::string& why) {
 void DataParallel::sync_buffers() {
   require_here();
   if (state_) return state_->sync_buffers();
-  meetings_->sync_buffers();
+  averaging_->sync_buffers();
 }
 
 double DataParallel::mean(double value, double weight) const {
@@ -106,13 +108,13 @@ double DataParallel::mean(double value, double weight) const {
 torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) const {
   require_here();
   if (state_ && state_->scope() != 0) {
-    throw BadInput("mean() inside an accumulation scope: call it before or after");
+    throw InvalidArgument("mean() inside an accumulation scope: call it before or after");
   }
   if (!std::isfinite(weight) || weight < 0) {
-    throw BadInput(fmt::format("a weight must be finite and not negative, not {}", weight));
+    throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
   }
   if (!value.defined() || !value.is_floating_point()) {
-    throw BadInput("mean() needs a tensor of floating-point numbers");
+    throw InvalidArgument("mean() needs a tensor of floating-point numbers");
   }
   const torch::NoGradGuard no_grad;
   // Behind the elements, their weight.
@@ -136,37 +138,39 @@ torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) cons
   return elements.reshape(value.sizes()).to(value.scalar_type());
 }
 
-void DataParallel::meet(std::optional<std::int64_t> step) {
+void DataParallel::average_parameters(std::optional<std::int64_t> step) {
   require_here();
-  if (!meetings_) throw BadInput("meet() without a strategy: DataParallelOptions::strategy is one");
-  meetings_->meet(step);
+  if (!averaging_)
+    throw InvalidArgument(
+        "average_parameters() without an averaging policy: DataParallelOptions::averaging is one");
+  averaging_->average_parameters(step);
 }
 
-void DataParallel::send_owned() { steps("send_owned()").send_owned(); }
+void DataParallel::broadcast_placed() { steps("broadcast_placed()").broadcast_placed(); }
 
 std::vector<std::string> DataParallel::touched() const {
   require_here();
-  return state_ ? state_->touched() : meetings_->touched();
+  return state_ ? state_->touched() : averaging_->touched();
 }
 
 const StepReport& DataParallel::report() const {
   require_here();
-  return state_ ? state_->report() : meetings_->report();
+  return state_ ? state_->report() : averaging_->report();
 }
 
 TrafficReport DataParallel::traffic() const {
   require_here();
-  return state_ ? state_->traffic() : meetings_->traffic();
+  return state_ ? state_->traffic() : averaging_->traffic();
 }
 
 std::size_t DataParallel::bytes_held() const {
   require_here();
-  return state_ ? state_->exchange().bytes_held() : meetings_->bytes_held();
+  return state_ ? state_->exchange().bytes_held() : averaging_->bytes_held();
 }
 
 const Group& DataParallel::group() const {
   require_here();
-  return state_ ? state_->group() : meetings_->group();
+  return state_ ? state_->group() : averaging_->group();
 }
 
 Accumulation::Accumulation(std::shared_ptr<DataParallelState> state,
@@ -185,15 +189,15 @@ Accumulation::~Accumulation() noexcept(false) {
     return;
   }
   state_->fail("it left an accumulation scope without finish()");
-  throw BadInput("an accumulation scope was left without finish(): its gradients are lost");
+  throw InvalidArgument("an accumulation scope was left without finish(): its gradients are lost");
 }
 
 bool Accumulation::is_open() const { return state_ && state_->scope() == scope_; }
 
 void Accumulation::require_open(const char* what) const {
   if (is_open()) return;
-  throw BadInput(std::string(what) +
-                 " after the accumulation scope has ended, or its step was dropped");
+  throw InvalidArgument(std::string(what) +
+                        " after the accumulation scope has ended, or its step was dropped");
 }
 
 void Accumulation::run(double weight, const std::function<torch::Tensor()>& compute) {

@@ -48,58 +48,62 @@ std::string_view name_of(Buffers buffers) {
 }  // namespace
 
 Settings settings_of(const DataParallelOptions& options) {
-  return {{"name", options.name},
-          {"torch", TORCH_VERSION},
-          {"instruction set", instruction_set()},
-          {"intra-op threads", std::to_string(at::get_num_threads())},
-          {"divide", std::string(name_of(options.divide))},
-          {"buffers", std::string(name_of(options.buffers))},
-          {"out_of_data", options.out_of_data == OutOfData::answer ? "answer" : "stop all"},
-          {"fusion", std::to_string(options.fusion)},
-          {"first_fusion", std::to_string(options.first_fusion)},
-          {"codec", text_of(options.compression)},
-          {"strategy", options.strategy ? fmt::format("{}, groups of {}", options.strategy->name(),
-                                                      options.compression.fusion)
-                                        : "none"},
-          {"first_step", std::to_string(options.first_step)},
-          {"transport", std::string(name_of(options.compression.transport))},
-          {"digest_every", std::to_string(options.digest_every)}};
+  return {
+      {"name", options.name},
+      {"torch", TORCH_VERSION},
+      {"instruction set", instruction_set()},
+      {"intra-op threads", std::to_string(at::get_num_threads())},
+      {"divide", std::string(name_of(options.divide))},
+      {"buffers", std::string(name_of(options.buffers))},
+      {"out_of_data", options.out_of_data == OutOfData::participate ? "participate" : "stop all"},
+      {"fusion", std::to_string(options.fusion)},
+      {"first_fusion", std::to_string(options.first_fusion)},
+      {"codec", text_of(options.compression)},
+      {"averaging", options.averaging ? fmt::format("{}, groups of {}", options.averaging->name(),
+                                                    options.compression.fusion)
+                                      : "none"},
+      {"first_step", std::to_string(options.first_step)},
+      {"message_format", std::string(name_of(options.compression.message_format))},
+      {"desync_check_every", std::to_string(options.desync_check_every)}};
 }
 
 void require_options(const DataParallelOptions& options) {
   if (options.fusion < 1 || options.first_fusion < 1) {
-    throw BadInput("fusion and first_fusion must be at least 1");
+    throw InvalidArgument("fusion and first_fusion must be at least 1");
   }
-  require_sense(options.compression);
-  if (options.strategy) {
-    require_sense(*options.strategy);
-    const auto name = options.strategy->name();
+  validate(options.compression);
+  if (options.averaging) {
+    validate(*options.averaging);
+    const auto name = options.averaging->name();
     if (options.compression.codec) {
-      throw BadInput(fmt::format("codec {} with strategy {}: no gradient is left to be sent",
-                                 options.compression.codec->name(), name));
+      throw InvalidArgument(
+          fmt::format("codec {} with averaging {}: no gradient is left to be sent",
+                      options.compression.codec->name(), name));
     }
-    if (options.owner) {
-      throw BadInput(
-          fmt::format("owner with strategy {}: every worker updates parameters of its own", name));
+    if (options.placement) {
+      throw InvalidArgument(
+          fmt::format("owner with averaging {}: every worker updates parameters of its own", name));
     }
     if (options.divide != Divide::by_weight) {
-      throw BadInput(fmt::format("divide with strategy {}: no gradients are added up", name));
+      throw InvalidArgument(
+          fmt::format("divide with averaging {}: no gradients are added up", name));
     }
   }
   if (options.first_step < 1) {
-    throw BadInput(fmt::format("first_step {}: steps count from 1", options.first_step));
+    throw InvalidArgument(fmt::format("first_step {}: steps count from 1", options.first_step));
   }
-  if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
+  if (options.desync_check_every < 0)
+    throw InvalidArgument("desync_check_every must not be negative");
   if (options.deadline && options.deadline->count() <= 0) {
-    throw BadInput("the deadline must be positive");
+    throw InvalidArgument("the deadline must be positive");
   }
 }
 
 void require_owners(const WrappedModel& model, int workers) {
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     if (model.owner(p) < workers) continue;
-    throw BadInput(fmt::format("\"{}\" is owned by rank {}: there are ranks 0 to {}", model.name(p),
-                               model.owner(p), workers - 1));
+    throw InvalidArgument(fmt::format("\"{}\" is owned by rank {}: there are ranks 0 to {}",
+                                      model.name(p), model.owner(p), workers - 1));
   }
 }
 
@@ -116,7 +120,7 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options, const Wr
       .owners = std::move(owners),
       .coded = options.compression.codec != nullptr,
       .sync_buffers = options.buffers == Buffers::every_step,
-      .digest_every = options.digest_every,
+      .desync_check_every = options.desync_check_every,
       .modules = model.module() != nullptr ? modes_of(*model.module()).size() : 0,
       .module_name = [module = model.module()](std::size_t k) { return module_text(*module, k); },
       .deadline = options.deadline,
@@ -124,7 +128,7 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options, const Wr
           "; a worker whose backward reached no parameter, or that ran none, has to call "
           "synchronize()",
       .end_hint =
-          "; a worker that has no more data while others have calls drain(), one whose backward "
+          "; a worker that has no more data while others have calls join(), one whose backward "
           "reached no parameter synchronize(); what else ends a loop (mean() of a loss, not its "
           "own) has to be the same on all workers"};
 }

@@ -3,7 +3,7 @@
 // The options of a DataParallel, checked and resolved: what the step exchange is told, and what all
 // workers must have in common.
 //
-// Threads: any. Failure: BadInput names the option.
+// Threads: any. Failure: InvalidArgument names the option.
 
 #include <string>
 #include <utility>

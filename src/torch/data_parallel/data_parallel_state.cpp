@@ -24,7 +24,7 @@ namespace {
 
 void require_weight(double weight) {
   if (!std::isfinite(weight) || weight < 0) {
-    throw BadInput(fmt::format("a weight must be finite and not negative, not {}", weight));
+    throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
   }
 }
 
@@ -76,7 +76,7 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   }
   exchange_->first_look().start();
   rows_ = std::make_unique<RowGradients>(*exchange_);
-  owned_ = std::make_unique<OwnedParameters>(model_, *exchange_, *rows_);
+  owned_ = std::make_unique<PlacedParameters>(model_, *exchange_, *rows_);
   if (!rows_->parameters().empty()) {
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
@@ -153,7 +153,7 @@ void DataParallelState::in_step(Body&& body) {
 void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& value) {
   if (!in_scope_) open_backward();
   if (in_scope_ && !in_leaf_) {
-    throw BadInput("a backward inside an accumulation scope belongs into micro_batch()");
+    throw InvalidArgument("a backward inside an accumulation scope belongs into micro_batch()");
   }
   require_plain(value, model_.label(parameter), model_.row_sparse(parameter));
   const bool last = !in_scope_ || last_backward_;
@@ -183,7 +183,7 @@ void DataParallelState::accumulated(std::size_t parameter) {
   if (!tensor.grad().defined()) return;
   model_.require_in_place(parameter);
   if (views_->is_view(parameter, tensor.grad())) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{} was unfrozen while it held a reduced gradient; call zero_grad() when "
                     "freezing it",
                     model_.label(parameter)));
@@ -204,7 +204,7 @@ void DataParallelState::open_backward() {
         "such models in micro_batch() with a closure that calls backward() itself");
   }
   before_step();
-  exchange_->open_single(std::exchange(next_weight_, 1.0));
+  exchange_->open_one_backward(std::exchange(next_weight_, 1.0));
   backward_ = latest_backward_ = backward;
   on_backward_end(weak_from_this());
 }
@@ -258,12 +258,12 @@ void DataParallelState::next_weight(double weight) {
 }
 
 void DataParallelState::open_scope(const AccumulateOptions& options) {
-  if (in_scope_ || exchange_->is_open()) throw BadInput("accumulation scopes do not nest");
+  if (in_scope_ || exchange_->is_open()) throw InvalidArgument("accumulation scopes do not nest");
   if (options.micro_batches && *options.micro_batches < 0) {
-    throw BadInput(fmt::format("accumulate: {} micro-batches", *options.micro_batches));
+    throw InvalidArgument(fmt::format("accumulate: {} micro-batches", *options.micro_batches));
   }
   if (options.seed && !options.micro_batches) {
-    throw BadInput("accumulate: a seed needs micro_batches, by which leaves are counted");
+    throw InvalidArgument("accumulate: a seed needs micro_batches, by which leaves are counted");
   }
   before_step();
   exchange_->open_scope(options.micro_batches);
@@ -274,7 +274,7 @@ void DataParallelState::open_scope(const AccumulateOptions& options) {
 void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_t>& seed,
                                  const std::function<torch::Tensor()>& compute) {
   require_weight(weight);
-  if (in_leaf_) throw BadInput("micro_batch() does not nest");
+  if (in_leaf_) throw InvalidArgument("micro_batch() does not nest");
   in_step([&] {
     std::optional<GeneratorGuard> guard;
     if (seed) {
@@ -308,7 +308,7 @@ void DataParallelState::finish() {
   model_.require_all_in_place();
   for (std::size_t p = 0; p < hooks_.size(); ++p) {
     if (!hooks_[p]->slot_is_ours()) {
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("{}: its post-accumulate hook was replaced after DataParallel was made",
                       model_.label(p)));
     }
@@ -322,7 +322,7 @@ void DataParallelState::finish() {
   views_->release_kept();
   outcome_ = coded_ ? coded_->finish(memory_, besides()) : exchange_->finish(memory_, besides());
   if (coded_) coded_->fill_report(outcome_.report);
-  outcome_.report.bytes += rows_->most_bytes();
+  outcome_.report.bytes += rows_->max_bytes();
   exchange_->count_traffic();
   owned_->commit();
   rows_->count();
@@ -351,7 +351,7 @@ StepBesides DataParallelState::besides() {
               [this] {
                 if (rows_->parameters().empty()) return;
                 rows_->fold_own(1);
-                if (rows_->any()) exchange_->meet("the sum of its rows in");
+                if (rows_->any()) exchange_->barrier("the sum of its rows in");
               },
           .completing =
               [this] {
@@ -378,7 +378,8 @@ void DataParallelState::take_rows() {
 
 void DataParallelState::synchronize(std::optional<double> asked) {
   if (asked) require_weight(*asked);
-  if (in_scope_) throw BadInput("synchronize() inside an accumulation scope: call its finish()");
+  if (in_scope_)
+    throw InvalidArgument("synchronize() inside an accumulation scope: call its finish()");
   bool by_hand = false;
   for (std::size_t p = 0; p < views_->size(); ++p) {
     views_->require_cleared(p, exchange_->last_number());
@@ -388,24 +389,25 @@ void DataParallelState::synchronize(std::optional<double> asked) {
   const double weight = asked.value_or(std::exchange(next_weight_, 1.0));
   in_step([&] {
     if (by_hand) {
-      exchange_->open_single(weight);
+      exchange_->open_one_backward(weight);
       take_gradients_set_by_hand(true);
     } else {
-      exchange_->open_joined(weight, false);
+      exchange_->open_without_gradient(weight, false);
     }
     finish();
   });
 }
 
-std::int64_t DataParallelState::drain(const std::function<void()>& update) {
-  if (in_scope_) throw BadInput("drain() inside an accumulation scope: call its finish() first");
-  views_->require_none_set_by_hand("before drain()");
+std::int64_t DataParallelState::join(const std::function<void()>& update) {
+  if (in_scope_)
+    throw InvalidArgument("join() inside an accumulation scope: call its finish() first");
+  views_->require_none_set_by_hand("before join()");
   std::int64_t answered = 0;
   while (!stopped_) {
     before_step();
     try {
       in_step([this] {
-        exchange_->open_joined(0, true);
+        exchange_->open_without_gradient(0, true);
         finish();
       });
     } catch (const PeerFailed&) {
@@ -435,7 +437,7 @@ void DataParallelState::drop(const std::string& why) noexcept {
 
 void DataParallelState::collectively(const std::function<void()>& calls) {
   is_used_ = true;
-  exchange_->together(calls);
+  exchange_->run_collectives(calls);
 }
 
 void DataParallelState::sync_buffers() {

@@ -17,7 +17,7 @@
 #include "sync/rows/row_gradients.h"
 #include "sync/step/step_exchange.h"
 #include "torch/data_parallel/gradient_views.h"
-#include "torch/data_parallel/owned_parameters.h"
+#include "torch/data_parallel/placed_parameters.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/data_parallel.h"
@@ -44,7 +44,7 @@ class DataParallelState : public GradientSink,
                 const std::function<torch::Tensor()>& compute);
   void finish_scope();
   void synchronize(std::optional<double> weight);
-  std::int64_t drain(const std::function<void()>& update);
+  std::int64_t join(const std::function<void()>& update);
   /// Drops the step on all workers, unless an exception has just done so; gradients are undefined
   /// afterwards.
   void fail(const std::string& why) noexcept;
@@ -53,7 +53,7 @@ class DataParallelState : public GradientSink,
   void use() { is_used_ = true; }
   /// Collectives of the group besides steps: the object is used, and ends where the group does.
   void collectively(const std::function<void()>& calls);
-  void send_owned() { owned_->send(options_.deadline); }
+  void broadcast_placed() { owned_->send(options_.deadline); }
 
   /// Number of the accumulation scope that is open; 0 if none is.
   std::uint64_t scope() const { return in_scope_ ? scope_ : 0; }
@@ -61,8 +61,8 @@ class DataParallelState : public GradientSink,
   std::vector<std::string> touched() const;
   const StepReport& report() const { return outcome_.report; }
   TrafficReport traffic() const {
-    const auto plain = together(exchange_->traffic(), rows_->traffic());
-    return together(coded_ ? together(coded_->traffic(), plain) : plain, owned_->traffic());
+    const auto plain = merged(exchange_->traffic(), rows_->traffic());
+    return merged(coded_ ? merged(coded_->traffic(), plain) : plain, owned_->traffic());
   }
   const StepExchange& exchange() const { return *exchange_; }
   const Group& group() const { return group_; }
@@ -87,7 +87,7 @@ class DataParallelState : public GradientSink,
   std::unique_ptr<StepExchange> exchange_;
   std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
   std::unique_ptr<RowGradients> rows_;
-  std::unique_ptr<OwnedParameters> owned_;
+  std::unique_ptr<PlacedParameters> owned_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   std::unique_ptr<GradientViews> views_;
   ModelMemory memory_;

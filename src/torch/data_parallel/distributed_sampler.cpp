@@ -15,7 +15,7 @@ DistributedSampler::DistributedSampler(const Group& group, std::int64_t dataset_
     : options_(options), rank_(group.rank()), workers_(group.size()), dataset_size_(dataset_size) {
   at_->epoch = options.first_epoch;
   if (options_.batch < 1 || dataset_size_ < 1 || at_->epoch < 0) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "DistributedSampler: batches of {} out of {} samples from epoch {} on: batch (of all "
         "workers together) and size must be 1 or more",
         options_.batch, dataset_size_, at_->epoch));
@@ -50,7 +50,7 @@ void DistributedSampler::begin_epoch() {
   if (!options_.drop_last) return;
   const auto size = static_cast<std::int64_t>(at_->samples.size());
   if (size < options_.batch) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "DistributedSampler: an epoch of {} samples has no whole batch of {}, and drop_last leaves "
         "out all others",
         size, options_.batch));
@@ -71,7 +71,7 @@ void DistributedSampler::reset(std::optional<std::size_t> new_dataset_size) {
 
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t loader_batch_size) {
   if (loader_batch_size != 1) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "DistributedSampler: the data loader has a batch_size of {} of its own: leave it alone; "
         "DistributedSamplerOptions::batch is that of all workers together ({})",
         loader_batch_size, options_.batch));

@@ -117,10 +117,10 @@ torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
   const auto& expected = model_.tensor(parameter);
   if (grad.sizes() != expected.sizes() || grad.scalar_type() != expected.scalar_type() ||
       !grad.device().is_cpu()) {
-    throw BadInput(fmt::format("{}: its gradient was set to {} {} on {}, but it is {} {}", name,
-                               c10::toString(grad.scalar_type()), c10::str(grad.sizes()),
-                               grad.device().str(), c10::toString(expected.scalar_type()),
-                               c10::str(expected.sizes())));
+    throw InvalidArgument(
+        fmt::format("{}: its gradient was set to {} {} on {}, but it is {} {}", name,
+                    c10::toString(grad.scalar_type()), c10::str(grad.sizes()), grad.device().str(),
+                    c10::toString(expected.scalar_type()), c10::str(expected.sizes())));
   }
   return std::exchange(grad, torch::Tensor());
 }
@@ -128,8 +128,8 @@ torch::Tensor GradientViews::take_set_by_hand(std::size_t parameter) const {
 void GradientViews::require_none_set_by_hand(const char* where) const {
   for (std::size_t p = 0; p < views_.size(); ++p) {
     if (!holds_set_by_hand(p)) continue;
-    throw BadInput(fmt::format("{}: its gradient was set by hand {}, where nobody takes it",
-                               model_.label(p), where));
+    throw InvalidArgument(fmt::format("{}: its gradient was set by hand {}, where nobody takes it",
+                                      model_.label(p), where));
   }
 }
 
@@ -137,7 +137,7 @@ void GradientViews::require_cleared(std::size_t parameter, std::int64_t step) co
   const auto& grad = model_.tensor(parameter).grad();
   if (!grad.defined() || !is_view(parameter, grad)) return;
   if (is_cleared(parameter, grad)) return;
-  throw BadInput(
+  throw InvalidArgument(
       fmt::format("{} still holds the reduced gradient of step {}: before the next backward call "
                   "zero_grad() of the model (an optimizer's reaches its own parameters alone), or "
                   "requires_grad_(false) on a model that this backward only passes through; run "

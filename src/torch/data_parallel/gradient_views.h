@@ -3,7 +3,7 @@
 // What param.grad is after a sync: views of the shared arena, at addresses that never change unless
 // the program keeps one. And what else may be found there before the next one.
 //
-// Threads: one. Failure: BadInput names the parameter.
+// Threads: one. Failure: InvalidArgument names the parameter.
 
 #include <torch/torch.h>
 
@@ -44,7 +44,7 @@ class GradientViews {
   /// it is sparse and the parameter is not, carries a graph, or does not fit the parameter.
   torch::Tensor take_set_by_hand(std::size_t parameter) const;
   bool holds_set_by_hand(std::size_t parameter) const;
-  /// BadInput naming the first one; `where` says what is wrong with it.
+  /// InvalidArgument naming the first one; `where` says what is wrong with it.
   void require_none_set_by_hand(const char* where) const;
   /// Throws if param.grad still holds the reduced gradient of that step. One that zero_grad() has
   /// zeroed in place does not count.

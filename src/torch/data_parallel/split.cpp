@@ -6,12 +6,13 @@
 namespace tutti {
 
 std::vector<BatchPart> split(const std::vector<torch::Tensor>& batch, std::int64_t n) {
-  if (n < 1) throw BadInput(fmt::format("split: {} parts", n));
-  if (batch.empty()) throw BadInput("split: no tensors");
+  if (n < 1) throw InvalidArgument(fmt::format("split: {} parts", n));
+  if (batch.empty()) throw InvalidArgument("split: no tensors");
   for (const auto& tensor : batch) {
-    if (!tensor.defined() || tensor.dim() == 0) throw BadInput("split: a tensor without dim 0");
+    if (!tensor.defined() || tensor.dim() == 0)
+      throw InvalidArgument("split: a tensor without dim 0");
     if (tensor.size(0) != batch.front().size(0)) {
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("split: tensors have {} and {} rows", batch.front().size(0), tensor.size(0)));
     }
   }

@@ -39,7 +39,7 @@ std::string instruction_set() {
   return text;
 }
 
-Facts arithmetic_facts() {
+RunFingerprint arithmetic_facts() {
   return {
       {"torch", TORCH_VERSION}, {"instruction set", instruction_set()}, {"processor", processor()}};
 }

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "run/facts.h"
+#include "run/run_fingerprint.h"
 
 namespace tutti {
 
@@ -14,6 +14,6 @@ namespace tutti {
 /// and oneDNN theirs, as far as they are set: "AVX2, MKL_CBWR=COMPATIBLE".
 std::string instruction_set();
 /// Version of libtorch, instruction set and processor.
-Facts arithmetic_facts();
+RunFingerprint arithmetic_facts();
 
 }  // namespace tutti

@@ -91,7 +91,7 @@ void ParameterHooks::require_free(const torch::Tensor& parameter, const std::str
   const auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter);
   if (slot == nullptr || dynamic_cast<const Ended*>(slot.get()) != nullptr) return;
   const bool wrapped = dynamic_cast<const Tripwire*>(slot.get()) != nullptr;
-  throw BadInput(
+  throw InvalidArgument(
       fmt::format("{} {}", label,
                   wrapped ? "is wrapped by a DataParallel or a Trainer already; end that one first"
                           : "has a post-accumulate hook of its own, which Tutti "

@@ -37,8 +37,8 @@ struct EndedNotice {
 
 class ParameterHooks {
  public:
-  /// BadInput when the parameter's post-accumulate slot is taken, by a DataParallel, a Trainer or
-  /// the user.
+  /// InvalidArgument when the parameter's post-accumulate slot is taken, by a DataParallel, a
+  /// Trainer or the user.
   static void require_free(const torch::Tensor& parameter, const std::string& label);
   /// Fills that slot, which has to be free.
   ParameterHooks(torch::Tensor parameter, const std::string& label, std::size_t index,

@@ -8,7 +8,7 @@ namespace tutti {
 
 void require_plain(const torch::Tensor& gradient, const std::string& name, bool row_sparse) {
   if (gradient.layout() != torch::kStrided && !row_sparse) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{} has a sparse gradient, but it is not row-sparse: declare it so "
                     "(row_sparse in the options), or build its layer with sparse(false)",
                     name));

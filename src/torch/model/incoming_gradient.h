@@ -2,7 +2,7 @@
 
 // What a gradient has to be to be folded, whoever computed it.
 //
-// Threads: any. Failure: Unsupported and BadInput name the parameter.
+// Threads: any. Failure: Unsupported and InvalidArgument name the parameter.
 
 #include <torch/torch.h>
 

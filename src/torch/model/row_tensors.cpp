@@ -26,23 +26,23 @@ IncomingRows::IncomingRows(const torch::Tensor& gradient, const torch::Tensor& p
                     gradient.layout() == torch::kSparse ? gradient.sparse_dim() : gradient.dim()));
   }
   if (!gradient.device().is_cpu() || gradient.scalar_type() != parameter.scalar_type()) {
-    throw BadInput(fmt::format("{}: its gradient is {} on {}, but it is {}", name,
-                               c10::toString(gradient.scalar_type()), gradient.device().str(),
-                               c10::toString(parameter.scalar_type())));
+    throw InvalidArgument(fmt::format(
+        "{}: its gradient is {} on {}, but it is {}", name, c10::toString(gradient.scalar_type()),
+        gradient.device().str(), c10::toString(parameter.scalar_type())));
   }
   rows_ = gradient._indices().flatten().contiguous();
   values_ = gradient._values().resolve_neg().contiguous();
   const std::span<const std::int64_t> rows(rows_.const_data_ptr<std::int64_t>(),
                                            static_cast<std::size_t>(rows_.numel()));
-  if (rows.size() > static_cast<std::size_t>(kMostRows)) {
+  if (rows.size() > static_cast<std::size_t>(kMaxRows)) {
     throw Unsupported(
         fmt::format("{}: a gradient of {} rows, repeated ones counted", name, rows.size()));
   }
   // torch does not look where a sparse tensor's indices point.
   for (const auto row : rows) {
     if (row >= 0 && row < parameter.size(0)) continue;
-    throw BadInput(fmt::format("{}: its gradient has row {}, but it has {} rows", name, row,
-                               parameter.size(0)));
+    throw InvalidArgument(fmt::format("{}: its gradient has row {}, but it has {} rows", name, row,
+                                      parameter.size(0)));
   }
 }
 
@@ -52,11 +52,10 @@ RowEntries IncomingRows::entries() const {
           count};
 }
 
-OutgoingRows::OutgoingRows(const torch::Tensor& like, torch::ScalarType type,
-                           std::int64_t most_rows)
-    : like_(like.detach()), rows_(torch::empty({1, most_rows}, torch::kInt64)) {
+OutgoingRows::OutgoingRows(const torch::Tensor& like, torch::ScalarType type, std::int64_t max_rows)
+    : like_(like.detach()), rows_(torch::empty({1, max_rows}, torch::kInt64)) {
   auto sizes = like.sizes().vec();
-  sizes[0] = most_rows;
+  sizes[0] = max_rows;
   values_ = torch::empty(sizes, type);
 }
 

@@ -2,7 +2,7 @@
 
 // Row-sparse gradients between torch's sparse tensors and lists of rows.
 //
-// Threads: any. Failure: Unsupported and BadInput name the parameter.
+// Threads: any. Failure: Unsupported and InvalidArgument name the parameter.
 
 #include <torch/torch.h>
 
@@ -31,7 +31,7 @@ class IncomingRows {
 class OutgoingRows {
  public:
   /// Of the size of `like`, with values of `type`, in room for so many rows.
-  OutgoingRows(const torch::Tensor& like, torch::ScalarType type, std::int64_t most_rows);
+  OutgoingRows(const torch::Tensor& like, torch::ScalarType type, std::int64_t max_rows);
   /// Greater rows than those before.
   void append(const RowList& list);
   /// Of another type where that is narrower: rounded.

@@ -85,7 +85,7 @@ torch::ScalarType scalar_type_of(DType dtype) {
 }
 
 View view_of(const torch::Tensor& tensor) {
-  if (!tensor.defined()) throw BadInput("the tensor is undefined");
+  if (!tensor.defined()) throw InvalidArgument("the tensor is undefined");
   if (tensor.layout() != torch::kStrided) {
     throw Unsupported("sparse and other non-strided tensors");
   }
@@ -113,7 +113,7 @@ void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Red
   const auto given = view_of(in);
   const auto result = receives ? view_of(out) : View{nullptr, 0, given.dtype};
   if (receives && (out.sizes() != in.sizes() || out.strides() != in.strides())) {
-    throw BadInput("reduce: the result has other sizes or strides than what is reduced");
+    throw InvalidArgument("reduce: the result has other sizes or strides than what is reduced");
   }
   const Layout layout(in);
   group.reduce(given, result, reduction, root, layout.with(options));
@@ -129,7 +129,7 @@ void reduce_scatter(const Group& group, const torch::Tensor& in, torch::Tensor& 
 
 torch::Tensor all_gather(const Group& group, const torch::Tensor& in,
                          const CollectiveOptions& options) {
-  if (in.dim() == 0) throw BadInput("all_gather: a scalar has no dim 0; use unsqueeze(0)");
+  if (in.dim() == 0) throw InvalidArgument("all_gather: a scalar has no dim 0; use unsqueeze(0)");
   auto sizes = in.sizes().vec();
   sizes[0] *= group.size();
   auto out = torch::empty(sizes, in.options().requires_grad(false));
@@ -139,7 +139,7 @@ torch::Tensor all_gather(const Group& group, const torch::Tensor& in,
 
 torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& in,
                                   const CollectiveOptions& options) {
-  if (in.dim() == 0) throw BadInput("all_gather_variable: a scalar has no dim 0");
+  if (in.dim() == 0) throw InvalidArgument("all_gather_variable: a scalar has no dim 0");
   const auto view = view_of(require_contiguous(in, "all_gather_variable"));
   const std::int64_t rows = in.size(0);
   std::vector<std::int64_t> all_rows(static_cast<std::size_t>(group.size()));

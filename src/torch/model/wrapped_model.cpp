@@ -27,33 +27,34 @@ TensorSpec buffer_spec(const std::string& name, const torch::Tensor& tensor) {
 
 }  // namespace
 
-WrappedModel::WrappedModel(torch::nn::Module& module, const Kinds& kinds, std::string owner)
+WrappedModel::WrappedModel(torch::nn::Module& module, const ParameterRoles& roles,
+                           std::string owner)
     : owner_(std::move(owner)),
-      model_(kinds.model),
+      model_(roles.model),
       module_(&module),
-      exclude_(kinds.exclude),
+      excluded_(roles.excluded),
       parameters_(list(module)) {
   for (const auto& item : module.named_buffers()) {
-    if (exclude_ && exclude_(item.key())) {
+    if (excluded_ && excluded_(item.key())) {
       excluded_any_ = true;
       continue;
     }
     if (item.value().defined()) buffers_.emplace_back(item.key(), item.value());
   }
-  if (exclude_) {
+  if (excluded_) {
     for (const auto& item : module.named_parameters()) {
-      excluded_any_ = excluded_any_ || exclude_(item.key());
+      excluded_any_ = excluded_any_ || excluded_(item.key());
     }
   }
   check(false);
   find_names();
-  find_kinds(kinds);
+  find_roles(roles);
 }
 
-WrappedModel::WrappedModel(NamedTensors parameters, const Kinds& kinds)
-    : model_(kinds.model), exclude_(kinds.exclude) {
+WrappedModel::WrappedModel(NamedTensors parameters, const ParameterRoles& roles)
+    : model_(roles.model), excluded_(roles.excluded) {
   for (auto& item : parameters) {
-    if (exclude_ && exclude_(item.first)) {
+    if (excluded_ && excluded_(item.first)) {
       excluded_any_ = true;
     } else {
       parameters_.push_back(std::move(item));
@@ -61,7 +62,7 @@ WrappedModel::WrappedModel(NamedTensors parameters, const Kinds& kinds)
   }
   check(true);
   find_names();
-  find_kinds(kinds);
+  find_roles(roles);
 }
 
 std::string WrappedModel::what(const char* kind, const std::string& name) const {
@@ -90,10 +91,10 @@ void WrappedModel::find_names() {
 }
 
 /// What is declared, and what torch's own modules say.
-void WrappedModel::find_kinds(const Kinds& kinds) {
+void WrappedModel::find_roles(const ParameterRoles& roles) {
   bool any_row_sparse = false;
-  bool any_private = false;
-  const auto holds = [](const Kinds::Where& where, const std::vector<std::string>& names) {
+  bool any_per_replica = false;
+  const auto holds = [](const ParameterRoles::Where& where, const std::vector<std::string>& names) {
     return where && std::ranges::any_of(names, where);
   };
   std::unordered_set<const void*> found;
@@ -110,8 +111,8 @@ void WrappedModel::find_kinds(const Kinds& kinds) {
   };
   if (module_ != nullptr) module_->apply(look);
   for (const auto& item : buffers_) {
-    private_buffers_.push_back(kinds.is_private && kinds.is_private(item.first));
-    any_private = any_private || private_buffers_.back();
+    replica_buffers_.push_back(roles.per_replica && roles.per_replica(item.first));
+    any_per_replica = any_per_replica || replica_buffers_.back();
   }
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const auto& [name, tensor] = parameters_[p];
@@ -121,45 +122,47 @@ void WrappedModel::find_kinds(const Kinds& kinds) {
                       "worker by what this one looks up",
                       name));
     }
-    const bool declared = holds(kinds.row_sparse, names(p));
+    const bool declared = holds(roles.row_sparse, names(p));
     any_row_sparse = any_row_sparse || declared;
     const bool is = declared || found.contains(tensor.unsafeGetTensorImpl());
     row_sparse_.push_back(is && tensor.numel() > 0);
-    private_.push_back(holds(kinds.is_private, names(p)));
-    any_private = any_private || private_.back();
+    per_replica_.push_back(holds(roles.per_replica, names(p)));
+    any_per_replica = any_per_replica || per_replica_.back();
     std::optional<std::int64_t> owner;
     for (const auto& one : names(p)) {
-      const auto found_owner = kinds.owner ? kinds.owner(one) : std::nullopt;
+      const auto found_owner = roles.placement ? roles.placement(one) : std::nullopt;
       if (owner && found_owner && *owner != *found_owner) {
-        throw BadInput(fmt::format("\"{}\" is also called \"{}\", and has two owners: {} and {}",
-                                   name, one, *owner, *found_owner));
+        throw InvalidArgument(
+            fmt::format("\"{}\" is also called \"{}\", and has two owners: {} and {}", name, one,
+                        *owner, *found_owner));
       }
       if (found_owner) owner = found_owner;
     }
     if (owner && *owner < 0) {
-      throw BadInput(fmt::format("\"{}\" has the owner {}: they count from 0", name, *owner));
+      throw InvalidArgument(
+          fmt::format("\"{}\" has the owner {}: they count from 0", name, *owner));
     }
     owners_.push_back(owner.value_or(-1));
-    if (private_.back() && owners_.back() >= 0) {
-      throw BadInput(
-          fmt::format("\"{}\" has an owner, and is private to each logical worker", name));
+    if (per_replica_.back() && owners_.back() >= 0) {
+      throw InvalidArgument(fmt::format("\"{}\" has an owner, and is per replica", name));
     }
     if (!row_sparse_.back()) continue;
-    if (private_.back()) {
-      throw Unsupported(fmt::format("row-sparse \"{}\" is private to each logical worker", name));
+    if (per_replica_.back()) {
+      throw Unsupported(fmt::format("row-sparse \"{}\" is per replica", name));
     }
-    if (tensor.dim() == 0) throw BadInput(fmt::format("row-sparse \"{}\" has no rows", name));
-    if (!tensor.is_contiguous() || tensor.size(0) > kMostRows) {
+    if (tensor.dim() == 0)
+      throw InvalidArgument(fmt::format("row-sparse \"{}\" has no rows", name));
+    if (!tensor.is_contiguous() || tensor.size(0) > kMaxRows) {
       throw Unsupported(
           fmt::format("row-sparse \"{}\" has more than {} rows, or they do not lie one "
                       "after the other",
-                      name, kMostRows));
+                      name, kMaxRows));
     }
   }
-  if (kinds.exclude && !excluded_any_) unmatched_.emplace_back("exclude");
-  if (kinds.row_sparse && !any_row_sparse) unmatched_.emplace_back("row_sparse");
-  if (kinds.is_private && !any_private) unmatched_.emplace_back("private_to_each");
-  if (kinds.owner && owned() == 0) unmatched_.emplace_back("owner");
+  if (roles.excluded && !excluded_any_) unmatched_.emplace_back("per_replica");
+  if (roles.row_sparse && !any_row_sparse) unmatched_.emplace_back("row_sparse");
+  if (roles.per_replica && !any_per_replica) unmatched_.emplace_back("per_replica");
+  if (roles.placement && owned() == 0) unmatched_.emplace_back("placement");
 }
 
 std::size_t WrappedModel::owned() const {
@@ -171,9 +174,9 @@ NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
   NamedTensors found;
   std::unordered_set<const void*> seen;
   const auto all = module.named_parameters();
-  if (exclude_) {
+  if (excluded_) {
     for (const auto& item : all) {
-      if (item.value().defined() && exclude_(item.key())) {
+      if (item.value().defined() && excluded_(item.key())) {
         seen.insert(item.value().unsafeGetTensorImpl());
       }
     }
@@ -188,12 +191,13 @@ NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
 }
 
 void WrappedModel::check(bool listed) {
-  if (parameters_.empty()) throw BadInput("the model has no parameter to train");
+  if (parameters_.empty()) throw InvalidArgument("the model has no parameter to train");
   std::unordered_set<const void*> seen;
   for (const auto& [name, tensor] : parameters_) {
-    if (!tensor.defined()) throw BadInput(fmt::format("parameter \"{}\" is undefined", name));
+    if (!tensor.defined())
+      throw InvalidArgument(fmt::format("parameter \"{}\" is undefined", name));
     if (listed && !seen.insert(tensor.unsafeGetTensorImpl()).second) {
-      throw BadInput(fmt::format("parameter \"{}\" is listed twice", name));
+      throw InvalidArgument(fmt::format("parameter \"{}\" is listed twice", name));
     }
     try {
       if (tensor.is_quantized() || !is_floating(view_of(tensor).dtype)) {
@@ -203,7 +207,7 @@ void WrappedModel::check(bool listed) {
       throw Unsupported(fmt::format("parameter \"{}\": {}", name, error.what()));
     }
     if (!tensor.is_leaf()) {
-      throw BadInput(fmt::format("parameter \"{}\" is not a leaf: it was computed", name));
+      throw InvalidArgument(fmt::format("parameter \"{}\" is not a leaf: it was computed", name));
     }
     addresses_.push_back(tensor.data_ptr());
   }
@@ -222,12 +226,12 @@ Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& 
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     parameters.push_back(parameter_spec(name(p), tensor(p)));
     parameters.back().row_sparse = row_sparse(p);
-    parameters.back().is_private = is_private(p);
+    parameters.back().is_per_replica = is_per_replica(p);
     parameters.back().owner = owner(p);
   }
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     buffers.push_back(buffer_spec(buffers_[b].first, buffers_[b].second));
-    buffers.back().is_private = is_private_buffer(b);
+    buffers.back().is_per_replica = is_per_replica_buffer(b);
   }
   return {std::move(parameters), std::move(buffers), settings};
 }
@@ -261,7 +265,7 @@ void WrappedModel::require_apart() const {
       const bool ordered = ranges[k].is_parameter;
       const auto& one = ordered ? ranges[k] : ranges[i];
       const auto& other = ordered ? ranges[i] : ranges[k];
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("parameter \"{0}\" shares memory with \"{1}\", which {2} could not keep up: "
                       "register one tensor under both names, or give each memory of its own",
                       *one.name, *other.name, owner_));
@@ -290,7 +294,7 @@ std::vector<std::string> WrappedModel::with_aliases() const {
 void WrappedModel::require_in_place(std::size_t parameter) const {
   const auto& [name, tensor] = parameters_[parameter];
   if (tensor.data_ptr() == addresses_[parameter]) return;
-  throw BadInput(
+  throw InvalidArgument(
       fmt::format("{1} was moved after {0} was made (to(), load() or set_data()); convert and "
                   "load the model first, or make a new {0}",
                   owner_, what("parameter", name)));
@@ -301,7 +305,7 @@ void WrappedModel::require_all_in_place() const {
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [name, tensor] = buffers_[b];
     if (std::pair(tensor.data_ptr(), tensor.nbytes()) == buffer_places_[b]) continue;
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "{1} was moved after {0} was made (to(), load() or set_data()); convert and load the model "
         "first, or make a new {0}",
         owner_, what("buffer", name)));
@@ -315,11 +319,12 @@ void WrappedModel::require_unchanged_list() const {
   for (const auto& item : parameters_) known.insert(item.second.unsafeGetTensorImpl());
   for (const auto& [name, tensor] : now) {
     if (known.contains(tensor.unsafeGetTensorImpl())) continue;
-    throw BadInput(fmt::format("{1} was added or replaced after {0} was made; make a new one",
-                               owner_, what("parameter", name)));
+    throw InvalidArgument(
+        fmt::format("{1} was added or replaced after {0} was made; make a new one", owner_,
+                    what("parameter", name)));
   }
   if (now.size() != parameters_.size()) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("a parameter was removed after {} was made; make a new one", owner_));
   }
 }

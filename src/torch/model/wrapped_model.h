@@ -26,13 +26,13 @@ using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
 
 /// Which parameters and buffers are not like most others. Of a parameter registered under several
 /// names (tied weights) one that a function holds for is enough.
-struct Kinds {
+struct ParameterRoles {
   using Where = std::function<bool(const std::string& name)>;
-  Where exclude = {};     ///< not there at all
-  Where row_sparse = {};  ///< besides those of embeddings with sparse(true)
-  Where is_private = {};  ///< each logical worker has its own
+  Where excluded = {};     ///< not wrapped at all
+  Where row_sparse = {};   ///< besides those of embeddings with sparse(true)
+  Where per_replica = {};  ///< each logical worker has its own
   /// The logical worker that alone updates a parameter.
-  std::function<std::optional<std::int64_t>(const std::string& name)> owner = {};
+  std::function<std::optional<std::int64_t>(const std::string& name)> placement = {};
   std::string model = {};  ///< named in errors
 };
 
@@ -40,9 +40,10 @@ class WrappedModel {
  public:
   /// A parameter registered under two names (tied weights) is taken once, under the first.
   /// `owner` is who wraps it, in errors.
-  WrappedModel(torch::nn::Module& module, const Kinds& kinds, std::string owner = "DataParallel");
-  /// A parameter listed twice is BadInput.
-  WrappedModel(NamedTensors parameters, const Kinds& kinds);
+  WrappedModel(torch::nn::Module& module, const ParameterRoles& roles,
+               std::string owner = "DataParallel");
+  /// A parameter listed twice is InvalidArgument.
+  WrappedModel(NamedTensors parameters, const ParameterRoles& roles);
 
   /// Null where named tensors are wrapped.
   const torch::nn::Module* module() const { return module_; }
@@ -54,37 +55,38 @@ class WrappedModel {
   const std::vector<std::vector<std::string>>& all_names() const { return names_; }
   /// `parameter "0.weight" of "model"`: in errors.
   std::string label(std::size_t parameter) const;
-  /// Which of the kinds are given and hold for nothing: "exclude", "row_sparse", …
+  /// Which of the roles are given and hold for nothing: "per_replica", "row_sparse", …
   const std::vector<std::string>& unmatched() const { return unmatched_; }
   const torch::Tensor& tensor(std::size_t parameter) const { return parameters_[parameter].second; }
 
   bool row_sparse(std::size_t parameter) const { return row_sparse_[parameter]; }
-  bool is_private(std::size_t parameter) const { return private_[parameter]; }
+  bool is_per_replica(std::size_t parameter) const { return per_replica_[parameter]; }
   /// −1: nobody's in particular.
   std::int64_t owner(std::size_t parameter) const { return owners_[parameter]; }
   /// Parameters, row-sparse ones among them, that somebody owns.
   std::size_t owned() const;
-  bool is_private_buffer(std::size_t buffer) const { return private_buffers_[buffer]; }
+  bool is_per_replica_buffer(std::size_t buffer) const { return replica_buffers_[buffer]; }
 
   Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
   ModelMemory memory() const;
 
-  /// BadInput where a parameter lies in memory of another one, or of a buffer: once they are moved,
-  /// what is written to one would not be seen in the other.
+  /// InvalidArgument where a parameter lies in memory of another one, or of a buffer: once they are
+  /// moved, what is written to one would not be seen in the other.
   void require_apart() const;
   /// Parameters in whose memory tensors lie that the module does not register (a view, detach()).
   std::vector<std::string> with_aliases() const;
 
-  /// BadInput naming the parameter if it is no longer where it was (to(), load(), set_data).
+  /// InvalidArgument naming the parameter if it is no longer where it was (to(), load(), set_data).
   void require_in_place(std::size_t parameter) const;
   /// The same for all parameters.
   void require_all_in_place() const;
-  /// BadInput naming parameters that were added to, removed from or replaced in the module since.
+  /// InvalidArgument naming parameters that were added to, removed from or replaced in the module
+  /// since.
   void require_unchanged_list() const;
 
  private:
   void check(bool listed);
-  void find_kinds(const Kinds& kinds);
+  void find_roles(const ParameterRoles& roles);
   void find_names();
   NamedTensors list(const torch::nn::Module& module) const;
   std::string what(const char* kind, const std::string& name) const;
@@ -92,16 +94,16 @@ class WrappedModel {
   std::string owner_ = "DataParallel";
   std::string model_;
   const torch::nn::Module* module_ = nullptr;
-  Kinds::Where exclude_;
+  ParameterRoles::Where excluded_;
   bool excluded_any_ = false;
   NamedTensors parameters_;
   NamedTensors buffers_;
   std::vector<std::vector<std::string>> names_;
   std::vector<std::string> unmatched_;
   std::vector<bool> row_sparse_;
-  std::vector<bool> private_;
+  std::vector<bool> per_replica_;
   std::vector<std::int64_t> owners_;
-  std::vector<bool> private_buffers_;
+  std::vector<bool> replica_buffers_;
   std::vector<const void*> addresses_;
   std::vector<std::pair<void*, std::size_t>> buffer_places_;
 };

@@ -18,7 +18,7 @@ ActiveParameters::ActiveParameters(const WrappedModel& model, const torch::nn::M
     set_.push_back(wanted.erase(parameter.unsafeGetTensorImpl()) > 0 ? 1 : 0);
   }
   if (!wanted.empty() || std::ranges::count(set_, 1) == 0) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "step() of \"{}\" for module {}, which has {}: make the Trainer of a module that registers "
         "all that take turns",
         trainer, active.name(),

@@ -3,7 +3,7 @@
 // The one model of several that a step is about: the parameters of the others have
 // requires_grad(false) while this object lives, and what they had afterwards.
 //
-// Threads: one. Failure: BadInput, nothing changed.
+// Threads: one. Failure: InvalidArgument, nothing changed.
 
 #include <torch/torch.h>
 
@@ -17,8 +17,8 @@ namespace tutti {
 
 class ActiveParameters {
  public:
-  /// BadInput where `active` has a parameter that is not among the model's, or none. `trainer` is
-  /// named in errors.
+  /// InvalidArgument where `active` has a parameter that is not among the model's, or none.
+  /// `trainer` is named in errors.
   ActiveParameters(const WrappedModel& model, const torch::nn::Module& active,
                    const std::string& trainer);
   ~ActiveParameters();

@@ -126,7 +126,7 @@ void Audit::end(double weight, const ShardMetrics& metrics, const NamedTensors& 
 void Audit::rethrow() const {
   try {
     throw;
-  } catch (const BadInput&) {
+  } catch (const InvalidArgument&) {
   } catch (const Unsupported&) {
   } catch (const Error&) {
     throw;
@@ -135,7 +135,7 @@ void Audit::rethrow() const {
   } catch (...) {
   }
   const auto& group = exchange_.group();
-  std::throw_with_nested(BadInput(fmt::format(
+  std::throw_with_nested(InvalidArgument(fmt::format(
       "shard {}, which rank {} has and rank {} computed once more for the audit: {}", pair_.shard,
       group.job_rank(pair_.owner), group.job_rank(rank()), exception_text())));
 }

@@ -55,8 +55,8 @@ class Audit {
   /// What else the computation gave; buffers are read from the model, where the shard counts.
   void end(double weight, const ShardMetrics& metrics, const NamedTensors& states);
 
-  /// Inside a handler of what the second computation threw: says so, in a BadInput that has the
-  /// exception nested. What ends a group or this program is rethrown as it is.
+  /// Inside a handler of what the second computation threw: says so, in a InvalidArgument that has
+  /// the exception nested. What ends a group or this program is rethrown as it is.
   [[noreturn]] void rethrow() const;
 
   /// Before the step is published.

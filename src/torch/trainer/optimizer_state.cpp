@@ -33,8 +33,8 @@ nlohmann::json number_of(const std::string& name, const torch::IValue& value) {
   if (value.isInt()) return value.toInt();
   if (value.isDouble()) return value.toDouble();
   if (value.isBool()) return value.toBool();
-  throw BadInput(fmt::format("its state \"{}\" is neither a number nor a tensor but {}", name,
-                             value.tagKind()));
+  throw InvalidArgument(fmt::format("its state \"{}\" is neither a number nor a tensor but {}",
+                                    name, value.tagKind()));
 }
 
 torch::IValue value_of(const nlohmann::json& number) {

@@ -3,8 +3,8 @@
 // What a torch optimizer keeps of one tensor, by name: read and replaced through torch's archives,
 // the one way that all its optimizers share.
 //
-// Threads: one. Failure: BadInput for state that is neither a number nor a tensor; c10::Error for
-// what the optimizer cannot read back.
+// Threads: one. Failure: InvalidArgument for state that is neither a number nor a tensor;
+// c10::Error for what the optimizer cannot read back.
 
 #include <torch/torch.h>
 

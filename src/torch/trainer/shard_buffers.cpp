@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "sync/averaging/meetings.h"
+#include "sync/averaging/parameter_averaging.h"
 #include "torch/model/same_bytes.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
@@ -39,30 +39,31 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
       deadline_(options.deadline),
       buffers_(model.buffers()),
       logical_{{0, options.shards}} {
-  bool any_private = false;
+  bool any_per_replica = false;
   std::vector<TensorSpec> specs;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [buffer, tensor] = buffers_[b];
     rules_.push_back(buffer_rule_of(options, buffer, tensor));
-    private_.push_back(model.is_private_buffer(b));
-    any_private = any_private || is_private(b);
+    replicas_.push_back(model.is_per_replica_buffer(b));
+    any_per_replica = any_per_replica || is_per_replica(b);
     if (rules_[b] != BufferRule::mean) continue;
     averaged_.push_back(b);
     specs.push_back(
         {buffer, tensor.sizes().vec(), tensor.strides().vec(), tensor.numel(), dtype_of(tensor)});
   }
-  if (any_private) {
+  if (any_per_replica) {
     logical_ = logical_workers(options.shards, options.logical_workers);
     const auto& last = exchange.plan().buffers().back();
     own_bytes_ = last.offset + last.bytes - exchange.plan().buffers().front().offset;
-    own_firsts_ = exchange.group().allocate(std::max<std::size_t>(own_bytes_ * logical_.size(), 1),
-                                            fmt::format("private buffers of \"{}\"", options.name));
+    own_firsts_ =
+        exchange.group().allocate(std::max<std::size_t>(own_bytes_ * logical_.size(), 1),
+                                  fmt::format("per-replica buffers of \"{}\"", options.name));
   }
   if (!specs.empty()) {
-    mean_ =
-        std::make_unique<BufferMean>(exchange.group(), std::move(specs),
-                                     any_private ? cuts_of(options) : std::vector<std::int64_t>(),
-                                     logical_.size(), options.name);
+    mean_ = std::make_unique<BufferMean>(
+        exchange.group(), std::move(specs),
+        any_per_replica ? node_boundaries_of(options) : std::vector<std::int64_t>(),
+        logical_.size(), options.name);
   }
   keep();
   send_from_first_rank();
@@ -87,7 +88,7 @@ void ShardBuffers::send_from_first_rank(const std::vector<std::uint8_t>& written
 }
 
 void ShardBuffers::send_all_from_first_rank() {
-  for (const auto& item : private_tensors()) {
+  for (const auto& item : replica_tensors()) {
     tutti::send_from_first_rank(exchange_.group(), item, deadline_);
   }
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
@@ -118,11 +119,11 @@ void ShardBuffers::spread(std::size_t buffer) {
   for (auto& values : begin_) copy_bytes(values[buffer], begin_[0][buffer].data_ptr());
 }
 
-NamedTensors ShardBuffers::private_tensors() const {
+NamedTensors ShardBuffers::replica_tensors() const {
   NamedTensors tensors;
   for (std::size_t l = 1; l < begin_.size(); ++l) {
     for (std::size_t b = 0; b < buffers_.size(); ++b) {
-      if (!is_private(b)) continue;
+      if (!is_per_replica(b)) continue;
       tensors.emplace_back(fmt::format("logical.{}/{}", l, buffers_[b].first), begin_[l][b]);
     }
   }
@@ -133,7 +134,7 @@ void ShardBuffers::require_untouched(std::size_t logical) const {
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [name, tensor] = buffers_[b];
     if (same_bytes(tensor, begin(logical, b))) continue;
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("buffer \"{}\" of Trainer \"{}\" was changed between its steps on this worker: "
                     "change values inside trainer.edit(), and run the model outside of steps in "
                     "eval(). Where another Trainer's step runs this model too, in train(), give "
@@ -165,9 +166,9 @@ void ShardBuffers::take(std::size_t logical, bool is_first, bool is_first_of_log
   }
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& entry = exchange_.plan().buffers()[b];
-    if (!(is_private(b) ? is_first_of_logical : is_first)) continue;
-    std::memcpy(is_private(b) ? own_first(exchange_.group().rank(), logical, b)
-                              : exchange_.arena().data() + entry.offset,
+    if (!(is_per_replica(b) ? is_first_of_logical : is_first)) continue;
+    std::memcpy(is_per_replica(b) ? own_first(exchange_.group().rank(), logical, b)
+                                  : exchange_.arena().data() + entry.offset,
                 buffers_[b].second.data_ptr(), entry.bytes);
   }
 }
@@ -181,16 +182,16 @@ void ShardBuffers::publish() {
 }
 
 void ShardBuffers::finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped,
-                          bool meets) {
-  if (mean_) mean_->meet();
+                          bool is_due) {
+  if (mean_) mean_->barrier();
   finish_shared(board);
   for (std::size_t l = 0; own_firsts_ && l < logical_.size(); ++l) {
     if (std::ranges::find(dropped, static_cast<std::int64_t>(l)) == dropped.end()) {
-      finish_private(board, l);
+      finish_replicas(board, l);
     }
   }
-  for (std::size_t b = 0; meets && b < buffers_.size(); ++b) {
-    if (is_private(b)) become_one(b);
+  for (std::size_t b = 0; is_due && b < buffers_.size(); ++b) {
+    if (is_per_replica(b)) become_one(b);
   }
   restore();
 }
@@ -199,27 +200,27 @@ void ShardBuffers::finish_shared(const ShardBoard& board) {
   const int first = worker_of_first(board, [](const ShardHeader& one) { return one.first_ran; });
   if (first < 0) return;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    if (is_private(b) || rules_[b] == BufferRule::keep) continue;
+    if (is_per_replica(b) || rules_[b] == BufferRule::keep) continue;
     copy_bytes(begin_[0][b], exchange_.arena().block(first) + exchange_.plan().buffers()[b].offset);
   }
   for (std::size_t k = 0; k < averaged_.size(); ++k) {
-    if (is_private(averaged_[k]) || !mean_->changed(k)) continue;
+    if (is_per_replica(averaged_[k]) || !mean_->changed(k)) continue;
     mean_->mean(k, {0, mean_->nodes().size()}, begin_[0][averaged_[k]].data_ptr());
   }
 }
 
-void ShardBuffers::finish_private(const ShardBoard& board, std::size_t logical) {
+void ShardBuffers::finish_replicas(const ShardBoard& board, std::size_t logical) {
   const int first =
       worker_of_first(board, [&](const ShardHeader& one) { return one.own_first_ran[logical]; });
   if (first < 0) return;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    if (!is_private(b) || rules_[b] == BufferRule::keep) continue;
+    if (!is_per_replica(b) || rules_[b] == BufferRule::keep) continue;
     copy_bytes(begin_[logical][b], own_first(first, logical, b));
   }
   if (!mean_) return;
   const auto nodes = nodes_of(mean_->nodes(), logical_)[logical];
   for (std::size_t k = 0; k < averaged_.size(); ++k) {
-    if (!is_private(averaged_[k]) || !mean_->changed(k, logical)) continue;
+    if (!is_per_replica(averaged_[k]) || !mean_->changed(k, logical)) continue;
     mean_->mean(k, nodes, begin_[logical][averaged_[k]].data_ptr());
   }
 }

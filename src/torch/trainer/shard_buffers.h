@@ -2,10 +2,11 @@
 
 // A model's buffers over the shards of a step: every shard starts from those of the step's begin,
 // and afterwards each is, by its rule, the mean over the shards that ran, the first such shard's,
-// or what it was; one that no shard changed keeps its bytes. Of private ones each logical worker
-// has its own, over its own shards; between steps the model's are the first logical worker's.
+// or what it was; one that no shard changed keeps its bytes. Of per-replica ones each logical
+// worker has its own, over its own shards; between steps the model's are the first logical
+// worker's.
 //
-// Threads: one. Failure: BadInput names the buffer.
+// Threads: one. Failure: InvalidArgument names the buffer.
 
 #include <torch/torch.h>
 
@@ -31,8 +32,8 @@ class ShardBuffers {
   ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
                const TrainerOptions& options);
 
-  /// Rank 0's present values become those of the step's begin; private ones that were `written`, or
-  /// differ from what they were, become everybody's. Collective.
+  /// Rank 0's present values become those of the step's begin; per-replica ones that were
+  /// `written`, or differ from what they were, become everybody's. Collective.
   void send_from_first_rank(const std::vector<std::uint8_t>& written = {});
   /// The same, for all logical workers' after they were filled. Collective.
   void send_all_from_first_rank();
@@ -48,25 +49,26 @@ class ShardBuffers {
   void skip();
   void publish();
   /// The values after the step, once all have published. Those of the `dropped` logical workers
-  /// stay as they were; with `meets`, private ones become one: means of the copies, or the first's.
-  void finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped, bool meets);
+  /// stay as they were; with `is_due`, per-replica ones become one: means of the copies, or the
+  /// first's.
+  void finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped, bool is_due);
 
-  /// As the last step left them, of the first logical worker where they are private.
+  /// As the last step left them, of the first logical worker where they are per replica.
   NamedTensors tensors() const;
-  /// Private ones of the logical workers but the first, by "logical.1/0.running_mean".
-  NamedTensors private_tensors() const;
+  /// Per-replica ones of the logical workers but the first, by "logical.1/0.running_mean".
+  NamedTensors replica_tensors() const;
 
  private:
-  bool is_private(std::size_t buffer) const { return private_[buffer]; }
+  bool is_per_replica(std::size_t buffer) const { return replicas_[buffer]; }
   /// Values at the step's begin.
   const torch::Tensor& begin(std::size_t logical, std::size_t buffer) const {
-    return begin_[is_private(buffer) ? logical : 0][buffer];
+    return begin_[is_per_replica(buffer) ? logical : 0][buffer];
   }
   void keep();
   void spread(std::size_t buffer);
   std::byte* own_first(int rank, std::size_t logical, std::size_t buffer) const;
   void finish_shared(const ShardBoard& board);
-  void finish_private(const ShardBoard& board, std::size_t logical);
+  void finish_replicas(const ShardBoard& board, std::size_t logical);
   void become_one(std::size_t buffer);
 
   const StepExchange& exchange_;
@@ -74,12 +76,12 @@ class ShardBuffers {
   std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;
   std::vector<BufferRule> rules_;
-  std::vector<bool> private_;
-  std::vector<ShardRange> logical_;                ///< one, of all shards, without private ones
+  std::vector<bool> replicas_;
+  std::vector<ShardRange> logical_;                ///< one, of all shards, without per-replica ones
   std::vector<std::vector<torch::Tensor>> begin_;  ///< per logical worker
   std::vector<std::size_t> averaged_;              ///< by rule: those of mean_, in its order
   std::unique_ptr<BufferMean> mean_;               ///< null where there are none
-  /// Per worker, for each logical worker, all buffers' values; null without private ones.
+  /// Per worker, for each logical worker, all buffers' values; null without per-replica ones.
   std::optional<SharedMemory> own_firsts_;
   std::size_t own_bytes_ = 0;  ///< of one logical worker's
 };

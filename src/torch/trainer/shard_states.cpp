@@ -31,13 +31,13 @@ std::optional<std::int64_t> shard_of(const std::string& key) {
 }  // namespace
 
 torch::Tensor ShardStates::of(std::int64_t shard, const std::string& name, const Init& init) {
-  if (name.empty()) throw BadInput("a shard's state needs a name");
+  if (name.empty()) throw InvalidArgument("a shard's state needs a name");
   const auto key = key_of(shard, name);
   if (const auto found = working_.find(key); found != working_.end()) return found->second;
   const auto last = committed_.find(key);
   torch::Tensor value = last != committed_.end() ? last->second : init();
   if (!value.defined() || value.layout() != torch::kStrided || !value.device().is_cpu()) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("shard {}: state \"{}\" must be a dense tensor on the CPU", shard, name));
   }
   require_storable(fmt::format("shard {}: state \"{}\"", shard, name), value);
@@ -96,7 +96,8 @@ void ShardStates::check_names(const NamedTensors& states, std::int64_t shards) {
   for (const auto& [key, tensor] : states) {
     const auto shard = shard_of(key);
     if (!shard || *shard >= shards) {
-      throw BadInput(fmt::format("\"{}\" is not the state of one of {} shards", key, shards));
+      throw InvalidArgument(
+          fmt::format("\"{}\" is not the state of one of {} shards", key, shards));
     }
   }
 }

@@ -4,7 +4,7 @@
 // holds those of its shards: the value after the last step that was applied, and the copy that the
 // step at hand works on. Checkpoints hold those of all shards; who goes on takes its own.
 //
-// Threads: one. Failure: BadInput names the state.
+// Threads: one. Failure: InvalidArgument names the state.
 
 #include <torch/torch.h>
 
@@ -42,7 +42,7 @@ class ShardStates {
   static std::vector<std::byte> pack(const NamedTensors& states);
   /// Takes those of the worker's shards, and forgets all others.
   void take(const NamedTensors& states, const ShardRange& mine);
-  /// BadInput for a name that is not of that form, or of a shard beyond the run's.
+  /// InvalidArgument for a name that is not of that form, or of a shard beyond the run's.
   static void check_names(const NamedTensors& states, std::int64_t shards);
 
  private:

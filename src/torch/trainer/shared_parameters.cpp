@@ -76,7 +76,7 @@ void SharedParameters::require_untouched() const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const auto& name = parameters_[p].first;
     if (was_written(p)) {
-      throw BadInput(fmt::format(
+      throw InvalidArgument(fmt::format(
           "parameter \"{}\" was written between steps, where all workers read it; change values "
           "inside trainer.edit()",
           name));

@@ -3,7 +3,7 @@
 // A model's parameters as views of the one copy that all workers of a host share, and whether
 // anybody but Tutti has written to them. When it ends, each worker's have memory of their own.
 //
-// Threads: one. Failure: BadInput names the parameter.
+// Threads: one. Failure: InvalidArgument names the parameter.
 
 #include <torch/torch.h>
 

@@ -64,8 +64,8 @@ void TileOptimizers::move_state(const Key& key, Tile& tile) const {
   auto contents = contents_of(*state);
   const auto shared = shared_state(key, tile);
   if (contents.tensors.size() != shared.size()) {
-    throw BadInput(fmt::format("{}: its state has other tensors than when it was tried out",
-                               rules_[key.first]->text()));
+    throw InvalidArgument(fmt::format("{}: its state has other tensors than when it was tried out",
+                                      rules_[key.first]->text()));
   }
   for (std::size_t k = 0; k < shared.size(); ++k) {
     shared[k].second.copy_(contents.tensors[k].second);
@@ -106,7 +106,7 @@ nlohmann::json TileOptimizers::numbers() const {
 }
 
 void TileOptimizers::check(const nlohmann::json& numbers) const {
-  if (!numbers.is_object()) throw BadInput("the optimizers' numbers are not an object");
+  if (!numbers.is_object()) throw InvalidArgument("the optimizers' numbers are not an object");
   std::size_t known = 0;
   for (std::size_t p = 0; p < rules_.size(); ++p) {
     const auto found = numbers.find(plan_.parameters()[p].spec.name);
@@ -114,7 +114,8 @@ void TileOptimizers::check(const nlohmann::json& numbers) const {
     rules_[p]->check_numbers(*found);
     ++known;
   }
-  if (known != numbers.size()) throw BadInput("the optimizers' numbers name other parameters");
+  if (known != numbers.size())
+    throw InvalidArgument("the optimizers' numbers name other parameters");
 }
 
 void TileOptimizers::restore(const nlohmann::json& numbers) {

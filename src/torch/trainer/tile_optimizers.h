@@ -2,7 +2,7 @@
 
 // The torch optimizers of the tiles that this worker owns, and what they keep besides tensors.
 //
-// Threads: one. Failure: BadInput for a factory that changed its mind; update(): Mismatch.
+// Threads: one. Failure: InvalidArgument for a factory that changed its mind; update(): Mismatch.
 
 #include <torch/torch.h>
 
@@ -33,7 +33,7 @@ class TileOptimizers : public TileUpdates {
   /// Numbers of state by the parameter's name, of those parameters of which this worker owns tiles
   /// that have state. All tiles of a parameter have the same.
   nlohmann::json numbers() const;
-  /// BadInput unless they are what the numbers() of all workers can be together.
+  /// InvalidArgument unless they are what the numbers() of all workers can be together.
   void check(const nlohmann::json& numbers) const;
   /// All tiles have these numbers now, and the tensors that lie in the shared memory.
   void restore(const nlohmann::json& numbers);

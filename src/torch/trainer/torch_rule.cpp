@@ -49,7 +49,7 @@ OptimizerState copy_of(const OptimizerState& contents) {
 }  // namespace
 
 Optimizer::Rule torch_optimizer(TorchOptimizerFactory make) {
-  if (!make) throw BadInput("torch_optimizer: there is no factory");
+  if (!make) throw InvalidArgument("torch_optimizer: there is no factory");
   const auto rule = std::make_shared<const TorchRule>(std::move(make));
   return TorchOptim{rule->text(), rule};
 }
@@ -63,20 +63,21 @@ TorchRule::TorchRule(TorchOptimizerFactory make) : make_(std::move(make)) {
     const SingleThread one_thread;
     for (const auto type : {torch::kFloat32, torch::kFloat64}) try_out(type);
   } catch (const c10::Error& error) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{} cannot be run per tile: {}", text_, error.what_without_backtrace()));
-  } catch (const BadInput& error) {
-    throw BadInput(fmt::format("{} cannot be run per tile: {}", text_, error.what()));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{} cannot be run per tile: {}", text_, error.what()));
   }
 }
 
 std::unique_ptr<torch::optim::Optimizer> TorchRule::make(
     const std::vector<torch::Tensor>& tensors) const {
   auto optimizer = make_(tensors);
-  if (!optimizer) throw BadInput("torch_optimizer: its factory made nothing");
+  if (!optimizer) throw InvalidArgument("torch_optimizer: its factory made nothing");
   if (optimizer->param_groups().size() != 1 ||
       optimizer->param_groups().front().params().size() != tensors.size()) {
-    throw BadInput("torch_optimizer: its factory must make one group of the tensors it is given");
+    throw InvalidArgument(
+        "torch_optimizer: its factory must make one group of the tensors it is given");
   }
   return optimizer;
 }
@@ -91,8 +92,8 @@ void TorchRule::check_numbers(const nlohmann::json& numbers) const {
     same = same && numbers.contains(name) && same_kind(numbers[name], number);
   }
   if (same) return;
-  throw BadInput(fmt::format("the numbers {} are not those of {}, such as {}", numbers.dump(),
-                             text_, numbers_.dump()));
+  throw InvalidArgument(fmt::format("the numbers {} are not those of {}, such as {}",
+                                    numbers.dump(), text_, numbers_.dump()));
 }
 
 void TorchRule::replace_state(torch::optim::Optimizer& optimizer, const torch::Tensor& tensor,
@@ -119,12 +120,12 @@ void TorchRule::try_out(torch::ScalarType type) {
     together->step();
     apart->step();
     if (!same_bytes(whole.flatten(), torch::cat(tiles))) {
-      throw BadInput(
+      throw InvalidArgument(
           "it gives other bytes when a tensor is cut, so it is not element-wise (LBFGS, LAMB and "
           "LARS are not, nor is what draws random numbers)");
     }
     if (!same_bytes(idle, torch::ones({5}, type))) {
-      throw BadInput("it changes a tensor that has no gradient");
+      throw InvalidArgument("it changes a tensor that has no gradient");
     }
     for (std::size_t t = 0; t < tiles.size(); ++t) try_state(*apart, tiles[t], moved[t]);
   }
@@ -145,7 +146,7 @@ void TorchRule::try_state(torch::optim::Optimizer& optimizer, const torch::Tenso
   }
   for (std::size_t k = 0; k < states_.size(); ++k) {
     if (same_bytes(contents.tensors[k].second, moved->tensors[k].second)) continue;
-    throw BadInput(fmt::format("its state \"{}\" does not stay in one place", states_[k]));
+    throw InvalidArgument(fmt::format("its state \"{}\" does not stay in one place", states_[k]));
   }
 }
 
@@ -155,14 +156,14 @@ void TorchRule::take_names(const OptimizerState& contents, const torch::Tensor& 
   for (const auto& [name, tensor] : contents.tensors) {
     names.push_back(name);
     if (tensor.sizes() == tile.sizes() && tensor.scalar_type() == tile.scalar_type()) continue;
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("its state \"{}\" has another size or type than the parameter", name));
   }
   if (!prototype_) {
     states_ = names;
     numbers_ = contents.numbers;
   }
-  if (names != states_) throw BadInput("its state has other tensors after some steps");
+  if (names != states_) throw InvalidArgument("its state has other tensors after some steps");
 }
 
 }  // namespace tutti

@@ -2,7 +2,7 @@
 
 // A torch optimizer as the rule of parameters: how to make one for a tile, tried out beforehand.
 //
-// Threads: one. Failure: BadInput where it is not element-wise.
+// Threads: one. Failure: InvalidArgument where it is not element-wise.
 
 #include <torch/torch.h>
 
@@ -24,7 +24,7 @@ class TorchRule {
   const std::string& text() const { return text_; }
   /// Names of its tensors of state, ascending.
   const std::vector<std::string>& states() const { return states_; }
-  /// BadInput unless `numbers` are those of such a state.
+  /// InvalidArgument unless `numbers` are those of such a state.
   void check_numbers(const nlohmann::json& numbers) const;
 
   std::unique_ptr<torch::optim::Optimizer> make(const std::vector<torch::Tensor>& tensors) const;

@@ -12,7 +12,7 @@ namespace {
 
 void require_weight(double weight, std::int64_t shard) {
   if (std::isfinite(weight) && weight >= 0) return;
-  throw BadInput(
+  throw InvalidArgument(
       fmt::format("shard {}: a weight must be finite and not negative, not {}", shard, weight));
 }
 
@@ -47,7 +47,7 @@ void Shard::require_first_answer(const char* call) {
     answered_by_ = call;
     return;
   }
-  throw BadInput(fmt::format(
+  throw InvalidArgument(fmt::format(
       "shard {}: {} after {}: a shard has one answer; add up what its loss is made of, and record "
       "the parts by shard.metrics()",
       index_, call, answered_by_));
@@ -57,12 +57,12 @@ ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
   require_weight(weight, index_);
   if (weight == 0) return nothing();
   if (!value.defined() || value.numel() != 1) {
-    throw BadInput(fmt::format("shard {}: a loss is one number, not {}", index_,
-                               value.defined() ? fmt::format("{} of them", value.numel())
-                                               : std::string("an undefined tensor")));
+    throw InvalidArgument(fmt::format("shard {}: a loss is one number, not {}", index_,
+                                      value.defined() ? fmt::format("{} of them", value.numel())
+                                                      : std::string("an undefined tensor")));
   }
   if (!value.requires_grad()) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "shard {}: the loss has no gradient: no parameter took part in it, or it was computed "
         "without grad mode",
         index_));
@@ -125,7 +125,7 @@ void Trainer::edit(const std::function<void()>& change) { state_->edit(change); 
 Metrics Trainer::evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute) {
   return state_->evaluate({dataset_size, batch}, compute);
 }
-void Trainer::with_averages(const std::function<void()>& body) { state_->with_averages(body); }
+void Trainer::with_ema(const std::function<void()>& body) { state_->with_ema(body); }
 torch::Tensor Trainer::gather(const std::string& name) const { return state_->gather(name); }
 void Trainer::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
   state_->with_logical_worker(logical, body);

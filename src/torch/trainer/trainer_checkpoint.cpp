@@ -52,16 +52,16 @@ torch::ScalarType scalar_type_of(StoredType stored) {
   return found->first;  // every stored type is in the table
 }
 
-/// Entry of one tensor, or BadInput that says how the file differs.
+/// Entry of one tensor, or InvalidArgument that says how the file differs.
 const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& where,
                             const std::string& name, const torch::Tensor& tensor) {
   const auto* entry = file.find(name);
-  if (entry == nullptr) throw BadInput(fmt::format("{} lacks \"{}\"", where, name));
+  if (entry == nullptr) throw InvalidArgument(fmt::format("{} lacks \"{}\"", where, name));
   const auto type = stored_type_of(name, tensor);
   const auto shape = tensor.sizes().vec();
   if (entry->type != type || entry->shape != shape) {
-    throw BadInput(fmt::format("{}: \"{}\" is {}, here it is {}", where, name,
-                               describe(entry->type, entry->shape), describe(type, shape)));
+    throw InvalidArgument(fmt::format("{}: \"{}\" is {}, here it is {}", where, name,
+                                      describe(entry->type, entry->shape), describe(type, shape)));
   }
   return *entry;
 }
@@ -101,9 +101,9 @@ nlohmann::json to_json(const RunPosition& position) {
                           {"good_steps", position.loss_scale.good_steps},
                           {"averaged_steps", position.averaged_steps},
                           {"updates", position.updates},
-                          {"private_updates", position.own.updates},
-                          {"private_moved", position.own.moved},
-                          {"private_drops", position.own.drops},
+                          {"replica_updates", position.own.updates},
+                          {"replica_moved", position.own.moved},
+                          {"replica_drops", position.own.drops},
                           {"optimizer_numbers", position.optimizer_numbers}};
   if (!position.turns.empty()) state["turns"] = position.turns;
   return state;
@@ -117,9 +117,9 @@ RunPosition position_of(const nlohmann::json& state) {
           .loss_scale = {state.at("loss_scale").get<double>(), number("good_steps")},
           .averaged_steps = number("averaged_steps"),
           .updates = state.at("updates").get<std::vector<std::int64_t>>(),
-          .own = {state.value("private_updates", std::vector<std::vector<std::int64_t>>()),
-                  state.value("private_moved", std::vector<std::uint8_t>()),
-                  state.value("private_drops", std::vector<std::int64_t>())},
+          .own = {state.value("replica_updates", std::vector<std::vector<std::int64_t>>()),
+                  state.value("replica_moved", std::vector<std::uint8_t>()),
+                  state.value("replica_drops", std::vector<std::int64_t>())},
           .optimizer_numbers = state.at("optimizer_numbers"),
           .turns = state.value("turns", std::vector<std::uint64_t>())};
 }
@@ -130,11 +130,11 @@ RunPosition position_of(const Checkpoint& checkpoint, std::size_t parameters) {
   try {
     position = position_of(nlohmann::json(checkpoint.manifest().state));
   } catch (const nlohmann::json::exception& error) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{}: its manifest lacks where the run stands ({})", where, error.what()));
   }
   if (position.updates.size() != parameters) {
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{}: its manifest counts updates of {} parameters, here there are {}", where,
                     position.updates.size(), parameters));
   }
@@ -157,14 +157,14 @@ std::string arithmetic_differences(const Checkpoint& checkpoint) {
   const auto& state = checkpoint.manifest().state;
   const auto found = state.find(kArithmetic);
   if (found == state.end()) return "";
-  Facts then;
+  RunFingerprint then;
   for (const auto& [name, value] : found->second.items()) {
     if (value.is_string()) then[name] = value.get<std::string>();
   }
   return facts_diff(then, arithmetic_facts());
 }
 
-void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts& facts,
+void save_checkpoint(CheckpointStore& store, const std::string& run, const RunFingerprint& facts,
                      const RunPosition& position, const nlohmann::json& structure,
                      const TensorFiles& files) {
   CheckpointContent content{.step = position.steps,
@@ -191,13 +191,13 @@ void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts
 namespace {
 
 /// Where the newest is damaged, the error says what a fallback would take.
-std::optional<Checkpoint> open_newest(const CheckpointStore& store, const Facts& facts,
+std::optional<Checkpoint> open_newest(const CheckpointStore& store, const RunFingerprint& facts,
                                       const std::optional<std::string>& written_by) {
   try {
     const auto newest = written_by ? store.newest_of(*written_by) : store.newest();
     if (!newest) return std::nullopt;
     return store.open(*newest);
-  } catch (const BadInput& error) {
+  } catch (const InvalidArgument& error) {
     std::optional<Checkpoint> whole;
     try {
       whole = store.newest_good(written_by).checkpoint;
@@ -205,14 +205,14 @@ std::optional<Checkpoint> open_newest(const CheckpointStore& store, const Facts&
       // What the first error says is worth more.
     }
     if (!whole || !facts_diff(whole->manifest().facts, facts).empty()) throw;
-    throw BadInput(fmt::format("{}. LoadOptions::fall_back passes over it: {} is whole",
-                               error.what(), whole->folder().string()));
+    throw InvalidArgument(fmt::format("{}. LoadOptions::fall_back passes over it: {} is whole",
+                                      error.what(), whole->folder().string()));
   }
 }
 
 }  // namespace
 
-std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Facts& facts,
+std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const RunFingerprint& facts,
                                           bool fall_back,
                                           const std::optional<std::string>& written_by) {
   std::optional<Checkpoint> checkpoint;
@@ -222,7 +222,8 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
       log_warning(fmt::format("a checkpoint is passed over: {}", reason));
     }
     if (!found.checkpoint && found.damaged > 0) {
-      throw BadInput(fmt::format("none of the checkpoints in {} is good", store.dir().string()));
+      throw InvalidArgument(
+          fmt::format("none of the checkpoints in {} is good", store.dir().string()));
     }
     checkpoint = std::move(found.checkpoint);
   } else {
@@ -231,8 +232,8 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Fa
   if (!checkpoint) return checkpoint;
   const auto differences = facts_diff(checkpoint->manifest().facts, facts);
   if (!differences.empty()) {
-    throw BadInput(fmt::format("{} is a checkpoint of another run:\n{}",
-                               checkpoint->folder().string(), differences));
+    throw InvalidArgument(fmt::format("{} is a checkpoint of another run:\n{}",
+                                      checkpoint->folder().string(), differences));
   }
   return checkpoint;
 }
@@ -246,8 +247,8 @@ void fill(const Checkpoint& checkpoint, const TensorFiles& files) {
       entry_of(stored.back(), where + "/" + file, name, tensor);
     }
     if (stored.back().tensors().size() != tensors.size()) {
-      throw BadInput(fmt::format("{}/{} holds {} tensors, here there are {}", where, file,
-                                 stored.back().tensors().size(), tensors.size()));
+      throw InvalidArgument(fmt::format("{}/{} holds {} tensors, here there are {}", where, file,
+                                        stored.back().tensors().size(), tensors.size()));
     }
   }
   try {

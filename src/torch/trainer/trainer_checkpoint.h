@@ -3,8 +3,8 @@
 // A Trainer's run as a checkpoint: its tensors by file and name, and where it stands. Independent
 // of the number of workers.
 //
-// Threads: one. Failure: BadInput, and nothing has changed where a checkpoint is refused; Mismatch
-// where filling the tensors failed half-way.
+// Threads: one. Failure: InvalidArgument, and nothing has changed where a checkpoint is refused;
+// Mismatch where filling the tensors failed half-way.
 
 #include <torch/torch.h>
 
@@ -21,7 +21,7 @@
 #include "run/loss_scaler.h"
 #include "run/step_log.h"
 #include "torch/model/wrapped_model.h"
-#include "torch/trainer/private_parameters.h"
+#include "torch/trainer/replica_parameters.h"
 
 namespace tutti {
 
@@ -33,7 +33,7 @@ struct RunPosition {
   LossScaleState loss_scale;
   std::int64_t averaged_steps = 0;
   std::vector<std::int64_t> updates;  ///< per parameter, in registration order
-  PrivatePosition own;                ///< of private parameters; empty without
+  ReplicaPosition own;                ///< of per-replica parameters; empty without
   /// By parameter, what its optimizer of torch keeps besides tensors.
   nlohmann::json optimizer_numbers = nlohmann::json::object();
   /// Which model each of the latest steps was about; empty where none was about one of several.
@@ -44,7 +44,7 @@ struct RunPosition {
 nlohmann::json to_json(const RunPosition& position);
 /// nlohmann::json::exception for a name that is missing or a value of another kind.
 RunPosition position_of(const nlohmann::json& state);
-/// BadInput for one of another number of parameters.
+/// InvalidArgument for one of another number of parameters.
 RunPosition position_of(const Checkpoint& checkpoint, std::size_t parameters);
 
 inline constexpr const char* kParametersFile = "parameters.safetensors";
@@ -54,10 +54,10 @@ inline constexpr const char* kBuffersFile = "buffers.safetensors";
 inline constexpr const char* kAveragesFile = "averages.safetensors";
 /// What codecs left out, per logical worker.
 inline constexpr const char* kResidualsFile = "residuals.safetensors";
-/// Holds the private parameters of the logical workers but the first.
-inline constexpr const char* kPrivateFile = "private.safetensors";
-/// What a strategy keeps.
-inline constexpr const char* kStrategyFile = "strategy.safetensors";
+/// Holds the per-replica parameters of the logical workers but the first.
+inline constexpr const char* kReplicaFile = "per_replica.safetensors";
+/// What an averaging policy keeps.
+inline constexpr const char* kAveragingFile = "averaging.safetensors";
 /// Its names and shapes are the user's: the checkpoint decides them.
 inline constexpr const char* kShardStatesFile = "shard_states.safetensors";
 
@@ -77,14 +77,14 @@ inline constexpr const char* kArithmetic = "arithmetic";
 /// where nothing does, or it does not say.
 std::string arithmetic_differences(const Checkpoint& checkpoint);
 
-void save_checkpoint(CheckpointStore& store, const std::string& run, const Facts& facts,
+void save_checkpoint(CheckpointStore& store, const std::string& run, const RunFingerprint& facts,
                      const RunPosition& position, const nlohmann::json& structure,
                      const TensorFiles& files);
 
 /// Opens the newest checkpoint (only of those that the run `written_by` wrote, where it is given),
 /// or with `fall_back` the newest good one; refuses one of other facts with the differences.
 /// Nothing where there is none.
-std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Facts& facts,
+std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const RunFingerprint& facts,
                                           bool fall_back,
                                           const std::optional<std::string>& written_by);
 /// Fills the tensors, once all of them were found to fit. Mismatch where a file that was verified

@@ -19,12 +19,11 @@ const std::string kRuleOfBuffer = "rule of buffer ";
 
 void require_bound(double bound, std::string_view name) {
   if (std::isfinite(bound) && bound >= 0) return;
-  throw BadInput(fmt::format("{} {}: must be finite and not negative", name, bound));
+  throw InvalidArgument(fmt::format("{} {}: must be finite and not negative", name, bound));
 }
 
-std::string who_is_private(const TrainerOptions& options) {
-  return options.strategy ? fmt::format("strategy {}", options.strategy->name())
-                          : "private_to_each";
+std::string who_is_per_replica(const TrainerOptions& options) {
+  return options.averaging ? fmt::format("averaging {}", options.averaging->name()) : "per_replica";
 }
 
 struct ToUpdateRule {
@@ -82,15 +81,15 @@ std::string_view text_of(BufferRule rule) {
 
 void require_options(const TrainerOptions& options) {
   if (options.shards < 1) {
-    throw BadInput(fmt::format("{} shards: a step has at least 1", options.shards));
+    throw InvalidArgument(fmt::format("{} shards: a step has at least 1", options.shards));
   }
-  require_sense(options.compression);
-  if (options.strategy) require_sense(*options.strategy);
-  if (has_private(options) && options.logical_workers == 0) {
-    throw BadInput(
+  validate(options.compression);
+  if (options.averaging) validate(*options.averaging);
+  if (has_per_replica(options) && options.logical_workers == 0) {
+    throw InvalidArgument(
         fmt::format("{} without logical_workers: say how many there are, each with parameters of "
                     "its own",
-                    who_is_private(options)));
+                    who_is_per_replica(options)));
   }
   if (options.logical_workers != 0) {
     logical_workers(options.shards, options.logical_workers);  // throws for one too many
@@ -99,85 +98,91 @@ void require_options(const TrainerOptions& options) {
   require_bound(options.clip.parameter_norm, "clip.parameter_norm");
   require_bound(options.clip.value, "clip.value");
   const auto& scale = options.loss_scale;
-  const bool sized = scale.least > 0 && scale.start >= scale.least && scale.start <= scale.most &&
-                     std::isfinite(scale.most);
+  const bool sized = scale.minimum > 0 && scale.start >= scale.minimum &&
+                     scale.start <= scale.maximum && std::isfinite(scale.maximum);
   if (!sized && (scale.dynamic || !(scale.start > 0) || !std::isfinite(scale.start))) {
-    throw BadInput(fmt::format("loss_scale.start {}: must be between least {} and most {}",
-                               scale.start, scale.least, scale.most));
+    throw InvalidArgument(
+        fmt::format("loss_scale.start {}: must be between minimum {} and maximum {}", scale.start,
+                    scale.minimum, scale.maximum));
   }
   if (scale.dynamic && !(scale.growth >= 1 && std::isfinite(scale.growth) && scale.backoff > 0 &&
                          scale.backoff < 1 && scale.grow_after >= 1)) {
-    throw BadInput(
+    throw InvalidArgument(
         "loss_scale: growth must be at least 1, backoff between 0 and 1, grow_after at least 1");
   }
-  if (options.average != 0 && !(options.average > 0 && options.average < 1)) {
-    throw BadInput(fmt::format("average {}: must be between 0 and 1, or 0", options.average));
+  if (options.ema_decay != 0 && !(options.ema_decay > 0 && options.ema_decay < 1)) {
+    throw InvalidArgument(
+        fmt::format("ema_decay {}: must be between 0 and 1, or 0", options.ema_decay));
   }
-  if (options.most_drops < 1) throw BadInput("most_drops must be at least 1");
-  if (options.digest_every < 0) throw BadInput("digest_every must not be negative");
-  if (options.audit_every < 0) throw BadInput("audit_every must not be negative");
-  if (options.metrics_every < 0) throw BadInput("metrics_every must not be negative");
-  if (options.hash_every < 0) throw BadInput("hash_every must not be negative");
-  if (options.hash_every > 0 && options.log.empty()) throw BadInput("hash_every without a log");
+  if (options.max_consecutive_drops < 1)
+    throw InvalidArgument("max_consecutive_drops must be at least 1");
+  if (options.desync_check_every < 0)
+    throw InvalidArgument("desync_check_every must not be negative");
+  if (options.audit_every < 0) throw InvalidArgument("audit_every must not be negative");
+  if (options.metrics_every < 0) throw InvalidArgument("metrics_every must not be negative");
+  if (options.hash_every < 0) throw InvalidArgument("hash_every must not be negative");
+  if (options.hash_every > 0 && options.log.empty())
+    throw InvalidArgument("hash_every without a log");
   if (options.deadline && options.deadline->count() <= 0) {
-    throw BadInput("the deadline must be positive");
+    throw InvalidArgument("the deadline must be positive");
   }
 }
 
-std::vector<std::int64_t> cuts_of(const TrainerOptions& options) {
+std::vector<std::int64_t> node_boundaries_of(const TrainerOptions& options) {
   std::vector<std::int64_t> cuts;
-  if (!options.compression.codec && !has_private(options)) return cuts;
+  if (!options.compression.codec && !has_per_replica(options)) return cuts;
   for (const auto& range : logical_workers(options.shards, options.logical_workers)) {
     cuts.push_back(range.begin);
   }
   return cuts;
 }
 
-bool has_private(const TrainerOptions& options) {
-  return options.strategy != nullptr || options.private_to_each != nullptr;
+bool has_per_replica(const TrainerOptions& options) {
+  return options.averaging != nullptr || options.per_replica != nullptr;
 }
 
-Kinds kinds_of(const TrainerOptions& options) {
-  Kinds kinds;
-  kinds.row_sparse = options.row_sparse;
-  kinds.is_private = options.private_to_each;
-  kinds.owner = options.owner;
-  if (options.strategy) kinds.is_private = [](const std::string&) { return true; };
-  return kinds;
+ParameterRoles roles_of(const TrainerOptions& options) {
+  ParameterRoles roles;
+  roles.row_sparse = options.row_sparse;
+  roles.per_replica = options.per_replica;
+  roles.placement = options.placement;
+  if (options.averaging) roles.per_replica = [](const std::string&) { return true; };
+  return roles;
 }
 
-void require_private(const TrainerOptions& options, const WrappedModel& model) {
-  if (!options.strategy && options.meeting_state != MeetingState::keep) {
-    throw BadInput(fmt::format("meeting_state {} without a strategy, whose meetings it is about",
-                               name_of(options.meeting_state)));
+void require_per_replica(const TrainerOptions& options, const WrappedModel& model) {
+  if (!options.averaging && options.state_at_averaging != StateAtAveraging::keep) {
+    throw InvalidArgument(fmt::format("state_at_averaging {} without an averaging policy",
+                                      name_of(options.state_at_averaging)));
   }
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     if (model.owner(p) < options.logical_workers) continue;
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "\"{}\" is owned by logical worker {}: logical_workers = {} has 0 to {}", model.name(p),
         model.owner(p), options.logical_workers, options.logical_workers - 1));
   }
-  if (!has_private(options)) return;
-  const auto who = who_is_private(options);
-  if (options.strategy && options.private_to_each) {
-    throw BadInput(fmt::format("private_to_each with {}, which makes all parameters private", who));
+  if (!has_per_replica(options)) return;
+  const auto who = who_is_per_replica(options);
+  if (options.averaging && options.per_replica) {
+    throw InvalidArgument(
+        fmt::format("per_replica with {}, which makes all parameters per-replica", who));
   }
   std::size_t count = 0;
-  for (std::size_t p = 0; p < model.parameters().size(); ++p) count += model.is_private(p);
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) count += model.is_per_replica(p);
   bool any_buffer = false;
   for (std::size_t b = 0; b < model.buffers().size(); ++b) {
-    any_buffer = any_buffer || model.is_private_buffer(b);
+    any_buffer = any_buffer || model.is_per_replica_buffer(b);
   }
   if (count == 0 && !any_buffer) {
-    throw BadInput("private_to_each holds of no parameter and of no buffer of the model");
+    throw InvalidArgument("per_replica holds of no parameter and of no buffer of the model");
   }
   if (options.compression.codec && count == model.parameters().size()) {
-    throw BadInput(fmt::format("codec {} with {}: no gradient is left to be sent",
-                               options.compression.codec->name(), who));
+    throw InvalidArgument(fmt::format("codec {} with {}: no gradient is left to be sent",
+                                      options.compression.codec->name(), who));
   }
-  if (options.average > 0) {
-    throw BadInput(
-        fmt::format("average {} with {}: parameters have several values", options.average, who));
+  if (options.ema_decay > 0) {
+    throw InvalidArgument(fmt::format("ema_decay {} with {}: parameters have several values",
+                                      options.ema_decay, who));
   }
 }
 
@@ -186,7 +191,7 @@ void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
   const bool corrected = options.compression.momentum_correction.has_value();
   const auto& clip = options.clip;
   if (corrected && (clip.norm > 0 || clip.parameter_norm > 0 || clip.value > 0)) {
-    throw BadInput(
+    throw InvalidArgument(
         "clip with momentum correction: what is sent has momentum in it already; "
         "compression.clamp bounds gradients before that");
   }
@@ -199,20 +204,20 @@ void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
       throw Unsupported(fmt::format("row-sparse \"{}\" with {}: rows are updated by {}", name,
                                     text_of(rule), kRules));
     }
-    if (is_torch && model.is_private(p)) {
+    if (is_torch && model.is_per_replica(p)) {
       throw Unsupported(fmt::format(
-          "private \"{}\" with {}: what logical workers have for themselves is updated by {}", name,
-          text_of(rule), kRules));
+          "per-replica \"{}\" with {}: what logical workers have for themselves is updated by {}",
+          name, text_of(rule), kRules));
     }
     if (is_torch && model.owner(p) >= 0) {
       throw Unsupported(fmt::format("\"{}\" has an owner, with {}: it is updated by {}", name,
                                     text_of(rule), kRules));
     }
-    const bool coded = !model.row_sparse(p) && !model.is_private(p) && model.owner(p) < 0;
+    const bool coded = !model.row_sparse(p) && !model.is_per_replica(p) && model.owner(p) < 0;
     if (!corrected || !coded) continue;
     const auto* const sgd = std::get_if<Sgd>(&rule);
     if (sgd != nullptr && sgd->momentum == 0 && sgd->weight_decay == 0) continue;
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "\"{}\" with {}, and momentum correction, which has momentum and weight decay of "
         "its own: use Sgd without either",
         name, text_of(rule)));
@@ -252,15 +257,15 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options, const Wrapped
                                     int workers) {
   return {.name = options.name,
           .divisor = Divisor::weights,
-          .cuts = cuts_of(options),
+          .node_boundaries = node_boundaries_of(options),
           .owners = owners_of(options, model, workers),
           .coded = options.compression.codec != nullptr,
           .sync_buffers = false,
-          .digest_every = options.digest_every,
-          .measures = true,
+          .desync_check_every = options.desync_check_every,
+          .reports_magnitude = true,
           .deadline = options.deadline,
           .hint = "; every worker has to call step() as often as the others",
-          .lasting = true};
+          .updates_in_place = true};
 }
 
 Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
@@ -279,12 +284,12 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
                          ? fmt::format("dynamic from {} × {} after {} × {} in {} … {}",
                                        options.loss_scale.start, options.loss_scale.growth,
                                        options.loss_scale.grow_after, options.loss_scale.backoff,
-                                       options.loss_scale.least, options.loss_scale.most)
+                                       options.loss_scale.minimum, options.loss_scale.maximum)
                          : fmt::format("{}", options.loss_scale.start)},
-      {"average", fmt::format("{}", options.average)},
+      {"ema_decay", fmt::format("{}", options.ema_decay)},
       {"speeds", options.speeds.empty() ? "equal" : fmt::format("{}", options.speeds)},
-      {"most_drops", std::to_string(options.most_drops)},
-      {"digest_every", std::to_string(options.digest_every)},
+      {"max_consecutive_drops", std::to_string(options.max_consecutive_drops)},
+      {"desync_check_every", std::to_string(options.desync_check_every)},
       {"audit_every", std::to_string(options.audit_every)},
       {"hash_every", std::to_string(options.hash_every)}};
   if (options.order.text() != SampleOrder().text()) {
@@ -293,17 +298,19 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
   if (options.compression.codec) {
     settings.emplace_back("codec", text_of(options.compression));
     settings.emplace_back("logical workers", std::to_string(options.logical_workers));
-    settings.emplace_back("transport", std::string(name_of(options.compression.transport)));
+    settings.emplace_back("message_format",
+                          std::string(name_of(options.compression.message_format)));
   }
-  if (has_private(options)) {
+  if (has_per_replica(options)) {
     if (!options.compression.codec) {
       settings.emplace_back("logical workers", std::to_string(options.logical_workers));
     }
     settings.emplace_back(
-        "strategy", options.strategy
-                        ? fmt::format("{}, optimizer state {}, fusion {}", options.strategy->name(),
-                                      name_of(options.meeting_state), options.compression.fusion)
-                        : "none");
+        "averaging",
+        options.averaging
+            ? fmt::format("{}, optimizer state {}, fusion {}", options.averaging->name(),
+                          name_of(options.state_at_averaging), options.compression.fusion)
+            : "none");
   }
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     settings.emplace_back(kRuleOf + model.name(p), text_of(optimizer.rule_of(model.names(p))));
@@ -336,13 +343,14 @@ std::string summary_of(const Settings& settings) {
   return text;
 }
 
-Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
-               const WrappedModel& model) {
-  Facts facts;
+RunFingerprint facts_of(const TrainerOptions& options, const Optimizer& optimizer,
+                        const WrappedModel& model) {
+  RunFingerprint facts;
   for (const auto& [name, value] : settings_of(options, optimizer, model)) {
     const bool decides = name != "name" && name != "torch" && name != "instruction set" &&
-                         name != "most_drops" && name != "digest_every" && name != "audit_every" &&
-                         name != "hash_every" && name != "speeds" && name != "transport";
+                         name != "max_consecutive_drops" && name != "desync_check_every" &&
+                         name != "audit_every" && name != "hash_every" && name != "speeds" &&
+                         name != "message_format";
     if (decides) facts[name] = value;
   }
   const auto text = [](const torch::Tensor& tensor) {
@@ -352,12 +360,12 @@ Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     facts["parameter " + model.name(p)] =
         text(model.tensor(p)) + (model.row_sparse(p) ? " row-sparse" : "") +
-        (model.is_private(p) ? " private" : "") +
+        (model.is_per_replica(p) ? " per-replica" : "") +
         (model.owner(p) >= 0 ? fmt::format(" of logical worker {}", model.owner(p)) : "");
   }
   for (std::size_t b = 0; b < model.buffers().size(); ++b) {
     const auto& [name, tensor] = model.buffers()[b];
-    facts["buffer " + name] = text(tensor) + (model.is_private_buffer(b) ? " private" : "");
+    facts["buffer " + name] = text(tensor) + (model.is_per_replica_buffer(b) ? " per-replica" : "");
   }
   return facts;
 }
@@ -370,7 +378,7 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
   for (const auto& [where, rule] : options.buffers) {
     if (!where || !where(name)) continue;
     if (rule == BufferRule::mean && !has_mean) {
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("buffer \"{}\": a mean of {}", name, c10::toString(buffer.scalar_type())));
     }
     return rule;
@@ -381,7 +389,7 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
 std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers) {
   if (options.speeds.empty()) return assign_shards(options.shards, workers);
   if (options.speeds.size() != static_cast<std::size_t>(workers)) {
-    throw BadInput(fmt::format("{} speeds for {} workers", options.speeds.size(), workers));
+    throw InvalidArgument(fmt::format("{} speeds for {} workers", options.speeds.size(), workers));
   }
   return assign_shards(options.shards, options.speeds);
 }
@@ -391,8 +399,8 @@ LossScaleRule loss_scale_rule_of(const LossScale& scale) {
           .growth = scale.growth,
           .backoff = scale.backoff,
           .grow_after = scale.grow_after,
-          .least = scale.least,
-          .most = scale.most};
+          .minimum = scale.minimum,
+          .maximum = scale.maximum};
 }
 
 std::optional<UpdateRule> update_rule_of(const Optimizer::Rule& rule) {

@@ -2,11 +2,11 @@
 
 // The options of a Trainer in the words of the layers below, resolved once.
 //
-// Pure functions. Failure: BadInput.
+// Pure functions. Failure: InvalidArgument.
 
 #include "kernels/update.h"
-#include "run/facts.h"
 #include "run/loss_scaler.h"
+#include "run/run_fingerprint.h"
 #include "sync/coded/coded_gradients.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/step_exchange.h"
@@ -22,18 +22,19 @@ inline constexpr std::string_view kLossName = "loss";
 
 void require_options(const TrainerOptions& options);
 /// Whether logical workers may have parameters of their own, and which those are.
-bool has_private(const TrainerOptions& options);
-Kinds kinds_of(const TrainerOptions& options);
-/// What private parameters, owners and other options have to do with each other.
-void require_private(const TrainerOptions& options, const WrappedModel& model);
-/// That the optimizer can update what is row-sparse, private or somebody's, and what a codec with
-/// momentum of its own sends.
+bool has_per_replica(const TrainerOptions& options);
+ParameterRoles roles_of(const TrainerOptions& options);
+/// What per-replica parameters, owners and other options have to do with each other.
+void require_per_replica(const TrainerOptions& options, const WrappedModel& model);
+/// That the optimizer can update what is row-sparse, per-replica or somebody's, and what a codec
+/// with momentum of its own sends.
 void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
                    const WrappedModel& model);
 ExchangeOptions exchange_options_of(const TrainerOptions& options, const WrappedModel& model,
                                     int workers);
-/// Where logical workers meet, as far as anything of theirs is kept apart: first shards, ascending.
-std::vector<std::int64_t> cuts_of(const TrainerOptions& options);
+/// The edges between logical workers, as far as anything of theirs is kept apart: first shards,
+/// ascending.
+std::vector<std::int64_t> node_boundaries_of(const TrainerOptions& options);
 /// Where there is a codec. `shared` has the parameters' values, and outlives what is told.
 CodingOptions coding_options_of(const TrainerOptions& options, const Plan& plan,
                                 const SharedModel& shared);
@@ -46,8 +47,8 @@ std::string summary_of(const Settings& settings);
 
 /// What a checkpoint and the run that goes on from it must have in common: of the settings, those
 /// that decide bits, and the model.
-Facts facts_of(const TrainerOptions& options, const Optimizer& optimizer,
-               const WrappedModel& model);
+RunFingerprint facts_of(const TrainerOptions& options, const Optimizer& optimizer,
+                        const WrappedModel& model);
 
 /// What the options say of that buffer.
 BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name,

@@ -70,7 +70,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     : group_(group),
       options_(options),
       module_(module),
-      model_(module, kinds_of(options), "Trainer"),
+      model_(module, roles_of(options), "Trainer"),
       data_(options.seed, options.order) {
   pin_threads();
   require_options(options_);
@@ -93,7 +93,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     state_names_.push_back(states_of(rule));
     states.push_back(static_cast<int>(state_names_.back().size()));
   }
-  require_private(options_, model_);
+  require_per_replica(options_, model_);
   require_rules(options_, optimizer, model_);
   const auto settings = settings_of(options_, optimizer, model_);
   facts_ = facts_of(options_, optimizer, model_);
@@ -102,10 +102,10 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   require_log();
   board_ = std::make_unique<ShardBoard>(group_, options_.name);
   if (group_.rank() == 0) warn_of_aliases(model_, options_.name);
-  shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.average > 0,
+  shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.ema_decay > 0,
                                           options_.name);
   parameters_ = std::make_unique<SharedParameters>(group_, model_, *shared_);
-  model_ = WrappedModel(module, kinds_of(options_), "Trainer");
+  model_ = WrappedModel(module, roles_of(options_), "Trainer");
   memory_ = model_.memory();
   memory_.parameters.clear();  // all have the same ones: see ValueCheck
   if (group_.rank() == 0) {
@@ -119,29 +119,30 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
         *exchange_, coding_options_of(options_, exchange_->plan(), *shared_));
   }
   rows_ = std::make_unique<RowGradients>(*exchange_);
-  if (has_private(options_)) {
-    private_ = std::make_unique<PrivateParameters>(
+  if (has_per_replica(options_)) {
+    replicas_ = std::make_unique<ReplicaParameters>(
         *exchange_, *board_,
-        PrivateParameters::Model{model_, *shared_, *parameters_, states, state_names_, rules,
+        ReplicaParameters::Model{model_, *shared_, *parameters_, states, state_names_, rules,
                                  initial_states},
         options_);
   }
-  update_ = std::make_unique<ShardedUpdate>(*exchange_, *board_, *shared_, *rows_, std::move(rules),
-                                            torch_optimizers_.get(), options_.clip, coded_.get());
+  update_ =
+      std::make_unique<PartitionedUpdate>(*exchange_, *board_, *shared_, *rows_, std::move(rules),
+                                          torch_optimizers_.get(), options_.clip, coded_.get());
   values_ = std::make_unique<ValueCheck>(exchange_->plan(), group_.rank(), group_.size(),
-                                         options_.digest_every);
+                                         options_.desync_check_every);
   std::vector<std::uint32_t> all(model_.parameters().size());
   std::iota(all.begin(), all.end(), 0U);
   values_->add(*shared_, all);
-  if (private_) private_->add_to(*values_);
-  births_ = std::make_unique<GradientBirths>(*exchange_);
+  if (replicas_) replicas_->add_to(*values_);
+  zero_copy_ = std::make_unique<ZeroCopyGradients>(*exchange_);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
   if (options_.audit_every > 0) {
     audit_ = std::make_unique<Audit>(*exchange_, model_, assignment_of(options_, group_.size()),
                                      options_.audit_every, options_.name);
   }
-  if (options_.average > 0) {
-    averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.average,
+  if (options_.ema_decay > 0) {
+    averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.ema_decay,
                                                  group_.rank(), group_.size());
   }
   seed_between_steps();
@@ -169,7 +170,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   if (!rows_->parameters().empty()) {
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
   }
-  if (private_) own += private_->text();
+  if (replicas_) own += replicas_->text();
   if (model_.owned() > 0) own += fmt::format(", {} parameters with an owner", model_.owned());
   if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
   log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
@@ -199,12 +200,12 @@ void TrainerState::seed_between_steps() const { torch::manual_seed(seed_of(-1));
 // ---- the first half of a step ----
 
 void TrainerState::require_open(const char* what) const {
-  if (!accumulated_) throw BadInput(fmt::format("{} before accumulate()", what));
+  if (!accumulated_) throw InvalidArgument(fmt::format("{} before accumulate()", what));
 }
 
 void TrainerState::require_between_steps(const char* what) const {
-  if (accumulated_) throw BadInput(fmt::format("{} between accumulate() and apply()", what));
-  if (*inside_ != 0) throw BadInput(fmt::format("{} inside {}", what, inside_));
+  if (accumulated_) throw InvalidArgument(fmt::format("{} between accumulate() and apply()", what));
+  if (*inside_ != 0) throw InvalidArgument(fmt::format("{} inside {}", what, inside_));
 }
 
 /// What was written or moved since the last step is found before the next.
@@ -218,7 +219,7 @@ void TrainerState::require_untouched() const {
 void TrainerState::require_no_gradients() const {
   for (const auto& [name, tensor] : model_.parameters()) {
     if (!tensor.grad().defined()) continue;
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "parameter \"{}\" of Trainer \"{}\" holds a gradient that no step has given it: "
         "hand gradients in by shard.gradients(), and let this one go (zero_grad())",
         name, options_.name));
@@ -255,7 +256,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
   if (accumulated_) {
     const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
     drop(text);  // the others may wait in apply()
-    throw BadInput(text);
+    throw InvalidArgument(text);
   }
   require_between_steps("accumulate()");
   exchange_->require_running();
@@ -298,7 +299,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     require_values();
     if (audit_) audit_->compare();
     verdict_ = update_->judge(scale_.factor);
-    if (private_) private_->judge(step(), scale_.factor, options_.clip, verdict_);
+    if (replicas_) replicas_->judge(step(), scale_.factor, options_.clip, verdict_);
   } catch (...) {
     drop(exception_text());
     throw;
@@ -357,14 +358,14 @@ void TrainerState::require_same_modes(std::span<const std::vector<std::uint8_t>>
     const auto rank_of = [&](std::size_t rank) { return group_.job_rank(static_cast<int>(rank)); };
     const auto& one = modes[*first];
     if (modes[r].size() != one.size()) {
-      throw BadInput(fmt::format(
+      throw InvalidArgument(fmt::format(
           "step {} of \"{}\": the model is made of {} modules on rank {}, of {} "
           "on rank {}",
           step(), options_.name, one.size(), rank_of(*first), modes[r].size(), rank_of(r)));
     }
     const auto at = std::mismatch(one.begin(), one.end(), modes[r].begin()).first - one.begin();
     const auto k = static_cast<std::size_t>(at);
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "step {} of \"{}\": {} is in {} on rank {}, in {} on rank {}; call train() or eval() alike "
         "on "
         "all workers (trainer.evaluate() leaves modules as they were)",
@@ -393,7 +394,7 @@ void TrainerState::read_notes() {
     modes.emplace_back(theirs, theirs + head.modules);
     if (r == 0) first_active = head.active;
     if (head.active != first_active) {
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("step {} of \"{}\": rank {} and rank {} give step() different models to "
                       "train: all workers "
                       "take the same turns",
@@ -406,7 +407,7 @@ void TrainerState::read_notes() {
     if (request == DataRequest{}) continue;
     if (!request_) request_ = request;
     if (request != *request_) {
-      throw BadInput(
+      throw InvalidArgument(
           fmt::format("step {}: rank {} asks for {} of {} samples per shard, a rank before it for "
                       "{} of {}",
                       step(), group_.job_rank(r), request.batch, request.dataset_size,
@@ -415,7 +416,7 @@ void TrainerState::read_notes() {
   }
   require_same_modes(modes);
   if (asked != 0 && asked != options_.shards) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "step {}: {} of {} shards asked for data: samples that are not asked for would be lost; "
         "call shard.indices() in every shard, and then shard.nothing() where there is nothing to "
         "compute",
@@ -435,13 +436,13 @@ void TrainerState::expect_values() {
 void TrainerState::require_values() {
   if (!values_->expects()) return;
   if (const auto p = values_->first_changed()) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "parameter \"{}\" of \"{}\" was changed between steps, or by a shard, in a way that torch "
         "does not count (data(), a pointer); all workers share it, so each one's change would "
         "count: change values inside trainer.edit()",
         model_.name(*p), options_.name));
   }
-  exchange_->meet("the check of parameters in");
+  exchange_->barrier("the check of parameters in");
 }
 
 StepResult TrainerState::apply() {
@@ -450,7 +451,7 @@ StepResult TrainerState::apply() {
   // Nobody changes what another one, between the halves, may still be looking at.
   if (in_halves_) {
     try {
-      exchange_->meet("apply() in");
+      exchange_->barrier("apply() in");
     } catch (...) {
       drop(exception_text());
       throw;
@@ -460,10 +461,10 @@ StepResult TrainerState::apply() {
   const auto& outcome = exchange_->complete([&] {
     if (applies) {
       update_->apply(verdict_, rate_factor_);
-      if (private_) private_->apply(rate_factor_);
+      if (replicas_) replicas_->apply(rate_factor_);
       static const std::vector<std::int64_t> none;
-      buffers_->finish(*board_, private_ ? private_->dropped() : none,
-                       private_ && private_->meets());
+      buffers_->finish(*board_, replicas_ ? replicas_->dropped() : none,
+                       replicas_ && replicas_->is_due());
     } else {
       buffers_->restore();
     }
@@ -472,12 +473,13 @@ StepResult TrainerState::apply() {
   auto result = result_of(outcome.report);
   if (applies) {
     update_->commit(outcome.touched);
-    if (private_) private_->commit();
+    if (replicas_) replicas_->commit();
     exchange_->count_traffic();
     rows_->count();
     parameters_->written();
     if (averages_) averages_->follow();
-    states_.commit([&](std::int64_t shard) { return !private_ || !private_->was_dropped(shard); });
+    states_.commit(
+        [&](std::int64_t shard) { return !replicas_ || !replicas_->was_dropped(shard); });
   }
   states_.drop();
   if (request_) data_.advance(*request_, options_.shards);
@@ -489,15 +491,15 @@ StepResult TrainerState::apply() {
   seed_between_steps();
   const auto unbearable = take_note(result);
   if (values_->due(step())) {
-    exchange_->together([&] { expect_values(); });
+    exchange_->run_collectives([&] { expect_values(); });
   } else {
     values_->expect(step());
   }
   if (averages_ && hashes(result.step)) {
-    exchange_->together([&] { group_.barrier(waits("averages")); });
+    exchange_->run_collectives([&] { group_.barrier(waits("averages")); });
   }
   log(result);
-  if (!unbearable.empty()) throw BadInput(unbearable);
+  if (!unbearable.empty()) throw InvalidArgument(unbearable);
   return result;
 }
 
@@ -518,26 +520,26 @@ StepResult TrainerState::result_of(const StepReport& report) {
   result.loss_scale = scale_.factor;
   result.metrics = std::move(result_);
   result.report = report;
-  if (private_ && result.applied) result.dropped_locally = private_->dropped();
+  if (replicas_ && result.applied) result.dropped_locally = replicas_->dropped();
   if (coded_ && result.applied) coded_->fill_report(result.report);
-  if (private_ && private_->are_all()) {
-    result.report.bytes = result.applied ? private_->meeting_bytes() : 0;
+  if (replicas_ && replicas_->are_all()) {
+    result.report.bytes = result.applied ? replicas_->averaging_bytes() : 0;
     result.report.collectives = result.report.buckets = result.report.bytes > 0 ? 1 : 0;
   }
-  if (result.applied) result.report.bytes += rows_->most_bytes();
+  if (result.applied) result.report.bytes += rows_->max_bytes();
   return result;
 }
 
 TrafficReport TrainerState::traffic() const {
   auto report = exchange_->traffic();
-  if (coded_) report = together(coded_->traffic(), report);
-  report = together(std::move(report), rows_->traffic());
-  if (!private_ || !private_->are_all()) return report;
+  if (coded_) report = merged(coded_->traffic(), report);
+  report = merged(std::move(report), rows_->traffic());
+  if (!replicas_ || !replicas_->are_all()) return report;
   report.collectives = 0;  // no gradient was exchanged
-  if (private_->meetings() == nullptr) return report;
-  const auto& meetings = private_->meetings()->traffic();
-  report.collectives = meetings.collectives;
-  return together(std::move(report), meetings);
+  if (replicas_->averaging() == nullptr) return report;
+  const auto& averaging = replicas_->averaging()->traffic();
+  report.collectives = averaging.collectives;
+  return merged(std::move(report), averaging);
 }
 
 /// What the step means for those to come; what is to be said after too many that were dropped.
@@ -555,14 +557,14 @@ std::string TrainerState::take_note(const StepResult& result) {
                         result.step, fmt::join(result.dropped_locally, ", ")));
       }
     }
-    return private_ ? private_->note_drops(shrank, options_.most_drops) : "";
+    return replicas_ ? replicas_->note_drops(shrank, options_.max_consecutive_drops) : "";
   }
   if (group_.rank() == 0) {
     log_warning(
         fmt::format("step {} was dropped by all workers: {}", result.step, result.dropped_because));
   }
   if (!verdict_.finite && shrink(scale_rule_, scale_)) return "";
-  if (++dropped_in_a_row_ < options_.most_drops) return "";
+  if (++dropped_in_a_row_ < options_.max_consecutive_drops) return "";
   return fmt::format("{} steps in succession were dropped, the last one (step {}) because {}",
                      dropped_in_a_row_, result.step, result.dropped_because);
 }
@@ -580,25 +582,26 @@ std::size_t TrainerState::parameter_of(const std::string& name) const {
   }
   for (const auto& item : model_.buffers()) {
     if (item.first == name) {
-      throw BadInput(fmt::format(
-          "\"{}\" is a buffer, not a parameter: with_logical_worker() shows private ones", name));
+      throw InvalidArgument(fmt::format(
+          "\"{}\" is a buffer, not a parameter: with_logical_worker() shows per-replica ones",
+          name));
     }
   }
-  throw BadInput(
+  throw InvalidArgument(
       fmt::format("there is no parameter \"{}\" (the first one is \"{}\")", name, model_.name(0)));
 }
 
 /// Undefined if no shard touched it.
 torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
   if (!exchange_->slices().touched(parameter)) return {};
-  if (model_.is_private(parameter))
-    return private_->gradient(static_cast<std::uint32_t>(parameter));
+  if (model_.is_per_replica(parameter))
+    return replicas_->gradient(static_cast<std::uint32_t>(parameter));
   const auto& tensor = model_.tensor(parameter);
   const auto& entry = exchange_->plan().parameters()[parameter];
   const auto type = scalar_type_of(entry.node_type);
   if (entry.row_sparse()) {
     const auto p = static_cast<std::uint32_t>(parameter);
-    OutgoingRows rows(tensor, type, rows_->most_touched(p));
+    OutgoingRows rows(tensor, type, rows_->max_touched(p));
     update_->read_rows(verdict_, p, [&](const RowList& some) { rows.append(some); });
     return rows.tensor(type);
   }
@@ -618,9 +621,9 @@ double TrainerState::gradient_norm() {
       total += update_->squares_of_rows(verdict_, static_cast<std::uint32_t>(p));
       continue;
     }
-    if (!model_.is_private(p)) total += squares_of(folded_gradient(p));
+    if (!model_.is_per_replica(p)) total += squares_of(folded_gradient(p));
   }
-  if (private_) total += private_->squares();
+  if (replicas_) total += replicas_->squares();
   return std::sqrt(total);
 }
 

@@ -32,19 +32,19 @@
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "sync/update/moving_averages.h"
-#include "sync/update/sharded_update.h"
+#include "sync/update/partitioned_update.h"
 #include "sync/update/shared_model.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/trainer/active_parameters.h"
 #include "torch/trainer/audit.h"
-#include "torch/trainer/gradient_births.h"
-#include "torch/trainer/private_parameters.h"
+#include "torch/trainer/replica_parameters.h"
 #include "torch/trainer/shard_buffers.h"
 #include "torch/trainer/shard_states.h"
 #include "torch/trainer/shared_parameters.h"
 #include "torch/trainer/tile_optimizers.h"
 #include "torch/trainer/value_check.h"
+#include "torch/trainer/zero_copy_gradients.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
@@ -73,7 +73,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   // Between steps: trainer_state_between_steps.cpp, trainer_state_evaluation.cpp.
   void edit(const std::function<void()>& change);
   Metrics evaluate(const DataRequest& request, const Trainer::Evaluate& compute);
-  void with_averages(const std::function<void()>& body);
+  void with_ema(const std::function<void()>& body);
   torch::Tensor gather(const std::string& name) const;
   void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
   void save(const std::string& directory, const SaveOptions& options);
@@ -116,7 +116,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void fill_initial_states(const std::vector<double>& initial);
   std::size_t parameter_of(const std::string& name) const;
   void show_first() {
-    if (private_) private_->show(0);
+    if (replicas_) replicas_->show(0);
   }
   void look_at_turn();
   void publish_notes();
@@ -172,7 +172,8 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   TrainerOptions options_;
   torch::nn::Module& module_;
   WrappedModel model_;
-  Facts facts_;  ///< what another run has to have in common to go on from a checkpoint of this one
+  RunFingerprint
+      facts_;  ///< what another run has to have in common to go on from a checkpoint of this one
   ShardRange mine_;
   std::unique_ptr<StepExchange> exchange_;
   std::unique_ptr<ShardBoard> board_;
@@ -182,10 +183,10 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<TileOptimizers> torch_optimizers_;
   std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
   std::unique_ptr<RowGradients> rows_;
-  std::unique_ptr<ShardedUpdate> update_;
-  std::unique_ptr<PrivateParameters> private_;  ///< null without
+  std::unique_ptr<PartitionedUpdate> update_;
+  std::unique_ptr<ReplicaParameters> replicas_;  ///< null without
   std::unique_ptr<ValueCheck> values_;
-  std::unique_ptr<GradientBirths> births_;
+  std::unique_ptr<ZeroCopyGradients> zero_copy_;
   std::unique_ptr<Audit> audit_;  ///< null without
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without
@@ -213,13 +214,13 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   bool said_no_samples_ = false;
   bool accumulated_ = false;  ///< between the halves
   bool in_halves_ = false;    ///< some worker's program called them one by one
-  const char* inside_ = "";   ///< a call that shows other values, with_averages() say
+  const char* inside_ = "";   ///< a call that shows other values, with_ema() say
   bool in_backward_ = false;  ///< of a shard
   bool said_newer_ = false;   ///< that newer checkpoints lie beside those that are saved
   bool log_failed_ = false;   ///< in the last step that was to be logged
   std::int64_t shard_ = 0;    ///< being computed
   double largest_ = 0;        ///< of the shard's weighted gradients
-  double largest_own_ = 0;    ///< … of private parameters
+  double largest_own_ = 0;    ///< … of per-replica parameters
   std::int64_t ran_ = 0;      ///< shards of this step that contributed, of all workers
   Verdict verdict_;
   Metrics result_;

@@ -42,7 +42,7 @@ CollectiveOptions TrainerState::waits(const char* label) const {
 }
 
 /// All workers are here and `check` holds on all of them; where it throws, it is rethrown there and
-/// is BadInput elsewhere.
+/// is InvalidArgument elsewhere.
 void TrainerState::begin_on_all(const char* what, const std::function<void()>& check) {
   require_between_steps(what);  // alike on all
   std::exception_ptr error;
@@ -59,14 +59,14 @@ void TrainerState::begin_on_all(const char* what, const std::function<void()>& c
   for (int r = 0; r < group_.size(); ++r) {
     const auto& said = all[static_cast<std::size_t>(r)];
     if (said.empty()) continue;
-    throw BadInput(
+    throw InvalidArgument(
         fmt::format("{} failed on rank {}: {}", what, group_.job_rank(r),
                     std::string_view(reinterpret_cast<const char*>(said.data()), said.size())));
   }
 }
 
 /// Runs `work` on rank 0. Where it throws, returns that there, and what it said elsewhere: Mismatch
-/// for one, else BadInput.
+/// for one, else InvalidArgument.
 template <class Work>
 std::exception_ptr TrainerState::on_first_rank(const char* what, const Work& work) {
   struct {
@@ -87,7 +87,7 @@ std::exception_ptr TrainerState::on_first_rank(const char* what, const Work& wor
   group_.broadcast({&said, sizeof said, DType::uint8}, 0, waits(what));
   if (error || said.text[0] == 0) return error;
   if (said.is_mismatch) return std::make_exception_ptr(Mismatch(said.text.data()));
-  return std::make_exception_ptr(BadInput(said.text.data()));
+  return std::make_exception_ptr(InvalidArgument(said.text.data()));
 }
 
 void TrainerState::require_log() {
@@ -99,7 +99,7 @@ void TrainerState::require_log() {
 
 void TrainerState::edit(const std::function<void()>& change) {
   std::exception_ptr error;
-  exchange_->together([&] {
+  exchange_->run_collectives([&] {
     // What was written by hand before is taken over with the rest.
     begin_on_all("edit()", [&] { model_.require_all_in_place(); });
     Written written;
@@ -109,7 +109,7 @@ void TrainerState::edit(const std::function<void()>& change) {
     written.buffers.resize(model_.buffers().size());
     group_.broadcast(view_of_flags(written.buffers), 0, waits("edit()"));
     if (has_moved == 0) buffers_->send_from_first_rank(written.buffers);
-    if (private_) spread(written);
+    if (replicas_) spread(written);
     parameters_->written();
     expect_values();
   });
@@ -120,17 +120,17 @@ bool TrainerState::moved() const {
   try {
     model_.require_all_in_place();
     return false;
-  } catch (const BadInput&) {
+  } catch (const InvalidArgument&) {
     return true;
   }
 }
 
-/// Private parameters that any worker wrote to, before or in edit(), become everybody's.
+/// Per-replica parameters that any worker wrote to, before or in edit(), become everybody's.
 void TrainerState::spread(Written& written) {
-  if (group_.rank() != 0) written.parameters = private_->written({});
+  if (group_.rank() != 0) written.parameters = replicas_->written({});
   written.parameters.resize(model_.parameters().size());  // where edit_here() did not get so far
   group_.all_reduce(view_of_flags(written.parameters), Reduction::max, waits("edit()"));
-  private_->spread(written.parameters, group_.rank() == 0);
+  replicas_->spread(written.parameters, group_.rank() == 0);
   group_.barrier(waits("edit()"));
 }
 
@@ -138,7 +138,7 @@ void TrainerState::spread(Written& written) {
 void TrainerState::edit_here(const std::function<void()>& change, Written& written) {
   std::exception_ptr error;
   std::vector<torch::Tensor> before;
-  if (private_) before = private_->snapshot();
+  if (replicas_) before = replicas_->snapshot();
   std::vector<std::uint32_t> versions;
   for (const auto& item : model_.buffers()) versions.push_back(item.second._version());
   try {
@@ -150,7 +150,7 @@ void TrainerState::edit_here(const std::function<void()>& change, Written& writt
   for (std::size_t b = 0; b < versions.size(); ++b) {
     written.buffers.push_back(model_.buffers()[b].second._version() != versions[b]);
   }
-  if (private_) written.parameters = private_->written(before);
+  if (replicas_) written.parameters = replicas_->written(before);
   if (error) std::rethrow_exception(error);
   model_.require_all_in_place();
 }
@@ -183,13 +183,13 @@ TensorFiles TrainerState::tensor_files() const {
   if (coded_ && coded_->board().has_residuals()) {
     files.emplace_back(kResidualsFile, kept_of_gradients());
   }
-  if (private_) {
-    auto own = private_->tensors();
-    for (auto& item : buffers_->private_tensors()) own.push_back(std::move(item));
-    files.emplace_back(kPrivateFile, std::move(own));
+  if (replicas_) {
+    auto own = replicas_->tensors();
+    for (auto& item : buffers_->replica_tensors()) own.push_back(std::move(item));
+    files.emplace_back(kReplicaFile, std::move(own));
   }
-  if (private_ && private_->meetings() != nullptr) {
-    files.emplace_back(kStrategyFile, private_->kept_tensors());
+  if (replicas_ && replicas_->averaging() != nullptr) {
+    files.emplace_back(kAveragingFile, replicas_->kept_tensors());
   }
   return files;
 }
@@ -200,7 +200,7 @@ NamedTensors TrainerState::kept_of_gradients() const {
   const auto plan = exchange_->plan().parameters();
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& [name, tensor] = model_.parameters()[p];
-    for (std::size_t l = 0; l < board.logical_workers() && plan[p].dealt(); ++l) {
+    for (std::size_t l = 0; l < board.logical_workers() && plan[p].is_partitioned(); ++l) {
       for (int k = 0; k < board.kept(); ++k) {
         const auto which = static_cast<Kept>(k);
         kept.emplace_back(
@@ -215,7 +215,7 @@ NamedTensors TrainerState::kept_of_gradients() const {
 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {
   std::exception_ptr error;
-  exchange_->together([&] {
+  exchange_->run_collectives([&] {
     begin_on_all("save()", [&] { require_untouched(); });
     const auto states =
         ShardStates::unpack(gather_bytes(group_, states_.packed(), waits("save()")));
@@ -235,7 +235,7 @@ void TrainerState::write(const std::string& directory, const SaveOptions& option
   save_checkpoint(store, run(), facts_,
                   {steps_, dropped_in_a_row_, data_.position(), scale_,
                    averages_ ? averages_->steps() : 0, update_->updates(),
-                   private_ ? private_->position() : PrivatePosition(), numbers, turns_.latest()},
+                   replicas_ ? replicas_->position() : ReplicaPosition(), numbers, turns_.latest()},
                   structure_of(module_), files);
   if (newest > steps_ && !std::exchange(said_newer_, true)) {
     log_warning(
@@ -262,7 +262,7 @@ nlohmann::json TrainerState::all_numbers() const {
 std::optional<std::int64_t> TrainerState::load(const std::string& directory,
                                                const LoadOptions& options) {
   std::optional<std::int64_t> step;
-  exchange_->together([&] {
+  exchange_->run_collectives([&] {
     begin_on_all("load()", [&] { model_.require_all_in_place(); });
     Found found;
     const auto error = on_first_rank("load()", [&] { found = read(directory, options); });
@@ -285,13 +285,14 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
   return step;
 }
 
-/// Rank 0's: fills all tensors; none where it throws BadInput.
+/// Rank 0's: fills all tensors; none where it throws InvalidArgument.
 TrainerState::Found TrainerState::read(const std::string& directory, const LoadOptions& options) {
   if (is_checkpoint_folder(*host_files(), directory)) {
-    throw BadInput(fmt::format("{} is one checkpoint: give the folder that it lies in", directory));
+    throw InvalidArgument(
+        fmt::format("{} is one checkpoint: give the folder that it lies in", directory));
   }
   if (options.of_this_run && run().empty()) {
-    throw BadInput("load(): of_this_run in a job that has no identity of a run");
+    throw InvalidArgument("load(): of_this_run in a job that has no identity of a run");
   }
   const CheckpointStore store(host_files(), directory);
   const auto checkpoint = open_checkpoint(
@@ -303,7 +304,7 @@ TrainerState::Found TrainerState::read(const std::string& directory, const LoadO
   DataOrder(options_.seed, options_.order)
       .restore(position.data);  // throws where it makes no sense
   torch_optimizers_->check(position.optimizer_numbers);
-  if (private_) private_->check(position.own);
+  if (replicas_) replicas_->check(position.own);
   Found found{to_json(position).dump(), ShardStates::pack(shard_states)};
   fill(*checkpoint, tensor_files());
   const auto differences = arithmetic_differences(*checkpoint);
@@ -329,7 +330,7 @@ void TrainerState::take_over(const RunPosition& position) {
   scale_ = position.loss_scale;
   update_->updates() = position.updates;
   torch_optimizers_->restore(position.optimizer_numbers);
-  if (private_) private_->restore(position.own);
+  if (replicas_) replicas_->restore(position.own);
   if (averages_) averages_->restore(position.averaged_steps);
 }
 
@@ -385,16 +386,16 @@ std::string TrainerState::state_sha256() const {
     hash.update(shared_->master(p), master_bytes);
     for (int k = 0; k < shared_->states(p); ++k) hash.update(shared_->state(p, k), master_bytes);
     hash.update(&update_->updates()[p], sizeof(std::int64_t));
-    for (std::size_t l = 0; l < logical_workers && entry.dealt(); ++l) {
+    for (std::size_t l = 0; l < logical_workers && entry.is_partitioned(); ++l) {
       for (int k = 0; k < kept; ++k) {
         hash.update(coded_->board().kept(static_cast<Kept>(k), l, p),
                     static_cast<std::size_t>(entry.spec.count) * sizeof(float));
       }
     }
   }
-  if (private_) private_->add_to(hash);
+  if (replicas_) replicas_->add_to(hash);
   auto buffers = buffers_->tensors();
-  for (auto& item : buffers_->private_tensors()) buffers.push_back(std::move(item));
+  for (auto& item : buffers_->replica_tensors()) buffers.push_back(std::move(item));
   for (const auto& [name, tensor] : buffers) {
     hash.update(name.data(), name.size());
     hash.update(tensor.data_ptr(), tensor.nbytes());

@@ -49,7 +49,7 @@ class EvaluationMode {
 /// What a worker has to say of its part, in front of its metrics or its failure's text.
 struct Head {
   DataRequest request;
-  std::size_t logical = 0;  ///< whose private parameters it shows
+  std::size_t logical = 0;  ///< whose per-replica parameters it shows
   std::uint64_t moved = 0;  ///< digest of parameters that are not the shared ones; 0: they are
   bool failed = false;
 };
@@ -74,8 +74,8 @@ std::vector<std::byte> message_of(const Head& head, const std::string& failure) 
 std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
                                                      const Trainer::Evaluate& compute) {
   if (request.dataset_size < 1 || request.batch < 1) {
-    throw BadInput(fmt::format("evaluate(): {} samples in batches of {}", request.dataset_size,
-                               request.batch));
+    throw InvalidArgument(fmt::format("evaluate(): {} samples in batches of {}",
+                                      request.dataset_size, request.batch));
   }
   const EvaluationMode mode(module_);
   at::autocast::clear_cache();  // the parameters that were cast in it have changed
@@ -98,7 +98,7 @@ std::uint64_t TrainerState::moved_values() const {
   try {
     model_.require_all_in_place();
     return 0;
-  } catch (const BadInput&) {
+  } catch (const InvalidArgument&) {
     std::uint64_t hash = 0;
     for (const auto& [name, parameter] : model_.parameters()) {
       const auto values = parameter.detach().contiguous();
@@ -110,12 +110,12 @@ std::uint64_t TrainerState::moved_values() const {
 
 Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
   exchange_->require_running();
-  if (accumulated_) throw BadInput("evaluate() between accumulate() and apply()");
+  if (accumulated_) throw InvalidArgument("evaluate() between accumulate() and apply()");
   if (exchange_->is_open() || evaluating_) {
-    throw BadInput(fmt::format("evaluate() inside {} of \"{}\": call it between steps",
-                               evaluating_ ? "evaluate()" : "a step", options_.name));
+    throw InvalidArgument(fmt::format("evaluate() inside {} of \"{}\": call it between steps",
+                                      evaluating_ ? "evaluate()" : "a step", options_.name));
   }
-  const auto logical = private_ ? private_->shown() : 0;
+  const auto logical = replicas_ ? replicas_->shown() : 0;
   std::uint64_t moved = 0;
   std::vector<std::byte> message;
   std::exception_ptr error;
@@ -129,7 +129,7 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
   }
   seed_between_steps();
   std::vector<std::vector<std::byte>> all;
-  exchange_->together([&] { all = gather_bytes(group_, message, waits("evaluate()")); });
+  exchange_->run_collectives([&] { all = gather_bytes(group_, message, waits("evaluate()")); });
   if (error) std::rethrow_exception(error);
   std::vector<ShardMetrics> batches;
   for (int r = 0; r < group_.size(); ++r) {
@@ -144,18 +144,18 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
                       std::string_view(reinterpret_cast<const char*>(rest.data()), rest.size())));
     }
     if (head.request != request) {
-      throw BadInput(fmt::format(
+      throw InvalidArgument(fmt::format(
           "evaluate(): rank {} has {} samples in batches of {}, rank {} has {} in batches of {}",
           group_.job_rank(r), head.request.dataset_size, head.request.batch,
           group_.job_rank(group_.rank()), request.dataset_size, request.batch));
     }
     if (head.logical != logical) {
-      throw BadInput(fmt::format(
+      throw InvalidArgument(fmt::format(
           "evaluate(): rank {} shows logical worker {}'s parameters, rank {} logical worker {}'s",
           group_.job_rank(r), head.logical, group_.job_rank(group_.rank()), logical));
     }
     if (head.moved != moved) {
-      throw BadInput(fmt::format(
+      throw InvalidArgument(fmt::format(
           "evaluate(): rank {} and rank {} have other parameters: one has moved its own (to(), "
           "load() or set_data()) and the other has not, or has other values",
           group_.job_rank(r), group_.job_rank(group_.rank())));
@@ -167,12 +167,12 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
   return reduce(batches);
 }
 
-void TrainerState::with_averages(const std::function<void()>& body) {
-  constexpr const char* kName = "with_averages()";
-  exchange_->together([&] {
+void TrainerState::with_ema(const std::function<void()>& body) {
+  constexpr const char* kName = "with_ema()";
+  exchange_->run_collectives([&] {
     begin_on_all(kName, [&] {
-      if (!averages_) throw BadInput("with_averages() without options.average");
-      if (averages_->steps() == 0) throw BadInput("with_averages() before the first step");
+      if (!averages_) throw InvalidArgument("with_ema() without options.ema_decay");
+      if (averages_->steps() == 0) throw InvalidArgument("with_ema() before the first step");
       require_untouched();
     });
     averages_->swap_in();
@@ -189,7 +189,7 @@ void TrainerState::with_averages(const std::function<void()>& body) {
   }
   inside_ = "";
   try {
-    exchange_->together([&] {
+    exchange_->run_collectives([&] {
       group_.barrier(waits(kName));
       averages_->swap_out();
       group_.barrier(waits(kName));
@@ -205,24 +205,24 @@ void TrainerState::with_averages(const std::function<void()>& body) {
 torch::Tensor TrainerState::gather(const std::string& name) const {
   require_between_steps("gather()");
   const auto p = parameter_of(name);
-  if (model_.is_private(p)) return private_->gather(p);
+  if (model_.is_per_replica(p)) return replicas_->gather(p);
   return model_.tensor(p).detach().clone().unsqueeze(0);
 }
 
 void TrainerState::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
   constexpr const char* kName = "with_logical_worker()";
-  if (exchange_->is_open()) throw BadInput(fmt::format("{} inside a step", kName));
+  if (exchange_->is_open()) throw InvalidArgument(fmt::format("{} inside a step", kName));
   require_between_steps(kName);
-  const auto count = private_ ? private_->size() : 0;
+  const auto count = replicas_ ? replicas_->size() : 0;
   if (logical < 0 || logical >= static_cast<std::int64_t>(count)) {
-    throw BadInput(fmt::format("with_logical_worker({}): {}", logical,
-                               count == 0
-                                   ? std::string("nothing is private")
-                                   : fmt::format("there are logical workers 0 to {}", count - 1)));
+    throw InvalidArgument(
+        fmt::format("with_logical_worker({}): {}", logical,
+                    count == 0 ? std::string("nothing is per replica")
+                               : fmt::format("there are logical workers 0 to {}", count - 1)));
   }
   require_untouched();
   const auto l = static_cast<std::size_t>(logical);
-  private_->show(l);
+  replicas_->show(l);
   buffers_->restore(l);
   inside_ = kName;
   std::exception_ptr error;

@@ -33,7 +33,7 @@ void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute
   }
   metrics_.push_back(std::move(shard.metrics_));
   if (!runs) return buffers_->skip();
-  const auto logical = private_ ? private_->logical_worker_of(index) : 0;
+  const auto logical = replicas_ ? replicas_->logical_worker_of(index) : 0;
   auto& mine = board_->mine();
   mine.all.bound += largest_;
   mine.own[logical].bound += largest_own_;
@@ -47,14 +47,14 @@ void TrainerState::run_shard(std::int64_t index, const Trainer::Compute& compute
 /// worker.
 ShardAnswer TrainerState::call(const Trainer::Compute& compute, Shard& shard) {
   shard_ = shard.index();
-  const auto logical = private_ ? private_->logical_worker_of(shard_) : 0;
-  if (private_) private_->show(logical);
+  const auto logical = replicas_ ? replicas_->logical_worker_of(shard_) : 0;
+  if (replicas_) replicas_->show(logical);
   buffers_->restore(logical);
   at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
   torch::manual_seed(seed_of(shard_));
   auto answer = compute(shard);
   if (answer.kind_ == ShardAnswer::Kind::none) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
         "shard.nothing()",
         shard_));
@@ -87,8 +87,8 @@ void TrainerState::repeat_shard(const Trainer::Compute& compute) {
 
 void TrainerState::run_backward(const torch::Tensor& loss) {
   in_backward_ = true;
-  std::optional<GradientBirths::Watch> watch;
-  if (!repeats()) watch.emplace(*births_);
+  std::optional<ZeroCopyGradients::Watch> watch;
+  if (!repeats()) watch.emplace(*zero_copy_);
   (scale_.factor == 1 ? loss : loss * scale_.factor).backward();
   in_backward_ = false;
 }
@@ -96,16 +96,16 @@ void TrainerState::run_backward(const torch::Tensor& loss) {
 void TrainerState::hand_in(const std::vector<torch::Tensor>& gradients) {
   const torch::NoGradGuard no_grad;
   if (gradients.size() != model_.parameters().size()) {
-    throw BadInput(fmt::format("shard {}: {} gradients for {} parameters", shard_, gradients.size(),
-                               model_.parameters().size()));
+    throw InvalidArgument(fmt::format("shard {}: {} gradients for {} parameters", shard_,
+                                      gradients.size(), model_.parameters().size()));
   }
   in_backward_ = true;
   for (std::size_t p = 0; p < gradients.size(); ++p) {
     if (!gradients[p].defined()) continue;
     const auto& tensor = model_.tensor(p);
     if (gradients[p].sizes() != tensor.sizes() || gradients[p].dtype() != tensor.dtype()) {
-      throw BadInput(fmt::format("shard {}: the gradient of \"{}\" has another shape or type",
-                                 shard_, model_.name(p)));
+      throw InvalidArgument(fmt::format(
+          "shard {}: the gradient of \"{}\" has another shape or type", shard_, model_.name(p)));
     }
     gradient(p, scale_.factor == 1 ? gradients[p] : gradients[p] * scale_.factor);
   }
@@ -115,7 +115,7 @@ void TrainerState::hand_in(const std::vector<torch::Tensor>& gradients) {
 std::vector<std::int64_t> TrainerState::indices(const DataRequest& request, std::int64_t shard) {
   // The audited shard may be another worker's: how workers ask is compared when all have run.
   if (!repeats() && request_ && *request_ != request) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "shard {} asks for {} of {} samples, before that {} of {} were asked for in this step: all "
         "shards of a step ask one loader, once",
         shard, request.batch, request.dataset_size, request_->batch, request_->dataset_size));
@@ -146,7 +146,7 @@ std::function<std::optional<std::vector<std::int64_t>>()> TrainerState::coming_i
 
 void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
   if (!in_backward_) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "a backward reached parameter \"{}\" of Trainer \"{}\" outside of its steps: in a step, "
         "return "
         "shard.loss(value), or shard.gradients(torch::autograd::grad(...)), and leave the backward "
@@ -155,7 +155,7 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
         model_.name(parameter), options_.name));
   }
   if (active_ != 0 && active_set_[parameter] == 0) {
-    throw BadInput(fmt::format(
+    throw InvalidArgument(fmt::format(
         "shard {}: a gradient of \"{}\", which this step is not about: leave its requires_grad as "
         "it is, and hand in an undefined one",
         shard_, model_.name(parameter)));
@@ -181,7 +181,7 @@ void TrainerState::gradient(std::size_t parameter, const torch::Tensor& value) {
     audit_->gradient(parameter, laid_out.data_ptr(), laid_out.nbytes());
   }
   if (!counts) return;
-  births_->arrived(parameter, laid_out, may_stay);
+  zero_copy_->arrived(parameter, laid_out, may_stay);
   note(parameter, exchange_->write(parameter, laid_out.data_ptr(), true, may_stay));
   if (coded_) coded_->wrote(static_cast<std::uint32_t>(parameter), scale_.factor);
 }
@@ -198,12 +198,12 @@ void TrainerState::accumulated(std::size_t parameter) {
 void TrainerState::backward_ended(bool) {}
 
 void TrainerState::note(std::size_t parameter, double largest) {
-  const bool is_private = model_.is_private(parameter);
-  auto& so_far = is_private ? largest_own_ : largest_;
+  const bool is_per_replica = model_.is_per_replica(parameter);
+  auto& so_far = is_per_replica ? largest_own_ : largest_;
   so_far = std::max(so_far, largest);
   if (std::isfinite(largest)) return;
   auto& mine = board_->mine();
-  auto& facts = is_private ? mine.own[private_->logical_worker_of(shard_)] : mine.all;
+  auto& facts = is_per_replica ? mine.own[replicas_->logical_worker_of(shard_)] : mine.all;
   facts.note_bad(shard_, static_cast<std::int64_t>(parameter));
 }
 

@@ -25,7 +25,7 @@ class ValueCheck {
   void add(const SharedModel& copy, const std::vector<std::uint32_t>& parameters);
 
   bool due(std::int64_t step) const;
-  /// The step that comes is due or not: values as they are now, if it is. All workers meet
+  /// The step that comes is due or not: values as they are now, if it is. A barrier of all workers
   /// afterwards.
   void expect(std::int64_t step);
   /// Whether the step at hand is due.

@@ -27,9 +27,9 @@ TEST(CodedGradients, OptionsDoWhatTheModelDoes) {
   expect_as_model({.codec = "half", .error_feedback = false}, {2});
   expect_as_model({.codec = "topk:0.05", .scope = CodecScope::tensor}, {3});
   expect_as_model({.codec = "half", .clamp = 100}, {3});
-  for (const auto transport : {Transport::sparse, Transport::dense}) {
-    expect_as_model({.codec = "topk:0.2", .transport = transport}, {2});
-    expect_as_model({.codec = "threshold:300", .transport = transport}, {2});
+  for (const auto message_format : {MessageFormat::sparse, MessageFormat::dense}) {
+    expect_as_model({.codec = "topk:0.2", .message_format = message_format}, {2});
+    expect_as_model({.codec = "threshold:300", .message_format = message_format}, {2});
   }
 }
 
@@ -68,7 +68,7 @@ std::string refusal_of(const CodecPointer& codec,
   std::string said;
   run_thread_ranks(3, [&](const Job& job) {
     const Group group(job);
-    StepExchange exchange(group, plan_of(counts), {.cuts = {0, 1, 2}, .coded = true});
+    StepExchange exchange(group, plan_of(counts), {.node_boundaries = {0, 1, 2}, .coded = true});
     CodedGradients coded(exchange, {.compression = {.codec = codec, .clamp = clamp},
                                     .logical_workers = logical_workers(3, 3),
                                     .shards = 3});
@@ -122,14 +122,14 @@ class Retold final : public Codec {
   explicit Retold(std::size_t bytes_per_value) : bytes_per_value_(bytes_per_value) {}
   std::string name() const override { return "retold"; }
   std::size_t bytes_per_value() const override { return bytes_per_value_; }
-  std::size_t bound(std::int64_t count, const Exchange& exchange) const override {
+  std::size_t bound(std::int64_t count, const EncodeContext& exchange) const override {
     return half_->bound(count, exchange) * 2;
   }
-  Encoded encode(std::span<const float> values, const Exchange& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
                  std::byte* message) const override {
     return half_->encode(values, exchange, message);
   }
-  void decode(std::span<const std::byte> message, const Exchange& exchange, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const EncodeContext& exchange, std::int64_t begin,
               std::span<float> to) const override {
     half_->decode(message, exchange, begin, to);
   }
@@ -145,7 +145,7 @@ TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
     const Group group(job);
     for (const bool error_feedback : {true, false}) {
       const auto make = [&](const CodecPointer& codec) {
-        StepExchange exchange(group, plan_of(counts), {.cuts = {0, 2}, .coded = true});
+        StepExchange exchange(group, plan_of(counts), {.node_boundaries = {0, 2}, .coded = true});
         CodedGradients coded(exchange,
                              {.compression = {.codec = codec, .error_feedback = error_feedback},
                               .logical_workers = logical_workers(4, 2),
@@ -186,7 +186,7 @@ TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
 
 TEST(CodedGradients, ACodecWhoseValuesHaveAnotherSizeThanItSaysIsRefused) {
   const auto step = [] { refusal_of(std::make_shared<Retold>(4), {}); };
-  EXPECT_THAT(step, ThrowsMessage<BadInput>(
+  EXPECT_THAT(step, ThrowsMessage<InvalidArgument>(
                         HasSubstr("codec retold: 3 values have 6 bytes, not the 12 it says")));
 }
 
@@ -207,7 +207,7 @@ TEST(CodedGradients, AStepOfDataParallelGivesTheSumOfWhatWasSent) {
           for (const auto count : kCounts) own.emplace_back(count);
         }
         for (std::int64_t step = 1; step <= kSteps; ++step) {
-          exchange.open_single(weight_of(group.rank()));
+          exchange.open_one_backward(weight_of(group.rank()));
           const auto mine = random_leaf(kCounts, step, group.rank(), 3);
           for (std::size_t p = 0; p < kCounts.size(); ++p) {
             if (!mine[p]) continue;
@@ -263,7 +263,7 @@ TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
     StepExchange exchange(group, plan_of(counts), {.coded = true});
     CodedGradients coded(exchange, {.compression = {.codec = top_k_codec(0.01), .fusion = 1000}});
     for (int step = 0; step < 3; ++step) {
-      exchange.open_single(1);
+      exchange.open_one_backward(1);
       for (std::size_t p = 0; p < counts.size(); ++p) {
         // Disjoint on the two workers: the sum has the entries of both.
         Values values(counts[p], 0.001f);
@@ -328,7 +328,7 @@ TEST(CodedGradients, MemoryIsAskedForTheNodesOfTheOwnRangeOnly) {
       [](const Job& job) {
         const Group group(job);
         StepExchange exchange(group, plan_of({1 << 20}),
-                              {.cuts = {0, 1, 2, 3, 4, 5, 6, 7}, .coded = true});
+                              {.node_boundaries = {0, 1, 2, 3, 4, 5, 6, 7}, .coded = true});
         exchange.open_shards(2 * group.rank(), 2);
         exchange.fail("enough");
         group.barrier();

@@ -37,7 +37,7 @@ struct Case {
   CodecScope scope = CodecScope::group;
   double clamp = 0;
   std::optional<MomentumCorrection> momentum_correction = {};
-  Transport transport = Transport::by_size;
+  MessageFormat message_format = MessageFormat::by_size;
   std::string text() const {
     return codec + ", " + std::to_string(shards) + " shards, " + std::to_string(logical_workers) +
            " logical workers, clamp " + std::to_string(clamp) +
@@ -50,7 +50,7 @@ struct Case {
             .fusion = kFusion,
             .clamp = clamp,
             .momentum_correction = momentum_correction,
-            .transport = transport};
+            .message_format = message_format};
   }
 };
 
@@ -278,7 +278,7 @@ class Workers {
     for (const auto& node : logical_workers(test.shards, test.logical_workers)) {
       cuts.push_back(node.begin);
     }
-    return {.name = "model", .cuts = cuts, .coded = true, .sync_buffers = false};
+    return {.name = "model", .node_boundaries = cuts, .coded = true, .sync_buffers = false};
   }
 
   Case test_;

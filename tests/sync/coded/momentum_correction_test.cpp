@@ -21,10 +21,11 @@ TEST(MomentumCorrection, OptionsDoWhatTheModelDoes) {
                    .clamp = 100,
                    .momentum_correction = MomentumCorrection{}},
                   {2});
-  for (const auto transport : {Transport::sparse, Transport::dense}) {
-    expect_as_model(
-        {.codec = "topk:0.2", .momentum_correction = MomentumCorrection{}, .transport = transport},
-        {2});
+  for (const auto message_format : {MessageFormat::sparse, MessageFormat::dense}) {
+    expect_as_model({.codec = "topk:0.2",
+                     .momentum_correction = MomentumCorrection{},
+                     .message_format = message_format},
+                    {2});
   }
 }
 

@@ -19,7 +19,7 @@ class OneColumn final : public Codec {
   std::int64_t first_round_values(std::span<const std::int64_t> shape) const override {
     return shape.size() == 2 ? shape[0] : 0;
   }
-  void first_round(std::span<const float> values, const Exchange& exchange,
+  void first_round(std::span<const float> values, const EncodeContext& exchange,
                    std::span<float> to) const override {
     const auto columns = static_cast<std::size_t>(exchange.shape[1]);
     for (std::size_t i = 0; i < to.size(); ++i) {
@@ -29,11 +29,11 @@ class OneColumn final : public Codec {
       to[i] = static_cast<float>(sum);
     }
   }
-  std::size_t bound(std::int64_t count, const Exchange& exchange) const override {
+  std::size_t bound(std::int64_t count, const EncodeContext& exchange) const override {
     return sizeof(float) *
            static_cast<std::size_t>(is_matrix(exchange) ? exchange.shape[1] : count);
   }
-  Encoded encode(std::span<const float> values, const Exchange& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
                  std::byte* message) const override {
     auto* const y = reinterpret_cast<float*>(message);
     const auto count = bound(static_cast<std::int64_t>(values.size()), exchange) / sizeof(float);
@@ -50,7 +50,7 @@ class OneColumn final : public Codec {
     }
     return {.bytes = count * sizeof(float), .values = static_cast<std::int64_t>(count)};
   }
-  void decode(std::span<const std::byte> message, const Exchange& exchange, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const EncodeContext& exchange, std::int64_t begin,
               std::span<float> to) const override {
     const auto* const y = reinterpret_cast<const float*>(message.data());
     const auto p = direction(exchange.first_sum);
@@ -60,12 +60,13 @@ class OneColumn final : public Codec {
       to[k] = is_matrix(exchange) ? p[at / columns] * y[at % columns] : y[at];
     }
   }
-  std::size_t sum_bytes(std::int64_t count, std::int64_t, const Exchange& exchange) const override {
+  std::size_t sum_bytes(std::int64_t count, std::int64_t,
+                        const EncodeContext& exchange) const override {
     return bound(count, exchange);
   }
 
  private:
-  static bool is_matrix(const Exchange& exchange) { return exchange.shape.size() == 2; }
+  static bool is_matrix(const EncodeContext& exchange) { return exchange.shape.size() == 2; }
   static double q(std::size_t j, std::int64_t step) {
     return static_cast<double>((static_cast<std::int64_t>(j) * 5 + step) % 7) + 1;
   }
@@ -121,10 +122,10 @@ std::vector<State> model(bool error_feedback = true) {
   std::vector<State> states;
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     for (std::size_t p = 0; p < kShapes.size(); ++p) {
-      Exchange exchange{.logical_workers = kLogical,
-                        .step = step,
-                        .count = static_cast<std::int64_t>(counts()[p]),
-                        .shape = kShapes[p]};
+      EncodeContext exchange{.logical_workers = kLogical,
+                             .step = step,
+                             .count = static_cast<std::int64_t>(counts()[p]),
+                             .shape = kShapes[p]};
       std::vector<std::optional<Values>> x(nodes.size());
       std::vector<float> share;
       std::vector<std::optional<Values>> first(static_cast<std::size_t>(kShards));
@@ -172,7 +173,8 @@ std::vector<State> model(bool error_feedback = true) {
 
 struct TwoRounds {
   explicit TwoRounds(const Group& group, bool error_feedback = true)
-      : exchange(group, plan_of_shapes(), {.name = "model", .cuts = cuts(), .coded = true}),
+      : exchange(group, plan_of_shapes(),
+                 {.name = "model", .node_boundaries = cuts(), .coded = true}),
         coded(exchange, {.compression = {.codec = std::make_shared<OneColumn>(),
                                          .error_feedback = error_feedback},
                          .logical_workers = logical_workers(kShards, kLogical),

@@ -175,15 +175,16 @@ TEST(Assignment, WhatMakesNoSenseIsRefused) {
   const auto by = [](const std::vector<double>& speeds, double tolerance = 0) {
     return [=] { assign_shards(4, speeds, tolerance); };
   };
-  EXPECT_THAT([] { assign_shards(0, 2); }, ThrowsMessage<BadInput>(HasSubstr("0 shards")));
-  EXPECT_THAT([] { assign_shards(-1, 2); }, ThrowsMessage<BadInput>(HasSubstr("-1 shards")));
-  EXPECT_THAT([] { assign_shards(4, 0); }, ThrowsMessage<BadInput>(HasSubstr("0 workers")));
-  EXPECT_THAT(by({1, 0}), ThrowsMessage<BadInput>(HasSubstr("rank 1 has speed 0")));
-  EXPECT_THAT(by({-1}), ThrowsMessage<BadInput>(HasSubstr("rank 0 has speed -1")));
-  EXPECT_THAT(by({NAN}), ThrowsMessage<BadInput>(HasSubstr("speed nan")));
-  EXPECT_THAT(by({1, 1, INFINITY}), ThrowsMessage<BadInput>(HasSubstr("rank 2 has speed inf")));
-  EXPECT_THAT(by({1}, -0.1), ThrowsMessage<BadInput>(HasSubstr("tolerance -0.1")));
-  EXPECT_THAT(by({1}, NAN), ThrowsMessage<BadInput>(HasSubstr("tolerance nan")));
+  EXPECT_THAT([] { assign_shards(0, 2); }, ThrowsMessage<InvalidArgument>(HasSubstr("0 shards")));
+  EXPECT_THAT([] { assign_shards(-1, 2); }, ThrowsMessage<InvalidArgument>(HasSubstr("-1 shards")));
+  EXPECT_THAT([] { assign_shards(4, 0); }, ThrowsMessage<InvalidArgument>(HasSubstr("0 workers")));
+  EXPECT_THAT(by({1, 0}), ThrowsMessage<InvalidArgument>(HasSubstr("rank 1 has speed 0")));
+  EXPECT_THAT(by({-1}), ThrowsMessage<InvalidArgument>(HasSubstr("rank 0 has speed -1")));
+  EXPECT_THAT(by({NAN}), ThrowsMessage<InvalidArgument>(HasSubstr("speed nan")));
+  EXPECT_THAT(by({1, 1, INFINITY}),
+              ThrowsMessage<InvalidArgument>(HasSubstr("rank 2 has speed inf")));
+  EXPECT_THAT(by({1}, -0.1), ThrowsMessage<InvalidArgument>(HasSubstr("tolerance -0.1")));
+  EXPECT_THAT(by({1}, NAN), ThrowsMessage<InvalidArgument>(HasSubstr("tolerance nan")));
 }
 
 /// Slots that a real folder uses for a range: gradients that arrive whole are folded while hot.
@@ -216,7 +217,7 @@ TEST(NodeCount, IsWhatAFolderHolds) {
       if (range.count() == 0) continue;
       ASSERT_EQ(slots_used(range, false), nodes_in_flight(range)) << begin << " to " << end;
       ASSERT_LE(slots_used(range, true), nodes_in_flight(range));
-      ASSERT_LE(nodes_in_flight(range), most_nodes(range.count()));
+      ASSERT_LE(nodes_in_flight(range), max_nodes(range.count()));
     }
   }
   EXPECT_EQ(nodes_in_flight({5, 5}), 0);
@@ -228,9 +229,9 @@ TEST(NodeCount, BoundIsReached) {
     const std::int64_t size = std::int64_t{1} << power;
     const ShardRange range{4 * size - (size - 1), 4 * size + size};
     EXPECT_EQ(nodes_in_flight(range), 2 * power + 1);
-    EXPECT_EQ(nodes_in_flight(range), most_nodes(range.count()));
+    EXPECT_EQ(nodes_in_flight(range), max_nodes(range.count()));
   }
-  EXPECT_THROW(most_nodes(0), InternalError);
+  EXPECT_THROW(max_nodes(0), InternalError);
 }
 
 }  // namespace

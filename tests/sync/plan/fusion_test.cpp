@@ -65,9 +65,9 @@ TEST(LogicalWorkers, AreNodesOfTheTree) {
               ElementsAre(ShardRange{0, 2}, ShardRange{2, 4}, ShardRange{4, 7}));
   EXPECT_THAT(logical_workers(5, 2), ElementsAre(ShardRange{0, 4}, ShardRange{4, 5}));
   EXPECT_EQ(logical_workers(5, 5).size(), 5u);
-  EXPECT_THROW(logical_workers(5, 6), BadInput);
-  EXPECT_THROW(logical_workers(5, 0), BadInput);
-  EXPECT_THROW(logical_workers(100, kMostLogicalWorkers + 1), BadInput);
+  EXPECT_THROW(logical_workers(5, 6), InvalidArgument);
+  EXPECT_THROW(logical_workers(5, 0), InvalidArgument);
+  EXPECT_THROW(logical_workers(100, kMaxLogicalWorkers + 1), InvalidArgument);
 }
 
 }  // namespace

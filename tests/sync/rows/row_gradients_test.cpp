@@ -15,7 +15,7 @@
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step/shard_board.h"
-#include "sync/update/sharded_update.h"
+#include "sync/update/partitioned_update.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -230,7 +230,7 @@ TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
     run_thread_ranks(workers, [&](const Job& job) {
       const Group group(job);
       StepExchange exchange(group, plan_of_tables(kTables),
-                            {.name = "model", .sync_buffers = false, .measures = true});
+                            {.name = "model", .sync_buffers = false, .reports_magnitude = true});
       RowGradients rows(exchange);
       const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
       for (std::int64_t step = 1; step <= kSteps; ++step) {
@@ -238,7 +238,7 @@ TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
         write_leaves(exchange, nullptr, mine, step);
         exchange.arrive({});
         rows.fold_own(1);
-        exchange.meet("the sum of its rows in");
+        exchange.barrier("the sum of its rows in");
         for (std::uint32_t p = 0; p < kTables.size(); ++p) {
           const bool any = std::ranges::any_of(expected[p], [](const auto& row) { return !!row; });
           ASSERT_EQ(exchange.slices().touched(p), any);
@@ -342,7 +342,7 @@ TEST(RowGradients, BytesAreThoseOfTheFormula) {
     EXPECT_EQ(step[0].bytes_dense, 4u * 32000);
     EXPECT_EQ(step[2].dense_messages, 2);
     EXPECT_EQ(step[0].dense_messages, 0);
-    EXPECT_EQ(rows.most_bytes(), 100u * 36 + 100 * 4 + 4125);
+    EXPECT_EQ(rows.max_bytes(), 100u * 36 + 100 * 4 + 4125);
   });
 }
 
@@ -409,7 +409,7 @@ TEST(RowGradients, ARowThatAllHaveAtTheEndOfABlockIsDealtOnce) {
     exchange.end_leaf();
     exchange.arrive({});
     rows.fold_own(1);
-    exchange.meet("the sum of its rows in");
+    exchange.barrier("the sum of its rows in");
     std::vector<std::uint32_t> dealt;
     for (int r = 0; r < 3; ++r) {
       const auto list = rows.folded(r, 0);
@@ -444,7 +444,7 @@ TEST(RowGradients, AStepThatWasDroppedLeavesNothing) {
       }
       exchange.arrive({});
       rows.fold_own(1);
-      exchange.meet("the sum of its rows in");
+      exchange.barrier("the sum of its rows in");
       std::vector<std::uint32_t> all;
       for (int r = 0; r < 3; ++r) {
         const auto list = rows.folded(r, 0);
@@ -534,7 +534,7 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
       run_thread_ranks(workers, [&](const Job& job) {
         const Group group(job);
         StepExchange exchange(group, plan_of_tables(kTables),
-                              {.name = "model", .sync_buffers = false, .measures = true});
+                              {.name = "model", .sync_buffers = false, .reports_magnitude = true});
         ShardBoard board(group, "model");
         SharedModel model(group, exchange.plan(), std::vector<int>(kTables.size(), test.states),
                           false, "model");
@@ -544,9 +544,9 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
         }
         group.barrier();
         RowGradients rows(exchange);
-        ShardedUpdate update(exchange, board, model, rows,
-                             std::vector<std::optional<UpdateRule>>(kTables.size(), test.rule),
-                             nullptr, test.clip);
+        PartitionedUpdate update(exchange, board, model, rows,
+                                 std::vector<std::optional<UpdateRule>>(kTables.size(), test.rule),
+                                 nullptr, test.clip);
         const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
         for (std::int64_t step = 1; step <= kSteps; ++step) {
           board.mine() = {};

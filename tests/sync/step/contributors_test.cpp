@@ -111,7 +111,7 @@ TEST(Contributors, SharesOfMessagesAreOfTheTreesSum) {
     StepExchange exchange(Group(job), Plan({spec}, {}), options);
     CodedGradients coded(
         exchange, {.compression = {.codec = top_k_codec(1)}, .divisor = Divisor::contributors});
-    exchange.open_single(w[static_cast<std::size_t>(job.rank())]);
+    exchange.open_one_backward(w[static_cast<std::size_t>(job.rank())]);
     const float gradient = job.rank() == 0 ? 1 : 0;
     exchange.write(0, &gradient, true);
     coded.wrote(0, 1);

@@ -39,7 +39,7 @@ std::vector<float> ones_times(float value) { return std::vector<float>(5000, val
 /// A step of which every element is the sum of rank + 1, divided by the ranks.
 void compute(StepExchange& exchange, int rank) {
   const auto gradient = ones_times(static_cast<float>(rank + 1));
-  exchange.open_single(1);
+  exchange.open_one_backward(1);
   for (std::size_t p = kSizes.size(); p > 0; --p) exchange.write(p - 1, gradient.data(), true);
 }
 
@@ -82,7 +82,7 @@ TEST(LateWorker, OfATimedOutStepIsToldSo) {
       } catch (const Timeout& e) {
         EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(ranks - 1)));
       }
-      EXPECT_THROW(exchange.open_single(1), Timeout);
+      EXPECT_THROW(exchange.open_one_backward(1), Timeout);
       ++left;
     });
   }
@@ -94,7 +94,7 @@ TEST(LateWorker, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
   std::atomic<bool> blaming{false};
   std::atomic<bool> go{false};
   const auto run = [&](int rank) {
-    std::unique_ptr<Rendezvous> rendezvous = world->meeting_point().rendezvous(rank);
+    std::unique_ptr<Rendezvous> rendezvous = world->thread_rendezvous().rendezvous(rank);
     if (rank == 0) {
       rendezvous = std::make_unique<SlowBlame>(std::move(rendezvous), blaming, go);
     }
@@ -177,12 +177,12 @@ TEST(ForkedChildOfAStep, IsRefusedByEveryCall) {
       EXPECT_EQ(::waitpid(child, &status, 0), child);
       EXPECT_EQ(status, 0);
     };
-    in_child({[&] { exchange.open_single(1); }, [&] { exchange.open_scope(2); },
-              [&] { exchange.open_joined(1, false); }, [&] { exchange.together([] {}); },
-              [&] { exchange.require_running(); }});
+    in_child({[&] { exchange.open_one_backward(1); }, [&] { exchange.open_scope(2); },
+              [&] { exchange.open_without_gradient(1, false); },
+              [&] { exchange.run_collectives([] {}); }, [&] { exchange.require_running(); }});
     compute(exchange, job.rank());
     in_child({[&] { exchange.write(0, gradient.data(), true); }, [&] { exchange.finish({}); },
-              [&] { exchange.meet("apply() in"); }, [&] { exchange.complete([] {}); }});
+              [&] { exchange.barrier("apply() in"); }, [&] { exchange.complete([] {}); }});
     exchange.finish({});
     expect_reduced(exchange, 1.5f);
   });

@@ -134,7 +134,7 @@ TEST(LeafFolder, AGradientThatIsBornInASlotStaysThere) {
     f.folder.write(0, loan->at(), true, true);
     loan.reset();
     f.folder.end_leaf();
-    EXPECT_EQ(f.folder.born_in_place(), 1);
+    EXPECT_EQ(f.folder.zero_copy(), 1);
     EXPECT_EQ(f.folder.slots_used(), 1);
     EXPECT_FALSE(f.folder.lend(0));  // it is the node now
     auto expected = values;
@@ -156,7 +156,7 @@ TEST(LeafFolder, AGradientThatMayNotStayIsCopiedFromTheSlotItLiesIn) {
     f.folder.write(0, loan->at(), true);
     f.folder.end_leaf();
   }
-  EXPECT_EQ(f.folder.born_in_place(), 0);
+  EXPECT_EQ(f.folder.zero_copy(), 0);
   EXPECT_EQ(in_slot(f, 0), values);
   EXPECT_EQ(in_slot(f, 1), expected);
 }
@@ -184,7 +184,7 @@ TEST(LeafFolder, ASlotThatIsLentIsNobodyElses) {
   f.folder.set_start(0);
   f.leaf(values, true);
   f.folder.place_sums();
-  EXPECT_EQ(f.folder.born_in_place(), 0);
+  EXPECT_EQ(f.folder.zero_copy(), 0);
   EXPECT_EQ(in_slot(f, 0), others);
   EXPECT_EQ(in_slot(f, 1), values);
   EXPECT_EQ(StepBoard(f.aligned(), 1, 0).sum_slots()[0], 1);

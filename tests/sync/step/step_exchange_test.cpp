@@ -144,7 +144,7 @@ TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
         sum += weights.back();
       }
       const auto me = static_cast<std::size_t>(job.rank());
-      exchange.open_single(weights[me]);
+      exchange.open_one_backward(weights[me]);
       write_leaf(exchange, leaves[me], true);
       const auto& outcome = exchange.finish({});
       expect_reduced(exchange, outcome, leaves, weights, sum);
@@ -168,14 +168,14 @@ TEST(StepExchange, AWorkerThatJoinsCountsWithItsWeightOnly) {
         std::vector<Leaf> leaves = {random_leaf(kCounts, step, 0, 1), Leaf(kCounts.size()),
                                     random_leaf(kCounts, step, 2, 1)};
         if (job.rank() == 1) {
-          exchange.open_joined(joined, false);
+          exchange.open_without_gradient(joined, false);
         } else if (scope) {
           exchange.open_scope(1);
           exchange.begin_leaf(1);
           write_leaf(exchange, leaves[static_cast<std::size_t>(job.rank())], true);
           exchange.end_leaf();
         } else {
-          exchange.open_single(1);
+          exchange.open_one_backward(1);
           write_leaf(exchange, leaves[static_cast<std::size_t>(job.rank())], true);
         }
         const auto& outcome = exchange.finish({});
@@ -259,7 +259,7 @@ TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
       std::vector<Leaf> leaves;
       for (int r = 0; r < 3; ++r) leaves.push_back(random_leaf(kCounts, step, r, 0));
       const auto& mine = leaves[static_cast<std::size_t>(job.rank())];
-      exchange.open_single(1);
+      exchange.open_one_backward(1);
       if (step == 2 && job.rank() == 1) {
         exchange.write(7, mine[7]->data(), true);
         exchange.fail("the disk is on fire");
@@ -287,7 +287,7 @@ TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
   run_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 0) return;
     StepExchange exchange(Group(job, {1, 2}, "some"), plan_of(kCounts), quick());
-    exchange.open_single(1);
+    exchange.open_one_backward(1);
     if (job.rank() == 2) {
       exchange.fail("the disk is on fire");
     } else {
@@ -300,7 +300,7 @@ TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
         EXPECT_THAT(error.what(), HasSubstr("rank 2 failed: the disk is on fire"));
       }
     }
-    exchange.open_single(1);
+    exchange.open_one_backward(1);
     write_leaf(exchange, random_leaf(kCounts, 2, job.rank(), 0), true);
     exchange.finish({});
   });
@@ -313,7 +313,7 @@ TEST(StepExchange, AWorkerThatEndsItsPartIsNamedWithAHint) {
     StepExchange exchange(Group(job), plan_of(kCounts), quick());
     for (std::int64_t step = 1; step <= 2; ++step) {
       if (step == 2 && job.rank() == 2) return;
-      exchange.open_single(1);
+      exchange.open_one_backward(1);
       write_leaf(exchange, random_leaf(kCounts, step, job.rank(), 0), true);
       exchange.finish({});
     }
@@ -343,7 +343,7 @@ TEST(StepExchange, OneBackwardMeetsAScopeAndAllSaySo) {
   const auto outcome = try_thread_ranks(2, [&](const Job& job) {
     StepExchange exchange(Group(job), plan_of(kCounts), quick());
     if (job.rank() == 0) {
-      exchange.open_single(1);
+      exchange.open_one_backward(1);
       write_leaf(exchange, random_leaf(kCounts, 1, 0, 0), true);
     } else {
       exchange.open_scope(1);
@@ -367,7 +367,7 @@ TEST(StepExchange, DigestsNameTheFirstParameterThatDiffers) {
        {Case{1, 100, 1}, Case{2, 100, 2}, Case{3, 100, 4}, Case{5, 100, 8}, Case{3, 3, 3},
         Case{65, 5, 65}, Case{65, 7, 70}}) {
     auto options = quick();
-    options.digest_every = every;
+    options.desync_check_every = every;
     const auto outcome = try_thread_ranks(3, [&](const Job& job) {
       StepExchange exchange(Group(job), plan_of(kCounts), options);
       std::vector<Values> values;
@@ -378,7 +378,7 @@ TEST(StepExchange, DigestsNameTheFirstParameterThatDiffers) {
       for (const auto& v : values) memory.parameters.push_back(v.data());
       for (std::int64_t step = 1; step <= found_in; ++step) {
         if (step == changed_in && job.rank() == 1) values[4][1000] += 1e-3f;
-        exchange.open_single(1);
+        exchange.open_one_backward(1);
         write_leaf(exchange, random_leaf(kCounts, step, job.rank(), 0), true);
         exchange.finish(memory);
         ASSERT_LT(step, found_in);
@@ -393,7 +393,7 @@ TEST(StepExchange, DigestsNameTheFirstParameterThatDiffers) {
 
 TEST(StepExchange, DigestsNameABufferThatDoesNotHoldWhatWasSent) {
   auto options = quick();
-  options.digest_every = 3;
+  options.desync_check_every = 3;
   const auto outcome = try_thread_ranks(2, [&](const Job& job) {
     const TensorSpec mean{"mean", {16}, {1}, 16, DType::uint8};
     const TensorSpec variance{"variance", {16}, {1}, 16, DType::uint8};
@@ -406,7 +406,7 @@ TEST(StepExchange, DigestsNameABufferThatDoesNotHoldWhatWasSent) {
     ModelMemory memory{{&value}, {first.data(), second.data()}};
     if (job.rank() == 1) memory.buffers[0] = memory.buffers[1];
     for (std::int64_t step = 1; step <= 2; ++step) {
-      exchange.open_single(1);
+      exchange.open_one_backward(1);
       exchange.write(0, &value, true);
       exchange.finish(memory);
       ASSERT_LT(step, 2);

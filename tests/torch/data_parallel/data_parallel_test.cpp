@@ -90,9 +90,9 @@ TEST(DataParallel, ASecondBackwardWithoutZeroGradIsAnErrorNotAWrongNumber) {
 TEST(DataParallel, AnExcludedParameterMayComeLater) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
-    const auto exclude = [](const std::string& name) { return name.starts_with("own"); };
+    const auto per_replica = [](const std::string& name) { return name.starts_with("own"); };
     model->register_parameter("own_before", torch::full({1}, 1.0 * job.rank()));
-    DataParallel parallel(job, *model, {.digest_every = 1, .exclude = exclude});
+    DataParallel parallel(job, *model, {.desync_check_every = 1, .per_replica = per_replica});
     model->register_parameter("own_after", torch::full({1}, 1.0 * job.rank()));
     const Batch batch(4, 1);
     const auto own = model->named_parameters();
@@ -114,7 +114,7 @@ TEST(DataParallel, AParameterThatComesLaterIsFoundInTheNextStep) {
   for (const std::int64_t every : {0, 100}) {
     on_workers(2, [every](const Job& job) {
       auto model = mlp();
-      DataParallel parallel(job, *model, {.digest_every = every});
+      DataParallel parallel(job, *model, {.desync_check_every = every});
       const Batch batch(4, 1);
       const auto [begin, end] = share_of(4, job);
       for (int step = 1; step <= 3; ++step) {
@@ -310,11 +310,11 @@ TEST(DataParallel, AnExceptionInBackwardDropsTheStepForAllAndTheNextWorks) {
 }
 
 TEST(DataParallel, AWorkerOutOfDataAnswersUntilAllAreOrAllStop) {
-  for (const auto policy : {OutOfData::answer, OutOfData::stop_all}) {
+  for (const auto policy : {OutOfData::participate, OutOfData::stop_all}) {
     on_workers(3, [&](const Job& job) {
       torch::manual_seed(1);
       auto model = mlp();
-      DataParallel parallel(job, *model, {.out_of_data = policy, .digest_every = 2});
+      DataParallel parallel(job, *model, {.out_of_data = policy, .desync_check_every = 2});
       torch::optim::Adam optimizer(model->parameters(), 0.01);
       const auto update = [&] {
         optimizer.step();
@@ -329,8 +329,8 @@ TEST(DataParallel, AWorkerOutOfDataAnswersUntilAllAreOrAllStop) {
           batch.loss(model, 0, 3).backward();
           update();
         }
-        const auto answered = parallel.drain(update);
-        if (policy == OutOfData::answer) {
+        const auto answered = parallel.join(update);
+        if (policy == OutOfData::participate) {
           EXPECT_EQ(steps, mine);
           EXPECT_EQ(answered, 6 - mine);
         } else {
@@ -371,7 +371,7 @@ TEST(DataParallel, AnUpdateThatClipsAnswersForAWorkerOutOfDataToo) {
         loss().backward();
         update();
       }
-      parallel.drain(update);  // takes part in the steps that others still have
+      parallel.join(update);  // takes part in the steps that others still have
 
       auto plain_optimizer = momentum_and_decay(plain->parameters());
       for (int taken = 1; taken <= 2 * job.size(); ++taken) {
@@ -445,7 +445,7 @@ TEST(DataParallel, GradientsSetByHandThatDoNotFitAreRefusedAndTheNextStepWorks) 
     EXPECT_THAT(text_of([&] { parallel.synchronize(); }), HasSubstr("zero_grad()"));
     model->zero_grad();
     bias.mutable_grad() = torch::ones({17});
-    EXPECT_THAT(text_of([&] { parallel.drain([] {}); }), HasSubstr("set by hand before drain()"));
+    EXPECT_THAT(text_of([&] { parallel.join([] {}); }), HasSubstr("set by hand before join()"));
   });
 }
 

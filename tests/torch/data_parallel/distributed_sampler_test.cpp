@@ -108,13 +108,13 @@ torch::Tensor trained(const Job& job) {
       optimizer.step();
       ++batches;
     }
-    parallel.drain([&] {
+    parallel.join([&] {
       optimizer.step();
       optimizer.zero_grad();
     });
   }
   EXPECT_EQ(batches, job.rank() < 2 ? 6 : 4);
-  EXPECT_EQ(parallel.report().step, 8);  // and two in which all had called drain()
+  EXPECT_EQ(parallel.report().step, 8);  // and two in which all had called join()
   expect_equal_everywhere(parallel.group(), *model);
   return torch::nn::utils::parameters_to_vector(model->parameters()).detach().clone();
 }
@@ -157,9 +157,9 @@ TEST(DistributedSampler, WhatIsNoWholeBatchMayBeLeftOut) {
       EXPECT_EQ(sampler.next(1)->size(), 4U);
       EXPECT_FALSE(sampler.next(1));
     }
-    EXPECT_THAT(
-        text_of<BadInput>([&] { DistributedSampler(group, 7, {.batch = 8, .drop_last = true}); }),
-        HasSubstr("an epoch of 7 samples has no whole batch of 8"));
+    EXPECT_THAT(text_of<InvalidArgument>(
+                    [&] { DistributedSampler(group, 7, {.batch = 8, .drop_last = true}); }),
+                HasSubstr("an epoch of 7 samples has no whole batch of 8"));
   });
 }
 
@@ -241,7 +241,7 @@ TEST(DistributedSampler, ABatchSizeOfTheLoadersOwnIsRefused) {
     const auto loader = torch::data::make_data_loader(
         std::move(data), DistributedSampler(Group(job, "loader"), 30, {.batch = 8}),
         torch::data::DataLoaderOptions().batch_size(8));
-    EXPECT_THAT(text_of<BadInput>([&] { *loader->begin(); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { *loader->begin(); }),
                 HasSubstr("the data loader has a batch_size of 8 of its own: leave it alone"));
   });
 }
@@ -250,7 +250,7 @@ TEST(DistributedSampler, OptionsThatMakeNoSenseAreRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job, "loader");
     const auto refusal = [&](std::int64_t size, const DistributedSamplerOptions& options) {
-      return text_of<BadInput>([&] { DistributedSampler(group, size, options); });
+      return text_of<InvalidArgument>([&] { DistributedSampler(group, size, options); });
     };
     EXPECT_THAT(refusal(30, {}), HasSubstr("batches of 0 out of 30 samples"));
     EXPECT_THAT(refusal(0, {.batch = 8}), HasSubstr("batches of 8 out of 0 samples"));

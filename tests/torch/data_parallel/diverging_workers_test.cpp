@@ -96,7 +96,7 @@ TEST(DivergingWorkers, AChangeThatComesLaterIsNamedInStep64) {
 
 TEST(DivergingWorkers, OneThatComesBetweenIsNamedInTheNextMultiple) {
   on_workers(2, [](const Job& job) {
-    Loop run(job, {.digest_every = 5});
+    Loop run(job, {.desync_check_every = 5});
     const auto text = run.steps(99, [&](int step) {
       if (step != 8 || job.rank() == 0) run.update(0.1);
     });
@@ -107,9 +107,9 @@ TEST(DivergingWorkers, OneThatComesBetweenIsNamedInTheNextMultiple) {
 
 TEST(DivergingWorkers, WithDigestEvery0NobodyLooks) {
   on_workers(2, [](const Job& job) {
-    Loop run(job, {.digest_every = 0});
+    Loop run(job, {.desync_check_every = 0});
     EXPECT_EQ(run.steps(10, [&](int) { run.update(0.1 * (1 + job.rank())); }), "");
-    EXPECT_EQ(text_of<Mismatch>([&] { run.parallel.drain([] {}); }), "");
+    EXPECT_EQ(text_of<Mismatch>([&] { run.parallel.join([] {}); }), "");
   });
 }
 
@@ -123,7 +123,7 @@ TEST(DivergingWorkers, WhatWentWrongAfterTheLastComparisonIsNamedByDrain) {
                             if (step != 5 || job.rank() != 1) run.update(0.1);
                           }),
                 "");
-      const auto text = text_of<Mismatch>([&] { run.parallel.drain([&] { run.update(0.1); }); });
+      const auto text = text_of<Mismatch>([&] { run.parallel.join([&] { run.update(0.1); }); });
       EXPECT_THAT(text, HasSubstr("\"0.weight\" of rank 1 differs from that of rank 0"));
     });
   }
@@ -137,7 +137,7 @@ TEST(DivergingWorkers, DrainOfEqualWorkersSaysNothing) {
       Loop run(job);
       const int last = 3 + job.rank();
       EXPECT_EQ(run.steps(last, [&](int) { run.update(0.1); }), "");
-      EXPECT_EQ(run.parallel.drain([&] { run.update(0.1); }), 2 - job.rank());
+      EXPECT_EQ(run.parallel.join([&] { run.update(0.1); }), 2 - job.rank());
       Group(job, "end").barrier();
     }
     EXPECT_EQ(log.count("warning: "), 0);
@@ -230,7 +230,7 @@ TEST(DivergingWorkers, AWorkerThatOnlyAnswersInDrainMayBeInEval) {
       Batch(5, static_cast<std::uint64_t>(step)).loss(model, 0, 5).backward();
     }
     if (job.rank() != 1) model->eval();
-    EXPECT_EQ(parallel.drain([&] { model->zero_grad(); }), 9 - last);
+    EXPECT_EQ(parallel.join([&] { model->zero_grad(); }), 9 - last);
   });
 }
 

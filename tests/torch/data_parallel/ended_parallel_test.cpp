@@ -61,14 +61,14 @@ TEST(EndedParallel, WhatFollowsAndWhatWasMovedIsQuiet) {
       Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
       trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(4, 1)); });
     }
-    {  // with a strategy they are each worker's own
+    {  // with an averaging policy they are each worker's own
       DataParallel parallel(job, *model, {.name = "net"});
       backward(model, job);
     }
     {
-      DataParallel meeting(job, *model, {.name = "net", .strategy = local_sgd(1)});
+      DataParallel averaging(job, *model, {.name = "net", .averaging = local_sgd(1)});
       backward(model, job);
-      meeting.meet();
+      averaging.average_parameters();
     }
     // Only used to send parameters and values.
     {
@@ -102,10 +102,12 @@ TEST(EndedParallel, OneThatWasMovedFromSaysSo) {
     auto model = mlp();
     DataParallel first(job, *model);
     const DataParallel second(std::move(first));
-    EXPECT_THAT(text_of<BadInput>([&] { first.mean(1); }), testing::HasSubstr("was moved from"));
-    EXPECT_THAT(text_of<BadInput>([&] { first.next_weight(1); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { first.mean(1); }),
                 testing::HasSubstr("was moved from"));
-    EXPECT_THAT(text_of<BadInput>([&] { first.report(); }), testing::HasSubstr("was moved from"));
+    EXPECT_THAT(text_of<InvalidArgument>([&] { first.next_weight(1); }),
+                testing::HasSubstr("was moved from"));
+    EXPECT_THAT(text_of<InvalidArgument>([&] { first.report(); }),
+                testing::HasSubstr("was moved from"));
     EXPECT_EQ(second.mean(2.5), 2.5);
   });
 }

@@ -174,7 +174,7 @@ TEST(FirstSteps, AFirstWorkerWithoutDataDoesNotFreezeBuffers) {
           }
           update();
         }
-        parallel.drain(update);
+        parallel.join(update);
         EXPECT_EQ(model.norm->num_batches_tracked.item<std::int64_t>(), 40);
         auto all = all_gather(parallel.group(), model.norm->running_var.reshape({1, 4}));
         for (int r = 0; r < workers; ++r) EXPECT_TRUE(torch::equal(all[r], all[0]));

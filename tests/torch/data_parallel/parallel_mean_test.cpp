@@ -101,7 +101,7 @@ TEST(ParallelMean, OfOtherShapesOrInsideAScopeIsRefused) {
     DataParallel parallel(job, *model);
     {
       auto scope = parallel.accumulate();
-      EXPECT_THAT(text_of<BadInput>([&] { parallel.mean(1.0); }),
+      EXPECT_THAT(text_of<InvalidArgument>([&] { parallel.mean(1.0); }),
                   HasSubstr("inside an accumulation scope"));
       scope.finish();
     }
@@ -146,8 +146,8 @@ TEST(ParallelMean, IsWeightedAndTheSameBytesEverywhere) {
       const bool has = job.rank() == workers - 1;
       EXPECT_EQ(parallel.mean(has ? 0.5 : nan, has ? 2 : 0), 0.5);
       EXPECT_TRUE(std::isnan(parallel.mean(1, 0)));
-      EXPECT_THAT(text_of<BadInput>([&] { parallel.mean(1, -1); }), HasSubstr("not -1"));
-      EXPECT_THAT(text_of<BadInput>([&] { parallel.mean(torch::ones({2}, torch::kInt64)); }),
+      EXPECT_THAT(text_of<InvalidArgument>([&] { parallel.mean(1, -1); }), HasSubstr("not -1"));
+      EXPECT_THAT(text_of<InvalidArgument>([&] { parallel.mean(torch::ones({2}, torch::kInt64)); }),
                   HasSubstr("floating-point"));
     });
   }

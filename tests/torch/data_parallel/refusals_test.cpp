@@ -48,7 +48,7 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
     auto table = torch::nn::Embedding(9, 4);
     DataParallel with_table(group, *table);
     EXPECT_THAT(
-        text_of<BadInput>([&] {
+        text_of<InvalidArgument>([&] {
           torch::embedding(table->weight, torch::tensor({1, 2}), -1, false, /*sparse=*/true)
               .sum()
               .backward();
@@ -77,7 +77,7 @@ TEST(Refusals, MovedAndAddedParametersAreFound) {
     }
     {
       auto model = mlp();
-      DataParallel parallel(group, *model, {.digest_every = 1});
+      DataParallel parallel(group, *model, {.desync_check_every = 1});
       auto& layer = *model[0]->as<torch::nn::Linear>();
       layer.register_parameter("extra", torch::zeros({2}));
       EXPECT_THAT(text_of([&] { batch.loss(model, 0, 4).backward(); }),
@@ -166,7 +166,7 @@ TEST(Refusals, AnotherNameOrderTypeOrCountIsADifferenceToo) {
 TEST(Refusals, ParametersChangedOnOneWorkerAreNamedByTheDigest) {
   const auto outcome = run_process_ranks(2, [](const Job& job) {
     auto model = mlp();
-    DataParallel parallel(job, *model, {.digest_every = 2});
+    DataParallel parallel(job, *model, {.desync_check_every = 2});
     for (std::uint64_t step = 1; step <= 2; ++step) {
       model->zero_grad();
       Batch(4, step).loss(model, 0, 4).backward();

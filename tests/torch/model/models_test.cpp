@@ -1,4 +1,4 @@
-// Kinds of models: layouts, dtypes, tied and frozen weights, buffers, two nets.
+// ParameterRoles of models: layouts, dtypes, tied and frozen weights, buffers, two nets.
 
 #include "torch/training.h"
 
@@ -119,8 +119,8 @@ TEST(Models, ExcludedParametersStayLocal) {
     torch::manual_seed(job.rank());
     auto model = mlp();
     const auto mine = model[2]->as<torch::nn::Linear>()->weight.clone();
-    DataParallel parallel(job, *model,
-                          {.exclude = [](const std::string& name) { return name == "2.weight"; }});
+    DataParallel parallel(
+        job, *model, {.per_replica = [](const std::string& name) { return name == "2.weight"; }});
     EXPECT_TRUE(torch::equal(model[2]->as<torch::nn::Linear>()->weight, mine));
     const Batch batch(4, static_cast<std::uint64_t>(job.rank()));
     batch.loss(model, 0, 4).backward();
@@ -136,7 +136,7 @@ TEST(Models, WhatIsExcludedMayDifferInShape) {
   on_workers(2, [](const Job& job) {
     torch::nn::Sequential model(torch::nn::Linear(6, 4), torch::nn::Linear(4, 2 + job.rank()));
     const auto last_layer = [](const std::string& name) { return name.starts_with("1."); };
-    DataParallel parallel(job, *model, {.exclude = last_layer});
+    DataParallel parallel(job, *model, {.per_replica = last_layer});
     model->forward(Batch(4, 1).x).sum().backward();
     EXPECT_THAT(parallel.touched(), ElementsAre("0.weight", "0.bias"));
     EXPECT_EQ(model->parameters()[3].grad().numel(), 2 + job.rank());
@@ -218,7 +218,7 @@ TEST(Models, BuffersOfRankZeroHoldAfterEachStepOrOnRequest) {
     on_workers(2, [&](const Job& job) {
       torch::manual_seed(job.rank());
       torch::nn::Sequential model(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
-      DataParallel parallel(job, *model, {.buffers = policy, .digest_every = 2});
+      DataParallel parallel(job, *model, {.buffers = policy, .desync_check_every = 2});
       const auto& norm = *model[1]->as<torch::nn::BatchNorm1d>();
       for (std::uint64_t step = 1; step <= 4; ++step) {
         model->zero_grad();

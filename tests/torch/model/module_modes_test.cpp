@@ -27,7 +27,7 @@ TEST(ModuleModes, AWorkerThatForgetsToGoBackToTrainIsNamedInATrainer) {
       const auto before = trainer.state_sha256();
       if (job.rank() == 0) model[1]->eval();  // an evaluation by hand
       for (int again = 0; again < 2; ++again) {
-        EXPECT_THAT(text_of<BadInput>([&] { step(); }),
+        EXPECT_THAT(text_of<InvalidArgument>([&] { step(); }),
                     AllOf(HasSubstr("step 2 of \"model\""), HasSubstr("module \"1\" is in"),
                           HasSubstr("eval() on rank 0"), HasSubstr("train() on rank 1")));
       }
@@ -61,7 +61,7 @@ TEST(ModuleModes, TheModelItselfIsNamedAndAWorkerWithoutAShardDoesNotMatter) {
     if (begin == end) model->eval();
     EXPECT_TRUE(step().applied);
     if (job.rank() == 1) model->eval();
-    EXPECT_THAT(text_of<BadInput>([&] { step(); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { step(); }),
                 HasSubstr("the model is in train() on rank 0, in eval() on rank 1"));
   });
 }

@@ -33,7 +33,7 @@ TEST(ParameterNames, ATiedParameterIsMeantByItsSecondNameToo) {
       (rows.square().sum() + (model.other * (job.rank() + 2)).sum()).backward();
     };
     {
-      DataParallel parallel(job, model, {.exclude = is_second});
+      DataParallel parallel(job, model, {.per_replica = is_second});
       backward();
       EXPECT_EQ(parallel.touched(), std::vector<std::string>{"other"});
     }
@@ -43,16 +43,16 @@ TEST(ParameterNames, ATiedParameterIsMeantByItsSecondNameToo) {
       EXPECT_TRUE(model.first.grad().is_sparse());
     }
     {
-      DataParallel parallel(job, model, {.owner = [](const std::string& name) {
+      DataParallel parallel(job, model, {.placement = [](const std::string& name) {
                               return is_second(name) ? std::optional<std::int64_t>(1)
                                                      : std::nullopt;
                             }});
       backward();
       EXPECT_EQ(model.first.grad().defined(), job.rank() == 1);
-      parallel.send_owned();
+      parallel.broadcast_placed();
     }
-    EXPECT_THAT(text_of<BadInput>([&] {
-                  DataParallel parallel(job, model, {.owner = [](const std::string& name) {
+    EXPECT_THAT(text_of<InvalidArgument>([&] {
+                  DataParallel parallel(job, model, {.placement = [](const std::string& name) {
                                           return std::optional<std::int64_t>(is_second(name));
                                         }});
                 }),
@@ -81,11 +81,11 @@ TEST(ParameterNames, WhatHoldsForNoneIsLoggedByRank0) {
     const auto nobody = [](const std::string&) { return std::optional<std::int64_t>(); };
     const int expected = job.rank() == 0 ? 1 : 0;
     {
-      DataParallel parallel(job, *model,
-                            {.name = "net", .exclude = no, .owner = nobody, .row_sparse = no});
+      DataParallel parallel(
+          job, *model, {.name = "net", .per_replica = no, .placement = nobody, .row_sparse = no});
       parallel.mean(0);
     }
-    for (const auto* option : {"exclude", "owner", "row_sparse"}) {
+    for (const auto* option : {"per_replica", "placement", "row_sparse"}) {
       EXPECT_EQ(log.count(std::string("\"net\": option ") + option + " holds for none"), expected);
     }
     const auto is_bias = [](const std::string& name) { return name.ends_with("bias"); };
@@ -117,7 +117,7 @@ TEST(ParameterNames, AGradientThatIsStillHeldNamesTheModelAndWhatHelps) {
           .sum();
     };
     Batch(3, 1).loss(discriminator, 0, 3).backward();
-    EXPECT_THAT(text_of<BadInput>([&] { through().backward(); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { through().backward(); }),
                 AllOf(HasSubstr("of \"discriminator\" still holds the reduced gradient of step 1"),
                       HasSubstr("zero_grad() of the model"), HasSubstr("requires_grad_(false)"),
                       HasSubstr("accumulate()")));
@@ -146,7 +146,7 @@ TEST(ParameterNames, WhoEndsEarlyIsToldOfDrain) {
         } else if (job.rank() == 0) {
           EXPECT_THAT(text_of<Mismatch>(backward),
                       AllOf(HasSubstr("step 2 of \"net\": rank 1 ended its part after step 1"),
-                            HasSubstr("drain()"), HasSubstr("mean()")));
+                            HasSubstr("join()"), HasSubstr("mean()")));
         }
       }
     }

@@ -236,7 +236,7 @@ TEST(RowSparse, RowsThatTheTableHasNotAreNamed) {
          {std::int64_t{-1}, std::int64_t{50}, (std::int64_t{1} << 32) + 5}) {
       const auto gradient = at::_sparse_coo_tensor_unsafe(torch::full({1, 1}, row, torch::kInt64),
                                                           torch::ones({1, 6}), {50, 6});
-      EXPECT_THAT(text_of<BadInput>([&] {
+      EXPECT_THAT(text_of<InvalidArgument>([&] {
                     trainer.step([&](Shard& shard) { return shard.gradients({gradient, {}, {}}); });
                   }),
                   HasSubstr("\"table.weight\": its gradient has row " + std::to_string(row)));
@@ -354,7 +354,7 @@ TEST(RowSparse, DataParallelAccumulatesAndTakesGradientsSetByHand) {
     parallel.synchronize();
     EXPECT_EQ(sparse->table->weight.grad()._nnz(), 1);
     EXPECT_TRUE(same_bytes(sparse->table->weight.grad().values(), torch::full({1, 6}, 2.0)));
-    EXPECT_THAT(text_of<BadInput>([&] { sparse->loss(codes_of(1, 1)).backward(); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { sparse->loss(codes_of(1, 1)).backward(); }),
                 HasSubstr("zero_grad()"));
   });
 }
@@ -380,7 +380,7 @@ TEST(RowSparse, DataParallelLeavesTheGradientToTheProgram) {
     EXPECT_TRUE(same_bytes(weight.grad().to_dense(), torch::ones({50, 6})));
     // An alias of what was reduced is no gradient set by hand.
     weight.mutable_grad() = weight.grad().detach();
-    EXPECT_THAT(text_of<BadInput>([&] { model->loss(codes_of(1, 1)).backward(); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { model->loss(codes_of(1, 1)).backward(); }),
                 HasSubstr("zero_grad()"));
     expect_equal_everywhere(parallel.group(), *model);
   });
@@ -424,7 +424,7 @@ TEST(RowSparse, DataParallelDrains) {
       model->loss(codes_of(step, job.rank() + 1)).backward();
       sgd.step();
     }
-    parallel.drain([&] {
+    parallel.join([&] {
       sgd.step();
       sgd.zero_grad();
     });
@@ -476,7 +476,7 @@ TEST(RowSparse, BadDeclarationsAreNamed) {
                 }),
                 HasSubstr("row-sparse"));
     auto scalar = torch::zeros({}).requires_grad_();
-    EXPECT_THAT(text_of<BadInput>([&] {
+    EXPECT_THAT(text_of<InvalidArgument>([&] {
                   const auto all = [](const std::string&) { return true; };
                   DataParallel parallel(group, {{"s", scalar}}, {.row_sparse = all});
                 }),

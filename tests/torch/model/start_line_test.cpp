@@ -15,12 +15,12 @@ TEST(StartLine, OfADataParallelComesFromRankZeroAlone) {
   });
 }
 
-TEST(StartLine, OfADataParallelWithAStrategyComesFromRankZeroAlone) {
+TEST(StartLine, OfADataParallelWithAnAveragingPolicyComesFromRankZeroAlone) {
   on_workers(3, [](const Job& job) {
     const LogCapture log;
     auto model = mlp();
-    DataParallel parallel(job, *model, {.strategy = local_sgd(1)});
-    parallel.meet();
+    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    parallel.average_parameters();
     EXPECT_EQ(log.count("data parallel: "), job.rank() == 0 ? 1 : 0);
   });
 }

@@ -69,7 +69,7 @@ std::string buffers_of(const torch::nn::Module& module) {
 void expect_same_bytes(TrainerOptions options) {
   options.shards = 4;
   options.seed = 5;
-  options.digest_every = options.audit_every = 1;
+  options.desync_check_every = options.audit_every = 1;
   std::set<std::string> results;
   for (const int workers : {1, 2, 3, 5}) {
     results.insert(text_of_rank_0(workers, [&](const Job& job) {
@@ -87,11 +87,11 @@ void expect_same_bytes(TrainerOptions options) {
 
 TEST(Turns, EndWithTheSameBytesOnAnyNumberOfWorkers) { expect_same_bytes({}); }
 
-TEST(Turns, GoWithClipsCodecsAndStrategies) {
-  expect_same_bytes({.clip = {.norm = 0.05}, .loss_scale = dynamic_loss_scale(), .average = 0.9});
+TEST(Turns, GoWithClipsCodecsAndPolicies) {
+  expect_same_bytes({.clip = {.norm = 0.05}, .loss_scale = dynamic_loss_scale(), .ema_decay = 0.9});
   expect_same_bytes({.compression = {.codec = top_k_codec(0.2)}, .logical_workers = 2});
-  expect_same_bytes({.logical_workers = 2, .strategy = local_sgd(3, 1)});
-  expect_same_bytes({.logical_workers = 2, .private_to_each = [](const std::string& name) {
+  expect_same_bytes({.logical_workers = 2, .averaging = local_sgd(3, 1)});
+  expect_same_bytes({.logical_workers = 2, .per_replica = [](const std::string& name) {
                        return name.ends_with("bias") || name.ends_with("running_mean");
                      }});
 }
@@ -229,7 +229,7 @@ TEST(Turns, WorkersThatTakeDifferentTurnsAreTold) {
     Trainer trainer(job, *pair.both, two_optimizers(), {.shards = 2, .seed = 5, .name = "gan"});
     discriminators_turn(trainer, pair);
     const auto before = trainer.state_sha256();
-    const auto text = text_of<BadInput>([&] {
+    const auto text = text_of<InvalidArgument>([&] {
       job.rank() == 2 ? discriminators_turn(trainer, pair) : generators_turn(trainer, pair);
     });
     EXPECT_THAT(text, AllOf(HasSubstr("step 2 of \"gan\": rank 0 and rank 2 give step() different "
@@ -334,12 +334,12 @@ TEST(Turns, OfAModelThatIsNotTheTrainersAreRefused) {
   on_workers(2, [](const Job& job) {
     Pair pair;
     Trainer trainer(job, *pair.generator, Adam{}, {.shards = 2, .name = "gan"});
-    EXPECT_THAT(text_of<BadInput>([&] { discriminators_turn(trainer, pair); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { discriminators_turn(trainer, pair); }),
                 AllOf(HasSubstr("step() of \"gan\" for module"),
                       HasSubstr("has parameters that are not this Trainer's: make the Trainer of a "
                                 "module that registers all")));
     torch::nn::Tanh empty;
-    EXPECT_THAT(text_of<BadInput>(
+    EXPECT_THAT(text_of<InvalidArgument>(
                     [&] { trainer.step(*empty, [](Shard& shard) { return shard.nothing(); }); }),
                 HasSubstr("which has no parameters"));
     for (const auto& parameter : pair.both->parameters()) EXPECT_TRUE(parameter.requires_grad());

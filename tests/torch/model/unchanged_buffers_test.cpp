@@ -44,9 +44,9 @@ std::string train(int workers, std::int64_t shards, Copies copies) {
     }
     TrainerOptions options{.shards = shards};
     if (copies != Copies::shared) options.logical_workers = 3;
-    if (copies == Copies::that_become_one) options.strategy = local_sgd(1);
+    if (copies == Copies::that_become_one) options.averaging = local_sgd(1);
     if (copies == Copies::of_each_logical_worker) {
-      options.private_to_each = [](const std::string& name) {
+      options.per_replica = [](const std::string& name) {
         return name == "encoding" || name == "mask" || name == "moving";
       };
     }

@@ -71,12 +71,13 @@ TEST(UncountedWrites, OneThatComesLateIsFoundInTheNextStepThatIsLookedAt) {
   for (const int workers : {1, 3}) {
     on_workers(workers, [&](const Job& job) {
       int calls = 0;
-      const auto found = train(job, torch::kFloat32, {.digest_every = 3}, [&](torch::Tensor& p) {
-        // By one worker alone, to an element that need not be of its share.
-        if (++calls == 5 && job.rank() == job.size() - 1) {
-          static_cast<float*>(p.data_ptr())[0] += 1;
-        }
-      });
+      const auto found =
+          train(job, torch::kFloat32, {.desync_check_every = 3}, [&](torch::Tensor& p) {
+            // By one worker alone, to an element that need not be of its share.
+            if (++calls == 5 && job.rank() == job.size() - 1) {
+              static_cast<float*>(p.data_ptr())[0] += 1;
+            }
+          });
       EXPECT_EQ(found.step, 6);
       EXPECT_THAT(found.text, HasSubstr("parameter \"2.weight\""));
     });
@@ -102,11 +103,10 @@ TEST(UncountedWrites, ByAShardAndToPrivateParametersToo) {
     on_workers(workers, [&](const Job& job) {
       torch::manual_seed(3);
       auto model = mlp();
-      Trainer trainer(
-          job, *model, Adam{.lr = 0.1},
-          {.shards = 4, .logical_workers = 2, .private_to_each = [](const std::string& name) {
-             return name == "2.weight";
-           }});
+      Trainer trainer(job, *model, Adam{.lr = 0.1},
+                      {.shards = 4,
+                       .logical_workers = 2,
+                       .per_replica = [](const std::string& name) { return name == "2.weight"; }});
       std::int64_t writer = -1;
       const auto step = [&] {
         trainer.step([&](Shard& shard) {
@@ -132,12 +132,12 @@ TEST(UncountedWrites, WhatTheTrainerItselfChangesBetweenStepsIsNone) {
       auto model = mlp();
       model->to(type);
       Trainer trainer(job, *model, Adam{.lr = 0.1},
-                      {.shards = 3, .average = 0.9, .digest_every = 1});
+                      {.shards = 3, .ema_decay = 0.9, .desync_check_every = 1});
       const auto step = [&] {
         EXPECT_TRUE(trainer.step([&](Shard& shard) { return loss_of(shard, model, 1); }).applied);
       };
       step();
-      trainer.with_averages([] {});
+      trainer.with_ema([] {});
       step();
       trainer.edit([&] {
         const torch::NoGradGuard no_grad;
@@ -156,7 +156,7 @@ TEST(UncountedWrites, ALoadIsNone) {
   on_workers(2, [&](const Job& job) {
     torch::manual_seed(3);
     auto model = mlp();
-    Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 3, .digest_every = 2});
+    Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 3, .desync_check_every = 2});
     const auto step = [&] {
       EXPECT_TRUE(trainer.step([&](Shard& shard) { return loss_of(shard, model, 1); }).applied);
     };
@@ -172,10 +172,10 @@ TEST(UncountedWrites, ALoadIsNone) {
 
 TEST(UncountedWrites, NobodyLooksWhereNobodyAskedTo) {
   on_workers(1, [](const Job& job) {
-    const auto found = train(job, torch::kFloat32, {.digest_every = 0},
+    const auto found = train(job, torch::kFloat32, {.desync_check_every = 0},
                              [](torch::Tensor& p) { p.data().mul_(1); });
     EXPECT_EQ(found.text, "");
-    EXPECT_EQ(train(job, torch::kFloat32, {.digest_every = 0},
+    EXPECT_EQ(train(job, torch::kFloat32, {.desync_check_every = 0},
                     [](torch::Tensor& p) { p.data().mul_(0.9); })
                   .text,
               "");

@@ -73,7 +73,7 @@ TEST(UnusualTensors, AParameterRegisteredWithoutAGradientIsTakenByBothFrontEnds)
 }
 
 std::string refusal(const Job& job, torch::nn::Module& model) {
-  return text_of<BadInput>([&] { Trainer(job, model, Sgd{.lr = 0.1}, {.shards = 2}); });
+  return text_of<InvalidArgument>([&] { Trainer(job, model, Sgd{.lr = 0.1}, {.shards = 2}); });
 }
 
 TEST(UnusualTensors, ParametersThatShareMemoryWouldBeUntiedAndAreRefused) {

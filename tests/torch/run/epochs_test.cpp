@@ -192,10 +192,10 @@ TEST(Epochs, ACheckpointOfAnotherOrderIsRefused) {
     Training other(
         job, SampleOrder("by length", [](auto, auto) { return std::vector<std::int64_t>{0}; }));
     EXPECT_EQ(log.count(", order by length, "), job.rank() == 0 ? 1 : 0);
-    EXPECT_THAT(text_of<BadInput>([&] { other.trainer.load(folder.file("run")); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { other.trainer.load(folder.file("run")); }),
                 HasSubstr("order is sequential in the checkpoint, by length here"));
     Training shuffled(job);
-    EXPECT_THAT(text_of<BadInput>([&] { shuffled.trainer.load(folder.file("run")); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { shuffled.trainer.load(folder.file("run")); }),
                 HasSubstr("order"));
   });
 }
@@ -308,7 +308,7 @@ TEST(Epochs, ALoaderOfAnotherSizeInsideOneIsRefusedWithBothSizes) {
     ShardLoader other(Some(70).map(torch::data::transforms::Stack<>()), 4);
     run.step();
     const auto before = run.trainer.state_sha256();
-    EXPECT_THAT(text_of<BadInput>([&] { run.trainer.step(other, run.compute()); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { run.trainer.step(other, run.compute()); }),
                 AllOf(HasSubstr("the data set has 70 samples, but epoch 0 began with 50"),
                       HasSubstr("between epochs only")));
     EXPECT_EQ(run.trainer.state_sha256(), before);
@@ -468,7 +468,7 @@ TEST(EvaluationOverALoader, RandomNumbersOfATransformAreTheBatchsWhenNothingIsRe
   }
   EXPECT_EQ(results.size(), 1U);
   on_workers(1, [&](const Job& job) {
-    EXPECT_THAT(text_of<BadInput>([&] { evaluate(job, 2); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { evaluate(job, 2); }),
                 HasSubstr("the dataset draws from torch's generator"));
   });
 }

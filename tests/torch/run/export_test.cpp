@@ -41,14 +41,14 @@ TORCH_MODULE(Net);
 void train(const std::string& folder, double average = 0.5) {
   on_workers(1, [&](const Job& job) {
     Net net;
-    Trainer trainer(job, *net, Adam{.lr = 0.1}, {.shards = 2, .average = average});
+    Trainer trainer(job, *net, Adam{.lr = 0.1}, {.shards = 2, .ema_decay = average});
     for (int step = 0; step < 2; ++step) {
       trainer.step([&](Shard& shard) { return shard.loss(net->loss()); });
       trainer.save(folder);
     }
     torch::save(net, folder + "/by-torch");
     if (average == 0) return;
-    trainer.with_averages([&] { torch::save(net, folder + "/averaged-by-torch"); });
+    trainer.with_ema([&] { torch::save(net, folder + "/averaged-by-torch"); });
   });
 }
 

@@ -115,7 +115,7 @@ struct Reading {
 TEST(ShardLoader, ADatasetThatDrawsFromTorchsGeneratorIsRefused) {
   on_workers(1, [](const Job& job) {
     Reading run(job, {}, true);
-    EXPECT_THAT(text_of<BadInput>([&] { run.step(); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { run.step(); }),
                 HasSubstr("the dataset draws from torch's generator; read it with prefetch 0"));
     EXPECT_EQ(run.trainer.steps(), 0);
   });
@@ -381,12 +381,12 @@ class Endless : public torch::data::datasets::Dataset<Endless> {
 
 TEST(ShardLoader, SenselessOptionsAreRefused) {
   const auto refusal = [](std::int64_t batch, const LoaderOptions& options) {
-    return text_of<BadInput>([&] { ShardLoader(batches_of(Numbers()), batch, options); });
+    return text_of<InvalidArgument>([&] { ShardLoader(batches_of(Numbers()), batch, options); });
   };
   EXPECT_THAT(refusal(0, {}), HasSubstr("at least 1 sample"));
   EXPECT_THAT(refusal(1, {.prefetch = -1}), HasSubstr("prefetch must not be negative"));
   EXPECT_THAT(refusal(1, {.threads = 0}), HasSubstr("at least 1 thread"));
-  EXPECT_EQ(text_of<BadInput>([] { ShardLoader(Endless(), 1); }),
+  EXPECT_EQ(text_of<InvalidArgument>([] { ShardLoader(Endless(), 1); }),
             "ShardLoader: the dataset does not know its size");
 }
 

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "job/job_state.h"
-#include "job/meeting_point.h"
+#include "job/thread_rendezvous.h"
 #include "support/log_capture.h"
 #include "support/running_command.h"
 #include "torch/training.h"
@@ -97,7 +97,7 @@ TEST_F(TrainerCheckpoint, AnotherRunIsRefusedWithTheDifferences) {
     other_options.shards = 6;
     Trainer other(job, *model, AdamW{.lr = 1e-2}, other_options);
     const auto before = other.state_sha256();
-    EXPECT_THAT(text_of<BadInput>([&] { other.load(folder() + "/step-00000001"); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { other.load(folder() + "/step-00000001"); }),
                 HasSubstr("is one checkpoint: give the folder that it lies in"));
     EXPECT_THAT(text_of([&] { other.load(folder()); }),
                 AllOf(HasSubstr("is a checkpoint of another run"),
@@ -114,7 +114,7 @@ TEST_F(TrainerCheckpoint, ThatOfAnotherModelOrOfOtherWaysIsRefused) {
                                     const std::string& difference) {
       Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options);
       const auto before = trainer.state_sha256();
-      EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder()); }),
+      EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder()); }),
                   AllOf(HasSubstr("is a checkpoint of another run"), HasSubstr(difference)));
       EXPECT_EQ(trainer.state_sha256(), before);
     };
@@ -125,8 +125,8 @@ TEST_F(TrainerCheckpoint, ThatOfAnotherModelOrOfOtherWaysIsRefused) {
     other.schedule = Schedule::cosine(30);
     expect_refusal(net(), other, "schedule");
     other = options();
-    other.average = 0.5;
-    expect_refusal(net(), other, "average");
+    other.ema_decay = 0.5;
+    expect_refusal(net(), other, "ema_decay");
     other = options();
     other.loss_scale = {.start = 2};
     expect_refusal(net(), other, "loss scale");
@@ -152,7 +152,7 @@ TEST_F(TrainerCheckpoint, AveragesAreSavedAndFollowOn) {
       torch::manual_seed(1);
       auto model = net();
       auto with_average = options();
-      with_average.average = 0.75;
+      with_average.ema_decay = 0.75;
       Trainer trainer(job, *model, AdamW{.lr = 1e-2}, with_average);
       if (!folder.empty()) trainer.load(folder);
       while (trainer.steps() < until) {
@@ -160,7 +160,7 @@ TEST_F(TrainerCheckpoint, AveragesAreSavedAndFollowOn) {
       }
       if (!folder.empty()) trainer.save(folder);
       std::string hash;
-      trainer.with_averages([&] { hash = parameters_sha256(*model); });
+      trainer.with_ema([&] { hash = parameters_sha256(*model); });
       return hash;
     });
   };
@@ -175,7 +175,7 @@ TEST_F(TrainerCheckpoint, ARestartGoesOnFromWhatItsOwnRunHasSaved) {
     LogCapture log;
     const auto job_of = [](const std::string& run) {
       return Job(std::make_shared<JobState>(Identity{.run = run}, host_system(),
-                                            MeetingPoint().rendezvous(0), JobOptions{}));
+                                            ThreadRendezvous().rendezvous(0), JobOptions{}));
     };
     auto model = net();
     const auto save_steps = [&](const std::string& run, std::int64_t from, std::int64_t until) {
@@ -205,7 +205,7 @@ TEST_F(TrainerCheckpoint, ARestartGoesOnFromWhatItsOwnRunHasSaved) {
     std::ofstream(folder() + "/step-00000003/manifest.json") << "";  // may be anybody's
     {
       Trainer trainer(job_of("third"), *model, AdamW{.lr = 1e-2}, options());
-      EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder(), {.of_this_run = true}); }),
+      EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder(), {.of_this_run = true}); }),
                   HasSubstr("step-00000003/manifest.json"));
       EXPECT_FALSE(trainer.load(folder(), {.fall_back = true, .of_this_run = true}));
       EXPECT_EQ(trainer.load(folder(), {.fall_back = true}), 2);
@@ -216,7 +216,7 @@ TEST_F(TrainerCheckpoint, ARestartGoesOnFromWhatItsOwnRunHasSaved) {
     EXPECT_FALSE(trainer.load(folder(), {.of_this_run = true}));  // replaced
     auto other = mlp();
     Trainer nameless(job_of(""), *other, AdamW{}, options());
-    EXPECT_THAT(text_of<BadInput>([&] { nameless.load(folder(), {.of_this_run = true}); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { nameless.load(folder(), {.of_this_run = true}); }),
                 HasSubstr("no identity of a run"));
   });
 }
@@ -239,7 +239,7 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     }
     trainer.group().barrier();
     const auto before = trainer.state_sha256();
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder()); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder()); }),
                 AllOf(HasSubstr("optimizer.safetensors"),
                       HasSubstr(". LoadOptions::fall_back passes over it: "),
                       HasSubstr("step-00000001 is whole")));
@@ -250,9 +250,9 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     EXPECT_EQ(trainer.state_sha256(), before);
     if (job.rank() == 0) fs::resize_file(fs::path(folder()) / "step-00000001/manifest.json", 9);
     trainer.group().barrier();
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder()); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder()); }),
                 Not(HasSubstr("LoadOptions::fall_back")));
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder(), {.fall_back = true}); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder(), {.fall_back = true}); }),
                 HasSubstr("none of the checkpoints in " + folder() + " is good"));
     EXPECT_EQ(trainer.state_sha256(), before);
   });
@@ -267,7 +267,7 @@ TEST_F(TrainerCheckpoint, OneOfAnotherNumberOfThreadsIsRefused) {
     }
     at::set_num_threads(2);
     Trainer other(job, *model, AdamW{.lr = 1e-2}, options());
-    EXPECT_THAT(text_of<BadInput>([&] { other.load(folder()); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { other.load(folder()); }),
                 HasSubstr("intra-op threads is 1 in the checkpoint, 2 here"));
   });
 }
@@ -290,7 +290,7 @@ TEST_F(TrainerCheckpoint, AFullDiskLeavesTheLastCheckpointAndTrainingGoesOn) {
     ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &free), 0);
     const rlimit full{1000, free.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.save(folder()); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.save(folder()); }),
                 AllOf(HasSubstr(folder()), HasSubstr("File too large")));
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &free), 0);
     EXPECT_EQ(trainer.state_sha256(), second);

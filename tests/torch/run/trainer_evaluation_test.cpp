@@ -80,7 +80,7 @@ TEST(TrainerEvaluation, WorkersThatAskInDifferentWaysAreNamed) {
     auto model = net();
     Trainer trainer(job, *model, Adam{}, {.shards = 2});
     const auto nothing = [](const std::vector<std::int64_t>&, ShardMetrics&) {};
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.evaluate(20 + job.rank(), 5, nothing); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.evaluate(20 + job.rank(), 5, nothing); }),
                 ::testing::AllOf(HasSubstr("21 "), HasSubstr("20 "), HasSubstr("in batches of 5")));
     const auto empty = text_of<Error>([&] { trainer.evaluate(20 * job.rank(), 5, nothing); });
     EXPECT_THAT(empty, HasSubstr("0 samples in batches of 5"));
@@ -92,7 +92,7 @@ TEST(TrainerEvaluation, InsideAStepOrItselfItIsRefused) {
     auto model = net();
     Trainer trainer(job, *model, Adam{}, {.shards = 2, .audit_every = 0});
     const auto nothing = [](const std::vector<std::int64_t>&, ShardMetrics&) {};
-    EXPECT_THAT(text_of<BadInput>([&] {
+    EXPECT_THAT(text_of<InvalidArgument>([&] {
                   trainer.step([&](Shard& shard) {
                     trainer.evaluate(10, 5, nothing);
                     return some_loss(shard, model);
@@ -124,7 +124,7 @@ TEST(TrainerEvaluation, OfWorkersWithDifferentModelsIsRefused) {
       }
     };
     if (job.rank() == 0) load();
-    EXPECT_THAT(text_of<BadInput>(evaluate), HasSubstr("have other parameters"));
+    EXPECT_THAT(text_of<InvalidArgument>(evaluate), HasSubstr("have other parameters"));
     if (job.rank() == 1) load();
     evaluate();  // the same on all
   });
@@ -144,8 +144,9 @@ TEST(TrainerEvaluation, AFailureIsSaidOnAllAndTrainingGoesOn) {
     } else {
       EXPECT_EQ(text_of<PeerFailed>(evaluate), "evaluate(): rank 1 failed: no such file");
     }
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.evaluate(30, 0, [](const auto&, auto&) {}); }),
-                HasSubstr("30 samples in batches of 0"));
+    EXPECT_THAT(
+        text_of<InvalidArgument>([&] { trainer.evaluate(30, 0, [](const auto&, auto&) {}); }),
+        HasSubstr("30 samples in batches of 0"));
     EXPECT_TRUE(trainer.step([&](Shard& shard) { return some_loss(shard, model); }).applied);
   });
 }
@@ -155,8 +156,8 @@ TEST(TrainerEvaluation, AveragesFollowTheParametersAndAreSwappedInAndOut) {
     on_workers(3, [&](const Job& job) {
       auto model = mlp();
       model->to(type);
-      Trainer trainer(job, *model, Sgd{.lr = 0.5}, {.shards = 4, .average = 0.75});
-      EXPECT_THAT(text_of<BadInput>([&] { trainer.with_averages([] {}); }),
+      Trainer trainer(job, *model, Sgd{.lr = 0.5}, {.shards = 4, .ema_decay = 0.75});
+      EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.with_ema([] {}); }),
                   HasSubstr("before the first step"));
       std::vector<torch::Tensor> expected;
       for (int step = 0; step < 4; ++step) {
@@ -174,7 +175,7 @@ TEST(TrainerEvaluation, AveragesFollowTheParametersAndAreSwappedInAndOut) {
         trainer.group().barrier();
       }
       const auto before = trainer.state_sha256();
-      trainer.with_averages([&] {
+      trainer.with_ema([&] {
         const auto parameters = model->parameters();
         for (std::size_t p = 0; p < parameters.size(); ++p) {
           EXPECT_TRUE(torch::allclose(parameters[p], expected[p].to(type), 1e-2, 1e-2));
@@ -190,8 +191,8 @@ TEST(TrainerEvaluation, AveragesFollowTheParametersAndAreSwappedInAndOut) {
             {"edit()", [&] { trainer.edit([] {}); }},
             {"accumulate()", [&] { trainer.step([](Shard& shard) { return shard.nothing(); }); }}};
         for (const auto& [name, call] : calls) {
-          EXPECT_THAT(text_of<BadInput>(call),
-                      HasSubstr(std::string(name) + " inside with_averages()"));
+          EXPECT_THAT(text_of<InvalidArgument>(call),
+                      HasSubstr(std::string(name) + " inside with_ema()"));
         }
       });
       EXPECT_EQ(trainer.state_sha256(), before);

@@ -45,14 +45,14 @@ class TrainerLog : public ::testing::Test {
 };
 
 TEST_F(TrainerLog, ItIsTheSameOfAnyNumberOfWorkers) {
-  const TrainerOptions options{.average = 0.1, .hash_every = 1};
+  const TrainerOptions options{.ema_decay = 0.1, .hash_every = 1};
   const auto alone = lines_of_run(1, options);
   EXPECT_EQ(alone.size(), 8U);
   EXPECT_EQ(lines_of_run(3, options), alone);
 }
 
 TEST_F(TrainerLog, DigestsAreNamedByWhatTheyAreOf) {
-  const auto lines = lines_of_run(2, {.average = 0.1, .metrics_every = 0, .hash_every = 4});
+  const auto lines = lines_of_run(2, {.ema_decay = 0.1, .metrics_every = 0, .hash_every = 4});
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0].at("step"), 4);
   const auto digests = lines[0].at("digests").get<std::map<std::string, std::string>>();
@@ -78,10 +78,11 @@ TEST_F(TrainerLog, AFileThatIsNoStepLogIsRefusedAtOnce) {
   std::ofstream(file) << "mine\n";
   on_workers(2, [&](const Job& job) {
     auto model = mlp();
-    EXPECT_THAT(text_of<BadInput>([&] { Trainer(job, *model, Adam{}, {.log = file}); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { Trainer(job, *model, Adam{}, {.log = file}); }),
                 HasSubstr("notes is there, and is no step log"));
-    EXPECT_THAT(text_of<BadInput>([&] { Trainer(job, *model, Adam{}, {.log = "/proc/none/log"}); }),
-                HasSubstr("/proc/none"));
+    EXPECT_THAT(
+        text_of<InvalidArgument>([&] { Trainer(job, *model, Adam{}, {.log = "/proc/none/log"}); }),
+        HasSubstr("/proc/none"));
     Trainer(job, *model, Adam{}, {.log = folder.file("made/log")});
   });
   EXPECT_EQ(read_file(file), "mine\n");

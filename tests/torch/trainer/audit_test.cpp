@@ -266,7 +266,7 @@ std::string everything(int workers, std::int64_t every, std::int64_t prefetch,
       });
       EXPECT_EQ(result.applied, result.step != 4);
       text << trainer.state_sha256() << ' ' << result.weight << ' ' << result.shards << ' '
-           << result.report.nodes_held << ' ' << result.report.born_in_place << ' '
+           << result.report.nodes_held << ' ' << result.report.zero_copy_gradients << ' '
            << result.report.bytes << ' ' << trainer.traffic().table() << '\n';
     }
     return text.str();
@@ -308,7 +308,7 @@ TEST(Audit, LeavesGradientsThatAreBornInPlaceAlone) {
         const auto result = trainer.step([&](Shard& shard) {
           return shard.loss(model->forward(torch::randn({4, 150})).square().mean());
         });
-        text += trainer.state_sha256() + " " + std::to_string(result.report.born_in_place) + "\n";
+        text += trainer.state_sha256() + " " + std::to_string(result.report.zero_copy_gradients) + "\n";
       }
       return text;
     });
@@ -339,7 +339,7 @@ TEST(Audit, AClosureThatThrowsInItAloneIsReportedSoAndTheStepIsRepeated) {
         try {
           step();
           ADD_FAILURE() << "nothing was thrown";
-        } catch (const BadInput& error) {
+        } catch (const InvalidArgument& error) {
           EXPECT_EQ(job.rank(), auditor);
           EXPECT_EQ(error.what(), text);
           EXPECT_THROW(std::rethrow_if_nested(error), std::domain_error);
@@ -468,7 +468,7 @@ TEST(Audit, IsDueInTheFirstStepAlsoAfterALoadAndInEveryNth) {
 TEST(Audit, HowOftenIsCheckedAndTheSameOnAllWorkers) {
   on_workers(2, [](const Job& job) {
     auto model = net();
-    EXPECT_EQ(text_of<BadInput>([&] { Trainer(job, *model, Adam{}, {.audit_every = -1}); }),
+    EXPECT_EQ(text_of<InvalidArgument>([&] { Trainer(job, *model, Adam{}, {.audit_every = -1}); }),
               "audit_every must not be negative");
     EXPECT_THAT(
         text_of<Mismatch>([&] { Trainer(job, *model, Adam{}, {.audit_every = job.rank()}); }),

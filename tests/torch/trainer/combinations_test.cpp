@@ -94,21 +94,22 @@ bool apply_option(const std::string& name, Run& run) {
     return run.has_table = true;
   }
   if (name.starts_with("local SGD")) {
-    run.options.strategy = local_sgd(2);
-    if (name.ends_with("averaged state")) run.options.meeting_state = MeetingState::average;
-    if (name.ends_with("reset state")) run.options.meeting_state = MeetingState::reset;
+    run.options.averaging = local_sgd(2);
+    if (name.ends_with("averaged state"))
+      run.options.state_at_averaging = StateAtAveraging::average;
+    if (name.ends_with("reset state")) run.options.state_at_averaging = StateAtAveraging::reset;
     return true;
   }
-  if (name == "block momentum") return run.options.strategy = block_momentum(2), true;
-  if (name == "partial update") return run.options.strategy = partial_update(), true;
-  if (name == "private biases") {
-    run.options.private_to_each = [](const std::string& name) { return name.ends_with("bias"); };
+  if (name == "block momentum") return run.options.averaging = block_momentum(2), true;
+  if (name == "partial update") return run.options.averaging = partial_update(), true;
+  if (name == "per-replica biases") {
+    run.options.per_replica = [](const std::string& name) { return name.ends_with("bias"); };
     return true;
   }
-  if (name == "averages of the parameters") return run.options.average = 0.9, true;
+  if (name == "averages of the parameters") return run.options.ema_decay = 0.9, true;
   if (name == "owned biases") {
     compression.fusion = 1000;  // the weights are a group
-    run.options.owner = [](const std::string& name) {
+    run.options.placement = [](const std::string& name) {
       return name.ends_with("bias") ? std::optional<std::int64_t>(1) : std::nullopt;
     };
     return true;

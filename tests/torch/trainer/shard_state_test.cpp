@@ -70,7 +70,7 @@ TEST(ShardState, AStepThatIsDroppedOrFailsLeavesIt) {
     EXPECT_THROW(step(false, true), std::exception);
     step(false, false);
     EXPECT_EQ(seen, 1);
-    EXPECT_THAT(text_of<BadInput>([&] {
+    EXPECT_THAT(text_of<InvalidArgument>([&] {
                   trainer.step([](Shard& shard) {
                     shard.state("sparse", [] { return torch::Tensor(); });
                     return shard.nothing();

@@ -179,13 +179,14 @@ TEST(TorchOptimizer, AStoppedRunGoesOnOnAnotherNumberOfWorkers) {
     go_on(1, 5, rule, run);
     EXPECT_EQ(go_on(2, 7, rule, run), straight);
   }
-  const auto refusal = text_of<BadInput>([&] {
+  const auto refusal = text_of<InvalidArgument>([&] {
     on_workers(1, [&](const Job& job) {
       auto model = net();
       Trainer trainer(job, *model, rms_prop(), {.shards = 4});
-      EXPECT_THAT(text_of<BadInput>([&] { trainer.load(folder.file(text_of(plain_sgd()))); }),
-                  AllOf(HasSubstr("is a checkpoint of another run"),
-                        HasSubstr("rule of 0.weight is torch SGD lr 0.1")));
+      EXPECT_THAT(
+          text_of<InvalidArgument>([&] { trainer.load(folder.file(text_of(plain_sgd()))); }),
+          AllOf(HasSubstr("is a checkpoint of another run"),
+                HasSubstr("rule of 0.weight is torch SGD lr 0.1")));
     });
   });
   EXPECT_EQ(refusal, "");
@@ -247,7 +248,7 @@ void step_down(const torch::Tensor& tensor) {
   if (tensor.grad().defined()) tensor.add_(tensor.grad(), -0.1);
 }
 std::string refusal_of(const Odd::Change& change) {
-  return text_of<BadInput>([&] { odd(change); });
+  return text_of<InvalidArgument>([&] { odd(change); });
 }
 
 TEST(TorchOptimizer, OnesOwnOptimizerIsARule) {
@@ -264,7 +265,7 @@ TEST(TorchOptimizer, ItsTextIsTypeAndOptions) {
 }
 
 TEST(TorchOptimizer, OneThatNeedsTheWholeModelIsRefused) {
-  EXPECT_THAT(text_of<BadInput>(
+  EXPECT_THAT(text_of<InvalidArgument>(
                   [] { torch_optimizer<torch::optim::LBFGS>(torch::optim::LBFGSOptions(0.1)); }),
               AllOf(StartsWith("LBFGS "), HasSubstr("cannot be run per tile: ")));
 }
@@ -308,14 +309,14 @@ TEST(TorchOptimizer, StateThatMovesIsRefused) {
               HasSubstr("its state \"memory\" does not stay in one place"));
 }
 TEST(TorchOptimizer, AFactoryThatMakesNothingUsefulIsRefused) {
-  EXPECT_THAT(text_of<BadInput>([] { torch_optimizer(nullptr); }), HasSubstr("no factory"));
-  EXPECT_THAT(text_of<BadInput>([] {
+  EXPECT_THAT(text_of<InvalidArgument>([] { torch_optimizer(nullptr); }), HasSubstr("no factory"));
+  EXPECT_THAT(text_of<InvalidArgument>([] {
                 torch_optimizer([](std::vector<torch::Tensor>) {
                   return std::unique_ptr<torch::optim::Optimizer>();
                 });
               }),
               HasSubstr("made nothing"));
-  EXPECT_THAT(text_of<BadInput>([] {
+  EXPECT_THAT(text_of<InvalidArgument>([] {
                 torch_optimizer([](std::vector<torch::Tensor> tensors) {
                   tensors.push_back(torch::ones({1}));
                   return std::make_unique<torch::optim::SGD>(tensors,
@@ -323,7 +324,7 @@ TEST(TorchOptimizer, AFactoryThatMakesNothingUsefulIsRefused) {
                 });
               }),
               HasSubstr("one group of the tensors it is given"));
-  EXPECT_THAT(text_of<BadInput>([] { Optimizer(TorchOptim{}); }),
+  EXPECT_THAT(text_of<InvalidArgument>([] { Optimizer(TorchOptim{}); }),
               HasSubstr("not by torch_optimizer()"));
 }
 

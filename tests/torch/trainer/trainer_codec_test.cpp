@@ -181,7 +181,7 @@ TEST(TrainerCodec, MomentumThatActsTwiceIsRefused) {
   on_workers(2, [](const Job& job) {
     auto model = layer();
     const auto refused = [&](const Optimizer& optimizer, const Clip& clip = {}) {
-      return text_of<BadInput>([&] {
+      return text_of<InvalidArgument>([&] {
         Trainer trainer(
             job, *model, optimizer,
             {.shards = 2,
@@ -274,7 +274,7 @@ TEST(TrainerCodec, AnOverflowShrinksADynamicLossScaleAsWithoutACodec) {
                     {.shards = 2,
                      .loss_scale = {.start = 4, .dynamic = true},
                      .compression = {.codec = top_k_codec(0.5), .clamp = 100},
-                     .most_drops = 1});
+                     .max_consecutive_drops = 1});
     // Finite in each shard, not in their sum.
     const auto step = [&] {
       return trainer.step([&](Shard& shard) {
@@ -321,10 +321,10 @@ TEST(TrainerCodec, BetweenTheHalvesTheGradientIsWhatWasSent) {
 class ByteCodec : public Codec {
  public:
   std::string name() const override { return "byte"; }
-  std::size_t bound(std::int64_t count, const Exchange&) const override {
+  std::size_t bound(std::int64_t count, const EncodeContext&) const override {
     return sizeof(float) + static_cast<std::size_t>(count);
   }
-  Encoded encode(std::span<const float> values, const Exchange& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
                  std::byte* message) const override {
     float largest = 0;
     for (const float value : values) largest = std::max(largest, std::abs(value));
@@ -336,7 +336,7 @@ class ByteCodec : public Codec {
     const auto count = static_cast<std::int64_t>(values.size());
     return {.bytes = bound(count, exchange), .values = count};
   }
-  void decode(std::span<const std::byte> message, const Exchange&, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const EncodeContext&, std::int64_t begin,
               std::span<float> to) const override {
     float largest = 0;
     std::memcpy(&largest, message.data(), sizeof largest);

@@ -132,7 +132,7 @@ TEST(TrainerEnd, PrivateParametersBecomeTheFirstLogicalWorkers) {
       {
         Trainer trainer(
             job, *model, Adam{.lr = 0.1},
-            {.shards = 3, .logical_workers = 3, .private_to_each = [](const std::string& name) {
+            {.shards = 3, .logical_workers = 3, .per_replica = [](const std::string& name) {
                return name == "0.weight";
              }});
         for (std::uint64_t step = 1; step <= 2; ++step) {
@@ -198,7 +198,7 @@ TEST(TrainerEnd, ASecondOneThatIsRefusedLeavesTheFirstUsable) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
     Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
-    EXPECT_THAT(text_of<BadInput>([&] { Trainer(job, *model, Sgd{}, {.name = "second"}); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { Trainer(job, *model, Sgd{}, {.name = "second"}); }),
                 HasSubstr("parameter \"0.weight\" is wrapped by a DataParallel or a Trainer"));
     const auto result =
         trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(9, 1)); });

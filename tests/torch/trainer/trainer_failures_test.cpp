@@ -31,11 +31,11 @@ TEST(TrainerFailures, OneThatHasEndedSavesNothingAndRepeatsWhatEndedIt) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {
     auto model = with_buffers();
-    Trainer trainer(job, *model, Adam{}, {.shards = 2, .average = 0.5});
+    Trainer trainer(job, *model, Adam{}, {.shards = 2, .ema_decay = 0.5});
     step_of(trainer, model);
     // One worker's evaluation fails while the others are in another call.
     const auto validate = [&] {
-      trainer.with_averages([&] {
+      trainer.with_ema([&] {
         if (job.rank() == 1) throw std::runtime_error("no data here");
         trainer.evaluate(4, 2, [](const auto&, ShardMetrics&) {});
       });
@@ -78,7 +78,7 @@ TEST(TrainerFailures, AWorkerThatFailsBetweenTheHalvesDropsTheStep) {
       EXPECT_EQ(trainer.steps(), 0);
     };
     if (job.rank() == 1) {
-      EXPECT_THAT(text_of<BadInput>(body), HasSubstr("there is no parameter \"typo\""));
+      EXPECT_THAT(text_of<InvalidArgument>(body), HasSubstr("there is no parameter \"typo\""));
     } else {
       body();
     }
@@ -96,8 +96,8 @@ TEST(TrainerFailures, WhoDoesNotGoOnAfterTheFirstHalfDropsTheStep) {
     });
     const auto found = HasSubstr("accumulate() between accumulate() and apply()");
     if (job.rank() == 1) {
-      EXPECT_THROW(trainer.gradient("typo"), BadInput);  // and is caught somewhere
-      EXPECT_THAT(text_of<BadInput>([&] { step_of(trainer, model); }), found);
+      EXPECT_THROW(trainer.gradient("typo"), InvalidArgument);  // and is caught somewhere
+      EXPECT_THAT(text_of<InvalidArgument>([&] { step_of(trainer, model); }), found);
     } else {
       EXPECT_THAT(text_of<PeerFailed>([&] { trainer.apply(); }), found);
     }
@@ -184,9 +184,10 @@ TEST(TrainerFailures, AnEditThatMovesATensorIsNamedOnAllWorkers) {
   on_workers(2, [](const Job& job) {
     auto model = with_buffers();
     Trainer trainer(job, *model, Adam{}, {.shards = 2});
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.edit([&] { model->to(torch::kFloat64); }); }),
-                AllOf(HasSubstr("was moved after Trainer was made"),
-                      job.rank() == 0 ? HasSubstr("") : HasSubstr("edit() failed on rank 0")));
+    EXPECT_THAT(
+        text_of<InvalidArgument>([&] { trainer.edit([&] { model->to(torch::kFloat64); }); }),
+        AllOf(HasSubstr("was moved after Trainer was made"),
+              job.rank() == 0 ? HasSubstr("") : HasSubstr("edit() failed on rank 0")));
     const auto text = text_of<Error>([&] { step_of(trainer, model); });
     EXPECT_THAT(text, HasSubstr("was moved after Trainer was made"));
   });
@@ -200,7 +201,8 @@ TEST(TrainerFailures, AnEditThatThrowsAnythingIsSaidOnAllWorkers) {
     if (job.rank() == 0) {
       EXPECT_THROW(edit(), int);
     } else {
-      EXPECT_THAT(text_of<BadInput>(edit), HasSubstr("an exception that is no std::exception"));
+      EXPECT_THAT(text_of<InvalidArgument>(edit),
+                  HasSubstr("an exception that is no std::exception"));
     }
     EXPECT_TRUE(step_of(trainer, model).applied);
   });

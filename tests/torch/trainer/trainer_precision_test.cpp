@@ -98,7 +98,7 @@ TEST(Trainer, ADynamicLossScaleShrinksUntilTheStepFits) {
     Trainer trainer(job, *model, Sgd{.lr = 1e-30},
                     {.shards = 2,
                      .loss_scale = {.start = 8, .dynamic = true, .grow_after = 2},
-                     .most_drops = 1});
+                     .max_consecutive_drops = 1});
     const auto step = [&] {
       return trainer.step([&](Shard& shard) {
         return shard.loss((model->forward(torch::ones({1, 1})) * 6e37F).sum());

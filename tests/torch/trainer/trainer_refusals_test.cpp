@@ -17,7 +17,7 @@ TEST(TrainerRefusals, AGradientThatIsNotFiniteDropsTheStepEverywhere) {
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     on_workers(3, [&](const Job& job) {
       auto model = mlp();
-      Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 5, .most_drops = 2});
+      Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 5, .max_consecutive_drops = 2});
       const auto step = [&](std::int64_t from) {
         return trainer.step([&](Shard& shard) {
           const Batch batch(4, 1);
@@ -34,7 +34,7 @@ TEST(TrainerRefusals, AGradientThatIsNotFiniteDropsTheStepEverywhere) {
       EXPECT_EQ(trainer.state_sha256(), before);
       EXPECT_TRUE(step(5).applied);
       EXPECT_FALSE(step(0).applied);
-      EXPECT_THAT(text_of<BadInput>([&] { step(0); }),
+      EXPECT_THAT(text_of<InvalidArgument>([&] { step(0); }),
                   HasSubstr("2 steps in succession were dropped, the last one (step 4)"));
       EXPECT_EQ(trainer.steps(), 4);
     });
@@ -110,7 +110,7 @@ TEST(TrainerRefusals, ShardsThatAskForDataInDifferentWaysAreNamed) {
     auto model = mlp();
     Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
     EXPECT_THAT(
-        text_of<BadInput>([&] {
+        text_of<InvalidArgument>([&] {
           trainer.step([&](Shard& shard) {
             shard.indices(20, 3 + shard.index());
             return rows_of(shard, model, Batch(9, 1));
@@ -128,7 +128,7 @@ TEST(TrainerRefusals, AShardThatAnswersTwiceIsTold) {
     const Batch batch(4, 1);
     const auto before = trainer.state_sha256();
     const auto refusal = [&](const Trainer::Compute& compute) {
-      return text_of<BadInput>([&] { trainer.step(compute); });
+      return text_of<InvalidArgument>([&] { trainer.step(compute); });
     };
     const auto loss = [&] { return batch.loss(model, 0, 4); };
     const double loss_before = loss().item<double>();
@@ -170,7 +170,7 @@ TEST(TrainerRefusals, ShardsThatDoNotAskWhereOthersDoWouldLoseTheirSamples) {
     };
     const auto before = trainer.state_sha256();
     for (const std::int64_t silent : {0, 2}) {
-      EXPECT_THAT(text_of<BadInput>([&] { step(silent); }),
+      EXPECT_THAT(text_of<InvalidArgument>([&] { step(silent); }),
                   HasSubstr("step 1: 2 of 3 shards asked for data"));
     }
     EXPECT_EQ(trainer.state_sha256(), before);
@@ -195,7 +195,7 @@ TEST(TrainerRefusals, AParameterReplacedBetweenStepsIsNamed) {
         } else {
           model->replace_module("0", torch::nn::Linear(6, 17).ptr());
         }
-        EXPECT_THAT(text_of<BadInput>(step),
+        EXPECT_THAT(text_of<InvalidArgument>(step),
                     HasSubstr(added ? "\"3.weight\" was added or replaced after Trainer"
                                     : "\"0.weight\" was added or replaced after Trainer"));
       } else {
@@ -210,7 +210,7 @@ TEST(TrainerRefusals, MemoryTakenFromUnderAParameterIsFound) {
     auto model = mlp();
     Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
     model->parameters()[0].set_data(torch::zeros({17, 6}));
-    EXPECT_THAT(text_of<BadInput>([&] {
+    EXPECT_THAT(text_of<InvalidArgument>([&] {
                   trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(9, 1)); });
                 }),
                 HasSubstr("0.weight"));
@@ -242,9 +242,9 @@ TEST(TrainerRefusals, AParameterWrittenBetweenStepsIsFoundAndEditIsTheWay) {
     const auto found = HasSubstr("parameter \"0.weight\" was written between steps");
     for (int again = 0; again < 2; ++again) {
       const auto step = [&] { trainer.step(compute); };
-      EXPECT_THAT(mine ? text_of<BadInput>(step) : text_of<PeerFailed>(step), found);
+      EXPECT_THAT(mine ? text_of<InvalidArgument>(step) : text_of<PeerFailed>(step), found);
     }
-    EXPECT_THAT(text_of<BadInput>([&] { trainer.save("nowhere"); }), found);
+    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.save("nowhere"); }), found);
     EXPECT_EQ(trainer.steps(), 1);
     trainer.edit([] {});  // takes it over
     EXPECT_TRUE(torch::equal(weight, torch::full_like(weight, 1)));
@@ -259,7 +259,8 @@ TEST(TrainerRefusals, ABufferChangedBetweenStepsIsFound) {
     Trainer trainer(job, *model, Adam{.lr = 0.1}, {.shards = 2});
     model->forward(torch::randn({4, 6}));  // in train(): moves the running statistics
     EXPECT_THAT(
-        text_of<BadInput>([&] { trainer.step([&](Shard& shard) { return shard.nothing(); }); }),
+        text_of<InvalidArgument>(
+            [&] { trainer.step([&](Shard& shard) { return shard.nothing(); }); }),
         HasSubstr("buffer \"1.running_mean\" of Trainer \"model\" was changed between its steps"));
   });
 }
@@ -268,17 +269,19 @@ TEST(TrainerRefusals, WhatIsRefused) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
     const auto making = [&](const Optimizer& optimizer, const TrainerOptions& options) {
-      return text_of<BadInput>([&] { Trainer(job, *model, optimizer, options); });
+      return text_of<InvalidArgument>([&] { Trainer(job, *model, optimizer, options); });
     };
     EXPECT_EQ(making(Adam{}, {.shards = 0}), "0 shards: a step has at least 1");
     EXPECT_THAT(making(Adam{}, {.clip = {.norm = -1}}), HasSubstr("clip.norm -1"));
     for (const double bad : {-0.5, 1.0, std::nan("")}) {
-      EXPECT_THAT(making(Adam{}, {.average = bad}), HasSubstr("must be between 0 and 1"));
+      EXPECT_THAT(making(Adam{}, {.ema_decay = bad}), HasSubstr("must be between 0 and 1"));
     }
     EXPECT_THAT(making(Adam{}, {.shards = 2, .speeds = {1, 2, 3}}), HasSubstr("speeds"));
     EXPECT_THAT(making(Adam{}, {.deadline = std::chrono::milliseconds(0)}), HasSubstr("positive"));
-    EXPECT_THAT(text_of<BadInput>([] { Optimizer(Adam{.lr = -1}); }), HasSubstr("learning rate"));
-    EXPECT_THAT(text_of<BadInput>([] { Optimizer(Sgd{.nesterov = true}); }), HasSubstr("Nesterov"));
+    EXPECT_THAT(text_of<InvalidArgument>([] { Optimizer(Adam{.lr = -1}); }),
+                HasSubstr("learning rate"));
+    EXPECT_THAT(text_of<InvalidArgument>([] { Optimizer(Sgd{.nesterov = true}); }),
+                HasSubstr("Nesterov"));
 
     Trainer trainer(job, *model, Adam{}, {.shards = 2});
     const auto stepping = [&](const Trainer::Compute& compute) {
@@ -304,7 +307,7 @@ TEST(TrainerRefusals, WhatIsRefused) {
                 HasSubstr("0 gradients for 4 parameters"));
     EXPECT_EQ(trainer.steps(), 0);
     EXPECT_TRUE(trainer.step([&](Shard& shard) { return rows_of(shard, model, batch); }).applied);
-    EXPECT_THAT(text_of<BadInput>([&] { Trainer(job, *model, Adam{}, {.shards = 2}); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { Trainer(job, *model, Adam{}, {.shards = 2}); }),
                 HasSubstr("is wrapped by"));
   });
 }
@@ -357,7 +360,7 @@ TEST(TrainerRefusals, AMetricOfTwoKindsIsNamedOnEveryWorker) {
         return rows_of(shard, model, Batch(9, 1));
       });
     };
-    EXPECT_THAT(text_of<BadInput>([&] { step(true); }),
+    EXPECT_THAT(text_of<InvalidArgument>([&] { step(true); }),
                 HasSubstr("metric \"rows\" is recorded as sum by shard 0 and as mean by shard 2"));
     EXPECT_EQ(trainer.state_sha256(), before);
     EXPECT_TRUE(step(false).applied);

@@ -199,14 +199,14 @@ TEST(Trainer, BetweenTheHalvesTheFoldedGradientCanBeRead) {
         squares += item.value().grad().square().sum().item<double>();
       }
       EXPECT_NEAR(trainer.gradient_norm(), std::sqrt(squares), 1e-6);
-      EXPECT_EQ(text_of<BadInput>([&] { trainer.gradient("nobody"); }),
+      EXPECT_EQ(text_of<InvalidArgument>([&] { trainer.gradient("nobody"); }),
                 "there is no parameter \"nobody\" (the first one is \"0.weight\")");
       const auto before = model->parameters()[0].clone();
       trainer.group().barrier();
       EXPECT_TRUE(trainer.apply().applied);
       EXPECT_FALSE(torch::equal(model->parameters()[0], before));
-      EXPECT_THROW(trainer.gradient_norm(), BadInput);
-      EXPECT_THROW(trainer.apply(), BadInput);
+      EXPECT_THROW(trainer.gradient_norm(), InvalidArgument);
+      EXPECT_THROW(trainer.apply(), InvalidArgument);
     });
   }
 }
@@ -299,7 +299,7 @@ TEST(Trainer, EachBufferFollowsItsRule) {
   on_workers(1, [](const Job& job) {
     auto norm = torch::nn::BatchNorm1d(3);
     const auto all = [](const std::string&) { return true; };
-    EXPECT_EQ(text_of<BadInput>([&] {
+    EXPECT_EQ(text_of<InvalidArgument>([&] {
                 Trainer(job, *norm, Sgd{.lr = 0.1}, {.buffers = {{all, BufferRule::mean}}});
               }),
               "buffer \"num_batches_tracked\": a mean of Long");

@@ -1,0 +1,95 @@
+#pragma once
+
+// Averaging policies: how often, and how, the parameters of replicas that train on their own are
+// averaged (local SGD, blockwise model-update filtering, partial update). Without a policy the
+// gradients of all shards are averaged in every step. With one, each of the L logical workers has
+// parameters, optimizer state and buffers of its own, which its own shards' gradients update in
+// every step; when a group of parameters is due, an averaging round makes all copies of it equal.
+// All of them are lossy and experimental: docs/averaging.md has what each one does, and when it
+// pays.
+//
+//   tutti::Trainer trainer(job, *model, tutti::Sgd{.lr = 0.1, .momentum = 0.9},
+//                          {.shards = 8, .logical_workers = 4,
+//                           .averaging = tutti::local_sgd(16)});
+//
+// Threads: policies are immutable values; their functions may be called by several
+// threads at once. Failure: InvalidArgument for numbers that make no sense.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+/// Some elements of a parameter whose copies are averaged.
+struct AveragingRound {
+  /// On entry the mean of all logical workers' copies, folded in tree order and divided by L in the
+  /// type of the parameter (of its float32 master copy, where it is a 16-bit one); what is left
+  /// here, rounded to that type, becomes the value of all copies.
+  std::span<double> values;
+  /// What all copies were when the group was last due, or at the start of training. Only where
+  /// there are states().
+  std::span<const double> before;
+  std::int64_t logical_workers = 1;
+  /// One for each of states(), zero at first. Kept in the type of the parameter.
+  std::vector<std::span<double>> states;
+};
+
+class AveragingPolicy {
+ public:
+  virtual ~AveragingPolicy() = default;
+  /// Tells it apart from every other, parameters included: "local-sgd:16". Compared on all workers,
+  /// and part of a run.
+  virtual std::string name() const = 0;
+  /// Whether that group of parameters, 0 … groups−1, is due at the end of `step`, counted from 1.
+  /// Groups are formed in registration order, as Compression::fusion says. Of a group that is due,
+  /// only parameters take part that some logical worker updated since it was last due.
+  virtual bool due(std::int64_t step, std::int64_t group, std::int64_t groups) const = 0;
+  /// Tensors that combine() keeps of each parameter. Unless overridden: none.
+  virtual int states() const;
+  /// Each element for itself: pieces are cut as it suits. Unless overridden, the mean is left.
+  virtual void combine(const AveragingRound& round) const;
+};
+
+using AveragingPolicyPointer = std::shared_ptr<const AveragingPolicy>;
+
+/// Every step one group is due, in turn (the partial update of Apache SINGA).
+AveragingPolicyPointer partial_update();
+/// All groups are due in each of the first `warm_up` steps, and in every `period`-th step after
+/// them (McMahan et al. 2017, arXiv 1602.05629; Stich 2019, arXiv 1805.09767). `period` at least 1.
+AveragingPolicyPointer local_sgd(std::int64_t period, std::int64_t warm_up = 0);
+
+struct BlockMomentum {
+  double momentum = -1;  ///< η in [0, 1); −1: 1 − 1/L
+  double rate = 1;       ///< ζ > 0
+  bool nesterov = false;
+};
+/// Blockwise model-update filtering (Chen and Huo 2016, "Scalable training of deep learning
+/// machines by incremental block training with intra-block parallel optimization and blockwise
+/// model-update filtering", ICASSP). Due as local_sgd; with the mean M of the copies, what all
+/// copies were before B and the step Δ that is kept:
+///   Δ' = η·Δ + ζ·(M − B)        values = B + Δ', or B + Δ' + η·(Δ' − Δ) in Nesterov's form
+AveragingPolicyPointer block_momentum(std::int64_t period, std::int64_t warm_up = 0,
+                                      const BlockMomentum& numbers = {});
+
+/// InvalidArgument for one without a name, or with a negative number of states.
+void validate(const AveragingPolicy& averaging);
+
+/// "every-step" (a null pointer), "partial", "local-sgd:16", "bmuf:16". InvalidArgument for
+/// anything else, with the names that there are.
+AveragingPolicyPointer averaging_policy_of(std::string_view text);
+
+/// What becomes of the optimizer's state where the copies of a parameter are averaged.
+enum class StateAtAveraging : std::uint8_t {
+  keep,     ///< each logical worker keeps its own
+  average,  ///< the mean of all; the most updates that one of them counts
+  reset,    ///< as at the start of training
+};
+
+/// "keep", "average", "reset".
+std::string_view name_of(StateAtAveraging rule);
+
+}  // namespace tutti

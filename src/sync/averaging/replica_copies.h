@@ -1,0 +1,48 @@
+#pragma once
+
+// The parameters that each logical worker has for itself, and their optimizer state: L copies per
+// host, in memory that all workers share. The first logical worker's lie in the model itself.
+//
+// Threads: the memory is synchronised by the step protocol. Failure: InvalidArgument when it does
+// not fit.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sync/plan/plan.h"
+#include "sync/update/shared_model.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+class ReplicaCopies {
+ public:
+  /// Of the plan's per-replica parameters, with `states[p]` tensors of state each. Keeps a
+  /// reference. Collective.
+  ReplicaCopies(const Group& group, const Plan& plan, const SharedModel& first,
+                std::vector<int> states, std::size_t logical_workers, const std::string& name);
+
+  const std::vector<std::uint32_t>& parameters() const { return parameters_; }
+  std::size_t size() const { return others_.size() + 1; }
+  const SharedModel& of(std::size_t logical) const {
+    return logical == 0 ? first_ : *others_[logical - 1];
+  }
+  /// Values and state of all logical workers become the first one's.
+  void spread(std::uint32_t parameter) const;
+  /// Of each logical worker but the first.
+  std::size_t bytes() const { return others_.empty() ? 0 : others_.front()->bytes(); }
+
+ private:
+  const Plan& plan_;
+  const SharedModel& first_;
+  std::vector<std::uint32_t> parameters_;
+  std::vector<std::unique_ptr<SharedModel>> others_;
+};
+
+/// −1 states for parameters that are not per replica.
+std::vector<int> states_of_replicas(const Plan& plan, std::vector<int> states);
+
+}  // namespace tutti

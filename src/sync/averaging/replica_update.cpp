@@ -1,0 +1,182 @@
+#include "sync/averaging/replica_update.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/norm.h"
+
+namespace tutti {
+namespace {
+
+std::vector<std::size_t> first_blocks(const Plan& plan) {
+  std::vector<std::size_t> first = {0};
+  for (const auto& entry : plan.parameters()) {
+    const auto blocks = entry.spec.is_per_replica ? (entry.spec.count + kTile - 1) / kTile : 0;
+    first.push_back(first.back() + static_cast<std::size_t>(blocks));
+  }
+  return first;
+}
+
+}  // namespace
+
+ReplicaUpdate::ReplicaUpdate(StepExchange& exchange, const ShardBoard& board,
+                             const ReplicaCopies& copies, std::vector<ShardRange> logical,
+                             const std::vector<std::optional<UpdateRule>>& rules, const Clip& clip,
+                             ParameterAveraging* averaging)
+    : exchange_(exchange),
+      board_(board),
+      copies_(copies),
+      logical_(std::move(logical)),
+      rules_(copies.size(), UpdateRules(exchange.plan(), rules)),
+      clip_(clip),
+      averaging_(averaging),
+      share_(tile_share(exchange.plan(), copies.parameters(), exchange.group().rank(),
+                        exchange.group().size())),
+      gradient_(kTile * sizeof(double)),
+      first_block_(first_blocks(exchange.plan())),
+      norms_(exchange.group().allocate_common(
+          copies.size() * std::max<std::size_t>(first_block_.back(), 1) * sizeof(double),
+          "norms of logical workers")),
+      updated_(copies.size()) {}
+
+bool ReplicaUpdate::touched(std::size_t logical, std::uint32_t parameter) const {
+  return exchange_.slices().touched(parameter, locals_[logical].nodes);
+}
+
+SliceFold::Sources ReplicaUpdate::sources_of(std::size_t logical, std::uint32_t parameter) const {
+  auto sources = exchange_.slices().sources_of(parameter, locals_[logical].nodes);
+  sources.divisor = locals_[logical].divisor;
+  return sources;
+}
+
+double* ReplicaUpdate::blocks_of(std::size_t logical, std::uint32_t parameter) const {
+  return reinterpret_cast<double*>(norms_.data()) + logical * first_block_.back() +
+         first_block_[parameter];
+}
+
+void ReplicaUpdate::collect_nodes(double loss_scale) {
+  const auto& slices = exchange_.slices();
+  const auto nodes = nodes_of(slices.held(), logical_);
+  locals_.assign(copies_.size(), {});
+  for (std::size_t l = 0; l < locals_.size(); ++l) {
+    locals_[l].nodes = nodes[l];
+    locals_[l].divisor = slices.weight_of(nodes[l]) * loss_scale;
+    locals_[l].refusal = refusal_of(board_.facts_of(l), exchange_.plan());
+  }
+}
+
+const std::vector<LocalVerdict>& ReplicaUpdate::judge(std::int64_t step) {
+  find_norms();
+  const auto parameters = exchange_.plan().parameters().size();
+  std::vector<std::int64_t> updating(parameters);
+  for (std::size_t l = 0; l < copies_.size(); ++l) {
+    updated_[l].assign(parameters, 0);
+    for (const auto p : copies_.parameters()) {
+      updated_[l][p] = locals_[l].refusal.empty() && touched(l, p);
+      updating[p] += updated_[l][p];
+    }
+  }
+  if (averaging_ != nullptr) averaging_->begin(step, updating);
+  return locals_;
+}
+
+bool ReplicaUpdate::updates_any() const {
+  return std::ranges::any_of(updated_, [](const auto& one) {
+    return std::ranges::find(one, std::uint8_t{1}) != one.end();
+  });
+}
+
+/// Where they are needed, or a sum may not be finite.
+void ReplicaUpdate::find_norms() {
+  std::vector<std::size_t> measured;
+  for (std::size_t l = 0; l < locals_.size(); ++l) {
+    const auto& local = locals_[l];
+    if (!local.refusal.empty() || local.divisor == 0) continue;
+    if (!needs_norms(clip_) && !may_overflow(board_.facts_of(l), local.divisor)) continue;
+    measured.push_back(l);
+    measure(l);
+  }
+  if (measured.empty()) return;
+  exchange_.barrier("the norms of its logical workers' gradients in");
+  for (const auto l : measured) {
+    std::vector<std::uint32_t> present;
+    for (const auto p : copies_.parameters()) {
+      if (touched(l, p)) present.push_back(p);
+    }
+    auto norms = norms_of(exchange_.plan(), clip_, present, [&](std::uint32_t p) {
+      return std::span<const double>(blocks_of(l, p), first_block_[p + 1] - first_block_[p]);
+    });
+    locals_[l].refusal = norms.refusal;
+    if (norms.refusal.empty()) locals_[l].squares = norms.squares;
+    locals_[l].scales = std::move(norms.scales);
+  }
+}
+
+/// The squares of this worker's tiles. What is folded is not kept: update_tile() folds it again.
+void ReplicaUpdate::measure(std::size_t logical) {
+  for (const auto& range : share_) {
+    const auto p = range.parameter;
+    if (!touched(logical, p)) continue;
+    const auto type = exchange_.plan().parameters()[p].node_type;
+    const auto sources = sources_of(logical, p);
+    for (const auto& tile : tiles_of(range)) {
+      void* const to = gradient_.data();
+      exchange_.slices().fold(sources, tile.begin, tile.end, type, {&to, 1});
+      squares_of_blocks(to, type, tile.end - tile.begin,
+                        {blocks_of(logical, p) + tile.begin / kTile, 1});
+    }
+  }
+}
+
+void ReplicaUpdate::apply(double rate_factor) {
+  struct Task {
+    std::size_t logical;
+    UpdateRule rule;
+    SliceFold::Sources sources;
+  };
+  for (const auto& range : share_) {
+    const auto p = range.parameter;
+    std::vector<Task> tasks;
+    for (std::size_t l = 0; l < copies_.size(); ++l) {
+      if (updated_[l][p] != 0)
+        tasks.push_back({l, rules_[l].next(p, rate_factor), sources_of(l, p)});
+    }
+    const bool is_due = averaging_ != nullptr && averaging_->due(p);
+    if (tasks.empty() && !is_due) continue;
+    for (const auto& tile : tiles_of(range)) {
+      for (const auto& task : tasks) update_tile(task.logical, tile, task.rule, task.sources);
+      if (is_due) averaging_->combine(tile);
+    }
+  }
+}
+
+void ReplicaUpdate::update_tile(std::size_t logical, const ElementRange& tile,
+                                const UpdateRule& rule, const SliceFold::Sources& sources) {
+  const auto& model = copies_.of(logical);
+  const auto type = exchange_.plan().parameters()[tile.parameter].node_type;
+  void* const gradient = gradient_.data();
+  exchange_.slices().fold(sources, tile.begin, tile.end, type, {&gradient, 1});
+  auto target = model.target(tile);
+  target.gradient = gradient;
+  const auto& scales = locals_[logical].scales;
+  if (!scales.empty()) target.gradient_scale = scales[tile.parameter];
+  target.clip_value = clip_.value;
+  update(rule, target);
+  model.round_values(tile);
+}
+
+void ReplicaUpdate::commit() {
+  for (const auto p : copies_.parameters()) {
+    for (std::size_t l = 0; l < copies_.size(); ++l) rules_[l].updates()[p] += updated_[l][p];
+  }
+  if (averaging_ != nullptr) averaging_->commit(rules_);
+}
+
+void ReplicaUpdate::read_gradient(std::size_t logical, std::uint32_t parameter, std::byte* to) {
+  const auto& entry = exchange_.plan().parameters()[parameter];
+  void* const destination = to;
+  exchange_.slices().fold(sources_of(logical, parameter), 0, entry.spec.count, entry.node_type,
+                          {&destination, 1});
+}
+
+}  // namespace tutti

@@ -1,0 +1,119 @@
+#include "torch/data_parallel/placed_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/log_line.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+std::vector<std::uint32_t> list_owned(const WrappedModel& model, const Plan& plan) {
+  std::vector<std::uint32_t> owned;
+  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
+    if (model.owner(p) >= 0) owned.push_back(p);
+  }
+  return owned;
+}
+
+ParameterGroups each_alone(const std::vector<std::uint32_t>& parameters) {
+  ParameterGroups groups;
+  for (const auto p : parameters) groups.push_back({p});
+  return groups;
+}
+
+}  // namespace
+
+PlacedParameters::PlacedParameters(const WrappedModel& model, StepExchange& exchange,
+                                   const RowGradients& rows)
+    : model_(model),
+      exchange_(exchange),
+      rows_(rows),
+      owned_(list_owned(model, exchange.plan())),
+      traffic_(exchange.plan(), each_alone(owned_)) {}
+
+PlacedParameters::~PlacedParameters() {
+  if (unsent_.empty() || std::uncaught_exceptions() > 0) return;
+  log_warning(fmt::format(
+      "\"{}\" has an owner, whose last update was not sent: broadcast_placed() was not called "
+      "after the last step",
+      model_.name(unsent_.begin()->first)));
+}
+
+void PlacedParameters::fold() {
+  touched_.clear();
+  auto& slices = exchange_.slices();
+  for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
+    const auto owner = model_.owner(p);
+    if (owner < 0 || !slices.touched(p)) continue;
+    auto& rows = touched_[p];
+    if (model_.row_sparse(p)) {
+      const auto list = rows_.folded(static_cast<int>(owner), p).rows;
+      rows.assign(list.begin(), list.end());
+    } else if (is_mine(p)) {
+      const auto& spec = exchange_.plan().parameters()[p].spec;
+      void* const to = exchange_.result(p);
+      slices.fold(slices.sources_of(p), 0, spec.count, spec.dtype, {&to, 1});
+    }
+  }
+}
+
+void PlacedParameters::commit() {
+  unsent_ = std::move(touched_);
+  traffic_.begin();
+}
+
+void PlacedParameters::require_sent() const {
+  if (unsent_.empty()) return;
+  throw InvalidArgument(
+      fmt::format("\"{}\" has an owner, whose update in step {} was not sent: call "
+                  "broadcast_placed() after the "
+                  "optimizer's step",
+                  model_.name(unsent_.begin()->first), exchange_.last_number()));
+}
+
+void PlacedParameters::send(const std::optional<std::chrono::milliseconds>& deadline) {
+  exchange_.require_running();
+  if (model_.owned() == 0)
+    throw InvalidArgument("broadcast_placed(), but no parameter has an owner");
+  if (unsent_.empty()) return;
+  const torch::NoGradGuard no_grad;
+  const auto unsent = std::exchange(unsent_, {});
+  const auto& group = exchange_.group();
+  exchange_.run_collectives([&] {
+    for (const auto& [p, rows] : unsent) {
+      torch::Tensor tensor = model_.tensor(p);
+      const auto owner = static_cast<int>(model_.owner(p));
+      const auto chosen = torch::tensor(rows, torch::kInt64);
+      const auto values = model_.row_sparse(p) ? tensor.index_select(0, chosen) : tensor;
+      const auto line = std::lower_bound(owned_.begin(), owned_.end(), p) - owned_.begin();
+      auto& traffic = traffic_.group(static_cast<std::size_t>(line));
+      traffic.messages = 1;
+      traffic.dense_messages = model_.row_sparse(p) ? 0 : 1;
+      traffic.values = traffic.touched = values.numel();
+      const auto workers = static_cast<std::uint64_t>(group.size());
+      traffic.bytes = workers * values.nbytes();
+      traffic.bytes_dense = workers * tensor.nbytes();
+      group.broadcast({values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), DType::uint8},
+                      owner, {.label = model_.name(p), .deadline = deadline});
+      if (group.rank() == owner) continue;
+      if (model_.row_sparse(p)) tensor.index_copy_(0, chosen, values);
+      tensor.unsafeGetTensorImpl()->bump_version();
+    }
+  });
+  traffic_.end(0);
+}
+
+TrafficReport PlacedParameters::traffic() const {
+  auto report = traffic_.report();
+  for (const auto list : {&TrafficReport::last_step, &TrafficReport::all_steps}) {
+    for (auto& group : report.*list) group.parameters += ", sent by its owner";
+  }
+  return report;
+}
+
+}  // namespace tutti

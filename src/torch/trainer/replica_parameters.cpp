@@ -1,0 +1,282 @@
+#include "torch/trainer/replica_parameters.h"
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "kernels/norm.h"
+#include "memory/memory_need.h"
+#include "torch/model/same_bytes.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+
+double squares_of(const torch::Tensor& tensor) {
+  std::vector<double> blocks(
+      static_cast<std::size_t>((tensor.numel() + kNormBlock - 1) / kNormBlock));
+  squares_of_blocks(tensor.data_ptr(), dtype_of(tensor), tensor.numel(), blocks);
+  return tree_sum(blocks);
+}
+
+ReplicaParameters::ReplicaParameters(StepExchange& exchange, const ShardBoard& board,
+                                     const Model& model, const TrainerOptions& options)
+    : exchange_(exchange),
+      model_(model.tensors),
+      shown_(model.shown),
+      state_names_(model.names),
+      logical_(logical_workers(options.shards, options.logical_workers)),
+      copies_(exchange.group(), exchange.plan(), model.first, model.states, logical_.size(),
+              options.name),
+      drops_(logical_.size()) {
+  const auto& group = exchange.group();
+  if (options.averaging) {
+    averaging_ = std::make_unique<ParameterAveraging>(
+        group, exchange.plan(), copies_,
+        AveragingOptions{options.averaging, options.state_at_averaging, options.compression.fusion,
+                         model.initial_states, options.name});
+  }
+  update_ = std::make_unique<ReplicaUpdate>(exchange, board, copies_, logical_, model.rules,
+                                            options.clip, averaging_.get());
+  if (group.rank() == 0) {
+    for (const auto p : copies_.parameters()) {
+      copies_.spread(p);
+      if (averaging_) averaging_->restart(p);
+    }
+  }
+  group.barrier({.label = "per-replica parameters"});
+}
+
+std::size_t ReplicaParameters::logical_worker_of(std::int64_t shard) const {
+  const auto after = std::find_if(logical_.begin(), logical_.end(),
+                                  [&](const ShardRange& range) { return shard < range.end; });
+  return static_cast<std::size_t>(after - logical_.begin());
+}
+
+void ReplicaParameters::show(std::size_t logical) {
+  if (logical == shown_now_) return;
+  at::autocast::clear_cache();  // what was cast in it is another copy
+  shown_.show(copies_.of(logical), copies_.parameters());
+  shown_now_ = logical;
+}
+
+void ReplicaParameters::judge(std::int64_t step, double loss_scale, const Clip& clip,
+                              Verdict& verdict) {
+  dropped_.clear();
+  why_.clear();
+  update_->collect_nodes(loss_scale);
+  if (!verdict.refusal.empty()) return;
+  const auto& locals = update_->judge(step);
+  double squares = verdict.norm ? *verdict.norm * *verdict.norm : 0;
+  for (std::size_t l = 0; l < locals.size(); ++l) {
+    squares += locals[l].squares;
+    if (locals[l].refusal.empty()) continue;
+    dropped_.push_back(static_cast<std::int64_t>(l));
+    why_.push_back(locals[l].refusal);
+  }
+  verdict.norm = needs_norms(clip) ? std::optional(std::sqrt(squares)) : std::nullopt;
+  bool any_update = update_->updates_any();
+  const auto& parameters = exchange_.plan().parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    any_update =
+        any_update || (!parameters[p].spec.is_per_replica && exchange_.slices().touched(p));
+  }
+  if (any_update || dropped_.empty()) return;
+  verdict.refusal = why_.front();
+  verdict.finite = false;
+  dropped_.clear();
+}
+
+bool ReplicaParameters::took_part(std::size_t logical) const {
+  return std::ranges::find(dropped_, static_cast<std::int64_t>(logical)) == dropped_.end();
+}
+
+bool ReplicaParameters::was_dropped(std::int64_t shard) const {
+  return !took_part(logical_worker_of(shard));
+}
+
+std::string ReplicaParameters::note_drops(bool shrank, std::int64_t most) {
+  std::vector<std::int64_t> before(size());
+  std::swap(before, drops_);
+  std::string text;
+  for (std::size_t k = 0; k < dropped_.size(); ++k) {
+    const auto l = static_cast<std::size_t>(dropped_[k]);
+    drops_[l] = before[l] + (shrank ? 0 : 1);
+    if (drops_[l] < most || !text.empty()) continue;
+    text = fmt::format(
+        "logical worker {} could not take part in {} steps in succession, in the last one because "
+        "{}",
+        l, drops_[l], why_[k]);
+  }
+  return text;
+}
+
+torch::Tensor ReplicaParameters::gradient(std::uint32_t parameter) {
+  if (!exchange_.slices().touched(parameter)) return {};
+  std::vector<torch::Tensor> all;
+  for (std::size_t l = 0; l < size(); ++l) all.push_back(gradient(l, parameter));
+  return torch::stack(all);
+}
+
+/// NaN where its shards did not touch it.
+torch::Tensor ReplicaParameters::gradient(std::size_t logical, std::uint32_t parameter) {
+  const auto& tensor = model_.tensor(parameter);
+  const auto type = scalar_type_of(exchange_.plan().parameters()[parameter].node_type);
+  auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
+  if (update_->touched(logical, parameter)) {
+    update_->read_gradient(logical, parameter, static_cast<std::byte*>(gradient.data_ptr()));
+  } else {
+    gradient.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  return gradient;
+}
+
+double ReplicaParameters::squares() {
+  double total = 0;
+  for (std::size_t l = 0; l < size(); ++l) {
+    if (!took_part(l)) continue;
+    for (const auto p : copies_.parameters()) {
+      if (update_->touched(l, p)) total += squares_of(gradient(l, p));
+    }
+  }
+  return total;
+}
+
+torch::Tensor ReplicaParameters::gather(std::size_t parameter) const {
+  std::vector<torch::Tensor> all;
+  const auto& tensor = model_.tensor(parameter);
+  for (std::size_t l = 0; l < size(); ++l) {
+    all.push_back(torch::from_blob(copies_.of(l).value(parameter), tensor.sizes(), tensor.strides(),
+                                   tensor.scalar_type()));
+  }
+  return torch::stack(all);
+}
+
+std::vector<torch::Tensor> ReplicaParameters::snapshot() const {
+  std::vector<torch::Tensor> values(model_.parameters().size());
+  for (const auto p : copies_.parameters()) values[p] = model_.tensor(p).detach().clone();
+  return values;
+}
+
+std::vector<std::uint8_t> ReplicaParameters::written(
+    const std::vector<torch::Tensor>& before) const {
+  std::vector<std::uint8_t> written(model_.parameters().size());
+  for (const auto p : copies_.parameters()) {
+    const bool differs = !before.empty() && !same_bytes(model_.tensor(p), before[p]);
+    written[p] = differs || shown_.was_written(p);
+  }
+  return written;
+}
+
+void ReplicaParameters::spread(const std::vector<std::uint8_t>& written, bool copy) {
+  for (const auto p : copies_.parameters()) {
+    if (written[p] == 0) continue;
+    if (copy) copies_.spread(p);
+    for (auto& rules : update_->rules()) rules.updates()[p] = update_->rules()[0].updates()[p];
+    if (!averaging_) continue;
+    if (copy) averaging_->restart(p);
+    averaging_->moved()[p] = 0;
+  }
+}
+
+torch::Tensor ReplicaParameters::view(std::byte* at, std::size_t parameter) const {
+  const auto& tensor = model_.tensor(parameter);
+  const auto type = scalar_type_of(exchange_.plan().parameters()[parameter].node_type);
+  return torch::from_blob(at, tensor.sizes(), tensor.strides(), type);
+}
+
+NamedTensors ReplicaParameters::tensors() const {
+  NamedTensors tensors;
+  for (std::size_t l = 1; l < size(); ++l) {
+    const auto& copy = copies_.of(l);
+    for (const auto p : copies_.parameters()) {
+      const auto& [name, tensor] = model_.parameters()[p];
+      const auto full = fmt::format("logical.{}/{}", l, name);
+      tensors.emplace_back(full, torch::from_blob(copy.value(p), tensor.sizes(), tensor.strides(),
+                                                  tensor.scalar_type()));
+      if (copy.master(p) != copy.value(p)) {
+        tensors.emplace_back(full + "/master", view(copy.master(p), p));
+      }
+      for (int k = 0; k < copy.states(p); ++k) {
+        tensors.emplace_back(full + "/" + state_names_[p][static_cast<std::size_t>(k)],
+                             view(copy.state(p, k), p));
+      }
+    }
+  }
+  return tensors;
+}
+
+NamedTensors ReplicaParameters::kept_tensors() const {
+  NamedTensors tensors;
+  const auto* const kept = averaging_ ? averaging_->kept() : nullptr;
+  if (kept == nullptr) return tensors;
+  for (const auto p : copies_.parameters()) {
+    const auto& name = model_.name(p);
+    tensors.emplace_back(name + "/before", view(kept->master(p), p));
+    for (int k = 0; k < kept->states(p); ++k) {
+      tensors.emplace_back(fmt::format("{}/kept.{}", name, k), view(kept->state(p, k), p));
+    }
+  }
+  return tensors;
+}
+
+void ReplicaParameters::add_to(Sha256& hash) const {
+  const auto add = [&](const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      hash.update(name.data(), name.size());
+      hash.update(tensor.data_ptr(), tensor.nbytes());
+    }
+  };
+  add(tensors());
+  add(kept_tensors());
+  const auto [updates, moved, drops] = position();
+  for (const auto& one : updates) hash.update(one.data(), one.size() * sizeof(std::int64_t));
+  hash.update(moved.data(), moved.size());
+}
+
+void ReplicaParameters::add_to(ValueCheck& check) const {
+  for (std::size_t l = 1; l < size(); ++l) check.add(copies_.of(l), copies_.parameters());
+}
+
+ReplicaPosition ReplicaParameters::position() const {
+  ReplicaPosition position;
+  for (const auto& rules : update_->rules()) position.updates.push_back(rules.updates());
+  if (averaging_) position.moved = averaging_->moved();
+  position.drops = drops_;
+  return position;
+}
+
+void ReplicaParameters::restore(const ReplicaPosition& position) {
+  for (std::size_t l = 0; l < size(); ++l) update_->rules()[l].updates() = position.updates[l];
+  if (averaging_) averaging_->moved() = position.moved;
+  drops_ = position.drops;
+}
+
+void ReplicaParameters::check(const ReplicaPosition& position) const {
+  const auto parameters = model_.parameters().size();
+  const bool counts = position.updates.size() == size() &&
+                      std::ranges::all_of(position.updates, [&](const auto& one) {
+                        return one.size() == parameters;
+                      });
+  if (counts && position.drops.size() == size() &&
+      position.moved.size() == (averaging_ ? parameters : 0))
+    return;
+  throw InvalidArgument(
+      "the checkpoint's manifest counts updates of other logical workers or parameters");
+}
+
+std::string ReplicaParameters::text() const {
+  std::string text =
+      fmt::format(", {} per-replica parameters: {} for each of {} logical workers",
+                  copies_.parameters().size(), format_bytes(copies_.bytes()), copies_.size());
+  const auto* const kept = averaging_ ? averaging_->kept() : nullptr;
+  if (kept != nullptr) text += fmt::format(", {} for the averaging", format_bytes(kept->bytes()));
+  return text;
+}
+
+}  // namespace tutti

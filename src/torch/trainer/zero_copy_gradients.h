@@ -1,0 +1,72 @@
+#pragma once
+
+// Lets gradients come into being where they are wanted: in the worker's arena, from which other
+// workers read them, so that nothing has to be copied there.
+//
+// A backward allocates the same sizes in the same order whenever it computes the same graph. So it
+// is noted which of the allocations of a parameter's size became its gradient, and once that has
+// been so twice, that allocation is served from the parameter's free slot. Where the graph changes,
+// another tensor may get the place; the gradient is then copied to another slot, as all were
+// before, and the place comes back when that tensor dies.
+//
+// Threads: the backward's; tensors may die on any. Failure: none of its own.
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "sync/step/step_exchange.h"
+
+namespace tutti {
+
+class ZeroCopyGradients {
+ public:
+  /// Keeps a reference.
+  explicit ZeroCopyGradients(StepExchange& exchange);
+
+  /// While it lives, this thread's allocations are those of a backward.
+  class Watch {
+   public:
+    explicit Watch(ZeroCopyGradients& births);
+    ~Watch();
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+   private:
+    ZeroCopyGradients& zero_copy_;
+    ZeroCopyGradients* before_;  ///< whose backward this one is in: a hook may train another model
+  };
+
+  /// A gradient in the parameter's layout, before it is written; `may_stay` where nobody else has a
+  /// hold on it, so that its memory may be taken over.
+  void arrived(std::size_t parameter, const torch::Tensor& gradient, bool may_stay);
+
+  /// Of the running backward: memory for an allocation, or an empty pointer where torch's own will
+  /// do. After that, where it was made.
+  at::DataPtr serve(std::size_t bytes);
+  void served(std::size_t bytes, const void* at);
+
+ private:
+  /// What is known of the k-th allocation of some size in a backward.
+  struct Allocation {
+    std::int64_t parameter = -1;  ///< whose gradient it became last; −1: none
+    int times = 0;                ///< in succession
+    const void* at = nullptr;     ///< in the running backward
+    bool lent = false;            ///< in the running backward: it got the parameter's slot
+  };
+  struct Size {
+    std::vector<Allocation> allocations;
+    std::size_t next = 0;  ///< in the running backward
+  };
+  void begin();
+  void end();
+
+  StepExchange& exchange_;
+  std::vector<bool> may_be_placed_;              ///< by parameter
+  std::unordered_map<std::size_t, Size> sizes_;  ///< by bytes: those of large parameters
+};
+
+}  // namespace tutti

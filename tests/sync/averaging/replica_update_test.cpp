@@ -1,0 +1,287 @@
+// Parameters that logical workers have for themselves: any number of workers gives the bytes of a
+// scalar model in which each logical worker trains alone and copies are averaged by hand.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/thread_ranks.h"
+#include "sync/averaging/replica_update.h"
+#include "sync/gradient_oracle.h"
+#include "sync/plan/assignment.h"
+#include "sync/update/partitioned_update.h"
+
+namespace tutti::test {
+namespace {
+
+const std::vector<std::size_t> kCounts = {9000, 3, 0, 4096, 4097};
+/// The second one is everybody's.
+constexpr std::uint32_t kShared = 1;
+constexpr std::int64_t kShards = 7;
+constexpr std::int64_t kSteps = 7;
+
+Plan replica_plan() {
+  const auto plan = plan_of(kCounts);
+  std::vector<TensorSpec> specs;
+  for (const auto& entry : plan.parameters()) {
+    specs.push_back(entry.spec);
+    specs.back().is_per_replica = specs.size() != kShared + 1;
+  }
+  return {std::move(specs), {}};
+}
+
+double weight_of(std::int64_t shard) { return shard == 4 ? 0 : static_cast<double>(1 + shard % 3); }
+/// The last parameter is touched by few, and by nobody in most steps.
+Leaf leaf_of(std::int64_t step, std::int64_t shard) {
+  auto leaf = random_leaf(kCounts, step, shard, 3);
+  leaf.back() =
+      step % 3 == 1 && shard == 0 ? std::optional(random_values(7, kCounts.back())) : std::nullopt;
+  return leaf;
+}
+
+struct Case {
+  std::string name;
+  std::size_t logical = 3;
+  AveragingPolicyPointer averaging = {};
+  StateAtAveraging state = StateAtAveraging::keep;
+  Clip clip = {};
+  /// In this step that shard's gradient is not finite.
+  std::int64_t bad_step = 0;
+  std::int64_t bad_shard = 0;
+};
+
+/// What one logical worker has of all parameters.
+struct Copy {
+  std::vector<Values> values, first, second;
+  std::vector<std::int64_t> updates;
+};
+
+// ---- the scalar model ----
+
+/// Along the tree over the copies, then divided.
+Values mean_of(const std::vector<Copy>& copies, const std::function<Values&(Copy&)>& pick) {
+  std::vector<std::optional<Values>> all;
+  for (auto copy : copies) all.emplace_back(pick(copy));
+  auto mean = *fold_range(all, 0, all.size());
+  for (auto& v : mean) v /= static_cast<float>(copies.size());
+  return mean;
+}
+
+/// One step of a logical worker whose shards are the given ones; whether it was updated.
+bool step_alone(const Case& test, std::int64_t step, const ShardRange& shards, Copy& copy,
+                std::vector<std::uint8_t>& moved) {
+  std::vector<Leaf> leaves;
+  std::vector<double> weights;
+  double sum = 0;
+  for (auto s = shards.begin; s < shards.end; ++s) {
+    if (step == test.bad_step && s == test.bad_shard) return false;
+    leaves.push_back(leaf_of(step, s));
+    weights.push_back(weight_of(s));
+    sum += weights.back();
+  }
+  std::vector<std::optional<Values>> gradients;
+  double squares = 0;
+  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    gradients.push_back(p == kShared ? std::nullopt : reduced(leaves, weights, p, sum));
+    if (!gradients[p]) continue;
+    squares += squares_of(*gradients[p]);
+  }
+  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    if (!gradients[p]) continue;
+    moved[p] = 1;
+    update(
+        AdamRule{.learning_rate = 0.01, .shrink = 0.001, .step = ++copy.updates[p]},
+        {.dtype = DType::float32,
+         .gradient = gradients[p]->data(),
+         .parameter = copy.values[p].data(),
+         .first = copy.first[p].data(),
+         .second = copy.second[p].data(),
+         .count = static_cast<std::int64_t>(kCounts[p]),
+         .gradient_scale =
+             test.clip.norm > 0 ? std::min(1.0, test.clip.norm / (std::sqrt(squares) + 1e-6)) : 1});
+  }
+  return true;
+}
+
+/// Copies of parameter p become one.
+void average_parameters(const Case& test, std::size_t p, std::vector<Copy>& copies, Values& before,
+                        Values& kept) {
+  auto mean = mean_of(copies, [&](Copy& copy) -> Values& { return copy.values[p]; });
+  for (std::size_t i = 0; i < mean.size() && test.averaging->states() > 0; ++i) {
+    const double momentum = 1 - 1 / static_cast<double>(copies.size());
+    const double delta =
+        momentum * kept[i] + (static_cast<double>(mean[i]) - static_cast<double>(before[i]));
+    mean[i] = static_cast<float>(before[i] + delta);
+    kept[i] = static_cast<float>(delta);
+    before[i] = mean[i];
+  }
+  const auto first = mean_of(copies, [&](Copy& copy) -> Values& { return copy.first[p]; });
+  const auto second = mean_of(copies, [&](Copy& copy) -> Values& { return copy.second[p]; });
+  std::int64_t most = 0;
+  for (const auto& copy : copies) most = std::max(most, copy.updates[p]);
+  for (auto& copy : copies) {
+    copy.values[p] = mean;
+    if (test.state == StateAtAveraging::average) {
+      copy.first[p] = first;
+      copy.second[p] = second;
+      copy.updates[p] = most;
+    } else if (test.state == StateAtAveraging::reset) {
+      std::fill(copy.first[p].begin(), copy.first[p].end(), 0.0f);
+      std::fill(copy.second[p].begin(), copy.second[p].end(), 0.0f);
+      copy.updates[p] = 0;
+    }
+  }
+}
+
+std::vector<Copy> expected_of(const Case& test) {
+  const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
+  Copy start;
+  std::vector<Values> kept;
+  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    start.values.push_back(random_values(p + 77, kCounts[p]));
+    start.first.emplace_back(kCounts[p]);
+    start.second.emplace_back(kCounts[p]);
+    kept.emplace_back(kCounts[p]);
+  }
+  start.updates.resize(kCounts.size());
+  auto before = start.values;
+  std::vector<Copy> copies(test.logical, start);
+  std::vector<std::uint8_t> moved(kCounts.size());
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    for (std::size_t l = 0; l < copies.size(); ++l) {
+      step_alone(test, step, logical[l], copies[l], moved);
+    }
+    // Of per-replica ones: {p0}, {p2, p3, p4}.
+    for (std::size_t p = 0; p < kCounts.size() && test.averaging; ++p) {
+      if (p == kShared || moved[p] == 0 || !test.averaging->due(step, p == 0 ? 0 : 1, 2)) continue;
+      average_parameters(test, p, copies, before[p], kept[p]);
+      moved[p] = 0;
+    }
+  }
+  return copies;
+}
+
+// ---- the same by workers ----
+
+void expect_equal(const void* is, const Values& should, const std::string& what) {
+  if (should.empty()) return;
+  EXPECT_EQ(std::memcmp(is, should.data(), should.size() * sizeof(float)), 0) << what;
+}
+
+void expect_as_model(int workers, const Case& test) {
+  const auto expected = expected_of(test);
+  run_thread_ranks(workers, [&](const Job& job) {
+    const Group group(job);
+    const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
+    std::vector<std::int64_t> cuts;
+    for (const auto& range : logical) cuts.push_back(range.begin);
+    StepExchange exchange(group, replica_plan(),
+                          {.name = "model",
+                           .node_boundaries = cuts,
+                           .sync_buffers = false,
+                           .reports_magnitude = true});
+    ShardBoard board(group, "model");
+    const std::vector<int> states(kCounts.size(), 2);
+    SharedModel model(group, exchange.plan(), states, false, "model");
+    for (std::size_t p = 0; p < kCounts.size() && group.rank() == 0; ++p) {
+      const auto values = random_values(p + 77, kCounts[p]);
+      if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
+    }
+    ReplicaCopies copies(group, exchange.plan(), model, states, test.logical, "model");
+    std::unique_ptr<ParameterAveraging> averaging;
+    if (test.averaging) {
+      averaging = std::make_unique<ParameterAveraging>(
+          group, exchange.plan(), copies,
+          AveragingOptions{test.averaging, test.state, 5000, std::vector<double>(kCounts.size()),
+                           "model"});
+    }
+    for (const auto p : copies.parameters()) {
+      if (group.rank() != 0) continue;
+      copies.spread(p);
+      if (averaging) averaging->restart(p);
+    }
+    group.barrier();
+    const std::vector<std::optional<UpdateRule>> rules(
+        kCounts.size(), AdamRule{.learning_rate = 0.01, .shrink = 0.001});
+    RowGradients rows(exchange);
+    PartitionedUpdate update(exchange, board, model, rows, rules, nullptr, test.clip);
+    ReplicaUpdate own(exchange, board, copies, logical, rules, test.clip, averaging.get());
+    const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      exchange.open_shards(mine.begin, mine.count());
+      board.mine() = {};
+      for (auto s = mine.begin; s < mine.end; ++s) {
+        exchange.begin_leaf(weight_of(s));
+        const auto leaf = leaf_of(step, s);
+        std::size_t l = 0;
+        while (s >= logical[l].end) ++l;
+        auto& facts = board.mine().own[l];
+        double largest = 0;
+        for (std::size_t p = 0; p < leaf.size(); ++p) {
+          if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
+        }
+        facts.bound += largest;
+        board.mine().all.bound += largest;
+        if (step == test.bad_step && s == test.bad_shard) facts.note_bad(s, 3);
+        exchange.end_leaf();
+      }
+      exchange.arrive({});
+      const auto verdict = update.judge(1);
+      ASSERT_EQ(verdict.refusal, "");
+      own.collect_nodes(1);
+      const auto& locals = own.judge(step);
+      for (std::size_t l = 0; l < locals.size(); ++l) {
+        const bool is_bad = step == test.bad_step && test.bad_shard >= logical[l].begin &&
+                            test.bad_shard < logical[l].end;
+        EXPECT_EQ(locals[l].refusal,
+                  is_bad ? "the gradient of \"p3\" in shard 3 is not finite" : "");
+      }
+      const auto& outcome = exchange.complete([&] {
+        update.apply(verdict, 1);
+        own.apply(1);
+      });
+      update.commit(outcome.touched);
+      own.commit();
+    }
+    for (std::size_t l = 0; l < copies.size(); ++l) {
+      for (const auto p : copies.parameters()) {
+        const auto what = test.name + ", " + std::to_string(workers) + " workers, p" +
+                          std::to_string(p) + " of " + std::to_string(l);
+        const auto& copy = copies.of(l);
+        expect_equal(copy.value(p), expected[l].values[p], what);
+        expect_equal(copy.state(p, 0), expected[l].first[p], what + ", first");
+        expect_equal(copy.state(p, 1), expected[l].second[p], what + ", second");
+        EXPECT_EQ(own.rules()[l].updates()[p], expected[l].updates[p]) << what;
+      }
+    }
+    group.barrier();
+  });
+}
+
+TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
+  const std::vector<Case> cases = {
+      {.name = "per-replica"},
+      {.name = "per-replica, clipped", .logical = 5, .clip = {.norm = 0.5}},
+      {.name = "one is bad", .bad_step = 3, .bad_shard = 3},
+      {.name = "local SGD", .averaging = local_sgd(2, 1)},
+      {.name = "averaged", .averaging = local_sgd(3), .state = StateAtAveraging::average},
+      {.name = "reset", .logical = 7, .averaging = local_sgd(3), .state = StateAtAveraging::reset},
+      {.name = "block momentum",
+       .logical = 5,
+       .averaging = block_momentum(2),
+       .bad_step = 4,
+       .bad_shard = 3},
+      {.name = "partial", .averaging = partial_update(), .clip = {.norm = 0.5}},
+      {.name = "one logical worker", .logical = 1, .averaging = block_momentum(2)}};
+  for (const auto& test : cases) {
+    for (const int workers : {1, 2, 3, 5, 8}) expect_as_model(workers, test);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

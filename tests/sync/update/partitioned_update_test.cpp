@@ -1,0 +1,215 @@
+// The split update with ranks as threads: the bytes of one worker that folds all leaves along the
+// tree and updates whole parameters.
+
+#include "sync/update/partitioned_update.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "support/thread_ranks.h"
+#include "sync/gradient_oracle.h"
+#include "sync/plan/assignment.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+/// Around tiles and vectors.
+const std::vector<std::size_t> kCounts = {1, 63, 65, 4095, 4096, 4097, 20'000, 0, 17};
+constexpr std::int64_t kShards = 5;
+constexpr std::int64_t kSteps = 3;
+
+double weight_of(std::int64_t shard) { return static_cast<double>(1 + shard % 3); }
+
+struct Case {
+  UpdateRule rule;
+  int states;
+  Clip clip;
+};
+
+/// All of one worker: values of the parameters after the steps.
+std::vector<Values> alone(const Case& test) {
+  std::vector<Values> values(kCounts.size());
+  std::vector<Values> first;
+  std::vector<Values> second;
+  std::vector<std::int64_t> updates(kCounts.size());
+  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    values[p] = random_values(p + 77, kCounts[p]);
+    first.emplace_back(kCounts[p]);
+    second.emplace_back(kCounts[p]);
+  }
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    std::vector<Leaf> leaves;
+    std::vector<double> weights;
+    double sum = 0;
+    for (std::int64_t s = 0; s < kShards; ++s) {
+      leaves.push_back(random_leaf(kCounts, step, s, 3));
+      weights.push_back(weight_of(s));
+      sum += weights.back();
+    }
+    std::vector<std::optional<Values>> gradients;
+    double squares = 0;
+    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      gradients.push_back(reduced(leaves, weights, p, sum));
+      if (!gradients[p]) continue;
+      squares += squares_of(*gradients[p]);
+    }
+    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      if (!gradients[p]) continue;
+      auto rule = test.rule;
+      if (auto* sgd = std::get_if<SgdRule>(&rule)) sgd->starts = updates[p] == 0;
+      if (auto* adam = std::get_if<AdamRule>(&rule)) adam->step = updates[p] + 1;
+      if (auto* adagrad = std::get_if<AdagradRule>(&rule)) adagrad->step = updates[p] + 1;
+      ++updates[p];
+      const double scale =
+          test.clip.norm > 0 ? std::min(1.0, test.clip.norm / (std::sqrt(squares) + 1e-6)) : 1;
+      update(rule, {.dtype = DType::float32,
+                    .gradient = gradients[p]->data(),
+                    .parameter = values[p].data(),
+                    .first = first[p].data(),
+                    .second = second[p].data(),
+                    .count = static_cast<std::int64_t>(kCounts[p]),
+                    .gradient_scale = scale,
+                    .clip_value = test.clip.value});
+    }
+  }
+  return values;
+}
+
+void expect_as_alone(int workers, const Case& test) {
+  const auto expected = alone(test);
+  run_thread_ranks(workers, [&](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of(kCounts),
+                          {.name = "model", .sync_buffers = false, .reports_magnitude = true});
+    ShardBoard board(group, "model");
+    SharedModel model(group, exchange.plan(), std::vector<int>(kCounts.size(), test.states), false,
+                      "model");
+    for (std::size_t p = 0; p < kCounts.size() && group.rank() == 0; ++p) {
+      const auto values = random_values(p + 77, kCounts[p]);
+      if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
+    }
+    group.barrier();
+    RowGradients rows(exchange);
+    PartitionedUpdate update(exchange, board, model, rows,
+                             std::vector<std::optional<UpdateRule>>(kCounts.size(), test.rule),
+                             nullptr, test.clip);
+    const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      exchange.open_shards(mine.begin, mine.count());
+      board.mine() = {};
+      for (auto s = mine.begin; s < mine.end; ++s) {
+        exchange.begin_leaf(weight_of(s));
+        const auto leaf = random_leaf(kCounts, step, s, 3);
+        double largest = 0;
+        for (std::size_t p = 0; p < leaf.size(); ++p) {
+          if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
+        }
+        exchange.end_leaf();
+        board.mine().all.bound += largest;
+      }
+      exchange.arrive({});
+      const auto verdict = update.judge(1);
+      ASSERT_EQ(verdict.refusal, "");
+      EXPECT_EQ(verdict.folded, test.clip.norm > 0);
+      const auto& outcome = exchange.complete([&] { update.apply(verdict, 1); });
+      update.commit(outcome.touched);
+    }
+    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      if (kCounts[p] == 0) continue;
+      ASSERT_EQ(std::memcmp(model.value(p), expected[p].data(), kCounts[p] * 4), 0)
+          << workers << " workers, parameter " << p;
+    }
+    group.barrier();
+  });
+}
+
+TEST(PartitionedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
+  const std::vector<Case> cases = {
+      {SgdRule{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.1}, 1, {}},
+      {AdamRule{.learning_rate = 0.01, .shrink = 0.001}, 2, {}},
+      {AdamRule{.learning_rate = 0.01}, 2, {.norm = 0.5, .value = 1e-3}},
+      {AdagradRule{.learning_rate = 0.1, .rate_decay = 0.2}, 1, {}}};
+  for (const auto& test : cases) {
+    for (const int workers : {1, 2, 3, 5, 8}) expect_as_alone(workers, test);
+  }
+}
+
+TEST(PartitionedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
+  constexpr int kWorkers = 3;
+  constexpr int kOwner = 1;
+  const std::vector<std::size_t> counts = {20'000, 20'000};
+  const auto plan = plan_of(counts);
+  std::vector<TensorSpec> specs = {plan.parameters()[0].spec, plan.parameters()[1].spec};
+  specs[1].owner = 1;
+  run_thread_ranks(kWorkers, [&](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, Plan(specs, {}),
+                          {.name = "model",
+                           .owners = {-1, kOwner},
+                           .sync_buffers = false,
+                           .reports_magnitude = true});
+    ShardBoard board(group, "model");
+    SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
+    RowGradients rows(exchange);
+    PartitionedUpdate update(exchange, board, model, rows,
+                             std::vector<std::optional<UpdateRule>>(2, SgdRule{.learning_rate = 1}),
+                             nullptr, {.norm = 1e9});
+    std::vector<Leaf> leaves;
+    for (int r = 0; r < kWorkers; ++r) leaves.push_back(random_leaf(counts, 1, r, 0));
+    const auto& mine = leaves[static_cast<std::size_t>(group.rank())];
+    exchange.open_shards(group.rank(), 1);
+    board.mine() = {};
+    exchange.begin_leaf(1);
+    for (std::size_t p = 0; p < 2; ++p) exchange.write(p, mine[p]->data(), true);
+    exchange.end_leaf();
+    exchange.arrive({});
+    const auto verdict = update.judge(1);
+    ASSERT_TRUE(verdict.folded);
+    for (std::uint32_t p = 0; p < 2; ++p) {
+      const auto sum = reduced(leaves, {1, 1, 1}, p, 3);
+      for (int r = 0; r < kWorkers; ++r) {
+        const bool is_whole =
+            std::memcmp(exchange.sum_place(r, p), sum->data(), counts[p] * sizeof(float)) == 0;
+        EXPECT_EQ(is_whole, p == 1 && r == kOwner) << "p" << p << " at rank " << r;
+      }
+    }
+    group.barrier();
+    const auto& outcome = exchange.complete([&] { update.apply(verdict, 1); });
+    update.commit(outcome.touched);
+    const auto sum = reduced(leaves, {1, 1, 1}, 1, 3);
+    for (std::size_t i = 0; i < counts[1]; ++i) {
+      ASSERT_EQ(reinterpret_cast<const float*>(model.value(1))[i], -(*sum)[i]) << i;
+    }
+    group.barrier();
+  });
+}
+
+TEST(PartitionedUpdate, TheEarliestBadShardIsNamedByAll) {
+  run_thread_ranks(3, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of({4, 4}), {.name = "model", .reports_magnitude = true});
+    ShardBoard board(group, "model");
+    SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
+    RowGradients rows(exchange);
+    PartitionedUpdate update(exchange, board, model, rows,
+                             std::vector<std::optional<UpdateRule>>(2, SgdRule{}), nullptr, {});
+    exchange.open_shards(group.rank(), 1);
+    board.mine() = {};
+    exchange.begin_leaf(1);
+    exchange.end_leaf();
+    if (group.rank() > 0) {
+      board.mine().all.bad_shard = group.rank();
+      board.mine().all.bad_parameter = 2 - group.rank();
+    }
+    exchange.arrive({});
+    EXPECT_EQ(update.judge(1).refusal, "the gradient of \"p1\" in shard 1 is not finite");
+    exchange.complete([] {});
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

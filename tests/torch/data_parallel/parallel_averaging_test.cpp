@@ -1,0 +1,481 @@
+// DataParallel with an averaging policy: every worker trains by itself, and copies become one when
+// the averaging policy says so. Against models that are trained one by one and averaged by hand.
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "torch/training.h"
+
+namespace tutti::test::parallel_averaging_cases {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::int64_t kSteps = 7;
+
+/// The mean along the tree, as docs/numerics.md has it, in the type of its elements.
+template <class Number>
+Number mean_of(const std::vector<Number>& values) {
+  const std::function<Number(std::size_t, std::size_t)> fold = [&](std::size_t begin,
+                                                                   std::size_t end) {
+    if (end - begin == 1) return values[begin];
+    std::size_t half = 1;
+    while (2 * half < end - begin) half *= 2;
+    return fold(begin, begin + half) + fold(begin + half, end);
+  };
+  return static_cast<Number>(static_cast<double>(fold(0, values.size())) /
+                             static_cast<double>(values.size()));
+}
+
+/// Of all copies, elementwise; and what `combine` makes of (mean, element).
+template <class Combine>
+void become_one(const std::vector<torch::Tensor>& copies, const Combine& combine) {
+  const torch::NoGradGuard no_grad;
+  for (std::int64_t i = 0; i < copies[0].numel(); ++i) {
+    std::vector<float> values;
+    for (const auto& copy : copies) values.push_back(copy.data_ptr<float>()[i]);
+    const float value = combine(mean_of(values), i);
+    for (const auto& copy : copies) copy.data_ptr<float>()[i] = value;
+  }
+}
+
+/// What worker r does in a step.
+void train_alone(torch::nn::Sequential& model, torch::optim::SGD& optimizer, std::uint64_t step,
+                 int rank) {
+  optimizer.zero_grad();
+  const Batch batch(6, 100 * step + static_cast<std::uint64_t>(rank));
+  batch.loss(model, 0, 6).backward();
+  optimizer.step();
+}
+
+/// All workers' models in one process.
+struct Fleet {
+  explicit Fleet(int workers) {
+    for (int r = 0; r < workers; ++r) {
+      torch::manual_seed(1);
+      models.push_back(mlp());
+      optimizers.push_back(
+          std::make_unique<torch::optim::SGD>(momentum_and_decay(models.back()->parameters())));
+    }
+  }
+  void step(std::uint64_t number) {
+    for (std::size_t r = 0; r < models.size(); ++r) {
+      train_alone(models[r], *optimizers[r], number, static_cast<int>(r));
+    }
+  }
+  std::vector<torch::Tensor> copies(std::size_t parameter) const {
+    std::vector<torch::Tensor> all;
+    for (const auto& model : models) all.push_back(model->parameters()[parameter]);
+    return all;
+  }
+  std::vector<torch::nn::Sequential> models;
+  std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
+};
+
+/// Steps of the real thing, compared with the fleet after each; `average` is what its copies do.
+void expect_as_fleet(const DataParallelOptions& options, int workers,
+                     const std::function<void(Fleet&, std::int64_t step)>& average) {
+  on_workers(workers, [&](const Job& job) {
+    torch::manual_seed(1 + job.rank());  // rank 0's weights must win
+    auto model = mlp();
+    DataParallel parallel(job, *model, options);
+    auto optimizer = momentum_and_decay(model->parameters());
+    Fleet fleet(workers);
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      const auto number = static_cast<std::uint64_t>(step);
+      train_alone(model, optimizer, number, job.rank());
+      parallel.average_parameters();
+      EXPECT_EQ(parallel.report().step, step);
+      fleet.step(number);
+      average(fleet, step);
+      const auto mine = static_cast<std::size_t>(job.rank());
+      EXPECT_EQ(parameters_sha256(*model), parameters_sha256(*fleet.models[mine]))
+          << "step " << step << ", rank " << job.rank() << " of " << workers;
+    }
+  });
+}
+
+TEST(ParallelAveraging, LocalSgdIsTrainingAloneAndAveragingByHand) {
+  for (const int workers : {1, 2, 3, 5, 8}) {
+    expect_as_fleet({.averaging = local_sgd(3, 1)}, workers, [](Fleet& fleet, std::int64_t step) {
+      if (step != 1 && step != 4 && step != 7) return;
+      for (std::size_t p = 0; p < 4; ++p) {
+        become_one(fleet.copies(p), [](float mean, std::int64_t) { return mean; });
+      }
+    });
+  }
+}
+
+TEST(ParallelAveraging, PartialUpdateTakesTheGroupsInTurn) {
+  // 102 and 17 elements, then 51 and 3.
+  expect_as_fleet({.compression = {.fusion = 110}, .averaging = partial_update()}, 3,
+                  [](Fleet& fleet, std::int64_t step) {
+                    const std::size_t first = step % 2 == 1 ? 0 : 2;
+                    for (const auto p : {first, first + 1}) {
+                      become_one(fleet.copies(p), [](float mean, std::int64_t) { return mean; });
+                    }
+                  });
+}
+
+TEST(ParallelAveraging, BlockMomentumByItsFormula) {
+  for (const bool nesterov : {false, true}) {
+    std::vector<std::vector<float>> before;
+    std::vector<std::vector<float>> kept;
+    torch::manual_seed(1);
+    for (const auto& parameter : mlp()->parameters()) {
+      const auto* const data = parameter.data_ptr<float>();
+      before.emplace_back(data, data + parameter.numel());
+      kept.emplace_back(before.back().size());
+    }
+    const auto averaging =
+        block_momentum(2, 0, {.momentum = 0.5, .rate = 0.75, .nesterov = nesterov});
+    expect_as_fleet({.averaging = averaging}, 3, [&](Fleet& fleet, std::int64_t step) {
+      if (step % 2 != 0) return;
+      for (std::size_t p = 0; p < 4; ++p) {
+        become_one(fleet.copies(p), [&](float mean, std::int64_t i) {
+          auto& b = before[p][static_cast<std::size_t>(i)];
+          auto& d = kept[p][static_cast<std::size_t>(i)];
+          const double delta = 0.5 * double{d} + 0.75 * (double{mean} - double{b});
+          double value = double{b} + delta;
+          if (nesterov) value += 0.5 * (delta - double{d});
+          d = static_cast<float>(delta);
+          b = static_cast<float>(value);
+          return b;
+        });
+      }
+    });
+  }
+}
+
+TEST(ParallelAveraging, OnlyWhatSomebodyMovedIsSentAndCounted) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.averaging = local_sgd(2)});
+    EXPECT_THAT(parallel.touched(), IsEmpty());
+    const auto move = [&](std::size_t p) {
+      const torch::NoGradGuard no_grad;
+      model->parameters()[p].add_(1);
+    };
+    const auto start = model->parameters()[1].clone();
+    if (job.rank() == 1) move(1);
+    parallel.average_parameters();
+    EXPECT_EQ(parallel.report().collectives, 0);
+    EXPECT_EQ(parallel.report().bytes, 0u);
+    EXPECT_EQ(parallel.report().parameters_skipped, 4);
+    parallel.average_parameters();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.bias"));
+    EXPECT_TRUE(torch::equal(model->parameters()[1], ((start + 1) + start) / 2));
+    EXPECT_EQ(parallel.report().collectives, 1);
+    EXPECT_EQ(parallel.report().bytes, 17u * 4);
+    EXPECT_EQ(parallel.report().bytes_dense, 173u * 4);
+    EXPECT_EQ(parallel.report().parameters_touched, 1);
+    parallel.average_parameters();
+    parallel.average_parameters();  // nothing moved since
+    EXPECT_THAT(parallel.touched(), IsEmpty());
+    EXPECT_EQ(parallel.report().collectives, 0);
+    const auto traffic = parallel.traffic();
+    EXPECT_EQ(traffic.steps, 4);
+    EXPECT_EQ(traffic.collectives, 1);
+    ASSERT_EQ(traffic.all_steps.size(), 1u);
+    EXPECT_EQ(traffic.all_steps[0].bytes, 2u * 2 * 17 * 4);            // there and back, of both
+    EXPECT_EQ(traffic.all_steps[0].bytes_dense, 2u * 2 * 2 * 17 * 4);  // in both steps
+    // Each parameter as it was, and room for all of them, at multiples of 64 bytes.
+    EXPECT_EQ(parallel.bytes_held(), 448u + 128 + 256 + 64 + 704);
+  });
+}
+
+TEST(ParallelAveraging, SixteenAndSixtyFourBitsAreRoundedOnce) {
+  on_workers(3, [](const Job& job) {
+    auto model = torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2));
+    model[0]->to(torch::kBFloat16);
+    model[1]->to(torch::kFloat64);
+    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    const torch::NoGradGuard no_grad;
+    for (std::size_t p = 0; p < 4; ++p) model->parameters()[p].fill_(1 + 0.3 * (job.rank() + 1));
+    parallel.average_parameters();
+    std::vector<float> small;
+    std::vector<double> large;
+    for (int r = 0; r < 3; ++r) {
+      small.push_back(torch::tensor(1 + 0.3 * (r + 1)).to(torch::kBFloat16).item<float>());
+      large.push_back(1 + 0.3 * (r + 1));
+    }
+    EXPECT_TRUE(torch::equal(model->parameters()[0],
+                             torch::full({2, 3}, mean_of(small)).to(torch::kBFloat16)));
+    EXPECT_EQ(model->parameters()[2][0][0].item<double>(), mean_of(large));
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+// Block momentum of what all copies were before, in each type: by its formula.
+TEST(ParallelAveraging, WhatAnAveragingPolicyKeepsIsInTheTypeOfTheSum) {
+  on_workers(2, [](const Job& job) {
+    // One group: the types become one after the other.
+    auto model = torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2),
+                                       torch::nn::Linear(2, 1));
+    model[0]->to(torch::kBFloat16);
+    model[1]->to(torch::kFloat64);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.fill_(1);
+    DataParallel parallel(job, *model,
+                          {.averaging = block_momentum(1, 0, {.momentum = 0.5, .rate = 0.75})});
+    std::vector<double> before(6, 1);
+    std::vector<double> delta(6, 0);
+    for (int step = 1; step <= 4; ++step) {
+      for (auto& parameter : model->parameters()) parameter.add_(0.3 * (job.rank() + step));
+      parallel.average_parameters();
+      for (std::size_t p = 0; p < 6; ++p) {
+        const auto type = model->parameters()[p].scalar_type();
+        const auto in_type = [&](double x, torch::ScalarType kind) {
+          return torch::tensor(x, torch::kFloat64).to(kind).to(torch::kFloat64).item<double>();
+        };
+        const auto wide = type == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+        double sum = 0;
+        for (int r = 0; r < 2; ++r) {
+          sum += (torch::tensor(before[p], torch::kFloat64).to(type) + 0.3 * (r + step))
+                     .to(torch::kFloat64)
+                     .item<double>();
+        }
+        const double next = 0.5 * delta[p] + 0.75 * (in_type(sum / 2, wide) - before[p]);
+        before[p] = in_type(in_type(before[p] + next, wide), type);
+        delta[p] = in_type(next, wide);
+        EXPECT_NEAR(model->parameters()[p].flatten()[0].item<double>(), before[p],
+                    type == torch::kFloat64   ? 1e-15
+                    : type == torch::kFloat32 ? 1e-7
+                                              : 0)
+            << "step " << step << ", parameter " << p;
+      }
+    }
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+TEST(ParallelAveraging, ATableAndWhatIsExcluded) {
+  on_workers(2, [](const Job& job) {
+    auto model =
+        torch::nn::Sequential(torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)),
+                              torch::nn::Linear(2, 1));
+    const torch::NoGradGuard no_grad;
+    DataParallel parallel(job, *model,
+                          {.averaging = local_sgd(1), .per_replica = [](const std::string& name) {
+                             return name == "1.bias";
+                           }});
+    model->parameters()[0].fill_(job.rank());
+    model->parameters()[2].fill_(job.rank());
+    parallel.average_parameters();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.weight"));
+    EXPECT_EQ(model->parameters()[0][4][1].item<double>(), 0.5);
+    EXPECT_EQ(model->parameters()[2].item<double>(), job.rank());
+  });
+}
+
+// Steps are those of the program: it goes on where files of its own say.
+TEST(ParallelAveraging, TheFirstStepMayHaveAnyNumber) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.averaging = local_sgd(4), .first_step = 7});
+    const torch::NoGradGuard no_grad;
+    model->parameters()[0].add_(1);
+    parallel.average_parameters();
+    EXPECT_EQ(parallel.report().step, 7);
+    EXPECT_THAT(parallel.touched(), IsEmpty());
+    parallel.average_parameters();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.weight"));
+    EXPECT_EQ(parallel.traffic().all_steps[0].bytes_dense, 2u * 2 * 2 * 102 * 4);
+  });
+}
+
+/// Throws, or makes infinite, what it is asked for in its second round.
+class Spoiling final : public AveragingPolicy {
+ public:
+  explicit Spoiling(bool throws) : throws_(throws) {}
+  std::string name() const override { return "spoiling"; }
+  bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
+  void combine(const AveragingRound& round) const override {
+    if (round.values[0] < 2) return;
+    if (throws_) throw std::runtime_error("of no use");
+    round.values[0] = INFINITY;
+  }
+
+ private:
+  bool throws_;
+};
+
+TEST(ParallelAveraging, AnErrorWhileCopiesBecomeOneEndsIt) {
+  on_workers(2, [](const Job& job) {
+    for (const bool throws : {true, false}) {
+      auto model = torch::nn::Linear(2, 1);
+      DataParallel parallel(job, *model, {.averaging = std::make_shared<Spoiling>(throws)});
+      const torch::NoGradGuard no_grad;
+      model->weight.fill_(1 + 0.5 * job.rank());
+      parallel.average_parameters();
+      model->weight.fill_(2 + job.rank());
+      const std::string why =
+          "averaging spoiling, parameter \"weight\": " +
+          std::string(throws ? "of no use" : "what its copies become is not finite");
+      EXPECT_EQ(text_of<Mismatch>([&] { parallel.average_parameters(); }), why);
+      EXPECT_EQ(text_of<Mismatch>([&] { parallel.average_parameters(); }), why);
+    }
+    // A sum that overflows.
+    auto model = torch::nn::Linear(2, 1);
+    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    const torch::NoGradGuard no_grad;
+    model->weight.fill_(3e38);
+    EXPECT_THAT(text_of<Mismatch>([&] { parallel.average_parameters(); }),
+                HasSubstr("is not finite"));
+  });
+}
+
+TEST(ParallelAveraging, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    const torch::NoGradGuard no_grad;
+    model->parameters()[1].add_(job.rank());
+    const auto mine = model->parameters()[0].data();
+    if (job.rank() == 1) model->parameters()[0].set_data(mine.clone());
+    const auto text = text_of([&] { parallel.average_parameters(); });
+    EXPECT_THAT(text, HasSubstr("parameter \"0.weight\" of \"model\" was moved"));
+    if (job.rank() == 0) {
+      EXPECT_THAT(text, HasSubstr("average_parameters() in step 1 of \"model\": rank 1 failed"));
+    }
+    if (job.rank() == 1) model->parameters()[0].set_data(mine);
+    parallel.average_parameters();
+    EXPECT_THAT(parallel.touched(), ElementsAre("0.bias"));
+  });
+}
+
+TEST(ParallelAveraging, AStepThatWasLeftOutIsFoundWhereStepsAreNumbered) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.averaging = local_sgd(2)});
+    parallel.average_parameters(1);
+    if (job.rank() == 1) {
+      EXPECT_EQ(text_of<InvalidArgument>([&] { parallel.average_parameters(3); }),
+                "average_parameters(3): the step that ends is 2; average_parameters() is called at "
+                "the end of each");
+    }
+    parallel.average_parameters(2);
+    EXPECT_EQ(parallel.report().step, 2);
+  });
+}
+
+TEST(ParallelAveraging, TheReportSaysWhoWasLastAndWhoWaited) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.averaging = local_sgd(2)});
+    parallel.average_parameters();
+    EXPECT_EQ(parallel.report().waits, 0);
+    if (job.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    parallel.average_parameters();
+    EXPECT_EQ(parallel.report().last_worker, 1);
+    if (job.rank() == 0) {
+      EXPECT_GT(parallel.report().wait_seconds, 0.04);
+    }
+  });
+}
+
+TEST(ParallelAveraging, BuffersAreRankZerosWhereSomethingIsDue) {
+  on_workers(2, [](const Job& job) {
+    for (const auto buffers : {Buffers::every_step, Buffers::on_request}) {
+      auto model = torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
+      DataParallel parallel(job, *model, {.buffers = buffers, .averaging = local_sgd(2)});
+      auto mean = model->named_buffers()["1.running_mean"];
+      mean.fill_(5 + job.rank());
+      parallel.average_parameters();
+      EXPECT_EQ(mean[0].item<double>(), 5 + job.rank());
+      parallel.average_parameters();
+      const bool now = buffers == Buffers::every_step;
+      EXPECT_EQ(mean[0].item<double>(), now ? 5 : 5 + job.rank());
+      parallel.sync_buffers();
+      EXPECT_EQ(mean[0].item<double>(), 5);
+    }
+  });
+}
+
+TEST(ParallelAveraging, AValueThatIsNotFiniteIsNamedAndNothingBecomesOne) {
+  on_workers(3, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    const torch::NoGradGuard no_grad;
+    model->parameters()[0].add_(job.rank());
+    if (job.rank() == 1) model->parameters()[3][2] = NAN;
+    const auto before = parameters_sha256(*model);
+    EXPECT_THAT(
+        text_of<InvalidArgument>([&] { parallel.average_parameters(); }),
+        HasSubstr(
+            "average_parameters() in step 1 of \"model\": parameter \"2.bias\" of rank 1 is not "
+            "finite; no copies became one"));
+    EXPECT_EQ(parameters_sha256(*model), before);
+    EXPECT_THAT(parallel.touched(), IsEmpty());
+    if (job.rank() == 1) model->parameters()[3][2] = 0;
+    parallel.average_parameters();
+    expect_equal_everywhere(parallel.group(), *model);
+  });
+}
+
+TEST(ParallelAveraging, WhatMakesNoSenseIsRefused) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    const auto refused = [&](const DataParallelOptions& options) {
+      return text_of<InvalidArgument>([&] { DataParallel parallel(job, *model, options); });
+    };
+    EXPECT_THAT(refused({.compression = {.codec = half_codec()}, .averaging = local_sgd(2)}),
+                HasSubstr("codec half with averaging local-sgd:2: no gradient is left to be sent"));
+    EXPECT_THAT(
+        refused({.averaging = local_sgd(2),
+                 .placement = [](const std::string&) { return std::optional<std::int64_t>(0); }}),
+        HasSubstr("owner with averaging local-sgd:2"));
+    class Nameless final : public AveragingPolicy {
+     public:
+      explicit Nameless(std::string name) : name_(std::move(name)) {}
+      std::string name() const override { return name_; }
+      bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
+      int states() const override { return -1; }
+
+     private:
+      std::string name_;
+    };
+    EXPECT_THAT(refused({.averaging = std::make_shared<Nameless>("")}),
+                HasSubstr("an averaging policy must have a name"));
+    EXPECT_THAT(refused({.averaging = std::make_shared<Nameless>("odd")}),
+                HasSubstr("averaging odd: -1 states"));
+    EXPECT_THAT(refused({.first_step = 0}), HasSubstr("first_step 0: steps count from 1"));
+    EXPECT_THAT(refused({.divide = Divide::not_at_all, .averaging = local_sgd(2)}),
+                HasSubstr("divide with averaging local-sgd:2"));
+    DataParallel plain(job, *model);
+    EXPECT_THAT(text_of([&] { plain.average_parameters(); }),
+                HasSubstr("average_parameters() without an averaging policy"));
+    auto other = mlp();
+    DataParallel parallel(job, *other, {.name = "other", .averaging = local_sgd(2)});
+    EXPECT_THAT(
+        text_of([&] { parallel.synchronize(); }),
+        HasSubstr("synchronize() with an averaging policy: each worker's steps are its own"));
+    EXPECT_THAT(text_of([&] { (void)parallel.accumulate(); }),
+                HasSubstr("accumulate() with an averaging policy"));
+    EXPECT_THAT(text_of([&] { parallel.join([] {}); }),
+                HasSubstr("join() with an averaging policy"));
+    EXPECT_THAT(text_of([&] { parallel.next_weight(1); }), HasSubstr("next_weight() with a"));
+    EXPECT_THAT(text_of([&] { parallel.broadcast_placed(); }),
+                HasSubstr("broadcast_placed() with a"));
+    parallel.fail("of no consequence");
+    EXPECT_FALSE(parallel.stopped());
+  });
+}
+
+TEST(ParallelAveraging, PoliciesThatDifferAreFoundAtTheStart) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    EXPECT_THAT(text_of<Mismatch>([&] {
+                  DataParallel parallel(job, *model, {.averaging = local_sgd(2 + job.rank())});
+                }),
+                HasSubstr("local-sgd:3"));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test::parallel_averaging_cases
