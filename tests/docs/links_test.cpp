@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cctype>
 #include <regex>
+#include <set>
+#include <sstream>
 
 #include "docs/pages.h"
 
@@ -31,6 +35,54 @@ TEST(Pages, LinksLeadSomewhere) {
     }
   }
   EXPECT_GT(links, 10);
+}
+
+/// The name of a heading in a link: "Two `DataParallel`s" is two-dataparallels.
+std::string slug_of(const std::string& heading) {
+  std::string slug;
+  for (const char c : heading) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0 || c == '-' || c == '_' || byte >= 0x80) {
+      slug += static_cast<char>(std::tolower(byte));
+    } else if (c == ' ') {
+      slug += '-';
+    }
+  }
+  return slug;
+}
+
+std::set<std::string> headings_of(const std::string& page) {
+  std::set<std::string> found;
+  std::istringstream lines(page);
+  bool in_code = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("```")) in_code = !in_code;
+    if (in_code || !line.starts_with('#')) continue;
+    found.insert(slug_of(line.substr(std::min(line.find(' ') + 1, line.size()))));
+  }
+  return found;
+}
+
+TEST(Pages, LinksLeadToHeadings) {
+  const std::regex link("\\]\\(([^)#:]*\\.md)?#([^)]*)\\)");
+  int links = 0;
+  for (const fs::path& page : pages()) {
+    const std::string text = text_of(page);
+    for (std::sregex_iterator match(text.begin(), text.end(), link), end; match != end; ++match) {
+      ++links;
+      const auto target =
+          (*match)[1].matched ? page.parent_path() / (*match)[1].str() : fs::path(page);
+      if (!fs::exists(target)) continue;  // named by LinksLeadSomewhere
+      EXPECT_TRUE(headings_of(text_of(target)).contains((*match)[2]))
+          << page << " links to " << (*match)[0];
+    }
+  }
+  EXPECT_GT(links, 50);
+}
+
+TEST(Pages, HeadingsHaveTheNamesThatLinksUse) {
+  EXPECT_THAT(headings_of("# Two `DataParallel`s\n\n## When, and why?\n```\n# code\n```\n"),
+              testing::ElementsAre("two-dataparallels", "when-and-why"));
 }
 
 TEST(Pages, EachPageOfDocsIsInTheList) {

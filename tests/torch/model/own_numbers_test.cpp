@@ -1,5 +1,5 @@
 // A program's own numbers in a checkpoint: a rate that is reduced when the loss stands still, as
-// docs/trainer.md has it, goes on where it stood.
+// docs/checkpoints.md has it, resumes where it stood.
 
 #include <limits>
 
