@@ -125,6 +125,26 @@ TEST(Keywords, StandInTheReadme) {
   for (const auto& word : kOfReadme) EXPECT_TRUE(has(readme, word)) << word;
 }
 
+/// What a newcomer has read after so many lines.
+std::string beginning_of(const std::string& text, int lines) {
+  std::size_t end = 0;
+  for (int k = 0; k < lines && end != std::string::npos; ++k) end = text.find('\n', end + 1);
+  return text.substr(0, end);
+}
+
+TEST(Keywords, OfWhatItIsWhatItNeedsAndHowToStartBeginTheReadme) {
+  const auto readme = text_of(source_folder() / "README.md");
+  const auto first = beginning_of(readme, 3);
+  for (const auto* word : {"bitwise", "deterministic", "data-parallel", "libtorch", "C++20"}) {
+    EXPECT_TRUE(has(first, word)) << word;
+  }
+  const auto page = beginning_of(readme, 40);
+  for (const auto* word : {"Linux", "CPU", "one host", "64", "GPUs", "compiler", "CMake", "Python",
+                           "script/demo", "tutti doctor", "tutti run", "reproducible"}) {
+    EXPECT_TRUE(has(page, word)) << word;
+  }
+}
+
 TEST(Keywords, ThatLeadNowhereAreNamed) {
   const std::string list = "| [a.md](a.md) | sums | local SGD |\n| [b.md](b.md) | means | ZeRO |\n";
   const auto read = [](const std::string& page) {
