@@ -1,6 +1,5 @@
 """Draws a benchmark's JSON file: plot.py RESULT.json PICTURE.png (needs matplotlib)."""
 
-import json
 import os
 import sys
 
@@ -11,8 +10,11 @@ import matplotlib.pyplot as plt
 
 sys.path[0] = os.path.dirname(os.path.abspath(__file__))
 
+from all_reduce.all_reduce import names_of
+from common.record import Record, view
 from common.report import number, size_name
 from memory.memory import MODELS as MEMORY_MODELS
+from questions import QUESTIONS
 from selection.selection import RIVALS, SHARES
 from step.step import MODELS, OPTIMIZERS
 
@@ -26,10 +28,12 @@ COLOURS = {
 
 
 def finish(figure, result, picture):
-    machine = result["machine"]
+    machine = result["run"]
     figure.get_layout_engine().set(rect=(0, 0.03, 1, 0.97))
     figure.text(0.995, 0.005, f"{machine['cpu']}, {machine['cores']} cores", ha="right", va="bottom",
                 fontsize=7, color="#666666")
+    if not result["quotable"]:
+        figure.text(0.005, 0.005, "not to be quoted", va="bottom", fontsize=7, color="#d1495b")
     figure.savefig(picture, dpi=160)
 
 
@@ -44,9 +48,7 @@ def draw_all_reduce(result, picture):
                                   squeeze=False, layout="constrained")
     for axes, group in zip(panels[0], groups):
         sizes = [entry["bytes"] for entry in group["sizes"]]
-        for name in group["sizes"][0]["columns"]:
-            if name == "copy":
-                continue
+        for name in names_of(group):
             values = [entry["columns"][name]["algbw_gbps"] for entry in group["sizes"]]
             ours = name.startswith("Tutti")
             axes.plot(sizes, values, label=name, color=COLOURS[name], linewidth=2.2 if ours else 1.4,
@@ -259,12 +261,18 @@ def draw_convergence(result, picture):
 
 
 def main(source, picture):
-    with open(source, encoding="utf-8") as file:
-        result = json.load(file)
+    content = Record.read(source)
+    if content is None:
+        sys.exit(f"{source} is not what this bench/run.py writes")
+    result = view(content, QUESTIONS[content["benchmark"]])
+    if not (result.get("entries") or result.get("groups") or result.get("columns")):
+        print(f"no picture: nothing was measured for {source}")
+        return
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
      "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
      "merge": draw_merge}[result["benchmark"]](result, picture)
+    print(f"picture: {picture}")
 
 
 main(*sys.argv[1:])

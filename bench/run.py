@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Runs the benchmarks of a build, prints tables, writes JSON files and pictures.
 
-    python3 bench/run.py [--build DIR] [--quick] [--only all_reduce|step|memory|update|selection|codec|convergence|embedding|fusion|merge] [--help]
+    python3 bench/run.py [--build DIR] [--quick] [--only QUESTION] [--resume] [--help]
+
+Each cell is written when it is measured. Ended by SIGINT or SIGTERM, the run prints the tables of
+what it has; the same command with --resume measures the rest.
 
 Needs nothing but Python. Pictures need matplotlib, PyTorch's DistributedDataParallel needs a Python
 with torch 2.x: both are looked for in this interpreter, in --torch-python and beside the libtorch of
@@ -9,10 +12,9 @@ the build. What cannot be measured is named, never skipped silently.
 """
 
 import argparse
-import json
+import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -20,23 +22,18 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from all_reduce import all_reduce
-from codec import codec
-from common.contestants import separate_cores
-from common.report import busy_share
-from convergence import convergence
-from embedding import embedding
-from fusion import fusion
-from kernels import update
-from memory import memory
-from merge import merge
-from selection import selection
-from step import step
+from common import interrupt
+from common.contestants import Failed, separate_cores
+from common.identity import cached, differences, identity
+from common.programs import output_of
+from common.progress import Progress
+from common.record import Record, view
+from common.watch import Watch
+from questions import MODELS, QUESTIONS, is_timed
 
-QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
-             "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
-             "fusion": fusion, "merge": merge}
-MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS]))
+PROJECT = os.path.dirname(HERE)
+# Options that decide no figure.
+ELSEWHERE = ("build", "results", "pictures", "torch_python", "resume")
 
 
 class Tools:
@@ -64,23 +61,8 @@ class Tools:
 
 def beside_libtorch(build):
     """The interpreter of the environment that the build's libtorch belongs to, if it does to one."""
-    try:
-        with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as file:
-            found = re.search(r"^Torch_DIR:PATH=(.*?)/lib/python[^/]*/site-packages/", file.read(), re.M)
-    except OSError:
-        return None
+    found = re.match(r"(.*?)/lib/python[^/]*/site-packages/", cached(build, "Torch_DIR") or "")
     return found and os.path.join(found.group(1), "bin", "python3")
-
-
-def libtorch_version(build):
-    """Of what the build is linked with; None where it has no libtorch."""
-    try:
-        with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as file:
-            folder = re.search(r"^Torch_DIR:PATH=(.*)", file.read(), re.M).group(1)
-        with open(os.path.join(folder, "TorchConfigVersion.cmake"), encoding="utf-8") as file:
-            return re.search(r'PACKAGE_VERSION "(.*?)"', file.read()).group(1)
-    except (OSError, AttributeError):
-        return None
 
 
 class Settings:
@@ -98,12 +80,82 @@ class Settings:
         self.models = arguments.models
         self.system_malloc = arguments.system_malloc
 
-    def values(self):
-        return dict(vars(self))
 
-    @staticmethod
-    def progress(text):
-        print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+class Run:
+    """The questions of one call, each with its record."""
+
+    def __init__(self, tools, settings, questions, results, run_identity):
+        self._tools = tools
+        self._settings = settings
+        self._questions = questions
+        self._identity = run_identity
+        self._paths = {name: os.path.join(results, name + ".json") for name in questions}
+        self._cells = {name: question.cells(tools, settings) for name, question in questions.items()}
+        self._records = {}
+        self._progress = None
+
+    def start(self):
+        for name, question in self._questions.items():
+            self._records[name] = Record.start(self._paths[name], name, self._identity, self._cells[name],
+                                               self._settings.quick, is_timed(question))
+
+    def resume(self):
+        """Refuses, by SystemExit, unless all that decides figures is what it was."""
+        found = {name: Record.read(path) for name, path in self._paths.items() if os.path.exists(path)}
+        if not any(found.values()):
+            sys.exit(f"nothing to resume: there is none of {', '.join(self._paths.values())}")
+        for name in self._questions:
+            if not found.get(name):
+                sys.exit(f"cannot resume: {self._paths[name]} is not of such a run")
+            differing = differences(found[name]["run"], self._identity)
+            if differing:
+                sys.exit(f"cannot resume {self._paths[name]}: not the run that was interrupted\n  "
+                         + "\n  ".join(differing) + "\nWithout --resume everything is measured afresh.")
+            self._records[name] = Record.resume(self._paths[name], self._cells[name])
+
+    def measure(self, draw):
+        """Each question's table is printed when it is complete; of the one that a signal or a failure ends,
+        what there is of it."""
+        done = [(name, cell["seconds"]) for name, record in self._records.items()
+                for cell in record.measured().values()]
+        self._progress = Progress({name: len(record.left()) for name, record in self._records.items()},
+                                  {name: question.CELL_SECONDS for name, question in self._questions.items()}, done)
+        for name in self._questions:
+            try:
+                self._measure(name)
+            finally:
+                self._progress.clear()
+                self._show(name)
+            draw(name, self._paths[name], not self._records[name].reasons())
+
+    def _measure(self, name):
+        record, question = self._records[name], self._questions[name]
+        left = {cell: self._cells[name][cell] for cell in record.left()}
+        if not left:
+            return
+        names = iter([*left, None])
+        watch = Watch(on_round=self._progress.tick)
+        interrupt.check()
+        self._progress.begin(name, next(names))
+        since = time.monotonic()
+        with contextlib.closing(question.measure(self._tools, self._settings, left, watch)) as cells:
+            for cell, value in cells:
+                seconds = time.monotonic() - since
+                since += seconds
+                record.add(cell, value, seconds, watch.take())
+                self._progress.done(name, seconds)
+                if record.left():
+                    interrupt.check()
+                    self._progress.begin(name, next(names))
+
+    def _show(self, name):
+        record = self._records[name]
+        if record.measured():
+            self._questions[name].show(view(Record.read(self._paths[name]), self._questions[name]))
+        reasons = record.reasons()
+        if reasons:
+            print("\nNot to be quoted:\n" + "\n".join(f"  {reason}" for reason in reasons))
+        print(f"\nnumbers: {self._paths[name]}", flush=True)
 
 
 def draw(tools, source, picture):
@@ -112,18 +164,25 @@ def draw(tools, source, picture):
     if not python:
         print(f"no picture: matplotlib is missing (pip install matplotlib, then {plot} {source} {picture})")
         return
-    subprocess.run([python, plot, source, picture], check=True)
-    print(f"picture: {picture}")
+    try:
+        print(output_of([python, plot, source, picture]), end="")
+    except subprocess.CalledProcessError as error:
+        print(f"no picture: {plot} failed\n{error.stderr[-2000:]}")
 
 
-def main():
+def parse_arguments(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--build", default=os.path.join(HERE, os.pardir, "build"),
+    parser.add_argument("--build", default=os.path.join(PROJECT, "build"),
                         help="build folder, configured with -DTUTTI_BENCH=ON; default: build")
     parser.add_argument("--only", choices=QUESTIONS, action="append", help="default: all questions")
     parser.add_argument("--quick", action="store_true", help="a minute or two: does it work, not how fast")
-    parser.add_argument("--results", help="folder for JSON files; default BUILD/bench/results")
-    parser.add_argument("--pictures", help="folder for pictures; default: that of --results")
+    parser.add_argument("--resume", action="store_true",
+                        help="measure what an interrupted run left;\n"
+                             "refused unless commit, machine and options are the same")
+    parser.add_argument("--results", help="folder for JSON files; default BUILD/bench/results, with --quick\n"
+                                          "BUILD/bench/quick")
+    parser.add_argument("--pictures", help="folder for pictures of figures that may be quoted; others, and by\n"
+                                           "default all, land beside the JSON files")
     parser.add_argument("--torch-python", help="a Python that has torch 2.x")
     parser.add_argument("--rounds", type=int, help="turns that every contestant takes")
     parser.add_argument("--workers", type=int, nargs="+", choices=(2, 4), default=[2, 4],
@@ -136,29 +195,40 @@ def main():
                         help="models of step and memory")
     parser.add_argument("--system-malloc", action="store_true",
                         help="step: leave malloc's settings alone (see docs/benchmarks.md)")
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    return parser.parse_args(words)
 
+
+def main(words=None, questions=None, draw_picture=draw):
+    """Tests bring questions of their own, and draw nothing."""
+    arguments = parse_arguments(words)
+    interrupt.note_signals()
     build = os.path.abspath(arguments.build)
-    results = os.path.abspath(arguments.results or os.path.join(build, "bench", "results"))
+    results = os.path.abspath(arguments.results
+                              or os.path.join(build, "bench", "quick" if arguments.quick else "results"))
     pictures = os.path.abspath(arguments.pictures or results)
     for folder in (results, pictures):
         os.makedirs(folder, exist_ok=True)
     tools = Tools(build, arguments.torch_python)
-    settings = Settings(arguments)
-    for name in arguments.only or QUESTIONS:
-        busy = busy_share()
-        result = QUESTIONS[name].run(tools, settings)
-        result["machine"].update(busy_before=busy, libtorch=libtorch_version(build),
-                                 torch_python=tools.torch_version)
-        numbers = os.path.join(results, name + ".json")
-        with open(numbers, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-        QUESTIONS[name].show(result)
-        if busy > 0.1:
-            print(f"\nNot to be quoted: others took {busy:.0%} of the processors before the start.")
-        print(f"\nnumbers: {numbers}")
-        draw(tools, numbers, os.path.join(pictures, name + ".png"))
+    questions = questions or {name: QUESTIONS[name] for name in arguments.only or QUESTIONS}
+    options = {"--" + name.replace("_", "-"): value for name, value in vars(arguments).items()
+               if name not in ELSEWHERE}
+    run = Run(tools, Settings(arguments), questions, results,
+              identity(PROJECT, build, tools.torch_version, {**options, "--only": list(questions)}))
+    if arguments.resume:
+        run.resume()
+    else:
+        run.start()
+    try:
+        run.measure(lambda name, source, quotable: draw_picture(
+            tools, source, os.path.join(pictures if quotable else results, name + ".png")))
+    except interrupt.Interrupted as interrupted:
+        print(f"\n{interrupted}. What is measured is kept: the same command with --resume measures the rest.",
+              flush=True)
+        interrupt.end_by(interrupted.number)
+    except (Failed, OSError, subprocess.CalledProcessError) as error:
+        complaint = getattr(error, "stderr", None) or ""
+        sys.exit(f"\n{error}\n{complaint[-2000:]}\nWhat is measured is kept: the same command with --resume measures "
+                 "the rest.")
 
 
 if __name__ == "__main__":

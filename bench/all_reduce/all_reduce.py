@@ -4,11 +4,12 @@ import os
 import shutil
 
 from common.contestants import Contestant, Failed
-from common.report import machine, number, per_round, size_name, summary, table
+from common.report import all_missing, marked, number, per_round, size_name, summary, table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = [1024 * 4**i for i in range(10)]
 SMALL = 64 * 1024
+CELL_SECONDS = 8
 
 # Loads and stores per rank in units of the message, by worker count, for large messages.
 TRAFFIC = {
@@ -55,7 +56,7 @@ def contestants(tools, size, largest):
     return present, missing
 
 
-def measure(columns, count, settings):
+def take_turns(columns, count, settings, watch):
     """{column: rounds of nanoseconds}, all columns taking turns in every round."""
     rounds = {column: [] for column in columns}
     iterations = {}
@@ -65,18 +66,34 @@ def measure(columns, count, settings):
         iterations[column] = max(3, min(settings.most, int(settings.burst * 1e9 / max(guess, 1))))
     for turn in range(settings.rounds):
         order = list(columns)
-        shift = turn % len(order)
-        for column in order[shift:] + order[:shift]:
-            contestant, way = columns[column]
-            line = f"{way} {count} {iterations[column]} {settings.touch:d}"
-            rounds[column].append(contestant.ask(line)[0])
+        shift = turn % max(1, len(order))
+        with watch.round():
+            for column in order[shift:] + order[:shift]:
+                contestant, way = columns[column]
+                line = f"{way} {count} {iterations[column]} {settings.touch:d}"
+                rounds[column].append(contestant.ask(line)[0])
     return rounds
 
 
-def one_worker_count(tools, size, settings):
-    sizes = [s for s in SIZES if s <= settings.largest]
-    present, missing = contestants(tools, size, sizes[-1])
-    running, columns, results = [], {}, []
+def cells(_, settings):
+    return {f"{workers} workers, {size_name(size)}": (workers, size)
+            for workers in settings.workers for size in sizes_of(settings)}
+
+
+def sizes_of(settings):
+    return [size for size in SIZES if size <= settings.largest]
+
+
+def measure(tools, settings, left, watch):
+    for workers in settings.workers:
+        own = {name: size for name, (count, size) in left.items() if count == workers}
+        if own:
+            yield from one_worker_count(tools, workers, own, settings, watch)
+
+
+def one_worker_count(tools, size, left, settings, watch):
+    present, missing = contestants(tools, size, sizes_of(settings)[-1])
+    running, columns = [], {}
     try:
         for name, commands, ways in present:
             try:
@@ -86,14 +103,13 @@ def one_worker_count(tools, size, settings):
                 continue
             running.append(contestant)
             columns.update({column: (contestant, way) for column, way in ways.items()})
-        for bytes_ in sizes:
-            settings.progress(f"all-reduce, {size} workers, {size_name(bytes_)}")
-            cells = {c: summary(r) for c, r in measure(columns, bytes_ // 4, settings).items()}
-            results.append({"bytes": bytes_, "columns": derive(cells, size, bytes_)})
+        for name, bytes_ in left.items():
+            times = {c: summary(r) for c, r in take_turns(columns, bytes_ // 4, settings, watch).items()}
+            yield name, {"workers": size, "oversubscribed": size > tools.cores, "missing": missing,
+                         "bytes": bytes_, "columns": derive(times, size, bytes_)}
     finally:
         for contestant in running:
             contestant.close()
-    return {"workers": size, "oversubscribed": size > tools.cores, "missing": missing, "sizes": results}
 
 
 def derive(cells, size, bytes_):
@@ -113,9 +129,19 @@ def derive(cells, size, bytes_):
     return cells
 
 
-def run(tools, settings):
-    return {"benchmark": "all_reduce", "machine": machine(), "settings": settings.values(),
-            "groups": [one_worker_count(tools, n, settings) for n in settings.workers]}
+def result(values):
+    groups = []
+    for workers in dict.fromkeys(value["workers"] for value in values):
+        own = [value for value in values if value["workers"] == workers]
+        groups.append({"workers": workers, "oversubscribed": own[0]["oversubscribed"], "sizes": own,
+                       "missing": all_missing(own)})
+    return {"groups": groups}
+
+
+def names_of(group):
+    """Columns that were measured at every size: a contestant may have failed between a run's parts."""
+    every = [entry["columns"] for entry in group["sizes"]]
+    return [name for name in every[0] if name != "copy" and all(name in columns for columns in every)]
 
 
 def show(result):
@@ -124,19 +150,19 @@ def show(result):
         print(f"\nAll-reduce, float32 sum, {group['workers']} workers{note}")
         for name, remedy in group["missing"].items():
             print(f"  {name} is missing: {remedy}")
-        names = [n for n in group["sizes"][0]["columns"] if n != "copy"]
+        names = names_of(group)
         print("\nLatency in µs: min / median / p99")
         rows = []
         for entry in group["sizes"]:
             cells = entry["columns"]
-            rows.append([size_name(entry["bytes"])] + [
+            rows.append([marked(size_name(entry["bytes"]), entry)] + [
                 "/".join(number(cells[n][k]) for k in ("min_us", "median_us", "p99_us")) for n in names])
         print(table(["bytes", *names], rows))
         print("\nBandwidth in GB/s: algorithm / bus, and (% of what plain copies by all ranks reach)")
         rows = []
         for entry in group["sizes"]:
             cells = entry["columns"]
-            rows.append([size_name(entry["bytes"])] + [
+            rows.append([marked(size_name(entry["bytes"]), entry)] + [
                 f"{number(cells[n]['algbw_gbps'])}/{number(cells[n]['busbw_gbps'])} "
                 f"({number(cells[n]['percent_of_roof'], 2)})" for n in names])
         print(table(["bytes", *names], rows))
@@ -156,7 +182,8 @@ def show_aims(group):
             faster, more = cell["times_faster_than"], cell["more_us_than"]
             against = [number(faster[o]) if o in faster else "–" for o in ("Gloo", "Open MPI", "probe")]
             over = number(more.get("probe")) if entry["bytes"] < SMALL else ""
-            rows.append([f"{size_name(entry['bytes'])} {name}", *against, over, "yes" if met(entry, cell) else "no"])
+            rows.append([marked(f"{size_name(entry['bytes'])} {name}", entry), *against, over,
+                         "yes" if met(entry, cell) else "no"])
     if rows:
         print("\nTimes faster than (medians of the rounds' ratios). Aims: ≥ 5 × Gloo, > 1 × MPI;")
         print("from 64 KiB ≥ 0.9 × probe, below that ≤ 0.3 µs more than the probe.")

@@ -2,7 +2,7 @@
 
 import statistics
 
-from common.report import machine, number, per_round, summary, table
+from common.report import marked, number, per_round, summary, table
 from common.turns import take_turns
 from step.rivals import bytes_per_step, launch
 from step.step import MODELS
@@ -16,10 +16,11 @@ HOSTS = 2  # and logical workers
 LINKS_GBPS = (100, 10, 1)
 # Times fewer bytes than dense, both ways, indices counted.
 AIMS = {"half": 2, "topk:0.01": 20}
+CELL_SECONDS = 120
 
 
 def link_seconds(bytes_per_step, gbps):
-    """All hosts send at once: each its messages to whoever owns the elements, and sums back, (H−1)/H of
+    """All hosts send at once: each its messages to the owners of the elements, and sums back, (H−1)/H of
     both."""
     return bytes_per_step / HOSTS * (HOSTS - 1) / HOSTS / (gbps * 1e9 / 8)
 
@@ -29,32 +30,35 @@ def milliseconds(rounds):
     return statistics.median(statistics.fmean(samples) for samples in rounds) / 1e6
 
 
-def measure(tools, model, settings):
+def one_model(tools, model, settings, watch):
     """Rounds and (bytes sent, bytes dense) per step of each method, and what is missing."""
     commands = {method: launch(tools, WORKERS, "bench_step_trainer", "{socket}", model, str(HOSTS), method,
                                str(HOSTS)) for method in METHODS}
     missing = {}
-    rounds, sizes = take_turns(commands, WORKERS, settings, missing, lambda _, trainer: bytes_per_step(trainer))
+    rounds, sizes = take_turns(commands, WORKERS, settings, watch, missing,
+                               lambda _, trainer: bytes_per_step(trainer))
     return rounds, sizes, missing
 
 
-def run(tools, settings):
-    entries = []
-    for model in MODELS:
-        if model not in settings.models:
-            continue
-        settings.progress(f"codec, {model}")
-        rounds, sizes, missing = measure(tools, model, settings)
-        cells = {method: summary(r) for method, r in rounds.items()}
-        for method, cell in cells.items():
+def cells(_, settings):
+    return {model: model for model in MODELS if model in settings.models}
+
+
+def measure(tools, settings, left, watch):
+    for model in left:
+        rounds, sizes, missing = one_model(tools, model, settings, watch)
+        methods = {method: summary(r) for method, r in rounds.items()}
+        for method, cell in methods.items():
             sent, dense = sizes[method]
             ms = milliseconds(rounds[method])
             cell.update(bytes_per_step=sent, dense_bytes=dense, times_fewer=dense / sent, ms=ms,
-                        to_none=per_round(cell, cells["none"]),
-                        link_ms={g: ms + 1e3 * link_seconds(sent, g) for g in LINKS_GBPS})
-        entries.append({"model": model, "methods": cells, "missing": missing})
-    return {"benchmark": "codec", "machine": machine(), "settings": settings.values(), "workers": WORKERS,
-            "hosts": HOSTS, "entries": entries}
+                        to_none=per_round(cell, methods["none"]) if "none" in methods else None,
+                        link_ms={str(g): ms + 1e3 * link_seconds(sent, g) for g in LINKS_GBPS})
+        yield model, {"model": model, "methods": methods, "missing": missing}
+
+
+def result(values):
+    return {"workers": WORKERS, "hosts": HOSTS, "entries": values}
 
 
 def show(result):
@@ -67,8 +71,8 @@ def show(result):
             aim = f" (aim {AIMS[method]})" if method in AIMS else ""
             rows.append([method, number(cell["bytes_per_step"] / 1e6), number(cell["times_fewer"]) + aim,
                          number(cell["ms"]), number(cell["to_none"])] +
-                        [number(cell["link_ms"][g]) for g in LINKS_GBPS])
-        print(f"\n{MODELS[entry['model']]}\n")
+                        [number(cell["link_ms"][str(g)]) for g in LINKS_GBPS])
+        print("\n" + marked(MODELS[entry["model"]], entry) + "\n")
         print(table(["", "MB/step", "× fewer", "ms", "÷ none"] + [f"ms at {g} Gb/s" for g in LINKS_GBPS], rows))
         for method, why in entry["missing"].items():
             print(f"{method} is missing: {why}")

@@ -11,6 +11,8 @@ import subprocess
 import tempfile
 import time
 
+from common import interrupt
+
 START_SECONDS = 120
 ANSWER_SECONDS = 300
 
@@ -69,6 +71,7 @@ class Contestant:
                 stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output))
         limit = time.monotonic() + START_SECONDS
         while len(self._ranks) < self.size:
+            interrupt.check()
             try:
                 connection, _ = listener.accept()
             except socket.timeout:
@@ -103,18 +106,22 @@ class Contestant:
             except OSError:
                 raise self._failure(f"rank {rank} is gone before: {line}") from None
             waiting.register(connection, selectors.EVENT_READ, rank)
-        answers = [None] * self.size
+        for descriptor in interrupt.descriptors():
+            waiting.register(descriptor, selectors.EVENT_READ)
+        answers, left = [None] * self.size, self.size
         limit = time.monotonic() + ANSWER_SECONDS
-        while waiting.get_map():
+        while left:
             ready = waiting.select(max(0, limit - time.monotonic()))
+            interrupt.check()
             if not ready:
                 raise self._failure(f"no answer within {ANSWER_SECONDS} s to: {line}")
-            for key, _ in ready:
+            for key in (key for key, _ in ready if key.data is not None):
                 answer = self._ranks[key.data][1].readline()
                 if not answer:
                     raise self._failure(f"rank {key.data} ended during: {line}")
                 answers[key.data] = json.loads(answer)
                 waiting.unregister(key.fileobj)
+                left -= 1
         return answers
 
     def _failure(self, what):

@@ -3,7 +3,6 @@
 import os
 import platform
 import statistics
-import time
 
 
 def percentile(ordered, share):
@@ -11,7 +10,7 @@ def percentile(ordered, share):
 
 
 def summary(rounds):
-    """Of one cell: `rounds` are lists of nanoseconds. Times in microseconds."""
+    """Times in microseconds; `rounds` are lists of nanoseconds."""
     ordered = sorted(value for samples in rounds for value in samples)
     return {
         "min_us": ordered[0] / 1e3,
@@ -51,6 +50,16 @@ def number(value, digits=3):
     return f"{value:.{decimals}f}"
 
 
+def marked(text, entry):
+    """A star where others disturbed the measurement: the list of reasons below the tables has it."""
+    return f"{text} *" if entry["disturbed"] else str(text)
+
+
+def all_missing(entries):
+    """What any of them lacks, with its remedy."""
+    return {what: why for entry in entries for what, why in entry["missing"].items()}
+
+
 def size_name(count):
     for unit in ("B", "KiB", "MiB"):
         if count < 1024 or unit == "MiB":
@@ -67,16 +76,3 @@ def machine():
                 model = line.split(":", 1)[1].strip()
                 break
     return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()}
-
-
-def busy_share(seconds=2.0):
-    """What others take of all processors, looked at while we do nothing."""
-    def ticks():
-        with open("/proc/stat", encoding="ascii") as file:
-            numbers = [int(word) for word in file.readline().split()[1:9]]
-        return sum(numbers), numbers[3] + numbers[4]  # idle, and waiting for a disk
-
-    total, idle = ticks()
-    time.sleep(seconds)
-    total_later, idle_later = ticks()
-    return 1 - (idle_later - idle) / max(1, total_later - total)

@@ -8,10 +8,10 @@ WARM_UP = 5
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**40)}
 
 
-def take_turns(commands, workers, settings, missing, at_end=None, one_process=()):
+def take_turns(commands, workers, settings, watch, missing, at_end=None, one_process=()):
     """{column: rounds of nanoseconds}, and {column: what at_end(column, contestant) gave}, but for None;
-    whoever fails joins the missing. Columns of `one_process` are one rank of as many threads. Fresh processes for each third of the rounds, so that where memory
-    happened to land is averaged as well."""
+    contestants that fail to start join the missing. Columns of `one_process` are one rank of as many threads.
+    Fresh processes for each third of the rounds, so that where memory happened to land is averaged as well."""
     environment = {} if settings.system_malloc else KEEP_MEMORY
     rounds = {column: [] for column in commands}
     answers = {}
@@ -30,8 +30,9 @@ def take_turns(commands, workers, settings, missing, at_end=None, one_process=()
             order = [c for c in running if c not in missing]
             for turn in range(max(1, settings.rounds // settings.restarts)):
                 shift = (turn + restart) % max(1, len(order))
-                for column in order[shift:] + order[:shift]:
-                    rounds[column].append(running[column].ask(f"steps {settings.steps + 1}")[0][1:])
+                with watch.round():
+                    for column in order[shift:] + order[:shift]:
+                        rounds[column].append(running[column].ask(f"steps {settings.steps + 1}")[0][1:])
             for column in order:
                 answer = at_end(column, running[column]) if at_end else None
                 if answer is not None:

@@ -1,13 +1,14 @@
-"""What does a codec or an averaging policy cost in loss? The character model of examples/02, on this project's documentation."""
+"""What does a codec or an averaging policy cost in loss? The character model of examples/02, on a text that never
+changes."""
 
-import glob
 import json
 import os
 import statistics
-import subprocess
 import tempfile
 
-from common.report import machine, number, table
+from common.programs import output_of
+from common.report import all_missing, number, table
+from convergence.text import SHA256, fixed_text
 
 ADAM = ["--optimizer", "adam", "--learning-rate", "0.01"]
 PLAIN_SGD = ["--optimizer", "sgd", "--learning-rate", "0.3"]
@@ -36,56 +37,71 @@ RUNS = {"Adam": {
     "SGD, top-K 0.1 %, corrected": [*CORRECTED, "--codec", "topk:0.001"],
     "SGD, top-K 0.1 %, corrected, warm-up": [*CORRECTED, "--codec", "topk:0.001:80"],
 }}
+PROGRAM = "char_lm"
 LOGICAL_WORKERS = 4
 SEEDS = (1, 2, 3)
 LAST = 20  # losses whose mean is compared
-PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
 ROWS = 8  # batch of a shard
-# Of dense; of the distance to dense without feedback.
+# Loss ÷ dense: at least, at most.
 AIMS = {"top-K 10 %": (None, 1.03), "top-K 10 %, no feedback": (1.05, None)}
 SHARE_AT_ONE_PERCENT = 2 / 3
+CELL_SECONDS = 20
+# Losses do not depend on time: other users of the machine change no bit of them.
+TIMED = False
 
 
-def write_documentation(path):
-    pages = [os.path.join(PROJECT, "README.md"), *sorted(glob.glob(os.path.join(PROJECT, "docs", "*.md")))]
-    with open(path, "w", encoding="utf-8") as text:
-        for page in pages:
-            with open(page, encoding="utf-8") as file:
-                text.write(file.read())
-
-
-def losses(tools, text, options, steps, seed):
+def losses(tools, text, options, steps, seed, watch):
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")
-        command = [tools.program("char_lm"), "--text", text, "--rows", str(ROWS),
+        command = [tools.program(PROGRAM), "--text", text, "--rows", str(ROWS),
                    "--shards", str(LOGICAL_WORKERS),
                    "--logical-workers", str(LOGICAL_WORKERS), "--steps", str(steps), "--seed", str(seed),
                    "--sample", "0", "--quiet", "--log", log, *(options if "--optimizer" in options else ADAM + options)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                       env={**os.environ, "OMP_NUM_THREADS": "1"})
+        output_of(command, watch, {"OMP_NUM_THREADS": "1"})
         with open(log, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
     return [line["loss"] for line in lines if line.get("kind") == "metrics"]
 
 
-def run(tools, settings):
+def cells(_, settings):
+    return {f"{name}, seed {seed}": (optimizer, name, options, seed) for optimizer, runs in RUNS.items()
+            for name, options in runs.items() for seed in (SEEDS[:1] if settings.quick else SEEDS)}
+
+
+def measure(tools, settings, left, watch):
     steps = 30 if settings.quick else 300
-    seeds = SEEDS[:1] if settings.quick else SEEDS
-    entries = []
     with tempfile.TemporaryDirectory() as folder:
         text = os.path.join(folder, "text")
-        write_documentation(text)
-        for optimizer, runs in RUNS.items():
-            dense = None
-            for name, options in runs.items():
-                settings.progress(f"convergence: {name}")
-                curves = [losses(tools, text, options, steps, seed) for seed in seeds]
-                mean = statistics.fmean(statistics.fmean(curve[-LAST:]) for curve in curves)
-                dense = dense or mean
-                entries.append({"name": name, "optimizer": optimizer, "options": options, "mean_of_last": mean,
-                                "to_dense": mean / dense, "curve": [statistics.fmean(step) for step in zip(*curves)]})
-    return {"benchmark": "convergence", "machine": machine(), "settings": settings.values(), "steps": steps,
-            "seeds": seeds, "logical_workers": LOGICAL_WORKERS, "entries": entries}
+        with open(text, "wb") as file:
+            file.write(fixed_text())
+        for cell, (optimizer, name, options, seed) in left.items():
+            if not os.path.exists(tools.program(PROGRAM)):
+                yield cell, {"missing": {PROGRAM: "build with -DTUTTI_TORCH=ON"}}
+                continue
+            yield cell, {"name": name, "optimizer": optimizer, "options": options, "seed": seed,
+                         "losses": losses(tools, text, options, steps, seed, watch), "missing": {}}
+
+
+def result(values):
+    """Ratios are of the same seeds: a run that has not ended has fewer of some."""
+    missing = all_missing(values)
+    values = [value for value in values if not value["missing"]]
+    means = {(v["name"], v["seed"]): statistics.fmean(v["losses"][-LAST:]) for v in values}
+    entries = []
+    for optimizer, runs in RUNS.items():
+        dense = next(iter(runs))
+        for name, options in runs.items():
+            curves = {v["seed"]: v["losses"] for v in values if v["name"] == name}
+            if not curves:
+                continue
+            mean = statistics.fmean(means[name, seed] for seed in curves)
+            entries.append({"name": name, "optimizer": optimizer, "options": options, "mean_of_last": mean,
+                            "seeds": list(curves),
+                            "to_dense": mean / statistics.fmean(means[dense, seed] for seed in curves),
+                            "curve": [statistics.fmean(step) for step in zip(*curves.values())]})
+    return {"steps": len(values[0]["losses"]) if values else 0, "logical_workers": LOGICAL_WORKERS,
+            "seeds": sorted({v["seed"] for v in values}), "text_sha256": SHA256, "entries": entries,
+            "missing": missing}
 
 
 def show(result):
@@ -97,7 +113,11 @@ def show(result):
         rows.append([entry["name"], number(entry["mean_of_last"], 4), number(entry["to_dense"], 4), aim])
     print(f"\nMean of the last {LAST} of {result['steps']} losses, {len(result['seeds'])} seeds, "
           f"{result['logical_workers']} logical workers\n")
+    for program, remedy in result["missing"].items():
+        print(f"  {program} is missing: {remedy}")
     print(table(["", "loss", "÷ dense", "aim"], rows))
+    if not {"top-K 1 %", "top-K 1 %, no feedback"} <= ratios.keys():
+        return
     share = (ratios["top-K 1 %"] - 1) / (ratios["top-K 1 %, no feedback"] - 1)
     print(f"\ntop-K 1 %: with feedback {number(share)} of the distance to dense without "
           f"(aim: at most {number(SHARE_AT_ONE_PERCENT)})")

@@ -2,7 +2,7 @@
 
 import os
 
-from common.report import machine, number, per_round, summary, table
+from common.report import marked, number, per_round, summary, table
 from common.turns import take_turns
 from step.rivals import NO_PYTHON, bytes_per_step, launch, python
 
@@ -14,6 +14,7 @@ DDP_SPARSE = "DDP, sparse + SparseAdam"
 DDP_DENSE = "DDP, dense + fused Adam"
 # How many times as long the others' steps take.
 AIMS = {DDP_SPARSE: 5, DDP_DENSE: 20}
+CELL_SECONDS = 120
 
 
 def contestants(tools):
@@ -34,25 +35,32 @@ def contestants(tools):
     return present, missing
 
 
-def run(tools, settings):
-    settings.progress("embedding")
+def cells(_, __):
+    return {f"{WORKERS} workers": WORKERS}
+
+
+def measure(tools, settings, left, watch):
+    [name] = left
     commands, missing = contestants(tools)
-    rounds, sizes = take_turns(commands, WORKERS, settings, missing,
+    rounds, sizes = take_turns(commands, WORKERS, settings, watch, missing,
                                lambda column, one: bytes_per_step(one) if column in (ROWS, DENSE) else None)
-    cells = {column: summary(r) for column, r in rounds.items()}
-    for column, cell in cells.items():
-        cell["to_rows"] = per_round(cell, cells[ROWS]) if ROWS in cells else None
+    columns = {column: summary(r) for column, r in rounds.items()}
+    for column, cell in columns.items():
+        cell["to_rows"] = per_round(cell, columns[ROWS]) if ROWS in columns else None
         if column in sizes:
             cell["bytes_per_step"], cell["dense_bytes"] = sizes[column]
         if column in AIMS:
             cell["aim"] = AIMS[column]
-    return {"benchmark": "embedding", "machine": machine(), "settings": settings.values(),
-            "workers": WORKERS, "columns": cells, "missing": missing}
+    yield name, {"workers": WORKERS, "columns": columns, "missing": missing}
+
+
+def result(values):
+    return values[0] if values else {}
 
 
 def show(result):
-    print(f"\nEmbeddingBag 200 000×64 and a layer of 10, batch 64×16, {result['workers']} workers, one thread "
-          "each; ms, medians of rounds; bytes of all workers, both ways")
+    print(marked(f"\nEmbeddingBag 200 000×64 and a layer of 10, batch 64×16, {result['workers']} workers, one "
+                 "thread each; ms, medians of rounds; bytes of all workers, both ways", result))
     rows = []
     for column, cell in result["columns"].items():
         aim = f" (aim ≥ {cell['aim']})" if "aim" in cell else ""

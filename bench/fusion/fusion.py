@@ -2,7 +2,7 @@
 
 import os
 
-from common.report import machine, number, per_round, summary, table
+from common.report import marked, number, per_round, summary, table
 from common.turns import take_turns
 from step.rivals import NO_PYTHON, launch, python
 
@@ -13,6 +13,7 @@ FUSIONS = {"1": 1, "2¹⁶": 2**16, "2²¹": 2**21, "all": 2**40}
 NO_SYNC = "no sync, C++"
 # Megabytes of DDP's buckets for as many elements.
 DDP = {"DDP, buckets of one": "0.000001", "DDP, buckets of 2¹⁶": str(2**18 / 2**20), "DDP, one bucket": "25"}
+CELL_SECONDS = 150
 
 
 def contestants(tools):
@@ -37,25 +38,32 @@ def contestants(tools):
     return present, missing
 
 
-def run(tools, settings):
-    settings.progress("fusion")
+def cells(_, __):
+    return {f"{WORKERS} workers": WORKERS}
+
+
+def measure(tools, settings, left, watch):
+    [name] = left
     commands, missing = contestants(tools)
 
     def parts(column, one):
         return one.ask("traffic")[0][0] if column.startswith("DataParallel") else None
 
-    rounds, buckets = take_turns(commands, WORKERS, settings, missing, parts)
-    cells = {column: summary(r) for column, r in rounds.items()}
-    for column, cell in cells.items():
-        cell["to_no_sync"] = per_round(cell, cells[NO_SYNC]) if NO_SYNC in cells else None
+    rounds, buckets = take_turns(commands, WORKERS, settings, watch, missing, parts)
+    columns = {column: summary(r) for column, r in rounds.items()}
+    for column, cell in columns.items():
+        cell["to_no_sync"] = per_round(cell, columns[NO_SYNC]) if NO_SYNC in columns else None
         cell["buckets"] = buckets.get(column)
-    return {"benchmark": "fusion", "machine": machine(), "settings": settings.values(), "workers": WORKERS,
-            "columns": cells, "missing": missing}
+    yield name, {"workers": WORKERS, "columns": columns, "missing": missing}
+
+
+def result(values):
+    return values[0] if values else {}
 
 
 def show(result):
-    print(f"\n300 tensors of {ELEMENTS} elements in all, {result['workers']} workers, one thread each, fused Adam; "
-          "ms, medians of rounds")
+    print(marked(f"\n300 tensors of {ELEMENTS} elements in all, {result['workers']} workers, one thread each, "
+                 "fused Adam; ms, medians of rounds", result))
     rows = []
     for column, cell in result["columns"].items():
         rows.append([column, "" if cell["buckets"] is None else str(cell["buckets"]),

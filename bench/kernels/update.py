@@ -2,38 +2,43 @@
 
 import json
 import os
-import subprocess
 
-from common.report import machine, number, table
+from common.programs import output_of
+from common.report import all_missing, marked, number, table
 
 PROGRAM = "update_bench"
 FIGURES = ("of_bound", "of_two_sweeps", "bound_GB/s", "sweep_GB/s", "ms_median", "ms_min", "ms_p99")
+NODES = (2, 4, 8)
+CELL_SECONDS = 30
 AT_LEAST = 0.8  # of the speed of a probe that moves the same bytes in the same streams
 
 
-def run(tools, settings):
-    result = {"benchmark": "update", "machine": machine(), "settings": settings.values(), "entries": []}
+def cells(_, settings):
+    return {f"{nodes} nodes": nodes for nodes in (NODES[:1] if settings.quick else NODES)}
+
+
+def measure(tools, _, left, watch):
     program = tools.program(PROGRAM)
-    if not os.path.exists(program):
-        return {**result, "missing": "build with -DTUTTI_BENCH=ON"}
-    settings.progress("update")
-    few = ["--benchmark_filter=/2/"] if settings.quick else []
-    done = subprocess.run([program, "--benchmark_format=json", *few], capture_output=True, text=True,
-                          check=True)
-    for entry in json.loads(done.stdout)["benchmarks"]:
-        row = {"nodes": int(entry["name"].split("/")[1]), **{key: entry[key] for key in FIGURES}}
-        row["met"] = row["of_bound"] >= AT_LEAST
-        result["entries"].append(row)
-    return result
+    for name, nodes in left.items():
+        if not os.path.exists(program):
+            yield name, {"missing": {PROGRAM: "build with -DTUTTI_BENCH=ON"}}
+            continue
+        only = f"--benchmark_filter=/{nodes}/"
+        [entry] = json.loads(output_of([program, "--benchmark_format=json", only], watch))["benchmarks"]
+        figures = {key: entry[key] for key in FIGURES}
+        yield name, {"nodes": nodes, **figures, "met": figures["of_bound"] >= AT_LEAST, "missing": {}}
+
+
+def result(values):
+    return {"entries": [v for v in values if not v["missing"]], "missing": all_missing(values)}
 
 
 def show(result):
     print("\nFold and Adam in one sweep, float32, 64 MiB per stream, one thread. Bound: a probe with the")
     print("same streams, (nodes + 3 reads + 3 writes) · 4 bytes per element; ratios within neighbours")
-    if "missing" in result:
-        print(f"  missing: {result['missing']}")
-        return
-    rows = [[f"{row['nodes']} nodes", *(number(row[key]) for key in FIGURES[2:]),
+    for program, remedy in result["missing"].items():
+        print(f"  {program} is missing: {remedy}")
+    rows = [[marked(f"{row['nodes']} nodes", row), *(number(row[key]) for key in FIGURES[2:]),
              number(row["of_two_sweeps"]), number(row["of_bound"]), f"≥ {AT_LEAST}",
              "met" if row["met"] else "NOT met"] for row in result["entries"]]
     print(table(["", "bound GB/s", "sweep GB/s", "ms median", "min", "p99", "two sweeps ÷ this", "of bound",

@@ -1,7 +1,7 @@
 """What does training hold in memory, all workers of a host together? In copies of the parameters."""
 
 from common.contestants import Contestant, Failed
-from common.report import machine, number, table
+from common.report import all_missing, marked, number, table
 from memory.need import MOST_OF_MACHINE, allowed_bytes, needed_bytes, promised
 from step.rivals import DDP, NO_SYNC, TRAINER, TUTTI, rivals, trainer
 
@@ -11,7 +11,7 @@ MODELS = {
     "embedding": "EmbeddingBag 200 000×64, dense",
 }
 WORKERS = {"mlp50m": (1, 2, 4, 8), "lstm": (1, 2), "embedding": (1, 2)}
-# Of models.cpp: one copy of the parameters. The convolution net's quarter of a megabyte would be lost
+# One copy of the parameters of each model in models.cpp. The convolution net's quarter of a megabyte would be lost
 # among pages.
 PARAMETER_BYTES = {
     "mlp50m": 4 * 12 * (2048 * 2048 + 2048),
@@ -23,26 +23,28 @@ SHARDS = 8
 TRAINER_SHARDS = f"{TRAINER}, {SHARDS} shards"
 COLUMNS = (TRAINER, TRAINER_SHARDS, TUTTI, DDP, NO_SYNC)
 STEPS = 3
-# Of what is promised: libraries' own buffers that grow with the model.
+# A share of what is promised, for libraries' own buffers that grow with the model.
 TOLERANCE = 0.05
+CELL_SECONDS = 20
 
 
-def measure(column, commands, workers):
+def held_bytes(column, commands, workers, watch):
     """Bytes of all workers together: with libtorch but no model, and after some steps in the middle
     of the next, gradients held."""
     contestant = Contestant(column, commands, workers)
     try:
-        contestant.ask("held")  # When all have answered, all are there.
-        baseline = contestant.ask("held")
-        contestant.ask(f"steps {STEPS}")
-        contestant.ask("gradients")
-        held = contestant.ask("held")
+        with watch.round():
+            contestant.ask("held")  # When all have answered, all are there.
+            baseline = contestant.ask("held")
+            contestant.ask(f"steps {STEPS}")
+            contestant.ask("gradients")
+            held = contestant.ask("held")
     finally:
         contestant.close()
     return sum(bytes_ for [bytes_] in baseline), sum(bytes_ for [bytes_] in held)
 
 
-def one_row(column, commands, model, workers):
+def one_row(column, commands, model, workers, watch):
     copies = promised(column, workers, SHARDS if column == TRAINER_SHARDS else workers)
     row = {"column": column, "workers": workers, "promised_copies": copies,
            "needed_bytes": needed_bytes(copies, workers, PARAMETER_BYTES[model])}
@@ -51,7 +53,7 @@ def one_row(column, commands, model, workers):
         row["not_run"] = (f"may need {number(row['needed_bytes'] / 1e6)} MB, {MOST_OF_MACHINE:.0%} of this "
                           f"machine's memory are {number(allowed / 1e6)} MB")
         return row
-    baseline, held = measure(column, commands, workers)
+    baseline, held = held_bytes(column, commands, workers, watch)
     row.update(baseline_bytes=baseline, held_bytes=held, model_bytes=held - baseline,
                copies=(held - baseline) / PARAMETER_BYTES[model])
     row["kept"] = row["copies"] <= copies * (1 + TOLERANCE)
@@ -69,32 +71,43 @@ def split(rows):
     return {"once": mean_copies - slope * mean_n, "per_worker": slope}
 
 
-def one_model(tools, model, counts, settings):
-    rows, missing = [], {}
-    for workers in counts:
-        commands, absent = rivals(tools, model, "fused", workers)
-        missing.update((column, remedy) for column, remedy in absent.items() if column in COLUMNS)
+def cells(_, settings):
+    most = 2 if settings.quick else 8
+    return {f"{model}, {workers} worker{'s' * (workers > 1)}, {column}": (model, workers, column)
+            for model, counts in WORKERS.items() if model in settings.models
+            for workers in counts if workers <= most for column in COLUMNS}
+
+
+def measure(tools, _, left, watch):
+    for name, (model, workers, column) in left.items():
+        commands, missing = rivals(tools, model, "fused", workers)
         if TRAINER in commands:
             commands[TRAINER_SHARDS] = trainer(tools, model, workers, SHARDS)
-        for column in (c for c in COLUMNS if c in commands and c not in missing):
-            settings.progress(f"memory, {model}, {workers} workers, {column}")
-            try:
-                rows.append(one_row(column, commands[column], model, workers))
-            except (Failed, OSError) as error:
-                missing[column] = str(error)
-    rows.sort(key=lambda row: COLUMNS.index(row["column"]))
-    # With a fixed number of shards the nodes per worker depend on N: no straight line.
-    parts = {column: split([r for r in rows if r["column"] == column])
-             for column in COLUMNS if column != TRAINER_SHARDS}
-    return {"model": model, "parameter_bytes": PARAMETER_BYTES[model], "rows": rows,
-            "split": {column: part for column, part in parts.items() if part}, "missing": missing}
+        else:
+            missing[TRAINER_SHARDS] = missing[TRAINER]
+        value = {"model": model, "row": None, "missing": {}}
+        try:
+            if column in missing:
+                raise Failed(missing[column])
+            value["row"] = one_row(column, commands[column], model, workers, watch)
+        except (Failed, OSError) as error:
+            value["missing"][column] = str(error)
+        yield name, value
 
 
-def run(tools, settings):
-    most = 2 if settings.quick else 8
-    entries = [one_model(tools, model, [n for n in counts if n <= most], settings)
-               for model, counts in WORKERS.items() if model in settings.models]
-    return {"benchmark": "memory", "machine": machine(), "settings": settings.values(), "entries": entries}
+def result(values):
+    entries = []
+    for model in dict.fromkeys(value["model"] for value in values):
+        own = [value for value in values if value["model"] == model]
+        rows = [{**value["row"], "disturbed": value["disturbed"]} for value in own if value["row"]]
+        rows.sort(key=lambda row: COLUMNS.index(row["column"]))
+        # With a fixed number of shards the nodes per worker depend on N: no straight line.
+        parts = {column: split([r for r in rows if r["column"] == column])
+                 for column in COLUMNS if column != TRAINER_SHARDS}
+        entries.append({"model": model, "parameter_bytes": PARAMETER_BYTES[model], "rows": rows,
+                        "split": {column: part for column, part in parts.items() if part},
+                        "missing": all_missing(own)})
+    return {"entries": entries}
 
 
 def show(result):
@@ -118,4 +131,4 @@ def cells_of(row):
     sizes = [number(row[key] / 1e6) for key in ("held_bytes", "baseline_bytes", "model_bytes")]
     ours = row["column"].startswith("Tutti")
     aim = [f"≤ {row['promised_copies']}", "met" if row["kept"] else "NOT met"] if ours else ["", ""]
-    return [row["column"], row["workers"], *sizes, number(row["copies"]), *aim]
+    return [marked(row["column"], row), row["workers"], *sizes, number(row["copies"]), *aim]

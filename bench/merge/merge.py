@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 
-from common.report import machine, number, per_round, summary, table
+from common.programs import output_of
+from common.report import all_missing, marked, number, per_round, summary, table
 
 PROGRAM = "bench_merge"
 ELEMENTS = 16 << 20
@@ -13,6 +13,7 @@ LOGICAL_WORKERS = (2, 4, 8, 16, 32)
 WAYS = ("region split", "all-gather")
 ENTRY = 8  # bytes: an index and a value
 LINK_GBPS = 10
+CELL_SECONDS = 15
 
 
 def received(way, hosts, entries, summed):
@@ -23,25 +24,30 @@ def received(way, hosts, entries, summed):
     return ENTRY * (hosts - 1) / hosts * (entries + summed)
 
 
-def run(tools, settings):
-    result = {"benchmark": "merge", "machine": machine(), "settings": settings.values(), "elements": ELEMENTS,
-              "share": SHARE, "link_gbps": LINK_GBPS, "entries": []}
+def cells(_, settings):
+    return {f"{hosts} lists": hosts for hosts in ((2, 4) if settings.quick else LOGICAL_WORKERS)}
+
+
+def measure(tools, settings, left, watch):
     program = tools.program(PROGRAM)
-    if not os.path.exists(program):
-        return {**result, "missing": "build with -DTUTTI_BENCH=ON"}
     entries = int(SHARE * ELEMENTS)
-    for hosts in (2, 4) if settings.quick else LOGICAL_WORKERS:
-        settings.progress(f"merge, {hosts} lists")
-        done = subprocess.run([program, str(ELEMENTS), str(entries), str(hosts), str(settings.rounds)],
-                              capture_output=True, text=True, check=True)
-        answer = json.loads(done.stdout)
-        cells = {way: summary([[value] for value in answer[way]]) for way in WAYS}
-        for way, cell in cells.items():
+    for name, hosts in left.items():
+        if not os.path.exists(program):
+            yield name, {"missing": {PROGRAM: "build with -DTUTTI_BENCH=ON"}}
+            continue
+        answer = json.loads(
+            output_of([program, str(ELEMENTS), str(entries), str(hosts), str(settings.rounds)], watch))
+        ways = {way: summary([[value] for value in answer[way]]) for way in WAYS}
+        for way, cell in ways.items():
             cell["received_bytes"] = received(way, hosts, entries, answer["entries"])
             cell["link_ms"] = cell["median_us"] / 1e3 + cell["received_bytes"] * 8 / LINK_GBPS / 1e6
-        result["entries"].append({"hosts": hosts, "summed": answer["entries"], "ways": cells,
-                                  "times": per_round(cells["all-gather"], cells["region split"])})
-    return result
+        yield name, {"hosts": hosts, "summed": answer["entries"], "ways": ways, "missing": {},
+                     "times": per_round(ways["all-gather"], ways["region split"])}
+
+
+def result(values):
+    return {"elements": ELEMENTS, "share": SHARE, "link_gbps": LINK_GBPS,
+            "entries": [v for v in values if not v["missing"]], "missing": all_missing(values)}
 
 
 def show(result):
@@ -49,13 +55,12 @@ def show(result):
           "by regions, and of everything")
     print(f"by everyone. One thread; MB that reach each host; ms with a link of {result['link_gbps']} Gb/s, modelled, "
           "nothing overlaps")
-    if "missing" in result:
-        print(f"  missing: {result['missing']}")
-        return
+    for program, remedy in result["missing"].items():
+        print(f"  {program} is missing: {remedy}")
     rows = []
     for entry in result["entries"]:
         split, everything = (entry["ways"][way] for way in WAYS)
-        rows.append([f"{entry['hosts']} hosts", number(split["median_us"] / 1e3),
+        rows.append([marked(f"{entry['hosts']} hosts", entry), number(split["median_us"] / 1e3),
                      number(everything["median_us"] / 1e3), number(entry["times"]),
                      number(split["received_bytes"] / 1e6), number(everything["received_bytes"] / 1e6),
                      number(split["link_ms"]), number(everything["link_ms"])])

@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 
-from common.report import machine, number, per_round, summary, table
+from common.programs import output_of
+from common.report import all_missing, marked, number, per_round, summary, table
 
 PROGRAM = "bench_selection"
 # Elements in millions (2^20): rounds, and rounds of the rivals that take seconds.
@@ -15,28 +15,34 @@ CONVERSIONS = ("to float16", "from float16", "to bfloat16", "from bfloat16")
 AT_MOST_SWEEPS = 6  # select_largest, in times of reading the array once
 TOPK_AT_LEAST = {"0.010": 8, "0.001": 5}  # times faster than at::topk
 AT_LEAST_SWEEPS = 1.5  # select_at_least
+CELL_SECONDS = 60
 
 
-def run(tools, settings):
-    result = {"benchmark": "selection", "machine": machine(), "settings": settings.values(), "entries": []}
+def cells(_, settings):
+    sizes = {1: (3, 1)} if settings.quick else SIZES
+    return {f"{millions} M elements": (millions, *rounds) for millions, rounds in sizes.items()}
+
+
+def measure(tools, _, left, watch):
     program = tools.program(PROGRAM)
-    if not os.path.exists(program):
-        return {**result, "missing": "build with -DTUTTI_BENCH=ON and libtorch"}
-    for millions, (rounds, slow) in {1: (3, 1)}.items() if settings.quick else SIZES.items():
-        settings.progress(f"selection, {millions} M elements")
+    for name, (millions, rounds, slow) in left.items():
+        if not os.path.exists(program):
+            yield name, {"missing": {PROGRAM: "build with -DTUTTI_BENCH=ON and libtorch"}}
+            continue
         elements = millions << 20
-        done = subprocess.run([program, str(elements), str(rounds), str(slow)], capture_output=True,
-                              text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        times = {name: summary([[value] for value in values])
-                 for name, values in json.loads(done.stdout).items()}
-        result["entries"].append({"millions": millions, "times": times, **ratios(times, elements)})
-    return result
+        output = output_of([program, str(elements), str(rounds), str(slow)], watch, {"OMP_NUM_THREADS": "1"})
+        times = {what: summary([[value] for value in values]) for what, values in json.loads(output).items()}
+        yield name, {"millions": millions, "times": times, **ratios(times, elements), "missing": {}}
+
+
+def result(values):
+    return {"entries": [v for v in values if not v["missing"]], "missing": all_missing(values)}
 
 
 def ratios(times, elements):
     """Each the median of what was measured in the same round."""
     def in_sweeps(name):
-        # Of three sweeps in a row: one alone may find the end of the array still in a cache.
+        # Three sweeps in a row are the unit: one alone may find the end of the array still in a cache.
         return 3 * per_round(times[name], times["three sweeps"])
 
     largest = {}
@@ -64,14 +70,13 @@ def verdict(met):
 def show(result):
     print("\nThe k largest magnitudes of float32 (normal distribution), one thread. A sweep: the array is read")
     print("once. Ratios within rounds")
-    if "missing" in result:
-        print(f"  missing: {result['missing']}")
-        return
+    for program, remedy in result["missing"].items():
+        print(f"  {program} is missing: {remedy}")
     rows = []
     for entry in result["entries"]:
         for share, text in SHARES.items():
             cells, times = entry["largest"][share], entry["times"]
-            rows.append([f"{entry['millions']} M, {text}", milliseconds(times["three sweeps"]),
+            rows.append([marked(f"{entry['millions']} M, {text}", entry), milliseconds(times["three sweeps"]),
                          milliseconds(times[f"select_largest {share}"]), number(cells["sweeps"]),
                          f"≤ {AT_MOST_SWEEPS}", number(cells["at::topk"]), f"≥ {TOPK_AT_LEAST[share]}",
                          number(cells["std::nth_element"]), verdict(cells["met"])])
@@ -79,11 +84,11 @@ def show(result):
                  "nth_element ÷ this", ""], rows))
     print("\nAll magnitudes from a threshold on, 1 % of them")
     print(table(["", "this ms", "in sweeps", "", ""],
-                [[f"{entry['millions']} M", milliseconds(entry["times"]["select_at_least"]),
+                [[marked(f"{entry['millions']} M", entry), milliseconds(entry["times"]["select_at_least"]),
                   number(entry["at_least"]["sweeps"]), f"≤ {AT_LEAST_SWEEPS}",
                   verdict(entry["at_least"]["met"])] for entry in result["entries"]]))
     print("\nFloat32 to 16 bits and back: GB/s, 6 bytes per element read and written (× memcpy of as many)")
-    rows = [[f"{entry['millions']} M", number(entry["memcpy_gbps"]),
+    rows = [[marked(f"{entry['millions']} M", entry), number(entry["memcpy_gbps"]),
              *(f"{number(cell['gbps'])} ({number(cell['of_memcpy'])})"
                for cell in entry["conversions"].values())] for entry in result["entries"]]
     print(table(["", "memcpy", *CONVERSIONS], rows))

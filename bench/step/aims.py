@@ -5,7 +5,7 @@ from step.rivals import TRAINER, TUTTI
 
 ALL = ("mlp", "lstm", "convolution", "embedding")
 
-# (column, quantity): what it says, {model: at most}, optimizers of the others that it is judged by.
+# (column, quantity): its name in the table, {model: at most}, optimizers of the others that it is judged by.
 # The Trainer updates in a fused pass of its own: only others with a fused update are its equals.
 AIMS = {
     (TRAINER, "ratio_to_no_sync"): (

@@ -64,6 +64,6 @@ def trainer(tools, model, workers, shards):
 
 
 def bytes_per_step(trainer):
-    """Of a Trainer that runs: sent, and as they would be dense."""
+    """What a running Trainer has sent, and what dense gradients would have taken."""
     sent, dense, steps = trainer.ask("traffic")[0]
     return sent / steps, dense / steps

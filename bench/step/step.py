@@ -2,7 +2,7 @@
 
 import itertools
 
-from common.report import machine, number, per_round, summary, table
+from common.report import marked, number, per_round, summary, table
 from common.turns import take_turns
 from step import aims
 from step.rivals import BASELINE, DDP, ONE_PROCESS, one_process, rivals
@@ -14,6 +14,7 @@ MODELS = {
     "embedding": "EmbeddingBag 200 000×64, dense (51 MB)",
 }
 OPTIMIZERS = {"adam": "Adam", "fused": "fused Adam"}
+CELL_SECONDS = 90
 
 
 def derive(cells):
@@ -30,20 +31,25 @@ def derive(cells):
     return cells
 
 
-def run(tools, settings):
-    entries = []
-    for workers, model, optimizer in itertools.product(settings.workers, MODELS, OPTIMIZERS):
-        if model not in settings.models:
-            continue
-        settings.progress(f"step, {workers} workers, {model}, {optimizer}")
+def cells(_, settings):
+    every = itertools.product(settings.workers, (m for m in MODELS if m in settings.models), OPTIMIZERS)
+    return {f"{workers} workers, {model}, {optimizer}": (workers, model, optimizer)
+            for workers, model, optimizer in every}
+
+
+def measure(tools, settings, left, watch):
+    for name, (workers, model, optimizer) in left.items():
         commands, missing = rivals(tools, model, optimizer, workers)
         commands |= one_process(tools, model, optimizer, workers)
-        rounds, _ = take_turns(commands, workers, settings, missing, one_process=(ONE_PROCESS,))
-        cells = derive({column: summary(r) for column, r in rounds.items()})
-        entries.append({"workers": workers, "model": model, "optimizer": optimizer, "columns": cells,
-                        "oversubscribed": workers > tools.cores, "missing": missing,
-                        "aims": aims.judge(model, optimizer, cells)})
-    return {"benchmark": "step", "machine": machine(), "settings": settings.values(), "entries": entries}
+        rounds, _ = take_turns(commands, workers, settings, watch, missing, one_process=(ONE_PROCESS,))
+        columns = derive({column: summary(r) for column, r in rounds.items()})
+        yield name, {"workers": workers, "model": model, "optimizer": optimizer, "columns": columns,
+                     "oversubscribed": workers > tools.cores, "missing": missing,
+                     "aims": aims.judge(model, optimizer, columns)}
+
+
+def result(values):
+    return {"entries": values}
 
 
 def show(result):
@@ -51,7 +57,7 @@ def show(result):
     for entry in result["entries"]:
         note = " (more workers than cores)" if entry["oversubscribed"] else ""
         title = f"{MODELS[entry['model']]}, {OPTIMIZERS[entry['optimizer']]}"
-        print(f"\n{entry['workers']} workers{note}, {title}")
+        print("\n" + marked(f"{entry['workers']} workers{note}, {title}", entry))
         for column, remedy in entry["missing"].items():
             print(f"  {column} is missing: {remedy}")
         rows = []

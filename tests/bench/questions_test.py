@@ -1,0 +1,146 @@
+"""Each real question is measured cell by cell, can be shown at any moment, and ends what it has started. Programs of
+a build are fakes that answer at once."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import unittest
+
+import support
+from common import record
+from questions import QUESTIONS
+
+PROGRAMS = ("tutti", "bench_all_reduce_gloo", "bench_all_reduce_probe", "bench_all_reduce_tensor",
+            "bench_all_reduce_tutti", "bench_merge", "bench_selection", "bench_step_barrier", "bench_step_gloo",
+            "bench_step_process", "bench_step_trainer", "bench_step_tutti", "char_lm", "update_bench")
+OPTIONS = ("--quick", "--workers", "2", "--largest-mib", "1", "--models", "lstm")
+
+
+class Build(support.Runs):
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("bin"))
+
+    def build(self):
+        for name in PROGRAMS:
+            with open(self.path("bin", name), "w", encoding="utf-8") as file:
+                file.write(f"#!{sys.executable} -SE\nimport sys\nsys.path.insert(0, {support.HERE!r})\n"
+                           "import fake_program\n")
+            os.chmod(file.name, 0o755)
+
+    def result(self, question):
+        return self.read_json("r", question + ".json")
+
+
+class Measured(Build):
+    """One test for each question: a loaded machine takes its time."""
+
+    def expect_shown_at_any_moment(self, name):
+        self.build()
+        status, output, complaint = self.call(*OPTIONS, "--only", name, FAKE_ALL="1")
+        self.assertEqual(status, 0, complaint)
+        self.assertIn(f"{name}.json", output)
+        content, question = self.result(name), QUESTIONS[name]
+        self.assertTrue(content["complete"])
+        self.assertEqual(content["not_quotable_because"][0], "it is a --quick run")
+        for cell in content["cells"]:
+            if cell["value"].get("row", True) is None:
+                continue  # Missing.
+            self.assertGreater(cell["others"]["looks"], 0, f"nobody watched {cell['name']}")
+        for measured in range(len(content["cells"]) + 1):
+            some = {**content, "cells": content["cells"][:measured]}
+            with self.subTest(measured=measured), open(os.devnull, "w", encoding="utf-8") as null:
+                with contextlib.redirect_stdout(null):
+                    shown = record.view(some, question)
+                    if measured:
+                        question.show(shown)
+
+    def test_all_questions_have_a_test(self):
+        for name in QUESTIONS:
+            self.assertTrue(hasattr(self, f"test_{name}"), name)
+
+    def test_all_reduce(self):
+        self.expect_shown_at_any_moment("all_reduce")
+
+    def test_step(self):
+        self.expect_shown_at_any_moment("step")
+
+    def test_memory(self):
+        self.expect_shown_at_any_moment("memory")
+
+    def test_update(self):
+        self.expect_shown_at_any_moment("update")
+
+    def test_selection(self):
+        self.expect_shown_at_any_moment("selection")
+
+    def test_codec(self):
+        self.expect_shown_at_any_moment("codec")
+
+    def test_convergence(self):
+        self.expect_shown_at_any_moment("convergence")
+
+    def test_embedding(self):
+        self.expect_shown_at_any_moment("embedding")
+
+    def test_fusion(self):
+        self.expect_shown_at_any_moment("fusion")
+
+    def test_merge(self):
+        self.expect_shown_at_any_moment("merge")
+
+
+class Questions(Build):
+    def test_without_programs_name_what_is_missing(self):
+        status, output, complaint = self.call(*OPTIONS, FAKE_ALL="1")
+        self.assertEqual(status, 0, complaint)
+        for program in ("update_bench", "bench_selection", "bench_merge", "char_lm", "probe", "Gloo by hand",
+                        "Tutti Trainer, row-sparse"):
+            self.assertIn(f"{program} is missing: ", output)
+        self.assertNotIn("could not be seen", output)
+
+    def test_resume_between_cells_of_one_start_of_the_contestants(self):
+        self.build()
+        self.call(*OPTIONS, "--only", "all_reduce", FAKE_ALL="1")
+        content = self.result("all_reduce")
+        self.assertEqual([cell["name"] for cell in content["cells"]],
+                         [f"2 workers, {size}" for size in ("1 KiB", "4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB")])
+        some = {**content, "cells": content["cells"][:4]}
+        with open(self.path("r", "all_reduce.json"), "w", encoding="utf-8") as file:
+            json.dump(some, file)
+        status, _, complaint = self.call(*OPTIONS, "--only", "all_reduce", "--resume", FAKE_ALL="1")
+        self.assertEqual(status, 0, complaint)
+        after = self.result("all_reduce")
+        self.assertEqual(after["cells"][:4], content["cells"][:4])
+        self.assertEqual([c["name"] for c in after["cells"]], [c["name"] for c in content["cells"]])
+
+
+class Contestants(Build):
+    """End with the run, also amid a round that takes long."""
+
+    def expect_ended(self, number, question, **how):
+        self.build()
+        with self.start(*OPTIONS, "--only", question, FAKE_ALL="1", FAKE_PIDS=self.path("pids"), **how) as process:
+            self.wait_for(lambda: os.path.exists(self.path("pids")), "the first contestant")
+            process.send_signal(number)
+            self.finish(process)
+        self.assertEqual(process.returncode, -number)
+        for pid in self.read("pids").split():
+            self.wait_for(lambda: not support.is_alive(int(pid)), f"the end of contestant {pid}")
+        if number != signal.SIGKILL:
+            self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("bench-")], [])
+
+    def test_that_do_not_listen_end_with_sigterm(self):
+        self.expect_ended(signal.SIGTERM, "step", FAKE_HANG="steps")
+
+    def test_end_with_sigint(self):
+        self.expect_ended(signal.SIGINT, "all_reduce", FAKE_SLOW="gloo")
+
+    def test_end_with_kill_9(self):
+        self.expect_ended(signal.SIGKILL, "all_reduce", FAKE_SLOW="gloo")
+
+
+if __name__ == "__main__":
+    unittest.main()
