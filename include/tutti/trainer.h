@@ -44,6 +44,7 @@
 
 namespace tutti {
 
+class ShardRunner;
 class TrainerState;
 template <class Dataset>
 class ShardLoader;  // tutti/shard_loader.h
@@ -56,7 +57,7 @@ class ShardAnswer {
 
  private:
   friend class Shard;
-  friend class TrainerState;
+  friend class ShardRunner;
   enum class Kind { none, nothing, loss, gradients };
   Kind kind_ = Kind::none;
   torch::Tensor loss_;
@@ -114,10 +115,10 @@ class Shard {
   ShardAnswer nothing();
 
  private:
-  friend class TrainerState;
-  Shard(TrainerState& trainer, std::int64_t index, bool is_audit);
+  friend class ShardRunner;
+  Shard(ShardRunner& runner, std::int64_t index, bool is_audit);
   void require_first_answer(const char* call);
-  TrainerState& trainer_;
+  ShardRunner& runner_;
   std::int64_t index_;
   std::int64_t count_;
   std::int64_t step_;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "torch/trainer/shard_runner.h"
 #include "torch/trainer/trainer_state.h"
 #include "tutti/error.h"
 
@@ -20,25 +21,25 @@ void require_weight(double weight, std::int64_t shard) {
 
 // ---- Shard ----
 
-Shard::Shard(TrainerState& trainer, std::int64_t index, bool is_audit)
-    : trainer_(trainer),
+Shard::Shard(ShardRunner& runner, std::int64_t index, bool is_audit)
+    : runner_(runner),
       index_(index),
-      count_(trainer.shard_count()),
-      step_(trainer.step()),
-      seed_(trainer.seed_of(index)),
+      count_(runner.shard_count()),
+      step_(runner.step()),
+      seed_(runner.seed_of(index)),
       is_audit_(is_audit) {}
 
 std::vector<std::int64_t> Shard::indices(std::int64_t dataset_size, std::int64_t batch) {
-  return trainer_.indices({dataset_size, batch}, index_);
+  return runner_.indices({dataset_size, batch}, index_);
 }
 
 std::function<std::optional<std::vector<std::int64_t>>()> Shard::coming_indices(
     std::int64_t dataset_size, std::int64_t batch) const {
-  return trainer_.coming_indices({dataset_size, batch}, index_);
+  return runner_.coming_indices({dataset_size, batch}, index_);
 }
 
 torch::Tensor Shard::state(const std::string& name, const std::function<torch::Tensor()>& init) {
-  return trainer_.state_of(index_, name, init);
+  return runner_.state_of(index_, name, init);
 }
 
 /// Only what is returned counts: of two gradients one would be lost.
@@ -100,9 +101,7 @@ Trainer::Trainer(const Job& job, torch::nn::Module& module, const Optimizer& opt
 
 Trainer::Trainer(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
                  const TrainerOptions& options)
-    : state_(std::make_shared<TrainerState>(group, module, optimizer, options)) {
-  state_->attach();
-}
+    : state_(std::make_shared<TrainerState>(group, module, optimizer, options)) {}
 
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <iterator>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -14,10 +12,10 @@
 #include "base/exception_text.h"
 #include "base/log_line.h"
 #include "kernels/norm.h"
-#include "memory/memory_need.h"
-#include "torch/model/module_modes.h"
+#include "run/leaf_seed.h"
 #include "torch/model/row_tensors.h"
 #include "torch/model/threads.h"
+#include "torch/trainer/start_line.h"
 #include "torch/trainer/trainer_checkpoint.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
@@ -35,32 +33,6 @@ void require_sound(const WrappedModel& model) {
     require_storable(fmt::format("buffer \"{}\"", name), tensor);
   }
   model.require_apart();
-}
-
-void warn_of_aliases(const WrappedModel& model, const std::string& name) {
-  const auto aliased = model.with_aliases();
-  if (aliased.empty()) return;
-  log_warning(fmt::format(
-      "trainer \"{}\": another tensor (a view, detach(), data(), or one that a graph keeps) lies "
-      "in "
-      "the memory of parameter \"{}\"{}; it stays where it is and does not follow the training",
-      name, aliased.front(),
-      aliased.size() > 1 ? fmt::format(", and of {} more", aliased.size() - 1) : ""));
-}
-
-/// Logs which workers have no shard in any step.
-void warn_of_idle(const std::vector<ShardRange>& ranges, const TrainerOptions& options,
-                  const Group& group) {
-  std::string idle;
-  for (std::size_t r = 0; r < ranges.size(); ++r) {
-    if (ranges[r].count() == 0) idle += fmt::format(" {}", group.job_rank(static_cast<int>(r)));
-  }
-  if (idle.empty()) return;
-  log_warning(
-      fmt::format("\"{}\": of {} workers these compute no shard:{}; a step has {} of them "
-                  "(TrainerOptions::shards), and whoever has the most computes {}",
-                  options.name, group.size(), idle, options.shards,
-                  std::ranges::max(ranges, {}, &ShardRange::count).count()));
 }
 
 }  // namespace
@@ -135,7 +107,6 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   std::iota(all.begin(), all.end(), 0U);
   values_->add(*shared_, all);
   if (replicas_) replicas_->add_to(*values_);
-  zero_copy_ = std::make_unique<ZeroCopyGradients>(*exchange_);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
   if (options_.audit_every > 0) {
     audit_ = std::make_unique<Audit>(*exchange_, model_, assignment_of(options_, group_.size()),
@@ -145,45 +116,17 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.ema_decay,
                                                  group_.rank(), group_.size());
   }
+  notes_ = std::make_unique<StepNotes>(
+      group_, *board_, module_,
+      StepNotes::Options{options_.name, options_.shards, mine_.count() > 0});
+  runner_ = std::make_shared<ShardRunner>(
+      ShardRunner::Parts{model_, *exchange_, *board_, *buffers_, replicas_.get(), audit_.get(),
+                         coded_.get(), states_, *notes_, data_},
+      ShardRunner::Options{options_.name, options_.seed, options_.shards, mine_});
+  runner_->attach();
   seed_between_steps();
-  warn_of_unmatched(model_, options_.name, group_);
-  if (group_.rank() != 0) return;
-  for (const auto k : optimizer.unused_groups(model_.all_names())) {
-    log_warning(fmt::format(
-        "group {} of the optimizer of \"{}\" holds for none of its parameters, or for those of "
-        "earlier groups alone",
-        k + 1, options_.name));
-  }
-  const auto ranges = assignment_of(options_, group_.size());
-  warn_of_idle(ranges, options_, group_);
-  std::string shares;
-  for (const auto& range : ranges) shares += fmt::format(" [{}, {})", range.begin, range.end);
-  std::string own;  // of this program: runs are not told apart by it
-  if (!options_.log.empty()) {
-    own += fmt::format(", log {} (metrics every {})", options_.log, options_.metrics_every);
-  }
-  if (coded_) {
-    own += fmt::format(", {} for messages and residuals of each logical worker, {} of each worker",
-                       format_bytes(coded_->bytes_per_logical_worker()),
-                       format_bytes(coded_->bytes_per_worker()));
-  }
-  if (!rows_->parameters().empty()) {
-    own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
-  }
-  if (replicas_) own += replicas_->text();
-  if (model_.owned() > 0) own += fmt::format(", {} parameters with an owner", model_.owned());
-  if (options_.deadline) own += fmt::format(", deadline {} ms", options_.deadline->count());
-  log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
-                       model_.parameters().size(), group_.size(), shares, summary_of(settings),
-                       own));
-}
-
-void TrainerState::attach() {
-  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    model_.tensor(p).mutable_grad().reset();  // of whoever trained the model before
-    hooks_.push_back(
-        std::make_unique<ParameterHooks>(model_.tensor(p), model_.label(p), p, weak_from_this()));
-  }
+  log_start({model_, options_, group_, optimizer, summary_of(settings), coded_.get(),
+             rows_->parameters().size(), replicas_.get()});
 }
 
 void TrainerState::fill_initial_states(const std::vector<double>& initial) {
@@ -195,7 +138,9 @@ void TrainerState::fill_initial_states(const std::vector<double>& initial) {
 }
 
 /// Between steps the generator stands where no shard's does.
-void TrainerState::seed_between_steps() const { torch::manual_seed(seed_of(-1)); }
+void TrainerState::seed_between_steps() const {
+  torch::manual_seed(leaf_seed(options_.seed, step(), -1));
+}
 
 // ---- the first half of a step ----
 
@@ -227,7 +172,8 @@ void TrainerState::require_no_gradients() const {
 }
 
 void TrainerState::drop(const std::string& why) noexcept {
-  in_backward_ = accumulated_ = false;
+  accumulated_ = false;
+  runner_->drop();
   show_first();
   if (exchange_->is_open()) exchange_->fail(why);
   buffers_->restore();
@@ -267,11 +213,12 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     model_.require_unchanged_list();
     rate_factor_ = options_.schedule(step(), data_.position().epoch);
     require_no_gradients();
-    for (const auto& hooks : hooks_) hooks->attach();
+    runner_->open(step(), scale_.factor);
     active_ = 0;
     if (active != nullptr) {
       active_ = only.emplace(model_, *active, options_.name).digest();
       active_set_ = only->set();
+      runner_->narrow(active_set_);
     }
     look_at_turn();
   } catch (...) {
@@ -279,23 +226,19 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     throw;
   }
   exchange_->open_shards(mine_.begin, mine_.count());
-  board_->mine() = {.in_halves = in_halves ? 1 : 0};
-  metrics_.clear();
-  request_.reset();
-  last_that_asked_ = -1;
+  notes_->open(step(), active_, in_halves);
   try {
     if (audit_) audit_->open(step(), states_);
     buffers_->open(mine_.begin);
-    for (auto s = mine_.begin; s < mine_.end; ++s) run_shard(s, compute);
-    if (audit_) repeat_shard(compute);
+    runner_->run(compute);
     only.reset();
     show_first();
     buffers_->publish();
-    publish_notes();
+    notes_->publish();
     if (audit_) audit_->publish();
     seed_between_steps();
     exchange_->arrive(memory_);
-    read_notes();
+    notes_->read();
     require_values();
     if (audit_) audit_->compare();
     verdict_ = update_->judge(scale_.factor);
@@ -325,105 +268,7 @@ void TrainerState::look_at_turn() {
       turns_.round()));
 }
 
-// ---- what workers tell each other besides gradients ----
-
-namespace {
-
-/// In front of a worker's metrics: this, then the modes of its modules.
-struct NotesHead {
-  DataRequest request;
-  std::uint64_t active = 0;
-  std::uint64_t modules = 0;  ///< 0 where it has no shard
-  std::size_t bytes() const { return sizeof(NotesHead) + (modules + 7) / 8 * 8; }
-};
-
-}  // namespace
-
-void TrainerState::publish_notes() {
-  const auto modes = mine_.count() > 0 ? modes_of(module_) : std::vector<std::uint8_t>();
-  const NotesHead head{request_.value_or(DataRequest{}), active_, modes.size()};
-  const auto area = board_->notes_area();
-  std::memcpy(area.data(), &head, sizeof head);
-  if (!modes.empty()) std::memcpy(area.data() + sizeof head, modes.data(), modes.size());
-  board_->mine().notes = head.bytes() + pack(metrics_, area.subspan(head.bytes()));
-}
-
-/// A module that one worker has left in eval() would give that worker's shards other gradients.
-void TrainerState::require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const {
-  std::optional<std::size_t> first;  // of the workers that have shards
-  for (std::size_t r = 0; r < modes.size(); ++r) {
-    if (modes[r].empty()) continue;
-    if (!first) first = r;
-    if (modes[r] == modes[*first]) continue;
-    const auto rank_of = [&](std::size_t rank) { return group_.job_rank(static_cast<int>(rank)); };
-    const auto& one = modes[*first];
-    if (modes[r].size() != one.size()) {
-      throw InvalidArgument(fmt::format(
-          "step {} of \"{}\": the model is made of {} modules on rank {}, of {} "
-          "on rank {}",
-          step(), options_.name, one.size(), rank_of(*first), modes[r].size(), rank_of(r)));
-    }
-    const auto at = std::mismatch(one.begin(), one.end(), modes[r].begin()).first - one.begin();
-    const auto k = static_cast<std::size_t>(at);
-    throw InvalidArgument(fmt::format(
-        "step {} of \"{}\": {} is in {} on rank {}, in {} on rank {}; call train() or eval() alike "
-        "on "
-        "all workers (trainer.evaluate() leaves modules as they were)",
-        step(), options_.name, module_text(module_, k), one[k] != 0 ? "train()" : "eval()",
-        rank_of(*first), modes[r][k] != 0 ? "train()" : "eval()", rank_of(r)));
-  }
-}
-
-/// The metrics of all shards, how they asked for data, and in which modes they ran.
-void TrainerState::read_notes() {
-  std::vector<ShardMetrics> all;
-  std::vector<std::vector<std::uint8_t>> modes;
-  request_.reset();
-  ran_ = 0;
-  in_halves_ = false;
-  std::int64_t asked = 0;
-  std::uint64_t first_active = 0;
-  for (int r = 0; r < board_->size(); ++r) {
-    in_halves_ = in_halves_ || board_->of(r).in_halves != 0;
-    ran_ += board_->of(r).ran;
-    asked += board_->of(r).asked;
-    const auto notes = board_->notes_of(r);
-    NotesHead head;
-    std::memcpy(&head, notes.data(), sizeof head);
-    const auto* const theirs = reinterpret_cast<const std::uint8_t*>(notes.data()) + sizeof head;
-    modes.emplace_back(theirs, theirs + head.modules);
-    if (r == 0) first_active = head.active;
-    if (head.active != first_active) {
-      throw InvalidArgument(
-          fmt::format("step {} of \"{}\": rank {} and rank {} give step() different models to "
-                      "train: all workers "
-                      "take the same turns",
-                      step(), options_.name, group_.job_rank(0), group_.job_rank(r)));
-    }
-    const auto& request = head.request;
-    auto shards = unpack(notes.subspan(head.bytes()));
-    all.insert(all.end(), std::make_move_iterator(shards.begin()),
-               std::make_move_iterator(shards.end()));
-    if (request == DataRequest{}) continue;
-    if (!request_) request_ = request;
-    if (request != *request_) {
-      throw InvalidArgument(
-          fmt::format("step {}: rank {} asks for {} of {} samples per shard, a rank before it for "
-                      "{} of {}",
-                      step(), group_.job_rank(r), request.batch, request.dataset_size,
-                      request_->batch, request_->dataset_size));
-    }
-  }
-  require_same_modes(modes);
-  if (asked != 0 && asked != options_.shards) {
-    throw InvalidArgument(fmt::format(
-        "step {}: {} of {} shards asked for data: samples that are not asked for would be lost; "
-        "call shard.indices() in every shard, and then shard.nothing() where there is nothing to "
-        "compute",
-        step(), asked, options_.shards));
-  }
-  result_ = reduce(all);
-}
+// ---- checks of values ----
 
 /// Where parameters are going to be looked at in the step that comes, all workers know what they
 /// are before anybody's program goes on. Among collectives.
@@ -449,7 +294,7 @@ StepResult TrainerState::apply() {
   require_open("apply()");
   accumulated_ = false;
   // Nobody changes what another one, between the halves, may still be looking at.
-  if (in_halves_) {
+  if (notes_->in_halves()) {
     try {
       exchange_->barrier("apply() in");
     } catch (...) {
@@ -482,10 +327,11 @@ StepResult TrainerState::apply() {
         [&](std::int64_t shard) { return !replicas_ || !replicas_->was_dropped(shard); });
   }
   states_.drop();
-  if (request_) data_.advance(*request_, options_.shards);
-  result.ends_epoch = request_ && data_.position().taken == 0;
+  const auto& request = notes_->request();
+  if (request) data_.advance(*request, options_.shards);
+  result.ends_epoch = request && data_.position().taken == 0;
   ++steps_;
-  if (request_) note_samples();
+  if (request) note_samples();
   if (active_ != 0 || !turns_.latest().empty()) turns_.note(active_);
   if (audit_) audit_->step_is_over();
   seed_between_steps();
@@ -504,21 +350,22 @@ StepResult TrainerState::apply() {
 }
 
 StepResult TrainerState::result_of(const StepReport& report) {
-  const auto loss = std::find_if(result_.begin(), result_.end(), [](const Metric& metric) {
+  auto metrics = notes_->take_metrics();
+  const auto loss = std::find_if(metrics.begin(), metrics.end(), [](const Metric& metric) {
     return metric.name == kLossName && metric.kind != MetricKind::gather;
   });
   StepResult result;
   result.step = step();
   result.applied = verdict_.refusal.empty();
   result.dropped_because = verdict_.refusal;
-  result.loss = loss != result_.end() ? loss->value : std::numeric_limits<double>::quiet_NaN();
+  result.loss = loss != metrics.end() ? loss->value : std::numeric_limits<double>::quiet_NaN();
   result.weight = report.weight;
-  result.shards = ran_;
+  result.shards = notes_->ran();
   const bool clips = options_.clip.norm > 0 || options_.clip.parameter_norm > 0;
   if (clips) result.gradient_norm = verdict_.norm;
   result.rate_factor = rate_factor_;
   result.loss_scale = scale_.factor;
-  result.metrics = std::move(result_);
+  result.metrics = std::move(metrics);
   result.report = report;
   if (replicas_ && result.applied) result.dropped_locally = replicas_->dropped();
   if (coded_ && result.applied) coded_->fill_report(result.report);

@@ -15,7 +15,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,6 @@
 
 #include "run/data_order.h"
 #include "run/loss_scaler.h"
-#include "run/metric_exchange.h"
 #include "run/step_log.h"
 #include "run/turns.h"
 #include "sync/coded/coded_gradients.h"
@@ -34,34 +32,27 @@
 #include "sync/update/moving_averages.h"
 #include "sync/update/partitioned_update.h"
 #include "sync/update/shared_model.h"
-#include "torch/model/gradient_hooks.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/trainer/active_parameters.h"
 #include "torch/trainer/audit.h"
 #include "torch/trainer/replica_parameters.h"
 #include "torch/trainer/shard_buffers.h"
+#include "torch/trainer/shard_runner.h"
 #include "torch/trainer/shard_states.h"
 #include "torch/trainer/shared_parameters.h"
+#include "torch/trainer/step_notes.h"
 #include "torch/trainer/tile_optimizers.h"
 #include "torch/trainer/value_check.h"
-#include "torch/trainer/zero_copy_gradients.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
 
 struct RunPosition;
 
-class TrainerState : public GradientSink, public std::enable_shared_from_this<TrainerState> {
+class TrainerState {
  public:
   TrainerState(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
                const TrainerOptions& options);
-  /// Hooks the parameters: needs the object to be shared already.
-  void attach();
-
-  // GradientSink
-  void gradient(std::size_t parameter, const torch::Tensor& value) override;
-  void accumulated(std::size_t parameter) override;
-  void backward_ended(bool completed) override;
 
   /// `active`: the only one of several models that the step is about.
   void accumulate(const Trainer::Compute& compute, bool in_halves,
@@ -79,18 +70,7 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   void save(const std::string& directory, const SaveOptions& options);
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
 
-  // For shards: trainer_state_shards.cpp.
-  std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
-  std::function<std::optional<std::vector<std::int64_t>>()> coming_indices(
-      const DataRequest& request, std::int64_t shard) const;
-  torch::Tensor state_of(std::int64_t shard, const std::string& name,
-                         const ShardStates::Init& init) {
-    return (repeats() ? audit_->states() : states_).of(shard, name, init);
-  }
-  std::int64_t shard_count() const { return options_.shards; }
   std::int64_t step() const { return steps_ + 1; }
-  std::uint64_t seed_of(std::int64_t shard) const;
-
   TrafficReport traffic() const;
   std::int64_t steps() const { return steps_; }
   std::int64_t epoch();
@@ -104,24 +84,12 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::uint64_t moved_values() const;
   std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
                                          const Trainer::Evaluate& compute);
-  void run_shard(std::int64_t index, const Trainer::Compute& compute);
-  void repeat_shard(const Trainer::Compute& compute);
-  ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
-  void take_gradients(const ShardAnswer& answer);
-  /// What is being computed is the second computation of a shard, for the audit.
-  bool repeats() const { return audit_ && audit_->repeats(); }
-  void run_backward(const torch::Tensor& loss);
-  void hand_in(const std::vector<torch::Tensor>& gradients);
-  void note(std::size_t parameter, double largest);
   void fill_initial_states(const std::vector<double>& initial);
   std::size_t parameter_of(const std::string& name) const;
   void show_first() {
     if (replicas_) replicas_->show(0);
   }
   void look_at_turn();
-  void publish_notes();
-  void read_notes();
-  void require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const;
   void expect_values();
   void require_values();
   torch::Tensor folded_gradient(std::size_t parameter);
@@ -186,26 +154,23 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   std::unique_ptr<PartitionedUpdate> update_;
   std::unique_ptr<ReplicaParameters> replicas_;  ///< null without
   std::unique_ptr<ValueCheck> values_;
-  std::unique_ptr<ZeroCopyGradients> zero_copy_;
   std::unique_ptr<Audit> audit_;  ///< null without
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without
   std::unique_ptr<StepLog> log_;              ///< rank 0's, from the first step on
   ShardStates states_;
-  std::vector<std::unique_ptr<ParameterHooks>> hooks_;
+  std::unique_ptr<StepNotes> notes_;
+  std::shared_ptr<ShardRunner> runner_;
   ModelMemory memory_;
 
   DataOrder data_;
   LossScaleRule scale_rule_;
   LossScaleState scale_;
-  std::optional<DataRequest> request_;  ///< of this step's shards
   bool evaluating_ = false;
   std::uint64_t active_ = 0;              ///< digest of what this step is about; 0: all
   std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
   Turns turns_;                           ///< of steps that were about one of several models
   bool resumes_ = false;                  ///< with the next step, from a checkpoint
-  std::int64_t last_that_asked_ = -1;     ///< of this worker's shards
-  std::vector<ShardMetrics> metrics_;     ///< of this worker's shards of this step
   std::int64_t steps_ = 0;                ///< over, applied or dropped
   std::int64_t dropped_in_a_row_ = 0;
   double rate_factor_ = 1;              ///< of the schedule, in this step
@@ -213,17 +178,10 @@ class TrainerState : public GradientSink, public std::enable_shared_from_this<Tr
   int asked_in_vain_ = 0;               ///< after as many steps that asked for no samples
   bool said_no_samples_ = false;
   bool accumulated_ = false;  ///< between the halves
-  bool in_halves_ = false;    ///< some worker's program called them one by one
   const char* inside_ = "";   ///< a call that shows other values, with_ema() say
-  bool in_backward_ = false;  ///< of a shard
   bool said_newer_ = false;   ///< that newer checkpoints lie beside those that are saved
   bool log_failed_ = false;   ///< in the last step that was to be logged
-  std::int64_t shard_ = 0;    ///< being computed
-  double largest_ = 0;        ///< of the shard's weighted gradients
-  double largest_own_ = 0;    ///< … of per-replica parameters
-  std::int64_t ran_ = 0;      ///< shards of this step that contributed, of all workers
   Verdict verdict_;
-  Metrics result_;
 };
 
 }  // namespace tutti

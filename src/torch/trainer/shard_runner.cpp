@@ -1,0 +1,235 @@
+#include "torch/trainer/shard_runner.h"
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "run/leaf_seed.h"
+#include "torch/model/incoming_gradient.h"
+#include "torch/model/row_tensors.h"
+#include "torch/trainer/trainer_settings.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+ShardRunner::ShardRunner(const Parts& parts, Options options)
+    : parts_(parts), options_(std::move(options)), zero_copy_(parts.exchange) {}
+
+void ShardRunner::attach() {
+  const auto& model = parts_.model;
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    model.tensor(p).mutable_grad().reset();  // what was there when the Trainer was made
+    hooks_.push_back(
+        std::make_unique<ParameterHooks>(model.tensor(p), model.label(p), p, weak_from_this()));
+  }
+}
+
+void ShardRunner::open(std::int64_t step, double loss_scale) {
+  step_ = step;
+  loss_scale_ = loss_scale;
+  active_.clear();
+  for (const auto& hooks : hooks_) hooks->attach();
+}
+
+void ShardRunner::run(const Trainer::Compute& compute) {
+  const auto& mine = options_.mine;
+  for (auto s = mine.begin; s < mine.end; ++s) run_shard(s, compute);
+  if (parts_.audit != nullptr) repeat_shard(compute);
+}
+
+std::uint64_t ShardRunner::seed_of(std::int64_t shard) const {
+  return leaf_seed(options_.seed, step_, shard);
+}
+
+void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute) {
+  largest_ = largest_own_ = 0;
+  if (parts_.audit != nullptr) parts_.audit->begin(index);
+  Shard shard(*this, index, false);
+  const auto answer = call(compute, shard);
+  const bool runs = answer.weight_ > 0;
+  parts_.exchange.begin_leaf(answer.weight_);
+  take_gradients(answer);
+  parts_.exchange.end_leaf();
+  if (parts_.audit != nullptr && parts_.audit->records()) {
+    parts_.audit->end(answer.weight_, shard.metrics_, parts_.states.working_of(index));
+  }
+  parts_.notes.add(std::move(shard.metrics_));
+  if (!runs) return parts_.buffers.skip();
+  const auto logical = parts_.replicas != nullptr ? parts_.replicas->logical_worker_of(index) : 0;
+  auto& mine = parts_.board.mine();
+  mine.all.bound += largest_;
+  mine.own[logical].bound += largest_own_;
+  auto& own_first = mine.own_first_ran[logical];
+  parts_.buffers.take(logical, mine.ran == 0, own_first < 0);
+  if (own_first < 0) own_first = index;
+  if (mine.ran++ == 0) mine.first_ran = index;
+}
+
+/// Calls the closure for a shard: under its seed, with the parameters and buffers of its logical
+/// worker.
+ShardAnswer ShardRunner::call(const Trainer::Compute& compute, Shard& shard) {
+  shard_ = shard.index();
+  const auto logical = parts_.replicas != nullptr ? parts_.replicas->logical_worker_of(shard_) : 0;
+  if (parts_.replicas != nullptr) parts_.replicas->show(logical);
+  parts_.buffers.restore(logical);
+  at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
+  torch::manual_seed(seed_of(shard_));
+  auto answer = compute(shard);
+  if (answer.kind_ == ShardAnswer::Kind::none) {
+    throw InvalidArgument(fmt::format(
+        "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
+        "shard.nothing()",
+        shard_));
+  }
+  if (answer.kind_ == ShardAnswer::Kind::loss) {
+    shard.metrics_.weighted_mean(kLossName, answer.loss_.item<double>(), answer.weight_);
+  }
+  return answer;
+}
+
+void ShardRunner::take_gradients(const ShardAnswer& answer) {
+  if (answer.weight_ == 0) return;
+  if (answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
+  if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
+}
+
+/// For the audit: nothing of it counts.
+void ShardRunner::repeat_shard(const Trainer::Compute& compute) {
+  const auto index = parts_.audit->begin_repetition(parts_.states);
+  if (!index) return;
+  try {
+    Shard shard(*this, *index, true);
+    const auto answer = call(compute, shard);
+    take_gradients(answer);
+    parts_.audit->end(answer.weight_, shard.metrics_, parts_.audit->states().working_of(*index));
+  } catch (...) {
+    parts_.audit->rethrow();
+  }
+}
+
+void ShardRunner::run_backward(const torch::Tensor& loss) {
+  in_backward_ = true;
+  std::optional<ZeroCopyGradients::Watch> watch;
+  if (!repeats()) watch.emplace(zero_copy_);
+  (loss_scale_ == 1 ? loss : loss * loss_scale_).backward();
+  in_backward_ = false;
+}
+
+void ShardRunner::hand_in(const std::vector<torch::Tensor>& gradients) {
+  const torch::NoGradGuard no_grad;
+  if (gradients.size() != parts_.model.parameters().size()) {
+    throw InvalidArgument(fmt::format("shard {}: {} gradients for {} parameters", shard_,
+                                      gradients.size(), parts_.model.parameters().size()));
+  }
+  in_backward_ = true;
+  for (std::size_t p = 0; p < gradients.size(); ++p) {
+    if (!gradients[p].defined()) continue;
+    const auto& tensor = parts_.model.tensor(p);
+    if (gradients[p].sizes() != tensor.sizes() || gradients[p].dtype() != tensor.dtype()) {
+      throw InvalidArgument(
+          fmt::format("shard {}: the gradient of \"{}\" has another shape or type", shard_,
+                      parts_.model.name(p)));
+    }
+    gradient(p, loss_scale_ == 1 ? gradients[p] : gradients[p] * loss_scale_);
+  }
+  in_backward_ = false;
+}
+
+std::vector<std::int64_t> ShardRunner::indices(const DataRequest& request, std::int64_t shard) {
+  // The audited shard may be another worker's: how workers ask is compared when all have run.
+  if (!repeats()) parts_.notes.require_as_before(request, shard);
+  parts_.data.check(request);
+  if (!repeats()) parts_.notes.ask(request, shard);
+  return parts_.data.indices(request, shard);
+}
+
+torch::Tensor ShardRunner::state_of(std::int64_t shard, const std::string& name,
+                                    const ShardStates::Init& init) {
+  return (repeats() ? parts_.audit->states() : parts_.states).of(shard, name, init);
+}
+
+std::function<std::optional<std::vector<std::int64_t>>()> ShardRunner::coming_indices(
+    const DataRequest& request, std::int64_t shard) const {
+  parts_.data.check(request);
+  if (repeats()) shard = options_.mine.end - 1;  // this worker's own are over
+  return
+      [order = parts_.data, request, shard, mine = options_.mine, shards = options_.shards,
+       epoch = parts_.data.position().epoch]() mutable -> std::optional<std::vector<std::int64_t>> {
+        if (mine.count() == 0 || order.position().epoch != epoch) return {};
+        if (++shard == mine.end) {
+          order.advance(request, shards);
+          shard = mine.begin;
+          if (order.position().epoch != epoch) return {};
+        }
+        return order.indices(request, shard);
+      };
+}
+
+void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
+  if (!in_backward_) {
+    throw InvalidArgument(fmt::format(
+        "a backward reached parameter \"{}\" of Trainer \"{}\" outside of its steps: in a step, "
+        "return "
+        "shard.loss(value), or shard.gradients(torch::autograd::grad(...)), and leave the backward "
+        "to the Trainer; where another model's loss runs through this one, take its parameters out "
+        "of that backward by requires_grad_(false)",
+        parts_.model.name(parameter), options_.name));
+  }
+  if (!active_.empty() && active_[parameter] == 0) {
+    throw InvalidArgument(fmt::format(
+        "shard {}: a gradient of \"{}\", which this step is not about: leave its requires_grad as "
+        "it is, and hand in an undefined one",
+        shard_, parts_.model.name(parameter)));
+  }
+  require_plain(value, parts_.model.label(parameter), parts_.model.row_sparse(parameter));
+  const bool counts = !repeats();
+  if (counts ? parts_.exchange.finished(parameter) : parts_.audit->has(parameter)) {
+    throw Unsupported(fmt::format(
+        "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
+        parts_.model.name(parameter)));
+  }
+  if (parts_.model.row_sparse(parameter)) {
+    const IncomingRows rows(value, parts_.model.tensor(parameter), parts_.model.label(parameter));
+    if (parts_.audit != nullptr && parts_.audit->records())
+      parts_.audit->gradient(parameter, rows.entries());
+    if (!counts) return;
+    note(parameter, parts_.exchange.write(parameter, rows.entries(), true));
+    return;
+  }
+  const bool is_ours = is_sole_owner(value);
+  const auto laid_out = laid_out_as(parts_.model.tensor(parameter), value);
+  const bool may_stay = is_ours || !laid_out.is_same(value);
+  if (parts_.audit != nullptr && parts_.audit->records()) {
+    parts_.audit->gradient(parameter, laid_out.data_ptr(), laid_out.nbytes());
+  }
+  if (!counts) return;
+  zero_copy_.arrived(parameter, laid_out, may_stay);
+  note(parameter, parts_.exchange.write(parameter, laid_out.data_ptr(), true, may_stay));
+  if (parts_.coded != nullptr)
+    parts_.coded->wrote(static_cast<std::uint32_t>(parameter), loss_scale_);
+}
+
+void ShardRunner::accumulated(std::size_t parameter) {
+  const auto& tensor = parts_.model.tensor(parameter);
+  if (!tensor.grad().defined()) return;
+  const auto value = tensor.grad();
+  tensor.mutable_grad().reset();
+  hooks_[parameter]->attach();
+  gradient(parameter, value);
+}
+
+void ShardRunner::backward_ended(bool) {}
+
+void ShardRunner::note(std::size_t parameter, double largest) {
+  const bool is_per_replica = parts_.model.is_per_replica(parameter);
+  auto& so_far = is_per_replica ? largest_own_ : largest_;
+  so_far = std::max(so_far, largest);
+  if (std::isfinite(largest)) return;
+  auto& mine = parts_.board.mine();
+  auto& facts = is_per_replica ? mine.own[parts_.replicas->logical_worker_of(shard_)] : mine.all;
+  facts.note_bad(shard_, static_cast<std::int64_t>(parameter));
+}
+
+}  // namespace tutti

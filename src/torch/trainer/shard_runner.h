@@ -1,0 +1,110 @@
+#pragma once
+
+// Computes this worker's shards of a step: calls their closures, runs their backwards, and hands
+// their gradients to the step exchange, as leaves.
+//
+// Threads: one. Failure: what closures throw, and InvalidArgument or Unsupported for a gradient
+// that cannot be taken; the step is to be dropped then.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "run/data_order.h"
+#include "sync/coded/coded_gradients.h"
+#include "sync/plan/assignment.h"
+#include "sync/step/shard_board.h"
+#include "sync/step/step_exchange.h"
+#include "torch/model/gradient_hooks.h"
+#include "torch/model/wrapped_model.h"
+#include "torch/trainer/audit.h"
+#include "torch/trainer/replica_parameters.h"
+#include "torch/trainer/shard_buffers.h"
+#include "torch/trainer/shard_states.h"
+#include "torch/trainer/step_notes.h"
+#include "torch/trainer/zero_copy_gradients.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+class ShardRunner : public GradientSink, public std::enable_shared_from_this<ShardRunner> {
+ public:
+  /// What shards are computed with; all of it outlives this object.
+  struct Parts {
+    const WrappedModel& model;
+    StepExchange& exchange;
+    ShardBoard& board;
+    ShardBuffers& buffers;
+    ReplicaParameters* replicas;  ///< may be null
+    Audit* audit;                 ///< may be null
+    CodedGradients* coded;        ///< may be null
+    ShardStates& states;
+    StepNotes& notes;
+    DataOrder& data;
+  };
+  struct Options {
+    std::string name = {};  ///< of the Trainer, in errors
+    std::uint64_t seed = 0;
+    std::int64_t shards = 1;  ///< of a step
+    ShardRange mine = {};     ///< this worker's
+  };
+  ShardRunner(const Parts& parts, Options options);
+
+  /// Hooks the parameters: needs the object to be shared already.
+  void attach();
+
+  /// The step that comes, counted from 1, is about all parameters. They are hooked again where the
+  /// program has unhooked them.
+  void open(std::int64_t step, double loss_scale);
+  /// The step is only about the parameters p with active[p] != 0.
+  void narrow(std::vector<std::uint8_t> active) { active_ = std::move(active); }
+  /// Computes this worker's shards, and once more the one that it audits.
+  void run(const Trainer::Compute& compute);
+  /// Whatever was computed has failed.
+  void drop() noexcept { in_backward_ = false; }
+
+  // GradientSink
+  void gradient(std::size_t parameter, const torch::Tensor& value) override;
+  void accumulated(std::size_t parameter) override;
+  void backward_ended(bool completed) override;
+
+  // For Shard:
+  std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
+  std::function<std::optional<std::vector<std::int64_t>>()> coming_indices(
+      const DataRequest& request, std::int64_t shard) const;
+  torch::Tensor state_of(std::int64_t shard, const std::string& name,
+                         const ShardStates::Init& init);
+  std::int64_t shard_count() const { return options_.shards; }
+  std::int64_t step() const { return step_; }
+  std::uint64_t seed_of(std::int64_t shard) const;
+
+ private:
+  void run_shard(std::int64_t index, const Trainer::Compute& compute);
+  void repeat_shard(const Trainer::Compute& compute);
+  ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
+  void take_gradients(const ShardAnswer& answer);
+  void run_backward(const torch::Tensor& loss);
+  void hand_in(const std::vector<torch::Tensor>& gradients);
+  void note(std::size_t parameter, double largest);
+  /// The second computation of a shard is running, for the audit.
+  bool repeats() const { return parts_.audit != nullptr && parts_.audit->repeats(); }
+
+  Parts parts_;
+  Options options_;
+  ZeroCopyGradients zero_copy_;
+  std::vector<std::unique_ptr<ParameterHooks>> hooks_;
+  std::int64_t step_ = 1;
+  double loss_scale_ = 1;
+  std::vector<std::uint8_t> active_;  ///< by parameter; empty: the step is about all
+  std::int64_t shard_ = 0;            ///< being computed
+  bool in_backward_ = false;          ///< of a shard
+  double largest_ = 0;                ///< of the shard's weighted gradients
+  double largest_own_ = 0;            ///< … of per-replica parameters
+};
+
+}  // namespace tutti

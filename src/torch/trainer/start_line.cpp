@@ -1,0 +1,87 @@
+#include "torch/trainer/start_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/log_line.h"
+#include "memory/memory_need.h"
+#include "sync/plan/assignment.h"
+#include "torch/trainer/trainer_settings.h"
+
+namespace tutti {
+
+void warn_of_aliases(const WrappedModel& model, const std::string& name) {
+  const auto aliased = model.with_aliases();
+  if (aliased.empty()) return;
+  log_warning(fmt::format(
+      "trainer \"{}\": another tensor (a view, detach(), data(), or one that a graph keeps) lies "
+      "in the memory of parameter \"{}\"{}; it stays where it is and does not follow the training",
+      name, aliased.front(),
+      aliased.size() > 1 ? fmt::format(", and of {} more", aliased.size() - 1) : ""));
+}
+
+namespace {
+
+/// Logs which workers have no shard in any step.
+void warn_of_idle(const std::vector<ShardRange>& ranges, const TrainerOptions& options,
+                  const Group& group) {
+  std::string idle;
+  for (std::size_t r = 0; r < ranges.size(); ++r) {
+    if (ranges[r].count() == 0) idle += fmt::format(" {}", group.job_rank(static_cast<int>(r)));
+  }
+  if (idle.empty()) return;
+  log_warning(
+      fmt::format("\"{}\": of {} workers these compute no shard:{}; a step has {} of them "
+                  "(TrainerOptions::shards), and whoever has the most computes {}",
+                  options.name, group.size(), idle, options.shards,
+                  std::ranges::max(ranges, {}, &ShardRange::count).count()));
+}
+
+void warn_of_unused_groups(const StartLine& start) {
+  for (const auto k : start.optimizer.unused_groups(start.model.all_names())) {
+    log_warning(fmt::format(
+        "group {} of the optimizer of \"{}\" holds for none of its parameters, or for those of "
+        "earlier groups alone",
+        k + 1, start.options.name));
+  }
+}
+
+/// What belongs to this program: runs are not told apart by it.
+std::string own_text(const StartLine& start) {
+  const auto& options = start.options;
+  std::string own;
+  if (!options.log.empty()) {
+    own += fmt::format(", log {} (metrics every {})", options.log, options.metrics_every);
+  }
+  if (start.coded != nullptr) {
+    own += fmt::format(", {} for messages and residuals of each logical worker, {} of each worker",
+                       format_bytes(start.coded->bytes_per_logical_worker()),
+                       format_bytes(start.coded->bytes_per_worker()));
+  }
+  if (start.row_sparse > 0) own += fmt::format(", {} row-sparse parameters", start.row_sparse);
+  if (start.replicas != nullptr) own += start.replicas->text();
+  if (start.model.owned() > 0) {
+    own += fmt::format(", {} parameters with an owner", start.model.owned());
+  }
+  if (options.deadline) own += fmt::format(", deadline {} ms", options.deadline->count());
+  return own;
+}
+
+}  // namespace
+
+void log_start(const StartLine& start) {
+  warn_of_unmatched(start.model, start.options.name, start.group);
+  if (start.group.rank() != 0) return;
+  warn_of_unused_groups(start);
+  const auto ranges = assignment_of(start.options, start.group.size());
+  warn_of_idle(ranges, start.options, start.group);
+  std::string shares;
+  for (const auto& range : ranges) shares += fmt::format(" [{}, {})", range.begin, range.end);
+  log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
+                       start.model.parameters().size(), start.group.size(), shares, start.settings,
+                       own_text(start)));
+}
+
+}  // namespace tutti

@@ -1,0 +1,37 @@
+#pragma once
+
+// What a Trainer logs when it starts: one line with all that is used, and warnings of what the
+// program has asked for in vain.
+//
+// Threads: one. Failure: none.
+
+#include <cstddef>
+#include <string>
+
+#include "sync/coded/coded_gradients.h"
+#include "torch/model/wrapped_model.h"
+#include "torch/trainer/replica_parameters.h"
+#include "tutti/group.h"
+#include "tutti/optimizer.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+/// Before the parameters move: of another tensor that lies in the memory of one.
+void warn_of_aliases(const WrappedModel& model, const std::string& name);
+
+struct StartLine {
+  const WrappedModel& model;
+  const TrainerOptions& options;
+  const Group& group;
+  const Optimizer& optimizer;
+  std::string settings;               ///< what belongs to the run
+  const CodedGradients* coded;        ///< null without a codec
+  std::size_t row_sparse;             ///< parameters
+  const ReplicaParameters* replicas;  ///< null without
+};
+
+/// Rank 0 logs.
+void log_start(const StartLine& start);
+
+}  // namespace tutti

@@ -1,0 +1,136 @@
+#include "torch/trainer/step_notes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "run/metric_exchange.h"
+#include "torch/model/module_modes.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// In front of a worker's metrics: this, then the modes of its modules.
+struct Head {
+  DataRequest request;
+  std::uint64_t active = 0;
+  std::uint64_t modules = 0;  ///< 0 where it has no shard
+  std::size_t bytes() const { return sizeof(Head) + (modules + 7) / 8 * 8; }
+};
+
+}  // namespace
+
+StepNotes::StepNotes(const Group& group, ShardBoard& board, const torch::nn::Module& module,
+                     Options options)
+    : group_(group), board_(board), module_(module), options_(std::move(options)) {}
+
+void StepNotes::open(std::int64_t step, std::uint64_t active, bool in_halves) {
+  board_.mine() = {.in_halves = in_halves ? 1 : 0};
+  step_ = step;
+  active_ = active;
+  metrics_.clear();
+  request_.reset();
+  last_that_asked_ = -1;
+}
+
+void StepNotes::require_as_before(const DataRequest& request, std::int64_t shard) const {
+  if (!request_ || *request_ == request) return;
+  throw InvalidArgument(fmt::format(
+      "shard {} asks for {} of {} samples, before that {} of {} were asked for in this step: all "
+      "shards of a step ask one loader, once",
+      shard, request.batch, request.dataset_size, request_->batch, request_->dataset_size));
+}
+
+void StepNotes::ask(const DataRequest& request, std::int64_t shard) {
+  require_as_before(request, shard);
+  request_ = request;
+  if (last_that_asked_ != shard) ++board_.mine().asked;
+  last_that_asked_ = shard;
+}
+
+void StepNotes::publish() {
+  const auto modes = options_.computes ? modes_of(module_) : std::vector<std::uint8_t>();
+  const Head head{request_.value_or(DataRequest{}), active_, modes.size()};
+  const auto area = board_.notes_area();
+  std::memcpy(area.data(), &head, sizeof head);
+  if (!modes.empty()) std::memcpy(area.data() + sizeof head, modes.data(), modes.size());
+  board_.mine().notes = head.bytes() + pack(metrics_, area.subspan(head.bytes()));
+}
+
+/// A module that one worker has left in eval() would give that worker's shards other gradients.
+void StepNotes::require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const {
+  std::optional<std::size_t> first;  // of the workers that have shards
+  for (std::size_t r = 0; r < modes.size(); ++r) {
+    if (modes[r].empty()) continue;
+    if (!first) first = r;
+    if (modes[r] == modes[*first]) continue;
+    const auto rank_of = [&](std::size_t rank) { return group_.job_rank(static_cast<int>(rank)); };
+    const auto& one = modes[*first];
+    if (modes[r].size() != one.size()) {
+      throw InvalidArgument(fmt::format(
+          "step {} of \"{}\": the model is made of {} modules on rank {}, of {} on rank {}", step_,
+          options_.name, one.size(), rank_of(*first), modes[r].size(), rank_of(r)));
+    }
+    const auto at = std::mismatch(one.begin(), one.end(), modes[r].begin()).first - one.begin();
+    const auto k = static_cast<std::size_t>(at);
+    throw InvalidArgument(fmt::format(
+        "step {} of \"{}\": {} is in {} on rank {}, in {} on rank {}; call train() or eval() alike "
+        "on all workers (trainer.evaluate() leaves modules as they were)",
+        step_, options_.name, module_text(module_, k), one[k] != 0 ? "train()" : "eval()",
+        rank_of(*first), modes[r][k] != 0 ? "train()" : "eval()", rank_of(r)));
+  }
+}
+
+void StepNotes::read() {
+  std::vector<ShardMetrics> all;
+  std::vector<std::vector<std::uint8_t>> modes;
+  request_.reset();
+  ran_ = 0;
+  in_halves_ = false;
+  std::int64_t asked = 0;
+  std::uint64_t first_active = 0;
+  for (int r = 0; r < board_.size(); ++r) {
+    in_halves_ = in_halves_ || board_.of(r).in_halves != 0;
+    ran_ += board_.of(r).ran;
+    asked += board_.of(r).asked;
+    const auto notes = board_.notes_of(r);
+    Head head;
+    std::memcpy(&head, notes.data(), sizeof head);
+    const auto* const theirs = reinterpret_cast<const std::uint8_t*>(notes.data()) + sizeof head;
+    modes.emplace_back(theirs, theirs + head.modules);
+    if (r == 0) first_active = head.active;
+    if (head.active != first_active) {
+      throw InvalidArgument(
+          fmt::format("step {} of \"{}\": rank {} and rank {} give step() different models to "
+                      "train: all workers take the same turns",
+                      step_, options_.name, group_.job_rank(0), group_.job_rank(r)));
+    }
+    const auto& request = head.request;
+    auto shards = unpack(notes.subspan(head.bytes()));
+    all.insert(all.end(), std::make_move_iterator(shards.begin()),
+               std::make_move_iterator(shards.end()));
+    if (request == DataRequest{}) continue;
+    if (!request_) request_ = request;
+    if (request != *request_) {
+      throw InvalidArgument(
+          fmt::format("step {}: rank {} asks for {} of {} samples per shard, a rank before it for "
+                      "{} of {}",
+                      step_, group_.job_rank(r), request.batch, request.dataset_size,
+                      request_->batch, request_->dataset_size));
+    }
+  }
+  require_same_modes(modes);
+  if (asked != 0 && asked != options_.shards) {
+    throw InvalidArgument(fmt::format(
+        "step {}: {} of {} shards asked for data: samples that are not asked for would be lost; "
+        "call shard.indices() in every shard, and then shard.nothing() where there is nothing to "
+        "compute",
+        step_, asked, options_.shards));
+  }
+  result_ = reduce(all);
+}
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+#pragma once
+
+// What the workers of a Trainer tell each other in a step besides gradients: the metrics of their
+// shards, how these asked for samples, which of several models the step is about, and in which
+// modes the modules ran. Each worker writes its notes before the step is published; from
+// everybody's each draws the same conclusions.
+//
+// Threads: one. Failure: InvalidArgument where the notes of the workers differ, on all of them.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "run/data_order.h"
+#include "sync/step/shard_board.h"
+#include "tutti/group.h"
+#include "tutti/metrics.h"
+
+namespace tutti {
+
+class StepNotes {
+ public:
+  struct Options {
+    std::string name = {};    ///< of the Trainer, in errors
+    std::int64_t shards = 1;  ///< of a step
+    bool computes = true;     ///< this worker has some of them
+  };
+
+  /// Keeps references to `board` and `module`.
+  StepNotes(const Group& group, ShardBoard& board, const torch::nn::Module& module,
+            Options options);
+
+  /// A step opens. `active` is the digest of the model that it is about, 0 for all; `in_halves`:
+  /// this worker's program may look at gradients before the update.
+  void open(std::int64_t step, std::uint64_t active, bool in_halves);
+  /// A shard of this worker asks for samples. InvalidArgument where it asks otherwise than one
+  /// before it in this step.
+  void ask(const DataRequest& request, std::int64_t shard);
+  void require_as_before(const DataRequest& request, std::int64_t shard) const;
+  /// A shard of this worker is over.
+  void add(ShardMetrics metrics) { metrics_.push_back(std::move(metrics)); }
+
+  /// Before the step is published.
+  void publish();
+  /// Once it is published: compares the notes of all workers, and reduces the metrics.
+  void read();
+
+  // After read():
+  const Metrics& metrics() const { return result_; }
+  Metrics take_metrics() { return std::move(result_); }
+  /// Shards that contributed, of all workers.
+  std::int64_t ran() const { return ran_; }
+  /// Some worker's program calls the halves of the step one by one.
+  bool in_halves() const { return in_halves_; }
+  /// How the shards of the step asked for samples; absent where none did.
+  const std::optional<DataRequest>& request() const { return request_; }
+
+ private:
+  void require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const;
+
+  Group group_;
+  ShardBoard& board_;
+  const torch::nn::Module& module_;
+  Options options_;
+  std::int64_t step_ = 0;
+  std::uint64_t active_ = 0;
+  std::optional<DataRequest> request_;
+  std::int64_t last_that_asked_ = -1;  ///< of this worker's shards
+  std::vector<ShardMetrics> metrics_;  ///< of this worker's shards
+  Metrics result_;
+  std::int64_t ran_ = 0;
+  bool in_halves_ = false;
+};
+
+}  // namespace tutti
