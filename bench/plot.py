@@ -8,7 +8,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-sys.path[0] = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from all_reduce.all_reduce import names_of
 from common.record import Record, view
@@ -242,10 +242,10 @@ def draw_convergence(result, picture):
     figure, panels = plt.subplots(1, 3, figsize=(14, 4), layout="constrained", sharey=True)
     window = max(1, result["steps"] // 30)
     dense, *adam = [entry for entry in result["entries"] if entry["optimizer"] == "Adam"]
-    averaging policies = [entry for entry in adam if "--averaging" in entry["options"]]
-    codecs = [entry for entry in adam if entry not in averaging policies]
+    averaging = [entry for entry in adam if "--averaging" in entry["options"]]
+    codecs = [entry for entry in adam if entry not in averaging]
     sgd = [entry for entry in result["entries"] if entry["optimizer"] != "Adam"]
-    for axes, entries in zip(panels, ([dense, *codecs], [dense, *averaging policies], sgd)):
+    for axes, entries in zip(panels, ([dense, *codecs], [dense, *averaging], sgd)):
         for shade, entry in enumerate(entries):
             curve = entry["curve"]
             smooth = [sum(curve[i:i + window]) / window for i in range(len(curve) - window + 1)]
@@ -275,4 +275,5 @@ def main(source, picture):
     print(f"picture: {picture}")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

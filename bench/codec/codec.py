@@ -1,4 +1,4 @@
-"""What does each codec and averaging send, what does it cost, and over which link does it pay?"""
+"""What does each codec and averaging policy send, what does it cost, and over which link does it pay?"""
 
 import statistics
 
@@ -7,8 +7,8 @@ from common.turns import take_turns
 from step.rivals import bytes_per_step, launch
 from step.step import MODELS
 
-# As codec_of() or averaging_policy_of() read them; the first is what the others are held against. Rounds of 15 steps have
-# three averaging rounds of five.
+# As codec_of() or averaging_policy_of() read them; the first is what the others are held against. Rounds of 15
+# steps have three averaging rounds of five.
 METHODS = ("none", "half", "bfloat16", "threshold:0.01", "topk:0.1", "topk:0.01", "topk:0.001", "local-sgd:5",
            "bmuf:5", "partial")
 WORKERS = 2
@@ -62,9 +62,9 @@ def result(values):
 
 
 def show(result):
-    print(f"\nCodecs and averaging policies: Trainer, {result['workers']} workers, {result['hosts']} logical workers; bytes of all "
-          f"logical workers, both ways; times on this host, and with a link between {result['hosts']} hosts "
-          "added (nothing overlaps)")
+    print(f"\nCodecs and averaging policies: Trainer, {result['workers']} workers, {result['hosts']} logical workers; "
+          "bytes of all logical workers, both ways; times on this host, and with a link between "
+          f"{result['hosts']} hosts added (nothing overlaps)")
     for entry in result["entries"]:
         rows = []
         for method, cell in entry["methods"].items():

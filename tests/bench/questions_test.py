@@ -2,6 +2,7 @@
 a build are fakes that answer at once."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import sys
 import unittest
 
 import support
-from common import record
+from common import identity, record
 from questions import QUESTIONS
 
 PROGRAMS = ("tutti", "bench_all_reduce_gloo", "bench_all_reduce_probe", "bench_all_reduce_tensor",
@@ -90,6 +91,32 @@ class Measured(Build):
 
     def test_merge(self):
         self.expect_shown_at_any_moment("merge")
+
+
+class Pictures(Build):
+    def test_are_drawn_of_all_questions(self):
+        try:
+            import plot
+        except ImportError as error:
+            self.skipTest(str(error))
+        self.build()
+        self.call(*OPTIONS, FAKE_ALL="1")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            for name in QUESTIONS:
+                with self.subTest(question=name):
+                    plot.main(self.path("r", f"{name}.json"), self.path(f"{name}.png"))
+                    self.assertIn(f"picture: {self.path(name)}.png", printed.getvalue())
+                    self.assertGreater(os.path.getsize(self.path(f"{name}.png")), 1000)
+
+
+class Sources(unittest.TestCase):
+    def test_are_python(self):
+        """Also those that no test runs, for want of matplotlib or torch."""
+        files = [path for path in identity.files_below(support.BENCH) if path.endswith(".py")]
+        self.assertGreater(len(files), 20)
+        for path in files:
+            with open(path, encoding="utf-8") as file:
+                compile(file.read(), path, "exec")
 
 
 class Questions(Build):
