@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernels/fold_update.h"
+#include "kernels/rules/rules.h"
 #include "kernels/update_probe.h"
 
 namespace {
@@ -81,10 +82,9 @@ void fold_adam(benchmark::State& state) {
                                   .sources = sources,
                                   .count = static_cast<std::int64_t>(kCount)},
                          .target = {.parameter = parameter.get(),
-                                    .first = first.get(),
-                                    .second = second.get(),
+                                    .states = {first.get(), second.get()},
                                     .count = static_cast<std::int64_t>(kCount)},
-                         .rule = tutti::AdamRule{.learning_rate = 1e-3, .step = 10}};
+                         .update = tutti::define(tutti::Adam{}).at({.step = 10})};
   tutti::Fold fold = work.fold;
   void* const destination = gradient.get();
   fold.destinations = {&destination, 1};
@@ -98,7 +98,7 @@ void fold_adam(benchmark::State& state) {
     sweep.push_back(seconds([&] { tutti::fold_update(work); }));
     two_sweeps.push_back(seconds([&] {
       tutti::fold(fold);
-      tutti::update(work.rule, target);
+      tutti::update(work.update, target);
     }));
     state.SetIterationTime(sweep.back());
   }

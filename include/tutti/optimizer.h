@@ -1,7 +1,7 @@
 #pragma once
 
 // What moves the parameters of a Trainer: a rule for each, with the formulas and defaults of
-// torch.optim, applied by fused kernels (kernels/update.h has every formula and its source).
+// torch.optim, applied by fused kernels (kernels/rules/ has every formula and its source).
 //
 //   tutti::Adam{.lr = 3e-4}
 //   tutti::Optimizer(tutti::AdamW{.lr = 3e-4}).group(is_bias, tutti::AdamW{.lr = 3e-4,
@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -77,16 +78,22 @@ struct TorchOptim {
   std::shared_ptr<const TorchRule> rule;
 };
 
+namespace detail {
+template <class Type, class Variant>
+inline constexpr bool kIsOneOf = false;
+template <class Type, class... Alternatives>
+inline constexpr bool kIsOneOf<Type, std::variant<Alternatives...>> =
+    (std::is_same_v<Type, Alternatives> || ...);
+}  // namespace detail
+
 class Optimizer {
  public:
   using Rule = std::variant<Sgd, Adam, AdamW, Adagrad, TorchOptim>;
   using Where = std::function<bool(const std::string& name)>;
 
   // Not explicit: a rule is an optimizer of one group.
-  Optimizer(const Sgd& rule) : Optimizer(Rule(rule)) {}
-  Optimizer(const Adam& rule) : Optimizer(Rule(rule)) {}
-  Optimizer(const AdamW& rule) : Optimizer(Rule(rule)) {}
-  Optimizer(const Adagrad& rule) : Optimizer(Rule(rule)) {}
+  template <class OneRule>
+  requires detail::kIsOneOf<OneRule, Rule> Optimizer(const OneRule& rule) : Optimizer(Rule(rule)) {}
   /// InvalidArgument for a learning rate, decay, momentum, sum or ε that is negative or not finite,
   /// betas outside [0, 1), a dampening that is not finite, Nesterov's form without momentum or with
   /// dampening, AdamW with Decay::l2, an empty TorchOptim.

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "kernels/block_fold.h"
-#include "kernels/update_coefficients.h"
 
 namespace tutti {
 namespace {
@@ -20,7 +19,7 @@ const std::byte* at(const void* data, std::size_t bytes) {
 }
 
 void check(const FoldUpdate& work) {
-  const auto& [fold, target, rule, rounded, rounded_type] = work;
+  const auto& [fold, target, by, rounded, rounded_type] = work;
   TUTTI_CHECK(fold.destinations.empty(), "fold and update with {} destinations of the gradient",
               fold.destinations.size());
   TUTTI_CHECK(target.gradient == nullptr, "fold and update with a gradient beside the fold");
@@ -38,10 +37,7 @@ void check(const FoldUpdate& work) {
 class Sweep {
  public:
   explicit Sweep(const FoldUpdate& work)
-      : work_(work),
-        fold_(work.fold),
-        coefficients_(coefficients_of(work.rule)),
-        size_(size_of(work.target.dtype)) {}
+      : work_(work), fold_(work.fold), size_(size_of(work.target.dtype)) {}
 
   /// Elements [begin, begin + count), at most a piece.
   void run(std::size_t begin, std::size_t count) const {
@@ -58,10 +54,12 @@ class Sweep {
       fold_.run({sources.data(), work_.fold.sources.size()}, {&destination, 1}, count);
       piece.gradient = folded;
     }
-    for (void** const stream : {&piece.parameter, &piece.first, &piece.second}) {
-      if (*stream != nullptr) *stream = at(*stream, begin * size_);
-    }
-    update(coefficients_, piece);
+    const auto skip = [&](void*& stream) {
+      if (stream != nullptr) stream = at(stream, begin * size_);
+    };
+    skip(piece.parameter);
+    std::ranges::for_each(piece.states, skip);
+    update(work_.update, piece);
     if (work_.rounded == nullptr) return;
     round_into(at(work_.rounded, begin * size_of(work_.rounded_type)), work_.rounded_type,
                piece.parameter, DType::float32, piece.count);
@@ -70,7 +68,6 @@ class Sweep {
  private:
   const FoldUpdate& work_;
   BlockFold fold_;
-  UpdateCoefficients coefficients_;
   std::size_t size_;
 };
 

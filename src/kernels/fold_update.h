@@ -16,7 +16,7 @@ namespace tutti {
 struct FoldUpdate {
   Fold fold;
   UpdateTarget target;  ///< of a 16-bit parameter: its float32 master copy
-  UpdateRule rule;
+  PreparedUpdate update;
   /// Where the updated parameter is also written, rounded once to nearest-even; null: nowhere.
   void* rounded = nullptr;
   DType rounded_type = DType::bfloat16;  ///< a 16-bit float; `target` is float32 then

@@ -26,7 +26,8 @@ std::vector<const void*> pointers(const auto& sources, std::size_t begin = 0) {
 
 /// Folded to a gradient in memory, updated as a whole, then rounded: by the two other kernels.
 template <class T>
-void in_two_sweeps(State<T>& state, Fold fold_work, const UpdateRule& rule, UpdateTarget target) {
+void in_two_sweeps(State<T>& state, Fold fold_work, const PreparedUpdate& rule,
+                   UpdateTarget target) {
   void* const gradient = state.gradient.data();
   fold_work.destinations = {&gradient, 1};
   fold(fold_work);
@@ -61,12 +62,11 @@ void is_fold_then_update() {
       UpdateTarget second = two.target();
       if (n == 3) target.gradient_scale = second.gradient_scale = 0.37;
       if (n == 5) target.clip_value = second.clip_value = 0.1;
-      in_two_sweeps(two, fold_work, rules[r], second);
-      fold_update({.fold = fold_work, .target = target, .rule = rules[r]});
-      EXPECT_EQ(one.parameter.bytes(), two.parameter.bytes());
-      EXPECT_EQ(one.first.bytes(), two.first.bytes());
-      EXPECT_EQ(one.second.bytes(), two.second.bytes());
-      EXPECT_TRUE(one.parameter.guards_intact() && one.first.guards_intact());
+      const auto rule = rules[r].prepared();
+      in_two_sweeps(two, fold_work, rule, second);
+      fold_update({.fold = fold_work, .target = target, .update = rule});
+      one.expect_equal(two);
+      EXPECT_TRUE(one.guards_intact());
       EXPECT_EQ(sources, random_sources<T>(n, size, r + n)) << "a source was written";
       EXPECT_EQ(one.gradient.bytes(), Placed<T>(one.values[0], 0).bytes());
     }
@@ -77,7 +77,7 @@ TEST_P(FoldUpdateOn, Float32IsFoldThenUpdate) { is_fold_then_update<float>(); }
 TEST_P(FoldUpdateOn, Float64IsFoldThenUpdate) { is_fold_then_update<double>(); }
 
 TEST_P(FoldUpdateOn, EverySizeIsTheScalarModel) {
-  const UpdateRule rule = AdamRule{.learning_rate = 0.01, .weight_decay = 0.1, .step = 3};
+  const RuleCase rule{Adam{.lr = 0.01, .weight_decay = 0.1}, {.step = 3}};
   for (const std::size_t n : {1, 2, 5}) {
     const FoldProgram program = FoldProgram::canonical(static_cast<int>(n));
     for (const std::size_t size : kSizes) {
@@ -94,7 +94,7 @@ TEST_P(FoldUpdateOn, EverySizeIsTheScalarModel) {
                             .sources = data,
                             .count = static_cast<std::int64_t>(size)},
                    .target = target,
-                   .rule = rule});
+                   .update = rule.prepared()});
       state.expect(expected);
     }
   }
@@ -103,7 +103,7 @@ TEST_P(FoldUpdateOn, EverySizeIsTheScalarModel) {
 // A sixteen-bit parameter: what is kept between steps is the master copy.
 template <class R>
 void is_rounded_once() {
-  const UpdateRule rule = SgdRule{.learning_rate = 0.1, .momentum = 0.9};
+  const auto rule = define(Sgd{.lr = 0.1, .momentum = 0.9});
   const FoldProgram program = FoldProgram::canonical(3);
   for (const std::size_t size : kSizes) {
     State<float> state(size, 0, size);
@@ -118,7 +118,7 @@ void is_rounded_once() {
                             .sources = data,
                             .count = static_cast<std::int64_t>(size)},
                    .target = target,
-                   .rule = rule,
+                   .update = rule.at({.step = 2}),
                    .rounded = rounded.data(),
                    .rounded_type = model::DTypeOf<R>::value});
       ASSERT_TRUE(rounded.guards_intact());
@@ -151,15 +151,13 @@ TEST_P(FoldUpdateOn, CutAnywhereIsTheWhole) {
     target.count = static_cast<std::int64_t>(count);
     fold_update({.fold = {.program = &program, .sources = data, .count = target.count},
                  .target = target,
-                 .rule = AdamRule{.learning_rate = 0.01, .step = 2}});
+                 .update = define(Adam{.lr = 0.01}).at({.step = 2})});
   };
   run(whole, 0, kSize);
   for (std::size_t begin = 0, length = 1; begin < kSize; begin += length, length = 2 * length + 1) {
     run(cut, begin, std::min(length, kSize - begin));
   }
-  EXPECT_EQ(cut.parameter.bytes(), whole.parameter.bytes());
-  EXPECT_EQ(cut.first.bytes(), whole.first.bytes());
-  EXPECT_EQ(cut.second.bytes(), whole.second.bytes());
+  cut.expect_equal(whole);
 }
 
 TEST(FoldUpdateChecks, RefuseImpossibleCombinations) {
@@ -172,7 +170,7 @@ TEST(FoldUpdateChecks, RefuseImpossibleCombinations) {
   const auto refused = [&](auto change, const char* text) {
     FoldUpdate work{.fold = {.program = &program, .sources = from, .count = 4},
                     .target = state.target(),
-                    .rule = AdamRule{.learning_rate = 1},
+                    .update = define(Adam{.lr = 1}).at({}),
                     .rounded = narrow};
     work.target.gradient = nullptr;
     change(work);
@@ -189,8 +187,7 @@ TEST(FoldUpdateChecks, RefuseImpossibleCombinations) {
   refused([](FoldUpdate& w) { w.fold.program = nullptr; }, "without a program");
   refused([](FoldUpdate& w) { w.fold.sources = w.fold.sources.first(1); },
           "a program over 2 sources was given 1");
-  refused([](FoldUpdate& w) { w.target.second = nullptr; }, "without its second moment");
-  refused([](FoldUpdate& w) { w.rule = AdamRule{.step = 0}; }, "update 0 of a parameter");
+  refused([](FoldUpdate& w) { w.target.states[1] = nullptr; }, "without state 1 of 2");
   refused([](FoldUpdate& w) { w.fold.count = w.target.count = -1; }, "fold of -1 elements");
   EXPECT_EQ(state.parameter.bytes(), Placed<float>(state.values[1], 0).bytes());
 }

@@ -26,7 +26,7 @@ void is_the_model() {
         UpdateTarget target = state.target();
         if (offset > 0) target.gradient_scale = 0.37;
         if (offset > 1) target.clip_value = 0.5;
-        update(rules[r], target);
+        update(rules[r].prepared(), target);
         state.expect(model::updated(rules[r], target, state.values));
       }
     }
@@ -39,7 +39,8 @@ TEST_P(Update, Float64IsTheModel) { is_the_model<double>(); }
 // An edge of a slice must not show.
 template <class T>
 void cut_anywhere_is_the_whole() {
-  for (const UpdateRule& rule : model::all_rules()) {
+  for (const auto& by : model::all_rules()) {
+    const auto rule = by.prepared();
     State<T> whole(197, 0, 5);
     State<T> cut(197, 1, 5);
     update(rule, whole.target());
@@ -48,9 +49,7 @@ void cut_anywhere_is_the_whole() {
       target.count = std::min<std::int64_t>(target.count, static_cast<std::int64_t>(length));
       update(rule, target);
     }
-    EXPECT_EQ(cut.parameter.bytes(), whole.parameter.bytes());
-    EXPECT_EQ(cut.first.bytes(), whole.first.bytes());
-    EXPECT_EQ(cut.second.bytes(), whole.second.bytes());
+    cut.expect_equal(whole);
   }
 }
 
@@ -60,7 +59,7 @@ TEST_P(Update, CutAnywhereFloat64) { cut_anywhere_is_the_whole<double>(); }
 // Without this the tests above could not tell a contracted update from ours.
 TEST_P(Update, ContractionWouldHaveOtherBits) {
   State<float> state(4096, 0, 1);
-  update(SgdRule{.learning_rate = 0.1}, state.target());
+  update(define(Sgd{.lr = 0.1}).at({}), state.target());
   int differing = 0;
   for (std::size_t i = 0; i < 4096; ++i) {
     differing += std::fma(-0.1F, state.values[0][i], state.values[1][i]) != state.parameter.at(i);
@@ -80,7 +79,7 @@ TEST_P(Update, ClippingKeepsNaNAndBoundsInfinity) {
   State<float> clipped(state.values, 0);
   UpdateTarget target = clipped.target();
   target.clip_value = 2;
-  update(SgdRule{.learning_rate = 1}, target);
+  update(define(Sgd{.lr = 1}).at({}), target);
   for (const std::size_t at : {std::size_t{3}, 67 - odd.size()}) {
     EXPECT_TRUE(std::isnan(clipped.parameter.at(at)));
     EXPECT_TRUE(std::isnan(clipped.parameter.at(at + 1)));
@@ -93,38 +92,37 @@ TEST_P(Update, ClippingKeepsNaNAndBoundsInfinity) {
 }
 
 TEST_P(Update, ClipsAfterTheScaleAndBeforeTheDecay) {
-  State<float> state({{{8}, {4}, {0}, {0}}}, 0);
+  State<float> state({{{8}, {4}, {0}, {0}, {0}}}, 0);
   UpdateTarget target = state.target();
   target.gradient_scale = 0.5;
   target.clip_value = 3;
-  update(SgdRule{.learning_rate = 1, .weight_decay = 0.25}, target);
+  update(define(Sgd{.lr = 1, .weight_decay = 0.25}).at({}), target);
   EXPECT_EQ(state.parameter.at(0), 4 - (3 + 1));
 }
 
 TEST_P(Update, WhatARuleDoesNotUseIsNotTouched) {
   State<float> state(65, 0, 3);
   UpdateTarget target = state.target();
-  target.first = target.second = nullptr;
-  update(SgdRule{.learning_rate = 0.1}, target);
-  target = state.target();
-  target.second = nullptr;
+  target.states = {};
+  update(define(Sgd{.lr = 0.1}).at({}), target);
   state.values[2].assign(65, NAN);
   State<float> fresh(state.values, 0);
   UpdateTarget starting = fresh.target();
-  update(SgdRule{.learning_rate = 0.1, .momentum = 0.9, .starts = true}, starting);
-  EXPECT_EQ(fresh.first.bytes(), fresh.gradient.bytes()) << "the first momentum was read";
+  starting.states[1] = starting.states[2] = nullptr;
+  update(define(Sgd{.lr = 0.1, .momentum = 0.9}).at({.step = 1}), starting);
+  EXPECT_EQ(fresh.states[0].bytes(), fresh.gradient.bytes()) << "the first momentum was read";
 }
 
 TEST(UpdateChecks, RefuseImpossibleCombinations) {
   State<float> state(4, 0, 1);
-  const auto refused = [&](const UpdateRule& rule, auto change, const char* text) {
+  const auto refused = [&](const PreparedUpdate& rule, auto change, const char* text) {
     UpdateTarget target = state.target();
     change(target);
     EXPECT_THAT([&] { update(rule, target); }, ThrowsMessage<InternalError>(HasSubstr(text)));
   };
-  const SgdRule plain{.learning_rate = 1};
-  const SgdRule moving{.learning_rate = 1, .momentum = 0.9};
-  const AdamRule adam{.learning_rate = 1};
+  const auto plain = define(Sgd{.lr = 1}).at({});
+  const auto moving = define(Sgd{.lr = 1, .momentum = 0.9}).at({});
+  const auto adam = define(Adam{.lr = 1}).at({});
   refused(
       plain, [](UpdateTarget& t) { t.dtype = DType::float16; }, "an update of float16");
   refused(
@@ -138,13 +136,13 @@ TEST(UpdateChecks, RefuseImpossibleCombinations) {
   refused(
       plain, [](UpdateTarget& t) { t.parameter = nullptr; }, "without a parameter");
   refused(
-      moving, [](UpdateTarget& t) { t.first = nullptr; }, "without its momentum");
+      moving, [](UpdateTarget& t) { t.states[0] = nullptr; }, "without state 0 of 1");
   refused(
-      adam, [](UpdateTarget& t) { t.first = nullptr; }, "without its momentum");
+      adam, [](UpdateTarget& t) { t.states[0] = nullptr; }, "without state 0 of 2");
   refused(
-      adam, [](UpdateTarget& t) { t.second = nullptr; }, "without its second moment");
-  refused(
-      AdamRule{.step = 0}, [](UpdateTarget&) {}, "update 0 of a parameter");
+      adam, [](UpdateTarget& t) { t.states[1] = nullptr; }, "without state 1 of 2");
+  EXPECT_THAT([] { define(Adam{}).at({.step = 0}); },
+              ThrowsMessage<InternalError>(HasSubstr("update 0 of a parameter")));
   EXPECT_EQ(state.parameter.bytes(), Placed<float>(state.values[1], 0).bytes());
 }
 

@@ -162,7 +162,7 @@ void ParameterAveraging::combine_states(const ElementRange& tile) {
     if (options_.state == StateAtAveraging::average) {
       take_mean(type, count, at);
     } else {
-      fill(mean_.data(), type, count, options_.initial_states[p]);
+      fill(mean_.data(), type, count, options_.initial_states[p][static_cast<std::size_t>(k)]);
     }
     for (std::size_t l = 0; l < copies_.size(); ++l) std::memcpy(at(l), mean_.data(), bytes);
   }

@@ -41,9 +41,10 @@ void tree_mean(const FoldProgram& tree, std::span<const void* const> sources, DT
 struct AveragingOptions {
   AveragingPolicyPointer averaging;
   StateAtAveraging state = StateAtAveraging::keep;
-  std::int64_t fusion = 0;             ///< elements: of a group
-  std::vector<double> initial_states;  ///< per parameter: what its state is filled with
-  std::string name = {};               ///< in errors
+  std::int64_t fusion = 0;  ///< elements: of a group
+  /// Per parameter: what each of its states is filled with.
+  std::vector<std::vector<double>> initial_states;
+  std::string name = {};  ///< in errors
 };
 
 class ParameterAveraging {

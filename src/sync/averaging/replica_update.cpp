@@ -131,7 +131,7 @@ void ReplicaUpdate::measure(std::size_t logical) {
 void ReplicaUpdate::apply(double rate_factor) {
   struct Task {
     std::size_t logical;
-    UpdateRule rule;
+    PreparedUpdate update;
     SliceFold::Sources sources;
   };
   for (const auto& range : share_) {
@@ -144,14 +144,14 @@ void ReplicaUpdate::apply(double rate_factor) {
     const bool is_due = averaging_ != nullptr && averaging_->due(p);
     if (tasks.empty() && !is_due) continue;
     for (const auto& tile : tiles_of(range)) {
-      for (const auto& task : tasks) update_tile(task.logical, tile, task.rule, task.sources);
+      for (const auto& task : tasks) update_tile(task.logical, tile, task.update, task.sources);
       if (is_due) averaging_->combine(tile);
     }
   }
 }
 
 void ReplicaUpdate::update_tile(std::size_t logical, const ElementRange& tile,
-                                const UpdateRule& rule, const SliceFold::Sources& sources) {
+                                const PreparedUpdate& by, const SliceFold::Sources& sources) {
   const auto& model = copies_.of(logical);
   const auto type = exchange_.plan().parameters()[tile.parameter].node_type;
   void* const gradient = gradient_.data();
@@ -161,7 +161,7 @@ void ReplicaUpdate::update_tile(std::size_t logical, const ElementRange& tile,
   const auto& scales = locals_[logical].scales;
   if (!scales.empty()) target.gradient_scale = scales[tile.parameter];
   target.clip_value = clip_.value;
-  update(rule, target);
+  update(by, target);
   model.round_values(tile);
 }
 

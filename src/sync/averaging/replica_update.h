@@ -37,7 +37,7 @@ struct LocalVerdict {
 
 class ReplicaUpdate {
  public:
-  /// `rules[p]` of a per-replica parameter p, at the start of training. `averaging` may be null.
+  /// `rules[p]` of a per-replica parameter p. `averaging` may be null.
   /// Keeps references. Collective.
   ReplicaUpdate(StepExchange& exchange, const ShardBoard& board, const ReplicaCopies& copies,
                 std::vector<ShardRange> logical,
@@ -70,7 +70,7 @@ class ReplicaUpdate {
   SliceFold::Sources sources_of(std::size_t logical, std::uint32_t parameter) const;
   void find_norms();
   void measure(std::size_t logical);
-  void update_tile(std::size_t logical, const ElementRange& tile, const UpdateRule& rule,
+  void update_tile(std::size_t logical, const ElementRange& tile, const PreparedUpdate& by,
                    const SliceFold::Sources& sources);
   double* blocks_of(std::size_t logical, std::uint32_t parameter) const;
 

@@ -191,7 +191,7 @@ void PartitionedUpdate::run_kernel(const ElementRange& range, const Verdict& ver
   const auto& entry = exchange_.plan().parameters()[p];
   const auto target = target_of(range, verdict);
   const void* folded = folded_at(exchange_.group().rank(), p, range.begin);
-  FoldUpdate work{.fold = {}, .target = target, .rule = rules_.next(p, rate_factor)};
+  FoldUpdate work{.fold = {}, .target = target, .update = rules_.next(p, rate_factor)};
   const bool is_message = is_coded(p);
   if (is_message && !verdict.folded) {
     fold_into(range, verdict.divisor_factor, gradient_.data());

@@ -17,7 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/update_coefficients.h"
 #include "sync/coded/coded_gradients.h"
 #include "sync/rows/row_gradients.h"
 #include "sync/step/shard_board.h"
@@ -40,7 +39,7 @@ struct Verdict {
 
 class PartitionedUpdate {
  public:
-  /// `rules[p]` of parameter p, at the start of training; where there is none, `others` update it.
+  /// `rules[p]` of parameter p; where there is none, `others` update it.
   /// With `coded`, gradients are what its messages say. Keeps references. Collective.
   PartitionedUpdate(StepExchange& exchange, ShardBoard& board, SharedModel& model,
                     RowGradients& rows, std::vector<std::optional<UpdateRule>> rules,
@@ -73,8 +72,8 @@ class PartitionedUpdate {
   // partitioned_update_rows.cpp
   void fold_rows(double loss_scale);
   void apply_rows(const Verdict& verdict, double rate_factor);
-  void update_rows(std::uint32_t parameter, const UpdateCoefficients& coefficients,
-                   const Verdict& verdict, const RowList& list);
+  void update_rows(std::uint32_t parameter, const PreparedUpdate& by, const Verdict& verdict,
+                   const RowList& list);
   UpdateTarget target_of(const ElementRange& range, const Verdict& verdict) const;
   std::byte* folded_at(int rank, std::uint32_t parameter, std::int64_t element) const;
   std::vector<ElementRange> owned_by(int rank) const;

@@ -19,8 +19,8 @@ void PartitionedUpdate::apply_rows(const Verdict& verdict, double rate_factor) {
       rows_.own_touched(p, 0);
       continue;
     }
-    const auto coefficients = coefficients_of(rules_.next(p, rate_factor));
-    const auto take = [&](const RowList& list) { update_rows(p, coefficients, verdict, list); };
+    const auto by = rules_.next(p, rate_factor);
+    const auto take = [&](const RowList& list) { update_rows(p, by, verdict, list); };
     if (verdict.folded) {
       take(rows_.folded(exchange_.group().rank(), p));
     } else {
@@ -31,7 +31,7 @@ void PartitionedUpdate::apply_rows(const Verdict& verdict, double rate_factor) {
 }
 
 /// Neighbouring rows lie together in the parameter, in its state, and here.
-void PartitionedUpdate::update_rows(std::uint32_t parameter, const UpdateCoefficients& coefficients,
+void PartitionedUpdate::update_rows(std::uint32_t parameter, const PreparedUpdate& by,
                                     const Verdict& verdict, const RowList& list) {
   const auto& rows = list.rows;
   const auto& entry = exchange_.plan().parameters()[parameter];
@@ -43,7 +43,7 @@ void PartitionedUpdate::update_rows(std::uint32_t parameter, const UpdateCoeffic
     const ElementRange range{parameter, begin, begin + static_cast<std::int64_t>(run) * elements};
     auto target = target_of(range, verdict);
     target.gradient = list.values + k * row_bytes_of(entry);
-    update(coefficients, target);
+    update(by, target);
     model_.round_values(range);
     k += run;
   }

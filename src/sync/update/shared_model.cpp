@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/fold.h"
@@ -51,13 +52,11 @@ UpdateTarget SharedModel::target(const ElementRange& range) const {
   const auto p = range.parameter;
   const auto type = plan_.parameters()[p].node_type;
   const auto skip = static_cast<std::size_t>(range.begin) * size_of(type);
-  const auto state_from = [&](int k) { return k < states(p) ? state(p, k) + skip : nullptr; };
-  return {.dtype = type,
-          .gradient = nullptr,
-          .parameter = master(p) + skip,
-          .first = state_from(0),
-          .second = state_from(1),
-          .count = range.end - range.begin};
+  UpdateTarget target{
+      .dtype = type, .parameter = master(p) + skip, .count = range.end - range.begin};
+  const int here = std::min(states(p), static_cast<int>(kMaxStates));
+  for (int k = 0; k < here; ++k) target.states[static_cast<std::size_t>(k)] = state(p, k) + skip;
+  return target;
 }
 
 void SharedModel::round_values(const ElementRange& range) const {

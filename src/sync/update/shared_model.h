@@ -45,7 +45,8 @@ class SharedModel {
   std::byte* average(std::size_t parameter) const {
     return state(parameter, places_[parameter].states);
   }
-  /// What an update of these elements reads and writes, but for the gradient.
+  /// What an update of these elements reads and writes, but for the gradient: of the states, as
+  /// many as a rule with a kernel may have.
   UpdateTarget target(const ElementRange& range) const;
   /// Of a 16-bit parameter: these of its values become `from`, of the type of the master copy,
   /// rounded once.

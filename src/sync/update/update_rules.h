@@ -9,20 +9,24 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/update.h"
+#include "kernels/rules/rule.h"
 #include "sync/plan/plan.h"
 
 namespace tutti {
 
 class UpdateRules {
  public:
-  /// `rules[p]` of parameter p, at the start of training; none where something else updates it.
+  /// `rules[p]` of parameter p; none where something else updates it.
   UpdateRules(const Plan& plan, std::vector<std::optional<UpdateRule>> rules)
       : plan_(plan), rules_(std::move(rules)), updates_(rules_.size()) {}
 
   bool has(std::size_t parameter) const { return rules_[parameter].has_value(); }
-  /// Of the parameter's next update, with learning rates multiplied by `rate_factor`.
-  UpdateRule next(std::size_t parameter, double rate_factor) const;
+  /// The parameter's next update, with learning rates multiplied by `rate_factor`.
+  PreparedUpdate next(std::size_t parameter, double rate_factor) const {
+    return rules_[parameter]->at({.step = updates_[parameter] + 1,
+                                  .rate_factor = rate_factor,
+                                  .row_sparse = plan_.parameters()[parameter].row_sparse()});
+  }
 
   /// Per parameter.
   const std::vector<std::int64_t>& updates() const { return updates_; }

@@ -50,7 +50,8 @@ class ReplicaParameters {
     const std::vector<int>& states;                       ///< per parameter
     const std::vector<std::vector<std::string>>& names;   ///< of them
     const std::vector<std::optional<UpdateRule>>& rules;  ///< per parameter
-    const std::vector<double>& initial_states;            ///< per parameter
+    /// Per parameter and state.
+    const std::vector<std::vector<double>>& initial_states;
   };
   /// Keeps references, but for states, rules and initial_states. Collective.
   ReplicaParameters(StepExchange& exchange, const ShardBoard& board, const Model& model,

@@ -26,45 +26,6 @@ std::string who_is_per_replica(const TrainerOptions& options) {
   return options.averaging ? fmt::format("averaging {}", options.averaging->name()) : "per_replica";
 }
 
-struct ToUpdateRule {
-  std::optional<UpdateRule> operator()(const Sgd& sgd) const {
-    return SgdRule{.learning_rate = sgd.lr,
-                   .momentum = sgd.momentum,
-                   .dampening = sgd.dampening,
-                   .weight_decay = sgd.decay == Decay::l2 ? sgd.weight_decay : 0,
-                   .shrink = shrink_of(sgd, sgd.decay),
-                   .nesterov = sgd.nesterov};
-  }
-  std::optional<UpdateRule> operator()(const TorchOptim&) const { return {}; }
-  std::optional<UpdateRule> operator()(const Adam& adam) const {
-    return adam_rule(adam, Decay::l2);
-  }
-  std::optional<UpdateRule> operator()(const AdamW& adam) const {
-    return adam_rule(adam, adam.decay);
-  }
-  std::optional<UpdateRule> operator()(const Adagrad& adagrad) const {
-    return AdagradRule{.learning_rate = adagrad.lr,
-                       .rate_decay = adagrad.lr_decay,
-                       .epsilon = adagrad.eps,
-                       .weight_decay = adagrad.weight_decay};
-  }
-  template <class AnyAdam>
-  static UpdateRule adam_rule(const AnyAdam& adam, Decay decay) {
-    return AdamRule{.learning_rate = adam.lr,
-                    .beta1 = adam.beta1,
-                    .beta2 = adam.beta2,
-                    .epsilon = adam.eps,
-                    .weight_decay = decay == Decay::l2 ? adam.weight_decay : 0,
-                    .shrink = shrink_of(adam, decay)};
-  }
-  /// κ where the schedule's factor is 1.
-  template <class Any>
-  static double shrink_of(const Any& rule, Decay decay) {
-    if (decay == Decay::l2) return 0;
-    return decay == Decay::times_rate ? rule.lr * rule.weight_decay : rule.weight_decay;
-  }
-};
-
 std::string_view text_of(BufferRule rule) {
   switch (rule) {
     case BufferRule::mean:
@@ -199,19 +160,18 @@ void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
     const auto& name = model.name(p);
     const auto& rule = optimizer.rule_of(model.names(p));
     const bool is_torch = std::holds_alternative<TorchOptim>(rule);
-    constexpr std::string_view kRules = "Sgd, Adam, AdamW or Adagrad";
     if (is_torch && model.row_sparse(p)) {
       throw Unsupported(fmt::format("row-sparse \"{}\" with {}: rows are updated by {}", name,
-                                    text_of(rule), kRules));
+                                    text_of(rule), names_of_rules()));
     }
     if (is_torch && model.is_per_replica(p)) {
       throw Unsupported(fmt::format(
           "per-replica \"{}\" with {}: what logical workers have for themselves is updated by {}",
-          name, text_of(rule), kRules));
+          name, text_of(rule), names_of_rules()));
     }
     if (is_torch && model.owner(p) >= 0) {
       throw Unsupported(fmt::format("\"{}\" has an owner, with {}: it is updated by {}", name,
-                                    text_of(rule), kRules));
+                                    text_of(rule), names_of_rules()));
     }
     const bool coded = !model.row_sparse(p) && !model.is_per_replica(p) && model.owner(p) < 0;
     if (!corrected || !coded) continue;
@@ -403,18 +363,11 @@ LossScaleRule loss_scale_rule_of(const LossScale& scale) {
           .maximum = scale.maximum};
 }
 
-std::optional<UpdateRule> update_rule_of(const Optimizer::Rule& rule) {
-  return std::visit(ToUpdateRule{}, rule);
-}
-
-std::vector<std::string> states_of(const Optimizer::Rule& rule) {
-  if (const auto* torch = std::get_if<TorchOptim>(&rule)) return torch->rule->states();
-  if (const auto* sgd = std::get_if<Sgd>(&rule)) {
-    return sgd->momentum != 0 ? std::vector<std::string>{"momentum_buffer"}
-                              : std::vector<std::string>{};
-  }
-  if (std::holds_alternative<Adagrad>(rule)) return {"sum"};
-  return {"exp_avg", "exp_avg_sq"};
+std::vector<RuleState> states_of(const Optimizer::Rule& rule) {
+  if (auto kernel = update_rule_of(rule)) return std::move(kernel->states);
+  std::vector<RuleState> states;
+  for (const auto& name : std::get<TorchOptim>(rule).rule->states()) states.push_back({name});
+  return states;
 }
 
 }  // namespace tutti

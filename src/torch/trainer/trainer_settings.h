@@ -4,7 +4,7 @@
 //
 // Pure functions. Failure: InvalidArgument.
 
-#include "kernels/update.h"
+#include "kernels/rules/rules.h"
 #include "run/loss_scaler.h"
 #include "run/run_fingerprint.h"
 #include "sync/coded/coded_gradients.h"
@@ -56,9 +56,7 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
 /// By rank.
 std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers);
 LossScaleRule loss_scale_rule_of(const LossScale& scale);
-/// Nothing for one of torch's optimizers.
-std::optional<UpdateRule> update_rule_of(const Optimizer::Rule& rule);
-/// Torch's names of the tensors of state that the rule keeps per parameter.
-std::vector<std::string> states_of(const Optimizer::Rule& rule);
+/// The tensors of state that the rule, or the optimizer of torch, keeps per parameter.
+std::vector<RuleState> states_of(const Optimizer::Rule& rule);
 
 }  // namespace tutti

@@ -54,15 +54,18 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   std::vector<std::optional<UpdateRule>> rules;
   std::vector<std::shared_ptr<const TorchRule>> torch_rules;
   std::vector<int> states;
-  std::vector<double> initial_states;
+  std::vector<std::vector<double>> initial_states;
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const auto& rule = optimizer.rule_of(model_.names(p));
     rules.push_back(update_rule_of(rule));
     const auto* const torch = std::get_if<TorchOptim>(&rule);
-    const auto* const adagrad = std::get_if<Adagrad>(&rule);
-    initial_states.push_back(adagrad != nullptr ? adagrad->initial_sum : 0);
     torch_rules.push_back(torch != nullptr ? torch->rule : nullptr);
-    state_names_.push_back(states_of(rule));
+    state_names_.emplace_back();
+    initial_states.emplace_back();
+    for (const auto& state : states_of(rule)) {
+      state_names_.back().push_back(state.name);
+      initial_states.back().push_back(state.initial);
+    }
     states.push_back(static_cast<int>(state_names_.back().size()));
   }
   require_per_replica(options_, model_);
@@ -129,11 +132,14 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
              rows_->parameters().size(), replicas_.get()});
 }
 
-void TrainerState::fill_initial_states(const std::vector<double>& initial) {
+void TrainerState::fill_initial_states(const std::vector<std::vector<double>>& initial) {
   for (std::size_t p = 0; p < initial.size(); ++p) {
-    if (initial[p] == 0) continue;
     const auto type = scalar_type_of(exchange_->plan().parameters()[p].node_type);
-    torch::from_blob(shared_->state(p, 0), {model_.tensor(p).numel()}, type).fill_(initial[p]);
+    for (std::size_t k = 0; k < initial[p].size(); ++k) {
+      if (initial[p][k] == 0) continue;
+      torch::from_blob(shared_->state(p, static_cast<int>(k)), {model_.tensor(p).numel()}, type)
+          .fill_(initial[p][k]);
+    }
   }
 }
 

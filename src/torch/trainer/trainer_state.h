@@ -84,7 +84,7 @@ class TrainerState {
   std::uint64_t moved_values() const;
   std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
                                          const Trainer::Evaluate& compute);
-  void fill_initial_states(const std::vector<double>& initial);
+  void fill_initial_states(const std::vector<std::vector<double>>& initial);
   std::size_t parameter_of(const std::string& name) const;
   void show_first() {
     if (replicas_) replicas_->show(0);

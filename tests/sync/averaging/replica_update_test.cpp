@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/rules/rules.h"
 #include "support/thread_ranks.h"
 #include "sync/averaging/replica_update.h"
 #include "sync/gradient_oracle.h"
@@ -22,6 +23,7 @@ namespace {
 const std::vector<std::size_t> kCounts = {9000, 3, 0, 4096, 4097};
 /// The second one is everybody's.
 constexpr std::uint32_t kShared = 1;
+const UpdateRule kRule = define(AdamW{.lr = 0.01, .weight_decay = 0.1});
 constexpr std::int64_t kShards = 7;
 constexpr std::int64_t kSteps = 7;
 
@@ -95,12 +97,11 @@ bool step_alone(const Case& test, std::int64_t step, const ShardRange& shards, C
     if (!gradients[p]) continue;
     moved[p] = 1;
     update(
-        AdamRule{.learning_rate = 0.01, .shrink = 0.001, .step = ++copy.updates[p]},
+        kRule.at({.step = ++copy.updates[p]}),
         {.dtype = DType::float32,
          .gradient = gradients[p]->data(),
          .parameter = copy.values[p].data(),
-         .first = copy.first[p].data(),
-         .second = copy.second[p].data(),
+         .states = {copy.first[p].data(), copy.second[p].data()},
          .count = static_cast<std::int64_t>(kCounts[p]),
          .gradient_scale =
              test.clip.norm > 0 ? std::min(1.0, test.clip.norm / (std::sqrt(squares) + 1e-6)) : 1});
@@ -197,8 +198,8 @@ void expect_as_model(int workers, const Case& test) {
     if (test.averaging) {
       averaging = std::make_unique<ParameterAveraging>(
           group, exchange.plan(), copies,
-          AveragingOptions{test.averaging, test.state, 5000, std::vector<double>(kCounts.size()),
-                           "model"});
+          AveragingOptions{test.averaging, test.state, 5000,
+                           std::vector<std::vector<double>>(kCounts.size(), {0, 0}), "model"});
     }
     for (const auto p : copies.parameters()) {
       if (group.rank() != 0) continue;
@@ -206,8 +207,7 @@ void expect_as_model(int workers, const Case& test) {
       if (averaging) averaging->restart(p);
     }
     group.barrier();
-    const std::vector<std::optional<UpdateRule>> rules(
-        kCounts.size(), AdamRule{.learning_rate = 0.01, .shrink = 0.001});
+    const std::vector<std::optional<UpdateRule>> rules(kCounts.size(), kRule);
     RowGradients rows(exchange);
     PartitionedUpdate update(exchange, board, model, rows, rules, nullptr, test.clip);
     ReplicaUpdate own(exchange, board, copies, logical, rules, test.clip, averaging.get());

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "kernels/norm.h"
+#include "kernels/rules/rules.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step/shard_board.h"
@@ -462,7 +463,6 @@ TEST(RowGradients, AStepThatWasDroppedLeavesNothing) {
 
 struct Case {
   UpdateRule rule;
-  int states;
   Clip clip;
 };
 
@@ -501,21 +501,17 @@ std::vector<Values> alone(const Case& test, std::int64_t steps) {
         test.clip.norm > 0 ? std::min(1.0, test.clip.norm / (std::sqrt(total) + 1e-6)) : 1;
     for (std::size_t p = 0; p < kTables.size(); ++p) {
       if (std::ranges::none_of(gradients[p], [](const auto& row) { return !!row; })) continue;
-      auto rule = test.rule;
-      ++updates[p];
-      if (auto* adam = std::get_if<AdamRule>(&rule)) adam->step = updates[p];
-      if (auto* adagrad = std::get_if<AdagradRule>(&rule)) adagrad->step = updates[p];
+      const auto by = test.rule.at({.step = ++updates[p], .row_sparse = true});
       for (std::size_t r = 0; r < gradients[p].size(); ++r) {
         if (!gradients[p][r]) continue;
         const auto at = r * static_cast<std::size_t>(kTables[p].width);
-        update(rule, {.dtype = DType::float32,
-                      .gradient = gradients[p][r]->data(),
-                      .parameter = values[p].data() + at,
-                      .first = first[p].data() + at,
-                      .second = second[p].data() + at,
-                      .count = kTables[p].width,
-                      .gradient_scale = scale,
-                      .clip_value = test.clip.value});
+        update(by, {.dtype = DType::float32,
+                    .gradient = gradients[p][r]->data(),
+                    .parameter = values[p].data() + at,
+                    .states = {first[p].data() + at, second[p].data() + at},
+                    .count = kTables[p].width,
+                    .gradient_scale = scale,
+                    .clip_value = test.clip.value});
       }
     }
   }
@@ -524,9 +520,9 @@ std::vector<Values> alone(const Case& test, std::int64_t steps) {
 
 TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
   const std::vector<Case> cases = {
-      {SgdRule{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.1}, 1, {}},
-      {AdamRule{.learning_rate = 0.01, .shrink = 0.001}, 2, {}},
-      {AdagradRule{.learning_rate = 0.1, .weight_decay = 0.01}, 1, {.norm = 0.5, .value = 1e-3}}};
+      {define(Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}), {}},
+      {define(AdamW{.lr = 0.01, .weight_decay = 0.1}), {}},
+      {define(Adagrad{.lr = 0.1, .weight_decay = 0.01}), {.norm = 0.5, .value = 1e-3}}};
   constexpr std::int64_t kSteps = 4;
   for (const auto& test : cases) {
     const auto expected = alone(test, kSteps);
@@ -536,8 +532,10 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
         StepExchange exchange(group, plan_of_tables(kTables),
                               {.name = "model", .sync_buffers = false, .reports_magnitude = true});
         ShardBoard board(group, "model");
-        SharedModel model(group, exchange.plan(), std::vector<int>(kTables.size(), test.states),
-                          false, "model");
+        SharedModel model(
+            group, exchange.plan(),
+            std::vector<int>(kTables.size(), static_cast<int>(test.rule.states.size())), false,
+            "model");
         const auto values = first_values();
         for (std::size_t p = 0; p < kTables.size() && group.rank() == 0; ++p) {
           std::memcpy(model.value(p), values[p].data(), values[p].size() * sizeof(float));

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/rules/rules.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
@@ -26,7 +27,6 @@ double weight_of(std::int64_t shard) { return static_cast<double>(1 + shard % 3)
 
 struct Case {
   UpdateRule rule;
-  int states;
   Clip clip;
 };
 
@@ -59,21 +59,16 @@ std::vector<Values> alone(const Case& test) {
     }
     for (std::size_t p = 0; p < kCounts.size(); ++p) {
       if (!gradients[p]) continue;
-      auto rule = test.rule;
-      if (auto* sgd = std::get_if<SgdRule>(&rule)) sgd->starts = updates[p] == 0;
-      if (auto* adam = std::get_if<AdamRule>(&rule)) adam->step = updates[p] + 1;
-      if (auto* adagrad = std::get_if<AdagradRule>(&rule)) adagrad->step = updates[p] + 1;
       ++updates[p];
       const double scale =
           test.clip.norm > 0 ? std::min(1.0, test.clip.norm / (std::sqrt(squares) + 1e-6)) : 1;
-      update(rule, {.dtype = DType::float32,
-                    .gradient = gradients[p]->data(),
-                    .parameter = values[p].data(),
-                    .first = first[p].data(),
-                    .second = second[p].data(),
-                    .count = static_cast<std::int64_t>(kCounts[p]),
-                    .gradient_scale = scale,
-                    .clip_value = test.clip.value});
+      update(test.rule.at({.step = updates[p]}), {.dtype = DType::float32,
+                                                  .gradient = gradients[p]->data(),
+                                                  .parameter = values[p].data(),
+                                                  .states = {first[p].data(), second[p].data()},
+                                                  .count = static_cast<std::int64_t>(kCounts[p]),
+                                                  .gradient_scale = scale,
+                                                  .clip_value = test.clip.value});
     }
   }
   return values;
@@ -86,8 +81,9 @@ void expect_as_alone(int workers, const Case& test) {
     StepExchange exchange(group, plan_of(kCounts),
                           {.name = "model", .sync_buffers = false, .reports_magnitude = true});
     ShardBoard board(group, "model");
-    SharedModel model(group, exchange.plan(), std::vector<int>(kCounts.size(), test.states), false,
-                      "model");
+    SharedModel model(group, exchange.plan(),
+                      std::vector<int>(kCounts.size(), static_cast<int>(test.rule.states.size())),
+                      false, "model");
     for (std::size_t p = 0; p < kCounts.size() && group.rank() == 0; ++p) {
       const auto values = random_values(p + 77, kCounts[p]);
       if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
@@ -129,10 +125,10 @@ void expect_as_alone(int workers, const Case& test) {
 
 TEST(PartitionedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
   const std::vector<Case> cases = {
-      {SgdRule{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.1}, 1, {}},
-      {AdamRule{.learning_rate = 0.01, .shrink = 0.001}, 2, {}},
-      {AdamRule{.learning_rate = 0.01}, 2, {.norm = 0.5, .value = 1e-3}},
-      {AdagradRule{.learning_rate = 0.1, .rate_decay = 0.2}, 1, {}}};
+      {define(Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}), {}},
+      {define(AdamW{.lr = 0.01, .weight_decay = 0.1}), {}},
+      {define(Adam{.lr = 0.01}), {.norm = 0.5, .value = 1e-3}},
+      {define(Adagrad{.lr = 0.1, .lr_decay = 0.2}), {}}};
   for (const auto& test : cases) {
     for (const int workers : {1, 2, 3, 5, 8}) expect_as_alone(workers, test);
   }
@@ -156,7 +152,7 @@ TEST(PartitionedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
     SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
     RowGradients rows(exchange);
     PartitionedUpdate update(exchange, board, model, rows,
-                             std::vector<std::optional<UpdateRule>>(2, SgdRule{.learning_rate = 1}),
+                             std::vector<std::optional<UpdateRule>>(2, define(Sgd{.lr = 1})),
                              nullptr, {.norm = 1e9});
     std::vector<Leaf> leaves;
     for (int r = 0; r < kWorkers; ++r) leaves.push_back(random_leaf(counts, 1, r, 0));
@@ -196,7 +192,8 @@ TEST(PartitionedUpdate, TheEarliestBadShardIsNamedByAll) {
     SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
     RowGradients rows(exchange);
     PartitionedUpdate update(exchange, board, model, rows,
-                             std::vector<std::optional<UpdateRule>>(2, SgdRule{}), nullptr, {});
+                             std::vector<std::optional<UpdateRule>>(2, define(Sgd{.lr = 0})),
+                             nullptr, {});
     exchange.open_shards(group.rank(), 1);
     board.mine() = {};
     exchange.begin_leaf(1);
