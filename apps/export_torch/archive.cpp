@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "torch/trainer/trainer_checkpoint.h"
+#include "torch/run/model_facts.h"
+#include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
 namespace tutti::command {
@@ -67,12 +68,13 @@ Checkpoint open(const std::filesystem::path& path) {
 /// By name, of the parameters' own types.
 std::map<std::string, torch::Tensor> parameters_of(const Checkpoint& checkpoint, bool averages) {
   std::map<std::string, torch::Tensor> found;
-  for (const auto& [name, tensor] : load_tensors(checkpoint, kParametersFile)) found[name] = tensor;
+  for (const auto& [name, tensor] : load_tensors(checkpoint, StateFile::parameters))
+    found[name] = tensor;
   if (!averages) return found;
-  if (!checkpoint.manifest().files.contains(kAveragesFile)) {
+  if (!checkpoint.manifest().files.contains(name_of(StateFile::averages))) {
     throw InvalidArgument(fmt::format("{} has no moving averages", checkpoint.folder().string()));
   }
-  for (const auto& [name, tensor] : load_tensors(checkpoint, kAveragesFile)) {
+  for (const auto& [name, tensor] : load_tensors(checkpoint, StateFile::averages)) {
     found.at(name) = tensor.to(found.at(name).scalar_type());
   }
   return found;
@@ -87,7 +89,7 @@ ModuleNode model_of(const Checkpoint& checkpoint, bool averages) {
     parameters[name] = parameters.at(first.get<std::string>());
   }
   for (const auto& [name, tensor] : parameters) model.add(name, tensor, false);
-  for (const auto& [name, tensor] : load_tensors(checkpoint, kBuffersFile)) {
+  for (const auto& [name, tensor] : load_tensors(checkpoint, StateFile::buffers)) {
     model.add(name, tensor, true);
   }
   return model;

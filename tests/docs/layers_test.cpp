@@ -32,6 +32,7 @@ const std::map<std::string, Names> kMayInclude = {
     {"comm/local", {"base", "job", "kernels", "memory", "comm"}},
     {"codec", {"base", "kernels"}},
     {"run", {"base", "kernels", "memory"}},
+    {"run/state", {"base", "kernels", "run"}},
     {"sync/plan", {"base", "kernels", "memory", "comm"}},
     {"sync/step", {"base", "job", "kernels", "memory", "comm", "sync/plan"}},
     {"sync/rows", {"base", "kernels", "memory", "comm", "sync/plan", "sync/step"}},
@@ -46,9 +47,13 @@ const std::map<std::string, Names> kMayInclude = {
     {"torch/data_parallel",
      {"base", "kernels", "memory", "comm", "codec", "run", "sync/plan", "sync/step", "sync/rows",
       "sync/coded", "sync/averaging", "torch/model"}},
+    {"torch/run",
+     {"base", "kernels", "comm", "run", "run/state", "sync/plan", "sync/coded", "sync/update",
+      "torch/model"}},
     {"torch/trainer",
-     {"base", "kernels", "kernels/rules", "memory", "comm", "codec", "run", "sync/plan",
-      "sync/step", "sync/rows", "sync/coded", "sync/update", "sync/averaging", "torch/model"}},
+     {"base", "kernels", "kernels/rules", "memory", "comm", "codec", "run", "run/state",
+      "sync/plan", "sync/step", "sync/rows", "sync/coded", "sync/update", "sync/averaging",
+      "torch/model", "torch/run"}},
 };
 
 /// The folder that each public header belongs to.

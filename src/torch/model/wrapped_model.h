@@ -21,8 +21,6 @@
 namespace tutti {
 
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
-/// Views of a run's own memory, by file of a checkpoint.
-using TensorFiles = std::vector<std::pair<std::string, NamedTensors>>;
 
 /// Which parameters and buffers are not like most others. Of a parameter registered under several
 /// names (tied weights) one that a function holds for is enough.

@@ -225,20 +225,6 @@ NamedTensors ReplicaParameters::kept_tensors() const {
   return tensors;
 }
 
-void ReplicaParameters::add_to(Sha256& hash) const {
-  const auto add = [&](const NamedTensors& tensors) {
-    for (const auto& [name, tensor] : tensors) {
-      hash.update(name.data(), name.size());
-      hash.update(tensor.data_ptr(), tensor.nbytes());
-    }
-  };
-  add(tensors());
-  add(kept_tensors());
-  const auto [updates, moved, drops] = position();
-  for (const auto& one : updates) hash.update(one.data(), one.size() * sizeof(std::int64_t));
-  hash.update(moved.data(), moved.size());
-}
-
 void ReplicaParameters::add_to(ValueCheck& check) const {
   for (std::size_t l = 1; l < size(); ++l) check.add(copies_.of(l), copies_.parameters());
 }

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/hash.h"
 #include "sync/averaging/parameter_averaging.h"
 #include "sync/averaging/replica_copies.h"
 #include "sync/averaging/replica_update.h"
@@ -97,7 +96,6 @@ class ReplicaParameters {
   NamedTensors tensors() const;
   /// What an averaging policy keeps, by "0.weight/before".
   NamedTensors kept_tensors() const;
-  void add_to(Sha256& hash) const;
   /// Those of the logical workers but the first.
   void add_to(ValueCheck& check) const;
   ReplicaPosition position() const;

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <optional>
 
-#include "torch/trainer/trainer_checkpoint.h"
+#include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
 namespace tutti {

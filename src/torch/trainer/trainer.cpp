@@ -122,12 +122,14 @@ double Trainer::gradient_norm() { return state_->gradient_norm(); }
 StepResult Trainer::apply() { return state_->apply(); }
 void Trainer::edit(const std::function<void()>& change) { state_->edit(change); }
 Metrics Trainer::evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute) {
-  return state_->evaluate({dataset_size, batch}, compute);
+  return state_->evaluation().evaluate({dataset_size, batch}, compute);
 }
-void Trainer::with_ema(const std::function<void()>& body) { state_->with_ema(body); }
-torch::Tensor Trainer::gather(const std::string& name) const { return state_->gather(name); }
+void Trainer::with_ema(const std::function<void()>& body) { state_->evaluation().with_ema(body); }
+torch::Tensor Trainer::gather(const std::string& name) const {
+  return state_->evaluation().gather(name);
+}
 void Trainer::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
-  state_->with_logical_worker(logical, body);
+  state_->evaluation().with_logical_worker(logical, body);
 }
 void Trainer::save(const std::string& directory, const SaveOptions& options) {
   state_->save(directory, options);

@@ -15,8 +15,8 @@
 #include "run/leaf_seed.h"
 #include "torch/model/row_tensors.h"
 #include "torch/model/threads.h"
+#include "torch/run/stored_tensors.h"
 #include "torch/trainer/start_line.h"
-#include "torch/trainer/trainer_checkpoint.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -43,6 +43,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
       options_(options),
       module_(module),
       model_(module, roles_of(options), "Trainer"),
+      between_(group, options.deadline),
       data_(options.seed, options.order) {
   pin_threads();
   require_options(options_);
@@ -71,10 +72,10 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   require_per_replica(options_, model_);
   require_rules(options_, optimizer, model_);
   const auto settings = settings_of(options_, optimizer, model_);
-  facts_ = facts_of(options_, optimizer, model_);
   exchange_ = std::make_unique<StepExchange>(group_, model_.plan(settings),
                                              exchange_options_of(options_, model_, group_.size()));
-  require_log();
+  checkpoints_ = std::make_unique<TrainerCheckpoints>(between_, options_, module_,
+                                                      facts_of(options_, optimizer, model_));
   board_ = std::make_unique<ShardBoard>(group_, options_.name);
   if (group_.rank() == 0) warn_of_aliases(model_, options_.name);
   shared_ = std::make_unique<SharedModel>(group_, exchange_->plan(), states, options_.ema_decay > 0,
@@ -119,6 +120,9 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.ema_decay,
                                                  group_.rank(), group_.size());
   }
+  evaluation_ = std::make_unique<TrainerEvaluation>(trained(), between_, steps_,
+                                                    [this] { seed_between_steps(); });
+  list_parts();
   notes_ = std::make_unique<StepNotes>(
       group_, *board_, module_,
       StepNotes::Options{options_.name, options_.shards, mine_.count() > 0});
@@ -150,22 +154,6 @@ void TrainerState::seed_between_steps() const {
 
 // ---- the first half of a step ----
 
-void TrainerState::require_open(const char* what) const {
-  if (!accumulated_) throw InvalidArgument(fmt::format("{} before accumulate()", what));
-}
-
-void TrainerState::require_between_steps(const char* what) const {
-  if (accumulated_) throw InvalidArgument(fmt::format("{} between accumulate() and apply()", what));
-  if (*inside_ != 0) throw InvalidArgument(fmt::format("{} inside {}", what, inside_));
-}
-
-/// What was written or moved since the last step is found before the next.
-void TrainerState::require_untouched() const {
-  model_.require_all_in_place();
-  parameters_->require_untouched();
-  buffers_->require_untouched();
-}
-
 /// What a parameter holds by hand would be taken for what a backward has left there.
 void TrainerState::require_no_gradients() const {
   for (const auto& [name, tensor] : model_.parameters()) {
@@ -178,7 +166,7 @@ void TrainerState::require_no_gradients() const {
 }
 
 void TrainerState::drop(const std::string& why) noexcept {
-  accumulated_ = false;
+  between_.set_half(false);
   runner_->drop();
   show_first();
   if (exchange_->is_open()) exchange_->fail(why);
@@ -205,17 +193,17 @@ std::int64_t TrainerState::epoch() {
 
 void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
                               const torch::nn::Module* active) {
-  if (accumulated_) {
+  if (between_.is_half()) {
     const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
     drop(text);  // the others may wait in apply()
     throw InvalidArgument(text);
   }
-  require_between_steps("accumulate()");
+  between_.require("accumulate()");
   exchange_->require_running();
   exchange_->number_next(step());
   std::optional<ActiveParameters> only;
   try {
-    require_untouched();
+    trained().require_untouched();
     model_.require_unchanged_list();
     rate_factor_ = options_.schedule(step(), data_.position().epoch);
     require_no_gradients();
@@ -253,7 +241,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     drop(exception_text());
     throw;
   }
-  accumulated_ = true;
+  between_.set_half(true);
 }
 
 /// A checkpoint holds steps, and the program chooses turns: one that was written inside a round
@@ -280,7 +268,7 @@ void TrainerState::look_at_turn() {
 /// are before anybody's program goes on. Among collectives.
 void TrainerState::expect_values() {
   values_->expect(step());
-  if (values_->expects()) group_.barrier(waits("values"));
+  if (values_->expects()) group_.barrier(between_.waits("values"));
 }
 
 /// Once all shards have run, and before anybody updates anything.
@@ -297,8 +285,8 @@ void TrainerState::require_values() {
 }
 
 StepResult TrainerState::apply() {
-  require_open("apply()");
-  accumulated_ = false;
+  between_.require_half("apply()");
+  between_.set_half(false);
   // Nobody changes what another one, between the halves, may still be looking at.
   if (notes_->in_halves()) {
     try {
@@ -347,10 +335,10 @@ StepResult TrainerState::apply() {
   } else {
     values_->expect(step());
   }
-  if (averages_ && hashes(result.step)) {
-    exchange_->run_collectives([&] { group_.barrier(waits("averages")); });
+  if (averages_ && checkpoints_->hashes(result.step)) {
+    exchange_->run_collectives([&] { group_.barrier(between_.waits("averages")); });
   }
-  log(result);
+  checkpoints_->log(result);
   if (!unbearable.empty()) throw InvalidArgument(unbearable);
   return result;
 }
@@ -425,23 +413,8 @@ std::string TrainerState::take_note(const StepResult& result) {
 // ---- between the halves ----
 
 torch::Tensor TrainerState::folded_gradient(const std::string& name) {
-  require_open("gradient()");
-  return folded_gradient(parameter_of(name));
-}
-
-std::size_t TrainerState::parameter_of(const std::string& name) const {
-  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    if (model_.name(p) == name) return p;
-  }
-  for (const auto& item : model_.buffers()) {
-    if (item.first == name) {
-      throw InvalidArgument(fmt::format(
-          "\"{}\" is a buffer, not a parameter: with_logical_worker() shows per-replica ones",
-          name));
-    }
-  }
-  throw InvalidArgument(
-      fmt::format("there is no parameter \"{}\" (the first one is \"{}\")", name, model_.name(0)));
+  between_.require_half("gradient()");
+  return folded_gradient(trained().parameter_of(name));
 }
 
 /// Undefined if no shard touched it.
@@ -465,7 +438,7 @@ torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
 }
 
 double TrainerState::gradient_norm() {
-  require_open("gradient_norm()");
+  between_.require_half("gradient_norm()");
   if (verdict_.norm) return *verdict_.norm;
   double total = 0;
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {

@@ -11,18 +11,14 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "run/data_order.h"
 #include "run/loss_scaler.h"
-#include "run/step_log.h"
 #include "run/turns.h"
 #include "sync/coded/coded_gradients.h"
 #include "sync/plan/assignment.h"
@@ -33,6 +29,7 @@
 #include "sync/update/partitioned_update.h"
 #include "sync/update/shared_model.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/run/between_steps.h"
 #include "torch/trainer/active_parameters.h"
 #include "torch/trainer/audit.h"
 #include "torch/trainer/replica_parameters.h"
@@ -42,12 +39,12 @@
 #include "torch/trainer/shared_parameters.h"
 #include "torch/trainer/step_notes.h"
 #include "torch/trainer/tile_optimizers.h"
+#include "torch/trainer/trainer_checkpoints.h"
+#include "torch/trainer/trainer_evaluation.h"
 #include "torch/trainer/value_check.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
-
-struct RunPosition;
 
 class TrainerState {
  public:
@@ -61,14 +58,12 @@ class TrainerState {
   torch::Tensor folded_gradient(const std::string& name);
   double gradient_norm();
 
-  // Between steps: trainer_state_between_steps.cpp, trainer_state_evaluation.cpp.
+  // Between steps.
   void edit(const std::function<void()>& change);
-  Metrics evaluate(const DataRequest& request, const Trainer::Evaluate& compute);
-  void with_ema(const std::function<void()>& body);
-  torch::Tensor gather(const std::string& name) const;
-  void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
   void save(const std::string& directory, const SaveOptions& options);
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
+  TrainerEvaluation& evaluation() { return *evaluation_; }
+  std::string state_sha256() const { return checkpoints_->sha256(model_.parameters().size()); }
 
   std::int64_t step() const { return steps_ + 1; }
   TrafficReport traffic() const;
@@ -76,16 +71,13 @@ class TrainerState {
   std::int64_t epoch();
   const ShardRange& shards() const { return mine_; }
   const Group& group() const { return group_; }
-  std::string state_sha256() const;
 
  private:
   /// So often epoch() may be asked for while it cannot move on, before that is logged.
   static constexpr int kPatience = 100;
-  std::uint64_t moved_values() const;
-  std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
-                                         const Trainer::Evaluate& compute);
+  TrainedModel trained();
+  void list_parts();
   void fill_initial_states(const std::vector<std::vector<double>>& initial);
-  std::size_t parameter_of(const std::string& name) const;
   void show_first() {
     if (replicas_) replicas_->show(0);
   }
@@ -93,35 +85,8 @@ class TrainerState {
   void expect_values();
   void require_values();
   torch::Tensor folded_gradient(std::size_t parameter);
-  void require_open(const char* what) const;
-  void require_between_steps(const char* what) const;
-  void require_untouched() const;
   void require_no_gradients() const;
   void seed_between_steps() const;
-  void begin_on_all(const char* what, const std::function<void()>& check);
-  template <class Work>
-  std::exception_ptr on_first_rank(const char* what, const Work& work);
-  void require_log();
-  bool moved() const;
-  /// What was written to by hand, by parameter and by buffer.
-  struct Written {
-    std::vector<std::uint8_t> parameters;
-    std::vector<std::uint8_t> buffers;
-  };
-  void edit_here(const std::function<void()>& change, Written& written);
-  void spread(Written& written);
-  void write(const std::string& directory, const SaveOptions& options, const NamedTensors& states,
-             const nlohmann::json& numbers);
-  /// What load() has for the other workers.
-  struct Found {
-    std::string position;  ///< as JSON; empty where there is no checkpoint
-    std::vector<std::byte> states;
-  };
-  Found read(const std::string& directory, const LoadOptions& options);
-  const std::string& run() const;
-  TensorFiles tensor_files() const;
-  NamedTensors kept_of_gradients() const;
-  nlohmann::json all_numbers() const;
   StepResult result_of(const StepReport& report);
   std::string take_note(const StepResult& result);
   /// A loop over epoch() is not in vain.
@@ -129,19 +94,13 @@ class TrainerState {
     epoch_asked_after_ = steps_;
     asked_in_vain_ = 0;
   }
-  bool hashes(std::int64_t step) const;
-  void log(const StepResult& result) noexcept;
-  bool write_log(const StepResult& result);
-  void take_over(const RunPosition& position);
-  CollectiveOptions waits(const char* label) const;
   void drop(const std::string& why) noexcept;
 
   Group group_;
   TrainerOptions options_;
   torch::nn::Module& module_;
   WrappedModel model_;
-  RunFingerprint
-      facts_;  ///< what another run has to have in common to go on from a checkpoint of this one
+  BetweenSteps between_;
   ShardRange mine_;
   std::unique_ptr<StepExchange> exchange_;
   std::unique_ptr<ShardBoard> board_;
@@ -157,7 +116,8 @@ class TrainerState {
   std::unique_ptr<Audit> audit_;  ///< null without
   std::unique_ptr<ShardBuffers> buffers_;
   std::unique_ptr<MovingAverages> averages_;  ///< null without
-  std::unique_ptr<StepLog> log_;              ///< rank 0's, from the first step on
+  std::unique_ptr<TrainerCheckpoints> checkpoints_;
+  std::unique_ptr<TrainerEvaluation> evaluation_;
   ShardStates states_;
   std::unique_ptr<StepNotes> notes_;
   std::shared_ptr<ShardRunner> runner_;
@@ -166,7 +126,6 @@ class TrainerState {
   DataOrder data_;
   LossScaleRule scale_rule_;
   LossScaleState scale_;
-  bool evaluating_ = false;
   std::uint64_t active_ = 0;              ///< digest of what this step is about; 0: all
   std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
   Turns turns_;                           ///< of steps that were about one of several models
@@ -177,10 +136,6 @@ class TrainerState {
   std::int64_t epoch_asked_after_ = 0;  ///< so many steps, last; or samples were
   int asked_in_vain_ = 0;               ///< after as many steps that asked for no samples
   bool said_no_samples_ = false;
-  bool accumulated_ = false;  ///< between the halves
-  const char* inside_ = "";   ///< a call that shows other values, with_ema() say
-  bool said_newer_ = false;   ///< that newer checkpoints lie beside those that are saved
-  bool log_failed_ = false;   ///< in the last step that was to be logged
   Verdict verdict_;
 };
 

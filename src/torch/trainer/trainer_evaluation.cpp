@@ -1,9 +1,10 @@
-// Evaluation with a Trainer: a data set's metrics, and the averaged parameters.
+#include "torch/trainer/trainer_evaluation.h"
 
 #include <fmt/format.h>
 
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <iterator>
@@ -15,7 +16,6 @@
 #include "kernels/hash.h"
 #include "run/leaf_seed.h"
 #include "run/metric_exchange.h"
-#include "torch/trainer/trainer_state.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 
@@ -68,22 +68,37 @@ std::vector<std::byte> message_of(const Head& head, const std::string& failure) 
   return message;
 }
 
+/// Digest of parameters that the program has given memory of their own since; 0 where it has not.
+std::uint64_t digest_of_moved(const WrappedModel& model) {
+  try {
+    model.require_all_in_place();
+    return 0;
+  } catch (const InvalidArgument&) {
+    std::uint64_t hash = 0;
+    for (const auto& [name, parameter] : model.parameters()) {
+      const auto values = parameter.detach().contiguous();
+      hash = digest(values.data_ptr(), values.nbytes(), hash);
+    }
+    return std::max<std::uint64_t>(hash, 1);
+  }
+}
+
 }  // namespace
 
 /// The batches that this worker computes.
-std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
-                                                     const Trainer::Evaluate& compute) {
+std::vector<ShardMetrics> TrainerEvaluation::evaluate_own(const DataRequest& request,
+                                                          const Trainer::Evaluate& compute) {
   if (request.dataset_size < 1 || request.batch < 1) {
     throw InvalidArgument(fmt::format("evaluate(): {} samples in batches of {}",
                                       request.dataset_size, request.batch));
   }
-  const EvaluationMode mode(module_);
+  const EvaluationMode mode(trained_.module);
   at::autocast::clear_cache();  // the parameters that were cast in it have changed
   const auto batches = epoch_steps(request.dataset_size, request.batch);
-  const auto [begin, end] = share_of(batches, group_);
+  const auto [begin, end] = share_of(batches, between_.group());
   std::vector<ShardMetrics> metrics;
   for (auto b = begin; b < end; ++b) {
-    torch::manual_seed(leaf_seed(options_.seed, 0, b));
+    torch::manual_seed(leaf_seed(trained_.options.seed, 0, b));
     const auto first = b * request.batch;
     std::vector<std::int64_t> samples(
         static_cast<std::size_t>(std::min(request.batch, request.dataset_size - first)));
@@ -93,72 +108,61 @@ std::vector<ShardMetrics> TrainerState::evaluate_own(const DataRequest& request,
   return metrics;
 }
 
-/// Of parameters that the program has given memory of their own since; 0 where it has not.
-std::uint64_t TrainerState::moved_values() const {
-  try {
-    model_.require_all_in_place();
-    return 0;
-  } catch (const InvalidArgument&) {
-    std::uint64_t hash = 0;
-    for (const auto& [name, parameter] : model_.parameters()) {
-      const auto values = parameter.detach().contiguous();
-      hash = digest(values.data_ptr(), values.nbytes(), hash);
-    }
-    return std::max<std::uint64_t>(hash, 1);
-  }
-}
-
-Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
-  exchange_->require_running();
-  if (accumulated_) throw InvalidArgument("evaluate() between accumulate() and apply()");
-  if (exchange_->is_open() || evaluating_) {
+Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
+  auto& exchange = trained_.exchange;
+  const auto& group = between_.group();
+  exchange.require_running();
+  between_.require_no_half("evaluate()");
+  if (exchange.is_open() || evaluating_) {
     throw InvalidArgument(fmt::format("evaluate() inside {} of \"{}\": call it between steps",
-                                      evaluating_ ? "evaluate()" : "a step", options_.name));
+                                      evaluating_ ? "evaluate()" : "a step",
+                                      trained_.options.name));
   }
-  const auto logical = replicas_ ? replicas_->shown() : 0;
+  const auto logical = trained_.replicas != nullptr ? trained_.replicas->shown() : 0;
   std::uint64_t moved = 0;
   std::vector<std::byte> message;
   std::exception_ptr error;
   try {
     const ScopedFlag inside(evaluating_);
-    moved = moved_values();
+    moved = digest_of_moved(trained_.model);
     message = message_of({request, logical, moved, false}, evaluate_own(request, compute));
   } catch (...) {
     error = std::current_exception();
     message = message_of({request, logical, 0, true}, exception_text());
   }
-  seed_between_steps();
+  seed_();
   std::vector<std::vector<std::byte>> all;
-  exchange_->run_collectives([&] { all = gather_bytes(group_, message, waits("evaluate()")); });
+  exchange.run_collectives(
+      [&] { all = gather_bytes(group, message, between_.waits("evaluate()")); });
   if (error) std::rethrow_exception(error);
   std::vector<ShardMetrics> batches;
-  for (int r = 0; r < group_.size(); ++r) {
+  for (int r = 0; r < group.size(); ++r) {
     const auto said = std::span(all[static_cast<std::size_t>(r)]);
     Head head;
     std::memcpy(&head, said.data(), sizeof head);
     const auto rest = said.subspan(sizeof head);
     if (head.failed) {
       throw PeerFailed(
-          group_.job_rank(r), steps_,
-          fmt::format("evaluate(): rank {} failed: {}", group_.job_rank(r),
+          group.job_rank(r), steps_,
+          fmt::format("evaluate(): rank {} failed: {}", group.job_rank(r),
                       std::string_view(reinterpret_cast<const char*>(rest.data()), rest.size())));
     }
     if (head.request != request) {
       throw InvalidArgument(fmt::format(
           "evaluate(): rank {} has {} samples in batches of {}, rank {} has {} in batches of {}",
-          group_.job_rank(r), head.request.dataset_size, head.request.batch,
-          group_.job_rank(group_.rank()), request.dataset_size, request.batch));
+          group.job_rank(r), head.request.dataset_size, head.request.batch,
+          group.job_rank(group.rank()), request.dataset_size, request.batch));
     }
     if (head.logical != logical) {
       throw InvalidArgument(fmt::format(
           "evaluate(): rank {} shows logical worker {}'s parameters, rank {} logical worker {}'s",
-          group_.job_rank(r), head.logical, group_.job_rank(group_.rank()), logical));
+          group.job_rank(r), head.logical, group.job_rank(group.rank()), logical));
     }
     if (head.moved != moved) {
       throw InvalidArgument(fmt::format(
           "evaluate(): rank {} and rank {} have other parameters: one has moved its own (to(), "
           "load() or set_data()) and the other has not, or has other values",
-          group_.job_rank(r), group_.job_rank(group_.rank())));
+          group.job_rank(r), group.job_rank(group.rank())));
     }
     auto theirs = unpack(rest);
     batches.insert(batches.end(), std::make_move_iterator(theirs.begin()),
@@ -167,75 +171,69 @@ Metrics TrainerState::evaluate(const DataRequest& request, const Trainer::Evalua
   return reduce(batches);
 }
 
-void TrainerState::with_ema(const std::function<void()>& body) {
+void TrainerEvaluation::with_ema(const std::function<void()>& body) {
   constexpr const char* kName = "with_ema()";
-  exchange_->run_collectives([&] {
-    begin_on_all(kName, [&] {
-      if (!averages_) throw InvalidArgument("with_ema() without options.ema_decay");
-      if (averages_->steps() == 0) throw InvalidArgument("with_ema() before the first step");
-      require_untouched();
+  auto* const averages = trained_.averages;
+  const auto& group = between_.group();
+  trained_.exchange.run_collectives([&] {
+    between_.begin_on_all(kName, [&] {
+      if (averages == nullptr) throw InvalidArgument("with_ema() without options.ema_decay");
+      if (averages->steps() == 0) throw InvalidArgument("with_ema() before the first step");
+      trained_.require_untouched();
     });
-    averages_->swap_in();
-    group_.barrier(waits(kName));
+    averages->swap_in();
+    group.barrier(between_.waits(kName));
   });
-  parameters_->written();
-  inside_ = kName;
-  std::exception_ptr error;
-  try {
+  trained_.parameters.written();
+  const auto error = between_.run_inside(kName, [&] {
     body();
-    parameters_->require_untouched();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  inside_ = "";
+    trained_.parameters.require_untouched();
+  });
   try {
-    exchange_->run_collectives([&] {
-      group_.barrier(waits(kName));
-      averages_->swap_out();
-      group_.barrier(waits(kName));
+    trained_.exchange.run_collectives([&] {
+      group.barrier(between_.waits(kName));
+      averages->swap_out();
+      group.barrier(between_.waits(kName));
     });
   } catch (const Error&) {
     if (error) std::rethrow_exception(error);  // it came first
     throw;
   }
-  parameters_->written();
+  trained_.parameters.written();
   if (error) std::rethrow_exception(error);
 }
 
-torch::Tensor TrainerState::gather(const std::string& name) const {
-  require_between_steps("gather()");
-  const auto p = parameter_of(name);
-  if (model_.is_per_replica(p)) return replicas_->gather(p);
-  return model_.tensor(p).detach().clone().unsqueeze(0);
+torch::Tensor TrainerEvaluation::gather(const std::string& name) const {
+  between_.require("gather()");
+  const auto p = trained_.parameter_of(name);
+  if (trained_.model.is_per_replica(p)) return trained_.replicas->gather(p);
+  return trained_.model.tensor(p).detach().clone().unsqueeze(0);
 }
 
-void TrainerState::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
+void TrainerEvaluation::with_logical_worker(std::int64_t logical,
+                                            const std::function<void()>& body) {
   constexpr const char* kName = "with_logical_worker()";
-  if (exchange_->is_open()) throw InvalidArgument(fmt::format("{} inside a step", kName));
-  require_between_steps(kName);
-  const auto count = replicas_ ? replicas_->size() : 0;
+  if (trained_.exchange.is_open()) throw InvalidArgument(fmt::format("{} inside a step", kName));
+  between_.require(kName);
+  auto* const replicas = trained_.replicas;
+  const auto count = replicas != nullptr ? replicas->size() : 0;
   if (logical < 0 || logical >= static_cast<std::int64_t>(count)) {
     throw InvalidArgument(
         fmt::format("with_logical_worker({}): {}", logical,
                     count == 0 ? std::string("nothing is per replica")
                                : fmt::format("there are logical workers 0 to {}", count - 1)));
   }
-  require_untouched();
+  trained_.require_untouched();
   const auto l = static_cast<std::size_t>(logical);
-  replicas_->show(l);
-  buffers_->restore(l);
-  inside_ = kName;
-  std::exception_ptr error;
-  try {
+  replicas->show(l);
+  trained_.buffers.restore(l);
+  const auto error = between_.run_inside(kName, [&] {
     body();
-    parameters_->require_untouched();
-    buffers_->require_untouched(l);
-  } catch (...) {
-    error = std::current_exception();
-  }
-  inside_ = "";
-  show_first();
-  buffers_->restore();
+    trained_.parameters.require_untouched();
+    trained_.buffers.require_untouched(l);
+  });
+  replicas->show(0);
+  trained_.buffers.restore();
   if (error) std::rethrow_exception(error);
 }
 

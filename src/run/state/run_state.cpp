@@ -1,0 +1,224 @@
+#include "run/state/run_state.h"
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log_line.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// Entry of one tensor, or InvalidArgument that says how the file differs.
+const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& where,
+                            const TensorView& tensor) {
+  const auto* const entry = file.find(tensor.name);
+  if (entry == nullptr) throw InvalidArgument(fmt::format("{} lacks \"{}\"", where, tensor.name));
+  if (entry->type != tensor.type || entry->shape != tensor.shape) {
+    throw InvalidArgument(fmt::format("{}: \"{}\" is {}, here it is {}", where, tensor.name,
+                                      describe(entry->type, entry->shape),
+                                      describe(tensor.type, tensor.shape)));
+  }
+  return *entry;
+}
+
+void read_into(const TensorView& tensor, const SafetensorsFile& file, const TensorEntry& entry) {
+  if (is_row_major(tensor)) return file.read(entry, {tensor.data, bytes_of(tensor)});
+  std::vector<std::byte> rows(bytes_of(tensor));
+  file.read(entry, rows);
+  set_rows(tensor, rows);
+}
+
+/// Fills the tensors, once all of them were found to fit.
+void fill(const Checkpoint& checkpoint, const StateTensors& tensors) {
+  struct Place {
+    const SafetensorsFile& file;
+    const TensorEntry& entry;
+    const TensorView& tensor;
+  };
+  std::map<StateFile, SafetensorsFile> files;
+  std::vector<Place> places;
+  for (const auto& [which, list] : tensors) {
+    if (!traits_of(which).is_filled) continue;
+    const auto& file = files.emplace(which, checkpoint.file(name_of(which))).first->second;
+    const auto where = fmt::format("{}/{}", checkpoint.folder().string(), name_of(which));
+    for (const auto& tensor : list) places.push_back({file, entry_of(file, where, tensor), tensor});
+    if (file.tensors().size() == list.size()) continue;
+    throw InvalidArgument(fmt::format("{} holds {} tensors, here there are {}", where,
+                                      file.tensors().size(), list.size()));
+  }
+  try {
+    for (const auto& [file, entry, tensor] : places) read_into(tensor, file, entry);
+  } catch (const std::exception& error) {
+    throw Mismatch(fmt::format("{}, after other tensors had been replaced", error.what()));
+  }
+}
+
+/// Pieces of bytes as one, and back: the length of each stands before it.
+std::vector<std::byte> joined(const std::vector<std::vector<std::byte>>& pieces) {
+  std::vector<std::byte> all;
+  for (const auto& piece : pieces) {
+    const std::uint64_t bytes = piece.size();
+    const auto* const begin = reinterpret_cast<const std::byte*>(&bytes);
+    all.insert(all.end(), begin, begin + sizeof bytes);
+    all.insert(all.end(), piece.begin(), piece.end());
+  }
+  return all;
+}
+
+std::vector<std::span<const std::byte>> split(std::span<const std::byte> all) {
+  std::vector<std::span<const std::byte>> pieces;
+  while (!all.empty()) {
+    std::uint64_t bytes = 0;
+    std::memcpy(&bytes, all.data(), sizeof bytes);
+    pieces.push_back(all.subspan(sizeof bytes, bytes));
+    all = all.subspan(sizeof bytes + bytes);
+  }
+  return pieces;
+}
+
+}  // namespace
+
+StateTensors RunState::tensors() const {
+  StateTensors tensors;
+  for (const auto& part : parts_) part->list(tensors);
+  return tensors;
+}
+
+nlohmann::json RunState::numbers() const {
+  auto state = nlohmann::json::object();
+  for (const auto& part : parts_) part->write(state);
+  return state;
+}
+
+void RunState::gather(const RunPart::Gather& gather) {
+  for (const auto& part : parts_) part->gather(gather);
+}
+
+void RunState::release() {
+  for (const auto& part : parts_) part->release();
+}
+
+void RunState::write(CheckpointStore& store, CheckpointContent content) const {
+  const auto state = numbers();
+  for (const auto& [name, value] : state.items()) content.state[name] = value;
+  const auto all = tensors();
+  std::vector<std::vector<std::byte>> copies;  // of tensors that do not lie row-major
+  for (const auto& [which, list] : all) {
+    SafetensorsContent file{.name = name_of(which)};
+    for (const auto& tensor : list) {
+      file.tensors.push_back({.name = tensor.name,
+                              .type = tensor.type,
+                              .shape = tensor.shape,
+                              .data = rows_of(tensor, copies.emplace_back())});
+    }
+    content.files.push_back(std::move(file));
+  }
+  store.save(content);
+}
+
+std::vector<std::byte> RunState::read(const Checkpoint& checkpoint) const {
+  const nlohmann::json state(checkpoint.manifest().state);
+  std::vector<std::vector<std::byte>> pieces;
+  const auto text = state.dump();
+  const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
+  pieces.emplace_back(begin, begin + text.size());
+  for (const auto& part : parts_) {
+    try {
+      part->check(state);
+    } catch (const nlohmann::json::exception& error) {
+      throw InvalidArgument(fmt::format("{}: its manifest lacks where the run stands: {} ({})",
+                                        checkpoint.folder().string(), part->name(), error.what()));
+    }
+    pieces.push_back(part->read(checkpoint));
+  }
+  fill(checkpoint, tensors());
+  return joined(pieces);
+}
+
+void RunState::restore(std::span<const std::byte> read) {
+  const auto pieces = split(read);
+  const auto* const begin = reinterpret_cast<const char*>(pieces[0].data());
+  const auto state = nlohmann::json::parse(begin, begin + pieces[0].size());
+  for (std::size_t k = 0; k < parts_.size(); ++k) parts_[k]->restore(state, pieces[k + 1]);
+}
+
+std::string RunState::sha256(std::size_t parameters) const {
+  Sha256 hash;
+  for (std::size_t p = 0; p < parameters; ++p) {
+    for (const auto& part : parts_) part->hash_parameter(p, hash);
+  }
+  for (const auto& part : parts_) part->hash(hash);
+  return hash.hex();
+}
+
+NamedDigests RunState::digests() const {
+  NamedDigests digests;
+  std::vector<std::byte> copy;
+  for (const auto& [file, list] : tensors()) {
+    const auto traits = traits_of(file);
+    if (!traits.is_logged) continue;
+    for (const auto& tensor : list) {
+      const auto rows = rows_of(tensor, copy);
+      Sha256 hash;
+      hash.update(rows.data(), rows.size());
+      digests.emplace_back(traits.digest_prefix + tensor.name + traits.digest_suffix, hash.hex());
+    }
+  }
+  return digests;
+}
+
+namespace {
+
+/// Where the newest is damaged, the error says what a fallback would take.
+std::optional<Checkpoint> open_newest(const CheckpointStore& store, const RunFingerprint& facts,
+                                      const std::optional<std::string>& written_by) {
+  try {
+    const auto newest = written_by ? store.newest_of(*written_by) : store.newest();
+    if (!newest) return std::nullopt;
+    return store.open(*newest);
+  } catch (const InvalidArgument& error) {
+    std::optional<Checkpoint> whole;
+    try {
+      whole = store.newest_good(written_by).checkpoint;
+    } catch (const std::exception&) {
+      // What the first error says is worth more.
+    }
+    if (!whole || !facts_diff(whole->manifest().facts, facts).empty()) throw;
+    throw InvalidArgument(fmt::format("{}. LoadOptions::fall_back passes over it: {} is whole",
+                                      error.what(), whole->folder().string()));
+  }
+}
+
+}  // namespace
+
+std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const RunFingerprint& facts,
+                                          bool fall_back,
+                                          const std::optional<std::string>& written_by) {
+  std::optional<Checkpoint> checkpoint;
+  if (fall_back) {
+    auto found = store.newest_good(written_by);
+    for (const auto& reason : found.passed_over) {
+      log_warning(fmt::format("a checkpoint is passed over: {}", reason));
+    }
+    if (!found.checkpoint && found.damaged > 0) {
+      throw InvalidArgument(
+          fmt::format("none of the checkpoints in {} is good", store.dir().string()));
+    }
+    checkpoint = std::move(found.checkpoint);
+  } else {
+    checkpoint = open_newest(store, facts, written_by);
+  }
+  if (!checkpoint) return checkpoint;
+  const auto differences = facts_diff(checkpoint->manifest().facts, facts);
+  if (!differences.empty()) {
+    throw InvalidArgument(fmt::format("{} is a checkpoint of another run:\n{}",
+                                      checkpoint->folder().string(), differences));
+  }
+  return checkpoint;
+}
+
+}  // namespace tutti

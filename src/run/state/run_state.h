@@ -1,0 +1,60 @@
+#pragma once
+
+// A run's state: an ordered list of parts. What is saved, loaded, hashed and logged is what they
+// list, and independent of the number of workers.
+//
+// Threads: one. Failure: InvalidArgument, and nothing has changed where a checkpoint is refused;
+// Mismatch where filling the tensors failed half-way.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "run/checkpoint_store.h"
+#include "run/state/run_part.h"
+#include "run/step_log.h"
+
+namespace tutti {
+
+class RunState {
+ public:
+  /// Hashes, and the tensors of a file to which several parts add, have the parts in this order.
+  void add(std::unique_ptr<RunPart> part) { parts_.push_back(std::move(part)); }
+
+  /// Before write(). Collective.
+  void gather(const RunPart::Gather& gather);
+  /// After it.
+  void release();
+  /// Writes a checkpoint of that step: facts and run are `content`'s, and its state is added to.
+  void write(CheckpointStore& store, CheckpointContent content) const;
+
+  /// Fills all tensors, once everything was found to fit; what all workers hand to restore().
+  std::vector<std::byte> read(const Checkpoint& checkpoint) const;
+  /// On all workers.
+  void restore(std::span<const std::byte> read);
+
+  /// SHA-256, in 64 hexadecimal digits, of all parts' shares.
+  std::string sha256(std::size_t parameters) const;
+  /// SHA-256 of each tensor's bytes, row-major, by the names of a step log: "0.weight",
+  /// "0.weight/exp_avg", "0.weight/master", "0.weight/average", "0.weight/residual.3",
+  /// "logical.1/0.weight", "buffer:1.running_mean", "kept:best_loss".
+  NamedDigests digests() const;
+
+ private:
+  StateTensors tensors() const;
+  nlohmann::json numbers() const;
+
+  std::vector<std::unique_ptr<RunPart>> parts_;
+};
+
+/// Opens the newest checkpoint (only of those that the run `written_by` wrote, where it is given),
+/// or with `fall_back` the newest good one; refuses one of other facts with the differences.
+/// Nothing where there is none.
+std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const RunFingerprint& facts,
+                                          bool fall_back,
+                                          const std::optional<std::string>& written_by);
+
+}  // namespace tutti

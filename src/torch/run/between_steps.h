@@ -1,0 +1,53 @@
+#pragma once
+
+// Calls of a Trainer between its steps: which one may come now, and those that all workers make
+// together.
+//
+// Threads: one. Failure: InvalidArgument for a call that comes at the wrong moment; what one worker
+// throws in a call of all, all throw.
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <optional>
+
+#include "tutti/group.h"
+
+namespace tutti {
+
+class BetweenSteps {
+ public:
+  BetweenSteps(Group group, std::optional<std::chrono::milliseconds> deadline)
+      : group_(std::move(group)), deadline_(deadline) {}
+
+  const Group& group() const { return group_; }
+  CollectiveOptions waits(const char* label) const {
+    return {.label = label, .deadline = deadline_};
+  }
+
+  /// Throws between the halves of a step, and inside a call that shows other values.
+  void require(const char* what) const;
+  /// The same but for such a call.
+  void require_no_half(const char* what) const;
+  /// Throws unless the program is between the halves of a step.
+  void require_half(const char* what) const;
+  bool is_half() const { return is_half_; }
+  void set_half(bool half) { is_half_ = half; }
+  /// Runs `body` inside the call `what`; what it throws.
+  std::exception_ptr run_inside(const char* what, const std::function<void()>& body);
+
+  /// All workers are here and `check` holds on all of them; where it throws, it is rethrown there
+  /// and is InvalidArgument elsewhere. Collective.
+  void begin_on_all(const char* what, const std::function<void()>& check) const;
+  /// Runs `work` on rank 0. Where it throws, returns that there, and what it said elsewhere:
+  /// Mismatch for one, else InvalidArgument. Collective.
+  std::exception_ptr on_first_rank(const char* what, const std::function<void()>& work) const;
+
+ private:
+  Group group_;
+  std::optional<std::chrono::milliseconds> deadline_;
+  bool is_half_ = false;
+  const char* inside_ = "";
+};
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+#include "torch/run/stored_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::pair<torch::ScalarType, StoredType> kStoredTypes[] = {
+    {torch::kFloat64, StoredType::F64},
+    {torch::kFloat32, StoredType::F32},
+    {torch::kFloat16, StoredType::F16},
+    {torch::kBFloat16, StoredType::BF16},
+    {torch::kFloat8_e5m2, StoredType::F8_E5M2},
+    {torch::kFloat8_e4m3fn, StoredType::F8_E4M3},
+    {torch::kComplexFloat, StoredType::C64},
+    {torch::kInt64, StoredType::I64},
+    {torch::kInt32, StoredType::I32},
+    {torch::kInt16, StoredType::I16},
+    {torch::kInt8, StoredType::I8},
+    {torch::kUInt64, StoredType::U64},
+    {torch::kUInt32, StoredType::U32},
+    {torch::kUInt16, StoredType::U16},
+    {torch::kUInt8, StoredType::U8},
+    {torch::kBool, StoredType::BOOL}};
+
+std::optional<StoredType> stored_type_of(const torch::Tensor& tensor) {
+  for (const auto& [type, stored] : kStoredTypes) {
+    if (type == tensor.scalar_type()) return stored;
+  }
+  return {};
+}
+
+torch::ScalarType scalar_type_of(StoredType stored) {
+  const auto* const found = std::find_if(std::begin(kStoredTypes), std::end(kStoredTypes),
+                                         [&](const auto& pair) { return pair.second == stored; });
+  return found->first;  // every stored type is in the table
+}
+
+}  // namespace
+
+void require_storable(const std::string& what, const torch::Tensor& tensor) {
+  if (stored_type_of(tensor)) return;
+  throw Unsupported(
+      fmt::format("{} is of type {}, which a checkpoint cannot hold: let it be of another type, or "
+                  "a plain member of the module that is computed when it is made",
+                  what, c10::toString(tensor.scalar_type())));
+}
+
+TensorView view_of(const std::string& name, const torch::Tensor& tensor) {
+  require_storable(fmt::format("\"{}\"", name), tensor);
+  return {.name = name,
+          .type = *stored_type_of(tensor),
+          .shape = tensor.sizes().vec(),
+          .strides = tensor.strides().vec(),
+          .data = static_cast<std::byte*>(tensor.data_ptr())};
+}
+
+void append_views(std::vector<TensorView>& views, const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) views.push_back(view_of(name, tensor));
+}
+
+NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file) {
+  const auto stored = checkpoint.file(name_of(file));
+  NamedTensors tensors;
+  for (const auto& entry : stored.tensors()) {
+    auto tensor = torch::empty(entry.shape, scalar_type_of(entry.type));
+    stored.read(entry, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
+    tensors.emplace_back(entry.name, std::move(tensor));
+  }
+  return tensors;
+}
+
+}  // namespace tutti

@@ -1,0 +1,27 @@
+#pragma once
+
+// Tensors of torch as checkpoints hold them.
+//
+// Threads: one. Failure: Unsupported for a type that a checkpoint cannot hold.
+
+#include <torch/torch.h>
+
+#include <string>
+
+#include "run/checkpoint_store.h"
+#include "run/state/state_file.h"
+#include "torch/model/wrapped_model.h"
+
+namespace tutti {
+
+/// `what` begins the text: buffer "mask".
+void require_storable(const std::string& what, const torch::Tensor& tensor);
+
+/// The tensor's own memory.
+TensorView view_of(const std::string& name, const torch::Tensor& tensor);
+void append_views(std::vector<TensorView>& views, const NamedTensors& tensors);
+
+/// All tensors of a file, in memory of their own.
+NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file);
+
+}  // namespace tutti

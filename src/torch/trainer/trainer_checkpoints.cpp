@@ -1,0 +1,132 @@
+#include "torch/trainer/trainer_checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/exception_text.h"
+#include "base/log_line.h"
+#include "comm/gather_bytes.h"
+#include "comm/group_state.h"
+#include "torch/model/arithmetic.h"
+#include "torch/run/model_facts.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+TrainerCheckpoints::TrainerCheckpoints(const BetweenSteps& between, const TrainerOptions& options,
+                                       const torch::nn::Module& module, RunFingerprint facts)
+    : between_(between), options_(options), module_(module), facts_(std::move(facts)) {
+  const auto error = between_.on_first_rank("the step log", [&] {
+    if (!options_.log.empty()) StepLog::check(*host_files(), options_.log);
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+const std::string& TrainerCheckpoints::run() const {
+  return between_.group().state()->job().identity().run;
+}
+
+std::exception_ptr TrainerCheckpoints::save(const std::string& directory,
+                                            const SaveOptions& options, std::int64_t steps,
+                                            const std::function<void()>& check) {
+  between_.begin_on_all("save()", check);
+  state_.gather([&](std::span<const std::byte> mine) {
+    return gather_bytes(between_.group(), mine, between_.waits("save()"));
+  });
+  const auto error = between_.on_first_rank("save()", [&] { write(directory, options, steps); });
+  state_.release();
+  return error;
+}
+
+/// Rank 0's.
+void TrainerCheckpoints::write(const std::string& directory, const SaveOptions& options,
+                               std::int64_t steps) {
+  CheckpointStore store(host_files(), directory, {.keep = options.keep});
+  const auto newest = store.newest();
+  state_.write(store,
+               {.step = steps,
+                .facts = facts_,
+                .state = {{kStructure, structure_of(module_)}, {kArithmetic, arithmetic_facts()}},
+                .run = run()});
+  if (newest > steps && !std::exchange(said_newer_, true)) {
+    log_warning(
+        fmt::format("the checkpoint of step {} lies beside one of step {}, which was there "
+                    "before: load(\"{}\") will take that one",
+                    steps, *newest, directory));
+  }
+}
+
+bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& options,
+                              const std::function<void()>& check) {
+  between_.begin_on_all("load()", check);
+  std::vector<std::byte> found;
+  const auto error = between_.on_first_rank("load()", [&] { found = read(directory, options); });
+  if (error) std::rethrow_exception(error);
+  found = gather_bytes(between_.group(), found, between_.waits("load()")).front();
+  if (found.empty()) return false;
+  log_.reset();
+  state_.restore(found);
+  return true;
+}
+
+/// Rank 0's: fills all tensors; none where it throws InvalidArgument. What all workers restore;
+/// empty where there is no checkpoint.
+std::vector<std::byte> TrainerCheckpoints::read(const std::string& directory,
+                                                const LoadOptions& options) const {
+  if (is_checkpoint_folder(*host_files(), directory)) {
+    throw InvalidArgument(
+        fmt::format("{} is one checkpoint: give the folder that it lies in", directory));
+  }
+  if (options.of_this_run && run().empty()) {
+    throw InvalidArgument("load(): of_this_run in a job that has no identity of a run");
+  }
+  const CheckpointStore store(host_files(), directory);
+  const auto checkpoint = open_checkpoint(
+      store, facts_, options.fall_back, options.of_this_run ? std::optional(run()) : std::nullopt);
+  if (!checkpoint) return {};
+  auto found = state_.read(*checkpoint);
+  const auto differences = arithmetic_differences(*checkpoint);
+  if (!differences.empty()) {
+    log_warning(
+        fmt::format("trainer: {} was computed with other arithmetic; bits may come out otherwise "
+                    "than in a run that never stopped:\n{}",
+                    checkpoint->folder().string(), differences));
+  }
+  log_info(fmt::format("trainer: goes on from {}", checkpoint->folder().string()));
+  return found;
+}
+
+void TrainerCheckpoints::log(const StepResult& result) noexcept {
+  if (between_.group().rank() != 0 || options_.log.empty()) return;
+  try {
+    if (write_log(result)) log_failed_ = false;
+  } catch (...) {
+    if (!std::exchange(log_failed_, true)) {
+      log_warning(fmt::format("step {} is missing in the step log, perhaps steps after it too: {}",
+                              result.step, exception_text()));
+    }
+  }
+}
+
+/// Rank 0's. The others continue meanwhile: nothing can be written before it publishes its next
+/// step. False where nothing was due.
+bool TrainerCheckpoints::write_log(const StepResult& result) {
+  if (!log_) log_ = std::make_unique<StepLog>(host_files(), options_.log, facts_, result.step - 1);
+  const bool has_metrics = options_.metrics_every > 0 && result.step % options_.metrics_every == 0;
+  if (has_metrics) {
+    log_->metrics(result.step, {.applied = result.applied,
+                                .dropped_because = result.dropped_because,
+                                .dropped_locally = result.dropped_locally,
+                                .loss = result.loss,
+                                .weight = result.weight,
+                                .gradient_norm = result.gradient_norm,
+                                .rate_factor = result.rate_factor,
+                                .loss_scale = result.loss_scale,
+                                .metrics = result.metrics});
+  }
+  if (hashes(result.step)) log_->digests(result.step, state_.digests());
+  return has_metrics || hashes(result.step);
+}
+
+}  // namespace tutti

@@ -1,0 +1,68 @@
+#pragma once
+
+// A Trainer's run as checkpoints, hash and step log: what its state consists of lies in RunState.
+//
+// Threads: one. Failure: InvalidArgument, and nothing has changed where a checkpoint is refused;
+// Mismatch where filling the tensors failed half-way.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "run/run_fingerprint.h"
+#include "run/state/run_state.h"
+#include "run/step_log.h"
+#include "torch/run/between_steps.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+class TrainerCheckpoints {
+ public:
+  /// `facts`: what another run has to have in common to resume from a checkpoint of this one. Keeps
+  /// references to options and module. Looks on rank 0 whether the step log can be one. Collective.
+  TrainerCheckpoints(const BetweenSteps& between, const TrainerOptions& options,
+                     const torch::nn::Module& module, RunFingerprint facts);
+
+  /// What checkpoints and hashes consist of. Parts are added before the first step.
+  RunState& state() { return state_; }
+
+  /// Returns rank 0's error, in its words elsewhere. `check` has to hold on all workers.
+  /// Collective.
+  std::exception_ptr save(const std::string& directory, const SaveOptions& options,
+                          std::int64_t steps, const std::function<void()>& check);
+  /// Whether there was one: then all parts are what it holds. Collective.
+  bool load(const std::string& directory, const LoadOptions& options,
+            const std::function<void()>& check);
+  /// Of a model of so many parameters.
+  std::string sha256(std::size_t parameters) const { return state_.sha256(parameters); }
+
+  /// Whether the step log has digests of that step.
+  bool hashes(std::int64_t step) const {
+    return options_.hash_every > 0 && step % options_.hash_every == 0;
+  }
+  /// The step is over, whether it can be logged or not.
+  void log(const StepResult& result) noexcept;
+
+ private:
+  void write(const std::string& directory, const SaveOptions& options, std::int64_t steps);
+  std::vector<std::byte> read(const std::string& directory, const LoadOptions& options) const;
+  bool write_log(const StepResult& result);
+  const std::string& run() const;
+
+  const BetweenSteps& between_;
+  const TrainerOptions& options_;
+  const torch::nn::Module& module_;
+  RunFingerprint facts_;
+  RunState state_;
+  std::unique_ptr<StepLog> log_;  ///< rank 0's, from the first step on
+  bool said_newer_ = false;       ///< that newer checkpoints lie beside those that are saved
+  bool log_failed_ = false;       ///< in the last step that was to be logged
+};
+
+}  // namespace tutti

@@ -1,0 +1,84 @@
+#include "torch/trainer/trainer_edit.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kEdit = "edit()";
+
+/// What was written to by hand, by parameter and by buffer.
+struct Written {
+  std::vector<std::uint8_t> parameters;
+  std::vector<std::uint8_t> buffers;
+};
+
+View view_of_flags(std::vector<std::uint8_t>& flags) {
+  return {flags.data(), static_cast<std::int64_t>(flags.size()), DType::uint8};
+}
+
+/// Rank 0's.
+void edit_here(const TrainedModel& trained, const std::function<void()>& change, Written& written) {
+  std::exception_ptr error;
+  std::vector<torch::Tensor> before;
+  if (trained.replicas != nullptr) before = trained.replicas->snapshot();
+  const auto& buffers = trained.model.buffers();
+  std::vector<std::uint32_t> versions;
+  for (const auto& item : buffers) versions.push_back(item.second._version());
+  try {
+    change();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  trained.shared.refresh_masters();
+  for (std::size_t b = 0; b < versions.size(); ++b) {
+    written.buffers.push_back(buffers[b].second._version() != versions[b]);
+  }
+  if (trained.replicas != nullptr) written.parameters = trained.replicas->written(before);
+  if (error) std::rethrow_exception(error);
+  trained.model.require_all_in_place();
+}
+
+/// Per-replica parameters that any worker wrote to, before or in edit(), become everybody's.
+void spread(const TrainedModel& trained, const BetweenSteps& between, Written& written) {
+  const auto& group = between.group();
+  auto& replicas = *trained.replicas;
+  if (group.rank() != 0) written.parameters = replicas.written({});
+  // Where edit_here() did not get so far:
+  written.parameters.resize(trained.model.parameters().size());
+  group.all_reduce(view_of_flags(written.parameters), Reduction::max, between.waits(kEdit));
+  replicas.spread(written.parameters, group.rank() == 0);
+  group.barrier(between.waits(kEdit));
+}
+
+bool has_moved(const WrappedModel& model) {
+  try {
+    model.require_all_in_place();
+    return false;
+  } catch (const InvalidArgument&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+std::exception_ptr edit_by_hand(const TrainedModel& trained, const BetweenSteps& between,
+                                const std::function<void()>& change) {
+  const auto& group = between.group();
+  between.begin_on_all(kEdit, [&] { trained.model.require_all_in_place(); });
+  Written written;
+  const auto error = between.on_first_rank(kEdit, [&] { edit_here(trained, change, written); });
+  std::uint8_t moved = group.rank() == 0 && has_moved(trained.model);
+  group.broadcast({&moved, 1, DType::uint8}, 0, between.waits(kEdit));
+  written.buffers.resize(trained.model.buffers().size());
+  group.broadcast(view_of_flags(written.buffers), 0, between.waits(kEdit));
+  if (moved == 0) trained.buffers.send_from_first_rank(written.buffers);
+  if (trained.replicas != nullptr) spread(trained, between, written);
+  trained.parameters.written();
+  return error;
+}
+
+}  // namespace tutti

@@ -1,0 +1,88 @@
+#pragma once
+
+// What a Trainer's own classes keep, as parts of its run's state: per-replica parameters, buffers,
+// shards' states, numbers of torch's optimizers.
+//
+// Threads: one. Failure: RunPart's.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "run/state/run_part.h"
+#include "torch/model/wrapped_model.h"
+#include "torch/trainer/replica_parameters.h"
+#include "torch/trainer/shard_buffers.h"
+#include "torch/trainer/shard_states.h"
+#include "torch/trainer/tile_optimizers.h"
+
+namespace tutti {
+
+/// Per-replica parameters of all logical workers, and what an averaging policy keeps.
+class ReplicasPart : public RunPart {
+ public:
+  /// `replicas` may be null: the checkpoint has empty lists then. Keeps a reference.
+  explicit ReplicasPart(ReplicaParameters* replicas)
+      : RunPart("per-replica parameters"), replicas_(replicas) {}
+  void list(StateTensors& tensors) const override;
+  void write(nlohmann::json& state) const override;
+  void check(const nlohmann::json& state) const override;
+  void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
+  void hash(Sha256& hash) const override;
+
+ private:
+  ReplicaParameters* replicas_;
+};
+
+class BuffersPart : public RunPart {
+ public:
+  /// Keeps references.
+  BuffersPart(const WrappedModel& model, const ShardBuffers& buffers)
+      : RunPart("buffers"), model_(model), buffers_(buffers) {}
+  void list(StateTensors& tensors) const override;
+  void hash(Sha256& hash) const override;
+
+ private:
+  const WrappedModel& model_;
+  const ShardBuffers& buffers_;
+};
+
+/// The states of all shards; state_sha256() leaves them out.
+class ShardStatesPart : public RunPart {
+ public:
+  /// `mine` are this worker's of a run's `shards`. Keeps a reference.
+  ShardStatesPart(ShardStates& states, std::int64_t shards, ShardRange mine)
+      : RunPart("states of shards"), states_(states), shards_(shards), mine_(mine) {}
+  void gather(const Gather& gather) override;
+  void release() override { all_.clear(); }
+  void list(StateTensors& tensors) const override;
+  std::vector<std::byte> read(const Checkpoint& checkpoint) const override;
+  void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
+
+ private:
+  ShardStates& states_;
+  std::int64_t shards_;
+  ShardRange mine_;
+  NamedTensors all_;  ///< of all workers, as last gathered
+};
+
+/// What torch's optimizers keep besides tensors.
+class OptimizerNumbersPart : public RunPart {
+ public:
+  /// Keeps a reference.
+  explicit OptimizerNumbersPart(TileOptimizers& optimizers)
+      : RunPart("optimizer numbers"), optimizers_(optimizers) {}
+  void gather(const Gather& gather) override;
+  void write(nlohmann::json& state) const override;
+  void check(const nlohmann::json& state) const override;
+  void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
+
+ private:
+  TileOptimizers& optimizers_;
+  nlohmann::json all_;  ///< of all workers, as last gathered
+};
+
+}  // namespace tutti

@@ -1,0 +1,245 @@
+// What the parts of a run list is saved, loaded, hashed and logged, in their order.
+
+#include "run/state/run_state.h"
+
+#include <array>
+#include <functional>
+
+#include <gmock/gmock.h>
+
+#include "run/state/progress_parts.h"
+#include "run/text_of.h"
+#include "support/running_command.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A matrix of two rows of three, a column after the other in memory, and a number.
+class Matrix : public RunPart {
+ public:
+  explicit Matrix(std::string name, float first, StateFile file = StateFile::parameters)
+      : RunPart(std::move(name)), file_(file) {
+    for (auto& value : values) value = first++;
+  }
+  void list(StateTensors& tensors) const override {
+    tensors[file_].push_back({.name = name(),
+                              .type = StoredType::F32,
+                              .shape = shape,
+                              .strides = {1, 2},
+                              .data = reinterpret_cast<std::byte*>(values.data())});
+  }
+  void write(nlohmann::json& state) const override { state[name()] = number; }
+  void check(const nlohmann::json& state) const override {
+    state.at(name()).get<int>();
+    if (refusal) throw InvalidArgument(refusal);
+  }
+  std::vector<std::byte> read(const Checkpoint& /*checkpoint*/) const override {
+    return {static_cast<std::byte>(number), static_cast<std::byte>(name().size())};
+  }
+  void restore(const nlohmann::json& state, std::span<const std::byte> read) override {
+    number = state.at(name()).get<int>();
+    got.assign(read.begin(), read.end());
+  }
+  void hash_parameter(std::size_t parameter, Sha256& hash) const override {
+    hash.update(&values[parameter], sizeof(float));
+  }
+  void hash(Sha256& hash) const override { hash.update(&number, sizeof number); }
+
+  mutable std::array<float, 6> values{};
+  std::vector<std::int64_t> shape = {2, 3};
+  int number = 0;
+  const char* refusal = nullptr;
+  std::vector<std::byte> got;
+
+ private:
+  StateFile file_;
+};
+
+/// A state of two parts, and access to them.
+struct Two {
+  explicit Two(float first)
+      : a(new Matrix("a", first)), b(new Matrix("b", first + 10, StateFile::masters)) {
+    state.add(std::unique_ptr<RunPart>(a));
+    state.add(std::unique_ptr<RunPart>(b));
+  }
+  Matrix* a;
+  Matrix* b;
+  RunState state;
+};
+
+class State : public ::testing::Test {
+ protected:
+  CheckpointStore store() const { return {host_files(), folder_.file("run")}; }
+  Checkpoint saved(const Two& two) const {
+    auto to = store();
+    two.state.write(to, {.step = 3});
+    return store().open(3);
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(State, WhatPartsListComesBackOnAllWorkers) {
+  Two first(1);
+  first.a->number = 7;
+  first.b->number = 8;
+  const auto checkpoint = saved(first);
+  EXPECT_EQ(checkpoint.manifest().state.at("a"), 7);
+  std::array<float, 6> rows{};
+  const auto file = checkpoint.file("parameters.safetensors");
+  file.read(file.tensors()[0], std::as_writable_bytes(std::span(rows)));
+  EXPECT_THAT(rows, ElementsAre(1, 3, 5, 2, 4, 6));
+
+  Two reader(100);
+  Two other(200);  // shares the tensors of `reader`, were it a worker
+  const auto message = reader.state.read(checkpoint);
+  EXPECT_EQ(reader.a->number, 0) << "restored before all were found to fit";
+  reader.state.restore(message);
+  other.state.restore(message);
+  EXPECT_EQ(reader.a->values, first.a->values);
+  EXPECT_EQ(reader.b->values, first.b->values);
+  for (const auto* two : {&reader, &other}) {
+    EXPECT_EQ(two->a->number, 7);
+    EXPECT_EQ(two->b->number, 8);
+    EXPECT_THAT(two->b->got, ElementsAre(static_cast<std::byte>(0), static_cast<std::byte>(1)));
+  }
+  EXPECT_EQ(reader.state.sha256(6), first.state.sha256(6));
+}
+
+TEST_F(State, OnePartThatRefusesLeavesAllAsItWas) {
+  const auto checkpoint = saved(Two(1));
+  const auto expect_refused = [&](const std::function<void(Two&)>& change, const char* text) {
+    Two two(100);
+    change(two);
+    const auto before = two.state.sha256(6);
+    EXPECT_THAT(text_of([&] { two.state.read(checkpoint); }), HasSubstr(text));
+    EXPECT_EQ(two.state.sha256(6), before) << text;
+  };
+  expect_refused([](Two& two) { two.b->refusal = "b knows better"; }, "b knows better");
+  expect_refused(
+      [](Two& two) {
+        two.b->shape = {3, 2};
+      },
+      "masters.safetensors: \"b\" is F32 [2, 3], here it is F32 [3, 2]");
+  expect_refused([](Two& two) { two.state.add(std::make_unique<Matrix>("c", 0.0F)); },
+                 "its manifest lacks where the run stands: c (");
+  expect_refused(
+      [](Two& two) {
+        class Silent : public Matrix {
+         public:
+          Silent() : Matrix("c", 0) {}
+          void check(const nlohmann::json& /*state*/) const override {}
+        };
+        two.state.add(std::make_unique<Silent>());
+      },
+      "parameters.safetensors lacks \"c\"");
+}
+
+TEST_F(State, ATensorThatThisRunDoesNotHaveIsRefused) {
+  Two two(1);
+  two.state.add(std::make_unique<Matrix>("c", 0.0F));
+  const auto checkpoint = saved(two);
+  EXPECT_THAT(text_of([&] { Two(1).state.read(checkpoint); }),
+              HasSubstr("parameters.safetensors holds 2 tensors, here there are 1"));
+}
+
+TEST_F(State, TheHashHasParametersOneByOneAndPartsInOrder) {
+  Two two(1);
+  two.a->number = 5;
+  two.b->number = 6;
+  Sha256 hash;
+  for (std::size_t p = 0; p < 2; ++p) {
+    hash.update(&two.a->values[p], sizeof(float));
+    hash.update(&two.b->values[p], sizeof(float));
+  }
+  hash.update(&two.a->number, sizeof(int));
+  hash.update(&two.b->number, sizeof(int));
+  EXPECT_EQ(two.state.sha256(2), hash.hex());
+}
+
+TEST_F(State, AStepLogHasTheFilesInOrderUnderTheirNames) {
+  RunState state;
+  const auto add = [&](const char* name, StateFile file) {
+    state.add(std::make_unique<Matrix>(name, 1, file));
+  };
+  add("mean", StateFile::buffers);
+  add("hidden/shard-0", StateFile::shard_states);
+  add("w", StateFile::averages);
+  add("best", StateFile::kept);
+  add("w", StateFile::masters);
+  add("w", StateFile::parameters);
+  std::vector<std::string> names;
+  std::string digest;
+  for (const auto& [name, hex] : state.digests()) {
+    names.push_back(name);
+    digest = hex;
+  }
+  EXPECT_THAT(names, ElementsAre("w", "w/master", "buffer:mean", "w/average", "kept:best"));
+  const std::array<float, 6> rows = {1, 3, 5, 2, 4, 6};
+  Sha256 hash;
+  hash.update(rows.data(), sizeof rows);
+  EXPECT_EQ(digest, hash.hex());
+}
+
+// ---- the parts that say how far a run has come ----
+
+TEST_F(State, HowFarARunHasComeComesBack) {
+  struct Progress {
+    std::int64_t steps = 0;
+    std::int64_t dropped = 0;
+    DataOrder data{4};
+    LossScaleState scale;
+    Turns turns;
+    RunState state;
+    Progress() {
+      state.add(std::make_unique<StepsPart>(steps, dropped));
+      state.add(std::make_unique<DataOrderPart>(data));
+      state.add(std::make_unique<LossScalePart>(scale));
+      state.add(std::make_unique<TurnsPart>(turns));
+    }
+  };
+  Progress first;
+  first.steps = 3;
+  first.dropped = 2;
+  first.data.restore({.epoch = 1, .taken = 6, .dataset_size = 20});
+  first.scale = {.factor = 0.1, .good_steps = 17};
+  for (const std::uint64_t model : {1, 2}) first.turns.note(model);
+  auto to = store();
+  first.state.write(to, {.step = 3});
+  Progress second;
+  second.state.restore(second.state.read(store().open(3)));
+  EXPECT_EQ(second.steps, 3);
+  EXPECT_EQ(second.dropped, 2);
+  EXPECT_EQ(second.data.position(), first.data.position());
+  EXPECT_EQ(second.scale.factor, 0.1);
+  EXPECT_EQ(second.scale.good_steps, 17);
+  EXPECT_THAT(second.turns.latest(), ElementsAre(1, 2));
+}
+
+TEST_F(State, TurnsAreInACheckpointOnlyWhereThereAreSome) {
+  Turns turns;
+  TurnsPart part(turns);
+  auto state = nlohmann::json::object();
+  part.write(state);
+  EXPECT_EQ(state, nlohmann::json::object());
+  turns.note(1);
+  part.restore(state, {});
+  EXPECT_TRUE(turns.latest().empty());
+}
+
+TEST_F(State, WhatNoRunCanHaveComeToIsRefused) {
+  DataOrder order(1);
+  const DataOrderPart part(order);
+  const nlohmann::json state = {{"epoch", 0}, {"samples_taken", 9}, {"dataset_size", 8}};
+  EXPECT_THAT(text_of([&] { part.check(state); }), HasSubstr("no position in a data set"));
+  EXPECT_EQ(order.position(), DataPosition());
+  const LossScaleState was{.factor = 2};
+  auto scale = was;
+  const LossScalePart other(scale);
+  EXPECT_THROW(other.check({{"loss_scale", "2"}, {"good_steps", 0}}), nlohmann::json::exception);
+}
+
+}  // namespace
+}  // namespace tutti::test
