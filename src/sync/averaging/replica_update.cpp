@@ -24,6 +24,7 @@ ReplicaUpdate::ReplicaUpdate(StepExchange& exchange, const ShardBoard& board,
                              const std::vector<std::optional<UpdateRule>>& rules, const Clip& clip,
                              ParameterAveraging* averaging)
     : exchange_(exchange),
+      slices_(exchange.nodes()),
       board_(board),
       copies_(copies),
       logical_(std::move(logical)),
@@ -40,11 +41,11 @@ ReplicaUpdate::ReplicaUpdate(StepExchange& exchange, const ShardBoard& board,
       updated_(copies.size()) {}
 
 bool ReplicaUpdate::touched(std::size_t logical, std::uint32_t parameter) const {
-  return exchange_.slices().touched(parameter, locals_[logical].nodes);
+  return exchange_.nodes().touched(parameter, locals_[logical].nodes);
 }
 
-SliceFold::Sources ReplicaUpdate::sources_of(std::size_t logical, std::uint32_t parameter) const {
-  auto sources = exchange_.slices().sources_of(parameter, locals_[logical].nodes);
+NodeSources ReplicaUpdate::sources_of(std::size_t logical, std::uint32_t parameter) const {
+  auto sources = exchange_.nodes().sources_of(parameter, locals_[logical].nodes);
   sources.divisor = locals_[logical].divisor;
   return sources;
 }
@@ -55,12 +56,12 @@ double* ReplicaUpdate::blocks_of(std::size_t logical, std::uint32_t parameter) c
 }
 
 void ReplicaUpdate::collect_nodes(double loss_scale) {
-  const auto& slices = exchange_.slices();
-  const auto nodes = nodes_of(slices.held(), logical_);
+  const auto& step = exchange_.nodes();
+  const auto nodes = nodes_of(step.held(), logical_);
   locals_.assign(copies_.size(), {});
   for (std::size_t l = 0; l < locals_.size(); ++l) {
     locals_[l].nodes = nodes[l];
-    locals_[l].divisor = slices.weight_of(nodes[l]) * loss_scale;
+    locals_[l].divisor = step.weight_of(nodes[l]) * loss_scale;
     locals_[l].refusal = refusal_of(board_.facts_of(l), exchange_.plan());
   }
 }
@@ -121,7 +122,7 @@ void ReplicaUpdate::measure(std::size_t logical) {
     const auto sources = sources_of(logical, p);
     for (const auto& tile : tiles_of(range)) {
       void* const to = gradient_.data();
-      exchange_.slices().fold(sources, tile.begin, tile.end, type, {&to, 1});
+      slices_.fold(sources, tile.begin, tile.end, type, {&to, 1});
       squares_of_blocks(to, type, tile.end - tile.begin,
                         {blocks_of(logical, p) + tile.begin / kTile, 1});
     }
@@ -132,7 +133,7 @@ void ReplicaUpdate::apply(double rate_factor) {
   struct Task {
     std::size_t logical;
     PreparedUpdate update;
-    SliceFold::Sources sources;
+    NodeSources sources;
   };
   for (const auto& range : share_) {
     const auto p = range.parameter;
@@ -151,11 +152,11 @@ void ReplicaUpdate::apply(double rate_factor) {
 }
 
 void ReplicaUpdate::update_tile(std::size_t logical, const ElementRange& tile,
-                                const PreparedUpdate& by, const SliceFold::Sources& sources) {
+                                const PreparedUpdate& by, const NodeSources& sources) {
   const auto& model = copies_.of(logical);
   const auto type = exchange_.plan().parameters()[tile.parameter].node_type;
   void* const gradient = gradient_.data();
-  exchange_.slices().fold(sources, tile.begin, tile.end, type, {&gradient, 1});
+  slices_.fold(sources, tile.begin, tile.end, type, {&gradient, 1});
   auto target = model.target(tile);
   target.gradient = gradient;
   const auto& scales = locals_[logical].scales;
@@ -175,8 +176,8 @@ void ReplicaUpdate::commit() {
 void ReplicaUpdate::read_gradient(std::size_t logical, std::uint32_t parameter, std::byte* to) {
   const auto& entry = exchange_.plan().parameters()[parameter];
   void* const destination = to;
-  exchange_.slices().fold(sources_of(logical, parameter), 0, entry.spec.count, entry.node_type,
-                          {&destination, 1});
+  slices_.fold(sources_of(logical, parameter), 0, entry.spec.count, entry.node_type,
+               {&destination, 1});
 }
 
 }  // namespace tutti

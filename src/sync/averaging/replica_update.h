@@ -19,6 +19,7 @@
 #include "sync/plan/tile_share.h"
 #include "sync/step/logical_workers.h"
 #include "sync/step/shard_board.h"
+#include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
 #include "sync/update/gradient_norms.h"
 #include "sync/update/update_rules.h"
@@ -67,14 +68,15 @@ class ReplicaUpdate {
   void read_gradient(std::size_t logical, std::uint32_t parameter, std::byte* to);
 
  private:
-  SliceFold::Sources sources_of(std::size_t logical, std::uint32_t parameter) const;
+  NodeSources sources_of(std::size_t logical, std::uint32_t parameter) const;
   void find_norms();
   void measure(std::size_t logical);
   void update_tile(std::size_t logical, const ElementRange& tile, const PreparedUpdate& by,
-                   const SliceFold::Sources& sources);
+                   const NodeSources& sources);
   double* blocks_of(std::size_t logical, std::uint32_t parameter) const;
 
   StepExchange& exchange_;
+  SliceFold slices_;
   const ShardBoard& board_;
   const ReplicaCopies& copies_;
   std::vector<ShardRange> logical_;

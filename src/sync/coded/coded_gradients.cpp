@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <utility>
 
 #include "codec/sparse_message.h"
@@ -69,7 +69,9 @@ MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions
 }  // namespace
 
 CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
-    : exchange_(exchange),
+    : ArraySource(exchange.nodes(), partitioned_parameters(exchange.plan())),
+      exchange_(exchange),
+      slices_(exchange.nodes()),
       options_(std::move(options)),
       board_(exchange.group(), exchange.plan(), layout_of(exchange, options_), options_.name),
       encoder_(exchange.plan(), board_, options_.compression, options_.values),
@@ -102,19 +104,18 @@ Block CodedGradients::place_of(std::size_t logical) const {
 
 /// Nodes, weights, and what was touched, of each logical worker.
 void CodedGradients::collect_nodes() {
-  auto& slices = exchange_.slices();
-  const auto nodes = options_.logical_workers.empty()
-                         ? nodes_of_workers(slices.held(), carried_.size())
-                         : nodes_of(slices.held(), options_.logical_workers);
+  const auto ranges = options_.logical_workers.empty()
+                          ? nodes_of_workers(nodes().held(), carried_.size())
+                          : nodes_of(nodes().held(), options_.logical_workers);
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     auto& one = carried_[l];
-    one.nodes = nodes[l];
-    one.weight = slices.weight_of(one.nodes);
+    one.nodes = ranges[l];
+    one.weight = nodes().weight_of(one.nodes);
     for (std::size_t g = 0; g < board_.groups().size(); ++g) {
       auto& elements = one.elements[g];
       elements = 0;
       for (const auto p : board_.groups()[g]) {
-        one.touched[p] = slices.touched(p, one.nodes);
+        one.touched[p] = nodes().touched(p, one.nodes);
         one.at_in_message[p] = elements;
         if (one.touched[p]) elements += exchange_.plan().parameters()[p].spec.count;
       }
@@ -128,13 +129,11 @@ void CodedGradients::collect_nodes() {
 }
 
 void CodedGradients::find_shares() {
-  const auto& slices = exchange_.slices();
   const bool by_contributors = options_.divisor == Divisor::contributors;
   for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
-    const double total =
-        by_contributors ? slices.contributed(p, {0, slices.nodes()}) : slices.weight();
+    const double total = by_contributors ? nodes().contributed(p, nodes().all()) : nodes().weight();
     for (auto& one : carried_) {
-      const double own = by_contributors ? slices.contributed(p, one.nodes) : one.weight;
+      const double own = by_contributors ? nodes().contributed(p, one.nodes) : one.weight;
       one.share[p] = total > 0 ? own / total : 0;
     }
   }
@@ -143,7 +142,7 @@ void CodedGradients::find_shares() {
 /// Per logical worker, the groups for which this rank encodes: dealt to those who carry its leaves,
 /// whoever has the least so far.
 std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
-  const auto& held = exchange_.slices().held();
+  const auto held = nodes().held();
   std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
   std::vector<std::vector<std::size_t>> tasks(carried_.size());
   for (std::size_t l = 0; l < carried_.size(); ++l) {
@@ -164,7 +163,7 @@ std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
 
 /// The logical worker whose last leaf is open here, and all of whose leaves are this worker's.
 std::optional<std::size_t> CodedGradients::closing() const {
-  const auto& leaves = exchange_.leaves();
+  const auto& leaves = nodes().leaves();
   if (options_.logical_workers.empty()) {
     return exchange_.is_one_backward()
                ? std::optional(static_cast<std::size_t>(exchange_.group().rank()))
@@ -182,7 +181,7 @@ void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
   if (!exchange_.plan().parameters()[parameter].is_partitioned()) return;
   if (options_.compression.codec->has_first_round()) return;
   const auto logical = closing();
-  if (!logical || exchange_.leaves().weight() == 0) return;
+  if (!logical || nodes().leaves().weight() == 0) return;
   if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {
     if (early_step_ != exchange_.steps_done()) early_.clear();
     early_step_ = exchange_.steps_done();
@@ -199,7 +198,7 @@ void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
 /// All of the group's gradients are there, and hot: in this worker's own nodes.
 void CodedGradients::encode_early(std::size_t logical, std::size_t group, double loss_scale) {
   const auto held_of = [&](std::uint32_t p) {
-    return exchange_.leaves().held_since(place_of(logical).begin, p);
+    return nodes().leaves().held_since(place_of(logical).begin, p);
   };
   const auto& members = board_.groups()[group];
   std::vector<Block> blocks;
@@ -224,37 +223,43 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t group, double
       for (const auto* part : at) {
         sources.push_back(part + static_cast<std::size_t>(begin) * sizeof(float));
       }
-      fold({.program = &program,
-            .divisor = divisor,
-            .sources = sources,
-            .destinations = {&to, 1},
-            .count = count});
+      tutti::fold({.program = &program,
+                   .divisor = divisor,
+                   .sources = sources,
+                   .destinations = {&to, 1},
+                   .count = count});
     };
   };
   encoder_.encode({logical, group, members, exchange_.number()}, folds);
 }
 
-CodedGradients::Refusal CodedGradients::encode(double loss_scale) {
+void CodedGradients::begin(double loss_scale) {
+  loss_scale_ = loss_scale;
+  is_prepared_ = false;
+}
+
+CodedGradients::Refusal CodedGradients::prepare() {
   collect_nodes();
   if (early_step_ != exchange_.steps_done()) early_.clear();
   if (options_.compression.codec->has_first_round()) {
-    const auto refusal = first_round(loss_scale);
+    const auto refusal = first_round();
     if (!refusal.text.empty()) return refusal;
   }
-  for_own_tasks(loss_scale, [this](const MessageTask& task, const GroupEncoder::Folds& folds) {
+  for_own_tasks([this](const MessageTask& task, const GroupEncoder::Folds& folds) {
     if (early_.contains({task.logical, task.group})) return;
     encoder_.encode(task, folds, first_sum_of(task.group));
   });
   exchange_.barrier("the encoding of its gradients in");
-  return first_refusal();
+  auto refusal = first_refusal();
+  is_prepared_ = refusal.text.empty();
+  return refusal;
 }
 
 void CodedGradients::for_own_tasks(
-    double loss_scale,
     const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work) {
   const auto tasks = tasks_of(exchange_.group().rank());
   for (std::size_t l = 0; l < tasks.size(); ++l) {
-    const auto folds = [&](std::uint32_t p) { return fold_of(l, p, loss_scale); };
+    const auto folds = [&](std::uint32_t p) { return fold_of(l, p); };
     for (const auto g : tasks[l]) {
       std::vector<std::uint32_t> touched;
       for (const auto p : board_.groups()[g]) {
@@ -266,14 +271,13 @@ void CodedGradients::for_own_tasks(
 }
 
 /// From the nodes of all workers.
-GroupEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_t parameter,
-                                               double loss_scale) {
+GroupEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_t parameter) {
   const auto& one = carried_[logical];
-  auto sources = exchange_.slices().sources_of(parameter, one.nodes);
+  auto sources = nodes().sources_of(parameter, one.nodes);
   if (options_.divisor != Divisor::contributors) sources.divisor = one.weight;
-  sources.divisor *= loss_scale;
+  sources.divisor *= loss_scale_;
   return [this, sources](std::int64_t begin, std::int64_t count, void* to) {
-    exchange_.slices().fold(sources, begin, begin + count, DType::float32, {&to, 1});
+    slices_.fold(sources, begin, begin + count, DType::float32, {&to, 1});
   };
 }
 
@@ -301,63 +305,31 @@ SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) co
           .place = place_of(logical)};
 }
 
-std::int64_t CodedGradients::reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end,
-                                    float* to) {
+/// The owner's values that are not −0.0 count.
+void CodedGradients::fold_to(const ElementRange& range, void* to, bool counts) {
+  auto* at = static_cast<float*>(to);
+  if (!is_prepared_) {
+    // There are no messages that it could be read from.
+    std::fill_n(at, range.end - range.begin, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
   std::vector<SumTerm> terms;
   for (std::size_t l = 0; l < carried_.size(); ++l) {
-    if (carried_[l].touched[parameter] != 0) terms.push_back(term_of(l, parameter));
+    if (carried_[l].touched[range.parameter] != 0) terms.push_back(term_of(l, range.parameter));
   }
   std::int64_t values = 0;
-  for (; begin < end; begin += kTile, to += kTile) {
-    const std::span<float> tile(to, static_cast<std::size_t>(std::min(kTile, end - begin)));
+  for (auto begin = range.begin; begin < range.end; begin += kTile, at += kTile) {
+    const std::span<float> tile(at, static_cast<std::size_t>(std::min(kTile, range.end - begin)));
     sum_.take(terms, begin, tile);
     options_.compression.codec->round_sum(tile);
     values += std::count_if(tile.begin(), tile.end(), [](float x) { return !is_absent(x); });
     if (options_.divisor == Divisor::none) {
-      scale_into(to, DType::float32, to, DType::float32, static_cast<std::int64_t>(tile.size()),
-                 exchange_.slices().weight());
+      scale_into(at, DType::float32, at, DType::float32, static_cast<std::int64_t>(tile.size()),
+                 nodes().weight());
     }
   }
-  return values;
-}
-
-void CodedGradients::count_values(std::uint32_t parameter, std::int64_t values) {
-  board_.sum_values(board_.group_of(parameter)).fetch_add(values, std::memory_order_relaxed);
-}
-
-// ---- a whole step ----
-
-const StepExchange::Outcome& CodedGradients::finish(const ModelMemory& model,
-                                                    const StepBesides& besides) {
-  exchange_.arrive(model);
-  const auto refusal = encode(1);
-  if (!refusal.text.empty()) {
-    throw InvalidArgument(fmt::format("step {}: {}", exchange_.number(), refusal.text));
-  }
-  if (besides.arrived) besides.arrived();
-  const auto& plan = exchange_.plan();
-  const auto& arena = exchange_.arena();
-  std::vector<float> tile(static_cast<std::size_t>(kTile));
-  const auto& outcome = exchange_.complete([&] {
-    std::vector<std::uint32_t> all(plan.parameters().size());
-    std::iota(all.begin(), all.end(), 0U);
-    for (const auto& range : exchange_.slices().owned(all, exchange_.group().rank())) {
-      const auto& entry = plan.parameters()[range.parameter];
-      for (const auto& piece : tiles_of(range)) {
-        count_values(piece.parameter, reduce(piece.parameter, piece.begin, piece.end, tile.data()));
-        for (int r = 0; r < exchange_.group().size(); ++r) {
-          round_into(arena.block(r) + entry.result_offset +
-                         static_cast<std::size_t>(piece.begin) * size_of(entry.spec.dtype),
-                     entry.spec.dtype, tile.data(), DType::float32, piece.end - piece.begin);
-        }
-      }
-    }
-    exchange_.take_buffers(model);
-    note_messages();
-    if (besides.completing) besides.completing();
-  });
-  commit();
-  return outcome;
+  if (!counts) return;
+  board_.sum_values(board_.group_of(range.parameter)).fetch_add(values, std::memory_order_relaxed);
 }
 
 }  // namespace tutti

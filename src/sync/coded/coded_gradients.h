@@ -28,6 +28,7 @@
 #include "sync/coded/message_store.h"
 #include "sync/coded/message_sum.h"
 #include "sync/plan/assignment.h"
+#include "sync/step/array_source.h"
 #include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/traffic_count.h"
@@ -46,7 +47,7 @@ struct CodingOptions {
   std::function<ParameterValues(std::uint32_t parameter)> values = {};
 };
 
-class CodedGradients {
+class CodedGradients final : public ArraySource {
  public:
   /// Keeps a reference. Collective. Unsupported for parameters whose gradients are not folded in
   /// float32.
@@ -55,36 +56,21 @@ class CodedGradients {
   /// This worker's open leaf has written that parameter for the last time: where a group of a
   /// logical worker is now complete, and all of it is this worker's, its message is made at once.
   void wrote(std::uint32_t parameter, double loss_scale);
-  /// Why a step has to be dropped: the same on all workers.
-  struct Refusal {
-    std::string text = {};     ///< "": it need not be
-    bool is_overflow = false;  ///< a sum of its gradients is not finite
-  };
-  /// Between arrive() and complete(): returns when all messages of the step are written. Gradients
-  /// are `loss_scale` times too large.
-  Refusal encode(double loss_scale);
-  /// Then: elements [begin, end) of the step's gradient of a touched parameter. Returns how many of
-  /// them are not −0.0; whoever owns them says so to count_values().
-  std::int64_t reduce(std::uint32_t parameter, std::int64_t begin, std::int64_t end, float* to);
-  void count_values(std::uint32_t parameter, std::int64_t values);
-  /// Inside complete(), where the step counts: what its messages were. They may be overwritten
-  /// as soon as it is complete.
-  void note_messages();
-  /// Once the step is complete and counts: what was left out is what the next one begins with.
-  void commit();
-
-  /// A whole step with the gradients in all workers' arenas, as StepExchange::finish().
-  /// InvalidArgument with the refusal.
-  const StepExchange::Outcome& finish(const ModelMemory& model, const StepBesides& besides = {});
-
-  /// Of the steps that counted. Reads all residuals for their norms.
-  TrafficReport traffic() const;
-  /// The report of a step that is complete: what one logical worker sent, the one that sent most,
-  /// and gradients that only their owners get.
-  void fill_report(StepReport& report) const;
+  void begin(double loss_scale) override;
+  /// Returns when all messages of the step are written.
+  Refusal prepare() override;
+  /// What messages say is finite, and so is its mean.
+  bool must_be_kept(bool) const override { return false; }
+  /// Messages may be overwritten as soon as the step is complete.
+  void note() override;
+  /// What was left out is what the next step begins with. The report becomes what one logical
+  /// worker sent, the one that sent most, and gradients that only their owners get.
+  void commit(StepReport& report) override;
+  /// Reads all residuals for their norms.
+  TrafficReport traffic() const override;
 
   const MessageStore& board() const { return board_; }
-  /// Messages of the step at hand that this worker made before it was published.
+  /// Messages of the open step that this worker made before it was published.
   std::size_t made_early() const { return early_.size(); }
   /// This worker's own, besides.
   std::size_t bytes_per_worker() const { return encoder_.bytes(); }
@@ -92,7 +78,7 @@ class CodedGradients {
   std::size_t bytes_per_logical_worker() const { return board_.bytes_per_logical_worker(); }
 
  private:
-  /// One logical worker in the step at hand.
+  /// One logical worker in this step.
   struct Carried {
     NodeRange nodes;
     double weight = 0;
@@ -106,21 +92,22 @@ class CodedGradients {
   Block place_of(std::size_t logical) const;
   void collect_nodes();
   void find_shares();
+  void fold_to(const ElementRange& range, void* to, bool counts) override;
   /// Calls `work` with what this rank has to encode, and how its gradients are folded.
   void for_own_tasks(
-      double loss_scale,
       const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work);
-  Refusal first_round(double loss_scale);
+  Refusal first_round();
   void add_up_first_round();
   std::span<const float> first_sum_of(std::size_t group) const;
   SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
   std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
   std::optional<std::size_t> closing() const;
   void encode_early(std::size_t logical, std::size_t group, double loss_scale);
-  GroupEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter, double loss_scale);
+  GroupEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter);
   Refusal first_refusal() const;
 
   StepExchange& exchange_;
+  SliceFold slices_;
   CodingOptions options_;
   MessageStore board_;
   GroupEncoder encoder_;
@@ -137,6 +124,8 @@ class CodedGradients {
   std::vector<std::size_t> unwritten_;  ///< per group, of early_logical_'s last leaf
   std::set<std::pair<std::size_t, std::size_t>> early_;  ///< logical worker and group
   std::vector<Carried> carried_;                         ///< per logical worker
+  double loss_scale_ = 1;
+  bool is_prepared_ = false;
 };
 
 }  // namespace tutti

@@ -31,8 +31,8 @@ class AsTheyAre final : public Codec {
 }  // namespace
 
 /// Every worker adds up all that was handed in: it is little.
-CodedGradients::Refusal CodedGradients::first_round(double loss_scale) {
-  for_own_tasks(loss_scale, [this](const MessageTask& task, const GroupEncoder::Folds& folds) {
+CodedGradients::Refusal CodedGradients::first_round() {
+  for_own_tasks([this](const MessageTask& task, const GroupEncoder::Folds& folds) {
     encoder_.first_round(task, folds);
   });
   exchange_.barrier("the first round of its gradients in");

@@ -9,12 +9,12 @@
 
 namespace tutti {
 
-void CodedGradients::note_messages() {
+void CodedGradients::note() {
   traffic_.begin();
   max_bytes_ = 0;
   owned_bytes_ = 0;
   for (const auto p : placed_parameters(exchange_.plan())) {
-    if (exchange_.slices().touched(p)) owned_bytes_ += exchange_.plan().bytes_of(p);
+    if (nodes().touched(p)) owned_bytes_ += exchange_.plan().bytes_of(p);
   }
   std::vector<std::size_t> bytes(carried_.size());
   for (std::size_t g = 0; g < board_.groups().size(); ++g) {
@@ -60,16 +60,13 @@ TrafficReport CodedGradients::traffic() const {
   return report;
 }
 
-void CodedGradients::fill_report(StepReport& report) const {
+void CodedGradients::commit(StepReport& report) {
   report.bytes = max_bytes_ + owned_bytes_;
   if (options_.compression.codec->has_first_round()) report.collectives = 2;
   report.bytes_dense = 0;
   for (std::size_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
     report.bytes_dense += exchange_.plan().bytes_of(p);
   }
-}
-
-void CodedGradients::commit() {
   for (std::size_t g = 0; g < board_.groups().size(); ++g) {
     const auto sums = board_.sum_values(g).load(std::memory_order_relaxed);
     const auto values = sums - std::exchange(sum_values_[g], sums);

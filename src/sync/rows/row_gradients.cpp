@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/fold_schedule.h"
 #include "kernels/norm.h"
 
 namespace tutti {
@@ -28,10 +29,16 @@ RowList part_of(const RowList& list, std::int64_t begin, std::int64_t end, std::
   return {list.rows.subspan(first, first_from(list, end) - first), list.values + first * row_bytes};
 }
 
+RowGradients::Range rows_of(const ElementRange& range, const PlanEntry& entry) {
+  return {range.begin / entry.row_elements(), range.end / entry.row_elements()};
+}
+
 }  // namespace
 
 RowGradients::RowGradients(StepExchange& exchange)
     : exchange_(exchange),
+      nodes_(exchange.nodes()),
+      slices_(nodes_),
       parameters_(row_sparse_parameters(exchange.plan())),
       traffic_(exchange.plan(), one_by_one(parameters_)),
       same_rows_(parameters_.size()) {
@@ -44,20 +51,29 @@ RowGradients::RowGradients(StepExchange& exchange)
   touched_ = exchange.group().allocate(parameters_.size() * sizeof(std::int64_t), "row counts");
 }
 
+void RowGradients::begin(double loss_scale) {
+  loss_scale_ = loss_scale;
+  kept_ = false;
+  for (const auto p : parameters_) own_touched(p, 0);
+}
+
+bool RowGradients::must_be_kept(bool may_overflow) const {
+  return !parameters_.empty() && (may_overflow || nodes_.size() > kMaxSources);
+}
+
 bool RowGradients::any() const {
-  return std::ranges::any_of(parameters_, [&](auto p) { return exchange_.slices().touched(p); });
+  return std::ranges::any_of(parameters_, [&](auto p) { return touched(p); });
 }
 
 std::int64_t RowGradients::max_touched(std::uint32_t parameter) const {
   std::size_t entries = 0;
   for (const auto& source : sources_of(parameter)) entries += source.list.rows.size();
-  return std::min(static_cast<std::int64_t>(entries),
-                  exchange_.plan().parameters()[parameter].rows());
+  return std::min(static_cast<std::int64_t>(entries), entry_of(parameter).rows());
 }
 
 std::vector<RowGradients::Source> RowGradients::sources_of(std::uint32_t parameter) const {
-  const auto& entry = exchange_.plan().parameters()[parameter];
-  const auto nodes = exchange_.slices().sources_of(parameter);
+  const auto& entry = entry_of(parameter);
+  const auto nodes = nodes_.sources_of(parameter);
   std::vector<Source> sources;
   for (std::size_t n = 0; n < nodes.pattern.size(); ++n) {
     if (nodes.pattern[n] == '0') continue;
@@ -96,20 +112,52 @@ std::int64_t RowGradients::cut(std::span<const Source> sources, std::int64_t row
   return due - before(begin) <= before(end) - due ? begin : end;
 }
 
-RowGradients::Range RowGradients::owned(std::uint32_t parameter) {
-  const auto sources = sources_of(parameter);
-  const auto rows = exchange_.plan().parameters()[parameter].rows();
-  const int rank = exchange_.group().rank();
-  const int owner = exchange_.owner_of(parameter);
-  if (owner >= 0) return {0, owner == rank ? rows : 0};
-  return {cut(sources, rows, rank), cut(sources, rows, rank + 1)};
+std::vector<ElementRange> RowGradients::shares(std::span<const std::uint32_t> parameters,
+                                               int rank) const {
+  std::vector<ElementRange> ranges;
+  for (const auto p : parameters) {
+    if (!touched(p)) continue;
+    const auto sources = sources_of(p);
+    const auto elements = entry_of(p).row_elements();
+    const auto rows = entry_of(p).rows();
+    const auto begin = cut(sources, rows, rank);
+    const auto end = cut(sources, rows, rank + 1);
+    if (begin < end) ranges.push_back({p, begin * elements, end * elements});
+  }
+  return ranges;
 }
 
 // ---- sums ----
 
-std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double divisor_factor,
-                                const Take& take) {
-  const auto& entry = exchange_.plan().parameters()[parameter];
+void RowGradients::fold(const ElementRange& range, const Take& take) {
+  const auto p = range.parameter;
+  own_touched(p, merge(p, rows_of(range, entry_of(p)),
+                       [&](const RowList& list) { take_pieces(p, list, take); }));
+}
+
+void RowGradients::read(const ElementRange& range, const Take& take) {
+  const auto p = range.parameter;
+  merge(p, rows_of(range, entry_of(p)), [&](const RowList& list) { take_pieces(p, list, take); });
+}
+
+/// Neighbouring rows lie together in the parameter, in its state, and in the list.
+void RowGradients::take_pieces(std::uint32_t parameter, const RowList& list,
+                               const Take& take) const {
+  const auto& rows = list.rows;
+  const auto elements = entry_of(parameter).row_elements();
+  const auto bytes = row_bytes_of(entry_of(parameter));
+  for (std::size_t k = 0; k < rows.size();) {
+    std::size_t run = 1;
+    while (k + run < rows.size() && rows[k + run] == rows[k] + run) ++run;
+    const auto begin = static_cast<std::int64_t>(rows[k]) * elements;
+    take({parameter, begin, begin + static_cast<std::int64_t>(run) * elements},
+         list.values + k * bytes);
+    k += run;
+  }
+}
+
+std::int64_t RowGradients::merge(std::uint32_t parameter, Range range, const TakeRows& take) {
+  const auto& entry = entry_of(parameter);
   const auto elements = entry.row_elements();
   const auto bytes = row_bytes_of(entry);
   const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, kTile / elements));
@@ -117,8 +165,8 @@ std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double div
   for (auto& source : sources) {
     source.list = part_of(source.list, range.begin, range.end, bytes);
   }
-  auto part = exchange_.slices().sources_of(parameter);
-  part.divisor *= divisor_factor;
+  auto part = nodes_.sources_of(parameter);
+  part.divisor *= loss_scale_;
   std::int64_t rows = 0;
   tile_rows_.clear();
   const auto hand_over = [&] {
@@ -169,8 +217,7 @@ std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double div
       part.nodes.push_back(source->list.values + source->next * bytes);
     }
     void* const to = tile_.data() + tile_rows_.size() * bytes;
-    exchange_.slices().fold(part, 0, static_cast<std::int64_t>(run) * elements, entry.node_type,
-                            {&to, 1});
+    slices_.fold(part, 0, static_cast<std::int64_t>(run) * elements, entry.node_type, {&to, 1});
     const auto from = first.list.rows.begin() + static_cast<std::ptrdiff_t>(first.next);
     tile_rows_.insert(tile_rows_.end(), from, from + static_cast<std::ptrdiff_t>(run));
     for (auto* source : present) source->next += run;
@@ -180,38 +227,55 @@ std::int64_t RowGradients::fold(std::uint32_t parameter, Range range, double div
   return rows;
 }
 
-void RowGradients::fold_own(double divisor_factor) {
+std::size_t RowGradients::norm_blocks(std::uint32_t parameter) const {
+  return static_cast<std::size_t>((entry_of(parameter).rows() + kRowBlock - 1) / kRowBlock);
+}
+
+/// A worker that owns no row of a touched parameter keeps an empty list.
+void RowGradients::keep(std::span<const ElementRange> owned, const Squares& squares) {
+  kept_ = true;
   for (const auto p : parameters_) {
-    if (!exchange_.slices().touched(p)) {
-      own_touched(p, 0);
-      continue;
-    }
-    const auto range = owned(p);
+    if (!touched(p)) continue;
+    const auto found = std::ranges::find(owned, p, &ElementRange::parameter);
+    const auto range = found == owned.end() ? Range() : rows_of(*found, entry_of(p));
     std::size_t most = 0;
     for (const auto& source : sources_of(p)) {
       most += part_of(source.list, range.begin, range.end, 0).rows.size();
     }
-    auto sum = exchange_.sum_room(p, most);
+    auto sum = nodes_.sum_room(p, most);
     sum.clear();
-    const auto rows =
-        fold(p, range, divisor_factor, [&](const RowList& part) { sum.append(part); });
-    own_touched(p, rows);
+    own_touched(p, merge(p, range, [&](const RowList& part) { sum.append(part); }));
+    if (!squares || range.begin == range.end) continue;  // it may begin inside the last block
+    const auto blocks = squares(p);
+    std::fill(blocks.begin() + range.begin / kRowBlock,
+              blocks.begin() + (range.end + kRowBlock - 1) / kRowBlock, 0.0);
+    add_squares(entry_of(p), kept(nodes_.rank(), p), blocks);
   }
 }
 
-RowList RowGradients::folded(int rank, std::uint32_t parameter) const {
-  return RowRoom(exchange_.sum_place(rank, parameter), exchange_.plan().parameters()[parameter])
-      .list();
+RowList RowGradients::kept(int rank, std::uint32_t parameter) const {
+  return RowRoom(nodes_.sum_place(rank, parameter), entry_of(parameter)).list();
 }
 
-void RowGradients::squares(std::uint32_t parameter, std::span<double> blocks) {
-  const auto range = owned(parameter);
-  if (range.begin == range.end) return;  // it may begin inside the last block
-  const auto begin = range.begin / kRowBlock;
-  const auto end = (range.end + kRowBlock - 1) / kRowBlock;
-  std::fill(blocks.begin() + begin, blocks.begin() + end, 0.0);
-  add_squares(exchange_.plan().parameters()[parameter], folded(exchange_.group().rank(), parameter),
-              blocks);
+void RowGradients::kept(int rank, const ElementRange& range, const Take& take) const {
+  const auto p = range.parameter;
+  const auto rows = rows_of(range, entry_of(p));
+  take_pieces(p, part_of(kept(rank, p), rows.begin, rows.end, row_bytes_of(entry_of(p))), take);
+}
+
+void RowGradients::read_rows(std::uint32_t parameter, const TakeRows& take) {
+  if (!kept_) {
+    merge(parameter, {0, entry_of(parameter).rows()}, take);
+    return;
+  }
+  for (int r = 0; r < nodes_.workers(); ++r) take(kept(r, parameter));
+}
+
+double RowGradients::squares_of(std::uint32_t parameter) {
+  std::vector<double> blocks(norm_blocks(parameter));
+  read_rows(parameter,
+            [&](const RowList& list) { add_squares(entry_of(parameter), list, blocks); });
+  return tree_sum(blocks);
 }
 
 void add_squares(const PlanEntry& entry, const RowList& list, std::span<double> blocks) {

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "sync/plan/row_list.h"
+#include "sync/step/gradient_source.h"
+#include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/traffic_count.h"
 
@@ -27,49 +29,48 @@ inline constexpr std::int64_t kRowBlock = 64;
 /// squares_of_blocks and tree_sum say, then row after row.
 void add_squares(const PlanEntry& entry, const RowList& list, std::span<double> blocks);
 
-class RowGradients {
+class RowGradients final : public GradientSource {
  public:
   /// Keeps a reference. Collective.
   explicit RowGradients(StepExchange& exchange);
 
-  /// Those that are row-sparse, in registration order.
-  std::span<const std::uint32_t> parameters() const { return parameters_; }
-  /// Some of them were touched in the step at hand.
-  bool any() const;
-  /// Of a touched one: not more rows were.
-  std::int64_t max_touched(std::uint32_t parameter) const;
+  std::span<const std::uint32_t> parameters() const override { return parameters_; }
+  bool touched(std::uint32_t parameter) const override { return nodes_.touched(parameter); }
+  void begin(double loss_scale) override;
+  bool must_be_kept(bool may_overflow) const override;
+  /// Each worker's is one range of rows per parameter, with about as many entries as another's.
+  std::vector<ElementRange> shares(std::span<const std::uint32_t> parameters,
+                                   int rank) const override;
+  /// A piece is some neighbouring rows that are touched.
+  void fold(const ElementRange& range, const Take& take) override;
+  void read(const ElementRange& range, const Take& take) override;
+  std::size_t norm_blocks(std::uint32_t parameter) const override;
+  void keep(std::span<const ElementRange> owned, const Squares& squares) override;
+  void kept(int rank, const ElementRange& range, const Take& take) const override;
+  void note() override;
+  void commit(StepReport& report) override;
+  /// A group per parameter.
+  TrafficReport traffic() const override { return traffic_.report(); }
 
+  /// Some of them were touched in the step.
+  bool any() const;
+  /// Not more rows of a touched one were.
+  std::int64_t max_touched(std::uint32_t parameter) const;
   /// Rows [begin, end) of a parameter.
   struct Range {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
-  /// This worker's, of a touched parameter.
-  Range owned(std::uint32_t parameter);
   /// Touched rows, ascending, and their values, of the node type; at most a few KiB at a time.
-  using Take = std::function<void(const RowList& rows)>;
-  /// Calls take() for the rows of a touched parameter in the range; returns how many there are. The
-  /// sums are divided by `divisor_factor` besides.
-  std::int64_t fold(std::uint32_t parameter, Range range, double divisor_factor, const Take& take);
-
-  /// This worker's rows of all touched parameters to its own arena: then folded() has them.
-  void fold_own(double divisor_factor);
-  /// What that worker owns, once it has called fold_own().
-  RowList folded(int rank, std::uint32_t parameter) const;
-  /// Σ x² of the blocks of rows in this worker's range. After fold_own().
-  void squares(std::uint32_t parameter, std::span<double> blocks);
-
-  /// Whoever owns a range, and folds it without fold_own(), says how many rows of it are touched:
-  /// inside complete().
-  void own_touched(std::uint32_t parameter, std::int64_t rows);
-  /// Inside complete(), where the step counts: what was sent.
-  void note();
-  /// Once the step is complete, and counts.
-  void count();
-  /// Of the steps that counted: a group per parameter.
-  const TrafficReport& traffic() const { return traffic_.report(); }
-  /// Of the step that was noted: what the worker sent that sent most.
-  std::size_t max_bytes() const { return max_bytes_; }
+  using TakeRows = std::function<void(const RowList& rows)>;
+  /// Calls take() for the rows of a touched parameter in the range; returns how many there are.
+  std::int64_t merge(std::uint32_t parameter, Range range, const TakeRows& take);
+  /// What that worker owns of a touched one, once it has called keep().
+  RowList kept(int rank, std::uint32_t parameter) const;
+  /// All rows of a touched one, whether they are kept or not.
+  void read_rows(std::uint32_t parameter, const TakeRows& take);
+  /// Σ x² of it, as a norm takes it.
+  double squares_of(std::uint32_t parameter);
 
  private:
   /// One node's list of a parameter.
@@ -79,8 +80,14 @@ class RowGradients {
     std::size_t next = 0;  ///< entry
   };
   std::vector<Source> sources_of(std::uint32_t parameter) const;
+  const PlanEntry& entry_of(std::uint32_t parameter) const {
+    return exchange_.plan().parameters()[parameter];
+  }
+  void take_pieces(std::uint32_t parameter, const RowList& list, const Take& take) const;
   std::int64_t cut(std::span<const Source> sources, std::int64_t rows, int rank) const;
   std::int64_t* touched_of(int rank) const;
+  /// So many rows of this worker's range are touched.
+  void own_touched(std::uint32_t parameter, std::int64_t rows);
   struct Cost {
     std::uint64_t bytes;
     bool is_array;
@@ -95,13 +102,17 @@ class RowGradients {
   std::vector<Sent> sent_of(std::uint32_t parameter) const;
 
   StepExchange& exchange_;
+  NodeStore& nodes_;
+  SliceFold slices_;
   std::vector<std::uint32_t> parameters_;
+  double loss_scale_ = 1;
+  bool kept_ = false;
   std::optional<SharedMemory> touched_;  ///< per worker and parameter: rows of its range
   std::vector<std::byte> tile_;
   std::vector<std::uint32_t> tile_rows_;
   TrafficCount traffic_;
-  std::vector<bool> same_rows_;  ///< of the step at hand: as an earlier parameter has them
-  std::size_t max_bytes_ = 0;
+  std::vector<bool> same_rows_;  ///< in this step: as an earlier parameter has them
+  std::size_t max_bytes_ = 0;    ///< in this step: what the worker sent that sent most
 };
 
 }  // namespace tutti

@@ -31,7 +31,7 @@ RowGradients::Cost RowGradients::cost_of(std::uint32_t parameter, std::int64_t r
 
 /// Of each worker that has the parameter, the rows of its nodes together.
 std::vector<RowGradients::Sent> RowGradients::sent_of(std::uint32_t parameter) const {
-  const auto& held = exchange_.slices().held();
+  const auto& held = nodes_.held();
   std::vector<Sent> all;
   for (const auto& source : sources_of(parameter)) {
     const int worker = held[source.node].worker;
@@ -74,7 +74,8 @@ void RowGradients::note() {
 }
 
 /// What each gets back is known once all have folded.
-void RowGradients::count() {
+void RowGradients::commit(StepReport& report) {
+  report.bytes += max_bytes_;
   const int size = exchange_.group().size();
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
     auto& group = traffic_.group(k);

@@ -10,15 +10,12 @@
 // memory.
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "sync/plan/plan.h"
-#include "sync/step/leaf_folder.h"
+#include "sync/step/node_store.h"
 #include "sync/step/slice_fold.h"
-#include "sync/step/step_board.h"
 #include "tutti/group.h"
 
 namespace tutti {
@@ -42,10 +39,10 @@ class BufferMean {
   /// Once all have published; then mean().
   void barrier();
   /// What workers handed in, in the order of shards: which of it a mean is over.
-  std::span<const HeldNode> nodes() const { return slices_->held(); }
+  std::span<const HeldNode> nodes() const { return nodes_.held(); }
   /// Whether some shard of that logical worker left other bytes in the buffer than it found.
   bool changed(std::size_t buffer, std::size_t logical) const {
-    return changed_[logical * plan_.parameters().size() + buffer] != 0;
+    return changed_[logical * buffers() + buffer] != 0;
   }
   /// … of any logical worker.
   bool changed(std::size_t buffer) const;
@@ -53,16 +50,13 @@ class BufferMean {
   void mean(std::size_t buffer, NodeRange nodes, void* to);
 
  private:
-  Plan plan_;
-  SharedMemory arena_;
-  SharedMemory control_;
+  std::size_t buffers() const { return nodes_.plan().parameters().size(); }
+
+  NodeStore nodes_;  ///< a buffer is a parameter of its plan
+  SliceFold slices_;
   SharedMemory changes_;  ///< per worker: what its shards changed
   std::vector<std::uint8_t>
       changed_;  ///< by logical worker and buffer; after barrier(), of all workers
-  int rank_;
-  std::vector<StepBoard> boards_;
-  std::unique_ptr<LeafFolder> folder_;
-  std::unique_ptr<SliceFold> slices_;
 };
 
 }  // namespace tutti

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "sync/plan/assignment.h"
-#include "sync/step/slice_fold.h"
+#include "sync/step/held_nodes.h"
 
 namespace tutti {
 

@@ -9,64 +9,46 @@
 #include "base/check.h"
 #include "base/timeline.h"
 #include "memory/memory_need.h"
-#include "sync/plan/assignment.h"
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-/// Of gradients that are sent as they are: one more of those that are somebody's.
-ParameterGroups groups_as_they_are(const Plan& plan, const ExchangeOptions& options) {
-  ParameterGroups groups;
-  if (!options.coded) groups = groups_in_registration_order(plan, options.fusion);
-  auto owned = placed_parameters(plan);
-  if (!owned.empty()) groups.push_back(std::move(owned));
-  return groups;
-}
-
-}  // namespace
 
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
       state_(*group_.state()),
-      plan_((require_equal_plans(group_, plan), std::move(plan))),
       options_(options),
-      arena_(group_.allocate(plan_.arena_bytes(kMaxSlots), "gradients of \"" + options_.name + "\"",
-                             plan_.base_bytes())),
-      control_(group_.allocate(
-          StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size(), options_.modules),
-          "step board of \"" + options_.name + "\"", std::size_t{1} << 16)),
-      boards_(boards_of(control_, group_.size(), plan_, options_.modules)),
-      digests_(plan_, group_, boards_, options_.desync_check_every),
-      first_look_(group_, boards_, options_.name),
-      traffic_(plan_, groups_as_they_are(plan_, options_), group_.size()) {
-  std::vector<std::byte*> arenas;
-  for (int r = 0; r < group_.size(); ++r) arenas.push_back(arena_.block(r));
-  const auto me = static_cast<std::size_t>(group_.rank());
-  const auto before_slot = [this](int slot) {
-    // The other workers are about to need theirs.
-    const auto refusal =
-        refuse_memory(state_.job().system(),
-                      {plan_.slot_bytes(), group_.size(),
-                       fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name)});
+      nodes_(group_, (require_equal_plans(group_, plan), std::move(plan)), store_options()),
+      slices_(nodes_),
+      digests_(this->plan(), group_, nodes_.boards(), options_.desync_check_every),
+      first_look_(group_, nodes_.boards(), options_.name),
+      schedule_(std::make_unique<BucketSchedule>(this->plan(),
+                                                 BucketSchedule::default_order(this->plan()),
+                                                 options_.first_fusion, options_.fusion)) {
+  outcome_.touched.resize(this->plan().parameters().size());
+}
+
+/// The other workers are about to need as much memory as this one.
+NodeStore::Options StepExchange::store_options() {
+  const auto require = [this](std::size_t bytes, const std::string& what) {
+    const auto refusal = refuse_memory(state_.job().system(), {bytes, group_.size(), what});
     if (!refusal.empty()) throw InvalidArgument(refusal);
   };
-  const auto before_list = [this](std::size_t parameter, std::size_t bytes) {
-    const auto refusal = refuse_memory(
-        state_.job().system(),
-        {bytes, group_.size(),
-         fmt::format("the touched rows of \"{}\"", plan_.parameters()[parameter].spec.name)});
-    if (!refusal.empty()) throw InvalidArgument(refusal);
-  };
-  folder_ = std::make_unique<LeafFolder>(
-      plan_, arena_.data(), boards_[me],
-      LeafFolder::Options{options_.divisor == Divisor::contributors, options_.reports_magnitude,
-                          options_.node_boundaries},
-      before_slot, before_list);
-  slices_ = std::make_unique<SliceFold>(plan_, std::move(arenas), boards_, options_.divisor);
-  schedule_ = std::make_unique<BucketSchedule>(plan_, BucketSchedule::default_order(plan_),
-                                               options_.first_fusion, options_.fusion);
-  outcome_.touched.resize(plan_.parameters().size());
+  return {.arena_label = "gradients of \"" + options_.name + "\"",
+          .board_label = "step board of \"" + options_.name + "\"",
+          .divisor = options_.divisor,
+          .modules = options_.modules,
+          .reports_magnitude = options_.reports_magnitude,
+          .node_boundaries = options_.node_boundaries,
+          .before_slot =
+              [this, require](int slot) {
+                require(plan().slot_bytes(),
+                        fmt::format("gradient copy {} of \"{}\"", slot + 1, options_.name));
+              },
+          .before_list =
+              [this, require](std::size_t parameter, std::size_t bytes) {
+                require(bytes, fmt::format("the touched rows of \"{}\"",
+                                           plan().parameters()[parameter].spec.name));
+              }};
 }
 
 StepExchange::~StepExchange() {
@@ -84,45 +66,27 @@ void StepExchange::number_next(std::int64_t number) {
   numbers_begin_ = number - static_cast<std::int64_t>(done_ + 1);
 }
 
-std::byte* StepExchange::result(std::size_t parameter) const {
-  return arena_.data() + plan_.parameters()[parameter].result_offset;
-}
-
-std::byte* StepExchange::sum_place(int rank, std::size_t parameter) const {
-  const auto slot = boards_[static_cast<std::size_t>(rank)].sum_slots()[parameter];
-  return arena_.block(rank) + plan_.node_place(parameter, slot);
-}
-
-RowRoom StepExchange::sum_room(std::size_t parameter, std::size_t rows) {
-  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
-  return folder_->room_for(parameter, board.sum_slots()[parameter], rows);
-}
-
-std::size_t StepExchange::bytes_held() const {
-  return plan_.held_bytes(folder_->slots_used()) + folder_->list_bytes();
-}
-
 /// Folds this rank's slices of buckets that all workers have completed while their backward runs.
 void StepExchange::fold_ready_buckets() {
   if (options_.coded) return;
   while (next_bucket_ < schedule_->size()) {
     for (int r = 0; r < group_.size(); ++r) {
-      const auto& ready = boards_[static_cast<std::size_t>(r)].bucket_ready(next_bucket_);
+      const auto& ready = nodes_.board_of(r).bucket_ready(next_bucket_);
       if (ready.load(std::memory_order_acquire) != step_) return;
     }
-    if (!slices_begun_) begin_slices();
+    if (!collected_) collect_nodes();
     fold_bucket(next_bucket_++);
   }
 }
 
 void StepExchange::fold_bucket(std::size_t bucket) {
   const TimelineSpan span(state_.job().timeline(), "fold");
-  slices_->fold(schedule_->parameters(bucket), group_.rank());
+  slices_.fold(schedule_->parameters(bucket));
 }
 
 /// Lists the nodes of all workers in tree order. In single mode the headers were published with the
 /// first bucket, otherwise with the step.
-void StepExchange::begin_slices() {
+void StepExchange::collect_nodes() {
   bool single = false;
   bool scope = false;
   for (int r = 0; r < group_.size(); ++r) {
@@ -147,29 +111,22 @@ void StepExchange::begin_slices() {
       ++leaves;
     }
   }
-  slices_->begin(std::move(nodes), leaves, single && is_alone_);
-  slices_begun_ = true;
+  nodes_.collect(std::move(nodes), leaves, single && is_alone_);
+  collected_ = true;
 }
 
-const StepExchange::Outcome& StepExchange::finish(const ModelMemory& model,
-                                                  const StepBesides& besides) {
-  arrive(model, [this] { fold_ready_buckets(); });
-  if (besides.arrived) besides.arrived();
-  return complete([&] {
-    while (next_bucket_ < schedule_->size()) fold_bucket(next_bucket_++);
-    take_buffers(model);
-    if (besides.completing) besides.completing();
-  });
+void StepExchange::fold_slices() {
+  while (next_bucket_ < schedule_->size()) fold_bucket(next_bucket_++);
 }
 
-void StepExchange::arrive(const ModelMemory& model, const std::function<void()>& meanwhile) {
+void StepExchange::arrive(const ModelMemory& model) {
   require_running();
   TUTTI_CHECK(is_open(), "no step to finish");
-  if (folder_->in_leaf()) folder_->end_leaf();
+  if (nodes_.leaves().in_leaf()) nodes_.leaves().end_leaf();
   const auto declared = header(group_.rank()).declared;
-  if (mode_ == StepMode::micro_batches && declared >= 0 && declared != folder_->leaves()) {
+  if (mode_ == StepMode::micro_batches && declared >= 0 && declared != nodes_.leaves().leaves()) {
     const auto text = fmt::format("accumulate() was told of {} micro-batches, but {} were computed",
-                                  declared, folder_->leaves());
+                                  declared, nodes_.leaves().leaves());
     fail(text);
     throw InvalidArgument(text);
   }
@@ -179,8 +136,8 @@ void StepExchange::arrive(const ModelMemory& model, const std::function<void()>&
     const auto published = [this](int r) {
       return header(r).published.load(std::memory_order_acquire) >= step_;
     };
-    wait_for_all(published, meanwhile);
-    if (!slices_begun_) begin_slices();
+    wait_for_all(published, [this] { fold_ready_buckets(); });
+    if (!collected_) collect_nodes();
     if (digests_.due(step_) || (digests_.compares() && all_drained())) {
       digests_.compare(step_text());
     }
@@ -245,17 +202,17 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
 
 void StepExchange::publish(const ModelMemory& model) {
   auto& mine = header(group_.rank());
-  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
-  mine.leaves = mode_ == StepMode::micro_batches ? folder_->leaves() : mine.declared;
+  const auto& board = nodes_.board();
+  mine.leaves = mode_ == StepMode::micro_batches ? nodes_.leaves().leaves() : mine.declared;
   mine.counted.store(step_, std::memory_order_release);
   announce(state_.job().board());
   // So that only as many nodes are handed in as the tree needs.
-  if (mode_ == StepMode::micro_batches && !folder_->start() && folder_->leaves() > 1)
+  if (mode_ == StepMode::micro_batches && !nodes_.leaves().start() && nodes_.leaves().leaves() > 1)
     find_start(true);
-  publish_nodes(*folder_, mine);
-  folder_->place_sums();
+  nodes_.publish();
+  nodes_.leaves().place_sums();
   if (!order_agreed_ && group_.rank() == 0 && !fired_.empty()) {
-    for (const auto p : BucketSchedule::default_order(plan_)) {
+    for (const auto p : BucketSchedule::default_order(plan())) {
       if (std::find(fired_.begin(), fired_.end(), p) == fired_.end()) fired_.push_back(p);
     }
     std::copy(fired_.begin(), fired_.end(), board.order().begin());
@@ -270,8 +227,8 @@ void StepExchange::publish(const ModelMemory& model) {
   first_look_.publish();
   if (options_.sync_buffers && may_be_source()) {
     for (std::size_t b = 0; b < model.buffers.size(); ++b) {
-      const auto& entry = plan_.buffers()[b];
-      std::memcpy(arena_.data() + entry.offset, model.buffers[b], entry.bytes);
+      const auto& entry = plan().buffers()[b];
+      std::memcpy(arena().data() + entry.offset, model.buffers[b], entry.bytes);
     }
   }
   mine.arrived = state_.job().system().now().time_since_epoch().count();
@@ -285,8 +242,8 @@ void StepExchange::take_buffers(const ModelMemory& model) {
   if (!options_.sync_buffers) return;
   const int source = buffer_source();
   for (std::size_t b = 0; b < model.buffers.size() && group_.rank() != source; ++b) {
-    const auto& entry = plan_.buffers()[b];
-    std::memcpy(model.buffers[b], arena_.block(source) + entry.offset, entry.bytes);
+    const auto& entry = plan().buffers()[b];
+    std::memcpy(model.buffers[b], arena().block(source) + entry.offset, entry.bytes);
   }
   note_buffers(model);
 }
@@ -298,8 +255,8 @@ void StepExchange::note_buffers(const ModelMemory& model) {
 /// From the first step in which rank 0 wrote a gradient, buckets follow the order it saw.
 void StepExchange::adopt_order() {
   if (order_agreed_ || header(0).has_order == 0) return;
-  schedule_ = std::make_unique<BucketSchedule>(plan_, boards_[0].order(), options_.first_fusion,
-                                               options_.fusion);
+  schedule_ = std::make_unique<BucketSchedule>(plan(), nodes_.board_of(0).order(),
+                                               options_.first_fusion, options_.fusion);
   order_agreed_ = true;
 }
 
@@ -317,25 +274,24 @@ void StepExchange::fill_outcome() {
       report.last_worker = group_.job_rank(r);
     }
   }
-  for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
-    outcome_.touched[p] = slices_->touched(p);
-    const auto bytes = plan_.parameters()[p].node_bytes;
+  for (std::size_t p = 0; p < plan().parameters().size(); ++p) {
+    outcome_.touched[p] = nodes_.touched(p);
+    const auto bytes = plan().parameters()[p].node_bytes;
     report.bytes_dense += bytes;
-    const bool whole = outcome_.touched[p] != 0 && plan_.parameters()[p].is_reduced();
+    const bool whole = outcome_.touched[p] != 0 && plan().parameters()[p].is_reduced();
     report.bytes += whole ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
-  traffic_.note(*slices_);
   report.step = number_of(step_);
   report.collectives = 1;
   const bool in_parts = is_one_backward() && !options_.coded;
   report.buckets = in_parts ? static_cast<int>(schedule_->size()) : 1;
   report.parameters_skipped =
-      static_cast<int>(plan_.parameters().size()) - report.parameters_touched;
-  report.leaves = slices_->leaves();
-  report.weight = slices_->weight();
+      static_cast<int>(plan().parameters().size()) - report.parameters_touched;
+  report.leaves = nodes_.leaf_count();
+  report.weight = nodes_.weight();
   report.nodes_held = header(group_.rank()).node_count;
-  report.zero_copy_gradients = folder_->zero_copy();
+  report.zero_copy_gradients = nodes_.leaves().zero_copy();
 }
 
 void StepExchange::close_step() {

@@ -4,7 +4,7 @@
 // worker folds its own (LeafFolder), publishes what is left, folds its slices of everybody's nodes
 // (SliceFold), and finds the reduced gradients in its own arena.
 //
-//   open → leaves … → arrive: publish │ wait for all → complete: fold own slices │ wait for all
+//   open → leaves … → arrive: publish │ wait for all → complete: fold_slices() │ wait for all
 //
 // In single mode (one leaf per worker) buckets are published and folded while backward still runs.
 //
@@ -31,10 +31,8 @@
 #include "sync/plan/plan.h"
 #include "sync/step/digest_check.h"
 #include "sync/step/first_look.h"
-#include "sync/step/leaf_folder.h"
+#include "sync/step/node_store.h"
 #include "sync/step/slice_fold.h"
-#include "sync/step/step_board.h"
-#include "sync/step/traffic_count.h"
 #include "tutti/group.h"
 #include "tutti/step_report.h"
 
@@ -72,12 +70,6 @@ struct ExchangeOptions {
   bool updates_in_place = false;
 };
 
-/// What is done in StepExchange::finish() besides.
-struct StepBesides {
-  std::function<void()> arrived = {};     ///< between arrive() and complete()
-  std::function<void()> completing = {};  ///< inside complete()
-};
-
 class StepExchange {
  public:
   /// Compares plans and allocates. Collective.
@@ -87,9 +79,12 @@ class StepExchange {
   StepExchange(const StepExchange&) = delete;
   StepExchange& operator=(const StepExchange&) = delete;
 
-  const Plan& plan() const { return plan_; }
+  const Plan& plan() const { return nodes_.plan(); }
   const Group& group() const { return group_; }
-  Divisor divisor() const { return options_.divisor; }
+  const ExchangeOptions& options() const { return options_; }
+  /// This worker's nodes while a step is open; those of all between arrive() and complete().
+  NodeStore& nodes() { return nodes_; }
+  const NodeStore& nodes() const { return nodes_; }
   /// Who alone updates that parameter, by rank in the group; −1: all share that.
   int owner_of(std::size_t parameter) const {
     return options_.owners.empty() ? -1 : options_.owners[parameter];
@@ -125,16 +120,9 @@ class StepExchange {
   double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
   /// The same for one that is row-sparse.
   double write(std::size_t parameter, const RowEntries& entries, bool last);
-  /// Where that worker may keep a sum of the parameter's nodes, in its node type: it may lie on the
-  /// worker's own node. Between arrive() and complete().
-  std::byte* sum_place(int rank, std::size_t parameter) const;
-  /// Of this worker, for a row-sparse parameter: with room for so many rows.
-  RowRoom sum_room(std::size_t parameter, std::size_t rows);
   /// See LeafFolder::lend; while a step is open.
-  std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return folder_->lend(parameter); }
-  bool finished(std::size_t parameter) const { return folder_->finished(parameter); }
-  /// This worker's leaves of the open step.
-  const LeafFolder& leaves() const { return *folder_; }
+  std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return nodes_.leaves().lend(parameter); }
+  bool finished(std::size_t parameter) const { return nodes_.leaves().finished(parameter); }
   void end_leaf();
   /// Index of the next leaf among those of all workers; waits for the workers before this one to
   /// say how many they have.
@@ -146,21 +134,18 @@ class StepExchange {
     int buffer_source = 0;              ///< rank in the group whose buffers count
     StepReport report;
   };
-  /// The one sync of a step. The reduced gradients lie at result(p), but for row-sparse ones, of
-  /// which only the nodes are there. As arrive(), then complete() with the fold of this worker's
-  /// slices.
-  const Outcome& finish(const ModelMemory& model, const StepBesides& besides = {});
   /// The open step compares digests, so that `modes` of its ModelMemory are looked at.
   bool looks_closely() const { return digests_.due(step_); }
   FirstLook& first_look() { return first_look_; }
 
-  // A step whose gradients become something else is finished in parts, by all workers alike.
+  // The one sync of a step is in two parts, by all workers alike; sources of gradients
+  // (gradient_source.h) are asked between them, and inside the second.
   /// Publishes what this worker has, waits until all have done so, and compares digests where they
-  /// are due. From now to complete(), slices() has the nodes of all. Calls `meanwhile` while it
-  /// waits.
-  void arrive(const ModelMemory& model, const std::function<void()>& meanwhile = {});
-  SliceFold& slices() { return *slices_; }
-  const SliceFold& slices() const { return *slices_; }
+  /// are due. In single mode buckets are folded while it waits.
+  void arrive(const ModelMemory& model);
+  /// Inside complete(), unless gradients are coded: folds what is left of this worker's slices of
+  /// the partitioned parameters. The reduced gradients then lie at result(p).
+  void fold_slices();
   /// Of the step that is published, the rank in the group whose buffers count: the lowest that had
   /// a leaf, so that one without data does not keep them what they were; 0 if none had.
   int buffer_source() const;
@@ -190,16 +175,10 @@ class StepExchange {
   /// them.
   std::optional<std::string> part(const ModelMemory& model) noexcept;
 
-  /// Where the reduced gradient of a parameter lies: the same address in every step.
-  std::byte* result(std::size_t parameter) const;
-  /// All workers' arenas: whoever keeps a view of them keeps a copy of this.
-  const SharedMemory& arena() const { return arena_; }
-  /// The step that is complete counts as sent.
-  void count_traffic() { traffic_.count(); }
-  /// What those steps sent of gradients that are not coded.
-  const TrafficReport& traffic() const { return traffic_.report(); }
-  /// Bytes of this worker's arena that are in use.
-  std::size_t bytes_held() const;
+  /// Where the reduced gradient of a parameter lies for this worker.
+  std::byte* result(std::size_t parameter) const { return nodes_.result(group_.rank(), parameter); }
+  /// See NodeStore::arena().
+  const SharedMemory& arena() const { return nodes_.arena(); }
 
  private:
   void open(StepMode mode, std::int64_t declared, double weight, bool drained);
@@ -211,7 +190,7 @@ class StepExchange {
   bool may_be_source() const;
   bool all_drained() const;
   void compare_modes() const;
-  void begin_slices();
+  void collect_nodes();
   void fold_ready_buckets();
   void fold_bucket(std::size_t bucket);
   void adopt_order();
@@ -240,20 +219,16 @@ class StepExchange {
   std::string step_text() const;
   std::string what_is_waited_for() const;
   std::string mode_texts() const;
-  StepHeader& header(int rank) const { return boards_[static_cast<std::size_t>(rank)].header(); }
+  StepHeader& header(int rank) const { return nodes_.board_of(rank).header(); }
+  NodeStore::Options store_options();
 
   Group group_;
   GroupState& state_;
-  Plan plan_;
   ExchangeOptions options_;
-  SharedMemory arena_;
-  SharedMemory control_;
-  std::vector<StepBoard> boards_;
+  NodeStore nodes_;
+  SliceFold slices_;
   DigestCheck digests_;
   FirstLook first_look_;
-  PlainTraffic traffic_;
-  std::unique_ptr<LeafFolder> folder_;
-  std::unique_ptr<SliceFold> slices_;
   std::unique_ptr<BucketSchedule> schedule_;
   bool order_agreed_ = false;
   std::int64_t roomy_for_ = 1;  ///< leaves whose nodes were found to fit
@@ -268,8 +243,8 @@ class StepExchange {
   std::vector<std::uint32_t> fired_;       ///< first writes of this step, in order
   std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet
   std::size_t next_bucket_ = 0;            ///< first bucket whose slice is not folded yet
-  bool slices_begun_ = false;
-  std::uint64_t barriers_ = 0;  ///< of this step
+  bool collected_ = false;                 ///< nodes_ has those of all workers
+  std::uint64_t barriers_ = 0;             ///< of this step
   Clock::time_point opened_at_;
   Clock::duration waited_{};
   int waits_ = 0;

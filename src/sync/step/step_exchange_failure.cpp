@@ -65,7 +65,7 @@ std::string StepExchange::what_is_waited_for() const {
   const auto bucket = std::min(next_bucket_, schedule_->size() - 1);
   const auto first = schedule_->size() == 0 ? 0 : schedule_->parameters(bucket).front();
   return fmt::format("step {}, all-reduce of \"{}\" in \"{}\"", number_of(step_),
-                     plan_.parameters().empty() ? "" : plan_.parameters()[first].spec.name,
+                     plan().parameters().empty() ? "" : plan().parameters()[first].spec.name,
                      options_.name);
 }
 

@@ -17,8 +17,8 @@ void StepExchange::open_one_backward(double weight) {
   open(StepMode::one_backward, 1, weight, false);
   is_alone_ =
       group_.size() == 1 && !options_.coded && options_.divisor != Divisor::none && weight > 0;
-  folder_->set_start(group_.rank());
-  folder_->begin_leaf(is_alone_ ? 1.0 : weight);
+  nodes_.leaves().set_start(group_.rank());
+  nodes_.leaves().begin_leaf(is_alone_ ? 1.0 : weight);
 }
 
 void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
@@ -33,11 +33,11 @@ void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
   auto nodes = max_nodes(leaves) + cuts;
   if (cuts > 0) nodes = std::min(nodes, leaves);
   const int most = static_cast<int>(std::min<std::int64_t>(nodes, kMaxSlots));
-  const int more = most - folder_->slots_used();
+  const int more = most - nodes_.leaves().slots_used();
   if (more <= 0 || leaves <= roomy_for_) return;
   const auto refusal =
       refuse_memory(state_.job().system(),
-                    {plan_.slot_bytes() * static_cast<std::size_t>(more), group_.size(),
+                    {plan().slot_bytes() * static_cast<std::size_t>(more), group_.size(),
                      fmt::format("up to {} more gradient copies of \"{}\", for {} pieces of a step",
                                  more, options_.name, leaves)});
   if (!refusal.empty()) {
@@ -52,13 +52,13 @@ void StepExchange::open_shards(std::int64_t first, std::int64_t leaves) {
       leaves, std::count_if(options_.node_boundaries.begin(), options_.node_boundaries.end(),
                             [&](std::int64_t cut) { return cut > first && cut < first + leaves; }));
   open(StepMode::micro_batches, leaves, 0, false);
-  folder_->set_start(first);
+  nodes_.leaves().set_start(first);
 }
 
 void StepExchange::open_without_gradient(double weight, bool drained) {
   open(StepMode::no_gradient, weight > 0 ? 1 : 0, weight, drained);
-  const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
-  std::memset(board.slot_table(0), kAbsent, plan_.parameters().size());
+  const auto& board = nodes_.board();
+  std::memset(board.slot_table(0), kAbsent, plan().parameters().size());
   for (std::size_t b = 0; b < schedule_->size(); ++b) {
     board.bucket_ready(b).store(step_, std::memory_order_release);
   }
@@ -83,7 +83,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   };
   guarded([&] { wait_for_all(through); });
 
-  folder_->reset();
+  nodes_.leaves().reset();
   first_look_.open(step_);
   fired_.clear();
   unfired_in_.assign(schedule_->size(), 0);
@@ -92,7 +92,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   }
   next_bucket_ = 0;
   barriers_ = 0;
-  slices_begun_ = false;
+  collected_ = false;
   mode_ = mode;
   auto& mine = header(group_.rank());
   mine.mode = mode;
@@ -107,20 +107,20 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
 void StepExchange::begin_leaf(double weight) {
   state_.job().require_own();
   const auto declared = header(group_.rank()).declared;
-  if (declared >= 0 && folder_->leaves() == declared) {
+  if (declared >= 0 && nodes_.leaves().leaves() == declared) {
     throw InvalidArgument(
         fmt::format("accumulate() was told of {} micro-batches, this is one more", declared));
   }
   // With the number known, nodes are folded as leaves come, so the place of this one must be known.
-  if (!folder_->start() && folder_->leaves() > 0) find_start(declared >= 0);
-  folder_->begin_leaf(weight);
+  if (!nodes_.leaves().start() && nodes_.leaves().leaves() > 0) find_start(declared >= 0);
+  nodes_.leaves().begin_leaf(weight);
 }
 
-void StepExchange::end_leaf() { folder_->end_leaf(); }
+void StepExchange::end_leaf() { nodes_.leaves().end_leaf(); }
 
 std::int64_t StepExchange::next_leaf() {
-  if (!folder_->start()) find_start(true);
-  return *folder_->start() + folder_->leaves();
+  if (!nodes_.leaves().start()) find_start(true);
+  return *nodes_.leaves().start() + nodes_.leaves().leaves();
 }
 
 /// Adds up the leaves of the workers before this one, if they are known or `wait` is set.
@@ -139,26 +139,26 @@ void StepExchange::find_start(bool wait) {
     if (!knows(r)) return;
     start += header(r).declared >= 0 ? header(r).declared : header(r).leaves;
   }
-  folder_->set_start(start);
+  nodes_.leaves().set_start(start);
 }
 
 double StepExchange::write(std::size_t parameter, const void* gradient, bool last, bool may_stay) {
   state_.job().require_own();
-  const auto& spec = plan_.parameters()[parameter].spec;
-  first_look_.note(folder_->leaves(), parameter, gradient,
+  const auto& spec = plan().parameters()[parameter].spec;
+  first_look_.note(nodes_.leaves().leaves(), parameter, gradient,
                    static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
-  const double largest = folder_->write(parameter, gradient, last, may_stay);
+  const double largest = nodes_.leaves().write(parameter, gradient, last, may_stay);
   note_write(parameter, last);
   return largest;
 }
 
 double StepExchange::write(std::size_t parameter, const RowEntries& entries, bool last) {
   state_.job().require_own();
-  const auto& entry = plan_.parameters()[parameter];
+  const auto& entry = plan().parameters()[parameter];
   first_look_.note(
-      folder_->leaves(), parameter, entries.values,
+      nodes_.leaves().leaves(), parameter, entries.values,
       static_cast<std::size_t>(entries.count * entry.row_elements()) * size_of(entry.spec.dtype));
-  const double largest = folder_->write(parameter, entries, last);
+  const double largest = nodes_.leaves().write(parameter, entries, last);
   note_write(parameter, last);
   return largest;
 }
@@ -171,7 +171,7 @@ void StepExchange::note_write(std::size_t parameter, bool last) {
   if (mode_ != StepMode::one_backward || !last) return;
   const auto bucket = schedule_->bucket_of(parameter);
   if (--unfired_in_[bucket] == 0) {
-    const auto& board = boards_[static_cast<std::size_t>(group_.rank())];
+    const auto& board = nodes_.board();
     board.bucket_ready(bucket).store(step_, std::memory_order_release);
     announce(state_.job().board());
   }

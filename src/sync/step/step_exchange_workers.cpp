@@ -51,7 +51,7 @@ bool StepExchange::all_drained() const {
 /// Workers without a leaf ran no forward: how they stand does not matter.
 void StepExchange::compare_modes() const {
   const int first = buffer_source();
-  const auto modes_of = [&](int r) { return boards_[static_cast<std::size_t>(r)].modes(); };
+  const auto modes_of = [&](int r) { return nodes_.board_of(r).modes(); };
   const auto text = [](std::uint8_t mode) { return mode != 0 ? "train()" : "eval()"; };
   for (int r = first + 1; r < group_.size(); ++r) {
     if (!has_leaf(r)) continue;

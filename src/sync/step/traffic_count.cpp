@@ -84,9 +84,9 @@ PlainTraffic::PlainTraffic(const Plan& plan, ParameterGroups groups, int workers
       workers_(static_cast<std::uint64_t>(workers)),
       count_(plan, groups_) {}
 
-void PlainTraffic::note(const SliceFold& slices) {
+void PlainTraffic::note(const NodeStore& nodes) {
   count_.begin();
-  const auto& held = slices.held();
+  const auto held = nodes.held();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     auto& group = count_.group(g);
     for (std::size_t n = 0; n < held.size();) {
@@ -95,7 +95,7 @@ void PlainTraffic::note(const SliceFold& slices) {
       n = mine.end;
       std::int64_t touched = 0;
       for (const auto p : groups_[g]) {
-        if (!slices.touched(p, mine)) continue;
+        if (!nodes.touched(p, mine)) continue;
         touched += plan_.parameters()[p].spec.count;
         group.bytes += plan_.bytes_of(p);
       }
@@ -106,7 +106,7 @@ void PlainTraffic::note(const SliceFold& slices) {
       group.touched += touched;
     }
     for (const auto p : groups_[g]) {
-      if (slices.touched(p)) group.bytes += workers_ * plan_.bytes_of(p);
+      if (nodes.touched(p)) group.bytes += workers_ * plan_.bytes_of(p);
     }
     group.bytes_dense = group.bytes;
   }

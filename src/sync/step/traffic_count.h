@@ -9,7 +9,7 @@
 
 #include "sync/plan/fusion.h"
 #include "sync/plan/plan.h"
-#include "sync/step/slice_fold.h"
+#include "sync/step/node_store.h"
 #include "tutti/traffic.h"
 
 namespace tutti {
@@ -38,7 +38,7 @@ class PlainTraffic {
   PlainTraffic(const Plan& plan, ParameterGroups groups, int workers);
 
   /// A step whose nodes are still there.
-  void note(const SliceFold& slices);
+  void note(const NodeStore& nodes);
   /// It counts.
   void count() { count_.end(); }
   const TrafficReport& report() const { return count_.report(); }

@@ -165,7 +165,7 @@ TrafficReport DataParallel::traffic() const {
 
 std::size_t DataParallel::bytes_held() const {
   require_here();
-  return state_ ? state_->exchange().bytes_held() : averaging_->bytes_held();
+  return state_ ? state_->exchange().nodes().bytes_held() : averaging_->bytes_held();
 }
 
 const Group& DataParallel::group() const {

@@ -11,6 +11,7 @@
 #include "kernels/hash.h"
 #include "memory/memory_need.h"
 #include "run/leaf_seed.h"
+#include "sync/step/owned_ranges.h"
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/model/incoming_gradient.h"
 #include "torch/model/module_modes.h"
@@ -63,7 +64,7 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   if (options_.compression.codec) {
     coded_ = std::make_unique<CodedGradients>(
         *exchange_, CodingOptions{.compression = options_.compression,
-                                  .divisor = exchange_->divisor(),
+                                  .divisor = exchange_->nodes().divisor(),
                                   .name = options_.name,
                                   .values = [this](std::uint32_t p) -> ParameterValues {
                                     return {
@@ -75,7 +76,10 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
                     format_bytes(coded_->bytes_per_logical_worker() + coded_->bytes_per_worker()));
   }
   exchange_->first_look().start();
+  dense_ = std::make_unique<DenseGradients>(*exchange_);
   rows_ = std::make_unique<RowGradients>(*exchange_);
+  if (coded_) sources_.push_back(coded_.get());
+  sources_.insert(sources_.end(), {dense_.get(), rows_.get()});
   owned_ = std::make_unique<PlacedParameters>(model_, *exchange_, *rows_);
   if (!rows_->parameters().empty()) {
     own += fmt::format(", {} row-sparse parameters", rows_->parameters().size());
@@ -88,7 +92,7 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
   if (group_.rank() != 0) return;
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
-                       model_.parameters().size(), exchange_->bytes_held(), group_.size(),
+                       model_.parameters().size(), exchange_->nodes().bytes_held(), group_.size(),
                        text_of(settings_of(options_)), own));
 }
 
@@ -320,12 +324,21 @@ void DataParallelState::finish() {
   }
   // A closure of a scope may have kept one meanwhile.
   views_->release_kept();
-  outcome_ = coded_ ? coded_->finish(memory_, besides()) : exchange_->finish(memory_, besides());
-  if (coded_) coded_->fill_report(outcome_.report);
-  outcome_.report.bytes += rows_->max_bytes();
-  exchange_->count_traffic();
+  exchange_->arrive(memory_);
+  prepare_gradients();
+  outcome_ = exchange_->complete([this] {
+    if (coded_) {
+      fold_for_all(*coded_, exchange_->nodes(), OwnedRanges(*exchange_, *coded_).of(group_.rank()));
+    } else {
+      exchange_->fold_slices();
+    }
+    exchange_->take_buffers(memory_);
+    take_rows();
+    owned_->fold();
+    for (auto* source : sources_) source->note();
+  });
+  for (auto* source : sources_) source->commit(outcome_.report);
   owned_->commit();
-  rows_->count();
   auto installed = outcome_.touched;
   for (std::size_t p = 0; p < installed.size(); ++p) {
     if (!owned_->is_mine(p)) installed[p] = 0;
@@ -346,34 +359,30 @@ void DataParallelState::look_first() {
 }
 
 /// Each worker folds its share of the touched rows, and takes all shares of what is its own.
-StepBesides DataParallelState::besides() {
-  return {.arrived =
-              [this] {
-                if (rows_->parameters().empty()) return;
-                rows_->fold_own(1);
-                if (rows_->any()) exchange_->barrier("the sum of its rows in");
-              },
-          .completing =
-              [this] {
-                take_rows();
-                owned_->fold();
-              }};
+void DataParallelState::prepare_gradients() {
+  for (auto* source : sources_) {
+    source->begin(1);
+    const auto refusal = source->prepare();
+    if (refusal.text.empty()) continue;
+    throw InvalidArgument(fmt::format("step {}: {}", exchange_->number(), refusal.text));
+  }
+  if (!rows_->any()) return;
+  rows_->keep(OwnedRanges(*exchange_, *rows_).of(group_.rank()), {});
+  exchange_->barrier("the sum of its rows in");
 }
 
 void DataParallelState::take_rows() {
-  if (rows_->parameters().empty()) return;
   for (const auto p : rows_->parameters()) {
-    if (!exchange_->slices().touched(p)) continue;
+    if (!rows_->touched(p)) continue;
     const auto& entry = exchange_->plan().parameters()[p];
     if (!owned_->is_mine(p)) continue;
     std::size_t count = 0;
-    for (int r = 0; r < group_.size(); ++r) count += rows_->folded(r, p).rows.size();
+    for (int r = 0; r < group_.size(); ++r) count += rows_->kept(r, p).rows.size();
     OutgoingRows rows(model_.tensor(p), scalar_type_of(entry.node_type),
                       static_cast<std::int64_t>(count));
-    for (int r = 0; r < group_.size(); ++r) rows.append(rows_->folded(r, p));
+    for (int r = 0; r < group_.size(); ++r) rows.append(rows_->kept(r, p));
     views_->set_rows(p, rows.tensor(model_.tensor(p).scalar_type()));
   }
-  rows_->note();
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {

@@ -15,6 +15,7 @@
 
 #include "sync/coded/coded_gradients.h"
 #include "sync/rows/row_gradients.h"
+#include "sync/step/dense_gradients.h"
 #include "sync/step/step_exchange.h"
 #include "torch/data_parallel/gradient_views.h"
 #include "torch/data_parallel/placed_parameters.h"
@@ -61,8 +62,11 @@ class DataParallelState : public GradientSink,
   std::vector<std::string> touched() const;
   const StepReport& report() const { return outcome_.report; }
   TrafficReport traffic() const {
-    const auto plain = merged(exchange_->traffic(), rows_->traffic());
-    return merged(coded_ ? merged(coded_->traffic(), plain) : plain, owned_->traffic());
+    auto report = sources_.front()->traffic();
+    for (auto source = sources_.begin() + 1; source != sources_.end(); ++source) {
+      report = merged(std::move(report), (*source)->traffic());
+    }
+    return merged(std::move(report), owned_->traffic());
   }
   const StepExchange& exchange() const { return *exchange_; }
   const Group& group() const { return group_; }
@@ -75,7 +79,7 @@ class DataParallelState : public GradientSink,
   void finish();
   void look_first();
   void end() noexcept;
-  StepBesides besides();
+  void prepare_gradients();
   void take_rows();
   void drop(const std::string& why) noexcept;
   template <class Body>
@@ -86,7 +90,9 @@ class DataParallelState : public GradientSink,
   DataParallelOptions options_;
   std::unique_ptr<StepExchange> exchange_;
   std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
+  std::unique_ptr<DenseGradients> dense_;
   std::unique_ptr<RowGradients> rows_;
+  std::vector<GradientSource*> sources_;  ///< these
   std::unique_ptr<PlacedParameters> owned_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   std::unique_ptr<GradientViews> views_;

@@ -32,6 +32,7 @@ PlacedParameters::PlacedParameters(const WrappedModel& model, StepExchange& exch
                                    const RowGradients& rows)
     : model_(model),
       exchange_(exchange),
+      slices_(exchange.nodes()),
       rows_(rows),
       owned_(list_owned(model, exchange.plan())),
       traffic_(exchange.plan(), each_alone(owned_)) {}
@@ -46,18 +47,18 @@ PlacedParameters::~PlacedParameters() {
 
 void PlacedParameters::fold() {
   touched_.clear();
-  auto& slices = exchange_.slices();
+  const auto& nodes = exchange_.nodes();
   for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
     const auto owner = model_.owner(p);
-    if (owner < 0 || !slices.touched(p)) continue;
+    if (owner < 0 || !nodes.touched(p)) continue;
     auto& rows = touched_[p];
     if (model_.row_sparse(p)) {
-      const auto list = rows_.folded(static_cast<int>(owner), p).rows;
+      const auto list = rows_.kept(static_cast<int>(owner), p).rows;
       rows.assign(list.begin(), list.end());
     } else if (is_mine(p)) {
       const auto& spec = exchange_.plan().parameters()[p].spec;
       void* const to = exchange_.result(p);
-      slices.fold(slices.sources_of(p), 0, spec.count, spec.dtype, {&to, 1});
+      slices_.fold(nodes.sources_of(p), 0, spec.count, spec.dtype, {&to, 1});
     }
   }
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sync/rows/row_gradients.h"
+#include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/traffic_count.h"
 #include "torch/model/wrapped_model.h"
@@ -47,6 +48,7 @@ class PlacedParameters {
  private:
   const WrappedModel& model_;
   StepExchange& exchange_;
+  SliceFold slices_;
   const RowGradients& rows_;
   std::vector<std::uint32_t> owned_;  ///< ascending
   TrafficCount traffic_;              ///< a group for each

@@ -83,8 +83,7 @@ void ReplicaParameters::judge(std::int64_t step, double loss_scale, const Clip& 
   bool any_update = update_->updates_any();
   const auto& parameters = exchange_.plan().parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    any_update =
-        any_update || (!parameters[p].spec.is_per_replica && exchange_.slices().touched(p));
+    any_update = any_update || (!parameters[p].spec.is_per_replica && exchange_.nodes().touched(p));
   }
   if (any_update || dropped_.empty()) return;
   verdict.refusal = why_.front();
@@ -117,7 +116,7 @@ std::string ReplicaParameters::note_drops(bool shrank, std::int64_t most) {
 }
 
 torch::Tensor ReplicaParameters::gradient(std::uint32_t parameter) {
-  if (!exchange_.slices().touched(parameter)) return {};
+  if (!exchange_.nodes().touched(parameter)) return {};
   std::vector<torch::Tensor> all;
   for (std::size_t l = 0; l < size(); ++l) all.push_back(gradient(l, parameter));
   return torch::stack(all);

@@ -94,6 +94,7 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
     coded_ = std::make_unique<CodedGradients>(
         *exchange_, coding_options_of(options_, exchange_->plan(), *shared_));
   }
+  dense_ = std::make_unique<DenseGradients>(*exchange_);
   rows_ = std::make_unique<RowGradients>(*exchange_);
   if (has_per_replica(options_)) {
     replicas_ = std::make_unique<ReplicaParameters>(
@@ -103,8 +104,8 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
         options_);
   }
   update_ =
-      std::make_unique<PartitionedUpdate>(*exchange_, *board_, *shared_, *rows_, std::move(rules),
-                                          torch_optimizers_.get(), options_.clip, coded_.get());
+      std::make_unique<PartitionedUpdate>(*exchange_, *board_, *shared_, sources(),
+                                          std::move(rules), torch_optimizers_.get(), options_.clip);
   values_ = std::make_unique<ValueCheck>(exchange_->plan(), group_.rank(), group_.size(),
                                          options_.desync_check_every);
   std::vector<std::uint32_t> all(model_.parameters().size());
@@ -309,12 +310,11 @@ StepResult TrainerState::apply() {
     }
     exchange_->note_buffers(memory_);
   });
-  auto result = result_of(outcome.report);
+  auto report = outcome.report;
+  if (applies) update_->commit(outcome.touched, report);
+  auto result = result_of(report);
   if (applies) {
-    update_->commit(outcome.touched);
     if (replicas_) replicas_->commit();
-    exchange_->count_traffic();
-    rows_->count();
     parameters_->written();
     if (averages_) averages_->follow();
     states_.commit(
@@ -362,19 +362,24 @@ StepResult TrainerState::result_of(const StepReport& report) {
   result.metrics = std::move(metrics);
   result.report = report;
   if (replicas_ && result.applied) result.dropped_locally = replicas_->dropped();
-  if (coded_ && result.applied) coded_->fill_report(result.report);
   if (replicas_ && replicas_->are_all()) {
     result.report.bytes = result.applied ? replicas_->averaging_bytes() : 0;
     result.report.collectives = result.report.buckets = result.report.bytes > 0 ? 1 : 0;
   }
-  if (result.applied) result.report.bytes += rows_->max_bytes();
   return result;
 }
 
+/// Whose traffic is reported in this order.
+std::vector<GradientSource*> TrainerState::sources() const {
+  std::vector<GradientSource*> all;
+  if (coded_) all.push_back(coded_.get());
+  all.insert(all.end(), {dense_.get(), rows_.get()});
+  return all;
+}
+
 TrafficReport TrainerState::traffic() const {
-  auto report = exchange_->traffic();
+  auto report = merged(dense_->traffic(), rows_->traffic());
   if (coded_) report = merged(coded_->traffic(), report);
-  report = merged(std::move(report), rows_->traffic());
   if (!replicas_ || !replicas_->are_all()) return report;
   report.collectives = 0;  // no gradient was exchanged
   if (replicas_->averaging() == nullptr) return report;
@@ -419,7 +424,7 @@ torch::Tensor TrainerState::folded_gradient(const std::string& name) {
 
 /// Undefined if no shard touched it.
 torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
-  if (!exchange_->slices().touched(parameter)) return {};
+  if (!exchange_->nodes().touched(parameter)) return {};
   if (model_.is_per_replica(parameter))
     return replicas_->gradient(static_cast<std::uint32_t>(parameter));
   const auto& tensor = model_.tensor(parameter);
@@ -428,7 +433,7 @@ torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
   if (entry.row_sparse()) {
     const auto p = static_cast<std::uint32_t>(parameter);
     OutgoingRows rows(tensor, type, rows_->max_touched(p));
-    update_->read_rows(verdict_, p, [&](const RowList& some) { rows.append(some); });
+    rows_->read_rows(p, [&](const RowList& some) { rows.append(some); });
     return rows.tensor(type);
   }
   auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
@@ -442,9 +447,9 @@ double TrainerState::gradient_norm() {
   if (verdict_.norm) return *verdict_.norm;
   double total = 0;
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    if (!exchange_->slices().touched(p)) continue;
+    if (!exchange_->nodes().touched(p)) continue;
     if (model_.row_sparse(p)) {
-      total += update_->squares_of_rows(verdict_, static_cast<std::uint32_t>(p));
+      total += rows_->squares_of(static_cast<std::uint32_t>(p));
       continue;
     }
     if (!model_.is_per_replica(p)) total += squares_of(folded_gradient(p));

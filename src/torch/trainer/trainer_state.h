@@ -23,6 +23,7 @@
 #include "sync/coded/coded_gradients.h"
 #include "sync/plan/assignment.h"
 #include "sync/rows/row_gradients.h"
+#include "sync/step/dense_gradients.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "sync/update/moving_averages.h"
@@ -87,6 +88,7 @@ class TrainerState {
   torch::Tensor folded_gradient(std::size_t parameter);
   void require_no_gradients() const;
   void seed_between_steps() const;
+  std::vector<GradientSource*> sources() const;
   StepResult result_of(const StepReport& report);
   std::string take_note(const StepResult& result);
   /// A loop over epoch() is not in vain.
@@ -109,6 +111,7 @@ class TrainerState {
   std::vector<std::vector<std::string>> state_names_;  ///< of each parameter's optimizer
   std::unique_ptr<TileOptimizers> torch_optimizers_;
   std::unique_ptr<CodedGradients> coded_;  ///< null without a codec
+  std::unique_ptr<DenseGradients> dense_;
   std::unique_ptr<RowGradients> rows_;
   std::unique_ptr<PartitionedUpdate> update_;
   std::unique_ptr<ReplicaParameters> replicas_;  ///< null without

@@ -15,6 +15,7 @@
 #include "sync/averaging/replica_update.h"
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
+#include "sync/step/dense_gradients.h"
 #include "sync/update/partitioned_update.h"
 
 namespace tutti::test {
@@ -208,8 +209,8 @@ void expect_as_model(int workers, const Case& test) {
     }
     group.barrier();
     const std::vector<std::optional<UpdateRule>> rules(kCounts.size(), kRule);
-    RowGradients rows(exchange);
-    PartitionedUpdate update(exchange, board, model, rows, rules, nullptr, test.clip);
+    DenseGradients dense(exchange);
+    PartitionedUpdate update(exchange, board, model, {&dense}, rules, nullptr, test.clip);
     ReplicaUpdate own(exchange, board, copies, logical, rules, test.clip, averaging.get());
     const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
     for (std::int64_t step = 1; step <= kSteps; ++step) {
@@ -245,7 +246,8 @@ void expect_as_model(int workers, const Case& test) {
         update.apply(verdict, 1);
         own.apply(1);
       });
-      update.commit(outcome.touched);
+      auto report = outcome.report;
+      update.commit(outcome.touched, report);
       own.commit();
     }
     for (std::size_t l = 0; l < copies.size(); ++l) {

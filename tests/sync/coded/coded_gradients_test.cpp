@@ -2,6 +2,7 @@
 // left, and the sum, bit for bit, on any number of workers.
 
 #include "sync/coded/coded_model.h"
+#include "sync/whole_step.h"
 
 namespace tutti::test {
 namespace {
@@ -85,7 +86,8 @@ std::string refusal_of(const CodecPointer& codec,
     }
     exchange.end_leaf();
     exchange.arrive({});
-    const auto [refusal, is_overflow] = coded.encode(1);
+    coded.begin(1);
+    const auto [refusal, is_overflow] = coded.prepare();
     EXPECT_EQ(is_overflow, is_infinite);
     if (group.rank() == 2) said = refusal;
     exchange.fail("refused");
@@ -164,15 +166,14 @@ TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
             exchange.end_leaf();
           }
           exchange.arrive({});
-          EXPECT_EQ(coded.encode(1).text, "");
-          for (std::size_t p = 0; p < counts.size(); ++p) {
-            std::vector<float> sum(counts[p]);
-            coded.reduce(static_cast<std::uint32_t>(p), 0, static_cast<std::int64_t>(counts[p]),
-                         sum.data());
+          coded.begin(1);
+          EXPECT_EQ(coded.prepare().text, "");
+          for (std::uint32_t p = 0; p < counts.size(); ++p) {
+            const auto sum = read_all(coded, p, counts[p]);
             sums.insert(sums.end(), sum.begin(), sum.end());
           }
-          exchange.complete([&] { coded.note_messages(); });
-          coded.commit();
+          auto report = exchange.complete([&] { coded.note(); }).report;
+          coded.commit(report);
         }
         return sums;
       };
@@ -214,7 +215,7 @@ TEST(CodedGradients, AStepOfDataParallelGivesTheSumOfWhatWasSent) {
             exchange.write(p, mine[p]->data(), true);
             coded.wrote(static_cast<std::uint32_t>(p), 1);
           }
-          const auto touched = coded.finish({}).touched;
+          const auto touched = finish(exchange, coded).touched;
           for (std::size_t p = 0; p < kCounts.size(); ++p) {
             std::vector<std::optional<Values>> sent(static_cast<std::size_t>(workers));
             double all = 0;
@@ -272,9 +273,8 @@ TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
         }
         exchange.write(p, values.data(), true);
       }
-      const auto& outcome = coded.finish({});
-      auto report = outcome.report;
-      coded.fill_report(report);
+      const auto outcome = finish(exchange, coded);
+      const auto& report = outcome.report;
       EXPECT_EQ(report.bytes, 2u * 8 + 8 * 10 + 8 * 50);
       EXPECT_EQ(report.bytes_dense, 4u * 6000);
     }

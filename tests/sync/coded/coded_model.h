@@ -18,6 +18,7 @@
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/logical_workers.h"
+#include "sync/whole_step.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -234,23 +235,22 @@ class Workers {
     }
     made_early_ = coded_.made_early();
     exchange_.arrive({});
-    return coded_.encode(loss_scale).text;
+    coded_.begin(loss_scale);
+    return coded_.prepare().text;
   }
 
   void step(std::int64_t number, const State& expected) {
     // A power of two goes in and out without a trace.
     ASSERT_EQ(half_step(number, number % 2 == 0 ? 8 : 1), "");
-    Values gradient;
     for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
       if (!expected.gradients[p]) continue;
-      gradient.resize(kCounts[p]);
-      coded_.reduce(p, 0, static_cast<std::int64_t>(kCounts[p]), gradient.data());
+      const auto gradient = read_all(coded_, p, kCounts[p]);
       EXPECT_TRUE(same_bytes(gradient.data(), *expected.gradients[p]))
           << test_.text() << ": step " << number << ", parameter " << p << ", "
           << exchange_.group().size() << " workers";
     }
-    exchange_.complete([this] { coded_.note_messages(); });
-    coded_.commit();
+    auto report = exchange_.complete([this] { coded_.note(); }).report;
+    coded_.commit(report);
     if (!test_.error_feedback) return;
     for (std::size_t l = 0; l < expected.residuals.size(); ++l) {
       for (std::size_t p = 0; p < kCounts.size(); ++p) {

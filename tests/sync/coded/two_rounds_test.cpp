@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "sync/coded/coded_model.h"
+#include "sync/whole_step.h"
 
 namespace tutti::test {
 namespace {
@@ -201,7 +202,8 @@ struct TwoRounds {
       exchange.end_leaf();
     }
     exchange.arrive({});
-    return coded.encode(1).text;
+    coded.begin(1);
+    return coded.prepare().text;
   }
   StepExchange exchange;
   CodedGradients coded;
@@ -217,13 +219,12 @@ void expect_as_two_rounds_of_model(bool error_feedback, const std::vector<int>& 
         ASSERT_EQ(all.half_step(step), "");
         for (std::uint32_t p = 0; p < kShapes.size(); ++p) {
           if (!expected.gradients[p]) continue;
-          Values gradient(counts()[p]);
-          all.coded.reduce(p, 0, static_cast<std::int64_t>(gradient.size()), gradient.data());
+          const auto gradient = read_all(all.coded, p, counts()[p]);
           EXPECT_TRUE(same_bytes(gradient.data(), *expected.gradients[p]))
               << "step " << step << ", parameter " << p << ", " << workers << " workers";
         }
-        all.exchange.complete([&] { all.coded.note_messages(); });
-        all.coded.commit();
+        auto report = all.exchange.complete([&] { all.coded.note(); }).report;
+        all.coded.commit(report);
         for (std::size_t l = 0; error_feedback && l < expected.residuals.size(); ++l) {
           for (std::size_t p = 0; p < kShapes.size(); ++p) {
             EXPECT_TRUE(
@@ -247,11 +248,9 @@ TEST(TwoRounds, BothAreCounted) {
   run_thread_ranks(2, [](const Job& job) {
     TwoRounds all((Group(job)));
     ASSERT_EQ(all.half_step(1), "");
-    all.exchange.complete([&] { all.coded.note_messages(); });
-    all.coded.commit();
+    auto report = all.exchange.complete([&] { all.coded.note(); }).report;
+    all.coded.commit(report);
     EXPECT_EQ(all.coded.traffic().collectives, 2);
-    StepReport report;
-    all.coded.fill_report(report);
     EXPECT_EQ(report.collectives, 2);
     const auto traffic = all.coded.traffic();
     ASSERT_EQ(traffic.last_step.size(), 3u);  // every parameter by itself

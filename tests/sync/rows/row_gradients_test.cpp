@@ -15,6 +15,7 @@
 #include "kernels/rules/rules.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
+#include "sync/step/owned_ranges.h"
 #include "sync/step/shard_board.h"
 #include "sync/update/partitioned_update.h"
 #include "tutti/error.h"
@@ -224,6 +225,12 @@ std::vector<std::vector<Leaf>> expected_steps(std::int64_t steps) {
   return all;
 }
 
+/// Each worker's share of the rows, to its arena.
+void keep(const StepExchange& exchange, RowGradients& rows) {
+  rows.begin(1);
+  rows.keep(OwnedRanges(exchange, rows).of(exchange.group().rank()), {});
+}
+
 TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
   constexpr std::int64_t kSteps = 4;
   const auto all_steps = expected_steps(kSteps);
@@ -238,23 +245,24 @@ TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
         const auto& expected = all_steps[static_cast<std::size_t>(step - 1)];
         write_leaves(exchange, nullptr, mine, step);
         exchange.arrive({});
-        rows.fold_own(1);
+        keep(exchange, rows);
         exchange.barrier("the sum of its rows in");
         for (std::uint32_t p = 0; p < kTables.size(); ++p) {
           const bool any = std::ranges::any_of(expected[p], [](const auto& row) { return !!row; });
-          ASSERT_EQ(exchange.slices().touched(p), any);
+          ASSERT_EQ(rows.touched(p), any);
           if (!any) continue;
           // All shares, as kept by their owners, and the same at once.
           Room all({kTables[p]});
           Room at_once({kTables[p]});
-          for (int r = 0; r < workers; ++r) all.room().append(rows.folded(r, p));
-          rows.fold(p, {0, kTables[p].rows}, 1,
-                    [&](const RowList& list) { at_once.room().append(list); });
+          for (int r = 0; r < workers; ++r) all.room().append(rows.kept(r, p));
+          rows.merge(p, {0, kTables[p].rows},
+                     [&](const RowList& list) { at_once.room().append(list); });
           expect_rows(all.room().list(), expected[p], kTables[p].width);
           expect_rows(at_once.room().list(), expected[p], kTables[p].width);
         }
         exchange.complete([&] { rows.note(); });
-        rows.count();
+        StepReport report;
+        rows.commit(report);
       }
     });
   }
@@ -286,9 +294,10 @@ TEST(RowGradients, ManyNodesAreFoldedToo) {
       exchange.end_leaf();
     }
     exchange.arrive({});
-    EXPECT_GT(exchange.slices().nodes(), 64u);
+    EXPECT_GT(exchange.nodes().size(), 64u);
     Room all(table);
-    rows.fold(0, {0, 4}, 1, [&](const RowList& list) { all.room().append(list); });
+    rows.begin(1);
+    rows.merge(0, {0, 4}, [&](const RowList& list) { all.room().append(list); });
     expect_rows(all.room().list(), expected, table.width);
     exchange.complete([] {});
   });
@@ -308,8 +317,8 @@ TEST(RowGradients, SharesAreBalancedByEntries) {
     exchange.write(0, RowEntries{own.data(), values.data(), 1000}, true);
     exchange.end_leaf();
     exchange.arrive({});
-    rows.fold_own(1);
-    EXPECT_NEAR(static_cast<double>(rows.folded(group.rank(), 0).rows.size()), 250, 2 * kRowBlock);
+    keep(exchange, rows);
+    EXPECT_NEAR(static_cast<double>(rows.kept(group.rank(), 0).rows.size()), 250, 2 * kRowBlock);
     exchange.complete([&] { rows.note(); });
   });
 }
@@ -332,10 +341,11 @@ TEST(RowGradients, BytesAreThoseOfTheFormula) {
     exchange.write(2, RowEntries{nullptr, values.data(), 1000}, true);
     exchange.end_leaf();
     exchange.arrive({});
-    rows.fold_own(1);
+    keep(exchange, rows);
     exchange.complete([&] { rows.note(); });
-    rows.count();
-    const auto& step = rows.traffic().last_step;
+    StepReport report;
+    rows.commit(report);
+    const auto step = rows.traffic().last_step;
     // Two messages of 100 rows, two answers of 150.
     EXPECT_EQ(step[0].bytes, 2u * 100 * (32 + 4) + 2u * 150 * (32 + 4));
     EXPECT_EQ(step[1].bytes, 2u * 100 * 4 + 2u * 150 * 4);
@@ -343,7 +353,7 @@ TEST(RowGradients, BytesAreThoseOfTheFormula) {
     EXPECT_EQ(step[0].bytes_dense, 4u * 32000);
     EXPECT_EQ(step[2].dense_messages, 2);
     EXPECT_EQ(step[0].dense_messages, 0);
-    EXPECT_EQ(rows.max_bytes(), 100u * 36 + 100 * 4 + 4125);
+    EXPECT_EQ(report.bytes, 100u * 36 + 100 * 4 + 4125);
   });
 }
 
@@ -363,11 +373,12 @@ TEST(RowGradients, SeveralNodesOfAWorkerAreOneMessage) {
       exchange.end_leaf();
     }
     exchange.arrive({});
-    EXPECT_EQ(exchange.slices().nodes(), 2u);
-    rows.fold_own(1);
+    EXPECT_EQ(exchange.nodes().size(), 2u);
+    keep(exchange, rows);
     exchange.complete([&] { rows.note(); });
-    rows.count();
-    const auto& step = rows.traffic().last_step[0];
+    StepReport report;
+    rows.commit(report);
+    const auto step = rows.traffic().last_step[0];
     EXPECT_EQ(step.messages, 1);
     EXPECT_EQ(step.bytes, 2u * 20 * (16 + 4));
     EXPECT_EQ(step.bytes_dense, 2u * 1600);
@@ -389,8 +400,8 @@ TEST(RowGradients, ABlockOfManyEntriesDoesNotLeaveAWorkerWithAllOfThem) {
     exchange.write(0, RowEntries{own.data(), values.data(), 120}, true);
     exchange.end_leaf();
     exchange.arrive({});
-    rows.fold_own(1);
-    EXPECT_EQ(rows.folded(group.rank(), 0).rows.size(), group.rank() == 0 ? 64u : 56u);
+    keep(exchange, rows);
+    EXPECT_EQ(rows.kept(group.rank(), 0).rows.size(), group.rank() == 0 ? 64u : 56u);
     exchange.complete([&] { rows.note(); });
   });
 }
@@ -409,11 +420,11 @@ TEST(RowGradients, ARowThatAllHaveAtTheEndOfABlockIsDealtOnce) {
     exchange.write(0, RowEntries{own.data(), values.data(), 2}, true);
     exchange.end_leaf();
     exchange.arrive({});
-    rows.fold_own(1);
+    keep(exchange, rows);
     exchange.barrier("the sum of its rows in");
     std::vector<std::uint32_t> dealt;
     for (int r = 0; r < 3; ++r) {
-      const auto list = rows.folded(r, 0);
+      const auto list = rows.kept(r, 0);
       dealt.insert(dealt.end(), list.rows.begin(), list.rows.end());
     }
     EXPECT_EQ(dealt, (std::vector<std::uint32_t>{63, 70, 72, 74}));
@@ -444,16 +455,17 @@ TEST(RowGradients, AStepThatWasDroppedLeavesNothing) {
         continue;
       }
       exchange.arrive({});
-      rows.fold_own(1);
+      keep(exchange, rows);
       exchange.barrier("the sum of its rows in");
       std::vector<std::uint32_t> all;
       for (int r = 0; r < 3; ++r) {
-        const auto list = rows.folded(r, 0);
+        const auto list = rows.kept(r, 0);
         all.insert(all.end(), list.rows.begin(), list.rows.end());
       }
       EXPECT_EQ(all, (std::vector<std::uint32_t>{1, 4, 9}));
       exchange.complete([&] { rows.note(); });
-      rows.count();
+      StepReport report;
+      rows.commit(report);
     }
     EXPECT_EQ(rows.traffic().steps, 1);
   });
@@ -542,7 +554,7 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
         }
         group.barrier();
         RowGradients rows(exchange);
-        PartitionedUpdate update(exchange, board, model, rows,
+        PartitionedUpdate update(exchange, board, model, {&rows},
                                  std::vector<std::optional<UpdateRule>>(kTables.size(), test.rule),
                                  nullptr, test.clip);
         const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
@@ -554,8 +566,8 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
           ASSERT_EQ(verdict.refusal, "");
           EXPECT_EQ(verdict.folded, test.clip.norm > 0);
           const auto& outcome = exchange.complete([&] { update.apply(verdict, 1); });
-          update.commit(outcome.touched);
-          rows.count();
+          auto report = outcome.report;
+          update.commit(outcome.touched, report);
         }
         for (std::size_t p = 0; p < kTables.size(); ++p) {
           ASSERT_EQ(

@@ -10,6 +10,7 @@
 #include "sync/coded/coded_gradients.h"
 #include "sync/rows/row_gradients.h"
 #include "sync/step/step_exchange.h"
+#include "sync/whole_step.h"
 #include "tutti/codec.h"
 #include "tutti/share.h"
 
@@ -46,7 +47,7 @@ TEST(Contributors, TheirWeightsAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
       StepExchange exchange(Group(job), Plan({spec}, {}), contributors_options());
       const std::vector<double> ones(3, 1.0);
       four_leaves(exchange, [&] { exchange.write(0, ones.data(), true); });
-      exchange.finish({});
+      finish(exchange);
       const auto* const got = reinterpret_cast<const double*>(exchange.result(0));
       for (int i = 0; i < 3; ++i) EXPECT_EQ(got[i], 1.0) << workers << " workers";
     });
@@ -61,7 +62,7 @@ TEST(Weights, OfAllLeavesAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
       StepExchange exchange(Group(job), Plan({spec}, {}), {});
       const std::vector<double> ones(3, 1.0);
       four_leaves(exchange, [&] { exchange.write(0, ones.data(), true); });
-      const auto& outcome = exchange.finish({});
+      const auto& outcome = finish(exchange);
       EXPECT_EQ(outcome.report.weight, (0.1 + 0.1) + (0.1 + 0.4)) << workers << " workers";
       const auto* const got = reinterpret_cast<const double*>(exchange.result(0));
       for (int i = 0; i < 3; ++i) EXPECT_EQ(got[i], 1.0) << workers << " workers";
@@ -86,13 +87,15 @@ TEST(Contributors, ThoseOfARowSparseTableAreAddedAlongTheTreeToo) {
         exchange.write(0, RowEntries{touched.data(), ones.data(), 1}, true);
       });
       std::int64_t folded = 0;
-      exchange.finish({}, {.completing = [&] {
-                        folded = rows.fold(0, {0, 5}, 1, [&](const RowList& list) {
-                          const auto* const got = reinterpret_cast<const double*>(list.values);
-                          EXPECT_EQ(got[0], 1.0) << workers << " workers";
-                          EXPECT_EQ(got[1], 1.0) << workers << " workers";
-                        });
-                      }});
+      exchange.arrive({});
+      rows.begin(1);
+      exchange.complete([&] {
+        folded = rows.merge(0, {0, 5}, [&](const RowList& list) {
+          const auto* const got = reinterpret_cast<const double*>(list.values);
+          EXPECT_EQ(got[0], 1.0) << workers << " workers";
+          EXPECT_EQ(got[1], 1.0) << workers << " workers";
+        });
+      });
       EXPECT_EQ(folded, 1);
     });
   }
@@ -115,7 +118,7 @@ TEST(Contributors, SharesOfMessagesAreOfTheTreesSum) {
     const float gradient = job.rank() == 0 ? 1 : 0;
     exchange.write(0, &gradient, true);
     coded.wrote(0, 1);
-    coded.finish({});
+    finish(exchange, coded);
     EXPECT_EQ(*reinterpret_cast<const float*>(exchange.result(0)), along_the_tree);
   });
 }

@@ -16,6 +16,7 @@
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step/step_exchange.h"
+#include "sync/whole_step.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -62,7 +63,7 @@ TEST(LateWorker, OfATimedOutStepIsToldSo) {
                             with_deadline(late ? seconds(60) : milliseconds(200)));
       compute(exchange, job.rank());
       if (!late) {
-        EXPECT_THROW(exchange.finish({}), Timeout);
+        EXPECT_THROW(finish(exchange), Timeout);
         ++gave_up;
         // Until then some write to others' memory what they owe.
         poll_until([&] { return arrived && gave_up == ranks - 1; });
@@ -77,7 +78,9 @@ TEST(LateWorker, OfATimedOutStepIsToldSo) {
         poll_until([&] { return left == ranks - 1; });
       };
       try {
-        exchange.finish({}, {.arrived = wait});
+        exchange.arrive({});
+        wait();
+        exchange.complete([&] { exchange.fold_slices(); });
         ADD_FAILURE() << "a step that has timed out for the others succeeded";
       } catch (const Timeout& e) {
         EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(ranks - 1)));
@@ -104,15 +107,18 @@ TEST(LateWorker, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
     StepExchange exchange(Group(job), plan_of(kSizes),
                           with_deadline(rank == 0 ? milliseconds(200) : milliseconds(60'000)));
     compute(exchange, rank);
-    StepBesides besides;
-    if (rank == 1) besides.arrived = [&] { poll_until([&] { return blaming.load(); }); };
-    EXPECT_NO_THROW(exchange.finish({}, besides)) << "rank " << rank;
+    const auto finish_late = [&] {
+      exchange.arrive({});
+      if (rank == 1) poll_until([&] { return blaming.load(); });
+      exchange.complete([&] { exchange.fold_slices(); });
+    };
+    EXPECT_NO_THROW(finish_late()) << "rank " << rank;
     expect_reduced(exchange, 1.5f);
     EXPECT_EQ(exchange.steps_done(), 1);
     go = true;
     const auto next = [&] {
       compute(exchange, rank);
-      exchange.finish({});
+      finish(exchange);
     };
     EXPECT_THROW(next(), Timeout) << "rank " << rank;
   };
@@ -144,7 +150,7 @@ TEST(ForkedChildOfAStep, ThatLeavesItsScopeLetsTheWorkerGoOn) {
             if (forks && !in_step && fork_child()) return;
             compute(exchange, job.rank());
             if (forks && in_step && fork_child()) return;
-            exchange.finish({});
+            finish(exchange);
             expect_reduced(exchange, 1.5f);
           }
         };
@@ -181,9 +187,9 @@ TEST(ForkedChildOfAStep, IsRefusedByEveryCall) {
               [&] { exchange.open_without_gradient(1, false); },
               [&] { exchange.run_collectives([] {}); }, [&] { exchange.require_running(); }});
     compute(exchange, job.rank());
-    in_child({[&] { exchange.write(0, gradient.data(), true); }, [&] { exchange.finish({}); },
+    in_child({[&] { exchange.write(0, gradient.data(), true); }, [&] { finish(exchange); },
               [&] { exchange.barrier("apply() in"); }, [&] { exchange.complete([] {}); }});
-    exchange.finish({});
+    finish(exchange);
     expect_reduced(exchange, 1.5f);
   });
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();

@@ -13,6 +13,7 @@
 #include "kernels/fold_program.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
+#include "sync/whole_step.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 
@@ -85,7 +86,7 @@ TEST_P(Cut, AnyWorkersAnyLeavesGiveTheTreesBytes) {
               write_leaf(exchange, leaves[static_cast<std::size_t>(l)], hot);
               exchange.end_leaf();
             }
-            const auto& outcome = exchange.finish({});
+            const auto& outcome = finish(exchange);
             ASSERT_EQ(outcome.report.leaves, total);
             ASSERT_EQ(outcome.report.collectives, 1);
             ASSERT_EQ(outcome.report.buckets, 1);
@@ -123,7 +124,7 @@ TEST(ManyNodes, MoreThanOneFoldTakesGiveTheTreesBytes) {
         write_leaf(exchange, leaves[static_cast<std::size_t>(l)], true);
         exchange.end_leaf();
       }
-      const auto& outcome = exchange.finish({});
+      const auto& outcome = finish(exchange);
       ASSERT_EQ(outcome.report.leaves, kTotal);
       expect_reduced(exchange, outcome, leaves, weights, sum);
     });
@@ -146,7 +147,7 @@ TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
       const auto me = static_cast<std::size_t>(job.rank());
       exchange.open_one_backward(weights[me]);
       write_leaf(exchange, leaves[me], true);
-      const auto& outcome = exchange.finish({});
+      const auto& outcome = finish(exchange);
       expect_reduced(exchange, outcome, leaves, weights, sum);
       std::size_t bytes = 0;
       for (std::size_t p = 0; p < kCounts.size(); ++p) {
@@ -178,7 +179,7 @@ TEST(StepExchange, AWorkerThatJoinsCountsWithItsWeightOnly) {
           exchange.open_one_backward(1);
           write_leaf(exchange, leaves[static_cast<std::size_t>(job.rank())], true);
         }
-        const auto& outcome = exchange.finish({});
+        const auto& outcome = finish(exchange);
         expect_reduced(exchange, outcome, leaves, {1, joined, 1}, 2 + joined);
       }
     });
@@ -204,7 +205,7 @@ TEST(StepExchange, ContributorsDivideEachParameterByItsOwnLeaves) {
         write_leaf(exchange, leaves[static_cast<std::size_t>(l)], l % 2 == 0);
         exchange.end_leaf();
       }
-      const auto& outcome = exchange.finish({});
+      const auto& outcome = finish(exchange);
       for (std::size_t p = 0; p < kCounts.size(); ++p) {
         double divisor = 0;
         for (std::size_t l = 0; l < 6; ++l) divisor += leaves[l][p] ? weights[l] : 0;
@@ -227,7 +228,7 @@ TEST(StepExchange, SeveralWritesOfALeafAreAddedInCallOrder) {
     write_leaf(exchange, a, false);
     write_leaf(exchange, b, true);
     exchange.end_leaf();
-    const auto& outcome = exchange.finish({});
+    const auto& outcome = finish(exchange);
     std::vector<Leaf> leaves;
     for (int r = 0; r < 2; ++r) {
       auto sum = random_leaf(kCounts, 1, r, 0);
@@ -268,7 +269,7 @@ TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
       write_leaf(exchange, mine, true);
       if (step == 2) {
         try {
-          exchange.finish({});
+          finish(exchange);
           FAIL() << "the failure went unnoticed";
         } catch (const PeerFailed& error) {
           EXPECT_EQ(error.rank(), 1);
@@ -278,7 +279,7 @@ TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
         }
         continue;
       }
-      expect_reduced(exchange, exchange.finish({}), leaves, {1, 1, 1}, 3);
+      expect_reduced(exchange, finish(exchange), leaves, {1, 1, 1}, 3);
     }
   });
 }
@@ -293,7 +294,7 @@ TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
     } else {
       write_leaf(exchange, random_leaf(kCounts, 1, 1, 0), true);
       try {
-        exchange.finish({});
+        finish(exchange);
         FAIL() << "the failure went unnoticed";
       } catch (const PeerFailed& error) {
         EXPECT_EQ(error.rank(), 2);
@@ -302,7 +303,7 @@ TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
     }
     exchange.open_one_backward(1);
     write_leaf(exchange, random_leaf(kCounts, 2, job.rank(), 0), true);
-    exchange.finish({});
+    finish(exchange);
   });
 }
 
@@ -315,7 +316,7 @@ TEST(StepExchange, AWorkerThatEndsItsPartIsNamedWithAHint) {
       if (step == 2 && job.rank() == 2) return;
       exchange.open_one_backward(1);
       write_leaf(exchange, random_leaf(kCounts, step, job.rank(), 0), true);
-      exchange.finish({});
+      finish(exchange);
     }
   });
   for (const int rank : {0, 1}) {
@@ -351,7 +352,7 @@ TEST(StepExchange, OneBackwardMeetsAScopeAndAllSaySo) {
       write_leaf(exchange, random_leaf(kCounts, 1, 1, 0), true);
       exchange.end_leaf();
     }
-    exchange.finish({});
+    finish(exchange);
   });
   for (const int rank : {0, 1}) {
     EXPECT_THAT(outcome.text(rank), HasSubstr("rank 0 with one backward"));
@@ -380,7 +381,7 @@ TEST(StepExchange, DigestsNameTheFirstParameterThatDiffers) {
         if (step == changed_in && job.rank() == 1) values[4][1000] += 1e-3f;
         exchange.open_one_backward(1);
         write_leaf(exchange, random_leaf(kCounts, step, job.rank(), 0), true);
-        exchange.finish(memory);
+        finish(exchange, memory);
         ASSERT_LT(step, found_in);
       }
     });
@@ -408,7 +409,7 @@ TEST(StepExchange, DigestsNameABufferThatDoesNotHoldWhatWasSent) {
     for (std::int64_t step = 1; step <= 2; ++step) {
       exchange.open_one_backward(1);
       exchange.write(0, &value, true);
-      exchange.finish(memory);
+      finish(exchange, memory);
       ASSERT_LT(step, 2);
     }
   });

@@ -13,6 +13,7 @@
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step/step_exchange.h"
+#include "sync/whole_step.h"
 
 namespace tutti::test {
 namespace {
@@ -32,7 +33,7 @@ TEST(Timeline, ShowsStepsFoldsWaitsAndCollectives) {
     for (int step = 1; step <= 2; ++step) {
       exchange.open_one_backward(1);
       for (std::size_t p = sizes.size(); p > 0; --p) exchange.write(p - 1, gradient.data(), true);
-      exchange.finish({});
+      finish(exchange);
     }
     group.barrier();
   });

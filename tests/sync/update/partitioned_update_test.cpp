@@ -6,13 +6,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "kernels/rules/rules.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
+#include "sync/step/dense_gradients.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -89,8 +92,8 @@ void expect_as_alone(int workers, const Case& test) {
       if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
     }
     group.barrier();
-    RowGradients rows(exchange);
-    PartitionedUpdate update(exchange, board, model, rows,
+    DenseGradients dense(exchange);
+    PartitionedUpdate update(exchange, board, model, {&dense},
                              std::vector<std::optional<UpdateRule>>(kCounts.size(), test.rule),
                              nullptr, test.clip);
     const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
@@ -112,7 +115,8 @@ void expect_as_alone(int workers, const Case& test) {
       ASSERT_EQ(verdict.refusal, "");
       EXPECT_EQ(verdict.folded, test.clip.norm > 0);
       const auto& outcome = exchange.complete([&] { update.apply(verdict, 1); });
-      update.commit(outcome.touched);
+      auto report = outcome.report;
+      update.commit(outcome.touched, report);
     }
     for (std::size_t p = 0; p < kCounts.size(); ++p) {
       if (kCounts[p] == 0) continue;
@@ -150,8 +154,8 @@ TEST(PartitionedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
                            .reports_magnitude = true});
     ShardBoard board(group, "model");
     SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
-    RowGradients rows(exchange);
-    PartitionedUpdate update(exchange, board, model, rows,
+    DenseGradients dense(exchange);
+    PartitionedUpdate update(exchange, board, model, {&dense},
                              std::vector<std::optional<UpdateRule>>(2, define(Sgd{.lr = 1})),
                              nullptr, {.norm = 1e9});
     std::vector<Leaf> leaves;
@@ -168,14 +172,15 @@ TEST(PartitionedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
     for (std::uint32_t p = 0; p < 2; ++p) {
       const auto sum = reduced(leaves, {1, 1, 1}, p, 3);
       for (int r = 0; r < kWorkers; ++r) {
-        const bool is_whole =
-            std::memcmp(exchange.sum_place(r, p), sum->data(), counts[p] * sizeof(float)) == 0;
+        const bool is_whole = std::memcmp(exchange.nodes().sum_place(r, p), sum->data(),
+                                          counts[p] * sizeof(float)) == 0;
         EXPECT_EQ(is_whole, p == 1 && r == kOwner) << "p" << p << " at rank " << r;
       }
     }
     group.barrier();
     const auto& outcome = exchange.complete([&] { update.apply(verdict, 1); });
-    update.commit(outcome.touched);
+    auto report = outcome.report;
+    update.commit(outcome.touched, report);
     const auto sum = reduced(leaves, {1, 1, 1}, 1, 3);
     for (std::size_t i = 0; i < counts[1]; ++i) {
       ASSERT_EQ(reinterpret_cast<const float*>(model.value(1))[i], -(*sum)[i]) << i;
@@ -184,14 +189,79 @@ TEST(PartitionedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
   });
 }
 
+/// Plain descent by hand; it has to be given the same tiles in every step.
+class Descent final : public TileUpdates {
+ public:
+  explicit Descent(SharedModel& model) : model_(model) {}
+  void update(const ElementRange& tile, void* gradient, double rate_factor) override {
+    auto* const values = reinterpret_cast<float*>(model_.value(tile.parameter)) + tile.begin;
+    for (std::int64_t i = 0; i < tile.end - tile.begin; ++i) {
+      values[i] -= static_cast<float>(rate_factor) * static_cast<const float*>(gradient)[i];
+    }
+    ++tiles[{tile.parameter, tile.begin}];
+  }
+  std::map<std::pair<std::uint32_t, std::int64_t>, int> tiles;
+
+ private:
+  SharedModel& model_;
+};
+
+TEST(TileUpdates, GetWhatHasNoRuleAndKeepTheirTiles) {
+  const std::vector<std::size_t> counts = {20'000, 5, 9000};
+  for (const double norm : {0.0, 1e9}) {  // in one sweep, and folded first
+    run_thread_ranks(3, [&](const Job& job) {
+      const Group group(job);
+      StepExchange exchange(group, plan_of(counts), {.name = "model", .reports_magnitude = true});
+      ShardBoard board(group, "model");
+      SharedModel model(group, exchange.plan(), {0, 0, 0}, false, "model");
+      DenseGradients dense(exchange);
+      Descent others(model);
+      PartitionedUpdate update(exchange, board, model, {&dense},
+                               {std::nullopt, define(Sgd{.lr = 1}), std::nullopt}, &others,
+                               {.norm = norm, .value = 50});
+      std::vector<Values> expected;
+      for (const auto count : counts) expected.emplace_back(count);
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        std::vector<Leaf> leaves;
+        for (int r = 0; r < 3; ++r) leaves.push_back(random_leaf(counts, step, r, 0));
+        exchange.open_shards(group.rank(), 1);
+        board.mine() = {};
+        exchange.begin_leaf(1);
+        for (std::size_t p = 0; p < counts.size(); ++p) {
+          exchange.write(p, leaves[static_cast<std::size_t>(group.rank())][p]->data(), true);
+        }
+        exchange.end_leaf();
+        exchange.arrive({});
+        const auto verdict = update.judge(1);
+        ASSERT_EQ(verdict.refusal, "");
+        auto report = exchange.complete([&] { update.apply(verdict, 1); }).report;
+        update.commit(std::vector<std::uint8_t>(3, 1), report);
+        for (std::size_t p = 0; p < counts.size(); ++p) {
+          const auto sum = *reduced(leaves, {1, 1, 1}, p, 3);
+          for (std::size_t i = 0; i < sum.size(); ++i) {
+            expected[p][i] -= std::clamp(sum[i], -50.0f, 50.0f);
+          }
+        }
+      }
+      group.barrier();
+      for (std::size_t p = 0; p < counts.size(); ++p) {
+        EXPECT_EQ(std::memcmp(model.value(p), expected[p].data(), counts[p] * 4), 0) << p;
+      }
+      for (const auto& [tile, times] : others.tiles) EXPECT_EQ(times, 3) << tile.second;
+      EXPECT_EQ(update.updates(), (std::vector<std::int64_t>{3, 3, 3}));
+      group.barrier();
+    });
+  }
+}
+
 TEST(PartitionedUpdate, TheEarliestBadShardIsNamedByAll) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
     StepExchange exchange(group, plan_of({4, 4}), {.name = "model", .reports_magnitude = true});
     ShardBoard board(group, "model");
     SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
-    RowGradients rows(exchange);
-    PartitionedUpdate update(exchange, board, model, rows,
+    DenseGradients dense(exchange);
+    PartitionedUpdate update(exchange, board, model, {&dense},
                              std::vector<std::optional<UpdateRule>>(2, define(Sgd{.lr = 0})),
                              nullptr, {});
     exchange.open_shards(group.rank(), 1);

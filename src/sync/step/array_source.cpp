@@ -1,0 +1,59 @@
+#include "sync/step/array_source.h"
+
+#include <utility>
+
+#include "kernels/norm.h"
+#include "sync/step/slice_fold.h"
+
+namespace tutti {
+
+static_assert(kTile == kNormBlock, "owners hold whole blocks of a norm");
+
+ArraySource::ArraySource(NodeStore& nodes, std::vector<std::uint32_t> parameters)
+    : nodes_(nodes), parameters_(std::move(parameters)), tile_(kTile * sizeof(double)) {}
+
+std::vector<ElementRange> ArraySource::shares(std::span<const std::uint32_t> parameters,
+                                              int rank) const {
+  return touched_share(nodes_, parameters, rank);
+}
+
+void ArraySource::in_tiles(const ElementRange& range, bool counts, const Take& take) {
+  for (const auto& tile : tiles_of(range)) {
+    fold_to(tile, tile_.data(), counts);
+    take(tile, tile_.data());
+  }
+}
+
+void ArraySource::fold(const ElementRange& range, const Take& take) { in_tiles(range, true, take); }
+
+void ArraySource::read(const ElementRange& range, const Take& take) {
+  in_tiles(range, false, take);
+}
+
+std::size_t ArraySource::norm_blocks(std::uint32_t parameter) const {
+  return static_cast<std::size_t>((entry_of(parameter).spec.count + kTile - 1) / kTile);
+}
+
+std::byte* ArraySource::kept_at(int rank, const ElementRange& range) const {
+  return nodes_.sum_place(rank, range.parameter) +
+         static_cast<std::size_t>(range.begin) * size_of(entry_of(range.parameter).node_type);
+}
+
+/// The sum may take the place of the owner's own node: nobody else reads there what it owns.
+void ArraySource::keep(std::span<const ElementRange> owned, const Squares& squares) {
+  for (const auto& range : owned) {
+    auto* const to = kept_at(nodes_.rank(), range);
+    fold_to(range, to, true);
+    if (!squares) continue;
+    const auto blocks = tiles_of(range).size();
+    squares_of_blocks(
+        to, entry_of(range.parameter).node_type, range.end - range.begin,
+        squares(range.parameter).subspan(static_cast<std::size_t>(range.begin / kTile), blocks));
+  }
+}
+
+void ArraySource::kept(int rank, const ElementRange& range, const Take& take) const {
+  for (const auto& tile : tiles_of(range)) take(tile, kept_at(rank, tile));
+}
+
+}  // namespace tutti

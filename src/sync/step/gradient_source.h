@@ -1,0 +1,85 @@
+#pragma once
+
+// Where the gradient of some parameters comes from in a step: the nodes of all workers
+// (DenseGradients), messages (CodedGradients), or lists of rows (RowGradients). Whoever updates
+// parameters, or puts gradients in place, asks its sources and knows no kinds.
+//
+//   arrive │ begin → prepare │ keep, and a barrier: where sums have to be known before they are
+//   used
+//          │ complete: fold, or fused, the elements that this worker owns; note │ commit
+//
+// Threads: one. A source is read between arrive() and the end of complete(), but for its traffic.
+// Failure: that of the step protocol; a refusal is a text, the same on all workers.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/fold.h"
+#include "sync/plan/tile_share.h"
+#include "tutti/step_report.h"
+#include "tutti/traffic.h"
+
+namespace tutti {
+
+class GradientSource {
+ public:
+  virtual ~GradientSource() = default;
+
+  /// Whose gradients come from here, in registration order.
+  virtual std::span<const std::uint32_t> parameters() const = 0;
+  /// Whether some worker has a gradient of it.
+  virtual bool touched(std::uint32_t parameter) const = 0;
+
+  /// A step is published, whose gradients are `loss_scale` times too large.
+  virtual void begin(double loss_scale) = 0;
+  /// Why a step has to be dropped.
+  struct Refusal {
+    std::string text = {};     ///< "": it need not be
+    bool is_overflow = false;  ///< a sum of its gradients is not finite
+  };
+  /// What has to be done before anything can be folded, by all workers.
+  virtual Refusal prepare() { return {}; }
+  /// Whether sums have to be kept, and judged, before anything is updated; `may_overflow`: a sum of
+  /// the step's gradients need not be finite.
+  virtual bool must_be_kept(bool may_overflow) const = 0;
+
+  /// What that worker folds of the touched ones among `parameters`, where work is shared.
+  virtual std::vector<ElementRange> shares(std::span<const std::uint32_t> parameters,
+                                           int rank) const = 0;
+
+  /// Elements that follow one another in a parameter, and their sum, of the node type.
+  using Take = std::function<void(const ElementRange& piece, const std::byte* values)>;
+  /// Hands the touched elements of a range that this worker owns to `take`, ascending, of an array
+  /// tile by tile. They count as what its owner found in this step.
+  virtual void fold(const ElementRange& range, const Take& take) = 0;
+  /// The same as a fold without destinations, for one sweep that folds and updates; its spans hold
+  /// until the next call. Nothing where there is no such sweep.
+  virtual std::optional<Fold> fused(const ElementRange& /*range*/) { return {}; }
+  /// As fold(), by any worker alone, of any range: counts nothing.
+  virtual void read(const ElementRange& range, const Take& take) = 0;
+
+  /// Blocks of a parameter whose squares are added up apart. Ranges of shares() begin at blocks.
+  virtual std::size_t norm_blocks(std::uint32_t parameter) const = 0;
+  /// Σ x² of a parameter's blocks, for all workers.
+  using Squares = std::function<std::span<double>(std::uint32_t parameter)>;
+  /// Folds all ranges that this worker owns into its arena, and the squares of their blocks to
+  /// `squares` if there is one. After a barrier kept() has them; fold(), fused() and read() have
+  /// lost what they read.
+  virtual void keep(std::span<const ElementRange> owned, const Squares& squares) = 0;
+  /// As fold(), of a range that the worker `rank` has kept.
+  virtual void kept(int rank, const ElementRange& range, const Take& take) const = 0;
+
+  /// Inside complete(), where the step counts: what was sent.
+  virtual void note() = 0;
+  /// Once the step is complete, and counts; adds to its report what is not in it.
+  virtual void commit(StepReport& report) = 0;
+  /// What was sent in the steps that counted.
+  virtual TrafficReport traffic() const = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,33 @@
+#include "sync/step/held_nodes.h"
+
+#include "kernels/wide_fold.h"
+
+namespace tutti {
+
+void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
+                  const StepHeader& header) {
+  for (int k = 0; k < header.node_count; ++k) {
+    auto block = header.nodes[k].block;
+    block.begin += leaves;
+    nodes.push_back({r, k, block, header.nodes[k].weight});
+  }
+  leaves += header.leaves;
+}
+
+double fold_weights(std::span<const Block> blocks, std::span<const double> weights,
+                    std::int64_t leaves) {
+  if (blocks.empty()) return 0;
+  std::vector<const void*> sources;
+  for (const auto& weight : weights) sources.push_back(&weight);
+  double sum = 0;
+  void* const to = &sum;
+  wide_fold(blocks, leaves,
+            {.source_type = DType::float64,
+             .result_type = DType::float64,
+             .sources = sources,
+             .destinations = {&to, 1},
+             .count = 1});
+  return sum;
+}
+
+}  // namespace tutti

@@ -1,0 +1,39 @@
+#pragma once
+
+// The nodes that the workers of a step hold, as their boards list them.
+//
+// Pure functions.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/fold_program.h"
+#include "sync/step/step_board.h"
+
+namespace tutti {
+
+/// One node of one worker.
+struct HeldNode {
+  int worker;  ///< rank in the group
+  int row;     ///< of the worker's slot table
+  Block block;
+  double weight;
+};
+
+/// Nodes [begin, end) of a step.
+struct NodeRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+/// Appends what worker r handed in of its leaves, which follow the `leaves` so far.
+void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
+                  const StepHeader& header);
+
+/// The weights of nodes, ascending, added along the tree over `leaves`; 0 of none.
+double fold_weights(std::span<const Block> blocks, std::span<const double> weights,
+                    std::int64_t leaves);
+
+}  // namespace tutti

@@ -1,0 +1,77 @@
+#include "sync/step/node_store.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti {
+
+NodeStore::NodeStore(const Group& group, Plan plan, Options options)
+    : plan_(std::move(plan)),
+      divisor_(options.divisor),
+      rank_(group.rank()),
+      arena_(group.allocate(plan_.arena_bytes(kMaxSlots), options.arena_label, plan_.base_bytes())),
+      control_(group.allocate(
+          StepBoard::bytes(plan_.parameters().size(), plan_.buffers().size(), options.modules),
+          options.board_label, std::size_t{1} << 16)),
+      boards_(boards_of(control_, group.size(), plan_, options.modules)),
+      leaves_(plan_, arena_.data(), boards_[static_cast<std::size_t>(rank_)],
+              {.per_parameter_weights = options.divisor == Divisor::contributors,
+               .reports_magnitude = options.reports_magnitude,
+               .node_boundaries = std::move(options.node_boundaries)},
+              std::move(options.before_slot), std::move(options.before_list)) {}
+
+void NodeStore::collect(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled) {
+  const auto same_block = [](const HeldNode& a, const HeldNode& b) { return a.block == b.block; };
+  if (leaves != leaf_count_ ||
+      !std::equal(nodes.begin(), nodes.end(), nodes_.begin(), nodes_.end(), same_block)) {
+    ++shape_;
+  }
+  nodes_ = std::move(nodes);
+  leaf_count_ = leaves;
+  unscaled_ = unscaled;
+  weight_ = weight_of(all());
+}
+
+double NodeStore::weight_of(NodeRange range) const {
+  std::vector<Block> blocks;
+  std::vector<double> weights;
+  for (auto n = range.begin; n < range.end; ++n) {
+    blocks.push_back(nodes_[n].block);
+    weights.push_back(nodes_[n].weight);
+  }
+  return fold_weights(blocks, weights, leaf_count_);
+}
+
+double NodeStore::contributed(std::uint32_t parameter, NodeRange range) const {
+  std::vector<Block> blocks;
+  std::vector<double> weights;
+  for (auto n = range.begin; n < range.end; ++n) {
+    const auto& node = nodes_[n];
+    if (slot_of(node, parameter) == kAbsent) continue;
+    blocks.push_back(node.block);
+    weights.push_back(board_of(node.worker).weights(node.row)[parameter]);
+  }
+  return fold_weights(blocks, weights, leaf_count_);
+}
+
+bool NodeStore::touched(std::size_t parameter, NodeRange range) const {
+  const auto nodes = held().subspan(range.begin, range.end - range.begin);
+  return std::ranges::any_of(
+      nodes, [&](const HeldNode& node) { return slot_of(node, parameter) != kAbsent; });
+}
+
+NodeSources NodeStore::sources_of(std::uint32_t parameter, NodeRange range) const {
+  NodeSources sources{parameter, std::string(nodes_.size(), '0'), {}, 1};
+  for (auto n = range.begin; n < range.end; ++n) {
+    const auto slot = slot_of(nodes_[n], parameter);
+    if (slot == kAbsent) continue;
+    sources.pattern[n] = '1';
+    sources.nodes.push_back(place(nodes_[n].worker, parameter, slot));
+  }
+  if (unscaled_) return sources;
+  if (divisor_ == Divisor::weights) sources.divisor = weight_;
+  if (divisor_ == Divisor::contributors) sources.divisor = contributed(parameter, range);
+  return sources;
+}
+
+}  // namespace tutti
