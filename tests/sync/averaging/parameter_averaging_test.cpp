@@ -1,0 +1,124 @@
+// Copies of per-replica parameters, and the rounds in which they become one.
+
+#include "sync/averaging/parameter_averaging.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/thread_ranks.h"
+#include "sync/averaging/replica_copies.h"
+#include "sync/gradient_oracle.h"
+
+namespace tutti::test {
+namespace {
+
+constexpr std::size_t kLogical = 3;
+
+/// The second one is everybody's.
+Plan replica_plan() {
+  std::vector<TensorSpec> specs;
+  const auto plain = plan_of({5, 7, 5});
+  for (const auto& entry : plain.parameters()) specs.push_back(entry.spec);
+  specs[0].is_per_replica = specs[2].is_per_replica = true;
+  return {std::move(specs), {}};
+}
+
+std::span<float> floats(std::byte* at, std::size_t count) {
+  return {reinterpret_cast<float*>(at), count};
+}
+
+struct Copies {
+  explicit Copies(const Group& group)
+      : plan(replica_plan()),
+        first(group, plan, {1, 1, 1}, false, "model"),
+        copies(group, plan, first, {1, 1, 1}, kLogical, "model") {}
+  std::span<float> value(std::size_t logical, std::uint32_t p) {
+    return floats(copies.of(logical).value(p), 5);
+  }
+  std::span<float> state(std::size_t logical, std::uint32_t p) {
+    return floats(copies.of(logical).state(p, 0), 5);
+  }
+  Plan plan;
+  SharedModel first;
+  ReplicaCopies copies;
+};
+
+TEST(ReplicaCopies, AreTheFirstOnesAndThenTheirOwn) {
+  run_thread_ranks(1, [](const Job& job) {
+    Copies all((Group(job)));
+    EXPECT_EQ(all.copies.parameters(), (std::vector<std::uint32_t>{0, 2}));
+    EXPECT_EQ(all.copies.size(), kLogical);
+    EXPECT_EQ(&all.copies.of(0), &all.first);
+    EXPECT_EQ(states_of_replicas(all.plan, {1, 1, 1}), (std::vector<int>{1, kNotHere, 1}));
+    all.value(0, 2)[4] = 3;
+    all.state(0, 2)[1] = 4;
+    all.copies.spread(2);
+    for (std::size_t l = 0; l < kLogical; ++l) {
+      EXPECT_EQ(all.value(l, 2)[4], 3);
+      EXPECT_EQ(all.state(l, 2)[1], 4);
+    }
+    all.value(1, 2)[4] = 5;
+    EXPECT_EQ(all.value(0, 2)[4], 3);
+    EXPECT_EQ(all.value(2, 2)[4], 3);
+  });
+}
+
+TEST(ParameterAveraging, OnlyWhatMovedBecomesOneAndOnlyWhenItIsDue) {
+  for (const auto state :
+       {StateAtAveraging::keep, StateAtAveraging::average, StateAtAveraging::reset}) {
+    run_thread_ranks(1, [&](const Job& job) {
+      const Group group(job);
+      Copies all(group);
+      ParameterAveraging averaging(group, all.plan, all.copies,
+                                   {.averaging = local_sgd(2),
+                                    .state = state,
+                                    .fusion = 100,
+                                    .initial_states = {{0.5}, {0}, {0.5}},
+                                    .name = "model"});
+      std::vector<UpdateRules> rules(kLogical,
+                                     UpdateRules(all.plan, {UpdateRule{}, {}, UpdateRule{}}));
+      for (std::size_t l = 0; l < kLogical; ++l) {
+        rules[l].updates() = {static_cast<std::int64_t>(l), 0, static_cast<std::int64_t>(l)};
+        for (std::size_t i = 0; i < 5; ++i) {
+          all.value(l, 0)[i] = static_cast<float>(3 * l + i);
+          all.state(l, 0)[i] = static_cast<float>(6 * l);
+          all.value(l, 2)[i] = 1;
+        }
+      }
+      averaging.begin(1, {2, 0, 0});
+      EXPECT_FALSE(averaging.due(0)) << "the first of two steps";
+      EXPECT_FALSE(averaging.any_due());
+      averaging.commit(rules);
+      EXPECT_EQ(averaging.moved()[0], 1);
+      averaging.begin(2, {0, 0, 0});
+      EXPECT_TRUE(averaging.any_due());
+      EXPECT_TRUE(averaging.due(0)) << "it moved in the step before";
+      EXPECT_FALSE(averaging.due(2)) << "its copies are equal";
+      averaging.combine({0, 0, 5});
+      averaging.commit(rules);
+      EXPECT_EQ(averaging.moved()[0], 0);
+      for (std::size_t l = 0; l < kLogical; ++l) {
+        const bool kept = state == StateAtAveraging::keep;
+        const auto mean_state = state == StateAtAveraging::average ? 6.0f : 0.5f;
+        for (std::size_t i = 0; i < 5; ++i) {
+          EXPECT_EQ(all.value(l, 0)[i], static_cast<float>(3 + i));
+          EXPECT_EQ(all.state(l, 0)[i], kept ? static_cast<float>(6 * l) : mean_state);
+        }
+        const auto updates = kept                                 ? static_cast<std::int64_t>(l)
+                             : state == StateAtAveraging::average ? 2
+                                                                  : 0;
+        EXPECT_EQ(rules[l].updates()[0], updates);
+        EXPECT_EQ(rules[l].updates()[2], static_cast<std::int64_t>(l));
+      }
+      // Values, and with them the state where it is averaged: handed in and got back by each.
+      const std::size_t tensors = state == StateAtAveraging::average ? 2 : 1;
+      EXPECT_EQ(averaging.bytes(), tensors * 5 * sizeof(float));
+      EXPECT_EQ(averaging.traffic().collectives, 1);
+      EXPECT_EQ(averaging.traffic().all_steps[0].bytes, 2 * kLogical * averaging.bytes());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,97 @@
+// The mean of buffers over the shards that ran, against a sum in the test.
+
+#include "sync/step/buffer_mean.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/thread_ranks.h"
+#include "sync/gradient_oracle.h"
+#include "sync/plan/assignment.h"
+#include "sync/step/logical_workers.h"
+
+namespace tutti::test {
+namespace {
+
+const std::vector<std::size_t> kCounts = {3, 65, 1};
+constexpr std::int64_t kShards = 6;
+constexpr std::int64_t kIdle = 4;  // this shard does not run
+
+std::vector<TensorSpec> specs() {
+  std::vector<TensorSpec> all;
+  const auto plan = plan_of(kCounts);
+  for (const auto& entry : plan.parameters()) all.push_back(entry.spec);
+  return all;
+}
+
+Values before_of(std::size_t b) { return random_values(b + 5, kCounts[b]); }
+/// No shard changes the last buffer.
+Values after_of(std::int64_t shard, std::size_t b) {
+  if (b == 2) return before_of(b);
+  return random_values(static_cast<std::uint64_t>(shard) * 7 + b, kCounts[b]);
+}
+
+TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
+  const auto logical = logical_workers(kShards, 2);
+  for (const int workers : {1, 2, 3, 5, 8}) {
+    run_thread_ranks(workers, [&](const Job& job) {
+      const Group group(job);
+      BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), "model");
+      const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
+      for (int step = 0; step < 2; ++step) {
+        mean.open(mine.begin);
+        for (auto s = mine.begin; s < mine.end; ++s) {
+          if (s == kIdle) {
+            mean.skip();
+            continue;
+          }
+          std::vector<Values> after;
+          std::vector<Values> before;
+          std::vector<const void*> after_at;
+          std::vector<const void*> before_at;
+          for (std::size_t b = 0; b < kCounts.size(); ++b) {
+            after.push_back(after_of(s, b));
+            before.push_back(before_of(b));
+          }
+          for (std::size_t b = 0; b < kCounts.size(); ++b) {
+            after_at.push_back(after[b].data());
+            before_at.push_back(before[b].data());
+          }
+          mean.take(s < logical[1].begin ? 0 : 1, after_at, before_at);
+        }
+        mean.publish();
+        group.barrier();
+        mean.barrier();
+        const auto halves = nodes_of(mean.nodes(), logical);
+        for (std::size_t b = 0; b < kCounts.size(); ++b) {
+          EXPECT_EQ(mean.changed(b), b != 2) << workers << " workers, buffer " << b;
+          for (std::size_t l = 0; l < 2; ++l) EXPECT_EQ(mean.changed(b, l), b != 2);
+          const auto expect_mean = [&](ShardRange shards, NodeRange nodes) {
+            std::vector<Leaf> leaves;
+            std::vector<double> weights;
+            for (std::int64_t s = 0; s < kShards; ++s) {
+              const bool counts = s >= shards.begin && s < shards.end && s != kIdle;
+              leaves.emplace_back();
+              if (counts) leaves.back().emplace_back(after_of(s, b));
+              if (!counts) leaves.back().emplace_back();
+              weights.push_back(counts ? 1 : 0);
+            }
+            double ran = 0;
+            for (const auto weight : weights) ran += weight;
+            Values got(kCounts[b]);
+            mean.mean(b, nodes, got.data());
+            EXPECT_EQ(got, *reduced(leaves, weights, 0, ran)) << workers << " workers, b" << b;
+          };
+          expect_mean({0, kShards}, {0, mean.nodes().size()});
+          expect_mean(logical[0], halves[0]);
+          expect_mean(logical[1], halves[1]);
+        }
+        group.barrier();
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,267 @@
+// Sources of arrays: what owners fold, keep and read is the tree's sum, whichever way it is asked
+// for; and every touched element has one owner.
+
+#include "sync/step/gradient_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "support/thread_ranks.h"
+#include "sync/gradient_oracle.h"
+#include "sync/plan/assignment.h"
+#include "sync/step/dense_gradients.h"
+#include "sync/step/owned_ranges.h"
+#include "sync/whole_step.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::ElementsAre;
+
+const std::vector<std::size_t> kCounts = {65, 9000, 4096, 0, 20'000, 17};
+constexpr std::uint32_t kPlaced = 4;
+constexpr int kOwner = 1;
+constexpr std::uint32_t kStaying = 1;
+constexpr std::int64_t kLeaves = 5;
+
+Plan plan_with_owner() {
+  std::vector<TensorSpec> specs;
+  const auto plain = plan_of(kCounts);
+  for (const auto& entry : plain.parameters()) specs.push_back(entry.spec);
+  specs[kPlaced].owner = kOwner;
+  return {std::move(specs), {}};
+}
+
+ExchangeOptions options(bool coded = false) {
+  ExchangeOptions options{.name = "model", .coded = coded, .sync_buffers = false};
+  options.owners.assign(kCounts.size(), -1);
+  options.owners[kPlaced] = kOwner;
+  return options;
+}
+
+/// Up to the nodes of all.
+void hand_in(StepExchange& exchange, std::int64_t step, float loss_scale) {
+  const auto& group = exchange.group();
+  const auto mine = assign_shards(kLeaves, group.size())[static_cast<std::size_t>(group.rank())];
+  exchange.open_shards(mine.begin, mine.count());
+  for (auto l = mine.begin; l < mine.end; ++l) {
+    exchange.begin_leaf(1);
+    auto leaf = random_leaf(kCounts, step, l, 3);
+    for (std::size_t p = 0; p < leaf.size(); ++p) {
+      if (!leaf[p]) continue;
+      for (auto& value : *leaf[p]) value *= loss_scale;
+      exchange.write(p, leaf[p]->data(), true);
+    }
+    exchange.end_leaf();
+  }
+  exchange.arrive({});
+}
+
+std::optional<Values> expected(std::int64_t step, std::size_t p) {
+  std::vector<Leaf> leaves;
+  for (std::int64_t l = 0; l < kLeaves; ++l) leaves.push_back(random_leaf(kCounts, step, l, 3));
+  return reduced(leaves, std::vector<double>(kLeaves, 1), p, kLeaves);
+}
+
+/// A whole model's elements, taken piece by piece.
+struct Taken {
+  Taken() {
+    for (const auto count : kCounts) {
+      values.emplace_back(count);
+      times.emplace_back(count);
+    }
+  }
+  GradientSource::Take take() {
+    return [this](const ElementRange& piece, const std::byte* at) {
+      const auto begin = static_cast<std::size_t>(piece.begin);
+      const auto count = static_cast<std::size_t>(piece.end - piece.begin);
+      EXPECT_LE(count, static_cast<std::size_t>(kTile));
+      std::memcpy(values[piece.parameter].data() + begin, at, count * sizeof(float));
+      for (auto i = begin; i < begin + count; ++i) ++times[piece.parameter][i];
+    };
+  }
+  void expect_whole(std::int64_t step) const {
+    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      const auto sum = expected(step, p);
+      EXPECT_EQ(times[p], std::vector<int>(kCounts[p], sum ? 1 : 0)) << "p" << p;
+      EXPECT_EQ(values[p], sum.value_or(Values(kCounts[p]))) << "p" << p;
+    }
+  }
+  std::vector<Values> values;
+  std::vector<std::vector<int>> times;
+};
+
+TEST(DenseGradients, WhatIsFoldedReadAndKeptIsTheSameSum) {
+  for (const int workers : {2, 3, 5, 8}) {
+    run_thread_ranks(workers, [&](const Job& job) {
+      const Group group(job);
+      StepExchange exchange(group, plan_with_owner(), options());
+      DenseGradients dense(exchange);
+      const OwnedRanges ranges(exchange, dense, [](std::uint32_t p) { return p == kStaying; });
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        hand_in(exchange, step, 8);
+        dense.begin(8);  // a power of two leaves no trace
+        EXPECT_EQ(dense.prepare().text, "");
+        Taken folded;
+        Taken fused;
+        Taken read;
+        for (int r = 0; r < workers; ++r) {
+          for (const auto& range : ranges.of(r)) {
+            dense.fold(range, folded.take());
+            auto work = dense.fused(range);
+            ASSERT_TRUE(work);
+            void* to = fused.values[range.parameter].data() + range.begin;
+            work->destinations = {&to, 1};
+            fold(*work);
+          }
+        }
+        folded.expect_whole(step);
+        for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+          if (!dense.touched(p)) continue;
+          EXPECT_EQ(fused.values[p], folded.values[p]) << "p" << p;
+          dense.read({p, 0, static_cast<std::int64_t>(kCounts[p])}, read.take());
+        }
+        read.expect_whole(step);
+        exchange.barrier("the end of its reading in");
+        std::vector<std::vector<double>> blocks;
+        for (std::uint32_t p = 0; p < kCounts.size(); ++p)
+          blocks.emplace_back(dense.norm_blocks(p));
+        dense.keep(ranges.of(group.rank()),
+                   [&](std::uint32_t p) -> std::span<double> { return blocks[p]; });
+        exchange.barrier("the sums in");
+        Taken kept;
+        for (int r = 0; r < workers; ++r) {
+          for (const auto& range : ranges.of(r)) dense.kept(r, range, kept.take());
+        }
+        kept.expect_whole(step);
+        for (const auto& range : ranges.of(group.rank())) {
+          for (const auto& tile : tiles_of(range)) {
+            double squares = 0;
+            const auto sum = *expected(step, tile.parameter);
+            const Values part(sum.begin() + tile.begin, sum.begin() + tile.end);
+            squares = squares_of(part);
+            EXPECT_EQ(blocks[tile.parameter][static_cast<std::size_t>(tile.begin / kTile)],
+                      squares);
+          }
+        }
+        StepReport report;
+        exchange.complete([&] { dense.note(); });
+        dense.commit(report);
+      }
+      EXPECT_EQ(dense.traffic().steps, 3);
+      group.barrier();
+    });
+  }
+}
+
+TEST(DenseGradients, HaveToBeJudgedWhereASumMayOverflow) {
+  run_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_with_owner(), options());
+    StepExchange coded(group, plan_with_owner(), options(true));
+    StepExchange empty(group, plan_of({}), {.coded = true});
+    EXPECT_FALSE(DenseGradients(exchange).must_be_kept(false));
+    EXPECT_TRUE(DenseGradients(exchange).must_be_kept(true));
+    EXPECT_TRUE(DenseGradients(coded).must_be_kept(true));
+    EXPECT_FALSE(DenseGradients(empty).must_be_kept(true));
+    // With a codec, those are left that one worker has.
+    const DenseGradients placed(coded);
+    EXPECT_THAT(placed.parameters(), ElementsAre(kPlaced));
+    group.barrier();
+  });
+}
+
+TEST(OwnedRanges, PlacementAndStayingTilesDoNotFollowWhatIsTouched) {
+  run_thread_ranks(3, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_with_owner(), options());
+    DenseGradients dense(exchange);
+    const OwnedRanges ranges(exchange, dense, [](std::uint32_t p) { return p == kStaying; });
+    const auto staying_of = [&](int rank) {
+      std::vector<std::int64_t> begins;
+      for (const auto& range : ranges.of(rank)) {
+        if (range.parameter == kStaying) begins.push_back(range.begin);
+      }
+      return begins;
+    };
+    std::vector<std::vector<std::int64_t>> first(3);
+    for (std::int64_t step = 1; step <= 6; ++step) {
+      hand_in(exchange, step, 1);
+      for (int r = 0; r < 3; ++r) {
+        for (const auto& range : ranges.of(r)) {
+          EXPECT_TRUE(dense.touched(range.parameter));
+          EXPECT_EQ(range.parameter == kPlaced && r != kOwner, false) << "rank " << r;
+        }
+        const auto now = staying_of(r);
+        auto& before = first[static_cast<std::size_t>(r)];
+        if (before.empty()) before = now;
+        EXPECT_EQ(now, dense.touched(kStaying) ? before : decltype(now)()) << "rank " << r;
+      }
+      exchange.complete([] {});
+    }
+    group.barrier();
+  });
+}
+
+/// A source by hand: element i of parameter p is 100·p + i.
+class Counting final : public ArraySource {
+ public:
+  using ArraySource::ArraySource;
+  void begin(double) override {}
+  bool must_be_kept(bool) const override { return false; }
+  void note() override {}
+  void commit(StepReport&) override {}
+  TrafficReport traffic() const override { return {}; }
+  std::int64_t counted = 0;
+
+ private:
+  void fold_to(const ElementRange& range, void* to, bool counts) override {
+    for (auto i = range.begin; i < range.end; ++i) {
+      static_cast<float*>(to)[i - range.begin] = static_cast<float>(100 * range.parameter + i);
+    }
+    if (counts) counted += range.end - range.begin;
+  }
+};
+
+TEST(ArraySource, OwnersCountAndReadersDoNot) {
+  run_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of({3, 5000}), {.name = "model", .sync_buffers = false});
+    Counting source(exchange.nodes(), {0, 1});
+    EXPECT_FALSE(source.fused({1, 0, 5000}));
+    const auto all = read_all(source, 1, 5000);
+    EXPECT_EQ(source.counted, 0);
+    ASSERT_EQ(all.size(), 5000u);
+    EXPECT_EQ(all[4999], 5099.0f);
+    source.fold({1, 0, 5000}, [](const ElementRange&, const std::byte*) {});
+    EXPECT_EQ(source.counted, 5000);
+    EXPECT_EQ(source.norm_blocks(1), 2u);
+    EXPECT_EQ(source.norm_blocks(0), 1u);
+    group.barrier();
+  });
+}
+
+TEST(ArraySource, FoldedForAllItIsInEveryArena) {
+  run_thread_ranks(3, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of(kCounts), {.name = "model", .sync_buffers = false});
+    Counting source(exchange.nodes(), {0, 1, 2, 3, 4, 5});
+    hand_in(exchange, 2, 1);
+    fold_for_all(source, exchange.nodes(), OwnedRanges(exchange, source).of(group.rank()));
+    exchange.complete([] {});
+    for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+      if (!expected(2, p)) continue;
+      const auto* const at = reinterpret_cast<const float*>(exchange.result(p));
+      for (std::size_t i = 0; i < kCounts[p]; ++i) {
+        ASSERT_EQ(at[i], static_cast<float>(100 * p + i)) << "p" << p;
+      }
+    }
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,212 @@
+// Where the nodes of all workers lie, and their folds, against recursive sums of what each wrote.
+
+#include "sync/step/node_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "support/thread_ranks.h"
+#include "sync/gradient_oracle.h"
+#include "sync/plan/assignment.h"
+#include "sync/step/slice_fold.h"
+
+namespace tutti::test {
+namespace {
+
+const std::vector<std::size_t> kCounts = {1, 63, 4097, 9000, 0};
+constexpr std::int64_t kLeaves = 7;
+
+double weight_of(std::int64_t leaf) { return static_cast<double>(1 + leaf % 3); }
+
+NodeStore::Options options_of(Divisor divisor) {
+  return {.arena_label = "nodes", .board_label = "boards", .divisor = divisor};
+}
+
+/// All workers hand in their leaves of a step.
+void hand_in(NodeStore& store, const Group& group, std::int64_t step) {
+  const auto mine = assign_shards(kLeaves, group.size())[static_cast<std::size_t>(group.rank())];
+  auto& leaves = store.leaves();
+  leaves.reset();
+  leaves.set_start(mine.begin);
+  for (auto l = mine.begin; l < mine.end; ++l) {
+    leaves.begin_leaf(weight_of(l));
+    const auto leaf = random_leaf(kCounts, step, l, 4);
+    for (std::size_t p = 0; p < leaf.size(); ++p) {
+      if (leaf[p]) leaves.write(p, leaf[p]->data(), true);
+    }
+    leaves.end_leaf();
+  }
+  leaves.place_sums();
+  store.board().header().leaves = leaves.leaves();
+  store.publish();
+  group.barrier();
+  std::vector<HeldNode> nodes;
+  std::int64_t count = 0;
+  for (int r = 0; r < group.size(); ++r) {
+    append_nodes(nodes, count, r, store.board_of(r).header());
+  }
+  ASSERT_EQ(count, kLeaves);
+  store.collect(std::move(nodes), count);
+}
+
+struct Expected {
+  std::vector<Leaf> leaves;
+  std::vector<double> weights;
+  double divisor(Divisor by, std::size_t p) const {
+    double sum = 0;
+    for (std::size_t l = 0; l < leaves.size(); ++l) {
+      if (by == Divisor::weights || leaves[l][p]) sum += weights[l];
+    }
+    return by == Divisor::none ? 1 : sum;
+  }
+};
+
+Expected expected_of(std::int64_t step) {
+  Expected expected;
+  for (std::int64_t l = 0; l < kLeaves; ++l) {
+    expected.leaves.push_back(random_leaf(kCounts, step, l, 4));
+    expected.weights.push_back(weight_of(l));
+  }
+  return expected;
+}
+
+TEST(NodeStore, AnyWorkerFindsWhatAllHandedIn) {
+  for (const auto divisor : {Divisor::weights, Divisor::contributors, Divisor::none}) {
+    for (const int workers : {1, 2, 3, 5, 8}) {
+      run_thread_ranks(workers, [&](const Job& job) {
+        const Group group(job);
+        NodeStore store(group, plan_of(kCounts), options_of(divisor));
+        SliceFold slices(store);
+        for (std::int64_t step = 1; step <= 3; ++step) {
+          hand_in(store, group, step);
+          const auto expected = expected_of(step);
+          EXPECT_EQ(store.weight(), 1 + 2 + 3 + 1 + 2 + 3 + 1);
+          for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+            const auto by = expected.divisor(divisor, p);
+            const auto sum = reduced(expected.leaves, expected.weights, p, by);
+            ASSERT_EQ(store.touched(p), sum.has_value()) << p;
+            if (!sum) continue;
+            const auto sources = store.sources_of(p);
+            EXPECT_EQ(sources.divisor, by) << p;
+            Values got(kCounts[p]);
+            void* const to = got.data();
+            slices.fold(sources, 0, static_cast<std::int64_t>(got.size()), DType::float32,
+                        {&to, 1});
+            EXPECT_EQ(got, *sum) << workers << " workers, step " << step << ", p" << p;
+          }
+          group.barrier();
+        }
+      });
+    }
+  }
+}
+
+TEST(NodeStore, SomeNodesAreAskedForAlone) {
+  run_thread_ranks(3, [](const Job& job) {
+    const Group group(job);
+    NodeStore store(group, plan_of(kCounts), options_of(Divisor::contributors));
+    SliceFold slices(store);
+    hand_in(store, group, 1);
+    const auto expected = expected_of(1);
+    std::int64_t begin = 0;
+    for (std::size_t n = 0; n < store.size(); ++n) {
+      const NodeRange one{n, n + 1};
+      const auto& node = store.held()[n];
+      ASSERT_EQ(node.block.begin, begin);
+      begin += node.block.size;
+      double weight = 0;
+      for (auto l = node.block.begin; l < begin; ++l) weight += weight_of(l);
+      EXPECT_EQ(store.weight_of(one), weight);
+      for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+        double contributed = 0;
+        for (auto l = node.block.begin; l < begin; ++l) {
+          if (expected.leaves[static_cast<std::size_t>(l)][p]) contributed += weight_of(l);
+        }
+        EXPECT_EQ(store.touched(p, one), contributed > 0);
+        EXPECT_EQ(store.contributed(p, one), contributed);
+        EXPECT_EQ(store.sources_of(p, one).nodes.size(), contributed > 0 ? 1u : 0u);
+      }
+    }
+    EXPECT_EQ(begin, kLeaves);
+    group.barrier();
+  });
+}
+
+TEST(NodeStore, WhatAWorkerKeepsLiesWhereAllFindIt) {
+  run_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    NodeStore store(group, plan_of(kCounts), options_of(Divisor::weights));
+    hand_in(store, group, 1);
+    const auto value = static_cast<float>(group.rank() + 1);
+    std::memcpy(store.sum_place(group.rank(), 3), &value, sizeof value);
+    std::memcpy(store.result(group.rank(), 0), &value, sizeof value);
+    group.barrier();
+    for (int r = 0; r < 2; ++r) {
+      const auto expected = static_cast<float>(r + 1);
+      EXPECT_EQ(std::memcmp(store.sum_place(r, 3), &expected, sizeof expected), 0);
+      EXPECT_EQ(std::memcmp(store.result(r, 0), &expected, sizeof expected), 0);
+    }
+    EXPECT_EQ(store.result(group.rank(), 0),
+              store.arena().data() + store.plan().parameters()[0].result_offset);
+    EXPECT_GE(store.bytes_held(), store.plan().base_bytes());
+    group.barrier();
+  });
+}
+
+TEST(SliceFold, SharesOfAllWorkersAreTheWholeInEveryArena) {
+  for (const int workers : {1, 2, 3, 5}) {
+    run_thread_ranks(workers, [&](const Job& job) {
+      const Group group(job);
+      NodeStore store(group, plan_of(kCounts), options_of(Divisor::weights));
+      SliceFold slices(store);
+      hand_in(store, group, 2);
+      const auto expected = expected_of(2);
+      const std::vector<std::uint32_t> all = {0, 1, 2, 3, 4};
+      slices.fold(all);
+      group.barrier();
+      for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+        const auto sum = reduced(expected.leaves, expected.weights, p, 13);
+        if (!sum || sum->empty()) continue;
+        EXPECT_EQ(std::memcmp(store.result(group.rank(), p), sum->data(), sum->size() * 4), 0)
+            << workers << " workers, p" << p;
+      }
+      group.barrier();
+    });
+  }
+}
+
+TEST(SliceFold, ProgramsFollowTheShapeOfTheTree) {
+  run_thread_ranks(1, [](const Job& job) {
+    const Group group(job);
+    NodeStore store(group, plan_of({1}), options_of(Divisor::none));
+    SliceFold slices(store);
+    // ((a + b) + c) + d and (a + b) + (c + d) differ in float32.
+    const Values parts = {1, 1e8f, -1e8f, 1};
+    const auto sum_of = [&](const std::vector<Block>& blocks) {
+      store.leaves().reset();
+      for (const auto part : parts) {
+        store.leaves().begin_leaf(1);
+        store.leaves().write(0, &part, true);
+        store.leaves().end_leaf();
+      }
+      std::vector<HeldNode> nodes;
+      for (int k = 0; k < 4; ++k) nodes.push_back({0, k, blocks[static_cast<std::size_t>(k)], 1});
+      store.collect(nodes, 8);
+      float sum = 0;
+      void* const to = &sum;
+      slices.fold(store.sources_of(0), 0, 1, DType::float32, {&to, 1});
+      return sum;
+    };
+    const auto shape = store.shape();
+    EXPECT_EQ(sum_of({{0, 1}, {1, 1}, {2, 1}, {3, 1}}), (1 + 1e8f) + (-1e8f + 1));
+    EXPECT_EQ(sum_of({{0, 1}, {1, 1}, {2, 2}, {4, 4}}), ((1 + 1e8f) + -1e8f) + 1);
+    EXPECT_EQ(store.shape(), shape + 2);
+    EXPECT_EQ(sum_of({{0, 1}, {1, 1}, {2, 2}, {4, 4}}), ((1 + 1e8f) + -1e8f) + 1);
+    EXPECT_EQ(store.shape(), shape + 2);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
