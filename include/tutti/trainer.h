@@ -336,6 +336,17 @@ class Trainer {
   /// inside. Collective.
   void with_ema(const std::function<void()>& body);
 
+  /// Binds a variable of the program's own to the run (docs/checkpoints.md): save() writes its
+  /// current value, load() puts it back, state_sha256() covers it. The variable outlives this
+  /// object, and is the same on all workers: save() and the steps of desync_check_every compare,
+  /// and another value is Mismatch that names the worker. A tensor is dense and on the CPU. Called
+  /// alike on all workers, between steps, before load(). InvalidArgument for an empty name, or one
+  /// that is kept already.
+  void keep(const std::string& name, double& value);
+  void keep(const std::string& name, std::int64_t& value);
+  void keep(const std::string& name, std::string& value);
+  void keep(const std::string& name, torch::Tensor& value);
+
   /// Writes all that defines the run to DIRECTORY/step-00000200/: safetensors files beside a
   /// manifest, independent of the number of workers. Returns when it would survive a power cut; an
   /// error (a full disk, another run that is saving there) leaves the checkpoints that were there.
@@ -360,7 +371,7 @@ class Trainer {
   const Group& group() const;
 
   /// SHA-256, in 64 hexadecimal digits, of all parameters, optimizer state, update counts,
-  /// residuals and buffers: what two runs have to agree on.
+  /// residuals, buffers and kept values: what two runs have to agree on.
   std::string state_sha256() const;
 
  private:

@@ -3,6 +3,7 @@
 #include "golden/trainer_runs.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "golden/golden_model.h"
@@ -52,12 +53,19 @@ class Training {
       : setup_(setup),
         stretch_(stretch),
         model_(setup.model, kSeed + static_cast<std::uint64_t>(job.rank())),  // rank 0's hold
-        trainer_(job, model_, setup.optimizer, options()) {}
+        trainer_(job, model_, setup.optimizer, options()) {
+    if (!setup_.keeps_values) return;
+    trainer_.keep("least loss", least_loss_);
+    trainer_.keep("steps since", steps_since_);
+    trainer_.keep("note", note_);
+    trainer_.keep("losses", losses_);
+  }
 
   std::string run() {
     if (!stretch_.load.empty() && !load()) return text_of(lines_);
     while (trainer_.steps() < stretch_.until) {
       const auto result = trainer_.step([this](Shard& shard) { return answer_of(shard); });
+      if (setup_.keeps_values) note(result);
       say("step {} state", result.step, trainer_.state_sha256());
     }
     if (setup_.says_more) say_more();
@@ -69,6 +77,16 @@ class Training {
   }
 
  private:
+  void note(const StepResult& result) {
+    ++steps_since_;
+    if (result.loss < least_loss_) {
+      least_loss_ = result.loss;
+      steps_since_ = 0;
+    }
+    note_ += fmt::format("{};", result.step);
+    losses_ = torch::cat({losses_, torch::full({1}, result.loss, torch::kFloat64)});
+  }
+
   void say_what_was_sent() {
     for (const auto& group : trainer_.traffic().all_steps) {
       lines_.emplace_back("sent of " + group.parameters,
@@ -154,6 +172,10 @@ class Training {
   const TrainerSetup& setup_;
   const Stretch& stretch_;
   GoldenModel model_;
+  double least_loss_ = std::numeric_limits<double>::infinity();
+  std::int64_t steps_since_ = 0;
+  std::string note_;
+  torch::Tensor losses_ = torch::empty({0}, torch::kFloat64);
   Trainer trainer_;
   Lines lines_;
 };
@@ -227,6 +249,7 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
   add("sgd", {.optimizer = Sgd{.lr = 0.1, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.01},
               .options = {.schedule = Schedule::step_decay(2, 0.5)},
               .says_more = true});
+  add("own_values", {.optimizer = momentum, .keeps_values = true});
   add("adam",
       {.model = {.has_double = true},
        .optimizer = Optimizer(adam).group(is_bias, published),

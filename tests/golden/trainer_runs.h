@@ -19,6 +19,7 @@ struct TrainerSetup {
   TrainerOptions options = {};
   std::int64_t overflows_in_step = 0;  ///< 0: in none
   bool says_more = false;              ///< all kinds of metrics, shard states, an evaluation
+  bool keeps_values = false;           ///< of the program's own, of each kind
 };
 
 std::vector<GoldenRun> trainer_runs();

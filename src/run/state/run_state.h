@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "run/checkpoint_store.h"
@@ -22,7 +23,13 @@ namespace tutti {
 class RunState {
  public:
   /// Hashes, and the tensors of a file to which several parts add, have the parts in this order.
-  void add(std::unique_ptr<RunPart> part) { parts_.push_back(std::move(part)); }
+  template <class Part, class... Arguments>
+  Part& add(Arguments&&... arguments) {
+    auto part = std::make_unique<Part>(std::forward<Arguments>(arguments)...);
+    auto& added = *part;
+    parts_.push_back(std::move(part));
+    return added;
+  }
 
   /// Before write(). Collective.
   void gather(const RunPart::Gather& gather);

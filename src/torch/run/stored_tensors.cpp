@@ -44,8 +44,10 @@ torch::ScalarType scalar_type_of(StoredType stored) {
 
 }  // namespace
 
+bool is_storable(const torch::Tensor& tensor) { return stored_type_of(tensor).has_value(); }
+
 void require_storable(const std::string& what, const torch::Tensor& tensor) {
-  if (stored_type_of(tensor)) return;
+  if (is_storable(tensor)) return;
   throw Unsupported(
       fmt::format("{} is of type {}, which a checkpoint cannot hold: let it be of another type, or "
                   "a plain member of the module that is computed when it is made",
@@ -72,6 +74,26 @@ NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file) {
     auto tensor = torch::empty(entry.shape, scalar_type_of(entry.type));
     stored.read(entry, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
     tensors.emplace_back(entry.name, std::move(tensor));
+  }
+  return tensors;
+}
+
+std::vector<std::byte> packed(const NamedTensors& tensors) {
+  if (tensors.empty()) return {};
+  c10::Dict<std::string, torch::Tensor> all;
+  for (const auto& [name, tensor] : tensors) all.insert(name, tensor);
+  const auto bytes = torch::pickle_save(all);
+  const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+NamedTensors unpacked(std::span<const std::byte> bytes) {
+  NamedTensors tensors;
+  if (bytes.empty()) return tensors;
+  const auto* const begin = reinterpret_cast<const char*>(bytes.data());
+  const auto all = torch::pickle_load({begin, begin + bytes.size()}).toGenericDict();
+  for (const auto& item : all) {
+    tensors.emplace_back(item.key().toStringRef(), item.value().toTensor());
   }
   return tensors;
 }

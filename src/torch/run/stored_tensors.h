@@ -6,7 +6,10 @@
 
 #include <torch/torch.h>
 
+#include <cstddef>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "run/checkpoint_store.h"
 #include "run/state/state_file.h"
@@ -14,6 +17,7 @@
 
 namespace tutti {
 
+bool is_storable(const torch::Tensor& tensor);
 /// `what` begins the text: buffer "mask".
 void require_storable(const std::string& what, const torch::Tensor& tensor);
 
@@ -23,5 +27,9 @@ void append_views(std::vector<TensorView>& views, const NamedTensors& tensors);
 
 /// All tensors of a file, in memory of their own.
 NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file);
+
+/// As bytes for another worker, and back. Names differ.
+std::vector<std::byte> packed(const NamedTensors& tensors);
+NamedTensors unpacked(std::span<const std::byte> bytes);
 
 }  // namespace tutti

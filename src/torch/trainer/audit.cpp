@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/exception_text.h"
 #include "kernels/hash.h"
+#include "torch/run/stored_tensors.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
 
@@ -40,7 +41,7 @@ void Audit::open(std::int64_t step, const ShardStates& states) {
   if (!is_due_) return;
   pair_ = audit_pair_of(step / every_, shards_);
   if (pair_.owner != rank() || pair_.auditor == rank()) return;
-  board_.hand_over(ShardStates::pack(states.committed_of(pair_.shard)));
+  board_.hand_over(packed(states.committed_of(pair_.shard)));
 }
 
 int Audit::second() const {
@@ -66,9 +67,7 @@ std::optional<std::int64_t> Audit::begin_repetition(const ShardStates& states) {
   if (rank() == pair_.owner) {
     states_.take(states.committed_of(pair_.shard), shard);
   } else {
-    const auto bytes = *board_.handed_by(pair_.owner);
-    const std::vector<std::byte> saved(bytes.begin(), bytes.end());
-    states_.take(ShardStates::unpack({&saved, 1}), shard);
+    states_.take(unpacked(*board_.handed_by(pair_.owner)), shard);
   }
   record();
   repeating_ = true;

@@ -59,26 +59,14 @@ NamedTensors ShardStates::some_of(const Tensors& tensors, std::int64_t shard) {
   return some;
 }
 
-std::vector<std::byte> ShardStates::pack(const NamedTensors& states) {
-  if (states.empty()) return {};
-  c10::Dict<std::string, torch::Tensor> all;
-  for (const auto& [key, tensor] : states) all.insert(key, tensor);
-  const auto bytes = torch::pickle_save(all);
-  const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data());
-  return {begin, begin + bytes.size()};
-}
-
 std::vector<std::byte> ShardStates::packed() const {
-  return pack({committed_.begin(), committed_.end()});
+  return tutti::packed({committed_.begin(), committed_.end()});
 }
 
 NamedTensors ShardStates::unpack(std::span<const std::vector<std::byte>> workers) {
   std::map<Key, torch::Tensor> all;
   for (const auto& bytes : workers) {
-    if (bytes.empty()) continue;
-    const auto* const begin = reinterpret_cast<const char*>(bytes.data());
-    const auto states = torch::pickle_load({begin, begin + bytes.size()}).toGenericDict();
-    for (const auto& item : states) all[item.key().toStringRef()] = item.value().toTensor();
+    for (auto& [key, tensor] : unpacked(bytes)) all[key] = std::move(tensor);
   }
   return {all.begin(), all.end()};
 }

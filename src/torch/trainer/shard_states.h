@@ -39,7 +39,6 @@ class ShardStates {
   std::vector<std::byte> packed() const;
   /// Those of all shards, by "hidden/shard-3", ascending.
   static NamedTensors unpack(std::span<const std::vector<std::byte>> workers);
-  static std::vector<std::byte> pack(const NamedTensors& states);
   /// Takes those of the worker's shards, and forgets all others.
   void take(const NamedTensors& states, const ShardRange& mine);
   /// InvalidArgument for a name that is not of that form, or of a shard beyond the run's.

@@ -131,6 +131,10 @@ torch::Tensor Trainer::gather(const std::string& name) const {
 void Trainer::with_logical_worker(std::int64_t logical, const std::function<void()>& body) {
   state_->evaluation().with_logical_worker(logical, body);
 }
+void Trainer::keep(const std::string& name, double& value) { state_->keep(name, &value); }
+void Trainer::keep(const std::string& name, std::int64_t& value) { state_->keep(name, &value); }
+void Trainer::keep(const std::string& name, std::string& value) { state_->keep(name, &value); }
+void Trainer::keep(const std::string& name, torch::Tensor& value) { state_->keep(name, &value); }
 void Trainer::save(const std::string& directory, const SaveOptions& options) {
   state_->save(directory, options);
 }

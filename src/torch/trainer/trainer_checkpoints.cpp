@@ -16,7 +16,11 @@ namespace tutti {
 
 TrainerCheckpoints::TrainerCheckpoints(const BetweenSteps& between, const TrainerOptions& options,
                                        const torch::nn::Module& module, RunFingerprint facts)
-    : between_(between), options_(options), module_(module), facts_(std::move(facts)) {
+    : between_(between),
+      options_(options),
+      module_(module),
+      facts_(std::move(facts)),
+      kept_(state_.add<KeptValues>(options.name)) {
   const auto error = between_.on_first_rank("the step log", [&] {
     if (!options_.log.empty()) StepLog::check(*host_files(), options_.log);
   });
@@ -27,13 +31,26 @@ const std::string& TrainerCheckpoints::run() const {
   return between_.group().state()->job().identity().run;
 }
 
+std::vector<std::vector<std::byte>> TrainerCheckpoints::gather(std::span<const std::byte> mine,
+                                                               const char* what) const {
+  return gather_bytes(between_.group(), mine, between_.waits(what));
+}
+
+void TrainerCheckpoints::require_equal_kept(const std::string& when) const {
+  kept_.require_equal_values(when, between_.group(), [&](std::span<const std::byte> mine) {
+    return gather(mine, "kept values");
+  });
+}
+
 std::exception_ptr TrainerCheckpoints::save(const std::string& directory,
                                             const SaveOptions& options, std::int64_t steps,
                                             const std::function<void()>& check) {
-  between_.begin_on_all("save()", check);
-  state_.gather([&](std::span<const std::byte> mine) {
-    return gather_bytes(between_.group(), mine, between_.waits("save()"));
+  between_.begin_on_all("save()", [&] {
+    check();
+    kept_.require_sound();
   });
+  require_equal_kept("save()");
+  state_.gather([&](std::span<const std::byte> mine) { return gather(mine, "save()"); });
   const auto error = between_.on_first_rank("save()", [&] { write(directory, options, steps); });
   state_.release();
   return error;
@@ -59,11 +76,17 @@ void TrainerCheckpoints::write(const std::string& directory, const SaveOptions& 
 
 bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& options,
                               const std::function<void()>& check) {
-  between_.begin_on_all("load()", check);
+  between_.begin_on_all("load()", [&] {
+    check();
+    kept_.require_sound();
+  });
+  kept_.require_equal_names("load()", between_.group(), [&](std::span<const std::byte> mine) {
+    return gather(mine, "load()");
+  });
   std::vector<std::byte> found;
   const auto error = between_.on_first_rank("load()", [&] { found = read(directory, options); });
   if (error) std::rethrow_exception(error);
-  found = gather_bytes(between_.group(), found, between_.waits("load()")).front();
+  found = gather(found, "load()").front();
   if (found.empty()) return false;
   log_.reset();
   state_.restore(found);

@@ -18,6 +18,7 @@
 #include "run/state/run_state.h"
 #include "run/step_log.h"
 #include "torch/run/between_steps.h"
+#include "torch/run/kept_values.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
@@ -31,6 +32,11 @@ class TrainerCheckpoints {
 
   /// What checkpoints and hashes consist of. Parts are added before the first step.
   RunState& state() { return state_; }
+
+  /// The program's own values. They are added to state() as its last part.
+  void keep(const std::string& name, KeptValues::Variable variable) { kept_.add(name, variable); }
+  /// Throws Mismatch where workers keep other values. `when` begins the text. Collective.
+  void require_equal_kept(const std::string& when) const;
 
   /// Returns rank 0's error, in its words elsewhere. `check` has to hold on all workers.
   /// Collective.
@@ -54,12 +60,15 @@ class TrainerCheckpoints {
   std::vector<std::byte> read(const std::string& directory, const LoadOptions& options) const;
   bool write_log(const StepResult& result);
   const std::string& run() const;
+  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine,
+                                             const char* what) const;
 
   const BetweenSteps& between_;
   const TrainerOptions& options_;
   const torch::nn::Module& module_;
   RunFingerprint facts_;
   RunState state_;
+  KeptValues& kept_;              ///< a part of it
   std::unique_ptr<StepLog> log_;  ///< rank 0's, from the first step on
   bool said_newer_ = false;       ///< that newer checkpoints lie beside those that are saved
   bool log_failed_ = false;       ///< in the last step that was to be logged

@@ -85,12 +85,11 @@ void ShardStatesPart::list(StateTensors& tensors) const {
 std::vector<std::byte> ShardStatesPart::read(const Checkpoint& checkpoint) const {
   const auto all = load_tensors(checkpoint, StateFile::shard_states);
   ShardStates::check_names(all, shards_);
-  return ShardStates::pack(all);
+  return packed(all);
 }
 
 void ShardStatesPart::restore(const nlohmann::json& /*state*/, std::span<const std::byte> read) {
-  const std::vector<std::byte> packed(read.begin(), read.end());
-  states_.take(ShardStates::unpack({&packed, 1}), mine_);
+  states_.take(unpacked(read), mine_);
 }
 
 // ---- numbers of torch's optimizers ----

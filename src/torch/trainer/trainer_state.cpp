@@ -269,7 +269,9 @@ void TrainerState::look_at_turn() {
 /// are before anybody's program goes on. Among collectives.
 void TrainerState::expect_values() {
   values_->expect(step());
-  if (values_->expects()) group_.barrier(between_.waits("values"));
+  if (!values_->expects()) return;
+  // All workers come to it: nobody's program goes on before.
+  checkpoints_->require_equal_kept(fmt::format("before step {}", step()));
 }
 
 /// Once all shards have run, and before anybody updates anything.

@@ -61,6 +61,7 @@ class TrainerState {
 
   // Between steps.
   void edit(const std::function<void()>& change);
+  void keep(const std::string& name, KeptValues::Variable variable);
   void save(const std::string& directory, const SaveOptions& options);
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
   TrainerEvaluation& evaluation() { return *evaluation_; }

@@ -1,7 +1,7 @@
 // What a Trainer does between steps: changes by hand, checkpoints, and what a run's state consists
 // of.
 
-#include <memory>
+#include <fmt/format.h>
 
 #include "run/state/progress_parts.h"
 #include "torch/run/model_parts.h"
@@ -17,21 +17,21 @@ TrainedModel TrainerState::trained() {
           *parameters_, *buffers_, replicas_.get(), averages_.get()};
 }
 
-/// The run's state, once. The order is that of state_sha256().
+/// The run's state, once, behind what the program keeps. The order is that of state_sha256().
 void TrainerState::list_parts() {
   auto& state = checkpoints_->state();
   const auto& plan = exchange_->plan();
-  state.add(std::make_unique<ParametersPart>(plan, *shared_, *update_, state_names_));
-  if (coded_) state.add(std::make_unique<ResidualsPart>(plan, *coded_));
-  state.add(std::make_unique<ReplicasPart>(replicas_.get()));
-  state.add(std::make_unique<BuffersPart>(model_, *buffers_));
-  state.add(std::make_unique<AveragesPart>(plan, *shared_, averages_.get()));
-  state.add(std::make_unique<ShardStatesPart>(states_, options_.shards, mine_));
-  state.add(std::make_unique<OptimizerNumbersPart>(*torch_optimizers_));
-  state.add(std::make_unique<DataOrderPart>(data_));
-  state.add(std::make_unique<LossScalePart>(scale_));
-  state.add(std::make_unique<TurnsPart>(turns_));
-  state.add(std::make_unique<StepsPart>(steps_, dropped_in_a_row_));
+  state.add<ParametersPart>(plan, *shared_, *update_, state_names_);
+  if (coded_) state.add<ResidualsPart>(plan, *coded_);
+  state.add<ReplicasPart>(replicas_.get());
+  state.add<BuffersPart>(model_, *buffers_);
+  state.add<AveragesPart>(plan, *shared_, averages_.get());
+  state.add<ShardStatesPart>(states_, options_.shards, mine_);
+  state.add<OptimizerNumbersPart>(*torch_optimizers_);
+  state.add<DataOrderPart>(data_);
+  state.add<LossScalePart>(scale_);
+  state.add<TurnsPart>(turns_);
+  state.add<StepsPart>(steps_, dropped_in_a_row_);
 }
 
 void TrainerState::edit(const std::function<void()>& change) {
@@ -41,6 +41,14 @@ void TrainerState::edit(const std::function<void()>& change) {
     expect_values();
   });
   if (error) std::rethrow_exception(error);
+}
+
+void TrainerState::keep(const std::string& name, KeptValues::Variable variable) {
+  between_.require("keep()");
+  if (exchange_->is_open()) {
+    throw InvalidArgument(fmt::format("keep(\"{}\") inside a step", name));
+  }
+  checkpoints_->keep(name, variable);
 }
 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {

@@ -61,13 +61,11 @@ class Matrix : public RunPart {
 /// A state of two parts, and access to them.
 struct Two {
   explicit Two(float first)
-      : a(new Matrix("a", first)), b(new Matrix("b", first + 10, StateFile::masters)) {
-    state.add(std::unique_ptr<RunPart>(a));
-    state.add(std::unique_ptr<RunPart>(b));
-  }
+      : a(&state.add<Matrix>("a", first)),
+        b(&state.add<Matrix>("b", first + 10, StateFile::masters)) {}
+  RunState state;
   Matrix* a;
   Matrix* b;
-  RunState state;
 };
 
 class State : public ::testing::Test {
@@ -123,7 +121,7 @@ TEST_F(State, OnePartThatRefusesLeavesAllAsItWas) {
         two.b->shape = {3, 2};
       },
       "masters.safetensors: \"b\" is F32 [2, 3], here it is F32 [3, 2]");
-  expect_refused([](Two& two) { two.state.add(std::make_unique<Matrix>("c", 0.0F)); },
+  expect_refused([](Two& two) { two.state.add<Matrix>("c", 0.0F); },
                  "its manifest lacks where the run stands: c (");
   expect_refused(
       [](Two& two) {
@@ -132,14 +130,14 @@ TEST_F(State, OnePartThatRefusesLeavesAllAsItWas) {
           Silent() : Matrix("c", 0) {}
           void check(const nlohmann::json& /*state*/) const override {}
         };
-        two.state.add(std::make_unique<Silent>());
+        two.state.add<Silent>();
       },
       "parameters.safetensors lacks \"c\"");
 }
 
 TEST_F(State, ATensorThatThisRunDoesNotHaveIsRefused) {
   Two two(1);
-  two.state.add(std::make_unique<Matrix>("c", 0.0F));
+  two.state.add<Matrix>("c", 0.0F);
   const auto checkpoint = saved(two);
   EXPECT_THAT(text_of([&] { Two(1).state.read(checkpoint); }),
               HasSubstr("parameters.safetensors holds 2 tensors, here there are 1"));
@@ -161,9 +159,7 @@ TEST_F(State, TheHashHasParametersOneByOneAndPartsInOrder) {
 
 TEST_F(State, AStepLogHasTheFilesInOrderUnderTheirNames) {
   RunState state;
-  const auto add = [&](const char* name, StateFile file) {
-    state.add(std::make_unique<Matrix>(name, 1, file));
-  };
+  const auto add = [&](const char* name, StateFile file) { state.add<Matrix>(name, 1, file); };
   add("mean", StateFile::buffers);
   add("hidden/shard-0", StateFile::shard_states);
   add("w", StateFile::averages);
@@ -194,10 +190,10 @@ TEST_F(State, HowFarARunHasComeComesBack) {
     Turns turns;
     RunState state;
     Progress() {
-      state.add(std::make_unique<StepsPart>(steps, dropped));
-      state.add(std::make_unique<DataOrderPart>(data));
-      state.add(std::make_unique<LossScalePart>(scale));
-      state.add(std::make_unique<TurnsPart>(turns));
+      state.add<StepsPart>(steps, dropped);
+      state.add<DataOrderPart>(data);
+      state.add<LossScalePart>(scale);
+      state.add<TurnsPart>(turns);
     }
   };
   Progress first;
