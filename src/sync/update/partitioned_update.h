@@ -21,20 +21,13 @@
 #include "sync/step/owned_ranges.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
+#include "sync/step/verdict.h"
 #include "sync/update/shared_model.h"
 #include "sync/update/tile_updates.h"
 #include "sync/update/update_rules.h"
 #include "tutti/clip.h"
 
 namespace tutti {
-
-struct Verdict {
-  std::string refusal;         ///< why the step is dropped; empty: it is applied
-  bool finite = true;          ///< false: it is dropped for a gradient or sum that is not finite
-  std::optional<double> norm;  ///< of the gradient, before clipping, where it had to be known
-  bool folded = false;         ///< each owner's arena holds the folded gradient of what it owns
-  std::vector<double> scales;  ///< per parameter, of the gradient: clipping; empty: all 1
-};
 
 class PartitionedUpdate {
  public:

@@ -25,23 +25,24 @@ constexpr std::string_view kCauses =
 
 }  // namespace
 
-Audit::Audit(StepExchange& exchange, const WrappedModel& model, std::vector<ShardRange> shards,
-             std::int64_t every, const std::string& name)
+Audit::Audit(StepExchange& exchange, const WrappedModel& model, const ShardStates& states,
+             std::vector<ShardRange> shards, std::int64_t every, const std::string& name)
     : exchange_(exchange),
       model_(model),
+      kept_(states),
       shards_(std::move(shards)),
       every_(every),
       board_(exchange.group(), exchange.plan(), name),
       name_(name),
       gradients_(exchange.plan().parameters().size()) {}
 
-void Audit::open(std::int64_t step, const ShardStates& states) {
+void Audit::open(const StepFacts& step) {
   drop();
-  is_due_ = is_first_ || step % every_ == 0;
+  is_due_ = is_first_ || step.number % every_ == 0;
   if (!is_due_) return;
-  pair_ = audit_pair_of(step / every_, shards_);
+  pair_ = audit_pair_of(step.number / every_, shards_);
   if (pair_.owner != rank() || pair_.auditor == rank()) return;
-  board_.hand_over(packed(states.committed_of(pair_.shard)));
+  board_.hand_over(packed(kept_.committed_of(pair_.shard)));
 }
 
 int Audit::second() const {
@@ -58,14 +59,14 @@ void Audit::record() {
   recording_ = true;
 }
 
-std::optional<std::int64_t> Audit::begin_repetition(const ShardStates& states) {
+std::optional<std::int64_t> Audit::begin_repetition() {
   if (!is_due_ || (rank() != pair_.owner && rank() != pair_.auditor)) return {};
   // Where the shard fails, it is the owner's failure.
   if (rank() != pair_.owner) exchange_.hear(pair_.owner, "the audited shard of");
   if (rank() != second()) return {};
   const ShardRange shard{pair_.shard, pair_.shard + 1};
   if (rank() == pair_.owner) {
-    states_.take(states.committed_of(pair_.shard), shard);
+    states_.take(kept_.committed_of(pair_.shard), shard);
   } else {
     states_.take(unpacked(*board_.handed_by(pair_.owner)), shard);
   }
@@ -90,7 +91,7 @@ void Audit::gradient(std::size_t parameter, const RowEntries& rows) {
   gradients_[parameter] = hash != kNone ? hash : 1;
 }
 
-void Audit::end(double weight, const ShardMetrics& metrics, const NamedTensors& states) {
+void Audit::close(double weight, const ShardMetrics& metrics, const NamedTensors& states) {
   const bool is_first = !repeating_;
   recording_ = repeating_ = false;
   ShardPrint print;
@@ -143,7 +144,7 @@ void Audit::publish() {
   if (is_due_ && (rank() == pair_.owner || rank() == pair_.auditor)) board_.publish(prints_);
 }
 
-void Audit::compare() {
+void Audit::judge(StepFacts&) {
   if (!is_due_) return;
   exchange_.require_alike([&] {
     const auto prints = board_.of(pair_.owner);

@@ -20,27 +20,28 @@
 #include "sync/plan/row_list.h"
 #include "sync/step/audit_board.h"
 #include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/trainer/shard_states.h"
 #include "tutti/metrics.h"
 
 namespace tutti {
 
-class Audit {
+class Audit : public StepPart {
  public:
   /// Keeps references. `shards` are those of each worker; `every` ≥ 1. Collective.
-  Audit(StepExchange& exchange, const WrappedModel& model, std::vector<ShardRange> shards,
-        std::int64_t every, const std::string& name);
+  Audit(StepExchange& exchange, const WrappedModel& model, const ShardStates& states,
+        std::vector<ShardRange> shards, std::int64_t every, const std::string& name);
 
-  /// In a step that has just opened: finds out whether it is audited. The shard's owner hands over
+  /// Once the step has opened: finds out whether it is audited. The shard's owner hands over
   /// what the shard has saved.
-  void open(std::int64_t step, const ShardStates& states);
+  void open(const StepFacts& step) override;
   /// Before this worker computes a shard of its own, which is recorded where it is the audited one.
   void begin(std::int64_t shard);
   /// After this worker's own shards: the one that it is to compute once more, if there is one; its
   /// owner has computed it then. The computation is recorded, and states() are that shard's.
-  std::optional<std::int64_t> begin_repetition(const ShardStates& states);
-  /// A computation is recorded: gradients are told as they come, then end() is called.
+  std::optional<std::int64_t> begin_repetition();
+  /// A computation is recorded: gradients are told as they come, then close() is called.
   bool records() const { return recording_; }
   /// … and it is the second one, which counts for nothing else.
   bool repeats() const { return repeating_; }
@@ -53,22 +54,19 @@ class Audit {
   /// Whether the running computation has told of it.
   bool has(std::size_t parameter) const { return gradients_[parameter] != kNone; }
   /// What else the computation gave; buffers are read from the model, where the shard counts.
-  void end(double weight, const ShardMetrics& metrics, const NamedTensors& states);
+  void close(double weight, const ShardMetrics& metrics, const NamedTensors& states);
 
   /// Inside a handler of what the second computation threw: says so, in a InvalidArgument that has
   /// the exception nested. What ends a group or this program is rethrown as it is.
   [[noreturn]] void rethrow() const;
 
-  /// Before the step is published.
-  void publish();
-  /// Once it is published. Throws Mismatch, on all workers alike.
-  void compare();
-  /// The step is over, applied or dropped.
-  void step_is_over() { is_first_ = false; }
+  void publish() override;
+  /// Throws Mismatch, on all workers alike.
+  void judge(StepFacts& step) override;
+  void end(StepFacts&) override { is_first_ = false; }
   /// The next step is audited: the run continues from elsewhere.
   void start_anew() { is_first_ = true; }
-  /// The step failed.
-  void drop() noexcept;
+  void drop() noexcept override;
 
  private:
   static constexpr std::uint64_t kNone = 0;  ///< of a gradient that nobody wrote
@@ -79,6 +77,7 @@ class Audit {
 
   StepExchange& exchange_;
   const WrappedModel& model_;
+  const ShardStates& kept_;  ///< of this worker's shards
   std::vector<ShardRange> shards_;
   std::int64_t every_;
   AuditBoard board_;

@@ -53,7 +53,7 @@ void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute)
   take_gradients(answer);
   parts_.exchange.end_leaf();
   if (parts_.audit != nullptr && parts_.audit->records()) {
-    parts_.audit->end(answer.weight_, shard.metrics_, parts_.states.working_of(index));
+    parts_.audit->close(answer.weight_, shard.metrics_, parts_.states.working_of(index));
   }
   parts_.notes.add(std::move(shard.metrics_));
   if (!runs) return parts_.buffers.skip();
@@ -97,13 +97,13 @@ void ShardRunner::take_gradients(const ShardAnswer& answer) {
 
 /// For the audit: nothing of it counts.
 void ShardRunner::repeat_shard(const Trainer::Compute& compute) {
-  const auto index = parts_.audit->begin_repetition(parts_.states);
+  const auto index = parts_.audit->begin_repetition();
   if (!index) return;
   try {
     Shard shard(*this, *index, true);
     const auto answer = call(compute, shard);
     take_gradients(answer);
-    parts_.audit->end(answer.weight_, shard.metrics_, parts_.audit->states().working_of(*index));
+    parts_.audit->close(answer.weight_, shard.metrics_, parts_.audit->states().working_of(*index));
   } catch (...) {
     parts_.audit->rethrow();
   }

@@ -27,10 +27,10 @@ StepNotes::StepNotes(const Group& group, ShardBoard& board, const torch::nn::Mod
                      Options options)
     : group_(group), board_(board), module_(module), options_(std::move(options)) {}
 
-void StepNotes::open(std::int64_t step, std::uint64_t active, bool in_halves) {
-  board_.mine() = {.in_halves = in_halves ? 1 : 0};
-  step_ = step;
-  active_ = active;
+void StepNotes::open(const StepFacts& step) {
+  board_.mine() = {.in_halves = step.in_halves ? 1 : 0};
+  step_ = step.number;
+  active_ = step.active;
   metrics_.clear();
   request_.reset();
   last_that_asked_ = -1;
@@ -84,7 +84,7 @@ void StepNotes::require_same_modes(std::span<const std::vector<std::uint8_t>> mo
   }
 }
 
-void StepNotes::read() {
+void StepNotes::judge(StepFacts&) {
   std::vector<ShardMetrics> all;
   std::vector<std::vector<std::uint8_t>> modes;
   request_.reset();

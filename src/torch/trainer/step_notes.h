@@ -17,12 +17,13 @@
 
 #include "run/data_order.h"
 #include "sync/step/shard_board.h"
+#include "sync/step/step_part.h"
 #include "tutti/group.h"
 #include "tutti/metrics.h"
 
 namespace tutti {
 
-class StepNotes {
+class StepNotes : public StepPart {
  public:
   struct Options {
     std::string name = {};    ///< of the Trainer, in errors
@@ -34,9 +35,7 @@ class StepNotes {
   StepNotes(const Group& group, ShardBoard& board, const torch::nn::Module& module,
             Options options);
 
-  /// A step opens. `active` is the digest of the model that it is about, 0 for all; `in_halves`:
-  /// this worker's program may look at gradients before the update.
-  void open(std::int64_t step, std::uint64_t active, bool in_halves);
+  void open(const StepFacts& step) override;
   /// A shard of this worker asks for samples. InvalidArgument where it asks otherwise than one
   /// before it in this step.
   void ask(const DataRequest& request, std::int64_t shard);
@@ -44,12 +43,11 @@ class StepNotes {
   /// A shard of this worker is over.
   void add(ShardMetrics metrics) { metrics_.push_back(std::move(metrics)); }
 
-  /// Before the step is published.
-  void publish();
-  /// Once it is published: compares the notes of all workers, and reduces the metrics.
-  void read();
+  void publish() override;
+  /// Compares the notes of all workers, and reduces the metrics.
+  void judge(StepFacts& step) override;
 
-  // After read():
+  // After judge():
   const Metrics& metrics() const { return result_; }
   Metrics take_metrics() { return std::move(result_); }
   /// Shards that contributed, of all workers.

@@ -17,6 +17,7 @@
 #include "torch/model/threads.h"
 #include "torch/run/stored_tensors.h"
 #include "torch/trainer/start_line.h"
+#include "torch/trainer/step_parts.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -114,8 +115,9 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
   if (replicas_) replicas_->add_to(*values_);
   buffers_ = std::make_unique<ShardBuffers>(model_, *exchange_, options_);
   if (options_.audit_every > 0) {
-    audit_ = std::make_unique<Audit>(*exchange_, model_, assignment_of(options_, group_.size()),
-                                     options_.audit_every, options_.name);
+    audit_ =
+        std::make_unique<Audit>(*exchange_, model_, states_, assignment_of(options_, group_.size()),
+                                options_.audit_every, options_.name);
   }
   if (options_.ema_decay > 0) {
     averages_ = std::make_unique<MovingAverages>(exchange_->plan(), *shared_, options_.ema_decay,
@@ -132,9 +134,27 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
                          coded_.get(), states_, *notes_, data_},
       ShardRunner::Options{options_.name, options_.seed, options_.shards, mine_});
   runner_->attach();
+  list_step_parts();
   seed_between_steps();
   log_start({model_, options_, group_, optimizer, summary_of(settings), coded_.get(),
              rows_->parameters().size(), replicas_.get()});
+}
+
+/// Each phase of a step calls them in this order.
+void TrainerState::list_step_parts() {
+  const auto add = [this]<class Part>(std::unique_ptr<Part> part) {
+    step_parts_.push_back(part.get());
+    own_step_parts_.push_back(std::move(part));
+  };
+  step_parts_.push_back(notes_.get());
+  add(std::make_unique<ValuesStep>(*values_, *exchange_, model_, options_.name));
+  if (audit_) step_parts_.push_back(audit_.get());
+  add(std::make_unique<UpdateStep>(*update_));
+  if (replicas_) add(std::make_unique<ReplicasStep>(*replicas_, options_.clip));
+  add(std::make_unique<BuffersStep>(*buffers_, *board_, replicas_.get(), mine_.begin));
+  add(std::make_unique<ParametersStep>(*parameters_));
+  if (averages_) add(std::make_unique<AveragesStep>(*averages_));
+  add(std::make_unique<StatesStep>(states_, replicas_.get()));
 }
 
 void TrainerState::fill_initial_states(const std::vector<std::vector<double>>& initial) {
@@ -169,11 +189,8 @@ void TrainerState::require_no_gradients() const {
 void TrainerState::drop(const std::string& why) noexcept {
   between_.set_half(false);
   runner_->drop();
-  show_first();
   if (exchange_->is_open()) exchange_->fail(why);
-  buffers_->restore();
-  states_.drop();
-  if (audit_) audit_->drop();
+  for (auto* part : step_parts_) part->drop();
   seed_between_steps();
 }
 
@@ -206,12 +223,14 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
   try {
     trained().require_untouched();
     model_.require_unchanged_list();
-    rate_factor_ = options_.schedule(step(), data_.position().epoch);
+    facts_ = {.number = step(),
+              .loss_scale = scale_.factor,
+              .rate_factor = options_.schedule(step(), data_.position().epoch),
+              .in_halves = in_halves};
     require_no_gradients();
     runner_->open(step(), scale_.factor);
-    active_ = 0;
     if (active != nullptr) {
-      active_ = only.emplace(model_, *active, options_.name).digest();
+      facts_.active = only.emplace(model_, *active, options_.name).digest();
       active_set_ = only->set();
       runner_->narrow(active_set_);
     }
@@ -221,23 +240,14 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     throw;
   }
   exchange_->open_shards(mine_.begin, mine_.count());
-  notes_->open(step(), active_, in_halves);
   try {
-    if (audit_) audit_->open(step(), states_);
-    buffers_->open(mine_.begin);
+    for (auto* part : step_parts_) part->open(facts_);
     runner_->run(compute);
     only.reset();
-    show_first();
-    buffers_->publish();
-    notes_->publish();
-    if (audit_) audit_->publish();
+    for (auto* part : step_parts_) part->publish();
     seed_between_steps();
     exchange_->arrive(memory_);
-    notes_->read();
-    require_values();
-    if (audit_) audit_->compare();
-    verdict_ = update_->judge(scale_.factor);
-    if (replicas_) replicas_->judge(step(), scale_.factor, options_.clip, verdict_);
+    for (auto* part : step_parts_) part->judge(facts_);
   } catch (...) {
     drop(exception_text());
     throw;
@@ -250,14 +260,14 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
 void TrainerState::look_at_turn() {
   if (!std::exchange(resumes_, false) || group_.rank() != 0) return;
   const auto next = turns_.next();
-  if (!next || *next == active_) return;
+  if (!next || *next == facts_.active) return;
   const auto first = std::ranges::find(active_set_, 1) - active_set_.begin();
   log_warning(fmt::format(
       "step {} of \"{}\", the first one after load(), is about {}; in the rounds of {} turns "
       "before the checkpoint another turn comes here: save after the last turn of a round, or "
       "choose the turn by steps()",
       step(), options_.name,
-      active_ == 0
+      facts_.active == 0
           ? std::string("all models")
           : fmt::format("the model of \"{}\"", model_.name(static_cast<std::size_t>(first))),
       turns_.round()));
@@ -274,19 +284,6 @@ void TrainerState::expect_values() {
   checkpoints_->require_equal_kept(fmt::format("before step {}", step()));
 }
 
-/// Once all shards have run, and before anybody updates anything.
-void TrainerState::require_values() {
-  if (!values_->expects()) return;
-  if (const auto p = values_->first_changed()) {
-    throw InvalidArgument(fmt::format(
-        "parameter \"{}\" of \"{}\" was changed between steps, or by a shard, in a way that torch "
-        "does not count (data(), a pointer); all workers share it, so each one's change would "
-        "count: change values inside trainer.edit()",
-        model_.name(*p), options_.name));
-  }
-  exchange_->barrier("the check of parameters in");
-}
-
 StepResult TrainerState::apply() {
   between_.require_half("apply()");
   between_.set_half(false);
@@ -299,37 +296,24 @@ StepResult TrainerState::apply() {
       throw;
     }
   }
-  const bool applies = verdict_.refusal.empty();
-  const auto& outcome = exchange_->complete([&] {
-    if (applies) {
-      update_->apply(verdict_, rate_factor_);
-      if (replicas_) replicas_->apply(rate_factor_);
-      static const std::vector<std::int64_t> none;
-      buffers_->finish(*board_, replicas_ ? replicas_->dropped() : none,
-                       replicas_ && replicas_->is_due());
-    } else {
-      buffers_->restore();
-    }
+  const bool applies = facts_.verdict.refusal.empty();
+  auto outcome = exchange_->complete([&] {
+    for (auto* part : step_parts_) applies ? part->apply(facts_) : part->drop();
     exchange_->note_buffers(memory_);
   });
-  auto report = outcome.report;
-  if (applies) update_->commit(outcome.touched, report);
-  auto result = result_of(report);
-  if (applies) {
-    if (replicas_) replicas_->commit();
-    parameters_->written();
-    if (averages_) averages_->follow();
-    states_.commit(
-        [&](std::int64_t shard) { return !replicas_ || !replicas_->was_dropped(shard); });
+  facts_.touched = std::move(outcome.touched);
+  facts_.report = std::move(outcome.report);
+  for (auto* part : step_parts_) {
+    if (applies) part->commit(facts_);
   }
-  states_.drop();
+  for (auto* part : step_parts_) part->end(facts_);
+  auto result = result_of();
   const auto& request = notes_->request();
   if (request) data_.advance(*request, options_.shards);
   result.ends_epoch = request && data_.position().taken == 0;
   ++steps_;
   if (request) note_samples();
-  if (active_ != 0 || !turns_.latest().empty()) turns_.note(active_);
-  if (audit_) audit_->step_is_over();
+  if (facts_.active != 0 || !turns_.latest().empty()) turns_.note(facts_.active);
   seed_between_steps();
   const auto unbearable = take_note(result);
   if (values_->due(step())) {
@@ -345,29 +329,25 @@ StepResult TrainerState::apply() {
   return result;
 }
 
-StepResult TrainerState::result_of(const StepReport& report) {
+StepResult TrainerState::result_of() {
   auto metrics = notes_->take_metrics();
   const auto loss = std::find_if(metrics.begin(), metrics.end(), [](const Metric& metric) {
     return metric.name == kLossName && metric.kind != MetricKind::gather;
   });
   StepResult result;
   result.step = step();
-  result.applied = verdict_.refusal.empty();
-  result.dropped_because = verdict_.refusal;
+  result.applied = facts_.verdict.refusal.empty();
+  result.dropped_because = facts_.verdict.refusal;
   result.loss = loss != metrics.end() ? loss->value : std::numeric_limits<double>::quiet_NaN();
-  result.weight = report.weight;
+  result.weight = facts_.report.weight;
   result.shards = notes_->ran();
   const bool clips = options_.clip.norm > 0 || options_.clip.parameter_norm > 0;
-  if (clips) result.gradient_norm = verdict_.norm;
-  result.rate_factor = rate_factor_;
-  result.loss_scale = scale_.factor;
+  if (clips) result.gradient_norm = facts_.verdict.norm;
+  result.rate_factor = facts_.rate_factor;
+  result.loss_scale = facts_.loss_scale;
   result.metrics = std::move(metrics);
-  result.report = report;
+  result.report = facts_.report;
   if (replicas_ && result.applied) result.dropped_locally = replicas_->dropped();
-  if (replicas_ && replicas_->are_all()) {
-    result.report.bytes = result.applied ? replicas_->averaging_bytes() : 0;
-    result.report.collectives = result.report.buckets = result.report.bytes > 0 ? 1 : 0;
-  }
   return result;
 }
 
@@ -411,7 +391,7 @@ std::string TrainerState::take_note(const StepResult& result) {
     log_warning(
         fmt::format("step {} was dropped by all workers: {}", result.step, result.dropped_because));
   }
-  if (!verdict_.finite && shrink(scale_rule_, scale_)) return "";
+  if (!facts_.verdict.finite && shrink(scale_rule_, scale_)) return "";
   if (++dropped_in_a_row_ < options_.max_consecutive_drops) return "";
   return fmt::format("{} steps in succession were dropped, the last one (step {}) because {}",
                      dropped_in_a_row_, result.step, result.dropped_because);
@@ -439,14 +419,14 @@ torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
     return rows.tensor(type);
   }
   auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
-  update_->read_gradient(verdict_, static_cast<std::uint32_t>(parameter),
+  update_->read_gradient(facts_.verdict, static_cast<std::uint32_t>(parameter),
                          static_cast<std::byte*>(gradient.data_ptr()));
   return gradient;
 }
 
 double TrainerState::gradient_norm() {
   between_.require_half("gradient_norm()");
-  if (verdict_.norm) return *verdict_.norm;
+  if (facts_.verdict.norm) return *facts_.verdict.norm;
   double total = 0;
   for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     if (!exchange_->nodes().touched(p)) continue;

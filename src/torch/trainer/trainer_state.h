@@ -26,6 +26,7 @@
 #include "sync/step/dense_gradients.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
 #include "sync/update/moving_averages.h"
 #include "sync/update/partitioned_update.h"
 #include "sync/update/shared_model.h"
@@ -79,18 +80,15 @@ class TrainerState {
   static constexpr int kPatience = 100;
   TrainedModel trained();
   void list_parts();
+  void list_step_parts();
   void fill_initial_states(const std::vector<std::vector<double>>& initial);
-  void show_first() {
-    if (replicas_) replicas_->show(0);
-  }
   void look_at_turn();
   void expect_values();
-  void require_values();
   torch::Tensor folded_gradient(std::size_t parameter);
   void require_no_gradients() const;
   void seed_between_steps() const;
   std::vector<GradientSource*> sources() const;
-  StepResult result_of(const StepReport& report);
+  StepResult result_of();
   std::string take_note(const StepResult& result);
   /// A loop over epoch() is not in vain.
   void note_samples() {
@@ -124,23 +122,23 @@ class TrainerState {
   std::unique_ptr<TrainerEvaluation> evaluation_;
   ShardStates states_;
   std::unique_ptr<StepNotes> notes_;
+  std::vector<std::unique_ptr<StepPart>> own_step_parts_;
+  std::vector<StepPart*> step_parts_;  ///< in the order of their calls
   std::shared_ptr<ShardRunner> runner_;
   ModelMemory memory_;
 
   DataOrder data_;
   LossScaleRule scale_rule_;
   LossScaleState scale_;
-  std::uint64_t active_ = 0;              ///< digest of what this step is about; 0: all
   std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
   Turns turns_;                           ///< of steps that were about one of several models
   bool resumes_ = false;                  ///< with the next step, from a checkpoint
   std::int64_t steps_ = 0;                ///< over, applied or dropped
   std::int64_t dropped_in_a_row_ = 0;
-  double rate_factor_ = 1;              ///< of the schedule, in this step
   std::int64_t epoch_asked_after_ = 0;  ///< so many steps, last; or samples were
   int asked_in_vain_ = 0;               ///< after as many steps that asked for no samples
   bool said_no_samples_ = false;
-  Verdict verdict_;
+  StepFacts facts_;  ///< of the current step, or the last one
 };
 
 }  // namespace tutti

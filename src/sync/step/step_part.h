@@ -1,0 +1,57 @@
+#pragma once
+
+// Whatever takes part in a step besides the way of its gradients: parameters, buffers, metrics,
+// averages, states of shards, checks. Trainer and DataParallel hold a list of parts, and call each
+// of them in the phases of the step, in the order of the list:
+//
+//   open │ the program computes │ publish │ wait for all │ judge │ apply │ wait for all │ commit,
+//   end
+//                                              refused: judge │ drop  │ wait for all │ end
+//                                              failed: drop
+//
+// A feature is a part, and one line in the list.
+//
+// Threads: one. Failure: what a part throws up to judge() drops the step on all workers; apply()
+// and commit() throw nothing but what ends the object.
+
+#include <cstdint>
+#include <vector>
+
+#include "sync/step/verdict.h"
+#include "tutti/step_report.h"
+
+namespace tutti {
+
+/// What the parts of a step know of it.
+struct StepFacts {
+  std::int64_t number = 1;   ///< counted from 1
+  double loss_scale = 1;     ///< the gradients are so many times too large
+  double rate_factor = 1;    ///< of the schedule
+  std::uint64_t active = 0;  ///< digest of the model that the step is about; 0: all parameters
+  bool in_halves = false;    ///< this worker's program may look at it before it is applied
+  Verdict verdict = {};      ///< complete when all have judged
+  std::vector<std::uint8_t> touched = {};  ///< per parameter; from commit() on
+  StepReport report = {};                  ///< from commit() on, which may add to it
+};
+
+class StepPart {
+ public:
+  virtual ~StepPart() = default;
+
+  /// Before the program computes.
+  virtual void open(const StepFacts& /*step*/) {}
+  /// This worker has computed its part: what the others are to read is written.
+  virtual void publish() {}
+  /// All have published. A part may refuse the step in its verdict, on all workers alike.
+  virtual void judge(StepFacts& /*step*/) {}
+  /// The step is applied: this worker's share of what changes, before the last wait.
+  virtual void apply(const StepFacts& /*step*/) {}
+  /// All have applied the step: what it decided counts.
+  virtual void commit(StepFacts& /*step*/) {}
+  /// The step is refused, or has failed: nothing of it counts.
+  virtual void drop() noexcept {}
+  /// The step is over, applied or refused, on all workers.
+  virtual void end(StepFacts& /*step*/) {}
+};
+
+}  // namespace tutti

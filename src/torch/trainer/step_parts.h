@@ -1,0 +1,123 @@
+#pragma once
+
+// What a Trainer's own classes do in a step, as parts of it. Those that are nothing else are parts
+// themselves: StepNotes, Audit.
+//
+// Threads: one. Failure: StepPart's.
+
+#include <string>
+
+#include "sync/step/shard_board.h"
+#include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
+#include "sync/update/moving_averages.h"
+#include "sync/update/partitioned_update.h"
+#include "torch/model/wrapped_model.h"
+#include "torch/trainer/replica_parameters.h"
+#include "torch/trainer/shard_buffers.h"
+#include "torch/trainer/shard_states.h"
+#include "torch/trainer/shared_parameters.h"
+#include "torch/trainer/value_check.h"
+#include "tutti/clip.h"
+
+namespace tutti {
+
+/// Parameters are what they were when the last step was over, where this one checks it.
+class ValuesStep : public StepPart {
+ public:
+  /// Keeps references.
+  ValuesStep(ValueCheck& values, StepExchange& exchange, const WrappedModel& model,
+             std::string trainer)
+      : values_(values), exchange_(exchange), model_(model), trainer_(std::move(trainer)) {}
+  void judge(StepFacts& step) override;
+
+ private:
+  ValueCheck& values_;
+  StepExchange& exchange_;
+  const WrappedModel& model_;
+  std::string trainer_;
+};
+
+/// Parameters that all workers share, and the traffic of the gradients.
+class UpdateStep : public StepPart {
+ public:
+  explicit UpdateStep(PartitionedUpdate& update) : update_(update) {}
+  void judge(StepFacts& step) override { step.verdict = update_.judge(step.loss_scale); }
+  void apply(const StepFacts& step) override { update_.apply(step.verdict, step.rate_factor); }
+  void commit(StepFacts& step) override { update_.commit(step.touched, step.report); }
+
+ private:
+  PartitionedUpdate& update_;
+};
+
+/// Parameters that each logical worker has for itself. Outside of shards the first one's are shown.
+class ReplicasStep : public StepPart {
+ public:
+  ReplicasStep(ReplicaParameters& replicas, const Clip& clip) : replicas_(replicas), clip_(clip) {}
+  void publish() override { replicas_.show(0); }
+  void judge(StepFacts& step) override {
+    replicas_.judge(step.number, step.loss_scale, clip_, step.verdict);
+  }
+  void apply(const StepFacts& step) override { replicas_.apply(step.rate_factor); }
+  void commit(StepFacts&) override { replicas_.commit(); }
+  void drop() noexcept override { replicas_.show(0); }
+  void end(StepFacts& step) override;
+
+ private:
+  ReplicaParameters& replicas_;
+  Clip clip_;
+};
+
+/// After ReplicasStep, which knows what was dropped.
+class BuffersStep : public StepPart {
+ public:
+  /// `replicas` may be null.
+  BuffersStep(ShardBuffers& buffers, const ShardBoard& board, const ReplicaParameters* replicas,
+              std::int64_t first_shard)
+      : buffers_(buffers), board_(board), replicas_(replicas), first_shard_(first_shard) {}
+  void open(const StepFacts&) override { buffers_.open(first_shard_); }
+  void publish() override { buffers_.publish(); }
+  void apply(const StepFacts& step) override;
+  void drop() noexcept override { buffers_.restore(); }
+
+ private:
+  ShardBuffers& buffers_;
+  const ShardBoard& board_;
+  const ReplicaParameters* replicas_;
+  std::int64_t first_shard_;
+};
+
+/// The model's tensors show the one copy, which the update has changed.
+class ParametersStep : public StepPart {
+ public:
+  explicit ParametersStep(SharedParameters& parameters) : parameters_(parameters) {}
+  void commit(StepFacts&) override { parameters_.written(); }
+
+ private:
+  SharedParameters& parameters_;
+};
+
+class AveragesStep : public StepPart {
+ public:
+  explicit AveragesStep(MovingAverages& averages) : averages_(averages) {}
+  void commit(StepFacts&) override { averages_.follow(); }
+
+ private:
+  MovingAverages& averages_;
+};
+
+/// What shards carry on, but for those of logical workers whose part was dropped.
+class StatesStep : public StepPart {
+ public:
+  /// `replicas` may be null.
+  StatesStep(ShardStates& states, const ReplicaParameters* replicas)
+      : states_(states), replicas_(replicas) {}
+  void commit(StepFacts& step) override;
+  void drop() noexcept override { states_.drop(); }
+
+ private:
+  ShardStates& states_;
+  const ReplicaParameters* replicas_;
+};
+
+}  // namespace tutti
