@@ -11,7 +11,6 @@
 #include "kernels/hash.h"
 #include "memory/memory_need.h"
 #include "run/leaf_seed.h"
-#include "sync/step/owned_ranges.h"
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/model/incoming_gradient.h"
 #include "torch/model/module_modes.h"
@@ -90,6 +89,10 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
+  gradients_part_.emplace(*exchange_, sources_, coded_.get(), *rows_);
+  row_tensors_part_.emplace(model_, *exchange_, *rows_, *owned_, *views_);
+  views_part_.emplace(*views_, *owned_);
+  step_parts_ = {&*gradients_part_, &*row_tensors_part_, owned_.get(), &*views_part_};
   if (group_.rank() != 0) return;
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
                        model_.parameters().size(), exchange_->nodes().bytes_held(), group_.size(),
@@ -146,7 +149,7 @@ void DataParallelState::in_step(Body&& body) {
     } else {
       dropped_ = true;  // by others
       in_scope_ = in_leaf_ = last_backward_ = false;
-      views_->drop();
+      for (auto* part : step_parts_) part->drop();
     }
     throw;
   }
@@ -324,26 +327,18 @@ void DataParallelState::finish() {
   }
   // A closure of a scope may have kept one meanwhile.
   views_->release_kept();
+  StepFacts step{.number = exchange_->number()};
   exchange_->arrive(memory_);
-  prepare_gradients();
-  outcome_ = exchange_->complete([this] {
-    if (coded_) {
-      fold_for_all(*coded_, exchange_->nodes(), OwnedRanges(*exchange_, *coded_).of(group_.rank()));
-    } else {
-      exchange_->fold_slices();
-    }
+  for (auto* part : step_parts_) part->judge(step);
+  outcome_ = exchange_->complete([&] {
     exchange_->take_buffers(memory_);
-    take_rows();
-    owned_->fold();
-    for (auto* source : sources_) source->note();
+    for (auto* part : step_parts_) part->apply(step);
   });
-  for (auto* source : sources_) source->commit(outcome_.report);
-  owned_->commit();
-  auto installed = outcome_.touched;
-  for (std::size_t p = 0; p < installed.size(); ++p) {
-    if (!owned_->is_mine(p)) installed[p] = 0;
-  }
-  views_->install(installed);
+  step.touched = outcome_.touched;
+  step.report = outcome_.report;
+  for (auto* part : step_parts_) part->commit(step);
+  for (auto* part : step_parts_) part->end(step);
+  outcome_.report = step.report;
   if (options_.buffers == Buffers::every_step && group_.rank() != outcome_.buffer_source) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
   }
@@ -356,33 +351,6 @@ void DataParallelState::look_first() {
   if (exchange_->steps_done() != 0) return;
   const auto seed = at::detail::getDefaultCPUGenerator().current_seed();
   exchange_->first_look().generator(seed, seed == generator_seed_ ? generator_state_ : 0);
-}
-
-/// Each worker folds its share of the touched rows, and takes all shares of what is its own.
-void DataParallelState::prepare_gradients() {
-  for (auto* source : sources_) {
-    source->begin(1);
-    const auto refusal = source->prepare();
-    if (refusal.text.empty()) continue;
-    throw InvalidArgument(fmt::format("step {}: {}", exchange_->number(), refusal.text));
-  }
-  if (!rows_->any()) return;
-  rows_->keep(OwnedRanges(*exchange_, *rows_).of(group_.rank()), {});
-  exchange_->barrier("the sum of its rows in");
-}
-
-void DataParallelState::take_rows() {
-  for (const auto p : rows_->parameters()) {
-    if (!rows_->touched(p)) continue;
-    const auto& entry = exchange_->plan().parameters()[p];
-    if (!owned_->is_mine(p)) continue;
-    std::size_t count = 0;
-    for (int r = 0; r < group_.size(); ++r) count += rows_->kept(r, p).rows.size();
-    OutgoingRows rows(model_.tensor(p), scalar_type_of(entry.node_type),
-                      static_cast<std::int64_t>(count));
-    for (int r = 0; r < group_.size(); ++r) rows.append(rows_->kept(r, p));
-    views_->set_rows(p, rows.tensor(model_.tensor(p).scalar_type()));
-  }
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {
@@ -441,7 +409,7 @@ void DataParallelState::drop(const std::string& why) noexcept {
   in_scope_ = in_leaf_ = last_backward_ = false;
   dropped_ = true;
   exchange_->fail(why);
-  views_->drop();
+  for (auto* part : step_parts_) part->drop();
 }
 
 void DataParallelState::collectively(const std::function<void()>& calls) {

@@ -18,6 +18,7 @@
 #include "sync/step/dense_gradients.h"
 #include "sync/step/step_exchange.h"
 #include "torch/data_parallel/gradient_views.h"
+#include "torch/data_parallel/parallel_parts.h"
 #include "torch/data_parallel/placed_parameters.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/wrapped_model.h"
@@ -79,8 +80,6 @@ class DataParallelState : public GradientSink,
   void finish();
   void look_first();
   void end() noexcept;
-  void prepare_gradients();
-  void take_rows();
   void drop(const std::string& why) noexcept;
   template <class Body>
   void in_step(Body&& body);
@@ -96,6 +95,10 @@ class DataParallelState : public GradientSink,
   std::unique_ptr<PlacedParameters> owned_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   std::unique_ptr<GradientViews> views_;
+  std::optional<GradientsPart> gradients_part_;
+  std::optional<RowTensorsPart> row_tensors_part_;
+  std::optional<ViewsPart> views_part_;
+  std::vector<StepPart*> step_parts_;  ///< in the order of their calls
   ModelMemory memory_;
   std::uint64_t generator_seed_ = 0;   ///< torch's, when this was made
   std::uint64_t generator_state_ = 0;  ///< digest

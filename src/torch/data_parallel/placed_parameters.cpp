@@ -45,7 +45,7 @@ PlacedParameters::~PlacedParameters() {
       model_.name(unsent_.begin()->first)));
 }
 
-void PlacedParameters::fold() {
+void PlacedParameters::apply(const StepFacts&) {
   touched_.clear();
   const auto& nodes = exchange_.nodes();
   for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
@@ -63,7 +63,7 @@ void PlacedParameters::fold() {
   }
 }
 
-void PlacedParameters::commit() {
+void PlacedParameters::commit(StepFacts&) {
   unsent_ = std::move(touched_);
   traffic_.begin();
 }

@@ -15,18 +15,19 @@
 #include "sync/rows/row_gradients.h"
 #include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
 #include "sync/step/traffic_count.h"
 #include "torch/model/wrapped_model.h"
 
 namespace tutti {
 
-class PlacedParameters {
+class PlacedParameters : public StepPart {
  public:
   /// Keeps references.
   PlacedParameters(const WrappedModel& model, StepExchange& exchange, const RowGradients& rows);
 
   /// Warns where the last update was not sent.
-  ~PlacedParameters();
+  ~PlacedParameters() override;
   PlacedParameters(const PlacedParameters&) = delete;
   PlacedParameters& operator=(const PlacedParameters&) = delete;
 
@@ -35,10 +36,10 @@ class PlacedParameters {
     const auto owner = model_.owner(parameter);
     return owner < 0 || owner == exchange_.group().rank();
   }
-  /// Inside complete(): folds the dense ones that are this worker's, and notes what was touched.
-  void fold();
-  /// Once the step is complete, and counts: what was touched has to be sent.
-  void commit();
+  /// Folds the dense ones that are this worker's, and notes what was touched.
+  void apply(const StepFacts& step) override;
+  /// What was touched has to be sent.
+  void commit(StepFacts& step) override;
   void require_sent() const;
   /// Collective, where something is to be sent. InvalidArgument where nothing has an owner.
   void send(const std::optional<std::chrono::milliseconds>& deadline);
@@ -52,7 +53,7 @@ class PlacedParameters {
   const RowGradients& rows_;
   std::vector<std::uint32_t> owned_;  ///< ascending
   TrafficCount traffic_;              ///< a group for each
-  /// In the step at hand, and in the last one until it is sent; of row-sparse ones the rows.
+  /// In the current step, and in the last one until it is sent; of row-sparse ones the rows.
   std::map<std::uint32_t, std::vector<std::int64_t>> touched_;
   std::map<std::uint32_t, std::vector<std::int64_t>> unsent_;
 };

@@ -1,0 +1,62 @@
+#include "torch/data_parallel/parallel_parts.h"
+
+#include <fmt/format.h>
+
+#include "sync/step/owned_ranges.h"
+#include "torch/model/row_tensors.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+
+/// Each worker folds its share of the touched rows.
+void GradientsPart::judge(StepFacts& step) {
+  for (auto* source : sources_) {
+    source->begin(step.loss_scale);
+    const auto refusal = source->prepare();
+    if (refusal.text.empty()) continue;
+    throw InvalidArgument(fmt::format("step {}: {}", step.number, refusal.text));
+  }
+  if (!rows_.any()) return;
+  rows_.keep(OwnedRanges(exchange_, rows_).of(exchange_.group().rank()), {});
+  exchange_.barrier("the sum of its rows in");
+}
+
+void GradientsPart::apply(const StepFacts&) {
+  if (coded_ != nullptr) {
+    const OwnedRanges owned(exchange_, *coded_);
+    fold_for_all(*coded_, exchange_.nodes(), owned.of(exchange_.group().rank()));
+  } else {
+    exchange_.fold_slices();
+  }
+  for (auto* source : sources_) source->note();
+}
+
+void GradientsPart::commit(StepFacts& step) {
+  for (auto* source : sources_) source->commit(step.report);
+}
+
+/// All workers' shares of what is this worker's own.
+void RowTensorsPart::apply(const StepFacts&) {
+  const auto workers = exchange_.group().size();
+  for (const auto p : rows_.parameters()) {
+    if (!rows_.touched(p) || !placed_.is_mine(p)) continue;
+    const auto& entry = exchange_.plan().parameters()[p];
+    std::size_t count = 0;
+    for (int r = 0; r < workers; ++r) count += rows_.kept(r, p).rows.size();
+    OutgoingRows rows(model_.tensor(p), scalar_type_of(entry.node_type),
+                      static_cast<std::int64_t>(count));
+    for (int r = 0; r < workers; ++r) rows.append(rows_.kept(r, p));
+    views_.set_rows(p, rows.tensor(model_.tensor(p).scalar_type()));
+  }
+}
+
+void ViewsPart::commit(StepFacts& step) {
+  auto installed = step.touched;
+  for (std::size_t p = 0; p < installed.size(); ++p) {
+    if (!placed_.is_mine(p)) installed[p] = 0;
+  }
+  views_.install(installed);
+}
+
+}  // namespace tutti
