@@ -1,7 +1,7 @@
 #pragma once
 
 // What moves the parameters of a Trainer: a rule for each, with the formulas and defaults of
-// torch.optim, applied by fused kernels (kernels/rules/ has every formula and its source).
+// torch.optim, or of its paper, applied by fused kernels (kernels/rules/ has every formula and its source).
 //
 //   tutti::Adam{.lr = 3e-4}
 //   tutti::Optimizer(tutti::AdamW{.lr = 3e-4}).group(is_bias, tutti::AdamW{.lr = 3e-4,
@@ -70,6 +70,15 @@ struct Adagrad {
   double eps = 1e-10;
 };
 
+/// Chen et al. 2023, algorithm 2: every element moves by the learning rate, so take a tenth of
+/// Adam's, and ten times its weight decay.
+struct Lion {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;  ///< Decay::times_rate
+};
+
 class TorchRule;
 
 /// One of torch's optimizers, made by torch_optimizer(): tutti/torch_optimizer.h.
@@ -88,7 +97,7 @@ inline constexpr bool kIsOneOf<Type, std::variant<Alternatives...>> =
 
 class Optimizer {
  public:
-  using Rule = std::variant<Sgd, Adam, AdamW, Adagrad, TorchOptim>;
+  using Rule = std::variant<Sgd, Adam, AdamW, Adagrad, Lion, TorchOptim>;
   using Where = std::function<bool(const std::string& name)>;
 
   // Not explicit: a rule is an optimizer of one group.

@@ -148,6 +148,16 @@ void update(const Adagrad& rule, const UpdateMoment& moment, T g, T& p, std::spa
 }
 
 template <class T>
+void update(const Lion& rule, const UpdateMoment& moment, T g, T& p, std::span<T> states) {
+  T& m = states[0];
+  p = p * static_cast<T>(1 - rule.lr * rule.weight_decay * moment.rate_factor);
+  const T c = static_cast<T>(rule.beta1) * m + static_cast<T>(1 - rule.beta1) * g;
+  const T sign = c == 0 || std::isnan(c) ? c : std::copysign(T{1}, c);
+  p = p - static_cast<T>(rule.lr * moment.rate_factor) * sign;
+  m = static_cast<T>(rule.beta2) * m + static_cast<T>(1 - rule.beta2) * g;
+}
+
+template <class T>
 void update(const TorchOptim&, const UpdateMoment&, T, T&, std::span<T>) {
   FAIL() << "a rule without a kernel";
 }
@@ -180,6 +190,7 @@ inline std::vector<RuleCase> all_rules() {
     }
     rules.push_back(
         {Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = decay}, {.step = 1, .row_sparse = true}});
+    rules.push_back({Lion{.lr = 0.01, .weight_decay = decay}, {.step = 3, .rate_factor = 0.3}});
     for (const std::int64_t step : {1, 2, 1000}) {
       const UpdateMoment moment{.step = step, .rate_factor = step == 2 ? 0.3 : 1};
       rules.push_back({Adagrad{.lr = 0.01, .lr_decay = 0.1, .weight_decay = decay}, moment});

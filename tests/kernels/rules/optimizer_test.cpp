@@ -29,6 +29,8 @@ TEST(Optimizer, NumbersThatMakeNoSenseAreRefused) {
     EXPECT_THAT(refusal(Adam{.lr = bad}), HasSubstr("the learning rate must be finite"));
     EXPECT_THAT(refusal(AdamW{.lr = bad}), HasSubstr("the learning rate must be finite"));
     EXPECT_THAT(refusal(Adagrad{.lr = bad}), HasSubstr("the learning rate must be finite"));
+    EXPECT_THAT(refusal(Lion{.lr = bad}), HasSubstr("the learning rate must be finite"));
+    EXPECT_THAT(refusal(Lion{.weight_decay = bad}), HasSubstr("the weight decay must be finite"));
     EXPECT_THAT(refusal(Sgd{.weight_decay = bad}), HasSubstr("the weight decay must be finite"));
     EXPECT_THAT(refusal(Adam{.weight_decay = bad}), HasSubstr("the weight decay must be finite"));
     EXPECT_THAT(refusal(AdamW{.weight_decay = bad}), HasSubstr("the weight decay must be finite"));
@@ -43,6 +45,8 @@ TEST(Optimizer, NumbersThatMakeNoSenseAreRefused) {
   for (const double bad : {-0.1, 1.0, double{NAN}}) {
     EXPECT_THAT(refusal(Adam{.beta1 = bad}), HasSubstr("betas must be in [0, 1)"));
     EXPECT_THAT(refusal(AdamW{.beta2 = bad}), HasSubstr("betas must be in [0, 1)"));
+    EXPECT_THAT(refusal(Lion{.beta1 = bad}), HasSubstr("betas must be in [0, 1)"));
+    EXPECT_THAT(refusal(Lion{.beta2 = bad}), HasSubstr("betas must be in [0, 1)"));
   }
   EXPECT_THAT(refusal(Sgd{.dampening = NAN}), HasSubstr("the dampening must be finite"));
   EXPECT_THAT(refusal(Sgd{.nesterov = true}), HasSubstr("Nesterov's form needs momentum"));
@@ -105,6 +109,11 @@ TEST(Optimizer, TextsTellEveryNumberApart) {
                                               Adagrad{.weight_decay = 0.5},
                                               Adagrad{.initial_sum = 0.5},
                                               Adagrad{.eps = 0.5},
+                                              Lion{},
+                                              Lion{.lr = 2},
+                                              Lion{.beta1 = 0.5},
+                                              Lion{.beta2 = 0.5},
+                                              Lion{.weight_decay = 0.5},
                                               TorchOptim{.text = "RMSprop lr 1", .rule = {}}};
   for (std::size_t a = 0; a < rules.size(); ++a)
     for (std::size_t b = 0; b < a; ++b) EXPECT_NE(text_of(rules[a]), text_of(rules[b]));

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "kernels/update_model.h"
 
 namespace tutti::test {
 namespace {
@@ -29,12 +30,13 @@ TEST(Rules, NameTheirStatesAsTorchSavesThem) {
   EXPECT_EQ(states_of(Adam{}), (States{{"exp_avg", 0}, {"exp_avg_sq", 0}}));
   EXPECT_EQ(states_of(AdamW{}), (States{{"exp_avg", 0}, {"exp_avg_sq", 0}}));
   EXPECT_EQ(states_of(Adagrad{.initial_sum = 0.5}), (States{{"sum", 0.5}}));
+  EXPECT_EQ(states_of(Lion{}), (States{{"exp_avg", 0}}));
 }
 
 TEST(Rules, AnOptimizerOfTorchHasNoKernel) { EXPECT_FALSE(update_rule_of(TorchOptim{})); }
 
 TEST(Rules, AreListedByTheNamesOfTheirStructs) {
-  EXPECT_EQ(names_of_rules(), "Sgd, Adam, AdamW or Adagrad");
+  EXPECT_EQ(names_of_rules(), "Sgd, Adam, AdamW, Adagrad or Lion");
 }
 
 TEST(Rules, RefuseAnUpdateThatIsNotCounted) {
@@ -44,6 +46,41 @@ TEST(Rules, RefuseAnUpdateThatIsNotCounted) {
   greedy.states.resize(kMaxStates + 1);
   EXPECT_THAT([&] { greedy.at({}); },
               ThrowsMessage<InternalError>(HasSubstr("Sgd with 5 tensors of state")));
+}
+
+/// What a rule makes of parameters in 20 steps, beside what `next` makes of each element.
+template <class Next>
+void expect_equal_over_twenty_steps(const Optimizer::Rule& rule, const Next& next) {
+  constexpr std::size_t kCount = 65;
+  const auto kernel = update_rule_of(rule);
+  auto values = model::random_values<double>(kCount, 100);
+  auto expected = values;
+  std::array<std::vector<double>, kModelStates> states;
+  UpdateTarget target{.dtype = DType::float64, .parameter = values.data(), .count = kCount};
+  for (std::size_t s = 0; s < kernel->states.size(); ++s) {
+    states[s].assign(kCount, kernel->states[s].initial);
+    target.states[s] = states[s].data();
+  }
+  for (std::int64_t step = 1; step <= 20; ++step) {
+    const auto gradient = model::random_values<double>(kCount, static_cast<std::uint64_t>(step));
+    target.gradient = gradient.data();
+    update(kernel->at({.step = step}), target);
+    for (std::size_t k = 0; k < kCount; ++k) {
+      next(step, k, gradient[k], expected[k]);
+      ASSERT_NEAR(values[k], expected[k], 1e-12) << "step " << step << ", element " << k;
+    }
+  }
+}
+
+// θ ← θ − η·(sign(β1·m + (1 − β1)·g) + λ·θ), then m ← β2·m + (1 − β2)·g, as the paper has it.
+TEST(Rules, LionIsAlgorithm2OfItsPaper) {
+  std::vector<double> m(65);
+  expect_equal_over_twenty_steps(Lion{.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.5},
+                                 [&](std::int64_t, std::size_t k, double g, double& value) {
+                                   const double c = 0.8 * m[k] + 0.2 * g;
+                                   value -= 0.01 * ((c > 0) - (c < 0) + 0.5 * value);
+                                   m[k] = 0.95 * m[k] + 0.05 * g;
+                                 });
 }
 
 }  // namespace

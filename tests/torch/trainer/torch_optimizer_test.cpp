@@ -30,6 +30,8 @@ Optimizer::Rule plain_sgd() {
   return torch_optimizer<torch::optim::SGD>(torch::optim::SGDOptions(0.1));
 }
 
+Optimizer::Rule lion() { return Lion{.lr = 1e-3, .weight_decay = 0.1}; }
+
 /// More than a tile in one parameter; the last one is never touched.
 torch::nn::Sequential net() {
   auto made = torch::nn::Sequential(torch::nn::Linear(6, 700), torch::nn::Tanh(),
@@ -79,7 +81,7 @@ void expect_same_on_any_number(const Optimizer& optimizer, const TrainerOptions&
 }
 
 TEST(TorchOptimizer, AnyNumberOfWorkersGivesTheBytesOfOne) {
-  for (const auto& rule : {rms_prop(), ams_grad(), adagrad(), plain_sgd()}) {
+  for (const auto& rule : {rms_prop(), ams_grad(), adagrad(), plain_sgd(), lion()}) {
     SCOPED_TRACE(text_of(rule));
     expect_same_on_any_number(rule, {.shards = 5, .schedule = halved()});
   }
