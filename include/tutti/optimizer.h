@@ -1,7 +1,8 @@
 #pragma once
 
 // What moves the parameters of a Trainer: a rule for each, with the formulas and defaults of
-// torch.optim, or of its paper, applied by fused kernels (kernels/rules/ has every formula and its source).
+// torch.optim, or of its paper, applied by fused kernels (kernels/rules/ has every formula and its
+// source).
 //
 //   tutti::Adam{.lr = 3e-4}
 //   tutti::Optimizer(tutti::AdamW{.lr = 3e-4}).group(is_bias, tutti::AdamW{.lr = 3e-4,
@@ -70,6 +71,16 @@ struct Adagrad {
   double eps = 1e-10;
 };
 
+/// Tieleman and Hinton 2012, as torch.optim.RMSprop.
+struct RmsProp {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;  ///< Decay::l2
+  double momentum = 0;
+  bool centered = false;  ///< Graves 2013; a variance that rounding makes negative counts as 0
+};
+
 /// Chen et al. 2023, algorithm 2: every element moves by the learning rate, so take a tenth of
 /// Adam's, and ten times its weight decay.
 struct Lion {
@@ -97,15 +108,15 @@ inline constexpr bool kIsOneOf<Type, std::variant<Alternatives...>> =
 
 class Optimizer {
  public:
-  using Rule = std::variant<Sgd, Adam, AdamW, Adagrad, Lion, TorchOptim>;
+  using Rule = std::variant<Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, TorchOptim>;
   using Where = std::function<bool(const std::string& name)>;
 
   // Not explicit: a rule is an optimizer of one group.
   template <class OneRule>
   requires detail::kIsOneOf<OneRule, Rule> Optimizer(const OneRule& rule) : Optimizer(Rule(rule)) {}
   /// InvalidArgument for a learning rate, decay, momentum, sum or ε that is negative or not finite,
-  /// betas outside [0, 1), a dampening that is not finite, Nesterov's form without momentum or with
-  /// dampening, AdamW with Decay::l2, an empty TorchOptim.
+  /// betas or an α outside [0, 1), a dampening that is not finite, Nesterov's form without momentum
+  /// or with dampening, AdamW with Decay::l2, an empty TorchOptim.
   Optimizer(const Rule& rule);
 
   /// Parameters for which `where(name)` holds, and no earlier group's did, follow this rule. One

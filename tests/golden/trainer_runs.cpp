@@ -261,6 +261,11 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
        .options = {.order = SampleOrder::sequential(),
                    .schedule = Schedule::step_decay(3, 0.5),
                    .clip = {.parameter_norm = 0.5, .value = 0.05}}});
+  add("rms_prop",
+      {.model = {.has_double = true},
+       .optimizer = Optimizer(RmsProp{.lr = 0.05, .alpha = 0.75, .momentum = 0.5, .centered = true})
+                        .group(is_bias, RmsProp{.lr = 0.05, .weight_decay = 0.01}),
+       .options = apart(local_sgd(2), StateAtAveraging::average)});
   add("lion", {.model = {.type = torch::kBFloat16, .has_table = true},
                .optimizer = Lion{.lr = 0.05, .beta1 = 0.75, .beta2 = 0.875, .weight_decay = 0.1},
                .options = {.schedule = Schedule::step_decay(2, 0.5), .clip = {.norm = 0.5}}});

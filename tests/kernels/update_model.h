@@ -148,6 +148,29 @@ void update(const Adagrad& rule, const UpdateMoment& moment, T g, T& p, std::spa
 }
 
 template <class T>
+void update(const RmsProp& rule, const UpdateMoment& moment, T g, T& p, std::span<T> states) {
+  const T alpha = static_cast<T>(rule.alpha);
+  const T fresh = static_cast<T>(1 - rule.alpha);
+  const T rate = static_cast<T>(rule.lr * moment.rate_factor);
+  if (rule.weight_decay != 0) g = g + static_cast<T>(rule.weight_decay) * p;
+  states[0] = alpha * states[0] + fresh * g * g;
+  T spread = states[0];
+  if (rule.centered) {
+    T& mean = states[rule.momentum != 0 ? 2 : 1];
+    mean = alpha * mean + fresh * g;
+    spread = spread - mean * mean;
+    if (spread < 0) spread = 0;
+  }
+  const T below = std::sqrt(spread) + static_cast<T>(rule.eps);
+  if (rule.momentum == 0) {
+    p = p - rate * g / below;
+    return;
+  }
+  states[1] = static_cast<T>(rule.momentum) * states[1] + g / below;
+  p = p - rate * states[1];
+}
+
+template <class T>
 void update(const Lion& rule, const UpdateMoment& moment, T g, T& p, std::span<T> states) {
   T& m = states[0];
   p = p * static_cast<T>(1 - rule.lr * rule.weight_decay * moment.rate_factor);
@@ -190,6 +213,16 @@ inline std::vector<RuleCase> all_rules() {
     }
     rules.push_back(
         {Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = decay}, {.step = 1, .row_sparse = true}});
+    for (const double momentum : {0.0, 0.9}) {
+      for (const bool centered : {false, true}) {
+        rules.push_back({RmsProp{.lr = 0.01,
+                                 .alpha = 0.9,
+                                 .weight_decay = decay,
+                                 .momentum = momentum,
+                                 .centered = centered},
+                         {.rate_factor = 0.3}});
+      }
+    }
     rules.push_back({Lion{.lr = 0.01, .weight_decay = decay}, {.step = 3, .rate_factor = 0.3}});
     for (const std::int64_t step : {1, 2, 1000}) {
       const UpdateMoment moment{.step = step, .rate_factor = step == 2 ? 0.3 : 1};

@@ -15,6 +15,7 @@ UpdateRule define(const Sgd& rule);
 UpdateRule define(const Adam& rule);
 UpdateRule define(const AdamW& rule);
 UpdateRule define(const Adagrad& rule);
+UpdateRule define(const RmsProp& rule);
 UpdateRule define(const Lion& rule);
 
 /// Nothing for one of torch's optimizers, which has no kernel.

@@ -29,6 +29,10 @@ TEST(Optimizer, NumbersThatMakeNoSenseAreRefused) {
     EXPECT_THAT(refusal(Adam{.lr = bad}), HasSubstr("the learning rate must be finite"));
     EXPECT_THAT(refusal(AdamW{.lr = bad}), HasSubstr("the learning rate must be finite"));
     EXPECT_THAT(refusal(Adagrad{.lr = bad}), HasSubstr("the learning rate must be finite"));
+    EXPECT_THAT(refusal(RmsProp{.lr = bad}), HasSubstr("the learning rate must be finite"));
+    EXPECT_THAT(refusal(RmsProp{.weight_decay = bad}), HasSubstr("the weight decay must be"));
+    EXPECT_THAT(refusal(RmsProp{.eps = bad}), HasSubstr("eps must be finite"));
+    EXPECT_THAT(refusal(RmsProp{.momentum = bad}), HasSubstr("the momentum must be finite"));
     EXPECT_THAT(refusal(Lion{.lr = bad}), HasSubstr("the learning rate must be finite"));
     EXPECT_THAT(refusal(Lion{.weight_decay = bad}), HasSubstr("the weight decay must be finite"));
     EXPECT_THAT(refusal(Sgd{.weight_decay = bad}), HasSubstr("the weight decay must be finite"));
@@ -45,6 +49,7 @@ TEST(Optimizer, NumbersThatMakeNoSenseAreRefused) {
   for (const double bad : {-0.1, 1.0, double{NAN}}) {
     EXPECT_THAT(refusal(Adam{.beta1 = bad}), HasSubstr("betas must be in [0, 1)"));
     EXPECT_THAT(refusal(AdamW{.beta2 = bad}), HasSubstr("betas must be in [0, 1)"));
+    EXPECT_THAT(refusal(RmsProp{.alpha = bad}), HasSubstr("alpha must be in [0, 1)"));
     EXPECT_THAT(refusal(Lion{.beta1 = bad}), HasSubstr("betas must be in [0, 1)"));
     EXPECT_THAT(refusal(Lion{.beta2 = bad}), HasSubstr("betas must be in [0, 1)"));
   }
@@ -109,6 +114,13 @@ TEST(Optimizer, TextsTellEveryNumberApart) {
                                               Adagrad{.weight_decay = 0.5},
                                               Adagrad{.initial_sum = 0.5},
                                               Adagrad{.eps = 0.5},
+                                              RmsProp{},
+                                              RmsProp{.lr = 2},
+                                              RmsProp{.alpha = 0.5},
+                                              RmsProp{.eps = 0.5},
+                                              RmsProp{.weight_decay = 0.5},
+                                              RmsProp{.momentum = 0.5},
+                                              RmsProp{.centered = true},
                                               Lion{},
                                               Lion{.lr = 2},
                                               Lion{.beta1 = 0.5},

@@ -30,13 +30,17 @@ TEST(Rules, NameTheirStatesAsTorchSavesThem) {
   EXPECT_EQ(states_of(Adam{}), (States{{"exp_avg", 0}, {"exp_avg_sq", 0}}));
   EXPECT_EQ(states_of(AdamW{}), (States{{"exp_avg", 0}, {"exp_avg_sq", 0}}));
   EXPECT_EQ(states_of(Adagrad{.initial_sum = 0.5}), (States{{"sum", 0.5}}));
+  EXPECT_EQ(states_of(RmsProp{}), (States{{"square_avg", 0}}));
+  EXPECT_EQ(states_of(RmsProp{.centered = true}), (States{{"square_avg", 0}, {"grad_avg", 0}}));
+  EXPECT_EQ(states_of(RmsProp{.momentum = 0.9, .centered = true}),
+            (States{{"square_avg", 0}, {"momentum_buffer", 0}, {"grad_avg", 0}}));
   EXPECT_EQ(states_of(Lion{}), (States{{"exp_avg", 0}}));
 }
 
 TEST(Rules, AnOptimizerOfTorchHasNoKernel) { EXPECT_FALSE(update_rule_of(TorchOptim{})); }
 
 TEST(Rules, AreListedByTheNamesOfTheirStructs) {
-  EXPECT_EQ(names_of_rules(), "Sgd, Adam, AdamW, Adagrad or Lion");
+  EXPECT_EQ(names_of_rules(), "Sgd, Adam, AdamW, Adagrad, RmsProp or Lion");
 }
 
 TEST(Rules, RefuseAnUpdateThatIsNotCounted) {
@@ -81,6 +85,25 @@ TEST(Rules, LionIsAlgorithm2OfItsPaper) {
                                    value -= 0.01 * ((c > 0) - (c < 0) + 0.5 * value);
                                    m[k] = 0.95 * m[k] + 0.05 * g;
                                  });
+}
+
+// Of equal gradients the variance is 0, and rounding would make it negative: torch's update is NaN
+// then.
+TEST(Rules, ACenteredRmsPropSurvivesEqualGradients) {
+  float value = 1;
+  float square = 0;
+  float mean = 0;
+  const float gradient = 0.7F;
+  UpdateTarget target{.gradient = &gradient, .parameter = &value, .count = 1};
+  target.states = {&square, &mean};
+  const auto rule = define(RmsProp{.lr = 1e-12, .alpha = 0.75, .centered = true});
+  bool was_negative = false;
+  for (std::int64_t step = 1; step <= 200; ++step) {
+    update(rule.at({.step = step}), target);
+    ASSERT_TRUE(std::isfinite(value)) << "step " << step;
+    was_negative = was_negative || square - mean * mean < 0;
+  }
+  EXPECT_TRUE(was_negative);
 }
 
 }  // namespace

@@ -30,6 +30,9 @@ Optimizer::Rule plain_sgd() {
   return torch_optimizer<torch::optim::SGD>(torch::optim::SGDOptions(0.1));
 }
 
+Optimizer::Rule rms_prop_with_a_kernel() {
+  return RmsProp{.weight_decay = 0.01, .momentum = 0.9, .centered = true};
+}
 Optimizer::Rule lion() { return Lion{.lr = 1e-3, .weight_decay = 0.1}; }
 
 /// More than a tile in one parameter; the last one is never touched.
@@ -81,7 +84,8 @@ void expect_same_on_any_number(const Optimizer& optimizer, const TrainerOptions&
 }
 
 TEST(TorchOptimizer, AnyNumberOfWorkersGivesTheBytesOfOne) {
-  for (const auto& rule : {rms_prop(), ams_grad(), adagrad(), plain_sgd(), lion()}) {
+  for (const auto& rule :
+       {rms_prop(), ams_grad(), adagrad(), plain_sgd(), rms_prop_with_a_kernel(), lion()}) {
     SCOPED_TRACE(text_of(rule));
     expect_same_on_any_number(rule, {.shards = 5, .schedule = halved()});
   }

@@ -49,7 +49,13 @@ void expect_equal_to_torch(const Pair& pair, double clip) {
 TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
   using torch::optim::AdamOptions;
   using torch::optim::AdamWOptions;
+  using torch::optim::RMSpropOptions;
   using torch::optim::SGDOptions;
+  const auto rms_prop = [](RMSpropOptions options) {
+    return [options](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::RMSprop>(std::move(parameters), options);
+    };
+  };
   const auto sgd = [](SGDOptions options) {
     return [options](std::vector<torch::Tensor> parameters) {
       return std::make_unique<torch::optim::SGD>(std::move(parameters), options);
@@ -66,6 +72,9 @@ TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
        sgd(SGDOptions(0.1).weight_decay(0.1))},
       {Sgd{.lr = 0.1, .weight_decay = 0.01, .decay = Decay::times_schedule},
        sgd(SGDOptions(0.1).weight_decay(0.1))},
+      {RmsProp{.lr = 1e-3, .weight_decay = 0.1}, rms_prop(RMSpropOptions(1e-3).weight_decay(0.1))},
+      {RmsProp{.lr = 1e-3, .alpha = 0.9, .eps = 1e-6, .momentum = 0.9, .centered = true},
+       rms_prop(RMSpropOptions(1e-3).alpha(0.9).eps(1e-6).momentum(0.9).centered(true))},
       {AdamW{.lr = 1e-2, .weight_decay = 1e-3, .decay = Decay::times_schedule},
        [](std::vector<torch::Tensor> parameters) {
          return std::make_unique<torch::optim::AdamW>(std::move(parameters),
