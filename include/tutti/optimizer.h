@@ -50,6 +50,7 @@ struct Adam {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;  ///< Decay::l2
+  bool amsgrad = false;     ///< Reddi, Kale and Kumar 2018: divides by the largest second moment
 };
 
 /// Loshchilov and Hutter 2019, as torch.optim.AdamW.
@@ -60,6 +61,7 @@ struct AdamW {
   double eps = 1e-8;
   double weight_decay = 1e-2;
   Decay decay = Decay::times_rate;  ///< not l2: that is Adam
+  bool amsgrad = false;             ///< as for Adam
 };
 
 /// Duchi, Hazan and Singer 2011, as torch.optim.Adagrad.

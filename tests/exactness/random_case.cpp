@@ -48,8 +48,9 @@ void draw_rules(Choices& one) {
   const bool corrects = !one.is("correction", "none");
   const bool has_tables = one.is("model", "tables");
   const bool is_per_replica = !one.is("per-replica", "none") || !one.is("averaging", "none");
-  Options rules = {"sgd",        "sgd-decay", "momentum",           "nesterov", "dampened", "adam",
-                   "adam-decay", "adamw",     "adamw-as-published", "adagrad",  "rms-prop", "lion"};
+  Options rules = {"sgd",     "sgd-decay",  "momentum", "nesterov",           "dampened",
+                   "adam",    "adam-decay", "adamw",    "adamw-as-published", "adagrad",
+                   "amsgrad", "rms-prop",   "lion"};
   // Rows, and what logical workers have for themselves, are updated by native rules alone.
   if (bold || (!is_per_replica && !has_tables && one.is("owner", "none"))) {
     rules.insert(rules.end(), {"rmsprop", "rmsprop"});
@@ -175,6 +176,7 @@ std::string rule_feature(const Choices& one, const std::string& rule) {
   if (rule == "sgd") return "SGD";
   if (rule == "rmsprop") return "torch's RMSprop";
   if (rule == "adagrad") return "Adagrad";
+  if (rule == "amsgrad") return "AMSGrad";
   if (rule == "rms-prop") return "RmsProp";
   if (rule == "lion") return "Lion";
   if (rule.starts_with("adamw")) return "AdamW";

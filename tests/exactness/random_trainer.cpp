@@ -20,6 +20,7 @@ Optimizer::Rule rule_of(const std::string& name) {
     return AdamW{.lr = 1e-2, .weight_decay = 1e-3, .decay = Decay::times_schedule};
   }
   if (name == "adagrad") return Adagrad{.lr_decay = 0.1, .initial_sum = 0.01};
+  if (name == "amsgrad") return Adam{.lr = 1e-2, .weight_decay = 0.1, .amsgrad = true};
   if (name == "rms-prop") return RmsProp{.momentum = 0.9, .centered = true};
   if (name == "lion") return Lion{.lr = 1e-3, .weight_decay = 0.1};
   return torch_optimizer<torch::optim::RMSprop>(

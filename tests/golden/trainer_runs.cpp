@@ -261,6 +261,13 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
        .options = {.order = SampleOrder::sequential(),
                    .schedule = Schedule::step_decay(3, 0.5),
                    .clip = {.parameter_norm = 0.5, .value = 0.05}}});
+  auto amsgrad = adam;
+  auto decoupled_amsgrad = adamw;
+  amsgrad.amsgrad = decoupled_amsgrad.amsgrad = true;
+  add("amsgrad",
+      {.model = {.type = torch::kBFloat16, .has_table = true},
+       .optimizer = Optimizer(amsgrad).group(is_bias, decoupled_amsgrad),
+       .options = {.clip = {.value = 0.05}, .loss_scale = {.start = 8}, .ema_decay = 0.5}});
   add("rms_prop",
       {.model = {.has_double = true},
        .optimizer = Optimizer(RmsProp{.lr = 0.05, .alpha = 0.75, .momentum = 0.5, .centered = true})

@@ -128,14 +128,20 @@ void update(const Adam& rule, const UpdateMoment& moment, T g, T& p, std::span<T
   v = static_cast<T>(rule.beta2) * v + static_cast<T>(1 - rule.beta2) * g * g;
   const T rate = static_cast<T>(rule.lr * moment.rate_factor / (1 - std::pow(rule.beta1, t)));
   const T root = static_cast<T>(std::sqrt(1 - std::pow(rule.beta2, t)));
-  p = p - rate * m / (std::sqrt(v) / root + static_cast<T>(rule.eps));
+  if (rule.amsgrad) states[2] = std::max(states[2], v);
+  const T below = rule.amsgrad ? states[2] : v;
+  p = p - rate * m / (std::sqrt(below) / root + static_cast<T>(rule.eps));
 }
 
 template <class T>
 void update(const AdamW& rule, const UpdateMoment& moment, T g, T& p, std::span<T> states) {
   p = p * kept_by<T>(rule, moment);
-  update(Adam{.lr = rule.lr, .beta1 = rule.beta1, .beta2 = rule.beta2, .eps = rule.eps}, moment, g,
-         p, states);
+  update(Adam{.lr = rule.lr,
+              .beta1 = rule.beta1,
+              .beta2 = rule.beta2,
+              .eps = rule.eps,
+              .amsgrad = rule.amsgrad},
+         moment, g, p, states);
 }
 
 template <class T>
@@ -229,6 +235,8 @@ inline std::vector<RuleCase> all_rules() {
       rules.push_back({Adagrad{.lr = 0.01, .lr_decay = 0.1, .weight_decay = decay}, moment});
       rules.push_back({Adam{.lr = 0.01, .weight_decay = decay}, moment});
       rules.push_back({AdamW{.lr = 0.01, .weight_decay = decay}, moment});
+      rules.push_back({Adam{.lr = 0.01, .weight_decay = decay, .amsgrad = true}, moment});
+      rules.push_back({AdamW{.lr = 0.01, .weight_decay = decay, .amsgrad = true}, moment});
       rules.push_back(
           {AdamW{.lr = 0.01, .weight_decay = decay, .decay = Decay::times_schedule}, moment});
     }

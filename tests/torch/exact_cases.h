@@ -163,11 +163,12 @@ inline Task make(const std::string& model) {
   return half_precision();
 }
 
-inline constexpr const char* kOptimizers[] = {"sgd",     "adam",      "adamw",    "rmsprop",
-                                              "adagrad", "plain_sgd", "rms_prop", "lion"};
+inline constexpr const char* kOptimizers[] = {
+    "sgd", "adam", "adamw", "rmsprop", "adagrad", "plain_sgd", "amsgrad", "rms_prop", "lion"};
 inline Optimizer optimizer_of(const std::string& name) {
   if (name == "plain_sgd") return Sgd{.lr = 0.1};
   if (name == "sgd") return Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true};
+  if (name == "amsgrad") return AdamW{.lr = 1e-2, .weight_decay = 0.1, .amsgrad = true};
   if (name == "rms_prop") return RmsProp{.momentum = 0.9, .centered = true};
   if (name == "lion") return Lion{.lr = 1e-3, .weight_decay = 0.1};
   if (name == "adam") return Adam{.lr = 1e-2, .weight_decay = 0.1};

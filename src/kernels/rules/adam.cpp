@@ -3,6 +3,8 @@
 //   p ← p·(1 − κ) (AdamW)        g ← g + λ·p (Adam)
 //   m ← β1·m + (1 − β1)·g        v ← β2·v + ((1 − β2)·g)·g
 //   p ← p − ((η/(1 − β1^t))·m) / (√v/√(1 − β2^t) + ε)
+// With AMSGrad (Reddi, Kale and Kumar 2018) in torch.optim's form the last line has w ← max(w, v)
+// in the place of v.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/rules/adam.cpp"
@@ -22,6 +24,7 @@ struct AdamNumbers {
   double root;    ///< √(1 − β2^t)
   double decay;   ///< λ; 0: no decay at all, even of infinities
   double shrink;  ///< κ; the same
+  bool amsgrad;
 };
 }  // namespace tutti
 #endif
@@ -30,11 +33,12 @@ HWY_BEFORE_NAMESPACE();
 namespace tutti {
 namespace HWY_NAMESPACE {
 
-template <class T>
+template <class T, bool is_amsgrad>
 void update_adam(const AdamNumbers& by, const UpdateTarget& target) {
   const Streams<T> at(target);
   T* const m_at = at.states[0];
   T* const v_at = at.states[1];
+  T* const most_at = at.states[2];
   const auto beta1 = static_cast<T>(by.beta1);
   const auto fresh1 = static_cast<T>(1 - by.beta1);
   const auto beta2 = static_cast<T>(by.beta2);
@@ -57,9 +61,20 @@ void update_adam(const AdamNumbers& by, const UpdateTarget& target) {
                            hn::Mul(hn::Mul(hn::Set(d, fresh2), g), g));
     hn::StoreU(m, d, m_at + i);
     hn::StoreU(v, d, v_at + i);
-    const auto below = hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, root)), hn::Set(d, epsilon));
+    auto most = v;
+    if constexpr (is_amsgrad) {
+      const auto before = hn::LoadU(d, most_at + i);
+      most = hn::IfThenElse(hn::Lt(v, before), before, v);
+      hn::StoreU(most, d, most_at + i);
+    }
+    const auto below = hn::Add(hn::Div(hn::Sqrt(most), hn::Set(d, root)), hn::Set(d, epsilon));
     hn::StoreU(hn::Sub(p, hn::Div(hn::Mul(hn::Set(d, rate), m), below)), d, at.parameter + i);
   });
+}
+
+template <class T>
+void update_adam(const AdamNumbers& by, const UpdateTarget& target) {
+  by.amsgrad ? update_adam<T, true>(by, target) : update_adam<T, false>(by, target);
 }
 
 void update_adam_on_target(const AdamNumbers& by, const UpdateTarget& target) {
@@ -85,6 +100,8 @@ namespace {
 /// Both forms, but for what only one of them has.
 template <class AnyAdam>
 UpdateRule define_adam(std::string_view name, const AnyAdam& adam, Decay decay) {
+  std::vector<RuleState> states = {{"exp_avg"}, {"exp_avg_sq"}};
+  if (adam.amsgrad) states.push_back({"max_exp_avg_sq"});
   return {.name = std::string(name),
           .text = fmt::format("{} lr {} beta1 {} beta2 {} eps {} weight_decay {}", name, adam.lr,
                               adam.beta1, adam.beta2, adam.eps, adam.weight_decay),
@@ -94,7 +111,7 @@ UpdateRule define_adam(std::string_view name, const AnyAdam& adam, Decay decay) 
               {is_size(adam.eps), "eps must be finite and not negative"},
               {is_factor(adam.beta1) && is_factor(adam.beta2), "betas must be in [0, 1)"},
           }),
-          .states = {{"exp_avg"}, {"exp_avg_sq"}},
+          .states = std::move(states),
           .bind = [adam, decay](const UpdateMoment& moment) -> UpdateKernel {
             const auto t = static_cast<double>(moment.step);
             const AdamNumbers by{
@@ -104,7 +121,8 @@ UpdateRule define_adam(std::string_view name, const AnyAdam& adam, Decay decay) 
                 .rate = adam.lr * moment.rate_factor / (1 - std::pow(adam.beta1, t)),
                 .root = std::sqrt(1 - std::pow(adam.beta2, t)),
                 .decay = decay == Decay::l2 ? adam.weight_decay : 0,
-                .shrink = shrink_of(decay, adam.lr, adam.weight_decay, moment.rate_factor)};
+                .shrink = shrink_of(decay, adam.lr, adam.weight_decay, moment.rate_factor),
+                .amsgrad = adam.amsgrad};
             return [by](const UpdateTarget& target) {
               HWY_DYNAMIC_DISPATCH(update_adam_on_target)(by, target);
             };
@@ -113,11 +131,15 @@ UpdateRule define_adam(std::string_view name, const AnyAdam& adam, Decay decay) 
 
 }  // namespace
 
-UpdateRule define(const Adam& adam) { return define_adam("Adam", adam, Decay::l2); }
+UpdateRule define(const Adam& adam) {
+  auto rule = define_adam("Adam", adam, Decay::l2);
+  if (adam.amsgrad) rule.text += " amsgrad";
+  return rule;
+}
 
 UpdateRule define(const AdamW& adam) {
   auto rule = define_adam("AdamW", adam, adam.decay);
-  rule.text += fmt::format(" {}", text_of(adam.decay));
+  rule.text += fmt::format(" {}{}", text_of(adam.decay), adam.amsgrad ? " amsgrad" : "");
   if (adam.decay == Decay::l2) rule.problem = "with Decay::l2 it is Adam";
   return rule;
 }

@@ -87,6 +87,8 @@ TEST(Optimizer, AParameterFollowsTheFirstGroupThatHoldsItsName) {
 TEST(Optimizer, TextsTellEveryNumberApart) {
   EXPECT_EQ(text_of(Adam{.lr = 3e-4}),
             "Adam lr 0.0003 beta1 0.9 beta2 0.999 eps 1e-08 weight_decay 0");
+  EXPECT_EQ(text_of(AdamW{.amsgrad = true}),
+            "AdamW lr 0.001 beta1 0.9 beta2 0.999 eps 1e-08 weight_decay 0.01 times rate amsgrad");
   const std::vector<Optimizer::Rule> rules = {Sgd{},
                                               Sgd{.lr = 2},
                                               Sgd{.momentum = 0.5},
@@ -101,6 +103,8 @@ TEST(Optimizer, TextsTellEveryNumberApart) {
                                               Adam{.beta2 = 0.5},
                                               Adam{.eps = 0.5},
                                               Adam{.weight_decay = 0.5},
+                                              Adam{.amsgrad = true},
+                                              AdamW{.amsgrad = true},
                                               AdamW{},
                                               AdamW{.lr = 2},
                                               AdamW{.beta1 = 0.5},

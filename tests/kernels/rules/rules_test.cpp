@@ -28,6 +28,10 @@ TEST(Rules, NameTheirStatesAsTorchSavesThem) {
   EXPECT_THAT(states_of(Sgd{}), IsEmpty());
   EXPECT_EQ(states_of(Sgd{.momentum = 0.9}), (States{{"momentum_buffer", 0}}));
   EXPECT_EQ(states_of(Adam{}), (States{{"exp_avg", 0}, {"exp_avg_sq", 0}}));
+  EXPECT_EQ(states_of(Adam{.amsgrad = true}),
+            (States{{"exp_avg", 0}, {"exp_avg_sq", 0}, {"max_exp_avg_sq", 0}}));
+  EXPECT_EQ(states_of(AdamW{.amsgrad = true}),
+            (States{{"exp_avg", 0}, {"exp_avg_sq", 0}, {"max_exp_avg_sq", 0}}));
   EXPECT_EQ(states_of(AdamW{}), (States{{"exp_avg", 0}, {"exp_avg_sq", 0}}));
   EXPECT_EQ(states_of(Adagrad{.initial_sum = 0.5}), (States{{"sum", 0.5}}));
   EXPECT_EQ(states_of(RmsProp{}), (States{{"square_avg", 0}}));

@@ -115,6 +115,7 @@ bool apply_option(const std::string& name, Run& run) {
     return true;
   }
   if (name == "float64 parameters") return run.is_double = true;
+  if (name == "AMSGrad") return run.optimizer = optimizer_of("amsgrad"), true;
   if (name == "RmsProp") return run.optimizer = optimizer_of("rms_prop"), true;
   if (name == "Lion") return run.optimizer = optimizer_of("lion"), true;
   if (name == "Adagrad") return run.optimizer = optimizer_of("adagrad"), true;

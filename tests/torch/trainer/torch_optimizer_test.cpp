@@ -33,6 +33,7 @@ Optimizer::Rule plain_sgd() {
 Optimizer::Rule rms_prop_with_a_kernel() {
   return RmsProp{.weight_decay = 0.01, .momentum = 0.9, .centered = true};
 }
+Optimizer::Rule ams_grad_with_a_kernel() { return Adam{.lr = 1e-2, .amsgrad = true}; }
 Optimizer::Rule lion() { return Lion{.lr = 1e-3, .weight_decay = 0.1}; }
 
 /// More than a tile in one parameter; the last one is never touched.
@@ -84,8 +85,8 @@ void expect_same_on_any_number(const Optimizer& optimizer, const TrainerOptions&
 }
 
 TEST(TorchOptimizer, AnyNumberOfWorkersGivesTheBytesOfOne) {
-  for (const auto& rule :
-       {rms_prop(), ams_grad(), adagrad(), plain_sgd(), rms_prop_with_a_kernel(), lion()}) {
+  for (const auto& rule : {rms_prop(), ams_grad(), adagrad(), plain_sgd(), rms_prop_with_a_kernel(),
+                           ams_grad_with_a_kernel(), lion()}) {
     SCOPED_TRACE(text_of(rule));
     expect_same_on_any_number(rule, {.shards = 5, .schedule = halved()});
   }

@@ -85,6 +85,18 @@ TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
          return std::make_unique<torch::optim::Adam>(std::move(parameters),
                                                      AdamOptions(1e-2).weight_decay(0.1));
        }},
+      {Adam{.lr = 1e-2, .beta2 = 0.9, .weight_decay = 0.1, .amsgrad = true},
+       [](std::vector<torch::Tensor> parameters) {
+         return std::make_unique<torch::optim::Adam>(
+             std::move(parameters),
+             AdamOptions(1e-2).betas({0.9, 0.9}).weight_decay(0.1).amsgrad(true));
+       }},
+      {AdamW{.lr = 1e-2, .beta2 = 0.9, .weight_decay = 0.1, .amsgrad = true},
+       [](std::vector<torch::Tensor> parameters) {
+         return std::make_unique<torch::optim::AdamW>(
+             std::move(parameters),
+             AdamWOptions(1e-2).betas({0.9, 0.9}).weight_decay(0.1).amsgrad(true));
+       }},
       {AdamW{.lr = 1e-2, .weight_decay = 0.1}, [](std::vector<torch::Tensor> parameters) {
          return std::make_unique<torch::optim::AdamW>(std::move(parameters),
                                                       AdamWOptions(1e-2).weight_decay(0.1));
