@@ -79,9 +79,7 @@ std::string as_text(const MachineFacts& facts, const Verdict& verdict) {
   add("huge pages", huge_pages_text(facts));
   add("sealed memory", works_text(facts.sealed_memory_problem));
   add("process handles", works_text(facts.life_line_problem));
-  for (const EngineFact& engine : facts.engines)
-    add("engine " + engine.name,
-        fmt::format("{}: {}", engine.present ? "present" : "missing", engine.explanation));
+  add("between workers", "shared memory of this host; this version has no link between hosts");
   text += "\n";
   for (const std::string& note : verdict.notes) text += "note: " + note + "\n";
   for (const std::string& problem : verdict.problems) text += "PROBLEM: " + problem + "\n";
@@ -99,9 +97,6 @@ nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict) {
     memory.push_back({{"owner", bound.owner},
                       {"limit_bytes", bound.limit},
                       {"available_bytes", bound.available}});
-  auto engines = json::object();
-  for (const EngineFact& engine : facts.engines)
-    engines[engine.name] = {{"present", engine.present}, {"explanation", engine.explanation}};
   return {
       {"version", facts.version},
       {"libtorch", facts.torch.empty() ? json(nullptr) : json(facts.torch)},
@@ -118,7 +113,6 @@ nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict) {
         {"reserved_free", facts.huge_pages_free ? json(*facts.huge_pages_free) : json(nullptr)}}},
       {"sealed_memory", facts.sealed_memory_problem.empty()},
       {"process_handles", facts.life_line_problem.empty()},
-      {"engines", std::move(engines)},
       {"notes", verdict.notes},
       {"problems", verdict.problems},
       {"can_train", verdict.problems.empty()},

@@ -54,12 +54,4 @@ std::string find_program(const std::string& name) {
                 fmt::format("cannot run \"{}\": no such program in PATH{}", name, hint));
 }
 
-std::string find_optional_program(const std::string& name) {
-  try {
-    return find_program(name);
-  } catch (const Refusal&) {
-    return {};
-  }
-}
-
 }  // namespace tutti::command

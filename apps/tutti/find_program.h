@@ -10,7 +10,4 @@ namespace tutti::command {
 /// otherwise. Throws Refusal with status 127 when there is none, 126 when it cannot be executed.
 std::string find_program(const std::string& name);
 
-/// The same for a program that may be absent: empty then.
-std::string find_optional_program(const std::string& name);
-
 }  // namespace tutti::command

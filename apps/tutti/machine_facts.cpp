@@ -1,14 +1,11 @@
 #include "machine_facts.h"
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <sys/utsname.h>
-#include <array>
 #include <filesystem>
 #include <fstream>
 
 #include "base/limits.h"
-#include "find_program.h"
 #include "kernels/fold.h"
 #include "processor_set.h"
 
@@ -39,22 +36,6 @@ std::string kernel_version() {
   return uname(&names) == 0 ? names.release : "";
 }
 
-// Path of a shared library whose name starts so, where the dynamic linker usually looks.
-std::string find_library(const std::string& start) {
-  constexpr std::array kFolders = {"/usr/lib",
-                                   "/usr/lib64",
-                                   "/usr/local/lib",
-                                   "/usr/lib/x86_64-linux-gnu",
-                                   "/usr/lib/aarch64-linux-gnu",
-                                   "/usr/local/cuda/lib64"};
-  for (const char* folder : kFolders) {
-    std::error_code failure;
-    for (const auto& entry : fs::directory_iterator(folder, failure))
-      if (entry.path().filename().string().rfind(start, 0) == 0) return entry.path().string();
-  }
-  return {};
-}
-
 // Creates, seals, maps and writes as an arena does.
 std::string try_sealed_memory(System& system) {
   constexpr std::size_t kBytes = 4096;
@@ -76,24 +57,6 @@ std::string try_life_line(System& system) {
   } catch (const std::exception& error) {
     return error.what();
   }
-}
-
-std::vector<EngineFact> find_engines() {
-  const std::string mpirun = find_optional_program("mpirun");
-  const std::string nccl = find_library("libnccl.so");
-  const bool has_gpu = fs::exists("/dev/nvidia0");
-  return {
-      {"local", true, "shared memory between workers on this host; needs nothing"},
-      {"gloo", false, "not part of this version; it will come with libtorch"},
-      {"mpi", false,
-       mpirun.empty() ? "not part of this version; no mpirun on this machine (Debian: apt install "
-                        "libopenmpi-dev openmpi-bin)"
-                      : fmt::format("not part of this version; {} is on this machine", mpirun)},
-      {"nccl", false,
-       fmt::format("not part of this version; {}, {}",
-                   nccl.empty() ? "no libnccl in the usual folders" : nccl + " is on this machine",
-                   has_gpu ? "an NVIDIA device is present" : "no NVIDIA device")},
-  };
 }
 
 }  // namespace
@@ -122,7 +85,6 @@ MachineFacts gather_facts(System& system) {
   facts.simd = simd_target();
   facts.sealed_memory_problem = try_sealed_memory(system);
   facts.life_line_problem = try_life_line(system);
-  facts.engines = find_engines();
   return facts;
 }
 

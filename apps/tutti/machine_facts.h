@@ -10,13 +10,6 @@
 
 namespace tutti::command {
 
-/// Something that moves bytes between workers, and where this release stands with it.
-struct EngineFact {
-  std::string name;
-  bool present = false;     ///< can be used now
-  std::string explanation;  ///< what it needs, what of it is on this machine
-};
-
 struct MachineFacts {
   std::string version;
   std::string torch;   ///< libtorch's version; empty: core-only build
@@ -31,7 +24,6 @@ struct MachineFacts {
   std::string simd;
   std::string sealed_memory_problem;  ///< empty: it works
   std::string life_line_problem;      ///< likewise
-  std::vector<EngineFact> engines;
 };
 
 MachineFacts gather_facts(System& system);

@@ -5,7 +5,7 @@
 // Threads: pure functions. Failure: InvalidArgument naming the operation, its label and what is
 // wrong.
 
-#include "comm/engine.h"
+#include "comm/local/operation.h"
 
 namespace tutti {
 

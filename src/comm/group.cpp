@@ -67,12 +67,17 @@ Operation broadcast_of(View inout, int root, const CollectiveOptions& options) {
 
 std::uint64_t start(const GroupState& group, const Operation& operation) {
   check_operation(operation, group.rank(), group.size());
-  return group.engine().start(operation, 0);
+  return group.collectives().start(operation);
 }
 
 void run(const GroupState& group, const Operation& operation) {
   const TimelineSpan span(group.job().timeline(), name_of(operation.kind));
-  group.engine().wait(start(group, operation));
+  group.collectives().wait(start(group, operation));
+}
+
+SharedMemory allocate_blocks(const GroupState& group, const MemoryRequest& request) {
+  MemoryBlocks blocks = group.collectives().allocate(request);
+  return {group.rank(), request.bytes, std::move(blocks.of_members), std::move(blocks.owner)};
 }
 
 Work start_work(const std::shared_ptr<GroupState>& group, Operation operation) {
@@ -107,16 +112,16 @@ Group Group::split(int colour, std::string name) const {
 
 SharedMemory Group::allocate(std::size_t bytes, std::string_view what,
                              std::optional<std::size_t> needed) const {
-  return state_->engine().allocate(
-      {.bytes = bytes, .needed = std::min(needed.value_or(bytes), bytes), .what = what});
+  return allocate_blocks(
+      *state_, {.bytes = bytes, .needed = std::min(needed.value_or(bytes), bytes), .what = what});
 }
 
 SharedMemory Group::allocate_common(std::size_t bytes, std::string_view what) const {
   const auto members = static_cast<std::size_t>(size());
-  return state_->engine().allocate({.bytes = bytes,
-                                    .needed = bytes / members + (bytes % members != 0),
-                                    .what = what,
-                                    .common = true});
+  return allocate_blocks(*state_, {.bytes = bytes,
+                                   .needed = bytes / members + (bytes % members != 0),
+                                   .what = what,
+                                   .common = true});
 }
 
 void Group::all_reduce(View inout, Reduction reduction, const CollectiveOptions& options) const {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "comm/local/local_engine.h"
+#include "job/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -42,10 +42,9 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
     : job_(std::move(job)),
       ranks_(std::move(ranks)),
       name_(std::move(name)),
-      rank_(own_position(*job_, ranks_, name_)) {
-  for (const int rank : ranks_) members_ |= std::uint64_t{1} << rank;
-  engine_ = std::make_unique<LocalEngine>(
-      *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_});
-}
+      rank_(own_position(*job_, ranks_, name_)),
+      members_(set_of(ranks_)),
+      collectives_(std::make_unique<LocalCollectives>(
+          *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_})) {}
 
 }  // namespace tutti

@@ -1,13 +1,13 @@
 #pragma once
 
-// What a Group handle points to. The step protocol in sync/ uses it to reach the engine, the board
-// and the members' job ranks.
+// What a Group handle points to. The step protocol in sync/ uses it to reach the collectives, the
+// board and the members' job ranks.
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/engine.h"
+#include "comm/local/local_collectives.h"
 #include "job/job_state.h"
 
 namespace tutti {
@@ -18,7 +18,7 @@ class GroupState {
 
   JobState& job() const { return *job_; }
   const std::shared_ptr<JobState>& shared_job() const { return job_; }
-  Engine& engine() const { return *engine_; }
+  LocalCollectives& collectives() const { return *collectives_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
   const std::vector<int>& ranks() const { return ranks_; }
@@ -32,7 +32,7 @@ class GroupState {
   std::string name_;
   int rank_ = 0;
   std::uint64_t members_ = 0;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<LocalCollectives> collectives_;
 };
 
 }  // namespace tutti

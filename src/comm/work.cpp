@@ -37,9 +37,9 @@ void Work::wait() {
   if (!group_) return;
   const std::shared_ptr<GroupState> group = std::move(group_);
   const TimelineSpan span(group->job().timeline(), "wait for a started collective");
-  group->engine().wait(sequence_);
+  group->collectives().wait(sequence_);
 }
 
-bool Work::done() { return !group_ || group_->engine().test(sequence_); }
+bool Work::done() { return !group_ || group_->collectives().test(sequence_); }
 
 }  // namespace tutti

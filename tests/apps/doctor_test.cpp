@@ -31,7 +31,6 @@ MachineFacts good_machine() {
   facts.huge_pages_shared = "advise";
   facts.huge_pages_free = 0;
   facts.simd = "AVX2";
-  facts.engines = {{"local", true, "shared memory"}, {"mpi", false, "not part of this version"}};
   return facts;
 }
 
@@ -43,8 +42,8 @@ TEST(Doctor, AGoodMachineCanTrain) {
   const auto text = as_text(facts, verdict);
   EXPECT_THAT(text, HasSubstr("8 allowed of 8 present; no cgroup quota"));
   EXPECT_THAT(text, HasSubstr("machine: 8.0 GiB available of 16.0 GiB"));
-  EXPECT_THAT(text, HasSubstr("engine local      present: shared memory"));
-  EXPECT_THAT(text, HasSubstr("engine mpi        missing: not part of this version"));
+  EXPECT_THAT(text,
+              HasSubstr("between workers   shared memory of this host; this version has no link"));
   EXPECT_THAT(text, HasSubstr("This machine can train: 8 workers of one thread use all of it."));
 }
 
@@ -88,8 +87,8 @@ TEST(Doctor, ReadsTheKernelsChoices) {
 TEST(Doctor, CommandSaysWhatThisMachineOffers) {
   const auto run = run_command({"doctor"});
   EXPECT_EQ(run.status, 0) << run.out;
-  for (const std::string part : {"processors", "memory", "huge pages", "SIMD", "engine local",
-                                 "engine gloo", "engine mpi", "engine nccl", "kernel", "libtorch"})
+  for (const std::string part :
+       {"processors", "memory", "huge pages", "SIMD", "between workers", "kernel", "libtorch"})
     EXPECT_THAT(run.out, HasSubstr(part));
   EXPECT_EQ(run.err, "");
 }
@@ -107,8 +106,6 @@ TEST(Doctor, CommandGivesOneJsonObject) {
   EXPECT_EQ(facts["version"], TUTTI_VERSION);
   EXPECT_EQ(facts["can_train"], true);
   EXPECT_EQ(facts["processors"]["allowed"], host_system()->allowed_processors().size());
-  EXPECT_EQ(facts["engines"]["local"]["present"], true);
-  EXPECT_EQ(facts["engines"]["mpi"]["present"], false);
   EXPECT_GT(facts["memory"][0]["available_bytes"], 0);
 }
 

@@ -245,25 +245,6 @@ TEST(GroupFailure, APolledCallHasADeadlineToo) {
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
-TEST(GroupFailure, AbortEndsPendingAndLaterCallsOfAll) {
-  const ProcessOutcome outcome = run_process_ranks(3, [](Job job) {
-    const Group group(job);
-    group.barrier();
-    if (job.rank() == 1) group.state()->engine().abort("the disk is full");
-    for (int repeat = 0; repeat < 2; ++repeat) {
-      try {
-        group.barrier();
-        ADD_FAILURE() << "the group goes on";
-      } catch (const Error& e) {
-        EXPECT_THAT(e.what(), HasSubstr("the disk is full"));
-      }
-    }
-    const Group fresh(job);
-    fresh.barrier();
-  });
-  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
-}
-
 TEST(GroupFailure, AMemberThatLeftInOrderIsMissedToo) {
   const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
     const Group group(job);

@@ -157,17 +157,6 @@ TEST(Group, BadCallsAreRefusedAndLeaveItUsable) {
   });
 }
 
-TEST(Group, SaysWhatItsEngineCanDo) {
-  run_thread_ranks(2, [](Job job) {
-    const Group group(job);
-    const Capabilities can = group.state()->engine().capabilities();
-    EXPECT_TRUE(can.views_peers);
-    EXPECT_TRUE(can.failure_notice);
-    EXPECT_FALSE(can.native_all_reduce);
-    EXPECT_EQ(can.lanes, 1);
-  });
-}
-
 TEST(Group, TakesAboutTwoMebibytesForEachMember) {
   for (const int members : {1, 2, 3, 8, 64}) {
     const double each = static_cast<double>(ControlArena::bytes(members)) / members;

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "comm/collective_cases.h"
-#include "comm/engine.h"
+#include "comm/local/operation.h"
 #include "job/job_state.h"
 #include "support/slow_blame.h"
 #include "support/thread_ranks.h"

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "comm/collective_cases.h"
-#include "comm/engine.h"
 #include "comm/local/control_arena.h"
+#include "comm/local/operation.h"
 #include "support/thread_ranks.h"
 
 namespace tutti::test {

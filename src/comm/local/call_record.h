@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "comm/engine.h"
+#include "comm/local/operation.h"
 
 namespace tutti {
 

@@ -9,7 +9,7 @@
 // Data in memory that all members map is not staged or collected: slice owners read and write it in
 // place, in one chunk of any size. All members compute the same chunks from the same arrivals.
 //
-// Threads: one; the engine orders the parts among members. Failure: none.
+// Threads: one; the caller orders the parts among members. Failure: none.
 
 #include <array>
 #include <cstddef>
@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/engine.h"
 #include "comm/local/control_arena.h"
+#include "comm/local/operation.h"
 #include "comm/local/region_table.h"
 #include "kernels/fold_program.h"
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/timeline.h"
+#include "job/rank_set.h"
 #include "job/wait.h"
 #include "sync/step/step_exchange.h"
 #include "tutti/error.h"
@@ -40,18 +41,18 @@ std::string_view text_of(StepMode mode) {
   throw Mismatch(text);
 }
 
-/// The engine asks it for as long as this lives.
+/// The group's waits ask it for as long as this lives.
 class PartnerScope {
  public:
-  PartnerScope(Engine& engine, PartnerCheck check) : engine_(engine) {
-    engine_.ask_also(std::move(check));
+  PartnerScope(const GroupState& group, PartnerCheck check) : group_(group) {
+    group_.collectives().ask_also(std::move(check));
   }
-  ~PartnerScope() { engine_.ask_also({}); }
+  ~PartnerScope() { group_.collectives().ask_also({}); }
   PartnerScope(const PartnerScope&) = delete;
   PartnerScope& operator=(const PartnerScope&) = delete;
 
  private:
-  Engine& engine_;
+  const GroupState& group_;
 };
 
 }  // namespace
@@ -93,7 +94,7 @@ void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void
     subject.missing = [&] {
       std::uint64_t bits = 0;
       for (int r = 0; r < group_.size(); ++r) {
-        if (!arrived(r)) bits |= std::uint64_t{1} << group_.job_rank(r);
+        if (!arrived(r)) bits |= rank_bit(group_.job_rank(r));
       }
       return bits;
     };
@@ -206,7 +207,7 @@ void StepExchange::run_collectives(const std::function<void()>& collectives) {
     }
     const auto late = over.empty() ? 0 : missing();
     for (const int r : over) {
-      if ((late >> group_.job_rank(r) & 1) != 0) check_over(r, kAnyStep);
+      if (has_rank(late, group_.job_rank(r))) check_over(r, kAnyStep);
     }
   };
   guarded(
@@ -214,7 +215,7 @@ void StepExchange::run_collectives(const std::function<void()>& collectives) {
         for (int r = 0; r < group_.size(); ++r) {
           if (r != group_.rank()) check_over(r, kAnyStep);
         }
-        const PartnerScope scope(state_.engine(), ask);
+        const PartnerScope scope(state_, ask);
         collectives();
       },
       "");

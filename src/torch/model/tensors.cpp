@@ -91,7 +91,7 @@ View view_of(const torch::Tensor& tensor) {
   }
   if (!tensor.device().is_cpu()) {
     throw Unsupported(
-        fmt::format("a tensor on {}: the local engine moves CPU memory", tensor.device().str()));
+        fmt::format("a tensor on {}: collectives move CPU memory", tensor.device().str()));
   }
   if (!tensor.is_non_overlapping_and_dense()) {
     throw Unsupported("a tensor with holes or overlap: make it contiguous() first");

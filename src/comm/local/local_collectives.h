@@ -1,21 +1,25 @@
 #pragma once
 
-// The engine of one host: members see each other's memory and tell each other by counters in it how
-// far they are. docs/group.md describes the two ways of an operation and what they cost.
+// The collectives of a group on one host: members see each other's memory and tell each other by
+// counters in it how far they are. docs/group.md describes the two ways of an operation and what
+// they cost.
 //
 // Threads: one per member. Failure: the member that finds a reason ends the group for all; every
 // later call throws it again.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/deadline.h"
-#include "comm/engine.h"
 #include "comm/local/control_arena.h"
+#include "comm/local/operation.h"
 #include "comm/local/region_table.h"
 #include "comm/local/transfer.h"
 #include "job/background.h"
@@ -25,29 +29,50 @@
 
 namespace tutti {
 
-/// Whose engine it is. `ranks` are job ranks.
+/// The members of the group. `ranks` are job ranks.
 struct LocalGroup {
   std::string name;
   std::vector<int> ranks;
   int rank = 0;  ///< position of this member in `ranks`
 };
 
-class LocalEngine final : public Engine, private Unfinished {
+/// Shared memory that all members ask for alike.
+struct MemoryRequest {
+  std::size_t bytes = 0;   ///< of a block
+  std::size_t needed = 0;  ///< bytes that each member is going to touch
+  std::string_view what;
+  bool common = false;  ///< one block for all instead of one for each
+};
+
+/// What a request gives: the block of each member, mapped here for as long as `owner` lives.
+struct MemoryBlocks {
+  std::vector<std::byte*> of_members;
+  std::shared_ptr<void> owner;
+};
+
+/// Throws when a member that has not done its part is known not to do it any more. `missing` gives
+/// bits of the job ranks that have not, as of when it is called.
+using PartnerCheck = std::function<void(const std::function<std::uint64_t()>& missing)>;
+
+class LocalCollectives final : private Unfinished {
  public:
   /// Waits for the other members. Throws what the rendezvous throws, and InvalidArgument where the
   /// control memory does not fit.
-  LocalEngine(JobState& job, LocalGroup group);
-  ~LocalEngine() override;
-  LocalEngine(const LocalEngine&) = delete;
-  LocalEngine& operator=(const LocalEngine&) = delete;
+  LocalCollectives(JobState& job, LocalGroup group);
+  ~LocalCollectives();
+  LocalCollectives(const LocalCollectives&) = delete;
+  LocalCollectives& operator=(const LocalCollectives&) = delete;
 
-  Capabilities capabilities() const override;
-  SharedMemory allocate(const MemoryRequest& request) override;
-  std::uint64_t start(const Operation& operation, int lane) override;
-  bool test(std::uint64_t sequence) override;
-  void wait(std::uint64_t sequence) override;
-  void ask_also(PartnerCheck check) override { partners_ = std::move(check); }
-  void abort(const std::string& reason) noexcept override;
+  /// See Group::allocate and Group::allocate_common.
+  MemoryBlocks allocate(const MemoryRequest& request);
+  /// Returns the operation's sequence number, from 1. Operations complete in this order.
+  std::uint64_t start(const Operation& operation);
+  /// Makes what progress it can without waiting; true when the operation is complete.
+  bool test(std::uint64_t sequence);
+  void wait(std::uint64_t sequence);
+  /// Slow waits of operations also ask this one, until an empty one takes its place: the step
+  /// protocol knows more of the members' lives than the group does. What it throws ends the group.
+  void ask_also(PartnerCheck check) { partners_ = std::move(check); }
 
  private:
   /// Something all members must have done before this one goes on.
@@ -78,29 +103,29 @@ class LocalEngine final : public Engine, private Unfinished {
     Clock::time_point looked;
     std::unique_ptr<WaitWatch> watch;  ///< made when it lasts
   };
-  /// Keeps what was started from moving while a call uses the engine.
+  /// Keeps what was started from moving while a call is made.
   class InUse {
    public:
-    explicit InUse(LocalEngine& engine) : engine_(engine) {
-      if (engine_.in_background_) engine_.leave_background();
+    explicit InUse(LocalCollectives& collectives) : collectives_(collectives) {
+      if (collectives_.in_background_) collectives_.leave_background();
     }
     ~InUse() {
-      if (engine_.has_background_) engine_.enter_background();
+      if (collectives_.has_background_) collectives_.enter_background();
     }
     InUse(const InUse&) = delete;
     InUse& operator=(const InUse&) = delete;
 
    private:
-    LocalEngine& engine_;
+    LocalCollectives& collectives_;
   };
 
   Pending& pending(std::uint64_t sequence) { return pending_[sequence % kRing]; }
 
-  // Memory (local_engine_memory.cpp).
+  // Memory (local_collectives_memory.cpp).
   std::uint64_t agree(const std::string& refusal, const std::string& label);
   std::vector<Arena> exchange_arenas(const MemoryRequest& request, std::string& failure);
 
-  // Starting (local_engine_start.cpp).
+  // Starting (local_collectives_start.cpp).
   ControlArena join_members();
   Arena exchange_control(const std::string& refusal, std::string& failure);
   void make_room(std::uint64_t sequence);
@@ -109,7 +134,7 @@ class LocalEngine final : public Engine, private Unfinished {
   void begin_by_place(std::uint64_t sequence);
   void begin_slices(std::uint64_t sequence);
 
-  // Progress (local_engine_progress.cpp).
+  // Progress (local_collectives_progress.cpp).
   /// Takes the oldest operation further. False where it would have to wait and may not.
   bool advance(Drive drive);
   bool advance_large(std::uint64_t sequence, Drive drive);
@@ -126,7 +151,7 @@ class LocalEngine final : public Engine, private Unfinished {
   /// After by_place: every member's contribution lies in its inline buffer.
   bool all_inlined(std::uint64_t sequence) const;
 
-  // Failure (local_engine_failure.cpp).
+  // Failure (local_collectives_failure.cpp).
   std::uint64_t missing(Goal goal, std::uint64_t value) const;
   std::string what(std::uint64_t sequence) const;
   /// What a test that found nothing looks at now and then, since nobody else does.
@@ -162,7 +187,7 @@ class LocalEngine final : public Engine, private Unfinished {
   std::uint64_t moves_ = 0;           ///< changes of any operation's state
   std::optional<Polled> polled_;
   bool has_background_ = false;  ///< something under way goes on while its thread waits elsewhere
-  bool in_background_ = false;   ///< and nobody uses this engine now
+  bool in_background_ = false;   ///< and no call is being made
   std::optional<EndingReason> ended_;
   PartnerCheck partners_;
 };

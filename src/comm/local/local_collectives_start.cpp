@@ -7,8 +7,9 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "comm/local/local_engine.h"
+#include "comm/local/local_collectives.h"
 #include "job/gather.h"
+#include "job/rank_set.h"
 #include "memory/memory_need.h"
 
 namespace tutti {
@@ -25,25 +26,25 @@ std::string make_tag(JobState& job, const LocalGroup& group) {
 
 }  // namespace
 
-LocalEngine::LocalEngine(JobState& job, LocalGroup group)
+LocalCollectives::LocalCollectives(JobState& job, LocalGroup group)
     : job_(job),
       group_(std::move(group)),
       members_{group_.rank, static_cast<int>(group_.ranks.size()),
                FoldProgram::canonical(static_cast<int>(group_.ranks.size()))},
+      member_bits_(set_of(group_.ranks)),
       tag_(make_tag(job, group_)),
       control_(join_members()) {
-  for (const int rank : group_.ranks) member_bits_ |= std::uint64_t{1} << rank;
   // First touch of the counters by their owner. Only this member writes them.
   for (Arrival& arrival : control_.progress(members_.rank).arrivals) {
     arrival.sequence.store(0, std::memory_order_relaxed);
   }
 }
 
-LocalEngine::~LocalEngine() {
+LocalCollectives::~LocalCollectives() {
   if (in_background_ && job_.is_own()) leave_background();
 }
 
-ControlArena LocalEngine::join_members() {
+ControlArena LocalCollectives::join_members() {
   const std::size_t bytes = ControlArena::bytes(members_.size);
   const std::string refusal = refuse_memory(
       job_.system(), {.bytes_per_worker = bytes,
@@ -86,7 +87,7 @@ ControlArena LocalEngine::join_members() {
 
 /// The first member makes the memory, every member has a say on whether it fits. Why this one does
 /// not have it then is left in `failure`.
-Arena LocalEngine::exchange_control(const std::string& refusal, std::string& failure) {
+Arena LocalCollectives::exchange_control(const std::string& refusal, std::string& failure) {
   const std::size_t bytes = ControlArena::bytes(members_.size);
   const auto of = [&](const char* what, const char* why) {
     return fmt::format("rank {} could not {} the control memory of group \"{}\": {}",
@@ -117,8 +118,7 @@ Arena LocalEngine::exchange_control(const std::string& refusal, std::string& fai
   return control;
 }
 
-std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
-  TUTTI_CHECK(lane == 0, "the local engine has one lane, not {}", lane + 1);
+std::uint64_t LocalCollectives::start(const Operation& operation) {
   job_.require_own();
   const InUse use(*this);
   const std::uint64_t sequence = started_ + 1;
@@ -159,7 +159,7 @@ std::uint64_t LocalEngine::start(const Operation& operation, int lane) {
 /// Slot and inline buffer of `sequence` are free once all members have finished the operation that
 /// had them before. One less than kRing operations are ever under way, so that finish() needs to
 /// wake nobody when nothing else is.
-void LocalEngine::make_room(std::uint64_t sequence) {
+void LocalCollectives::make_room(std::uint64_t sequence) {
   while (sequence - completed_ > kRing - 1) advance(Drive::wait);
   if (sequence <= kRing) return;
   const std::uint64_t needed = sequence - kRing;
@@ -176,13 +176,13 @@ void LocalEngine::make_room(std::uint64_t sequence) {
 }
 
 /// Alike on all members: from what they must agree on.
-LocalEngine::Way LocalEngine::way_of(const Transfer& transfer, OperationKind kind) const {
+LocalCollectives::Way LocalCollectives::way_of(const Transfer& transfer, OperationKind kind) const {
   if (transfer.contribution() > small_bytes(members_.size)) return Way::slices;
   const bool may_pay = kind == OperationKind::all_reduce && transfer.contribution() > kCopyBytes;
   return may_pay ? Way::by_place : Way::one_wait;
 }
 
-void LocalEngine::note_places(std::uint64_t sequence, const Operation& operation) {
+void LocalCollectives::note_places(std::uint64_t sequence, const Operation& operation) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   arrival.regions = regions_.hold(pending(sequence).pins);
   arrival.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
@@ -191,14 +191,14 @@ void LocalEngine::note_places(std::uint64_t sequence, const Operation& operation
 
 /// Where waits are dear, one is worth more than a copy. Members may decide differently: then the
 /// copies were for nothing.
-void LocalEngine::begin_by_place(std::uint64_t sequence) {
+void LocalCollectives::begin_by_place(std::uint64_t sequence) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   if (arrival.in.in_region() && arrival.out.in_region() && !job_.crowded()) return;
   arrival.in.region = Location::kInlined;
   pending(sequence).transfer.write_inline(sequence);
 }
 
-void LocalEngine::begin_slices(std::uint64_t sequence) {
+void LocalCollectives::begin_slices(std::uint64_t sequence) {
   Pending& mine = pending(sequence);
   const Arrival& arrival = control_.arrival(members_.rank, sequence);
   const bool stages = mine.transfer.gives() && !arrival.in.in_region();

@@ -1,12 +1,12 @@
 // How operations of a local group come to their end, in the order in which they were started.
 
 #include "base/check.h"
-#include "comm/local/local_engine.h"
+#include "comm/local/local_collectives.h"
 #include "job/wait.h"
 
 namespace tutti {
 
-bool LocalEngine::test(std::uint64_t sequence) {
+bool LocalCollectives::test(std::uint64_t sequence) {
   job_.require_own();
   TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
   const InUse use(*this);
@@ -21,7 +21,7 @@ bool LocalEngine::test(std::uint64_t sequence) {
   return true;
 }
 
-bool LocalEngine::progress() {
+bool LocalCollectives::progress() {
   const std::uint64_t before = moves_;
   try {
     while (completed_ < started_ && advance(Drive::aside)) {
@@ -32,7 +32,7 @@ bool LocalEngine::progress() {
   return moves_ != before;
 }
 
-void LocalEngine::enter_background() {
+void LocalCollectives::enter_background() {
   if (ended_ || completed_ == started_) {
     has_background_ = false;
     return;
@@ -41,12 +41,12 @@ void LocalEngine::enter_background() {
   in_background_ = true;
 }
 
-void LocalEngine::leave_background() {
+void LocalCollectives::leave_background() {
   job_.background().remove(*this);
   in_background_ = false;
 }
 
-void LocalEngine::wait(std::uint64_t sequence) {
+void LocalCollectives::wait(std::uint64_t sequence) {
   job_.require_own();
   TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
   const InUse use(*this);
@@ -56,7 +56,7 @@ void LocalEngine::wait(std::uint64_t sequence) {
   }
 }
 
-bool LocalEngine::advance(Drive drive) {
+bool LocalCollectives::advance(Drive drive) {
   const std::uint64_t sequence = completed_ + 1;
   Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {
@@ -81,7 +81,7 @@ bool LocalEngine::advance(Drive drive) {
   return advance_large(sequence, drive);
 }
 
-bool LocalEngine::advance_large(std::uint64_t sequence, Drive drive) {
+bool LocalCollectives::advance_large(std::uint64_t sequence, Drive drive) {
   Pending& oldest = pending(sequence);
   const Transfer& transfer = oldest.transfer;
   Progress& own = control_.progress(members_.rank);
@@ -123,7 +123,7 @@ bool LocalEngine::advance_large(std::uint64_t sequence, Drive drive) {
 
 /// What `staged` says beside its name: this member has collected all results of the chunk before
 /// last, so that the others may write to that half.
-void LocalEngine::stage_chunk(Pending& operation, std::uint64_t chunk) {
+void LocalCollectives::stage_chunk(Pending& operation, std::uint64_t chunk) {
   const std::uint64_t number = chunks_done_ + chunk;
   operation.transfer.stage(chunk, number);
   operation.staged = chunk + 1;
@@ -134,7 +134,7 @@ void LocalEngine::stage_chunk(Pending& operation, std::uint64_t chunk) {
 
 /// The ending is looked at after the last read of others' memory, which the announcement of this
 /// member's part has put before it.
-void LocalEngine::finish(std::uint64_t sequence) {
+void LocalCollectives::finish(std::uint64_t sequence) {
   check_open(sequence);
   completed_ = sequence;
   ++moves_;
@@ -147,7 +147,7 @@ void LocalEngine::finish(std::uint64_t sequence) {
 }
 
 /// Sequentially consistent, as is the state of the ending: ending.h relies on their order.
-bool LocalEngine::has_reached(int member, Goal goal, std::uint64_t value) const {
+bool LocalCollectives::has_reached(int member, Goal goal, std::uint64_t value) const {
   switch (goal) {
     case Goal::arrived:
       return control_.arrival(member, value).sequence.load(std::memory_order_seq_cst) == value;
@@ -161,14 +161,15 @@ bool LocalEngine::has_reached(int member, Goal goal, std::uint64_t value) const 
   return false;
 }
 
-bool LocalEngine::all_reached(Goal goal, std::uint64_t value) const {
+bool LocalCollectives::all_reached(Goal goal, std::uint64_t value) const {
   for (int member = 0; member < members_.size; ++member) {
     if (member != members_.rank && !has_reached(member, goal, value)) return false;
   }
   return true;
 }
 
-bool LocalEngine::wait_for(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive) {
+bool LocalCollectives::wait_for(Goal goal, std::uint64_t value, std::uint64_t sequence,
+                                Drive drive) {
   if (drive != Drive::wait) {
     if (all_reached(goal, value)) return true;
     if (drive == Drive::poll) poll_peers(goal, value, sequence);
@@ -190,7 +191,7 @@ bool LocalEngine::wait_for(Goal goal, std::uint64_t value, std::uint64_t sequenc
   return true;
 }
 
-WaitSubject LocalEngine::subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence) {
+WaitSubject LocalCollectives::subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence) {
   return {.missing = [this, goal, value] { return missing(goal, value); },
           .members = member_bits_,
           .what = [this, sequence] { return what(sequence); },
@@ -202,14 +203,14 @@ WaitSubject LocalEngine::subject_of(Goal goal, std::uint64_t value, std::uint64_
           .deadline = job_.deadline(pending(sequence).patience)};
 }
 
-bool LocalEngine::all_inlined(std::uint64_t sequence) const {
+bool LocalCollectives::all_inlined(std::uint64_t sequence) const {
   for (int member = 0; member < members_.size; ++member) {
     if (control_.arrival(member, sequence).in.region != Location::kInlined) return false;
   }
   return true;
 }
 
-bool LocalEngine::calls_agree(std::uint64_t sequence) const {
+bool LocalCollectives::calls_agree(std::uint64_t sequence) const {
   const std::uint64_t hash = pending_[sequence % kRing].hash;
   for (int member = 0; member < members_.size; ++member) {
     if (control_.arrival(member, sequence).hash.load(std::memory_order_relaxed) != hash) {

@@ -1,4 +1,4 @@
-#include "comm/engine.h"
+#include "comm/local/operation.h"
 
 namespace tutti {
 

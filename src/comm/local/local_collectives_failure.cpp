@@ -7,22 +7,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/log.h"
-#include "comm/local/local_engine.h"
+#include "comm/local/local_collectives.h"
+#include "job/rank_set.h"
 
 namespace tutti {
 
-std::uint64_t LocalEngine::missing(Goal goal, std::uint64_t value) const {
+std::uint64_t LocalCollectives::missing(Goal goal, std::uint64_t value) const {
   std::uint64_t bits = 0;
   for (int member = 0; member < members_.size; ++member) {
     if (member != members_.rank && !has_reached(member, goal, value)) {
-      bits |= std::uint64_t{1} << group_.ranks[static_cast<std::size_t>(member)];
+      bits |= rank_bit(group_.ranks[static_cast<std::size_t>(member)]);
     }
   }
   return bits;
 }
 
-std::string LocalEngine::what(std::uint64_t sequence) const {
+std::string LocalCollectives::what(std::uint64_t sequence) const {
   // A full ring is waited for before the new operation has a record.
   const std::uint64_t shown = std::min(sequence, started_);
   return fmt::format("{}, call {} of group \"{}\"",
@@ -30,7 +30,7 @@ std::string LocalEngine::what(std::uint64_t sequence) const {
                      group_.name);
 }
 
-void LocalEngine::poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence) {
+void LocalCollectives::poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence) {
   check_open(sequence);
   const auto now = job_.system().now();
   if (!polled_ || polled_->goal != goal || polled_->value != value) {
@@ -53,7 +53,7 @@ void LocalEngine::poll_peers(Goal goal, std::uint64_t value, std::uint64_t seque
   }
 }
 
-void LocalEngine::fail_mismatch(std::uint64_t sequence) {
+void LocalCollectives::fail_mismatch(std::uint64_t sequence) {
   std::string text =
       fmt::format("members of group \"{}\" disagree in call {}", group_.name, sequence);
   const auto hash_of = [&](int member) {
@@ -79,7 +79,7 @@ void LocalEngine::fail_mismatch(std::uint64_t sequence) {
   ended_->raise();
 }
 
-void LocalEngine::end_with_current_exception() {
+void LocalCollectives::end_with_current_exception() {
   if (ended_) return;
   try {
     throw;
@@ -95,7 +95,7 @@ void LocalEngine::end_with_current_exception() {
 }
 
 /// Ends the group for all, unless somebody was quicker; this member keeps its own reason.
-void LocalEngine::end(EndingReason reason) {
+void LocalCollectives::end(EndingReason reason) {
   reason.found_by = job_.identity().rank;
   end_with(control_.ending(), reason, [this] { return completed_ + (lacks_nothing() ? 2 : 1); });
   announce(job_.board());
@@ -105,12 +105,12 @@ void LocalEngine::end(EndingReason reason) {
 
 /// Of the others, where slices are fetched: who gives from memory of its own leaves as soon as it
 /// has what it wants.
-bool LocalEngine::ends_alike(std::uint64_t sequence) {
+bool LocalCollectives::ends_alike(std::uint64_t sequence) {
   const Pending& operation = pending(sequence);
   return operation.way == Way::one_wait || operation.transfer.all_see_all_work();
 }
 
-bool LocalEngine::lacks_nothing() {
+bool LocalCollectives::lacks_nothing() {
   const std::uint64_t sequence = completed_ + 1;
   if (started_ == completed_ || !ends_alike(sequence)) return false;
   const Pending& oldest = pending(sequence);
@@ -122,11 +122,11 @@ bool LocalEngine::lacks_nothing() {
          all_reached(Goal::worked, chunks_done_ + oldest.transfer.chunks());
 }
 
-bool LocalEngine::has_succeeded(std::uint64_t sequence) {
+bool LocalCollectives::has_succeeded(std::uint64_t sequence) {
   return sequence <= started_ && sequence < ended_->call && ends_alike(sequence);
 }
 
-void LocalEngine::check_open(std::uint64_t sequence) {
+void LocalCollectives::check_open(std::uint64_t sequence) {
   if (ended_) {
     if (has_succeeded(sequence)) return;
     ended_->raise();
@@ -143,14 +143,6 @@ void LocalEngine::check_open(std::uint64_t sequence) {
   }
   ended_ = std::move(reason);
   if (!has_succeeded(sequence)) ended_->raise();
-}
-
-void LocalEngine::abort(const std::string& reason) noexcept {
-  try {
-    if (!ended_ && job_.is_own()) end({.kind = EndingKind::aborted, .text = reason});
-  } catch (const std::exception& e) {
-    log().error("group \"{}\" could not be ended: {}", group_.name, e.what());
-  }
 }
 
 }  // namespace tutti

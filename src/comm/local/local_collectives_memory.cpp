@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "comm/local/local_engine.h"
+#include "comm/local/local_collectives.h"
 #include "job/gather.h"
 #include "memory/memory_need.h"
 
@@ -25,12 +25,8 @@ static_assert(std::is_trivially_copyable_v<Verdict>);
 
 }  // namespace
 
-Capabilities LocalEngine::capabilities() const {
-  return {.views_peers = true, .native_all_reduce = false, .failure_notice = true, .lanes = 1};
-}
-
 /// Throws the first refusal of any member, on all. Returns which regions are held by some member.
-std::uint64_t LocalEngine::agree(const std::string& refusal, const std::string& label) {
+std::uint64_t LocalCollectives::agree(const std::string& refusal, const std::string& label) {
   std::vector<Verdict> verdicts(static_cast<std::size_t>(members_.size));
   Verdict mine;
   std::vector<std::shared_ptr<void>> pins;
@@ -44,7 +40,7 @@ std::uint64_t LocalEngine::agree(const std::string& refusal, const std::string& 
   exchange.out = {verdicts.data(), static_cast<std::int64_t>(verdicts.size() * sizeof(Verdict)),
                   DType::uint8};
   exchange.label = label;
-  wait(start(exchange, 0));
+  wait(start(exchange));
   std::uint64_t held_by_any = 0;
   for (const Verdict& verdict : verdicts) {
     if (verdict.refusal[0] != 0) throw InvalidArgument(verdict.refusal.data());
@@ -55,8 +51,8 @@ std::uint64_t LocalEngine::agree(const std::string& refusal, const std::string& 
 
 /// One of each member, or the first member's only. What this member cannot make, receive or map is
 /// left in `failure`, as what another could not make: all have to hear of it.
-std::vector<Arena> LocalEngine::exchange_arenas(const MemoryRequest& request,
-                                                std::string& failure) {
+std::vector<Arena> LocalCollectives::exchange_arenas(const MemoryRequest& request,
+                                                     std::string& failure) {
   std::vector<Arena> arenas(request.common ? 1 : static_cast<std::size_t>(members_.size));
   const auto own = static_cast<std::size_t>(members_.rank);
   const bool gives = own < arenas.size();
@@ -100,7 +96,7 @@ std::vector<Arena> LocalEngine::exchange_arenas(const MemoryRequest& request,
   return arenas;
 }
 
-SharedMemory LocalEngine::allocate(const MemoryRequest& request) {
+MemoryBlocks LocalCollectives::allocate(const MemoryRequest& request) {
   const std::string label = fmt::format("allocate {}{}/{} {}", request.common ? "for all " : "",
                                         request.needed, request.bytes, request.what);
   agree(refuse_memory(
@@ -117,7 +113,7 @@ SharedMemory LocalEngine::allocate(const MemoryRequest& request) {
   }
   blocks.resize(static_cast<std::size_t>(members_.size), blocks.front());
   regions_.add(RegionTable::free_number(held_by_any), blocks, request.bytes, arenas);
-  return {members_.rank, request.bytes, std::move(blocks), std::move(arenas)};
+  return {std::move(blocks), std::move(arenas)};
 }
 
 }  // namespace tutti
