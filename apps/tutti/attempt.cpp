@@ -55,9 +55,16 @@ AttemptEnd judge(const RunPlan& plan, int restart, const std::vector<Outcome>& o
       print(output, {strangers_note(plan.options.workers)});
     return {};
   }
+  const int needed = needed_workers(plan.options);
+  std::vector<Written> written;
+  for (const WorkerOutput& of_worker : outputs) written.push_back(of_worker.written());
+  if (have_finished(outcomes, needed)) {
+    print(output, survivors_report(outcomes, blames, written));
+    return {};
+  }
   const Outcome& first = outcome_of(*failed, outcomes);
-  const WorkerOutput& of_first = outputs[static_cast<std::size_t>(first.rank)];
-  print(output, failure_report(first.rank, outcomes, blames, of_first.written()));
+  print(output, failure_report(first.rank, outcomes, blames,
+                               written[static_cast<std::size_t>(first.rank)], needed));
   const bool start_again = restart < plan.options.restarts;
   if (start_again) {
     const int next = restart + 1;
@@ -80,7 +87,7 @@ AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutpu
   const LeftoversEnd leftovers;
   Broker broker(plan.options.workers);
   std::vector<Worker> workers = start_workers(plan, restart, broker, outputs);
-  Supervisor supervisor(workers, output, signals);
+  Supervisor supervisor(workers, needed_workers(plan.options), output, signals);
   supervisor.watch();
   AttemptEnd end;
   if (!supervisor.interrupted())

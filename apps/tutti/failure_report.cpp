@@ -67,6 +67,20 @@ std::string name_ranks(std::vector<int> ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, " "));
 }
 
+// What a user has not read yet of why it failed.
+std::vector<std::string> unread_reason(int rank, std::span<const Blame> blames,
+                                       const Written& written) {
+  std::vector<std::string> lines;
+  if (const std::string untold = untold_cause(rank, blames, written); !untold.empty()) {
+    lines.push_back(fmt::format("tutti run: rank {}: {}", rank, untold));
+  } else if (written.last_lines.empty()) {
+    lines.push_back(fmt::format("tutti run: rank {} wrote nothing", rank));
+  }
+  if (!written.frames.empty())
+    lines.push_back(fmt::format("tutti run: rank {}: {}", rank, written.frames));
+  return lines;
+}
+
 }  // namespace
 
 std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<const Blame> blames) {
@@ -80,7 +94,9 @@ std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<co
 }
 
 std::vector<std::string> failure_report(int first, std::span<const Outcome> outcomes,
-                                        std::span<const Blame> blames, const Written& written) {
+                                        std::span<const Blame> blames, const Written& written,
+                                        int needed) {
+  const bool may_survive = needed < static_cast<int>(outcomes.size());
   std::vector<int> echoes;
   std::vector<int> failed;
   std::vector<int> ended;
@@ -89,7 +105,8 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
     if (outcome.rank == first) {
       how = outcome.ending.describe();
     } else if (outcome.failed()) {
-      (is_echo(outcome.rank, outcomes, blames) ? echoes : failed).push_back(outcome.rank);
+      const bool in_consequence = !may_survive && is_echo(outcome.rank, outcomes, blames);
+      (in_consequence ? echoes : failed).push_back(outcome.rank);
     } else if (outcome.was_ended) {
       ended.push_back(outcome.rank);
     }
@@ -102,15 +119,46 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
   if (!ended.empty())
     report.push_back(
         fmt::format("tutti run: {} did not end and had to be stopped", name_ranks(ended)));
-  if (const std::string untold = untold_cause(first, blames, written); !untold.empty()) {
-    report.push_back(fmt::format("tutti run: rank {}: {}", first, untold));
-  } else if (written.last_lines.empty()) {
-    report.push_back(fmt::format("tutti run: rank {} wrote nothing", first));
-  }
-  if (!written.frames.empty())
-    report.push_back(fmt::format("tutti run: rank {}: {}", first, written.frames));
+  if (may_survive && needed > 1)
+    report.push_back(fmt::format(
+        "tutti run: the others were ended: --min-workers {} asks for more than were left", needed));
+  for (std::string& line : unread_reason(first, blames, written)) report.push_back(std::move(line));
   report.push_back(fmt::format("tutti run: rank {} of {} failed first: {}{}", first,
                                outcomes.size(), how, end_of_culprit(first, outcomes, blames)));
+  return report;
+}
+
+bool have_finished(std::span<const Outcome> outcomes, int needed) {
+  const auto finished = std::count_if(outcomes.begin(), outcomes.end(), [](const Outcome& one) {
+    return one.ending.success() && !one.was_ended;
+  });
+  return finished >= needed;
+}
+
+std::string loss_line(const Outcome& lost, int workers, int left) {
+  return fmt::format("tutti run: rank {} of {} failed: {}; {} left", lost.rank, workers,
+                     lost.ending.describe(),
+                     left == 1 ? "1 worker is" : fmt::format("{} workers are", left));
+}
+
+std::vector<std::string> survivors_report(std::span<const Outcome> outcomes,
+                                          std::span<const Blame> blames,
+                                          std::span<const Written> written) {
+  std::vector<int> finished;
+  std::vector<std::string> lost;
+  std::vector<std::string> report;
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.ending.success()) {
+      finished.push_back(outcome.rank);
+      continue;
+    }
+    lost.push_back(fmt::format("rank {} ({})", outcome.rank, outcome.ending.describe()));
+    const Written& of_it = written[static_cast<std::size_t>(outcome.rank)];
+    for (std::string& line : unread_reason(outcome.rank, blames, of_it))
+      report.push_back(std::move(line));
+  }
+  report.push_back(fmt::format("tutti run: {} of {} finished without {}", name_ranks(finished),
+                               outcomes.size(), fmt::join(lost, ", ")));
   return report;
 }
 

@@ -35,9 +35,23 @@ struct Written {
 
 /// The last thing a user reads of a failed run, as lines. What a worker wrote has been shown, and
 /// is not repeated: of what it told the launcher, the first line is part of it unless the worker
-/// wrote that too.
+/// wrote that too. Where fewer than all workers were `needed`, earlier failures have been survived:
+/// then no later one is called their consequence.
 std::vector<std::string> failure_report(int first, std::span<const Outcome> outcomes,
-                                        std::span<const Blame> blames, const Written& written);
+                                        std::span<const Blame> blames, const Written& written,
+                                        int needed);
+
+/// True if `needed` workers have ended well by themselves, whatever became of the others.
+bool have_finished(std::span<const Outcome> outcomes, int needed);
+
+/// Said at once of a worker that failed while `left` of `workers` have not.
+std::string loss_line(const Outcome& lost, int workers, int left);
+
+/// The last thing a user reads of a run that has finished without some workers. `written[r]` is of
+/// rank r.
+std::vector<std::string> survivors_report(std::span<const Outcome> outcomes,
+                                          std::span<const Blame> blames,
+                                          std::span<const Written> written);
 
 /// Announces the restart number `restart` of at most `restarts`, after a report.
 std::string restart_line(int restart, int restarts);

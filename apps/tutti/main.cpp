@@ -34,8 +34,9 @@ constexpr const char* kRunUsage = "tutti run -n N [options] [--] program [argume
 constexpr const char* kRunFooter =
     "Everything from the program's name on belongs to the program; \"--\" may stand before it.\n"
     "When a worker fails the others are ended within 5 seconds, and the first failure is what is\n"
-    "printed last. With --restarts all are then started again. Exit status: 0, that of the worker\n"
-    "that failed first (in the last attempt), or 128 + signal.\n"
+    "printed last. With --restarts all are then started again; with --survivors the others resume\n"
+    "without it. Exit status: 0, that of the worker that failed first (in the last attempt), or\n"
+    "128 + signal.\n"
     "\nExample:\n"
     "  tutti run -n 2 build/bin/char_lm --text LICENSE --steps 200 --micro-batches 4 --seed 1\n";
 constexpr const char* kDoctorFooter =

@@ -64,6 +64,19 @@ void add_run_options(CLI::App& app, RunOptions& options) {
                  "unless given. Programs see it by Job::restarts() (TUTTI_RESTART)")
       ->type_name("R")
       ->check(is_given("--restarts"));
+  app.add_flag("--survivors", options.survivors,
+               "When a worker fails, do not end the others: they resume without it, as\n"
+               "the program has it (docs/fault_tolerance.md)");
+  app.add_option_function<int>(
+         "--min-workers",
+         [&options](int workers) {
+           options.min_workers = workers;
+           options.min_workers_given = true;
+         },
+         "With --survivors: end all when fewer than K have not failed. 1 unless\n"
+         "given")
+      ->type_name("K")
+      ->check(is_given("--min-workers"));
   app.add_option("--log", options.log_folder,
                  "Also write what worker R prints to DIR/rank-R.log, without prefix")
       ->type_name("DIR");
@@ -98,6 +111,11 @@ void check(const RunOptions& options) {
     refuse(fmt::format("--threads {}: must be 1 to {}", options.threads, kMaxThreads));
   if (options.restarts < 0)
     refuse(fmt::format("--restarts {}: must be 0 or more", options.restarts));
+  if (options.min_workers_given && !options.survivors)
+    refuse(fmt::format("--min-workers {}: is for --survivors", options.min_workers));
+  if (options.min_workers < 1 || (options.survivors && options.min_workers > options.workers))
+    refuse(fmt::format("--min-workers {}: must be 1 to {}, the number of workers",
+                       options.min_workers, options.workers));
   if (options.bind != "core" && options.bind != "none")
     refuse(fmt::format("--bind {}: must be core or none", options.bind));
   if (options.deadline_given &&
@@ -105,6 +123,10 @@ void check(const RunOptions& options) {
     refuse(fmt::format("--deadline {}: must be a positive number of seconds", options.deadline));
   if (options.program.empty() || options.program.front().empty())
     refuse("no program given: what should the workers run?");
+}
+
+int needed_workers(const RunOptions& options) {
+  return options.survivors ? options.min_workers : options.workers;
 }
 
 }  // namespace tutti::command

@@ -17,6 +17,9 @@ struct RunOptions {
   int workers = 0;
   int threads = 1;
   int restarts = 0;
+  bool survivors = false;
+  int min_workers = 1;  ///< only looked at with `survivors`
+  bool min_workers_given = false;
   std::string bind = "none";
   double deadline = 0.0;  ///< seconds; only looked at when deadline_given
   bool deadline_given = false;
@@ -36,5 +39,8 @@ std::size_t program_start(const CLI::App& app, const std::vector<std::string>& a
 
 /// Throws Refusal with the usage status for values that make no sense.
 void check(const RunOptions& options);
+
+/// How many workers must not have failed for the others to go on: all of them without --survivors.
+int needed_workers(const RunOptions& options);
 
 }  // namespace tutti::command

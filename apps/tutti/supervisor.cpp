@@ -28,8 +28,10 @@ int milliseconds_until(Clock::time_point then, Clock::time_point now) {
 
 }  // namespace
 
-Supervisor::Supervisor(std::vector<Worker>& workers, Output& output, SignalInbox& signals)
+Supervisor::Supervisor(std::vector<Worker>& workers, int needed, Output& output,
+                       SignalInbox& signals)
     : workers_(workers),
+      needed_(needed),
       output_(output),
       signals_(signals),
       ended_(workers.size()),
@@ -158,7 +160,20 @@ void Supervisor::take_end(std::size_t rank) {
   if (!ending) return;
   ended_[rank] = true;
   outcomes_.push_back({static_cast<int>(rank), *ending, was_told_[rank]});
-  if (!ending->success()) escalation_.begin(Clock::now());
+  if (!ending->success()) lose(rank, outcomes_.back());
+}
+
+/// The others resume without it, or are given the time to end by themselves.
+void Supervisor::lose(std::size_t rank, const Outcome& lost) {
+  const auto failed = std::count_if(outcomes_.begin(), outcomes_.end(),
+                                    [](const Outcome& one) { return !one.ending.success(); });
+  const int left = static_cast<int>(workers_.size()) - static_cast<int>(failed);
+  if (escalation_.begun() || left < needed_) return escalation_.begin(Clock::now());
+  workers_[rank].process.signal(SIGKILL);  // what it has left in its process group
+  // Its own last lines come before what is said of its end.
+  for (const Stream stream : {Stream::out, Stream::error})
+    if (!output_.full()) read(rank, stream, kReadBytes);
+  output_.line(Stream::error, "", loss_line(lost, static_cast<int>(workers_.size()), left));
 }
 
 void Supervisor::end_leftovers() {

@@ -33,8 +33,9 @@ struct Worker {
 
 class Supervisor {
  public:
-  /// All must outlive the supervisor. workers[r] is rank r.
-  Supervisor(std::vector<Worker>& workers, Output& output, SignalInbox& signals);
+  /// All must outlive the supervisor. workers[r] is rank r. When fewer than `needed` workers have
+  /// not failed, the others are ended.
+  Supervisor(std::vector<Worker>& workers, int needed, Output& output, SignalInbox& signals);
 
   /// Returns when all workers have ended, with all that they had started, and what they wrote has
   /// been queued.
@@ -65,6 +66,7 @@ class Supervisor {
   int timeout(Clock::time_point now) const;
   bool take_signals();
   void take_end(std::size_t rank);
+  void lose(std::size_t rank, const Outcome& lost);
   void end_leftovers();
   void read(std::size_t rank, Stream stream, std::size_t at_most);
   bool print();
@@ -75,6 +77,7 @@ class Supervisor {
   void send(int signal);
 
   std::vector<Worker>& workers_;
+  int needed_;
   Output& output_;
   SignalInbox& signals_;
   Escalation escalation_;

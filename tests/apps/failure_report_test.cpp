@@ -11,6 +11,12 @@ Outcome exited(int rank, int status) { return {rank, {.by_signal = false, .code 
 Outcome killed(int rank, int signal) { return {rank, {.by_signal = true, .code = signal}, false}; }
 Outcome stopped(int rank) { return {rank, {.by_signal = true, .code = 15}, true}; }
 
+/// Of a run that needs all its workers.
+std::vector<std::string> report_of(int first, std::span<const Outcome> outcomes,
+                                   std::span<const Blame> blames, const Written& written) {
+  return failure_report(first, outcomes, blames, written, static_cast<int>(outcomes.size()));
+}
+
 TEST(FirstFailure, NoneWhenAllSucceed) {
   const std::vector outcomes = {exited(1, 0), exited(0, 0)};
   EXPECT_EQ(first_failure(outcomes, {}), std::nullopt);
@@ -55,7 +61,7 @@ TEST(FailureReport, EndsWithWhoAndHow) {
   const std::vector outcomes = {killed(1, 11), exited(0, 1), exited(3, 1), stopped(2)};
   const Written last{.last_lines = {"step 17", "oh"}, .frames = {}};
   const std::vector<Blame> blames = {{0, 1, "lost"}};
-  EXPECT_THAT(failure_report(1, outcomes, blames, last),
+  EXPECT_THAT(report_of(1, outcomes, blames, last),
               ElementsAre("tutti run: rank 0 failed in consequence", "tutti run: rank 3 failed too",
                           "tutti run: rank 2 did not end and had to be stopped",
                           "tutti run: rank 1 of 4 failed first: killed by signal SIGSEGV (11)"));
@@ -65,7 +71,7 @@ TEST(FailureReport, SaysWhyTheFirstFailedUnlessItWroteThatItself) {
   const std::vector outcomes = {exited(0, 5), stopped(1)};
   const std::vector<Blame> blames = {{0, 1, "rank 1 has not reached step 17\nframe #0"},
                                      {0, 1, "rank 1 has not reached step 17"}};
-  const auto report = failure_report(0, outcomes, blames, {});
+  const auto report = report_of(0, outcomes, blames, {});
   const std::string end =
       "tutti run: rank 0 of 2 failed first: exit status 5, after rank 1, which it blames and which "
       "had to be stopped";
@@ -74,14 +80,14 @@ TEST(FailureReport, SaysWhyTheFirstFailedUnlessItWroteThatItself) {
               ElementsAre(stopped_line, "tutti run: rank 0: rank 1 has not reached step 17", end));
   const Written written{.last_lines = {"error: rank 1 has not reached step 17", "bye"},
                         .frames = {}};
-  EXPECT_THAT(failure_report(0, outcomes, blames, written), ElementsAre(stopped_line, end));
+  EXPECT_THAT(report_of(0, outcomes, blames, written), ElementsAre(stopped_line, end));
 }
 
 TEST(FailureReport, NamesTheWorkerThatEndedWellWhileOthersNeededIt) {
   const std::vector outcomes = {exited(2, 0), killed(1, 6), killed(0, 6)};
   const std::vector<Blame> blames = {{1, 2, "rank 2 ended"}, {0, 2, "rank 2 ended"}};
   const Written written{.last_lines = {"what(): rank 2 ended"}, .frames = {}};
-  EXPECT_THAT(failure_report(1, outcomes, blames, written),
+  EXPECT_THAT(report_of(1, outcomes, blames, written),
               ElementsAre("tutti run: rank 0 failed too",
                           "tutti run: rank 1 of 3 failed first: killed by signal SIGABRT (6); it "
                           "blames rank 2, which ended by itself with exit status 0"));
@@ -92,19 +98,63 @@ TEST(FailureReport, BlamesByTheLatestFailureAlone) {
   const std::vector outcomes = {exited(1, 0), killed(2, 9), killed(0, 6)};
   const std::vector<Blame> blames = {{0, 1, "rank 1 failed in step 3"}, {0, 2, "rank 2 ended"}};
   const Written written{.last_lines = {"what(): rank 2 ended"}, .frames = {}};
-  EXPECT_EQ(failure_report(0, outcomes, blames, written).back(),
+  EXPECT_EQ(report_of(0, outcomes, blames, written).back(),
             "tutti run: rank 0 of 3 failed first: killed by signal SIGABRT (6)");
 }
 
 TEST(FailureReport, SaysThatNothingWasWrittenAndWhereStackFramesAre) {
   const std::vector outcomes = {exited(0, 5)};
-  EXPECT_THAT(failure_report(0, outcomes, {}, {}),
+  EXPECT_THAT(report_of(0, outcomes, {}, {}),
               ElementsAre("tutti run: rank 0 wrote nothing",
                           "tutti run: rank 0 of 1 failed first: exit status 5"));
   const Written frames{.last_lines = {"what(): no"}, .frames = "stack frames: in logs/rank-0.log"};
-  EXPECT_THAT(failure_report(0, outcomes, {}, frames),
+  EXPECT_THAT(report_of(0, outcomes, {}, frames),
               ElementsAre("tutti run: rank 0: stack frames: in logs/rank-0.log",
                           "tutti run: rank 0 of 1 failed first: exit status 5"));
+}
+
+TEST(FailureReport, OfTooFewSurvivorsCallsNoFailureTheConsequenceOfOneThatWasSurvived) {
+  const std::vector outcomes = {killed(1, 9), exited(2, 4), stopped(0)};
+  const std::vector<Blame> blames = {{0, 1, "rank 1 has ended"}, {2, 1, "rank 1 has ended"}};
+  const Written written{.last_lines = {"step 3"}, .frames = {}};
+  const std::string end = "tutti run: rank 1 of 3 failed first: killed by signal SIGKILL (9)";
+  const std::string stopped_line = "tutti run: rank 0 did not end and had to be stopped";
+  EXPECT_THAT(failure_report(1, outcomes, blames, written, 2),
+              ElementsAre("tutti run: rank 2 failed too", stopped_line,
+                          "tutti run: the others were ended: --min-workers 2 asks for more than "
+                          "were left",
+                          end));
+  EXPECT_THAT(failure_report(1, outcomes, blames, written, 3),
+              ElementsAre("tutti run: rank 2 failed in consequence", stopped_line, end));
+  // Of one worker at least, nobody is left.
+  const std::vector all = {killed(1, 9), exited(2, 4), exited(0, 4)};
+  EXPECT_THAT(failure_report(1, all, blames, written, 1),
+              ElementsAre("tutti run: ranks 0 2 failed too", end));
+}
+
+TEST(Survivors, HaveFinishedWhereAsManyAsAreNeededEndedWellByThemselves) {
+  const std::vector outcomes = {killed(1, 9), exited(2, 0), exited(0, 0)};
+  EXPECT_TRUE(have_finished(outcomes, 2));
+  EXPECT_FALSE(have_finished(outcomes, 3));
+  Outcome obedient = exited(0, 0);
+  obedient.was_ended = true;
+  EXPECT_FALSE(have_finished(std::vector{killed(1, 9), exited(2, 4), obedient}, 1));
+}
+
+TEST(Survivors, AreReportedWithAllThatWereLostAndWhy) {
+  EXPECT_EQ(loss_line(killed(1, 9), 3, 2),
+            "tutti run: rank 1 of 3 failed: killed by signal SIGKILL (9); 2 workers are left");
+  EXPECT_EQ(loss_line(exited(0, 3), 3, 1),
+            "tutti run: rank 0 of 3 failed: exit status 3; 1 worker is left");
+  const std::vector outcomes = {killed(1, 9), exited(3, 4), exited(2, 0), exited(0, 0)};
+  const std::vector<Blame> blames = {{0, 1, "rank 1 has ended"}, {3, 2, "rank 2 is late"}};
+  const std::vector<Written> written = {
+      {}, {}, {}, {.last_lines = {"bye"}, .frames = "stack frames: in logs/rank-3.log"}};
+  EXPECT_THAT(survivors_report(outcomes, blames, written),
+              ElementsAre("tutti run: rank 1 wrote nothing", "tutti run: rank 3: rank 2 is late",
+                          "tutti run: rank 3: stack frames: in logs/rank-3.log",
+                          "tutti run: ranks 0 2 of 4 finished without rank 1 (killed by signal "
+                          "SIGKILL (9)), rank 3 (exit status 4)"));
 }
 
 TEST(RestartLine, SaysWhichOfHowManyAndWhy) {
