@@ -1,8 +1,8 @@
 #pragma once
 
 // Whatever takes part in a step besides the way of its gradients: parameters, buffers, metrics,
-// averages, states of shards, checks. Trainer and DataParallel hold a list of parts, and call each
-// of them in the phases of the step, in the order of the list:
+// averages, states of shards, checks. Trainer and DataParallel hold StepParts, a list that calls
+// each of them in the phases of a step, in the order of the list:
 //
 //   open │ the program computes │ publish │ wait for all │ judge │ apply │ wait for all │ commit,
 //   end
@@ -15,12 +15,22 @@
 // and commit() throw nothing but what ends the object.
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "sync/step/verdict.h"
 #include "tutti/step_report.h"
 
 namespace tutti {
+
+/// What all workers decide of a step, each by itself, from the same published facts.
+struct Verdict {
+  std::string refusal;         ///< why the step is dropped; empty: it is applied
+  bool finite = true;          ///< false: it is dropped for a gradient or sum that is not finite
+  std::optional<double> norm;  ///< of the gradient, before clipping, where it had to be known
+  bool folded = false;         ///< each owner's arena holds the folded gradient of what it owns
+  std::vector<double> scales;  ///< per parameter, of the gradient: clipping; empty: all 1
+};
 
 /// What the parts of a step know of it.
 struct StepFacts {
@@ -52,6 +62,25 @@ class StepPart {
   virtual void drop() noexcept {}
   /// The step is over, applied or refused, on all workers.
   virtual void end(StepFacts& /*step*/) {}
+};
+
+/// The parts of a step, in the order of their calls.
+class StepParts {
+ public:
+  /// Keeps a reference.
+  void add(StepPart& part) { parts_.push_back(&part); }
+
+  void open(const StepFacts& step) const;
+  void publish() const;
+  void judge(StepFacts& step) const;
+  /// Once all have judged: applies the step, or drops it where the verdict refuses it.
+  void apply(const StepFacts& step) const;
+  /// Once all workers have applied it, or dropped it: commits what was applied, and ends the step.
+  void finish(StepFacts& step) const;
+  void drop() const noexcept;
+
+ private:
+  std::vector<StepPart*> parts_;
 };
 
 }  // namespace tutti

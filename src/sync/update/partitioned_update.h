@@ -21,7 +21,7 @@
 #include "sync/step/owned_ranges.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
-#include "sync/step/verdict.h"
+#include "sync/step/step_part.h"
 #include "sync/update/shared_model.h"
 #include "sync/update/tile_updates.h"
 #include "sync/update/update_rules.h"

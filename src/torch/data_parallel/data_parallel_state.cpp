@@ -92,7 +92,10 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   gradients_part_.emplace(*exchange_, sources_, coded_.get(), *rows_);
   row_tensors_part_.emplace(model_, *exchange_, *rows_, *owned_, *views_);
   views_part_.emplace(*views_, *owned_);
-  step_parts_ = {&*gradients_part_, &*row_tensors_part_, owned_.get(), &*views_part_};
+  for (auto* part : std::initializer_list<StepPart*>{&*gradients_part_, &*row_tensors_part_,
+                                                     owned_.get(), &*views_part_}) {
+    step_parts_.add(*part);
+  }
   if (group_.rank() != 0) return;
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
                        model_.parameters().size(), exchange_->nodes().bytes_held(), group_.size(),
@@ -149,7 +152,7 @@ void DataParallelState::in_step(Body&& body) {
     } else {
       dropped_ = true;  // by others
       in_scope_ = in_leaf_ = last_backward_ = false;
-      for (auto* part : step_parts_) part->drop();
+      step_parts_.drop();
     }
     throw;
   }
@@ -329,15 +332,14 @@ void DataParallelState::finish() {
   views_->release_kept();
   StepFacts step{.number = exchange_->number()};
   exchange_->arrive(memory_);
-  for (auto* part : step_parts_) part->judge(step);
+  step_parts_.judge(step);
   outcome_ = exchange_->complete([&] {
     exchange_->take_buffers(memory_);
-    for (auto* part : step_parts_) part->apply(step);
+    step_parts_.apply(step);
   });
   step.touched = outcome_.touched;
   step.report = outcome_.report;
-  for (auto* part : step_parts_) part->commit(step);
-  for (auto* part : step_parts_) part->end(step);
+  step_parts_.finish(step);
   outcome_.report = step.report;
   if (options_.buffers == Buffers::every_step && group_.rank() != outcome_.buffer_source) {
     for (const auto& item : model_.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
@@ -409,7 +411,7 @@ void DataParallelState::drop(const std::string& why) noexcept {
   in_scope_ = in_leaf_ = last_backward_ = false;
   dropped_ = true;
   exchange_->fail(why);
-  for (auto* part : step_parts_) part->drop();
+  step_parts_.drop();
 }
 
 void DataParallelState::collectively(const std::function<void()>& calls) {

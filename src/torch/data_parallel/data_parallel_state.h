@@ -98,7 +98,7 @@ class DataParallelState : public GradientSink,
   std::optional<GradientsPart> gradients_part_;
   std::optional<RowTensorsPart> row_tensors_part_;
   std::optional<ViewsPart> views_part_;
-  std::vector<StepPart*> step_parts_;  ///< in the order of their calls
+  StepParts step_parts_;
   ModelMemory memory_;
   std::uint64_t generator_seed_ = 0;   ///< torch's, when this was made
   std::uint64_t generator_state_ = 0;  ///< digest

@@ -143,12 +143,12 @@ TrainerState::TrainerState(const Group& group, torch::nn::Module& module,
 /// Each phase of a step calls them in this order.
 void TrainerState::list_step_parts() {
   const auto add = [this]<class Part>(std::unique_ptr<Part> part) {
-    step_parts_.push_back(part.get());
+    step_parts_.add(*part);
     own_step_parts_.push_back(std::move(part));
   };
-  step_parts_.push_back(notes_.get());
+  step_parts_.add(*notes_);
   add(std::make_unique<ValuesStep>(*values_, *exchange_, model_, options_.name));
-  if (audit_) step_parts_.push_back(audit_.get());
+  if (audit_) step_parts_.add(*audit_);
   add(std::make_unique<UpdateStep>(*update_));
   if (replicas_) add(std::make_unique<ReplicasStep>(*replicas_, options_.clip));
   add(std::make_unique<BuffersStep>(*buffers_, *board_, replicas_.get(), mine_.begin));
@@ -190,7 +190,7 @@ void TrainerState::drop(const std::string& why) noexcept {
   between_.set_half(false);
   runner_->drop();
   if (exchange_->is_open()) exchange_->fail(why);
-  for (auto* part : step_parts_) part->drop();
+  step_parts_.drop();
   seed_between_steps();
 }
 
@@ -241,13 +241,13 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
   }
   exchange_->open_shards(mine_.begin, mine_.count());
   try {
-    for (auto* part : step_parts_) part->open(facts_);
+    step_parts_.open(facts_);
     runner_->run(compute);
     only.reset();
-    for (auto* part : step_parts_) part->publish();
+    step_parts_.publish();
     seed_between_steps();
     exchange_->arrive(memory_);
-    for (auto* part : step_parts_) part->judge(facts_);
+    step_parts_.judge(facts_);
   } catch (...) {
     drop(exception_text());
     throw;
@@ -296,17 +296,13 @@ StepResult TrainerState::apply() {
       throw;
     }
   }
-  const bool applies = facts_.verdict.refusal.empty();
   auto outcome = exchange_->complete([&] {
-    for (auto* part : step_parts_) applies ? part->apply(facts_) : part->drop();
+    step_parts_.apply(facts_);
     exchange_->note_buffers(memory_);
   });
   facts_.touched = std::move(outcome.touched);
   facts_.report = std::move(outcome.report);
-  for (auto* part : step_parts_) {
-    if (applies) part->commit(facts_);
-  }
-  for (auto* part : step_parts_) part->end(facts_);
+  step_parts_.finish(facts_);
   auto result = result_of();
   const auto& request = notes_->request();
   if (request) data_.advance(*request, options_.shards);

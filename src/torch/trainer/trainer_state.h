@@ -123,7 +123,7 @@ class TrainerState {
   ShardStates states_;
   std::unique_ptr<StepNotes> notes_;
   std::vector<std::unique_ptr<StepPart>> own_step_parts_;
-  std::vector<StepPart*> step_parts_;  ///< in the order of their calls
+  StepParts step_parts_;
   std::shared_ptr<ShardRunner> runner_;
   ModelMemory memory_;
 

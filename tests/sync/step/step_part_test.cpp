@@ -1,0 +1,90 @@
+#include "sync/step/step_part.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+using ::testing::ElementsAre;
+using Calls = std::vector<std::string>;
+
+/// Writes down its calls; refuses steps where `refuses` holds.
+class Recorded : public StepPart {
+ public:
+  Recorded(std::string name, Calls& calls, bool refuses = false)
+      : name_(std::move(name)), calls_(calls), refuses_(refuses) {}
+  void open(const StepFacts&) override { note("open"); }
+  void publish() override { note("publish"); }
+  void judge(StepFacts& step) override {
+    note("judge");
+    if (refuses_) step.verdict.refusal = name_;
+  }
+  void apply(const StepFacts&) override { note("apply"); }
+  void commit(StepFacts& step) override {
+    note("commit");
+    ++step.report.collectives;
+  }
+  void drop() noexcept override { note("drop"); }
+  void end(StepFacts&) override { note("end"); }
+
+ private:
+  void note(const char* call) { calls_.push_back(name_ + " " + call); }
+  std::string name_;
+  Calls& calls_;
+  bool refuses_;
+};
+
+void take_step(const StepParts& parts, StepFacts& step) {
+  parts.open(step);
+  parts.publish();
+  parts.judge(step);
+  parts.apply(step);
+  parts.finish(step);
+}
+
+TEST(StepParts, AreCalledInTheirOrderInEachPhase) {
+  Calls calls;
+  Recorded first("a", calls);
+  Recorded second("b", calls);
+  StepParts parts;
+  parts.add(first);
+  parts.add(second);
+  StepFacts step;
+  take_step(parts, step);
+  EXPECT_THAT(calls, ElementsAre("a open", "b open", "a publish", "b publish", "a judge", "b judge",
+                                 "a apply", "b apply", "a commit", "b commit", "a end", "b end"));
+  EXPECT_EQ(step.report.collectives, 2);
+}
+
+TEST(StepParts, OfARefusedStepAreDroppedInsteadOfApplied) {
+  Calls calls;
+  Recorded first("a", calls);
+  Recorded second("b", calls, true);
+  StepParts parts;
+  parts.add(first);
+  parts.add(second);
+  StepFacts step;
+  take_step(parts, step);
+  EXPECT_EQ(step.verdict.refusal, "b");
+  EXPECT_THAT(calls, ElementsAre("a open", "b open", "a publish", "b publish", "a judge", "b judge",
+                                 "a drop", "b drop", "a end", "b end"));
+  EXPECT_EQ(step.report.collectives, 0);
+}
+
+TEST(StepParts, ThatOverrideNothingLeaveAStepAsItIs) {
+  StepPart part;
+  StepParts parts;
+  parts.add(part);
+  StepFacts step{.number = 7, .loss_scale = 2};
+  take_step(parts, step);
+  parts.drop();
+  EXPECT_EQ(step.number, 7);
+  EXPECT_TRUE(step.verdict.refusal.empty());
+  EXPECT_EQ(step.report.collectives, 0);
+}
+
+}  // namespace
+}  // namespace tutti
