@@ -56,7 +56,7 @@ using PartnerCheck = std::function<void(const std::function<std::uint64_t()>& mi
 
 class LocalCollectives final : private Unfinished {
  public:
-  /// Waits for the other members. Throws what the rendezvous throws, and InvalidArgument where the
+  /// Waits for the other members. Throws what the rendezvous throws, and OutOfMemory where the
   /// control memory does not fit.
   LocalCollectives(JobState& job, LocalGroup group);
   ~LocalCollectives();

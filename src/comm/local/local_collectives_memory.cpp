@@ -43,7 +43,7 @@ std::uint64_t LocalCollectives::agree(const std::string& refusal, const std::str
   wait(start(exchange));
   std::uint64_t held_by_any = 0;
   for (const Verdict& verdict : verdicts) {
-    if (verdict.refusal[0] != 0) throw InvalidArgument(verdict.refusal.data());
+    if (verdict.refusal[0] != 0) throw OutOfMemory(verdict.refusal.data());
     held_by_any |= verdict.held;
   }
   return held_by_any;

@@ -15,7 +15,7 @@ void GradientsPart::judge(StepFacts& step) {
     source->begin(step.loss_scale);
     const auto refusal = source->prepare();
     if (refusal.text.empty()) continue;
-    throw InvalidArgument(fmt::format("step {}: {}", step.number, refusal.text));
+    throw Diverged(fmt::format("step {}: {}", step.number, refusal.text));
   }
   if (!rows_.any()) return;
   rows_.keep(OwnedRanges(exchange_, rows_).of(exchange_.group().rank()), {});

@@ -3,7 +3,7 @@
 // What takes part in a step of a DataParallel, beside PlacedParameters.
 //
 // Threads: the one of the step. Failure: StepPart's; a gradient that a codec cannot send is
-// InvalidArgument, on all workers.
+// Diverged, on all workers.
 
 #include <vector>
 

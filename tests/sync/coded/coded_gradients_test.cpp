@@ -257,6 +257,27 @@ TEST(CodedGradients, AStepOfDataParallelGivesTheSumOfWhatWasSent) {
   }
 }
 
+TEST(CodedGradients, AStepOfDataParallelThatCannotBeSentHasDiverged) {
+  const std::vector<std::size_t> counts = {3, 5000};
+  for (const float bad : {7e4F, std::nanf("")}) {
+    run_thread_ranks(2, [&](const Job& job) {
+      const Group group(job);
+      StepExchange exchange(group, plan_of(counts), {.coded = true});
+      CodedGradients coded(exchange, {.compression = {.codec = half_codec()}});
+      exchange.open_one_backward(1);
+      for (std::size_t p = 0; p < counts.size(); ++p) {
+        Values values(counts[p], 1.0F);
+        if (group.rank() == 1) values[1] = bad;
+        exchange.write(p, values.data(), true);
+      }
+      EXPECT_THAT([&] { coded.finish({}); },
+                  ThrowsMessage<Diverged>(HasSubstr("in logical worker 1")));
+      exchange.fail("refused");
+      group.barrier();
+    });
+  }
+}
+
 TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
   const std::vector<std::size_t> counts = {600, 400, 5000};
   run_thread_ranks(2, [&](const Job& job) {
