@@ -49,10 +49,11 @@ const std::map<std::string, Names> kMayInclude = {
     {"torch/run",
      {"base", "kernels", "comm", "run", "run/state", "sync/plan", "sync/coded", "sync/update",
       "torch/model"}},
+    {"torch/optim", {"base", "kernels/rules", "run", "sync/plan", "sync/update", "torch/model"}},
     {"torch/trainer",
      {"base", "kernels", "kernels/rules", "memory", "comm", "codec", "run", "run/state",
       "sync/plan", "sync/step", "sync/rows", "sync/coded", "sync/update", "sync/averaging",
-      "torch/model", "torch/run"}},
+      "torch/model", "torch/run", "torch/optim"}},
 };
 
 /// The folder that each public header belongs to.
@@ -76,7 +77,7 @@ const std::map<std::string, std::string> kPublic = {
     {"step_report.h", "sync/step"},
     {"averaging.h", "codec"},
     {"tensors.h", "torch/model"},
-    {"torch_optimizer.h", "torch/trainer"},
+    {"torch_optimizer.h", "torch/optim"},
     {"traffic.h", "sync/step"},
     {"trainer.h", "torch/trainer"},
 };

@@ -14,10 +14,10 @@
 
 #include "run/state/run_part.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/optim/tile_optimizers.h"
 #include "torch/trainer/replica_parameters.h"
 #include "torch/trainer/shard_buffers.h"
 #include "torch/trainer/shard_states.h"
-#include "torch/trainer/tile_optimizers.h"
 
 namespace tutti {
 

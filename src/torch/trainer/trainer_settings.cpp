@@ -8,7 +8,7 @@
 
 #include "sync/step/logical_workers.h"
 #include "torch/model/arithmetic.h"
-#include "torch/trainer/torch_rule.h"
+#include "torch/optim/torch_rule.h"
 #include "tutti/error.h"
 
 namespace tutti {

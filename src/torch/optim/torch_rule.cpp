@@ -1,4 +1,4 @@
-#include "torch/trainer/torch_rule.h"
+#include "torch/optim/torch_rule.h"
 
 #include <cxxabi.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "torch/trainer/optimizer_state.h"
+#include "torch/optim/optimizer_state.h"
 
 #include <fmt/format.h>
 

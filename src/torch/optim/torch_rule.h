@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "torch/trainer/optimizer_state.h"
+#include "torch/optim/optimizer_state.h"
 #include "tutti/torch_optimizer.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "torch/trainer/tile_optimizers.h"
+#include "torch/optim/tile_optimizers.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "torch/trainer/torch_rule.h"
+#include "torch/optim/torch_rule.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
