@@ -298,7 +298,7 @@ TEST(StepExchange, CopiesThatDoNotFitAreOutOfMemoryThereAndAFailedPeerElsewhere)
           exchange.begin_leaf(1);
           exchange.write(0, values.data(), true);
           exchange.end_leaf();
-          return exchange.finish({}).report.leaves;
+          return finish(exchange).report.leaves;
         };
         try {
           step(job.rank() == 0 ? 1 : 1000);

@@ -64,6 +64,18 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
   });
 }
 
+TEST(Refusals, AGradientThatACodecCannotSendHasDivergedOnAllWorkers) {
+  on_workers(2, [](const Job& job) {
+    const auto weight = torch::ones({3}).requires_grad_();
+    DataParallel parallel(Group(job), {{"weight", weight}},
+                          {.compression = {.codec = half_codec()}});
+    EXPECT_THAT(text_of<Diverged>([&] { (weight * (job.rank() == 1 ? 1e6 : 1)).sum().backward(); }),
+                HasSubstr("in logical worker 1"));
+    (weight * 2).sum().backward();
+    EXPECT_EQ(weight.grad()[0].item<float>(), 2);
+  });
+}
+
 TEST(Refusals, MovedAndAddedParametersAreFound) {
   on_workers(1, [](const Job& job) {
     const Group group(job);
