@@ -15,6 +15,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -33,7 +34,7 @@ class Text {
  public:
   explicit Text(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
-    if (!file) throw tutti::InvalidArgument("cannot read the text " + path);
+    if (!file) throw tutti::IoError(errno, "cannot read the text " + path);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     alphabet_ = bytes;
     std::sort(alphabet_.begin(), alphabet_.end());

@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -47,7 +48,7 @@ class Words {
  public:
   Words(const std::string& path, std::int64_t least) {
     std::ifstream file(path);
-    if (!file) throw tutti::InvalidArgument("cannot read the text " + path);
+    if (!file) throw tutti::IoError(errno, "cannot read the text " + path);
     std::vector<std::string> all;
     std::string word;
     for (char c = 0; file.get(c);) {

@@ -1,6 +1,7 @@
 #include "compare.h"
 
 #include <fmt/format.h>
+#include <cerrno>
 #include <exception>
 #include <filesystem>
 
@@ -20,8 +21,9 @@ bool is_folder(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found)
-    throw InvalidArgument(fmt::format("there is no {}", path));
-  if (error) throw InvalidArgument(fmt::format("cannot look at {}: {}", path, error.message()));
+    throw IoError(ENOENT, fmt::format("there is no {}", path));
+  if (error)
+    throw IoError(error.value(), fmt::format("cannot look at {}: {}", path, error.message()));
   return fs::is_directory(status);
 }
 

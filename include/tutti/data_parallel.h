@@ -215,7 +215,7 @@ class [[nodiscard]] DataParallel {
   /// averaging policy's value of their mean, the same bytes everywhere; the optimizer's state stays
   /// each worker's own. Buffers become rank 0's then, with Buffers::every_step. All workers call it
   /// equally often, and wait for each other where something is due; given the number of the `step`,
-  /// one that was left out is InvalidArgument. A value that is not finite is InvalidArgument on all
+  /// one that was left out is InvalidArgument. A value that is not finite is Diverged on all
   /// that names parameter and rank: nothing became one. A mean that is not finite, or an averaging
   /// policy that throws, is Mismatch and ends this object. The other calls on steps are
   /// InvalidArgument with an averaging policy, but fail(), which does nothing: a step is each
@@ -229,8 +229,8 @@ class [[nodiscard]] DataParallel {
   /// each parameter with an owner; report(), which is of the gradients, has nothing of it.
   void broadcast_placed();
 
-  /// Names of the parameters that some worker wrote in the last step, in registration order; with an
-  /// averaging policy, those that became one.
+  /// Names of the parameters that some worker wrote in the last step, in registration order; with
+  /// an averaging policy, those that became one.
   std::vector<std::string> touched() const;
   /// What the last step cost; with an averaging policy, the last average_parameters().
   const StepReport& report() const;

@@ -18,7 +18,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// An argument, an option, a model or a machine that cannot be worked with. Nothing was changed.
+/// An argument, an option, a model or an environment variable that cannot be worked with: the
+/// program, or what started it, has to change. Nothing was changed.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
@@ -26,6 +27,40 @@ class InvalidArgument : public Error {
 
 /// What was asked for is meaningful but not offered here; the text says what to do instead.
 class Unsupported : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The system refused a file, a folder, a descriptor or a socket: the disk is full, a permission or
+/// a file is missing. What was there before is as it was; the call may succeed when made again.
+class IoError : public Error {
+ public:
+  IoError(int code, const std::string& text) : Error(text), code_(code) {}
+  /// The system's reason, of errno (ENOSPC, EACCES, ENOENT); 0 where it gave none.
+  int code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
+/// Memory cannot be had: the need of all workers exceeds what the machine, a cgroup or a limit of
+/// the process allows, or the system refused it. Nothing was changed; a smaller request may fit.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A checkpoint, one of its files or a step log is damaged: cut, or not what its hash claims.
+/// Nothing was changed; an older checkpoint may be whole (LoadOptions::fall_back).
+class Corrupt : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Training has gone wrong by its values: a value that cannot be sent or averaged because it is not
+/// finite or out of range, or too many dropped steps in succession. Thrown on every worker; what
+/// was wrong is in no parameter. Other data, a lower rate or an older checkpoint may help.
+class Diverged : public Error {
  public:
   using Error::Error;
 };

@@ -191,8 +191,8 @@ struct TrainerOptions {
   /// Shards per unit of time of each worker, in rank order, only their ratios count; empty: equal.
   /// Decides who computes what, and no bit.
   std::vector<double> speeds = {};
-  /// Steps dropped in succession after which step() throws. Those that shrank a dynamic loss scale
-  /// do not count.
+  /// Steps dropped in succession after which step() throws Diverged. Those that shrank a dynamic
+  /// loss scale do not count.
   std::int64_t max_consecutive_drops = 10;
   /// A file for what the steps gave, as JSON lines (docs/compare.md), which rank 0 writes; empty:
   /// none. Made at once, with the folders above it; one that is there and is no step log is
@@ -222,12 +222,12 @@ struct SaveOptions {
 };
 
 struct LoadOptions {
-  /// Where the newest checkpoint is damaged, take the newest good one, and log why. InvalidArgument
-  /// where all are damaged.
+  /// Where the newest checkpoint is damaged, take the newest good one, and log why. Corrupt where
+  /// all are damaged.
   bool fall_back = false;
   /// Only checkpoints that this run has written, in this or an earlier attempt (Job::run_id()):
   /// what a restart goes on from. Others in the folder are left alone; one whose manifest cannot be
-  /// read may be anybody's: InvalidArgument, unless fall_back passes over it.
+  /// read may be anybody's: Corrupt, unless fall_back passes over it.
   bool of_this_run = false;
 };
 
@@ -256,7 +256,8 @@ class Trainer {
  public:
   /// Compares plan and options on all workers, takes rank 0's parameters and buffers, and moves the
   /// model's parameters into shared memory. InvalidArgument where parameters share memory with one
-  /// another or with a buffer; Unsupported for a buffer that a checkpoint cannot hold. Collective.
+  /// another or with a buffer; Unsupported for a buffer that a checkpoint cannot hold; OutOfMemory
+  /// where parameters and optimizer state do not fit. Collective.
   /// `module` must outlive this object, which leaves each worker parameters in memory of their own.
   Trainer(const Job& job, torch::nn::Module& module, const Optimizer& optimizer,
           const TrainerOptions& options = {});
@@ -349,13 +350,13 @@ class Trainer {
 
   /// Writes all that defines the run to DIRECTORY/step-00000200/: safetensors files beside a
   /// manifest, independent of the number of workers. Returns when it would survive a power cut; an
-  /// error (a full disk, another run that is saving there) leaves the checkpoints that were there.
-  /// Collective.
+  /// error (IoError for a full disk, InvalidArgument where another run is saving there) leaves the
+  /// checkpoints that were there. Collective.
   void save(const std::string& directory, const SaveOptions& options = {});
   /// Goes on from the newest checkpoint in DIRECTORY; returns its step, nothing where there is
-  /// none. One that is damaged, or of another model, seed, number of shards or threads, rules (also
-  /// of buffers), schedule, clip, loss scale, ema_decay, codec or L, is refused with the
-  /// differences; nothing has changed then. Collective.
+  /// none. One that is damaged is Corrupt, one of another model, seed, number of shards or threads,
+  /// rules (also of buffers), schedule, clip, loss scale, ema_decay, codec or L is InvalidArgument
+  /// with the differences; nothing has changed then. Collective.
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options = {});
 
   /// What the steps since this object was made sent. Any worker may ask, alone, between steps.

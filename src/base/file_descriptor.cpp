@@ -22,7 +22,8 @@ bool FileDescriptor::close() noexcept {
 FileDescriptor FileDescriptor::duplicate() const {
   const int copy = ::fcntl(fd_, F_DUPFD_CLOEXEC, 3);
   if (copy < 0)
-    throw Error(fmt::format("cannot duplicate a file descriptor: {}", std::strerror(errno)));
+    throw IoError(errno,
+                  fmt::format("cannot duplicate a file descriptor: {}", std::strerror(errno)));
   return FileDescriptor(copy);
 }
 

@@ -23,8 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const char* doing, const fs::path& path, int error = errno) {
-  throw InvalidArgument(
-      fmt::format("cannot {} {}: {}", doing, path.string(), std::strerror(error)));
+  throw IoError(error, fmt::format("cannot {} {}: {}", doing, path.string(), std::strerror(error)));
 }
 
 void require_regular(const File& file) {
@@ -32,7 +31,7 @@ void require_regular(const File& file) {
   struct stat status {};
   if (::fstat(file.descriptor.get(), &status) != 0) fail("look at", file.path);
   if (!S_ISREG(status.st_mode))
-    throw InvalidArgument(fmt::format("cannot open {}: not a regular file", file.path.string()));
+    throw IoError(0, fmt::format("cannot open {}: not a regular file", file.path.string()));
 }
 
 /// Calls until no signal interrupts it.
@@ -170,8 +169,8 @@ void read_all(const Files& files, const File& file, std::uint64_t offset,
   while (!into.empty()) {
     const std::size_t read = files.read_some(file, offset, into);
     if (read == 0)
-      throw InvalidArgument(fmt::format("{} ends at byte {}, where {} more were expected",
-                                        file.path.string(), offset, into.size()));
+      throw Corrupt(fmt::format("{} ends at byte {}, where {} more were expected",
+                                file.path.string(), offset, into.size()));
     offset += read;
     into = into.subspan(read);
   }
@@ -183,7 +182,7 @@ void ensure_folder(Files& files, const fs::path& folder) {
     ensure_folder(files, folder.parent_path());
   try {
     files.create_folder(folder);
-  } catch (const InvalidArgument&) {
+  } catch (const IoError&) {
     if (!files.exists(folder)) throw;  // else somebody else has made it meanwhile
   }
   files.sync_folder(folder.parent_path());

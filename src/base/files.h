@@ -3,7 +3,7 @@
 // All effects on named files behind one interface, as System is for the rest: tests fill the disk,
 // cut writes short and stop a run between any two effects.
 //
-// Threads: any, as long as nobody else works on the same files. Failure: InvalidArgument with what
+// Threads: any, as long as nobody else works on the same files. Failure: IoError with what
 // was tried, the path and the system's reason.
 
 #include <cstddef>
@@ -71,7 +71,7 @@ std::shared_ptr<Files> host_files();
 
 /// Writes all of `bytes` at the end of the file.
 void write_all(Files& files, const File& file, std::span<const std::byte> bytes);
-/// Fills `into` from `offset` on; a file that ends before is InvalidArgument.
+/// Fills `into` from `offset` on; a file that ends before is Corrupt.
 void read_all(const Files& files, const File& file, std::uint64_t offset,
               std::span<std::byte> into);
 /// Makes the folder and those above it where they are missing, to last. Others may do the same at

@@ -90,9 +90,9 @@ class HostSystem final : public System {
 
   FileDescriptor create_memory(std::string_view name, std::size_t bytes) override {
     if (bytes == 0) throw InvalidArgument(fmt::format("shared memory \"{}\" of 0 bytes", name));
-    const auto fail = [&](const char* doing) -> InvalidArgument {
-      return InvalidArgument(fmt::format("cannot {} shared memory \"{}\" of {} bytes: {}", doing,
-                                         name, bytes, std::strerror(errno)));
+    const auto fail = [&](const char* doing) {
+      return OutOfMemory(fmt::format("cannot {} shared memory \"{}\" of {} bytes: {}", doing, name,
+                                     bytes, std::strerror(errno)));
     };
     // The kernel takes names of up to 249 bytes.
     FileDescriptor file(open_memory(fmt::format("tutti {}", name.substr(0, 200))));
@@ -105,7 +105,7 @@ class HostSystem final : public System {
     // Beyond this limit the kernel would not only refuse, but end the process with SIGXFSZ.
     rlimit limit{};
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
-      throw InvalidArgument(fmt::format(
+      throw OutOfMemory(fmt::format(
           "cannot size shared memory \"{}\" of {} bytes: this process may write files of "
           "{} bytes at most, and the system counts shared memory as one; raise "
           "`ulimit -f`",
@@ -118,7 +118,7 @@ class HostSystem final : public System {
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
     struct stat status {};
     if (::fstat(file.get(), &status) != 0)
-      throw InvalidArgument(fmt::format("cannot map shared memory: {}", std::strerror(errno)));
+      throw IoError(errno, fmt::format("cannot map shared memory: {}", std::strerror(errno)));
     if (bytes == 0 || static_cast<std::size_t>(status.st_size) != bytes)
       throw InvalidArgument(
           fmt::format("shared memory of {} bytes has to be mapped, but the file has {}", bytes,
@@ -130,7 +130,7 @@ class HostSystem final : public System {
                    ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0)
                    : map_apart(file.get(), bytes, large_maps_.fetch_add(1));
     if (at == MAP_FAILED)
-      throw InvalidArgument(
+      throw OutOfMemory(
           fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
     // A worker's core dump would hold the memory of all, and put off the notice of its end.
     ::madvise(at, bytes, MADV_DONTDUMP);

@@ -32,9 +32,11 @@ class System {
 
   /// An unnamed file of shared memory of exactly `bytes` bytes, zero-filled, sealed against
   /// resizing, owner-only, close-on-exec. Pages are not touched. `name` shows in /proc only.
+  /// OutOfMemory where the system refuses it.
   virtual FileDescriptor create_memory(std::string_view name, std::size_t bytes) = 0;
   /// Maps the whole file, shared and writable, with huge pages where the system gives them.
-  /// Unmapped when the last owner lets go. A file of another size is InvalidArgument.
+  /// Unmapped when the last owner lets go. A file of another size is InvalidArgument;
+  /// OutOfMemory where there is no room.
   virtual std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) = 0;
 
   /// A descriptor that turns readable when this worker has ended, to be passed to the others.

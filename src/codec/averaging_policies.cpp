@@ -76,7 +76,7 @@ class WithBlockMomentum : public Periodic {
   BlockMomentum numbers_;
 };
 
-[[noreturn]] void refuse(std::string_view text) {
+[[noreturn]] void refuse_policy(std::string_view text) {
   throw InvalidArgument(fmt::format(
       "averaging \"{}\": there are every-step, partial, local-sgd:K and bmuf:K, K being the steps "
       "between two rounds",
@@ -111,15 +111,15 @@ AveragingPolicyPointer averaging_policy_of(std::string_view text) {
   if (text == "every-step") return {};
   if (text == "partial") return partial_update();
   const auto colon = text.find(':');
-  if (colon == std::string_view::npos) refuse(text);
+  if (colon == std::string_view::npos) refuse_policy(text);
   const auto digits = text.substr(colon + 1);
   std::int64_t period = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), period);
-  if (error != std::errc() || end != digits.data() + digits.size()) refuse(text);
+  if (error != std::errc() || end != digits.data() + digits.size()) refuse_policy(text);
   const auto name = text.substr(0, colon);
   if (name == "local-sgd") return local_sgd(period);
   if (name == "bmuf") return block_momentum(period);
-  refuse(text);
+  refuse_policy(text);
 }
 
 std::string_view name_of(StateAtAveraging rule) {

@@ -203,13 +203,14 @@ Broker::Broker(int size) : state_(std::make_unique<State>()) {
   if (size < 1 || size > kMaxWorkers)
     throw InvalidArgument(fmt::format("a job of {} workers: must be 1 to {}", size, kMaxWorkers));
   state_->stop = FileDescriptor(::eventfd(0, EFD_CLOEXEC));
-  if (!state_->stop) throw Error(fmt::format("cannot serve workers: {}", std::strerror(errno)));
+  if (!state_->stop)
+    throw IoError(errno, fmt::format("cannot serve workers: {}", std::strerror(errno)));
   state_->lines.resize(static_cast<std::size_t>(size));
   for (auto& line : state_->lines) {
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-      throw Error(
-          fmt::format("cannot make sockets for {} workers: {}", size, std::strerror(errno)));
+      throw IoError(
+          errno, fmt::format("cannot make sockets for {} workers: {}", size, std::strerror(errno)));
     line.socket = FileDescriptor(ends[0]);
     line.worker_end = FileDescriptor(ends[1]);
     TUTTI_CHECK(is_own_stream(ends[0]), "a socket pair of another user");

@@ -15,7 +15,8 @@ namespace tutti {
 
 LifeWatch::LifeWatch(Board& board, std::vector<FileDescriptor> lines)
     : board_(board), lines_(std::move(lines)), stop_(::eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_) throw Error(fmt::format("cannot watch other workers: {}", std::strerror(errno)));
+  if (!stop_)
+    throw IoError(errno, fmt::format("cannot watch other workers: {}", std::strerror(errno)));
   thread_ = start_helper_thread("tutti-lives", [this] { watch(); });
 }
 

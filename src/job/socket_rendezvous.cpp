@@ -47,7 +47,8 @@ class SocketRendezvous final : public Rendezvous {
  public:
   SocketRendezvous(FileDescriptor socket, int rank, int size)
       : socket_(std::move(socket)), stop_(::eventfd(0, EFD_CLOEXEC)), rank_(rank), size_(size) {
-    if (!stop_) throw Error(fmt::format("cannot watch the launcher: {}", std::strerror(errno)));
+    if (!stop_)
+      throw IoError(errno, fmt::format("cannot watch the launcher: {}", std::strerror(errno)));
     listener_ = start_helper_thread("tutti-join", [this] { listen(); });
   }
 

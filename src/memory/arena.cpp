@@ -13,7 +13,7 @@ namespace {
 
 std::size_t whole_pages(std::size_t bytes) {
   if (bytes > std::numeric_limits<std::size_t>::max() / 2) {
-    throw InvalidArgument(fmt::format("{} bytes are more than a block of memory can have", bytes));
+    throw OutOfMemory(fmt::format("{} bytes are more than a block of memory can have", bytes));
   }
   return round_up(std::max<std::size_t>(bytes, 1), kPageBytes);
 }

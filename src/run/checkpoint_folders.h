@@ -9,7 +9,7 @@
 //   .step-00000200.gone      being removed
 //   .lock                    held by who writes
 //
-// Threads: one at a time. Processes: one writes, who holds the lock. Failure: InvalidArgument from
+// Threads: one at a time. Processes: one writes, who holds the lock. Failure: that of
 // Files.
 
 #include <cstdint>

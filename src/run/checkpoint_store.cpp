@@ -1,11 +1,14 @@
 #include "run/checkpoint_store.h"
 
+#include <cerrno>
+#include <exception>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/error_kind.h"
 #include "base/log.h"
 #include "memory/memory_need.h"
 #include "run/strict_json.h"
@@ -54,27 +57,37 @@ void write_manifest(Files& files, const fs::path& folder, const Manifest& manife
   file.finish();
 }
 
+/// A checkpoint that lacks one of its files is damaged.
+File open_part(const Files& files, const fs::path& path) {
+  try {
+    return files.open(path);
+  } catch (const IoError& error) {
+    if (error.code() == ENOENT) throw Corrupt(error.what());
+    throw;
+  }
+}
+
 Manifest read_manifest(const Files& files, const fs::path& folder) {
-  const File file = files.open(folder / kManifestName);
+  const File file = open_part(files, folder / kManifestName);
   const std::uint64_t size = files.size(file);
   if (size > kMaxManifestBytes)
-    throw InvalidArgument(fmt::format("{} has {}; at most {} are taken", file.path.string(),
-                                      format_bytes(size), format_bytes(kMaxManifestBytes)));
+    throw Corrupt(fmt::format("{} has {}; at most {} are taken", file.path.string(),
+                              format_bytes(size), format_bytes(kMaxManifestBytes)));
   std::string text(size, '\0');
   read_all(files, file, 0, std::as_writable_bytes(std::span(text)));
   return parse_manifest(text, file.path.string());
 }
 
 void verify(const Files& files, const fs::path& path, const FileDigest& expected) {
-  const File file = files.open(path);
+  const File file = open_part(files, path);
   const std::uint64_t size = files.size(file);
   if (size != expected.bytes)
-    throw InvalidArgument(
+    throw Corrupt(
         fmt::format("{} has {} bytes; the manifest names {}", path.string(), size, expected.bytes));
   const FileDigest found = digest_of(files, file);
   if (found != expected)
-    throw InvalidArgument(fmt::format("{} was altered: its SHA-256 is {}, the manifest names {}",
-                                      path.string(), found.sha256, expected.sha256));
+    throw Corrupt(fmt::format("{} was altered: its SHA-256 is {}, the manifest names {}",
+                              path.string(), found.sha256, expected.sha256));
 }
 
 Checkpoint verified(std::shared_ptr<const Files> files, const fs::path& folder, Manifest manifest) {
@@ -85,8 +98,8 @@ Checkpoint verified(std::shared_ptr<const Files> files, const fs::path& folder, 
 Manifest manifest_at(const Files& files, const fs::path& folder, std::int64_t step) {
   Manifest manifest = read_manifest(files, folder);
   if (manifest.step != step)
-    throw InvalidArgument(fmt::format("{} holds a checkpoint of step {}, not of step {}",
-                                      folder.string(), manifest.step, step));
+    throw Corrupt(fmt::format("{} holds a checkpoint of step {}, not of step {}", folder.string(),
+                              manifest.step, step));
   return manifest;
 }
 
@@ -129,10 +142,10 @@ void CheckpointStore::save(const CheckpointContent& content) {
     lock = folders_.lock();
     write(content, writers);
   } catch (const Error& error) {
-    throw InvalidArgument(
-        fmt::format("the checkpoint of step {} ({}) cannot be saved: {}. Those in {} "
-                    "are as they were",
-                    content.step, format_bytes(bytes), error.what(), dir_.string()));
+    std::rethrow_exception(make_error(
+        error_kind(), fmt::format("the checkpoint of step {} ({}) cannot be saved: {}. Those in {} "
+                                  "are as they were",
+                                  content.step, format_bytes(bytes), error.what(), dir_.string())));
   }
   tidy(content.step);
 }
@@ -209,7 +222,7 @@ NewestGood CheckpointStore::newest_good(const std::optional<std::string>& run) c
       if (run && manifest.run != *run) continue;
       is_asked_for = true;
       found.checkpoint = verified(files_, at->second, std::move(manifest));
-    } catch (const InvalidArgument& error) {
+    } catch (const Error& error) {
       found.passed_over.emplace_back(error.what());
       found.damaged += is_asked_for ? 1 : 0;
     }

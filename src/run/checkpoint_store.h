@@ -5,8 +5,9 @@
 // each complete checkpoint is either the whole old or the whole new one.
 //
 // Threads: one at a time. Processes: any number may read; of two that save at the same time, one is
-// refused. Failure: InvalidArgument with file and reason; a save that fails leaves the checkpoints
-// that were there, and no part of its own.
+// refused. Failure: Corrupt for a damaged checkpoint, IoError, Unsupported for one of another
+// version, with file and reason; a save that fails leaves the checkpoints that were there, and no
+// part of its own.
 
 #include <cstdint>
 #include <filesystem>
@@ -55,8 +56,8 @@ class Checkpoint {
 /// True where `folder` is one checkpoint, and not a folder of them.
 bool is_checkpoint_folder(const Files& files, const std::filesystem::path& folder);
 
-/// Reads and verifies the one checkpoint that `folder` is: manifest, sizes, SHA-256.
-/// InvalidArgument if there is none or anything differs.
+/// Reads and verifies the one checkpoint that `folder` is: manifest, sizes, SHA-256. Corrupt if
+/// there is none or anything differs.
 Checkpoint open_checkpoint_folder(std::shared_ptr<const Files> files,
                                   const std::filesystem::path& folder);
 
@@ -88,8 +89,7 @@ class CheckpointStore {
   /// Steps of the complete checkpoints, ascending; not verified.
   std::vector<std::int64_t> steps() const;
   std::optional<std::int64_t> newest() const;
-  /// The newest that this run has written. InvalidArgument where a manifest on the way does not
-  /// verify.
+  /// The newest that this run has written. Corrupt where a manifest on the way does not verify.
   std::optional<std::int64_t> newest_of(const std::string& run) const;
 
   /// Reads and verifies everything, as open_checkpoint_folder does.

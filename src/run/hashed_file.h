@@ -2,7 +2,7 @@
 
 // A file and the SHA-256 of its bytes, taken while they are written, so that memory is read once.
 //
-// Threads: one at a time. Failure: InvalidArgument from Files.
+// Threads: one at a time. Failure: that of Files.
 
 #include <cstddef>
 #include <cstdint>

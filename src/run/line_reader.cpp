@@ -33,7 +33,7 @@ bool LineReader::fill() {
   taken_ = 0;
   const std::size_t had = buffer_.size();
   if (had > kMaxLineBytes)
-    throw InvalidArgument(
+    throw Corrupt(
         fmt::format("{} has a line of more than {} bytes", file_.path.string(), kMaxLineBytes));
   buffer_.resize(had + kReadAtOnce);
   const std::size_t read = files_.read_some(

@@ -2,7 +2,7 @@
 
 // The lines of a file of any size, one at a time.
 //
-// Threads: one at a time. Failure: InvalidArgument from Files, and for a line that no memory should
+// Threads: one at a time. Failure: that of Files, and Corrupt for a line that no memory should
 // hold.
 
 #include <cstddef>

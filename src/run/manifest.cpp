@@ -33,10 +33,10 @@ void check_own_hash(std::string_view text, const std::string& where) {
   const auto begin = text.size() - std::min(text.size(), line);
   const std::string_view tail = text.substr(begin);
   if (tail.size() != line || !tail.starts_with(kHashBegin) || !tail.ends_with(kHashEnd))
-    throw InvalidArgument(
-        where + " does not end with its own SHA-256: it was cut, or is no manifest of Tutti");
+    throw Corrupt(where +
+                  " does not end with its own SHA-256: it was cut, or is no manifest of Tutti");
   if (tail.substr(kHashBegin.size(), kDigits) != sha256_of(text.substr(0, begin)))
-    throw InvalidArgument(where + " was altered: it has not the SHA-256 that it names");
+    throw Corrupt(where + " was altered: it has not the SHA-256 that it names");
 }
 
 /// The members of the outermost object, each taken once.
@@ -49,16 +49,16 @@ class Members {
   }
   json take(const char* key, json::value_t type) {
     const auto at = members_.find(key);
-    if (at == members_.end()) throw InvalidArgument(fmt::format("{} has no \"{}\"", where_, key));
+    if (at == members_.end()) throw Corrupt(fmt::format("{} has no \"{}\"", where_, key));
     json value = std::move(at->second);
     members_.erase(at);
     if (value.type() != type)
-      throw InvalidArgument(fmt::format("{} has a \"{}\" of wrong kind", where_, key));
+      throw Corrupt(fmt::format("{} has a \"{}\" of wrong kind", where_, key));
     return value;
   }
   void check_all_taken() const {
     if (!members_.empty())
-      throw InvalidArgument(
+      throw Corrupt(
           fmt::format("{} has {}, which is not known", where_, shown(members_.begin()->first)));
   }
 
@@ -75,14 +75,21 @@ bool is_sha256(const json& value) {
 
 FileDigest parse_file(const std::string& name, const json& value, const std::string& where) {
   if (!is_file_name(name))
-    throw InvalidArgument(
-        fmt::format("{} lists {}, which is no name for a file", where, shown(name)));
+    throw Corrupt(fmt::format("{} lists {}, which is no name for a file", where, shown(name)));
   if (!value.is_object() || value.size() != 2 || !value.contains("bytes") ||
       !value["bytes"].is_number_unsigned() || !value.contains("sha256") ||
       !is_sha256(value["sha256"]))
-    throw InvalidArgument(
-        fmt::format("{} does not give bytes and sha256 of {}", where, shown(name)));
+    throw Corrupt(fmt::format("{} does not give bytes and sha256 of {}", where, shown(name)));
   return {value["bytes"].get<std::uint64_t>(), value["sha256"].get<std::string>()};
+}
+
+/// What no reader would take is the fault of who writes it.
+Manifest read_back(const std::string& text) {
+  try {
+    return parse_manifest(text, "the manifest to be written");
+  } catch (const Corrupt& error) {
+    throw InvalidArgument(error.what());
+  }
 }
 
 }  // namespace
@@ -108,7 +115,7 @@ std::string to_text(const Manifest& manifest) {
   text.resize(text.size() - 2);  // "\n}" comes after the hash
   text += ",\n";
   text += fmt::format("{}{}{}", kHashBegin, sha256_of(text), kHashEnd);
-  if (parse_manifest(text, "the manifest to be written") != manifest)
+  if (read_back(text) != manifest)
     throw InvalidArgument(
         "the state of a checkpoint holds a value that JSON cannot keep (NaN, infinity)");
   return text;
@@ -118,11 +125,11 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   check_own_hash(text, where);
   Members members(text, where);
   if (members.take("format", json::value_t::string) != kFormat)
-    throw InvalidArgument(where + " is no manifest of Tutti: its format is another");
+    throw Corrupt(where + " is no manifest of Tutti: its format is another");
   const json version = members.take("version", json::value_t::number_unsigned);
   if (version != kVersion) {
     // Version 3 gave options and files other names: what is the same run could not be told.
-    throw InvalidArgument(fmt::format(
+    throw Unsupported(fmt::format(
         "{} has version {}; this build reads version {}{}", where, version.dump(), kVersion,
         version < kVersion
             ? ", whose options and files have other names: resume with the Tutti that "
@@ -132,13 +139,13 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   Manifest manifest;
   const auto step = members.take("step", json::value_t::number_unsigned).get<std::uint64_t>();
   if (step > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-    throw InvalidArgument(fmt::format("{} has step {}, which is too large", where, step));
+    throw Corrupt(fmt::format("{} has step {}, which is too large", where, step));
   manifest.step = static_cast<std::int64_t>(step);
   manifest.run = members.take("run", json::value_t::string).get<std::string>();
   const json facts = members.take("facts", json::value_t::object);
   for (const auto& [key, value] : facts.items()) {
     if (!value.is_string())
-      throw InvalidArgument(fmt::format("{} has a fact {} that is no text", where, shown(key)));
+      throw Corrupt(fmt::format("{} has a fact {} that is no text", where, shown(key)));
     manifest.facts[key] = value.get<std::string>();
   }
   json state = members.take("state", json::value_t::object);

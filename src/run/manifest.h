@@ -3,7 +3,8 @@
 // What a checkpoint says of itself: manifest.json, JSON for people and programs. Its last line
 // holds the SHA-256 of all bytes before that line, so that no altered byte goes unseen.
 //
-// Threads: pure functions. Failure: InvalidArgument.
+// Threads: pure functions. Failure: InvalidArgument for what cannot be written, Corrupt for
+// what to_text() has not written, Unsupported for another version.
 
 #include <cstdint>
 #include <map>

@@ -3,8 +3,8 @@
 // Reads the safetensors format from a file that nobody vouches for. Everything about the layout is
 // checked when the file is opened; the tensors' bytes go straight to where the caller wants them.
 //
-// Threads: reading from several at once is fine. Failure: InvalidArgument that names the file, and
-// the tensor where there is one.
+// Threads: reading from several at once is fine. Failure: Corrupt that names the file, and the
+// tensor where there is one; Unsupported for an element type that is not offered.
 
 #include <cstddef>
 #include <cstdint>

@@ -13,9 +13,9 @@
 // Every line is one write, so a killed run leaves whole lines, and at most the last one unfinished.
 // Lines are not brought to disk one by one: a power cut may take the last ones.
 //
-// Threads: one at a time. Processes: one writes (rank 0). Failure: InvalidArgument that names the
-// file; a line that cannot be written whole is taken back, so that the log stays readable and may
-// go on.
+// Threads: one at a time. Processes: one writes (rank 0). Failure: that of Files, and
+// InvalidArgument that names the file; a line that cannot be written whole is taken back, so that
+// the log stays readable and may go on.
 
 #include <cstdint>
 #include <filesystem>

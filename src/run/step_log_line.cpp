@@ -52,7 +52,8 @@ class Line {
       fail(fmt::format("is of format {}, not \"{}\"", shown(*format_), kStepLogFormat));
     if (!version_) fail("has no \"version\"");
     if (*version_ != kStepLogVersion)
-      fail(fmt::format("has version {}; this build reads version {}", *version_, kStepLogVersion));
+      throw Unsupported(fmt::format("{} has version {}; this build reads version {}", where_,
+                                    *version_, kStepLogVersion));
     if (!steps_) fail("has no \"steps\"");
     line_.kind = StepLogLine::Kind::header;
     line_.step = *steps_;
@@ -78,9 +79,7 @@ class Line {
       fail(fmt::format("has a \"{}\" that counts nothing: {}", key, shown(value.dump())));
     return value.get<std::int64_t>();
   }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw InvalidArgument(where_ + " " + what);
-  }
+  [[noreturn]] void fail(const std::string& what) const { throw Corrupt(where_ + " " + what); }
 
   const std::string& where_;
   std::optional<std::string> format_;

@@ -2,7 +2,7 @@
 
 // One line of a step log (step_log.h), taken apart.
 //
-// Threads: pure functions. Failure: InvalidArgument.
+// Threads: pure functions. Failure: Corrupt, and Unsupported for another version.
 
 #include <cstdint>
 #include <string>

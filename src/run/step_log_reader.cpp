@@ -27,8 +27,7 @@ StepLogFile::StepLogFile(std::shared_ptr<const Files> files, const std::filesyst
     StepLogLine line = parse_step_log_line(*text, name_of_line(file_, number));
     const bool is_header = line.kind == StepLogLine::Kind::header;
     if (number == 1 && !is_header)
-      throw InvalidArgument(
-          fmt::format("{} does not begin with the header of a step log", path.string()));
+      throw Corrupt(fmt::format("{} does not begin with the header of a step log", path.string()));
     if (line.kind == StepLogLine::Kind::metrics) continue;
     take_back(is_header ? line.step : line.step - 1);
     if (is_header)
@@ -38,7 +37,7 @@ StepLogFile::StepLogFile(std::shared_ptr<const Files> files, const std::filesyst
   }
   if (lines.ends_within_line()) unfinished_line_ = number;
   if (number == 1)
-    throw InvalidArgument(fmt::format("{} holds no whole line of a step log", path.string()));
+    throw Corrupt(fmt::format("{} holds no whole line of a step log", path.string()));
 }
 
 void StepLogFile::take_back(std::int64_t step) {
@@ -49,8 +48,7 @@ NamedDigests StepLogFile::digests(const LoggedStep& step) const {
   LineReader lines(*files_, file_, step.offset);
   const auto text = lines.next();
   const std::string where = name_of_line(file_, step.line);
-  if (!text || digest(*text) != step.hash)
-    throw InvalidArgument(where + " has changed while it was read");
+  if (!text || digest(*text) != step.hash) throw Corrupt(where + " has changed while it was read");
   return parse_step_log_line(*text, where).digests;
 }
 

@@ -3,7 +3,8 @@
 // Reads a step log (step_log.h) of any size: every line is checked once, where the digests lie is
 // kept, and they are read again where they are asked for.
 //
-// Threads: reading from several at once is fine. Failure: InvalidArgument that names file and line.
+// Threads: reading from several at once is fine. Failure: that of Files, and Corrupt that
+// names file and line; Unsupported for another version.
 
 #include <cstdint>
 #include <filesystem>

@@ -68,9 +68,7 @@ class Watcher {
     take_(path_, std::move(value));
     return false;
   }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw InvalidArgument(where_ + " " + what);
-  }
+  [[noreturn]] void fail(const std::string& what) const { throw Corrupt(where_ + " " + what); }
 
   const std::string& where_;
   const JsonLimits& limits_;
@@ -85,7 +83,7 @@ void watch(std::string_view text, const std::string& where, const JsonLimits& li
            Watcher::Hands hands, const Take& take) {
   // The parser takes a zero byte for the end of the text.
   if (text.find('\0') != std::string_view::npos)
-    throw InvalidArgument(fmt::format("{} is not JSON: it holds a zero byte", where));
+    throw Corrupt(fmt::format("{} is not JSON: it holds a zero byte", where));
   Watcher watcher(where, limits, hands, take);
   try {
     const auto tree = json::parse(text.begin(), text.end(),
@@ -94,9 +92,9 @@ void watch(std::string_view text, const std::string& where, const JsonLimits& li
                                   });
     static_cast<void>(tree);
   } catch (const json::parse_error& error) {
-    throw InvalidArgument(fmt::format("{} is not JSON: error at byte {}", where, error.byte));
+    throw Corrupt(fmt::format("{} is not JSON: error at byte {}", where, error.byte));
   } catch (const json::out_of_range&) {
-    throw InvalidArgument(fmt::format("{} has a number that is too large", where));
+    throw Corrupt(fmt::format("{} has a number that is too large", where));
   }
 }
 

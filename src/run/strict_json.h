@@ -4,7 +4,7 @@
 // parsers see are refused. Members are handed over one by one, so that a large text never becomes
 // a larger tree.
 //
-// Threads: pure functions. Failure: InvalidArgument that begins with `where`.
+// Threads: pure functions. Failure: Corrupt that begins with `where`.
 
 #include <cstddef>
 #include <functional>

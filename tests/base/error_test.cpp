@@ -19,13 +19,20 @@ template <class... Errors>
 constexpr int kAncestors =
     ((std::is_base_of_v<PeerLost, Errors> + std::is_base_of_v<InvalidArgument, Errors> +
       std::is_base_of_v<Mismatch, Errors> + std::is_base_of_v<Timeout, Errors> +
-      std::is_base_of_v<PeerFailed, Errors> + std::is_base_of_v<Unsupported, Errors>)+...);
+      std::is_base_of_v<PeerFailed, Errors> + std::is_base_of_v<Unsupported, Errors> +
+      std::is_base_of_v<IoError, Errors> + std::is_base_of_v<OutOfMemory, Errors> +
+      std::is_base_of_v<Corrupt, Errors> + std::is_base_of_v<Diverged, Errors>)+...);
 
 TEST(Errors, AllDeriveFromOneAndAreApart) {
-  EXPECT_TRUE((kAreErrors<InvalidArgument, Unsupported, Mismatch, Timeout, PeerLost, PeerFailed>));
-  EXPECT_EQ((kAncestors<InvalidArgument, Unsupported, Mismatch, Timeout, PeerLost, PeerFailed>), 6);
+  EXPECT_TRUE((kAreErrors<InvalidArgument, Unsupported, IoError, OutOfMemory, Corrupt, Diverged,
+                          Mismatch, Timeout, PeerLost, PeerFailed>));
+  EXPECT_EQ((kAncestors<InvalidArgument, Unsupported, IoError, OutOfMemory, Corrupt, Diverged,
+                        Mismatch, Timeout, PeerLost, PeerFailed>),
+            10);
   EXPECT_FALSE((std::is_base_of_v<Error, InternalError>));
 }
+
+TEST(Errors, OfTheSystemHasItsReason) { EXPECT_EQ(IoError(13, "denied").code(), 13); }
 
 TEST(Errors, OfPeersSayWhoAndWhen) {
   EXPECT_EQ(PeerLost(3, "gone").rank(), 3);

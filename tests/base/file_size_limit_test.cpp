@@ -22,7 +22,7 @@ TEST(FileSizeLimit, memory_beyond_it_is_refused_with_the_figures_instead_of_a_si
     try {
       system->create_memory("large", 64 << 20);
       ADD_FAILURE() << "nothing was thrown";
-    } catch (const InvalidArgument& error) {
+    } catch (const OutOfMemory& error) {
       EXPECT_STREQ(error.what(),
                    "cannot size shared memory \"large\" of 67108864 bytes: this process may write "
                    "files of 10240000 bytes at most, and the system counts shared memory as one; "

@@ -50,9 +50,8 @@ TEST_F(HostFiles, WriteReadRenameRemove) {
   std::string text(5, '\0');
   read_all(*files_, file, 6, std::as_writable_bytes(std::span(text)));
   EXPECT_EQ(text, "world");
-  EXPECT_THAT(
-      [&] { read_all(*files_, file, 7, std::as_writable_bytes(std::span(text))); },
-      ThrowsMessage<InvalidArgument>(path + " ends at byte 11, where 1 more were expected"));
+  EXPECT_THAT([&] { read_all(*files_, file, 7, std::as_writable_bytes(std::span(text))); },
+              ThrowsMessage<Corrupt>(path + " ends at byte 11, where 1 more were expected"));
   files_->rename(path, folder_.file("b"));
   EXPECT_FALSE(files_->exists(path));
   EXPECT_THAT(files_->names_in(folder_.file("")), UnorderedElementsAre("b"));
@@ -75,10 +74,9 @@ TEST_F(HostFiles, AppendedFilesKeepWhatTheyHaveAndMayBeCut) {
   read_all(*files_, file, 3, std::as_writable_bytes(std::span(text)));
   EXPECT_EQ(text, "l!");
   EXPECT_THAT([&] { files_->cut(files_->open(path), 0); },
-              ThrowsMessage<InvalidArgument>("cannot cut " + path + ": Invalid argument"));
-  EXPECT_THAT(
-      [&] { files_->append(folder_.file("")); },
-      ThrowsMessage<InvalidArgument>("cannot open " + folder_.file("") + ": Is a directory"));
+              ThrowsMessage<IoError>("cannot cut " + path + ": Invalid argument"));
+  EXPECT_THAT([&] { files_->append(folder_.file("")); },
+              ThrowsMessage<IoError>("cannot open " + folder_.file("") + ": Is a directory"));
 }
 
 TEST_F(HostFiles, FoldersAreMadeAndRemovedWithAllInThem) {
@@ -99,24 +97,23 @@ TEST_F(HostFiles, ErrorsNameWhatWasTriedThePathAndTheReason) {
   const std::string a = folder_.file("a"), none = folder_.file("none");
   files_->create(a);
   EXPECT_THAT([&] { files_->create(a); },
-              ThrowsMessage<InvalidArgument>("cannot create " + a + ": File exists"));
-  EXPECT_THAT(
-      [&] { files_->open(none); },
-      ThrowsMessage<InvalidArgument>("cannot open " + none + ": No such file or directory"));
+              ThrowsMessage<IoError>("cannot create " + a + ": File exists"));
+  EXPECT_THAT([&] { files_->open(none); },
+              ThrowsMessage<IoError>("cannot open " + none + ": No such file or directory"));
   EXPECT_THAT([&] { files_->open(folder_.file("")); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("not a regular file")));
+              ThrowsMessage<IoError>(HasSubstr("not a regular file")));
   EXPECT_THAT([&] { files_->names_in(a); },
-              ThrowsMessage<InvalidArgument>("cannot list " + a + ": Not a directory"));
+              ThrowsMessage<IoError>("cannot list " + a + ": Not a directory"));
   EXPECT_THAT([&] { files_->create_folder(a); },
-              ThrowsMessage<InvalidArgument>("cannot make folder " + a + ": File exists"));
+              ThrowsMessage<IoError>("cannot make folder " + a + ": File exists"));
   EXPECT_THAT([&] { files_->sync_folder(none); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("cannot open folder " + none)));
-  EXPECT_THAT([&] { files_->rename(none, a); },
-              ThrowsMessage<InvalidArgument>("cannot rename " + none + " to " + a +
-                                             ": No such file or directory"));
+              ThrowsMessage<IoError>(HasSubstr("cannot open folder " + none)));
+  EXPECT_THAT(
+      [&] { files_->rename(none, a); },
+      ThrowsMessage<IoError>("cannot rename " + none + " to " + a + ": No such file or directory"));
   const File full{"/dev/full", FileDescriptor(::open("/dev/full", O_WRONLY | O_CLOEXEC))};
   EXPECT_THAT([&] { files_->write_some(full, bytes_of("x")); },
-              ThrowsMessage<InvalidArgument>("cannot write /dev/full: No space left on device"));
+              ThrowsMessage<IoError>("cannot write /dev/full: No space left on device"));
 }
 
 // Opening a pipe that nobody writes to would never return.
@@ -124,7 +121,7 @@ TEST_F(HostFiles, PipesAreRefusedAtOnce) {
   const std::string pipe = folder_.file("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT([&] { files_->open(pipe); },
-              ThrowsMessage<InvalidArgument>("cannot open " + pipe + ": not a regular file"));
+              ThrowsMessage<IoError>("cannot open " + pipe + ": not a regular file"));
 }
 
 TEST_F(HostFiles, ALockIsFreeAgainWhenItsHolderClosesItOrDies) {
@@ -157,7 +154,7 @@ TEST_F(HostFiles, SeveralMayMakeTheSameFoldersAtOnce) {
         start.arrive_and_wait();
         try {
           ensure_folder(*files_, deep);
-        } catch (const InvalidArgument&) {
+        } catch (const IoError&) {
           ++failed;
         }
       });

@@ -11,11 +11,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-template <class Call>
+template <class Expected = InvalidArgument, class Call>
 std::string bad_input_of(Call&& call) {
   try {
     call();
-  } catch (const InvalidArgument& e) {
+  } catch (const Expected& e) {
     return e.what();
   }
   ADD_FAILURE() << "nothing was refused";
@@ -181,7 +181,7 @@ TEST(Group, ControlMemoryThatDoesNotFitIsRefusedOnAll) {
   run_thread_ranks(
       2,
       [](Job job) {
-        EXPECT_THAT(bad_input_of([&] { const Group group(job); }),
+        EXPECT_THAT(bad_input_of<OutOfMemory>([&] { const Group group(job); }),
                     HasSubstr("the control memory of group \"world\" needs"));
       },
       options);

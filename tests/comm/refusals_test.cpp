@@ -16,11 +16,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-template <class Call>
+template <class Expected = InvalidArgument, class Call>
 std::string refusal_of(const Call& call) {
   try {
     call();
-  } catch (const InvalidArgument& e) {
+  } catch (const Expected& e) {
     return e.what();
   }
   return "";
@@ -94,7 +94,7 @@ class FullAddressSpace final : public WrappedSystem {
   FullAddressSpace(std::shared_ptr<System> inner, int failing)
       : WrappedSystem(std::move(inner)), failing_(failing) {}
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
-    if (++mapped_ == failing_) throw InvalidArgument("cannot map: no room in the address space");
+    if (++mapped_ == failing_) throw OutOfMemory("cannot map: no room in the address space");
     return WrappedSystem::map(file, bytes);
   }
 
@@ -118,7 +118,7 @@ TEST(MemoryThatOneMemberCannotMap, IsRefusedByAllAlike) {
                                                  world->thread_rendezvous().rendezvous(rank),
                                                  JobOptions{}));
         std::optional<Group> group;
-        texts[static_cast<std::size_t>(rank)] = refusal_of([&] {
+        texts[static_cast<std::size_t>(rank)] = refusal_of<OutOfMemory>([&] {
           group.emplace(job);
           static_cast<void>(group->allocate(5000, "slots"));
         });

@@ -72,7 +72,7 @@ TEST(SharedMemory, OneBlockForAllIsCountedOnce) {
       [](Job job) {
         const Group group(job);
         EXPECT_EQ(group.allocate_common(30 << 20).bytes(), std::size_t{30} << 20);
-        EXPECT_THROW(group.allocate_common(50 << 20), InvalidArgument);
+        EXPECT_THROW(group.allocate_common(50 << 20), OutOfMemory);
         group.barrier();
       },
       options);
@@ -90,7 +90,7 @@ TEST(SharedMemory, TooMuchIsRefusedOnAllWithTheFigures) {
         try {
           group.allocate(20 << 20, "gradients of 4 parameters");
           ADD_FAILURE() << "60 MiB were taken from 40 MiB";
-        } catch (const InvalidArgument& e) {
+        } catch (const OutOfMemory& e) {
           EXPECT_STREQ(e.what(),
                        "not enough memory: gradients of 4 parameters needs 60 MiB (20 MiB for each "
                        "of 3 workers), but cgroup /jobs/a has 40 MiB left of 64 MiB");
@@ -100,8 +100,8 @@ TEST(SharedMemory, TooMuchIsRefusedOnAllWithTheFigures) {
         const SharedMemory sparse = group.allocate(std::size_t{1} << 30, "slots", 1 << 20);
         EXPECT_EQ(sparse.bytes(), std::size_t{1} << 30);
         sparse.data()[sparse.bytes() - 1] = std::byte{1};
-        EXPECT_THROW(group.allocate(~std::size_t{0} - 5), InvalidArgument);
-        EXPECT_THROW(group.allocate(~std::size_t{0} - 5, "huge", 0), InvalidArgument);
+        EXPECT_THROW(group.allocate(~std::size_t{0} - 5), OutOfMemory);
+        EXPECT_THROW(group.allocate(~std::size_t{0} - 5, "huge", 0), OutOfMemory);
         group.barrier();
       },
       options);

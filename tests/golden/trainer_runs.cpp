@@ -114,7 +114,7 @@ class Training {
   bool load() {
     try {
       say("loaded step {}", trainer_.load(stretch_.load).value_or(-1), "…");
-    } catch (const InvalidArgument& error) {
+    } catch (const Unsupported& error) {
       lines_.emplace_back("refused", on_one_line(error.what()));
       return false;
     }

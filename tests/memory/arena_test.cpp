@@ -44,7 +44,7 @@ TEST(Arena, OfAnotherSizeThanAgreedIsRefused) {
   EXPECT_THROW(Arena::open(*system, made.descriptor(), 2 * kPageBytes), InvalidArgument);
   EXPECT_THROW(Arena::open(*system, made.descriptor(), 4 * kPageBytes), InvalidArgument);
   EXPECT_THROW(Arena::create(*system, "test", std::numeric_limits<std::size_t>::max()),
-               InvalidArgument);
+               OutOfMemory);
 }
 
 TEST(Arena, CannotBeResizedByAnyone) {

@@ -72,7 +72,7 @@ Outcome run(const Trial& trial) {
   Outcome outcome;
   try {
     CheckpointStore(files, dir, {.keep = trial.keep}).save(after.content);
-  } catch (const InvalidArgument&) {
+  } catch (const IoError&) {
     outcome.ending = Ending::refused;
   } catch (const Crash&) {
     outcome.ending = Ending::crashed;
@@ -179,7 +179,8 @@ TEST(CheckpointFaults, FullDiskNamesPathReasonAndSize) {
   try {
     store.save(sample.content);
     ADD_FAILURE() << "nothing was thrown";
-  } catch (const InvalidArgument& error) {
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.code(), ENOSPC);
     EXPECT_THAT(error.what(),
                 ::testing::MatchesRegex("the checkpoint of step 200 \\([0-9]+ bytes\\) cannot be "
                                         "saved: cannot write .*/d/.step-00000200.part-[0-9]+/"

@@ -106,7 +106,8 @@ TEST_F(Store, KnowsWhichRunWroteWhat) {
   write(path(40, "manifest.json"), "");  // may be anybody's
   EXPECT_EQ(store().newest_good("d").damaged, 0);
   EXPECT_EQ(store().newest_good("a").damaged, 1);
-  EXPECT_THAT(text_of([&] { store().newest_of("a"); }), HasSubstr(path(40, "manifest.json")));
+  EXPECT_THAT(text_of<Corrupt>([&] { store().newest_of("a"); }),
+              HasSubstr(path(40, "manifest.json")));
 }
 
 TEST_F(Store, LeavesForeignFilesAlone) {
@@ -155,7 +156,7 @@ TEST_F(Store, AnyFlippedByteIsRefused) {
       std::string bad = good;
       bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
       write(file, bad);
-      EXPECT_THAT(text_of([&] { store().open(200); }), HasSubstr(file)) << i;
+      EXPECT_THAT(text_of<Corrupt>([&] { store().open(200); }), HasSubstr(file)) << i;
     }
     write(file, good);
     store().open(200);
@@ -169,18 +170,20 @@ TEST_F(Store, AnyCutOrLongerFileIsRefused) {
     const std::string good = read_file(file);
     for (std::size_t size = 0; size < good.size(); size += 7) {
       write(file, good.substr(0, size));
-      EXPECT_THAT(text_of([&] { store().open(200); }), HasSubstr(file)) << size;
+      EXPECT_THAT(text_of<Corrupt>([&] { store().open(200); }), HasSubstr(file)) << size;
     }
     write(file, good + "x");
-    EXPECT_THAT(text_of([&] { store().open(200); }), HasSubstr(file));
+    EXPECT_THAT(text_of<Corrupt>([&] { store().open(200); }), HasSubstr(file));
     fs::remove(file);
-    EXPECT_EQ(text_of([&] { store().open(200); }),
+    EXPECT_EQ(text_of<Corrupt>([&] { store().open(200); }),
               "cannot open " + file + ": No such file or directory");
     fs::create_directory(file);
-    EXPECT_EQ(text_of([&] { store().open(200); }), "cannot open " + file + ": not a regular file");
+    EXPECT_EQ(text_of<IoError>([&] { store().open(200); }),
+              "cannot open " + file + ": not a regular file");
     fs::remove(file);
     ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
-    EXPECT_EQ(text_of([&] { store().open(200); }), "cannot open " + file + ": not a regular file");
+    EXPECT_EQ(text_of<IoError>([&] { store().open(200); }),
+              "cannot open " + file + ": not a regular file");
     fs::remove(file);
     write(file, good);
   }
@@ -191,16 +194,17 @@ TEST_F(Store, SaysWhatIsWrong) {
   const std::string file = path(200, "model.safetensors");
   const std::string good = read_file(file);
   write(file, good + "!");
-  EXPECT_EQ(text_of([&] { store().open(200); }), file + " has " + std::to_string(good.size() + 1) +
-                                                     " bytes; the manifest names " +
-                                                     std::to_string(good.size()));
+  EXPECT_EQ(text_of<Corrupt>([&] { store().open(200); }),
+            file + " has " + std::to_string(good.size() + 1) + " bytes; the manifest names " +
+                std::to_string(good.size()));
   std::string bad = good;
   bad.back() ^= 1;
   write(file, bad);
-  EXPECT_THAT(text_of([&] { store().open(200); }), HasSubstr(file + " was altered: its SHA-256"));
+  EXPECT_THAT(text_of<Corrupt>([&] { store().open(200); }),
+              HasSubstr(file + " was altered: its SHA-256"));
   write(file, good);
   fs::rename(path(200), path(300));
-  EXPECT_EQ(text_of([&] { store().open(300); }),
+  EXPECT_EQ(text_of<Corrupt>([&] { store().open(300); }),
             path(300) + " holds a checkpoint of step 200, not of step 300");
 }
 
@@ -257,7 +261,7 @@ TEST_F(Store, FolderMayBeWrittenInAnyWay) {
   }
   create_file(folder_.file("file"));
   EXPECT_THAT(
-      text_of([&] {
+      text_of<IoError>([&] {
         CheckpointStore(host_files(), folder_.file("file")).save(SampleCheckpoint(1, 1).content);
       }),
       HasSubstr("Not a directory"));

@@ -38,7 +38,7 @@ bool FaultyFiles::begin_effect(const fs::path& path, bool needs_room) {
   if (crashed_) throw Crash();
   ++effects_;
   const auto refuse = [&](int error) {
-    throw InvalidArgument(fmt::format("cannot write {}: {}", path.string(), std::strerror(error)));
+    throw IoError(error, fmt::format("cannot write {}: {}", path.string(), std::strerror(error)));
   };
   if (fault_ == Fault::refuse_once && effects_ == at_) refuse(EIO);
   if (fault_ == Fault::disk_full && effects_ >= at_ && needs_room) refuse(ENOSPC);

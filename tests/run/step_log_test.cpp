@@ -166,11 +166,11 @@ TEST_F(Log, AFileThatIsNoStepLogIsLeftAlone) {
   EXPECT_EQ(lines_of(read_file(path_)).size(), 1U);
   EXPECT_EQ(text_of([&] { StepLog(host_files(), "", {}, 0); }),
             "a step log needs a file; its name is empty");
-  EXPECT_EQ(text_of([&] { StepLog(host_files(), folder_.file("runs"), {}, 0); }),
+  EXPECT_EQ(text_of<IoError>([&] { StepLog(host_files(), folder_.file("runs"), {}, 0); }),
             "cannot open " + folder_.file("runs") + ": Is a directory");
   const std::string pipe = folder_.file("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(text_of([&] { StepLog(host_files(), pipe, {}, 0); }),
+  EXPECT_EQ(text_of<IoError>([&] { StepLog(host_files(), pipe, {}, 0); }),
             "cannot open " + pipe + ": not a regular file");
 }
 
@@ -191,7 +191,7 @@ TEST_F(Log, AFullDiskIsAnErrorAndLeavesWholeLines) {
   const std::string before = read_file(path_);
   for (int at = 1; at < 8; ++at) {
     const auto full = std::make_shared<FaultyFiles>(Fault::disk_full, at);
-    const std::string text = text_of([&] {
+    const std::string text = text_of<IoError>([&] {
       StepLog written(full, path_, kFacts, 1);
       written.digests(2, digests_of(2));  // more than one piece of what is written at once
     });
@@ -209,7 +209,7 @@ TEST_F(Log, ALineThatFailedOnceMayBeFollowedByOthers) {
   // Effects of the one made here: open, header; then the first piece of a line, and its second.
   const auto once = std::make_shared<FaultyFiles>(Fault::refuse_once, 4);
   StepLog written(once, path_, {}, 1);
-  EXPECT_EQ(text_of([&] { written.digests(2, digests_of(2)); }),
+  EXPECT_EQ(text_of<IoError>([&] { written.digests(2, digests_of(2)); }),
             "cannot write " + path_ + ": Input/output error");
   written.digests(4, digests_of(4));
   EXPECT_THAT(all(), ElementsAre(Pair(4, digests_of(4))));

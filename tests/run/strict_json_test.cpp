@@ -33,7 +33,7 @@ TEST(EachValue, ComesInTheOrderOfTheTextWithThePathThatLeadsThere) {
 
 TEST(EachValue, RefusesWhatAnEnemyWrites) {
   const auto refusal = [](const std::string& text, const JsonLimits& limits = {}) {
-    return text_of([&] { values_of(text, limits); });
+    return text_of<Corrupt>([&] { values_of(text, limits); });
   };
   EXPECT_EQ(refusal(R"({"a":{"b":1,"b":2}})"), "t has \"b\" twice");
   EXPECT_EQ(refusal(R"({"a":{"b":{}}})", {.depth = 2}), "t nests objects and arrays too deeply");

@@ -1,6 +1,6 @@
 #pragma once
 
-// The text of the InvalidArgument that a call ends in.
+// The text of the error that a call ends in; that of another class is passed on.
 
 #include <string>
 
@@ -8,11 +8,11 @@
 
 namespace tutti::test {
 
-template <class Call>
+template <class Expected = InvalidArgument, class Call>
 std::string text_of(Call call) {
   try {
     call();
-  } catch (const InvalidArgument& error) {
+  } catch (const Expected& error) {
     return error.what();
   }
   return "nothing was thrown";

@@ -34,7 +34,7 @@ struct LocalGroup {
 
 class LocalEngine final : public Engine, private Unfinished {
  public:
-  /// Waits for the other members. Throws what the rendezvous throws, and InvalidArgument where the
+  /// Waits for the other members. Throws what the rendezvous throws, and OutOfMemory where the
   /// control memory does not fit.
   LocalEngine(JobState& job, LocalGroup group);
   ~LocalEngine() override;

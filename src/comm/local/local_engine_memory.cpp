@@ -47,7 +47,7 @@ std::uint64_t LocalEngine::agree(const std::string& refusal, const std::string& 
   wait(start(exchange, 0));
   std::uint64_t held_by_any = 0;
   for (const Verdict& verdict : verdicts) {
-    if (verdict.refusal[0] != 0) throw InvalidArgument(verdict.refusal.data());
+    if (verdict.refusal[0] != 0) throw OutOfMemory(verdict.refusal.data());
     held_by_any |= verdict.held;
   }
   return held_by_any;

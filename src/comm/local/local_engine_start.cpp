@@ -50,7 +50,7 @@ ControlArena LocalEngine::join_members() {
                       .workers = 1,
                       .what = fmt::format("the control memory of group \"{}\"", group_.name)});
   if (members_.size == 1) {
-    if (!refusal.empty()) throw InvalidArgument(refusal);
+    if (!refusal.empty()) throw OutOfMemory(refusal);
     return {Arena::create(job_.system(), "group control", bytes), 1};
   }
   // Two rounds: in the second all say whether they have the memory.
@@ -69,7 +69,7 @@ ControlArena LocalEngine::join_members() {
     }
     for (const Parcel& other :
          gather(job_, "the second round of making " + tag_, group_.ranks, Parcel{failure, {}})) {
-      if (!other.bytes.empty()) throw InvalidArgument(other.bytes);
+      if (!other.bytes.empty()) throw OutOfMemory(other.bytes);
     }
     control.close_descriptor();
     return {std::move(control), members_.size};
@@ -79,7 +79,7 @@ ControlArena LocalEngine::join_members() {
     throw;
   } catch (const Error&) {
     // Who can receive nothing has told the others all the same.
-    if (!failure.empty()) throw InvalidArgument(failure);
+    if (!failure.empty()) throw OutOfMemory(failure);
     throw;
   }
 }

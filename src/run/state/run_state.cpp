@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/error_kind.h"
 #include "base/log_line.h"
 #include "tutti/error.h"
 
@@ -180,7 +182,8 @@ std::optional<Checkpoint> open_newest(const CheckpointStore& store, const RunFin
     const auto newest = written_by ? store.newest_of(*written_by) : store.newest();
     if (!newest) return std::nullopt;
     return store.open(*newest);
-  } catch (const InvalidArgument& error) {
+  } catch (const Error& error) {
+    const auto kind = error_kind();
     std::optional<Checkpoint> whole;
     try {
       whole = store.newest_good(written_by).checkpoint;
@@ -188,8 +191,9 @@ std::optional<Checkpoint> open_newest(const CheckpointStore& store, const RunFin
       // What the first error says is worth more.
     }
     if (!whole || !facts_diff(whole->manifest().facts, facts).empty()) throw;
-    throw InvalidArgument(fmt::format("{}. LoadOptions::fall_back passes over it: {} is whole",
-                                      error.what(), whole->folder().string()));
+    std::rethrow_exception(
+        make_error(kind, fmt::format("{}. LoadOptions::fall_back passes over it: {} is whole",
+                                     error.what(), whole->folder().string())));
   }
 }
 
@@ -205,8 +209,7 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Ru
       log_warning(fmt::format("a checkpoint is passed over: {}", reason));
     }
     if (!found.checkpoint && found.damaged > 0) {
-      throw InvalidArgument(
-          fmt::format("none of the checkpoints in {} is good", store.dir().string()));
+      throw Corrupt(fmt::format("none of the checkpoints in {} is good", store.dir().string()));
     }
     checkpoint = std::move(found.checkpoint);
   } else {

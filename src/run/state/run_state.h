@@ -3,8 +3,9 @@
 // A run's state: an ordered list of parts. What is saved, loaded, hashed and logged is what they
 // list, and independent of the number of workers.
 //
-// Threads: one. Failure: InvalidArgument, and nothing has changed where a checkpoint is refused;
-// Mismatch where filling the tensors failed half-way.
+// Threads: one. Failure: where a checkpoint is refused, nothing has changed: Corrupt, IoError or
+// Unsupported for one that cannot be read, InvalidArgument for one of another run. Mismatch where
+// filling the tensors failed half-way.
 
 #include <cstddef>
 #include <map>

@@ -9,7 +9,7 @@
 // Only parameters take part that some logical worker updated since they last did: others are equal
 // everywhere already, and a mean of equal values may differ from them by a rounding.
 //
-// Threads: one; each tile has one owner. Failure: InvalidArgument when there is no memory; Mismatch
+// Threads: one; each tile has one owner. Failure: OutOfMemory when there is no memory; Mismatch
 // where combine() throws: some tiles may be combined.
 
 #include <cstddef>

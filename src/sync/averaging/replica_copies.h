@@ -3,7 +3,7 @@
 // The parameters that each logical worker has for itself, and their optimizer state: L copies per
 // host, in memory that all workers share. The first logical worker's lie in the model itself.
 //
-// Threads: the memory is synchronised by the step protocol. Failure: InvalidArgument when it does
+// Threads: the memory is synchronised by the step protocol. Failure: OutOfMemory when it does
 // not fit.
 
 #include <cstddef>

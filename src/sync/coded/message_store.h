@@ -5,7 +5,7 @@
 // kept of each parameter twice, so that that of a step that is dropped is simply forgotten.
 //
 // Threads: the memory is synchronised by the step protocol; each message has one writer. Failure:
-// InvalidArgument when it does not fit.
+// OutOfMemory when it does not fit.
 
 #include <atomic>
 #include <cstddef>

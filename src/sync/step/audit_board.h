@@ -5,7 +5,7 @@
 // shared memory, written by its owner: what the shard had saved before the step is open to the
 // others, and the prints before the step is published.
 //
-// Threads: one. Failure: InvalidArgument where there is no memory.
+// Threads: one. Failure: OutOfMemory where there is no memory.
 
 #include <cstddef>
 #include <cstdint>

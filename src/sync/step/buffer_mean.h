@@ -6,7 +6,7 @@
 // rounding, and their sum may overflow.
 //
 // Threads: one. The memory is synchronised by the step protocol: take() before the step is
-// published, barrier() and mean() before it is complete. Failure: InvalidArgument when there is no
+// published, barrier() and mean() before it is complete. Failure: OutOfMemory when there is no
 // memory.
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 //   leaves() writes this worker's │ publish() │ collect(): those of all │ sources_of() → SliceFold
 //
 // Threads: one. Others' nodes may be read from when they are published until the step is complete:
-// the step protocol sees to that. Failure: InvalidArgument when there is no memory.
+// the step protocol sees to that. Failure: OutOfMemory when there is no memory.
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 // shared memory, written by its owner before the step is published, read by all until it is
 // complete.
 //
-// Threads: one. Failure: InvalidArgument when there is no memory.
+// Threads: one. Failure: OutOfMemory when there is no memory.
 
 #include <array>
 #include <cstddef>

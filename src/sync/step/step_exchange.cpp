@@ -31,7 +31,7 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
 NodeStore::Options StepExchange::store_options() {
   const auto require = [this](std::size_t bytes, const std::string& what) {
     const auto refusal = refuse_memory(state_.job().system(), {bytes, group_.size(), what});
-    if (!refusal.empty()) throw InvalidArgument(refusal);
+    if (!refusal.empty()) throw OutOfMemory(refusal);
   };
   return {.arena_label = "gradients of \"" + options_.name + "\"",
           .board_label = "step board of \"" + options_.name + "\"",

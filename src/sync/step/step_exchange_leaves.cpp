@@ -42,7 +42,7 @@ void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
                                  more, options_.name, leaves)});
   if (!refusal.empty()) {
     fail(refusal);
-    throw InvalidArgument(refusal);
+    throw OutOfMemory(refusal);
   }
   roomy_for_ = leaves;
 }

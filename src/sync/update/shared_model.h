@@ -8,7 +8,7 @@
 //
 // in registration order, every tensor at a multiple of 64 bytes.
 //
-// Threads: the memory is synchronised by the step protocol. Failure: InvalidArgument when it does
+// Threads: the memory is synchronised by the step protocol. Failure: OutOfMemory when it does
 // not fit.
 
 #include <cstddef>

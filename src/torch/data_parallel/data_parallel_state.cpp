@@ -364,7 +364,7 @@ void DataParallelState::prepare_gradients() {
     source->begin(1);
     const auto refusal = source->prepare();
     if (refusal.text.empty()) continue;
-    throw InvalidArgument(fmt::format("step {}: {}", exchange_->number(), refusal.text));
+    throw Diverged(fmt::format("step {}: {}", exchange_->number(), refusal.text));
   }
   if (!rows_->any()) return;
   rows_->keep(OwnedRanges(*exchange_, *rows_).of(group_.rank()), {});

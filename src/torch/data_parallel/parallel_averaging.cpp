@@ -186,7 +186,7 @@ void ParallelAveraging::find_moved(const Members& due) {
     for (std::size_t k = 0; k < due.size(); ++k) {
       const auto change = static_cast<Change>(all[static_cast<std::size_t>(r)][k]);
       if (change == Change::not_finite) {
-        throw InvalidArgument(
+        throw Diverged(
             fmt::format("average_parameters() in step {} of \"{}\": parameter \"{}\" of rank {} is "
                         "not finite; no copies "
                         "became one",

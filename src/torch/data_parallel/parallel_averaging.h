@@ -9,9 +9,9 @@
 // Only parameters take part that on some worker are not what they were when they were last due:
 // they are told by their bytes, because whoever moved them is the program's own.
 //
-// Threads: one. Failure: that of a Group's collectives. InvalidArgument on all workers where a
-// value is not finite, and where one worker's model has changed (PeerFailed on the others): no
-// copies became one, and the next average_parameters() works. An error while they become one is
+// Threads: one. Failure: that of a Group's collectives. Diverged on all workers where a value
+// is not finite; InvalidArgument where one worker's model has changed (PeerFailed on the others):
+// no copies became one, and the next average_parameters() works. An error while they become one is
 // Mismatch on all, and ends this object.
 
 #include <torch/torch.h>

@@ -3,29 +3,17 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <span>
-#include <string>
+#include <cstddef>
+#include <cstring>
 #include <string_view>
+#include <vector>
 
+#include "base/error_kind.h"
 #include "base/exception_text.h"
 #include "comm/gather_bytes.h"
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-template <class Thrown>
-bool is(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Thrown&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
-}  // namespace
 
 void BetweenSteps::require_no_half(const char* what) const {
   if (is_half_) throw InvalidArgument(fmt::format("{} between accumulate() and apply()", what));
@@ -55,29 +43,36 @@ std::exception_ptr BetweenSteps::run_inside(const char* what, const std::functio
 void BetweenSteps::begin_on_all(const char* what, const std::function<void()>& check) const {
   require(what);  // alike on all
   std::exception_ptr error;
-  std::string text;
+  std::vector<std::byte> kind_and_text;
   try {
     check();
   } catch (...) {
     error = std::current_exception();
-    text = exception_text();
+    const auto kind = error_kind();
+    auto text = exception_text();
     if (text.empty()) text = "an exception without a text";
+    kind_and_text.resize(sizeof kind + text.size());
+    std::memcpy(kind_and_text.data(), &kind, sizeof kind);
+    std::memcpy(kind_and_text.data() + sizeof kind, text.data(), text.size());
   }
-  const auto all = gather_bytes(group_, std::as_bytes(std::span(text)), waits(what));
+  const auto all = gather_bytes(group_, kind_and_text, waits(what));
   if (error) std::rethrow_exception(error);
   for (int r = 0; r < group_.size(); ++r) {
     const auto& said = all[static_cast<std::size_t>(r)];
     if (said.empty()) continue;
-    throw InvalidArgument(
-        fmt::format("{} failed on rank {}: {}", what, group_.job_rank(r),
-                    std::string_view(reinterpret_cast<const char*>(said.data()), said.size())));
+    ErrorKind kind;
+    std::memcpy(&kind, said.data(), sizeof kind);
+    const std::string_view text(reinterpret_cast<const char*>(said.data()) + sizeof kind,
+                                said.size() - sizeof kind);
+    std::rethrow_exception(
+        make_error(kind, fmt::format("{} failed on rank {}: {}", what, group_.job_rank(r), text)));
   }
 }
 
 std::exception_ptr BetweenSteps::on_first_rank(const char* what,
                                                const std::function<void()>& work) const {
   struct {
-    bool is_mismatch = false;
+    ErrorKind kind;
     std::array<char, 1024> text{};
   } said;
   std::exception_ptr error;
@@ -88,13 +83,12 @@ std::exception_ptr BetweenSteps::on_first_rank(const char* what,
       error = std::current_exception();
       fmt::format_to_n(said.text.data(), said.text.size() - 1, "{} failed on rank {}: {}", what,
                        group_.job_rank(0), exception_text());
-      said.is_mismatch = is<Mismatch>(error);
+      said.kind = error_kind();
     }
   }
   group_.broadcast({&said, sizeof said, DType::uint8}, 0, waits(what));
   if (error || said.text[0] == 0) return error;
-  if (said.is_mismatch) return std::make_exception_ptr(Mismatch(said.text.data()));
-  return std::make_exception_ptr(InvalidArgument(said.text.data()));
+  return make_error(said.kind, said.text.data());
 }
 
 }  // namespace tutti

@@ -36,11 +36,11 @@ class BetweenSteps {
   /// Runs `body` inside the call `what`; what it throws.
   std::exception_ptr run_inside(const char* what, const std::function<void()>& body);
 
-  /// All workers are here and `check` holds on all of them; where it throws, it is rethrown there
-  /// and is InvalidArgument elsewhere. Collective.
+  /// All workers are here and `check` holds on all of them; where it throws, it is rethrown
+  /// there, and an error of the same class elsewhere. Collective.
   void begin_on_all(const char* what, const std::function<void()>& check) const;
-  /// Runs `work` on rank 0. Where it throws, returns that there, and what it said elsewhere:
-  /// Mismatch for one, else InvalidArgument. Collective.
+  /// Runs `work` on rank 0. Where it throws, returns that there, and an error of the same class and
+  /// text elsewhere. Collective.
   std::exception_ptr on_first_rank(const char* what, const std::function<void()>& work) const;
 
  private:

@@ -127,6 +127,10 @@ void Audit::rethrow() const {
     throw;
   } catch (const InvalidArgument&) {
   } catch (const Unsupported&) {
+  } catch (const IoError&) {
+  } catch (const OutOfMemory&) {
+  } catch (const Corrupt&) {
+  } catch (const Diverged&) {
   } catch (const Error&) {
     throw;
   } catch (const InternalError&) {

@@ -93,8 +93,8 @@ bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& o
   return true;
 }
 
-/// Rank 0's: fills all tensors; none where it throws InvalidArgument. What all workers restore;
-/// empty where there is no checkpoint.
+/// Rank 0's: fills all tensors; none where it throws anything but Mismatch. What all workers
+/// restore; empty where there is no checkpoint.
 std::vector<std::byte> TrainerCheckpoints::read(const std::string& directory,
                                                 const LoadOptions& options) const {
   if (is_checkpoint_folder(*host_files(), directory)) {

@@ -2,8 +2,9 @@
 
 // A Trainer's run as checkpoints, hash and step log: what its state consists of lies in RunState.
 //
-// Threads: one. Failure: InvalidArgument, and nothing has changed where a checkpoint is refused;
-// Mismatch where filling the tensors failed half-way.
+// Threads: one. Failure: where a checkpoint is refused, nothing has changed: Corrupt, IoError or
+// Unsupported for one that cannot be read, InvalidArgument for one of another run. Mismatch where
+// filling the tensors failed half-way.
 
 #include <torch/torch.h>
 

@@ -341,7 +341,7 @@ StepResult TrainerState::apply() {
     exchange_->run_collectives([&] { group_.barrier(between_.waits("averages")); });
   }
   checkpoints_->log(result);
-  if (!unbearable.empty()) throw InvalidArgument(unbearable);
+  if (!unbearable.empty()) throw Diverged(unbearable);
   return result;
 }
 

@@ -284,6 +284,39 @@ TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
   });
 }
 
+TEST(StepExchange, CopiesThatDoNotFitAreOutOfMemoryThereAndAFailedPeerElsewhere) {
+  const std::vector<std::size_t> counts = {1 << 20};  // copies of 4 MiB
+  ThreadOptions options;
+  options.memory_bounds = std::vector<MemoryBound>{{"the test", 64 << 20, 48 << 20}};
+  run_thread_ranks(
+      2,
+      [&](const Job& job) {
+        StepExchange exchange(Group(job), plan_of(counts), quick());
+        const Values values(counts[0], 1.0F);
+        const auto step = [&](std::int64_t micro_batches) {
+          exchange.open_scope(micro_batches);
+          exchange.begin_leaf(1);
+          exchange.write(0, values.data(), true);
+          exchange.end_leaf();
+          return finish(exchange).report.leaves;
+        };
+        try {
+          step(job.rank() == 0 ? 1 : 1000);
+          ADD_FAILURE() << "80 MB and more were taken from 48 MiB";
+        } catch (const OutOfMemory& error) {
+          EXPECT_EQ(job.rank(), 1);
+          EXPECT_THAT(error.what(),
+                      HasSubstr("more gradient copies of \"model\", for 1000 pieces"));
+        } catch (const PeerFailed& error) {
+          EXPECT_EQ(job.rank(), 0);
+          EXPECT_EQ(error.rank(), 1);
+          EXPECT_THAT(error.what(), HasSubstr("not enough memory"));
+        }
+        EXPECT_EQ(step(1), 2);
+      },
+      options);
+}
+
 TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
   run_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 0) return;

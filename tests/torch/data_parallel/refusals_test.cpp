@@ -1,6 +1,7 @@
 // What DataParallel refuses, and what it finds changed behind its back: each error names the
 // parameter.
 
+#include <cmath>
 #include <sstream>
 
 #include "torch/training.h"
@@ -61,6 +62,23 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
         HasSubstr("create_graph"));
     model->zero_grad();
     batch.loss(model, 0, 4).backward();
+  });
+}
+
+TEST(Refusals, AValueThatACodecCannotSendHasDivergedAndTheNextStepWorks) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.compression = {.codec = half_codec()}});
+    const Batch batch(4, 1);
+    const auto step = [&](double factor) {
+      model->zero_grad();
+      (batch.loss(model, 2 * job.rank(), 2 * job.rank() + 2) * factor).backward();
+    };
+    step(1);
+    EXPECT_THAT(text_of<Diverged>([&] { step(job.rank() == 1 ? NAN : 1); }),
+                HasSubstr("in logical worker 1 is not finite"));
+    step(1);
+    EXPECT_EQ(parallel.report().step, 3);
   });
 }
 

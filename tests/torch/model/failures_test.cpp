@@ -188,7 +188,7 @@ TEST(TrainingFailure, GradientsThatDoNotFitTheMachineAreRefusedWithTheFigures) {
   ASSERT_NE(place, MAP_FAILED);
   on_workers(2, [&](const Job& job) {
     const auto huge = torch::from_blob(place, {static_cast<std::int64_t>(kBytes / sizeof(float))});
-    const auto text = text_of<InvalidArgument>([&] {
+    const auto text = text_of<OutOfMemory>([&] {
       DataParallel parallel(Group(job), {{"table", huge.requires_grad_()}});
     });
     EXPECT_THAT(text, HasSubstr("needs 8 TiB (4 TiB for each of 2 workers)"));

@@ -5,8 +5,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 
 #include "job/job_state.h"
 #include "job/thread_rendezvous.h"
@@ -205,7 +208,7 @@ TEST_F(TrainerCheckpoint, ARestartGoesOnFromWhatItsOwnRunHasSaved) {
     std::ofstream(folder() + "/step-00000003/manifest.json") << "";  // may be anybody's
     {
       Trainer trainer(job_of("third"), *model, AdamW{.lr = 1e-2}, options());
-      EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder(), {.of_this_run = true}); }),
+      EXPECT_THAT(text_of<Corrupt>([&] { trainer.load(folder(), {.of_this_run = true}); }),
                   HasSubstr("step-00000003/manifest.json"));
       EXPECT_FALSE(trainer.load(folder(), {.fall_back = true, .of_this_run = true}));
       EXPECT_EQ(trainer.load(folder(), {.fall_back = true}), 2);
@@ -239,7 +242,7 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     }
     trainer.group().barrier();
     const auto before = trainer.state_sha256();
-    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder()); }),
+    EXPECT_THAT(text_of<Corrupt>([&] { trainer.load(folder()); }),
                 AllOf(HasSubstr("optimizer.safetensors"),
                       HasSubstr(". LoadOptions::fall_back passes over it: "),
                       HasSubstr("step-00000001 is whole")));
@@ -250,9 +253,9 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
     EXPECT_EQ(trainer.state_sha256(), before);
     if (job.rank() == 0) fs::resize_file(fs::path(folder()) / "step-00000001/manifest.json", 9);
     trainer.group().barrier();
-    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder()); }),
+    EXPECT_THAT(text_of<Corrupt>([&] { trainer.load(folder()); }),
                 Not(HasSubstr("LoadOptions::fall_back")));
-    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.load(folder(), {.fall_back = true}); }),
+    EXPECT_THAT(text_of<Corrupt>([&] { trainer.load(folder(), {.fall_back = true}); }),
                 HasSubstr("none of the checkpoints in " + folder() + " is good"));
     EXPECT_EQ(trainer.state_sha256(), before);
   });
@@ -269,6 +272,59 @@ TEST_F(TrainerCheckpoint, OneOfAnotherNumberOfThreadsIsRefused) {
     Trainer other(job, *model, AdamW{.lr = 1e-2}, options());
     EXPECT_THAT(text_of<InvalidArgument>([&] { other.load(folder()); }),
                 HasSubstr("intra-op threads is 1 in the checkpoint, 2 here"));
+  });
+}
+
+/// Loads as a program does that takes an older checkpoint for a damaged one, and lets all else
+/// pass.
+std::optional<std::int64_t> load_what_is_whole(Trainer& trainer, const std::string& folder) {
+  try {
+    return trainer.load(folder);
+  } catch (const Corrupt&) {
+    return trainer.load(folder, {.fall_back = true});
+  }
+}
+
+TEST_F(TrainerCheckpoint, AProgramThatCatchesCorruptGetsWhatAFallBackHelpsAndNoMistakeOfItsOwn) {
+  using Damage = std::function<void(const fs::path&)>;
+  const auto put = [](const fs::path& file, char byte) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(-1, std::ios::end);
+    stream.put(byte);
+  };
+  const std::vector<Damage> damages = {
+      [&](const fs::path& step) { put(step / "parameters.safetensors", 'x'); },
+      [](const fs::path& step) { fs::resize_file(step / "optimizer.safetensors", 100); },
+      [](const fs::path& step) { fs::remove(step / "buffers.safetensors"); },
+      [&](const fs::path& step) { put(step / "manifest.json", 'x'); },
+      [](const fs::path& step) { fs::remove(step / "manifest.json"); },
+  };
+  on_workers(2, [&](const Job& job) {
+    auto model = net();
+    auto trainer = std::make_unique<Trainer>(job, *model, AdamW{.lr = 1e-2}, options());
+    const auto on_rank_0 = [&](const Damage& damage) {
+      if (job.rank() == 0) damage(fs::path(folder()) / "step-00000002");
+      trainer->group().barrier();
+    };
+    trainer->step([&](Shard& shard) { return loss_of(shard, model); });
+    trainer->save(folder());
+    for (const auto& damage : damages) {
+      trainer->step([&](Shard& shard) { return loss_of(shard, model); });
+      trainer->save(folder());
+      on_rank_0(damage);
+      EXPECT_EQ(load_what_is_whole(*trainer, folder()), 1);
+      on_rank_0([](const fs::path& step) { fs::remove_all(step); });
+    }
+    // A mistake of the program's is of another class, on all workers.
+    EXPECT_THAT(text_of<InvalidArgument>(
+                    [&] { load_what_is_whole(*trainer, folder() + "/step-00000001"); }),
+                HasSubstr("is one checkpoint"));
+    trainer.reset();
+    auto typo = options();
+    typo.seed = 44;
+    trainer = std::make_unique<Trainer>(job, *model, AdamW{.lr = 1e-2}, typo);
+    EXPECT_THAT(text_of<InvalidArgument>([&] { load_what_is_whole(*trainer, folder()); }),
+                HasSubstr("seed is 4 in the checkpoint, 44 here"));
   });
 }
 
@@ -290,8 +346,13 @@ TEST_F(TrainerCheckpoint, AFullDiskLeavesTheLastCheckpointAndTrainingGoesOn) {
     ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &free), 0);
     const rlimit full{1000, free.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
-    EXPECT_THAT(text_of<InvalidArgument>([&] { trainer.save(folder()); }),
-                AllOf(HasSubstr(folder()), HasSubstr("File too large")));
+    try {
+      trainer.save(folder());
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const IoError& error) {
+      EXPECT_EQ(error.code(), EFBIG);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr(folder()), HasSubstr("File too large")));
+    }
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &free), 0);
     EXPECT_EQ(trainer.state_sha256(), second);
     const auto third = step();
@@ -307,7 +368,8 @@ TEST_F(TrainerCheckpoint, WhatCannotBeWrittenIsSaidOnAllAndTrainingGoesOn) {
   on_workers(2, [&](const Job& job) {
     auto model = net();
     Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
-    EXPECT_THAT(text_of([&] { trainer.save("/proc/nowhere"); }), HasSubstr("/proc/nowhere"));
+    EXPECT_THAT(text_of<IoError>([&] { trainer.save("/proc/nowhere"); }),
+                HasSubstr("/proc/nowhere"));
     EXPECT_TRUE(trainer.step([&](Shard& shard) { return loss_of(shard, model); }).applied);
   });
 }

@@ -80,9 +80,8 @@ TEST_F(TrainerLog, AFileThatIsNoStepLogIsRefusedAtOnce) {
     auto model = mlp();
     EXPECT_THAT(text_of<InvalidArgument>([&] { Trainer(job, *model, Adam{}, {.log = file}); }),
                 HasSubstr("notes is there, and is no step log"));
-    EXPECT_THAT(
-        text_of<InvalidArgument>([&] { Trainer(job, *model, Adam{}, {.log = "/proc/none/log"}); }),
-        HasSubstr("/proc/none"));
+    EXPECT_THAT(text_of<IoError>([&] { Trainer(job, *model, Adam{}, {.log = "/proc/none/log"}); }),
+                HasSubstr("/proc/none"));
     Trainer(job, *model, Adam{}, {.log = folder.file("made/log")});
   });
   EXPECT_EQ(read_file(file), "mine\n");

@@ -4,6 +4,9 @@
 #include <limits>
 #include <stdexcept>
 
+#include "job/job_state.h"
+#include "job/thread_rendezvous.h"
+#include "memory/stub_system.h"
 #include "torch/training.h"
 
 namespace tutti::test::trainer_refusals_cases {
@@ -34,7 +37,7 @@ TEST(TrainerRefusals, AGradientThatIsNotFiniteDropsTheStepEverywhere) {
       EXPECT_EQ(trainer.state_sha256(), before);
       EXPECT_TRUE(step(5).applied);
       EXPECT_FALSE(step(0).applied);
-      EXPECT_THAT(text_of<InvalidArgument>([&] { step(0); }),
+      EXPECT_THAT(text_of<Diverged>([&] { step(0); }),
                   HasSubstr("2 steps in succession were dropped, the last one (step 4)"));
       EXPECT_EQ(trainer.steps(), 4);
     });
@@ -309,6 +312,19 @@ TEST(TrainerRefusals, WhatIsRefused) {
     EXPECT_TRUE(trainer.step([&](Shard& shard) { return rows_of(shard, model, batch); }).applied);
     EXPECT_THAT(text_of<InvalidArgument>([&] { Trainer(job, *model, Adam{}, {.shards = 2}); }),
                 HasSubstr("is wrapped by"));
+  });
+}
+
+TEST(TrainerRefusals, AModelThatDoesNotFitTheMachineIsOutOfMemory) {
+  on_workers(1, [](const Job&) {
+    const auto small = std::make_shared<StubSystem>(
+        std::vector<MemoryBound>{{"the test", std::uint64_t{64} << 20, std::uint64_t{32} << 20}});
+    const Job job(std::make_shared<JobState>(Identity{}, small, ThreadRendezvous().rendezvous(0),
+                                             JobOptions{}));
+    torch::nn::Linear model(torch::nn::LinearOptions(1024, 4096).bias(false));  // 16 MiB
+    const auto make = [&](const Optimizer& rule) { Trainer(job, *model, rule, {.shards = 1}); };
+    EXPECT_THAT(text_of<OutOfMemory>([&] { make(Adam{}); }), HasSubstr("the test has 32 MiB left"));
+    make(Sgd{.lr = 0.1});
   });
 }
 
