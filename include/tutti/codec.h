@@ -33,13 +33,13 @@ enum class MessageFormat : std::uint8_t {
 /// "by size", "sparse", "dense".
 std::string_view name_of(MessageFormat message_format);
 
-/// What a message is one of.
+/// What a codec is told of the message that it encodes.
 struct EncodeContext {
   std::int64_t logical_workers = 1;  ///< messages that are added up
   MessageFormat message_format = MessageFormat::by_size;
   std::int64_t step = 1;   ///< of the run, counted from 1; dropped ones count
   std::int64_t count = 0;  ///< values of the message
-  /// Of the parameter that the values are, where a group is one; else empty.
+  /// The parameter's shape, where the values are those of one parameter; else empty.
   std::span<const std::int64_t> shape = {};
   std::span<const float> first_sum = {};  ///< of Codec::first_round()
 };
@@ -53,7 +53,7 @@ struct Encoded {
   std::int64_t refused_at = 0;  ///< index of the value that is to blame
 };
 
-/// What a message says of some values: the others are −0.0.
+/// What a message contains of some values: the others are −0.0.
 struct MessageList {
   std::span<const std::uint32_t> indices;  ///< ascending, each once
   std::span<const float> values;           ///< one for each
@@ -76,13 +76,13 @@ class Codec {
   /// bytes and has room for bound() bytes. A refusal drops the step on all workers.
   virtual Encoded encode(std::span<const float> values, const EncodeContext& exchange,
                          std::byte* message) const = 0;
-  /// to[i] = what the message says of value begin + i: −0.0 where nothing was sent. `exchange` is
-  /// what encode() was given.
+  /// to[i] = what the message contains of value begin + i: −0.0 where nothing was sent. `exchange`
+  /// is what encode() was given.
   virtual void decode(std::span<const std::byte> message, const EncodeContext& exchange,
                       std::int64_t begin, std::span<float> to) const = 0;
   /// The message as a list, if it is one. Unless overridden: it is not.
   virtual std::optional<MessageList> list_of(std::span<const std::byte> message) const;
-  /// values[i] −= what the message says of it: the residual. Unless overridden, by decode().
+  /// values[i] −= what the message contains of it: the residual. Unless overridden, by decode().
   virtual void subtract(std::span<const std::byte> message, const EncodeContext& exchange,
                         std::span<float> values) const;
   /// Bytes of a value, where a message is one value after the other and none depends on the others:
@@ -130,10 +130,10 @@ CodecPointer half_codec();
 CodecPointer bfloat16_codec();
 /// Values of magnitude ≥ `threshold`, which is finite and not negative.
 CodecPointer threshold_codec(double threshold = kDefaultThreshold);
-/// Of n values exactly max(1, round(fraction · n)), halves rounded up: those of largest magnitude;
-/// of equal ones the lower index first. `fraction` in (0, 1]. In the first `warm_up` steps it is
-/// larger (Lin et al. 2018, arXiv 1712.01887, §3.3): in their four quarters at least 1/4, 1/16,
-/// 1/64 and 1/256.
+/// Sends exactly max(1, round(fraction · n)) of n values, halves rounded up: those of largest
+/// magnitude, of equal ones the lower index first. `fraction` in (0, 1]. In the first `warm_up`
+/// steps it is larger (Lin et al. 2018, arXiv 1712.01887, §3.3): in their four quarters at least
+/// 1/4, 1/16, 1/64 and 1/256.
 CodecPointer top_k_codec(double fraction = kDefaultFraction, std::int64_t warm_up = 0);
 
 /// "none" (a null pointer), "half", "bfloat16", "threshold", "threshold:0.1", "topk",

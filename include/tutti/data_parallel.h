@@ -71,7 +71,7 @@ struct DataParallelOptions {
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// What is sent of a gradient; every worker is a logical worker of its own.
   Compression compression = {};
-  /// When workers that go on by themselves become one again: DataParallel::average_parameters().
+  /// When workers that train by themselves become one again: DataParallel::average_parameters().
   /// Gradients are left alone, each worker's optimizer has its own; groups are
   /// compression.fusion's.
   AveragingPolicyPointer averaging = {};

@@ -36,7 +36,7 @@ struct DistributedSamplerOptions {
   std::uint64_t seed = 0;        ///< of the order
   SampleOrder order = {};        ///< shuffled, anew in each epoch, unless said otherwise
   bool drop_last = false;        ///< leave out an epoch's last batch where it is not a whole one
-  std::int64_t first_epoch = 0;  ///< of a program that goes on from files of its own
+  std::int64_t first_epoch = 0;  ///< of a program that resumes from files of its own
 };
 
 class DistributedSampler : public torch::data::samplers::Sampler<> {

@@ -99,7 +99,7 @@ class Group {
   Group split(int colour, std::string name) const;
 
   /// A block of `bytes` for each member, mapped by all. Pages cost memory only once touched:
-  /// `needed` says how many bytes of its block a member is going to touch (all, unless given).
+  /// `needed` is how many bytes of its block a member is going to touch (all, unless given).
   /// Refused with OutOfMemory, on every member, when the sum of `needed` over the members does
   /// not fit the machine or a cgroup, or when one member cannot map it. Collective.
   SharedMemory allocate(std::size_t bytes, std::string_view what = "shared memory",

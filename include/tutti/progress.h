@@ -25,7 +25,7 @@ class Progress {
     std::int64_t lines =
         50;  ///< at most so many, and one more for the last step; not on a terminal
   };
-  /// Of a run of which `done` steps are over and that ends with step `total`.
+  /// Reports on a run of which `done` steps are over and that ends with step `total`.
   Progress(std::int64_t done, std::int64_t total) : Progress(done, total, Options()) {}
   Progress(std::int64_t done, std::int64_t total, const Options& options);
 

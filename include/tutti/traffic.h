@@ -11,9 +11,10 @@
 
 namespace tutti {
 
-/// Of one group of parameters, in one step or several. Bytes are those of all logical workers (of
-/// all workers, where there is no codec), both ways: the messages that they hand in, and the sum
-/// that each gets back. Where owners send what they updated: one message, which all get.
+/// What one group of parameters sent, in one step or several. Bytes are those of all logical
+/// workers (of all workers, where there is no codec), both ways: the messages that they hand in,
+/// and the sum that each gets back. Where owners send what they updated: one message, which all
+/// get.
 struct GroupTraffic {
   std::string parameters;           ///< their names, or the first and the last one's
   std::int64_t elements = 0;        ///< of all parameters of the group

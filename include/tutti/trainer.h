@@ -87,7 +87,7 @@ class Shard {
   /// (InvalidArgument otherwise).
   std::vector<std::int64_t> indices(std::int64_t dataset_size, std::int64_t batch);
   /// Whose k-th call gives the samples of the k-th shard that this worker will compute after this
-  /// one, as far as the run goes on as planned: for reading ahead (tutti/shard_loader.h). Nothing
+  /// one, as far as the run continues as planned: for reading ahead (tutti/shard_loader.h). Nothing
   /// once the epoch is over, and where this worker has no shards: the order of an epoch is not
   /// asked for before it begins.
   std::function<std::optional<std::vector<std::int64_t>>()> coming_indices(
@@ -149,7 +149,7 @@ inline LossScale dynamic_loss_scale() { return {.start = 65536, .dynamic = true}
 enum class BufferRule : std::uint8_t {
   mean,  ///< over the shards that ran, in tree order: floating-point buffers, unless said otherwise
   first,  ///< the first shard's that ran: other buffers, unless said otherwise
-  keep,   ///< what it was
+  keep,   ///< no shard's: its bytes stay as they were
 };
 
 struct TrainerOptions {
@@ -173,11 +173,11 @@ struct TrainerOptions {
   /// Parameters and buffers of which each logical worker has its own (docs/averaging.md): nothing
   /// of them is averaged. L copies per host, of the optimizer's state too.
   std::function<bool(const std::string& name)> per_replica = {};
-  /// The logical worker, 0 … L−1, that alone updates the parameter: whoever computes its first
-  /// shard. The gradients of all shards reach it as they are, without a codec, and all workers read
-  /// the one copy. Without a codec it decides no bit.
+  /// The logical worker, 0 … L−1, that alone updates the parameter: the worker that computes its
+  /// first shard. The gradients of all shards reach it as they are, without a codec, and all
+  /// workers read the one copy. Without a codec it decides no bit.
   std::function<std::optional<std::int64_t>(const std::string& name)> placement = {};
-  /// When logical workers go on by themselves: all parameters and buffers are per replica then, and
+  /// When logical workers train by themselves: all parameters and buffers are per replica then, and
   /// their copies become one when the averaging policy says so.
   AveragingPolicyPointer averaging = {};
   /// What becomes of the optimizer's state where copies become one.
@@ -196,7 +196,7 @@ struct TrainerOptions {
   std::int64_t max_consecutive_drops = 10;
   /// A file for what the steps gave, as JSON lines (docs/compare.md), which rank 0 writes; empty:
   /// none. Made at once, with the folders above it; one that is there and is no step log is
-  /// InvalidArgument. A run that goes on from a checkpoint continues its file. Lines that cannot be
+  /// InvalidArgument. A run that resumes from a checkpoint continues its file. Lines that cannot be
   /// written later (a full disk) are missed, with a warning.
   std::string log = {};
   /// Every n-th step's metrics go to the log; 0 none.
@@ -226,7 +226,7 @@ struct LoadOptions {
   /// all are damaged.
   bool fall_back = false;
   /// Only checkpoints that this run has written, in this or an earlier attempt (Job::run_id()):
-  /// what a restart goes on from. Others in the folder are left alone; one whose manifest cannot be
+  /// what a restart resumes from. Others in the folder are left alone; one whose manifest cannot be
   /// read may be anybody's: Corrupt, unless fall_back passes over it.
   bool of_this_run = false;
 };
@@ -302,13 +302,13 @@ class Trainer {
   /// per-replica parameter's is [L, …], NaN where a logical worker's shards did not touch it.
   /// Between the halves only. Any worker may ask, alone.
   torch::Tensor gradient(const std::string& name);
-  /// ‖g‖₂ of it all.
+  /// ‖g‖₂ of the folded gradients of all parameters.
   double gradient_norm();
   /// The update, or the drop. Collective.
   StepResult apply();
 
   /// Changes parameters and buffers by hand: `change` runs on rank 0 alone, between steps, and all
-  /// workers go on with what it left. `change` sees the first logical worker's per-replica ones;
+  /// workers continue with what it left. `change` sees the first logical worker's per-replica ones;
   /// those that it writes to become everybody's, with their optimizer state. Collective.
   void edit(const std::function<void()>& change);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// A flag that says where its thread is.
+// A flag that tells where its thread is.
 
 namespace tutti {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// A message that says something of some of its values: as a list (indices, ascending, then values)
+// A message that contains some of its values: as a list (indices, ascending, then values)
 // or as a dense array with −0.0 for the others. x + (−0.0) = x bit for bit, so that it does not
 // matter for a sum which of the two was sent.
 //
@@ -36,13 +36,13 @@ inline bool is_absent(float value) {
   return std::bit_cast<std::uint32_t>(value) == std::bit_cast<std::uint32_t>(-0.0f);
 }
 
-/// Where the parts of a list of `entries` lie; the header is written.
+/// begin_list() writes the header of a list of `entries` and returns where its parts lie.
 struct SparseList {
   std::uint32_t* indices;
   float* values;
 };
 SparseList begin_list(std::byte* message, std::int64_t entries);
-/// Of a dense array of `count`; the header is written, and every value is −0.0.
+/// Begins a dense array of `count` values: writes the header, and −0.0 as every value.
 float* begin_array(std::byte* message, std::int64_t count);
 
 /// See Codec.

@@ -86,7 +86,8 @@ class Check {
     }
   }
 
-  /// Of all members together: what comes after counts on products that fit in 64 bits.
+  /// Refuses more elements of all members together than 64 bits can count in bytes: later code
+  /// multiplies them unchecked.
   void most(const ConstView& span, int parts) const {
     if (span.count <= PTRDIFF_MAX / static_cast<std::int64_t>(size_of(span.dtype)) / parts) return;
     refuse(fmt::format("{} elements of {}{} are more than memory can hold", span.count,

@@ -3,7 +3,7 @@
 // What threads of this worker have started and not waited for: while a thread waits for something
 // else, it takes its own further.
 //
-// Threads: any. Something is moved by one thread at a time: whoever uses it otherwise takes it out
+// Threads: any. Something is moved by one thread at a time: another user takes it out
 // first.
 
 #include <atomic>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The job's notice board: one small block of shared memory with a slot per worker. It says who is
+// The job's notice board: one small block of shared memory with a slot per worker. It tells who is
 // there, who has ended, who is busy, who waits for whom, and holds the one word that sleepers sleep
 // on.
 //
@@ -87,8 +87,8 @@ struct NoticeView {
 void publish(WaitNotice& notice, const NoticeView& view);
 NoticeView read(const WaitNotice& notice);
 
-/// A thread of `worker` is about to sleep on Board::event, or has slept. Whoever ends in between
-/// is taken off the count by mark_ended().
+/// A thread of `worker` is about to sleep on Board::event, or has slept. A thread that ends in
+/// between is taken off the count by mark_ended().
 void begin_sleep(Board& board, WorkerSlot& worker);
 void end_sleep(Board& board, WorkerSlot& worker);
 /// Says on the board that the worker's process is gone, and wakes who waits for it.

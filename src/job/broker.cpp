@@ -101,7 +101,7 @@ void Broker::State::believe_reports() {
   }
 }
 
-/// A parcel has come without its descriptors: whoever waits for it, now or later, waits in vain.
+/// A parcel has come without its descriptors: all that wait for it, now or later, wait in vain.
 void Broker::State::break_down() {
   if (!broken.empty()) return;
   rlimit limit{};

@@ -30,9 +30,9 @@ struct FrameHeader {
     blame,      ///< worker: number is the culprit, text the reason
     ended,      ///< worker: number is who has ended
     parcel,     ///< broker: number is its place among `total`
-    timed_out,  ///< broker: text says why
+    timed_out,  ///< broker: text tells why
     lost,       ///< broker: number is who ended
-    broken      ///< broker: text says why it can serve nobody any more
+    broken      ///< broker: text tells why it can serve nobody any more
   };
   static constexpr std::uint32_t kMagic = 0x54555432;
   std::uint32_t magic = kMagic;

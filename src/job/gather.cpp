@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-/// Of every kPatienceInterval, at most so long goes to what was started before.
+/// At most so much of every kPatienceInterval goes to what was started before.
 constexpr std::chrono::milliseconds kProgressTime{50};
 /// Where nothing has moved for so long, others have something else to do.
 constexpr std::chrono::milliseconds kStandstill{1};
@@ -34,7 +34,7 @@ void progress_for(JobState& job, Clock::duration time) {
 
 std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vector<int>& ranks,
                            Parcel mine) {
-  // Who waits for the same says so on the board: the others have not come.
+  // A worker that waits for the same notes it on the board: the others have not come.
   const std::string shown = tag.substr(0, sizeof(decltype(WaitNotice::text)::words));
   const auto missing = [&] {
     std::uint64_t bits = 0;

@@ -4,8 +4,8 @@
 // each has to be told. Broker serves it over sockets, ThreadRendezvous between threads.
 //
 // A gather is complete when all of its ranks have given. It fails, for all of them and with one
-// text, when one of them gives up or has ended before giving; whoever comes later is told at once.
-// After all have come, the tag is free again.
+// text, when one of them gives up or has ended before giving; a worker that comes later is told at
+// once. After all have come, the tag is free again.
 //
 // Threads: one at a time. Failure: none; what went wrong is an outcome.
 

@@ -65,7 +65,7 @@ std::string common_facts(const Identity& identity) {
                      identity.threads, identity.restarts, sizeof(Board));
 }
 
-/// The first line of what a worker says when it joins is the facts, the second its processors.
+/// The first line of what a worker sends when it joins is the facts, the second its processors.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace

@@ -25,7 +25,7 @@ namespace tutti {
 class LifeWatch;
 class Timeline;
 
-/// Who this worker is, as a launcher or a test says it.
+/// Who this worker is, as a launcher or a test gives it.
 struct Identity {
   int rank = 0;
   int size = 1;

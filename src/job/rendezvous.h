@@ -23,7 +23,7 @@ struct Parcel {
   std::vector<FileDescriptor> descriptors;
 };
 
-/// Whether to go on waiting.
+/// Whether to keep waiting.
 using Patience = std::function<bool()>;
 inline constexpr std::chrono::milliseconds kPatienceInterval{100};
 
@@ -49,7 +49,7 @@ class Rendezvous {
   /// throws PeerLost where it is missing, on all who wait for it. Never throws.
   virtual void report_end(int rank) noexcept = 0;
 
-  /// Tells whoever watches the workers that this one failed because of `culprit` (a job rank), so
+  /// Tells the watcher of the workers that this one failed because of `culprit` (a job rank), so
   /// that the first cause is reported, not its echo. Never throws.
   virtual void blame(int culprit, const std::string& text) noexcept = 0;
 };

@@ -24,8 +24,8 @@ constexpr std::chrono::milliseconds kLastingWait{100};
 /// Events for others wake this wait too; looking around is not worth it each time.
 constexpr std::chrono::milliseconds kLookInterval{10};
 /// A wait looks around every kSlice. Where much more time has passed, this process did not run
-/// (it was stopped, as were perhaps all others): that says nothing about those it waits for. Of one
-/// stop so much counts at most, and no more than a quarter of a deadline.
+/// (it was stopped, as were perhaps all others): that tells nothing about those it waits for. Of
+/// one stop so much counts at most, and no more than a quarter of a deadline.
 constexpr std::chrono::seconds kMaxCounted{1};
 /// As much where a program polls: between two polls it may have done something else.
 constexpr std::chrono::seconds kMaxCountedOfPolls{5};

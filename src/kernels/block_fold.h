@@ -14,7 +14,7 @@ namespace tutti {
 
 class BlockFold {
  public:
-  /// Of `work`, its program, types and divisor; no pointer is kept.
+  /// Takes program, types and divisor from `work`, and keeps no pointer.
   explicit BlockFold(const Fold& work);
 
   /// True where a fold is a copy bit for bit.

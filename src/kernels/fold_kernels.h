@@ -31,7 +31,8 @@ struct FoldKernels {
   bool sources_are_values = false;  ///< a source needs no conversion to be combined
 };
 
-/// Of the instruction set in use. The combination is defined and allowed by fold.
+/// Returns the kernels of the instruction set in use. The caller has checked that fold() allows the
+/// combination.
 FoldKernels fold_kernels(DType source_type, DType result_type, Reduction reduction);
 
 }  // namespace tutti

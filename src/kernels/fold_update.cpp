@@ -9,8 +9,8 @@
 namespace tutti {
 namespace {
 
-/// Of a folded gradient: an eighth of a usual first-level cache, through which the nodes and the
-/// state stream at the same time. Long enough that a piece's fixed cost does not show.
+/// A piece of a folded gradient takes an eighth of a usual first-level cache, through which the
+/// nodes and the state stream at the same time. Its fixed cost does not show at this length.
 constexpr std::size_t kPieceBytes = std::size_t{4} * 1024;
 
 std::byte* at(void* data, std::size_t bytes) { return static_cast<std::byte*>(data) + bytes; }

@@ -1,9 +1,9 @@
 #pragma once
 
 // Which samples a shard gets: the data set in an order of its own per epoch, cut into steps and
-// shards. A pure function of seed and position, whoever computes the shard.
+// shards. It is a pure function of seed and position, on any worker.
 //
-// An epoch holds the samples of a SampleOrder: every one once, unless it says otherwise. A step
+// An epoch holds the samples of a SampleOrder: every one once, unless it is drawn otherwise. A step
 // takes shards · batch samples, in the order of the shards; the last step of an epoch takes what is
 // left, so that its last shards may have fewer samples or none. A step never reaches into the next
 // epoch.

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a checkpoint says of itself: manifest.json, JSON for people and programs. Its last line
+// How a checkpoint describes itself: manifest.json, JSON for people and programs. Its last line
 // holds the SHA-256 of all bytes before that line, so that no altered byte goes unseen.
 //
 // Threads: pure functions. Failure: InvalidArgument for what cannot be written, Corrupt for

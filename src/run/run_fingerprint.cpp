@@ -21,7 +21,7 @@ std::string plain(const std::string& text) {
   return !text.empty() && quoted == '"' + text + '"' ? text : quoted;
 }
 
-/// Of two long values that begin alike, what comes from the part on in which they differ.
+/// Cuts two long values that begin alike to what comes from the part on in which they differ.
 std::pair<std::string, std::string> parted(const std::string& first, const std::string& second) {
   constexpr std::size_t kShort = 60;
   if (std::max(first.size(), second.size()) <= kShort) return {first, second};

@@ -53,7 +53,7 @@ std::string describe(StoredType type, std::span<const std::int64_t> shape);
 
 /// Longest JSON header that any reader takes.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-/// The one member of the header that is no tensor: texts for whoever reads the file.
+/// The one member of the header that is no tensor: texts for the readers of the file.
 inline constexpr const char* kMetadataKey = "__metadata__";
 
 }  // namespace tutti

@@ -30,7 +30,7 @@ struct TensorToWrite {
 struct SafetensorsContent {
   std::string name;  ///< of the file
   std::vector<TensorToWrite> tensors = {};
-  std::map<std::string, std::string> metadata = {};  ///< texts for whoever reads the file
+  std::map<std::string, std::string> metadata = {};  ///< texts for the readers of the file
 };
 
 /// Lays the content out, then writes it. Keeps a reference to it.

@@ -1,12 +1,12 @@
 #pragma once
 
-// What a run says of its steps, as JSON lines: for `tutti compare`, and for whoever plots a loss.
+// What a run reports of its steps, as JSON lines: for `tutti compare`, and to plot a loss.
 //
 //   {"format":"tutti step log","version":1,"steps":0,"facts":{"seed":"1",…}}
 //   {"kind":"metrics","step":100,"applied":true,"loss":2.25,…,"metrics":{"tokens":8192.0}}
 //   {"kind":"digests","step":100,"digests":{"0.weight":"<SHA-256>","0.weight/exp_avg":…}}
 //
-// A run that goes on from a checkpoint of step S appends a header with "steps":S: it takes back the
+// A run that resumes from a checkpoint of step S appends a header with "steps":S: it takes back the
 // lines of later steps that were written before it. JSON has no NaN and no infinities: numbers that
 // are not finite are null. docs/compare.md describes all members.
 //
@@ -15,7 +15,7 @@
 //
 // Threads: one at a time. Processes: one writes (rank 0). Failure: that of Files, and
 // InvalidArgument that names the file; a line that cannot be written whole is taken back, so that
-// the log stays readable and may go on.
+// the log stays readable and may continue.
 
 #include <cstdint>
 #include <filesystem>
@@ -54,7 +54,7 @@ struct StepFigures {
 
 class StepLog {
  public:
-  /// Of a run of which `steps` are over; to be made anew after a load. With 0 the file is begun
+  /// Logs a run of which `steps` are over; a load needs a new object. With 0 the file is begun
   /// anew, else continued; it is made where it is missing, with the folders above it. A file that
   /// is no step log is refused.
   StepLog(std::shared_ptr<Files> files, const std::filesystem::path& path,

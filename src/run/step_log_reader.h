@@ -31,7 +31,7 @@ class StepLogFile {
   /// Takes what is there now; a file that is being written may be read.
   StepLogFile(std::shared_ptr<const Files> files, const std::filesystem::path& path);
 
-  /// Of the run that wrote last.
+  /// What the run that wrote last had to share with its checkpoints.
   const RunFingerprint& facts() const noexcept { return facts_; }
   /// Steps with digests, ascending. A line takes back all that was written before it about its step
   /// and later ones, and a header what was written about steps after those that were over.

@@ -1,7 +1,7 @@
 #pragma once
 
 // Models that take turns in a run: which one each of the latest steps was about, and which one is
-// next if their rounds go on. By it a Trainer notices a run that was saved inside a round and
+// next if their rounds continue. By it a Trainer notices a run that was saved inside a round and
 // begins with another turn.
 //
 // Threads: one. Failure: none.

@@ -6,8 +6,8 @@
 // That they agree on the call takes two rules. A member that has all it needs for its call looks at
 // the ending once more, and succeeds if there is none. A member that ends the group looks once more
 // whether its call lacks anything, after the state has left `open`, and if not, that call succeeds
-// and the next one fails. Whoever found the group open had seen everybody's part: the one that ends
-// it sees that too.
+// and the next one fails. A member that found the group open had seen everybody's part: the one
+// that ends it sees that too.
 //
 // Threads: atomics only. Failure: a member that ends while it writes leaves an ending without a
 // text; the others get PeerLost instead of the reason.
@@ -52,11 +52,11 @@ struct alignas(kCacheLine) Ending {
 inline bool is_open(const Ending& ending) noexcept {
   return ending.state.load(std::memory_order_seq_cst) == Ending::open;
 }
-/// Writes the reason, found by a member, unless there is one already. `first_failed` says which
+/// Writes the reason, found by a member, unless there is one already. `first_failed` tells which
 /// call is the first that fails; it is asked once the group is no longer open.
 void end_with(Ending& ending, const EndingReason& reason,
               const std::function<std::uint64_t()>& first_failed);
-/// The reason of a group that is not open. Whoever writes it is waited for as for any other thing:
+/// The reason of a group that is not open. Its writer is waited for as for any other thing:
 /// throws PeerLost when it has ended, Timeout at the job's deadline.
 EndingReason reason_of(const Ending& ending, JobState& job);
 

@@ -50,7 +50,7 @@ class LocalEngine final : public Engine, private Unfinished {
   void abort(const std::string& reason) noexcept override;
 
  private:
-  /// Something all members must have done before this one goes on.
+  /// Something all members must have done before this one continues.
   enum class Goal { arrived, staged, worked, finished };
   enum class Phase { arriving, staging, working };
   /// How an operation is taken further: to its end; as far as it goes; the same for a thread that
@@ -161,8 +161,9 @@ class LocalEngine final : public Engine, private Unfinished {
   std::uint64_t chunks_done_ = 0;     ///< of all completed large operations
   std::uint64_t moves_ = 0;           ///< changes of any operation's state
   std::optional<Polled> polled_;
-  bool has_background_ = false;  ///< something under way goes on while its thread waits elsewhere
-  bool in_background_ = false;   ///< and nobody uses this engine now
+  bool has_background_ =
+      false;  ///< something under way makes progress while its thread waits elsewhere
+  bool in_background_ = false;  ///< and nobody uses this engine now
   std::optional<EndingReason> ended_;
   PartnerCheck partners_;
 };

@@ -103,8 +103,8 @@ void LocalEngine::end(EndingReason reason) {
   ended_->call = reason_of(control_.ending(), job_).call;  // where it throws, every call has failed
 }
 
-/// Of the others, where slices are fetched: who gives from memory of its own leaves as soon as it
-/// has what it wants.
+/// False where slices are fetched and a member that gives from memory of its own may leave as soon
+/// as it has its result: then it may have succeeded in a call that fails for the others.
 bool LocalEngine::ends_alike(std::uint64_t sequence) {
   const Pending& operation = pending(sequence);
   return operation.way == Way::one_wait || operation.transfer.all_see_all_work();

@@ -121,7 +121,7 @@ bool LocalEngine::advance_large(std::uint64_t sequence, Drive drive) {
   return true;
 }
 
-/// What `staged` says beside its name: this member has collected all results of the chunk before
+/// What `staged` means beside its name: this member has collected all results of the chunk before
 /// last, so that the others may write to that half.
 void LocalEngine::stage_chunk(Pending& operation, std::uint64_t chunk) {
   const std::uint64_t number = chunks_done_ + chunk;

@@ -2,7 +2,7 @@
 
 // The shared memory of a group, by number, so that members can tell each other where a span lies.
 // A region is given up when its user lets go of it; members do so at different times, which is why
-// every call says which regions its giver still has.
+// every call names which regions its giver still has.
 //
 // Threads: one.
 
