@@ -23,7 +23,7 @@ inline StepExchange::Outcome finish(StepExchange& exchange, CodedGradients& code
   exchange.arrive({});
   coded.begin(1);
   const auto refusal = coded.prepare();
-  if (!refusal.text.empty()) throw InvalidArgument(refusal.text);
+  if (!refusal.text.empty()) throw Diverged(refusal.text);
   auto outcome = exchange.complete([&] {
     const OwnedRanges ranges(exchange, coded);
     fold_for_all(coded, exchange.nodes(), ranges.of(exchange.group().rank()));

@@ -1,6 +1,7 @@
 // What DataParallel refuses, and what it finds changed behind its back: each error names the
 // parameter.
 
+#include <cmath>
 #include <sstream>
 
 #include "torch/training.h"
@@ -64,15 +65,20 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
   });
 }
 
-TEST(Refusals, AGradientThatACodecCannotSendHasDivergedOnAllWorkers) {
+TEST(Refusals, AValueThatACodecCannotSendHasDivergedAndTheNextStepWorks) {
   on_workers(2, [](const Job& job) {
-    const auto weight = torch::ones({3}).requires_grad_();
-    DataParallel parallel(Group(job), {{"weight", weight}},
-                          {.compression = {.codec = half_codec()}});
-    EXPECT_THAT(text_of<Diverged>([&] { (weight * (job.rank() == 1 ? 1e6 : 1)).sum().backward(); }),
-                HasSubstr("in logical worker 1"));
-    (weight * 2).sum().backward();
-    EXPECT_EQ(weight.grad()[0].item<float>(), 2);
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.compression = {.codec = half_codec()}});
+    const Batch batch(4, 1);
+    const auto step = [&](double factor) {
+      model->zero_grad();
+      (batch.loss(model, 2 * job.rank(), 2 * job.rank() + 2) * factor).backward();
+    };
+    step(1);
+    EXPECT_THAT(text_of<Diverged>([&] { step(job.rank() == 1 ? NAN : 1); }),
+                HasSubstr("in logical worker 1 is not finite"));
+    step(1);
+    EXPECT_EQ(parallel.report().step, 3);
   });
 }
 
