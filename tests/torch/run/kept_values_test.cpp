@@ -273,7 +273,7 @@ TEST_F(KeptValues, ADamagedFileIsRefused) {
       file.put('x');
     }
     program.trainer.group().barrier();
-    EXPECT_THAT(text_of<InvalidArgument>([&] { program.trainer.load(folder()); }),
+    EXPECT_THAT(text_of<Corrupt>([&] { program.trainer.load(folder()); }),
                 HasSubstr("kept.safetensors"));
     EXPECT_EQ(program.best, 3);
   });
