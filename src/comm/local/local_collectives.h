@@ -186,8 +186,9 @@ class LocalCollectives final : private Unfinished {
   std::uint64_t chunks_done_ = 0;     ///< of all completed large operations
   std::uint64_t moves_ = 0;           ///< changes of any operation's state
   std::optional<Polled> polled_;
-  bool has_background_ = false;  ///< something under way progresses while its thread waits elsewhere
-  bool in_background_ = false;   ///< and no call is being made
+  bool has_background_ =
+      false;                    ///< something under way progresses while its thread waits elsewhere
+  bool in_background_ = false;  ///< and no call is being made
   std::optional<EndingReason> ended_;
   PartnerCheck partners_;
 };

@@ -308,7 +308,8 @@ TEST(Audit, LeavesGradientsThatAreBornInPlaceAlone) {
         const auto result = trainer.step([&](Shard& shard) {
           return shard.loss(model->forward(torch::randn({4, 150})).square().mean());
         });
-        text += trainer.state_sha256() + " " + std::to_string(result.report.zero_copy_gradients) + "\n";
+        text +=
+            trainer.state_sha256() + " " + std::to_string(result.report.zero_copy_gradients) + "\n";
       }
       return text;
     });
