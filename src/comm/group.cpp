@@ -8,6 +8,7 @@
 #include "base/timeline.h"
 #include "comm/check_operation.h"
 #include "comm/group_state.h"
+#include "comm/local/local_collectives.h"
 #include "job/job_state.h"
 
 namespace tutti {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "comm/local/local_collectives.h"
 #include "job/rank_set.h"
 #include "tutti/error.h"
 
@@ -46,5 +47,9 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
       members_(set_of(ranks_)),
       collectives_(std::make_unique<LocalCollectives>(
           *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_})) {}
+
+GroupState::~GroupState() = default;
+
+void GroupState::ask_also(PartnerCheck check) const { collectives_->ask_also(std::move(check)); }
 
 }  // namespace tutti

@@ -7,18 +7,23 @@
 #include <string>
 #include <vector>
 
-#include "comm/local/local_collectives.h"
+#include "comm/local/operation.h"
 #include "job/job_state.h"
 
 namespace tutti {
 
+class LocalCollectives;
+
 class GroupState {
  public:
   GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name);
+  ~GroupState();
 
   JobState& job() const { return *job_; }
   const std::shared_ptr<JobState>& shared_job() const { return job_; }
   LocalCollectives& collectives() const { return *collectives_; }
+  /// See LocalCollectives::ask_also.
+  void ask_also(PartnerCheck check) const;
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
   const std::vector<int>& ranks() const { return ranks_; }

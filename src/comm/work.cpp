@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/timeline.h"
 #include "comm/group_state.h"
+#include "comm/local/local_collectives.h"
 #include "job/job_state.h"
 #include "tutti/group.h"
 

@@ -92,8 +92,7 @@ TEST(FaultTolerance, TwoWorkersMayBeLostAtOnce) {
               StartsWith("tutti run: ranks 1 3 of 4 finished without rank "));
 }
 
-// By an exception in its shard the others get PeerFailed, by one between two steps Mismatch, while
-// its process still lives.
+// The others are told by PeerFailed while its process still lives.
 TEST(FaultTolerance, ATrainerResumesWithoutAWorkerThatFailsByItself) {
   const auto straight = undisturbed("30");
   for (const std::string where : {"shard", "step"}) {

@@ -5,7 +5,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kProgressBytes = round_up(sizeof(Progress), kPageBytes);
+constexpr std::size_t kProgressBytes = round_up(sizeof(MemberProgress), kPageBytes);
 constexpr std::size_t kRingBytes = kRing * kInlineBytes;
 constexpr std::size_t kBlockBytes = kProgressBytes + kRingBytes + 4 * kChunkBytes;
 constexpr std::size_t kEndingBytes = round_up(sizeof(Ending), kPageBytes);
@@ -22,7 +22,7 @@ ControlArena::ControlArena(Arena arena, int members) : arena_(std::move(arena)) 
   ending_ = reinterpret_cast<Ending*>(at);
   at += kEndingBytes;
   for (int member = 0; member < members; ++member, at += kBlockBytes) {
-    progress_.push_back(reinterpret_cast<Progress*>(at));
+    progress_.push_back(reinterpret_cast<MemberProgress*>(at));
   }
 }
 

@@ -4,7 +4,7 @@
 // ended, then a block per member that only this member writes. Zero-filled memory is the valid
 // initial state.
 //
-//   member block = Progress | kRing inline buffers | 2 staging halves | 2 result halves
+//   member block = MemberProgress | kRing inline buffers | 2 staging halves | 2 result halves
 //
 // Threads: atomics, and plain data published by them.
 
@@ -55,7 +55,7 @@ struct alignas(kCacheLine) Counter {
   std::atomic<std::uint64_t> value;
 };
 
-struct alignas(kCacheLine) Progress {
+struct alignas(kCacheLine) MemberProgress {
   std::array<Arrival, kRing> arrivals;
   std::array<CallRecord, kRing> records;
   Counter staged;    ///< chunks of this group's large operations that lie in shared memory
@@ -70,7 +70,9 @@ class ControlArena {
   static std::size_t bytes(int members);
 
   Ending& ending() const { return *ending_; }
-  Progress& progress(int member) const { return *progress_[static_cast<std::size_t>(member)]; }
+  MemberProgress& progress(int member) const {
+    return *progress_[static_cast<std::size_t>(member)];
+  }
   Arrival& arrival(int member, std::uint64_t sequence) const {
     return progress(member).arrivals[sequence % kRing];
   }
@@ -86,7 +88,7 @@ class ControlArena {
   std::byte* block(int member) const { return reinterpret_cast<std::byte*>(&progress(member)); }
   Arena arena_;
   Ending* ending_ = nullptr;
-  std::vector<Progress*> progress_;
+  std::vector<MemberProgress*> progress_;
 };
 
 }  // namespace tutti

@@ -50,10 +50,6 @@ struct MemoryBlocks {
   std::shared_ptr<void> owner;
 };
 
-/// Throws when a member that has not done its part is known not to do it any more. `missing` gives
-/// bits of the job ranks that have not, as of when it is called.
-using PartnerCheck = std::function<void(const std::function<std::uint64_t()>& missing)>;
-
 class LocalCollectives final : private Unfinished {
  public:
   /// Waits for the other members. Throws what the rendezvous throws, and OutOfMemory where the

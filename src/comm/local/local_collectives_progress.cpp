@@ -84,7 +84,7 @@ bool LocalCollectives::advance(Drive drive) {
 bool LocalCollectives::advance_large(std::uint64_t sequence, Drive drive) {
   Pending& oldest = pending(sequence);
   const Transfer& transfer = oldest.transfer;
-  Progress& own = control_.progress(members_.rank);
+  MemberProgress& own = control_.progress(members_.rank);
   for (; oldest.chunk < transfer.chunks(); ++oldest.chunk) {
     const std::uint64_t number = chunks_done_ + oldest.chunk;
     if (oldest.phase == Phase::staging) {

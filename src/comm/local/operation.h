@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -40,5 +41,9 @@ struct Operation {
   /// Makes progress while the thread that started it waits for something else of the job.
   bool in_background = false;
 };
+
+/// Throws when a member that has not done its part is known not to do it any more. `missing` gives
+/// bits of the job ranks that have not, as of when it is called.
+using PartnerCheck = std::function<void(const std::function<std::uint64_t()>& missing)>;
 
 }  // namespace tutti

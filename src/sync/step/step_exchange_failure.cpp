@@ -45,9 +45,9 @@ std::string_view text_of(StepMode mode) {
 class PartnerScope {
  public:
   PartnerScope(const GroupState& group, PartnerCheck check) : group_(group) {
-    group_.collectives().ask_also(std::move(check));
+    group_.ask_also(std::move(check));
   }
-  ~PartnerScope() { group_.collectives().ask_also({}); }
+  ~PartnerScope() { group_.ask_also({}); }
   PartnerScope(const PartnerScope&) = delete;
   PartnerScope& operator=(const PartnerScope&) = delete;
 
