@@ -67,6 +67,7 @@ class Watch:
         self._looks = []  # seconds of others, seconds of all
         self._open = [0.0, 0.0]
         self._blind = False
+        self._rounds = 0  # since the last take()
         self._processors = len(os.sched_getaffinity(0))
 
     def begin(self):
@@ -74,6 +75,7 @@ class Watch:
 
     def end(self):
         after = self._read()
+        self._rounds += 1
         if self._before is None or after is None:
             self._blind = True
         else:
@@ -99,14 +101,14 @@ class Watch:
         if self._looks:
             others, every = self._looks.pop()
             self._looks.append((others + self._open[0], every + self._open[1]))
-        elif self._open[1] > 0:
+        elif self._rounds > 0:  # of less than a hundredth of a second it may say nothing
             self._looks.append(tuple(self._open))
         looks, blind = self._looks, self._blind
-        self._looks, self._open, self._blind = [], [0.0, 0.0], False
+        self._looks, self._open, self._blind, self._rounds = [], [0.0, 0.0], False, 0
         if blind:
             return {"looks": len(looks), "mean": None, "worst": None}
         return {"looks": len(looks), "mean": sum(o for o, _ in looks) / max(1e-9, sum(e for _, e in looks)),
-                "worst": max((others / every for others, every in looks), default=0.0)}
+                "worst": max((others / every for others, every in looks if every > 0), default=0.0)}
 
 
 def disturbed(others):

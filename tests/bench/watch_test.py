@@ -106,6 +106,10 @@ class Shares(unittest.TestCase):
         self.a_round(0.1, others=0.5)
         self.assertEqual(self.watch.take()["looks"], 1)
 
+    def test_a_round_of_less_than_a_hundredth_is_a_look(self):
+        self.a_round(0)
+        self.assertEqual(self.watch.take(), {"looks": 1, "mean": 0, "worst": 0})
+
     def test_cells_do_not_share(self):
         self.a_round(2, others=0.5)
         self.watch.take()
