@@ -1,0 +1,211 @@
+#include "torch/trainer/trainer_objects.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <utility>
+
+#include "run/leaf_seed.h"
+#include "run/state/progress_parts.h"
+#include "torch/model/threads.h"
+#include "torch/run/model_parts.h"
+#include "torch/run/stored_tensors.h"
+#include "torch/trainer/start_line.h"
+#include "torch/trainer/step_parts.h"
+#include "torch/trainer/trainer_parts.h"
+#include "torch/trainer/trainer_settings.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+/// What would go wrong later is refused while nothing has changed.
+void require_sound(const WrappedModel& model) {
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    ParameterHooks::require_free(model.tensor(p), model.label(p));
+  }
+  for (const auto& [name, tensor] : model.buffers()) {
+    require_storable(fmt::format("buffer \"{}\"", name), tensor);
+  }
+  model.require_apart();
+}
+
+/// The rule of each parameter, and the tensors of state that it keeps.
+struct ParameterRules {
+  std::vector<std::optional<UpdateRule>> kernels;       ///< absent: torch's
+  std::vector<std::shared_ptr<const TorchRule>> torch;  ///< null: a kernel's
+  std::vector<int> states;                              ///< how many
+  std::vector<std::vector<std::string>> names;          ///< of them
+  std::vector<std::vector<double>> initial;             ///< values of them
+};
+
+ParameterRules rules_of(const WrappedModel& model, const Optimizer& optimizer) {
+  ParameterRules rules;
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const auto& rule = optimizer.rule_of(model.names(p));
+    rules.kernels.push_back(update_rule_of(rule));
+    const auto* const torch = std::get_if<TorchOptim>(&rule);
+    rules.torch.push_back(torch != nullptr ? torch->rule : nullptr);
+    auto& names = rules.names.emplace_back();
+    auto& initial = rules.initial.emplace_back();
+    for (const auto& state : states_of(rule)) {
+      names.push_back(state.name);
+      initial.push_back(state.initial);
+    }
+    rules.states.push_back(static_cast<int>(names.size()));
+  }
+  return rules;
+}
+
+}  // namespace
+
+TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_module,
+                               const Optimizer& optimizer, const TrainerOptions& own_options)
+    : group(own_group),
+      options(own_options),
+      module(own_module),
+      model(own_module, roles_of(own_options), "Trainer"),
+      between(own_group, own_options.deadline),
+      data(own_options.seed, own_options.order) {
+  pin_threads();
+  require_options(options);
+  require_sound(model);
+  if (options.logical_workers == 0) options.logical_workers = 1;  // hosts
+  mine = assignment_of(options, group.size())[static_cast<std::size_t>(group.rank())];
+  scale_rule = loss_scale_rule_of(options.loss_scale);
+  scale.factor = options.loss_scale.start;
+  auto rules = rules_of(model, optimizer);
+  state_names = std::move(rules.names);
+  require_per_replica(options, model);
+  require_rules(options, optimizer, model);
+  const auto settings = settings_of(options, optimizer, model);
+  exchange = std::make_unique<StepExchange>(group, model.plan(settings),
+                                            exchange_options_of(options, model, group.size()));
+  checkpoints = std::make_unique<TrainerCheckpoints>(between, options, module,
+                                                     facts_of(options, optimizer, model));
+  board = std::make_unique<ShardBoard>(group, options.name);
+  if (group.rank() == 0) warn_of_aliases(model, options.name);
+  shared = std::make_unique<SharedModel>(group, exchange->plan(), rules.states,
+                                         options.ema_decay > 0, options.name);
+  parameters = std::make_unique<SharedParameters>(group, model, *shared);
+  model = WrappedModel(module, roles_of(options), "Trainer");
+  memory = model.memory();
+  memory.parameters.clear();  // all have the same ones: see ValueCheck
+  if (group.rank() == 0) {
+    shared->refresh_masters();
+    fill_initial_states(rules.initial);
+  }
+  torch_optimizers = std::make_unique<TileOptimizers>(
+      exchange->plan(), *shared, std::move(rules.torch), group.rank(), group.size());
+  if (options.compression.codec) {
+    coded = std::make_unique<CodedGradients>(*exchange,
+                                             coding_options_of(options, exchange->plan(), *shared));
+  }
+  dense = std::make_unique<DenseGradients>(*exchange);
+  rows = std::make_unique<RowGradients>(*exchange);
+  if (has_per_replica(options)) {
+    replicas = std::make_unique<ReplicaParameters>(
+        *exchange, *board,
+        ReplicaParameters::Model{model, *shared, *parameters, rules.states, state_names,
+                                 rules.kernels, rules.initial},
+        options);
+  }
+  update = std::make_unique<PartitionedUpdate>(*exchange, *board, *shared, sources(),
+                                               std::move(rules.kernels), torch_optimizers.get(),
+                                               options.clip);
+  values = std::make_unique<ValueCheck>(exchange->plan(), group.rank(), group.size(),
+                                        options.desync_check_every);
+  std::vector<std::uint32_t> all(model.parameters().size());
+  std::iota(all.begin(), all.end(), 0U);
+  values->add(*shared, all);
+  if (replicas) replicas->add_to(*values);
+  buffers = std::make_unique<ShardBuffers>(model, *exchange, options);
+  if (options.audit_every > 0) {
+    audit = std::make_unique<Audit>(*exchange, model, states, assignment_of(options, group.size()),
+                                    options.audit_every, options.name);
+  }
+  if (options.ema_decay > 0) {
+    averages = std::make_unique<MovingAverages>(exchange->plan(), *shared, options.ema_decay,
+                                                group.rank(), group.size());
+  }
+  evaluation = std::make_unique<TrainerEvaluation>(trained(), between, steps,
+                                                   [this] { seed_between_steps(); });
+  list_run_parts();
+  notes = std::make_unique<StepNotes>(
+      group, *board, module, StepNotes::Options{options.name, options.shards, mine.count() > 0});
+  runner = std::make_shared<ShardRunner>(
+      ShardRunner::Parts{model, *exchange, *board, *buffers, replicas.get(), audit.get(),
+                         coded.get(), states, *notes, data},
+      ShardRunner::Options{options.name, options.seed, options.shards, mine});
+  runner->attach();
+  list_step_parts();
+  seed_between_steps();
+  log_start({model, options, group, optimizer, summary_of(settings), coded.get(),
+             rows->parameters().size(), replicas.get()});
+}
+
+/// Each phase of a step calls them in this order.
+void TrainerObjects::list_step_parts() {
+  const auto add = [this]<class Part>(std::unique_ptr<Part> part) {
+    step_parts.add(*part);
+    own_step_parts.push_back(std::move(part));
+  };
+  step_parts.add(*notes);
+  add(std::make_unique<ValuesStep>(*values, *exchange, model, options.name));
+  if (audit) step_parts.add(*audit);
+  add(std::make_unique<UpdateStep>(*update));
+  if (replicas) add(std::make_unique<ReplicasStep>(*replicas, options.clip));
+  add(std::make_unique<BuffersStep>(*buffers, *board, replicas.get(), mine.begin));
+  add(std::make_unique<ParametersStep>(*parameters));
+  if (averages) add(std::make_unique<AveragesStep>(*averages));
+  add(std::make_unique<StatesStep>(states, replicas.get()));
+}
+
+void TrainerObjects::fill_initial_states(const std::vector<std::vector<double>>& initial) {
+  for (std::size_t p = 0; p < initial.size(); ++p) {
+    const auto type = scalar_type_of(exchange->plan().parameters()[p].node_type);
+    for (std::size_t k = 0; k < initial[p].size(); ++k) {
+      if (initial[p][k] == 0) continue;
+      torch::from_blob(shared->state(p, static_cast<int>(k)), {model.tensor(p).numel()}, type)
+          .fill_(initial[p][k]);
+    }
+  }
+}
+
+/// Between steps the generator stands where no shard's does.
+void TrainerObjects::seed_between_steps() const {
+  torch::manual_seed(leaf_seed(options.seed, step(), -1));
+}
+
+/// Whose traffic is reported in this order.
+std::vector<GradientSource*> TrainerObjects::sources() const {
+  std::vector<GradientSource*> all;
+  if (coded) all.push_back(coded.get());
+  all.insert(all.end(), {dense.get(), rows.get()});
+  return all;
+}
+
+TrainedModel TrainerObjects::trained() {
+  return {options,     module,   model,          *exchange,     *shared,
+          *parameters, *buffers, replicas.get(), averages.get()};
+}
+
+/// The run's state, once, behind what the program keeps. The order is that of state_sha256().
+void TrainerObjects::list_run_parts() {
+  auto& state = checkpoints->state();
+  const auto& plan = exchange->plan();
+  state.add<ParametersPart>(plan, *shared, *update, state_names);
+  if (coded) state.add<ResidualsPart>(plan, *coded);
+  state.add<ReplicasPart>(replicas.get());
+  state.add<BuffersPart>(model, *buffers);
+  state.add<AveragesPart>(plan, *shared, averages.get());
+  state.add<ShardStatesPart>(states, options.shards, mine);
+  state.add<OptimizerNumbersPart>(*torch_optimizers);
+  state.add<DataOrderPart>(data);
+  state.add<LossScalePart>(scale);
+  state.add<TurnsPart>(turns);
+  state.add<StepsPart>(steps, dropped_in_a_row);
+}
+
+}  // namespace tutti

@@ -1,0 +1,103 @@
+#pragma once
+
+// What a Trainer is made of: every object behind it, made in the order in which they need each
+// other, and the lists of what takes part in a step and of what a checkpoint holds. A new feature
+// is made here, and is a line in one of the lists.
+//
+// Threads: one. Failure: what making each of them throws; collective.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "run/data_order.h"
+#include "run/loss_scaler.h"
+#include "run/turns.h"
+#include "sync/coded/coded_gradients.h"
+#include "sync/plan/assignment.h"
+#include "sync/rows/row_gradients.h"
+#include "sync/step/dense_gradients.h"
+#include "sync/step/shard_board.h"
+#include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
+#include "sync/update/moving_averages.h"
+#include "sync/update/partitioned_update.h"
+#include "sync/update/shared_model.h"
+#include "torch/model/wrapped_model.h"
+#include "torch/optim/tile_optimizers.h"
+#include "torch/run/between_steps.h"
+#include "torch/trainer/audit.h"
+#include "torch/trainer/replica_parameters.h"
+#include "torch/trainer/shard_buffers.h"
+#include "torch/trainer/shard_runner.h"
+#include "torch/trainer/shard_states.h"
+#include "torch/trainer/shared_parameters.h"
+#include "torch/trainer/step_notes.h"
+#include "torch/trainer/trainer_checkpoints.h"
+#include "torch/trainer/trainer_evaluation.h"
+#include "torch/trainer/value_check.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+struct TrainerObjects {
+  TrainerObjects(const Group& own_group, torch::nn::Module& own_module, const Optimizer& optimizer,
+                 const TrainerOptions& own_options);
+  TrainerObjects(const TrainerObjects&) = delete;
+  TrainerObjects& operator=(const TrainerObjects&) = delete;
+
+  /// The step that comes, counted from 1.
+  std::int64_t step() const { return steps + 1; }
+  TrainedModel trained();
+  /// Between steps torch's generator stands where no shard's does.
+  void seed_between_steps() const;
+
+  Group group;
+  TrainerOptions options;
+  torch::nn::Module& module;
+  WrappedModel model;
+  BetweenSteps between;
+  ShardRange mine;
+  std::unique_ptr<StepExchange> exchange;
+  std::unique_ptr<ShardBoard> board;
+  std::unique_ptr<SharedModel> shared;
+  std::unique_ptr<SharedParameters> parameters;
+  std::vector<std::vector<std::string>> state_names;  ///< of each parameter's optimizer
+  std::unique_ptr<TileOptimizers> torch_optimizers;
+  std::unique_ptr<CodedGradients> coded;  ///< null without a codec
+  std::unique_ptr<DenseGradients> dense;
+  std::unique_ptr<RowGradients> rows;
+  std::unique_ptr<PartitionedUpdate> update;
+  std::unique_ptr<ReplicaParameters> replicas;  ///< null without
+  std::unique_ptr<ValueCheck> values;
+  std::unique_ptr<Audit> audit;  ///< null without
+  std::unique_ptr<ShardBuffers> buffers;
+  std::unique_ptr<MovingAverages> averages;  ///< null without
+  std::unique_ptr<TrainerCheckpoints> checkpoints;
+  std::unique_ptr<TrainerEvaluation> evaluation;
+  ShardStates states;
+  std::unique_ptr<StepNotes> notes;
+  std::vector<std::unique_ptr<StepPart>> own_step_parts;
+  StepParts step_parts;
+  std::shared_ptr<ShardRunner> runner;
+  ModelMemory memory;
+
+  DataOrder data;
+  LossScaleRule scale_rule;
+  LossScaleState scale;
+  Turns turns;             ///< of steps that were about one of several models
+  std::int64_t steps = 0;  ///< over, applied or dropped
+  std::int64_t dropped_in_a_row = 0;
+
+ private:
+  void fill_initial_states(const std::vector<std::vector<double>>& initial);
+  std::vector<GradientSource*> sources() const;
+  void list_run_parts();
+  void list_step_parts();
+};
+
+}  // namespace tutti
