@@ -33,7 +33,7 @@ from questions import MODELS, QUESTIONS, is_timed
 
 PROJECT = os.path.dirname(HERE)
 # Options that decide no figure.
-ELSEWHERE = ("build", "results", "pictures", "torch_python", "resume")
+ELSEWHERE = ("build", "results", "pictures", "torch_python", "resume", "check_options")
 
 
 class Tools:
@@ -195,12 +195,15 @@ def parse_arguments(words):
                         help="models of step and memory")
     parser.add_argument("--system-malloc", action="store_true",
                         help="step: leave malloc's settings alone (see docs/benchmarks.md)")
+    parser.add_argument("--check-options", action="store_true", help="refuse wrong options, and do nothing else")
     return parser.parse_args(words)
 
 
 def main(words=None, questions=None, draw_picture=draw):
     """Tests bring questions of their own, and draw nothing."""
     arguments = parse_arguments(words)
+    if arguments.check_options:
+        return
     interrupt.note_signals()
     build = os.path.abspath(arguments.build)
     results = os.path.abspath(arguments.results

@@ -6,6 +6,14 @@
 
 set -euo pipefail
 
+# --help prints the comment at the head of the script that was called, and nothing is set up.
+for argument in "$@"; do
+  [[ $argument != --help && $argument != -h ]] || {
+    sed -n '2,/^[^#]/{/^# *shellcheck/d;s/^# \{0,1\}//p}' "$0"
+    exit
+  }
+done
+
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 TORCH='' # folder of the libtorch to build with
 PIP=()   # command of a pip that can install into a folder
