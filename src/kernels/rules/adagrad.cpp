@@ -65,11 +65,11 @@ UpdateRule define(const Adagrad& adagrad) {
                               adagrad.lr, adagrad.lr_decay, adagrad.weight_decay,
                               adagrad.initial_sum, adagrad.eps),
           .problem = first_broken({
-              {is_size(adagrad.lr), "the learning rate must be finite and not negative"},
-              {is_size(adagrad.lr_decay), "lr_decay must be finite and not negative"},
-              {is_size(adagrad.weight_decay), "the weight decay must be finite and not negative"},
-              {is_size(adagrad.initial_sum), "the sum must be finite and not negative"},
-              {is_size(adagrad.eps), "eps must be finite and not negative"},
+              finite_and_not_negative("the learning rate", adagrad.lr),
+              finite_and_not_negative("lr_decay", adagrad.lr_decay),
+              finite_and_not_negative("the weight decay", adagrad.weight_decay),
+              finite_and_not_negative("the sum", adagrad.initial_sum),
+              finite_and_not_negative("eps", adagrad.eps),
           }),
           .states = {{"sum", adagrad.initial_sum}},
           .bind = [adagrad](const UpdateMoment& moment) -> UpdateKernel {

@@ -106,9 +106,9 @@ UpdateRule define_adam(std::string_view name, const AnyAdam& adam, Decay decay) 
           .text = fmt::format("{} lr {} beta1 {} beta2 {} eps {} weight_decay {}", name, adam.lr,
                               adam.beta1, adam.beta2, adam.eps, adam.weight_decay),
           .problem = first_broken({
-              {is_size(adam.lr), "the learning rate must be finite and not negative"},
-              {is_size(adam.weight_decay), "the weight decay must be finite and not negative"},
-              {is_size(adam.eps), "eps must be finite and not negative"},
+              finite_and_not_negative("the learning rate", adam.lr),
+              finite_and_not_negative("the weight decay", adam.weight_decay),
+              finite_and_not_negative("eps", adam.eps),
               {is_factor(adam.beta1) && is_factor(adam.beta2), "betas must be in [0, 1)"},
           }),
           .states = std::move(states),

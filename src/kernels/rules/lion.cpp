@@ -71,8 +71,8 @@ UpdateRule define(const Lion& lion) {
           .text = fmt::format("Lion lr {} beta1 {} beta2 {} weight_decay {}", lion.lr, lion.beta1,
                               lion.beta2, lion.weight_decay),
           .problem = first_broken({
-              {is_size(lion.lr), "the learning rate must be finite and not negative"},
-              {is_size(lion.weight_decay), "the weight decay must be finite and not negative"},
+              finite_and_not_negative("the learning rate", lion.lr),
+              finite_and_not_negative("the weight decay", lion.weight_decay),
               {is_factor(lion.beta1) && is_factor(lion.beta2), "betas must be in [0, 1)"},
           }),
           .states = {{"exp_avg"}},

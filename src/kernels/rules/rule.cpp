@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 
 namespace tutti {
@@ -12,14 +14,18 @@ PreparedUpdate UpdateRule::at(const UpdateMoment& moment) const {
   return {states.size(), bind(moment)};
 }
 
-std::string first_broken(std::initializer_list<std::pair<bool, std::string_view>> conditions) {
+std::string first_broken(std::initializer_list<Condition> conditions) {
   for (const auto& [holds, text] : conditions) {
-    if (!holds) return std::string(text);
+    if (!holds) return text;
   }
   return "";
 }
 
-bool is_size(double value) { return std::isfinite(value) && value >= 0; }
+Condition finite_and_not_negative(std::string_view name, double value) {
+  return {std::isfinite(value) && value >= 0,
+          fmt::format("{} must be finite and not negative", name)};
+}
+
 bool is_factor(double value) { return value >= 0 && value < 1; }
 
 std::string_view text_of(Decay decay) {

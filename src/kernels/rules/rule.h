@@ -10,7 +10,6 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kernels/update.h"
@@ -44,10 +43,16 @@ struct UpdateRule {
 
 // What several rules have in common.
 
+/// A number has to satisfy it; the text is the error where it does not.
+struct Condition {
+  bool holds = true;
+  std::string text;
+};
+
 /// The text of the first condition that does not hold; "" where all do.
-std::string first_broken(std::initializer_list<std::pair<bool, std::string_view>> conditions);
-/// Whether the number is finite and not negative.
-bool is_size(double value);
+std::string first_broken(std::initializer_list<Condition> conditions);
+/// "eps must be finite and not negative".
+Condition finite_and_not_negative(std::string_view name, double value);
 /// Whether it is in [0, 1).
 bool is_factor(double value);
 std::string_view text_of(Decay decay);

@@ -86,9 +86,9 @@ UpdateRule define(const Sgd& sgd) {
                               sgd.momentum, sgd.dampening, sgd.weight_decay, text_of(sgd.decay),
                               sgd.nesterov ? " nesterov" : ""),
           .problem = first_broken({
-              {is_size(sgd.lr), "the learning rate must be finite and not negative"},
-              {is_size(sgd.weight_decay), "the weight decay must be finite and not negative"},
-              {is_size(sgd.momentum), "the momentum must be finite and not negative"},
+              finite_and_not_negative("the learning rate", sgd.lr),
+              finite_and_not_negative("the weight decay", sgd.weight_decay),
+              finite_and_not_negative("the momentum", sgd.momentum),
               {std::isfinite(sgd.dampening), "the dampening must be finite"},
               {!sgd.nesterov || (sgd.momentum > 0 && sgd.dampening == 0),
                "Nesterov's form needs momentum and no dampening"},
