@@ -19,6 +19,12 @@
 
 namespace tutti {
 
+/// The JSON that a worker of the run wrote.
+inline nlohmann::json parse_json(std::span<const std::byte> text) {
+  const auto* const begin = reinterpret_cast<const char*>(text.data());
+  return nlohmann::json::parse(begin, begin + text.size());
+}
+
 class RunPart {
  public:
   explicit RunPart(std::string name) : name_(std::move(name)) {}

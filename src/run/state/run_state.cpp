@@ -143,8 +143,7 @@ std::vector<std::byte> RunState::read(const Checkpoint& checkpoint) const {
 
 void RunState::restore(std::span<const std::byte> read) {
   const auto pieces = split(read);
-  const auto* const begin = reinterpret_cast<const char*>(pieces[0].data());
-  const auto state = nlohmann::json::parse(begin, begin + pieces[0].size());
+  const auto state = parse_json(pieces[0]);
   for (std::size_t k = 0; k < parts_.size(); ++k) parts_[k]->restore(state, pieces[k + 1]);
 }
 

@@ -172,14 +172,10 @@ void KeptValues::require_equal(const std::string& when, bool values, const Group
                                const Gather& gather) const {
   const auto mine = entries(values).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const auto all = gather(std::as_bytes(std::span(mine)));
-  const auto parsed = [](const std::vector<std::byte>& text) {
-    const auto* const begin = reinterpret_cast<const char*>(text.data());
-    return nlohmann::json::parse(begin, begin + text.size());
-  };
   for (int r = 1; r < group.size(); ++r) {
     const auto& text = all[static_cast<std::size_t>(r)];
     if (text != all[0]) {
-      compare(when, parsed(all[0]), parsed(text), group.job_rank(0), group.job_rank(r));
+      compare(when, parse_json(all[0]), parse_json(text), group.job_rank(0), group.job_rank(r));
     }
   }
 }

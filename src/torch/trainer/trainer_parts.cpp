@@ -98,8 +98,7 @@ void OptimizerNumbersPart::gather(const Gather& gather) {
   all_ = nlohmann::json::object();
   const auto mine = optimizers_.numbers().dump();
   for (const auto& part : gather(std::as_bytes(std::span(mine)))) {
-    const auto* const begin = reinterpret_cast<const char*>(part.data());
-    all_.update(nlohmann::json::parse(begin, begin + part.size()));
+    all_.update(parse_json(part));
   }
 }
 
