@@ -49,14 +49,9 @@ void add_run_options(CLI::App& app, RunOptions& options) {
                  "core: worker r runs on processors r*T to (r+1)*T-1 of those allowed.\n"
                  "none (default): wherever the system puts it")
       ->type_name("core|none");
-  app.add_option_function<double>(
-         "--deadline",
-         [&options](double seconds) {
-           options.deadline = seconds;
-           options.deadline_given = true;
-         },
-         "Seconds that a worker waits for the others before it gives up\n"
-         "(TUTTI_DEADLINE)")
+  app.add_option("--deadline", options.deadline,
+                 "Seconds that a worker waits for the others before it gives up\n"
+                 "(TUTTI_DEADLINE)")
       ->type_name("S")
       ->check(is_given("--deadline"));
   app.add_option("--restarts", options.restarts,
@@ -67,14 +62,9 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_flag("--survivors", options.survivors,
                "When a worker fails, do not end the others: they resume without it, as\n"
                "the program has it (docs/fault_tolerance.md)");
-  app.add_option_function<int>(
-         "--min-workers",
-         [&options](int workers) {
-           options.min_workers = workers;
-           options.min_workers_given = true;
-         },
-         "With --survivors: end all when fewer than K have not failed. 1 unless\n"
-         "given")
+  app.add_option("--min-workers", options.min_workers,
+                 "With --survivors: end all when fewer than K have not failed. 1 unless\n"
+                 "given")
       ->type_name("K")
       ->check(is_given("--min-workers"));
   app.add_option("--log", options.log_folder,
@@ -111,22 +101,22 @@ void check(const RunOptions& options) {
     refuse(fmt::format("--threads {}: must be 1 to {}", options.threads, kMaxThreads));
   if (options.restarts < 0)
     refuse(fmt::format("--restarts {}: must be 0 or more", options.restarts));
-  if (options.min_workers_given && !options.survivors)
-    refuse(fmt::format("--min-workers {}: is for --survivors", options.min_workers));
-  if (options.min_workers < 1 || (options.survivors && options.min_workers > options.workers))
+  if (options.min_workers && !options.survivors)
+    refuse(fmt::format("--min-workers {}: is for --survivors", *options.min_workers));
+  if (options.min_workers && (*options.min_workers < 1 || *options.min_workers > options.workers))
     refuse(fmt::format("--min-workers {}: must be 1 to {}, the number of workers",
-                       options.min_workers, options.workers));
+                       *options.min_workers, options.workers));
   if (options.bind != "core" && options.bind != "none")
     refuse(fmt::format("--bind {}: must be core or none", options.bind));
-  if (options.deadline_given &&
-      !(options.deadline >= 0.001 && options.deadline <= kMaxDeadline))  // not: also refuses NaN
-    refuse(fmt::format("--deadline {}: must be a positive number of seconds", options.deadline));
+  if (options.deadline &&
+      !(*options.deadline >= 0.001 && *options.deadline <= kMaxDeadline))  // not: also refuses NaN
+    refuse(fmt::format("--deadline {}: must be a positive number of seconds", *options.deadline));
   if (options.program.empty() || options.program.front().empty())
     refuse("no program given: what should the workers run?");
 }
 
 int needed_workers(const RunOptions& options) {
-  return options.survivors ? options.min_workers : options.workers;
+  return options.survivors ? options.min_workers.value_or(1) : options.workers;
 }
 
 }  // namespace tutti::command

@@ -4,6 +4,7 @@
 // program.
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,9 @@ struct RunOptions {
   int threads = 1;
   int restarts = 0;
   bool survivors = false;
-  int min_workers = 1;  ///< only looked at with `survivors`
-  bool min_workers_given = false;
+  std::optional<int> min_workers;  ///< with `survivors`; by default 1
   std::string bind = "none";
-  double deadline = 0.0;  ///< seconds; only looked at when deadline_given
-  bool deadline_given = false;
+  std::optional<double> deadline;  ///< seconds; by default that of the environment
   std::string log_folder;
   std::string profile;
   std::vector<std::string> program;  ///< name and arguments

@@ -121,15 +121,14 @@ RunPlan make_plan(const RunOptions& options) {
 
 StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, int rendezvous) {
   const RunOptions& options = plan.options;
-  const WorkerEnvironment own{
-      .rank = static_cast<int>(rank),
-      .size = options.workers,
-      .threads = options.threads,
-      .restart = restart,
-      .rendezvous_fd = rendezvous,
-      .run = plan.run,
-      .deadline = options.deadline_given ? fmt::to_string(options.deadline) : "",
-      .profile = plan.timeline};
+  const WorkerEnvironment own{.rank = static_cast<int>(rank),
+                              .size = options.workers,
+                              .threads = options.threads,
+                              .restart = restart,
+                              .rendezvous_fd = rendezvous,
+                              .run = plan.run,
+                              .deadline = options.deadline ? fmt::to_string(*options.deadline) : "",
+                              .profile = plan.timeline};
   return {.path = plan.path,
           .arguments = options.program,
           .environment = environment_of(own, plan.inherited),
