@@ -45,7 +45,6 @@ void StepNotes::require_as_before(const DataRequest& request, std::int64_t shard
 }
 
 void StepNotes::ask(const DataRequest& request, std::int64_t shard) {
-  require_as_before(request, shard);
   request_ = request;
   if (last_that_asked_ != shard) ++board_.mine().asked;
   last_that_asked_ = shard;

@@ -36,10 +36,11 @@ class StepNotes : public StepPart {
             Options options);
 
   void open(const StepFacts& step) override;
-  /// A shard of this worker asks for samples. InvalidArgument where it asks otherwise than one
-  /// before it in this step.
-  void ask(const DataRequest& request, std::int64_t shard);
+  /// InvalidArgument where an earlier shard of this worker has asked for other samples in this
+  /// step.
   void require_as_before(const DataRequest& request, std::int64_t shard) const;
+  /// Notes that a shard of this worker asks for samples, once require_as_before() has passed.
+  void ask(const DataRequest& request, std::int64_t shard);
   /// A shard of this worker is over.
   void add(ShardMetrics metrics) { metrics_.push_back(std::move(metrics)); }
 
@@ -48,7 +49,6 @@ class StepNotes : public StepPart {
   void judge(StepFacts& step) override;
 
   // After judge():
-  const Metrics& metrics() const { return result_; }
   Metrics take_metrics() { return std::move(result_); }
   /// Shards that contributed, of all workers.
   std::int64_t ran() const { return ran_; }
