@@ -27,7 +27,7 @@ struct Options {
   bool quiet = false;
   std::string codec = "none";
   std::string error_feedback = "on";
-  std::string scope = "group";
+  std::string scope = "bucket";
   std::int64_t fusion = tutti::kDefaultFusion;
   double clamp = 0;
   std::optional<double> momentum_correction;
@@ -49,7 +49,7 @@ inline tutti::Compression compression_of(const Options& options) {
   tutti::Compression compression{
       .codec = tutti::codec_of(options.codec),
       .error_feedback = options.error_feedback == "on",
-      .scope = options.scope == "group" ? tutti::CodecScope::group : tutti::CodecScope::tensor,
+      .scope = options.scope == "bucket" ? tutti::CodecScope::bucket : tutti::CodecScope::tensor,
       .fusion = options.fusion,
       .clamp = options.clamp};
   if (options.momentum_correction) {
@@ -138,12 +138,12 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"on", "off"}))
       ->needs(codec);
   app.add_option("--topk-scope", options.scope, "what top-K selects from")
-      ->check(CLI::IsMember({"group", "tensor"}))
+      ->check(CLI::IsMember({"bucket", "tensor"}))
       ->needs(codec);
   auto* const fusion =
       app.add_option(
              "--fusion", options.fusion,
-             "elements up to which parameters join a group, of a codec or an averaging policy")
+             "elements up to which parameters join a bucket, of a codec or an averaging policy")
           ->check(CLI::PositiveNumber);
   const auto take_clamp = [&options](const std::string& text) {
     options.clamp = tutti::kDefaultClamp;

@@ -28,7 +28,7 @@ RUNS = {"Adam": {
     "local SGD, state averaged": ["--averaging", "local-sgd:8", "--state-at-averaging", "average"],
     "local SGD, state reset": ["--averaging", "local-sgd:8", "--state-at-averaging", "reset"],
     "block momentum, 8 steps": ["--averaging", "bmuf:8"],
-    "partial, groups of 2¹⁴": ["--averaging", "partial", "--fusion", "16384"],
+    "partial, buckets of 2¹⁴": ["--averaging", "partial", "--fusion", "16384"],
 }, "SGD with momentum": {
     "SGD, dense": MOMENTUM,
     "SGD, top-K 1 %": [*MOMENTUM, "--codec", "topk:0.01"],

@@ -39,9 +39,9 @@ int main(int count, char** arguments) {
       std::int64_t sent = 0;
       std::int64_t dense = 0;
       const auto report = trainer->traffic();
-      for (const auto& group : report.all_steps) {
-        sent += static_cast<std::int64_t>(group.bytes);
-        dense += static_cast<std::int64_t>(group.bytes_dense);
+      for (const auto& bucket : report.all_steps) {
+        sent += static_cast<std::int64_t>(bucket.bytes);
+        dense += static_cast<std::int64_t>(bucket.bytes_dense);
       }
       return std::vector<std::int64_t>{sent, dense, report.steps};
     };

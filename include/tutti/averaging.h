@@ -4,7 +4,7 @@
 // averaged (local SGD, blockwise model-update filtering, partial update). Without a policy the
 // gradients of all shards are averaged in every step. With one, each of the L logical workers has
 // parameters, optimizer state and buffers of its own, which its own shards' gradients update in
-// every step; when a group of parameters is due, an averaging round makes all copies of it equal.
+// every step; when a bucket of parameters is due, an averaging round makes all copies of it equal.
 // All of them are lossy and experimental: docs/averaging.md has what each one does, and when it
 // pays.
 //
@@ -30,7 +30,7 @@ struct AveragingRound {
   /// type of the parameter (of its float32 master copy, where it is a 16-bit one); what is left
   /// here, rounded to that type, becomes the value of all copies.
   std::span<double> values;
-  /// What all copies were when the group was last due, or at the start of training. Only where
+  /// What all copies were when the bucket was last due, or at the start of training. Only where
   /// there are states().
   std::span<const double> before;
   std::int64_t logical_workers = 1;
@@ -44,10 +44,10 @@ class AveragingPolicy {
   /// Tells it apart from every other, parameters included: "local-sgd:16". Compared on all workers,
   /// and part of a run.
   virtual std::string name() const = 0;
-  /// Whether that group of parameters, 0 … groups−1, is due at the end of `step`, counted from 1.
-  /// Groups are formed in registration order, as Compression::fusion says. Of a group that is due,
-  /// only parameters take part that some logical worker updated since it was last due.
-  virtual bool due(std::int64_t step, std::int64_t group, std::int64_t groups) const = 0;
+  /// Whether that bucket of parameters, 0 … buckets−1, is due at the end of `step`, counted from 1.
+  /// Buckets are formed in registration order, as Compression::fusion says. Of a bucket that is
+  /// due, only parameters take part that some logical worker updated since it was last due.
+  virtual bool due(std::int64_t step, std::int64_t bucket, std::int64_t buckets) const = 0;
   /// Tensors that combine() keeps of each parameter. Unless overridden: none.
   virtual int states() const;
   /// Each element for itself: pieces are cut as it suits. Unless overridden, the mean is left.
@@ -56,9 +56,9 @@ class AveragingPolicy {
 
 using AveragingPolicyPointer = std::shared_ptr<const AveragingPolicy>;
 
-/// Every step one group is due, in turn (the partial update of Apache SINGA).
+/// Every step one bucket is due, in turn (the partial update of Apache SINGA).
 AveragingPolicyPointer partial_update();
-/// All groups are due in each of the first `warm_up` steps, and in every `period`-th step after
+/// All buckets are due in each of the first `warm_up` steps, and in every `period`-th step after
 /// them (McMahan et al. 2017, arXiv 1602.05629; Stich 2019, arXiv 1805.09767). `period` at least 1.
 AveragingPolicyPointer local_sgd(std::int64_t period, std::int64_t warm_up = 0);
 

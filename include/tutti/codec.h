@@ -1,7 +1,7 @@
 #pragma once
 
 // What is sent of a gradient. A codec writes the folded gradient of one logical worker as a
-// message, group of parameters by group, and reads the values back; what it left out may be kept
+// message per bucket of parameters, and reads the values back; what it left out may be kept
 // and added to the next gradient (error feedback). All of these but no codec at all are lossy and
 // experimental: docs/codecs.md says what each one sends, and when it pays.
 //
@@ -59,7 +59,7 @@ struct MessageList {
   std::span<const float> values;           ///< one for each
 };
 
-/// One way to write float32 values. The values of a message are those of all parameters of a group
+/// One way to write float32 values. The values of a message are those of all parameters of a bucket
 /// that have a gradient, one after the other in registration order.
 class Codec {
  public:
@@ -96,7 +96,7 @@ class Codec {
 
   // A codec may need two rounds of dense exchange, as low-rank ones do (Vogels et al. 2019, arXiv
   // 1905.13727): what all logical workers hand in in the first is added up, and the message of each
-  // may depend on the sum. Every parameter is then a group of its own.
+  // may depend on the sum. Every parameter is then a bucket of its own.
   /// Whether it does. Unless overridden: no.
   virtual bool has_first_round() const;
   /// How many values are handed in for a parameter of that shape: none for those that one round
@@ -143,7 +143,7 @@ CodecPointer codec_of(std::string_view text);
 
 /// Over what a codec is applied at once: decides what top-K selects.
 enum class CodecScope : std::uint8_t {
-  group,   ///< a group of parameters: see Compression::fusion
+  bucket,  ///< the parameters of a bucket: see Compression::fusion
   tensor,  ///< each parameter by itself
 };
 
@@ -172,9 +172,9 @@ struct Compression {
   /// et al. 2014; Karimireddy et al. 2019, arXiv 1901.09847). Twice the bytes of the parameters in
   /// float32 per logical worker.
   bool error_feedback = true;
-  CodecScope scope = CodecScope::group;
-  /// Elements. Parameters of at most so many join a group, in registration order, until the group
-  /// has more; larger ones are groups of their own. At least 1.
+  CodecScope scope = CodecScope::bucket;
+  /// Elements. Parameters of at most so many join a bucket, in registration order, until the bucket
+  /// has more; larger ones are buckets of their own. At least 1.
   std::int64_t fusion = kDefaultFusion;
   /// The gradient of a logical worker is kept within ±clamp, element by element, before the
   /// residual is added; 0: not.

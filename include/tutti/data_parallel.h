@@ -72,7 +72,7 @@ struct DataParallelOptions {
   /// What is sent of a gradient; every worker is a logical worker of its own.
   Compression compression = {};
   /// When workers that train by themselves become one again: DataParallel::average_parameters().
-  /// Gradients are left alone, each worker's optimizer has its own; groups are
+  /// Gradients are left alone, each worker's optimizer has its own; buckets are
   /// compression.fusion's.
   AveragingPolicyPointer averaging = {};
   /// Compare digests of parameters and buffers of all workers, and which modules are in train(), in
@@ -211,7 +211,7 @@ class [[nodiscard]] DataParallel {
   void sync_buffers();
 
   /// With an averaging policy: the end of each of this worker's steps, after its optimizer's. Of
-  /// groups that are due, parameters that changed on some worker since they last were become the
+  /// buckets that are due, parameters that changed on some worker since they last were become the
   /// averaging policy's value of their mean, the same bytes everywhere; the optimizer's state stays
   /// each worker's own. Buffers become rank 0's then, with Buffers::every_step. All workers call it
   /// equally often, and wait for each other where something is due; given the number of the `step`,

@@ -1,6 +1,6 @@
 #pragma once
 
-// What was sent, group of parameters by group: as much as a codec leaves, beside what it would have
+// What was sent of each bucket of parameters: as much as a codec leaves, beside what it would have
 // been without one.
 //
 // Plain values.
@@ -11,13 +11,13 @@
 
 namespace tutti {
 
-/// What one group of parameters sent, in one step or several. Bytes are those of all logical
+/// What one bucket of parameters sent, in one step or several. Bytes are those of all logical
 /// workers (of all workers, where there is no codec), both ways: the messages that they hand in,
 /// and the sum that each gets back. Where owners send what they updated: one message, which all
 /// get.
-struct GroupTraffic {
+struct BucketTraffic {
   std::string parameters;           ///< their names, or the first and the last one's
-  std::int64_t elements = 0;        ///< of all parameters of the group
+  std::int64_t elements = 0;        ///< of all parameters of the bucket
   std::int64_t messages = 0;        ///< that were handed in
   std::int64_t dense_messages = 0;  ///< of these, as arrays instead of lists
   std::int64_t values = 0;          ///< that the messages say something of
@@ -37,10 +37,10 @@ struct TrafficReport {
   /// Gradient exchanges: 1 per step, 2 with a codec of two rounds; with an averaging policy,
   /// averaging rounds.
   std::int64_t collectives = 0;
-  std::vector<GroupTraffic> last_step;
-  std::vector<GroupTraffic> all_steps;
+  std::vector<BucketTraffic> last_step;
+  std::vector<BucketTraffic> all_steps;
 
-  /// A table of all steps, one line per group and one of the sum; ends with a line end.
+  /// A table of all steps, one line per bucket and one of the sum; ends with a line end.
   std::string table() const;
 };
 

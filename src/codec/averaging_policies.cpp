@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-/// All groups in each of the first `warm_up` steps, then in every `period`-th.
+/// All buckets in each of the first `warm_up` steps, then in every `period`-th.
 class Periodic : public AveragingPolicy {
  public:
   Periodic(std::string_view name, std::int64_t period, std::int64_t warm_up)
@@ -30,11 +30,11 @@ class Periodic : public AveragingPolicy {
   std::int64_t warm_up_;
 };
 
-class OneGroupAtATime : public AveragingPolicy {
+class OneBucketAtATime : public AveragingPolicy {
  public:
   std::string name() const override { return "partial"; }
-  bool due(std::int64_t step, std::int64_t group, std::int64_t groups) const override {
-    return (step - 1) % groups == group;
+  bool due(std::int64_t step, std::int64_t bucket, std::int64_t buckets) const override {
+    return (step - 1) % buckets == bucket;
   }
 };
 
@@ -88,7 +88,7 @@ class WithBlockMomentum : public Periodic {
 int AveragingPolicy::states() const { return 0; }
 void AveragingPolicy::combine(const AveragingRound&) const {}
 
-AveragingPolicyPointer partial_update() { return std::make_shared<OneGroupAtATime>(); }
+AveragingPolicyPointer partial_update() { return std::make_shared<OneBucketAtATime>(); }
 
 AveragingPolicyPointer local_sgd(std::int64_t period, std::int64_t warm_up) {
   return std::make_shared<Periodic>("local-sgd", period, warm_up);

@@ -128,7 +128,8 @@ std::string text_of(const Compression& compression) {
   }
   return fmt::format("{}, error feedback {}, per {}, fusion {}, clamp {}{}",
                      compression.codec->name(), compression.error_feedback ? "on" : "off",
-                     compression.scope == CodecScope::group ? "group" : "tensor",
+                     // What checkpoints call a bucket.
+                     compression.scope == CodecScope::bucket ? "group" : "tensor",
                      compression.fusion, compression.clamp, correction);
 }
 

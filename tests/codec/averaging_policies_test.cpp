@@ -15,12 +15,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// The steps of 1 … `last` in which that group of three is due.
-std::vector<std::int64_t> steps_of(const AveragingPolicy& averaging, std::int64_t group,
+/// The steps of 1 … `last` in which that bucket of three is due.
+std::vector<std::int64_t> steps_of(const AveragingPolicy& averaging, std::int64_t bucket,
                                    std::int64_t last = 9) {
   std::vector<std::int64_t> steps;
   for (std::int64_t step = 1; step <= last; ++step)
-    if (averaging.due(step, group, 3)) steps.push_back(step);
+    if (averaging.due(step, bucket, 3)) steps.push_back(step);
   return steps;
 }
 
@@ -36,10 +36,10 @@ std::string refusal(const std::function<void()>& make) {
 TEST(AveragingPolicies, AreDueAsTheyAreAskedTo) {
   EXPECT_THAT(steps_of(*partial_update(), 0), ElementsAre(1, 4, 7));
   EXPECT_THAT(steps_of(*partial_update(), 2), ElementsAre(3, 6, 9));
-  for (const std::int64_t group : {0, 2}) {
-    EXPECT_THAT(steps_of(*local_sgd(4), group), ElementsAre(4, 8));
-    EXPECT_THAT(steps_of(*local_sgd(3, 2), group), ElementsAre(1, 2, 5, 8));
-    EXPECT_THAT(steps_of(*block_momentum(3, 2), group), ElementsAre(1, 2, 5, 8));
+  for (const std::int64_t bucket : {0, 2}) {
+    EXPECT_THAT(steps_of(*local_sgd(4), bucket), ElementsAre(4, 8));
+    EXPECT_THAT(steps_of(*local_sgd(3, 2), bucket), ElementsAre(1, 2, 5, 8));
+    EXPECT_THAT(steps_of(*block_momentum(3, 2), bucket), ElementsAre(1, 2, 5, 8));
   }
   EXPECT_THAT(steps_of(*local_sgd(10), 1), IsEmpty());
 }

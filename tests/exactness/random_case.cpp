@@ -85,7 +85,7 @@ void draw_trainer(Choices& one) {
   const bool coded =
       one.of("codec", trains && (bold || !is_double) ? codecs : Options{"none"}) != "none";
   const bool selects = one["codec"].starts_with("topk") || one.is("codec", "threshold");
-  one.of("scope", coded ? Options{"group", "tensor"} : Options{"group"});
+  one.of("scope", coded ? Options{"bucket", "tensor"} : Options{"bucket"});
   one.of("fusion", {"2097152", "1", "30", "1000"});
   one.of("clamp", coded ? Options{"none", "none", "0.01"} : Options{"none"});
   one.of("feedback", coded ? Options{"on", "on", "on", "off"} : Options{"on"});
@@ -261,7 +261,7 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   if (codec == "none") all.insert("no codec");
   if (codec == "half" || codec == "bfloat16" || codec == "threshold") all.insert(codec);
   if (codec.starts_with("topk")) {
-    all.insert(one.is("scope", "tensor") ? "top-K of tensors" : "top-K of groups");
+    all.insert(one.is("scope", "tensor") ? "top-K of tensors" : "top-K of buckets");
     if (one.is("feedback", "off")) all.insert("top-K without feedback");
   }
   if (!one.is("clamp", "none")) all.insert("clamp before the codec");

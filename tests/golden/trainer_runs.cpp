@@ -88,11 +88,11 @@ class Training {
   }
 
   void say_what_was_sent() {
-    for (const auto& group : trainer_.traffic().all_steps) {
-      lines_.emplace_back("sent of " + group.parameters,
+    for (const auto& bucket : trainer_.traffic().all_steps) {
+      lines_.emplace_back("sent of " + bucket.parameters,
                           fmt::format("{} messages, {} dense, {} values of {}, {} bytes of {}",
-                                      group.messages, group.dense_messages, group.values,
-                                      group.touched, group.bytes, group.bytes_dense));
+                                      bucket.messages, bucket.dense_messages, bucket.values,
+                                      bucket.touched, bucket.bytes, bucket.bytes_dense));
     }
   }
 

@@ -20,7 +20,7 @@ void fill(void* to, DType type, std::int64_t count, double value) {
   }
 }
 
-ParameterGroups groups_of_replicas(const Plan& plan, std::int64_t fusion) {
+Buckets groups_of_replicas(const Plan& plan, std::int64_t fusion) {
   return fuse(per_replica_parameters(plan), plan, fusion, fusion);
 }
 
@@ -89,7 +89,7 @@ void ParameterAveraging::note_traffic(const std::vector<std::int64_t>& updating)
   traffic_.begin();
   bytes_ = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    auto& group = traffic_.group(g);
+    auto& group = traffic_.bucket(g);
     for (const auto p : groups_[g]) {
       const auto bytes = plan_.bytes_of(p);
       const auto count = plan_.parameters()[p].spec.count;

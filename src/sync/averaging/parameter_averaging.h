@@ -87,7 +87,7 @@ class ParameterAveraging {
   const Plan& plan_;
   const ReplicaCopies& copies_;
   AveragingOptions options_;
-  ParameterGroups groups_;
+  Buckets groups_;
   FoldProgram program_;  ///< the tree over the logical workers
   std::unique_ptr<SharedModel> kept_;
   std::vector<std::uint8_t> moved_;

@@ -18,13 +18,13 @@ std::size_t logical_workers_of(const StepExchange& exchange, const CodingOptions
                                          : options.logical_workers.size();
 }
 
-ParameterGroups groups_of(const Plan& plan, const Compression& compression) {
-  if (compression.scope == CodecScope::group && !compression.codec->has_first_round()) {
-    return groups_in_registration_order(plan, compression.fusion);
+Buckets buckets_of(const Plan& plan, const Compression& compression) {
+  if (compression.scope == CodecScope::bucket && !compression.codec->has_first_round()) {
+    return buckets_in_registration_order(plan, compression.fusion);
   }
-  ParameterGroups groups;
-  for (const auto p : partitioned_parameters(plan)) groups.push_back({p});
-  return groups;
+  Buckets buckets;
+  for (const auto p : partitioned_parameters(plan)) buckets.push_back({p});
+  return buckets;
 }
 
 MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
@@ -36,22 +36,22 @@ MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions
                     options.compression.codec->name(), entry.spec.name, name_of(entry.spec.dtype)));
   }
   MessageStore::Layout layout{.logical_workers = logical_workers_of(exchange, options),
-                              .groups = groups_of(plan, options.compression),
+                              .buckets = buckets_of(plan, options.compression),
                               .bounds = {},
                               .first_round = {},
                               .kept = options.compression.momentum_correction ? 2
                                       : options.compression.error_feedback    ? 1
                                                                               : 0};
-  for (const auto& group : layout.groups) {
-    const auto count = elements_of(plan, group);
+  for (const auto& bucket : layout.buckets) {
+    const auto count = elements_of(plan, bucket);
     if (count > options.compression.codec->max_values()) {
       throw Unsupported(fmt::format(
-          "codec {}: a group of {} elements (\"{}\" and what follows); it takes at most {}",
-          options.compression.codec->name(), count, plan.parameters()[group.front()].spec.name,
+          "codec {}: a bucket of {} elements (\"{}\" and what follows); it takes at most {}",
+          options.compression.codec->name(), count, plan.parameters()[bucket.front()].spec.name,
           options.compression.codec->max_values()));
     }
     const auto exchange =
-        context_of(plan, group, options.compression, layout.logical_workers, count);
+        context_of(plan, bucket, options.compression, layout.logical_workers, count);
     layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, exchange));
     if (!options.compression.codec->has_first_round()) continue;
     const auto first =
@@ -59,7 +59,7 @@ MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions
     if (first < 0) {
       throw InvalidArgument(fmt::format("codec {}: {} values in the first round of \"{}\"",
                                         options.compression.codec->name(), first,
-                                        plan.parameters()[group.front()].spec.name));
+                                        plan.parameters()[bucket.front()].spec.name));
     }
     layout.first_round.push_back(static_cast<std::size_t>(first));
   }
@@ -76,16 +76,16 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
       board_(exchange.group(), exchange.plan(), layout_of(exchange, options_), options_.name),
       encoder_(exchange.plan(), board_, options_.compression, options_.values),
       sum_(*options_.compression.codec, leaves()),
-      traffic_(exchange.plan(), board_.groups()),
-      sum_values_(board_.groups().size()),
-      touched_by_any_(board_.groups().size()),
+      traffic_(exchange.plan(), board_.buckets()),
+      sum_values_(board_.buckets().size()),
+      touched_by_any_(board_.buckets().size()),
       carried_(board_.logical_workers()) {
   const auto parameters = exchange.plan().parameters().size();
   for (auto& one : carried_) {
     one.touched.resize(parameters);
     one.share.resize(parameters);
     one.at_in_message.resize(parameters);
-    one.elements.resize(board_.groups().size());
+    one.elements.resize(board_.buckets().size());
   }
 }
 
@@ -111,10 +111,10 @@ void CodedGradients::collect_nodes() {
     auto& one = carried_[l];
     one.nodes = ranges[l];
     one.weight = nodes().weight_of(one.nodes);
-    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
-      auto& elements = one.elements[g];
+    for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
+      auto& elements = one.elements[b];
       elements = 0;
-      for (const auto p : board_.groups()[g]) {
+      for (const auto p : board_.buckets()[b]) {
         one.touched[p] = nodes().touched(p, one.nodes);
         one.at_in_message[p] = elements;
         if (one.touched[p]) elements += exchange_.plan().parameters()[p].spec.count;
@@ -123,8 +123,8 @@ void CodedGradients::collect_nodes() {
   }
   find_shares();
   // A step that was given up may have counted some. Nobody counts now.
-  for (std::size_t g = 0; g < board_.groups().size(); ++g) {
-    sum_values_[g] = board_.sum_values(g).load(std::memory_order_relaxed);
+  for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
+    sum_values_[b] = board_.sum_values(b).load(std::memory_order_relaxed);
   }
 }
 
@@ -139,8 +139,8 @@ void CodedGradients::find_shares() {
   }
 }
 
-/// Per logical worker, the groups for which this rank encodes: dealt to those who carry its leaves,
-/// whoever has the least so far.
+/// Per logical worker, the buckets for which this rank encodes: dealt to those who carry its
+/// leaves, whoever has the least so far.
 std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
   const auto held = nodes().held();
   std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
@@ -150,10 +150,10 @@ std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
     if (one.nodes.begin == one.nodes.end) continue;
     const int first = held[one.nodes.begin].worker;
     const int last = held[one.nodes.end - 1].worker;
-    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
+    for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
       const auto least = std::min_element(load.begin() + first, load.begin() + last + 1);
-      *least += one.elements[g];
-      if (least - load.begin() == rank) tasks[l].push_back(g);
+      *least += one.elements[b];
+      if (least - load.begin() == rank) tasks[l].push_back(b);
     }
   }
   return tasks;
@@ -187,20 +187,20 @@ void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
     early_step_ = exchange_.steps_done();
     early_logical_ = *logical;
     unwritten_.clear();
-    for (const auto& group : board_.groups()) unwritten_.push_back(group.size());
+    for (const auto& bucket : board_.buckets()) unwritten_.push_back(bucket.size());
   }
-  const auto group = board_.group_of(parameter);
-  if (--unwritten_[group] > 0) return;
-  encode_early(*logical, group, loss_scale);
-  early_.emplace(*logical, group);
+  const auto bucket = board_.bucket_of(parameter);
+  if (--unwritten_[bucket] > 0) return;
+  encode_early(*logical, bucket, loss_scale);
+  early_.emplace(*logical, bucket);
 }
 
-/// All of the group's gradients are there, and hot: in this worker's own nodes.
-void CodedGradients::encode_early(std::size_t logical, std::size_t group, double loss_scale) {
+/// All of the bucket's gradients are there, and hot: in this worker's own nodes.
+void CodedGradients::encode_early(std::size_t logical, std::size_t bucket, double loss_scale) {
   const auto held_of = [&](std::uint32_t p) {
     return nodes().leaves().held_since(place_of(logical).begin, p);
   };
-  const auto& members = board_.groups()[group];
+  const auto& members = board_.buckets()[bucket];
   std::vector<Block> blocks;
   std::vector<double> weights;
   for (const auto& node : held_of(members.front()).nodes) {
@@ -208,7 +208,7 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t group, double
     weights.push_back(node.weight);
   }
   const double divisor = fold_weights(blocks, weights, leaves()) * loss_scale;
-  const auto folds = [&](std::uint32_t p) -> GroupEncoder::TileFold {
+  const auto folds = [&](std::uint32_t p) -> BucketEncoder::TileFold {
     const auto parts = held_of(p).parts;
     std::vector<Block> present;
     std::vector<const std::byte*> at;
@@ -230,7 +230,7 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t group, double
                    .count = count});
     };
   };
-  encoder_.encode({logical, group, members, exchange_.number()}, folds);
+  encoder_.encode({logical, bucket, members, exchange_.number()}, folds);
 }
 
 void CodedGradients::begin(double loss_scale) {
@@ -245,9 +245,9 @@ CodedGradients::Refusal CodedGradients::prepare() {
     const auto refusal = first_round();
     if (!refusal.text.empty()) return refusal;
   }
-  for_own_tasks([this](const MessageTask& task, const GroupEncoder::Folds& folds) {
-    if (early_.contains({task.logical, task.group})) return;
-    encoder_.encode(task, folds, first_sum_of(task.group));
+  for_own_tasks([this](const MessageTask& task, const BucketEncoder::Folds& folds) {
+    if (early_.contains({task.logical, task.bucket})) return;
+    encoder_.encode(task, folds, first_sum_of(task.bucket));
   });
   exchange_.barrier("the encoding of its gradients in");
   auto refusal = first_refusal();
@@ -256,22 +256,22 @@ CodedGradients::Refusal CodedGradients::prepare() {
 }
 
 void CodedGradients::for_own_tasks(
-    const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work) {
+    const std::function<void(const MessageTask&, const BucketEncoder::Folds&)>& work) {
   const auto tasks = tasks_of(exchange_.group().rank());
   for (std::size_t l = 0; l < tasks.size(); ++l) {
     const auto folds = [&](std::uint32_t p) { return fold_of(l, p); };
-    for (const auto g : tasks[l]) {
+    for (const auto b : tasks[l]) {
       std::vector<std::uint32_t> touched;
-      for (const auto p : board_.groups()[g]) {
+      for (const auto p : board_.buckets()[b]) {
         if (carried_[l].touched[p] != 0) touched.push_back(p);
       }
-      work({l, g, touched, exchange_.number()}, folds);
+      work({l, b, touched, exchange_.number()}, folds);
     }
   }
 }
 
 /// From the nodes of all workers.
-GroupEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_t parameter) {
+BucketEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_t parameter) {
   const auto& one = carried_[logical];
   auto sources = nodes().sources_of(parameter, one.nodes);
   if (options_.divisor != Divisor::contributors) sources.divisor = one.weight;
@@ -284,8 +284,8 @@ GroupEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_
 CodedGradients::Refusal CodedGradients::first_refusal() const {
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     if (carried_[l].nodes.begin == carried_[l].nodes.end) continue;
-    for (std::size_t g = 0; g < board_.groups().size(); ++g) {
-      const auto& header = board_.header(l, g);
+    for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
+      const auto& header = board_.header(l, b);
       if (header.refusal[0] != 0) return {header.refusal, header.is_overflow != 0};
     }
   }
@@ -295,11 +295,11 @@ CodedGradients::Refusal CodedGradients::first_refusal() const {
 // ---- the sum ----
 
 SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) const {
-  const auto group = board_.group_of(parameter);
+  const auto bucket = board_.bucket_of(parameter);
   const auto& one = carried_[logical];
-  return {.message = {board_.message(logical, group), board_.header(logical, group).bytes},
-          .exchange = encoder_.context_of(group, one.elements[group], exchange_.number(),
-                                          first_sum_of(group)),
+  return {.message = {board_.message(logical, bucket), board_.header(logical, bucket).bytes},
+          .exchange = encoder_.context_of(bucket, one.elements[bucket], exchange_.number(),
+                                          first_sum_of(bucket)),
           .first = one.at_in_message[parameter],
           .share = one.share[parameter],
           .place = place_of(logical)};
@@ -329,7 +329,7 @@ void CodedGradients::fold_to(const ElementRange& range, void* to, bool counts) {
     }
   }
   if (!counts) return;
-  board_.sum_values(board_.group_of(range.parameter)).fetch_add(values, std::memory_order_relaxed);
+  board_.sum_values(board_.bucket_of(range.parameter)).fetch_add(values, std::memory_order_relaxed);
 }
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 #pragma once
 
 // What a codec does to a step. The folded gradient of each logical worker becomes messages, one per
-// group of parameters; the sum of what the messages say is the step's gradient:
+// bucket of parameters; the sum of what the messages say is the step's gradient:
 //
 //   x = fold of the logical worker's leaves ÷ their weight   (clamped)   + residual
 //   message = encode(x)      residual = x − decode(message)
@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "sync/coded/group_encoder.h"
+#include "sync/coded/bucket_encoder.h"
 #include "sync/coded/message_store.h"
 #include "sync/coded/message_sum.h"
 #include "sync/plan/assignment.h"
@@ -53,7 +53,7 @@ class CodedGradients final : public ArraySource {
   /// float32.
   CodedGradients(StepExchange& exchange, CodingOptions options);
 
-  /// This worker's open leaf has written that parameter for the last time: where a group of a
+  /// This worker's open leaf has written that parameter for the last time: where a bucket of a
   /// logical worker is now complete, and all of it is this worker's, its message is made at once.
   void wrote(std::uint32_t parameter, double loss_scale);
   void begin(double loss_scale) override;
@@ -85,7 +85,7 @@ class CodedGradients final : public ArraySource {
     std::vector<std::uint8_t> touched;        ///< per parameter
     std::vector<double> share;                ///< per parameter: of the weight
     std::vector<std::int64_t> at_in_message;  ///< per parameter: its first value
-    std::vector<std::int64_t> elements;       ///< per group: of its touched parameters
+    std::vector<std::int64_t> elements;       ///< per bucket: of its touched parameters
   };
   /// Of the tree over the logical workers, in which any leaf of one stands for it.
   std::int64_t leaves() const;
@@ -95,34 +95,34 @@ class CodedGradients final : public ArraySource {
   void fold_to(const ElementRange& range, void* to, bool counts) override;
   /// Calls `work` with what this rank has to encode, and how its gradients are folded.
   void for_own_tasks(
-      const std::function<void(const MessageTask&, const GroupEncoder::Folds&)>& work);
+      const std::function<void(const MessageTask&, const BucketEncoder::Folds&)>& work);
   Refusal first_round();
   void add_up_first_round();
-  std::span<const float> first_sum_of(std::size_t group) const;
+  std::span<const float> first_sum_of(std::size_t bucket) const;
   SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
   std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
   std::optional<std::size_t> closing() const;
-  void encode_early(std::size_t logical, std::size_t group, double loss_scale);
-  GroupEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter);
+  void encode_early(std::size_t logical, std::size_t bucket, double loss_scale);
+  BucketEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter);
   Refusal first_refusal() const;
 
   StepExchange& exchange_;
   SliceFold slices_;
   CodingOptions options_;
   MessageStore board_;
-  GroupEncoder encoder_;
+  BucketEncoder encoder_;
   MessageSum sum_;
   TrafficCount traffic_;
-  std::vector<std::int64_t> sum_values_;      ///< per group: as of the last step
-  std::vector<std::int64_t> touched_by_any_;  ///< per group: elements
+  std::vector<std::int64_t> sum_values_;      ///< per bucket: as of the last step
+  std::vector<std::int64_t> touched_by_any_;  ///< per bucket: elements
   std::size_t owned_bytes_ = 0;  ///< of gradients that are sent to their owners as they are
   std::size_t max_bytes_ = 0;    ///< of a logical worker's messages
-  std::vector<std::vector<float>> first_sums_;  ///< per group: of the first round, if there is one
+  std::vector<std::vector<float>> first_sums_;  ///< per bucket: of the first round, if there is one
   // Messages that were made before the step was published.
   std::int64_t early_step_ = -1;  ///< steps done before it
   std::size_t early_logical_ = 0;
-  std::vector<std::size_t> unwritten_;  ///< per group, of early_logical_'s last leaf
-  std::set<std::pair<std::size_t, std::size_t>> early_;  ///< logical worker and group
+  std::vector<std::size_t> unwritten_;  ///< per bucket, of early_logical_'s last leaf
+  std::set<std::pair<std::size_t, std::size_t>> early_;  ///< logical worker and bucket
   std::vector<Carried> carried_;                         ///< per logical worker
   double loss_scale_ = 1;
   bool is_prepared_ = false;

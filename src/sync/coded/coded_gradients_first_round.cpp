@@ -32,7 +32,7 @@ class AsTheyAre final : public Codec {
 
 /// Every worker adds up all that was handed in: it is little.
 CodedGradients::Refusal CodedGradients::first_round() {
-  for_own_tasks([this](const MessageTask& task, const GroupEncoder::Folds& folds) {
+  for_own_tasks([this](const MessageTask& task, const BucketEncoder::Folds& folds) {
     encoder_.first_round(task, folds);
   });
   exchange_.barrier("the first round of its gradients in");
@@ -44,25 +44,25 @@ CodedGradients::Refusal CodedGradients::first_round() {
   return {};
 }
 
-std::span<const float> CodedGradients::first_sum_of(std::size_t group) const {
+std::span<const float> CodedGradients::first_sum_of(std::size_t bucket) const {
   if (first_sums_.empty()) return {};
-  return first_sums_[group];
+  return first_sums_[bucket];
 }
 
 void CodedGradients::add_up_first_round() {
   const AsTheyAre plain;
   MessageSum sum(plain, leaves());
-  first_sums_.resize(board_.groups().size());
-  for (std::size_t g = 0; g < board_.groups().size(); ++g) {
-    first_sums_[g].assign(board_.first_round(0, g).size(), 0.0f);
+  first_sums_.resize(board_.buckets().size());
+  for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
+    first_sums_[b].assign(board_.first_round(0, b).size(), 0.0f);
     std::vector<SumTerm> terms;
     for (std::size_t l = 0; l < carried_.size(); ++l) {
-      if (carried_[l].elements[g] == 0) continue;
-      terms.push_back(term_of(l, board_.groups()[g].front()));
-      terms.back().message = std::as_bytes(board_.first_round(l, g));
+      if (carried_[l].elements[b] == 0) continue;
+      terms.push_back(term_of(l, board_.buckets()[b].front()));
+      terms.back().message = std::as_bytes(board_.first_round(l, b));
     }
     if (terms.empty()) continue;
-    const std::span all(first_sums_[g]);
+    const std::span all(first_sums_[b]);
     for (std::size_t begin = 0; begin < all.size(); begin += static_cast<std::size_t>(kTile)) {
       sum.take(terms, static_cast<std::int64_t>(begin),
                all.subspan(begin, std::min(static_cast<std::size_t>(kTile), all.size() - begin)));

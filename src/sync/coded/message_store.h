@@ -1,7 +1,7 @@
 #pragma once
 
 // The messages of a step, and what earlier ones left out, in memory that all workers of a host
-// share: for each logical worker and each group of parameters room for one message, and what is
+// share: for each logical worker and each bucket of parameters room for one message, and what is
 // kept of each parameter twice, so that that of a step that is dropped is simply forgotten.
 //
 // Threads: the memory is synchronised by the step protocol; each message has one writer. Failure:
@@ -38,26 +38,26 @@ class MessageStore {
  public:
   struct Layout {
     std::size_t logical_workers = 1;
-    ParameterGroups groups;
-    std::vector<std::size_t> bounds;       ///< per group: bytes of a message
-    std::vector<std::size_t> first_round;  ///< per group: values; empty: there is none
+    Buckets buckets;
+    std::vector<std::size_t> bounds;       ///< per bucket: bytes of a message
+    std::vector<std::size_t> first_round;  ///< per bucket: values; empty: there is none
     int kept = 0;                          ///< the first so many of Kept
   };
   /// Collective.
   MessageStore(const Group& group, const Plan& plan, Layout layout, const std::string& name);
 
   std::size_t logical_workers() const { return layout_.logical_workers; }
-  const ParameterGroups& groups() const { return layout_.groups; }
-  std::size_t group_of(std::size_t parameter) const { return group_of_[parameter]; }
+  const Buckets& buckets() const { return layout_.buckets; }
+  std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
   int kept() const { return layout_.kept; }
   bool has_residuals() const { return layout_.kept > 0; }
-  /// Bytes that a message of the group may have.
-  std::size_t room(std::size_t group) const { return layout_.bounds[group]; }
+  /// Bytes that a message of the bucket may have.
+  std::size_t room(std::size_t bucket) const { return layout_.bounds[bucket]; }
 
-  MessageHeader& header(std::size_t logical, std::size_t group) const;
-  std::byte* message(std::size_t logical, std::size_t group) const;
+  MessageHeader& header(std::size_t logical, std::size_t bucket) const;
+  std::byte* message(std::size_t logical, std::size_t bucket) const;
   /// What it hands in in the first round.
-  std::span<float> first_round(std::size_t logical, std::size_t group) const;
+  std::span<float> first_round(std::size_t logical, std::size_t bucket) const;
   /// Of the steps so far.
   float* kept(Kept which, std::size_t logical, std::size_t parameter) const {
     return kept_at(which, logical, parameter, is_second_[logical][parameter]);
@@ -66,16 +66,16 @@ class MessageStore {
   float* next(Kept which, std::size_t logical, std::size_t parameter) const {
     return kept_at(which, logical, parameter, !is_second_[logical][parameter]);
   }
-  /// The next residuals of a group, where they lie one after the other; else null: some of its
+  /// The next residuals of a bucket, where they lie one after the other; else null: some of its
   /// parameters were touched in more steps than others.
-  float* next_residuals(std::size_t logical, std::size_t group) const;
+  float* next_residuals(std::size_t logical, std::size_t bucket) const;
   /// The step at hand counts: called by every worker for the same parameters.
   void turn(std::size_t logical, std::size_t parameter) {
     is_second_[logical][parameter] = !is_second_[logical][parameter];
   }
-  /// Grows by the elements of each sum of the group that are not −0.0: in every step, never back.
-  std::atomic<std::int64_t>& sum_values(std::size_t group) const {
-    return reinterpret_cast<std::atomic<std::int64_t>*>(memory_.data() + first_sum_)[group];
+  /// Grows by the elements of each sum of the bucket that are not −0.0: in every step, never back.
+  std::atomic<std::int64_t>& sum_values(std::size_t bucket) const {
+    return reinterpret_cast<std::atomic<std::int64_t>*>(memory_.data() + first_sum_)[bucket];
   }
   /// Shared bytes per logical worker.
   std::size_t bytes_per_logical_worker() const { return bytes_per_logical_; }
@@ -84,10 +84,10 @@ class MessageStore {
   float* kept_at(Kept which, std::size_t logical, std::size_t parameter, bool second) const;
 
   Layout layout_;
-  std::vector<std::size_t> group_of_;    ///< per parameter
+  std::vector<std::size_t> bucket_of_;   ///< per parameter
   std::vector<std::size_t> element_at_;  ///< per parameter: its first in what is kept
-  std::vector<std::size_t> message_at_;  ///< per group: bytes
-  std::vector<std::size_t> first_at_;    ///< per group: bytes
+  std::vector<std::size_t> message_at_;  ///< per bucket: bytes
+  std::vector<std::size_t> first_at_;    ///< per bucket: bytes
   std::size_t kept_elements_ = 0;        ///< of one of Kept, of a logical worker
   std::size_t first_message_ = 0;        ///< bytes within a logical worker's part
   std::size_t bytes_per_logical_ = 0;

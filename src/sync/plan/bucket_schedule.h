@@ -29,7 +29,7 @@ class BucketSchedule {
   std::uint64_t hash() const { return hash_; }
 
  private:
-  ParameterGroups buckets_;
+  Buckets buckets_;
   std::vector<std::uint32_t> bucket_of_;
   std::uint64_t hash_ = 0;
 };

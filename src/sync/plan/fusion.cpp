@@ -16,37 +16,37 @@ std::vector<std::uint32_t> those_of(const Plan& plan, const Is& is) {
 
 }  // namespace
 
-ParameterGroups fuse(std::span<const std::uint32_t> order, std::span<const std::int64_t> counts,
-                     std::int64_t first_limit, std::int64_t limit) {
-  ParameterGroups groups;
+Buckets fuse(std::span<const std::uint32_t> order, std::span<const std::int64_t> counts,
+             std::int64_t first_limit, std::int64_t limit) {
+  Buckets buckets;
   std::vector<std::uint32_t> open;
   std::int64_t filled = 0;
   for (const auto p : order) {
-    const auto at_most = groups.empty() ? first_limit : limit;
+    const auto at_most = buckets.empty() ? first_limit : limit;
     if (counts[p] > at_most) {
-      groups.push_back({p});
+      buckets.push_back({p});
       continue;
     }
     open.push_back(p);
     filled += counts[p];
     if (filled <= at_most) continue;
-    groups.push_back(std::exchange(open, {}));
+    buckets.push_back(std::exchange(open, {}));
     filled = 0;
   }
-  if (!open.empty()) groups.push_back(std::move(open));
-  return groups;
+  if (!open.empty()) buckets.push_back(std::move(open));
+  return buckets;
 }
 
-ParameterGroups fuse(std::span<const std::uint32_t> order, const Plan& plan,
-                     std::int64_t first_limit, std::int64_t limit) {
+Buckets fuse(std::span<const std::uint32_t> order, const Plan& plan, std::int64_t first_limit,
+             std::int64_t limit) {
   std::vector<std::int64_t> counts;
   for (const auto& entry : plan.parameters()) counts.push_back(entry.spec.count);
   return fuse(order, counts, first_limit, limit);
 }
 
-std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> group) {
+std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> bucket) {
   std::int64_t count = 0;
-  for (const auto p : group) count += plan.parameters()[p].spec.count;
+  for (const auto p : bucket) count += plan.parameters()[p].spec.count;
   return count;
 }
 
@@ -67,7 +67,7 @@ std::vector<std::uint32_t> per_replica_parameters(const Plan& plan) {
   return those_of(plan, [](const PlanEntry& entry) { return entry.spec.is_per_replica; });
 }
 
-ParameterGroups groups_in_registration_order(const Plan& plan, std::int64_t limit) {
+Buckets buckets_in_registration_order(const Plan& plan, std::int64_t limit) {
   return fuse(partitioned_parameters(plan), plan, limit, limit);
 }
 

@@ -9,10 +9,10 @@
 namespace tutti {
 namespace {
 
-ParameterGroups one_by_one(const std::vector<std::uint32_t>& parameters) {
-  ParameterGroups groups;
-  for (const auto p : parameters) groups.push_back({p});
-  return groups;
+Buckets one_by_one(const std::vector<std::uint32_t>& parameters) {
+  Buckets buckets;
+  for (const auto p : parameters) buckets.push_back({p});
+  return buckets;
 }
 
 /// The first entry whose row is at least `row`.

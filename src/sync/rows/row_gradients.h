@@ -49,7 +49,7 @@ class RowGradients final : public GradientSource {
   void kept(int rank, const ElementRange& range, const Take& take) const override;
   void note() override;
   void commit(StepReport& report) override;
-  /// A group per parameter.
+  /// A bucket per parameter.
   TrafficReport traffic() const override { return traffic_.report(); }
 
   /// Some of them were touched in the step.

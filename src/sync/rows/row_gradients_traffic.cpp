@@ -52,21 +52,21 @@ void RowGradients::note() {
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
     const auto p = parameters_[k];
     const auto& entry = exchange_.plan().parameters()[p];
-    auto& group = traffic_.group(k);
+    auto& bucket = traffic_.bucket(k);
     auto sent = sent_of(p);
     same_rows_[k] = std::ranges::find(all, sent) != all.end();
     for (const auto& message : sent) {
       const auto rows = static_cast<std::int64_t>(message.rows.size());
       const auto [bytes, is_array] = cost_of(p, rows, same_rows_[k]);
-      ++group.messages;
-      group.dense_messages += is_array;
-      group.values += rows * entry.row_elements();
-      group.touched += entry.spec.count;
-      group.bytes += bytes;
+      ++bucket.messages;
+      bucket.dense_messages += is_array;
+      bucket.values += rows * entry.row_elements();
+      bucket.touched += entry.spec.count;
+      bucket.bytes += bytes;
       bytes_of[static_cast<std::size_t>(message.worker)] += bytes;
     }
     if (!sent.empty()) {
-      group.bytes_dense = (sent.size() + workers) * exchange_.plan().bytes_of(p);
+      bucket.bytes_dense = (sent.size() + workers) * exchange_.plan().bytes_of(p);
     }
     all.push_back(std::move(sent));
   }
@@ -78,11 +78,11 @@ void RowGradients::commit(StepReport& report) {
   report.bytes += max_bytes_;
   const int size = exchange_.group().size();
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
-    auto& group = traffic_.group(k);
-    if (group.messages == 0) continue;
+    auto& bucket = traffic_.bucket(k);
+    if (bucket.messages == 0) continue;
     std::int64_t rows = 0;
     for (int r = 0; r < size; ++r) rows += touched_of(r)[k];
-    group.bytes +=
+    bucket.bytes +=
         static_cast<std::uint64_t>(size) * cost_of(parameters_[k], rows, same_rows_[k]).bytes;
   }
   traffic_.end();

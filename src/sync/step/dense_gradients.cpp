@@ -9,20 +9,20 @@
 namespace tutti {
 namespace {
 
-/// One group more has those that have an owner.
-ParameterGroups groups_as_they_are(const StepExchange& exchange) {
+/// Parameters that have an owner are one more bucket.
+Buckets buckets_as_they_are(const StepExchange& exchange) {
   const auto& options = exchange.options();
-  ParameterGroups groups;
-  if (!options.coded) groups = groups_in_registration_order(exchange.plan(), options.fusion);
+  Buckets buckets;
+  if (!options.coded) buckets = buckets_in_registration_order(exchange.plan(), options.fusion);
   auto placed = placed_parameters(exchange.plan());
-  if (!placed.empty()) groups.push_back(std::move(placed));
-  return groups;
+  if (!placed.empty()) buckets.push_back(std::move(placed));
+  return buckets;
 }
 
 std::vector<std::uint32_t> parameters_as_they_are(const StepExchange& exchange) {
   std::vector<std::uint32_t> parameters;
-  for (const auto& group : groups_as_they_are(exchange)) {
-    parameters.insert(parameters.end(), group.begin(), group.end());
+  for (const auto& bucket : buckets_as_they_are(exchange)) {
+    parameters.insert(parameters.end(), bucket.begin(), bucket.end());
   }
   std::ranges::sort(parameters);
   return parameters;
@@ -33,7 +33,7 @@ std::vector<std::uint32_t> parameters_as_they_are(const StepExchange& exchange) 
 DenseGradients::DenseGradients(StepExchange& exchange)
     : ArraySource(exchange.nodes(), parameters_as_they_are(exchange)),
       slices_(exchange.nodes()),
-      traffic_(exchange.plan(), groups_as_they_are(exchange), exchange.group().size()) {}
+      traffic_(exchange.plan(), buckets_as_they_are(exchange), exchange.group().size()) {}
 
 bool DenseGradients::must_be_kept(bool may_overflow) const {
   return !parameters().empty() && (may_overflow || nodes().size() > kMaxSources);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Adds up what the groups of parameters cost, step by step.
+// Adds up what the buckets of parameters cost, step by step.
 //
 // Threads: one.
 
@@ -14,16 +14,16 @@
 
 namespace tutti {
 
-/// Of the same steps: groups of one report, then those of the other.
+/// Of the same steps: buckets of one report, then those of the other.
 TrafficReport merged(TrafficReport one, const TrafficReport& other);
 
 class TrafficCount {
  public:
-  TrafficCount(const Plan& plan, const ParameterGroups& groups);
+  TrafficCount(const Plan& plan, const Buckets& buckets);
 
-  /// A step begins: `last_step` is all zeros. Then add to group(g) what it costs, then end().
+  /// A step begins: `last_step` is all zeros. Then add to bucket(b) what it costs, then end().
   void begin();
-  GroupTraffic& group(std::size_t g) { return report_.last_step[g]; }
+  BucketTraffic& bucket(std::size_t b) { return report_.last_step[b]; }
   /// After so many exchanges.
   void end(int collectives = 1);
   const TrafficReport& report() const { return report_; }
@@ -35,7 +35,7 @@ class TrafficCount {
 /// Of gradients as they are: every worker is a logical worker, and messages are dense.
 class PlainTraffic {
  public:
-  PlainTraffic(const Plan& plan, ParameterGroups groups, int workers);
+  PlainTraffic(const Plan& plan, Buckets buckets, int workers);
 
   /// A step whose nodes are still there.
   void note(const NodeStore& nodes);
@@ -45,7 +45,7 @@ class PlainTraffic {
 
  private:
   const Plan& plan_;
-  ParameterGroups groups_;
+  Buckets buckets_;
   std::uint64_t workers_;
   TrafficCount count_;
 };

@@ -28,7 +28,7 @@ namespace {
 /// What a worker says of a parameter that is due.
 enum class Change : std::uint8_t { none, moved, not_finite };
 
-ParameterGroups groups_of(const Plan& plan, std::int64_t fusion) {
+Buckets groups_of(const Plan& plan, std::int64_t fusion) {
   std::vector<std::uint32_t> all(plan.parameters().size());
   std::iota(all.begin(), all.end(), 0U);
   return fuse(all, plan, fusion, fusion);
@@ -46,7 +46,7 @@ bool is_finite(const void* data, DType type, std::int64_t count) {
 
 }  // namespace
 
-ParallelAveraging::Layout::Layout(const Plan& plan, const ParameterGroups& groups, int states) {
+ParallelAveraging::Layout::Layout(const Plan& plan, const Buckets& groups, int states) {
   const auto take = [this](std::size_t size) {
     const auto at = bytes;
     bytes += (size + 63) / 64 * 64;
@@ -252,7 +252,7 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
 
 /// A group's parameters of one type at a time.
 void ParallelAveraging::become_one(std::size_t group) {
-  auto& traffic = traffic_.group(group);
+  auto& traffic = traffic_.bucket(group);
   const auto workers = static_cast<std::uint64_t>(group_.size());
   const auto steps = static_cast<std::uint64_t>(step_ - std::exchange(last_due_[group], step_));
   for (const auto type : {DType::float32, DType::float64}) {

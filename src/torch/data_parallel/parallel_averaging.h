@@ -56,7 +56,7 @@ class ParallelAveraging {
     std::vector<std::size_t> states;  ///< that the averaging policy keeps, in the node type
   };
   struct Layout {
-    explicit Layout(const Plan& plan, const ParameterGroups& groups, int states);
+    explicit Layout(const Plan& plan, const Buckets& groups, int states);
     std::vector<Place> places;
     std::size_t bytes = 0;
   };
@@ -74,7 +74,7 @@ class ParallelAveraging {
   WrappedModel model_;
   DataParallelOptions options_;
   Plan plan_;
-  ParameterGroups groups_;
+  Buckets groups_;
   Layout layout_;
   SharedMemory memory_;
   std::vector<std::byte> wide_before_;  ///< of a tile

@@ -20,8 +20,8 @@ std::vector<std::uint32_t> list_owned(const WrappedModel& model, const Plan& pla
   return owned;
 }
 
-ParameterGroups each_alone(const std::vector<std::uint32_t>& parameters) {
-  ParameterGroups groups;
+Buckets each_alone(const std::vector<std::uint32_t>& parameters) {
+  Buckets groups;
   for (const auto p : parameters) groups.push_back({p});
   return groups;
 }
@@ -92,7 +92,7 @@ void PlacedParameters::send(const std::optional<std::chrono::milliseconds>& dead
       const auto chosen = torch::tensor(rows, torch::kInt64);
       const auto values = model_.row_sparse(p) ? tensor.index_select(0, chosen) : tensor;
       const auto line = std::lower_bound(owned_.begin(), owned_.end(), p) - owned_.begin();
-      auto& traffic = traffic_.group(static_cast<std::size_t>(line));
+      auto& traffic = traffic_.bucket(static_cast<std::size_t>(line));
       traffic.messages = 1;
       traffic.dense_messages = model_.row_sparse(p) ? 0 : 1;
       traffic.values = traffic.touched = values.numel();

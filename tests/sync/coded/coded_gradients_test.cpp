@@ -24,7 +24,7 @@ TEST(CodedGradients, LogicalWorkersAreOnesOfTheRunWhateverTheirNumber) {
 
 TEST(CodedGradients, OptionsDoWhatTheModelDoes) {
   expect_as_model({.codec = "topk:0.05", .error_feedback = false}, {2});
-  expect_as_model({.codec = "topk:0.001:3"}, {1, 3});  // warms up; some groups are encoded early
+  expect_as_model({.codec = "topk:0.001:3"}, {1, 3});  // warms up; some buckets are encoded early
   expect_as_model({.codec = "half", .error_feedback = false}, {2});
   expect_as_model({.codec = "topk:0.05", .scope = CodecScope::tensor}, {3});
   expect_as_model({.codec = "half", .clamp = 100}, {3});
@@ -34,8 +34,8 @@ TEST(CodedGradients, OptionsDoWhatTheModelDoes) {
   }
 }
 
-TEST(CodedGradients, AGroupIsEncodedAsSoonAsItIsFull) {
-  // Steps of the oracle in which some logical worker's last leaf writes whole groups.
+TEST(CodedGradients, ABucketIsEncodedAsSoonAsItIsFull) {
+  // Steps of the oracle in which some logical worker's last leaf writes whole buckets.
   std::size_t alone = 0;
   run_thread_ranks(1, [&](const Job& job) {
     Workers all(Group(job), {.codec = "topk:0.05", .scope = CodecScope::tensor});

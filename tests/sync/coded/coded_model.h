@@ -35,7 +35,7 @@ struct Case {
   std::int64_t shards = 7;
   std::int64_t logical_workers = 4;
   bool error_feedback = true;
-  CodecScope scope = CodecScope::group;
+  CodecScope scope = CodecScope::bucket;
   double clamp = 0;
   std::optional<MomentumCorrection> momentum_correction = {};
   MessageFormat message_format = MessageFormat::by_size;
@@ -74,14 +74,14 @@ struct State {
   std::vector<std::vector<Values>> velocities;  ///< the same
 };
 
-inline ParameterGroups groups_of(const Case& test) {
+inline Buckets buckets_of(const Case& test) {
   std::vector<std::int64_t> counts(kCounts.begin(), kCounts.end());
   std::vector<std::uint32_t> order;
   for (std::uint32_t p = 0; p < counts.size(); ++p) order.push_back(p);
-  if (test.scope == CodecScope::group) return fuse(order, counts, kFusion, kFusion);
-  ParameterGroups groups;
-  for (const auto p : order) groups.push_back({p});
-  return groups;
+  if (test.scope == CodecScope::bucket) return fuse(order, counts, kFusion, kFusion);
+  Buckets buckets;
+  for (const auto p : order) buckets.push_back({p});
+  return buckets;
 }
 
 /// Lin et al. 2018, algorithm 4, of one element: decay, then correction, then (elsewhere)
@@ -133,10 +133,10 @@ inline void step_of_model(const Case& test, std::int64_t step, State& state) {
     const std::vector<double> own(weights.begin() + nodes[l].begin, weights.begin() + nodes[l].end);
     double weight = 0;
     for (auto s = first; s < last; ++s) weight += weights[s];
-    for (const auto& group : groups_of(test)) {
+    for (const auto& bucket : buckets_of(test)) {
       Values all;
       std::vector<std::uint32_t> touched;
-      for (const auto p : group) {
+      for (const auto p : bucket) {
         auto x = reduced(mine, own, p, weight);
         if (!x) continue;
         touched.push_back(p);

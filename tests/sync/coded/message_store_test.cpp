@@ -11,7 +11,7 @@
 #include <set>
 
 #include "support/thread_ranks.h"
-#include "sync/coded/group_encoder.h"
+#include "sync/coded/bucket_encoder.h"
 #include "sync/coded/message_sum.h"
 #include "sync/gradient_oracle.h"
 #include "sync/plan/tile_share.h"
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 MessageStore::Layout layout(int kept) {
   return {.logical_workers = 2,
-          .groups = {{0, 1}, {2}},
+          .buckets = {{0, 1}, {2}},
           .bounds = {4096, 65536},
           .first_round = {},
           .kept = kept};
@@ -34,8 +34,8 @@ TEST(MessageStore, EachPartHasRoomOfItsOwn) {
     const Group group(job);
     const auto plan = plan_of({65, 3, 5000});
     MessageStore store(group, plan, layout(2), "model");
-    EXPECT_EQ(store.group_of(1), 0u);
-    EXPECT_EQ(store.group_of(2), 1u);
+    EXPECT_EQ(store.bucket_of(1), 0u);
+    EXPECT_EQ(store.bucket_of(2), 1u);
     if (group.rank() == 0) {
       // All that there is, each filled with a byte of its own.
       std::vector<std::pair<std::byte*, std::size_t>> parts;
@@ -74,7 +74,7 @@ TEST(MessageStore, WhatIsKeptTurnsPerParameterAndAStepThatIsDroppedTurnsNothing)
     store.turn(1, 0);
     EXPECT_EQ(*store.kept(Kept::residual, 1, 0), 7);
     EXPECT_EQ(*store.kept(Kept::residual, 0, 0), 0) << "another logical worker's";
-    EXPECT_EQ(store.next_residuals(1, 0), nullptr) << "those of the group lie apart";
+    EXPECT_EQ(store.next_residuals(1, 0), nullptr) << "those of the bucket lie apart";
     store.turn(1, 1);
     EXPECT_EQ(store.next_residuals(1, 0), store.next(Kept::residual, 1, 0));
     store.sum_values(1).fetch_add(5);
@@ -127,14 +127,14 @@ TEST(MessageSum, ListsAndArraysGiveTheSameSumAlongTheTree) {
   }
 }
 
-/// One group of two parameters, encoded for one logical worker.
+/// One bucket of two parameters, encoded for one logical worker.
 struct Encoder {
   explicit Encoder(const Group& group, Compression how)
       : plan(plan_of({4500, 20})),
         compression(std::move(how)),
         store(group, plan,
               {.logical_workers = 1,
-               .groups = {{0, 1}},
+               .buckets = {{0, 1}},
                .bounds = {65536},
                .first_round = {},
                .kept = compression.error_feedback ? 1 : 0},
@@ -142,8 +142,8 @@ struct Encoder {
         encoder(plan, store, compression, {}) {}
   void encode(const std::vector<Values>& gradients) {
     const std::vector<std::uint32_t> touched = {0, 1};
-    encoder.encode({.logical = 0, .group = 0, .touched = touched, .step = 1},
-                   [&](std::uint32_t p) -> GroupEncoder::TileFold {
+    encoder.encode({.logical = 0, .bucket = 0, .touched = touched, .step = 1},
+                   [&](std::uint32_t p) -> BucketEncoder::TileFold {
                      return [&gradients, p](std::int64_t begin, std::int64_t count, void* to) {
                        std::memcpy(to, gradients[p].data() + begin,
                                    static_cast<std::size_t>(count) * sizeof(float));
@@ -153,18 +153,18 @@ struct Encoder {
   Plan plan;
   Compression compression;
   MessageStore store;
-  GroupEncoder encoder;
+  BucketEncoder encoder;
 };
 
-TEST(GroupEncoder, SendsTheLargestOfTheGroupAndKeepsTheRest) {
+TEST(BucketEncoder, SendsTheLargestOfTheBucketAndKeepsTheRest) {
   run_thread_ranks(1, [](const Job& job) {
-    Encoder group(Group(job), {.codec = top_k_codec(10.0 / 4520)});
+    Encoder bucket(Group(job), {.codec = top_k_codec(10.0 / 4520)});
     const std::vector<Values> gradients = {random_values(1, 4500), random_values(2, 20)};
     Values all = gradients[0];
     all.insert(all.end(), gradients[1].begin(), gradients[1].end());
     Values left(4520);
     for (int step = 0; step < 3; ++step) {
-      group.encode(gradients);
+      bucket.encode(gradients);
       // The model: what was left plus the gradient; the ten largest go.
       for (std::size_t i = 0; i < all.size(); ++i) left[i] += all[i];
       std::vector<std::size_t> order(all.size());
@@ -172,12 +172,12 @@ TEST(GroupEncoder, SendsTheLargestOfTheGroupAndKeepsTheRest) {
       std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
         return std::abs(left[a]) > std::abs(left[b]);
       });
-      const auto& header = group.store.header(0, 0);
+      const auto& header = bucket.store.header(0, 0);
       EXPECT_STREQ(header.refusal, "");
       EXPECT_EQ(header.values, 10);
       EXPECT_EQ(header.is_dense, 0u);
-      const std::span message(group.store.message(0, 0), header.bytes);
-      const auto list = group.compression.codec->list_of(message);
+      const std::span message(bucket.store.message(0, 0), header.bytes);
+      const auto list = bucket.compression.codec->list_of(message);
       ASSERT_TRUE(list);
       std::set<std::size_t> sent(order.begin(), order.begin() + 10);
       ASSERT_EQ(list->indices.size(), 10u);
@@ -187,23 +187,23 @@ TEST(GroupEncoder, SendsTheLargestOfTheGroupAndKeepsTheRest) {
         left[list->indices[k]] = 0;
       }
       for (std::size_t p = 0; p < 2; ++p) {
-        const auto* const kept = group.store.next(Kept::residual, 0, p);
+        const auto* const kept = bucket.store.next(Kept::residual, 0, p);
         const auto* const expected = left.data() + (p == 0 ? 0 : 4500);
         for (std::size_t i = 0; i < gradients[p].size(); ++i) ASSERT_EQ(kept[i], expected[i]);
-        group.store.turn(0, p);
+        bucket.store.turn(0, p);
       }
     }
   });
 }
 
-TEST(GroupEncoder, WhatCannotBeSentIsSaidInTheHeader) {
+TEST(BucketEncoder, WhatCannotBeSentIsSaidInTheHeader) {
   run_thread_ranks(1, [](const Job& job) {
     const auto refusal_of = [&](CodecPointer codec, float value) {
-      Encoder group(Group(job), {.codec = std::move(codec)});
+      Encoder bucket(Group(job), {.codec = std::move(codec)});
       std::vector<Values> gradients = {Values(4500, 1.0f), Values(20, 1.0f)};
       gradients[1][3] = value;
-      group.encode(gradients);
-      const auto& header = group.store.header(0, 0);
+      bucket.encode(gradients);
+      const auto& header = bucket.store.header(0, 0);
       return std::string(header.is_overflow != 0 ? "overflow: " : "") + header.refusal;
     };
     EXPECT_EQ(refusal_of(half_codec(), 1), "");

@@ -255,13 +255,13 @@ TEST(TwoRounds, BothAreCounted) {
     const auto traffic = all.coded.traffic();
     ASSERT_EQ(traffic.last_step.size(), 3u);  // every parameter by itself
     for (std::size_t p = 0; p < 3; ++p) {
-      const auto& group = traffic.last_step[p];
+      const auto& bucket = traffic.last_step[p];
       const auto& shape = kShapes[p];
       const auto both =
           4 * static_cast<std::uint64_t>(shape.size() == 2 ? shape[0] + shape[1] : shape[0]);
-      EXPECT_GT(group.messages, 0);
+      EXPECT_GT(bucket.messages, 0);
       // What was handed in in both, and both sums, to each of three.
-      EXPECT_EQ(group.bytes, static_cast<std::uint64_t>(group.messages + 3) * both) << p;
+      EXPECT_EQ(bucket.bytes, static_cast<std::uint64_t>(bucket.messages + 3) * both) << p;
     }
     Group(job, "end").barrier();
   });

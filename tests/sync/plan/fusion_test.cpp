@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-ParameterGroups fused(const std::vector<std::int64_t>& counts, std::int64_t limit) {
+Buckets fused(const std::vector<std::int64_t>& counts, std::int64_t limit) {
   std::vector<std::uint32_t> order(counts.size());
   std::iota(order.begin(), order.end(), 0U);
   return fuse(order, counts, limit, limit);
@@ -32,23 +32,23 @@ TEST(Fusion, AroundItsLimit) {
   EXPECT_TRUE(fused({}, 10).empty());
 }
 
-TEST(Fusion, EveryParameterIsInOneGroupOfAtMostTwiceTheLimit) {
+TEST(Fusion, EveryParameterIsInOneBucketOfAtMostTwiceTheLimit) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 200; ++round) {
     std::vector<std::int64_t> counts(random() % 40);
     for (auto& count : counts) count = static_cast<std::int64_t>(random() % 100);
     const auto limit = static_cast<std::int64_t>(1 + random() % 150);
     std::vector<int> seen(counts.size());
-    const auto groups = fused(counts, limit);
-    for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto buckets = fused(counts, limit);
+    for (std::size_t g = 0; g < buckets.size(); ++g) {
       std::int64_t sum = 0;
-      for (const auto p : groups[g]) {
+      for (const auto p : buckets[g]) {
         ++seen[p];
         sum += counts[p];
       }
-      EXPECT_TRUE(groups[g].size() == 1 || sum <= 2 * limit);
-      EXPECT_TRUE(g + 1 == groups.size() || sum > limit);
-      EXPECT_TRUE(std::is_sorted(groups[g].begin(), groups[g].end()));
+      EXPECT_TRUE(buckets[g].size() == 1 || sum <= 2 * limit);
+      EXPECT_TRUE(g + 1 == buckets.size() || sum > limit);
+      EXPECT_TRUE(std::is_sorted(buckets[g].begin(), buckets[g].end()));
     }
     EXPECT_EQ(seen, std::vector<int>(counts.size(), 1));
   }

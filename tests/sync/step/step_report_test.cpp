@@ -30,23 +30,23 @@ TEST(StepReport, IsOneLine) {
             "gradient copies held, waited 3 times for 12.500 ms, rank 4 was ready last");
 }
 
-TEST(TrafficReport, TableHasALineForEachGroupAndOneOfTheSum) {
-  GroupTraffic one{.parameters = "embedding.weight",
-                   .elements = 1000,
-                   .messages = 4,
-                   .values = 50,
-                   .touched = 1000,
-                   .bytes = 400,
-                   .bytes_dense = 4000};
-  GroupTraffic other{.parameters = "head.bias",
-                     .elements = 10,
-                     .messages = 4,
-                     .values = 10,
-                     .touched = 10,
-                     .bytes = 40,
-                     .bytes_dense = 40};
+TEST(TrafficReport, TableHasALineForEachBucketAndOneOfTheSum) {
+  BucketTraffic one{.parameters = "embedding.weight",
+                    .elements = 1000,
+                    .messages = 4,
+                    .values = 50,
+                    .touched = 1000,
+                    .bytes = 400,
+                    .bytes_dense = 4000};
+  BucketTraffic other{.parameters = "head.bias",
+                      .elements = 10,
+                      .messages = 4,
+                      .values = 10,
+                      .touched = 10,
+                      .bytes = 40,
+                      .bytes_dense = 40};
   EXPECT_EQ(one.density(), 0.05);
-  EXPECT_EQ(GroupTraffic().density(), 0);
+  EXPECT_EQ(BucketTraffic().density(), 0);
   TrafficReport report;
   report.steps = 3;
   report.collectives = 3;

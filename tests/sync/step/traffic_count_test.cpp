@@ -18,9 +18,9 @@ TEST(TrafficCount, OnlyStepsThatEndAreAddedUp) {
   TrafficCount count(plan, {{0, 1}, {2}});
   for (int step = 0; step < 3; ++step) {
     count.begin();
-    EXPECT_EQ(count.group(0).bytes, 0u) << "of the step before";
-    count.group(0).bytes = 100;
-    count.group(1).messages = 2;
+    EXPECT_EQ(count.bucket(0).bytes, 0u) << "of the step before";
+    count.bucket(0).bytes = 100;
+    count.bucket(1).messages = 2;
     if (step != 1) count.end(2);
   }
   const auto& report = count.report();

@@ -79,7 +79,7 @@ TEST(BroadcastPlaced, ItsGradientIsLeftAloneByCodecsAndCounted) {
         parallel.broadcast_placed();
         const auto traffic = parallel.traffic();
         std::string all;
-        for (const auto& group : traffic.all_steps) all += group.parameters + " ";
+        for (const auto& bucket : traffic.all_steps) all += bucket.parameters + " ";
         EXPECT_THAT(all, HasSubstr("output.weight"));
         EXPECT_THAT(all, HasSubstr("table.weight"));
         const auto rows = parallel.report().bytes - 16 * (options.compression.codec ? 1 : 4);
@@ -128,12 +128,12 @@ TEST(BroadcastPlaced, WhatIsSentIsCountedInTheTraffic) {
   on_workers(3, [](const Job& job) {
     LookUp model;
     DataParallel parallel(job, *model, {.placement = owner_of});
-    const auto line_of = [&](const std::vector<GroupTraffic>& lines, const std::string& name) {
+    const auto line_of = [&](const std::vector<BucketTraffic>& lines, const std::string& name) {
       for (const auto& line : lines) {
         if (line.parameters == name + ", sent by its owner") return line;
       }
       ADD_FAILURE() << "no line of " << name;
-      return GroupTraffic();
+      return BucketTraffic();
     };
     std::uint64_t table_bytes = 0;
     for (std::uint64_t step = 1; step <= 2; ++step) {

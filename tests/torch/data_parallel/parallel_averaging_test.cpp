@@ -109,7 +109,7 @@ TEST(ParallelAveraging, LocalSgdIsTrainingAloneAndAveragingByHand) {
   }
 }
 
-TEST(ParallelAveraging, PartialUpdateTakesTheGroupsInTurn) {
+TEST(ParallelAveraging, PartialUpdateTakesTheBucketsInTurn) {
   // 102 and 17 elements, then 51 and 3.
   expect_as_fleet({.compression = {.fusion = 110}, .averaging = partial_update()}, 3,
                   [](Fleet& fleet, std::int64_t step) {
@@ -213,7 +213,7 @@ TEST(ParallelAveraging, SixteenAndSixtyFourBitsAreRoundedOnce) {
 // Block momentum of what all copies were before, in each type: by its formula.
 TEST(ParallelAveraging, WhatAnAveragingPolicyKeepsIsInTheTypeOfTheSum) {
   on_workers(2, [](const Job& job) {
-    // One group: the types become one after the other.
+    // One bucket: the types become one after the other.
     auto model = torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2),
                                        torch::nn::Linear(2, 1));
     model[0]->to(torch::kBFloat16);

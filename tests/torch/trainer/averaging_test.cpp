@@ -39,7 +39,7 @@ TwoParts two_parts() {
 
 double weight_of(std::int64_t shard) { return static_cast<double>(1 + shard % 3); }
 
-/// Whose groups are never due: copies are never averaged.
+/// Its buckets are never due: copies are never averaged.
 class Never : public AveragingPolicy {
  public:
   std::string name() const override { return "never"; }
@@ -277,7 +277,7 @@ TEST(AveragingPolicy, OfTheOptimizersStateIsKeptAveragedOrNothing) {
   }
 }
 
-TEST(AveragingPolicy, PartialUpdateAveragesOneGroupPerStepInTurn) {
+TEST(AveragingPolicy, PartialUpdateAveragesOneBucketPerStepInTurn) {
   on_workers(2, [&](const Job& job) {
     auto model = two_parts();
     Trainer trainer(job, *model, Sgd{.lr = 1e-3},
@@ -285,15 +285,15 @@ TEST(AveragingPolicy, PartialUpdateAveragesOneGroupPerStepInTurn) {
                      .compression = {.fusion = 1000},
                      .logical_workers = 2,
                      .averaging = partial_update()});
-    // More than 1000 elements go alone, others join: the groups are …
-    const std::vector<std::vector<std::string>> groups = {
+    // More than 1000 elements go alone, others join: the buckets are …
+    const std::vector<std::vector<std::string>> buckets = {
         {"body.weight"}, {"body.bias", "norm.weight"}, {"head.weight"}, {"norm.bias", "head.bias"}};
     for (std::int64_t step = 1; step <= 9; ++step) {
       step_of(trainer, model);
-      for (std::size_t g = 0; g < groups.size(); ++g) {
-        for (const auto& name : groups[g]) {
+      for (std::size_t b = 0; b < buckets.size(); ++b) {
+        for (const auto& name : buckets[b]) {
           const auto all = trainer.gather(name);
-          const bool due = (step - 1) % 4 == static_cast<std::int64_t>(g);
+          const bool due = (step - 1) % 4 == static_cast<std::int64_t>(b);
           EXPECT_EQ(torch::equal(all[0], all[1]), due) << name << " after step " << step;
         }
       }

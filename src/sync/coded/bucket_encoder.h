@@ -1,6 +1,6 @@
 #pragma once
 
-// Makes one message: the values of one logical worker for one group of parameters, from its folded
+// Makes one message: the values of one logical worker for one bucket of parameters, from its folded
 // gradients and what is kept of earlier ones.
 //
 // Threads: one. No two workers make the same message.
@@ -18,16 +18,16 @@
 
 namespace tutti {
 
-/// What each message of so many values of a group is one of, in any step.
-EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> group,
+/// What each message of so many values of a bucket is one of, in any step.
+EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> bucket,
                          const Compression& compression, std::size_t logical_workers,
                          std::int64_t count);
 
 /// One message.
 struct MessageTask {
   std::size_t logical = 0;
-  std::size_t group = 0;
-  /// Of the group's parameters, in registration order; none: no message.
+  std::size_t bucket = 0;
+  /// Of the bucket's parameters, in registration order; none: no message.
   std::span<const std::uint32_t> touched = {};
   std::int64_t step = 1;
 };
@@ -38,12 +38,12 @@ struct ParameterValues {
   DType type = DType::float32;
 };
 
-class GroupEncoder {
+class BucketEncoder {
  public:
   using Values = std::function<ParameterValues(std::uint32_t parameter)>;
   /// Keeps references. `values` for weight decay.
-  GroupEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
-               Values values);
+  BucketEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
+                Values values);
 
   /// Writes elements [begin, begin + count) of the gradient at hand, float32, to `to`.
   using TileFold = std::function<void(std::int64_t begin, std::int64_t count, void* to)>;
@@ -55,7 +55,7 @@ class GroupEncoder {
   /// What is handed in before that, where the codec has two rounds.
   void first_round(const MessageTask& task, const Folds& folds);
   /// What a message with so many values is one of.
-  EncodeContext context_of(std::size_t group, std::int64_t count, std::int64_t step,
+  EncodeContext context_of(std::size_t bucket, std::int64_t count, std::int64_t step,
                            std::span<const float> first_sum) const;
 
   /// Of this worker's own.
@@ -77,7 +77,7 @@ class GroupEncoder {
     return compression_.codec->bytes_per_value() > 0 && !compression_.momentum_correction &&
            !compression_.codec->has_first_round();
   }
-  void require_room(std::size_t group, std::int64_t count, std::size_t bytes) const;
+  void require_room(std::size_t bucket, std::int64_t count, std::size_t bytes) const;
   void encode_in_tiles(const MessageTask& task, const Folds& folds);
   void add_what_is_kept(std::size_t logical, std::uint32_t parameter, std::int64_t begin,
                         std::span<float> tile);
@@ -93,7 +93,7 @@ class GroupEncoder {
   MessageStore& board_;
   const Compression& compression_;
   Values own_values_;
-  std::vector<float> values_;  ///< of a group or a tile, where they cannot be made in place
+  std::vector<float> values_;  ///< of a bucket or a tile, where they cannot be made in place
 };
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-#include "sync/coded/group_encoder.h"
+#include "sync/coded/bucket_encoder.h"
 
 #include <fmt/format.h>
 
@@ -21,43 +21,43 @@ void keep_within(float* values, std::int64_t count, float bound) {
 
 }  // namespace
 
-EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> group,
+EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> bucket,
                          const Compression& compression, std::size_t logical_workers,
                          std::int64_t count) {
   EncodeContext exchange{.logical_workers = static_cast<std::int64_t>(logical_workers),
                          .message_format = compression.message_format,
                          .count = count};
-  if (group.size() == 1) exchange.shape = plan.parameters()[group.front()].spec.shape;
+  if (bucket.size() == 1) exchange.shape = plan.parameters()[bucket.front()].spec.shape;
   return exchange;
 }
 
-GroupEncoder::GroupEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
-                           Values values)
+BucketEncoder::BucketEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
+                             Values values)
     : plan_(plan), board_(board), compression_(compression), own_values_(std::move(values)) {
   std::int64_t largest = 0;
   if (works_in_tiles()) {
     if (!board_.has_residuals()) values_.resize(static_cast<std::size_t>(kTile));
     return;
   }
-  for (const auto& group : board.groups()) {
+  for (const auto& bucket : board.buckets()) {
     // A parameter by itself is made where its residual will be.
-    if (board.has_residuals() && group.size() == 1) continue;
-    largest = std::max(largest, elements_of(plan, group));
+    if (board.has_residuals() && bucket.size() == 1) continue;
+    largest = std::max(largest, elements_of(plan, bucket));
   }
   values_.resize(static_cast<std::size_t>(largest));
 }
 
-EncodeContext GroupEncoder::context_of(std::size_t group, std::int64_t count, std::int64_t step,
-                                       std::span<const float> first_sum) const {
-  auto exchange = tutti::context_of(plan_, board_.groups()[group], compression_,
+EncodeContext BucketEncoder::context_of(std::size_t bucket, std::int64_t count, std::int64_t step,
+                                        std::span<const float> first_sum) const {
+  auto exchange = tutti::context_of(plan_, board_.buckets()[bucket], compression_,
                                     board_.logical_workers(), count);
   exchange.step = step;
   exchange.first_sum = first_sum;
   return exchange;
 }
 
-std::optional<GroupEncoder::Message> GroupEncoder::values_of(const MessageTask& task,
-                                                             const Folds& folds) {
+std::optional<BucketEncoder::Message> BucketEncoder::values_of(const MessageTask& task,
+                                                               const Folds& folds) {
   Message made;
   std::int64_t count = 0;
   for (const auto p : task.touched) {
@@ -66,8 +66,8 @@ std::optional<GroupEncoder::Message> GroupEncoder::values_of(const MessageTask& 
   }
   if (count == 0) return {};
   float* values = nullptr;
-  if (board_.has_residuals() && task.touched.size() == board_.groups()[task.group].size()) {
-    values = board_.next_residuals(task.logical, task.group);
+  if (board_.has_residuals() && task.touched.size() == board_.buckets()[task.bucket].size()) {
+    values = board_.next_residuals(task.logical, task.bucket);
   }
   if (values == nullptr) values = values_.data();
   made.values = {values, static_cast<std::size_t>(count)};
@@ -87,15 +87,15 @@ std::optional<GroupEncoder::Message> GroupEncoder::values_of(const MessageTask& 
   return made;
 }
 
-void GroupEncoder::first_round(const MessageTask& task, const Folds& folds) {
-  auto& header = board_.header(task.logical, task.group);
+void BucketEncoder::first_round(const MessageTask& task, const Folds& folds) {
+  auto& header = board_.header(task.logical, task.bucket);
   header = {};
-  const auto to = board_.first_round(task.logical, task.group);
+  const auto to = board_.first_round(task.logical, task.bucket);
   if (to.empty()) return;
   const auto made = values_of(task, folds);
   if (!made) return;
   const auto count = static_cast<std::int64_t>(made->values.size());
-  compression_.codec->first_round(made->values, context_of(task.group, count, task.step, {}), to);
+  compression_.codec->first_round(made->values, context_of(task.bucket, count, task.step, {}), to);
   if (!std::isfinite(
           largest_magnitude(to.data(), DType::float32, static_cast<std::int64_t>(to.size())))) {
     return refuse(task, task.touched.front(), "cannot be sent: its first round is not finite");
@@ -103,16 +103,16 @@ void GroupEncoder::first_round(const MessageTask& task, const Folds& folds) {
   header.first_bytes = to.size_bytes();
 }
 
-void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
-                          std::span<const float> first_sum) {
-  auto& header = board_.header(task.logical, task.group);
+void BucketEncoder::encode(const MessageTask& task, const Folds& folds,
+                           std::span<const float> first_sum) {
+  auto& header = board_.header(task.logical, task.bucket);
   header = {.first_bytes = header.first_bytes};
   if (works_in_tiles()) return encode_in_tiles(task, folds);
   const auto made = values_of(task, folds);
   if (!made) return;
   const auto count = static_cast<std::int64_t>(made->values.size());
-  const auto exchange = context_of(task.group, count, task.step, first_sum);
-  auto* const message = board_.message(task.logical, task.group);
+  const auto exchange = context_of(task.bucket, count, task.step, first_sum);
+  auto* const message = board_.message(task.logical, task.bucket);
   const auto encoded = compression_.codec->encode(made->values, exchange, message);
   if (!encoded.refusal.empty()) {
     const auto& at = made->at;
@@ -120,7 +120,7 @@ void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
     return refuse(task, task.touched[static_cast<std::size_t>(culprit - 1)],
                   "cannot be sent: " + encoded.refusal);
   }
-  require_room(task.group, count, encoded.bytes);
+  require_room(task.bucket, count, encoded.bytes);
   header.bytes = encoded.bytes;
   header.values = encoded.values;
   header.is_dense = encoded.is_dense;
@@ -128,8 +128,8 @@ void GroupEncoder::encode(const MessageTask& task, const Folds& folds,
 }
 
 /// What the message leaves out; what it sends has no velocity any more.
-void GroupEncoder::keep(const MessageTask& task, const Message& made, const EncodeContext& exchange,
-                        std::span<const std::byte> message) {
+void BucketEncoder::keep(const MessageTask& task, const Message& made,
+                         const EncodeContext& exchange, std::span<const std::byte> message) {
   compression_.codec->subtract(message, exchange, made.values);
   std::array<float, kTile> sent;
   for (std::size_t k = 0; k < task.touched.size(); ++k) {
@@ -152,9 +152,9 @@ void GroupEncoder::keep(const MessageTask& task, const Message& made, const Enco
   }
 }
 
-GroupEncoder::Made GroupEncoder::make_tile(std::size_t logical, std::uint32_t parameter,
-                                           const TileFold& fold, std::int64_t begin,
-                                           std::span<float> tile) {
+BucketEncoder::Made BucketEncoder::make_tile(std::size_t logical, std::uint32_t parameter,
+                                             const TileFold& fold, std::int64_t begin,
+                                             std::span<float> tile) {
   const auto count = static_cast<std::int64_t>(tile.size());
   const auto is_finite = [&] {
     return std::isfinite(largest_magnitude(tile.data(), DType::float32, count));
@@ -170,22 +170,22 @@ GroupEncoder::Made GroupEncoder::make_tile(std::size_t logical, std::uint32_t pa
   return is_finite() ? Made::with_residual : Made::overflow;
 }
 
-void GroupEncoder::require_room(std::size_t group, std::int64_t count, std::size_t bytes) const {
-  if (bytes <= board_.room(group)) return;
+void BucketEncoder::require_room(std::size_t bucket, std::int64_t count, std::size_t bytes) const {
+  if (bytes <= board_.room(bucket)) return;
   throw InvalidArgument(
       fmt::format("codec {}: a message of {} values has {} bytes, its bound is {}",
-                  compression_.codec->name(), count, bytes, board_.room(group)));
+                  compression_.codec->name(), count, bytes, board_.room(bucket)));
 }
 
 /// A value that is not finite, wherever it is, comes before one that cannot be sent: as where the
 /// values are all made before any is encoded.
-void GroupEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) {
+void BucketEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) {
   const auto& codec = *compression_.codec;
-  auto& header = board_.header(task.logical, task.group);
-  auto* message = board_.message(task.logical, task.group);
+  auto& header = board_.header(task.logical, task.bucket);
+  auto* message = board_.message(task.logical, task.bucket);
   std::int64_t total = 0;
   for (const auto p : task.touched) total += count_of(p);
-  require_room(task.group, total, static_cast<std::size_t>(total) * codec.bytes_per_value());
+  require_room(task.bucket, total, static_cast<std::size_t>(total) * codec.bytes_per_value());
   std::optional<std::pair<std::uint32_t, std::string>> refusal;
   for (const auto p : task.touched) {
     const auto fold = folds(p);
@@ -198,7 +198,7 @@ void GroupEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) 
       const auto how = make_tile(task.logical, p, fold, begin, tile);
       if (how != Made::well) return refuse(task, p, how);
       if (refusal) continue;
-      const auto exchange = context_of(task.group, count, task.step, {});
+      const auto exchange = context_of(task.bucket, count, task.step, {});
       const auto bytes = static_cast<std::size_t>(count) * codec.bytes_per_value();
       const auto encoded = codec.encode(tile, exchange, message);
       if (!encoded.refusal.empty()) {
@@ -221,8 +221,8 @@ void GroupEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) 
   refuse(task, refusal->first, "cannot be sent: " + refusal->second);
 }
 
-void GroupEncoder::add_what_is_kept(std::size_t logical, std::uint32_t parameter,
-                                    std::int64_t begin, std::span<float> tile) {
+void BucketEncoder::add_what_is_kept(std::size_t logical, std::uint32_t parameter,
+                                     std::int64_t begin, std::span<float> tile) {
   constexpr auto kType = DType::float32;
   const auto count = static_cast<std::int64_t>(tile.size());
   if (const auto& correction = compression_.momentum_correction) {
@@ -247,17 +247,17 @@ void GroupEncoder::add_what_is_kept(std::size_t logical, std::uint32_t parameter
   }
 }
 
-void GroupEncoder::refuse(const MessageTask& task, std::uint32_t parameter, Made how) {
-  auto& header = board_.header(task.logical, task.group);
+void BucketEncoder::refuse(const MessageTask& task, std::uint32_t parameter, Made how) {
+  auto& header = board_.header(task.logical, task.bucket);
   header = {.first_bytes = header.first_bytes};
   header.is_overflow = how == Made::overflow;
   refuse(task, parameter,
          how == Made::overflow ? "is not finite" : "and what earlier ones left is not finite");
 }
 
-void GroupEncoder::refuse(const MessageTask& task, std::uint32_t parameter,
-                          const std::string& why) {
-  auto& text = board_.header(task.logical, task.group).refusal;
+void BucketEncoder::refuse(const MessageTask& task, std::uint32_t parameter,
+                           const std::string& why) {
+  auto& text = board_.header(task.logical, task.bucket).refusal;
   *fmt::format_to_n(text, sizeof text - 1, "the gradient of \"{}\" in logical worker {} {}",
                     plan_.parameters()[parameter].spec.name, task.logical, why)
        .out = 0;
