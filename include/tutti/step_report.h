@@ -15,14 +15,21 @@ struct StepReport {
   int collectives = 0;
   /// Parts in which it left: buckets, each as soon as it was complete, or (1) all at once.
   int buckets = 0;
-  /// Padded gradient bytes that were exchanged (touched parameters), of row-sparse ones those of
-  /// the worker that sent most; of per-replica ones nothing; with an averaging policy those of the
-  /// copies that became one, of one logical worker; with a codec the bytes of one logical worker's
-  /// messages, the one that sent most, and gradients that only their owners get.
-  std::size_t bytes = 0;
-  std::size_t bytes_dense = 0;  ///< of all parameters' gradients, as they are
-  int waits = 0;                ///< times this worker had to wait for others
-  double wait_seconds = 0;      ///< … and for how long in all
+  /// Bytes that one sender sent, once and in one direction: a worker, or with a codec or an
+  /// averaging policy a logical worker. The sum of
+  /// - dense gradients: those of the parameters that any worker touched, padded;
+  /// - row-sparse gradients: those of the worker that sent most;
+  /// - with a codec: instead of dense gradients the messages of the logical worker that sent most,
+  ///   and the gradients that only their owners get;
+  /// - with an averaging policy: instead of gradients the copies that were averaged.
+  ///
+  /// Gradients of per-replica parameters are not sent. TrafficReport has the bytes of all senders,
+  /// both ways.
+  std::size_t max_sent_bytes = 0;
+  /// The same for the gradients of all parameters, dense and without a codec.
+  std::size_t dense_bytes = 0;
+  int waits = 0;            ///< times this worker had to wait for others
+  double wait_seconds = 0;  ///< … and for how long in all
   int parameters_touched = 0;
   int parameters_skipped = 0;
   std::int64_t leaves = 0;      ///< micro-batches over all workers

@@ -61,11 +61,11 @@ TrafficReport CodedGradients::traffic() const {
 }
 
 void CodedGradients::commit(StepReport& report) {
-  report.bytes = max_bytes_ + owned_bytes_;
+  report.max_sent_bytes = max_bytes_ + owned_bytes_;
   if (options_.compression.codec->has_first_round()) report.collectives = 2;
-  report.bytes_dense = 0;
+  report.dense_bytes = 0;
   for (std::size_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
-    report.bytes_dense += exchange_.plan().bytes_of(p);
+    report.dense_bytes += exchange_.plan().bytes_of(p);
   }
   for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
     const auto sums = board_.sum_values(b).load(std::memory_order_relaxed);

@@ -75,7 +75,7 @@ void RowGradients::note() {
 
 /// What each gets back is known once all have folded.
 void RowGradients::commit(StepReport& report) {
-  report.bytes += max_bytes_;
+  report.max_sent_bytes += max_bytes_;
   const int size = exchange_.group().size();
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
     auto& bucket = traffic_.bucket(k);

@@ -277,9 +277,9 @@ void StepExchange::fill_outcome() {
   for (std::size_t p = 0; p < plan().parameters().size(); ++p) {
     outcome_.touched[p] = nodes_.touched(p);
     const auto bytes = plan().parameters()[p].node_bytes;
-    report.bytes_dense += bytes;
+    report.dense_bytes += bytes;
     const bool whole = outcome_.touched[p] != 0 && plan().parameters()[p].is_reduced();
-    report.bytes += whole ? bytes : 0;
+    report.max_sent_bytes += whole ? bytes : 0;
     report.parameters_touched += outcome_.touched[p];
   }
   report.step = number_of(step_);

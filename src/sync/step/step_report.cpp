@@ -9,8 +9,8 @@ std::string StepReport::text() const {
   return fmt::format(
       "step {}: {} exchange of {:.2f} of {:.2f} MB, {} parameters skipped, {} micro-batches of "
       "weight {}, {} gradient copies held, waited {} times for {:.3f} ms, rank {} was ready last",
-      step, collectives, static_cast<double>(bytes) / kMega,
-      static_cast<double>(bytes_dense) / kMega, parameters_skipped, leaves, weight, nodes_held,
+      step, collectives, static_cast<double>(max_sent_bytes) / kMega,
+      static_cast<double>(dense_bytes) / kMega, parameters_skipped, leaves, weight, nodes_held,
       waits, wait_seconds * 1e3, last_worker);
 }
 

@@ -222,7 +222,7 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
   traffic_.begin();
   report_ = {.step = step_, .parameters_skipped = static_cast<int>(plan_.parameters().size())};
   for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
-    report_.bytes_dense += plan_.bytes_of(p);
+    report_.dense_bytes += plan_.bytes_of(p);
   }
   std::vector<std::size_t> due_groups;
   Members due;
@@ -244,7 +244,7 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
       throw;
     }
   }
-  report_.collectives = report_.bytes > 0 ? 1 : 0;
+  report_.collectives = report_.max_sent_bytes > 0 ? 1 : 0;
   report_.parameters_touched = static_cast<int>(std::count(moved_.begin(), moved_.end(), 1));
   report_.parameters_skipped -= report_.parameters_touched;
   traffic_.end(report_.collectives);
@@ -260,7 +260,7 @@ void ParallelAveraging::become_one(std::size_t group) {
     if (members.empty()) continue;
     average(members, type);
     const auto bytes = bytes_of(plan_, members);
-    report_.bytes += bytes;
+    report_.max_sent_bytes += bytes;
     ++report_.buckets;
     traffic.messages = traffic.dense_messages = group_.size();
     traffic.values += group_.size() * elements_of(plan_, members);

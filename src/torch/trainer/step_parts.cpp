@@ -23,8 +23,8 @@ void ValuesStep::judge(StepFacts&) {
 void ReplicasStep::end(StepFacts& step) {
   if (!replicas_.are_all()) return;
   auto& report = step.report;  // no gradient was exchanged
-  report.bytes = step.verdict.refusal.empty() ? replicas_.averaging_bytes() : 0;
-  report.collectives = report.buckets = report.bytes > 0 ? 1 : 0;
+  report.max_sent_bytes = step.verdict.refusal.empty() ? replicas_.averaging_bytes() : 0;
+  report.collectives = report.buckets = report.max_sent_bytes > 0 ? 1 : 0;
 }
 
 void BuffersStep::apply(const StepFacts&) {

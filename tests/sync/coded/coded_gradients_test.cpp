@@ -297,8 +297,8 @@ TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
       }
       const auto outcome = finish(exchange, coded);
       const auto& report = outcome.report;
-      EXPECT_EQ(report.bytes, 2u * 8 + 8 * 10 + 8 * 50);
-      EXPECT_EQ(report.bytes_dense, 4u * 6000);
+      EXPECT_EQ(report.max_sent_bytes, 2u * 8 + 8 * 10 + 8 * 50);
+      EXPECT_EQ(report.dense_bytes, 4u * 6000);
     }
     const auto traffic = coded.traffic();
     EXPECT_EQ(traffic.steps, 3);

@@ -353,7 +353,7 @@ TEST(RowGradients, BytesAreThoseOfTheFormula) {
     EXPECT_EQ(step[0].bytes_dense, 4u * 32000);
     EXPECT_EQ(step[2].dense_messages, 2);
     EXPECT_EQ(step[0].dense_messages, 0);
-    EXPECT_EQ(report.bytes, 100u * 36 + 100 * 4 + 4125);
+    EXPECT_EQ(report.max_sent_bytes, 100u * 36 + 100 * 4 + 4125);
   });
 }
 

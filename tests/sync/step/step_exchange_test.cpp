@@ -153,7 +153,7 @@ TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
       for (std::size_t p = 0; p < kCounts.size(); ++p) {
         if (outcome.touched[p]) bytes += exchange.plan().parameters()[p].node_bytes;
       }
-      ASSERT_EQ(outcome.report.bytes, bytes);
+      ASSERT_EQ(outcome.report.max_sent_bytes, bytes);
       // 17, 0 and 5000 elements from the last on are one, then 1024, then the rest.
       ASSERT_EQ(outcome.report.buckets, 3);
     }

@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 TEST(StepReport, IsOneLine) {
   StepReport report{.step = 17,
                     .collectives = 1,
-                    .bytes = 33'600'000,
-                    .bytes_dense = 34'500'000,
+                    .max_sent_bytes = 33'600'000,
+                    .dense_bytes = 34'500'000,
                     .waits = 3,
                     .wait_seconds = 0.0125,
                     .parameters_skipped = 2,

@@ -165,8 +165,8 @@ TEST(DataParallel, WhatNobodyTouchedStaysByteForByteAndIsNotSent) {
       model->forward(x, job.rank() == 0 ? 0 : 1).square().sum().backward();
       EXPECT_THAT(parallel.touched(), ElementsAre("a.weight", "a.bias", "b.weight", "b.bias"));
       EXPECT_EQ(parallel.report().parameters_skipped, 4);
-      EXPECT_EQ(parallel.report().bytes, 2 * bytes_of_one);
-      EXPECT_EQ(parallel.report().bytes_dense, 4 * bytes_of_one);
+      EXPECT_EQ(parallel.report().max_sent_bytes, 2 * bytes_of_one);
+      EXPECT_EQ(parallel.report().dense_bytes, 4 * bytes_of_one);
       EXPECT_FALSE(model->branches[2]->weight.grad().defined());
       ASSERT_TRUE(model->branches[0]->weight.grad().defined());
       // Against the mean over three workers, computed here.

@@ -164,14 +164,14 @@ TEST(ParallelAveraging, OnlyWhatSomebodyMovedIsSentAndCounted) {
     if (job.rank() == 1) move(1);
     parallel.average_parameters();
     EXPECT_EQ(parallel.report().collectives, 0);
-    EXPECT_EQ(parallel.report().bytes, 0u);
+    EXPECT_EQ(parallel.report().max_sent_bytes, 0u);
     EXPECT_EQ(parallel.report().parameters_skipped, 4);
     parallel.average_parameters();
     EXPECT_THAT(parallel.touched(), ElementsAre("0.bias"));
     EXPECT_TRUE(torch::equal(model->parameters()[1], ((start + 1) + start) / 2));
     EXPECT_EQ(parallel.report().collectives, 1);
-    EXPECT_EQ(parallel.report().bytes, 17u * 4);
-    EXPECT_EQ(parallel.report().bytes_dense, 173u * 4);
+    EXPECT_EQ(parallel.report().max_sent_bytes, 17u * 4);
+    EXPECT_EQ(parallel.report().dense_bytes, 173u * 4);
     EXPECT_EQ(parallel.report().parameters_touched, 1);
     parallel.average_parameters();
     parallel.average_parameters();  // nothing moved since

@@ -285,7 +285,7 @@ TEST(RowSparse, TrafficHasALineForEachTable) {
     EXPECT_EQ(report.last_step[1].parameters, "table.weight");
     EXPECT_EQ(report.last_step[1].bytes, (2u * 10 + 2u * 15) * (6 * 4 + 4));
     EXPECT_EQ(report.last_step[1].bytes_dense, 4u * 50 * 6 * 4);
-    EXPECT_EQ(result.report.bytes, 64u + 64u + 10 * 28);
+    EXPECT_EQ(result.report.max_sent_bytes, 64u + 64u + 10 * 28);
     EXPECT_THAT(report.table(), HasSubstr("table.weight"));
   });
 }

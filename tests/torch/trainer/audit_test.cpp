@@ -267,7 +267,7 @@ std::string everything(int workers, std::int64_t every, std::int64_t prefetch,
       EXPECT_EQ(result.applied, result.step != 4);
       text << trainer.state_sha256() << ' ' << result.weight << ' ' << result.shards << ' '
            << result.report.nodes_held << ' ' << result.report.zero_copy_gradients << ' '
-           << result.report.bytes << ' ' << trainer.traffic().table() << '\n';
+           << result.report.max_sent_bytes << ' ' << trainer.traffic().table() << '\n';
     }
     return text.str();
   });

@@ -86,8 +86,8 @@ TEST(TrainerCodec, DataParallelReducesWhatWasSent) {
       EXPECT_TRUE(torch::allclose(model->weight.grad(), mean_sent("topk:0.1", step, 3, residuals),
                                   1e-5, 1e-6));
       // 8 + 8·k of 300 values.
-      EXPECT_EQ(parallel.report().bytes, 8u + 8 * 30);
-      EXPECT_EQ(parallel.report().bytes_dense, 4u * 300);
+      EXPECT_EQ(parallel.report().max_sent_bytes, 8u + 8 * 30);
+      EXPECT_EQ(parallel.report().dense_bytes, 4u * 300);
     }
     EXPECT_EQ(parallel.traffic().steps, 4);
     EXPECT_EQ(parallel.traffic().all_steps.at(0).values, 4 * 3 * 30);
@@ -360,7 +360,7 @@ TEST(TrainerCodec, ACodecOfOnesOwnHasAllThatOursHave) {
           return shard.gradients({gradient_of(shard.step(), shard.index())});
         });
         EXPECT_TRUE(result.applied);
-        EXPECT_EQ(result.report.bytes, 304u);
+        EXPECT_EQ(result.report.max_sent_bytes, 304u);
       }
       const auto traffic = trainer.traffic().all_steps.at(0);
       EXPECT_EQ(traffic.bytes, 3u * (3 * 304 + 3 * 4 * 300));
