@@ -127,7 +127,7 @@ void BucketEncoder::encode(const MessageTask& task, const Folds& folds,
   if (board_.has_residuals()) keep(task, *made, exchange, {message, encoded.bytes});
 }
 
-/// What the message leaves out; what it sends has no velocity any more.
+/// Residuals become what the message leaves out; elements that it sends lose their velocity.
 void BucketEncoder::keep(const MessageTask& task, const Message& made,
                          const EncodeContext& exchange, std::span<const std::byte> message) {
   compression_.codec->subtract(message, exchange, made.values);
@@ -177,8 +177,8 @@ void BucketEncoder::require_room(std::size_t bucket, std::int64_t count, std::si
                   compression_.codec->name(), count, bytes, board_.room(bucket)));
 }
 
-/// A value that is not finite, wherever it is, comes before one that cannot be sent: as where the
-/// values are all made before any is encoded.
+/// A value that is not finite is reported before one that cannot be sent, as where all values are
+/// made before any is encoded.
 void BucketEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds) {
   const auto& codec = *compression_.codec;
   auto& header = board_.header(task.logical, task.bucket);

@@ -18,16 +18,16 @@
 
 namespace tutti {
 
-/// What each message of so many values of a bucket is one of, in any step.
+/// The context of a message of `count` values of a bucket, without the step's number and first sum.
 EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> bucket,
                          const Compression& compression, std::size_t logical_workers,
                          std::int64_t count);
 
-/// One message.
 struct MessageTask {
   std::size_t logical = 0;
   std::size_t bucket = 0;
-  /// Of the bucket's parameters, in registration order; none: no message.
+  /// The touched parameters of the bucket, in registration order. There is no message if it is
+  /// empty.
   std::span<const std::uint32_t> touched = {};
   std::int64_t step = 1;
 };
@@ -41,34 +41,35 @@ struct ParameterValues {
 class BucketEncoder {
  public:
   using Values = std::function<ParameterValues(std::uint32_t parameter)>;
-  /// Keeps references. `values` for weight decay.
+  /// Keeps references. `values` reads a parameter's values, for weight decay.
   BucketEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
                 Values values);
 
-  /// Writes elements [begin, begin + count) of the gradient at hand, float32, to `to`.
+  /// Writes elements [begin, begin + count) of the current gradient, float32, to `to`.
   using TileFold = std::function<void(std::int64_t begin, std::int64_t count, void* to)>;
-  /// Of a parameter.
+  /// Gives the fold of a parameter.
   using Folds = std::function<TileFold(std::uint32_t parameter)>;
 
-  /// Why there is no message is in its header.
+  /// Writes the message and its header. Where there is no message, the header contains the reason.
   void encode(const MessageTask& task, const Folds& folds, std::span<const float> first_sum = {});
-  /// What is handed in before that, where the codec has two rounds.
+  /// Writes what is added up before encode(), where the codec has two rounds.
   void first_round(const MessageTask& task, const Folds& folds);
-  /// What a message with so many values is one of.
+  /// The context of a message of `count` values in step `step`.
   EncodeContext context_of(std::size_t bucket, std::int64_t count, std::int64_t step,
                            std::span<const float> first_sum) const;
 
-  /// Of this worker's own.
+  /// Private memory of this worker.
   std::size_t bytes() const { return values_.size() * sizeof(float); }
 
  private:
-  /// What a message that is being made has to say.
+  /// The values of a message that is being made.
   struct Message {
     std::span<float> values;
     std::vector<std::int64_t> at;  ///< of each touched parameter, its first
   };
   enum class Made { well, overflow, with_residual };
-  /// Nothing where there are no values, or some cannot be made: then that is said.
+  /// Empty where there are no values, or where some cannot be made: the header then contains the
+  /// reason.
   std::optional<Message> values_of(const MessageTask& task, const Folds& folds);
   /// Folds elements from `begin` on into `tile` and adds what is kept.
   Made make_tile(std::size_t logical, std::uint32_t parameter, const TileFold& fold,

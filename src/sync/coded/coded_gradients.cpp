@@ -100,7 +100,7 @@ Block CodedGradients::place_of(std::size_t logical) const {
           1};
 }
 
-// ---- who has what in the step at hand ----
+// ---- who has what in the current step ----
 
 /// Nodes, weights, and what was touched, of each logical worker.
 void CodedGradients::collect_nodes() {
@@ -122,7 +122,7 @@ void CodedGradients::collect_nodes() {
     }
   }
   find_shares();
-  // A step that was given up may have counted some. Nobody counts now.
+  // A step that failed may have counted some values. No worker counts at this time.
   for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
     sum_values_[b] = board_.sum_values(b).load(std::memory_order_relaxed);
   }
@@ -139,8 +139,8 @@ void CodedGradients::find_shares() {
   }
 }
 
-/// Per logical worker, the buckets for which this rank encodes: dealt to those who carry its
-/// leaves, whoever has the least so far.
+/// Per logical worker, the buckets that this rank encodes: each goes to the worker with the least
+/// load among those that carry its leaves.
 std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
   const auto held = nodes().held();
   std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
@@ -195,7 +195,7 @@ void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
   early_.emplace(*logical, bucket);
 }
 
-/// All of the bucket's gradients are there, and hot: in this worker's own nodes.
+/// All of the bucket's gradients are complete and hot, in this worker's own nodes.
 void CodedGradients::encode_early(std::size_t logical, std::size_t bucket, double loss_scale) {
   const auto held_of = [&](std::uint32_t p) {
     return nodes().leaves().held_since(place_of(logical).begin, p);
@@ -270,7 +270,7 @@ void CodedGradients::for_own_tasks(
   }
 }
 
-/// From the nodes of all workers.
+/// Folds the nodes of all workers.
 BucketEncoder::TileFold CodedGradients::fold_of(std::size_t logical, std::uint32_t parameter) {
   const auto& one = carried_[logical];
   auto sources = nodes().sources_of(parameter, one.nodes);
@@ -305,7 +305,7 @@ SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) co
           .place = place_of(logical)};
 }
 
-/// The owner's values that are not −0.0 count.
+/// Only the owner counts values that are not −0.0.
 void CodedGradients::fold_to(const ElementRange& range, void* to, bool counts) {
   auto* at = static_cast<float*>(to);
   if (!is_prepared_) {

@@ -1,18 +1,18 @@
 #pragma once
 
 // What a codec does to a step. The folded gradient of each logical worker becomes messages, one per
-// bucket of parameters; the sum of what the messages say is the step's gradient:
+// bucket of parameters; the sum of the decoded messages is the step's gradient:
 //
 //   x = fold of the logical worker's leaves ÷ their weight   (clamped)   + residual
 //   message = encode(x)      residual = x − decode(message)
 //   gradient = Σ decode(message) · (the logical worker's share of the weight), along the tree
 //
 // Momentum, where it is corrected, comes before the residual (tutti::MomentumCorrection). With a
-// codec of two rounds, what all hand in in the first is added up before anything is encoded.
+// codec of two rounds, the first rounds of all are added up before anything is encoded.
 //
 // A parameter that a logical worker did not touch sends nothing and keeps its residual. Row-sparse
-// parameters are left alone: their gradients are lists already (row_gradients.h). Whoever
-// carries leaves of a logical worker may encode for it; no bit depends on who does.
+// parameters are left alone: their gradients are lists already (row_gradients.h). Any worker that
+// carries leaves of a logical worker may encode for it; no bit depends on which one does.
 //
 // Threads: one. Failure: that of the step protocol; a refusal is a text, the same on all workers.
 
@@ -43,7 +43,7 @@ struct CodingOptions {
   std::vector<ShardRange> logical_workers = {};
   std::int64_t shards = 0;
   std::string name = {};  ///< in errors
-  /// Of each parameter, where momentum correction decays weights: what it is when a step begins.
+  /// Gives a parameter's values at the begin of a step, where momentum correction decays weights.
   std::function<ParameterValues(std::uint32_t parameter)> values = {};
 };
 
@@ -53,18 +53,18 @@ class CodedGradients final : public ArraySource {
   /// float32.
   CodedGradients(StepExchange& exchange, CodingOptions options);
 
-  /// This worker's open leaf has written that parameter for the last time: where a bucket of a
-  /// logical worker is now complete, and all of it is this worker's, its message is made at once.
+  /// This worker's open leaf has written that parameter for the last time. Where this completes a
+  /// bucket of a logical worker all of whose leaves are this worker's, its message is made at once.
   void wrote(std::uint32_t parameter, double loss_scale);
   void begin(double loss_scale) override;
   /// Returns when all messages of the step are written.
   Refusal prepare() override;
-  /// What messages say is finite, and so is its mean.
+  /// Messages contain finite values alone, whose mean is finite.
   bool must_be_kept(bool) const override { return false; }
   /// Messages may be overwritten as soon as the step is complete.
   void note() override;
-  /// What was left out is what the next step begins with. The report becomes what one logical
-  /// worker sent, the one that sent most, and gradients that only their owners get.
+  /// The next step begins with the new residuals. The report gets the bytes of the logical worker
+  /// that sent most, and those of gradients that only their owners get.
   void commit(StepReport& report) override;
   /// Reads all residuals for their norms.
   TrafficReport traffic() const override;
@@ -72,9 +72,9 @@ class CodedGradients final : public ArraySource {
   const MessageStore& board() const { return board_; }
   /// Messages of the open step that this worker made before it was published.
   std::size_t made_early() const { return early_.size(); }
-  /// This worker's own, besides.
+  /// Private memory of this worker.
   std::size_t bytes_per_worker() const { return encoder_.bytes(); }
-  /// Once per logical worker.
+  /// Shared memory per logical worker.
   std::size_t bytes_per_logical_worker() const { return board_.bytes_per_logical_worker(); }
 
  private:
@@ -87,13 +87,13 @@ class CodedGradients final : public ArraySource {
     std::vector<std::int64_t> at_in_message;  ///< per parameter: its first value
     std::vector<std::int64_t> elements;       ///< per bucket: of its touched parameters
   };
-  /// Of the tree over the logical workers, in which any leaf of one stands for it.
+  /// Leaves of the tree over the logical workers, in which any leaf of one stands for it.
   std::int64_t leaves() const;
   Block place_of(std::size_t logical) const;
   void collect_nodes();
   void find_shares();
   void fold_to(const ElementRange& range, void* to, bool counts) override;
-  /// Calls `work` with what this rank has to encode, and how its gradients are folded.
+  /// Calls `work` with each message that this rank encodes, and the folds of its gradients.
   void for_own_tasks(
       const std::function<void(const MessageTask&, const BucketEncoder::Folds&)>& work);
   Refusal first_round();

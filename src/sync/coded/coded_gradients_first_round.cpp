@@ -1,4 +1,4 @@
-// What codecs of two rounds do first: see coded_gradients.h.
+// The first round of codecs that have two: see coded_gradients.h.
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-/// What is handed in in a first round.
+/// The format of the first round: float32, unchanged.
 class AsTheyAre final : public Codec {
  public:
   std::string name() const override { return "float32"; }
@@ -30,7 +30,7 @@ class AsTheyAre final : public Codec {
 
 }  // namespace
 
-/// Every worker adds up all that was handed in: it is little.
+/// Every worker adds up the first rounds of all, which are small.
 CodedGradients::Refusal CodedGradients::first_round() {
   for_own_tasks([this](const MessageTask& task, const BucketEncoder::Folds& folds) {
     encoder_.first_round(task, folds);

@@ -1,8 +1,8 @@
 #pragma once
 
-// The messages of a step, and what earlier ones left out, in memory that all workers of a host
-// share: for each logical worker and each bucket of parameters room for one message, and what is
-// kept of each parameter twice, so that that of a step that is dropped is simply forgotten.
+// The messages of a step, and the residuals of earlier ones, in memory that all workers of a host
+// share. Each logical worker has room for one message per bucket. Residuals and velocities are
+// double-buffered: a dropped step does not flip them.
 //
 // Threads: the memory is synchronised by the step protocol; each message has one writer. Failure:
 // OutOfMemory when it does not fit.
@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-/// What is to be known of a message besides its bytes.
+/// The facts about a message.
 struct MessageHeader {
   std::uint64_t bytes = 0;
   std::uint64_t first_bytes = 0;  ///< of the first round
@@ -30,7 +30,7 @@ struct MessageHeader {
   char refusal[500] = {};         ///< why there is none; empty: there is one
 };
 
-/// What is kept of a parameter for the next step, per logical worker: float32, one for each
+/// Arrays that are kept for the next step, per logical worker and parameter: one float32 for each
 /// element.
 enum class Kept : std::uint8_t { residual, velocity };
 
@@ -41,7 +41,7 @@ class MessageStore {
     Buckets buckets;
     std::vector<std::size_t> bounds;       ///< per bucket: bytes of a message
     std::vector<std::size_t> first_round;  ///< per bucket: values; empty: there is none
-    int kept = 0;                          ///< the first so many of Kept
+    int kept = 0;                          ///< number of arrays, the first ones of Kept
   };
   /// Collective.
   MessageStore(const Group& group, const Plan& plan, Layout layout, const std::string& name);
@@ -56,20 +56,20 @@ class MessageStore {
 
   MessageHeader& header(std::size_t logical, std::size_t bucket) const;
   std::byte* message(std::size_t logical, std::size_t bucket) const;
-  /// What it hands in in the first round.
+  /// The logical worker's values of the first round.
   std::span<float> first_round(std::size_t logical, std::size_t bucket) const;
-  /// Of the steps so far.
+  /// The array as the last step that counted left it.
   float* kept(Kept which, std::size_t logical, std::size_t parameter) const {
     return kept_at(which, logical, parameter, is_second_[logical][parameter]);
   }
-  /// Where that of the step at hand is made.
+  /// The array that the current step writes.
   float* next(Kept which, std::size_t logical, std::size_t parameter) const {
     return kept_at(which, logical, parameter, !is_second_[logical][parameter]);
   }
-  /// The next residuals of a bucket, where they lie one after the other; else null: some of its
+  /// The next residuals of a bucket where they are contiguous; else null, because some of its
   /// parameters were touched in more steps than others.
   float* next_residuals(std::size_t logical, std::size_t bucket) const;
-  /// The step at hand counts: called by every worker for the same parameters.
+  /// The current step counts. Every worker calls it for the same parameters.
   void turn(std::size_t logical, std::size_t parameter) {
     is_second_[logical][parameter] = !is_second_[logical][parameter];
   }
@@ -92,7 +92,7 @@ class MessageStore {
   std::size_t first_message_ = 0;        ///< bytes within a logical worker's part
   std::size_t bytes_per_logical_ = 0;
   std::size_t first_sum_ = 0;                 ///< bytes
-  std::vector<std::vector<bool>> is_second_;  ///< which of the two that are kept holds
+  std::vector<std::vector<bool>> is_second_;  ///< true: the second of the two buffers is current
   SharedMemory memory_;
 };
 

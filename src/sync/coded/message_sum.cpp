@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMaxTerms = 64;
 /// Lists with more entries than this part of the elements are no quicker than arrays.
 constexpr std::size_t kDenser = 4;
-/// Of subsets of many lists there is no end.
+/// Bounds the memory: many lists have very many subsets.
 constexpr std::size_t kMaxPrograms = 4096;
 
 std::size_t place_of(std::span<const std::uint32_t> indices, std::int64_t index) {
@@ -40,7 +40,8 @@ void MessageSum::take(std::span<const SumTerm> terms, std::int64_t begin, std::s
   if (!take_lists(terms, begin, to)) take_arrays(terms, begin, to);
 }
 
-/// False where there are arrays among them, or so many entries that it would not pay.
+/// Returns false where some messages are arrays, or have so many entries that merging would not
+/// pay.
 bool MessageSum::take_lists(std::span<const SumTerm> terms, std::int64_t begin,
                             std::span<float> to) {
   if (terms.size() > kMaxTerms) return false;
@@ -77,7 +78,7 @@ bool MessageSum::take_lists(std::span<const SumTerm> terms, std::int64_t begin,
   return true;
 }
 
-/// Of one element that several lists have.
+/// Adds up one element that several lists contain.
 float MessageSum::fold_entries(std::span<const SumTerm> terms, std::uint64_t present,
                                std::int64_t element) {
   std::array<float, kMaxTerms> stack;

@@ -1,8 +1,8 @@
 #pragma once
 
-// The sum of what messages say, each weighted, along the tree over the logical workers. Lists are
-// merged, at the cost of their entries alone: whoever owns a range of elements reads that range of
-// every list, so that the work, like the bytes, is split over the workers. Arrays are folded.
+// The weighted sum of all messages, along the tree over the logical workers. Lists are merged, at
+// the cost of their entries alone: the owner of a range of elements reads that range of every list,
+// so that the work, like the bytes, is split over the workers. Arrays are folded.
 //
 // Threads: one. The messages are read only.
 
@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-/// One logical worker's message, and where the parameter at hand begins in it.
+/// One logical worker's message, and where the current parameter begins in it.
 struct SumTerm {
   std::span<const std::byte> message;
   EncodeContext exchange = {};  ///< that it is one of
@@ -27,7 +27,7 @@ struct SumTerm {
 
 class MessageSum {
  public:
-  /// Over a tree of that many leaves. Keeps a reference.
+  /// The tree has `leaves` leaves. Keeps a reference.
   MessageSum(const Codec& codec, std::int64_t leaves);
 
   /// The parameter's elements begin … begin + to.size(), at most kTile of them. Terms ascend.
@@ -43,7 +43,7 @@ class MessageSum {
   std::int64_t leaves_;
   std::map<std::vector<std::int64_t>, FoldProgram> programs_;  ///< by the leaves that are present
   std::vector<float> tiles_;
-  std::vector<MessageList> lists_;      ///< of the range at hand
+  std::vector<MessageList> lists_;      ///< of the current range
   std::vector<std::uint64_t> present_;  ///< per element: bit k for term k; 0 between calls
   std::vector<std::uint32_t> shared_;   ///< elements that more than one list has
 };

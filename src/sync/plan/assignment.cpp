@@ -18,7 +18,8 @@
 namespace tutti {
 namespace {
 
-/// Shards that the workers may take too many, together: the places looked at for every cut.
+/// How many shards all workers together may take beyond the least time: bounds the cuts that are
+/// tried.
 constexpr double kMaxSlack = 512;
 
 void validate(std::int64_t shards, std::span<const double> speeds, double tolerance) {
@@ -36,7 +37,7 @@ void validate(std::int64_t shards, std::span<const double> speeds, double tolera
     throw InvalidArgument(fmt::format("tolerance {}: must not be negative", tolerance));
 }
 
-/// Least time in which all shards can be computed: each goes to whoever would be done with it
+/// Least time in which all shards can be computed: each goes to the worker that would finish it
 /// first, which is optimal because they are all of one length.
 double least_time(std::int64_t shards, std::span<const double> speeds) {
   using Next = std::pair<double, std::size_t>;  // when a worker would be done with one more
@@ -54,7 +55,7 @@ double least_time(std::int64_t shards, std::span<const double> speeds) {
   return time;
 }
 
-/// What covering the shards from a cut on costs at best, and where the next cut then is.
+/// The least cost of covering the shards after a cut, and the next cut of that solution.
 struct Rest {
   int nodes = std::numeric_limits<int>::max();
   double time = 0;

@@ -23,12 +23,12 @@ Buckets fuse(std::span<const std::uint32_t> order, std::span<const std::int64_t>
 
 Buckets fuse(std::span<const std::uint32_t> order, const Plan& plan, std::int64_t first_limit,
              std::int64_t limit);
-/// Of all these parameters together.
+/// The elements of all these parameters together.
 std::int64_t elements_of(const Plan& plan, std::span<const std::uint32_t> bucket);
 /// The parameters that are PlanEntry::is_partitioned(), in registration order; then others of one
 /// kind.
 std::vector<std::uint32_t> partitioned_parameters(const Plan& plan);
-/// Arrays that one logical worker updates.
+/// Parameters with an array as gradient that one logical worker updates.
 std::vector<std::uint32_t> placed_parameters(const Plan& plan);
 std::vector<std::uint32_t> row_sparse_parameters(const Plan& plan);
 std::vector<std::uint32_t> per_replica_parameters(const Plan& plan);

@@ -27,7 +27,7 @@ std::string line_of(std::string_view kind, const TensorSpec& spec) {
                      spec.owner >= 0 ? fmt::format(" of logical worker {}", spec.owner) : "");
 }
 
-/// What a line is about: its kind and name.
+/// The kind and name that a line describes.
 std::string key_of(const std::string& line) {
   const auto close = line.find('"', line.find('"') + 1);
   return close == std::string::npos ? line : line.substr(0, close + 1);

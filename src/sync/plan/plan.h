@@ -18,15 +18,15 @@ namespace tutti {
 
 class Group;
 
-/// What a model says of one parameter or buffer.
+/// A model's description of one parameter or buffer.
 struct TensorSpec {
   std::string name;  ///< as in named_parameters() or named_buffers()
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements
   std::int64_t count = 0;
   DType dtype = DType::float32;
-  /// Its gradient is a list of rows, of which most are absent: row_list.h. Rows are what follows
-  /// one another along the first dimension.
+  /// Its gradient is a list of rows, of which most are absent: row_list.h. Rows are the slices
+  /// along the first dimension.
   bool row_sparse = false;
   /// Each logical worker has its own: nothing is added up over all of them (replica_update.h).
   bool is_per_replica = false;
@@ -47,7 +47,7 @@ struct PlanEntry {
   bool row_sparse() const { return spec.row_sparse; }
   /// Its gradient is an array that is averaged over all shards.
   bool is_reduced() const { return !spec.row_sparse && !spec.is_per_replica; }
-  /// And all workers share the work, codecs included.
+  /// is_reduced(), and all workers share the work, codecs included.
   bool is_partitioned() const { return is_reduced() && spec.owner < 0; }
   std::int64_t rows() const { return spec.shape.empty() ? 0 : spec.shape[0]; }
   std::int64_t row_elements() const { return rows() == 0 ? 0 : spec.count / rows(); }
@@ -71,13 +71,13 @@ class Plan {
 
   std::span<const PlanEntry> parameters() const { return parameters_; }
   std::span<const BufferEntry> buffers() const { return buffers_; }
-  /// Of a gradient as it is folded, without padding.
+  /// Bytes of the gradient in its node type, without padding.
   std::size_t bytes_of(std::size_t parameter) const {
     const auto& entry = parameters_[parameter];
     return static_cast<std::size_t>(entry.spec.count) * size_of(entry.node_type);
   }
-  /// Bytes that are touched when a worker never holds more than one node: the arena's first. As
-  /// all that is said of bytes in use, without row lists.
+  /// Bytes that are touched when a worker never holds more than one node: the arena's first. Row
+  /// lists are not counted, here and in held_bytes().
   std::size_t base_bytes() const { return base_bytes_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
   /// Bytes in use with that many slots.
@@ -86,7 +86,7 @@ class Plan {
   }
   std::size_t arena_bytes(int slots) const { return slot_offset(slots); }
   std::size_t slot_offset(int slot) const;
-  /// Where that slot's gradient of the parameter, or the list of its rows, begins in the arena.
+  /// The offset in the arena of that slot's gradient of the parameter, or of the list of its rows.
   std::size_t node_place(std::size_t parameter, int slot) const;
   /// One line per parameter, buffer and setting.
   const std::vector<std::string>& lines() const { return lines_; }
@@ -102,7 +102,7 @@ class Plan {
   std::uint64_t hash_ = 0;
 };
 
-/// At most `most` lines that say how `other` differs from `reference`.
+/// At most `most` lines on how `other` differs from `reference`.
 std::vector<std::string> plan_differences(const std::vector<std::string>& reference,
                                           const std::vector<std::string>& other, std::size_t most);
 

@@ -22,24 +22,24 @@ struct RowList {
   const std::byte* values = nullptr;    ///< one row after the other
 };
 
-/// A backward's answer: rows in the order in which they occurred, some more than once.
+/// The rows that a backward gives, in the order in which they occurred, some more than once.
 struct RowEntries {
   const std::int64_t* rows = nullptr;  ///< null: 0, 1, 2 …
   const void* values = nullptr;        ///< one row after the other, of the parameter's own type
   std::int64_t count = 0;
 };
 
-/// Of its node type.
+/// Bytes of one row in the parameter's node type.
 std::size_t row_bytes_of(const PlanEntry& entry);
 
-/// Where a list of one parameter lies: room for all of its rows, values of its node type. Memory
-/// that is zero-filled is an empty list.
+/// Memory for a list of one parameter: room for all of its rows, with values of its node type.
+/// Zero-filled memory is an empty list.
 class RowRoom {
  public:
   RowRoom(std::byte* at, const PlanEntry& entry) : at_(at), entry_(&entry) {}
-  /// Of the room.
+  /// Bytes of the room for all rows.
   static std::size_t bytes(const PlanEntry& entry);
-  /// Of it that become memory with so many rows.
+  /// Bytes of the room that a list of `rows` rows touches.
   static std::size_t used_bytes(const PlanEntry& entry, std::size_t rows);
 
   RowList list() const { return {{rows(), static_cast<std::size_t>(*count())}, values()}; }
@@ -50,7 +50,7 @@ class RowRoom {
   void gather(const RowEntries& entries, double weight, double* largest);
   /// a + b becomes the list. Neither lies here.
   void add(const RowList& a, const RowList& b);
-  /// More of the list: greater rows.
+  /// Appends rows that are greater than all present ones.
   void append(const RowList& more);
 
  private:

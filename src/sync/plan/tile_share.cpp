@@ -18,7 +18,7 @@ std::vector<ElementRange> tile_share(const Plan& plan, std::span<const std::uint
   for (const auto p : parameters) {
     const auto& entry = plan.parameters()[p];
     if (entry.node_bytes == 0) continue;
-    // A cut inside the parameter moves to the tile's begin, whoever looks at it.
+    // A cut inside the parameter moves to the begin of its tile, on every worker alike.
     const auto place = [&](std::size_t at) -> std::int64_t {
       if (at <= before) return 0;
       if (at >= before + entry.node_bytes) return entry.spec.count;

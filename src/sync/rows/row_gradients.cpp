@@ -23,7 +23,7 @@ std::size_t first_from(const RowList& list, std::int64_t row) {
       list.rows.begin());
 }
 
-/// Its rows [begin, end).
+/// The list's part with rows in [begin, end).
 RowList part_of(const RowList& list, std::int64_t begin, std::int64_t end, std::size_t row_bytes) {
   const auto first = first_from(list, begin);
   return {list.rows.subspan(first, first_from(list, end) - first), list.values + first * row_bytes};
@@ -85,7 +85,7 @@ std::vector<RowGradients::Source> RowGradients::sources_of(std::uint32_t paramet
 
 // ---- who owns what ----
 
-/// Where the worker's range begins: as many of all entries lie before it as is its due.
+/// The row at which the worker's range begins: ranges have about as many entries each.
 std::int64_t RowGradients::cut(std::span<const Source> sources, std::int64_t rows, int rank) const {
   const int size = exchange_.group().size();
   if (rank == size) return rows;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The row-sparse gradients of a step: what the lists in all workers' nodes say together. The rows
-// of a parameter are dealt to the workers in ranges with about as many entries each; whoever owns a
+// The row-sparse gradients of a step: the sum of the lists in all workers' nodes. The rows of a
+// parameter are split over the workers in ranges with about as many entries each; the owner of a
 // range merges that part of all lists, so that the work is split as it is for dense gradients. A
 // row is the sum along the tree of the nodes that have it, divided once: the bytes of a dense
 // gradient's row.
@@ -52,9 +52,9 @@ class RowGradients final : public GradientSource {
   /// A bucket per parameter.
   TrafficReport traffic() const override { return traffic_.report(); }
 
-  /// Some of them were touched in the step.
+  /// Whether some of them were touched in the step.
   bool any() const;
-  /// Not more rows of a touched one were.
+  /// An upper bound of the touched rows of a parameter.
   std::int64_t max_touched(std::uint32_t parameter) const;
   /// Rows [begin, end) of a parameter.
   struct Range {
@@ -65,11 +65,11 @@ class RowGradients final : public GradientSource {
   using TakeRows = std::function<void(const RowList& rows)>;
   /// Calls take() for the rows of a touched parameter in the range; returns how many there are.
   std::int64_t merge(std::uint32_t parameter, Range range, const TakeRows& take);
-  /// What that worker owns of a touched one, once it has called keep().
+  /// The rows of a touched parameter that the worker owns, once it has called keep().
   RowList kept(int rank, std::uint32_t parameter) const;
-  /// All rows of a touched one, whether they are kept or not.
+  /// Hands all rows of a touched parameter to `take`, whether they are kept or not.
   void read_rows(std::uint32_t parameter, const TakeRows& take);
-  /// Σ x² of it, as a norm takes it.
+  /// Σ x² of a parameter's gradient, as its norm takes it.
   double squares_of(std::uint32_t parameter);
 
  private:
@@ -86,7 +86,7 @@ class RowGradients final : public GradientSource {
   void take_pieces(std::uint32_t parameter, const RowList& list, const Take& take) const;
   std::int64_t cut(std::span<const Source> sources, std::int64_t rows, int rank) const;
   std::int64_t* touched_of(int rank) const;
-  /// So many rows of this worker's range are touched.
+  /// Notes how many rows of this worker's range are touched.
   void own_touched(std::uint32_t parameter, std::int64_t rows);
   struct Cost {
     std::uint64_t bytes;

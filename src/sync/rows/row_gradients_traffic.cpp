@@ -1,4 +1,4 @@
-// What the exchange of rows costs: see row_gradients.h.
+// Bytes of row-sparse exchanges: see row_gradients.h.
 
 #include <algorithm>
 #include <iterator>
@@ -29,7 +29,7 @@ RowGradients::Cost RowGradients::cost_of(std::uint32_t parameter, std::int64_t r
   return {std::min(list, array), array < list};
 }
 
-/// Of each worker that has the parameter, the rows of its nodes together.
+/// For each worker that has the parameter, the union of the rows of its nodes.
 std::vector<RowGradients::Sent> RowGradients::sent_of(std::uint32_t parameter) const {
   const auto& held = nodes_.held();
   std::vector<Sent> all;
@@ -73,7 +73,7 @@ void RowGradients::note() {
   max_bytes_ = std::ranges::max(bytes_of);
 }
 
-/// What each gets back is known once all have folded.
+/// The size of the sum is known once all have folded.
 void RowGradients::commit(StepReport& report) {
   report.max_sent_bytes += max_bytes_;
   const int size = exchange_.group().size();

@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-/// As torch.nn.utils.clip_grad_norm_.
+/// The constant of torch.nn.utils.clip_grad_norm_.
 constexpr double kClipEpsilon = 1e-6;
 
 double clip_scale(double bound, double norm) {

@@ -21,7 +21,8 @@ struct GradientNorms {
   std::vector<double> scales;  ///< per parameter of the plan, of its gradient; empty: all 1
 };
 
-/// Of the given parameters, `blocks(p)` being Σ x² per block of p. Refuses what is not finite.
+/// The norms of the given parameters; `blocks(p)` is Σ x² per block of p. Refuses what is not
+/// finite.
 GradientNorms norms_of(const Plan& plan, const Clip& clip,
                        std::span<const std::uint32_t> parameters,
                        const std::function<std::span<const double>(std::uint32_t)>& blocks);

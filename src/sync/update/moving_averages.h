@@ -24,7 +24,7 @@ class MovingAverages {
  public:
   MovingAverages(const Plan& plan, const SharedModel& model, double decay, int rank, int size);
 
-  /// After a step that was applied.
+  /// Moves the averages, after a step that was applied.
   void follow();
   /// The model's values become the averages; the averages' place keeps the values. This worker's
   /// share only: a barrier follows.

@@ -21,7 +21,7 @@ void clip_values(Real* values, std::int64_t count, Real bound) {
   }
 }
 
-/// Float32 or float64, kept within ±bound.
+/// Clamps float32 or float64 values to ±bound.
 void clip_values(void* values, DType type, std::int64_t count, double bound) {
   if (type == DType::float64) return clip_values(static_cast<double*>(values), count, bound);
   clip_values(static_cast<float*>(values), count, static_cast<float>(bound));

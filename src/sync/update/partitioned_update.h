@@ -39,18 +39,19 @@ class PartitionedUpdate {
                     std::vector<std::optional<UpdateRule>> rules, TileUpdates* others,
                     const Clip& clip);
 
-  /// After arrive(): the same verdict on all workers. Gradients are `loss_scale` times too large.
+  /// Decides, after arrive(), whether the step is applied; the verdict is the same on all workers.
+  /// Gradients are `loss_scale` times too large.
   Verdict judge(double loss_scale);
-  /// This worker's part, inside complete(); learning rates are multiplied by `rate_factor`.
+  /// Updates this worker's part, inside complete(); learning rates are multiplied by `rate_factor`.
   void apply(const Verdict& verdict, double rate_factor);
-  /// Once the step is complete, and counts; the report has what the sources add to it.
+  /// Commits a step that is complete and counts; sources add to the report.
   void commit(const std::vector<std::uint8_t>& touched, StepReport& report);
 
-  /// How often a parameter was updated; of a per-replica one 0 (replica_update.h).
+  /// How often each parameter was updated; 0 for per-replica ones (replica_update.h).
   std::vector<std::int64_t>& updates() { return rules_.updates(); }
 
-  /// The folded gradient of one parameter that is an array, of its node type, to `to`. Between
-  /// judge() and complete(), by any worker alone.
+  /// Writes the folded gradient of one parameter that is an array, in its node type, to `to`. Any
+  /// worker may call it alone, between judge() and complete().
   void read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to);
 
  private:

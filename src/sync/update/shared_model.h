@@ -23,7 +23,7 @@
 
 namespace tutti {
 
-/// Tensors of state of a parameter of which there is nothing at all.
+/// Number of state tensors of a parameter that has no room in the block.
 inline constexpr int kNotHere = -1;
 
 class SharedModel {
@@ -33,27 +33,27 @@ class SharedModel {
   SharedModel(const Group& group, const Plan& plan, const std::vector<int>& states, bool averages,
               const std::string& name);
 
-  /// Elements as in the plan, of the parameter's own type.
+  /// The values, of the parameter's own type.
   std::byte* value(std::size_t parameter) const { return at(places_[parameter].value); }
-  /// What the optimizer updates: the value, or its float32 master copy.
+  /// The tensor that the optimizer updates: the value, or its float32 master copy.
   std::byte* master(std::size_t parameter) const { return at(places_[parameter].master); }
-  /// Of the type of the master copy; k counts from 0.
+  /// State tensor k, from 0, of the type of the master copy.
   std::byte* state(std::size_t parameter, int k) const;
   int states(std::size_t parameter) const { return places_[parameter].states; }
   bool has_averages() const { return averages_; }
-  /// Of the type of the master copy.
+  /// The moving average, of the type of the master copy.
   std::byte* average(std::size_t parameter) const {
     return state(parameter, places_[parameter].states);
   }
-  /// What an update of these elements reads and writes, but for the gradient: of the states, as
-  /// many as a rule with a kernel may have.
+  /// The memory that an update of these elements reads and writes, but for the gradient, with at
+  /// most kMaxStates state tensors.
   UpdateTarget target(const ElementRange& range) const;
-  /// Of a 16-bit parameter: these of its values become `from`, of the type of the master copy,
+  /// Sets these values of a 16-bit parameter to `from`, which has the type of the master copy,
   /// rounded once.
   void round_values(const ElementRange& range, const std::byte* from) const;
-  /// Its master copy was changed there: the values follow.
+  /// Rounds the values from the master copy, which was changed there.
   void round_values(const ElementRange& range) const;
-  /// After values were changed by hand: the master copies of those that were follow.
+  /// Sets the master copies of values that the program has changed.
   void refresh_masters() const;
 
   const SharedMemory& memory() const { return memory_; }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Updates by a rule that no kernel has. Whoever owns a tile keeps more than bytes of it, so the
-// owner stays the same for the whole run.
+// Updates by a rule that no kernel has. The owner of a tile keeps state that is not in shared
+// memory, so it owns the tile for the whole run.
 //
 // Threads: one. Failure: Mismatch, which ends the run: some tiles may have been updated.
 
@@ -12,8 +12,8 @@ namespace tutti {
 class TileUpdates {
  public:
   virtual ~TileUpdates() = default;
-  /// A touched tile that this worker owns. `gradient` is folded and clipped, of the type of the
-  /// master copy, and may be overwritten; learning rates are multiplied by `rate_factor`.
+  /// Updates a touched tile that this worker owns. `gradient` is folded and clipped, of the type of
+  /// the master copy, and may be overwritten; learning rates are multiplied by `rate_factor`.
   virtual void update(const ElementRange& tile, void* gradient, double rate_factor) = 0;
 };
 

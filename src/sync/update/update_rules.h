@@ -28,7 +28,7 @@ class UpdateRules {
                                   .row_sparse = plan_.parameters()[parameter].row_sparse()});
   }
 
-  /// Per parameter.
+  /// How often each parameter was updated.
   const std::vector<std::int64_t>& updates() const { return updates_; }
   std::vector<std::int64_t>& updates() { return updates_; }
 
