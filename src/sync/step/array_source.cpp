@@ -39,7 +39,8 @@ std::byte* ArraySource::kept_at(int rank, const ElementRange& range) const {
          static_cast<std::size_t>(range.begin) * size_of(entry_of(range.parameter).node_type);
 }
 
-/// The sum may take the place of the owner's own node: nobody else reads there what it owns.
+/// The sum may take the place of the owner's own node: no other worker reads the owner's elements
+/// there.
 void ArraySource::keep(std::span<const ElementRange> owned, const Squares& squares) {
   for (const auto& range : owned) {
     auto* const to = kept_at(nodes_.rank(), range);

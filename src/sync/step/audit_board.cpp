@@ -13,9 +13,9 @@
 namespace tutti {
 namespace {
 
-/// Of address space, as all of the board: memory costs only what is written.
+/// Address space only, as for all of the board: memory is used only where it is written.
 constexpr std::size_t kSavedBytes = std::size_t{64} << 20;
-/// For the prints of what a plan does not list: metrics, states.
+/// Room for prints of things that a plan does not list, such as metrics and states.
 constexpr std::size_t kOtherPrintBytes = std::size_t{256} << 20;
 /// An item takes less than its name and this.
 constexpr std::size_t kItemBytes = 64;

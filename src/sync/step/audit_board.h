@@ -1,9 +1,9 @@
 #pragma once
 
-// What workers tell each other in a step that is audited: one of its shards is computed once more
-// by another worker, and everybody compares what the two computations gave. One block per worker in
-// shared memory, written by its owner: what the shard had saved before the step is open to the
-// others, and the prints before the step is published.
+// The exchange of an audited step: one of its shards is computed once more by another worker, and
+// all workers compare the results of both. There is one block per worker in shared memory, written
+// by its owner: the shard's saved state before others may read it, and the prints before the step
+// is published.
 //
 // Threads: one. Failure: OutOfMemory where there is no memory.
 
@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-/// Which shard is computed once more, and by whom: ranks in the group.
+/// The shard that is computed once more, and the two workers that compute it, by rank in the group.
 struct AuditPair {
   std::int64_t shard = 0;
   int owner = 0;    ///< has the shard
@@ -34,8 +34,8 @@ struct AuditPair {
 /// next shard.
 AuditPair audit_pair_of(std::int64_t turn, std::span<const ShardRange> shards);
 
-/// What a shard gave: a hash of each thing. Two computations of one shard list the same parameters
-/// in the same order, then what else they have.
+/// The results of a shard, a hash for each. Two computations of one shard list the same parameters
+/// in the same order, then their other results.
 struct ShardPrint {
   struct Item {
     std::string what;  ///< `gradient of "0.weight"`
@@ -51,8 +51,8 @@ struct ShardPrint {
 std::vector<std::byte> pack(std::span<const ShardPrint> prints);
 std::vector<ShardPrint> unpack_prints(std::span<const std::byte> bytes);
 
-/// What of two prints of one shard differs, the first thing in full: `the gradient of "0.weight"
-/// and 3 other things (loss 0.5 and 0.75)`. Empty where nothing does.
+/// The differences of two prints of one shard, the first one in full: `the gradient of "0.weight"
+/// and 3 other things (loss 0.5 and 0.75)`. Empty where they are equal.
 std::string differences(const ShardPrint& owners, const ShardPrint& auditors);
 
 class AuditBoard {
@@ -60,9 +60,10 @@ class AuditBoard {
   /// Collective.
   AuditBoard(const Group& group, const Plan& plan, const std::string& name);
 
-  /// What the audited shard has saved, for the auditor. False where it is too much.
+  /// Writes the saved state of the audited shard, for the auditor. Returns false where it is too
+  /// large.
   bool hand_over(std::span<const std::byte> saved);
-  /// What that worker handed over; absent where it was too much.
+  /// The state that the worker handed over; absent where it was too large.
   std::optional<std::span<const std::byte>> handed_by(int rank) const;
 
   /// InvalidArgument where they are too many bytes.

@@ -34,11 +34,11 @@ class BufferMean {
             std::span<const void* const> before);
   /// A shard that did not run.
   void skip();
-  /// After the last shard.
+  /// Publishes this worker's nodes, after its last shard.
   void publish();
-  /// Once all have published; then mean().
+  /// Collects the nodes of all, once all have published. mean() follows.
   void barrier();
-  /// What workers handed in, in the order of shards: which of it a mean is over.
+  /// The published nodes, in the order of shards, over which means are taken.
   std::span<const HeldNode> nodes() const { return nodes_.held(); }
   /// Whether some shard of that logical worker left other bytes in the buffer than it found.
   bool changed(std::size_t buffer, std::size_t logical) const {

@@ -26,26 +26,27 @@ struct ModelMemory {
   std::vector<std::uint8_t> modes = {};  ///< of each module: 1 in train(), 0 in eval()
 };
 
-/// Whether every so often: in steps 1, 2, 4 … 64 and in every `every`-th; 0 never.
+/// Whether `step` is 1, 2, 4 … 64 or a multiple of `every`. Never with `every` 0.
 bool is_checked_step(std::uint64_t step, std::int64_t every);
 
 class DigestCheck {
  public:
-  /// In the steps of is_checked_step(). Keeps references.
+  /// Checks in the steps of is_checked_step(). Keeps references.
   DigestCheck(const Plan& plan, const Group& group, std::span<const StepBoard> boards,
               std::int64_t every)
       : plan_(plan), group_(group), boards_(boards), every_(every) {}
 
   bool compares() const { return every_ > 0 && group_.size() > 1; }
   bool due(std::uint64_t step) const { return compares() && is_checked_step(step, every_); }
-  /// Parameters as they are now, buffers as they were noted. Before the step is published.
+  /// Writes digests of the current parameters and of the noted buffers, before the step is
+  /// published.
   void publish(const ModelMemory& model) const;
-  /// Once all have published. `step` begins the error.
+  /// Throws Mismatch where workers differ, once all have published. `step` begins the error.
   void compare(std::string_view step) const;
   /// The first one that differs among these ranks, ascending, all of which have published:
   /// `parameter "0.weight" of rank 1 differs from that of rank 0`.
   std::optional<std::string> difference(std::span<const int> ranks) const;
-  /// Where buffers are known to be equal: at the end of a step.
+  /// Notes the buffers' digests at the end of a step, where they are known to be equal.
   void note_buffers(const ModelMemory& model);
 
  private:

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-/// torch draws the seed of a generator that nobody seeds from 53 bits; people write smaller ones.
+/// torch draws the seed of an unseeded generator from 53 bits; people choose smaller ones.
 constexpr std::uint64_t kGreatestByHand = std::uint64_t{1} << 32;
 
 }  // namespace

@@ -1,8 +1,8 @@
 #pragma once
 
-// Looks in the first steps for what goes wrong in silence: workers that compute the same gradient,
-// because all have the same data, and random numbers that nobody seeded alike. Beside what workers
-// publish anyway: nobody waits for it, and no bit depends on it.
+// Looks in the first steps for silent mistakes: workers that compute the same gradient, because all
+// have the same data, and generators that were not seeded alike. Notes travel with what workers
+// publish anyway: no worker waits for them, and no bit depends on them.
 //
 // Threads: those of the exchange that has it. Failure: none; rank 0 logs warnings: of gradients
 // once, of torch's generator, which all models of the program share, once in a process.
@@ -22,22 +22,22 @@ class FirstLook {
   FirstLook(const Group& group, std::span<const StepBoard> boards, std::string name)
       : group_(group), boards_(boards), name_(std::move(name)) {}
 
-  /// From the next step on it looks.
+  /// Starts to look, from the next step on.
   void start() { started_ = true; }
-  /// Where the program's random numbers stand: a digest of their state, and what they were seeded
-  /// with. Before the first step is published.
+  /// Notes the seed of the program's generator and a digest of its state, before the first step is
+  /// published.
   void generator(std::uint64_t seed, std::uint64_t state) const;
   void open(std::uint64_t step) {
     sum_ = 0;
     looks_ = started_ && group_.size() > 1 && step <= kSteps;
   }
-  /// A gradient of this worker's leaf k, as backward gave it; of a row-sparse one, its values.
+  /// Notes a gradient of this worker's leaf k as backward gave it; of a row-sparse one, its values.
   void note(std::int64_t leaf, std::size_t parameter, const void* values, std::size_t bytes) {
     if (looks_) add(leaf, parameter, values, bytes);
   }
-  /// Before the step is published.
+  /// Writes the notes, before the step is published.
   void publish() const;
-  /// Once all have published; `number` is what the step is called.
+  /// Compares the notes of all, once all have published. `number` is the step's number in texts.
   void compare(std::int64_t number);
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
 
-// Where the gradient of some parameters comes from in a step: the nodes of all workers
-// (DenseGradients), messages (CodedGradients), or lists of rows (RowGradients). Whoever updates
-// parameters, or puts gradients in place, asks its sources and knows no kinds.
+// The source of some parameters' gradients in a step: the nodes of all workers (DenseGradients),
+// messages (CodedGradients), or lists of rows (RowGradients). Code that updates parameters, or puts
+// gradients in place, asks the sources and does not distinguish kinds.
 //
 //   arrive │ begin → prepare │ keep, and a barrier: where sums have to be known before they are
 //   used
@@ -30,25 +30,26 @@ class GradientSource {
  public:
   virtual ~GradientSource() = default;
 
-  /// Whose gradients come from here, in registration order.
+  /// The parameters whose gradients this source gives, in registration order.
   virtual std::span<const std::uint32_t> parameters() const = 0;
   /// Whether some worker has a gradient of it.
   virtual bool touched(std::uint32_t parameter) const = 0;
 
-  /// A step is published, whose gradients are `loss_scale` times too large.
+  /// Begins a published step, whose gradients are `loss_scale` times too large.
   virtual void begin(double loss_scale) = 0;
-  /// Why a step has to be dropped.
+  /// The reason why a step has to be dropped.
   struct Refusal {
     std::string text = {};     ///< "": it need not be
     bool is_overflow = false;  ///< a sum of its gradients is not finite
   };
-  /// What has to be done before anything can be folded, by all workers.
+  /// Does what has to precede all folds, on all workers.
   virtual Refusal prepare() { return {}; }
   /// Whether sums have to be kept, and judged, before anything is updated; `may_overflow`: a sum of
   /// the step's gradients need not be finite.
   virtual bool must_be_kept(bool may_overflow) const = 0;
 
-  /// What that worker folds of the touched ones among `parameters`, where work is shared.
+  /// The ranges that worker `rank` folds of the touched ones among `parameters`, where work is
+  /// shared.
   virtual std::vector<ElementRange> shares(std::span<const std::uint32_t> parameters,
                                            int rank) const = 0;
 
@@ -60,7 +61,7 @@ class GradientSource {
   /// The same as a fold without destinations, for one sweep that folds and updates; its spans hold
   /// until the next call. Nothing where there is no such sweep.
   virtual std::optional<Fold> fused(const ElementRange& /*range*/) { return {}; }
-  /// As fold(), by any worker alone, of any range: counts nothing.
+  /// Does the same as fold() for any range, on any worker alone, and counts nothing.
   virtual void read(const ElementRange& range, const Take& take) = 0;
 
   /// Blocks of a parameter whose squares are added up apart. Ranges of shares() begin at blocks.
@@ -71,14 +72,14 @@ class GradientSource {
   /// `squares` if there is one. After a barrier kept() has them; fold(), fused() and read() have
   /// lost what they read.
   virtual void keep(std::span<const ElementRange> owned, const Squares& squares) = 0;
-  /// As fold(), of a range that the worker `rank` has kept.
+  /// Does the same as fold() for a range that worker `rank` has kept.
   virtual void kept(int rank, const ElementRange& range, const Take& take) const = 0;
 
-  /// Inside complete(), where the step counts: what was sent.
+  /// Notes what was sent, inside complete(), where the step counts.
   virtual void note() = 0;
-  /// Once the step is complete, and counts; adds to its report what is not in it.
+  /// Commits a step that is complete and counts, and adds what its report lacks.
   virtual void commit(StepReport& report) = 0;
-  /// What was sent in the steps that counted.
+  /// The traffic of the steps that counted.
   virtual TrafficReport traffic() const = 0;
 };
 

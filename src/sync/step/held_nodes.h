@@ -28,7 +28,7 @@ struct NodeRange {
   std::size_t end = 0;
 };
 
-/// Appends what worker r handed in of its leaves, which follow the `leaves` so far.
+/// Appends the nodes of worker r, whose leaves follow the `leaves` so far.
 void append_nodes(std::vector<HeldNode>& nodes, std::int64_t& leaves, int r,
                   const StepHeader& header);
 

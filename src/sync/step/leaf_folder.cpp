@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// Of one parameter, at a time: who keeps what was lent would use up the memory.
+/// Loans of one parameter at a time: callers that keep their loans would use up the memory.
 constexpr int kMaxLoans = 2;
 
 }  // namespace
@@ -141,7 +141,7 @@ void LeafFolder::end_leaf() {
   in_leaf_ = false;
   const auto* table = board_.slot_table(static_cast<int>(nodes_.size()));
   for (std::size_t p = 0; chain_ > 0 && p < free_.size(); ++p) {
-    // What was folded while hot has no slot here, and its chain is already merged.
+    // A gradient that was folded while hot has no slot here, and its chain is already merged.
     const bool was_hot = finished_[p] && weight_ != 0 && !plan_.parameters()[p].row_sparse();
     if (was_hot && table[p] == kAbsent) continue;
     merge(p, {table[p], nullptr, weight_}, chain_);
@@ -150,7 +150,7 @@ void LeafFolder::end_leaf() {
   ++leaves_;
 }
 
-/// Nodes at the top of the stack that become one with `block`, as a binary counter carries.
+/// Number of nodes at the top of the stack that merge with `block`, as a binary counter carries.
 std::size_t LeafFolder::chain_length(Block block) const {
   std::size_t chain = 0;
   while (chain < nodes_.size()) {

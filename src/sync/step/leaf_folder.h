@@ -25,12 +25,12 @@
 
 namespace tutti {
 
-/// Slots that were lent: bit s of a parameter's mask is set while its slot s is somebody's.
-/// Outlives the folder with the last loan.
+/// Slots that were lent: bit s of a parameter's mask is set while its slot s is on loan. Outlives
+/// the folder with the last loan.
 using LentSlots = std::vector<std::atomic<std::uint64_t>>;
 
-/// A parameter's place in a slot, in which a gradient may come into being. Whoever holds it may
-/// write there; nobody else does until it is gone. May end on any thread.
+/// A parameter's place in a slot, in which a gradient may be created. Only the holder of the loan
+/// may write there until the loan ends, on any thread.
 class SlotLoan {
  public:
   SlotLoan(std::shared_ptr<LentSlots> lent, std::size_t parameter, int slot, std::byte* at)
@@ -59,7 +59,7 @@ class LeafFolder {
   };
   /// `arena` has room for kMaxSlots slots of the plan. `before_slot(s)` is called before slot s ≥ 1
   /// is used for the first time, and may throw to refuse the memory; `before_list(p, bytes)` before
-  /// so much more becomes memory for rows of parameter p.
+  /// `bytes` more are used for rows of parameter p.
   LeafFolder(const Plan& plan, std::byte* arena, StepBoard board, const Options& options,
              std::function<void(int)> before_slot,
              std::function<void(std::size_t, std::size_t)> before_list = {});
@@ -71,25 +71,24 @@ class LeafFolder {
 
   /// Starts a leaf. A leaf of weight 0 writes nothing.
   void begin_leaf(double weight);
-  /// The leaf's gradient of one parameter, in the plan's layout: added to what this leaf wrote
+  /// Adds the leaf's gradient of one parameter, in the plan's layout, to what this leaf wrote
   /// before. With `last`, this leaf writes the parameter no more, and it is folded while hot; with
-  /// `may_stay`, one that lies where lend() said stays there, as its node: it is the folder's then,
-  /// and nobody else has a hold on it.
-  /// Returns the largest magnitude among weight · gradient, not finite if one of them is not; 0
-  /// where that was not asked for.
+  /// `may_stay`, a gradient in a place that lend() gave stays there as its node: the folder then
+  /// owns it, and the caller must not keep it. Returns the largest magnitude among weight ·
+  /// gradient, not finite if one of them is not; 0 without Options::reports_magnitude.
   double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
   /// The same for a row-sparse one; without a row it stays absent.
   double write(std::size_t parameter, const RowEntries& entries, bool last);
   void end_leaf();
-  /// Once all leaves have ended: puts on the board where sums of other workers' nodes may lie,
-  /// which is where nothing is lent; of row-sparse ones, where no node of this worker lies.
+  /// Puts the slots for sums on the board, once all leaves have ended: slots that are not lent and,
+  /// for row-sparse parameters, that contain no node of this worker.
   void place_sums();
-  /// Of the slots that this parameter has used before, one that is free; null if there is none, or
-  /// if two are lent. It keeps its bytes until the next step that reset() begins.
+  /// Lends a free slot among those that this parameter has used before; null if there is none, or
+  /// if two are lent. Its bytes stay until the next step that reset() begins.
   std::unique_ptr<SlotLoan> lend(std::size_t parameter);
 
   bool in_leaf() const { return in_leaf_; }
-  /// Of the open leaf, or of the last one.
+  /// The weight of the open leaf, or of the last one.
   double weight() const { return weight_; }
   /// Leaves that have ended.
   std::int64_t leaves() const { return leaves_; }
@@ -104,9 +103,9 @@ class LeafFolder {
   RowRoom room_for(std::size_t parameter, int slot, std::size_t rows);
   /// Gradients of this step that stayed where they were lent a place.
   int zero_copy() const { return zero_copy_; }
-  /// What the leaves from `first_leaf` on are held as, the open one among them: their nodes,
-  /// ascending, and where the parameter's part of each lies (null: absent). Its leaf must have
-  /// written it for the last time, or have ended.
+  /// The nodes that hold the leaves from `first_leaf` on, the open one included, ascending, and the
+  /// address of the parameter's part of each (null: absent). The open leaf must have written the
+  /// parameter for the last time, or have ended.
   struct Held {
     std::vector<StepHeader::Node> nodes;
     std::vector<const std::byte*> parts;
@@ -130,7 +129,7 @@ class LeafFolder {
   std::uint8_t add_nodes(std::size_t parameter, std::uint8_t left, std::uint8_t right);
   RowList list_in(std::size_t parameter, std::uint8_t slot) const;
   void push(StepHeader::Node node);
-  /// For a node: the slot in which `born` lies already, or else a free one that is not lent.
+  /// The slot for a node: the one that already contains `born`, else a free one that is not lent.
   std::uint8_t take_slot(std::size_t parameter, const void* born);
   std::uint64_t lent(std::size_t parameter) const {
     return (*lent_)[parameter].load(std::memory_order_acquire);
@@ -143,7 +142,7 @@ class LeafFolder {
   StepBoard board_;
   Options options_;
   double measured_ = 0;
-  double* largest_;  ///< measured_, or null where nobody asks
+  double* largest_;  ///< measured_, or null without reports_magnitude
   std::function<void(int)> before_slot_;
   std::function<void(std::size_t, std::size_t)> before_list_;
   std::vector<StepHeader::Node> nodes_;  ///< a stack; the open leaf's table is the next one

@@ -17,9 +17,8 @@ namespace tutti {
 /// Most logical workers of a run.
 inline constexpr std::int64_t kMaxLogicalWorkers = 32;
 
-/// From the root of the tree over `shards` leaves on, the largest node is split, leftmost first,
-/// until there are `count` ≥ 1. InvalidArgument for more than there are shards, or than
-/// kMaxLogicalWorkers.
+/// Splits the tree over `shards` leaves: always its largest node, leftmost first, until there are
+/// `count` ≥ 1. InvalidArgument for more than there are shards, or than kMaxLogicalWorkers.
 std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count);
 
 /// The nodes of each, of a step's nodes; none reaches from one logical worker to another.

@@ -1,8 +1,7 @@
 #pragma once
 
-// Where the nodes of a step lie: each worker's arena, and its board, whose tables say which slot
-// has a parameter's part of which node. It is the one place that knows; whoever folds asks it for
-// the sources of a parameter, and reads them wherever they are.
+// The nodes of a step: each worker's arena, and its board, whose tables map nodes and parameters to
+// slots. No other class knows where nodes are: folds ask it for the sources of a parameter.
 //
 //   leaves() writes this worker's │ publish() │ collect(): those of all │ sources_of() → SliceFold
 //
@@ -24,14 +23,14 @@
 
 namespace tutti {
 
-/// What the reduced gradient is divided by.
+/// The divisor of the reduced gradient.
 enum class Divisor : std::uint8_t {
   weights,       ///< Σ of all leaves' weights
   contributors,  ///< per parameter, Σ of the weights of the leaves that wrote it
   none,          ///< nothing: the weighted sum itself
 };
 
-/// Where the nodes of a touched parameter lie, and what their sum is divided by.
+/// The addresses of a touched parameter's nodes, and the divisor of their sum.
 struct NodeSources {
   std::uint32_t parameter = 0;
   std::string pattern;  ///< '1' for every node that has the parameter
@@ -78,7 +77,7 @@ class NodeStore {
   const StepBoard& board_of(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
   std::span<const StepBoard> boards() const { return boards_; }
   /// Takes over the step's nodes, ascending over all workers, and adds up their weights. `unscaled`
-  /// ones were not multiplied by them.
+  /// nodes were not multiplied by their weights.
   void collect(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled = false);
   /// How often collect() has found other blocks of the tree than before.
   std::uint64_t shape() const { return shape_; }
@@ -90,7 +89,7 @@ class NodeStore {
   std::int64_t leaf_count() const { return leaf_count_; }
   /// Σ of all leaves' weights, folded along the tree.
   double weight() const { return weight_; }
-  /// … of the leaves in these nodes; 0 of none.
+  /// Σ of the weights of the leaves in these nodes; 0 without a node.
   double weight_of(NodeRange range) const;
   /// Σ of the weights of the leaves in these nodes that wrote the parameter, folded along the tree;
   /// 0 where none did. Only by contributors.
@@ -98,26 +97,27 @@ class NodeStore {
   bool touched(std::size_t parameter) const { return touched(parameter, all()); }
   bool touched(std::size_t parameter, NodeRange range) const;
   NodeSources sources_of(std::uint32_t parameter) const { return sources_of(parameter, all()); }
-  /// In these neighbouring nodes alone; `divisor` counts them alone where it is by contributors.
+  /// The sources among these neighbouring nodes alone; by contributors, `divisor` counts them alone
+  /// too.
   NodeSources sources_of(std::uint32_t parameter, NodeRange range) const;
 
   // ---- sums of nodes ----
 
-  /// Where the reduced gradient of a parameter lies for that worker: the same place in every step.
+  /// The address of a parameter's reduced gradient for that worker, the same in every step.
   std::byte* result(int rank, std::size_t parameter) const {
     return arena_.block(rank) + plan_.parameters()[parameter].result_offset;
   }
-  /// Where that worker may keep a sum of the parameter's nodes, in its node type: it may lie on the
-  /// worker's own node. Until the step is complete.
+  /// The address at which that worker may keep a sum of the parameter's nodes, in its node type,
+  /// until the step is complete. It may overlap the worker's own node.
   std::byte* sum_place(int rank, std::size_t parameter) const {
     return place(rank, parameter, board_of(rank).sum_slots()[parameter]);
   }
-  /// This worker's place for the sum of a row-sparse parameter, with room for so many rows.
+  /// This worker's place for the sum of a row-sparse parameter, with room for `rows` rows.
   RowRoom sum_room(std::size_t parameter, std::size_t rows) {
     return leaves_.room_for(parameter, board().sum_slots()[parameter], rows);
   }
 
-  /// All workers' arenas: whoever keeps a view of them keeps a copy of this.
+  /// All workers' arenas. Code that keeps a view of them has to keep a copy of this.
   const SharedMemory& arena() const { return arena_; }
 
  private:

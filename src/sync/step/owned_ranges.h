@@ -33,8 +33,8 @@ class OwnedRanges {
   std::vector<std::uint32_t> placed_;
 };
 
-/// Folds ranges that this worker owns, and stores them to all workers' arenas, where
-/// NodeStore::result() says, rounded once to the parameter's own type.
+/// Folds ranges that this worker owns, and stores them to all workers' arenas, at
+/// NodeStore::result(), rounded once to the parameter's own type.
 void fold_for_all(GradientSource& source, const NodeStore& nodes,
                   const std::vector<ElementRange>& owned);
 

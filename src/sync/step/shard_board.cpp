@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// Of address space; memory costs only what is written.
+/// Address space only: memory is used only where it is written.
 constexpr std::size_t kNotesBytes = std::size_t{64} << 20;
 
 }  // namespace

@@ -1,8 +1,7 @@
 #pragma once
 
-// What a worker says of its shards of a step besides their gradients: one block per worker in
-// shared memory, written by its owner before the step is published, read by all until it is
-// complete.
+// Facts about the shards of a step besides their gradients: one block per worker in shared memory,
+// written by its owner before the step is published, read by all until it is complete.
 //
 // Threads: one. Failure: OutOfMemory when there is no memory.
 
@@ -18,7 +17,7 @@
 
 namespace tutti {
 
-/// What is known of some gradients of a worker's shards.
+/// Facts about some gradients of a worker's shards.
 struct GradientFacts {
   /// No element of a sum of them, weighted, is larger.
   double bound = 0;
@@ -26,7 +25,7 @@ struct GradientFacts {
   std::int64_t bad_shard = -1;
   std::int64_t bad_parameter = -1;
 
-  /// That parameter's gradient in that shard is not finite. Shards come in order.
+  /// Notes that the parameter's gradient in the shard is not finite. Shards come in order.
   void note_bad(std::int64_t shard, std::int64_t parameter);
 };
 
@@ -38,18 +37,18 @@ constexpr std::array<std::int64_t, kMaxLogicalWorkers> none_ran() {
 
 struct ShardHeader {
   GradientFacts all = {};  ///< of parameters that all workers share …
-  /// … of those that each logical worker has for itself.
+  /// … of the parameters that each logical worker has for itself.
   std::array<GradientFacts, kMaxLogicalWorkers> own = {};
   std::int64_t ran = 0;         ///< shards with a weight above 0
   std::int64_t first_ran = -1;  ///< the first of them; −1: none
   /// … of each logical worker's.
   std::array<std::int64_t, kMaxLogicalWorkers> own_first_ran = none_ran();
   std::int64_t asked = 0;      ///< shards that asked for indices
-  std::int64_t in_halves = 0;  ///< its program may look at things before the update
+  std::int64_t in_halves = 0;  ///< its program calls the halves of the step one by one
   std::uint64_t notes = 0;     ///< bytes
 };
 
-/// That a gradient is not finite, if that is so; else "".
+/// The error text where a gradient is not finite; else "".
 std::string refusal_of(const GradientFacts& facts, const Plan& plan);
 /// Whether a sum of these gradients, or its quotient, could be beyond the range of its type. With a
 /// bound far below, roundings on the way do not matter.
@@ -63,12 +62,12 @@ class ShardBoard {
   ShardHeader& mine() { return *header_at(rank_); }
   const ShardHeader& of(int rank) const { return *header_at(rank); }
   int size() const { return size_; }
-  /// Of all workers together, once the step is published.
+  /// The facts of all workers together, once the step is published.
   GradientFacts facts() const;
   GradientFacts facts_of(std::size_t logical) const;
 
-  /// Where this worker may write notes: bytes whose meaning is the upper layers'. It puts their
-  /// number into its header.
+  /// This worker's room for notes: bytes that upper layers define. The writer puts their number
+  /// into its header.
   std::span<std::byte> notes_area();
   std::span<const std::byte> notes_of(int rank) const;
 

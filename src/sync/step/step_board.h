@@ -21,47 +21,48 @@ namespace tutti {
 
 /// Most nodes a worker may hold, and most slots of its arena.
 inline constexpr int kMaxSlots = 64;
-/// In a slot table: this node has no gradient for this parameter.
+/// Entry of a slot table: the node has no gradient for the parameter.
 inline constexpr std::uint8_t kAbsent = 0xff;
 
-/// What FirstLook compares.
+/// Values that FirstLook compares.
 struct FirstLookNotes {
   std::uint64_t gradient = 0;         ///< digest of the worker's own; 0: it has none but zeros
   std::uint64_t generator_seed = 0;   ///< of the program's random numbers, at the start
   std::uint64_t generator_state = 0;  ///< digest; 0: not known
 };
 
-/// How a worker takes part in a step.
+/// A worker's part in a step.
 enum class StepMode : std::uint32_t {
   one_backward,   ///< one leaf, at index rank: buckets may leave early
   micro_batches,  ///< a contiguous range of leaves
   no_gradient,    ///< nothing of its own: fits either
 };
 
-/// Why an exchange is over for good.
+/// The reason why an exchange has ended.
 enum class EndKind : std::uint32_t { running, mismatch, timeout, lost };
 
 struct StepHeader {
-  // Step counters: the last step for which the owner has …
-  alignas(kCacheLine) std::atomic<std::uint64_t> opened{0};  ///< … said its number of leaves
-  std::atomic<std::uint64_t> counted{0};    ///< … said how many leaves it had, at their end
-  std::atomic<std::uint64_t> published{0};  ///< … written all nodes and tables
-  alignas(kCacheLine) std::atomic<std::uint64_t> folded{0};  ///< … folded all its slices
+  // Counters of steps: the last step in which the owner has reached a point.
+  alignas(kCacheLine) std::atomic<std::uint64_t> opened{0};  ///< its number of leaves is written
+  std::atomic<std::uint64_t> counted{0};                     ///< its leaves have ended
+  std::atomic<std::uint64_t> published{0};                   ///< all nodes and tables are written
+  alignas(kCacheLine) std::atomic<std::uint64_t> folded{0};  ///< all its slices are folded
   std::atomic<std::uint64_t> barrier{0};                     ///< rounds of StepExchange::barrier
-  std::atomic<std::uint64_t> told{0};  ///< … written what it tells others during its leaves
-  std::atomic<std::uint64_t> left{0};  ///< … stopped touching any memory
-  alignas(kCacheLine) std::atomic<std::uint64_t> failed{0};  ///< … reported a failure
+  std::atomic<std::uint64_t> told{0};  ///< what others may read during its leaves is written
+  std::atomic<std::uint64_t> left{0};  ///< it touches no memory of the step any more
+  alignas(kCacheLine) std::atomic<std::uint64_t> failed{0};  ///< a failure is reported
   std::atomic<std::uint64_t> closed{0};   ///< 1 + last step taken part in; 0 while open
   std::atomic<std::uint32_t> ended{0};    ///< EndKind: the exchange as a whole is over
   std::atomic<std::int32_t> culprit{-1};  ///< job rank, where one is known
-  /// Of rank 0's alone, written by any: what became of the exchange, once one has `ended`.
+  /// The outcome of the exchange, once a worker has `ended`. Only rank 0's is used; any worker
+  /// writes it.
   std::atomic<std::uint64_t> fate{kRunning};
   static constexpr std::uint64_t kRunning = 0;
   static constexpr std::uint64_t kUndecided = 1;
   static constexpr std::uint64_t kDecided = 2;  ///< plus the last step that succeeded
   /// 1 + the last step of the owner, which has ended its part and left digests: StepExchange::part.
   std::atomic<std::uint64_t> parted{0};
-  /// Of rank 0's alone, written by any: one has said that they differ.
+  /// A worker has reported that models differ. Only rank 0's is used; any worker writes it.
   std::atomic<std::uint32_t> parting_said{0};
   SharedText<512> failure;  ///< why `failed`
   SharedText<1024> reason;  ///< why `ended`
@@ -88,8 +89,8 @@ struct StepHeader {
   Node nodes[kMaxSlots];
 };
 
-/// Where the parts of a worker's block lie, for a plan with that many parameters and buffers, of a
-/// model of that many modules.
+/// The layout of a worker's block, for a plan with `parameters` parameters and `buffers` buffers of
+/// a model with `modules` modules.
 class StepBoard {
  public:
   StepBoard(std::byte* block, std::size_t parameters, std::size_t buffers, std::size_t modules = 0);
@@ -106,9 +107,9 @@ class StepBoard {
   double* weights(int node) const;
   /// Digests of parameters, then of buffers.
   std::span<std::uint64_t> digests() const { return {digests_, parameters_ + buffers_}; }
-  /// Of each module: 1 in train(), 0 in eval().
+  /// For each module 1 in train(), 0 in eval().
   std::span<std::uint8_t> modes() const { return {modes_, modules_}; }
-  /// Parameters in the order in which the first step found them ready. Rank 0's counts.
+  /// Parameters in the order in which they became ready in the first step. Only rank 0's is used.
   std::span<std::uint32_t> order() const { return {order_, parameters_}; }
 
  private:

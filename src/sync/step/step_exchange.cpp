@@ -105,8 +105,8 @@ void StepExchange::collect_nodes() {
     if (other.mode == StepMode::micro_batches) {
       append_nodes(nodes, leaves, r, other);
     } else if (!scope || other.declared > 0) {
-      // A worker that joined holds the place of its leaf, so that a sum over single leaves is the
-      // tree over ranks whoever wrote.
+      // A worker that joined keeps the place of its leaf, so that a sum over single leaves is the
+      // tree over ranks, whichever of them wrote.
       nodes.push_back({r, 0, {leaves, 1}, other.weight});
       ++leaves;
     }
@@ -206,7 +206,7 @@ void StepExchange::publish(const ModelMemory& model) {
   mine.leaves = mode_ == StepMode::micro_batches ? nodes_.leaves().leaves() : mine.declared;
   mine.counted.store(step_, std::memory_order_release);
   announce(state_.job().board());
-  // So that only as many nodes are handed in as the tree needs.
+  // With its start known, this worker publishes only as many nodes as the tree needs.
   if (mode_ == StepMode::micro_batches && !nodes_.leaves().start() && nodes_.leaves().leaves() > 1)
     find_start(true);
   nodes_.publish();
@@ -218,7 +218,7 @@ void StepExchange::publish(const ModelMemory& model) {
     std::copy(fired_.begin(), fired_.end(), board.order().begin());
     mine.has_order = 1;
   }
-  // Where all have drained, this step is the last.
+  // This step is the last where all have drained.
   if (digests_.due(step_) || (digests_.compares() && mine.drained != 0)) digests_.publish(model);
   if (digests_.due(step_)) {
     std::copy_n(model.modes.begin(), std::min(model.modes.size(), board.modes().size()),
@@ -236,7 +236,7 @@ void StepExchange::publish(const ModelMemory& model) {
   announce(state_.job().board());
 }
 
-/// That worker's buffers replace this one's. Now they are equal; the next step finds out whether
+/// The source's buffers replace this worker's, so that all are equal. The next step checks whether
 /// they still were when it began.
 void StepExchange::take_buffers(const ModelMemory& model) {
   if (!options_.sync_buffers) return;
@@ -252,7 +252,7 @@ void StepExchange::note_buffers(const ModelMemory& model) {
   if (digests_.due(step_ + 1)) digests_.note_buffers(model);
 }
 
-/// From the first step in which rank 0 wrote a gradient, buckets follow the order it saw.
+/// Buckets follow the order that rank 0 saw in the first step in which it wrote a gradient.
 void StepExchange::adopt_order() {
   if (order_agreed_ || header(0).has_order == 0) return;
   schedule_ = std::make_unique<BucketSchedule>(plan(), nodes_.board_of(0).order(),
@@ -260,7 +260,7 @@ void StepExchange::adopt_order() {
   order_agreed_ = true;
 }
 
-/// Everything that is read from others' boards is read before `folded` lets them write again.
+/// All reads of others' boards precede `folded`, which lets them write again.
 void StepExchange::fill_outcome() {
   outcome_.drained = 0;
   outcome_.buffer_source = buffer_source();

@@ -1,18 +1,18 @@
 #pragma once
 
 // The step protocol of data-parallel gradients on one host. A step is a fixed list of leaves; every
-// worker folds its own (LeafFolder), publishes what is left, folds its slices of everybody's nodes
+// worker folds its own (LeafFolder), publishes what is left, folds its slices of all nodes
 // (SliceFold), and finds the reduced gradients in its own arena.
 //
 //   open → leaves … → arrive: publish │ wait for all → complete: fold_slices() │ wait for all
 //
 // In single mode (one leaf per worker) buckets are published and folded while backward still runs.
 //
-// A step either succeeds on all workers that live or fails on all. Where one worker gives up in the
-// moment in which the last one comes, rank 0's board decides: a step has succeeded if all had
-// folded when the exchange had ended, and whoever finds that it has ended writes down whether they
-// had, unless another did. So a worker whose deadline has passed may be told success, and gets its
-// Timeout from the next step; a late one is told failure by its own complete().
+// A step either succeeds on all live workers or fails on all. Where one worker fails at the moment
+// at which the last one arrives, rank 0's board decides: a step has succeeded if all had folded
+// when the exchange ended, and the first worker that finds it ended writes down whether they had.
+// So a step may succeed for a worker whose deadline has passed, which gets its Timeout from the
+// next step; a late worker gets the failure from its own complete().
 //
 // Threads: one. Failure: PeerFailed drops the step on every worker and leaves the exchange usable;
 // Mismatch, PeerLost and Timeout end it: every later call on any worker repeats the error.
@@ -47,26 +47,28 @@ struct ExchangeOptions {
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// Every worker's nodes end where one of these leaves begins: ascending.
   std::vector<std::int64_t> node_boundaries = {};
-  /// Ranks in the group of those who alone update a parameter; −1: all share. Empty: all do.
+  /// Per parameter, the rank in the group of the one worker that updates it; −1: all share it.
+  /// Empty: all share all.
   std::vector<int> owners = {};
   /// The gradients become messages first: nothing is folded before arrive().
   bool coded = false;
-  /// One worker's buffers replace everybody's at the end of each step: see buffer_source().
+  /// One worker's buffers replace those of all at the end of each step: see buffer_source().
   bool sync_buffers = true;
   /// Compare digests of parameters and buffers, and modes of modules, in the first steps and in
   /// every n-th; 0 never.
   std::int64_t desync_check_every = 100;
-  /// Modules of the model, and what the k-th is called in errors.
+  /// Number of modules of the model, and the name of the k-th in errors.
   std::size_t modules = 0;
   std::function<std::string(std::size_t k)> module_name = {};
   /// write() returns the magnitude of what was written.
   bool reports_magnitude = false;
   std::optional<std::chrono::milliseconds> deadline = {};
-  /// Ends the text of an error about workers that do not come: what their program may have missed.
+  /// Ends the text of an error about workers that do not come: it names what their program may have
+  /// missed.
   std::string hint = {};
   /// The same where that worker has ended its part.
   std::string end_hint = {};
-  /// complete()'s work changes what cannot be put back: who fails meanwhile ends the exchange.
+  /// complete()'s work cannot be undone: a worker that fails meanwhile ends the exchange.
   bool updates_in_place = false;
 };
 
@@ -85,24 +87,26 @@ class StepExchange {
   /// This worker's nodes while a step is open; those of all between arrive() and complete().
   NodeStore& nodes() { return nodes_; }
   const NodeStore& nodes() const { return nodes_; }
-  /// Who alone updates that parameter, by rank in the group; −1: all share that.
+  /// The rank in the group of the one worker that updates the parameter; −1: all share it.
   int owner_of(std::size_t parameter) const {
     return options_.owners.empty() ? -1 : options_.owners[parameter];
   }
   /// Steps that are over, successful or dropped.
   std::int64_t steps_done() const { return static_cast<std::int64_t>(done_); }
   bool is_open() const { return mode_.has_value(); }
-  /// What the open step is called, and the last one that is over: number_next().
+  /// The number of the open step, and of the last one that is over: see number_next().
   std::int64_t number() const { return number_of(step_); }
   std::int64_t last_number() const { return number_of(done_); }
   /// The open step is one backward's.
   bool is_one_backward() const { return mode_ == StepMode::one_backward; }
   /// Throws what ended the exchange, if it is over.
   void require_running() const;
-  /// Runs collectives of the group besides steps: an error that ends the group ends the exchange.
-  /// Who ends its part of the exchange does not come to them: the others are told at once.
+  /// Runs collectives of the group besides steps: an error that ends the group ends the exchange. A
+  /// worker that has ended its part of the exchange does not take part in them: the others notice
+  /// at once.
   void run_collectives(const std::function<void()>& collectives);
-  /// What the next step is called in texts and reports, and those after it; else counted from 1.
+  /// Sets the number of the next step in texts and reports; later ones follow it. By default steps
+  /// are counted from 1.
   void number_next(std::int64_t number);
 
   /// Opens a step of one leaf, at once begun, for a single backward. In a group of one the mean is
@@ -118,7 +122,7 @@ class StepExchange {
   void begin_leaf(double weight);
   /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
   double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
-  /// The same for one that is row-sparse.
+  /// The same for a row-sparse parameter.
   double write(std::size_t parameter, const RowEntries& entries, bool last);
   /// See LeafFolder::lend; while a step is open.
   std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return nodes_.leaves().lend(parameter); }
@@ -146,36 +150,37 @@ class StepExchange {
   /// Inside complete(), unless gradients are coded: folds what is left of this worker's slices of
   /// the partitioned parameters. The reduced gradients then lie at result(p).
   void fold_slices();
-  /// Of the step that is published, the rank in the group whose buffers count: the lowest that had
-  /// a leaf, so that one without data does not keep them what they were; 0 if none had.
+  /// The rank in the group whose buffers count in the published step: the lowest that had a leaf,
+  /// because a worker without data has old buffers; 0 if none had.
   int buffer_source() const;
-  /// Inside complete(): that worker's buffers replace this one's, where buffers are synchronised.
+  /// Replaces this worker's buffers by the source's, inside complete(), where buffers are
+  /// synchronised.
   void take_buffers(const ModelMemory& model);
-  /// Inside complete(): the model's buffers are equal everywhere now.
+  /// Notes, inside complete(), that the model's buffers are now equal on all workers.
   void note_buffers(const ModelMemory& model);
   /// Returns when all workers have called it as often in this step: less than kMaxBarriers times.
-  /// Errors say that `what` ("apply() in") of the step was not reached.
+  /// Errors report that `what` ("apply() in") of the step was not reached.
   void barrier(const char* what);
-  /// In a step that is open: what this worker has written for others may be read, by those who
-  /// hear() it. Nobody may still be reading what it wrote in an earlier step.
+  /// Lets workers that hear() this one read what it has written for them in the open step. No
+  /// worker may still be reading what it wrote in an earlier step.
   void tell();
-  /// Returns when that worker has told. Errors say that `what` ("the audited shard of") the step
-  /// was not reached.
+  /// Returns when the worker has called tell(). Errors report that `what` ("the audited shard of")
+  /// the step was not reached.
   void hear(int rank, const char* what);
   /// Runs a check that comes out alike on all workers: where it throws Mismatch, the exchange ends.
   void require_alike(const std::function<void()>& check) { guarded(check); }
-  /// Runs `work`, this worker's part; returns when all workers are through with theirs.
+  /// Runs `work`, this worker's part; returns when all workers have finished theirs.
   const Outcome& complete(const std::function<void()>& work);
 
   /// Drops the open step, or the next one, on all workers: they get PeerFailed with this text.
   void fail(const std::string& text) noexcept;
 
-  /// This worker takes part in no further step, and its model is as its last update left it. Waits
-  /// for nobody. Where it differs from that of workers that have parted too, says how to one of
-  /// them.
+  /// Ends this worker's part: it takes part in no further step, and its model is as its last update
+  /// left it. Does not wait. Where the model differs from those of workers that have parted before,
+  /// one of them gets a text that tells how.
   std::optional<std::string> part(const ModelMemory& model) noexcept;
 
-  /// Where the reduced gradient of a parameter lies for this worker.
+  /// The address of a parameter's reduced gradient for this worker.
   std::byte* result(std::size_t parameter) const { return nodes_.result(group_.rank(), parameter); }
   /// See NodeStore::arena().
   const SharedMemory& arena() const { return nodes_.arena(); }
@@ -197,7 +202,7 @@ class StepExchange {
   void fill_outcome();
   void close_step();
 
-  // How an exchange waits and fails: step_exchange_failure.cpp.
+  // Waiting and failing: step_exchange_failure.cpp.
   using Arrived = std::function<bool(int)>;
   /// Returns when arrived(r) holds for every member; calls `progress` meanwhile.
   void wait_for_all(const Arrived& arrived, const std::function<void()>& progress = {});
@@ -206,7 +211,7 @@ class StepExchange {
   void check_over(int rank, std::uint64_t step);
   /// Throws where the exchange has ended before the open step has succeeded.
   void check_fate();
-  /// The last step that succeeded; once the exchange has ended, the same for all who ask.
+  /// The last step that succeeded: once the exchange has ended, the same on all workers.
   std::uint64_t last_success();
   /// Runs `body`; an error that it throws ends the step or the exchange for all. `hint` ends the
   /// text of a Timeout.
@@ -236,7 +241,7 @@ class StepExchange {
   std::uint64_t done_ = 0;
   std::uint64_t step_ = 0;  ///< the open step
   std::int64_t numbers_begin_ = 0;
-  const char* phase_ = "";  ///< what workers wait for each other to reach
+  const char* phase_ = "";  ///< the point that workers wait for each other to reach
   bool is_completing_ = false;
   bool is_alone_ = false;  ///< the open step is one backward's of a group of one
   std::optional<StepMode> mode_ = {};

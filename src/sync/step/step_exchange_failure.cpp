@@ -1,5 +1,5 @@
-// How a step exchange waits for the others, and what it does when something goes wrong. A step ends
-// the same way on every worker: whoever finds an error tells the others before it throws.
+// Waits and errors of a step exchange. A step ends the same way on every worker: a worker that
+// finds an error reports it to the others before it throws.
 
 #include <fmt/format.h>
 
@@ -110,7 +110,7 @@ void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void
   if (auto* timeline = state_.job().timeline()) timeline->add("wait", begin, end);
 }
 
-/// Throws what a worker that has not arrived has said of itself.
+/// Throws the error that a worker which has not arrived has reported.
 void StepExchange::check_peers(const Arrived& arrived) {
   for (int r = 0; r < group_.size(); ++r) {
     if (r == group_.rank() || arrived(r)) continue;
@@ -192,9 +192,9 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
 
 void StepExchange::run_collectives(const std::function<void()>& collectives) {
   require_running();
-  // Whoever ends its part meanwhile is noticed at once, whatever step it has come to: no collective
-  // is over before all have come. It did so after all that it took part in: what is missing is
-  // asked for last.
+  // A worker that ends its part meanwhile is noticed at once, in any step, because no collective is
+  // over before all have come. It ends after all collectives that it took part in, so this is
+  // checked last.
   constexpr auto kAnyStep = std::numeric_limits<std::uint64_t>::max();
   const auto is_over = [this](int r) {
     return header(r).closed.load(std::memory_order_acquire) != 0 ||

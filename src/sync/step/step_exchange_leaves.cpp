@@ -26,8 +26,8 @@ void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
   open(StepMode::micro_batches, leaves.value_or(-1), 0, false);
 }
 
-/// For the nodes that this many leaves may be held as, wherever their range lies, with so many cuts
-/// inside it.
+/// Checks the memory for the nodes of `leaves` leaves, wherever their range begins, with `cuts`
+/// cuts inside it.
 void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
   if (leaves < 2) return;
   auto nodes = max_nodes(leaves) + cuts;
@@ -75,8 +75,8 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   phase_ = "the start of";
   is_completing_ = false;
   is_alone_ = false;
-  // Nobody may still be reading what the last step left here. After a step that succeeded this is
-  // known already; after one that failed, the others have to notice first.
+  // No worker may still be reading what the last step left here. This is known after a step that
+  // succeeded; after one that failed, the others have to notice first.
   const auto through = [this](int r) {
     return header(r).folded.load(std::memory_order_acquire) >= done_ ||
            header(r).left.load(std::memory_order_acquire) >= done_;
@@ -111,7 +111,7 @@ void StepExchange::begin_leaf(double weight) {
     throw InvalidArgument(
         fmt::format("accumulate() was told of {} micro-batches, this is one more", declared));
   }
-  // With the number known, nodes are folded as leaves come, so the place of this one must be known.
+  // With a known number, nodes are folded as leaves come, so the place of this leaf must be known.
   if (!nodes_.leaves().start() && nodes_.leaves().leaves() > 0) find_start(declared >= 0);
   nodes_.leaves().begin_leaf(weight);
 }

@@ -1,5 +1,5 @@
-// What a step exchange knows of its workers: who takes part in a step with data of its own, whether
-// their modules and, at the end, their models are alike. See step_exchange.h.
+// The workers of a step exchange: which of them have data in a step, whether their modules and, at
+// the end, their models are alike. See step_exchange.h.
 
 #include <fmt/format.h>
 
@@ -28,7 +28,8 @@ int StepExchange::buffer_source() const {
   return 0;
 }
 
-/// As far as is known before all have published: false where a lower rank is sure to be the source.
+/// May be called before all have published: returns false where a lower rank is certain to be the
+/// source.
 bool StepExchange::may_be_source() const {
   if (group_.rank() == 0) return true;
   if (!has_leaf(group_.rank())) return false;
@@ -48,7 +49,7 @@ bool StepExchange::all_drained() const {
   return true;
 }
 
-/// Workers without a leaf ran no forward: how they stand does not matter.
+/// Workers without a leaf ran no forward: the modes of their modules do not matter.
 void StepExchange::compare_modes() const {
   const int first = buffer_source();
   const auto modes_of = [&](int r) { return nodes_.board_of(r).modes(); };
@@ -72,11 +73,11 @@ std::optional<std::string> StepExchange::part(const ModelMemory& model) noexcept
   if (mine.ended.load(std::memory_order_relaxed) != 0) return {};
   std::vector<int> parted;
   for (int r = 0; r < group_.size(); ++r) {
-    // Somebody may still be reading what this worker has left on its board in a dropped step.
+    // Another worker may still be reading this worker's board of a dropped step.
     if (header(r).folded.load(std::memory_order_acquire) < done_) return {};
   }
   digests_.publish(model);
-  // Sequentially consistent: of two that part at once, one sees the other.
+  // Sequentially consistent: of two workers that part at once, one sees the other.
   mine.parted.store(done_ + 1, std::memory_order_seq_cst);
   for (int r = 0; r < group_.size(); ++r) {
     if (header(r).parted.load(std::memory_order_seq_cst) == done_ + 1) parted.push_back(r);

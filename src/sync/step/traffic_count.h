@@ -1,6 +1,6 @@
 #pragma once
 
-// Adds up what the buckets of parameters cost, step by step.
+// Adds up the traffic of each bucket, step by step.
 //
 // Threads: one.
 
@@ -14,17 +14,17 @@
 
 namespace tutti {
 
-/// Of the same steps: buckets of one report, then those of the other.
+/// Both reports are of the same steps: buckets of `one`, then those of `other`.
 TrafficReport merged(TrafficReport one, const TrafficReport& other);
 
 class TrafficCount {
  public:
   TrafficCount(const Plan& plan, const Buckets& buckets);
 
-  /// A step begins: `last_step` is all zeros. Then add to bucket(b) what it costs, then end().
+  /// Begins a step with all counts 0. Then add to bucket(b), then call end().
   void begin();
   BucketTraffic& bucket(std::size_t b) { return report_.last_step[b]; }
-  /// After so many exchanges.
+  /// Ends a step of `collectives` exchanges.
   void end(int collectives = 1);
   const TrafficReport& report() const { return report_; }
 
@@ -32,14 +32,15 @@ class TrafficCount {
   TrafficReport report_;
 };
 
-/// Of gradients as they are: every worker is a logical worker, and messages are dense.
+/// The traffic of gradients without a codec: every worker is a logical worker, and messages are
+/// dense.
 class PlainTraffic {
  public:
   PlainTraffic(const Plan& plan, Buckets buckets, int workers);
 
-  /// A step whose nodes are still there.
+  /// Notes a step, while its nodes are valid.
   void note(const NodeStore& nodes);
-  /// It counts.
+  /// The noted step counts.
   void count() { count_.end(); }
   const TrafficReport& report() const { return count_.report(); }
 
