@@ -24,7 +24,7 @@ ParameterRoles roles_of(const DataParallelOptions& options) {
 
 }  // namespace
 
-/// `group_of` is called once all is known to make sense for so many workers: until then nobody
+/// `group_of` is called once all options are checked for `workers` workers: until then no worker
 /// waits for this one.
 void DataParallel::start(const std::function<Group()>& group_of, int workers, WrappedModel model,
                          const DataParallelOptions& options) {

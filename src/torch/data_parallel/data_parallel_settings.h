@@ -18,9 +18,9 @@ namespace tutti {
 
 void require_options(const DataParallelOptions& options);
 ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model);
-/// What a group of so many workers can hold of it.
+/// Throws InvalidArgument where an owner is not a rank below `workers`.
 void require_owners(const WrappedModel& model, int workers);
-/// What besides the model has to be the same on all workers.
+/// The settings besides the model that have to be the same on all workers.
 Settings settings_of(const DataParallelOptions& options);
 /// ", key value, key value …"
 std::string text_of(const Settings& settings);

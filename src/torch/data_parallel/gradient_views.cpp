@@ -105,7 +105,7 @@ bool GradientViews::is_view(std::size_t parameter, const torch::Tensor& grad) co
 bool GradientViews::holds_set_by_hand(std::size_t parameter) const {
   const auto& grad = model_.tensor(parameter).grad();
   if (!grad.defined() || is_view(parameter, grad)) return false;
-  // What zero_grad(false) leaves of a sparse one.
+  // zero_grad(false) leaves a sparse gradient without rows.
   return !model_.row_sparse(parameter) || !grad.is_sparse() || grad._nnz() > 0;
 }
 

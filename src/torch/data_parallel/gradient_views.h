@@ -22,29 +22,30 @@ class GradientViews {
   GradientViews(const WrappedModel& model, const StepExchange& exchange);
 
   std::size_t size() const { return views_.size(); }
-  /// Layout and type that a gradient has to have to be folded as it lies; undefined for row-sparse
-  /// ones.
+  /// A tensor with the layout and type that a gradient must have to be folded without a copy;
+  /// undefined for row-sparse parameters.
   const torch::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
 
-  /// The reduced gradient of a row-sparse parameter, for the next install(). It is the program's
-  /// from then on.
+  /// Sets the reduced gradient of a row-sparse parameter for the next install(). The program owns
+  /// it from then on.
   void set_rows(std::size_t parameter, torch::Tensor gradient) {
     rows_[parameter] = std::move(gradient);
   }
-  /// Puts reduced gradients into param.grad; those that nobody wrote become undefined.
+  /// Puts reduced gradients into param.grad; gradients that no worker wrote become undefined.
   void install(const std::vector<std::uint8_t>& touched);
-  /// Reduced gradients that the program still has in tensors of its own get memory of their own,
-  /// with their values: before any worker writes into the arena again.
+  /// Gives reduced gradients that the program keeps in its own tensors memory of their own, with
+  /// their values, before any worker writes into the arena again.
   void release_kept();
   /// The same for one parameter: before this worker writes into the arena again.
   void release_kept(std::size_t parameter);
   /// Makes all gradients undefined.
   void drop() noexcept;
-  /// Takes what was put into param.grad by hand out of it: defined, and no view of ours. Throws if
-  /// it is sparse and the parameter is not, carries a graph, or does not fit the parameter.
+  /// Takes a gradient that the program has set, which is defined and no view of ours, out of
+  /// param.grad. Throws if it is sparse and the parameter is not, carries a graph, or does not fit
+  /// the parameter.
   torch::Tensor take_set_by_hand(std::size_t parameter) const;
   bool holds_set_by_hand(std::size_t parameter) const;
-  /// InvalidArgument naming the first one; `where` says what is wrong with it.
+  /// InvalidArgument that names the first gradient that the program has set; `where` is the reason.
   void require_none_set_by_hand(const char* where) const;
   /// Throws if param.grad still holds the reduced gradient of that step. One that zero_grad() has
   /// zeroed in place does not count.

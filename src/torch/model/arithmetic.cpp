@@ -11,8 +11,8 @@
 namespace tutti {
 namespace {
 
-/// By which MKL and oneDNN are told what to use. libtorch's own ATEN_CPU_CAPABILITY shows in what
-/// it says of itself.
+/// Variables that control MKL and oneDNN. ATEN_CPU_CAPABILITY is part of libtorch's own
+/// description.
 constexpr const char* kVariables[] = {"MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
                                       "DNNL_MAX_CPU_ISA"};
 

@@ -66,7 +66,7 @@ class ParameterHooks::Tripwire : public torch::autograd::PostAccumulateGradHook 
   std::weak_ptr<GradientSink> sink_;
 };
 
-/// Stays in the slot of a parameter whose gradients nobody takes any more.
+/// Stays in the slot of a parameter whose gradients are no longer taken.
 class ParameterHooks::Ended : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit Ended(std::shared_ptr<EndedNotice> notice) : notice_(std::move(notice)) {}

@@ -29,7 +29,7 @@ class GradientSink {
   virtual void backward_ended(bool completed) = 0;
 };
 
-/// What the first backward after the end of whoever took the gradients logs.
+/// The warning that the first backward logs after the object that took the gradients has ended.
 struct EndedNotice {
   std::string warning;
   std::atomic<bool> said{false};
@@ -49,12 +49,12 @@ class ParameterHooks {
 
   /// Hooks the AccumulateGrad node if the parameter requires a gradient and is not hooked yet.
   void attach();
-  /// False when somebody else took the slot since.
+  /// Returns false where the slot has been replaced since.
   bool slot_is_ours() const;
-  /// Once this is gone, the next backward that reaches the parameter logs `warning`, unless it has
-  /// reached another of those that share it.
+  /// After this object, the next backward that reaches the parameter logs `warning`, unless it has
+  /// reached another parameter that shares the notice.
   void leave(std::shared_ptr<EndedNotice> notice) { notice_ = std::move(notice); }
-  /// Takes back what leave() left.
+  /// Removes what leave() has left.
   static void forget(const torch::Tensor& parameter);
 
  private:
@@ -66,12 +66,13 @@ class ParameterHooks {
   torch::Tensor parameter_;
   std::size_t index_;
   std::weak_ptr<GradientSink> sink_;
-  NodePointer node_;  ///< torch keeps it weakly: whoever hooks it must keep it alive
+  NodePointer node_;  ///< torch keeps it weakly: its hook must keep it alive
   const Tripwire* tripwire_ = nullptr;
   std::shared_ptr<EndedNotice> notice_;  ///< null: nothing is left behind
 };
 
-/// To be called from within a backward: tells the sink when that backward has ended, in any way.
+/// Calls the sink when the running backward has ended, in any way. Must be called inside a
+/// backward.
 void on_backward_end(std::weak_ptr<GradientSink> sink);
 
 /// Identifies the running backward; −1 outside. Later ones have greater numbers.

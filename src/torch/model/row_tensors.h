@@ -30,11 +30,11 @@ class IncomingRows {
 /// A list that comes in parts, as a coalesced sparse tensor.
 class OutgoingRows {
  public:
-  /// Of the size of `like`, with values of `type`, in room for so many rows.
+  /// Makes a gradient of the size of `like`, with values of `type` and room for `max_rows` rows.
   OutgoingRows(const torch::Tensor& like, torch::ScalarType type, std::int64_t max_rows);
   /// Greater rows than those before.
   void append(const RowList& list);
-  /// Of another type where that is narrower: rounded.
+  /// The gradient in `type`, rounded where that is narrower.
   torch::Tensor tensor(torch::ScalarType type) const;
 
  private:

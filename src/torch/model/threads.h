@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// What is computed from now on depends on the number of threads alone.
+/// Pins the number of threads, so that later results depend on it alone.
 inline void pin_threads() { at::set_num_threads(at::get_num_threads()); }
 
 /// One thread while this lives.

@@ -90,7 +90,7 @@ void WrappedModel::find_names() {
   }
 }
 
-/// What is declared, and what torch's own modules say.
+/// Roles come from declarations, and from the options of torch's own modules.
 void WrappedModel::find_roles(const ParameterRoles& roles) {
   bool any_row_sparse = false;
   bool any_per_replica = false;

@@ -59,9 +59,9 @@ class WrappedModel {
 
   bool row_sparse(std::size_t parameter) const { return row_sparse_[parameter]; }
   bool is_per_replica(std::size_t parameter) const { return per_replica_[parameter]; }
-  /// −1: nobody's in particular.
+  /// The parameter's owner; −1: it has none.
   std::int64_t owner(std::size_t parameter) const { return owners_[parameter]; }
-  /// Parameters, row-sparse ones among them, that somebody owns.
+  /// Number of parameters that have an owner, row-sparse ones included.
   std::size_t owned() const;
   bool is_per_replica_buffer(std::size_t buffer) const { return replica_buffers_[buffer]; }
 
@@ -109,7 +109,7 @@ class WrappedModel {
 /// Rank 0 logs which options name no parameter.
 void warn_of_unmatched(const WrappedModel& model, const std::string& name, const Group& group);
 
-/// Rank 0's bytes replace everybody's, whatever their type. Collective.
+/// Replaces the bytes of all workers by rank 0's, for any type. Collective.
 void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
                           std::optional<std::chrono::milliseconds> deadline);
 void send_from_first_rank(const Group& group, const NamedTensors& tensors,

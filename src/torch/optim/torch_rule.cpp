@@ -131,8 +131,7 @@ void TorchRule::try_out(torch::ScalarType type) {
   }
 }
 
-/// What the optimizer keeps of the tile is moved when it is first seen, and must be found there
-/// from then on.
+/// The optimizer's state of the tile is moved when it is first seen, and must stay there.
 void TorchRule::try_state(torch::optim::Optimizer& optimizer, const torch::Tensor& tile,
                           std::optional<OptimizerState>& moved) {
   const auto* const state = kept_of(optimizer, tile);

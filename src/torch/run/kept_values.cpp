@@ -30,7 +30,7 @@ struct KindOf {
 
 std::string kind_of(const KeptValues::Variable& variable) { return std::visit(KindOf{}, variable); }
 
-/// Why a checkpoint could not hold the tensor; "" where it can.
+/// The reason why a checkpoint cannot contain the tensor; "" where it can.
 std::string fault_of(const torch::Tensor& tensor) {
   if (!tensor.defined()) return "it is undefined";
   if (tensor.layout() != torch::kStrided) return "it is sparse";
@@ -59,7 +59,7 @@ struct ViewOf {
   }
 };
 
-/// In an error about values that differ.
+/// Text of a value in errors about values that differ.
 struct TextOf {
   std::string operator()(const double* value) const { return fmt::format("{}", *value); }
   std::string operator()(const std::int64_t* value) const { return fmt::format("{}", *value); }
@@ -107,7 +107,7 @@ struct Restore {
   void operator()(std::string* value) const {
     value->assign(static_cast<const char*>(from.data_ptr()), from.nbytes());
   }
-  /// In place, where other handles of the tensor see it, unless its shape is another.
+  /// Restores the tensor in place, where its other handles see it, unless its shape differs.
   void operator()(torch::Tensor* value) const {
     const torch::NoGradGuard no_grad;
     if (value->sizes() == from.sizes() && at::has_internal_overlap(*value) != at::MemOverlap::Yes) {
@@ -150,7 +150,7 @@ void KeptValues::require_sound() const {
   }
 }
 
-/// By name: the kind, and with `values` a text and a digest.
+/// For each name the kind, and with `values` a text and a digest.
 nlohmann::json KeptValues::entries(bool values) const {
   auto entries = nlohmann::json::object();
   for (const auto& [name, variable] : variables_) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a checkpoint's manifest says of the model and of how it was computed, besides a run's state.
+// Facts of a checkpoint's manifest about the model and its arithmetic, besides a run's state.
 //
 // Threads: one. Failure: none.
 
@@ -16,14 +16,14 @@ namespace tutti {
 
 /// Name under which the manifest keeps structure_of() the model.
 inline constexpr const char* kStructure = "model";
-/// What an archive of the model needs besides its tensors: "modules", the names of all that it is
-/// made of, and "same_as", tied parameters by name with the name that stands for them.
+/// The structure that an archive of the model needs besides its tensors: "modules", the names of
+/// all its modules, and "same_as", the names of tied parameters with the name that stands for them.
 nlohmann::json structure_of(const torch::nn::Module& module);
 
 /// Name under which the manifest keeps arithmetic_facts().
 inline constexpr const char* kArithmetic = "arithmetic";
-/// How what the checkpoint was computed with differs from what is here, one difference a line; ""
-/// where nothing does, or it does not say.
+/// Differences between the checkpoint's arithmetic and the present one, one a line; "" where there
+/// is none, or the checkpoint does not contain it.
 std::string arithmetic_differences(const Checkpoint& checkpoint);
 
 }  // namespace tutti

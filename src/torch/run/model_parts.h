@@ -54,7 +54,7 @@ class ResidualsPart : public RunPart {
 /// Moving averages; state_sha256() leaves them out.
 class AveragesPart : public RunPart {
  public:
-  /// `averages` may be null: the checkpoint says then that no step was averaged. Keeps references.
+  /// `averages` may be null: the checkpoint then contains 0 averaged steps. Keeps references.
   AveragesPart(const Plan& plan, const SharedModel& model, MovingAverages* averages)
       : RunPart("averages"), plan_(plan), model_(model), averages_(averages) {}
   void list(StateTensors& tensors) const override;

@@ -28,7 +28,7 @@ void append_views(std::vector<TensorView>& views, const NamedTensors& tensors);
 /// All tensors of a file, in memory of their own.
 NamedTensors load_tensors(const Checkpoint& checkpoint, StateFile file);
 
-/// As bytes for another worker, and back. Names differ.
+/// Converts tensors to bytes for another worker, and back. Names differ.
 std::vector<std::byte> packed(const NamedTensors& tensors);
 NamedTensors unpacked(std::span<const std::byte> bytes);
 

@@ -25,9 +25,9 @@ class ActiveParameters {
   ActiveParameters(const ActiveParameters&) = delete;
   ActiveParameters& operator=(const ActiveParameters&) = delete;
 
-  /// Of which parameters are active; never 0.
+  /// Digest of the set of active parameters; never 0.
   std::uint64_t digest() const { return digest_; }
-  /// By position in the model: whether that one is active.
+  /// For each parameter of the model, whether it is active.
   const std::vector<std::uint8_t>& set() const { return set_; }
 
  private:

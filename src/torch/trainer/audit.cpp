@@ -61,7 +61,7 @@ void Audit::record() {
 
 std::optional<std::int64_t> Audit::begin_repetition() {
   if (!is_due_ || (rank() != pair_.owner && rank() != pair_.auditor)) return {};
-  // Where the shard fails, it is the owner's failure.
+  // A failure of the shard is the owner's.
   if (rank() != pair_.owner) exchange_.hear(pair_.owner, "the audited shard of");
   if (rank() != second()) return {};
   const ShardRange shard{pair_.shard, pair_.shard + 1};

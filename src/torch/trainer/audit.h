@@ -33,31 +33,35 @@ class Audit : public StepPart {
   Audit(StepExchange& exchange, const WrappedModel& model, const ShardStates& states,
         std::vector<ShardRange> shards, std::int64_t every, const std::string& name);
 
-  /// Once the step has opened: finds out whether it is audited. The shard's owner hands over
-  /// what the shard has saved.
+  /// Decides, once the step is open, whether it is audited. The shard's owner hands over the
+  /// shard's saved state.
   void open(const StepFacts& step) override;
-  /// Before this worker computes a shard of its own, which is recorded where it is the audited one.
+  /// Begins a shard of this worker, and records it where it is the audited one.
   void begin(std::int64_t shard);
-  /// After this worker's own shards: the one that it is to compute once more, if there is one; its
-  /// owner has computed it then. The computation is recorded, and states() are that shard's.
+  /// Returns the shard that this worker computes once more, if there is one, after this worker's
+  /// own shards; its owner has then computed it. The computation is recorded, and states() are that
+  /// shard's.
   std::optional<std::int64_t> begin_repetition();
-  /// A computation is recorded: gradients are told as they come, then close() is called.
+  /// Whether a computation is recorded: gradient() is called for each of its gradients, then
+  /// close().
   bool records() const { return recording_; }
-  /// … and it is the second one, which counts for nothing else.
+  /// Whether the recorded computation is the second one, which has no other effect.
   bool repeats() const { return repeating_; }
-  /// In the second computation.
+  /// The shard's states in the second computation.
   ShardStates& states() { return states_; }
 
-  /// In the parameter's layout and type, before it is weighted.
+  /// Records a gradient in the parameter's layout and type, before it is weighted.
   void gradient(std::size_t parameter, const void* data, std::size_t bytes);
   void gradient(std::size_t parameter, const RowEntries& rows);
-  /// Whether the running computation has told of it.
+  /// Whether the running computation has recorded the parameter's gradient.
   bool has(std::size_t parameter) const { return gradients_[parameter] != kNone; }
-  /// What else the computation gave; buffers are read from the model, where the shard counts.
+  /// Records the other results of the computation; buffers are read from the model, where the shard
+  /// counts.
   void close(double weight, const ShardMetrics& metrics, const NamedTensors& states);
 
-  /// Inside a handler of what the second computation threw: says so, in a InvalidArgument that has
-  /// the exception nested. What ends a group or this program is rethrown as it is.
+  /// Must be called in a handler of an exception of the second computation: throws an
+  /// InvalidArgument that names it, with the exception nested. Errors that end a group or this
+  /// program are rethrown unchanged.
   [[noreturn]] void rethrow() const;
 
   void publish() override;
@@ -69,7 +73,7 @@ class Audit : public StepPart {
   void drop() noexcept override;
 
  private:
-  static constexpr std::uint64_t kNone = 0;  ///< of a gradient that nobody wrote
+  static constexpr std::uint64_t kNone = 0;  ///< hash of a gradient that was not written
   void record();
   /// The auditor, or the owner where what the shard saved was too much to hand over.
   int second() const;

@@ -19,7 +19,7 @@ void copy_bytes(const torch::Tensor& to, const void* from) {
   to.unsafeGetTensorImpl()->bump_version();
 }
 
-/// The least of what `first_of(r)` says that is not −1; −1 if all are.
+/// The least `first_of(r)` that is not −1; −1 if all are.
 template <class FirstOf>
 int worker_of_first(const ShardBoard& board, const FirstOf& first_of) {
   int first = -1;
@@ -106,7 +106,7 @@ NamedTensors ShardBuffers::tensors() const {
   return tensors;
 }
 
-/// As they are now.
+/// Keeps the current values as those of the step's begin.
 void ShardBuffers::keep() {
   begin_.assign(logical_.size(), {});
   for (auto& values : begin_) {
@@ -114,7 +114,7 @@ void ShardBuffers::keep() {
   }
 }
 
-/// The first logical worker's becomes everybody's.
+/// Copies the first logical worker's buffer to all logical workers.
 void ShardBuffers::spread(std::size_t buffer) {
   for (auto& values : begin_) copy_bytes(values[buffer], begin_[0][buffer].data_ptr());
 }
@@ -225,7 +225,7 @@ void ShardBuffers::finish_replicas(const ShardBoard& board, std::size_t logical)
   }
 }
 
-/// Where all are equal they stay: their mean may differ from them by a rounding.
+/// Equal copies stay: their mean may differ from them by a rounding.
 void ShardBuffers::become_one(std::size_t buffer) {
   if (rules_[buffer] == BufferRule::keep) return;
   const auto equal = [&](const auto& values) {

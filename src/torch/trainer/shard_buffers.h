@@ -33,7 +33,8 @@ class ShardBuffers {
                const TrainerOptions& options);
 
   /// Rank 0's present values become those of the step's begin; per-replica ones that were
-  /// `written`, or differ from what they were, become everybody's. Collective.
+  /// `written`, or differ from the last step's values, become those of all logical workers.
+  /// Collective.
   void send_from_first_rank(const std::vector<std::uint8_t>& written = {});
   /// The same, for all logical workers' after they were filled. Collective.
   void send_all_from_first_rank();
@@ -41,21 +42,21 @@ class ShardBuffers {
   void require_untouched(std::size_t logical = 0) const;
 
   void open(std::int64_t first_shard);
-  /// To the step's begin, as that logical worker has it.
+  /// Restores the logical worker's values of the step's begin.
   void restore(std::size_t logical = 0);
-  /// What a shard of that logical worker left counts. The first one that ran, of all on this worker
-  /// and of the logical worker, gives the values that are not averaged.
+  /// Takes the values that a shard of that logical worker has left. The first shard that ran, of
+  /// all on this worker and of the logical worker, gives the values that are not averaged.
   void take(std::size_t logical, bool is_first, bool is_first_of_logical);
   void skip();
   void publish();
-  /// The values after the step, once all have published. Those of the `dropped` logical workers
-  /// stay as they were; with `is_due`, per-replica ones become one: means of the copies, or the
+  /// Sets the values after the step, once all have published. Those of the `dropped` logical
+  /// workers stay; with `is_due`, per-replica ones are made equal: means of the copies, or the
   /// first's.
   void finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped, bool is_due);
 
-  /// As the last step left them, of the first logical worker where they are per replica.
+  /// The values that the last step left, the first logical worker's where they are per replica.
   NamedTensors tensors() const;
-  /// Per-replica ones of the logical workers but the first, by "logical.1/0.running_mean".
+  /// Per-replica buffers of all logical workers but the first, named "logical.1/0.running_mean".
   NamedTensors replica_tensors() const;
 
  private:
@@ -81,7 +82,7 @@ class ShardBuffers {
   std::vector<std::vector<torch::Tensor>> begin_;  ///< per logical worker
   std::vector<std::size_t> averaged_;              ///< by rule: those of mean_, in its order
   std::unique_ptr<BufferMean> mean_;               ///< null where there are none
-  /// Per worker, for each logical worker, all buffers' values; null without per-replica ones.
+  /// All buffers' values, per worker and logical worker; empty without per-replica ones.
   std::optional<SharedMemory> own_firsts_;
   std::size_t own_bytes_ = 0;  ///< of one logical worker's
 };

@@ -95,7 +95,7 @@ void ShardRunner::take_gradients(const ShardAnswer& answer) {
   if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
 }
 
-/// For the audit: nothing of it counts.
+/// Computes the shard for the audit, without any effect on the step.
 void ShardRunner::repeat_shard(const Trainer::Compute& compute) {
   const auto index = parts_.audit->begin_repetition();
   if (!index) return;

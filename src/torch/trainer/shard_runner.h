@@ -34,7 +34,7 @@ namespace tutti {
 
 class ShardRunner : public GradientSink, public std::enable_shared_from_this<ShardRunner> {
  public:
-  /// What shards are computed with; all of it outlives this object.
+  /// Objects that shards are computed with; all of them outlive this object.
   struct Parts {
     const WrappedModel& model;
     StepExchange& exchange;
@@ -73,7 +73,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void accumulated(std::size_t parameter) override;
   void backward_ended(bool completed) override;
 
-  // For Shard:
+  // Called by Shard:
   std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
   std::function<std::optional<std::vector<std::int64_t>>()> coming_indices(
       const DataRequest& request, std::int64_t shard) const;

@@ -1,8 +1,9 @@
 #pragma once
 
-// Tensors that belong to a shard and outlive its steps: a hidden state that is carried on. A worker
-// holds those of its shards: the value after the last step that was applied, and the copy that the
-// step at hand works on. Checkpoints hold those of all shards; who goes on takes its own.
+// Tensors that belong to a shard and outlive its steps, such as a hidden state. A worker has those
+// of its shards: the value after the last applied step, and the copy that the current step works
+// on. Checkpoints contain those of all shards; each worker of a resumed run takes those of its
+// shards.
 //
 // Threads: one. Failure: InvalidArgument names the state.
 
@@ -26,18 +27,19 @@ class ShardStates {
   /// This step's copy of the shard's state; `init` makes the first value.
   torch::Tensor of(std::int64_t shard, const std::string& name, const Init& init);
 
-  /// What the step left counts, of the shards of which `counts` holds.
+  /// Commits the working copies of the shards for which `counts` returns true.
   void commit(const std::function<bool(std::int64_t shard)>& counts);
-  /// The step at hand never was.
+  /// Forgets the working copies of the current step.
   void drop() { working_.clear(); }
 
-  /// Of one shard, ascending by key: as the last step left them, and as this one's closure does.
+  /// The states of one shard, ascending by key: as the last step left them, and as the current
+  /// closure leaves them.
   NamedTensors committed_of(std::int64_t shard) const { return some_of(committed_, shard); }
   NamedTensors working_of(std::int64_t shard) const { return some_of(working_, shard); }
 
-  /// For gather_bytes.
+  /// The committed states as bytes, for gather_bytes.
   std::vector<std::byte> packed() const;
-  /// Those of all shards, by "hidden/shard-3", ascending.
+  /// The states of all shards, named "hidden/shard-3", ascending.
   static NamedTensors unpack(std::span<const std::vector<std::byte>> workers);
   /// Takes those of the worker's shards, and forgets all others.
   void take(const NamedTensors& states, const ShardRange& mine);

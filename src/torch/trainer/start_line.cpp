@@ -48,7 +48,7 @@ void warn_of_unused_groups(const StartLine& start) {
   }
 }
 
-/// What belongs to this program: runs are not told apart by it.
+/// Facts about this program, by which runs are not distinguished.
 std::string own_text(const StartLine& start) {
   const auto& options = start.options;
   std::string own;

@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-/// Before the parameters move: of another tensor that lies in the memory of one.
+/// Warns of other tensors in the memory of a parameter, before the parameters move.
 void warn_of_aliases(const WrappedModel& model, const std::string& name);
 
 struct StartLine {

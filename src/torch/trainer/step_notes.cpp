@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-/// In front of a worker's metrics: this, then the modes of its modules.
+/// Begins a worker's notes; the modes of its modules and its metrics follow.
 struct Head {
   DataRequest request;
   std::uint64_t active = 0;

@@ -1,9 +1,9 @@
 #pragma once
 
-// What the workers of a Trainer tell each other in a step besides gradients: the metrics of their
-// shards, how these asked for samples, which of several models the step is about, and in which
-// modes the modules ran. Each worker writes its notes before the step is published; from
-// everybody's each draws the same conclusions.
+// Notes that the workers of a Trainer exchange in a step besides gradients: the metrics of their
+// shards, how these asked for samples, which of several models the step trains, and in which modes
+// the modules ran. Each worker writes its notes before the step is published, and draws the same
+// conclusions from the notes of all.
 //
 // Threads: one. Failure: InvalidArgument where the notes of the workers differ, on all of them.
 
@@ -52,9 +52,9 @@ class StepNotes : public StepPart {
   Metrics take_metrics() { return std::move(result_); }
   /// Shards that contributed, of all workers.
   std::int64_t ran() const { return ran_; }
-  /// Some worker's program calls the halves of the step one by one.
+  /// Whether some worker's program calls the halves of the step one by one.
   bool in_halves() const { return in_halves_; }
-  /// How the shards of the step asked for samples; absent where none did.
+  /// The samples that the shards of the step asked for; absent where none did.
   const std::optional<DataRequest>& request() const { return request_; }
 
  private:

@@ -68,7 +68,7 @@ class ReplicasStep : public StepPart {
   Clip clip_;
 };
 
-/// After ReplicasStep, which knows what was dropped.
+/// Buffers of a step. Follows ReplicasStep, which knows the dropped logical workers.
 class BuffersStep : public StepPart {
  public:
   /// `replicas` may be null.
@@ -106,7 +106,7 @@ class AveragesStep : public StepPart {
   MovingAverages& averages_;
 };
 
-/// What shards carry on, but for those of logical workers whose part was dropped.
+/// States of shards, but for shards of logical workers whose part was dropped.
 class StatesStep : public StepPart {
  public:
   /// `replicas` may be null.

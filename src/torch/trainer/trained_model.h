@@ -27,7 +27,7 @@ struct TrainedModel {
   ReplicaParameters* replicas;  ///< null without
   MovingAverages* averages;     ///< null without
 
-  /// What was written or moved since the last step is found before the next.
+  /// Finds, before a step, tensors that were written or moved since the last one.
   void require_untouched() const {
     model.require_all_in_place();
     parameters.require_untouched();

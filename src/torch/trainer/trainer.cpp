@@ -42,7 +42,7 @@ torch::Tensor Shard::state(const std::string& name, const std::function<torch::T
   return runner_.state_of(index_, name, init);
 }
 
-/// Only what is returned counts: of two gradients one would be lost.
+/// Only the returned value counts: of two gradients one would be lost.
 void Shard::require_first_answer(const char* call) {
   if (answered_by_ == nullptr) {
     answered_by_ = call;

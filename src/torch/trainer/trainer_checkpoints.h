@@ -31,7 +31,8 @@ class TrainerCheckpoints {
   TrainerCheckpoints(const BetweenSteps& between, const TrainerOptions& options,
                      const torch::nn::Module& module, RunFingerprint facts);
 
-  /// What checkpoints and hashes consist of. Parts are added before the first step.
+  /// The run's state, of which checkpoints and hashes consist. Parts are added before the first
+  /// step.
   RunState& state() { return state_; }
 
   /// The program's own values. They are added to state() as its last part.
@@ -46,7 +47,7 @@ class TrainerCheckpoints {
   /// Whether there was one: then all parts are what it holds. Collective.
   bool load(const std::string& directory, const LoadOptions& options,
             const std::function<void()>& check);
-  /// Of a model of so many parameters.
+  /// The hash of the state, for a model of `parameters` parameters.
   std::string sha256(std::size_t parameters) const { return state_.sha256(parameters); }
 
   /// Whether the step log has digests of that step.

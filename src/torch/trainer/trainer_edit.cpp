@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kEdit = "edit()";
 
-/// What was written to by hand, by parameter and by buffer.
+/// Flags of the parameters and buffers that the program has written.
 struct Written {
   std::vector<std::uint8_t> parameters;
   std::vector<std::uint8_t> buffers;
@@ -42,12 +42,13 @@ void edit_here(const TrainedModel& trained, const std::function<void()>& change,
   trained.model.require_all_in_place();
 }
 
-/// Per-replica parameters that any worker wrote to, before or in edit(), become everybody's.
+/// Per-replica parameters that any worker has written, before or in edit(), are copied to all
+/// replicas.
 void spread(const TrainedModel& trained, const BetweenSteps& between, Written& written) {
   const auto& group = between.group();
   auto& replicas = *trained.replicas;
   if (group.rank() != 0) written.parameters = replicas.written({});
-  // Where edit_here() did not get so far:
+  // edit_here() may have failed before it set the sizes.
   written.parameters.resize(trained.model.parameters().size());
   group.all_reduce(view_of_flags(written.parameters), Reduction::max, between.waits(kEdit));
   replicas.spread(written.parameters, group.rank() == 0);

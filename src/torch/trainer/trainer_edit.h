@@ -1,8 +1,8 @@
 #pragma once
 
-// Trainer::edit(): parameters and buffers that the program changes by hand.
+// Trainer::edit(): the program changes parameters and buffers.
 //
-// Threads: one. Failure: what `change` throws on rank 0; what it has left then counts as well.
+// Threads: one. Failure: what `change` throws on rank 0; its changes up to then count.
 
 #include <exception>
 #include <functional>
@@ -12,8 +12,9 @@
 
 namespace tutti {
 
-/// Runs `change` on rank 0; all workers have what it left. What was written by hand before is taken
-/// over with the rest. Returns what `change` threw there, and what says so elsewhere. Collective.
+/// Runs `change` on rank 0; all workers get the values that it leaves. Values that the program has
+/// written before are taken over as well. Returns the exception of `change` on rank 0, and an error
+/// that names it on the others. Collective.
 std::exception_ptr edit_by_hand(const TrainedModel& trained, const BetweenSteps& between,
                                 const std::function<void()>& change);
 

@@ -46,7 +46,7 @@ class EvaluationMode {
   std::vector<bool> part_trained_;
 };
 
-/// What a worker has to say of its part, in front of its metrics or its failure's text.
+/// Facts about a worker's part, followed by its metrics or its failure's text.
 struct Head {
   DataRequest request;
   std::size_t logical = 0;  ///< whose per-replica parameters it shows

@@ -28,7 +28,7 @@ class TrainerEvaluation {
                     std::function<void()> seed)
       : trained_(trained), between_(between), steps_(steps), seed_(std::move(seed)) {}
 
-  // As in a Trainer.
+  // See Trainer::evaluate().
   Metrics evaluate(const DataRequest& request, const Trainer::Evaluate& compute);
   void with_ema(const std::function<void()>& body);
   torch::Tensor gather(const std::string& name) const;

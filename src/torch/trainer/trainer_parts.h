@@ -21,7 +21,7 @@
 
 namespace tutti {
 
-/// Per-replica parameters of all logical workers, and what an averaging policy keeps.
+/// Per-replica parameters of all logical workers, and the tensors that an averaging policy keeps.
 class ReplicasPart : public RunPart {
  public:
   /// `replicas` may be null: the checkpoint has empty lists then. Keeps a reference.
@@ -69,7 +69,7 @@ class ShardStatesPart : public RunPart {
   NamedTensors all_;  ///< of all workers, as last gathered
 };
 
-/// What torch's optimizers keep besides tensors.
+/// Numbers that torch's optimizers keep besides tensors.
 class OptimizerNumbersPart : public RunPart {
  public:
   /// Keeps a reference.

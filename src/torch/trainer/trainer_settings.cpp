@@ -65,7 +65,7 @@ CodingOptions coding_options_of(const TrainerOptions& options, const Plan& plan,
           }};
 }
 
-/// By parameter, the rank that has the first shard of the logical worker that owns it.
+/// Per parameter, the rank that has the first shard of the logical worker that owns it.
 std::vector<int> owners_of(const TrainerOptions& options, const WrappedModel& model, int workers) {
   const auto logical = logical_workers(options.shards, options.logical_workers);
   const auto shards = assignment_of(options, workers);

@@ -24,10 +24,11 @@ void require_options(const TrainerOptions& options);
 /// Whether logical workers may have parameters of their own, and which those are.
 bool has_per_replica(const TrainerOptions& options);
 ParameterRoles roles_of(const TrainerOptions& options);
-/// What per-replica parameters, owners and other options have to do with each other.
+/// Throws InvalidArgument where per-replica parameters, owners and other options contradict each
+/// other.
 void require_per_replica(const TrainerOptions& options, const WrappedModel& model);
-/// That the optimizer can update what is row-sparse, per-replica or somebody's, and what a codec
-/// with momentum of its own sends.
+/// Throws where the optimizer cannot update parameters that are row-sparse, per-replica or owned,
+/// or the gradients of a codec with momentum correction.
 void require_rules(const TrainerOptions& options, const Optimizer& optimizer,
                    const WrappedModel& model);
 ExchangeOptions exchange_options_of(const TrainerOptions& options, const WrappedModel& model,
@@ -35,25 +36,25 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options, const Wrapped
 /// The edges between logical workers, as far as anything of theirs is kept apart: first shards,
 /// ascending.
 std::vector<std::int64_t> node_boundaries_of(const TrainerOptions& options);
-/// Where there is a codec. `shared` has the parameters' values, and outlives what is told.
+/// The options of the codec. `shared` has the parameters' values, and must outlive the result.
 CodingOptions coding_options_of(const TrainerOptions& options, const Plan& plan,
                                 const SharedModel& shared);
-/// What all workers have to agree on, as (name, value).
+/// Settings that must be equal on all workers, as (name, value).
 Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
                      const WrappedModel& model);
 
-/// For a log: ", name value, …", with one entry for all parameters, or buffers, of a rule.
+/// Text for a log: ", name value, …", with one entry for all parameters, or buffers, of a rule.
 std::string summary_of(const Settings& settings);
 
-/// What a checkpoint and the run that goes on from it must have in common: of the settings, those
-/// that decide bits, and the model.
+/// Facts that a checkpoint and a run that resumes from it must share: the settings that decide
+/// bits, and the model.
 RunFingerprint facts_of(const TrainerOptions& options, const Optimizer& optimizer,
                         const WrappedModel& model);
 
-/// What the options say of that buffer.
+/// The options' rule for that buffer.
 BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name,
                           const torch::Tensor& buffer);
-/// By rank.
+/// The shards of each worker, by rank.
 std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers);
 LossScaleRule loss_scale_rule_of(const LossScale& scale);
 /// The tensors of state that the rule, or the optimizer of torch, keeps per parameter.

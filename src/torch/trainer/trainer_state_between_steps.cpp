@@ -1,4 +1,4 @@
-// What a Trainer does between steps: changes by hand, and checkpoints.
+// A Trainer between steps: edits and checkpoints.
 
 #include <fmt/format.h>
 

@@ -19,7 +19,7 @@ namespace tutti {
 
 class ValueCheck {
  public:
-  /// In the steps of is_checked_step() from 2 on. Keeps a reference to the plan.
+  /// Checks in the steps of is_checked_step() from 2 on. Keeps a reference to the plan.
   ValueCheck(const Plan& plan, int rank, int size, std::int64_t every);
   /// These parameters of that copy are looked at as well.
   void add(const SharedModel& copy, const std::vector<std::uint32_t>& parameters);
@@ -28,7 +28,7 @@ class ValueCheck {
   /// The step that comes is due or not: values as they are now, if it is. A barrier of all workers
   /// afterwards.
   void expect(std::int64_t step);
-  /// Whether the step at hand is due.
+  /// Whether the current step is checked.
   bool expects() const { return expects_; }
   /// The first parameter of this worker's share that is not what it was.
   std::optional<std::uint32_t> first_changed() const;

@@ -11,14 +11,14 @@ namespace {
 
 /// Smaller gradients are copied within a cache.
 constexpr std::size_t kLeastBytes = std::size_t{64} * 1024;
-/// Of one size, in one backward: later ones are not looked at.
+/// Allocations of one size in one backward: later ones are ignored.
 constexpr std::size_t kMaxAllocations = 4096;
-/// So often an allocation has to become the same gradient before it is served.
+/// How often an allocation has to become the same gradient before it is served.
 constexpr int kTimes = 2;
 
 thread_local ZeroCopyGradients* watching = nullptr;
 
-/// What memory in a slot holds: the slot, and the mapping that it lies in.
+/// Keeps the memory of a slot alive: the slot, and its mapping.
 struct Tenant {
   std::unique_ptr<SlotLoan> loan;
   SharedMemory memory;
@@ -28,7 +28,7 @@ struct Tenant {
 /// and address being one: libraries below torch allocate with neither (raw_allocate).
 class BackwardAllocator final : public c10::Allocator {
  public:
-  /// Stays for good, past the end of main() too: tensors may outlive whoever asked for it.
+  /// Is never destroyed, not even after main(): tensors may outlive the object that asked for it.
   static BackwardAllocator& installed() {
     static auto* const allocator = [] {
       auto* const made = new BackwardAllocator(c10::GetCPUAllocator());
@@ -110,7 +110,7 @@ void ZeroCopyGradients::begin() {
   }
 }
 
-/// Who was served in vain has to earn it again.
+/// An allocation that was served in vain has to become the gradient again first.
 void ZeroCopyGradients::end() {
   for (auto& [bytes, size] : sizes_) {
     for (auto& allocation : size.allocations) {

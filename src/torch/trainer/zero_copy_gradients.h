@@ -1,13 +1,13 @@
 #pragma once
 
-// Lets gradients come into being where they are wanted: in the worker's arena, from which other
-// workers read them, so that nothing has to be copied there.
+// Lets a backward create gradients in the worker's arena, from which other workers read them, so
+// that they need not be copied there.
 //
-// A backward allocates the same sizes in the same order whenever it computes the same graph. So it
-// is noted which of the allocations of a parameter's size became its gradient, and once that has
-// been so twice, that allocation is served from the parameter's free slot. Where the graph changes,
-// another tensor may get the place; the gradient is then copied to another slot, as all were
-// before, and the place comes back when that tensor dies.
+// A backward allocates the same sizes in the same order whenever it computes the same graph. So
+// this class notes which of the allocations of a parameter's size became its gradient, and once
+// that has been so twice, it serves that allocation from the parameter's free slot. Where the graph
+// changes, another tensor may get the place; the gradient is then copied to another slot, as all
+// were before, and the place comes back when that tensor dies.
 //
 // Threads: the backward's; tensors may die on any. Failure: none of its own.
 
@@ -40,17 +40,17 @@ class ZeroCopyGradients {
     ZeroCopyGradients* before_;  ///< whose backward this one is in: a hook may train another model
   };
 
-  /// A gradient in the parameter's layout, before it is written; `may_stay` where nobody else has a
-  /// hold on it, so that its memory may be taken over.
+  /// Notes a gradient in the parameter's layout, before it is written. `may_stay`: there is no
+  /// other reference to it, so that its memory may be taken over.
   void arrived(std::size_t parameter, const torch::Tensor& gradient, bool may_stay);
 
-  /// Of the running backward: memory for an allocation, or an empty pointer where torch's own will
-  /// do. After that, where it was made.
+  /// Returns memory for an allocation of the running backward, or an empty pointer for torch's own.
   at::DataPtr serve(std::size_t bytes);
+  /// Notes the address of an allocation, after serve().
   void served(std::size_t bytes, const void* at);
 
  private:
-  /// What is known of the k-th allocation of some size in a backward.
+  /// Facts about the k-th allocation of some size in a backward.
   struct Allocation {
     std::int64_t parameter = -1;  ///< whose gradient it became last; −1: none
     int times = 0;                ///< in succession
