@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Inside a handler: what the exception being handled says.
+/// The text of the exception being handled.
 inline std::string exception_text() {
   try {
     throw;

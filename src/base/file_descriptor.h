@@ -24,8 +24,8 @@ class FileDescriptor {
   explicit operator bool() const noexcept { return fd_ >= 0; }
   int release() noexcept { return std::exchange(fd_, -1); }
   void reset() noexcept;
-  /// As reset(), and whether all that was written could be kept: some file systems, those of a
-  /// network above all, say only here that a disk is full. False: errno says why.
+  /// Closes as reset() does. Returns false, with errno, where what was written could not be kept:
+  /// some file systems, above all those of a network, report a full disk only here.
   bool close() noexcept;
   /// A second descriptor of the same file, close-on-exec.
   FileDescriptor duplicate() const;

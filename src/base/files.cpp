@@ -139,7 +139,7 @@ class HostFiles final : public Files {
     const FileDescriptor opened(
         uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
     if (!opened) fail("open folder", folder);
-    // Some file systems have no fsync for folders, and say EINVAL.
+    // Some file systems have no fsync for folders and fail with EINVAL.
     if (uninterrupted([&] { return ::fsync(opened.get()); }) != 0 && errno != EINVAL)
       fail("write to disk", folder);
   }
@@ -183,7 +183,7 @@ void ensure_folder(Files& files, const fs::path& folder) {
   try {
     files.create_folder(folder);
   } catch (const IoError&) {
-    if (!files.exists(folder)) throw;  // else somebody else has made it meanwhile
+    if (!files.exists(folder)) throw;  // else another process has made it meanwhile
   }
   files.sync_folder(folder.parent_path());
 }

@@ -3,8 +3,8 @@
 // All effects on named files behind one interface, as System is for the rest: tests fill the disk,
 // cut writes short and stop a run between any two effects.
 //
-// Threads: any, as long as nobody else works on the same files. Failure: IoError with what
-// was tried, the path and the system's reason.
+// Threads: any, as long as no other code works on the same files. Failure: IoError with what was
+// tried, the path and the system's reason.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ class Files {
   /// Names in a folder without "." and "..", in no order; none if there is no such folder.
   virtual std::vector<std::string> names_in(const std::filesystem::path& folder) const = 0;
   virtual bool exists(const std::filesystem::path& path) const = 0;
-  /// For reading. Anything but a regular file is refused: a pipe would block.
+  /// Opens a file for reading. Anything but a regular file is refused: a pipe would block.
   virtual File open(const std::filesystem::path& path) const = 0;
   /// Bytes.
   virtual std::uint64_t size(const File& file) const = 0;
@@ -42,12 +42,12 @@ class Files {
 
   /// A new empty file for writing; an existing one is refused.
   virtual File create(const std::filesystem::path& path) = 0;
-  /// For reading, and for writing at its end; made where it is missing. Anything but a regular file
-  /// is refused.
+  /// Opens a file for reading and for writing at its end, and makes a missing one. Anything but a
+  /// regular file is refused.
   virtual File append(const std::filesystem::path& path) = 0;
-  /// A lock among processes, held until the file is closed or the process has ended: made where it
-  /// is missing, and left there. Nothing while anybody else holds it. A file system that knows no
-  /// locks gives it to everybody.
+  /// Takes a lock among processes, held until the file is closed or the process has ended; the file
+  /// is made where it is missing, and stays. Empty while another process holds the lock. A file
+  /// system without locks grants it to all.
   virtual std::optional<File> lock(const std::filesystem::path& path) = 0;
   /// Writes at the end of the file and returns how many bytes, at least 1 of a non-empty span.
   virtual std::size_t write_some(const File& file, std::span<const std::byte> bytes) = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Sleep on a word of shared memory until somebody wakes its sleepers. Works between processes.
+// Sleep on a word of shared memory until a thread of any process wakes its sleepers.
 
 #include <atomic>
 #include <chrono>

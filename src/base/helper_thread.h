@@ -17,8 +17,8 @@ std::thread start_helper_thread(const char* name, std::function<void()> body);
 /// The calling thread will never use a job: until it ends, other_threads() passes over it.
 void mark_helper_thread();
 
-/// How many threads of this process are neither the caller nor marked. When in doubt a thread is
-/// counted, as one that is about to mark itself.
+/// The number of threads of this process besides the caller and marked ones. A thread that is about
+/// to mark itself may be counted.
 int other_threads();
 
 }  // namespace tutti

@@ -68,7 +68,7 @@ void* map_apart(int fd, std::size_t bytes, std::size_t n) {
   auto* const reserved = static_cast<std::byte*>(
       ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   constexpr int kUse = PROT_READ | PROT_WRITE;
-  // Where addresses are rationed, anywhere will do.
+  // Any address is acceptable where address space is limited.
   if (reserved == MAP_FAILED) return ::mmap(nullptr, bytes, kUse, MAP_SHARED, fd, 0);
   const auto address = reinterpret_cast<std::uintptr_t>(reserved);
   const auto before = (kLookalike - address % kLookalike) % kLookalike + shift;

@@ -55,7 +55,7 @@ bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
 
-/// mountinfo writes blanks in paths as \040 and the like.
+/// mountinfo writes blanks in paths as octal escapes such as \040.
 std::string unescape(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -113,8 +113,8 @@ std::optional<std::string> path_in(const fs::path& root, const Mount& mount,
 
 /// Folders from the process' own group up to the mount point, below `root`.
 std::vector<fs::path> folders_of(const fs::path& root, const Mount& mount, std::string path) {
-  // A container may mount only its own part of the hierarchy; a path that is not inside it, or
-  // that points above a cgroup namespace, says no more than that the mount itself holds us.
+  // A container may mount only its own part of the hierarchy; a path that is not inside it, or that
+  // points above a cgroup namespace, only tells that the mount itself contains this process.
   const std::string inside = mount.inside == "/" ? "" : mount.inside;
   const bool below = path.compare(0, inside.size(), inside) == 0 &&
                      (path.size() == inside.size() || path[inside.size()] == '/');

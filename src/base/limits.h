@@ -1,9 +1,9 @@
 #pragma once
 
-// What the machine and the control groups above this process allow: memory and processors. Both
-// generations of cgroups, mounted wherever mountinfo says.
+// The memory and processors that the machine and the control groups above this process allow. Both
+// generations of cgroups are supported, at any mount point in mountinfo.
 //
-// All files are read below `root`, so that tests can show a made-up machine; the real one is "/".
+// All files are read below `root`, so that tests can simulate a machine; the real one is "/".
 // Threads: pure functions of the file tree. Failure: what cannot be read sets no limit.
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct ControlGroups {
   std::vector<std::filesystem::path> folders;  ///< below root
 };
 
-/// Where `controller` ("memory", "cpu") is governed; v2 folders follow those of v1.
+/// The control groups that govern `controller` ("memory", "cpu"); those of v2 follow those of v1.
 std::vector<ControlGroups> find_control_groups(const std::filesystem::path& root,
                                                const std::string& controller);
 

@@ -4,9 +4,9 @@
 
 namespace tutti {
 
-/// From now on a line goes to the pipe behind stdout as soon as it is complete, as on a terminal,
-/// and so is not lost when the process is killed. Changes nothing where stdout is no pipe, or where
-/// the program has given it a buffer (setvbuf). std::cout follows stdout unless
+/// Makes each line go to the pipe behind stdout as soon as it is complete, as on a terminal, so
+/// that it is not lost when the process is killed. Changes nothing where stdout is no pipe, or
+/// where the program has given it a buffer (setvbuf). std::cout follows stdout unless
 /// sync_with_stdio(false).
 void print_whole_lines_at_once();
 

@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-/// How much memory one bound still allows, and whose bound it is.
+/// A bound of memory: its owner and the memory that it still allows.
 struct MemoryBound {
   std::string owner;            ///< "machine", or the cgroup's path
   std::uint64_t limit = 0;      ///< bytes in all
@@ -51,7 +51,8 @@ class System {
 
   /// Numbers of the processors this process may run on, ascending; at least one.
   virtual std::vector<int> allowed_processors() const = 0;
-  /// How many of them it may keep busy: all, or a cgroup's quota; at least 1.
+  /// The number of processors that this process may keep busy: all allowed ones, or a cgroup's
+  /// quota; at least 1.
   virtual int processors() const = 0;
 };
 

@@ -128,7 +128,7 @@ std::string text_of(const Compression& compression) {
   }
   return fmt::format("{}, error feedback {}, per {}, fusion {}, clamp {}{}",
                      compression.codec->name(), compression.error_feedback ? "on" : "off",
-                     // What checkpoints call a bucket.
+                     // Checkpoints name a bucket so.
                      compression.scope == CodecScope::bucket ? "group" : "tensor",
                      compression.fusion, compression.clamp, correction);
 }

@@ -68,7 +68,7 @@ class ThresholdCodec final : public SelectingCodec {
     const auto count = static_cast<std::int64_t>(values.size());
     const auto threshold = static_cast<float>(threshold_);
     const auto room = max_entries(count, exchange);
-    // How many there are is known only afterwards: their values then move up.
+    // The number of selected values is known only afterwards: the values then move up.
     const auto list = begin_list(message, room);
     const auto selected =
         select_at_least(values.data(), count, threshold, list.indices, list.values, room);

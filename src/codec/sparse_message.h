@@ -26,12 +26,12 @@ inline constexpr std::size_t kSparseEntry = sizeof(std::uint32_t) + sizeof(float
 /// share of the sum's list, at most Σ entries long, are fewer bytes than two dense arrays.
 std::int64_t max_entries(std::int64_t count, const EncodeContext& exchange);
 
-/// Whether a message with so many entries does.
+/// Whether a message with `entries` entries travels as a list.
 bool travels_as_list(std::int64_t count, std::int64_t entries, const EncodeContext& exchange);
-/// Bytes of a message with so many entries.
+/// Bytes of a message that is a list of `entries` entries.
 std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const EncodeContext& exchange);
 
-/// As if it had not been sent: −0.0.
+/// Whether the value is −0.0, which stands for a value that was not sent.
 inline bool is_absent(float value) {
   return std::bit_cast<std::uint32_t>(value) == std::bit_cast<std::uint32_t>(-0.0f);
 }

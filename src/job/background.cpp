@@ -27,7 +27,7 @@ void Background::remove(Unfinished& what) {
 }
 
 bool Background::progress() {
-  // What moves may itself have to wait, for a member that is just writing why a group ended.
+  // Progress may itself have to wait, for a member that is writing the reason why a group ended.
   thread_local bool is_moving = false;
   if (is_moving || is_empty()) return false;
   const std::lock_guard lock(mutex_);

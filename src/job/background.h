@@ -26,7 +26,7 @@ class Background {
  public:
   /// `what` belongs to the calling thread; it must not be in here already.
   void add(Unfinished& what);
-  /// Returns once nobody moves it any more.
+  /// Returns once no thread makes progress on it any more.
   void remove(Unfinished& what);
   /// Moves what the calling thread has added. True when something has moved. From inside of what
   /// moves it does nothing.

@@ -94,7 +94,8 @@ void begin_sleep(Board& board, WorkerSlot& worker) {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
-  // The sum first: killed in between, this thread stays counted, and nobody is missed.
+  // The sum is incremented first: if this thread is killed in between, it stays counted, and no
+  // sleeper is missed.
   worker.sleepers.fetch_add(1, std::memory_order_release);
 }
 

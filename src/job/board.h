@@ -29,13 +29,13 @@ struct SharedText {
   std::array<std::atomic<std::uint64_t>, Bytes / 8> words{};
 };
 
-/// What a worker that sleeps is waiting for. Guarded by `version` (odd while being written).
+/// The wait of a worker that sleeps. Guarded by `version` (odd while being written).
 struct WaitNotice {
   enum State : std::uint32_t {
     none = 0,
     waiting = 1,     ///< in a slow wait, and does nothing else
     deadlocked = 2,  ///< the same, and has proven that the wait cannot end
-    shared = 3       ///< in a slow wait, but this worker may have threads that go on
+    shared = 3       ///< in a slow wait, but other threads of this worker may continue
   };
   std::atomic<std::uint32_t> version{0};
   std::atomic<std::uint32_t> state{none};
@@ -62,7 +62,8 @@ struct Board {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// Writes or reads a shared text. Longer text is cut. read() gives up on a writer that never ends.
+/// Writes or reads a shared text. Longer text is cut. read() gives an empty text where a writer
+/// never ends.
 void write_text(std::atomic<std::uint32_t>& version, std::atomic<std::uint64_t>* words,
                 std::size_t bytes, std::string_view text);
 std::string read_text(const std::atomic<std::uint32_t>& version,
@@ -91,11 +92,11 @@ NoticeView read(const WaitNotice& notice);
 /// between is taken off the count by mark_ended().
 void begin_sleep(Board& board, WorkerSlot& worker);
 void end_sleep(Board& board, WorkerSlot& worker);
-/// Says on the board that the worker's process is gone, and wakes who waits for it.
+/// Marks the worker's process as ended on the board, and wakes all sleepers.
 void mark_ended(Board& board, WorkerSlot& worker);
 
-/// To be called after every store that somebody may be waiting for. Costs a fence and a load unless
-/// somebody sleeps.
+/// Must be called after every store that a worker may be waiting for. Costs a fence and a load
+/// where no worker sleeps.
 void announce(Board& board);
 
 }  // namespace tutti

@@ -24,7 +24,7 @@
 namespace tutti {
 namespace {
 
-/// How soon to try again when the kernel holds too many descriptors on their way.
+/// Delay before the next attempt when the kernel holds too many descriptors in flight.
 constexpr int kCrowdedPollMs = 2;
 
 }  // namespace
@@ -90,8 +90,9 @@ void Broker::State::serve() {
   believe_reports();
 }
 
-/// What a worker said before it ended lies in its socket by now, and counts. The socket stays: this
-/// rank's last blames may be on their way, or the process still leaves in an orderly way.
+/// Messages that a worker sent before it ended are in its socket by now, and count. The socket
+/// stays open: this rank's last blames may be in flight, or the process still leaves in an orderly
+/// way.
 void Broker::State::believe_reports() {
   while (reported != 0) {
     const int rank = first_rank(reported);

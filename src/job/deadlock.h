@@ -4,9 +4,10 @@
 //
 // Proof. A cycle of waits is seen at time t1 and again later. If each worker on it is still in the
 // same wait, has looked again after t1 at what it waits for and found it missing, and no worker of
-// the job announced anything in between, then nobody on the cycle can move: what each lacks, only
-// the next one could do. A worker that has another thread, which may use the job although it never
-// has, or that says it is busy, is never part of a proof: there the deadline decides.
+// the job announced anything in between, then no worker on the cycle can proceed: only the next one
+// could do what each lacks. A worker that has another thread, which may use the job although it
+// never has, or that has declared itself busy, is never part of a proof: there the deadline
+// decides.
 
 #include <cstdint>
 #include <optional>
@@ -22,12 +23,11 @@ class DeadlockWatch {
  public:
   explicit DeadlockWatch(JobState& job) : job_(job) {}
 
-  /// To be called from time to time, right after this worker's notice was published. The ranks on
-  /// a proven cycle, each waiting for the next, lowest first; nothing as long as there is no proof.
+  /// Returns the ranks on a proven cycle, each waiting for the next, lowest first; empty while
+  /// there is no proof. Must be called repeatedly, right after this worker's notice was published.
   std::optional<std::vector<int>> proven_cycle();
 
-  /// After a proof: lets the other workers on the cycle come to the same proof before this one
-  /// leaves its wait.
+  /// Lets the other workers on the cycle come to the same proof before this one leaves its wait.
   void linger();
 
   /// "rank 0 waits for rank 1 in …; rank 1 waits for rank 0 in …", and what that usually means.

@@ -32,7 +32,7 @@ struct FrameHeader {
     parcel,     ///< broker: number is its place among `total`
     timed_out,  ///< broker: text tells why
     lost,       ///< broker: number is who ended
-    broken      ///< broker: text tells why it can serve nobody any more
+    broken      ///< broker: text is the reason why it can serve no worker any more
   };
   static constexpr std::uint32_t kMagic = 0x54555432;
   std::uint32_t magic = kMagic;

@@ -12,9 +12,9 @@ namespace tutti {
 
 namespace {
 
-/// At most so much of every kPatienceInterval goes to what was started before.
+/// Time within each kPatienceInterval for calls that were started before.
 constexpr std::chrono::milliseconds kProgressTime{50};
-/// Where nothing has moved for so long, others have something else to do.
+/// Time without progress after which other members are taken to be busy elsewhere.
 constexpr std::chrono::milliseconds kStandstill{1};
 
 void progress_for(JobState& job, Clock::duration time) {

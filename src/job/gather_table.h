@@ -1,10 +1,10 @@
 #pragma once
 
-// The logic of a rendezvous without any way of talking: who gave what under which tag, and what
-// each has to be told. Broker serves it over sockets, ThreadRendezvous between threads.
+// The logic of a rendezvous without communication: the parcels that ranks gave under each tag, and
+// the outcome for each rank. Broker serves it over sockets, ThreadRendezvous between threads.
 //
 // A gather is complete when all of its ranks have given. It fails, for all of them and with one
-// text, when one of them gives up or has ended before giving; a worker that comes later is told at
+// text, when one of them abandons it or has ended before giving; a worker that comes later fails at
 // once. After all have come, the tag is free again.
 //
 // Threads: one at a time. Failure: none; what went wrong is an outcome.
@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-/// What one rank is told about its request.
+/// The outcome of one rank's request.
 struct GatherOutcome {
   enum class Kind : std::uint8_t { complete, timed_out, lost };
   int rank = 0;
@@ -28,7 +28,7 @@ struct GatherOutcome {
   Kind kind = Kind::complete;
   int culprit = -1;       ///< lost: who ended
   std::string text = {};  ///< empty when complete
-  /// Complete: by rank, ascending; shared by all who are told.
+  /// The parcels of a complete gather, by rank, ascending; shared by all outcomes.
   std::shared_ptr<const std::vector<Parcel>> parcels = {};
 };
 
@@ -39,7 +39,7 @@ class GatherTable {
                                   std::uint64_t ranks, Parcel parcel);
   /// `rank` waits no longer for its request.
   std::vector<GatherOutcome> give_up(int rank, std::uint64_t request);
-  /// `rank` will never give again. May be told more than once.
+  /// Notes that `rank` will never give again. May be called more than once.
   std::vector<GatherOutcome> end(int rank);
 
   /// Gathers that are under way or have been failed but not seen by all.

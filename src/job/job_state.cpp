@@ -59,7 +59,7 @@ int rounds_within(std::chrono::nanoseconds time) {
   return static_cast<int>(std::clamp<std::int64_t>(time.count() / each, 100, 10'000));
 }
 
-/// What all workers must have in common, as text: the same word by word, or an error.
+/// Facts that must be equal on all workers, as text.
 std::string common_facts(const Identity& identity) {
   return fmt::format("{} workers, {} threads each, restart {}, board layout {}", identity.size,
                      identity.threads, identity.restarts, sizeof(Board));

@@ -25,7 +25,7 @@ namespace tutti {
 class LifeWatch;
 class Timeline;
 
-/// Who this worker is, as a launcher or a test gives it.
+/// The identity of this worker, given by a launcher or a test.
 struct Identity {
   int rank = 0;
   int size = 1;
@@ -48,7 +48,7 @@ class JobState {
   System& system() const { return *system_; }
   Rendezvous& rendezvous() const { return *rendezvous_; }
   Board& board() const { return *board_; }
-  /// Where this worker records what it does; null unless a profile was asked for.
+  /// The timeline of this worker; null without a profile.
   Timeline* timeline() const { return timeline_.get(); }
   WorkerSlot& slot(int rank) const { return board_->workers[static_cast<std::size_t>(rank)]; }
 
@@ -64,8 +64,8 @@ class JobState {
 
   /// The asked time from now, or the job's. A deadline is for one wait.
   Deadline deadline(std::optional<std::chrono::milliseconds> asked = {}) const;
-  /// True when more workers of this job run on the host than it has processors: then nobody spins
-  /// long.
+  /// True when more workers of this job run on the host than it has processors: then no worker
+  /// spins long.
   bool crowded() const { return crowded_; }
   /// Rounds of polling that a wait may spend before it sleeps: some 20 µs, next to none if crowded.
   int spin_rounds() const { return spin_rounds_; }
@@ -95,7 +95,7 @@ class JobState {
     std::atomic<bool> several{false};
   };
   LocalThreads& threads() { return threads_; }
-  /// What was started and not waited for.
+  /// Calls that were started and not waited for.
   Background& background() { return background_; }
   /// The calling thread uses the job.
   void note_thread() noexcept;

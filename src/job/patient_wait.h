@@ -1,7 +1,7 @@
 #pragma once
 
-// The wait of a rendezvous for its answer: under a deadline, and asking now and then whether to go
-// on.
+// The wait of a rendezvous for its answer, under a deadline, and with a periodic check whether to
+// continue.
 
 #include <algorithm>
 #include <condition_variable>
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// A wait that took so much longer than it was told to was that of a stopped process.
+/// A wait that exceeds its limit by this time is that of a stopped process.
 inline constexpr std::chrono::seconds kStopped{1};
 
 /// Waits on `told` until over(), under both limits. False when one of them ended it. Time in which

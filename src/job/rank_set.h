@@ -22,7 +22,7 @@ inline std::uint64_t ranks_below(int size) {
 std::uint64_t set_of(const std::vector<int>& ranks);
 std::vector<int> ranks_of(std::uint64_t set);
 
-/// "rank 2", "ranks 0 1 3"; "nobody" when empty.
+/// Text of a set: "rank 2", "ranks 0 1 3", or "nobody" when empty.
 std::string ranks_text(std::uint64_t set);
 /// ranks_text and the verb that goes with it: "rank 2 has", "ranks 0 1 have".
 std::string ranks_text(std::uint64_t set, const char* one, const char* many);

@@ -44,9 +44,9 @@ class Rendezvous {
     return all_gather(tag, ranks, std::move(mine), deadline, {});
   }
 
-  /// Says that `rank` (a job rank) will never give again, for who knows it from elsewhere: what
-  /// carries its parcels may be held open by others. What it gave before counts; all_gather() then
-  /// throws PeerLost where it is missing, on all who wait for it. Never throws.
+  /// Reports that `rank` (a job rank) will never give again, because its connection may be held
+  /// open by other processes. What it gave before counts; all_gather() then throws PeerLost where
+  /// it is missing, on all who wait for it. Never throws.
   virtual void report_end(int rank) noexcept = 0;
 
   /// Tells the watcher of the workers that this one failed because of `culprit` (a job rank), so

@@ -27,7 +27,8 @@
 namespace tutti {
 namespace {
 
-/// How long the broker may take to say who is missing, once this worker has given up.
+/// How long the broker may take to name the missing workers, once this worker has abandoned its
+/// wait.
 constexpr std::chrono::seconds kAnswer{5};
 constexpr std::chrono::milliseconds kBlame{500};
 constexpr std::chrono::milliseconds kCrowdedPause{2};
@@ -54,7 +55,7 @@ class SocketRendezvous final : public Rendezvous {
 
   ~SocketRendezvous() override {
     if (!process_.is_own()) {
-      // In a child made by fork alone there is no such thread.
+      // A child that was made by fork without exec has no such thread.
       new (std::nothrow) std::thread(std::move(listener_));
       return;
     }
@@ -162,7 +163,7 @@ void SocketRendezvous::take(Frame frame) {
 bool SocketRendezvous::send(const FrameHeader& header, std::string text,
                             const std::shared_ptr<const Parcel>& parcel, Deadline deadline) {
   const std::lock_guard lock(sending_);
-  // What does not get out in time stays in line: half a frame would end all talk.
+  // A frame that is not sent in time stays queued: half a frame would break the connection.
   writer_.push(header, std::move(text), parcel.get(), parcel);
   while (true) {
     const FrameStatus status = writer_.write(socket_.get());

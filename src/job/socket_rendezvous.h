@@ -4,8 +4,8 @@
 // end must belong to the same user.
 //
 // When the broker's end hangs up (the launcher was killed), the worker ends itself at once,
-// whatever it is doing: one line to stderr, then _exit(kLauncherGoneStatus). Nobody else is left to
-// end it.
+// whatever it is doing: one line to stderr, then _exit(kLauncherGoneStatus). No other process is
+// left to end it.
 //
 // Threads: one inside; public functions from any thread.
 

@@ -72,7 +72,7 @@ class ThreadRendezvous::Side final : public Rendezvous {
   void blame(int culprit, const std::string& text) noexcept override try {
     const std::lock_guard lock(state_->mutex);
     state_->blames.push_back({rank_, culprit, text});
-  } catch (...) {  // without memory nobody is told
+  } catch (...) {  // without memory nothing can be reported
   }
 
  private:

@@ -18,7 +18,7 @@ class ThreadRendezvous {
   /// The given rank's side. When it is destroyed, the rank counts as ended for those that still
   /// wait for it here.
   std::unique_ptr<Rendezvous> rendezvous(int rank) const;
-  /// What was blamed so far, in order of arrival.
+  /// The blames so far, in order of arrival.
   std::vector<Blame> blames() const;
 
  private:

@@ -19,15 +19,15 @@ constexpr int kYields = 4;
 /// The first sleep: what ends within it is not worth a notice.
 constexpr std::chrono::milliseconds kFirstSlice{1};
 constexpr std::chrono::milliseconds kSlice{100};
-/// From here on it matters whether this worker could still do something else than wait.
+/// A wait that lasts longer checks whether this worker could still do something else.
 constexpr std::chrono::milliseconds kLastingWait{100};
-/// Events for others wake this wait too; looking around is not worth it each time.
+/// Events for others wake this wait too; checking the peers each time would be too expensive.
 constexpr std::chrono::milliseconds kLookInterval{10};
-/// A wait looks around every kSlice. Where much more time has passed, this process did not run
-/// (it was stopped, as were perhaps all others): that tells nothing about those it waits for. Of
-/// one stop so much counts at most, and no more than a quarter of a deadline.
+/// The most time of one stop that counts, besides a quarter of the deadline. A wait checks its
+/// peers every kSlice; where much more time has passed, this process did not run (it was stopped,
+/// perhaps with all others), which tells nothing about its peers.
 constexpr std::chrono::seconds kMaxCounted{1};
-/// As much where a program polls: between two polls it may have done something else.
+/// The same for a program that polls: between two polls it may have done something else.
 constexpr std::chrono::seconds kMaxCountedOfPolls{5};
 constexpr std::chrono::milliseconds kLeastCounted = 2 * kSlice;
 constexpr int kStopsInDeadline = 4;
@@ -57,9 +57,9 @@ class SlowWait {
       : job_(job), ready_(ready), subject_(subject), deadlocks_(job) {}
   /// Starts the clock.
   void begin(Clock::time_point since);
-  /// For who sleeps elsewhere; false once the time is up.
+  /// Checks a wait that sleeps elsewhere; returns false once the time is up.
   bool watch();
-  /// For who polls; throws once the time is up, or somebody is gone.
+  /// Checks a wait that polls; throws once the time is up, or a peer has ended.
   void check();
   ~SlowWait() {
     if (!showing_) return;
@@ -127,7 +127,7 @@ void SlowWait::run() {
     if (ready_()) return;
     const auto unlooked = job_.system().now() - looked_;
     if (unlooked < std::min<Clock::duration>(slice, kLookInterval)) {
-      slice = kLookInterval - unlooked;  // the event may have been somebody's end
+      slice = kLookInterval - unlooked;  // the event may have been the end of a worker
       continue;
     }
     if (poll_peers()) return;
@@ -138,8 +138,8 @@ void SlowWait::run() {
 
 /// True when the wait is over.
 bool SlowWait::poll_peers() {
-  // In this order: what a worker did before it ended is seen below, and `now` is not later than
-  // the moment at which something was found missing.
+  // This order ensures that what a worker did before it ended is seen below, and that `now` is not
+  // later than the moment at which something was found missing.
   const JobState::Gone gone = job_.gone();
   const auto now = job_.system().now();
   if (ready_()) return true;
@@ -197,7 +197,7 @@ void SlowWait::show(Clock::time_point evaluated) {
     showing_ = true;
     write(mine().notice.text, subject_.what());
   }
-  // Only a wait that lasts is worth the look at the process' threads.
+  // Counting the process' threads is expensive, so only a long wait does it.
   const bool alone = !sleeps_elsewhere_ && evaluated - start_ >= kLastingWait &&
                      !threads.several.load(std::memory_order_acquire) &&
                      !job_.system().has_other_threads();
@@ -236,7 +236,7 @@ std::string SlowWait::there() const {
                     "are there");
 }
 
-/// What is known of those that are waited for: "; rank 2 waits for rank 3 in barrier".
+/// Text on the workers that are waited for: "; rank 2 waits for rank 3 in barrier".
 std::string SlowWait::doings_of(std::uint64_t ranks) const {
   std::string text;
   for (const int rank : ranks_of(ranks)) {

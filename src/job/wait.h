@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-/// What a wait is about. The callbacks are only called once the wait has become slow.
+/// Description of a wait. The callbacks are only called once the wait has become slow.
 struct WaitSubject {
   /// Bits of the job ranks that have not done what this wait needs, evaluated now.
   std::function<std::uint64_t()> missing;
@@ -41,11 +41,10 @@ class WaitWatch {
   ~WaitWatch();
   WaitWatch(const WaitWatch&) = delete;
   WaitWatch& operator=(const WaitWatch&) = delete;
-  /// To be called now and then; false once the deadline has passed.
+  /// Must be called periodically; returns false once the deadline has passed.
   bool poll_peers();
-  /// The same for who only polls now and then, and may do other things meanwhile: nothing is shown
-  /// on the board. Throws what sleep_until() would throw, but for workers that wait for one
-  /// another.
+  /// The same for a caller that polls and may do other things meanwhile: nothing is shown on the
+  /// board. Throws what sleep_until() would throw, but for workers that wait for one another.
   void check();
 
  private:

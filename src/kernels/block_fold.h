@@ -20,7 +20,8 @@ class BlockFold {
   /// True where a fold is a copy bit for bit.
   bool copies() const { return copies_; }
 
-  /// As fold(): whole vectors in place, the rest with the same operations on a padded copy.
+  /// Does the same as fold(): whole vectors in place, the rest with the same operations on a padded
+  /// copy.
   void run(std::span<const void* const> sources, std::span<void* const> destinations,
            std::size_t count) const;
 
@@ -28,12 +29,13 @@ class BlockFold {
   /// `count` is a multiple of a vector, here and below.
   void run_vectors(std::span<const void* const> sources, std::span<void* const> destinations,
                    std::size_t count) const;
-  /// A stack of pointers to sources and to `values`, whose rooms are `block` elements apart.
+  /// Folds one block with a stack of pointers to sources and to `values`, whose slots are `block`
+  /// elements apart.
   void run_block(const void* const* sources, std::span<void* const> to, std::size_t count,
                  std::byte* values, std::size_t block) const;
   void run_rest(std::span<const void* const> sources, std::span<void* const> destinations,
                 std::size_t begin, std::size_t rest) const;
-  /// In blocks, so that one read of the source serves every destination.
+  /// Copies in blocks, so that one read of the source serves every destination.
   void copy(const void* source, std::span<void* const> destinations, std::size_t count) const;
 
   FoldKernels kernels_;

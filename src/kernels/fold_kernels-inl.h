@@ -105,7 +105,7 @@ FoldKernels kernels_of() {
   // One leaf is not combined: one kernel serves every reduction.
   kernels.source_to_value[1] = fold_leaves<1, SumOf, S, C>;
   kernels.source_to_result[1] = fold_leaves<1, SumOf, S, R>;
-  // What training is made of is worth more kernels.
+  // Floating-point sums, of which training consists, get more kernels.
   if constexpr (std::is_same_v<Op, SumOf> && std::is_floating_point_v<C>) {
     kernels.widest = 8;
     kernels.source_to_value[2] = fold_leaves<2, Op, S, C>;

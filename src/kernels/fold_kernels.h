@@ -18,7 +18,7 @@ struct FoldKernels {
   /// Every destination = tree over the sources / divisor. `count` is a multiple of `lanes`.
   using Kernel = void (*)(const void* const* sources, std::span<void* const> destinations,
                           std::size_t count, double divisor);
-  /// By number of sources; null where there is none.
+  /// Kernels by number of sources; null where there is none.
   using BySources = std::array<Kernel, 9>;
 
   std::size_t lanes = 0;        ///< elements of a vector of the computed type

@@ -10,7 +10,7 @@ namespace {
 
 using Step = FoldProgram::Step;
 
-/// Where a range of `leaves` ≥ 2 splits: the largest power of two below it.
+/// The leaf at which a range of `leaves` ≥ 2 splits: the largest power of two below it.
 std::int64_t left_of(std::int64_t leaves) {
   return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(leaves - 1)));
 }

@@ -11,13 +11,14 @@
 
 namespace tutti {
 
-/// For a run of elements of one parameter. `fold` is given without destinations and `target`
-/// without a gradient; both have the same count, and `fold` the type of `target` on both sides.
+/// A fold and an update in one sweep over a run of elements of one parameter. `fold` is given
+/// without destinations and `target` without a gradient; both have the same count, and `fold` the
+/// type of `target` on both sides.
 struct FoldUpdate {
   Fold fold;
   UpdateTarget target;  ///< of a 16-bit parameter: its float32 master copy
   PreparedUpdate update;
-  /// Where the updated parameter is also written, rounded once to nearest-even; null: nowhere.
+  /// A second destination of the updated parameter, rounded once to nearest-even; may be null.
   void* rounded = nullptr;
   DType rounded_type = DType::bfloat16;  ///< a 16-bit float; `target` is float32 then
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// Two hashes, each for one purpose: XXH3 (libxxhash) where memory speed matters and nobody attacks,
+// Two hashes, each for one purpose: XXH3 (libxxhash) where speed matters and no attack is expected,
 // SHA-256 (OpenSSL) where a user reads or compares it.
 
 #include <array>

@@ -2,7 +2,7 @@
 
 // Sums of squares whose bits depend on the values alone: a parameter is cut into blocks of 4096
 // elements, a block is summed in a fixed order, and blocks are folded along the canonical tree
-// (fold_program.h). The holder of a run of whole blocks computes what everybody else would.
+// (fold_program.h). Any worker computes the same sums for a run of whole blocks.
 //
 // Threads: pure functions. Failure: none; arguments are checked by callers (TUTTI_CHECK on
 // impossible combinations). NaN and infinity in the data show in the sums.

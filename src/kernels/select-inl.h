@@ -34,14 +34,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::size_t kChunk = 2048;
 
-/// What a chunk gave. Whole vectors are stored, so there is room for one behind the last element.
+/// The selected elements of a chunk. Whole vectors are stored, so there is room for one behind the
+/// last element.
 struct Staged {
   static constexpr std::size_t kRoom = kChunk + hn::MaxLanes(hn::ScalableTag<float>());
   HWY_ALIGN float values[kRoom];
   HWY_ALIGN std::uint32_t names[kRoom];
 };
 
-/// What an element is called: nothing, its index, or as it was called before.
+/// The name of an element: none, its index, or the name that it was given before.
 enum class Names { none, index, given };
 
 #if !TUTTI_HAS_COMPRESS
@@ -84,8 +85,8 @@ HWY_INLINE std::size_t store_taken(D d, hn::Vec<D> value, hn::Vec<DU> name, hn::
 #endif
 }
 
-/// The elements of a chunk that `is_taken` says, moved together; returns how many. A block of
-/// vectors is passed over where it has none; within a block no branch depends on the data.
+/// Moves the elements of a chunk for which `is_taken` holds together; returns their number. A block
+/// of vectors without any is skipped; within a block no branch depends on the data.
 template <Names kNames, class IsTaken>
 HWY_INLINE std::size_t stage(const float* values, const std::uint32_t* names, std::size_t first,
                              std::size_t count, const IsTaken& is_taken, Staged& to) {
@@ -177,7 +178,7 @@ Collected collect_named(Collect work) {
     }
     if (ties > work.ties) n = drop_ties(staged, n, work.least, work.ties);
     work.ties -= std::min<std::uint64_t>(ties, work.ties);
-    // From here on ties are like what lies below.
+    // From here on ties are treated as smaller elements.
     if (work.ties == 0) {
       ++work.least;
       work.ties = std::numeric_limits<std::uint64_t>::max();

@@ -18,7 +18,7 @@ struct Collect {
   const std::uint32_t* names = nullptr;  ///< of the values; nullptr: element i is called i
   std::size_t count = 0;
   std::uint32_t least = 0;  ///< at most kInfinityBits, so that every NaN is seen
-  /// Only so many elements of magnitude `least` itself are collected, the first ones.
+  /// At most this many elements of magnitude `least` itself are collected, the first ones.
   std::uint64_t ties = std::numeric_limits<std::uint64_t>::max();
   std::uint32_t* to_indices = nullptr;
   float* to_values = nullptr;

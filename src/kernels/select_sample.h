@@ -16,8 +16,8 @@ class Sample {
  public:
   Sample(std::size_t count, std::size_t k)
       : size_(std::clamp<std::size_t>(count / 256, 1, 16384)), stride_(count / size_) {
-    // As many of the sample are among the k largest as a Poisson variable of this mean; the rank
-    // lies beyond its fluctuation, so that fewer than one estimate in 10^4 is too high.
+    // The number of samples among the k largest elements is about a Poisson variable of this mean;
+    // the rank is beyond its fluctuation, so that fewer than one estimate in 10^4 is too high.
     const double mean = static_cast<double>(k) / static_cast<double>(stride_);
     rank_ = static_cast<std::size_t>(std::ceil(mean + 4 * std::sqrt(mean) + 4));
     helps_ = count >= kFewest && k <= count / 16;
@@ -33,7 +33,7 @@ class Sample {
 
   /// The sample's rank-th largest magnitude is the estimate.
   std::size_t rank() const { return rank_; }
-  /// For the elements that reach it: three times what is expected.
+  /// Room for the elements that reach the estimate: three times the expected number.
   std::size_t room() const { return std::max(3 * rank_ * stride_, size_); }
 
  private:

@@ -20,8 +20,8 @@ namespace tutti {
 /// Tensors of state that a rule with a kernel keeps of a parameter, at most.
 inline constexpr std::size_t kMaxStates = 4;
 
-/// Where an update reads and writes. All of `dtype`, which is float32 or float64. The gradient that
-/// the rules speak of is `gradient_scale`·gradient, then kept within ±`clip_value`; NaN stays NaN.
+/// The memory that an update reads and writes, all of `dtype`, which is float32 or float64. The
+/// rules' gradient is `gradient_scale`·gradient, then clamped to ±`clip_value`; NaN stays NaN.
 struct UpdateTarget {
   DType dtype = DType::float32;
   const void* gradient = nullptr;

@@ -1,7 +1,7 @@
 #pragma once
 
 // A fold over any number of nodes, where fold() takes at most kMaxSources: subtree by subtree, in
-// pieces that stay in a cache. Many workers with ragged ranges have so many nodes.
+// pieces that stay in a cache. Many workers with ragged ranges have that many nodes.
 //
 // Threads: pure functions on disjoint memory. Failure: as fold().
 

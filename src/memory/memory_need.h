@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-/// What the workers of one host are about to use together.
+/// The memory that the workers of one host are about to use together.
 struct MemoryNeed {
   std::uint64_t bytes_per_worker = 0;
   int workers = 1;

@@ -27,8 +27,9 @@ namespace tutti {
 inline constexpr int kRing = 8;
 /// Most bytes that an inline buffer takes.
 inline constexpr std::size_t kInlineBytes = std::size_t{8} * 1024;
-/// Up to this many bytes per member, everyone folds everything after one wait; above, members own
-/// slices. Measured for two members (docs/group.md); what one reads grows with their number.
+/// Up to this many bytes per member, each member folds everything after one wait; above, members
+/// own slices. Measured for two members (docs/group.md); the bytes that one reads grow with their
+/// number.
 constexpr std::size_t small_bytes(int members) noexcept {
   const std::size_t share = 2 * kInlineBytes / static_cast<std::size_t>(members);
   return share < 1024 ? 1024 : share < kInlineBytes ? share : kInlineBytes;
@@ -80,7 +81,7 @@ class ControlArena {
     return progress(member).records[sequence % kRing];
   }
   std::byte* inline_buffer(int member, std::uint64_t sequence) const;
-  /// Where a member puts its own data for others, and where it puts results for others.
+  /// The memory for a member's data that others read, and for results that others read.
   std::byte* staging(int member, std::uint64_t chunk) const;
   std::byte* results(int member, std::uint64_t chunk) const;
 

@@ -1,13 +1,13 @@
 #pragma once
 
-// How a local group came to its end, in shared memory: the first member that finds a reason writes
-// it, the others fail with the same class of error and the same text, from the same call on.
+// The end of a local group, in shared memory: the first member that finds a reason writes it, the
+// others fail with the same class of error and the same text, from the same call on.
 //
 // That they agree on the call takes two rules. A member that has all it needs for its call looks at
 // the ending once more, and succeeds if there is none. A member that ends the group looks once more
 // whether its call lacks anything, after the state has left `open`, and if not, that call succeeds
-// and the next one fails. A member that found the group open had seen everybody's part: the one
-// that ends it sees that too.
+// and the next one fails. A member that found the group open had seen the parts of all: the one
+// that ends it sees them too.
 //
 // Threads: atomics only. Failure: a member that ends while it writes leaves an ending without a
 // text; the others get PeerLost instead of the reason.
@@ -26,7 +26,7 @@ namespace tutti {
 
 enum class EndingKind : std::uint32_t { aborted, mismatch, peer_lost, timeout };
 
-/// Why a group ended.
+/// The reason why a group ended.
 struct EndingReason {
   EndingKind kind = EndingKind::aborted;
   int job_rank = -1;       ///< peer_lost: who was lost
@@ -38,7 +38,7 @@ struct EndingReason {
 };
 
 struct alignas(kCacheLine) Ending {
-  /// From `being_written` on: by which job rank.
+  /// States from `being_written` on encode the job rank of the writer.
   enum State : std::uint32_t { open = 0, written = 1, being_written = 2 };
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint32_t> kind;

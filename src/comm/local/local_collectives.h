@@ -44,7 +44,7 @@ struct MemoryRequest {
   bool common = false;  ///< one block for all instead of one for each
 };
 
-/// What a request gives: the block of each member, mapped here for as long as `owner` lives.
+/// The result of a request: the block of each member, mapped here for as long as `owner` lives.
 struct MemoryBlocks {
   std::vector<std::byte*> of_members;
   std::shared_ptr<void> owner;
@@ -74,10 +74,11 @@ class LocalCollectives final : private Unfinished {
   /// Something all members must have done before this one continues.
   enum class Goal { arrived, staged, worked, finished };
   enum class Phase { arriving, staging, working };
-  /// How an operation is taken further: to its end; as far as it goes; the same for a thread that
-  /// waits for something else, and does not ask how long this takes.
+  /// How far an operation proceeds: to its end; as far as it can; the same for a thread that waits
+  /// for something else, without a deadline.
   enum class Drive { wait, poll, aside };
-  /// How an operation is done; by_place becomes one of the others when all have arrived.
+  /// The algorithm of an operation; by_place is replaced by one of the others when all have
+  /// arrived.
   enum class Way { one_wait, by_place, slices };
 
   /// An operation of this member between start() and its end.
@@ -91,7 +92,7 @@ class LocalCollectives final : private Unfinished {
     std::optional<std::chrono::milliseconds> patience;
     std::vector<std::shared_ptr<void>> pins;
   };
-  /// What a thread that polls waits for, from the first time that it was not there.
+  /// The wait of a thread that polls, since it first found a part missing.
   struct Polled {
     Goal goal;
     std::uint64_t value;
@@ -131,7 +132,7 @@ class LocalCollectives final : private Unfinished {
   void begin_slices(std::uint64_t sequence);
 
   // Progress (local_collectives_progress.cpp).
-  /// Takes the oldest operation further. False where it would have to wait and may not.
+  /// Makes progress on the oldest operation. Returns false where it would have to wait and may not.
   bool advance(Drive drive);
   bool advance_large(std::uint64_t sequence, Drive drive);
   void stage_chunk(Pending& operation, std::uint64_t chunk);
@@ -144,13 +145,13 @@ class LocalCollectives final : private Unfinished {
   void enter_background();
   void leave_background();
   bool calls_agree(std::uint64_t sequence) const;
-  /// After by_place: every member's contribution lies in its inline buffer.
+  /// Whether, after by_place, every member's contribution is in its inline buffer.
   bool all_inlined(std::uint64_t sequence) const;
 
   // Failure (local_collectives_failure.cpp).
   std::uint64_t missing(Goal goal, std::uint64_t value) const;
   std::string what(std::uint64_t sequence) const;
-  /// What a test that found nothing looks at now and then, since nobody else does.
+  /// Checks the peers periodically, for tests of a call that is not waited for.
   void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
   [[noreturn]] void fail_mismatch(std::uint64_t sequence);
   /// Ends the group because of the exception being handled.
@@ -159,7 +160,7 @@ class LocalCollectives final : private Unfinished {
   /// True if no member leaves this operation before all others have done their part of it, so that
   /// it ends alike for all.
   bool ends_alike(std::uint64_t sequence);
-  /// True if the oldest operation lacks nobody's part any more.
+  /// True if the oldest operation has the parts of all members.
   bool lacks_nothing();
   /// The group has ended, but not yet for this operation.
   bool has_succeeded(std::uint64_t sequence);

@@ -94,7 +94,7 @@ void LocalCollectives::end_with_current_exception() {
   }
 }
 
-/// Ends the group for all, unless somebody was quicker; this member keeps its own reason.
+/// Ends the group for all, unless another member was quicker; this member keeps its own reason.
 void LocalCollectives::end(EndingReason reason) {
   reason.found_by = job_.identity().rank;
   end_with(control_.ending(), reason, [this] { return completed_ + (lacks_nothing() ? 2 : 1); });

@@ -121,8 +121,8 @@ bool LocalCollectives::advance_large(std::uint64_t sequence, Drive drive) {
   return true;
 }
 
-/// What `staged` means beside its name: this member has collected all results of the chunk before
-/// last, so that the others may write to that half.
+/// `staged` also means that this member has collected all results of the chunk before last, so that
+/// the others may write to that half.
 void LocalCollectives::stage_chunk(Pending& operation, std::uint64_t chunk) {
   const std::uint64_t number = chunks_done_ + chunk;
   operation.transfer.stage(chunk, number);

@@ -1,4 +1,4 @@
-// How a local group comes into being, and how its operations start.
+// Creation of a local group, and start of its operations.
 
 #include <algorithm>
 #include <utility>
@@ -79,7 +79,7 @@ ControlArena LocalCollectives::join_members() {
   } catch (const Timeout&) {
     throw;
   } catch (const Error&) {
-    // Who can receive nothing has told the others all the same.
+    // A member that cannot receive has reported its own failure to the others all the same.
     if (!failure.empty()) throw OutOfMemory(failure);
     throw;
   }
@@ -189,8 +189,8 @@ void LocalCollectives::note_places(std::uint64_t sequence, const Operation& oper
   arrival.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
 }
 
-/// Where waits are dear, one is worth more than a copy. Members may decide differently: then the
-/// copies were for nothing.
+/// Where waits are expensive, saving one is worth a copy. Members may decide differently: then the
+/// copies were in vain.
 void LocalCollectives::begin_by_place(std::uint64_t sequence) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   if (arrival.in.in_region() && arrival.out.in_region() && !job_.crowded()) return;
@@ -203,7 +203,7 @@ void LocalCollectives::begin_slices(std::uint64_t sequence) {
   const Arrival& arrival = control_.arrival(members_.rank, sequence);
   const bool stages = mine.transfer.gives() && !arrival.in.in_region();
   if (!stages || members_.size == 1 || completed_ != sequence - 1) return;
-  // Nothing else is under way: the first chunk can lie ready before the others look.
+  // No other operation is under way, so the first chunk can be ready before the others look for it.
   if (chunks_done_ > 0 && !all_reached(Goal::worked, chunks_done_ - 1)) return;
   mine.transfer.assume_staging();
   stage_chunk(mine, 0);

@@ -36,7 +36,7 @@ struct Operation {
   int root = 0;                          ///< reduce and broadcast: rank in the group
   std::span<const std::int64_t> layout;  ///< sizes, then strides; empty where there are none
   std::string_view label;
-  /// How long each wait for it may last; the job's deadline if absent.
+  /// The longest time of each wait of the operation; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline;
   /// Makes progress while the thread that started it waits for something else of the job.
   bool in_background = false;

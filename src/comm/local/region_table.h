@@ -27,7 +27,7 @@ class RegionTable {
   static int free_number(std::uint64_t held_by_any);
   void add(int number, std::vector<std::byte*> blocks, std::size_t bytes,
            const std::shared_ptr<void>& owner);
-  /// Where a span of member `rank` lies, looked up in its own blocks.
+  /// The location of a span of member `rank`, looked up in its own blocks.
   Location locate(int rank, const void* data, std::size_t bytes) const;
   /// The address here of what member `rank` gave. The region must be held.
   std::byte* address(int rank, const Location& location) const;

@@ -24,7 +24,7 @@
 
 namespace tutti {
 
-/// Who takes part, and in which order values are folded.
+/// The members that take part, and the order in which values are folded.
 struct Membership {
   int rank;
   int size;
@@ -48,9 +48,9 @@ class Transfer {
   // Large ones.
   /// True if others need this member's data.
   bool gives() const;
-  /// Lays out chunks as if somebody stages, which is certain once this member has to.
+  /// Lays out chunks as if some member stages, which is certain once this member has to.
   void assume_staging();
-  /// From all members' arrivals: who stages, who collects, how many chunks.
+  /// Decides from all members' arrivals who stages, who collects, and how many chunks there are.
   void resolve(std::uint64_t sequence, const RegionTable& regions, std::uint64_t held_by_all);
   std::uint64_t chunks() const { return chunks_; }
   /// True if data or results pass through the halves, so that members must keep in step.

@@ -1,9 +1,9 @@
 #pragma once
 
-// What there is to know of a rule that moves parameters: everything but its public struct, which
-// holds its numbers (tutti/optimizer.h), in the one value that define() makes of such a struct.
+// The definition of an optimizer rule: all but its public struct, which contains its numbers
+// (tutti/optimizer.h), in the one value that define() makes of such a struct.
 //
-// Threads: values. Failure: none; numbers that make no sense are told in UpdateRule::problem.
+// Threads: values. Failure: none; numbers that make no sense are named in UpdateRule::problem.
 
 #include <cstdint>
 #include <functional>
@@ -17,13 +17,13 @@
 
 namespace tutti {
 
-/// A tensor that a rule keeps of every parameter, of the parameter's size.
+/// A tensor that a rule keeps for every parameter, of the parameter's size.
 struct RuleState {
   std::string name;    ///< as torch's optimizers name it in what they save
   double initial = 0;  ///< of all elements
 };
 
-/// What changes from one update of a parameter to its next one.
+/// Arguments that change from one update of a parameter to the next.
 struct UpdateMoment {
   std::int64_t step = 1;    ///< t ≥ 1: updates of this parameter, this one included
   double rate_factor = 1;   ///< s: the schedule's factor of the learning rate
@@ -41,7 +41,7 @@ struct UpdateRule {
   PreparedUpdate at(const UpdateMoment& moment) const;
 };
 
-// What several rules have in common.
+// Shared parts of several rules.
 
 /// A number has to satisfy it; the text is the error where it does not.
 struct Condition {

@@ -18,7 +18,7 @@ UpdateRule define(const Adagrad& rule);
 UpdateRule define(const RmsProp& rule);
 UpdateRule define(const Lion& rule);
 
-/// Nothing for one of torch's optimizers, which has no kernel.
+/// The rule's definition; empty for one of torch's optimizers, which has no kernel.
 std::optional<UpdateRule> update_rule_of(const Optimizer::Rule& rule);
 /// "Sgd, Adam, … or Adagrad": the names of all rules with a kernel.
 std::string names_of_rules();

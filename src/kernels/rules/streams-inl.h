@@ -28,7 +28,7 @@ HWY_INLINE void for_vectors(std::size_t count, const At& at) {
   for (; i < count; ++i) at(one, i);
 }
 
-/// What an update reads and writes, of the type T.
+/// The memory that an update reads and writes, of type T.
 template <class T>
 struct Streams {
   static_assert(kMaxStates == 4);
