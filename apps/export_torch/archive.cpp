@@ -14,7 +14,7 @@
 namespace tutti::command {
 namespace {
 
-/// What a module has of its own, and its children, in the order in which they were added.
+/// A module's own tensors and its children, in the order in which they were added.
 struct ModuleNode {
   struct Entry {
     std::string name;
@@ -65,7 +65,7 @@ Checkpoint open(const std::filesystem::path& path) {
   return store.open(*newest);
 }
 
-/// By name, of the parameters' own types.
+/// The parameters by name, of their own types.
 std::map<std::string, torch::Tensor> parameters_of(const Checkpoint& checkpoint, bool averages) {
   std::map<std::string, torch::Tensor> found;
   for (const auto& [name, tensor] : load_tensors(checkpoint, StateFile::parameters))

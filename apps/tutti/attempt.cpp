@@ -15,7 +15,7 @@
 namespace tutti::command {
 namespace {
 
-// Also when not all workers can be started: ends what those that were have left.
+// Ends what workers have left behind, also where not all could be started.
 class LeftoversEnd {
  public:
   LeftoversEnd() = default;

@@ -2,7 +2,7 @@
 
 // One attempt of `tutti run`: starts all workers with a rendezvous of their own, shows what they
 // write, ends them together, and reports. When it returns, no process, descriptor or memory of it
-// is left that a later attempt could meet.
+// is left that could affect a later attempt.
 //
 // Threads: from the main thread, while it is the only one. Failure: Refusal or Error when workers
 // cannot be started; those that were are ended.
@@ -16,12 +16,12 @@
 
 namespace tutti::command {
 
-/// What is printed before workers are started again is left in `output`: a reader that pauses does
-/// not delay them, unless `output` is full.
+/// Text that precedes a restart is left in `output`: a reader that pauses does not delay the
+/// restart, unless `output` is full.
 struct AttemptEnd {
   int status = 0;            ///< of `tutti run`, unless all workers are started again
   int interrupted_by = 0;    ///< the signal that asked for the end; 0: none did
-  bool start_again = false;  ///< a worker failed, nobody asked for an end, a restart is left
+  bool start_again = false;  ///< a worker failed, no signal asked for an end, a restart is left
 };
 
 /// `restart` counts from 0, the first attempt. `outputs[r]` is where rank r's lines go.

@@ -6,7 +6,7 @@
 
 namespace tutti::command {
 
-/// As diff has it: equal, different, cannot be compared.
+/// Exit statuses as of diff: equal, different, cannot be compared.
 inline constexpr int kEqualStatus = 0;
 inline constexpr int kDifferentStatus = 1;
 inline constexpr int kNotComparableStatus = 2;

@@ -15,7 +15,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// How far apart two tensors of one kind are.
+/// The distance of two tensors of one kind.
 struct Distance {
   std::uint64_t elements = 0;  ///< that differ in their bytes
   double most = 0;             ///< |a − b|; NaN where an element that differs gives none
@@ -95,7 +95,7 @@ void compare_file(const SafetensorsFile& a, const SafetensorsFile& b, const std:
   }
 }
 
-/// Where the runs stand, other than by their tensors.
+/// Differences of the runs' states besides tensors.
 std::vector<std::string> differences_of_state(const Manifest& a, const Manifest& b) {
   std::vector<std::string> differences;
   if (a.step != b.step)

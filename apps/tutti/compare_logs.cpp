@@ -46,7 +46,7 @@ std::string introduction(const char* letter, const StepLogFile& log) {
   return text;
 }
 
-/// Of the same names; in A's order.
+/// The names whose digests differ, in A's order. Both sides must have the same names.
 std::vector<std::string> differing(const NamedDigests& a, const NamedDigests& b,
                                    std::int64_t step) {
   std::map<std::string_view, std::string_view> in_b(b.begin(), b.end());
@@ -66,7 +66,7 @@ std::vector<std::string> differing(const NamedDigests& a, const NamedDigests& b,
   return names;
 }
 
-/// What the digest called so is of, by the name's form (run/step_log.h).
+/// The subject of a digest, by the form of its name (run/step_log.h).
 std::string subject(const std::string& name) {
   return (name.starts_with("buffer:") ? "" : "parameter ") + quoted(name);
 }

@@ -9,7 +9,7 @@
 
 namespace tutti::command {
 
-/// Over the steps that both have digests of; ends at the first that differs.
+/// Compares the steps of which both have digests; ends at the first that differs.
 Comparison compare_logs(const StepLogFile& a, const StepLogFile& b);
 
 }  // namespace tutti::command

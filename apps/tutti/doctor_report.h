@@ -17,7 +17,7 @@ struct Verdict {
 
 Verdict judge(const MachineFacts& facts);
 
-/// For people: one fact per line, then the verdict.
+/// The report for people: one fact per line, then the verdict.
 std::string as_text(const MachineFacts& facts, const Verdict& verdict);
 
 nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict);

@@ -11,9 +11,9 @@
 
 namespace tutti::command {
 
-/// After a failure the other workers usually report it and end by themselves.
+/// Time for the other workers to report a failure and to end by themselves.
 inline constexpr std::chrono::milliseconds kGrace = std::chrono::seconds(1);
-/// From SIGTERM to SIGKILL.
+/// Time from SIGTERM to SIGKILL.
 inline constexpr std::chrono::milliseconds kTermination = std::chrono::seconds(2);
 
 class Escalation {

@@ -15,15 +15,15 @@ bool has_failed(std::span<const Outcome> outcomes, int rank) {
                      [&](const Outcome& one) { return one.rank == rank && one.failed(); });
 }
 
-// It says that another one that failed is the cause.
+// Whether the worker names another failed one as the cause.
 bool is_echo(int rank, std::span<const Outcome> outcomes, std::span<const Blame> blames) {
   return std::any_of(blames.begin(), blames.end(), [&](const Blame& blame) {
     return blame.rank == rank && blame.culprit != rank && has_failed(outcomes, blame.culprit);
   });
 }
 
-// What became of the one that it blames and that did not fail: it had to be ended, or it ended well
-// while others needed it. Empty: it blames none of these.
+// The end of the worker that it blames and that did not fail: it had to be ended, or it ended well
+// while others needed it. Empty where it blames no such worker.
 std::string end_of_culprit(int rank, std::span<const Outcome> outcomes,
                            std::span<const Blame> blames) {
   // The latest counts: earlier failures may have been lived through.
@@ -67,7 +67,7 @@ std::string name_ranks(std::vector<int> ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, " "));
 }
 
-// What a user has not read yet of why it failed.
+// The part of the failure's reason that has not been shown yet.
 std::vector<std::string> unread_reason(int rank, std::span<const Blame> blames,
                                        const Written& written) {
   std::vector<std::string> lines;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which failure came first, and what is said about it. Pure.
+// Finds the first failure, and writes the report of it. Pure functions.
 
 #include <optional>
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace tutti::command {
 
-/// How one worker ended.
+/// The end of one worker.
 struct Outcome {
   int rank = 0;
   Ending ending;
@@ -27,10 +27,10 @@ struct Outcome {
 /// ended. `outcomes` are in order of end. Empty when none failed.
 std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<const Blame> blames);
 
-/// What rank `first` has written, as far as it matters to the report.
+/// The output of rank `first`, as far as the report needs it.
 struct Written {
   std::vector<std::string> last_lines;  ///< oldest first; all have been shown
-  std::string frames;                   ///< says where its stack frames are; empty: it wrote none
+  std::string frames;                   ///< tells where its stack frames are; empty: it wrote none
 };
 
 /// The last thing a user reads of a failed run, as lines. What a worker wrote has been shown, and

@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::chrono::seconds kEndOfOrphans{4};
 
-// A stopped process needs somebody who resumes it: a shell with job control, outside of the process
-// group and in the same session. Elsewhere, as in a container, SIGTSTP has no effect.
+// A stopped process needs another one that resumes it: a shell with job control, outside of the
+// process group and in the same session. Elsewhere, as in a container, SIGTSTP has no effect.
 bool somebody_can_resume() {
   const auto processes = all_processes();
   const pid_t group = getpgrp();
@@ -86,7 +86,7 @@ RunEnd keep(pid_t launcher, const sigset_t& signals, const std::vector<ProcessEn
     if (signal == SIGCONT) stopping = false;
     if (signal != SIGCHLD) continue;
     int status = 0;
-    // Whoever else has ended is an orphan that this process adopted, as the first of a container.
+    // Any other ended process is an orphan that this process adopted, as the first of a container.
     for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
       if (pid != launcher) continue;
       if (!WIFSTOPPED(status)) return end_of_run(status, spared, status_line);

@@ -18,7 +18,7 @@
 
 namespace tutti::command {
 
-/// How a run ended.
+/// The end of a run.
 struct RunEnd {
   int status = 0;
   int interrupted_by = 0;  ///< the signal that asked for the end; 0: none did
@@ -30,15 +30,15 @@ class KeptLauncher {
   /// keeper when the launcher has ended.
   static KeptLauncher start();
 
-  /// In the keeper: the exit status of both. Nothing in the launcher.
+  /// The exit status of both in the keeper; empty in the launcher.
   std::optional<int> ended() const { return ended_; }
-  /// In the keeper: ends this process by the signal that interrupted the run, if one did, as a
-  /// shell that runs a script wants to see it. Where that has no effect, as in the first process of
-  /// a container, it returns.
+  /// In the keeper, ends this process by the signal that interrupted the run, if one did, as shells
+  /// that run a script expect. Returns where that has no effect, as in the first process of a
+  /// container.
   void end_by_signal() const;
-  /// In the launcher: the keeper's number.
+  /// The keeper's process id, in the launcher.
   pid_t keeper() const { return keeper_; }
-  /// In the launcher: this is the end, also if what is left to do should kill it.
+  /// Tells the keeper the end of the run, in the launcher, which may still be killed afterwards.
   void settle(const RunEnd& end) const;
 
  private:

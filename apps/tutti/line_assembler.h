@@ -2,8 +2,8 @@
 
 // Makes whole lines of a stream that arrives in pieces.
 //
-// A carriage return starts the line anew, as on a terminal: of a progress display that rewrites
-// itself only the last state becomes a line. "\r\n" ends a line.
+// A carriage return restarts the line, as on a terminal: of a progress display that rewrites itself
+// only the last state becomes a line. "\r\n" ends a line.
 
 #include <string>
 #include <string_view>
@@ -18,7 +18,7 @@ class LineAssembler {
  public:
   /// Takes the next bytes; returns the lines they complete, without line ends.
   std::vector<std::string> feed(std::string_view bytes);
-  /// At the end of the stream: what is left of an unfinished line, as zero or one line.
+  /// Ends the stream, and returns its unfinished line, if there is one.
   std::vector<std::string> finish();
   /// The unfinished line is a display that rewrites itself; unfinished() is its present state.
   bool rewrites() const { return rewritten_ || carriage_return_; }

@@ -1,5 +1,5 @@
-// The command `tutti`: starts training programs, says what a machine offers, compares
-// runs, exports models.
+// The command `tutti`: starts training programs, reports what a machine offers, compares runs,
+// exports models.
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -18,12 +18,12 @@ namespace {
 constexpr std::size_t kPieceBytes = 64 << 10;        // lines are queued together up to this
 constexpr std::string_view kEraseLine = "\r\x1b[K";  // ECMA-48 EL
 
-// How long a reader that said it was ready and takes nothing is left alone: a terminal that has too
-// little room for a line's end, a socket that others fill.
+// Pause for a reader that is ready but takes nothing: a terminal with too little room for a line's
+// end, or a socket that others fill.
 constexpr int kPauseMs = 10;
 
-// Another opening of the terminal behind `stream`, so that whoever shares the one that this process
-// inherited is not made to write without blocking. Empty where there can be none.
+// Another opening of the terminal behind `stream`, so that processes that share the inherited one
+// are not made to write without blocking. Empty where it cannot be opened.
 FileDescriptor open_without_blocking(Stream stream) {
   const int fd = static_cast<int>(stream);
   int number = 0;
@@ -113,7 +113,7 @@ void Output::spill() {
   }
 }
 
-// Once: a slow reader makes the file full again and again.
+// Prints the refusal once, because a slow reader fills the file repeatedly.
 void Output::say_refusal(int error) {
   if (refusal_said_) return;
   refusal_said_ = true;
@@ -152,8 +152,8 @@ int Output::descriptor(Stream stream) const {
   return own ? own.get() : static_cast<int>(stream);
 }
 
-// A socket that is ready may take a part and wait with the rest. The flag is for this call alone:
-// whoever shares the socket is not made to write without blocking.
+// A socket that is ready may take a part and wait with the rest. The flag applies to this call
+// alone, so that processes that share the socket are not made to write without blocking.
 ssize_t Output::write_piece(Stream stream, std::string_view text) const {
   const int to = descriptor(stream);
   if (way(stream).is_socket) return send(to, text.data(), text.size(), MSG_DONTWAIT);

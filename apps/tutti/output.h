@@ -1,9 +1,9 @@
 #pragma once
 
 // What the command prints: whole lines to its standard output and error, and at most one line that
-// rewrites itself on a terminal. Writes never block for long, so that a stuck reader cannot keep
-// signals and ended workers from being seen: text queues here, what is much of it in a file, and is
-// written as the reader takes it.
+// rewrites itself on a terminal. Writes never block for long, so that a stuck reader does not delay
+// signals and the ends of workers: text is queued here, and in a file where there is much of it,
+// and is written as the reader takes it.
 //
 // Threads: one. Failure: a reader that has gone away is remembered; text for it is dropped. When
 // the file cannot take more, a line says so, the first time, and full() asks to wait for the
@@ -32,7 +32,7 @@ struct Terminals {
   std::size_t columns = 80;
 
   bool has(Stream stream) const { return stream == Stream::out ? out : error; }
-  /// What this process's descriptors 1 and 2 are.
+  /// The kinds of this process's descriptors 1 and 2.
   static Terminals of_process();
 };
 
@@ -48,14 +48,15 @@ class Output {
   void hide();
 
   bool empty() const { return front_.empty(); }
-  /// There is no room for more: what comes should be left where it is.
+  /// Whether there is no room for more: callers should leave new text where it is.
   bool full() const { return back_bytes_ >= kMaxInMemory; }
-  /// Where the next byte goes; -1 when there is none.
+  /// The descriptor of the next byte; -1 when there is none.
   int next_descriptor() const;
   /// Writes a piece. To be called when next_descriptor() is ready for writing. False: nothing could
   /// be written.
   bool write_some();
-  /// Why standard output takes nothing any more, as errno: EPIPE when nobody reads it; 0: it does.
+  /// The errno with which standard output failed, such as EPIPE when its reader has ended; 0: it
+  /// has not.
   int out_failure() const { return out_failure_; }
 
  private:
@@ -71,7 +72,7 @@ class Output {
   void erase_shown();
   void drop_front();
   int& failure(Stream stream) { return stream == Stream::out ? out_failure_ : error_failure_; }
-  // What a stream is written through.
+  // The descriptor through which a stream is written.
   struct Way {
     FileDescriptor own;  // of a terminal, in place of the inherited one
     bool is_socket = false;
@@ -86,7 +87,7 @@ class Output {
 
   Terminals terminals_;
 
-  // In this order: what is written next, what is in the file, what came last.
+  // The queue has this order: text that is written next, the file, the newest text.
   std::deque<Piece> front_;
   std::size_t front_bytes_ = 0;  // of whole pieces
   SpillFile file_;

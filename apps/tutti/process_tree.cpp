@@ -105,8 +105,8 @@ std::vector<pid_t> own_children() {
 void become_subreaper() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
 // Only children are signalled: until this process has waited for them, their numbers are theirs.
-// While anything lives below, there is a child, if only an ended one whose children have just been
-// passed on.
+// While any process lives below, there is a child, if only an ended one whose children have just
+// been reparented.
 std::vector<pid_t> end_children(std::span<const pid_t> spared, std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
   for (;;) {

@@ -1,10 +1,10 @@
 #pragma once
 
-// The processes below this one, as /proc shows them: what workers have started, also what has left
-// their process groups (`timeout`, `setsid`). Nobody below can leave, because this process is a
-// child subreaper: what loses its parent becomes its child.
+// The processes below this one, as /proc shows them: all that workers have started, even if it has
+// left their process groups (`timeout`, `setsid`). No process below can leave, because this process
+// is a child subreaper: it becomes the parent of orphans.
 //
-// Threads: one. Failure: where /proc is missing, or that of another namespace, nothing is found,
+// Threads: one. Failure: where /proc is missing, or that of another namespace, no process is found,
 // and nothing happens.
 
 #include <sys/types.h>
@@ -22,13 +22,13 @@ struct ProcessEntry {
 };
 std::vector<ProcessEntry> all_processes();
 
-/// All processes below it; ended ones that nobody has waited for are among them.
+/// All processes below it, including ended ones that have not been waited for.
 std::vector<ProcessEntry> descendants_of(pid_t ancestor);
 
 /// The numbers of those that are still there; one that another process has got since is not.
 std::vector<pid_t> still_there(std::span<const ProcessEntry> processes);
 
-/// Makes this process the parent of whoever below loses its own.
+/// Makes this process the parent of all processes below that lose their own.
 void become_subreaper();
 
 /// Kills all children but `spared`, and then those that became children by that, until none is left
@@ -40,7 +40,7 @@ void reap_children(std::span<const pid_t> spared);
 
 /// Stops all processes below this one. Returns those that ran until now.
 std::vector<pid_t> stop_descendants();
-/// Lets them go on: to be called with what stop_descendants() returned.
+/// Resumes the processes that stop_descendants() has returned.
 void resume(std::span<const pid_t> stopped);
 
 }  // namespace tutti::command

@@ -1,7 +1,6 @@
 #pragma once
 
-// What the command refuses to do, and the exit status that says so. Thrown before any worker
-// of an attempt runs.
+// A refusal of the command, with its exit status. Thrown before any worker of an attempt runs.
 
 #include <stdexcept>
 #include <string>

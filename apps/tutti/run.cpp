@@ -37,7 +37,7 @@ RunEnd run_attempts(const RunPlan& plan, std::vector<WorkerOutput>& outputs, Out
   for (int restart = 0;; ++restart) {
     const AttemptEnd end = run_attempt(plan, restart, outputs, output, signals);
     if (!end.start_again) return {.status = end.status, .interrupted_by = end.interrupted_by};
-    // Who asks for the end while no worker runs must not see new ones start.
+    // A request for the end while no worker runs must not be followed by new ones.
     if (const auto signal = signals.next()) {
       if (signals.abandoned()) return {.status = kSignalStatus + SIGKILL};
       flush(output, signals, true);

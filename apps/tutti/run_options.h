@@ -39,7 +39,8 @@ std::size_t program_start(const CLI::App& app, const std::vector<std::string>& a
 /// Throws Refusal with the usage status for values that make no sense.
 void check(const RunOptions& options);
 
-/// How many workers must not have failed for the others to go on: all of them without --survivors.
+/// The number of workers that must not have failed for the run to continue: all without
+/// --survivors.
 int needed_workers(const RunOptions& options);
 
 }  // namespace tutti::command

@@ -49,8 +49,8 @@ std::string processor_hint(const RunOptions& options, int processors) {
                      plural(processors, "processor"), advice);
 }
 
-// Where symbolic links lead, also when nothing is there yet: a file takes the place of the last
-// one's target, not of the link.
+// Follows symbolic links, also where the target does not exist yet: a file replaces the last link's
+// target, not the link.
 fs::path follow_links(fs::path file) {
   constexpr int kMaxLinks = 40;  // as the system has it
   std::error_code ignored;
@@ -92,7 +92,7 @@ rlimit raise_descriptor_limit() {
   if (getrlimit(RLIMIT_NOFILE, &before) != 0)
     throw Refusal(1, fmt::format("cannot read `ulimit -n`: {}", std::strerror(errno)));
   const rlimit raised{.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
-  setrlimit(RLIMIT_NOFILE, &raised);  // where it fails, what needs more says so
+  setrlimit(RLIMIT_NOFILE, &raised);  // where it fails, later code that needs more reports it
   return before;
 }
 

@@ -26,7 +26,7 @@ struct RunPlan {
 /// process open as many files as the hard limit allows. Throws Refusal.
 RunPlan make_plan(const RunOptions& options);
 
-/// How to start the worker `rank` of the attempt after `restart` others, with its end of the
+/// The options that start worker `rank` of the attempt after `restart` others, with its end of the
 /// rendezvous.
 StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, int rendezvous);
 

@@ -33,14 +33,14 @@ sigset_t block_run_signals() {
   for (const int signal : {SIGINT, SIGHUP, SIGTSTP})
     if (!is_ignored(signal)) sigaddset(&wanted, signal);
   sigprocmask(SIG_BLOCK, &wanted, nullptr);
-  handle(SIGCHLD, SIG_DFL);  // were it ignored, nobody could learn how a child ended
+  handle(SIGCHLD, SIG_DFL);  // were it ignored, the exit status of children would be lost
   return wanted;
 }
 
 SignalInbox::SignalInbox(pid_t keeper) : taken_(block_run_signals()), keeper_(keeper) {
   handle(SIGPIPE, SIG_IGN);
   handle(SIGXFSZ, SIG_IGN);
-  // Says that there are signals; they are taken with sigtimedwait().
+  // Only shows that there are signals; they are taken with sigtimedwait().
   file_ = FileDescriptor(signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!file_) throw Refusal(1, fmt::format("cannot receive signals: {}", std::strerror(errno)));
   sigdelset(&taken_, SIGTSTP);
@@ -65,8 +65,9 @@ std::optional<int> SignalInbox::next() {
   }
 }
 
-// SIGTSTP stays pending while the processes below are stopped: a SIGCONT that comes meanwhile takes
-// it back, and where nobody could resume this process, the keeper having ended, it has no effect.
+// SIGTSTP stays pending while the processes below are stopped: a SIGCONT that comes meanwhile
+// cancels it, and where no process could resume this one, because the keeper has ended, it has no
+// effect.
 void SignalInbox::obey_stop() {
   sigset_t pending;
   if (sigpending(&pending) != 0 || sigismember(&pending, SIGTSTP) != 1) return;

@@ -22,7 +22,7 @@ namespace tutti::command {
 /// are ignored: blocked from now on. Returns them.
 sigset_t block_run_signals();
 
-/// How long after the first request for the end another signal is the same request.
+/// Time after the first request for the end within which another signal is the same request.
 inline constexpr std::chrono::milliseconds kSameRequest = std::chrono::seconds(1);
 
 class SignalInbox {

@@ -8,7 +8,7 @@
 namespace tutti::command {
 namespace {
 
-// Its multiples are edges of blocks on any file system: a block is freed as a whole.
+// Blocks are freed as a whole: multiples of this are edges of blocks on any file system.
 constexpr off_t kFreedAtATime = off_t{1} << 20;
 
 FileDescriptor make_unnamed_file() {

@@ -1,10 +1,11 @@
 #pragma once
 
-// A queue of texts in a file without a name: what is too much for memory and not written yet.
-// The disk holds what has not been popped and 1 MiB at most. Where the file system cannot free a
-// part of a file, what has been popped stays until the queue is empty, and counts as if it had not.
+// A queue of texts in a file without a name, for text that is too much for memory and not written
+// yet. The disk holds what has not been popped and 1 MiB at most. Where the file system cannot free
+// a part of a file, what has been popped stays until the queue is empty, and counts as if it had
+// not.
 //
-// Threads: one. Failure: push() says no, with errno.
+// Threads: one. Failure: push() returns false, with errno.
 
 #include <sys/types.h>
 #include <cstddef>
@@ -19,7 +20,7 @@ namespace tutti::command {
 class SpillFile {
  public:
   static constexpr off_t kMost = off_t{1} << 30;
-  /// So many bytes of the disk are its own at most.
+  /// Uses at most `most` bytes of the disk.
   explicit SpillFile(off_t most = kMost) : most_(most) {}
 
   bool empty() const { return read_at_ == end_; }
@@ -30,8 +31,8 @@ class SpillFile {
     int kind = 0;
     std::string text;
   };
-  /// The oldest, which is removed. Nothing when the file is empty, or cannot be read any more: what
-  /// lay in it is lost then.
+  /// Removes and returns the oldest text. Empty when the file is empty, or cannot be read any more:
+  /// its content is then lost.
   std::optional<Entry> pop();
 
  private:

@@ -15,7 +15,7 @@ namespace tutti::command {
 namespace {
 
 constexpr std::size_t kReadBytes = 64 << 10;  // a pipe's usual capacity
-constexpr std::size_t kFinalBytes = 1 << 20;  // of a pipe that somebody still writes into
+constexpr std::size_t kFinalBytes = 1 << 20;  // of a pipe that a process still writes into
 
 FileDescriptor& descriptor(Worker& worker, Stream stream) {
   return stream == Stream::out ? worker.process.output() : worker.process.errors();
@@ -170,7 +170,7 @@ void Supervisor::lose(std::size_t rank, const Outcome& lost) {
   const int left = static_cast<int>(workers_.size()) - static_cast<int>(failed);
   if (escalation_.begun() || left < needed_) return escalation_.begin(Clock::now());
   workers_[rank].process.signal(SIGKILL);  // what it has left in its process group
-  // Its own last lines come before what is said of its end.
+  // Its own last lines come before the report of its end.
   for (const Stream stream : {Stream::out, Stream::error})
     if (!output_.full()) read(rank, stream, kReadBytes);
   output_.line(Stream::error, "", loss_line(lost, static_cast<int>(workers_.size()), left));

@@ -18,12 +18,12 @@
 
 namespace tutti::command {
 
-/// After the last worker's end, how long a child that it left behind may keep a pipe open.
+/// Time after the last worker's end for which a child that it left behind may keep a pipe open.
 inline constexpr std::chrono::milliseconds kDrain = std::chrono::milliseconds(500);
-/// How long killing what workers have left behind may take.
+/// Time for killing the processes that workers have left behind.
 inline constexpr std::chrono::milliseconds kEndOfLeftovers = std::chrono::seconds(1);
 
-/// How long an interrupted run waits for a reader that does not read.
+/// Time for which an interrupted run waits for a reader that does not read.
 inline constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(2);
 
 struct Worker {
@@ -40,15 +40,15 @@ class Supervisor {
   /// Returns when all workers have ended, with all that they had started, and what they wrote has
   /// been queued.
   void watch();
-  /// Prints what is queued. A signal gives up on a reader that does not read, and after an
-  /// interruption it is given up on when it has read nothing for kPatience.
+  /// Prints what is queued. A signal ends the wait for a reader that does not read; after an
+  /// interruption the wait ends when it has read nothing for kPatience.
   void flush();
   /// The same, until there is room for what comes.
   void make_room();
   /// Prints what can be printed without waiting for the reader.
   void flush_ready();
 
-  /// In order of end.
+  /// The workers' ends, in their order.
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
   /// The signal that ended the run from outside.
   std::optional<int> interrupted() const { return interrupted_; }

@@ -15,7 +15,8 @@
 namespace tutti::command {
 namespace {
 
-// What Timeline (base/timeline.h) writes around a worker's events, and what its last one ends in.
+// The text that Timeline (base/timeline.h) writes around a worker's events, and at the end of its
+// last one.
 constexpr std::string_view kHead = R"({"traceEvents":[)";
 constexpr std::string_view kTail = "]}";
 constexpr std::string_view kEndOfEvent = "}";

@@ -19,7 +19,7 @@ void remove_timeline(const std::string& file, int workers);
 
 /// Merges the parts that exist into `file` and removes them; nothing happens when there are none.
 /// Returns what went wrong, as lines; parts that are not complete are left where they are, and so
-/// are all when `stop`, which is asked now and then, says so.
+/// are all when `stop`, which is called periodically, returns true.
 std::vector<std::string> merge_timeline_files(
     const std::string& file, int workers, const std::function<bool()>& stop = [] { return false; });
 

@@ -32,7 +32,7 @@ class WorkerOutput {
   /// The stream has ended.
   void finish(Stream stream);
   /// The worker has ended, and another will write here. Remembered lines are forgotten; the log
-  /// goes on after `line`.
+  /// continues after `line`.
   void start_again(std::string_view line);
   /// What the worker has written to both streams in this attempt.
   Written written() const;

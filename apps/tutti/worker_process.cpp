@@ -128,7 +128,7 @@ WorkerProcess WorkerProcess::start(const StartOptions& options) {
 
   WorkerProcess worker;
   worker.pid_ = pid;
-  setpgid(pid, pid);  // also here, so that the group exists for whoever comes first
+  setpgid(pid, pid);  // also here, so that the group exists whichever process comes first
   status.write.reset();
   if (const int error = exec_error(status.read.get()); error != 0)
     throw Refusal(kNotExecutableStatus,

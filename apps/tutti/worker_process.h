@@ -21,13 +21,13 @@
 
 namespace tutti::command {
 
-/// How a process ended.
+/// The end of a process.
 struct Ending {
   bool by_signal = false;
   int code = 0;  ///< exit status, or the signal's number
 
   bool success() const { return !by_signal && code == 0; }
-  /// What a shell makes of it.
+  /// The exit status that a shell reports.
   int exit_status() const;
   /// "exit status 3", "killed by signal SIGSEGV (11)"
   std::string describe() const;
@@ -59,9 +59,9 @@ class WorkerProcess {
   FileDescriptor& output() { return output_; }
   FileDescriptor& errors() { return errors_; }
 
-  /// To the whole process group.
+  /// Sends the signal to the whole process group.
   void signal(int signal) const noexcept;
-  /// How it ended, if it has. Never waits.
+  /// The end of the process, if it has ended. Never waits.
   std::optional<Ending> ending() const;
 
  private:

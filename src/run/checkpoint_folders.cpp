@@ -41,7 +41,7 @@ std::optional<OurName> parse(std::string_view name) {
       std::from_chars(digits.data(), digits.data() + digits.size(), ours.step);
   if (error != std::errc{} || ours.step < 0) return std::nullopt;
   ours.suffix = std::string_view(end, static_cast<std::size_t>(body.data() + body.size() - end));
-  // Only the one way of writing it, so that a step has one folder.
+  // Only the canonical form of the number counts, so that a step has one folder.
   if (body.substr(0, body.size() - ours.suffix.size()) != name_of_step(ours.step))
     return std::nullopt;
   return ours;
@@ -124,7 +124,8 @@ void CheckpointFolders::publish(std::int64_t step, const fs::path& part) {
 void CheckpointFolders::remove(const std::map<std::int64_t, fs::path>& checkpoints) {
   if (checkpoints.empty()) return;
   for (const auto& [step, path] : checkpoints) files_.rename(path, aside(step, kGone));
-  // Nothing is taken out of a folder that a power cut could bring back under its old name.
+  // The renames are durable before anything is removed: a power cut must not restore the old name
+  // of an incomplete folder.
   files_.sync_folder(dir_);
   for (const auto& [step, path] : checkpoints) files_.remove_all(aside(step, kGone));
 }

@@ -29,7 +29,7 @@ fs::path absolute_folder(const fs::path& dir) {
   return path;
 }
 
-/// Before any file is written.
+/// The manifest before any file is written.
 Manifest manifest_of(const CheckpointContent& content) {
   return {.step = content.step, .facts = content.facts, .state = content.state, .run = content.run};
 }

@@ -31,7 +31,7 @@ namespace tutti {
 /// All that one checkpoint holds. Tensors' bytes are borrowed until save returns.
 struct CheckpointContent {
   std::int64_t step = 0;                             ///< steps done
-  RunFingerprint facts = {};                         ///< what has to be equal to go on
+  RunFingerprint facts = {};                         ///< must be equal to resume
   std::map<std::string, nlohmann::json> state = {};  ///< where the run stands
   std::vector<SafetensorsContent> files = {};        ///< names unique; see is_file_name
   std::string run = {};                              ///< Job::run_id() of the run that writes it
@@ -61,7 +61,7 @@ bool is_checkpoint_folder(const Files& files, const std::filesystem::path& folde
 Checkpoint open_checkpoint_folder(std::shared_ptr<const Files> files,
                                   const std::filesystem::path& folder);
 
-/// What a search for a good checkpoint found.
+/// The result of a search for a good checkpoint.
 struct NewestGood {
   std::optional<Checkpoint> checkpoint;  ///< nothing if none was good
   std::vector<std::string> passed_over;  ///< why the newer ones were not taken, newest first

@@ -21,14 +21,14 @@
 
 namespace tutti {
 
-/// What the shards of a step ask for, all alike.
+/// The samples that each shard of a step asks for.
 struct DataRequest {
   std::int64_t dataset_size = 0;  ///< samples in the data set
   std::int64_t batch = 0;         ///< samples per shard
   friend bool operator==(const DataRequest&, const DataRequest&) = default;
 };
 
-/// How far a run has come in its data: with the seed, all that a checkpoint has to keep.
+/// The position of a run in its data: with the seed, all that a checkpoint has to keep.
 struct DataPosition {
   std::int64_t epoch = 0;         ///< counted from 0
   std::int64_t taken = 0;         ///< samples of this epoch that earlier steps took
@@ -47,7 +47,7 @@ class DataOrder {
   void check(const DataRequest& request) const;
   /// Samples of shard `shard` ≥ 0 of the next step. Checks the request.
   std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
-  /// After a step of `shards` ≥ 1 shards that asked so. Checks the request.
+  /// Advances after a step of `shards` ≥ 1 shards with this request. Checks the request.
   void advance(const DataRequest& request, std::int64_t shards);
 
   const DataPosition& position() const { return position_; }

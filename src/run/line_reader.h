@@ -27,9 +27,9 @@ class LineReader {
   /// The next line that ends with a newline, without it; valid until the next call. Nothing at the
   /// end of the file.
   std::optional<std::string_view> next();
-  /// Where the line that next() gave last begins in the file.
+  /// The offset in the file of the line that next() has returned last.
   std::uint64_t begin() const noexcept { return line_begin_; }
-  /// Once next() has given nothing: the file ends within a line.
+  /// Whether the file ends within a line, once next() has returned nothing.
   bool ends_within_line() const noexcept { return !buffer_.empty(); }
 
  private:

@@ -18,20 +18,20 @@ struct LossScaleRule {
   double maximum = 1;
 };
 
-/// Where the factor stands: what a checkpoint keeps.
+/// The state of the factor, which checkpoints contain.
 struct LossScaleState {
   double factor = 1;
   std::int64_t good_steps = 0;  ///< in succession, since it last changed or a step was not
 };
 
-/// After a step that was applied.
+/// Updates the factor after a step that was applied.
 inline void grow(const LossScaleRule& rule, LossScaleState& state) {
   if (!rule.dynamic || ++state.good_steps < rule.grow_after) return;
   state = {std::min(state.factor * rule.growth, rule.maximum), 0};
 }
 
-/// After a step whose gradient was not finite: the run of good steps is over in any case. False
-/// where the factor cannot shrink any more.
+/// Updates the factor after a step whose gradient was not finite: the sequence of good steps is
+/// over in any case. Returns false where the factor cannot shrink any more.
 inline bool shrink(const LossScaleRule& rule, LossScaleState& state) {
   state.good_steps = 0;
   const double factor = std::max(state.factor * rule.backoff, rule.minimum);

@@ -83,7 +83,7 @@ FileDigest parse_file(const std::string& name, const json& value, const std::str
   return {value["bytes"].get<std::uint64_t>(), value["sha256"].get<std::string>()};
 }
 
-/// What no reader would take is the fault of who writes it.
+/// A manifest that no reader would accept is the writer's fault.
 Manifest read_back(const std::string& text) {
   try {
     return parse_manifest(text, "the manifest to be written");
@@ -128,7 +128,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     throw Corrupt(where + " is no manifest of Tutti: its format is another");
   const json version = members.take("version", json::value_t::number_unsigned);
   if (version != kVersion) {
-    // Version 3 gave options and files other names: what is the same run could not be told.
+    // Version 3 gave options and files other names: equal runs could not be recognised.
     throw Unsupported(fmt::format(
         "{} has version {}; this build reads version {}{}", where, version.dump(), kVersion,
         version < kVersion

@@ -22,7 +22,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 
 struct Manifest {
   std::int64_t step = 0;                             ///< steps done; 0 before the first
-  RunFingerprint facts = {};                         ///< what has to be equal to go on
+  RunFingerprint facts = {};                         ///< must be equal to resume
   std::map<std::string, nlohmann::json> state = {};  ///< where the run stands: epoch, loss scale, …
   std::map<std::string, FileDigest> files = {};      ///< by name in the checkpoint's folder
   std::string run = {};                              ///< Job::run_id() of the run that wrote it

@@ -1,12 +1,12 @@
 #pragma once
 
-// The metrics of a step on their way from shards to workers: each worker writes the records of its
-// shards as bytes where the others can read them; from everybody's records, in the order of the
-// shards, each reduces the same values.
+// The exchange of a step's metrics: each worker writes the records of its shards as bytes that the
+// others can read; from the records of all, in the order of the shards, each worker reduces the
+// same values.
 //
-// Records travel unfolded: the tree is over shards, and folding is a matter of microseconds.
+// Records travel unfolded: the tree is over shards, and folding takes microseconds.
 //
-// Threads: pure functions. Failure: InvalidArgument as said at each.
+// Threads: pure functions. Failure: InvalidArgument, as documented at each.
 
 #include <cstddef>
 #include <span>
@@ -21,7 +21,7 @@ std::size_t packed_size(std::span<const ShardMetrics> shards);
 /// Writes the records of consecutive shards to the front of `area`; returns the bytes written.
 /// InvalidArgument naming the bytes needed if they do not fit; nothing is written then.
 std::size_t pack(std::span<const ShardMetrics> shards, std::span<std::byte> area);
-/// What pack() wrote, given exactly its bytes. Not for bytes from strangers: sizes are checked, by
+/// Reads exactly the bytes that pack() has written. The bytes are trusted: sizes are checked by
 /// TUTTI_CHECK.
 std::vector<ShardMetrics> unpack(std::span<const std::byte> bytes);
 

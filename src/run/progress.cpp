@@ -25,7 +25,7 @@ void Progress::show(std::int64_t step, std::string_view figures) {
   const double rate = static_cast<double>(step - first_) / std::max(seconds, 1e-9);
   const auto line = fmt::format("step {}/{}  {}  {:.1f} steps/s  {:.0f} s left", step, total_,
                                 figures, rate, static_cast<double>(total_ - step) / rate);
-  // What a longer line left behind is wiped: ESC [ K erases to the end of the line.
+  // ESC [ K erases what a longer line has left behind.
   const char* const end = terminal_ && step != total_ ? "\033[K" : "\n";
   std::fprintf(to_, "%s%s%s", terminal_ ? "\r" : "", line.c_str(), end);
   std::fflush(to_);

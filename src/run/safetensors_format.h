@@ -41,9 +41,9 @@ enum class StoredType : std::uint8_t {
 std::size_t size_of(StoredType type) noexcept;
 /// "F32", "BF16", …
 std::string_view name_of(StoredType type) noexcept;
-/// By the name; nothing for a type that is not offered.
+/// The type with that name; empty where it is not supported.
 std::optional<StoredType> stored_type(std::string_view name) noexcept;
-/// As which elements of the core are stored.
+/// The type as which elements of the core are stored.
 StoredType stored_type(DType dtype) noexcept;
 
 /// Bytes of a tensor; nothing if a dimension is negative or their product exceeds 63 bits.

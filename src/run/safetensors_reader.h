@@ -1,10 +1,10 @@
 #pragma once
 
-// Reads the safetensors format from a file that nobody vouches for. Everything about the layout is
-// checked when the file is opened; the tensors' bytes go straight to where the caller wants them.
+// Reads the safetensors format from an untrusted file. The whole layout is checked when the file is
+// opened; the tensors' bytes go straight to the caller's memory.
 //
 // Threads: reading from several at once is fine. Failure: Corrupt that names the file, and the
-// tensor where there is one; Unsupported for an element type that is not offered.
+// tensor where there is one; Unsupported for an unknown element type.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-/// Where one tensor lies.
+/// The type, shape and place of one tensor.
 struct TensorEntry {
   std::string name;
   StoredType type = StoredType::F32;
@@ -33,7 +33,7 @@ class SafetensorsFile {
  public:
   SafetensorsFile(std::shared_ptr<const Files> files, const std::filesystem::path& path);
 
-  /// In the order of their bytes.
+  /// The tensors, in the order of their bytes.
   const std::vector<TensorEntry>& tensors() const noexcept { return tensors_; }
   const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
   /// Null if there is none of that name.

@@ -19,7 +19,7 @@ std::vector<std::int64_t> draw(const std::vector<double>& sums, std::int64_t cou
                                std::uint64_t seed, std::int64_t epoch) {
   const std::uint64_t words[] = {seed, static_cast<std::uint64_t>(epoch)};
   std::mt19937_64 random(digest(words, sizeof words));
-  // Where rounding reaches the sum of all weights: the last sample that has a weight.
+  // The last sample that has a weight, for draws that rounding moves to the sum of all weights.
   const auto last = std::lower_bound(sums.begin(), sums.end(), sums.back());
   std::vector<std::int64_t> samples(static_cast<std::size_t>(count));
   for (auto& sample : samples) {

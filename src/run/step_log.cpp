@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-/// How each step log begins.
+/// The begin of each step log.
 std::string magic() {
   return fmt::format(R"({{"format":"{}","version":{},)", kStepLogFormat, kStepLogVersion);
 }
@@ -34,7 +34,7 @@ File open_log(Files& files, const fs::path& path) {
   return files.append(absolute);
 }
 
-/// Nobody's other file is overwritten, or continued, by a mistaken name.
+/// A mistaken name must not overwrite, or continue, another file.
 void require_step_log(const Files& files, const File& file, std::uint64_t size) {
   const std::string expected = magic();
   std::string found(std::min<std::uint64_t>(size, expected.size()), '\0');
@@ -103,7 +103,7 @@ void StepLog::check(Files& files, const fs::path& path) {
 
 void StepLog::digests(std::int64_t step, const NamedDigests& digests) {
   TUTTI_CHECK(!digests.empty(), "step {} without digests", step);
-  // As text: an ordered_json searches all its names for every name that is added.
+  // Written as text, because an ordered_json searches all its names for every name that is added.
   append(utf8(file_, step, [&] {
     std::string line = fmt::format(R"({{"kind":"digests","step":{},"digests":{{)", step);
     for (const auto& [name, digest] : digests) {

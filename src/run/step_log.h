@@ -1,6 +1,6 @@
 #pragma once
 
-// What a run reports of its steps, as JSON lines: for `tutti compare`, and to plot a loss.
+// A run's report of its steps, as JSON lines: for `tutti compare`, and to plot a loss.
 //
 //   {"format":"tutti step log","version":1,"steps":0,"facts":{"seed":"1",…}}
 //   {"kind":"metrics","step":100,"applied":true,"loss":2.25,…,"metrics":{"tokens":8192.0}}
@@ -38,7 +38,7 @@ inline constexpr std::int64_t kStepLogVersion = 1;
 /// Digests by name, in the run's order: "0.weight", "0.weight/exp_avg", "buffer:1.running_mean".
 using NamedDigests = std::vector<std::pair<std::string, std::string>>;
 
-/// What became of a step, in numbers.
+/// The result of a step, in numbers.
 struct StepFigures {
   bool applied = true;
   std::string dropped_because = {};  ///< where not applied
@@ -54,16 +54,17 @@ struct StepFigures {
 
 class StepLog {
  public:
-  /// Logs a run of which `steps` are over; a load needs a new object. With 0 the file is begun
-  /// anew, else continued; it is made where it is missing, with the folders above it. A file that
-  /// is no step log is refused.
+  /// Logs a run of which `steps` are over; a load needs a new object. With 0 the file is truncated,
+  /// else continued; it is made where it is missing, with the folders above it. A file that is no
+  /// step log is refused.
   StepLog(std::shared_ptr<Files> files, const std::filesystem::path& path,
           const RunFingerprint& facts, std::int64_t steps);
 
   /// InvalidArgument for a file that cannot be one; changes nothing in what is there.
   static void check(Files& files, const std::filesystem::path& path);
 
-  /// At least one. Names differ and are not empty; each digest is 64 hexadecimal digits.
+  /// Writes at least one digest. Names differ and are not empty; each digest is 64 hexadecimal
+  /// digits.
   void digests(std::int64_t step, const NamedDigests& digests);
   void metrics(std::int64_t step, const StepFigures& figures);
 

@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-/// Where the digests of a step lie.
+/// The place of a step's digests in the file.
 struct LoggedStep {
   std::int64_t step = 0;
   std::uint64_t offset = 0;  ///< of its line in the file
@@ -31,12 +31,12 @@ class StepLogFile {
   /// Takes what is there now; a file that is being written may be read.
   StepLogFile(std::shared_ptr<const Files> files, const std::filesystem::path& path);
 
-  /// What the run that wrote last had to share with its checkpoints.
+  /// The facts that the last run shares with its checkpoints.
   const RunFingerprint& facts() const noexcept { return facts_; }
   /// Steps with digests, ascending. A line takes back all that was written before it about its step
   /// and later ones, and a header what was written about steps after those that were over.
   const std::vector<LoggedStep>& steps() const noexcept { return steps_; }
-  /// In the order in which they were written.
+  /// The digests of a step, in the order in which they were written.
   NamedDigests digests(const LoggedStep& step) const;
   /// Number of the line within which the file ends: a killed run leaves that. It is passed over.
   std::optional<std::uint64_t> unfinished_line() const noexcept { return unfinished_line_; }

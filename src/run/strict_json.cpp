@@ -59,7 +59,7 @@ class Watcher {
   }
 
  private:
-  /// Only an array has no keys.
+  /// Counts items of arrays: only an array has no keys.
   void count_item() {
     if (++items_.back() > limits_.array && keys_.back().empty())
       fail(fmt::format("has an array of more than {} items", limits_.array));

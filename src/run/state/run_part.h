@@ -1,7 +1,7 @@
 #pragma once
 
-// A part of a run's state: all that a checkpoint, a load, `state_sha256()` and a step log have to
-// do with it. RunState calls the parts in order, so a piece of state is said once: here.
+// A part of a run's state: all that a checkpoint, a load, `state_sha256()` and a step log do with
+// it. RunState calls the parts in order, so that each piece of state is listed in one place.
 //
 // Threads: one. Failure: as each function says.
 
@@ -32,33 +32,34 @@ class RunPart {
   RunPart(const RunPart&) = delete;
   RunPart& operator=(const RunPart&) = delete;
 
-  /// In errors: "loss scale".
+  /// The name in errors: "loss scale".
   const std::string& name() const { return name_; }
 
-  /// What each worker has to say, by rank. Collective.
+  /// Returns the bytes of each worker, by rank. Collective.
   using Gather =
       std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> mine)>;
-  /// On all workers, before one of them writes: what each of them alone has is brought together.
+  /// Collects what each worker alone has, on all workers, before one of them writes.
   virtual void gather(const Gather& /*gather*/) {}
-  /// Forgets it: the checkpoint is written.
+  /// Releases what gather() has collected, after the checkpoint is written.
   virtual void release() {}
 
-  /// Its tensors.
+  /// Lists the part's tensors.
   virtual void list(StateTensors& /*tensors*/) const {}
-  /// Its numbers: members of the manifest's state.
+  /// Writes the part's numbers: members of the manifest's state.
   virtual void write(nlohmann::json& /*state*/) const {}
 
   /// InvalidArgument, or nlohmann::json::exception, where restore() could not take these numbers.
   virtual void check(const nlohmann::json& /*state*/) const {}
-  /// What all workers need besides the numbers and the tensors that are filled. InvalidArgument
-  /// where it does not fit.
+  /// Reads what all workers need besides the numbers and the tensors that are filled.
+  /// InvalidArgument where it does not fit.
   virtual std::vector<std::byte> read(const Checkpoint& /*checkpoint*/) const { return {}; }
-  /// On all workers, once nothing was refused: these numbers, and what read() gave.
+  /// Restores the part on all workers, once nothing was refused, from these numbers and the result
+  /// of read().
   virtual void restore(const nlohmann::json& /*state*/, std::span<const std::byte> /*read*/) {}
 
-  /// Its share of the run's hash that is kept per parameter: hashed parameter by parameter.
+  /// Hashes the part's state of one parameter, for the run's hash.
   virtual void hash_parameter(std::size_t /*parameter*/, Sha256& /*hash*/) const {}
-  /// The rest of its share.
+  /// Hashes the rest of the part's state.
   virtual void hash(Sha256& /*hash*/) const {}
 
  private:

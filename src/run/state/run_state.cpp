@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-/// Entry of one tensor, or InvalidArgument that says how the file differs.
+/// Returns the entry of one tensor, or throws InvalidArgument with the difference.
 const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& where,
                             const TensorView& tensor) {
   const auto* const entry = file.find(tensor.name);
@@ -174,7 +174,7 @@ NamedDigests RunState::digests() const {
 
 namespace {
 
-/// Where the newest is damaged, the error says what a fallback would take.
+/// Where the newest checkpoint is damaged, the error names the one that a fallback would take.
 std::optional<Checkpoint> open_newest(const CheckpointStore& store, const RunFingerprint& facts,
                                       const std::optional<std::string>& written_by) {
   try {
@@ -187,7 +187,7 @@ std::optional<Checkpoint> open_newest(const CheckpointStore& store, const RunFin
     try {
       whole = store.newest_good(written_by).checkpoint;
     } catch (const std::exception&) {
-      // What the first error says is worth more.
+      // The first error is more important.
     }
     if (!whole || !facts_diff(whole->manifest().facts, facts).empty()) throw;
     std::rethrow_exception(

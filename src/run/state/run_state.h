@@ -32,16 +32,16 @@ class RunState {
     return added;
   }
 
-  /// Before write(). Collective.
+  /// Must precede write(). Collective.
   void gather(const RunPart::Gather& gather);
-  /// After it.
+  /// Releases what gather() has collected, after write().
   void release();
   /// Writes a checkpoint of that step: facts and run are `content`'s, and its state is added to.
   void write(CheckpointStore& store, CheckpointContent content) const;
 
   /// Fills all tensors, once everything was found to fit; what all workers hand to restore().
   std::vector<std::byte> read(const Checkpoint& checkpoint) const;
-  /// On all workers.
+  /// Restores all parts, on all workers.
   void restore(std::span<const std::byte> read);
 
   /// SHA-256, in 64 hexadecimal digits, of all parts' shares.

@@ -26,7 +26,7 @@ struct TensorView {
 std::size_t bytes_of(const TensorView& view);
 /// Whether its elements lie one after the other as safetensors store them.
 bool is_row_major(const TensorView& view);
-/// Its bytes in that order: where they lie, or copied to `copy`.
+/// The tensor's bytes in row-major order: in place, or copied to `copy`.
 std::span<const std::byte> rows_of(const TensorView& view, std::vector<std::byte>& copy);
 /// The elements become these. `rows` has bytes_of(view).
 void set_rows(const TensorView& view, std::span<const std::byte> rows);
