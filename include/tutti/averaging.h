@@ -30,7 +30,7 @@ struct AveragingRound {
   /// type of the parameter (of its float32 master copy, where it is a 16-bit one); what is left
   /// here, rounded to that type, becomes the value of all copies.
   std::span<double> values;
-  /// What all copies were when the bucket was last due, or at the start of training. Only where
+  /// The value of all copies when the bucket was last due, or at the start of training. Only where
   /// there are states().
   std::span<const double> before;
   std::int64_t logical_workers = 1;
@@ -82,7 +82,7 @@ void validate(const AveragingPolicy& averaging);
 /// anything else, with the names that there are.
 AveragingPolicyPointer averaging_policy_of(std::string_view text);
 
-/// What becomes of the optimizer's state where the copies of a parameter are averaged.
+/// The optimizer's state where the copies of a parameter are averaged.
 enum class StateAtAveraging : std::uint8_t {
   keep,     ///< each logical worker keeps its own
   average,  ///< the mean of all; the most updates that one of them counts

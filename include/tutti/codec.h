@@ -1,8 +1,8 @@
 #pragma once
 
-// What is sent of a gradient. A codec writes the folded gradient of one logical worker as a
-// message per bucket of parameters, and reads the values back; what it left out may be kept
-// and added to the next gradient (error feedback). All of these but no codec at all are lossy and
+// Formats of gradients in messages. A codec writes the folded gradient of one logical worker as a
+// message per bucket of parameters, and reads the values back; what it left out may be kept and
+// added to the next gradient (error feedback). All of these but no codec at all are lossy and
 // experimental: docs/codecs.md says what each one sends, and when it pays.
 //
 //   tutti::Trainer trainer(job, *model, tutti::Adam{},
@@ -23,7 +23,7 @@
 
 namespace tutti {
 
-/// How sparse messages travel. No bit of a result depends on it.
+/// The format in which sparse messages travel. No bit of a result depends on it.
 enum class MessageFormat : std::uint8_t {
   by_size,  ///< as lists or as dense arrays, whichever is fewer bytes
   sparse,   ///< always as lists
@@ -33,7 +33,7 @@ enum class MessageFormat : std::uint8_t {
 /// "by size", "sparse", "dense".
 std::string_view name_of(MessageFormat message_format);
 
-/// What a codec is told of the message that it encodes.
+/// The context of a message that a codec encodes.
 struct EncodeContext {
   std::int64_t logical_workers = 1;  ///< messages that are added up
   MessageFormat message_format = MessageFormat::by_size;
@@ -44,7 +44,7 @@ struct EncodeContext {
   std::span<const float> first_sum = {};  ///< of Codec::first_round()
 };
 
-/// What encode() did.
+/// The result of encode().
 struct Encoded {
   std::size_t bytes = 0;        ///< of the message
   std::int64_t values = 0;      ///< that were sent
@@ -53,7 +53,7 @@ struct Encoded {
   std::int64_t refused_at = 0;  ///< index of the value that is to blame
 };
 
-/// What a message contains of some values: the others are −0.0.
+/// The values that a message contains: all others are −0.0.
 struct MessageList {
   std::span<const std::uint32_t> indices;  ///< ascending, each once
   std::span<const float> values;           ///< one for each
@@ -95,12 +95,12 @@ class Codec {
   virtual bool selects() const;
 
   // A codec may need two rounds of dense exchange, as low-rank ones do (Vogels et al. 2019, arXiv
-  // 1905.13727): what all logical workers hand in in the first is added up, and the message of each
-  // may depend on the sum. Every parameter is then a bucket of its own.
+  // 1905.13727): the first rounds of all logical workers are added up, and the message of each may
+  // depend on the sum. Every parameter is then a bucket of its own.
   /// Whether it does. Unless overridden: no.
   virtual bool has_first_round() const;
-  /// How many values are handed in for a parameter of that shape: none for those that one round
-  /// will do for.
+  /// The number of values in the first round of a parameter of that shape: 0 where one round
+  /// suffices.
   virtual std::int64_t first_round_values(std::span<const std::int64_t> shape) const;
   /// Writes them to `to`, all of it; a value that is not finite drops the step. Each logical
   /// worker's are multiplied by its share of the weight and added along the tree, in float32; the
@@ -141,7 +141,7 @@ CodecPointer top_k_codec(double fraction = kDefaultFraction, std::int64_t warm_u
 /// the names that there are.
 CodecPointer codec_of(std::string_view text);
 
-/// Over what a codec is applied at once: decides what top-K selects.
+/// The scope of a codec: decides what top-K selects from.
 enum class CodecScope : std::uint8_t {
   bucket,  ///< the parameters of a bucket: see Compression::fusion
   tensor,  ///< each parameter by itself

@@ -38,16 +38,16 @@
 
 namespace tutti {
 
-/// What the sum of weighted gradients is divided by.
+/// The divisor of the sum of weighted gradients.
 enum class Divide {
   by_weight,        ///< Σ of the weights of all leaves, whether they touched the parameter or not
   by_contributors,  ///< per parameter, Σ of the weights of the leaves that wrote its gradient
   not_at_all,       ///< the sum itself
 };
 
-/// Whose buffers (running statistics and the like) hold after a step.
+/// The buffers (such as running statistics) that hold after a step.
 enum class Buffers {
-  /// Those of the lowest rank that had data in the step replace everybody's at its end.
+  /// Those of the lowest rank that had data in the step replace those of all at its end.
   every_step,
   on_request,  ///< rank 0's, when sync_buffers() is called
   never,
@@ -69,11 +69,11 @@ struct DataParallelOptions {
   /// it.
   std::int64_t fusion = std::int64_t{25} << 18;
   std::int64_t first_fusion = std::int64_t{1} << 18;
-  /// What is sent of a gradient; every worker is a logical worker of its own.
+  /// The compression of gradients; every worker is a logical worker of its own.
   Compression compression = {};
-  /// When workers that train by themselves become one again: DataParallel::average_parameters().
-  /// Gradients are left alone, each worker's optimizer has its own; buckets are
-  /// compression.fusion's.
+  /// The policy by which workers that train on their own are averaged:
+  /// DataParallel::average_parameters(). Gradients are left alone, each worker's optimizer has its
+  /// own; buckets are compression.fusion's.
   AveragingPolicyPointer averaging = {};
   /// Compare digests of parameters and buffers of all workers, and which modules are in train(), in
   /// steps 1, 2, 4 … 64 and in every n-th; digests at the end of join() too. 0 never.
@@ -87,18 +87,18 @@ struct DataParallelOptions {
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
   /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
   std::function<bool(const std::string& name)> row_sparse = {};
-  /// What the first step counts as, for averaging policies, for codecs that warm up, for seeds and
+  /// The number of the first step, for averaging policies, for codecs that warm up, for seeds and
   /// in texts: a program that resumes from files of its own gives report().step + 1 of where it
   /// stopped, in which dropped steps count. At least 1.
   std::int64_t first_step = 1;
-  /// How long a sync may wait; the job's deadline if absent.
+  /// The longest time that a sync waits; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
 };
 
 struct AccumulateOptions {
-  /// How many micro-batches this worker is going to run. If given, memory stays at
-  /// 2·⌊log2 V⌋ + 1 gradient copies for V micro-batches over all workers; if not, workers of rank
-  /// above 0 keep one copy per micro-batch.
+  /// The number of micro-batches that this worker will run. If given, memory stays at 2·⌊log2 V⌋ +
+  /// 1 gradient copies for V micro-batches over all workers; if not, workers of rank above 0 keep
+  /// one copy per micro-batch.
   std::optional<std::int64_t> micro_batches = {};
   /// If given, torch's generator is seeded from (seed, step, index of the micro-batch among those
   /// of all workers) for each one, so that dropout does not depend on the number of workers, and
@@ -175,16 +175,16 @@ class [[nodiscard]] DataParallel {
   /// Opens a step of several micro-batches.
   [[nodiscard]] Accumulation accumulate(const AccumulateOptions& options = {});
 
-  /// Takes part in this step with what was written by hand, or with nothing: for a worker whose
-  /// backward reached no parameter (its weight still counts: next_weight()'s unless given), or that
-  /// ran none (weight 0). Gradients are reduced when it returns, as after backward().
+  /// Takes part in this step with gradients that the program has set, or without any: for a worker
+  /// whose backward reached no parameter (its weight still counts: next_weight()'s unless given),
+  /// or that ran none (weight 0). Gradients are reduced when it returns, as after backward().
   void synchronize(std::optional<double> weight = {});
 
   /// Called by every worker that has no more data: see OutOfData. In each step that others still
   /// take, gradients are reduced and `update` is called, which has to do what the others do after
-  /// their backward (the optimizer's step): parameters stay equal everywhere. Steps that somebody
-  /// dropped are left out. `update` calls broadcast_placed() where parameters have owners. Returns
-  /// the steps it answered.
+  /// their backward (the optimizer's step): parameters stay equal everywhere. Steps that some
+  /// worker dropped are left out. `update` calls broadcast_placed() where parameters have owners.
+  /// Returns the steps it answered.
   std::int64_t join(const std::function<void()>& update);
   /// With OutOfData::stop_all: true from the step on in which some worker ran out of data, until
   /// join() returns. A loop that it ends is followed by join() all the same.
@@ -232,9 +232,9 @@ class [[nodiscard]] DataParallel {
   /// Names of the parameters that some worker wrote in the last step, in registration order; with
   /// an averaging policy, those that became one.
   std::vector<std::string> touched() const;
-  /// What the last step cost; with an averaging policy, the last average_parameters().
+  /// The cost of the last step; with an averaging policy, the last average_parameters().
   const StepReport& report() const;
-  /// What all steps sent.
+  /// The traffic of all steps.
   TrafficReport traffic() const;
   /// Bytes of gradient memory this worker holds; with an averaging policy, of what it keeps for it.
   std::size_t bytes_held() const;

@@ -17,14 +17,14 @@ struct StepReport {
   int buckets = 0;
   /// Bytes that one sender sent, once and in one direction: a worker, or with a codec or an
   /// averaging policy a logical worker. The sum of
-  /// - dense gradients: those of the parameters that any worker touched, padded;
+  /// - dense gradients: those of the parameters that any worker touched, padded, but for
+  ///   per-replica parameters;
   /// - row-sparse gradients: those of the worker that sent most;
   /// - with a codec: instead of dense gradients the messages of the logical worker that sent most,
   ///   and the gradients that only their owners get;
   /// - with an averaging policy: instead of gradients the copies that were averaged.
   ///
-  /// Gradients of per-replica parameters are not sent. TrafficReport has the bytes of all senders,
-  /// both ways.
+  /// TrafficReport has the bytes of all senders, both ways.
   std::size_t max_sent_bytes = 0;
   /// The same for the gradients of all parameters, dense and without a codec.
   std::size_t dense_bytes = 0;
@@ -34,7 +34,7 @@ struct StepReport {
   int parameters_skipped = 0;
   std::int64_t leaves = 0;      ///< micro-batches over all workers
   double weight = 0;            ///< Σ of their weights
-  int nodes_held = 0;           ///< folded nodes this worker handed in
+  int nodes_held = 0;           ///< folded nodes that this worker published
   int zero_copy_gradients = 0;  ///< gradients that stayed where this backward made them
   int last_worker = 0;          ///< job rank of the worker that was ready last
 

@@ -12,15 +12,14 @@
 namespace tutti {
 
 /// What one bucket of parameters sent, in one step or several. Bytes are those of all logical
-/// workers (of all workers, where there is no codec), both ways: the messages that they hand in,
-/// and the sum that each gets back. Where owners send what they updated: one message, which all
-/// get.
+/// workers (of all workers, where there is no codec), both ways: the messages that they send, and
+/// the sum that each gets back. Where owners send updated values, it is one message, which all get.
 struct BucketTraffic {
   std::string parameters;           ///< their names, or the first and the last one's
   std::int64_t elements = 0;        ///< of all parameters of the bucket
-  std::int64_t messages = 0;        ///< that were handed in
+  std::int64_t messages = 0;        ///< that were sent
   std::int64_t dense_messages = 0;  ///< of these, as arrays instead of lists
-  std::int64_t values = 0;          ///< that the messages say something of
+  std::int64_t values = 0;          ///< that the messages contain
   std::int64_t touched = 0;         ///< elements of the gradients that became messages
   std::uint64_t bytes = 0;          ///< sent
   std::uint64_t bytes_dense = 0;    ///< what these gradients would have cost as they are

@@ -49,7 +49,7 @@ class TrainerState;
 template <class Dataset>
 class ShardLoader;  // tutti/shard_loader.h
 
-/// What a closure gives back for its shard: made by Shard.
+/// A closure's answer for its shard, made by Shard.
 class ShardAnswer {
  public:
   /// No answer: InvalidArgument.
@@ -145,7 +145,7 @@ struct LossScale {
 /// GradScaler's numbers: from 2¹⁶, × 2 after 2000 good steps, × ½ on overflow.
 inline LossScale dynamic_loss_scale() { return {.start = 65536, .dynamic = true}; }
 
-/// What becomes of a buffer after a step.
+/// The value of a buffer after a step.
 enum class BufferRule : std::uint8_t {
   mean,  ///< over the shards that ran, in tree order: floating-point buffers, unless said otherwise
   first,  ///< the first shard's that ran: other buffers, unless said otherwise
@@ -160,7 +160,7 @@ struct TrainerOptions {
   Schedule schedule = {};      ///< learning rates are multiplied by it
   Clip clip = {};
   LossScale loss_scale = {};
-  /// What is sent of the gradients.
+  /// The compression of gradients.
   Compression compression = {};
   /// Parameters whose gradients are sparse in their rows (docs/row_sparse.md), besides those of
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
@@ -177,10 +177,10 @@ struct TrainerOptions {
   /// first shard. The gradients of all shards reach it as they are, without a codec, and all
   /// workers read the one copy. Without a codec it decides no bit.
   std::function<std::optional<std::int64_t>(const std::string& name)> placement = {};
-  /// When logical workers train by themselves: all parameters and buffers are per replica then, and
-  /// their copies become one when the averaging policy says so.
+  /// Lets logical workers train on their own: all parameters and buffers are per replica then, and
+  /// their copies are averaged when the policy is due.
   AveragingPolicyPointer averaging = {};
-  /// What becomes of the optimizer's state where copies become one.
+  /// The optimizer's state where copies are averaged.
   StateAtAveraging state_at_averaging = StateAtAveraging::keep;
   /// δ of an exponential moving average of all parameters over the steps, in (0, 1); 0: none. One
   /// more copy of them per host.
@@ -212,7 +212,7 @@ struct TrainerOptions {
   /// compared: a difference is Mismatch on all workers, nothing has changed. 0 never. Alike on all
   /// workers; decides no bit.
   std::int64_t audit_every = 100;
-  /// How long a wait may last; the job's deadline if absent.
+  /// The longest time of a wait; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
 };
 
@@ -227,11 +227,11 @@ struct LoadOptions {
   bool fall_back = false;
   /// Only checkpoints that this run has written, in this or an earlier attempt (Job::run_id()):
   /// what a restart resumes from. Others in the folder are left alone; one whose manifest cannot be
-  /// read may be anybody's: Corrupt, unless fall_back passes over it.
+  /// read may be another run's: Corrupt, unless fall_back passes over it.
   bool of_this_run = false;
 };
 
-/// What became of a step: the same on all workers.
+/// The result of a step, the same on all workers.
 struct StepResult {
   std::int64_t step = 0;  ///< counted from 1
   bool applied = false;   ///< false: only counters have changed: step, data position, loss scale
@@ -307,9 +307,10 @@ class Trainer {
   /// The update, or the drop. Collective.
   StepResult apply();
 
-  /// Changes parameters and buffers by hand: `change` runs on rank 0 alone, between steps, and all
-  /// workers continue with what it left. `change` sees the first logical worker's per-replica ones;
-  /// those that it writes to become everybody's, with their optimizer state. Collective.
+  /// Lets the program change parameters and buffers: `change` runs on rank 0 alone, between steps,
+  /// and all workers continue with the values that it leaves. `change` sees the first logical
+  /// worker's per-replica ones; those that it writes to are copied to all, with their optimizer
+  /// state. Collective.
   void edit(const std::function<void()>& change);
 
   /// Computes a data set's metrics. Samples 0 … dataset_size−1 are cut into batches of `batch`
@@ -353,13 +354,13 @@ class Trainer {
   /// error (IoError for a full disk, InvalidArgument where another run is saving there) leaves the
   /// checkpoints that were there. Collective.
   void save(const std::string& directory, const SaveOptions& options = {});
-  /// Goes on from the newest checkpoint in DIRECTORY; returns its step, nothing where there is
-  /// none. One that is damaged is Corrupt, one of another model, seed, number of shards or threads,
-  /// rules (also of buffers), schedule, clip, loss scale, ema_decay, codec or L is InvalidArgument
-  /// with the differences; nothing has changed then. Collective.
+  /// Resumes from the newest checkpoint in DIRECTORY; returns its step; empty where there is none.
+  /// One that is damaged is Corrupt, one of another model, seed, number of shards or threads, rules
+  /// (also of buffers), schedule, clip, loss scale, ema_decay, codec or L is InvalidArgument with
+  /// the differences; nothing has changed then. Collective.
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options = {});
 
-  /// What the steps since this object was made sent. Any worker may ask, alone, between steps.
+  /// The traffic of the steps since this object was made. Any worker may ask, alone, between steps.
   TrafficReport traffic() const;
   /// Steps that are over.
   std::int64_t steps() const;
