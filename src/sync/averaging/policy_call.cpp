@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-/// As float64.
+/// Every value of both types is a float64.
 void widen(const std::byte* from, DType type, std::span<double> to) {
   if (type == DType::float64) {
     std::memcpy(to.data(), from, to.size_bytes());
@@ -22,7 +22,7 @@ void widen(const std::byte* from, DType type, std::span<double> to) {
   }
 }
 
-/// Rounded once.
+/// Each value is rounded once.
 void narrow(std::span<const double> from, std::byte* to, DType type) {
   if (type == DType::float64) {
     std::memcpy(to, from.data(), from.size_bytes());
@@ -35,11 +35,11 @@ void narrow(std::span<const double> from, std::byte* to, DType type) {
 }  // namespace
 
 PolicyCall::PolicyCall(const AveragingPolicy& averaging, std::int64_t logical_workers,
-                       std::int64_t most)
+                       std::int64_t max_count)
     : policy_(averaging),
       logical_workers_(logical_workers),
       wide_(static_cast<std::size_t>(2 + averaging.states()),
-            std::vector<double>(static_cast<std::size_t>(most))) {}
+            std::vector<double>(static_cast<std::size_t>(max_count))) {}
 
 void PolicyCall::ask(const std::string& parameter, const PolicyPiece& piece) {
   const auto wide = [&](std::size_t k) {

@@ -1,10 +1,10 @@
 #pragma once
 
-// Asks an averaging policy what becomes of a piece of a parameter, from values of the parameter's
-// type.
+// Asks an averaging policy what becomes of a piece of a parameter. Policies compute in float64; the
+// piece is of the type in which the parameter is averaged.
 //
 // Threads: one. Failure: Mismatch, with the averaging policy's name and the parameter's, where
-// combine() throws, or leaves what is not finite.
+// combine() throws, or leaves a value that is not finite.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-/// Some elements, all float32 or all float64.
+/// Some elements of a parameter, all float32 or all float64.
 struct PolicyPiece {
   DType type = DType::float32;
   std::int64_t count = 0;
@@ -28,15 +28,17 @@ struct PolicyPiece {
 
 class PolicyCall {
  public:
-  /// For pieces of at most so many elements. Keeps a reference.
-  PolicyCall(const AveragingPolicy& averaging, std::int64_t logical_workers, std::int64_t most);
+  /// A piece has at most `max_count` elements. Keeps a reference.
+  PolicyCall(const AveragingPolicy& averaging, std::int64_t logical_workers,
+             std::int64_t max_count);
 
+  /// Replaces the piece's values, what all copies were before, and the states.
   void ask(const std::string& parameter, const PolicyPiece& piece);
 
  private:
   const AveragingPolicy& policy_;
   std::int64_t logical_workers_;
-  std::vector<std::vector<double>> wide_;  ///< values, before, states
+  std::vector<std::vector<double>> wide_;  ///< in float64: values, before, states
 };
 
 }  // namespace tutti

@@ -20,8 +20,8 @@ namespace tutti {
 
 class ReplicaCopies {
  public:
-  /// Of the plan's per-replica parameters, with `states[p]` tensors of state each. Keeps a
-  /// reference. Collective.
+  /// Copies the plan's per-replica parameters, with `states[p]` tensors of state each. Keeps
+  /// references. Collective.
   ReplicaCopies(const Group& group, const Plan& plan, const SharedModel& first,
                 std::vector<int> states, std::size_t logical_workers, const std::string& name);
 
@@ -30,9 +30,9 @@ class ReplicaCopies {
   const SharedModel& of(std::size_t logical) const {
     return logical == 0 ? first_ : *others_[logical - 1];
   }
-  /// Values and state of all logical workers become the first one's.
+  /// The values and the state of all logical workers become the first one's.
   void spread(std::uint32_t parameter) const;
-  /// Of each logical worker but the first.
+  /// Bytes that each logical worker but the first adds.
   std::size_t bytes() const { return others_.empty() ? 0 : others_.front()->bytes(); }
 
  private:
@@ -42,7 +42,7 @@ class ReplicaCopies {
   std::vector<std::unique_ptr<SharedModel>> others_;
 };
 
-/// −1 states for parameters that are not per replica.
+/// The same, with kNotHere for parameters that are not per replica.
 std::vector<int> states_of_replicas(const Plan& plan, std::vector<int> states);
 
 }  // namespace tutti

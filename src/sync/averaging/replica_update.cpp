@@ -22,7 +22,7 @@ std::vector<std::size_t> first_blocks(const Plan& plan) {
 ReplicaUpdate::ReplicaUpdate(StepExchange& exchange, const ShardBoard& board,
                              const ReplicaCopies& copies, std::vector<ShardRange> logical,
                              const std::vector<std::optional<UpdateRule>>& rules, const Clip& clip,
-                             ParameterAveraging* averaging)
+                             ReplicaAveraging* averaging)
     : exchange_(exchange),
       slices_(exchange.nodes()),
       board_(board),
@@ -87,7 +87,7 @@ bool ReplicaUpdate::updates_any() const {
   });
 }
 
-/// Where they are needed, or a sum may not be finite.
+/// Norms cost a fold and a barrier: they are taken where a clip needs them or a sum may overflow.
 void ReplicaUpdate::find_norms() {
   std::vector<std::size_t> measured;
   for (std::size_t l = 0; l < locals_.size(); ++l) {
@@ -113,7 +113,8 @@ void ReplicaUpdate::find_norms() {
   }
 }
 
-/// The squares of this worker's tiles. What is folded is not kept: update_tile() folds it again.
+/// Finds the squares of this worker's tiles. The folded gradient is not kept, as that would take
+/// memory for each logical worker: update_tile() folds it again.
 void ReplicaUpdate::measure(std::size_t logical) {
   for (const auto& range : share_) {
     const auto p = range.parameter;
@@ -142,11 +143,11 @@ void ReplicaUpdate::apply(double rate_factor) {
       if (updated_[l][p] != 0)
         tasks.push_back({l, rules_[l].next(p, rate_factor), sources_of(l, p)});
     }
-    const bool is_due = averaging_ != nullptr && averaging_->due(p);
-    if (tasks.empty() && !is_due) continue;
+    const bool is_averaged = averaging_ != nullptr && averaging_->is_averaged(p);
+    if (tasks.empty() && !is_averaged) continue;
     for (const auto& tile : tiles_of(range)) {
       for (const auto& task : tasks) update_tile(task.logical, tile, task.update, task.sources);
-      if (is_due) averaging_->combine(tile);
+      if (is_averaged) averaging_->average(tile);
     }
   }
 }

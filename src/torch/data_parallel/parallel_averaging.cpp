@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <exception>
 #include <numeric>
@@ -14,7 +13,6 @@
 #include "base/log_line.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
-#include "kernels/fold.h"
 #include "memory/memory_need.h"
 #include "sync/plan/tile_share.h"
 #include "torch/data_parallel/data_parallel_settings.h"
@@ -25,70 +23,50 @@
 namespace tutti {
 namespace {
 
-/// What a worker says of a parameter that is due.
+/// What a worker finds in a parameter that is due.
 enum class Change : std::uint8_t { none, moved, not_finite };
 
-Buckets groups_of(const Plan& plan, std::int64_t fusion) {
+/// The same on all workers, or Mismatch.
+Plan equal_plan(const Group& group, const WrappedModel& model, const DataParallelOptions& options) {
+  auto plan = model.plan(settings_of(options));
+  require_equal_plans(group, plan);
+  return plan;
+}
+
+/// A DataParallel leaves parameters that are not averaged out of its plan.
+std::vector<std::uint32_t> all_parameters(const Plan& plan) {
   std::vector<std::uint32_t> all(plan.parameters().size());
   std::iota(all.begin(), all.end(), 0U);
-  return fuse(all, plan, fusion, fusion);
+  return all;
 }
 
-std::size_t bytes_of(const Plan& plan, const std::vector<std::uint32_t>& members) {
-  std::size_t bytes = 0;
-  for (const auto p : members) bytes += plan.bytes_of(p);
-  return bytes;
-}
-
-bool is_finite(const void* data, DType type, std::int64_t count) {
-  return std::isfinite(largest_magnitude(data, type, count));
+std::vector<std::byte*> values_of(const WrappedModel& model) {
+  std::vector<std::byte*> values;
+  for (const auto& item : model.parameters()) {
+    values.push_back(static_cast<std::byte*>(item.second.data_ptr()));
+  }
+  return values;
 }
 
 }  // namespace
-
-ParallelAveraging::Layout::Layout(const Plan& plan, const Buckets& groups, int states) {
-  const auto take = [this](std::size_t size) {
-    const auto at = bytes;
-    bytes += (size + 63) / 64 * 64;
-    return at;
-  };
-  std::size_t most = 0;
-  for (const auto& members : groups) most = std::max(most, bytes_of(plan, members));
-  take(most);
-  for (std::size_t p = 0; p < plan.parameters().size(); ++p) {
-    const auto& spec = plan.parameters()[p].spec;
-    auto& place = places.emplace_back();
-    place.before = take(static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
-    for (int k = 0; k < states; ++k) place.states.push_back(take(plan.bytes_of(p)));
-  }
-}
 
 ParallelAveraging::ParallelAveraging(const Group& group, WrappedModel model,
                                      const DataParallelOptions& options)
     : group_(group),
       model_(std::move(model)),
       options_(options),
-      plan_(model_.plan(settings_of(options_))),
-      groups_((require_equal_plans(group_, plan_), groups_of(plan_, options_.compression.fusion))),
-      layout_(plan_, groups_, options_.averaging->states()),
-      memory_(group_.allocate(
-          layout_.bytes,
-          fmt::format("what {} keeps of \"{}\"", options_.averaging->name(), options_.name))),
-      wide_before_(kTile * sizeof(double)),
-      call_(*options_.averaging, group_.size(), kTile),
-      last_due_(groups_.size(), options_.first_step - 1),
-      moved_(plan_.parameters().size()),
-      traffic_(plan_, groups_),
+      plan_(equal_plan(group_, model_, options_)),
+      rounds_(plan_, *options_.averaging, all_parameters(plan_), options_.compression.fusion,
+              static_cast<std::size_t>(group_.size())),
+      copies_(group_, plan_, *options_.averaging, rounds_.buckets(), values_of(model_),
+              options_.name),
+      last_due_(rounds_.buckets().size(), options_.first_step - 1),
       step_(options_.first_step - 1) {
   pin_threads();
   for (const auto& item : model_.parameters()) ParameterHooks::forget(item.second);
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
-  for (std::size_t p = 0; p < layout_.places.size(); ++p) {
-    const auto& tensor = model_.tensor(p);
-    if (tensor.numel() == 0) continue;
-    std::memcpy(memory_.data() + layout_.places[p].before, tensor.data_ptr(), tensor.nbytes());
-  }
+  copies_.restart();
   if (group_.rank() != 0) return;
   log_info(
       fmt::format("data parallel: {} parameters, {} workers{}, {} per worker for the averaging",
@@ -109,28 +87,24 @@ CollectiveOptions ParallelAveraging::waits(const char* label) const {
   return {.label = label, .deadline = options_.deadline};
 }
 
-// ---- who takes part ----
+// ---- which parameters moved ----
 
-/// A byte for each.
+/// A Change for each.
 std::vector<std::byte> ParallelAveraging::changes(const Members& due) const {
   model_.require_all_in_place();
   model_.require_unchanged_list();
   std::vector<std::byte> found;
   for (const auto p : due) {
-    const auto& tensor = model_.tensor(p);
-    const auto* const before = memory_.data() + layout_.places[p].before;
     auto change = Change::none;
-    if (tensor.numel() > 0 && std::memcmp(tensor.data_ptr(), before, tensor.nbytes()) != 0) {
-      const auto type = plan_.parameters()[p].spec.dtype;
-      change =
-          is_finite(tensor.data_ptr(), type, tensor.numel()) ? Change::moved : Change::not_finite;
+    if (copies_.has_moved(p)) {
+      change = copies_.is_finite(p) ? Change::moved : Change::not_finite;
     }
     found.push_back(static_cast<std::byte>(change));
   }
   return found;
 }
 
-/// What each worker has to say; the report gets to know who was last.
+/// Sends `mine` to all workers, with the time: the report has who came last.
 std::vector<std::vector<std::byte>> ParallelAveraging::gather(std::vector<std::byte> mine) {
   const auto& system = group_.state()->job().system();
   const auto arrived = system.now();
@@ -145,18 +119,19 @@ std::vector<std::vector<std::byte>> ParallelAveraging::gather(std::vector<std::b
   auto last = ticks;
   report_.last_worker = group_.job_rank(group_.rank());
   for (int r = 0; r < group_.size(); ++r) {
-    auto& said = all[static_cast<std::size_t>(r)];
-    auto his = ticks;
-    std::memcpy(&his, said.data() + said.size() - sizeof his, sizeof his);
-    said.resize(said.size() - sizeof his);
-    if (his <= last) continue;
-    last = his;
+    auto& message = all[static_cast<std::size_t>(r)];
+    auto time = ticks;
+    std::memcpy(&time, message.data() + message.size() - sizeof time, sizeof time);
+    message.resize(message.size() - sizeof time);
+    if (time <= last) continue;
+    last = time;
     report_.last_worker = group_.job_rank(r);
   }
   return all;
 }
 
-/// On any worker. One that cannot say it says why.
+/// Notes what moved on some worker. A worker that cannot look sends the reason instead: its last
+/// byte tells the two apart.
 void ParallelAveraging::find_moved(const Members& due) {
   std::vector<std::byte> mine;
   std::exception_ptr error;
@@ -173,15 +148,15 @@ void ParallelAveraging::find_moved(const Members& due) {
   const auto all = gather(std::move(mine));
   if (error) std::rethrow_exception(error);
   for (int r = 0; r < group_.size(); ++r) {
-    const auto& said = all[static_cast<std::size_t>(r)];
-    if (said.back() == std::byte{0}) continue;
-    throw PeerFailed(
-        group_.job_rank(r), step_,
-        fmt::format("average_parameters() in step {} of \"{}\": rank {} failed: {}", step_,
-                    options_.name, group_.job_rank(r),
-                    std::string(reinterpret_cast<const char*>(said.data()), said.size() - 1)));
+    const auto& message = all[static_cast<std::size_t>(r)];
+    if (message.back() == std::byte{0}) continue;
+    throw PeerFailed(group_.job_rank(r), step_,
+                     fmt::format("average_parameters() in step {} of \"{}\": rank {} failed: {}",
+                                 step_, options_.name, group_.job_rank(r),
+                                 std::string(reinterpret_cast<const char*>(message.data()),
+                                             message.size() - 1)));
   }
-  std::vector<std::uint8_t> moved(moved_.size());
+  Members moved;
   for (int r = 0; r < group_.size(); ++r) {
     for (std::size_t k = 0; k < due.size(); ++k) {
       const auto change = static_cast<Change>(all[static_cast<std::size_t>(r)][k]);
@@ -192,19 +167,10 @@ void ParallelAveraging::find_moved(const Members& due) {
                         "became one",
                         step_, options_.name, model_.name(due[k]), group_.job_rank(r)));
       }
-      if (change == Change::moved) moved[due[k]] = 1;
+      if (change == Change::moved) moved.push_back(due[k]);
     }
   }
-  moved_ = std::move(moved);
-}
-
-ParallelAveraging::Members ParallelAveraging::moved_in(const Members& group,
-                                                       DType node_type) const {
-  Members found;
-  for (const auto p : group) {
-    if (moved_[p] != 0 && plan_.parameters()[p].node_type == node_type) found.push_back(p);
-  }
-  return found;
+  for (const auto p : moved) rounds_.note_moved(p);
 }
 
 // ---- becoming one ----
@@ -218,109 +184,61 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
                     *step, step_ + 1));
   }
   ++step_;
-  std::fill(moved_.begin(), moved_.end(), std::uint8_t{0});
-  traffic_.begin();
+  rounds_.begin(step_);
   report_ = {.step = step_, .parameters_skipped = static_cast<int>(plan_.parameters().size())};
   for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
     report_.dense_bytes += plan_.bytes_of(p);
   }
-  std::vector<std::size_t> due_groups;
-  Members due;
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    if (!options_.averaging->due(step_, static_cast<std::int64_t>(g),
-                                 static_cast<std::int64_t>(groups_.size()))) {
-      continue;
+  if (!rounds_.due_buckets().empty()) {
+    Members due;
+    for (const auto b : rounds_.due_buckets()) {
+      due.insert(due.end(), rounds_.buckets()[b].begin(), rounds_.buckets()[b].end());
     }
-    due_groups.push_back(g);
-    due.insert(due.end(), groups_[g].begin(), groups_[g].end());
-  }
-  if (!due_groups.empty()) {
     find_moved(due);
     try {
-      for (const auto g : due_groups) become_one(g);
+      for (const auto b : rounds_.due_buckets()) average(b);
       if (options_.buffers == Buffers::every_step) sync_buffers();
     } catch (...) {
       ended_ = std::current_exception();
       throw;
     }
   }
+  rounds_.commit();
   report_.collectives = report_.max_sent_bytes > 0 ? 1 : 0;
-  report_.parameters_touched = static_cast<int>(std::count(moved_.begin(), moved_.end(), 1));
+  report_.parameters_touched = static_cast<int>(std::ranges::count_if(
+      all_parameters(plan_), [this](auto p) { return rounds_.is_averaged(p); }));
   report_.parameters_skipped -= report_.parameters_touched;
-  traffic_.end(report_.collectives);
 }
 
-/// A group's parameters of one type at a time.
-void ParallelAveraging::become_one(std::size_t group) {
-  auto& traffic = traffic_.bucket(group);
-  const auto workers = static_cast<std::uint64_t>(group_.size());
-  const auto steps = static_cast<std::uint64_t>(step_ - std::exchange(last_due_[group], step_));
+ParallelAveraging::Members ParallelAveraging::averaged_in(std::size_t bucket,
+                                                          DType node_type) const {
+  Members found;
+  for (const auto p : rounds_.buckets()[bucket]) {
+    if (rounds_.is_averaged(p) && plan_.parameters()[p].node_type == node_type) found.push_back(p);
+  }
+  return found;
+}
+
+/// An all-reduce is of one type.
+void ParallelAveraging::average(std::size_t bucket) {
+  const auto steps = step_ - std::exchange(last_due_[bucket], step_);
   for (const auto type : {DType::float32, DType::float64}) {
-    const auto members = moved_in(groups_[group], type);
+    const auto members = averaged_in(bucket, type);
     if (members.empty()) continue;
-    average(members, type);
-    const auto bytes = bytes_of(plan_, members);
-    report_.max_sent_bytes += bytes;
+    copies_.all_reduce(members, waits("the mean of all copies"));
+    for (const auto p : members) {
+      for (const auto& tile : tiles_of({p, 0, plan_.parameters()[p].spec.count})) {
+        rounds_.average(tile, copies_);
+      }
+      model_.tensor(p).unsafeGetTensorImpl()->bump_version();
+    }
+    for (const auto p : members) {
+      rounds_.count_averaged(p, 1);
+      rounds_.count_gradients(p, group_.size(), steps);
+    }
+    report_.max_sent_bytes = rounds_.bytes();
     ++report_.buckets;
-    traffic.messages = traffic.dense_messages = group_.size();
-    traffic.values += group_.size() * elements_of(plan_, members);
-    traffic.touched += group_.size() * elements_of(plan_, members);
-    traffic.bytes += 2 * workers * bytes;
-    traffic.bytes_dense += 2 * workers * bytes * steps;
   }
-}
-
-void ParallelAveraging::average(const Members& parameters, DType type) {
-  std::byte* at = memory_.data();
-  for (const auto p : parameters) {
-    const auto& tensor = model_.tensor(p);
-    scale_into(at, type, tensor.data_ptr(), plan_.parameters()[p].spec.dtype, tensor.numel(), 1.0);
-    at += plan_.bytes_of(p);
-  }
-  group_.all_reduce({memory_.data(), elements_of(plan_, parameters), type}, Reduction::mean,
-                    waits("the mean of all copies"));
-  at = memory_.data();
-  for (const auto p : parameters) {
-    adopt(p, at);
-    at += plan_.bytes_of(p);
-  }
-}
-
-/// Tile by tile, while it is hot.
-void ParallelAveraging::adopt(std::uint32_t parameter, std::byte* mean) {
-  const auto& entry = plan_.parameters()[parameter];
-  const auto& place = layout_.places[parameter];
-  const auto& tensor = model_.tensor(parameter);
-  const auto size = size_of(entry.spec.dtype);
-  for (std::int64_t begin = 0; begin < entry.spec.count; begin += kTile) {
-    const auto count = std::min(kTile, entry.spec.count - begin);
-    const auto wide_skip = static_cast<std::size_t>(begin) * size_of(entry.node_type);
-    const auto skip = static_cast<std::size_t>(begin) * size;
-    auto* const before = memory_.data() + place.before + skip;
-    auto* const values = static_cast<std::byte*>(tensor.data_ptr()) + skip;
-    PolicyPiece piece{.type = entry.node_type,
-                      .count = count,
-                      .values = mean + wide_skip,
-                      .before = nullptr,
-                      .states = {}};
-    if (!place.states.empty()) {
-      scale_into(wide_before_.data(), entry.node_type, before, entry.spec.dtype, count, 1.0);
-      piece.before = wide_before_.data();
-    }
-    for (const auto state : place.states) {
-      piece.states.push_back(memory_.data() + state + wide_skip);
-    }
-    call_.ask(entry.spec.name, piece);
-    round_into(values, entry.spec.dtype, piece.values, entry.node_type, count);
-    const bool rounded = entry.spec.dtype != entry.node_type;
-    if (rounded && !is_finite(values, entry.spec.dtype, count)) {
-      throw Mismatch(
-          fmt::format("averaging {}, parameter \"{}\": what its copies become is beyond {}",
-                      options_.averaging->name(), entry.spec.name, name_of(entry.spec.dtype)));
-    }
-    std::memcpy(before, values, static_cast<std::size_t>(count) * size);
-  }
-  tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 void ParallelAveraging::sync_buffers() {
@@ -329,8 +247,8 @@ void ParallelAveraging::sync_buffers() {
 
 std::vector<std::string> ParallelAveraging::touched() const {
   std::vector<std::string> names;
-  for (std::size_t p = 0; p < moved_.size(); ++p) {
-    if (moved_[p] != 0) names.push_back(model_.name(p));
+  for (const auto p : all_parameters(plan_)) {
+    if (rounds_.is_averaged(p)) names.push_back(model_.name(p));
   }
   return names;
 }

@@ -12,10 +12,10 @@
 namespace tutti {
 namespace {
 
-std::vector<std::uint32_t> list_owned(const WrappedModel& model, const Plan& plan) {
+std::vector<std::uint32_t> list_owned(const StepExchange& exchange) {
   std::vector<std::uint32_t> owned;
-  for (std::uint32_t p = 0; p < plan.parameters().size(); ++p) {
-    if (model.owner(p) >= 0) owned.push_back(p);
+  for (std::uint32_t p = 0; p < exchange.plan().parameters().size(); ++p) {
+    if (exchange.owner_of(p) >= 0) owned.push_back(p);
   }
   return owned;
 }
@@ -34,7 +34,7 @@ PlacedParameters::PlacedParameters(const WrappedModel& model, StepExchange& exch
       exchange_(exchange),
       slices_(exchange.nodes()),
       rows_(rows),
-      owned_(list_owned(model, exchange.plan())),
+      owned_(list_owned(exchange)),
       traffic_(exchange.plan(), each_alone(owned_)) {}
 
 PlacedParameters::~PlacedParameters() {
@@ -48,12 +48,11 @@ PlacedParameters::~PlacedParameters() {
 void PlacedParameters::apply(const StepFacts&) {
   touched_.clear();
   const auto& nodes = exchange_.nodes();
-  for (std::uint32_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
-    const auto owner = model_.owner(p);
-    if (owner < 0 || !nodes.touched(p)) continue;
+  for (const auto p : owned_) {
+    if (!nodes.touched(p)) continue;
     auto& rows = touched_[p];
     if (model_.row_sparse(p)) {
-      const auto list = rows_.kept(static_cast<int>(owner), p).rows;
+      const auto list = rows_.kept(exchange_.owner_of(p), p).rows;
       rows.assign(list.begin(), list.end());
     } else if (is_mine(p)) {
       const auto& spec = exchange_.plan().parameters()[p].spec;
@@ -79,8 +78,7 @@ void PlacedParameters::require_sent() const {
 
 void PlacedParameters::send(const std::optional<std::chrono::milliseconds>& deadline) {
   exchange_.require_running();
-  if (model_.owned() == 0)
-    throw InvalidArgument("broadcast_placed(), but no parameter has an owner");
+  if (owned_.empty()) throw InvalidArgument("broadcast_placed(), but no parameter has an owner");
   if (unsent_.empty()) return;
   const torch::NoGradGuard no_grad;
   const auto unsent = std::exchange(unsent_, {});
@@ -88,7 +86,7 @@ void PlacedParameters::send(const std::optional<std::chrono::milliseconds>& dead
   exchange_.run_collectives([&] {
     for (const auto& [p, rows] : unsent) {
       torch::Tensor tensor = model_.tensor(p);
-      const auto owner = static_cast<int>(model_.owner(p));
+      const auto owner = exchange_.owner_of(p);
       const auto chosen = torch::tensor(rows, torch::kInt64);
       const auto values = model_.row_sparse(p) ? tensor.index_select(0, chosen) : tensor;
       const auto line = std::lower_bound(owned_.begin(), owned_.end(), p) - owned_.begin();

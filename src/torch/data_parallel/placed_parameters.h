@@ -1,10 +1,10 @@
 #pragma once
 
-// Parameters of a DataParallel that one worker alone updates: who gets their gradients, and what
-// has to be sent once it has updated them.
+// The parameters of a DataParallel that one worker, their owner, updates alone. Their owner gets
+// the gradient, and sends what it has updated: unlike in a Trainer, every worker has a copy.
 //
-// Threads: one. Failure: InvalidArgument where a step begins before that was sent; that of the
-// exchange.
+// Threads: one. Failure: InvalidArgument where a step begins before the last one's updates were
+// sent; that of the exchange.
 
 #include <chrono>
 #include <cstdint>
@@ -31,19 +31,21 @@ class PlacedParameters : public StepPart {
   PlacedParameters(const PlacedParameters&) = delete;
   PlacedParameters& operator=(const PlacedParameters&) = delete;
 
-  /// This worker gets its gradient.
+  /// Whether this worker updates the parameter, and therefore gets its gradient.
   bool is_mine(std::size_t parameter) const {
-    const auto owner = model_.owner(parameter);
+    const auto owner = exchange_.owner_of(parameter);
     return owner < 0 || owner == exchange_.group().rank();
   }
-  /// Folds the dense ones that are this worker's, and notes what was touched.
+  /// Folds the dense gradients of which this worker is the owner, and notes what was touched.
   void apply(const StepFacts& step) override;
-  /// What was touched has to be sent.
+  /// What was touched has to be sent from now on.
   void commit(StepFacts& step) override;
+  /// Throws where the last step's updates were not sent.
   void require_sent() const;
-  /// Collective, where something is to be sent. InvalidArgument where nothing has an owner.
+  /// Each owner sends what it updated in the last step. Collective, unless there is nothing to
+  /// send. InvalidArgument where nothing has an owner.
   void send(const std::optional<std::chrono::milliseconds>& deadline);
-  /// What send() sent, a line for each parameter with an owner.
+  /// What send() sent, with a line for each parameter that has an owner.
   TrafficReport traffic() const;
 
  private:
@@ -52,8 +54,9 @@ class PlacedParameters : public StepPart {
   SliceFold slices_;
   const RowGradients& rows_;
   std::vector<std::uint32_t> owned_;  ///< ascending
-  TrafficCount traffic_;              ///< a group for each
-  /// In the current step, and in the last one until it is sent; of row-sparse ones the rows.
+  TrafficCount traffic_;              ///< a bucket for each
+  /// By parameter, with the rows of a row-sparse one: what the current step touched, and what the
+  /// last one touched, until it is sent.
   std::map<std::uint32_t, std::vector<std::int64_t>> touched_;
   std::map<std::uint32_t, std::vector<std::int64_t>> unsent_;
 };

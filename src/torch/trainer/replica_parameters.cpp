@@ -36,7 +36,7 @@ ReplicaParameters::ReplicaParameters(StepExchange& exchange, const ShardBoard& b
       drops_(logical_.size()) {
   const auto& group = exchange.group();
   if (options.averaging) {
-    averaging_ = std::make_unique<ParameterAveraging>(
+    averaging_ = std::make_unique<ReplicaAveraging>(
         group, exchange.plan(), copies_,
         AveragingOptions{options.averaging, options.state_at_averaging, options.compression.fusion,
                          model.initial_states, options.name});
@@ -60,7 +60,7 @@ std::size_t ReplicaParameters::logical_worker_of(std::int64_t shard) const {
 
 void ReplicaParameters::show(std::size_t logical) {
   if (logical == shown_now_) return;
-  at::autocast::clear_cache();  // what was cast in it is another copy
+  at::autocast::clear_cache();  // it has casts of another copy
   shown_.show(copies_.of(logical), copies_.parameters());
   shown_now_ = logical;
 }
@@ -122,7 +122,8 @@ torch::Tensor ReplicaParameters::gradient(std::uint32_t parameter) {
   return torch::stack(all);
 }
 
-/// NaN where its shards did not touch it.
+/// Shards of that logical worker that did not touch the parameter give NaN: a stack has a value for
+/// each logical worker, and 0 would be a gradient.
 torch::Tensor ReplicaParameters::gradient(std::size_t logical, std::uint32_t parameter) {
   const auto& tensor = model_.tensor(parameter);
   const auto type = scalar_type_of(exchange_.plan().parameters()[parameter].node_type);

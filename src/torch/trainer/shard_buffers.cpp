@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "sync/averaging/parameter_averaging.h"
+#include "sync/averaging/replica_averaging.h"
 #include "torch/model/same_bytes.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"

@@ -1,5 +1,5 @@
 // Parameters that logical workers have for themselves: any number of workers gives the bytes of a
-// scalar model in which each logical worker trains alone and copies are averaged by hand.
+// scalar model in which each logical worker trains alone and the test averages the copies.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace tutti::test {
 namespace {
 
 const std::vector<std::size_t> kCounts = {9000, 3, 0, 4096, 4097};
-/// The second one is everybody's.
+/// All logical workers share the second one.
 constexpr std::uint32_t kShared = 1;
 const UpdateRule kRule = define(AdamW{.lr = 0.01, .weight_decay = 0.1});
 constexpr std::int64_t kShards = 7;
@@ -158,7 +158,7 @@ std::vector<Copy> expected_of(const Case& test) {
     for (std::size_t l = 0; l < copies.size(); ++l) {
       step_alone(test, step, logical[l], copies[l], moved);
     }
-    // Of per-replica ones: {p0}, {p2, p3, p4}.
+    // The buckets of per-replica parameters are {p0}, {p2, p3, p4}.
     for (std::size_t p = 0; p < kCounts.size() && test.averaging; ++p) {
       if (p == kShared || moved[p] == 0 || !test.averaging->due(step, p == 0 ? 0 : 1, 2)) continue;
       average_parameters(test, p, copies, before[p], kept[p]);
@@ -195,9 +195,9 @@ void expect_as_model(int workers, const Case& test) {
       if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
     }
     ReplicaCopies copies(group, exchange.plan(), model, states, test.logical, "model");
-    std::unique_ptr<ParameterAveraging> averaging;
+    std::unique_ptr<ReplicaAveraging> averaging;
     if (test.averaging) {
-      averaging = std::make_unique<ParameterAveraging>(
+      averaging = std::make_unique<ReplicaAveraging>(
           group, exchange.plan(), copies,
           AveragingOptions{test.averaging, test.state, 5000,
                            std::vector<std::vector<double>>(kCounts.size(), {0, 0}), "model"});

@@ -1,6 +1,6 @@
-// Copies of per-replica parameters, and the rounds in which they become one.
+// Copies of per-replica parameters, and how they are averaged.
 
-#include "sync/averaging/parameter_averaging.h"
+#include "sync/averaging/replica_averaging.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kLogical = 3;
 
-/// The second one is everybody's.
+/// All logical workers share the second one.
 Plan replica_plan() {
   std::vector<TensorSpec> specs;
   const auto plain = plan_of({5, 7, 5});
@@ -64,18 +64,18 @@ TEST(ReplicaCopies, AreTheFirstOnesAndThenTheirOwn) {
   });
 }
 
-TEST(ParameterAveraging, OnlyWhatMovedBecomesOneAndOnlyWhenItIsDue) {
+TEST(ReplicaAveraging, OnlyWhatMovedBecomesOneAndOnlyWhenItIsDue) {
   for (const auto state :
        {StateAtAveraging::keep, StateAtAveraging::average, StateAtAveraging::reset}) {
     run_thread_ranks(1, [&](const Job& job) {
       const Group group(job);
       Copies all(group);
-      ParameterAveraging averaging(group, all.plan, all.copies,
-                                   {.averaging = local_sgd(2),
-                                    .state = state,
-                                    .fusion = 100,
-                                    .initial_states = {{0.5}, {0}, {0.5}},
-                                    .name = "model"});
+      ReplicaAveraging averaging(group, all.plan, all.copies,
+                                 {.averaging = local_sgd(2),
+                                  .state = state,
+                                  .fusion = 100,
+                                  .initial_states = {{0.5}, {0}, {0.5}},
+                                  .name = "model"});
       std::vector<UpdateRules> rules(kLogical,
                                      UpdateRules(all.plan, {UpdateRule{}, {}, UpdateRule{}}));
       for (std::size_t l = 0; l < kLogical; ++l) {
@@ -87,15 +87,15 @@ TEST(ParameterAveraging, OnlyWhatMovedBecomesOneAndOnlyWhenItIsDue) {
         }
       }
       averaging.begin(1, {2, 0, 0});
-      EXPECT_FALSE(averaging.due(0)) << "the first of two steps";
+      EXPECT_FALSE(averaging.is_averaged(0)) << "the first of two steps";
       EXPECT_FALSE(averaging.any_due());
       averaging.commit(rules);
       EXPECT_EQ(averaging.moved()[0], 1);
       averaging.begin(2, {0, 0, 0});
       EXPECT_TRUE(averaging.any_due());
-      EXPECT_TRUE(averaging.due(0)) << "it moved in the step before";
-      EXPECT_FALSE(averaging.due(2)) << "its copies are equal";
-      averaging.combine({0, 0, 5});
+      EXPECT_TRUE(averaging.is_averaged(0)) << "it moved in the step before";
+      EXPECT_FALSE(averaging.is_averaged(2)) << "its copies are equal";
+      averaging.average({0, 0, 5});
       averaging.commit(rules);
       EXPECT_EQ(averaging.moved()[0], 0);
       for (std::size_t l = 0; l < kLogical; ++l) {

@@ -1,0 +1,29 @@
+#pragma once
+
+// Where the copies of parameters lie that are averaged: in memory that all logical workers of a
+// Trainer share, or in the program's own model on each worker of a DataParallel. What an averaging
+// policy keeps of a parameter lies beside them.
+//
+// Threads: one. Pointers hold until the next call. Failure: that of store().
+
+#include <cstddef>
+
+#include "sync/plan/tile_share.h"
+
+namespace tutti {
+
+/// All values are of the parameter's node type.
+class AveragedCopies {
+ public:
+  virtual ~AveragedCopies() = default;
+  /// The mean of all copies of these elements. The caller may change it there.
+  virtual std::byte* mean(const ElementRange& tile) = 0;
+  /// What all copies were when the parameter was last averaged. The caller writes what they become.
+  virtual std::byte* before(const ElementRange& tile) = 0;
+  /// The k-th tensor that the policy keeps.
+  virtual std::byte* state(const ElementRange& tile, int k) = 0;
+  /// All copies become these values, rounded once to the parameter's own type.
+  virtual void store(const ElementRange& tile, const std::byte* values) = 0;
+};
+
+}  // namespace tutti

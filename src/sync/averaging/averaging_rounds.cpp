@@ -1,0 +1,78 @@
+#include "sync/averaging/averaging_rounds.h"
+
+#include <algorithm>
+
+namespace tutti {
+
+AveragingRounds::AveragingRounds(const Plan& plan, const AveragingPolicy& policy,
+                                 std::span<const std::uint32_t> parameters, std::int64_t fusion,
+                                 std::size_t replicas)
+    : plan_(plan),
+      policy_(policy),
+      replicas_(static_cast<std::int64_t>(replicas)),
+      buckets_(fuse(parameters, plan, fusion, fusion)),
+      bucket_of_(plan.parameters().size()),
+      due_(plan.parameters().size()),
+      moved_(plan.parameters().size()),
+      moves_(plan.parameters().size()),
+      call_(policy, replicas_, kTile),
+      traffic_(plan, buckets_) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (const auto p : buckets_[b]) bucket_of_[p] = b;
+  }
+}
+
+void AveragingRounds::begin(std::int64_t step) {
+  moves_ = moved_;
+  due_buckets_.clear();
+  std::fill(due_.begin(), due_.end(), std::uint8_t{0});
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (!policy_.due(step, static_cast<std::int64_t>(b),
+                     static_cast<std::int64_t>(buckets_.size()))) {
+      continue;
+    }
+    due_buckets_.push_back(b);
+    for (const auto p : buckets_[b]) due_[p] = 1;
+  }
+  traffic_.begin();
+  bytes_ = 0;
+}
+
+void AveragingRounds::average(const ElementRange& tile, AveragedCopies& copies) {
+  const auto& entry = plan_.parameters()[tile.parameter];
+  PolicyPiece piece{.type = entry.node_type,
+                    .count = tile.end - tile.begin,
+                    .values = copies.mean(tile),
+                    .before = nullptr,
+                    .states = {}};
+  const int states = policy_.states();
+  if (states > 0) piece.before = copies.before(tile);
+  for (int k = 0; k < states; ++k) piece.states.push_back(copies.state(tile, k));
+  call_.ask(entry.spec.name, piece);
+  copies.store(tile, piece.values);
+}
+
+void AveragingRounds::commit() {
+  for (std::size_t p = 0; p < moved_.size(); ++p) moved_[p] = moves_[p] != 0 && due_[p] == 0;
+  traffic_.end(bytes_ > 0 ? 1 : 0);
+}
+
+void AveragingRounds::count_averaged(std::uint32_t parameter, int tensors) {
+  const auto sent = plan_.bytes_of(parameter) * static_cast<std::size_t>(tensors);
+  auto& traffic = traffic_of(parameter);
+  traffic.messages = traffic.dense_messages = replicas_;
+  traffic.values += replicas_ * plan_.parameters()[parameter].spec.count;
+  // Each replica hands in its copy and gets back the mean.
+  traffic.bytes += static_cast<std::uint64_t>(2 * replicas_) * sent;
+  bytes_ += sent;
+}
+
+void AveragingRounds::count_gradients(std::uint32_t parameter, std::int64_t senders,
+                                      std::int64_t steps) {
+  auto& traffic = traffic_of(parameter);
+  traffic.touched += senders * plan_.parameters()[parameter].spec.count;
+  traffic.bytes_dense +=
+      static_cast<std::uint64_t>(steps * (senders + replicas_)) * plan_.bytes_of(parameter);
+}
+
+}  // namespace tutti

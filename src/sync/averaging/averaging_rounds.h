@@ -1,0 +1,86 @@
+#pragma once
+
+// The averaging rounds of a run: which parameters are averaged at the end of a step, how a tile of
+// their copies becomes one, and what that costs. Each replica has a copy of all parameters: a
+// logical worker of a Trainer, or a worker of a DataParallel.
+//
+// A parameter is averaged when its bucket is due and some copy of it has moved since its bucket was
+// last due. Copies of other parameters are equal already, and a mean of equal values may differ
+// from them by a rounding.
+//
+// Threads: one. Failure: that of PolicyCall, and of AveragedCopies::store(): some tiles may be
+// averaged already.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sync/averaging/averaged_copies.h"
+#include "sync/averaging/policy_call.h"
+#include "sync/plan/fusion.h"
+#include "sync/plan/plan.h"
+#include "sync/plan/tile_share.h"
+#include "sync/step/traffic_count.h"
+#include "tutti/averaging.h"
+
+namespace tutti {
+
+class AveragingRounds {
+ public:
+  /// Buckets have up to `fusion` elements of the given parameters, in registration order. Keeps
+  /// references to `plan` and `policy`.
+  AveragingRounds(const Plan& plan, const AveragingPolicy& policy,
+                  std::span<const std::uint32_t> parameters, std::int64_t fusion,
+                  std::size_t replicas);
+
+  const Buckets& buckets() const { return buckets_; }
+
+  /// The current step is `step`: the policy decides which buckets are due. What was noted of a step
+  /// that was not committed is forgotten.
+  void begin(std::int64_t step);
+  /// Some copy of the parameter has moved since its bucket was last due.
+  void note_moved(std::uint32_t parameter) { moves_[parameter] = 1; }
+  /// The buckets that are due in the current step, moved or not, in ascending order.
+  const std::vector<std::size_t>& due_buckets() const { return due_buckets_; }
+  bool is_averaged(std::uint32_t parameter) const {
+    return due_[parameter] != 0 && moves_[parameter] != 0;
+  }
+  /// The copies' mean becomes what the policy makes of it, on all replicas.
+  void average(const ElementRange& tile, AveragedCopies& copies);
+  /// The current step counts: what was due has not moved any more.
+  void commit();
+
+  /// Counts what each replica sends of that many tensors of an averaged parameter.
+  void count_averaged(std::uint32_t parameter, int tensors);
+  /// Counts what averaging the gradients would have cost instead, in each of `steps` steps:
+  /// `senders` replicas hand in a gradient, and all get the mean.
+  void count_gradients(std::uint32_t parameter, std::int64_t senders, std::int64_t steps);
+  /// Bytes that each replica sends in the current step.
+  std::size_t bytes() const { return bytes_; }
+  const TrafficReport& traffic() const { return traffic_.report(); }
+
+  /// Per parameter: whether it moved since its bucket was last due, as of the last committed step.
+  /// Checkpoints save and restore it.
+  std::vector<std::uint8_t>& moved() { return moved_; }
+
+ private:
+  BucketTraffic& traffic_of(std::uint32_t parameter) {
+    return traffic_.bucket(bucket_of_[parameter]);
+  }
+
+  const Plan& plan_;
+  const AveragingPolicy& policy_;
+  std::int64_t replicas_;
+  Buckets buckets_;
+  std::vector<std::size_t> bucket_of_;    ///< per parameter; those that are never averaged have 0
+  std::vector<std::size_t> due_buckets_;  ///< in the current step, as due_ per parameter
+  std::vector<std::uint8_t> due_;
+  std::vector<std::uint8_t> moved_;
+  std::vector<std::uint8_t> moves_;  ///< moved_, and the current step's
+  PolicyCall call_;
+  TrafficCount traffic_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,151 @@
+#include "sync/averaging/replica_averaging.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/fold.h"
+#include "sync/plan/fusion.h"
+
+namespace tutti {
+namespace {
+
+void fill(void* to, DType type, std::int64_t count, double value) {
+  if (type == DType::float64) {
+    std::fill_n(static_cast<double*>(to), count, value);
+  } else {
+    std::fill_n(static_cast<float*>(to), count, static_cast<float>(value));
+  }
+}
+
+}  // namespace
+
+void tree_mean(const FoldProgram& tree, std::span<const void* const> sources, DType type,
+               std::int64_t count, void* to) {
+  fold({.program = &tree,
+        .source_type = type,
+        .result_type = type,
+        .divisor = static_cast<double>(sources.size()),
+        .sources = sources,
+        .destinations = {&to, 1},
+        .count = count});
+}
+
+ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
+                                   const ReplicaCopies& copies, AveragingOptions options)
+    : plan_(plan),
+      copies_(copies),
+      options_(std::move(options)),
+      program_(FoldProgram::canonical(static_cast<int>(copies.size()))),
+      mean_(kTile * sizeof(double)),
+      rounds_(plan, *options_.averaging, per_replica_parameters(plan), options_.fusion,
+              copies.size()) {
+  const int states = options_.averaging->states();
+  if (states == 0) return;
+  kept_ = std::make_unique<SharedModel>(
+      group, plan, states_of_replicas(plan, std::vector<int>(plan.parameters().size(), states)),
+      false, fmt::format("{}, what {} keeps", options_.name, options_.averaging->name()));
+}
+
+void ReplicaAveraging::restart(std::uint32_t parameter) {
+  rounds_.moved()[parameter] = 0;
+  if (!kept_) return;
+  const auto bytes = plan_.bytes_of(parameter);
+  if (bytes == 0) return;
+  std::memcpy(kept_->master(parameter), copies_.of(0).master(parameter), bytes);
+  for (int k = 0; k < kept_->states(parameter); ++k) {
+    std::memset(kept_->state(parameter, k), 0, bytes);
+  }
+}
+
+void ReplicaAveraging::begin(std::int64_t step, const std::vector<std::int64_t>& updating) {
+  rounds_.begin(step);
+  const bool with_state = options_.state == StateAtAveraging::average;
+  for (const auto p : copies_.parameters()) {
+    if (updating[p] > 0) {
+      rounds_.note_moved(p);
+      rounds_.count_gradients(p, updating[p], 1);
+    }
+    if (!is_averaged(p)) continue;
+    rounds_.count_averaged(p, 1 + (with_state ? copies_.of(0).states(p) : 0));
+  }
+}
+
+void ReplicaAveraging::average(const ElementRange& tile) {
+  rounds_.average(tile, *this);
+  if (options_.state != StateAtAveraging::keep) combine_states(tile);
+}
+
+void ReplicaAveraging::commit(std::vector<UpdateRules>& rules) {
+  rounds_.commit();
+  if (options_.state == StateAtAveraging::keep) return;
+  for (const auto p : copies_.parameters()) {
+    if (!is_averaged(p)) continue;
+    std::int64_t most = 0;
+    for (const auto& one : rules) most = std::max(most, one.updates()[p]);
+    for (auto& one : rules) {
+      one.updates()[p] = options_.state == StateAtAveraging::average ? most : 0;
+    }
+  }
+}
+
+std::size_t ReplicaAveraging::offset_of(const ElementRange& tile) const {
+  const auto type = plan_.parameters()[tile.parameter].node_type;
+  return static_cast<std::size_t>(tile.begin) * size_of(type);
+}
+
+std::size_t ReplicaAveraging::bytes_of(const ElementRange& tile) const {
+  const auto type = plan_.parameters()[tile.parameter].node_type;
+  return static_cast<std::size_t>(tile.end - tile.begin) * size_of(type);
+}
+
+template <class At>
+void ReplicaAveraging::take_mean(const ElementRange& tile, const At& at) {
+  std::vector<const void*> sources;
+  for (std::size_t l = 0; l < copies_.size(); ++l) sources.push_back(at(l));
+  tree_mean(program_, sources, plan_.parameters()[tile.parameter].node_type, tile.end - tile.begin,
+            mean_.data());
+}
+
+std::byte* ReplicaAveraging::mean(const ElementRange& tile) {
+  take_mean(tile,
+            [&](std::size_t l) { return copies_.of(l).master(tile.parameter) + offset_of(tile); });
+  return mean_.data();
+}
+
+std::byte* ReplicaAveraging::before(const ElementRange& tile) {
+  return kept_->master(tile.parameter) + offset_of(tile);
+}
+
+std::byte* ReplicaAveraging::state(const ElementRange& tile, int k) {
+  return kept_->state(tile.parameter, k) + offset_of(tile);
+}
+
+void ReplicaAveraging::store(const ElementRange& tile, const std::byte* values) {
+  for (std::size_t l = 0; l < copies_.size(); ++l) {
+    const auto& copy = copies_.of(l);
+    std::memcpy(copy.master(tile.parameter) + offset_of(tile), values, bytes_of(tile));
+    copy.round_values(tile);
+  }
+}
+
+/// The optimizer's states become their mean, or what they were at the start.
+void ReplicaAveraging::combine_states(const ElementRange& tile) {
+  const auto p = tile.parameter;
+  for (int k = 0; k < copies_.of(0).states(p); ++k) {
+    const auto at = [&](std::size_t l) { return copies_.of(l).state(p, k) + offset_of(tile); };
+    if (options_.state == StateAtAveraging::average) {
+      take_mean(tile, at);
+    } else {
+      fill(mean_.data(), plan_.parameters()[p].node_type, tile.end - tile.begin,
+           options_.initial_states[p][static_cast<std::size_t>(k)]);
+    }
+    for (std::size_t l = 0; l < copies_.size(); ++l) {
+      std::memcpy(at(l), mean_.data(), bytes_of(tile));
+    }
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,98 @@
+#pragma once
+
+// Averages the copies of parameters that a Trainer's logical workers have for themselves, tile by
+// tile, when an averaging policy decides so:
+//
+//   values ← mean of the copies, along the tree over the logical workers, ÷ L ←
+//   AveragingPolicy::combine()
+//
+// The optimizer's state of these copies is kept, averaged or begun anew.
+//
+// Threads: one; each tile has one owner. Failure: OutOfMemory when there is no memory; Mismatch
+// where combine() throws: some tiles may be averaged already.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/fold_program.h"
+#include "sync/averaging/averaged_copies.h"
+#include "sync/averaging/averaging_rounds.h"
+#include "sync/averaging/replica_copies.h"
+#include "sync/plan/plan.h"
+#include "sync/plan/tile_share.h"
+#include "sync/update/shared_model.h"
+#include "sync/update/update_rules.h"
+#include "tutti/averaging.h"
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// Writes the mean of the sources, one per logical worker, along `tree` over them. `to` may be one
+/// of the sources.
+void tree_mean(const FoldProgram& tree, std::span<const void* const> sources, DType type,
+               std::int64_t count, void* to);
+
+struct AveragingOptions {
+  AveragingPolicyPointer averaging;
+  StateAtAveraging state = StateAtAveraging::keep;
+  std::int64_t fusion = 0;  ///< elements of a bucket
+  /// Per parameter: the value that each of its states starts with.
+  std::vector<std::vector<double>> initial_states;
+  std::string name = {};  ///< in errors
+};
+
+class ReplicaAveraging final : private AveragedCopies {
+ public:
+  /// Keeps references. Collective.
+  ReplicaAveraging(const Group& group, const Plan& plan, const ReplicaCopies& copies,
+                   AveragingOptions options);
+
+  /// The current step is `step`, in which `updating[p]` logical workers update p.
+  void begin(std::int64_t step, const std::vector<std::int64_t>& updating);
+  bool is_averaged(std::uint32_t parameter) const { return rounds_.is_averaged(parameter); }
+  /// Whether some bucket is due, whether its parameters moved or not.
+  bool any_due() const { return !rounds_.due_buckets().empty(); }
+  /// Averages all copies of that tile, once the step has updated them.
+  void average(const ElementRange& tile);
+  /// The current step counts. `rules` are those of each logical worker.
+  void commit(std::vector<UpdateRules>& rules);
+
+  /// AveragingRounds::moved().
+  std::vector<std::uint8_t>& moved() { return rounds_.moved(); }
+  /// What the averaging policy keeps: its own states, and as values what all copies were before;
+  /// null where it keeps nothing.
+  const SharedModel* kept() const { return kept_.get(); }
+  /// The parameter counts as one that all logical workers have always had in common.
+  void restart(std::uint32_t parameter);
+
+  /// Bytes that each logical worker sends in the current step, or sent in the last one.
+  std::size_t bytes() const { return rounds_.bytes(); }
+  const TrafficReport& traffic() const { return rounds_.traffic(); }
+
+ private:
+  std::byte* mean(const ElementRange& tile) override;
+  std::byte* before(const ElementRange& tile) override;
+  std::byte* state(const ElementRange& tile, int k) override;
+  void store(const ElementRange& tile, const std::byte* values) override;
+
+  /// The mean of what the pointers `at(l)` lead to becomes `mean_`.
+  template <class At>
+  void take_mean(const ElementRange& tile, const At& at);
+  void combine_states(const ElementRange& tile);
+  std::size_t offset_of(const ElementRange& tile) const;
+  std::size_t bytes_of(const ElementRange& tile) const;
+
+  const Plan& plan_;
+  const ReplicaCopies& copies_;
+  AveragingOptions options_;
+  FoldProgram program_;  ///< the tree over the logical workers
+  std::unique_ptr<SharedModel> kept_;
+  std::vector<std::byte> mean_;  ///< of a tile
+  AveragingRounds rounds_;
+};
+
+}  // namespace tutti

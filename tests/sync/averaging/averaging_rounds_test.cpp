@@ -1,0 +1,188 @@
+// Which parameters are averaged in a step, how a tile of copies becomes one, and what is counted,
+// wherever the copies lie.
+
+#include "sync/averaging/averaging_rounds.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "sync/averaging/averaged_copies.h"
+#include "sync/gradient_oracle.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::size_t kReplicas = 3;
+/// Buckets of more than 9 elements: {p0, p2}, {p3, p4}; p1 is never averaged.
+const std::vector<std::size_t> kCounts = {5, 7, 6, 9, 3};
+const std::vector<std::uint32_t> kAveraged = {0, 2, 3, 4};
+constexpr std::int64_t kFusion = 9;
+
+std::vector<std::uint32_t> averaged_of(const AveragingRounds& rounds) {
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+    if (rounds.is_averaged(p)) found.push_back(p);
+  }
+  return found;
+}
+
+TEST(AveragingRounds, WhatMovedIsAveragedWhenItsBucketIsDueAndThenHasNotMoved) {
+  const auto plan = plan_of(kCounts);
+  const auto policy = partial_update();
+  AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
+  EXPECT_THAT(rounds.buckets(), ElementsAre(ElementsAre(0, 2), ElementsAre(3, 4)));
+  EXPECT_THAT(averaged_of(rounds), IsEmpty()) << "before the first step";
+
+  rounds.begin(1);
+  EXPECT_THAT(rounds.due_buckets(), ElementsAre(0));
+  EXPECT_THAT(averaged_of(rounds), IsEmpty()) << "nothing moved";
+  rounds.note_moved(2);
+  rounds.note_moved(4);
+  EXPECT_THAT(averaged_of(rounds), ElementsAre(2)) << "the other one's bucket is not due";
+  rounds.commit();
+  EXPECT_THAT(averaged_of(rounds), ElementsAre(2)) << "the last step, until the next begins";
+  EXPECT_THAT(rounds.moved(), ElementsAre(0, 0, 0, 0, 1));
+
+  rounds.begin(2);
+  EXPECT_THAT(rounds.due_buckets(), ElementsAre(1));
+  EXPECT_THAT(averaged_of(rounds), ElementsAre(4)) << "it moved in the step before";
+  rounds.note_moved(0);
+  rounds.commit();
+  EXPECT_THAT(rounds.moved(), ElementsAre(1, 0, 0, 0, 0));
+
+  rounds.begin(4);
+  EXPECT_THAT(averaged_of(rounds), IsEmpty());
+}
+
+TEST(AveragingRounds, AStepThatIsNotCommittedLeavesNothing) {
+  const auto plan = plan_of(kCounts);
+  const auto policy = local_sgd(2);
+  AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
+  rounds.begin(1);
+  rounds.note_moved(0);
+  rounds.commit();
+  rounds.begin(2);
+  rounds.note_moved(3);
+  rounds.count_averaged(3, 1);
+  EXPECT_THAT(averaged_of(rounds), ElementsAre(0, 3));
+  rounds.begin(4);
+  EXPECT_THAT(averaged_of(rounds), ElementsAre(0)) << "p3 was noted in a dropped step";
+  EXPECT_EQ(rounds.bytes(), 0u);
+  rounds.commit();
+  EXPECT_EQ(rounds.traffic().steps, 2);
+  EXPECT_EQ(rounds.traffic().collectives, 0);
+  EXPECT_THAT(rounds.moved(), ElementsAre(0, 0, 0, 0, 0));
+}
+
+/// One parameter's copies, and all calls in order.
+class NotedCopies final : public AveragedCopies {
+ public:
+  NotedCopies(std::vector<float> mean, std::vector<float> before, std::vector<float> state)
+      : mean_(std::move(mean)), before_(std::move(before)), state_(std::move(state)) {}
+  std::byte* mean(const ElementRange& tile) override { return at("mean", mean_, tile); }
+  std::byte* before(const ElementRange& tile) override { return at("before", before_, tile); }
+  std::byte* state(const ElementRange& tile, int k) override {
+    return at("state " + std::to_string(k), state_, tile);
+  }
+  void store(const ElementRange& tile, const std::byte* values) override {
+    calls.emplace_back("store");
+    const auto* const from = reinterpret_cast<const float*>(values);
+    stored.assign(from, from + (tile.end - tile.begin));
+  }
+  const std::vector<float>& kept_before() const { return before_; }
+  const std::vector<float>& kept_state() const { return state_; }
+
+  std::vector<std::string> calls;
+  std::vector<float> stored;
+
+ private:
+  std::byte* at(const std::string& call, std::vector<float>& values, const ElementRange& tile) {
+    calls.push_back(call);
+    return reinterpret_cast<std::byte*>(values.data() + tile.begin);
+  }
+  std::vector<float> mean_, before_, state_;
+};
+
+TEST(AveragingRounds, ATileIsWhatThePolicyMakesOfItsMean) {
+  const auto plan = plan_of(kCounts);
+  const auto policy = block_momentum(1, 0, {.momentum = 0.5, .rate = 0.25});
+  AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
+  NotedCopies copies({9, 9, 5, 7, 9}, {1, 1, 1, 3, 1}, {0, 0, 2, 4, 0});
+  rounds.average({0, 2, 4}, copies);
+  // Δ' = 0.5·Δ + 0.25·(mean − before): 1 + 1, 2 + 1; values = before + Δ'.
+  EXPECT_THAT(copies.stored, ElementsAre(3, 6));
+  EXPECT_THAT(copies.kept_before(), ElementsAre(1, 1, 3, 6, 1));
+  EXPECT_THAT(copies.kept_state(), ElementsAre(0, 0, 2, 3, 0));
+  EXPECT_THAT(copies.calls, ElementsAre("mean", "before", "state 0", "store"));
+}
+
+TEST(AveragingRounds, APolicyWithoutStatesAsksForTheMeanAlone) {
+  const auto plan = plan_of(kCounts);
+  const auto policy = local_sgd(1);
+  AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
+  NotedCopies copies({1, 2, 3, 4, 5}, {}, {});
+  rounds.average({0, 1, 5}, copies);
+  EXPECT_THAT(copies.stored, ElementsAre(2, 3, 4, 5));
+  EXPECT_THAT(copies.calls, ElementsAre("mean", "store"));
+}
+
+TEST(AveragingRounds, WhatIsNotFiniteIsStoredNowhere) {
+  const auto plan = plan_of(kCounts);
+  const auto policy = local_sgd(1);
+  AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
+  NotedCopies copies({1, INFINITY, 3, 4, 5, 6}, {}, {});
+  try {
+    rounds.average({2, 0, 6}, copies);
+    FAIL() << "infinity was averaged";
+  } catch (const Mismatch& error) {
+    EXPECT_THAT(error.what(), HasSubstr("averaging local-sgd:1, parameter \"p2\""));
+  }
+  EXPECT_THAT(copies.calls, ElementsAre("mean"));
+}
+
+TEST(AveragingRounds, CountsWhatReplicasSendBesideWhatGradientsWouldHaveCost) {
+  const auto plan = plan_of(kCounts);
+  const auto policy = local_sgd(2);
+  AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
+  rounds.begin(1);
+  rounds.count_gradients(2, 1, 1);
+  rounds.commit();
+  EXPECT_EQ(rounds.traffic().collectives, 0);
+  rounds.begin(2);
+  rounds.count_gradients(2, 2, 1);
+  rounds.count_gradients(4, 3, 5);
+  rounds.count_averaged(0, 1);
+  rounds.count_averaged(2, 3);
+  EXPECT_EQ(rounds.bytes(), 4u * (5 + 3 * 6));
+  rounds.commit();
+  const auto& traffic = rounds.traffic();
+  EXPECT_EQ(traffic.steps, 2);
+  EXPECT_EQ(traffic.collectives, 1);
+  ASSERT_EQ(traffic.all_steps.size(), 2u);
+  const auto& first = traffic.all_steps[0];
+  EXPECT_EQ(first.parameters, "p0 … p2 (2)");
+  EXPECT_EQ(first.messages, 3);
+  EXPECT_EQ(first.dense_messages, 3);
+  EXPECT_EQ(first.values, 3 * (5 + 6)) << "elements of parameters, not of their states";
+  EXPECT_EQ(first.bytes, 2u * 3 * 4 * (5 + 3 * 6)) << "handed in and got back by each";
+  EXPECT_EQ(first.touched, 6 + 2 * 6);
+  EXPECT_EQ(first.bytes_dense, 4u * 6 * ((1 + 3) + (2 + 3)));
+  const auto& second = traffic.all_steps[1];
+  EXPECT_EQ(second.messages, 0);
+  EXPECT_EQ(second.bytes, 0u);
+  EXPECT_EQ(second.touched, 3 * 3);
+  EXPECT_EQ(second.bytes_dense, 4u * 3 * 5 * (3 + 3)) << "in each of five steps";
+  EXPECT_EQ(traffic.last_step[0].touched, 2 * 6);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,184 @@
+// A worker's own copies, their mean over all workers, and what lies beside them.
+
+#include "sync/averaging/worker_copies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/fold.h"
+#include "support/thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kNarrow = kTile + 3;
+
+/// float32, bfloat16 of more than a tile, float64, and none.
+Plan mixed_plan() {
+  return {{{"a", {5}, {1}, 5, DType::float32},
+           {"b", {kNarrow}, {1}, kNarrow, DType::bfloat16},
+           {"c", {3}, {1}, 3, DType::float64},
+           {"d", {0}, {1}, 0, DType::float32}},
+          {}};
+}
+
+/// Every worker has a model of its own.
+struct Worker {
+  Worker(const Group& group, const AveragingPolicy& policy)
+      : plan(mixed_plan()),
+        memory(plan.parameters().size()),
+        copies(group, plan, policy, {{0, 1, 2, 3}}, room(), "model") {}
+  std::vector<std::byte*> room() {
+    std::vector<std::byte*> values;
+    for (std::size_t p = 0; p < memory.size(); ++p) {
+      memory[p].resize(plan.parameters()[p].result_bytes);
+      values.push_back(memory[p].data());
+    }
+    return values;
+  }
+  /// All elements of the parameter become `value`.
+  void fill(std::uint32_t p, float value) {
+    const auto& spec = plan.parameters()[p].spec;
+    const std::vector<float> wide(static_cast<std::size_t>(spec.count), value);
+    if (spec.dtype == DType::float64) {
+      std::fill_n(reinterpret_cast<double*>(memory[p].data()), wide.size(), double{value});
+    } else {
+      round_into(memory[p].data(), spec.dtype, wide.data(), DType::float32, spec.count);
+    }
+  }
+  /// The elements of a parameter of 16 or 32 bits.
+  std::vector<float> values(std::uint32_t p) const {
+    const auto& spec = plan.parameters()[p].spec;
+    std::vector<float> wide(static_cast<std::size_t>(spec.count));
+    scale_into(wide.data(), DType::float32, memory[p].data(), spec.dtype, spec.count, 1.0);
+    return wide;
+  }
+  Plan plan;
+  std::vector<std::vector<std::byte>> memory;
+  WorkerCopies copies;
+};
+
+std::vector<float> floats(const std::byte* from, std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  std::memcpy(values.data(), from, values.size() * sizeof(float));
+  return values;
+}
+
+TEST(WorkerCopies, TheMeanIsOfAllWorkersAndBecomesTheirValueAndWhatTheyWere) {
+  run_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    const auto policy = block_momentum(1);
+    Worker worker(group, *policy);
+    auto& copies = worker.copies;
+    for (std::uint32_t p = 0; p < 3; ++p) worker.fill(p, 1);
+    copies.restart();
+    const auto mine = static_cast<float>(2 + job.rank());
+    worker.fill(0, mine);
+    worker.fill(1, 4 * mine);
+    copies.all_reduce(std::vector<std::uint32_t>{0, 1}, {});
+    EXPECT_THAT(floats(copies.mean({0, 0, 5}), 5), Each(2.5f));
+    const ElementRange tail{1, kTile, kNarrow};
+    EXPECT_THAT(floats(copies.mean(tail), 3), Each(10.0f));
+    EXPECT_THAT(floats(copies.before(tail), 3), Each(1.0f)) << "widened";
+    const std::vector<float> values = {6, 1.00390625f, 8};  // the second one lies between two
+    copies.store(tail, reinterpret_cast<const std::byte*>(values.data()));
+    const auto narrow = worker.values(1);
+    EXPECT_EQ(narrow[kTile - 1], 4 * mine) << "the first tile is left alone";
+    EXPECT_THAT(std::vector<float>(narrow.begin() + kTile, narrow.end()), ElementsAre(6, 1, 8));
+    EXPECT_THAT(floats(copies.before(tail), 3), ElementsAre(6, 1, 8)) << "rounded as the values";
+    EXPECT_THAT(floats(copies.before({1, 0, 3}), 3), Each(1.0f));
+
+    const std::vector<std::uint32_t> wide = {2};
+    worker.fill(2, mine);
+    copies.all_reduce(wide, {});
+    double mean = 0;
+    std::memcpy(&mean, copies.mean({2, 2, 3}), sizeof mean);
+    EXPECT_EQ(mean, 2.5);
+  });
+}
+
+TEST(WorkerCopies, AParameterMovesWhereAByteOfItDoes) {
+  run_thread_ranks(1, [](const Job& job) {
+    const Group group(job);
+    const auto policy = local_sgd(1);
+    Worker worker(group, *policy);
+    auto& copies = worker.copies;
+    for (std::uint32_t p = 0; p < 3; ++p) worker.fill(p, 0);
+    copies.restart();
+    const auto moved = [&] {
+      std::vector<bool> all;
+      for (std::uint32_t p = 0; p < 4; ++p) all.push_back(copies.has_moved(p));
+      return all;
+    };
+    EXPECT_THAT(moved(), ElementsAre(false, false, false, false));
+    worker.memory[1][2 * kTile + 5] = std::byte{1};
+    worker.fill(2, -0.0f);  // equal, but not the same bytes
+    EXPECT_THAT(moved(), ElementsAre(false, true, true, false));
+    copies.restart();
+    EXPECT_THAT(moved(), ElementsAre(false, false, false, false));
+    EXPECT_TRUE(copies.is_finite(0));
+    worker.fill(0, INFINITY);
+    EXPECT_FALSE(copies.is_finite(0));
+  });
+}
+
+TEST(WorkerCopies, StatesAndWhatCopiesWereLieApart) {
+  run_thread_ranks(1, [](const Job& job) {
+    class TwoStates final : public AveragingPolicy {
+      std::string name() const override { return "two"; }
+      bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
+      int states() const override { return 2; }
+    };
+    const TwoStates policy;
+    const Group group(job);
+    Worker worker(group, policy);
+    auto& copies = worker.copies;
+    const ElementRange all{1, 0, kNarrow};
+    for (int k = 0; k < 2; ++k) {
+      auto* const state = copies.state(all, k);
+      EXPECT_THAT(floats(state, kNarrow), Each(0.0f)) << "zero at first";
+      const std::vector<float> values(static_cast<std::size_t>(kNarrow), 5.0f + k);
+      std::memcpy(state, values.data(), values.size() * sizeof(float));
+    }
+    for (std::uint32_t p = 0; p < 3; ++p) worker.fill(p, 1);
+    copies.restart();
+    copies.all_reduce(std::vector<std::uint32_t>{0, 1}, {});
+    EXPECT_THAT(floats(copies.state({1, kTile, kNarrow}, 0), 3), Each(5.0f));
+    EXPECT_THAT(floats(copies.state({1, kTile, kNarrow}, 1), 3), Each(6.0f));
+    // Means of the bucket; then what was, and two states, of each: at multiples of 64 bytes.
+    const auto means = 5 * 4 + kNarrow * 4 + 3 * 8;
+    const auto up = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
+    EXPECT_EQ(copies.bytes(), static_cast<std::size_t>(up(means) + 3 * 64 + up(kNarrow * 2) +
+                                                       2 * up(kNarrow * 4) + 3 * 64));
+  });
+}
+
+TEST(WorkerCopies, WhatRoundsToInfinityIsRefused) {
+  run_thread_ranks(1, [](const Job& job) {
+    const Group group(job);
+    const auto policy = local_sgd(1);
+    Worker worker(group, *policy);
+    const std::vector<float> values = {3.4e38f};  // rounds to infinity in bfloat16
+    try {
+      worker.copies.store({1, 0, 1}, reinterpret_cast<const std::byte*>(values.data()));
+      FAIL() << "infinity was stored";
+    } catch (const Mismatch& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("averaging local-sgd:1, parameter \"b\": what its copies become is "
+                            "beyond bfloat16"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
