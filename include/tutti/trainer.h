@@ -297,8 +297,8 @@ class Trainer {
   /// until all call apply(). Nothing but apply() can follow.
   void accumulate(const Compute& compute);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
-  /// it; sparse and coalesced where it is row-sparse. With a codec, what its messages say of that;
-  /// NaN where the step is going to be dropped (but of row-sparse ones, which have no codec). A
+  /// it; sparse and coalesced where it is row-sparse. With a codec, the gradient that its messages
+  /// carry; NaN where a gradient could not be encoded, for which the step is going to be dropped. A
   /// per-replica parameter's is [L, …], NaN where a logical worker's shards did not touch it.
   /// Between the halves only. Any worker may ask, alone.
   torch::Tensor gradient(const std::string& name);

@@ -120,6 +120,7 @@ void draw_trainer(Choices& one) {
   one.chance("evaluate", trains ? 25 : 0);
   one.chance("gradients", trains ? 25 : 0);  // looks at them between the halves
   one.chance("log", trains ? 25 : 0);
+  one.chance("keep", trains ? 35 : 0);  // values of the program's own
   one.of("divide",
          trains ? Options{"weight"}
                 : Options{"weight", "contributors", "contributors", "contributors", "not-at-all"});

@@ -149,6 +149,33 @@ TrainerOptions options_of(const Choices& one, const Stretch& stretch, const std:
   return options;
 }
 
+/// What the program keeps with the run, of each type: it belongs to the steps that count.
+class KeptOnes {
+ public:
+  void bind(Trainer& trainer) {
+    trainer.keep("best loss", best_);
+    trainer.keep("applied", applied_);
+    trainer.keep("outcomes", outcomes_);
+    trainer.keep("mean losses", losses_);
+  }
+  void update(const StepResult& result) {
+    if (result.applied) ++applied_;
+    outcomes_ += result.applied ? "a" : "d";
+    if (!std::isfinite(result.loss)) return;
+    best_ = std::min(best_, result.loss);
+    losses_ = torch::cat({losses_ * 0.5, torch::full({1}, result.loss, torch::kFloat64)});
+  }
+  std::string text() const {
+    return fmt::format("{} {} {} {}", text_of(best_), applied_, outcomes_, hash_of(losses_));
+  }
+
+ private:
+  double best_ = 1e300;
+  std::int64_t applied_ = 0;
+  std::string outcomes_;
+  torch::Tensor losses_ = torch::zeros({0}, torch::kFloat64);
+};
+
 class RandomTrainer {
  public:
   RandomTrainer(const Choices& one, const Job& job, const Stretch& stretch,
@@ -172,6 +199,7 @@ class RandomTrainer {
       } catch (const Unsupported& error) {
         return {std::string(kRefused) + error.what()};
       }
+      if (one_.has("keep")) kept_.bind(*trainer_);
       if (begin > 0) trainer_->load(folder_ + "/run");
       if (trainer_->steps() != begin) throw std::runtime_error("the checkpoint has another step");
       while (trainer_->steps() < end) train_step();
@@ -208,6 +236,11 @@ class RandomTrainer {
       }
     }
     note(result);
+    if (one_.has("keep")) {
+      kept_.update(result);
+      note("kept", step, kept_.text());
+      note("state with what is kept", step, trainer_->state_sha256());
+    }
     after(step);
   }
 
@@ -369,6 +402,7 @@ class RandomTrainer {
   const std::string& folder_;
   Pieces pieces_;
   RandomTask task_;
+  KeptOnes kept_;  ///< outlives the Trainer
   std::optional<Trainer> trainer_;
   Transcript out_;
 };

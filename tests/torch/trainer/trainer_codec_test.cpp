@@ -313,6 +313,22 @@ TEST(TrainerCodec, BetweenTheHalvesTheGradientIsWhatWasSent) {
       return shard.gradients({gradient_of(1, 1) * (shard.index() == 1 ? NAN : 1.0)});
     });
     EXPECT_TRUE(std::isnan(trainer.gradient_norm()));
+    EXPECT_TRUE(trainer.gradient("weight").isnan().all().item<bool>());
+    EXPECT_FALSE(trainer.apply().applied);
+  });
+}
+
+TEST(TrainerCodec, ASumThatOverflowsIsSeenBetweenTheHalves) {
+  on_workers(2, [](const Job& job) {
+    auto model = layer();
+    Trainer trainer(job, *model, Sgd{.lr = 1},
+                    {.shards = 2,
+                     .clip = {.norm = 1},
+                     .compression = {.codec = bfloat16_codec()},
+                     .logical_workers = 2});
+    trainer.accumulate([](Shard& shard) { return shard.gradients({torch::full({15, 20}, 3e38)}); });
+    // Each message is finite, their sum is not.
+    EXPECT_TRUE(trainer.gradient("weight").isinf().all().item<bool>());
     EXPECT_FALSE(trainer.apply().applied);
   });
 }
