@@ -70,24 +70,24 @@ class Codec {
   /// Most values of a message. Unless overridden: any number.
   virtual std::int64_t max_values() const;
   /// Most bytes of a message of `count` ≥ 1 values; of more values never less. In any step: neither
-  /// exchange.step nor first_sum is known here.
-  virtual std::size_t bound(std::int64_t count, const EncodeContext& exchange) const = 0;
-  /// Writes the exchange.count values, all of them finite, to `message`, which is aligned to 64
+  /// context.step nor first_sum is known here.
+  virtual std::size_t bound(std::int64_t count, const EncodeContext& context) const = 0;
+  /// Writes the context.count values, all of them finite, to `message`, which is aligned to 64
   /// bytes and has room for bound() bytes. A refusal drops the step on all workers.
-  virtual Encoded encode(std::span<const float> values, const EncodeContext& exchange,
+  virtual Encoded encode(std::span<const float> values, const EncodeContext& context,
                          std::byte* message) const = 0;
-  /// to[i] = what the message contains of value begin + i: −0.0 where nothing was sent. `exchange`
+  /// to[i] = what the message contains of value begin + i: −0.0 where nothing was sent. `context`
   /// is what encode() was given.
-  virtual void decode(std::span<const std::byte> message, const EncodeContext& exchange,
+  virtual void decode(std::span<const std::byte> message, const EncodeContext& context,
                       std::int64_t begin, std::span<float> to) const = 0;
   /// The message as a list, if it is one. Unless overridden: it is not.
   virtual std::optional<MessageList> list_of(std::span<const std::byte> message) const;
   /// values[i] −= what the message contains of it: the residual. Unless overridden, by decode().
-  virtual void subtract(std::span<const std::byte> message, const EncodeContext& exchange,
+  virtual void subtract(std::span<const std::byte> message, const EncodeContext& context,
                         std::span<float> values) const;
   /// Bytes of a value, where a message is one value after the other and none depends on the others:
   /// any piece of it is then encoded and subtracted by itself, while it is hot, at its place in the
-  /// message, with an exchange.count of the piece. Unless overridden 0: messages are made as a
+  /// message, with an context.count of the piece. Unless overridden 0: messages are made as a
   /// whole.
   virtual std::size_t bytes_per_value() const;
   /// Whether it sends some values as they are, and of the others nothing: decode() then gives −0.0
@@ -105,17 +105,17 @@ class Codec {
   /// Writes them to `to`, all of it; a value that is not finite drops the step. Each logical
   /// worker's are multiplied by its share of the weight and added along the tree, in float32; the
   /// sum is EncodeContext::first_sum from then on.
-  virtual void first_round(std::span<const float> values, const EncodeContext& exchange,
+  virtual void first_round(std::span<const float> values, const EncodeContext& context,
                            std::span<float> to) const;
 
   // The sum of all messages, each weighted by its logical worker's share of the weight, is taken in
   // float32 along the tree and comes back in a fixed format.
   /// Rounds a piece of the sum to that format. Unless overridden: float32, as it is.
   virtual void round_sum(std::span<float> sum) const;
-  /// Bytes of a sum of `count` elements, `values` of which are not −0.0; exchange.count is `count`.
+  /// Bytes of a sum of `count` elements, `values` of which are not −0.0; context.count is `count`.
   /// Unless overridden: dense float32.
   virtual std::size_t sum_bytes(std::int64_t count, std::int64_t values,
-                                const EncodeContext& exchange) const;
+                                const EncodeContext& context) const;
 };
 
 using CodecPointer = std::shared_ptr<const Codec>;

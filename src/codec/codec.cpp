@@ -54,12 +54,12 @@ void require_sense_of(const MomentumCorrection& numbers, const Compression& comp
 
 }  // namespace
 
-void Codec::subtract(std::span<const std::byte> message, const EncodeContext& exchange,
+void Codec::subtract(std::span<const std::byte> message, const EncodeContext& context,
                      std::span<float> values) const {
   std::array<float, kPiece> sent;
   for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
     const auto piece = values.subspan(begin, std::min(kPiece, values.size() - begin));
-    decode(message, exchange, static_cast<std::int64_t>(begin), {sent.data(), piece.size()});
+    decode(message, context, static_cast<std::int64_t>(begin), {sent.data(), piece.size()});
     for (std::size_t i = 0; i < piece.size(); ++i) piece[i] -= sent[i];
   }
 }

@@ -20,8 +20,8 @@ class SelectingCodec : public Codec {
  public:
   std::int64_t max_values() const override { return std::numeric_limits<std::uint32_t>::max(); }
 
-  std::size_t bound(std::int64_t count, const EncodeContext& exchange) const override {
-    const auto entries = std::min(count, max_entries(count, exchange));
+  std::size_t bound(std::int64_t count, const EncodeContext& context) const override {
+    const auto entries = std::min(count, max_entries(count, context));
     return kSparseHeader + std::max(static_cast<std::size_t>(entries) * kSparseEntry,
                                     static_cast<std::size_t>(count) * sizeof(float));
   }
@@ -43,11 +43,11 @@ class SelectingCodec : public Codec {
   }
 
   std::size_t sum_bytes(std::int64_t count, std::int64_t values,
-                        const EncodeContext& exchange) const override {
+                        const EncodeContext& context) const override {
     const auto dense = static_cast<std::size_t>(count) * sizeof(float);
     const auto list = static_cast<std::size_t>(values) * kSparseEntry;
-    if (exchange.message_format == MessageFormat::dense) return kSparseHeader + dense;
-    if (exchange.message_format == MessageFormat::sparse) return kSparseHeader + list;
+    if (context.message_format == MessageFormat::dense) return kSparseHeader + dense;
+    if (context.message_format == MessageFormat::sparse) return kSparseHeader + list;
     return kSparseHeader + std::min(dense, list);
   }
 };
@@ -63,16 +63,16 @@ class ThresholdCodec final : public SelectingCodec {
 
   std::string name() const override { return fmt::format("threshold:{}", threshold_); }
 
-  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& context,
                  std::byte* message) const override {
     const auto count = static_cast<std::int64_t>(values.size());
     const auto threshold = static_cast<float>(threshold_);
-    const auto room = max_entries(count, exchange);
+    const auto room = max_entries(count, context);
     // The number of selected values is known only afterwards: the values then move up.
     const auto list = begin_list(message, room);
     const auto selected =
         select_at_least(values.data(), count, threshold, list.indices, list.values, room);
-    const bool is_list = travels_as_list(count, selected.count, exchange);
+    const bool is_list = travels_as_list(count, selected.count, context);
     if (is_list) {
       const auto fitted = begin_list(message, selected.count);
       std::copy_n(list.values, selected.count, fitted.values);
@@ -83,7 +83,7 @@ class ThresholdCodec final : public SelectingCodec {
         if (std::abs(value) >= threshold) array[i] = value;
       }
     }
-    return {.bytes = sparse_bytes(count, selected.count, exchange),
+    return {.bytes = sparse_bytes(count, selected.count, context),
             .values = selected.count,
             .is_dense = !is_list};
   }
@@ -105,14 +105,14 @@ class TopKCodec final : public SelectingCodec {
     return fmt::format("topk:{}{}", fraction_, warm_up_ > 0 ? fmt::format(":{}", warm_up_) : "");
   }
 
-  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& context,
                  std::byte* message) const override {
     const auto count = static_cast<std::int64_t>(values.size());
     const auto k = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(
-            std::floor(fraction_in(exchange.step) * static_cast<double>(count) + 0.5)),
+            std::floor(fraction_in(context.step) * static_cast<double>(count) + 0.5)),
         1, count);
-    const bool is_list = travels_as_list(count, k, exchange);
+    const bool is_list = travels_as_list(count, k, context);
     SelectScratch scratch;
     if (is_list) {
       const auto list = begin_list(message, k);
@@ -124,7 +124,7 @@ class TopKCodec final : public SelectingCodec {
       auto* const array = begin_array(message, count);
       for (std::size_t i = 0; i < indices.size(); ++i) array[indices[i]] = kept[i];
     }
-    return {.bytes = sparse_bytes(count, k, exchange), .values = k, .is_dense = !is_list};
+    return {.bytes = sparse_bytes(count, k, context), .values = k, .is_dense = !is_list};
   }
 
  private:

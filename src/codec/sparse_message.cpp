@@ -18,19 +18,19 @@ void write_header(std::byte* message, std::int64_t entries) {
 
 }  // namespace
 
-std::int64_t max_entries(std::int64_t count, const EncodeContext& exchange) {
-  if (exchange.message_format == MessageFormat::dense) return 0;
-  if (exchange.message_format == MessageFormat::sparse) return count;
+std::int64_t max_entries(std::int64_t count, const EncodeContext& context) {
+  if (context.message_format == MessageFormat::dense) return 0;
+  if (context.message_format == MessageFormat::sparse) return count;
   // k + min(count, L·k) < count
-  return (count - 1) / (1 + exchange.logical_workers);
+  return (count - 1) / (1 + context.logical_workers);
 }
 
-bool travels_as_list(std::int64_t count, std::int64_t entries, const EncodeContext& exchange) {
-  return exchange.message_format != MessageFormat::dense && entries <= max_entries(count, exchange);
+bool travels_as_list(std::int64_t count, std::int64_t entries, const EncodeContext& context) {
+  return context.message_format != MessageFormat::dense && entries <= max_entries(count, context);
 }
 
-std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const EncodeContext& exchange) {
-  return kSparseHeader + (travels_as_list(count, entries, exchange)
+std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const EncodeContext& context) {
+  return kSparseHeader + (travels_as_list(count, entries, context)
                               ? static_cast<std::size_t>(entries) * kSparseEntry
                               : static_cast<std::size_t>(count) * sizeof(float));
 }

@@ -24,12 +24,12 @@ inline constexpr std::size_t kSparseEntry = sizeof(std::uint32_t) + sizeof(float
 
 /// Most entries of a message of `count` values that travels as a list. By size: a list and its
 /// share of the sum's list, at most Σ entries long, are fewer bytes than two dense arrays.
-std::int64_t max_entries(std::int64_t count, const EncodeContext& exchange);
+std::int64_t max_entries(std::int64_t count, const EncodeContext& context);
 
 /// Whether a message with `entries` entries travels as a list.
-bool travels_as_list(std::int64_t count, std::int64_t entries, const EncodeContext& exchange);
+bool travels_as_list(std::int64_t count, std::int64_t entries, const EncodeContext& context);
 /// Bytes of a message that is a list of `entries` entries.
-std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const EncodeContext& exchange);
+std::size_t sparse_bytes(std::int64_t count, std::int64_t entries, const EncodeContext& context);
 
 /// Whether the value is −0.0, which stands for a value that was not sent.
 inline bool is_absent(float value) {

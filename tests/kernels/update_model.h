@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fold_runner.h"
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 
 namespace tutti {
 

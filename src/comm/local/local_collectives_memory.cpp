@@ -16,19 +16,19 @@
 namespace tutti {
 namespace {
 
-/// One member's say on an allocation.
-struct Verdict {
+/// What one member answers to a request for memory.
+struct MemoryAnswer {
   std::uint64_t held = 0;           ///< regions that this member still has mapped
   std::array<char, 504> refusal{};  ///< empty: it fits
 };
-static_assert(std::is_trivially_copyable_v<Verdict>);
+static_assert(std::is_trivially_copyable_v<MemoryAnswer>);
 
 }  // namespace
 
 /// Throws the first refusal of any member, on all. Returns which regions are held by some member.
 std::uint64_t LocalCollectives::agree(const std::string& refusal, const std::string& label) {
-  std::vector<Verdict> verdicts(static_cast<std::size_t>(members_.size));
-  Verdict mine;
+  std::vector<MemoryAnswer> answers(static_cast<std::size_t>(members_.size));
+  MemoryAnswer mine;
   std::vector<std::shared_ptr<void>> pins;
   mine.held = regions_.hold(pins);
   pins.clear();
@@ -36,15 +36,15 @@ std::uint64_t LocalCollectives::agree(const std::string& refusal, const std::str
               std::min(refusal.size(), mine.refusal.size() - 1));
   Operation exchange;
   exchange.kind = OperationKind::all_gather;
-  exchange.in = {&mine, sizeof(Verdict), DType::uint8};
-  exchange.out = {verdicts.data(), static_cast<std::int64_t>(verdicts.size() * sizeof(Verdict)),
+  exchange.in = {&mine, sizeof(MemoryAnswer), DType::uint8};
+  exchange.out = {answers.data(), static_cast<std::int64_t>(answers.size() * sizeof(MemoryAnswer)),
                   DType::uint8};
   exchange.label = label;
   wait(start(exchange));
   std::uint64_t held_by_any = 0;
-  for (const Verdict& verdict : verdicts) {
-    if (verdict.refusal[0] != 0) throw OutOfMemory(verdict.refusal.data());
-    held_by_any |= verdict.held;
+  for (const MemoryAnswer& answer : answers) {
+    if (answer.refusal[0] != 0) throw OutOfMemory(answer.refusal.data());
+    held_by_any |= answer.held;
   }
   return held_by_any;
 }

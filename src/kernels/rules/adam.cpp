@@ -10,7 +10,7 @@
 #define HWY_TARGET_INCLUDE "kernels/rules/adam.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "kernels/rules/streams-inl.h"
 
 #ifndef TUTTI_KERNELS_RULES_ADAM_
@@ -109,7 +109,8 @@ UpdateRule define_adam(std::string_view name, const AnyAdam& adam, Decay decay) 
               finite_and_not_negative("the learning rate", adam.lr),
               finite_and_not_negative("the weight decay", adam.weight_decay),
               finite_and_not_negative("eps", adam.eps),
-              {is_factor(adam.beta1) && is_factor(adam.beta2), "betas must be in [0, 1)"},
+              {is_in_unit_interval(adam.beta1) && is_in_unit_interval(adam.beta2),
+               "betas must be in [0, 1)"},
           }),
           .states = std::move(states),
           .bind = [adam, decay](const UpdateMoment& moment) -> UpdateKernel {

@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "kernels/rules/lion.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "kernels/rules/streams-inl.h"
 
 #ifndef TUTTI_KERNELS_RULES_LION_
@@ -73,7 +73,8 @@ UpdateRule define(const Lion& lion) {
           .problem = first_broken({
               finite_and_not_negative("the learning rate", lion.lr),
               finite_and_not_negative("the weight decay", lion.weight_decay),
-              {is_factor(lion.beta1) && is_factor(lion.beta2), "betas must be in [0, 1)"},
+              {is_in_unit_interval(lion.beta1) && is_in_unit_interval(lion.beta2),
+               "betas must be in [0, 1)"},
           }),
           .states = {{"exp_avg"}},
           .bind = [lion](const UpdateMoment& moment) -> UpdateKernel {

@@ -6,34 +6,34 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
-struct Said {
+struct RuleText {
   std::string text;
   std::string problem;
 };
 
-Said said_of(const TorchOptim& torch) {
+RuleText text_of_rule(const TorchOptim& torch) {
   return {"torch " + torch.text,
           torch.rule == nullptr ? "made by hand, not by torch_optimizer()" : ""};
 }
 
 template <class Rule>
-Said said_of(const Rule& rule) {
+RuleText text_of_rule(const Rule& rule) {
   auto all = define(rule);
   return {std::move(all.text), std::move(all.problem)};
 }
 
-Said said_of(const Optimizer::Rule& rule) = delete;  // visit it
+RuleText text_of_rule(const Optimizer::Rule& rule) = delete;  // visit it
 
 void require_sound(const Optimizer::Rule& rule) {
-  const auto said = std::visit([](const auto& any) { return said_of(any); }, rule);
-  if (said.problem.empty()) return;
-  throw InvalidArgument(fmt::format("{}: {}", said.text, said.problem));
+  const auto rule_text = std::visit([](const auto& any) { return text_of_rule(any); }, rule);
+  if (rule_text.problem.empty()) return;
+  throw InvalidArgument(fmt::format("{}: {}", rule_text.text, rule_text.problem));
 }
 
 template <class... Rules>
@@ -89,7 +89,7 @@ std::vector<std::size_t> Optimizer::unused_groups(
 }
 
 std::string text_of(const Optimizer::Rule& rule) {
-  return std::visit([](const auto& any) { return said_of(any).text; }, rule);
+  return std::visit([](const auto& any) { return text_of_rule(any).text; }, rule);
 }
 
 std::optional<UpdateRule> update_rule_of(const Optimizer::Rule& rule) {

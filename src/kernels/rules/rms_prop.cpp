@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "kernels/rules/rms_prop.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "kernels/rules/streams-inl.h"
 
 #ifndef TUTTI_KERNELS_RULES_RMS_PROP_
@@ -109,7 +109,7 @@ UpdateRule define(const RmsProp& rms) {
               finite_and_not_negative("the weight decay", rms.weight_decay),
               finite_and_not_negative("eps", rms.eps),
               finite_and_not_negative("the momentum", rms.momentum),
-              {is_factor(rms.alpha), "alpha must be in [0, 1)"},
+              {is_in_unit_interval(rms.alpha), "alpha must be in [0, 1)"},
           }),
           .states = states_of(rms),
           .bind = [rms](const UpdateMoment& moment) -> UpdateKernel {

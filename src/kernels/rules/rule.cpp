@@ -26,7 +26,7 @@ Condition finite_and_not_negative(std::string_view name, double value) {
           fmt::format("{} must be finite and not negative", name)};
 }
 
-bool is_factor(double value) { return value >= 0 && value < 1; }
+bool is_in_unit_interval(double value) { return value >= 0 && value < 1; }
 
 std::string_view text_of(Decay decay) {
   switch (decay) {

@@ -54,7 +54,7 @@ std::string first_broken(std::initializer_list<Condition> conditions);
 /// "eps must be finite and not negative".
 Condition finite_and_not_negative(std::string_view name, double value);
 /// Whether it is in [0, 1).
-bool is_factor(double value);
+bool is_in_unit_interval(double value);
 std::string_view text_of(Decay decay);
 /// κ of p ← p·(1 − κ), the decoupled weight decay; 0 for Decay::l2.
 double shrink_of(Decay decay, double lr, double weight_decay, double rate_factor);

@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "kernels/rules/sgd.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "kernels/rules/streams-inl.h"
 
 #ifndef TUTTI_KERNELS_RULES_SGD_

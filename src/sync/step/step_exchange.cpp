@@ -84,8 +84,8 @@ void StepExchange::fold_bucket(std::size_t bucket) {
   slices_.fold(schedule_->parameters(bucket));
 }
 
-/// Lists the nodes of all workers in tree order. In single mode the headers were published with the
-/// first bucket, otherwise with the step.
+/// Lists the nodes of all workers in tree order. In a step of one backward the headers were
+/// published with the first bucket, otherwise with the step.
 void StepExchange::collect_nodes() {
   bool single = false;
   bool scope = false;

@@ -6,7 +6,8 @@
 //
 //   open → leaves … → arrive: publish │ wait for all → complete: fold_slices() │ wait for all
 //
-// In single mode (one leaf per worker) buckets are published and folded while backward still runs.
+// In a step of one backward (one leaf per worker) buckets are published and folded while backward
+// still runs.
 //
 // A step either succeeds on all live workers or fails on all. Where one worker fails at the moment
 // at which the last one arrives, rank 0's board decides: a step has succeeded if all had folded
@@ -120,7 +121,7 @@ class StepExchange {
   void open_without_gradient(double weight, bool drained);
 
   void begin_leaf(double weight);
-  /// See LeafFolder::write. In single mode, `last` is what lets a bucket leave.
+  /// See LeafFolder::write. In a step of one backward, `last` is what lets a bucket leave.
   double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
   /// The same for a row-sparse parameter.
   double write(std::size_t parameter, const RowEntries& entries, bool last);
@@ -145,7 +146,7 @@ class StepExchange {
   // The one sync of a step is in two parts, by all workers alike; sources of gradients
   // (gradient_source.h) are asked between them, and inside the second.
   /// Publishes what this worker has, waits until all have done so, and compares digests where they
-  /// are due. In single mode buckets are folded while it waits.
+  /// are due. In a step of one backward, buckets are folded while it waits.
   void arrive(const ModelMemory& model);
   /// Inside complete(), unless gradients are coded: folds what is left of this worker's slices of
   /// the partitioned parameters. The reduced gradients then lie at result(p).

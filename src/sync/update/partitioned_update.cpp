@@ -60,9 +60,9 @@ PartitionedUpdate::Part* PartitionedUpdate::part_of(std::uint32_t parameter) {
   return place_[parameter] < parts_.size() ? &parts_[place_[parameter]] : nullptr;
 }
 
-Verdict PartitionedUpdate::judge(double loss_scale) {
+Verdict PartitionedUpdate::judge(double loss_scale, Verdict verdict) {
   for (auto& part : parts_) part.source->begin(loss_scale);
-  Verdict verdict;
+  if (!verdict.refusal.empty()) return verdict;
   const auto facts = board_.facts();
   verdict.refusal = refusal_of(facts, exchange_.plan());
   verdict.finite = verdict.refusal.empty();

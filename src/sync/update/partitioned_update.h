@@ -40,8 +40,9 @@ class PartitionedUpdate {
                     const Clip& clip);
 
   /// Decides, after arrive(), whether the step is applied; the verdict is the same on all workers.
-  /// Gradients are `loss_scale` times too large.
-  Verdict judge(double loss_scale);
+  /// Gradients are `loss_scale` times too large. `verdict` is that of the parts judged before: a
+  /// refusal of theirs stands, and nothing is folded.
+  Verdict judge(double loss_scale, Verdict verdict = {});
   /// Updates this worker's part, inside complete(); learning rates are multiplied by `rate_factor`.
   void apply(const Verdict& verdict, double rate_factor);
   /// Commits a step that is complete and counts; sources add to the report.

@@ -6,6 +6,7 @@
 // Threads: one. Failure: StepPart's.
 
 #include <string>
+#include <utility>
 
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
@@ -42,7 +43,9 @@ class ValuesStep : public StepPart {
 class UpdateStep : public StepPart {
  public:
   explicit UpdateStep(PartitionedUpdate& update) : update_(update) {}
-  void judge(StepFacts& step) override { step.verdict = update_.judge(step.loss_scale); }
+  void judge(StepFacts& step) override {
+    step.verdict = update_.judge(step.loss_scale, std::move(step.verdict));
+  }
   void apply(const StepFacts& step) override { update_.apply(step.verdict, step.rate_factor); }
   void commit(StepFacts& step) override { update_.commit(step.touched, step.report); }
 

@@ -4,7 +4,7 @@
 //
 // Pure functions. Failure: InvalidArgument.
 
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "run/loss_scaler.h"
 #include "run/run_fingerprint.h"
 #include "sync/coded/coded_gradients.h"

@@ -1,6 +1,6 @@
 // What rules tell the layers above: names of states as torch saves them, and what these begin with.
 
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

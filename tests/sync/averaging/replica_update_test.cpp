@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "support/thread_ranks.h"
 #include "sync/averaging/replica_update.h"
 #include "sync/gradient_oracle.h"

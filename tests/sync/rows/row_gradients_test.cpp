@@ -12,7 +12,7 @@
 #include <random>
 
 #include "kernels/norm.h"
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step/owned_ranges.h"

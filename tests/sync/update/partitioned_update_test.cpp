@@ -11,7 +11,7 @@
 #include <cstring>
 #include <map>
 
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
@@ -273,6 +273,10 @@ TEST(PartitionedUpdate, TheEarliestBadShardIsNamedByAll) {
       board.mine().all.bad_parameter = 2 - group.rank();
     }
     exchange.arrive({});
+    // A part that was asked before has refused the step.
+    Verdict refused;
+    refused.refusal = "its own reason";
+    EXPECT_EQ(update.judge(1, refused).refusal, "its own reason");
     EXPECT_EQ(update.judge(1).refusal, "the gradient of \"p1\" in shard 1 is not finite");
     exchange.complete([] {});
   });
