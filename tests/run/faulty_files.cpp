@@ -67,6 +67,8 @@ bool FaultyFiles::exists(const fs::path& path) const { return host_->exists(path
 
 std::size_t FaultyFiles::read_some(const File& file, std::uint64_t offset,
                                    std::span<std::byte> into) const {
+  if (reads_left_ && (*reads_left_)-- <= 0)
+    throw IoError(EIO, "cannot read " + file.path.string() + ": Input/output error");
   return host_->read_some(file, offset, into.first(std::min(into.size(), kMaxBytes)));
 }
 

@@ -33,6 +33,8 @@ class FaultyFiles final : public Files {
   explicit FaultyFiles(Fault fault = Fault::none, int at = 0) : fault_(fault), at_(at) {}
 
   int effects() const { return effects_; }
+  /// So many reads succeed from now on.
+  void refuse_reads_after(int reads) { reads_left_ = reads; }
   /// Takes away what was not synced.
   void cut_power();
 
@@ -66,6 +68,7 @@ class FaultyFiles final : public Files {
   Fault fault_;
   int at_;
   int effects_ = 0;
+  mutable std::optional<int> reads_left_;
   bool crashed_ = false;
   std::vector<Pending> pending_;
 };

@@ -3,10 +3,13 @@
 #include "run/state/run_state.h"
 
 #include <array>
+#include <cerrno>
+#include <fstream>
 #include <functional>
 
 #include <gmock/gmock.h>
 
+#include "run/faulty_files.h"
 #include "run/state/progress_parts.h"
 #include "run/text_of.h"
 #include "support/running_command.h"
@@ -14,8 +17,10 @@
 namespace tutti::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A matrix of two rows of three, a column after the other in memory, and a number.
 class Matrix : public RunPart {
@@ -37,7 +42,7 @@ class Matrix : public RunPart {
     if (refusal) throw InvalidArgument(refusal);
   }
   std::vector<std::byte> read(const Checkpoint& /*checkpoint*/) const override {
-    return {static_cast<std::byte>(number), static_cast<std::byte>(name().size())};
+    return {static_cast<std::byte>(number), static_cast<std::byte>(name().front())};
   }
   void restore(const nlohmann::json& state, std::span<const std::byte> read) override {
     number = state.at(name()).get<int>();
@@ -101,7 +106,8 @@ TEST_F(State, WhatPartsListComesBackOnAllWorkers) {
   for (const auto* two : {&reader, &other}) {
     EXPECT_EQ(two->a->number, 7);
     EXPECT_EQ(two->b->number, 8);
-    EXPECT_THAT(two->b->got, ElementsAre(static_cast<std::byte>(0), static_cast<std::byte>(1)));
+    EXPECT_THAT(two->a->got, ElementsAre(static_cast<std::byte>(0), static_cast<std::byte>('a')));
+    EXPECT_THAT(two->b->got, ElementsAre(static_cast<std::byte>(0), static_cast<std::byte>('b')));
   }
   EXPECT_EQ(reader.state.sha256(6), first.state.sha256(6));
 }
@@ -133,6 +139,71 @@ TEST_F(State, OnePartThatRefusesLeavesAllAsItWas) {
         two.state.add<Silent>();
       },
       "parameters.safetensors lacks \"c\"");
+}
+
+TEST_F(State, WhatAWorkerAloneHasIsGatheredForAllPartsAndReleased) {
+  /// A part that notes the calls.
+  class Alone : public RunPart {
+   public:
+    Alone(std::string name, std::vector<std::string>& calls)
+        : RunPart(std::move(name)), calls_(calls) {}
+    void gather(const Gather& gather) override {
+      const auto mine = std::as_bytes(std::span(name()));
+      for (const auto& theirs : gather(mine)) calls_.push_back("gathered " + text(theirs));
+    }
+    void release() override { calls_.push_back("released " + name()); }
+
+   private:
+    static std::string text(std::span<const std::byte> bytes) {
+      return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    }
+    std::vector<std::string>& calls_;
+  };
+  std::vector<std::string> calls;
+  RunState state;
+  state.add<Alone>("a", calls);
+  state.add<Alone>("b", calls);
+  state.gather([](std::span<const std::byte> mine) {
+    const std::vector<std::byte> bytes(mine.begin(), mine.end());
+    return std::vector{bytes, bytes};
+  });
+  EXPECT_THAT(calls, ElementsAre("gathered a", "gathered a", "gathered b", "gathered b"));
+  calls.clear();
+  state.release();
+  EXPECT_THAT(calls, ElementsAre("released a", "released b"));
+}
+
+TEST_F(State, ACheckpointsOwnNumbersStayBesideThoseOfTheParts) {
+  const Two two(1);
+  auto to = store();
+  two.state.write(to, {.step = 3, .state = {{"arithmetic", "fast"}}});
+  const auto state = store().open(3).manifest().state;
+  EXPECT_EQ(state.at("arithmetic"), "fast");
+  EXPECT_EQ(state.at("a"), 0);
+}
+
+TEST_F(State, AReadThatFailsHalfWayIsNoRefusal) {
+  saved(Two(1));
+  const auto files = std::make_shared<FaultyFiles>();
+  const auto checkpoint = CheckpointStore(files, folder_.file("run")).open(3);
+  int half = 0;
+  for (int reads = 0;; ++reads) {
+    ASSERT_LT(reads, 1000);
+    Two two(100);
+    const auto before = two.state.sha256(6);
+    files->refuse_reads_after(reads);
+    try {
+      two.state.read(checkpoint);
+      break;
+    } catch (const Mismatch& error) {
+      EXPECT_THAT(error.what(), HasSubstr("Input/output error, after other tensors had been"));
+      half += two.state.sha256(6) != before;
+    } catch (const IoError& error) {
+      EXPECT_EQ(error.code(), EIO);
+      EXPECT_EQ(two.state.sha256(6), before) << reads << " reads";
+    }
+  }
+  EXPECT_GT(half, 0);
 }
 
 TEST_F(State, ATensorThatThisRunDoesNotHaveIsRefused) {
@@ -177,6 +248,64 @@ TEST_F(State, AStepLogHasTheFilesInOrderUnderTheirNames) {
   Sha256 hash;
   hash.update(rows.data(), sizeof rows);
   EXPECT_EQ(digest, hash.hex());
+}
+
+// ---- the checkpoint that a run loads ----
+
+class OpenCheckpoint : public State {
+ protected:
+  OpenCheckpoint() {
+    for (const auto step : {3, 5}) {
+      auto to = store();
+      Two(1).state.write(to, {.step = step, .facts = facts_, .run = step == 3 ? "first" : "other"});
+    }
+  }
+  /// Damages the newest one.
+  void flip_a_byte() const {
+    std::fstream file(folder_.file("run/step-00000005/parameters.safetensors"),
+                      std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+  }
+  std::optional<Checkpoint> open(bool fall_back) const {
+    return open_checkpoint(store(), facts_, fall_back, {});
+  }
+  RunFingerprint facts_ = {{"shards", "8"}};
+};
+
+TEST_F(OpenCheckpoint, IsTheNewestOrTheNewestOfItsRun) {
+  EXPECT_EQ(open(false)->manifest().step, 5);
+  EXPECT_EQ(open(true)->manifest().step, 5);
+  EXPECT_EQ(open_checkpoint(store(), facts_, false, "first")->manifest().step, 3);
+  EXPECT_FALSE(open_checkpoint(store(), facts_, false, "third"));
+  EXPECT_FALSE(open_checkpoint(store(), facts_, true, "third"));
+}
+
+TEST_F(OpenCheckpoint, OfOtherFactsIsRefused) {
+  facts_ = {{"shards", "4"}};
+  for (const bool fall_back : {false, true}) {
+    EXPECT_THAT(
+        text_of([&] { open(fall_back); }),
+        HasSubstr("is a checkpoint of another run:\nshards is 8 in the checkpoint, 4 here"));
+  }
+}
+
+TEST_F(OpenCheckpoint, ADamagedOneIsPassedOverOnlyWhereThatIsAskedFor) {
+  flip_a_byte();
+  EXPECT_THAT(text_of<Corrupt>([&] { open(false); }),
+              AllOf(HasSubstr("step-00000005/parameters.safetensors was altered"),
+                    HasSubstr("LoadOptions::fall_back passes over it"),
+                    HasSubstr("step-00000003 is whole")));
+  EXPECT_EQ(open(true)->manifest().step, 3);
+  EXPECT_THAT(text_of<Corrupt>([&] { open_checkpoint(store(), facts_, true, "other"); }),
+              HasSubstr("none of the checkpoints in"));
+}
+
+TEST_F(OpenCheckpoint, AFallbackToAnotherRunIsNotRecommended) {
+  flip_a_byte();
+  facts_ = {{"shards", "4"}};
+  EXPECT_THAT(text_of<Corrupt>([&] { open(false); }),
+              AllOf(HasSubstr("was altered"), Not(HasSubstr("fall_back"))));
 }
 
 // ---- the parts that say how far a run has come ----
@@ -235,6 +364,15 @@ TEST_F(State, WhatNoRunCanHaveComeToIsRefused) {
   auto scale = was;
   const LossScalePart other(scale);
   EXPECT_THROW(other.check({{"loss_scale", "2"}, {"good_steps", 0}}), nlohmann::json::exception);
+  EXPECT_THROW(other.check({{"loss_scale", 2}}), nlohmann::json::exception);
+  std::int64_t steps = 1;
+  std::int64_t dropped = 1;
+  const StepsPart counts(steps, dropped);
+  EXPECT_THROW(counts.check({{"steps", 1}}), nlohmann::json::exception);
+  EXPECT_THROW(counts.check({{"dropped_in_a_row", 1}}), nlohmann::json::exception);
+  Turns turns;
+  const TurnsPart taken(turns);
+  EXPECT_THROW(taken.check({{"turns", "ab"}}), nlohmann::json::exception);
 }
 
 }  // namespace

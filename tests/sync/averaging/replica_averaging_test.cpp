@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "support/thread_ranks.h"
@@ -61,6 +63,34 @@ TEST(ReplicaCopies, AreTheFirstOnesAndThenTheirOwn) {
     all.value(1, 2)[4] = 5;
     EXPECT_EQ(all.value(0, 2)[4], 3);
     EXPECT_EQ(all.value(2, 2)[4], 3);
+  });
+}
+
+// The value of a 16-bit parameter lies beside its master copy.
+TEST(ReplicaCopies, TakeOverValuesMasterCopiesAndState) {
+  run_thread_ranks(1, [](const Job& job) {
+    const Group group(job);
+    TensorSpec spec{"p", {5}, {1}, 5, DType::bfloat16};
+    spec.is_per_replica = true;
+    const Plan plan({spec}, {});
+    const SharedModel first(group, plan, {2}, false, "model");
+    const ReplicaCopies copies(group, plan, first, {2}, kLogical, "model");
+    const auto parts_of = [](const SharedModel& model) {
+      return std::vector<std::span<std::byte>>{{model.value(0), 10},
+                                               {model.master(0), 20},
+                                               {model.state(0, 0), 20},
+                                               {model.state(0, 1), 20}};
+    };
+    int next = 1;
+    for (const auto& part : parts_of(first))
+      std::ranges::fill(part, static_cast<std::byte>(next++));
+    copies.spread(0);
+    for (std::size_t l = 1; l < kLogical; ++l) {
+      for (std::size_t k = 0; k < 4; ++k) {
+        EXPECT_TRUE(std::ranges::equal(parts_of(copies.of(l))[k], parts_of(first)[k]))
+            << "logical worker " << l << ", part " << k;
+      }
+    }
   });
 }
 

@@ -18,6 +18,7 @@
 #include "sync/step/owned_ranges.h"
 #include "sync/step/shard_board.h"
 #include "sync/update/partitioned_update.h"
+#include "sync/whole_step.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -429,6 +430,67 @@ TEST(RowGradients, ARowThatAllHaveAtTheEndOfABlockIsDealtOnce) {
     }
     EXPECT_EQ(dealt, (std::vector<std::uint32_t>{63, 70, 72, 74}));
     exchange.complete([&] { rows.note(); });
+  });
+}
+
+// What anybody reads, or an owner folded in the step before, is not sent.
+TEST(RowGradients, OnlyWhatOwnersFoldInTheStepCounts) {
+  run_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of_tables({{1000, 2}}), {.name = "model"});
+    RowGradients rows(exchange);
+    const auto values = random_values(1, 600);
+    auto scaled = values;  // by a power of two, which leaves no trace
+    for (auto& value : scaled) value *= 8;
+    for (const std::int64_t count : {300, 1}) {  // the one row of the second step has one owner
+      std::vector<std::int64_t> own(static_cast<std::size_t>(count));
+      std::iota(own.begin(), own.end(), 0);
+      exchange.open_shards(group.rank(), 1);
+      exchange.begin_leaf(1);
+      exchange.write(0, RowEntries{own.data(), scaled.data(), count}, true);
+      exchange.end_leaf();
+      exchange.arrive({});
+      rows.begin(8);
+      exchange.complete([&] {
+        for (const auto& range : OwnedRanges(exchange, rows).of(group.rank())) {
+          rows.fold(range, [](const ElementRange&, const std::byte*) {});
+        }
+        EXPECT_EQ(read_all(rows, 0, 2000),
+                  Values(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(2 * count)));
+        rows.note();
+      });
+      StepReport report;
+      rows.commit(report);
+      EXPECT_EQ(rows.traffic().last_step[0].bytes, static_cast<std::uint64_t>(4 * count * (8 + 4)));
+      group.barrier();
+    }
+  });
+}
+
+TEST(RowGradients, AreReadFromOwnersOnlyInAStepInWhichTheseHaveKeptThem) {
+  run_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of_tables({{500, 1}}), {.name = "model"});
+    RowGradients rows(exchange);
+    const Values values = {1, 2, 3};
+    for (const std::int64_t first : {3, 70}) {
+      const std::vector<std::int64_t> own = {first, first + 100, first + 200};
+      exchange.open_shards(group.rank(), 1);
+      exchange.begin_leaf(1);
+      exchange.write(0, RowEntries{own.data(), values.data(), 3}, true);
+      exchange.end_leaf();
+      exchange.arrive({});
+      rows.begin(1);
+      if (first == 3) rows.keep(OwnedRanges(exchange, rows).of(group.rank()), {});
+      exchange.barrier("the sum of its rows in");
+      std::vector<std::int64_t> read;
+      rows.read_rows(0, [&](const RowList& list) {
+        read.insert(read.end(), list.rows.begin(), list.rows.end());
+      });
+      EXPECT_EQ(read, own);
+      EXPECT_EQ(rows.squares_of(0), 1 + 4 + 9);
+      exchange.complete([] {});
+    }
   });
 }
 

@@ -93,5 +93,42 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
   }
 }
 
+TEST(BufferMean, OfNoShardThatRanLeavesWhatIsThereAndEachStepBeginsAnew) {
+  const auto logical = logical_workers(kShards, 2);
+  run_thread_ranks(2, [&](const Job& job) {
+    const Group group(job);
+    BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), "model");
+    const auto mine = assign_shards(kShards, 2)[static_cast<std::size_t>(group.rank())];
+    for (const bool changes : {true, false}) {
+      mean.open(mine.begin);
+      for (auto s = mine.begin; s < mine.end; ++s) {
+        if (s >= logical[1].begin) {
+          mean.skip();
+          continue;
+        }
+        std::vector<Values> all;
+        for (std::size_t b = 0; b < kCounts.size(); ++b) {
+          all.push_back(before_of(b));
+          all.push_back(changes ? after_of(s, b) : before_of(b));
+        }
+        const std::vector<const void*> before = {all[0].data(), all[2].data(), all[4].data()};
+        const std::vector<const void*> after = {all[1].data(), all[3].data(), all[5].data()};
+        mean.take(0, after, before);
+      }
+      mean.publish();
+      group.barrier();
+      mean.barrier();
+      EXPECT_EQ(mean.changed(0), changes);
+      EXPECT_EQ(mean.changed(0, 0), changes);
+      EXPECT_FALSE(mean.changed(0, 1));
+      const Values was = {1, 2, 3};
+      auto got = was;
+      mean.mean(0, nodes_of(mean.nodes(), logical)[1], got.data());
+      EXPECT_EQ(got, was);
+      group.barrier();
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

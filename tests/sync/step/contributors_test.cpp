@@ -123,5 +123,18 @@ TEST(Contributors, SharesOfMessagesAreOfTheTreesSum) {
   });
 }
 
+// Its gradients are divided by nothing, so they are not multiplied either.
+TEST(Weights, OfAWorkerAloneLeaveItsGradientAsItIs) {
+  run_thread_ranks(1, [](const Job& job) {
+    const TensorSpec spec{"p", {1}, {1}, 1, DType::float32};
+    StepExchange exchange(Group(job), Plan({spec}, {}), {});
+    exchange.open_one_backward(3);
+    const float gradient = 0.1f;
+    exchange.write(0, &gradient, true);
+    finish(exchange);
+    EXPECT_EQ(*reinterpret_cast<const float*>(exchange.result(0)), gradient);
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

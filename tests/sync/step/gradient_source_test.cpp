@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "support/thread_ranks.h"
@@ -19,13 +20,18 @@
 namespace tutti::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::Gt;
+using ::testing::Lt;
 
 const std::vector<std::size_t> kCounts = {65, 9000, 4096, 0, 20'000, 17};
 constexpr std::uint32_t kPlaced = 4;
 constexpr int kOwner = 1;
 constexpr std::uint32_t kStaying = 1;
 constexpr std::int64_t kLeaves = 5;
+/// In eight: so many that some parameters have no gradient in a step.
+constexpr unsigned kAbsent = 6;
 
 Plan plan_with_owner() {
   std::vector<TensorSpec> specs;
@@ -49,7 +55,7 @@ void hand_in(StepExchange& exchange, std::int64_t step, float loss_scale) {
   exchange.open_shards(mine.begin, mine.count());
   for (auto l = mine.begin; l < mine.end; ++l) {
     exchange.begin_leaf(1);
-    auto leaf = random_leaf(kCounts, step, l, 3);
+    auto leaf = random_leaf(kCounts, step, l, kAbsent);
     for (std::size_t p = 0; p < leaf.size(); ++p) {
       if (!leaf[p]) continue;
       for (auto& value : *leaf[p]) value *= loss_scale;
@@ -62,7 +68,8 @@ void hand_in(StepExchange& exchange, std::int64_t step, float loss_scale) {
 
 std::optional<Values> expected(std::int64_t step, std::size_t p) {
   std::vector<Leaf> leaves;
-  for (std::int64_t l = 0; l < kLeaves; ++l) leaves.push_back(random_leaf(kCounts, step, l, 3));
+  for (std::int64_t l = 0; l < kLeaves; ++l)
+    leaves.push_back(random_leaf(kCounts, step, l, kAbsent));
   return reduced(leaves, std::vector<double>(kLeaves, 1), p, kLeaves);
 }
 
@@ -175,6 +182,7 @@ TEST(DenseGradients, HaveToBeJudgedWhereASumMayOverflow) {
 }
 
 TEST(OwnedRanges, PlacementAndStayingTilesDoNotFollowWhatIsTouched) {
+  constexpr int kSteps = 16;
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
     StepExchange exchange(group, plan_with_owner(), options());
@@ -188,8 +196,10 @@ TEST(OwnedRanges, PlacementAndStayingTilesDoNotFollowWhatIsTouched) {
       return begins;
     };
     std::vector<std::vector<std::int64_t>> first(3);
-    for (std::int64_t step = 1; step <= 6; ++step) {
+    std::vector<int> untouched(kCounts.size());
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
       hand_in(exchange, step, 1);
+      for (std::uint32_t p = 0; p < kCounts.size(); ++p) untouched[p] += !dense.touched(p);
       for (int r = 0; r < 3; ++r) {
         for (const auto& range : ranges.of(r)) {
           EXPECT_TRUE(dense.touched(range.parameter));
@@ -201,6 +211,9 @@ TEST(OwnedRanges, PlacementAndStayingTilesDoNotFollowWhatIsTouched) {
         EXPECT_EQ(now, dense.touched(kStaying) ? before : decltype(now)()) << "rank " << r;
       }
       exchange.complete([] {});
+    }
+    for (const auto p : {0u, kPlaced, kStaying}) {
+      EXPECT_THAT(untouched[p], AllOf(Gt(0), Lt(kSteps))) << "p" << p << " shows nothing";
     }
     group.barrier();
   });
@@ -259,6 +272,31 @@ TEST(ArraySource, FoldedForAllItIsInEveryArena) {
         ASSERT_EQ(at[i], static_cast<float>(100 * p + i)) << "p" << p;
       }
     }
+    group.barrier();
+  });
+}
+
+// In memory such a value takes half the bytes of its sum.
+TEST(ArraySource, FoldedForAllItIsRoundedToTheParametersOwnType) {
+  constexpr std::size_t kCount = 9000;
+  run_thread_ranks(3, [](const Job& job) {
+    const Group group(job);
+    Plan plan({{"p", {kCount}, {1}, kCount, DType::bfloat16}}, {});
+    StepExchange exchange(group, std::move(plan), {.name = "model", .sync_buffers = false});
+    Counting source(exchange.nodes(), {0});
+    const std::vector<std::uint16_t> gradient(kCount);
+    exchange.open_scope(1);
+    exchange.begin_leaf(1);
+    exchange.write(0, gradient.data(), true);
+    exchange.end_leaf();
+    exchange.arrive({});
+    fold_for_all(source, exchange.nodes(), OwnedRanges(exchange, source).of(group.rank()));
+    exchange.complete([] {});
+    Values sums(kCount);
+    std::iota(sums.begin(), sums.end(), 0.0f);
+    std::vector<std::uint16_t> expected(kCount);
+    round_into(expected.data(), DType::bfloat16, sums.data(), DType::float32, kCount);
+    EXPECT_EQ(std::memcmp(exchange.result(0), expected.data(), 2 * kCount), 0);
     group.barrier();
   });
 }

@@ -90,6 +90,9 @@ TEST(NodeStore, AnyWorkerFindsWhatAllHandedIn) {
             if (!sum) continue;
             const auto sources = store.sources_of(p);
             EXPECT_EQ(sources.divisor, by) << p;
+            if (divisor == Divisor::weights) {
+              EXPECT_EQ(store.sources_of(p, {0, 1}).divisor, store.weight()) << "of all leaves";
+            }
             Values got(kCounts[p]);
             void* const to = got.data();
             slices.fold(sources, 0, static_cast<std::int64_t>(got.size()), DType::float32,
@@ -126,7 +129,9 @@ TEST(NodeStore, SomeNodesAreAskedForAlone) {
         }
         EXPECT_EQ(store.touched(p, one), contributed > 0);
         EXPECT_EQ(store.contributed(p, one), contributed);
-        EXPECT_EQ(store.sources_of(p, one).nodes.size(), contributed > 0 ? 1u : 0u);
+        const auto sources = store.sources_of(p, one);
+        EXPECT_EQ(sources.nodes.size(), contributed > 0 ? 1u : 0u);
+        EXPECT_EQ(sources.divisor, contributed) << "of these nodes alone";
       }
     }
     EXPECT_EQ(begin, kLeaves);

@@ -19,6 +19,7 @@ TEST(GradientFacts, KeepTheEarliestBadShardAndItsFirstParameter) {
   EXPECT_EQ(refusal_of(facts, plan_of({1, 1, 1})), "");
   facts.note_bad(4, 2);
   facts.note_bad(4, 1);
+  facts.note_bad(4, 3);
   facts.note_bad(6, 0);
   EXPECT_EQ(facts.bad_shard, 4);
   EXPECT_EQ(facts.bad_parameter, 1);

@@ -21,6 +21,8 @@ TEST(TrafficCount, OnlyStepsThatEndAreAddedUp) {
     EXPECT_EQ(count.bucket(0).bytes, 0u) << "of the step before";
     count.bucket(0).bytes = 100;
     count.bucket(1).messages = 2;
+    count.bucket(1).values = 3;
+    count.bucket(1).touched = 30;
     if (step != 1) count.end(2);
   }
   const auto& report = count.report();
@@ -30,6 +32,8 @@ TEST(TrafficCount, OnlyStepsThatEndAreAddedUp) {
   EXPECT_EQ(report.all_steps[0].elements, 30);
   EXPECT_EQ(report.all_steps[0].bytes, 200u);
   EXPECT_EQ(report.all_steps[1].messages, 4);
+  EXPECT_EQ(report.all_steps[1].values, 6);
+  EXPECT_EQ(report.all_steps[1].touched, 60);
   EXPECT_EQ(report.last_step[1].messages, 2);
   const auto both = merged(report, report);
   EXPECT_EQ(both.steps, 2);

@@ -25,6 +25,8 @@ namespace {
 const std::vector<std::size_t> kCounts = {1, 63, 65, 4095, 4096, 4097, 20'000, 0, 17};
 constexpr std::int64_t kShards = 5;
 constexpr std::int64_t kSteps = 3;
+/// In eight: so many that some parameters have no gradient in a step.
+constexpr unsigned kAbsent = 6;
 
 double weight_of(std::int64_t shard) { return static_cast<double>(1 + shard % 3); }
 
@@ -49,7 +51,7 @@ std::vector<Values> alone(const Case& test) {
     std::vector<double> weights;
     double sum = 0;
     for (std::int64_t s = 0; s < kShards; ++s) {
-      leaves.push_back(random_leaf(kCounts, step, s, 3));
+      leaves.push_back(random_leaf(kCounts, step, s, kAbsent));
       weights.push_back(weight_of(s));
       sum += weights.back();
     }
@@ -102,7 +104,7 @@ void expect_as_alone(int workers, const Case& test) {
       board.mine() = {};
       for (auto s = mine.begin; s < mine.end; ++s) {
         exchange.begin_leaf(weight_of(s));
-        const auto leaf = random_leaf(kCounts, step, s, 3);
+        const auto leaf = random_leaf(kCounts, step, s, kAbsent);
         double largest = 0;
         for (std::size_t p = 0; p < leaf.size(); ++p) {
           if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
@@ -280,6 +282,70 @@ TEST(PartitionedUpdate, TheEarliestBadShardIsNamedByAll) {
     EXPECT_EQ(update.judge(1).refusal, "the gradient of \"p1\" in shard 1 is not finite");
     exchange.complete([] {});
   });
+}
+
+TEST(PartitionedUpdate, AGradientIsReadOnAnyWorkerWhetherOwnersHaveKeptItOrNot) {
+  const std::vector<std::size_t> counts = {20'000, 5};
+  for (const double norm : {0.0, 1e9}) {
+    run_thread_ranks(3, [&](const Job& job) {
+      const Group group(job);
+      StepExchange exchange(group, plan_of(counts), {.name = "model", .reports_magnitude = true});
+      ShardBoard board(group, "model");
+      SharedModel model(group, exchange.plan(), {0, 0}, false, "model");
+      DenseGradients dense(exchange);
+      PartitionedUpdate update(exchange, board, model, {&dense},
+                               std::vector<std::optional<UpdateRule>>(2, define(Sgd{.lr = 1})),
+                               nullptr, {.norm = norm});
+      std::vector<Leaf> leaves;
+      for (int r = 0; r < 3; ++r) leaves.push_back(random_leaf(counts, 1, r, 0));
+      exchange.open_shards(group.rank(), 1);
+      board.mine() = {};
+      exchange.begin_leaf(1);
+      for (std::size_t p = 0; p < counts.size(); ++p) {
+        exchange.write(p, leaves[static_cast<std::size_t>(group.rank())][p]->data(), true);
+      }
+      exchange.end_leaf();
+      exchange.arrive({});
+      const auto verdict = update.judge(1);
+      EXPECT_EQ(verdict.folded, norm > 0);
+      for (std::uint32_t p = 0; p < counts.size(); ++p) {
+        Values got(counts[p]);
+        update.read_gradient(verdict, p, reinterpret_cast<std::byte*>(got.data()));
+        EXPECT_EQ(got, *reduced(leaves, {1, 1, 1}, p, 3)) << "p" << p << ", norm " << norm;
+      }
+      exchange.complete([&] { update.apply(verdict, 1); });
+      group.barrier();
+    });
+  }
+}
+
+TEST(PartitionedUpdate, ASumThatOverflowsIsSeenBeforeAnythingIsUpdated) {
+  struct Overflow {
+    float gradient;
+    double loss_scale;
+  };
+  for (const Overflow one : {Overflow{3e38f, 1}, Overflow{1e10f, 1e-30}}) {
+    run_thread_ranks(2, [&](const Job& job) {
+      const Group group(job);
+      StepExchange exchange(group, plan_of({4}), {.name = "model", .reports_magnitude = true});
+      ShardBoard board(group, "model");
+      SharedModel model(group, exchange.plan(), {0}, false, "model");
+      DenseGradients dense(exchange);
+      PartitionedUpdate update(exchange, board, model, {&dense}, {define(Sgd{.lr = 0})}, nullptr,
+                               {});
+      const Values gradient(4, one.gradient);
+      exchange.open_shards(group.rank(), 1);
+      board.mine() = {};
+      exchange.begin_leaf(1);
+      board.mine().all.bound = exchange.write(0, gradient.data(), true);
+      exchange.end_leaf();
+      exchange.arrive({});
+      const auto verdict = update.judge(one.loss_scale);
+      EXPECT_NE(verdict.refusal, "") << one.gradient;
+      EXPECT_FALSE(verdict.finite) << one.gradient;
+      exchange.complete([] {});
+    });
+  }
 }
 
 }  // namespace
