@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
+
 #include "base/check.h"
 #include "kernels/update_model.h"
 
@@ -89,6 +92,31 @@ TEST(Rules, LionIsAlgorithm2OfItsPaper) {
                                    value -= 0.01 * ((c > 0) - (c < 0) + 0.5 * value);
                                    m[k] = 0.95 * m[k] + 0.05 * g;
                                  });
+}
+
+TEST(Rules, LionLeavesAParameterWhereNothingMovesItAndPassesNaNOn) {
+  std::array<float, 3> values = {1, 2, 3};
+  std::array<float, 3> mean = {0, 0, 0.5F};
+  const std::array<float, 3> gradient = {0, NAN, -1};
+  UpdateTarget target{.gradient = gradient.data(), .parameter = values.data(), .count = 3};
+  target.states = {mean.data()};
+  update(define(Lion{.lr = 0.25, .beta1 = 0.5, .beta2 = 0.5}).at({.step = 1}), target);
+  EXPECT_EQ(values[0], 1);
+  EXPECT_TRUE(std::isnan(values[1]));
+  EXPECT_EQ(values[2], 3.25F) << "against the sign of 0.25 - 0.5";
+}
+
+TEST(Rules, AmsgradsMaximumOfNaNIsNaN) {
+  std::array<float, 2> values = {1, 2};
+  std::array<float, 2> mean = {};
+  std::array<float, 2> square = {};
+  std::array<float, 2> most = {0.5F, 0.5F};
+  const std::array<float, 2> gradient = {NAN, 0.25F};
+  UpdateTarget target{.gradient = gradient.data(), .parameter = values.data(), .count = 2};
+  target.states = {mean.data(), square.data(), most.data()};
+  update(define(Adam{.amsgrad = true}).at({.step = 1}), target);
+  EXPECT_TRUE(std::isnan(most[0]));
+  EXPECT_EQ(most[1], 0.5F);
 }
 
 // Of equal gradients the variance is 0, and rounding would make it negative: torch's update is NaN
