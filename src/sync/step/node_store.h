@@ -107,6 +107,8 @@ class NodeStore {
   std::byte* result(int rank, std::size_t parameter) const {
     return arena_.block(rank) + plan_.parameters()[parameter].result_offset;
   }
+  /// The same for this worker.
+  std::byte* result(std::size_t parameter) const { return result(rank_, parameter); }
   /// The address at which that worker may keep a sum of the parameter's nodes, in its node type,
   /// until the step is complete. It may overlap the worker's own node.
   std::byte* sum_place(int rank, std::size_t parameter) const {

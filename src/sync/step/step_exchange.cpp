@@ -228,7 +228,7 @@ void StepExchange::publish(const ModelMemory& model) {
   if (options_.sync_buffers && may_be_source()) {
     for (std::size_t b = 0; b < model.buffers.size(); ++b) {
       const auto& entry = plan().buffers()[b];
-      std::memcpy(arena().data() + entry.offset, model.buffers[b], entry.bytes);
+      std::memcpy(nodes_.arena().data() + entry.offset, model.buffers[b], entry.bytes);
     }
   }
   mine.arrived = state_.job().system().now().time_since_epoch().count();
@@ -243,7 +243,7 @@ void StepExchange::take_buffers(const ModelMemory& model) {
   const int source = buffer_source();
   for (std::size_t b = 0; b < model.buffers.size() && group_.rank() != source; ++b) {
     const auto& entry = plan().buffers()[b];
-    std::memcpy(model.buffers[b], arena().block(source) + entry.offset, entry.bytes);
+    std::memcpy(model.buffers[b], nodes_.arena().block(source) + entry.offset, entry.bytes);
   }
   note_buffers(model);
 }

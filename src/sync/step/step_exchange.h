@@ -149,7 +149,7 @@ class StepExchange {
   /// are due. In a step of one backward, buckets are folded while it waits.
   void arrive(const ModelMemory& model);
   /// Inside complete(), unless gradients are coded: folds what is left of this worker's slices of
-  /// the partitioned parameters. The reduced gradients then lie at result(p).
+  /// the partitioned parameters. The reduced gradients then lie at nodes().result(p).
   void fold_slices();
   /// The rank in the group whose buffers count in the published step: the lowest that had a leaf,
   /// because a worker without data has old buffers; 0 if none had.
@@ -180,11 +180,6 @@ class StepExchange {
   /// left it. Does not wait. Where the model differs from those of workers that have parted before,
   /// one of them gets a text that tells how.
   std::optional<std::string> part(const ModelMemory& model) noexcept;
-
-  /// The address of a parameter's reduced gradient for this worker.
-  std::byte* result(std::size_t parameter) const { return nodes_.result(group_.rank(), parameter); }
-  /// See NodeStore::arena().
-  const SharedMemory& arena() const { return nodes_.arena(); }
 
  private:
   void open(StepMode mode, std::int64_t declared, double weight, bool drained);

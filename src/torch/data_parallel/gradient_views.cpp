@@ -23,8 +23,8 @@ GradientViews::GradientViews(const WrappedModel& model, const StepExchange& exch
 torch::Tensor GradientViews::new_view(std::size_t parameter) const {
   const auto& like = model_.tensor(parameter);
   return torch::from_blob(
-      exchange_.result(parameter), like.sizes(), like.strides(),
-      [arena = exchange_.arena()](void*) {}, like.options().requires_grad(false));
+      exchange_.nodes().result(parameter), like.sizes(), like.strides(),
+      [arena = exchange_.nodes().arena()](void*) {}, like.options().requires_grad(false));
 }
 
 /// Besides this object param.grad may have the view, or after zero_grad(false) an alias of it.

@@ -56,7 +56,7 @@ void PlacedParameters::apply(const StepFacts&) {
       rows.assign(list.begin(), list.end());
     } else if (is_mine(p)) {
       const auto& spec = exchange_.plan().parameters()[p].spec;
-      void* const to = exchange_.result(p);
+      void* const to = exchange_.nodes().result(p);
       slices_.fold(nodes.sources_of(p), 0, spec.count, spec.dtype, {&to, 1});
     }
   }

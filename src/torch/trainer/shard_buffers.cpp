@@ -168,7 +168,7 @@ void ShardBuffers::take(std::size_t logical, bool is_first, bool is_first_of_log
     const auto& entry = exchange_.plan().buffers()[b];
     if (!(is_per_replica(b) ? is_first_of_logical : is_first)) continue;
     std::memcpy(is_per_replica(b) ? own_first(exchange_.group().rank(), logical, b)
-                                  : exchange_.arena().data() + entry.offset,
+                                  : exchange_.nodes().arena().data() + entry.offset,
                 buffers_[b].second.data_ptr(), entry.bytes);
   }
 }
@@ -201,7 +201,8 @@ void ShardBuffers::finish_shared(const ShardBoard& board) {
   if (first < 0) return;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     if (is_per_replica(b) || rules_[b] == BufferRule::keep) continue;
-    copy_bytes(begin_[0][b], exchange_.arena().block(first) + exchange_.plan().buffers()[b].offset);
+    copy_bytes(begin_[0][b],
+               exchange_.nodes().arena().block(first) + exchange_.plan().buffers()[b].offset);
   }
   for (std::size_t k = 0; k < averaged_.size(); ++k) {
     if (is_per_replica(averaged_[k]) || !mean_->changed(k)) continue;

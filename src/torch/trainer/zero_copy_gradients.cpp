@@ -127,7 +127,7 @@ at::DataPtr ZeroCopyGradients::serve(std::size_t bytes) {
   auto loan = exchange_.lend(static_cast<std::size_t>(allocation.parameter));
   if (!loan) return {};
   allocation.lent = true;
-  return BackwardAllocator::installed().let({std::move(loan), exchange_.arena()});
+  return BackwardAllocator::installed().let({std::move(loan), exchange_.nodes().arena()});
 }
 
 void ZeroCopyGradients::served(std::size_t bytes, const void* at) {

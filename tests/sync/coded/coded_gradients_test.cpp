@@ -246,7 +246,8 @@ TEST(CodedGradients, AStepOfDataParallelGivesTheSumOfWhatWasSent) {
             if (divisor == Divisor::none) {
               for (auto& value : *expected) value *= static_cast<float>(all);
             }
-            EXPECT_TRUE(same_bytes(reinterpret_cast<const float*>(exchange.result(p)), *expected))
+            EXPECT_TRUE(
+                same_bytes(reinterpret_cast<const float*>(exchange.nodes().result(p)), *expected))
                 << workers << " workers, step " << step << ", parameter " << p << ", divisor "
                 << static_cast<int>(divisor);
           }

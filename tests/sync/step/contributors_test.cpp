@@ -48,7 +48,7 @@ TEST(Contributors, TheirWeightsAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
       const std::vector<double> ones(3, 1.0);
       four_leaves(exchange, [&] { exchange.write(0, ones.data(), true); });
       finish(exchange);
-      const auto* const got = reinterpret_cast<const double*>(exchange.result(0));
+      const auto* const got = reinterpret_cast<const double*>(exchange.nodes().result(0));
       for (int i = 0; i < 3; ++i) EXPECT_EQ(got[i], 1.0) << workers << " workers";
     });
   }
@@ -64,7 +64,7 @@ TEST(Weights, OfAllLeavesAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
       four_leaves(exchange, [&] { exchange.write(0, ones.data(), true); });
       const auto& outcome = finish(exchange);
       EXPECT_EQ(outcome.report.weight, (0.1 + 0.1) + (0.1 + 0.4)) << workers << " workers";
-      const auto* const got = reinterpret_cast<const double*>(exchange.result(0));
+      const auto* const got = reinterpret_cast<const double*>(exchange.nodes().result(0));
       for (int i = 0; i < 3; ++i) EXPECT_EQ(got[i], 1.0) << workers << " workers";
     });
   }
@@ -119,7 +119,7 @@ TEST(Contributors, SharesOfMessagesAreOfTheTreesSum) {
     exchange.write(0, &gradient, true);
     coded.wrote(0, 1);
     finish(exchange, coded);
-    EXPECT_EQ(*reinterpret_cast<const float*>(exchange.result(0)), along_the_tree);
+    EXPECT_EQ(*reinterpret_cast<const float*>(exchange.nodes().result(0)), along_the_tree);
   });
 }
 

@@ -267,7 +267,7 @@ TEST(ArraySource, FoldedForAllItIsInEveryArena) {
     exchange.complete([] {});
     for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
       if (!expected(2, p)) continue;
-      const auto* const at = reinterpret_cast<const float*>(exchange.result(p));
+      const auto* const at = reinterpret_cast<const float*>(exchange.nodes().result(p));
       for (std::size_t i = 0; i < kCounts[p]; ++i) {
         ASSERT_EQ(at[i], static_cast<float>(100 * p + i)) << "p" << p;
       }

@@ -46,7 +46,7 @@ void compute(StepExchange& exchange, int rank) {
 
 void expect_reduced(const StepExchange& exchange, float value) {
   for (std::size_t p = 0; p < kSizes.size(); ++p) {
-    const auto* const at = reinterpret_cast<const float*>(exchange.result(p));
+    const auto* const at = reinterpret_cast<const float*>(exchange.nodes().result(p));
     EXPECT_EQ(std::count(at, at + kSizes[p], value), static_cast<std::ptrdiff_t>(kSizes[p])) << p;
   }
 }
@@ -67,7 +67,7 @@ TEST(LateWorker, OfATimedOutStepIsToldSo) {
         ++gave_up;
         // Until then some write to others' memory what they owe.
         poll_until([&] { return arrived && gave_up == ranks - 1; });
-        const auto arena = exchange.arena();
+        const auto arena = exchange.nodes().arena();
         std::fill(arena.data(), arena.data() + arena.bytes(), std::byte{0x40});
         ++left;
         poll_until([&] { return left == ranks; });  // to end earlier is an error of its own

@@ -155,6 +155,7 @@ TEST(NodeStore, WhatAWorkerKeepsLiesWhereAllFindIt) {
     }
     EXPECT_EQ(store.result(group.rank(), 0),
               store.arena().data() + store.plan().parameters()[0].result_offset);
+    EXPECT_EQ(store.result(0), store.result(group.rank(), 0));
     EXPECT_GE(store.bytes_held(), store.plan().base_bytes());
     group.barrier();
   });

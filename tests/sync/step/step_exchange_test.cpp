@@ -36,7 +36,7 @@ ExchangeOptions quick() {
 Values result(const StepExchange& exchange, std::size_t parameter) {
   Values values(kCounts[parameter]);
   if (!values.empty()) {
-    std::memcpy(values.data(), exchange.result(parameter), values.size() * sizeof(float));
+    std::memcpy(values.data(), exchange.nodes().result(parameter), values.size() * sizeof(float));
   }
   return values;
 }
