@@ -15,8 +15,10 @@
 // and commit() throw nothing but what ends the object.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/step_report.h"
@@ -69,6 +71,15 @@ class StepParts {
  public:
   /// Keeps a reference.
   void add(StepPart& part) { parts_.push_back(&part); }
+  /// Makes a part, and owns it.
+  template <class Part, class... Arguments>
+  Part& add(Arguments&&... arguments) {
+    auto part = std::make_unique<Part>(std::forward<Arguments>(arguments)...);
+    auto& added = *part;
+    add(added);
+    own_.push_back(std::move(part));
+    return added;
+  }
 
   void open(const StepFacts& step) const;
   void publish() const;
@@ -81,6 +92,7 @@ class StepParts {
 
  private:
   std::vector<StepPart*> parts_;
+  std::vector<std::unique_ptr<StepPart>> own_;  ///< some of them
 };
 
 }  // namespace tutti

@@ -89,13 +89,10 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
-  gradients_part_.emplace(*exchange_, sources_, coded_.get(), *rows_);
-  row_tensors_part_.emplace(model_, *exchange_, *rows_, *owned_, *views_);
-  views_part_.emplace(*views_, *owned_);
-  for (auto* part : std::initializer_list<StepPart*>{&*gradients_part_, &*row_tensors_part_,
-                                                     owned_.get(), &*views_part_}) {
-    step_parts_.add(*part);
-  }
+  step_parts_.add<GradientsPart>(*exchange_, sources_, coded_.get(), *rows_);
+  step_parts_.add<RowTensorsPart>(model_, *exchange_, *rows_, *owned_, *views_);
+  step_parts_.add(*owned_);
+  step_parts_.add<ViewsPart>(*views_, *owned_);
   if (group_.rank() != 0) return;
   log_info(fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
                        model_.parameters().size(), exchange_->nodes().bytes_held(), group_.size(),

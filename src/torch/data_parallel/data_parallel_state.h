@@ -95,9 +95,6 @@ class DataParallelState : public GradientSink,
   std::unique_ptr<PlacedParameters> owned_;
   std::vector<std::unique_ptr<ParameterHooks>> hooks_;
   std::unique_ptr<GradientViews> views_;
-  std::optional<GradientsPart> gradients_part_;
-  std::optional<RowTensorsPart> row_tensors_part_;
-  std::optional<ViewsPart> views_part_;
   StepParts step_parts_;
   ModelMemory memory_;
   std::uint64_t generator_seed_ = 0;   ///< torch's, when this was made

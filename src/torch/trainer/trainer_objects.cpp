@@ -147,19 +147,15 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
 
 /// Each phase of a step calls them in this order.
 void TrainerObjects::list_step_parts() {
-  const auto add = [this]<class Part>(std::unique_ptr<Part> part) {
-    step_parts.add(*part);
-    own_step_parts.push_back(std::move(part));
-  };
   step_parts.add(*notes);
-  add(std::make_unique<ValuesStep>(*values, *exchange, model, options.name));
+  step_parts.add<ValuesStep>(*values, *exchange, model, options.name);
   if (audit) step_parts.add(*audit);
-  add(std::make_unique<UpdateStep>(*update));
-  if (replicas) add(std::make_unique<ReplicasStep>(*replicas, options.clip));
-  add(std::make_unique<BuffersStep>(*buffers, *board, replicas.get(), mine.begin));
-  add(std::make_unique<ParametersStep>(*parameters));
-  if (averages) add(std::make_unique<AveragesStep>(*averages));
-  add(std::make_unique<StatesStep>(states, replicas.get()));
+  step_parts.add<UpdateStep>(*update);
+  if (replicas) step_parts.add<ReplicasStep>(*replicas, options.clip);
+  step_parts.add<BuffersStep>(*buffers, *board, replicas.get(), mine.begin);
+  step_parts.add<ParametersStep>(*parameters);
+  if (averages) step_parts.add<AveragesStep>(*averages);
+  step_parts.add<StatesStep>(states, replicas.get());
 }
 
 void TrainerObjects::fill_initial_states(const std::vector<std::vector<double>>& initial) {

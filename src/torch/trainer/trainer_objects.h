@@ -81,7 +81,6 @@ struct TrainerObjects {
   std::unique_ptr<TrainerEvaluation> evaluation;
   ShardStates states;
   std::unique_ptr<StepNotes> notes;
-  std::vector<std::unique_ptr<StepPart>> own_step_parts;
   StepParts step_parts;
   std::shared_ptr<ShardRunner> runner;
   ModelMemory memory;

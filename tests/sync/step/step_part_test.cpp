@@ -74,6 +74,28 @@ TEST(StepParts, OfARefusedStepAreDroppedInsteadOfApplied) {
   EXPECT_EQ(step.report.collectives, 0);
 }
 
+TEST(StepParts, ThatTheyOwnAreCalledInTheSameOrderAndEndWithThem) {
+  /// Writes down its end.
+  class Ending : public Recorded {
+   public:
+    Ending(std::string name, Calls& calls) : Recorded(std::move(name), calls), calls_(calls) {}
+    ~Ending() override { calls_.emplace_back("ended"); }
+
+   private:
+    Calls& calls_;
+  };
+  Calls calls;
+  Recorded last("b", calls);
+  {
+    StepParts parts;
+    auto& first = parts.add<Ending>("a", calls);
+    parts.add(last);
+    first.publish();
+    parts.publish();
+  }
+  EXPECT_THAT(calls, ElementsAre("a publish", "a publish", "b publish", "ended"));
+}
+
 TEST(StepParts, ThatOverrideNothingLeaveAStepAsItIs) {
   StepPart part;
   StepParts parts;
