@@ -89,7 +89,12 @@ DataParallelState::DataParallelState(const Group& group, WrappedModel model,
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
   views_ = std::make_unique<GradientViews>(model_, *exchange_);
-  step_parts_.add<GradientsPart>(*exchange_, sources_, coded_.get(), *rows_);
+  if (coded_) {
+    step_parts_.add<MessageSumsPart>(*exchange_, *coded_);
+  } else {
+    step_parts_.add<NodeSumsPart>(*exchange_);
+  }
+  step_parts_.add<SourcesPart>(sources_);
   step_parts_.add<RowTensorsPart>(model_, *exchange_, *rows_, *owned_, *views_);
   step_parts_.add(*owned_);
   step_parts_.add<ViewsPart>(*views_, *owned_);

@@ -2,41 +2,39 @@
 
 #include <fmt/format.h>
 
-#include "sync/step/owned_ranges.h"
 #include "torch/model/row_tensors.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
 
-/// Each worker folds its share of the touched rows.
-void GradientsPart::judge(StepFacts& step) {
+void MessageSumsPart::apply(const StepFacts&) {
+  fold_for_all(coded_, exchange_.nodes(), owned_.of(exchange_.group().rank()));
+}
+
+void SourcesPart::judge(StepFacts& step) {
   for (auto* source : sources_) {
     source->begin(step.loss_scale);
     const auto refusal = source->prepare();
     if (refusal.text.empty()) continue;
     throw Diverged(fmt::format("step {}: {}", step.number, refusal.text));
   }
-  if (!rows_.any()) return;
-  rows_.keep(OwnedRanges(exchange_, rows_).of(exchange_.group().rank()), {});
-  exchange_.barrier("the sum of its rows in");
 }
 
-void GradientsPart::apply(const StepFacts&) {
-  if (coded_ != nullptr) {
-    const OwnedRanges owned(exchange_, *coded_);
-    fold_for_all(*coded_, exchange_.nodes(), owned.of(exchange_.group().rank()));
-  } else {
-    exchange_.fold_slices();
-  }
+void SourcesPart::apply(const StepFacts&) {
   for (auto* source : sources_) source->note();
 }
 
-void GradientsPart::commit(StepFacts& step) {
+void SourcesPart::commit(StepFacts& step) {
   for (auto* source : sources_) source->commit(step.report);
 }
 
-/// All workers' shares of what is this worker's own.
+void RowTensorsPart::judge(StepFacts&) {
+  if (!rows_.any()) return;
+  rows_.keep(owned_.of(exchange_.group().rank()), {});
+  exchange_.barrier("the sum of its rows in");
+}
+
 void RowTensorsPart::apply(const StepFacts&) {
   const auto workers = exchange_.group().size();
   for (const auto p : rows_.parameters()) {

@@ -5,11 +5,13 @@
 // Threads: the one of the step. Failure: StepPart's; a gradient that a codec cannot send is
 // Diverged, on all workers.
 
+#include <utility>
 #include <vector>
 
 #include "sync/coded/coded_gradients.h"
 #include "sync/rows/row_gradients.h"
 #include "sync/step/gradient_source.h"
+#include "sync/step/owned_ranges.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
 #include "torch/data_parallel/gradient_views.h"
@@ -18,36 +20,64 @@
 
 namespace tutti {
 
-/// The way of the gradients, from their sources to where all workers read them.
-class GradientsPart : public StepPart {
+/// The sum of all workers' nodes, where each of them reads it.
+class NodeSumsPart : public StepPart {
  public:
-  /// `coded` may be null. Keeps references.
-  GradientsPart(StepExchange& exchange, std::vector<GradientSource*> sources, CodedGradients* coded,
-                RowGradients& rows)
-      : exchange_(exchange), sources_(std::move(sources)), coded_(coded), rows_(rows) {}
+  explicit NodeSumsPart(StepExchange& exchange) : exchange_(exchange) {}
+  void apply(const StepFacts&) override { exchange_.fold_slices(); }
+
+ private:
+  StepExchange& exchange_;
+};
+
+/// The same of messages.
+class MessageSumsPart : public StepPart {
+ public:
+  /// Keeps references.
+  MessageSumsPart(const StepExchange& exchange, CodedGradients& coded)
+      : exchange_(exchange), coded_(coded), owned_(exchange, coded) {}
+  void apply(const StepFacts& step) override;
+
+ private:
+  const StepExchange& exchange_;
+  CodedGradients& coded_;
+  OwnedRanges owned_;
+};
+
+/// What sources of gradients prepare and count. After the part that adds them up.
+class SourcesPart : public StepPart {
+ public:
+  /// Keeps references.
+  explicit SourcesPart(std::vector<GradientSource*> sources) : sources_(std::move(sources)) {}
   void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override;
   void commit(StepFacts& step) override;
 
  private:
-  StepExchange& exchange_;
   std::vector<GradientSource*> sources_;
-  CodedGradients* coded_;
-  RowGradients& rows_;
 };
 
-/// Row-sparse gradients become tensors of this worker's.
+/// Row-sparse gradients become tensors of this worker's: each worker folds its share of the touched
+/// rows, and reads those of all. After SourcesPart.
 class RowTensorsPart : public StepPart {
  public:
-  RowTensorsPart(const WrappedModel& model, const StepExchange& exchange, const RowGradients& rows,
+  /// Keeps references.
+  RowTensorsPart(const WrappedModel& model, StepExchange& exchange, RowGradients& rows,
                  const PlacedParameters& placed, GradientViews& views)
-      : model_(model), exchange_(exchange), rows_(rows), placed_(placed), views_(views) {}
+      : model_(model),
+        exchange_(exchange),
+        rows_(rows),
+        owned_(exchange, rows),
+        placed_(placed),
+        views_(views) {}
+  void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override;
 
  private:
   const WrappedModel& model_;
-  const StepExchange& exchange_;
-  const RowGradients& rows_;
+  StepExchange& exchange_;
+  RowGradients& rows_;
+  OwnedRanges owned_;
   const PlacedParameters& placed_;
   GradientViews& views_;
 };
