@@ -83,4 +83,8 @@ class GradientSource {
   virtual TrafficReport traffic() const = 0;
 };
 
+/// Merges the traffic of a step's sources, of which there is at least one: buckets of the first
+/// source come first, and the counts of steps and collectives are the first source's.
+TrafficReport traffic_of(std::span<GradientSource* const> sources);
+
 }  // namespace tutti

@@ -30,4 +30,10 @@ void StepParts::drop() const noexcept {
   for (auto* part : parts_) part->drop();
 }
 
+TrafficReport StepParts::traffic() const {
+  TrafficReport report;
+  for (const auto* part : parts_) part->add_traffic(report);
+  return report;
+}
+
 }  // namespace tutti

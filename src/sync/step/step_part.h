@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "tutti/step_report.h"
+#include "tutti/traffic.h"
 
 namespace tutti {
 
@@ -64,6 +65,10 @@ class StepPart {
   virtual void drop() noexcept {}
   /// The step is over, applied or refused, on all workers.
   virtual void end(StepFacts& /*step*/) {}
+
+  /// Between steps: adds what the part sent in steps that counted, after what the parts before it
+  /// sent.
+  virtual void add_traffic(TrafficReport& /*report*/) const {}
 };
 
 /// The parts of a step, in the order of their calls.
@@ -89,6 +94,7 @@ class StepParts {
   /// Once all workers have applied it, or dropped it: commits what was applied, and ends the step.
   void finish(StepFacts& step) const;
   void drop() const noexcept;
+  TrafficReport traffic() const;
 
  private:
   std::vector<StepPart*> parts_;

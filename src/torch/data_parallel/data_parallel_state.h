@@ -62,13 +62,7 @@ class DataParallelState : public GradientSink,
   bool stopped() const { return stopped_; }
   std::vector<std::string> touched() const;
   const StepReport& report() const { return outcome_.report; }
-  TrafficReport traffic() const {
-    auto report = sources_.front()->traffic();
-    for (auto source = sources_.begin() + 1; source != sources_.end(); ++source) {
-      report = merged(std::move(report), (*source)->traffic());
-    }
-    return merged(std::move(report), owned_->traffic());
-  }
+  TrafficReport traffic() const { return step_parts_.traffic(); }
   const StepExchange& exchange() const { return *exchange_; }
   const Group& group() const { return group_; }
 

@@ -52,6 +52,7 @@ class SourcesPart : public StepPart {
   void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override;
   void commit(StepFacts& step) override;
+  void add_traffic(TrafficReport& report) const override { report = traffic_of(sources_); }
 
  private:
   std::vector<GradientSource*> sources_;

@@ -107,12 +107,12 @@ void PlacedParameters::send(const std::optional<std::chrono::milliseconds>& dead
   traffic_.end(0);
 }
 
-TrafficReport PlacedParameters::traffic() const {
-  auto report = traffic_.report();
+void PlacedParameters::add_traffic(TrafficReport& report) const {
+  auto sent = traffic_.report();
   for (const auto list : {&TrafficReport::last_step, &TrafficReport::all_steps}) {
-    for (auto& group : report.*list) group.parameters += ", sent by its owner";
+    for (auto& group : sent.*list) group.parameters += ", sent by its owner";
   }
-  return report;
+  report = merged(std::move(report), sent);
 }
 
 }  // namespace tutti

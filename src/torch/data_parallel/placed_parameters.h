@@ -45,8 +45,8 @@ class PlacedParameters : public StepPart {
   /// Each owner sends what it updated in the last step. Collective, unless there is nothing to
   /// send. InvalidArgument where nothing has an owner.
   void send(const std::optional<std::chrono::milliseconds>& deadline);
-  /// What send() sent, with a line for each parameter that has an owner.
-  TrafficReport traffic() const;
+  /// Adds what send() sent, with a line for each parameter that has an owner.
+  void add_traffic(TrafficReport& report) const override;
 
  private:
   const WrappedModel& model_;

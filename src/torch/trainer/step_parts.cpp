@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <utility>
 #include <vector>
 
+#include "sync/step/traffic_count.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -25,6 +27,15 @@ void ReplicasStep::end(StepFacts& step) {
   auto& report = step.report;  // no gradient was exchanged
   report.max_sent_bytes = step.verdict.refusal.empty() ? replicas_.averaging_bytes() : 0;
   report.collectives = report.buckets = report.max_sent_bytes > 0 ? 1 : 0;
+}
+
+void ReplicasStep::add_traffic(TrafficReport& report) const {
+  if (!replicas_.are_all()) return;
+  report.collectives = 0;  // no gradient was exchanged
+  const auto* const averaging = replicas_.averaging();
+  if (averaging == nullptr) return;
+  report.collectives = averaging->traffic().collectives;
+  report = merged(std::move(report), averaging->traffic());
 }
 
 void BuffersStep::apply(const StepFacts&) {

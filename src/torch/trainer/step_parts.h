@@ -7,7 +7,9 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "sync/step/gradient_source.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
@@ -42,15 +44,19 @@ class ValuesStep : public StepPart {
 /// Parameters that all workers share, and the traffic of the gradients.
 class UpdateStep : public StepPart {
  public:
-  explicit UpdateStep(PartitionedUpdate& update) : update_(update) {}
+  /// `sources` are those of the update. Keeps references.
+  UpdateStep(PartitionedUpdate& update, std::vector<GradientSource*> sources)
+      : update_(update), sources_(std::move(sources)) {}
   void judge(StepFacts& step) override {
     step.verdict = update_.judge(step.loss_scale, std::move(step.verdict));
   }
   void apply(const StepFacts& step) override { update_.apply(step.verdict, step.rate_factor); }
   void commit(StepFacts& step) override { update_.commit(step.touched, step.report); }
+  void add_traffic(TrafficReport& report) const override { report = traffic_of(sources_); }
 
  private:
   PartitionedUpdate& update_;
+  std::vector<GradientSource*> sources_;
 };
 
 /// Parameters that each logical worker has for itself. Outside of shards the first one's are shown.
@@ -65,6 +71,7 @@ class ReplicasStep : public StepPart {
   void commit(StepFacts&) override { replicas_.commit(); }
   void drop() noexcept override { replicas_.show(0); }
   void end(StepFacts& step) override;
+  void add_traffic(TrafficReport& report) const override;
 
  private:
   ReplicaParameters& replicas_;

@@ -104,6 +104,8 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   }
   dense = std::make_unique<DenseGradients>(*exchange);
   rows = std::make_unique<RowGradients>(*exchange);
+  if (coded) sources.push_back(coded.get());
+  sources.insert(sources.end(), {dense.get(), rows.get()});
   if (has_per_replica(options)) {
     replicas = std::make_unique<ReplicaParameters>(
         *exchange, *board,
@@ -111,7 +113,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
                                  rules.kernels, rules.initial},
         options);
   }
-  update = std::make_unique<PartitionedUpdate>(*exchange, *board, *shared, sources(),
+  update = std::make_unique<PartitionedUpdate>(*exchange, *board, *shared, sources,
                                                std::move(rules.kernels), torch_optimizers.get(),
                                                options.clip);
   values = std::make_unique<ValueCheck>(exchange->plan(), group.rank(), group.size(),
@@ -150,7 +152,7 @@ void TrainerObjects::list_step_parts() {
   step_parts.add(*notes);
   step_parts.add<ValuesStep>(*values, *exchange, model, options.name);
   if (audit) step_parts.add(*audit);
-  step_parts.add<UpdateStep>(*update);
+  step_parts.add<UpdateStep>(*update, sources);
   if (replicas) step_parts.add<ReplicasStep>(*replicas, options.clip);
   step_parts.add<BuffersStep>(*buffers, *board, replicas.get(), mine.begin);
   step_parts.add<ParametersStep>(*parameters);
@@ -172,14 +174,6 @@ void TrainerObjects::fill_initial_states(const std::vector<std::vector<double>>&
 /// Between steps the generator stands where no shard's does.
 void TrainerObjects::seed_between_steps() const {
   torch::manual_seed(leaf_seed(options.seed, step(), -1));
-}
-
-/// Whose traffic is reported in this order.
-std::vector<GradientSource*> TrainerObjects::sources() const {
-  std::vector<GradientSource*> all;
-  if (coded) all.push_back(coded.get());
-  all.insert(all.end(), {dense.get(), rows.get()});
-  return all;
 }
 
 TrainedModel TrainerObjects::trained() {

@@ -71,6 +71,7 @@ struct TrainerObjects {
   std::unique_ptr<CodedGradients> coded;  ///< null without a codec
   std::unique_ptr<DenseGradients> dense;
   std::unique_ptr<RowGradients> rows;
+  std::vector<GradientSource*> sources;  ///< these; traffic is reported in this order
   std::unique_ptr<PartitionedUpdate> update;
   std::unique_ptr<ReplicaParameters> replicas;  ///< null without
   std::unique_ptr<ValueCheck> values;
@@ -94,7 +95,6 @@ struct TrainerObjects {
 
  private:
   void fill_initial_states(const std::vector<std::vector<double>>& initial);
-  std::vector<GradientSource*> sources() const;
   void list_run_parts();
   void list_step_parts();
 };

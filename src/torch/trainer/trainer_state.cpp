@@ -189,17 +189,6 @@ StepResult TrainerState::result_of() {
   return result;
 }
 
-TrafficReport TrainerState::traffic() const {
-  auto report = merged(own_.dense->traffic(), own_.rows->traffic());
-  if (own_.coded) report = merged(own_.coded->traffic(), report);
-  if (!own_.replicas || !own_.replicas->are_all()) return report;
-  report.collectives = 0;  // no gradient was exchanged
-  if (own_.replicas->averaging() == nullptr) return report;
-  const auto& averaging = own_.replicas->averaging()->traffic();
-  report.collectives = averaging.collectives;
-  return merged(std::move(report), averaging);
-}
-
 /// What the step means for those to come; what is to be said after too many that were dropped.
 std::string TrainerState::take_note(const StepResult& result) {
   if (result.applied) {

@@ -48,7 +48,7 @@ class TrainerState {
   }
 
   std::int64_t step() const { return own_.step(); }
-  TrafficReport traffic() const;
+  TrafficReport traffic() const { return own_.step_parts.traffic(); }
   std::int64_t steps() const { return own_.steps; }
   std::int64_t epoch();
   const ShardRange& shards() const { return own_.mine; }

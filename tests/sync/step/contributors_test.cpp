@@ -132,7 +132,7 @@ TEST(Weights, OfAWorkerAloneLeaveItsGradientAsItIs) {
     const float gradient = 0.1f;
     exchange.write(0, &gradient, true);
     finish(exchange);
-    EXPECT_EQ(*reinterpret_cast<const float*>(exchange.result(0)), gradient);
+    EXPECT_EQ(*reinterpret_cast<const float*>(exchange.nodes().result(0)), gradient);
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "support/thread_ranks.h"
@@ -227,8 +228,9 @@ class Counting final : public ArraySource {
   bool must_be_kept(bool) const override { return false; }
   void note() override {}
   void commit(StepReport&) override {}
-  TrafficReport traffic() const override { return {}; }
+  TrafficReport traffic() const override { return sent; }
   std::int64_t counted = 0;
+  TrafficReport sent;
 
  private:
   void fold_to(const ElementRange& range, void* to, bool counts) override {
@@ -254,6 +256,35 @@ TEST(ArraySource, OwnersCountAndReadersDoNot) {
     EXPECT_EQ(source.norm_blocks(1), 2u);
     EXPECT_EQ(source.norm_blocks(0), 1u);
     group.barrier();
+  });
+}
+
+TEST(GradientSource, TrafficOfAllHasTheBucketsInTheOrderOfTheSourcesAndTheStepsOfTheFirst) {
+  run_thread_ranks(1, [](const Job& job) {
+    StepExchange exchange(Group(job), plan_of({3, 5}), {.name = "model", .sync_buffers = false});
+    Counting first(exchange.nodes(), {0});
+    Counting second(exchange.nodes(), {1});
+    first.sent = {.steps = 3,
+                  .collectives = 6,
+                  .last_step = {{.parameters = "a", .bytes = 1}},
+                  .all_steps = {{.parameters = "a", .bytes = 4}}};
+    second.sent = {.steps = 2,
+                   .collectives = 2,
+                   .last_step = {{.parameters = "b"}, {.parameters = "c"}},
+                   .all_steps = {{.parameters = "b", .bytes = 7}, {.parameters = "c"}}};
+    const std::vector<GradientSource*> one = {&second};
+    EXPECT_EQ(traffic_of(one).steps, 2);
+    EXPECT_EQ(traffic_of(one).all_steps.size(), 2u);
+    const std::vector<GradientSource*> both = {&first, &second};
+    const auto all = traffic_of(both);
+    EXPECT_EQ(all.steps, 3);
+    EXPECT_EQ(all.collectives, 6);
+    std::string names;
+    for (const auto& bucket : all.last_step) names += bucket.parameters;
+    EXPECT_EQ(names, "abc");
+    EXPECT_EQ(all.last_step[0].bytes, 1u);
+    EXPECT_EQ(all.all_steps[0].bytes, 4u);
+    EXPECT_EQ(all.all_steps[1].bytes, 7u);
   });
 }
 
@@ -296,7 +327,7 @@ TEST(ArraySource, FoldedForAllItIsRoundedToTheParametersOwnType) {
     std::iota(sums.begin(), sums.end(), 0.0f);
     std::vector<std::uint16_t> expected(kCount);
     round_into(expected.data(), DType::bfloat16, sums.data(), DType::float32, kCount);
-    EXPECT_EQ(std::memcmp(exchange.result(0), expected.data(), 2 * kCount), 0);
+    EXPECT_EQ(std::memcmp(exchange.nodes().result(0), expected.data(), 2 * kCount), 0);
     group.barrier();
   });
 }

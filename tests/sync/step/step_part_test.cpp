@@ -96,6 +96,26 @@ TEST(StepParts, ThatTheyOwnAreCalledInTheSameOrderAndEndWithThem) {
   EXPECT_THAT(calls, ElementsAre("a publish", "a publish", "b publish", "ended"));
 }
 
+TEST(StepParts, AddTheirTrafficInTheirOrder) {
+  class Sending : public StepPart {
+   public:
+    explicit Sending(std::int64_t times) : times_(times) {}
+    void add_traffic(TrafficReport& report) const override {
+      report.collectives = 10 * report.collectives + times_;
+    }
+
+   private:
+    std::int64_t times_;
+  };
+  Calls calls;
+  StepParts parts;
+  EXPECT_EQ(parts.traffic().collectives, 0);
+  parts.add<Sending>(3);
+  parts.add<Recorded>("b", calls);
+  parts.add<Sending>(4);
+  EXPECT_EQ(parts.traffic().collectives, 34);
+}
+
 TEST(StepParts, ThatOverrideNothingLeaveAStepAsItIs) {
   StepPart part;
   StepParts parts;
