@@ -55,7 +55,7 @@ class CodedGradients final : public ArraySource {
 
   /// This worker's open leaf has written that parameter for the last time. Where this completes a
   /// bucket of a logical worker all of whose leaves are this worker's, its message is made at once.
-  void wrote(std::uint32_t parameter, double loss_scale);
+  void wrote(std::uint32_t parameter, double loss_scale) override;
   void begin(double loss_scale) override;
   /// Returns when all messages of the step are written.
   Refusal prepare() override;

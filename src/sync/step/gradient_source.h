@@ -35,6 +35,8 @@ class GradientSource {
   /// Whether some worker has a gradient of it.
   virtual bool touched(std::uint32_t parameter) const = 0;
 
+  /// Notes that this worker's open leaf has written the gradient of an array for the last time.
+  virtual void wrote(std::uint32_t /*parameter*/, double /*loss_scale*/) {}
   /// Begins a published step, whose gradients are `loss_scale` times too large.
   virtual void begin(double loss_scale) = 0;
   /// The reason why a step has to be dropped.

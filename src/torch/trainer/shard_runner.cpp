@@ -207,8 +207,9 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
   if (!counts) return;
   zero_copy_.arrived(parameter, laid_out, may_stay);
   note(parameter, parts_.exchange.write(parameter, laid_out.data_ptr(), true, may_stay));
-  if (parts_.coded != nullptr)
-    parts_.coded->wrote(static_cast<std::uint32_t>(parameter), loss_scale_);
+  for (auto* source : parts_.sources) {
+    source->wrote(static_cast<std::uint32_t>(parameter), loss_scale_);
+  }
 }
 
 void ShardRunner::accumulated(std::size_t parameter) {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "run/data_order.h"
-#include "sync/coded/coded_gradients.h"
 #include "sync/plan/assignment.h"
+#include "sync/step/gradient_source.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "torch/model/gradient_hooks.h"
@@ -38,11 +38,11 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   struct Parts {
     const WrappedModel& model;
     StepExchange& exchange;
+    const std::vector<GradientSource*>& sources;
     ShardBoard& board;
     ShardBuffers& buffers;
     ReplicaParameters* replicas;  ///< may be null
     Audit* audit;                 ///< may be null
-    CodedGradients* coded;        ///< may be null
     ShardStates& states;
     StepNotes& notes;
     DataOrder& data;

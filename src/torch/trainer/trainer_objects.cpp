@@ -137,8 +137,8 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   notes = std::make_unique<StepNotes>(
       group, *board, module, StepNotes::Options{options.name, options.shards, mine.count() > 0});
   runner = std::make_shared<ShardRunner>(
-      ShardRunner::Parts{model, *exchange, *board, *buffers, replicas.get(), audit.get(),
-                         coded.get(), states, *notes, data},
+      ShardRunner::Parts{model, *exchange, sources, *board, *buffers, replicas.get(), audit.get(),
+                         states, *notes, data},
       ShardRunner::Options{options.name, options.seed, options.shards, mine});
   runner->attach();
   list_step_parts();

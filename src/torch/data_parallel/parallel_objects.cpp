@@ -1,0 +1,79 @@
+#include "torch/data_parallel/parallel_objects.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log_line.h"
+#include "memory/memory_need.h"
+#include "torch/data_parallel/data_parallel_settings.h"
+#include "torch/data_parallel/parallel_parts.h"
+#include "torch/model/threads.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+
+ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
+                                 const DataParallelOptions& own_options)
+    : group(own_group), model(std::move(own_model)), options(own_options), memory(model.memory()) {
+  pin_threads();
+  auto settings = settings_of(options);
+  const auto exchange_options = exchange_options_of(options, model);
+  settings.emplace_back("modules", std::to_string(exchange_options.modules));
+  exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
+  if (options.compression.codec) {
+    coded = std::make_unique<CodedGradients>(
+        *exchange, CodingOptions{.compression = options.compression,
+                                 .divisor = exchange->nodes().divisor(),
+                                 .name = options.name,
+                                 .values = [this](std::uint32_t p) -> ParameterValues {
+                                   return {
+                                       static_cast<const std::byte*>(model.tensor(p).data_ptr()),
+                                       exchange->plan().parameters()[p].spec.dtype};
+                                 }});
+  }
+  exchange->first_look().start();
+  dense = std::make_unique<DenseGradients>(*exchange);
+  rows = std::make_unique<RowGradients>(*exchange);
+  if (coded) sources.push_back(coded.get());
+  sources.insert(sources.end(), {dense.get(), rows.get()});
+  placed = std::make_unique<PlacedParameters>(model, *exchange, *rows);
+  exchange->number_next(options.first_step);
+  warn_of_unmatched(model, options.name, group);
+  send_from_first_rank(group, model.parameters(), options.deadline);
+  send_from_first_rank(group, model.buffers(), options.deadline);
+  views = std::make_unique<GradientViews>(model, *exchange);
+  intake = std::make_unique<GradientIntake>(model, *exchange, *views, sources);
+  list_step_parts();
+  if (group.rank() == 0) log_info(text());
+}
+
+/// Each phase of a step calls them in this order.
+void ParallelObjects::list_step_parts() {
+  if (coded) {
+    step_parts.add<MessageSumsPart>(*exchange, *coded);
+  } else {
+    step_parts.add<NodeSumsPart>(*exchange);
+  }
+  step_parts.add<SourcesPart>(sources);
+  step_parts.add<RowTensorsPart>(model, *exchange, *rows, *placed, *views);
+  step_parts.add(*placed);
+  step_parts.add<ViewsPart>(*views, *placed);
+}
+
+std::string ParallelObjects::text() const {
+  std::string own;
+  if (coded) {
+    own = fmt::format(", {} for messages and residuals of each worker",
+                      format_bytes(coded->bytes_per_logical_worker() + coded->bytes_per_worker()));
+  }
+  if (!rows->parameters().empty()) {
+    own += fmt::format(", {} row-sparse parameters", rows->parameters().size());
+  }
+  if (model.owned() > 0) own += fmt::format(", {} parameters with an owner", model.owned());
+  return fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
+                     model.parameters().size(), exchange->nodes().bytes_held(), group.size(),
+                     text_of(settings_of(options)), own);
+}
+
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#pragma once
+
+// What a DataParallel is made of: every object behind it, made in the order in which they need each
+// other, and the list of what takes part in a step. A new feature is made here, and is a line in
+// the list.
+//
+// Threads: one. Failure: what making each of them throws; collective.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sync/coded/coded_gradients.h"
+#include "sync/rows/row_gradients.h"
+#include "sync/step/dense_gradients.h"
+#include "sync/step/gradient_source.h"
+#include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
+#include "torch/data_parallel/generator_state.h"
+#include "torch/data_parallel/gradient_intake.h"
+#include "torch/data_parallel/gradient_views.h"
+#include "torch/data_parallel/placed_parameters.h"
+#include "torch/model/wrapped_model.h"
+#include "tutti/data_parallel.h"
+
+namespace tutti {
+
+struct ParallelObjects {
+  ParallelObjects(const Group& own_group, WrappedModel own_model,
+                  const DataParallelOptions& own_options);
+  ParallelObjects(const ParallelObjects&) = delete;
+  ParallelObjects& operator=(const ParallelObjects&) = delete;
+
+  Group group;
+  WrappedModel model;
+  DataParallelOptions options;
+  ModelMemory memory;
+  GeneratorMark generator;
+  std::unique_ptr<StepExchange> exchange;
+  std::unique_ptr<CodedGradients> coded;  ///< null without a codec
+  std::unique_ptr<DenseGradients> dense;
+  std::unique_ptr<RowGradients> rows;
+  std::vector<GradientSource*> sources;  ///< these; traffic is reported in this order
+  std::unique_ptr<PlacedParameters> placed;
+  std::unique_ptr<GradientViews> views;
+  std::unique_ptr<GradientIntake> intake;
+  StepParts step_parts;
+
+ private:
+  void list_step_parts();
+  std::string text() const;
+};
+
+}  // namespace tutti

@@ -1,0 +1,45 @@
+#include "torch/data_parallel/generator_state.h"
+
+#include "torch/training.h"
+
+namespace tutti::test::generator_state_cases {
+namespace {
+
+TEST(GeneratorGuard, WhatIsDrawnAndSeededMeanwhileDoesNotCount) {
+  torch::manual_seed(7);
+  torch::randn(3);
+  const auto expected = [] {
+    const GeneratorGuard guard;
+    return torch::randn(5);
+  }();
+  {
+    const GeneratorGuard guard;
+    torch::manual_seed(99);
+    torch::randn(11);
+  }
+  EXPECT_TRUE(torch::equal(torch::randn(5), expected));
+}
+
+TEST(GeneratorMark, HoldsThePlaceThatTheGeneratorStoodAtWhenItWasMade) {
+  torch::manual_seed(7);
+  const GeneratorMark first;
+  torch::randn(3);
+  const GeneratorMark second;
+  EXPECT_EQ(first.position().seed, 7u);
+  EXPECT_EQ(second.position().seed, 7u);
+  EXPECT_NE(first.position().state, 0u);
+  EXPECT_NE(first.position().state, second.position().state);
+  torch::manual_seed(7);
+  EXPECT_EQ(GeneratorMark().position().state, first.position().state);
+}
+
+TEST(GeneratorMark, KnowsNothingOfThePlaceOnceTheGeneratorWasSeededOtherwise) {
+  torch::manual_seed(7);
+  const GeneratorMark mark;
+  torch::manual_seed(8);
+  EXPECT_EQ(mark.position().seed, 8u);
+  EXPECT_EQ(mark.position().state, 0u);
+}
+
+}  // namespace
+}  // namespace tutti::test::generator_state_cases
