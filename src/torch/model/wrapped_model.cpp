@@ -8,7 +8,6 @@
 #include <unordered_set>
 
 #include "base/log_line.h"
-#include "sync/plan/row_list.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -48,7 +47,7 @@ WrappedModel::WrappedModel(torch::nn::Module& module, const ParameterRoles& role
   }
   check(false);
   find_names();
-  find_roles(roles);
+  take_roles(roles);
 }
 
 WrappedModel::WrappedModel(NamedTensors parameters, const ParameterRoles& roles)
@@ -62,7 +61,7 @@ WrappedModel::WrappedModel(NamedTensors parameters, const ParameterRoles& roles)
   }
   check(true);
   find_names();
-  find_roles(roles);
+  take_roles(roles);
 }
 
 std::string WrappedModel::what(const char* kind, const std::string& name) const {
@@ -90,84 +89,10 @@ void WrappedModel::find_names() {
   }
 }
 
-/// Roles come from declarations, and from the options of torch's own modules.
-void WrappedModel::find_roles(const ParameterRoles& roles) {
-  bool any_row_sparse = false;
-  bool any_per_replica = false;
-  const auto holds = [](const ParameterRoles::Where& where, const std::vector<std::string>& names) {
-    return where && std::ranges::any_of(names, where);
-  };
-  std::unordered_set<const void*> found;
-  std::unordered_set<const void*> renormalised;
-  const auto take = [&](const auto* embedding) {
-    if (embedding == nullptr) return;
-    const void* const weight = embedding->weight.unsafeGetTensorImpl();
-    if (embedding->options.sparse()) found.insert(weight);
-    if (embedding->options.max_norm()) renormalised.insert(weight);
-  };
-  const auto look = [&](const torch::nn::Module& module) {
-    take(module.as<torch::nn::EmbeddingImpl>());
-    take(module.as<torch::nn::EmbeddingBagImpl>());
-  };
-  if (module_ != nullptr) module_->apply(look);
-  for (const auto& item : buffers_) {
-    replica_buffers_.push_back(roles.per_replica && roles.per_replica(item.first));
-    any_per_replica = any_per_replica || replica_buffers_.back();
-  }
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    const auto& [name, tensor] = parameters_[p];
-    if (renormalised.contains(tensor.unsafeGetTensorImpl())) {
-      throw Unsupported(
-          fmt::format("\"{}\" is an embedding with max_norm, which changes it in forward, on each "
-                      "worker by what this one looks up",
-                      name));
-    }
-    const bool declared = holds(roles.row_sparse, names(p));
-    any_row_sparse = any_row_sparse || declared;
-    const bool is = declared || found.contains(tensor.unsafeGetTensorImpl());
-    row_sparse_.push_back(is && tensor.numel() > 0);
-    per_replica_.push_back(holds(roles.per_replica, names(p)));
-    any_per_replica = any_per_replica || per_replica_.back();
-    std::optional<std::int64_t> owner;
-    for (const auto& one : names(p)) {
-      const auto found_owner = roles.placement ? roles.placement(one) : std::nullopt;
-      if (owner && found_owner && *owner != *found_owner) {
-        throw InvalidArgument(
-            fmt::format("\"{}\" is also called \"{}\", and has two owners: {} and {}", name, one,
-                        *owner, *found_owner));
-      }
-      if (found_owner) owner = found_owner;
-    }
-    if (owner && *owner < 0) {
-      throw InvalidArgument(
-          fmt::format("\"{}\" has the owner {}: they count from 0", name, *owner));
-    }
-    owners_.push_back(owner.value_or(-1));
-    if (per_replica_.back() && owners_.back() >= 0) {
-      throw InvalidArgument(fmt::format("\"{}\" has an owner, and is per replica", name));
-    }
-    if (!row_sparse_.back()) continue;
-    if (per_replica_.back()) {
-      throw Unsupported(fmt::format("row-sparse \"{}\" is per replica", name));
-    }
-    if (tensor.dim() == 0)
-      throw InvalidArgument(fmt::format("row-sparse \"{}\" has no rows", name));
-    if (!tensor.is_contiguous() || tensor.size(0) > kMaxRows) {
-      throw Unsupported(
-          fmt::format("row-sparse \"{}\" has more than {} rows, or they do not lie one "
-                      "after the other",
-                      name, kMaxRows));
-    }
-  }
-  if (roles.excluded && !excluded_any_) unmatched_.emplace_back("per_replica");
-  if (roles.row_sparse && !any_row_sparse) unmatched_.emplace_back("row_sparse");
-  if (roles.per_replica && !any_per_replica) unmatched_.emplace_back("per_replica");
-  if (roles.placement && owned() == 0) unmatched_.emplace_back("placement");
-}
-
-std::size_t WrappedModel::owned() const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(owners_, [](std::int64_t owner) { return owner >= 0; }));
+void WrappedModel::take_roles(const ParameterRoles& roles) {
+  roles_ = find_roles(roles, module_, parameters_, names_, buffers_);
+  if (!roles.excluded || excluded_any_) return;
+  roles_.unmatched.emplace(roles_.unmatched.begin(), "per_replica");
 }
 
 NamedTensors WrappedModel::list(const torch::nn::Module& module) const {

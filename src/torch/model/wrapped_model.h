@@ -8,7 +8,6 @@
 #include <torch/torch.h>
 
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,23 +15,10 @@
 
 #include "sync/plan/plan.h"
 #include "sync/step/step_exchange.h"
+#include "torch/model/parameter_roles.h"
 #include "tutti/group.h"
 
 namespace tutti {
-
-using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
-
-/// Which parameters and buffers are not like most others. Of a parameter registered under several
-/// names (tied weights) one that a function holds for is enough.
-struct ParameterRoles {
-  using Where = std::function<bool(const std::string& name)>;
-  Where excluded = {};     ///< not wrapped at all
-  Where row_sparse = {};   ///< besides those of embeddings with sparse(true)
-  Where per_replica = {};  ///< each logical worker has its own
-  /// The logical worker that alone updates a parameter.
-  std::function<std::optional<std::int64_t>(const std::string& name)> placement = {};
-  std::string model = {};  ///< named in errors
-};
 
 class WrappedModel {
  public:
@@ -54,16 +40,16 @@ class WrappedModel {
   /// `parameter "0.weight" of "model"`: in errors.
   std::string label(std::size_t parameter) const;
   /// Which of the roles are given and hold for nothing: "per_replica", "row_sparse", …
-  const std::vector<std::string>& unmatched() const { return unmatched_; }
+  const std::vector<std::string>& unmatched() const { return roles_.unmatched; }
   const torch::Tensor& tensor(std::size_t parameter) const { return parameters_[parameter].second; }
 
-  bool row_sparse(std::size_t parameter) const { return row_sparse_[parameter]; }
-  bool is_per_replica(std::size_t parameter) const { return per_replica_[parameter]; }
+  bool row_sparse(std::size_t parameter) const { return roles_.row_sparse[parameter]; }
+  bool is_per_replica(std::size_t parameter) const { return roles_.per_replica[parameter]; }
   /// The parameter's owner; −1: it has none.
-  std::int64_t owner(std::size_t parameter) const { return owners_[parameter]; }
+  std::int64_t owner(std::size_t parameter) const { return roles_.owners[parameter]; }
   /// Number of parameters that have an owner, row-sparse ones included.
-  std::size_t owned() const;
-  bool is_per_replica_buffer(std::size_t buffer) const { return replica_buffers_[buffer]; }
+  std::size_t owned() const { return roles_.owned(); }
+  bool is_per_replica_buffer(std::size_t buffer) const { return roles_.replica_buffers[buffer]; }
 
   Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
   ModelMemory memory() const;
@@ -84,7 +70,7 @@ class WrappedModel {
 
  private:
   void check(bool listed);
-  void find_roles(const ParameterRoles& roles);
+  void take_roles(const ParameterRoles& roles);
   void find_names();
   NamedTensors list(const torch::nn::Module& module) const;
   std::string what(const char* kind, const std::string& name) const;
@@ -97,11 +83,7 @@ class WrappedModel {
   NamedTensors parameters_;
   NamedTensors buffers_;
   std::vector<std::vector<std::string>> names_;
-  std::vector<std::string> unmatched_;
-  std::vector<bool> row_sparse_;
-  std::vector<bool> per_replica_;
-  std::vector<std::int64_t> owners_;
-  std::vector<bool> replica_buffers_;
+  FoundRoles roles_;
   std::vector<const void*> addresses_;
   std::vector<std::pair<void*, std::size_t>> buffer_places_;
 };
