@@ -30,6 +30,14 @@ void StepParts::drop() const noexcept {
   for (auto* part : parts_) part->drop();
 }
 
+void StepParts::settle() const {
+  for (auto* part : parts_) part->settle();
+}
+
+void StepParts::resume() const {
+  for (auto* part : parts_) part->resume();
+}
+
 TrafficReport StepParts::traffic() const {
   TrafficReport report;
   for (const auto* part : parts_) part->add_traffic(report);

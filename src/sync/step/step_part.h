@@ -45,6 +45,10 @@ struct StepFacts {
   Verdict verdict = {};      ///< complete when all have judged
   std::vector<std::uint8_t> touched = {};  ///< per parameter; from commit() on
   StepReport report = {};                  ///< from commit() on, which may add to it
+  /// From commit() on: logical workers whose part is dropped of a step that is applied.
+  std::vector<std::int64_t> dropped_locally = {};
+  bool shrank = false;        ///< from end() on: the loss scale, for gradients not finite
+  std::string diverged = {};  ///< from end() on: why the run has to end; empty: it need not
 };
 
 class StepPart {
@@ -66,8 +70,14 @@ class StepPart {
   /// The step is over, applied or refused, on all workers.
   virtual void end(StepFacts& /*step*/) {}
 
-  /// Between steps: adds what the part sent in steps that counted, after what the parts before it
-  /// sent.
+  // ---- between steps ----
+
+  /// Other workers are about to read what commit() has changed: returns when all have changed
+  /// theirs. Collective.
+  virtual void settle() {}
+  /// A checkpoint was loaded, from which the run continues. Collective.
+  virtual void resume() {}
+  /// Adds what the part sent in steps that counted, after what the parts before it sent.
   virtual void add_traffic(TrafficReport& /*report*/) const {}
 };
 
@@ -94,6 +104,8 @@ class StepParts {
   /// Once all workers have applied it, or dropped it: commits what was applied, and ends the step.
   void finish(StepFacts& step) const;
   void drop() const noexcept;
+  void settle() const;
+  void resume() const;
   TrafficReport traffic() const;
 
  private:

@@ -68,8 +68,8 @@ class Audit : public StepPart {
   /// Throws Mismatch, on all workers alike.
   void judge(StepFacts& step) override;
   void end(StepFacts&) override { is_first_ = false; }
-  /// The next step is audited: the run continues from elsewhere.
-  void start_anew() { is_first_ = true; }
+  /// The next step is audited.
+  void resume() override { is_first_ = true; }
   void drop() noexcept override;
 
  private:

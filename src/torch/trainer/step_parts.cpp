@@ -1,10 +1,12 @@
 #include "torch/trainer/step_parts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 #include <vector>
 
+#include "base/log_line.h"
 #include "sync/step/traffic_count.h"
 #include "tutti/error.h"
 
@@ -22,10 +24,45 @@ void ValuesStep::judge(StepFacts&) {
   exchange_.barrier("the check of parameters in");
 }
 
+void DropsStep::end(StepFacts& step) {
+  if (step.verdict.refusal.empty()) {
+    note_applied(step);
+  } else {
+    note_refused(step);
+  }
+}
+
+void DropsStep::note_applied(StepFacts& step) {
+  in_a_row_ = 0;
+  if (step.dropped_locally.empty()) return grow(rule_, scale_);
+  step.shrank = shrink(rule_, scale_);
+  if (!logs_) return;
+  log_warning(
+      fmt::format("step {} was dropped by logical workers {}: their gradients are not finite",
+                  step.number, fmt::join(step.dropped_locally, ", ")));
+}
+
+void DropsStep::note_refused(StepFacts& step) {
+  const auto& why = step.verdict.refusal;
+  if (logs_) log_warning(fmt::format("step {} was dropped by all workers: {}", step.number, why));
+  step.shrank = !step.verdict.finite && shrink(rule_, scale_);
+  if (step.shrank || ++in_a_row_ < most_) return;
+  step.diverged =
+      fmt::format("{} steps in succession were dropped, the last one (step {}) because {}",
+                  in_a_row_, step.number, why);
+}
+
+void ReplicasStep::commit(StepFacts& step) {
+  replicas_.commit();
+  step.dropped_locally = replicas_.dropped();
+}
+
 void ReplicasStep::end(StepFacts& step) {
+  const bool is_applied = step.verdict.refusal.empty();
+  if (is_applied) step.diverged = replicas_.note_drops(step.shrank, most_);
   if (!replicas_.are_all()) return;
   auto& report = step.report;  // no gradient was exchanged
-  report.max_sent_bytes = step.verdict.refusal.empty() ? replicas_.averaging_bytes() : 0;
+  report.max_sent_bytes = is_applied ? replicas_.averaging_bytes() : 0;
   report.collectives = report.buckets = report.max_sent_bytes > 0 ? 1 : 0;
 }
 
@@ -42,6 +79,10 @@ void BuffersStep::apply(const StepFacts&) {
   static const std::vector<std::int64_t> none;
   buffers_.finish(board_, replicas_ != nullptr ? replicas_->dropped() : none,
                   replicas_ != nullptr && replicas_->is_due());
+}
+
+void AveragesStep::settle() {
+  exchange_.run_collectives([&] { exchange_.group().barrier(between_.waits("averages")); });
 }
 
 void StatesStep::commit(StepFacts&) {

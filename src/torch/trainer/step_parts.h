@@ -5,10 +5,12 @@
 //
 // Threads: one. Failure: StepPart's.
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "run/loss_scaler.h"
 #include "sync/step/gradient_source.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
@@ -16,6 +18,7 @@
 #include "sync/update/moving_averages.h"
 #include "sync/update/partitioned_update.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/run/between_steps.h"
 #include "torch/trainer/replica_parameters.h"
 #include "torch/trainer/shard_buffers.h"
 #include "torch/trainer/shard_states.h"
@@ -59,16 +62,41 @@ class UpdateStep : public StepPart {
   std::vector<GradientSource*> sources_;
 };
 
+/// What a dropped step means for those to come: the loss scale shrinks, or the drops in succession
+/// are counted, and end the run when there are too many. Before ReplicasStep, which counts those of
+/// logical workers.
+class DropsStep : public StepPart {
+ public:
+  /// `most` in succession are too many. Keeps references.
+  DropsStep(const LossScaleRule& rule, LossScaleState& scale, std::int64_t& in_a_row,
+            std::int64_t most, bool logs)
+      : rule_(rule), scale_(scale), in_a_row_(in_a_row), most_(most), logs_(logs) {}
+  void end(StepFacts& step) override;
+
+ private:
+  void note_applied(StepFacts& step);
+  void note_refused(StepFacts& step);
+
+  const LossScaleRule& rule_;
+  LossScaleState& scale_;
+  std::int64_t& in_a_row_;
+  std::int64_t most_;
+  bool logs_;
+};
+
 /// Parameters that each logical worker has for itself. Outside of shards the first one's are shown.
 class ReplicasStep : public StepPart {
  public:
-  ReplicasStep(ReplicaParameters& replicas, const Clip& clip) : replicas_(replicas), clip_(clip) {}
+  /// Drops of a logical worker's part end the run when there were `most` in succession. Keeps a
+  /// reference.
+  ReplicasStep(ReplicaParameters& replicas, const Clip& clip, std::int64_t most)
+      : replicas_(replicas), clip_(clip), most_(most) {}
   void publish() override { replicas_.show(0); }
   void judge(StepFacts& step) override {
     replicas_.judge(step.number, step.loss_scale, clip_, step.verdict);
   }
   void apply(const StepFacts& step) override { replicas_.apply(step.rate_factor); }
-  void commit(StepFacts&) override { replicas_.commit(); }
+  void commit(StepFacts& step) override;
   void drop() noexcept override { replicas_.show(0); }
   void end(StepFacts& step) override;
   void add_traffic(TrafficReport& report) const override;
@@ -76,6 +104,7 @@ class ReplicasStep : public StepPart {
  private:
   ReplicaParameters& replicas_;
   Clip clip_;
+  std::int64_t most_;
 };
 
 /// Buffers of a step. Follows ReplicasStep, which knows the dropped logical workers.
@@ -89,6 +118,7 @@ class BuffersStep : public StepPart {
   void publish() override { buffers_.publish(); }
   void apply(const StepFacts& step) override;
   void drop() noexcept override { buffers_.restore(); }
+  void resume() override { buffers_.send_all_from_first_rank(); }
 
  private:
   ShardBuffers& buffers_;
@@ -102,6 +132,7 @@ class ParametersStep : public StepPart {
  public:
   explicit ParametersStep(SharedParameters& parameters) : parameters_(parameters) {}
   void commit(StepFacts&) override { parameters_.written(); }
+  void resume() override { parameters_.written(); }
 
  private:
   SharedParameters& parameters_;
@@ -109,11 +140,16 @@ class ParametersStep : public StepPart {
 
 class AveragesStep : public StepPart {
  public:
-  explicit AveragesStep(MovingAverages& averages) : averages_(averages) {}
+  /// Keeps references.
+  AveragesStep(MovingAverages& averages, StepExchange& exchange, const BetweenSteps& between)
+      : averages_(averages), exchange_(exchange), between_(between) {}
   void commit(StepFacts&) override { averages_.follow(); }
+  void settle() override;
 
  private:
   MovingAverages& averages_;
+  StepExchange& exchange_;
+  const BetweenSteps& between_;
 };
 
 /// States of shards, but for shards of logical workers whose part was dropped.

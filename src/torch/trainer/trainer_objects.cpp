@@ -131,6 +131,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
     averages = std::make_unique<MovingAverages>(exchange->plan(), *shared, options.ema_decay,
                                                 group.rank(), group.size());
   }
+  folded = std::make_unique<FoldedGradients>(model, *exchange, *rows, *update, replicas.get());
   evaluation = std::make_unique<TrainerEvaluation>(trained(), between, steps,
                                                    [this] { seed_between_steps(); });
   list_run_parts();
@@ -153,10 +154,14 @@ void TrainerObjects::list_step_parts() {
   step_parts.add<ValuesStep>(*values, *exchange, model, options.name);
   if (audit) step_parts.add(*audit);
   step_parts.add<UpdateStep>(*update, sources);
-  if (replicas) step_parts.add<ReplicasStep>(*replicas, options.clip);
+  step_parts.add<DropsStep>(scale_rule, scale, dropped_in_a_row, options.max_consecutive_drops,
+                            group.rank() == 0);
+  if (replicas) {
+    step_parts.add<ReplicasStep>(*replicas, options.clip, options.max_consecutive_drops);
+  }
   step_parts.add<BuffersStep>(*buffers, *board, replicas.get(), mine.begin);
   step_parts.add<ParametersStep>(*parameters);
-  if (averages) step_parts.add<AveragesStep>(*averages);
+  if (averages) step_parts.add<AveragesStep>(*averages, *exchange, between);
   step_parts.add<StatesStep>(states, replicas.get());
 }
 

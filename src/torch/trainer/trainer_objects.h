@@ -31,6 +31,7 @@
 #include "torch/optim/tile_optimizers.h"
 #include "torch/run/between_steps.h"
 #include "torch/trainer/audit.h"
+#include "torch/trainer/folded_gradients.h"
 #include "torch/trainer/replica_parameters.h"
 #include "torch/trainer/shard_buffers.h"
 #include "torch/trainer/shard_runner.h"
@@ -78,6 +79,7 @@ struct TrainerObjects {
   std::unique_ptr<Audit> audit;  ///< null without
   std::unique_ptr<ShardBuffers> buffers;
   std::unique_ptr<MovingAverages> averages;  ///< null without
+  std::unique_ptr<FoldedGradients> folded;
   std::unique_ptr<TrainerCheckpoints> checkpoints;
   std::unique_ptr<TrainerEvaluation> evaluation;
   ShardStates states;

@@ -1,23 +1,21 @@
 #include "torch/trainer/trainer_state.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
+#include <exception>
 #include <limits>
 #include <utility>
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
-#include "kernels/norm.h"
-#include "torch/model/row_tensors.h"
 #include "torch/trainer/active_parameters.h"
+#include "torch/trainer/trainer_edit.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
-#include "tutti/tensors.h"
 
 namespace tutti {
+
 // ---- the first half of a step ----
 
 /// What a parameter holds by hand would be taken for what a backward has left there.
@@ -153,17 +151,14 @@ StepResult TrainerState::apply() {
   if (request) epochs_.moved(own_.steps);
   if (facts_.active != 0 || !own_.turns.latest().empty()) own_.turns.note(facts_.active);
   own_.seed_between_steps();
-  const auto unbearable = take_note(result);
   if (own_.values->due(step())) {
     own_.exchange->run_collectives([&] { expect_values(); });
   } else {
     own_.values->expect(step());
   }
-  if (own_.averages && own_.checkpoints->hashes(result.step)) {
-    own_.exchange->run_collectives([&] { own_.group.barrier(own_.between.waits("averages")); });
-  }
+  if (own_.checkpoints->hashes(result.step)) own_.step_parts.settle();
   own_.checkpoints->log(result);
-  if (!unbearable.empty()) throw Diverged(unbearable);
+  if (!facts_.diverged.empty()) throw Diverged(facts_.diverged);
   return result;
 }
 
@@ -185,79 +180,64 @@ StepResult TrainerState::result_of() {
   result.loss_scale = facts_.loss_scale;
   result.metrics = std::move(metrics);
   result.report = facts_.report;
-  if (own_.replicas && result.applied) result.dropped_locally = own_.replicas->dropped();
+  result.dropped_locally = facts_.dropped_locally;
   return result;
-}
-
-/// What the step means for those to come; what is to be said after too many that were dropped.
-std::string TrainerState::take_note(const StepResult& result) {
-  if (result.applied) {
-    own_.dropped_in_a_row = 0;
-    bool shrank = false;
-    if (result.dropped_locally.empty()) {
-      grow(own_.scale_rule, own_.scale);
-    } else {
-      shrank = shrink(own_.scale_rule, own_.scale);
-      if (own_.group.rank() == 0) {
-        log_warning(
-            fmt::format("step {} was dropped by logical workers {}: their gradients are not finite",
-                        result.step, fmt::join(result.dropped_locally, ", ")));
-      }
-    }
-    return own_.replicas ? own_.replicas->note_drops(shrank, own_.options.max_consecutive_drops)
-                         : "";
-  }
-  if (own_.group.rank() == 0) {
-    log_warning(
-        fmt::format("step {} was dropped by all workers: {}", result.step, result.dropped_because));
-  }
-  if (!facts_.verdict.finite && shrink(own_.scale_rule, own_.scale)) return "";
-  if (++own_.dropped_in_a_row < own_.options.max_consecutive_drops) return "";
-  return fmt::format("{} steps in succession were dropped, the last one (step {}) because {}",
-                     own_.dropped_in_a_row, result.step, result.dropped_because);
 }
 
 // ---- between the halves ----
 
 torch::Tensor TrainerState::folded_gradient(const std::string& name) {
   own_.between.require_half("gradient()");
-  return folded_gradient(own_.trained().parameter_of(name));
-}
-
-/// Undefined if no shard touched it.
-torch::Tensor TrainerState::folded_gradient(std::size_t parameter) {
-  if (!own_.exchange->nodes().touched(parameter)) return {};
-  if (own_.model.is_per_replica(parameter))
-    return own_.replicas->gradient(static_cast<std::uint32_t>(parameter));
-  const auto& tensor = own_.model.tensor(parameter);
-  const auto& entry = own_.exchange->plan().parameters()[parameter];
-  const auto type = scalar_type_of(entry.node_type);
-  if (entry.row_sparse()) {
-    const auto p = static_cast<std::uint32_t>(parameter);
-    OutgoingRows rows(tensor, type, own_.rows->max_touched(p));
-    own_.rows->read_rows(p, [&](const RowList& some) { rows.append(some); });
-    return rows.tensor(type);
-  }
-  auto gradient = torch::empty_strided(tensor.sizes(), tensor.strides(), type);
-  own_.update->read_gradient(facts_.verdict, static_cast<std::uint32_t>(parameter),
-                             static_cast<std::byte*>(gradient.data_ptr()));
-  return gradient;
+  return own_.folded->of(own_.trained().parameter_of(name), facts_.verdict);
 }
 
 double TrainerState::gradient_norm() {
   own_.between.require_half("gradient_norm()");
-  if (facts_.verdict.norm) return *facts_.verdict.norm;
-  double total = 0;
-  for (std::size_t p = 0; p < own_.model.parameters().size(); ++p) {
-    if (!own_.exchange->nodes().touched(p)) continue;
-    if (own_.model.row_sparse(p)) {
-      total += own_.rows->squares_of(static_cast<std::uint32_t>(p));
-      continue;
-    }
-    if (!own_.model.is_per_replica(p)) total += squares_of(folded_gradient(p));
+  return own_.folded->norm(facts_.verdict);
+}
+
+// ---- between steps ----
+
+void TrainerState::edit(const std::function<void()>& change) {
+  std::exception_ptr error;
+  own_.exchange->run_collectives([&] {
+    error = edit_by_hand(own_.trained(), own_.between, change);
+    expect_values();
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+void TrainerState::keep(const std::string& name, KeptValues::Variable variable) {
+  own_.between.require("keep()");
+  if (own_.exchange->is_open()) {
+    throw InvalidArgument(fmt::format("keep(\"{}\") inside a step", name));
   }
-  if (own_.replicas) total += own_.replicas->squares();
-  return std::sqrt(total);
+  own_.checkpoints->keep(name, variable);
+}
+
+void TrainerState::save(const std::string& directory, const SaveOptions& options) {
+  std::exception_ptr error;
+  own_.exchange->run_collectives([&] {
+    error = own_.checkpoints->save(directory, options, own_.steps,
+                                   [&] { own_.trained().require_untouched(); });
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+std::optional<std::int64_t> TrainerState::load(const std::string& directory,
+                                               const LoadOptions& options) {
+  std::optional<std::int64_t> step;
+  own_.exchange->run_collectives([&] {
+    if (!own_.checkpoints->load(directory, options, [&] { own_.model.require_all_in_place(); }))
+      return;
+    epochs_.moved(own_.steps);
+    resumes_ = true;
+    own_.step_parts.resume();
+    expect_values();
+    own_.seed_between_steps();
+    step = own_.steps;
+  });
+  return step;
 }
 
 }  // namespace tutti

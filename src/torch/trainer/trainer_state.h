@@ -57,10 +57,8 @@ class TrainerState {
  private:
   void look_at_turn();
   void expect_values();
-  torch::Tensor folded_gradient(std::size_t parameter);
   void require_no_gradients() const;
   StepResult result_of();
-  std::string take_note(const StepResult& result);
   void drop(const std::string& why) noexcept;
 
   TrainerObjects own_;

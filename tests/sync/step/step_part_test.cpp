@@ -29,6 +29,8 @@ class Recorded : public StepPart {
   }
   void drop() noexcept override { note("drop"); }
   void end(StepFacts&) override { note("end"); }
+  void settle() override { note("settle"); }
+  void resume() override { note("resume"); }
 
  private:
   void note(const char* call) { calls_.push_back(name_ + " " + call); }
@@ -57,6 +59,18 @@ TEST(StepParts, AreCalledInTheirOrderInEachPhase) {
   EXPECT_THAT(calls, ElementsAre("a open", "b open", "a publish", "b publish", "a judge", "b judge",
                                  "a apply", "b apply", "a commit", "b commit", "a end", "b end"));
   EXPECT_EQ(step.report.collectives, 2);
+}
+
+TEST(StepParts, AreCalledInTheirOrderBetweenSteps) {
+  Calls calls;
+  Recorded first("a", calls);
+  Recorded second("b", calls);
+  StepParts parts;
+  parts.add(first);
+  parts.add(second);
+  parts.settle();
+  parts.resume();
+  EXPECT_THAT(calls, ElementsAre("a settle", "b settle", "a resume", "b resume"));
 }
 
 TEST(StepParts, OfARefusedStepAreDroppedInsteadOfApplied) {
