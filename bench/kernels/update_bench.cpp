@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "kernels/fold_update.h"
-#include "kernels/rules/rules.h"
+#include "kernels/rules/registry.h"
 #include "kernels/update_probe.h"
 
 namespace {

@@ -179,7 +179,7 @@ class StepExchange {
   /// Ends this worker's part: it takes part in no further step, and its model is as its last update
   /// left it. Does not wait. Where the model differs from those of workers that have parted before,
   /// one of them gets a text that tells how.
-  std::optional<std::string> part(const ModelMemory& model) noexcept;
+  std::optional<std::string> leave(const ModelMemory& model) noexcept;
 
  private:
   void open(StepMode mode, std::int64_t declared, double weight, bool drained);

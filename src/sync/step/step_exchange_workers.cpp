@@ -67,7 +67,7 @@ void StepExchange::compare_modes() const {
   }
 }
 
-std::optional<std::string> StepExchange::part(const ModelMemory& model) noexcept {
+std::optional<std::string> StepExchange::leave(const ModelMemory& model) noexcept {
   if (!state_.job().is_own() || !digests_.compares() || done_ == 0 || is_open()) return {};
   auto& mine = header(group_.rank());
   if (mine.ended.load(std::memory_order_relaxed) != 0) return {};

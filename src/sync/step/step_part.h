@@ -9,6 +9,8 @@
 //                                              refused: judge │ drop  │ wait for all │ end
 //                                              failed: drop
 //
+// A step that is refused in a DataParallel has failed on all workers: it is Diverged there.
+//
 // A feature is a part, and one line in the list.
 //
 // Threads: one. Failure: what a part throws up to judge() drops the step on all workers; apply()
@@ -77,7 +79,8 @@ class StepPart {
   virtual void settle() {}
   /// A checkpoint was loaded, from which the run continues. Collective.
   virtual void resume() {}
-  /// Adds what the part sent in steps that counted, after what the parts before it sent.
+  /// Adds what the part sent in steps that counted, after what the parts before it sent. The part
+  /// of the gradients' sources is the first that does, and counts steps.
   virtual void add_traffic(TrafficReport& /*report*/) const {}
 };
 

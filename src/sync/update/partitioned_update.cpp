@@ -45,10 +45,10 @@ PartitionedUpdate::PartitionedUpdate(StepExchange& exchange, ShardBoard& board, 
   for (auto* source : sources) {
     const auto stays = [this](std::uint32_t p) { return !rules_.has(p); };
     for (const auto p : source->parameters()) {
-      place_[p] = parts_.size();
+      place_[p] = shares_.size();
       first_block_[p + 1] = source->norm_blocks(p);
     }
-    parts_.push_back({source, OwnedRanges(exchange, *source, stays)});
+    shares_.push_back({source, OwnedRanges(exchange, *source, stays)});
   }
   std::partial_sum(first_block_.begin(), first_block_.end(), first_block_.begin());
   norms_ = exchange_.group().allocate_common(
@@ -56,30 +56,32 @@ PartitionedUpdate::PartitionedUpdate(StepExchange& exchange, ShardBoard& board, 
 }
 
 /// Null for a per-replica one.
-PartitionedUpdate::Part* PartitionedUpdate::part_of(std::uint32_t parameter) {
-  return place_[parameter] < parts_.size() ? &parts_[place_[parameter]] : nullptr;
+PartitionedUpdate::SourceShare* PartitionedUpdate::share_of(std::uint32_t parameter) {
+  return place_[parameter] < shares_.size() ? &shares_[place_[parameter]] : nullptr;
 }
 
 Verdict PartitionedUpdate::judge(double loss_scale, Verdict verdict) {
-  for (auto& part : parts_) part.source->begin(loss_scale);
+  for (auto& share : shares_) share.source->begin(loss_scale);
   if (!verdict.refusal.empty()) return verdict;
   const auto facts = board_.facts();
   verdict.refusal = refusal_of(facts, exchange_.plan());
   verdict.finite = verdict.refusal.empty();
   const double weight = exchange_.nodes().weight();
   if (verdict.finite && weight == 0) verdict.refusal = "the weights of all shards are 0";
-  for (auto part = parts_.begin(); part != parts_.end() && verdict.refusal.empty(); ++part) {
-    const auto refusal = part->source->prepare();
+  for (auto share = shares_.begin(); share != shares_.end() && verdict.refusal.empty(); ++share) {
+    const auto refusal = share->source->prepare();
     verdict.refusal = refusal.text;
     verdict.finite = !refusal.is_overflow;
   }
   if (!verdict.refusal.empty()) return verdict;
   const bool overflows = may_overflow(facts, weight * loss_scale);
-  const auto must_be_kept = [&](const Part& part) { return part.source->must_be_kept(overflows); };
-  if (!needs_norms(clip_) && std::ranges::none_of(parts_, must_be_kept)) return verdict;
-  for (auto& part : parts_) {
-    part.source->keep(part.ranges.of(exchange_.group().rank()),
-                      [this](std::uint32_t p) { return blocks_of(p); });
+  const auto must_be_kept = [&](const SourceShare& share) {
+    return share.source->must_be_kept(overflows);
+  };
+  if (!needs_norms(clip_) && std::ranges::none_of(shares_, must_be_kept)) return verdict;
+  for (auto& share : shares_) {
+    share.source->keep(share.ranges.of(exchange_.group().rank()),
+                       [this](std::uint32_t p) { return blocks_of(p); });
   }
   exchange_.barrier("the norms of its gradients in");
   verdict.folded = true;
@@ -95,7 +97,7 @@ std::span<double> PartitionedUpdate::blocks_of(std::uint32_t parameter) const {
 void PartitionedUpdate::take_norms(Verdict& verdict) {
   std::vector<std::uint32_t> touched;
   for (std::uint32_t p = 0; p < place_.size(); ++p) {
-    if (const auto* part = part_of(p); part != nullptr && part->source->touched(p)) {
+    if (const auto* share = share_of(p); share != nullptr && share->source->touched(p)) {
       touched.push_back(p);
     }
   }
@@ -115,31 +117,31 @@ UpdateTarget PartitionedUpdate::target_of(const ElementRange& range, const Verdi
 }
 
 void PartitionedUpdate::apply(const Verdict& verdict, double rate_factor) {
-  for (auto& part : parts_) {
-    for (const auto& range : part.ranges.of(exchange_.group().rank())) {
+  for (auto& share : shares_) {
+    for (const auto& range : share.ranges.of(exchange_.group().rank())) {
       if (rules_.has(range.parameter)) {
-        run_kernel(part, range, verdict, rate_factor);
+        run_kernel(share, range, verdict, rate_factor);
       } else {
-        run_other(part, range, verdict, rate_factor);
+        run_other(share, range, verdict, rate_factor);
       }
     }
-    part.source->note();
+    share.source->note();
   }
 }
 
-void PartitionedUpdate::visit(Part& part, const ElementRange& range, const Verdict& verdict,
+void PartitionedUpdate::visit(SourceShare& share, const ElementRange& range, const Verdict& verdict,
                               const GradientSource::Take& take) const {
-  if (verdict.folded) return part.source->kept(exchange_.group().rank(), range, take);
-  part.source->fold(range, take);
+  if (verdict.folded) return share.source->kept(exchange_.group().rank(), range, take);
+  share.source->fold(range, take);
 }
 
-void PartitionedUpdate::run_kernel(Part& part, const ElementRange& range, const Verdict& verdict,
-                                   double rate_factor) {
+void PartitionedUpdate::run_kernel(SourceShare& share, const ElementRange& range,
+                                   const Verdict& verdict, double rate_factor) {
   const auto p = range.parameter;
   auto by = rules_.next(p, rate_factor);
-  const auto fused = verdict.folded ? std::nullopt : part.source->fused(range);
+  const auto fused = verdict.folded ? std::nullopt : share.source->fused(range);
   if (!fused) {
-    return visit(part, range, verdict, [&](const ElementRange& piece, const std::byte* values) {
+    return visit(share, range, verdict, [&](const ElementRange& piece, const std::byte* values) {
       auto target = target_of(piece, verdict);
       target.gradient = values;
       update(by, target);
@@ -155,11 +157,11 @@ void PartitionedUpdate::run_kernel(Part& part, const ElementRange& range, const 
   fold_update(work);
 }
 
-void PartitionedUpdate::run_other(Part& part, const ElementRange& range, const Verdict& verdict,
-                                  double rate_factor) {
+void PartitionedUpdate::run_other(SourceShare& share, const ElementRange& range,
+                                  const Verdict& verdict, double rate_factor) {
   const auto type = exchange_.plan().parameters()[range.parameter].node_type;
   void* const gradient = gradient_.data();
-  visit(part, range, verdict, [&](const ElementRange& tile, const std::byte* values) {
+  visit(share, range, verdict, [&](const ElementRange& tile, const std::byte* values) {
     const auto count = tile.end - tile.begin;
     scale_into(gradient, type, values, type, count, target_of(tile, verdict).gradient_scale);
     if (clip_.value > 0) clip_values(gradient, type, count, clip_.value);
@@ -169,25 +171,25 @@ void PartitionedUpdate::run_other(Part& part, const ElementRange& range, const V
 }
 
 void PartitionedUpdate::commit(const std::vector<std::uint8_t>& touched, StepReport& report) {
-  for (auto& part : parts_) part.source->commit(report);
+  for (auto& share : shares_) share.source->commit(report);
   for (std::uint32_t p = 0; p < touched.size(); ++p) {
-    if (part_of(p) != nullptr) rules_.updates()[p] += touched[p];
+    if (share_of(p) != nullptr) rules_.updates()[p] += touched[p];
   }
 }
 
 void PartitionedUpdate::read_gradient(const Verdict& verdict, std::uint32_t parameter,
                                       std::byte* to) {
-  auto& part = *part_of(parameter);
+  auto& share = *share_of(parameter);
   const auto& entry = exchange_.plan().parameters()[parameter];
   const auto take = [&](const ElementRange& tile, const std::byte* values) {
     const auto element = size_of(entry.node_type);
     std::memcpy(to + static_cast<std::size_t>(tile.begin) * element, values,
                 static_cast<std::size_t>(tile.end - tile.begin) * element);
   };
-  if (!verdict.folded) return part.source->read({parameter, 0, entry.spec.count}, take);
+  if (!verdict.folded) return share.source->read({parameter, 0, entry.spec.count}, take);
   for (int r = 0; r < exchange_.group().size(); ++r) {
-    for (const auto& range : part.ranges.of(r)) {
-      if (range.parameter == parameter) part.source->kept(r, range, take);
+    for (const auto& range : share.ranges.of(r)) {
+      if (range.parameter == parameter) share.source->kept(r, range, take);
     }
   }
 }

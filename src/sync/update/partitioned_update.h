@@ -56,18 +56,19 @@ class PartitionedUpdate {
   void read_gradient(const Verdict& verdict, std::uint32_t parameter, std::byte* to);
 
  private:
-  struct Part {
+  struct SourceShare {
     GradientSource* source;
     OwnedRanges ranges;
   };
-  Part* part_of(std::uint32_t parameter);
+  SourceShare* share_of(std::uint32_t parameter);
   void take_norms(Verdict& verdict);
   /// Hands the elements of a range that this worker owns to `take`.
-  void visit(Part& part, const ElementRange& range, const Verdict& verdict,
+  void visit(SourceShare& share, const ElementRange& range, const Verdict& verdict,
              const GradientSource::Take& take) const;
-  void run_kernel(Part& part, const ElementRange& range, const Verdict& verdict,
+  void run_kernel(SourceShare& share, const ElementRange& range, const Verdict& verdict,
                   double rate_factor);
-  void run_other(Part& part, const ElementRange& range, const Verdict& verdict, double rate_factor);
+  void run_other(SourceShare& share, const ElementRange& range, const Verdict& verdict,
+                 double rate_factor);
   UpdateTarget target_of(const ElementRange& range, const Verdict& verdict) const;
   std::span<double> blocks_of(std::uint32_t parameter) const;
 
@@ -77,8 +78,8 @@ class PartitionedUpdate {
   UpdateRules rules_;
   TileUpdates* others_;
   Clip clip_;
-  std::vector<Part> parts_;
-  std::vector<std::size_t> place_;        ///< per parameter: its source, in parts_
+  std::vector<SourceShare> shares_;
+  std::vector<std::size_t> place_;        ///< per parameter: its source, in shares_
   std::vector<std::byte> gradient_;       ///< of a tile
   std::vector<std::size_t> first_block_;  ///< per parameter, in norms_; and their number
   /// Σ x² per block of every parameter (GradientSource::norm_blocks).

@@ -47,7 +47,7 @@ void DataParallelState::end() noexcept {
   } catch (const std::exception&) {
     return;  // the parameters are others by now
   }
-  if (const auto difference = own_.exchange->part(own_.memory)) {
+  if (const auto difference = own_.exchange->leave(own_.memory)) {
     log_warning(*difference +
                 " as its DataParallel ended: the updates were not the same on all workers, or one "
                 "has changed its model since");
@@ -108,6 +108,13 @@ void DataParallelState::open_backward() {
   own_.exchange->open_one_backward(std::exchange(next_weight_, 1.0));
   backwards_.open(backward);
   on_backward_end(weak_from_this());
+  open_parts();
+}
+
+/// The exchange has opened the step.
+void DataParallelState::open_parts() {
+  facts_ = {.number = own_.exchange->number()};
+  own_.step_parts.open(facts_);
 }
 
 void DataParallelState::before_step() {
@@ -147,6 +154,7 @@ void DataParallelState::open_scope(const AccumulateOptions& options) {
   before_step();
   own_.exchange->open_scope(options.micro_batches);
   backwards_.open_scope();
+  in_step([this] { open_parts(); });
 }
 
 void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_t>& seed,
@@ -191,17 +199,20 @@ void DataParallelState::finish() {
   }
   // A closure of a scope may have kept one meanwhile.
   own_.views->release_kept();
-  StepFacts step{.number = own_.exchange->number()};
+  own_.step_parts.publish();
   own_.exchange->arrive(own_.memory);
-  own_.step_parts.judge(step);
+  own_.step_parts.judge(facts_);
+  if (!facts_.verdict.refusal.empty()) {
+    throw Diverged(fmt::format("step {}: {}", facts_.number, facts_.verdict.refusal));
+  }
   outcome_ = own_.exchange->complete([&] {
     own_.exchange->take_buffers(own_.memory);
-    own_.step_parts.apply(step);
+    own_.step_parts.apply(facts_);
   });
-  step.touched = outcome_.touched;
-  step.report = outcome_.report;
-  own_.step_parts.finish(step);
-  outcome_.report = step.report;
+  facts_.touched = outcome_.touched;
+  facts_.report = outcome_.report;
+  own_.step_parts.finish(facts_);
+  outcome_.report = facts_.report;
   if (own_.options.buffers == Buffers::every_step && own_.group.rank() != outcome_.buffer_source) {
     for (const auto& item : own_.model.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
   }
@@ -225,9 +236,11 @@ void DataParallelState::synchronize(std::optional<double> asked) {
   in_step([&] {
     if (by_hand) {
       own_.exchange->open_one_backward(weight);
+      open_parts();
       own_.intake->take_set_by_hand(true);
     } else {
       own_.exchange->open_without_gradient(weight, false);
+      open_parts();
     }
     finish();
   });
@@ -243,6 +256,7 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
     try {
       in_step([this] {
         own_.exchange->open_without_gradient(0, true);
+        open_parts();
         finish();
       });
     } catch (const PeerFailed&) {

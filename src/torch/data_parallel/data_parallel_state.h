@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "sync/step/step_exchange.h"
+#include "sync/step/step_part.h"
 #include "torch/data_parallel/parallel_objects.h"
 #include "torch/data_parallel/step_backwards.h"
 #include "torch/model/gradient_hooks.h"
@@ -69,6 +70,7 @@ class DataParallelState : public GradientSink,
  private:
   void before_step();
   void open_backward();
+  void open_parts();
   void finish();
   void look_first();
   void end() noexcept;
@@ -78,6 +80,7 @@ class DataParallelState : public GradientSink,
 
   ParallelObjects own_;
   StepBackwards backwards_;
+  StepFacts facts_;  ///< of the current step, or the last one
   StepExchange::Outcome outcome_;
 
   double next_weight_ = 1;

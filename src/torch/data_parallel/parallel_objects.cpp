@@ -7,7 +7,7 @@
 #include "base/log_line.h"
 #include "memory/memory_need.h"
 #include "torch/data_parallel/data_parallel_settings.h"
-#include "torch/data_parallel/parallel_parts.h"
+#include "torch/data_parallel/step_parts.h"
 #include "torch/model/threads.h"
 #include "tutti/tensors.h"
 
@@ -51,14 +51,14 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
 /// Each phase of a step calls them in this order.
 void ParallelObjects::list_step_parts() {
   if (coded) {
-    step_parts.add<MessageSumsPart>(*exchange, *coded);
+    step_parts.add<MessageSumsStepPart>(*exchange, *coded);
   } else {
-    step_parts.add<NodeSumsPart>(*exchange);
+    step_parts.add<NodeSumsStepPart>(*exchange);
   }
-  step_parts.add<SourcesPart>(sources);
-  step_parts.add<RowTensorsPart>(model, *exchange, *rows, *placed, *views);
+  step_parts.add<SourcesStepPart>(sources);
+  step_parts.add<RowTensorsStepPart>(model, *exchange, *rows, *placed, *views);
   step_parts.add(*placed);
-  step_parts.add<ViewsPart>(*views, *placed);
+  step_parts.add<ViewsStepPart>(*views, *placed);
 }
 
 std::string ParallelObjects::text() const {

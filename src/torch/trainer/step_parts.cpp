@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-void ValuesStep::judge(StepFacts&) {
+void ValuesStepPart::judge(StepFacts&) {
   if (!values_.expects()) return;
   if (const auto p = values_.first_changed()) {
     throw InvalidArgument(fmt::format(
@@ -24,7 +24,7 @@ void ValuesStep::judge(StepFacts&) {
   exchange_.barrier("the check of parameters in");
 }
 
-void DropsStep::end(StepFacts& step) {
+void DropsStepPart::end(StepFacts& step) {
   if (step.verdict.refusal.empty()) {
     note_applied(step);
   } else {
@@ -32,7 +32,7 @@ void DropsStep::end(StepFacts& step) {
   }
 }
 
-void DropsStep::note_applied(StepFacts& step) {
+void DropsStepPart::note_applied(StepFacts& step) {
   in_a_row_ = 0;
   if (step.dropped_locally.empty()) return grow(rule_, scale_);
   step.shrank = shrink(rule_, scale_);
@@ -42,7 +42,7 @@ void DropsStep::note_applied(StepFacts& step) {
                   step.number, fmt::join(step.dropped_locally, ", ")));
 }
 
-void DropsStep::note_refused(StepFacts& step) {
+void DropsStepPart::note_refused(StepFacts& step) {
   const auto& why = step.verdict.refusal;
   if (logs_) log_warning(fmt::format("step {} was dropped by all workers: {}", step.number, why));
   step.shrank = !step.verdict.finite && shrink(rule_, scale_);
@@ -52,12 +52,12 @@ void DropsStep::note_refused(StepFacts& step) {
                   in_a_row_, step.number, why);
 }
 
-void ReplicasStep::commit(StepFacts& step) {
+void ReplicasStepPart::commit(StepFacts& step) {
   replicas_.commit();
   step.dropped_locally = replicas_.dropped();
 }
 
-void ReplicasStep::end(StepFacts& step) {
+void ReplicasStepPart::end(StepFacts& step) {
   const bool is_applied = step.verdict.refusal.empty();
   if (is_applied) step.diverged = replicas_.note_drops(step.shrank, most_);
   if (!replicas_.are_all()) return;
@@ -66,7 +66,7 @@ void ReplicasStep::end(StepFacts& step) {
   report.collectives = report.buckets = report.max_sent_bytes > 0 ? 1 : 0;
 }
 
-void ReplicasStep::add_traffic(TrafficReport& report) const {
+void ReplicasStepPart::add_traffic(TrafficReport& report) const {
   if (!replicas_.are_all()) return;
   report.collectives = 0;  // no gradient was exchanged
   const auto* const averaging = replicas_.averaging();
@@ -75,17 +75,17 @@ void ReplicasStep::add_traffic(TrafficReport& report) const {
   report = merged(std::move(report), averaging->traffic());
 }
 
-void BuffersStep::apply(const StepFacts&) {
+void BuffersStepPart::apply(const StepFacts&) {
   static const std::vector<std::int64_t> none;
   buffers_.finish(board_, replicas_ != nullptr ? replicas_->dropped() : none,
                   replicas_ != nullptr && replicas_->is_due());
 }
 
-void AveragesStep::settle() {
+void AveragesStepPart::settle() {
   exchange_.run_collectives([&] { exchange_.group().barrier(between_.waits("averages")); });
 }
 
-void StatesStep::commit(StepFacts&) {
+void StatesStepPart::commit(StepFacts&) {
   states_.commit(
       [&](std::int64_t shard) { return replicas_ == nullptr || !replicas_->was_dropped(shard); });
   states_.drop();

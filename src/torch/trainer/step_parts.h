@@ -29,11 +29,11 @@
 namespace tutti {
 
 /// Parameters are what they were when the last step was over, where this one checks it.
-class ValuesStep : public StepPart {
+class ValuesStepPart : public StepPart {
  public:
   /// Keeps references.
-  ValuesStep(ValueCheck& values, StepExchange& exchange, const WrappedModel& model,
-             std::string trainer)
+  ValuesStepPart(ValueCheck& values, StepExchange& exchange, const WrappedModel& model,
+                 std::string trainer)
       : values_(values), exchange_(exchange), model_(model), trainer_(std::move(trainer)) {}
   void judge(StepFacts& step) override;
 
@@ -45,10 +45,10 @@ class ValuesStep : public StepPart {
 };
 
 /// Parameters that all workers share, and the traffic of the gradients.
-class UpdateStep : public StepPart {
+class UpdateStepPart : public StepPart {
  public:
   /// `sources` are those of the update. Keeps references.
-  UpdateStep(PartitionedUpdate& update, std::vector<GradientSource*> sources)
+  UpdateStepPart(PartitionedUpdate& update, std::vector<GradientSource*> sources)
       : update_(update), sources_(std::move(sources)) {}
   void judge(StepFacts& step) override {
     step.verdict = update_.judge(step.loss_scale, std::move(step.verdict));
@@ -63,13 +63,13 @@ class UpdateStep : public StepPart {
 };
 
 /// What a dropped step means for those to come: the loss scale shrinks, or the drops in succession
-/// are counted, and end the run when there are too many. Before ReplicasStep, which counts those of
-/// logical workers.
-class DropsStep : public StepPart {
+/// are counted, and end the run when there are too many. Before ReplicasStepPart, which counts
+/// those of logical workers.
+class DropsStepPart : public StepPart {
  public:
   /// `most` in succession are too many. Keeps references.
-  DropsStep(const LossScaleRule& rule, LossScaleState& scale, std::int64_t& in_a_row,
-            std::int64_t most, bool logs)
+  DropsStepPart(const LossScaleRule& rule, LossScaleState& scale, std::int64_t& in_a_row,
+                std::int64_t most, bool logs)
       : rule_(rule), scale_(scale), in_a_row_(in_a_row), most_(most), logs_(logs) {}
   void end(StepFacts& step) override;
 
@@ -85,11 +85,11 @@ class DropsStep : public StepPart {
 };
 
 /// Parameters that each logical worker has for itself. Outside of shards the first one's are shown.
-class ReplicasStep : public StepPart {
+class ReplicasStepPart : public StepPart {
  public:
   /// Drops of a logical worker's part end the run when there were `most` in succession. Keeps a
   /// reference.
-  ReplicasStep(ReplicaParameters& replicas, const Clip& clip, std::int64_t most)
+  ReplicasStepPart(ReplicaParameters& replicas, const Clip& clip, std::int64_t most)
       : replicas_(replicas), clip_(clip), most_(most) {}
   void publish() override { replicas_.show(0); }
   void judge(StepFacts& step) override {
@@ -107,12 +107,12 @@ class ReplicasStep : public StepPart {
   std::int64_t most_;
 };
 
-/// Buffers of a step. Follows ReplicasStep, which knows the dropped logical workers.
-class BuffersStep : public StepPart {
+/// Buffers of a step. Follows ReplicasStepPart, which knows the dropped logical workers.
+class BuffersStepPart : public StepPart {
  public:
   /// `replicas` may be null.
-  BuffersStep(ShardBuffers& buffers, const ShardBoard& board, const ReplicaParameters* replicas,
-              std::int64_t first_shard)
+  BuffersStepPart(ShardBuffers& buffers, const ShardBoard& board, const ReplicaParameters* replicas,
+                  std::int64_t first_shard)
       : buffers_(buffers), board_(board), replicas_(replicas), first_shard_(first_shard) {}
   void open(const StepFacts&) override { buffers_.open(first_shard_); }
   void publish() override { buffers_.publish(); }
@@ -128,9 +128,9 @@ class BuffersStep : public StepPart {
 };
 
 /// The model's tensors show the one copy, which the update has changed.
-class ParametersStep : public StepPart {
+class ParametersStepPart : public StepPart {
  public:
-  explicit ParametersStep(SharedParameters& parameters) : parameters_(parameters) {}
+  explicit ParametersStepPart(SharedParameters& parameters) : parameters_(parameters) {}
   void commit(StepFacts&) override { parameters_.written(); }
   void resume() override { parameters_.written(); }
 
@@ -138,10 +138,10 @@ class ParametersStep : public StepPart {
   SharedParameters& parameters_;
 };
 
-class AveragesStep : public StepPart {
+class AveragesStepPart : public StepPart {
  public:
   /// Keeps references.
-  AveragesStep(MovingAverages& averages, StepExchange& exchange, const BetweenSteps& between)
+  AveragesStepPart(MovingAverages& averages, StepExchange& exchange, const BetweenSteps& between)
       : averages_(averages), exchange_(exchange), between_(between) {}
   void commit(StepFacts&) override { averages_.follow(); }
   void settle() override;
@@ -153,10 +153,10 @@ class AveragesStep : public StepPart {
 };
 
 /// States of shards, but for shards of logical workers whose part was dropped.
-class StatesStep : public StepPart {
+class StatesStepPart : public StepPart {
  public:
   /// `replicas` may be null.
-  StatesStep(ShardStates& states, const ReplicaParameters* replicas)
+  StatesStepPart(ShardStates& states, const ReplicaParameters* replicas)
       : states_(states), replicas_(replicas) {}
   void commit(StepFacts& step) override;
   void drop() noexcept override { states_.drop(); }

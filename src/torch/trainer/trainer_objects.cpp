@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "run/leaf_seed.h"
-#include "run/state/progress_parts.h"
+#include "run/state/progress_run_parts.h"
 #include "torch/model/threads.h"
-#include "torch/run/model_parts.h"
+#include "torch/run/model_run_parts.h"
 #include "torch/run/stored_tensors.h"
+#include "torch/trainer/run_parts.h"
 #include "torch/trainer/start_line.h"
 #include "torch/trainer/step_parts.h"
-#include "torch/trainer/trainer_parts.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -151,18 +151,18 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
 /// Each phase of a step calls them in this order.
 void TrainerObjects::list_step_parts() {
   step_parts.add(*notes);
-  step_parts.add<ValuesStep>(*values, *exchange, model, options.name);
+  step_parts.add<ValuesStepPart>(*values, *exchange, model, options.name);
   if (audit) step_parts.add(*audit);
-  step_parts.add<UpdateStep>(*update, sources);
-  step_parts.add<DropsStep>(scale_rule, scale, dropped_in_a_row, options.max_consecutive_drops,
-                            group.rank() == 0);
+  step_parts.add<UpdateStepPart>(*update, sources);
+  step_parts.add<DropsStepPart>(scale_rule, scale, dropped_in_a_row, options.max_consecutive_drops,
+                                group.rank() == 0);
   if (replicas) {
-    step_parts.add<ReplicasStep>(*replicas, options.clip, options.max_consecutive_drops);
+    step_parts.add<ReplicasStepPart>(*replicas, options.clip, options.max_consecutive_drops);
   }
-  step_parts.add<BuffersStep>(*buffers, *board, replicas.get(), mine.begin);
-  step_parts.add<ParametersStep>(*parameters);
-  if (averages) step_parts.add<AveragesStep>(*averages, *exchange, between);
-  step_parts.add<StatesStep>(states, replicas.get());
+  step_parts.add<BuffersStepPart>(*buffers, *board, replicas.get(), mine.begin);
+  step_parts.add<ParametersStepPart>(*parameters);
+  if (averages) step_parts.add<AveragesStepPart>(*averages, *exchange, between);
+  step_parts.add<StatesStepPart>(states, replicas.get());
 }
 
 void TrainerObjects::fill_initial_states(const std::vector<std::vector<double>>& initial) {
@@ -190,17 +190,17 @@ TrainedModel TrainerObjects::trained() {
 void TrainerObjects::list_run_parts() {
   auto& state = checkpoints->state();
   const auto& plan = exchange->plan();
-  state.add<ParametersPart>(plan, *shared, *update, state_names);
-  if (coded) state.add<ResidualsPart>(plan, *coded);
-  state.add<ReplicasPart>(replicas.get());
-  state.add<BuffersPart>(model, *buffers);
-  state.add<AveragesPart>(plan, *shared, averages.get());
-  state.add<ShardStatesPart>(states, options.shards, mine);
-  state.add<OptimizerNumbersPart>(*torch_optimizers);
-  state.add<DataOrderPart>(data);
-  state.add<LossScalePart>(scale);
-  state.add<TurnsPart>(turns);
-  state.add<StepsPart>(steps, dropped_in_a_row);
+  state.add<ParametersRunPart>(plan, *shared, *update, state_names);
+  if (coded) state.add<ResidualsRunPart>(plan, *coded);
+  state.add<ReplicasRunPart>(replicas.get());
+  state.add<BuffersRunPart>(model, *buffers);
+  state.add<AveragesRunPart>(plan, *shared, averages.get());
+  state.add<ShardStatesRunPart>(states, options.shards, mine);
+  state.add<OptimizerNumbersRunPart>(*torch_optimizers);
+  state.add<DataOrderRunPart>(data);
+  state.add<LossScaleRunPart>(scale);
+  state.add<TurnsRunPart>(turns);
+  state.add<StepsRunPart>(steps, dropped_in_a_row);
 }
 
 }  // namespace tutti

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 
 #include "run/faulty_files.h"
-#include "run/state/progress_parts.h"
+#include "run/state/progress_run_parts.h"
 #include "run/text_of.h"
 #include "support/running_command.h"
 
@@ -319,10 +319,10 @@ TEST_F(State, HowFarARunHasComeComesBack) {
     Turns turns;
     RunState state;
     Progress() {
-      state.add<StepsPart>(steps, dropped);
-      state.add<DataOrderPart>(data);
-      state.add<LossScalePart>(scale);
-      state.add<TurnsPart>(turns);
+      state.add<StepsRunPart>(steps, dropped);
+      state.add<DataOrderRunPart>(data);
+      state.add<LossScaleRunPart>(scale);
+      state.add<TurnsRunPart>(turns);
     }
   };
   Progress first;
@@ -345,7 +345,7 @@ TEST_F(State, HowFarARunHasComeComesBack) {
 
 TEST_F(State, TurnsAreInACheckpointOnlyWhereThereAreSome) {
   Turns turns;
-  TurnsPart part(turns);
+  TurnsRunPart part(turns);
   auto state = nlohmann::json::object();
   part.write(state);
   EXPECT_EQ(state, nlohmann::json::object());
@@ -356,22 +356,22 @@ TEST_F(State, TurnsAreInACheckpointOnlyWhereThereAreSome) {
 
 TEST_F(State, WhatNoRunCanHaveComeToIsRefused) {
   DataOrder order(1);
-  const DataOrderPart part(order);
+  const DataOrderRunPart part(order);
   const nlohmann::json state = {{"epoch", 0}, {"samples_taken", 9}, {"dataset_size", 8}};
   EXPECT_THAT(text_of([&] { part.check(state); }), HasSubstr("no position in a data set"));
   EXPECT_EQ(order.position(), DataPosition());
   const LossScaleState was{.factor = 2};
   auto scale = was;
-  const LossScalePart other(scale);
+  const LossScaleRunPart other(scale);
   EXPECT_THROW(other.check({{"loss_scale", "2"}, {"good_steps", 0}}), nlohmann::json::exception);
   EXPECT_THROW(other.check({{"loss_scale", 2}}), nlohmann::json::exception);
   std::int64_t steps = 1;
   std::int64_t dropped = 1;
-  const StepsPart counts(steps, dropped);
+  const StepsRunPart counts(steps, dropped);
   EXPECT_THROW(counts.check({{"steps", 1}}), nlohmann::json::exception);
   EXPECT_THROW(counts.check({{"dropped_in_a_row", 1}}), nlohmann::json::exception);
   Turns turns;
-  const TurnsPart taken(turns);
+  const TurnsRunPart taken(turns);
   EXPECT_THROW(taken.check({{"turns", "ab"}}), nlohmann::json::exception);
 }
 

@@ -1,4 +1,4 @@
-// What a dropped step means for those to come: DropsStep.
+// What a dropped step means for those to come: DropsStepPart.
 
 #include "torch/trainer/step_parts.h"
 
@@ -34,10 +34,10 @@ struct Drops {
   std::int64_t number = 0;
   LossScaleState scale;
   std::int64_t in_a_row = 0;
-  DropsStep part;
+  DropsStepPart part;
 };
 
-TEST(DropsStep, AnAppliedStepLetsTheLossScaleGrowAndEndsTheCount) {
+TEST(DropsStepPart, AnAppliedStepLetsTheLossScaleGrowAndEndsTheCount) {
   Drops drops(kDynamic, 8, 5);
   drops.refused("weights", true);
   EXPECT_EQ(drops.in_a_row, 1);
@@ -48,7 +48,7 @@ TEST(DropsStep, AnAppliedStepLetsTheLossScaleGrowAndEndsTheCount) {
   EXPECT_EQ(drops.scale.factor, 16);
 }
 
-TEST(DropsStep, AStepThatShrinksTheLossScaleIsNotCounted) {
+TEST(DropsStepPart, AStepThatShrinksTheLossScaleIsNotCounted) {
   Drops drops(kDynamic, 16, 2);
   for (const double factor : {8.0, 4.0}) {
     const auto step = drops.refused("overflow", false);
@@ -63,14 +63,14 @@ TEST(DropsStep, AStepThatShrinksTheLossScaleIsNotCounted) {
             "2 steps in succession were dropped, the last one (step 4) because overflow");
 }
 
-TEST(DropsStep, ARefusalOfFiniteGradientsLeavesTheLossScaleAlone) {
+TEST(DropsStepPart, ARefusalOfFiniteGradientsLeavesTheLossScaleAlone) {
   Drops drops(kDynamic, 16, 2);
   EXPECT_FALSE(drops.refused("weights", true).shrank);
   EXPECT_EQ(drops.scale.factor, 16);
   EXPECT_NE(drops.refused("weights", true).diverged, "");
 }
 
-TEST(DropsStep, PartsOfLogicalWorkersThatAreDroppedShrinkItToo) {
+TEST(DropsStepPart, PartsOfLogicalWorkersThatAreDroppedShrinkItToo) {
   Drops drops(kDynamic, 16, 1);
   const auto step = drops.applied({1, 3});
   EXPECT_TRUE(step.shrank);

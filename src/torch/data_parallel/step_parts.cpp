@@ -1,41 +1,39 @@
-#include "torch/data_parallel/parallel_parts.h"
-
-#include <fmt/format.h>
+#include "torch/data_parallel/step_parts.h"
 
 #include "torch/model/row_tensors.h"
-#include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
 
-void MessageSumsPart::apply(const StepFacts&) {
+void MessageSumsStepPart::apply(const StepFacts&) {
   fold_for_all(coded_, exchange_.nodes(), owned_.of(exchange_.group().rank()));
 }
 
-void SourcesPart::judge(StepFacts& step) {
+void SourcesStepPart::judge(StepFacts& step) {
   for (auto* source : sources_) {
     source->begin(step.loss_scale);
+    if (!step.verdict.refusal.empty()) continue;
     const auto refusal = source->prepare();
-    if (refusal.text.empty()) continue;
-    throw Diverged(fmt::format("step {}: {}", step.number, refusal.text));
+    step.verdict.refusal = refusal.text;
+    step.verdict.finite = !refusal.is_overflow;
   }
 }
 
-void SourcesPart::apply(const StepFacts&) {
+void SourcesStepPart::apply(const StepFacts&) {
   for (auto* source : sources_) source->note();
 }
 
-void SourcesPart::commit(StepFacts& step) {
+void SourcesStepPart::commit(StepFacts& step) {
   for (auto* source : sources_) source->commit(step.report);
 }
 
-void RowTensorsPart::judge(StepFacts&) {
-  if (!rows_.any()) return;
+void RowTensorsStepPart::judge(StepFacts& step) {
+  if (!rows_.any() || !step.verdict.refusal.empty()) return;
   rows_.keep(owned_.of(exchange_.group().rank()), {});
   exchange_.barrier("the sum of its rows in");
 }
 
-void RowTensorsPart::apply(const StepFacts&) {
+void RowTensorsStepPart::apply(const StepFacts&) {
   const auto workers = exchange_.group().size();
   for (const auto p : rows_.parameters()) {
     if (!rows_.touched(p) || !placed_.is_mine(p)) continue;
@@ -49,7 +47,7 @@ void RowTensorsPart::apply(const StepFacts&) {
   }
 }
 
-void ViewsPart::commit(StepFacts& step) {
+void ViewsStepPart::commit(StepFacts& step) {
   auto installed = step.touched;
   for (std::size_t p = 0; p < installed.size(); ++p) {
     if (!placed_.is_mine(p)) installed[p] = 0;

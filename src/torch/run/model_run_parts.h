@@ -19,11 +19,11 @@
 namespace tutti {
 
 /// Values, master copies, optimizer state and update counts.
-class ParametersPart : public RunPart {
+class ParametersRunPart : public RunPart {
  public:
   /// `states[p]`: names of the tensors of parameter p's optimizer. Keeps references.
-  ParametersPart(const Plan& plan, const SharedModel& model, PartitionedUpdate& update,
-                 std::vector<std::vector<std::string>> states);
+  ParametersRunPart(const Plan& plan, const SharedModel& model, PartitionedUpdate& update,
+                    std::vector<std::vector<std::string>> states);
   void list(StateTensors& tensors) const override;
   void write(nlohmann::json& state) const override;
   void check(const nlohmann::json& state) const override;
@@ -38,10 +38,10 @@ class ParametersPart : public RunPart {
 };
 
 /// Residuals and velocities of each logical worker.
-class ResidualsPart : public RunPart {
+class ResidualsRunPart : public RunPart {
  public:
   /// Keeps references.
-  ResidualsPart(const Plan& plan, const CodedGradients& coded)
+  ResidualsRunPart(const Plan& plan, const CodedGradients& coded)
       : RunPart("residuals"), plan_(plan), coded_(coded) {}
   void list(StateTensors& tensors) const override;
   void hash_parameter(std::size_t parameter, Sha256& hash) const override;
@@ -52,10 +52,10 @@ class ResidualsPart : public RunPart {
 };
 
 /// Moving averages; state_sha256() leaves them out.
-class AveragesPart : public RunPart {
+class AveragesRunPart : public RunPart {
  public:
   /// `averages` may be null: the checkpoint then contains 0 averaged steps. Keeps references.
-  AveragesPart(const Plan& plan, const SharedModel& model, MovingAverages* averages)
+  AveragesRunPart(const Plan& plan, const SharedModel& model, MovingAverages* averages)
       : RunPart("averages"), plan_(plan), model_(model), averages_(averages) {}
   void list(StateTensors& tensors) const override;
   void write(nlohmann::json& state) const override;

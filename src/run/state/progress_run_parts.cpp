@@ -1,4 +1,4 @@
-#include "run/state/progress_parts.h"
+#include "run/state/progress_run_parts.h"
 
 #include <vector>
 
@@ -23,55 +23,55 @@ Turns turns_of(const nlohmann::json& state) {
 
 }  // namespace
 
-void StepsPart::write(nlohmann::json& state) const {
+void StepsRunPart::write(nlohmann::json& state) const {
   state["steps"] = steps_;
   state["dropped_in_a_row"] = dropped_in_a_row_;
 }
 
-void StepsPart::check(const nlohmann::json& state) const {
+void StepsRunPart::check(const nlohmann::json& state) const {
   number(state, "steps");
   number(state, "dropped_in_a_row");
 }
 
-void StepsPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+void StepsRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   steps_ = number(state, "steps");
   dropped_in_a_row_ = number(state, "dropped_in_a_row");
 }
 
-void DataOrderPart::write(nlohmann::json& state) const {
+void DataOrderRunPart::write(nlohmann::json& state) const {
   const auto& position = order_.position();
   state["epoch"] = position.epoch;
   state["samples_taken"] = position.taken;
   state["dataset_size"] = position.dataset_size;
 }
 
-void DataOrderPart::check(const nlohmann::json& state) const {
+void DataOrderRunPart::check(const nlohmann::json& state) const {
   auto tried = order_;
   tried.restore(position_of(state));
 }
 
-void DataOrderPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+void DataOrderRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   order_.restore(position_of(state));
 }
 
-void LossScalePart::write(nlohmann::json& state) const {
+void LossScaleRunPart::write(nlohmann::json& state) const {
   state["loss_scale"] = scale_.factor;
   state["good_steps"] = scale_.good_steps;
 }
 
-void LossScalePart::check(const nlohmann::json& state) const { loss_scale_of(state); }
+void LossScaleRunPart::check(const nlohmann::json& state) const { loss_scale_of(state); }
 
-void LossScalePart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+void LossScaleRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   scale_ = loss_scale_of(state);
 }
 
-void TurnsPart::write(nlohmann::json& state) const {
+void TurnsRunPart::write(nlohmann::json& state) const {
   if (!turns_.latest().empty()) state["turns"] = turns_.latest();
 }
 
-void TurnsPart::check(const nlohmann::json& state) const { turns_of(state); }
+void TurnsRunPart::check(const nlohmann::json& state) const { turns_of(state); }
 
-void TurnsPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+void TurnsRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   turns_ = turns_of(state);
 }
 

@@ -2,8 +2,8 @@
 
 // What takes part in a step of a DataParallel, beside PlacedParameters.
 //
-// Threads: the one of the step. Failure: StepPart's; a gradient that a codec cannot send is
-// Diverged, on all workers.
+// Threads: the one of the step. Failure: StepPart's; a gradient that a codec cannot send refuses
+// the step.
 
 #include <utility>
 #include <vector>
@@ -21,9 +21,9 @@
 namespace tutti {
 
 /// The sum of all workers' nodes, where each of them reads it.
-class NodeSumsPart : public StepPart {
+class NodeSumsStepPart : public StepPart {
  public:
-  explicit NodeSumsPart(StepExchange& exchange) : exchange_(exchange) {}
+  explicit NodeSumsStepPart(StepExchange& exchange) : exchange_(exchange) {}
   void apply(const StepFacts&) override { exchange_.fold_slices(); }
 
  private:
@@ -31,10 +31,10 @@ class NodeSumsPart : public StepPart {
 };
 
 /// The same of messages.
-class MessageSumsPart : public StepPart {
+class MessageSumsStepPart : public StepPart {
  public:
   /// Keeps references.
-  MessageSumsPart(const StepExchange& exchange, CodedGradients& coded)
+  MessageSumsStepPart(const StepExchange& exchange, CodedGradients& coded)
       : exchange_(exchange), coded_(coded), owned_(exchange, coded) {}
   void apply(const StepFacts& step) override;
 
@@ -45,10 +45,10 @@ class MessageSumsPart : public StepPart {
 };
 
 /// What sources of gradients prepare and count. After the part that adds them up.
-class SourcesPart : public StepPart {
+class SourcesStepPart : public StepPart {
  public:
   /// Keeps references.
-  explicit SourcesPart(std::vector<GradientSource*> sources) : sources_(std::move(sources)) {}
+  explicit SourcesStepPart(std::vector<GradientSource*> sources) : sources_(std::move(sources)) {}
   void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override;
   void commit(StepFacts& step) override;
@@ -59,12 +59,12 @@ class SourcesPart : public StepPart {
 };
 
 /// Row-sparse gradients become tensors of this worker's: each worker folds its share of the touched
-/// rows, and reads those of all. After SourcesPart.
-class RowTensorsPart : public StepPart {
+/// rows, and reads those of all. After SourcesStepPart.
+class RowTensorsStepPart : public StepPart {
  public:
   /// Keeps references.
-  RowTensorsPart(const WrappedModel& model, StepExchange& exchange, RowGradients& rows,
-                 const PlacedParameters& placed, GradientViews& views)
+  RowTensorsStepPart(const WrappedModel& model, StepExchange& exchange, RowGradients& rows,
+                     const PlacedParameters& placed, GradientViews& views)
       : model_(model),
         exchange_(exchange),
         rows_(rows),
@@ -84,9 +84,9 @@ class RowTensorsPart : public StepPart {
 };
 
 /// The reduced gradients become those that the program's optimizer sees.
-class ViewsPart : public StepPart {
+class ViewsStepPart : public StepPart {
  public:
-  ViewsPart(GradientViews& views, const PlacedParameters& placed)
+  ViewsStepPart(GradientViews& views, const PlacedParameters& placed)
       : views_(views), placed_(placed) {}
   void commit(StepFacts& step) override;
   void drop() noexcept override { views_.drop(); }

@@ -1,4 +1,4 @@
-#include "torch/trainer/trainer_parts.h"
+#include "torch/trainer/run_parts.h"
 
 #include "torch/run/stored_tensors.h"
 
@@ -25,30 +25,30 @@ void add_to(Sha256& hash, const NamedTensors& tensors) {
 
 // ---- per-replica parameters ----
 
-void ReplicasPart::list(StateTensors& tensors) const {
+void ReplicasRunPart::list(StateTensors& tensors) const {
   if (replicas_ == nullptr) return;
   append_views(tensors[StateFile::per_replica], replicas_->tensors());
   if (replicas_->averaging() == nullptr) return;
   append_views(tensors[StateFile::averaging], replicas_->kept_tensors());
 }
 
-void ReplicasPart::write(nlohmann::json& state) const {
+void ReplicasRunPart::write(nlohmann::json& state) const {
   const auto position = replicas_ != nullptr ? replicas_->position() : ReplicaPosition();
   state["replica_updates"] = position.updates;
   state["replica_moved"] = position.moved;
   state["replica_drops"] = position.drops;
 }
 
-void ReplicasPart::check(const nlohmann::json& state) const {
+void ReplicasRunPart::check(const nlohmann::json& state) const {
   const auto position = replica_position_of(state);
   if (replicas_ != nullptr) replicas_->check(position);
 }
 
-void ReplicasPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+void ReplicasRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   if (replicas_ != nullptr) replicas_->restore(replica_position_of(state));
 }
 
-void ReplicasPart::hash(Sha256& hash) const {
+void ReplicasRunPart::hash(Sha256& hash) const {
   if (replicas_ == nullptr) return;
   add_to(hash, replicas_->tensors());
   add_to(hash, replicas_->kept_tensors());
@@ -61,40 +61,40 @@ void ReplicasPart::hash(Sha256& hash) const {
 
 // ---- buffers ----
 
-void BuffersPart::list(StateTensors& tensors) const {
+void BuffersRunPart::list(StateTensors& tensors) const {
   append_views(tensors[StateFile::buffers], model_.buffers());
   const auto replicas = buffers_.replica_tensors();
   if (!replicas.empty()) append_views(tensors[StateFile::per_replica], replicas);
 }
 
-void BuffersPart::hash(Sha256& hash) const {
+void BuffersRunPart::hash(Sha256& hash) const {
   add_to(hash, buffers_.tensors());
   add_to(hash, buffers_.replica_tensors());
 }
 
 // ---- states of shards ----
 
-void ShardStatesPart::gather(const Gather& gather) {
+void ShardStatesRunPart::gather(const Gather& gather) {
   all_ = ShardStates::unpack(gather(states_.packed()));
 }
 
-void ShardStatesPart::list(StateTensors& tensors) const {
+void ShardStatesRunPart::list(StateTensors& tensors) const {
   append_views(tensors[StateFile::shard_states], all_);
 }
 
-std::vector<std::byte> ShardStatesPart::read(const Checkpoint& checkpoint) const {
+std::vector<std::byte> ShardStatesRunPart::read(const Checkpoint& checkpoint) const {
   const auto all = load_tensors(checkpoint, StateFile::shard_states);
   ShardStates::check_names(all, shards_);
   return packed(all);
 }
 
-void ShardStatesPart::restore(const nlohmann::json& /*state*/, std::span<const std::byte> read) {
+void ShardStatesRunPart::restore(const nlohmann::json& /*state*/, std::span<const std::byte> read) {
   states_.take(unpacked(read), mine_);
 }
 
 // ---- numbers of torch's optimizers ----
 
-void OptimizerNumbersPart::gather(const Gather& gather) {
+void OptimizerNumbersRunPart::gather(const Gather& gather) {
   all_ = nlohmann::json::object();
   const auto mine = optimizers_.numbers().dump();
   for (const auto& part : gather(std::as_bytes(std::span(mine)))) {
@@ -102,14 +102,14 @@ void OptimizerNumbersPart::gather(const Gather& gather) {
   }
 }
 
-void OptimizerNumbersPart::write(nlohmann::json& state) const { state[kNumbers] = all_; }
+void OptimizerNumbersRunPart::write(nlohmann::json& state) const { state[kNumbers] = all_; }
 
-void OptimizerNumbersPart::check(const nlohmann::json& state) const {
+void OptimizerNumbersRunPart::check(const nlohmann::json& state) const {
   optimizers_.check(state.at(kNumbers));
 }
 
-void OptimizerNumbersPart::restore(const nlohmann::json& state,
-                                   std::span<const std::byte> /*read*/) {
+void OptimizerNumbersRunPart::restore(const nlohmann::json& state,
+                                      std::span<const std::byte> /*read*/) {
   optimizers_.restore(state.at(kNumbers));
 }
 

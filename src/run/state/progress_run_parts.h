@@ -13,10 +13,10 @@
 
 namespace tutti {
 
-class StepsPart : public RunPart {
+class StepsRunPart : public RunPart {
  public:
   /// Keeps references.
-  StepsPart(std::int64_t& steps, std::int64_t& dropped_in_a_row)
+  StepsRunPart(std::int64_t& steps, std::int64_t& dropped_in_a_row)
       : RunPart("steps"), steps_(steps), dropped_in_a_row_(dropped_in_a_row) {}
   void write(nlohmann::json& state) const override;
   void check(const nlohmann::json& state) const override;
@@ -27,10 +27,10 @@ class StepsPart : public RunPart {
   std::int64_t& dropped_in_a_row_;
 };
 
-class DataOrderPart : public RunPart {
+class DataOrderRunPart : public RunPart {
  public:
   /// Keeps a reference.
-  explicit DataOrderPart(DataOrder& order) : RunPart("data order"), order_(order) {}
+  explicit DataOrderRunPart(DataOrder& order) : RunPart("data order"), order_(order) {}
   void write(nlohmann::json& state) const override;
   void check(const nlohmann::json& state) const override;
   void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
@@ -39,10 +39,10 @@ class DataOrderPart : public RunPart {
   DataOrder& order_;
 };
 
-class LossScalePart : public RunPart {
+class LossScaleRunPart : public RunPart {
  public:
   /// Keeps a reference.
-  explicit LossScalePart(LossScaleState& scale) : RunPart("loss scale"), scale_(scale) {}
+  explicit LossScaleRunPart(LossScaleState& scale) : RunPart("loss scale"), scale_(scale) {}
   void write(nlohmann::json& state) const override;
   void check(const nlohmann::json& state) const override;
   void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
@@ -52,10 +52,10 @@ class LossScalePart : public RunPart {
 };
 
 /// Not in the checkpoint where no step was about one of several models.
-class TurnsPart : public RunPart {
+class TurnsRunPart : public RunPart {
  public:
   /// Keeps a reference.
-  explicit TurnsPart(Turns& turns) : RunPart("turns"), turns_(turns) {}
+  explicit TurnsRunPart(Turns& turns) : RunPart("turns"), turns_(turns) {}
   void write(nlohmann::json& state) const override;
   void check(const nlohmann::json& state) const override;
   void restore(const nlohmann::json& state, std::span<const std::byte> read) override;

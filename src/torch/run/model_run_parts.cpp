@@ -1,4 +1,4 @@
-#include "torch/run/model_parts.h"
+#include "torch/run/model_run_parts.h"
 
 #include <fmt/format.h>
 
@@ -26,16 +26,16 @@ std::vector<std::int64_t> updates_of(const nlohmann::json& state) {
 
 // ---- parameters ----
 
-ParametersPart::ParametersPart(const Plan& plan, const SharedModel& model,
-                               PartitionedUpdate& update,
-                               std::vector<std::vector<std::string>> states)
+ParametersRunPart::ParametersRunPart(const Plan& plan, const SharedModel& model,
+                                     PartitionedUpdate& update,
+                                     std::vector<std::vector<std::string>> states)
     : RunPart("updates of parameters"),
       plan_(plan),
       model_(model),
       update_(update),
       states_(std::move(states)) {}
 
-void ParametersPart::list(StateTensors& tensors) const {
+void ParametersRunPart::list(StateTensors& tensors) const {
   auto& values = tensors[StateFile::parameters];
   auto& masters = tensors[StateFile::masters];
   auto& states = tensors[StateFile::optimizer];
@@ -53,9 +53,9 @@ void ParametersPart::list(StateTensors& tensors) const {
   }
 }
 
-void ParametersPart::write(nlohmann::json& state) const { state["updates"] = update_.updates(); }
+void ParametersRunPart::write(nlohmann::json& state) const { state["updates"] = update_.updates(); }
 
-void ParametersPart::check(const nlohmann::json& state) const {
+void ParametersRunPart::check(const nlohmann::json& state) const {
   const auto updates = updates_of(state).size();
   if (updates == states_.size()) return;
   throw InvalidArgument(
@@ -63,11 +63,11 @@ void ParametersPart::check(const nlohmann::json& state) const {
                   updates, states_.size()));
 }
 
-void ParametersPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+void ParametersRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   update_.updates() = updates_of(state);
 }
 
-void ParametersPart::hash_parameter(std::size_t parameter, Sha256& hash) const {
+void ParametersRunPart::hash_parameter(std::size_t parameter, Sha256& hash) const {
   const auto& entry = plan_.parameters()[parameter];
   const auto& name = entry.spec.name;
   const auto bytes = plan_.bytes_of(parameter);
@@ -81,7 +81,7 @@ void ParametersPart::hash_parameter(std::size_t parameter, Sha256& hash) const {
 
 // ---- residuals ----
 
-void ResidualsPart::list(StateTensors& tensors) const {
+void ResidualsRunPart::list(StateTensors& tensors) const {
   const auto& store = coded_.board();
   if (!store.has_residuals()) return;
   auto& kept = tensors[StateFile::residuals];
@@ -100,7 +100,7 @@ void ResidualsPart::list(StateTensors& tensors) const {
   }
 }
 
-void ResidualsPart::hash_parameter(std::size_t parameter, Sha256& hash) const {
+void ResidualsRunPart::hash_parameter(std::size_t parameter, Sha256& hash) const {
   const auto& store = coded_.board();
   const auto& entry = plan_.parameters()[parameter];
   if (!entry.is_partitioned()) return;
@@ -114,7 +114,7 @@ void ResidualsPart::hash_parameter(std::size_t parameter, Sha256& hash) const {
 
 // ---- averages ----
 
-void AveragesPart::list(StateTensors& tensors) const {
+void AveragesRunPart::list(StateTensors& tensors) const {
   if (averages_ == nullptr) return;
   auto& averages = tensors[StateFile::averages];
   const auto parameters = plan_.parameters();
@@ -124,15 +124,15 @@ void AveragesPart::list(StateTensors& tensors) const {
   }
 }
 
-void AveragesPart::write(nlohmann::json& state) const {
+void AveragesRunPart::write(nlohmann::json& state) const {
   state["averaged_steps"] = averages_ != nullptr ? averages_->steps() : 0;
 }
 
-void AveragesPart::check(const nlohmann::json& state) const {
+void AveragesRunPart::check(const nlohmann::json& state) const {
   state.at("averaged_steps").get<std::int64_t>();
 }
 
-void AveragesPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+void AveragesRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   if (averages_ != nullptr) averages_->restore(state.at("averaged_steps").get<std::int64_t>());
 }
 

@@ -22,10 +22,10 @@
 namespace tutti {
 
 /// Per-replica parameters of all logical workers, and the tensors that an averaging policy keeps.
-class ReplicasPart : public RunPart {
+class ReplicasRunPart : public RunPart {
  public:
   /// `replicas` may be null: the checkpoint has empty lists then. Keeps a reference.
-  explicit ReplicasPart(ReplicaParameters* replicas)
+  explicit ReplicasRunPart(ReplicaParameters* replicas)
       : RunPart("per-replica parameters"), replicas_(replicas) {}
   void list(StateTensors& tensors) const override;
   void write(nlohmann::json& state) const override;
@@ -37,10 +37,10 @@ class ReplicasPart : public RunPart {
   ReplicaParameters* replicas_;
 };
 
-class BuffersPart : public RunPart {
+class BuffersRunPart : public RunPart {
  public:
   /// Keeps references.
-  BuffersPart(const WrappedModel& model, const ShardBuffers& buffers)
+  BuffersRunPart(const WrappedModel& model, const ShardBuffers& buffers)
       : RunPart("buffers"), model_(model), buffers_(buffers) {}
   void list(StateTensors& tensors) const override;
   void hash(Sha256& hash) const override;
@@ -51,10 +51,10 @@ class BuffersPart : public RunPart {
 };
 
 /// The states of all shards; state_sha256() leaves them out.
-class ShardStatesPart : public RunPart {
+class ShardStatesRunPart : public RunPart {
  public:
   /// `mine` are this worker's of a run's `shards`. Keeps a reference.
-  ShardStatesPart(ShardStates& states, std::int64_t shards, ShardRange mine)
+  ShardStatesRunPart(ShardStates& states, std::int64_t shards, ShardRange mine)
       : RunPart("states of shards"), states_(states), shards_(shards), mine_(mine) {}
   void gather(const Gather& gather) override;
   void release() override { all_.clear(); }
@@ -70,10 +70,10 @@ class ShardStatesPart : public RunPart {
 };
 
 /// Numbers that torch's optimizers keep besides tensors.
-class OptimizerNumbersPart : public RunPart {
+class OptimizerNumbersRunPart : public RunPart {
  public:
   /// Keeps a reference.
-  explicit OptimizerNumbersPart(TileOptimizers& optimizers)
+  explicit OptimizerNumbersRunPart(TileOptimizers& optimizers)
       : RunPart("optimizer numbers"), optimizers_(optimizers) {}
   void gather(const Gather& gather) override;
   void write(nlohmann::json& state) const override;
