@@ -24,11 +24,11 @@ void keep_within(float* values, std::int64_t count, float bound) {
 EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> bucket,
                          const Compression& compression, std::size_t logical_workers,
                          std::int64_t count) {
-  EncodeContext exchange{.logical_workers = static_cast<std::int64_t>(logical_workers),
-                         .message_format = compression.message_format,
-                         .count = count};
-  if (bucket.size() == 1) exchange.shape = plan.parameters()[bucket.front()].spec.shape;
-  return exchange;
+  EncodeContext context{.logical_workers = static_cast<std::int64_t>(logical_workers),
+                        .message_format = compression.message_format,
+                        .count = count};
+  if (bucket.size() == 1) context.shape = plan.parameters()[bucket.front()].spec.shape;
+  return context;
 }
 
 BucketEncoder::BucketEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
@@ -49,11 +49,11 @@ BucketEncoder::BucketEncoder(const Plan& plan, MessageStore& board, const Compre
 
 EncodeContext BucketEncoder::context_of(std::size_t bucket, std::int64_t count, std::int64_t step,
                                         std::span<const float> first_sum) const {
-  auto exchange = tutti::context_of(plan_, board_.buckets()[bucket], compression_,
-                                    board_.logical_workers(), count);
-  exchange.step = step;
-  exchange.first_sum = first_sum;
-  return exchange;
+  auto context = tutti::context_of(plan_, board_.buckets()[bucket], compression_,
+                                   board_.logical_workers(), count);
+  context.step = step;
+  context.first_sum = first_sum;
+  return context;
 }
 
 std::optional<BucketEncoder::Message> BucketEncoder::values_of(const MessageTask& task,
@@ -111,9 +111,9 @@ void BucketEncoder::encode(const MessageTask& task, const Folds& folds,
   const auto made = values_of(task, folds);
   if (!made) return;
   const auto count = static_cast<std::int64_t>(made->values.size());
-  const auto exchange = context_of(task.bucket, count, task.step, first_sum);
+  const auto context = context_of(task.bucket, count, task.step, first_sum);
   auto* const message = board_.message(task.logical, task.bucket);
-  const auto encoded = compression_.codec->encode(made->values, exchange, message);
+  const auto encoded = compression_.codec->encode(made->values, context, message);
   if (!encoded.refusal.empty()) {
     const auto& at = made->at;
     const auto culprit = std::upper_bound(at.begin(), at.end(), encoded.refused_at) - at.begin();
@@ -124,13 +124,13 @@ void BucketEncoder::encode(const MessageTask& task, const Folds& folds,
   header.bytes = encoded.bytes;
   header.values = encoded.values;
   header.is_dense = encoded.is_dense;
-  if (board_.has_residuals()) keep(task, *made, exchange, {message, encoded.bytes});
+  if (board_.has_residuals()) keep(task, *made, context, {message, encoded.bytes});
 }
 
 /// Residuals become what the message leaves out; elements that it sends lose their velocity.
-void BucketEncoder::keep(const MessageTask& task, const Message& made,
-                         const EncodeContext& exchange, std::span<const std::byte> message) {
-  compression_.codec->subtract(message, exchange, made.values);
+void BucketEncoder::keep(const MessageTask& task, const Message& made, const EncodeContext& context,
+                         std::span<const std::byte> message) {
+  compression_.codec->subtract(message, context, made.values);
   std::array<float, kTile> sent;
   for (std::size_t k = 0; k < task.touched.size(); ++k) {
     const auto p = task.touched[k];
@@ -144,7 +144,7 @@ void BucketEncoder::keep(const MessageTask& task, const Message& made,
     for (std::int64_t begin = 0; begin < count_of(p); begin += kTile) {
       const std::span tile(sent.data(),
                            static_cast<std::size_t>(std::min(kTile, count_of(p) - begin)));
-      compression_.codec->decode(message, exchange, made.at[k] + begin, tile);
+      compression_.codec->decode(message, context, made.at[k] + begin, tile);
       for (std::size_t i = 0; i < tile.size(); ++i) {
         if (!is_absent(tile[i])) velocity[begin + static_cast<std::int64_t>(i)] = 0;
       }
@@ -198,9 +198,9 @@ void BucketEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds)
       const auto how = make_tile(task.logical, p, fold, begin, tile);
       if (how != Made::well) return refuse(task, p, how);
       if (refusal) continue;
-      const auto exchange = context_of(task.bucket, count, task.step, {});
+      const auto context = context_of(task.bucket, count, task.step, {});
       const auto bytes = static_cast<std::size_t>(count) * codec.bytes_per_value();
-      const auto encoded = codec.encode(tile, exchange, message);
+      const auto encoded = codec.encode(tile, context, message);
       if (!encoded.refusal.empty()) {
         refusal.emplace(p, encoded.refusal);
         continue;
@@ -212,7 +212,7 @@ void BucketEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds)
       header.values += encoded.values;
       header.bytes += bytes;
       header.is_dense = encoded.is_dense;
-      if (residual != nullptr) codec.subtract({message, bytes}, exchange, tile);
+      if (residual != nullptr) codec.subtract({message, bytes}, context, tile);
       message += bytes;
     }
   }

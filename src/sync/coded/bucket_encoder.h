@@ -82,7 +82,7 @@ class BucketEncoder {
   void encode_in_tiles(const MessageTask& task, const Folds& folds);
   void add_what_is_kept(std::size_t logical, std::uint32_t parameter, std::int64_t begin,
                         std::span<float> tile);
-  void keep(const MessageTask& task, const Message& made, const EncodeContext& exchange,
+  void keep(const MessageTask& task, const Message& made, const EncodeContext& context,
             std::span<const std::byte> message);
   void refuse(const MessageTask& task, std::uint32_t parameter, const std::string& why);
   void refuse(const MessageTask& task, std::uint32_t parameter, Made how);

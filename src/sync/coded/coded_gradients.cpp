@@ -50,12 +50,12 @@ MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions
           options.compression.codec->name(), count, plan.parameters()[bucket.front()].spec.name,
           options.compression.codec->max_values()));
     }
-    const auto exchange =
+    const auto context =
         context_of(plan, bucket, options.compression, layout.logical_workers, count);
-    layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, exchange));
+    layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, context));
     if (!options.compression.codec->has_first_round()) continue;
     const auto first =
-        count == 0 ? 0 : options.compression.codec->first_round_values(exchange.shape);
+        count == 0 ? 0 : options.compression.codec->first_round_values(context.shape);
     if (first < 0) {
       throw InvalidArgument(fmt::format("codec {}: {} values in the first round of \"{}\"",
                                         options.compression.codec->name(), first,
@@ -298,8 +298,8 @@ SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) co
   const auto bucket = board_.bucket_of(parameter);
   const auto& one = carried_[logical];
   return {.message = {board_.message(logical, bucket), board_.header(logical, bucket).bytes},
-          .exchange = encoder_.context_of(bucket, one.elements[bucket], exchange_.number(),
-                                          first_sum_of(bucket)),
+          .context = encoder_.context_of(bucket, one.elements[bucket], exchange_.number(),
+                                         first_sum_of(bucket)),
           .first = one.at_in_message[parameter],
           .share = one.share[parameter],
           .place = place_of(logical)};

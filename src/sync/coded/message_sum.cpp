@@ -107,7 +107,7 @@ void MessageSum::take_arrays(std::span<const SumTerm> terms, std::int64_t begin,
   std::vector<Block> blocks;
   for (std::size_t k = 0; k < terms.size(); ++k) {
     const std::span<float> tile(tiles_.data() + k * static_cast<std::size_t>(kTile), to.size());
-    codec_.decode(terms[k].message, terms[k].exchange, terms[k].first + begin, tile);
+    codec_.decode(terms[k].message, terms[k].context, terms[k].first + begin, tile);
     scale_into(tile.data(), DType::float32, tile.data(), DType::float32, count, terms[k].share);
     sources.push_back(tile.data());
     blocks.push_back(terms[k].place);

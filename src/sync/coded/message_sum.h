@@ -19,8 +19,8 @@ namespace tutti {
 /// One logical worker's message, and where the current parameter begins in it.
 struct SumTerm {
   std::span<const std::byte> message;
-  EncodeContext exchange = {};  ///< that it is one of
-  std::int64_t first = 0;       ///< of its values, the parameter's first
+  EncodeContext context = {};  ///< in which it was encoded
+  std::int64_t first = 0;      ///< of its values, the parameter's first
   double share = 1;
   Block place;  ///< any leaf of the logical worker: what is absent vanishes
 };

@@ -119,27 +119,47 @@ TEST(CodedGradients, WhatIsNotFiniteComesBeforeWhatCannotBeSentWhereverItIs) {
 }
 
 /// Half, told as a codec that makes its messages as a whole, or with a size that is not so.
-class Retold final : public Codec {
+class Retold : public Codec {
  public:
   explicit Retold(std::size_t bytes_per_value) : bytes_per_value_(bytes_per_value) {}
   std::string name() const override { return "retold"; }
   std::size_t bytes_per_value() const override { return bytes_per_value_; }
-  std::size_t bound(std::int64_t count, const EncodeContext& exchange) const override {
-    return half_->bound(count, exchange) * 2;
+  std::size_t bound(std::int64_t count, const EncodeContext& context) const override {
+    return half_->bound(count, context) * 2;
   }
-  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& context,
                  std::byte* message) const override {
-    return half_->encode(values, exchange, message);
+    return half_->encode(values, context, message);
   }
-  void decode(std::span<const std::byte> message, const EncodeContext& exchange, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const EncodeContext& context, std::int64_t begin,
               std::span<float> to) const override {
-    half_->decode(message, exchange, begin, to);
+    half_->decode(message, context, begin, to);
   }
 
  private:
   CodecPointer half_ = half_codec();
   std::size_t bytes_per_value_;
 };
+
+class Small final : public Retold {
+ public:
+  Small() : Retold(0) {}
+  std::int64_t max_values() const override { return 100; }
+};
+
+TEST(CodedGradients, ABucketBeyondWhatTheCodecTakesIsUnsupported) {
+  run_thread_ranks(1, [](const Job& job) {
+    StepExchange exchange(Group(job), plan_of({101}), {.coded = true});
+    try {
+      const CodedGradients coded(exchange, {.compression = {.codec = std::make_shared<Small>()}});
+      ADD_FAILURE() << "101 values were taken";
+    } catch (const Unsupported& error) {
+      EXPECT_STREQ(error.what(),
+                   "codec retold: a bucket of 101 elements (\"p0\" and what follows); it takes at "
+                   "most 100");
+    }
+  });
+}
 
 TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
   const std::vector<std::size_t> counts = {65, 4097, 1, 0, 8191};

@@ -108,7 +108,7 @@ TEST(MessageSum, ListsAndArraysGiveTheSameSumAlongTheTree) {
       for (auto& value : values) value *= static_cast<float>(shares[k]);
       weighted.emplace_back(std::move(values));
       terms.push_back({.message = messages[k],
-                       .exchange = {.count = 6000},
+                       .context = {.count = 6000},
                        .first = 0,
                        .share = shares[k],
                        .place = {static_cast<std::int64_t>(k), 1}});

@@ -20,27 +20,25 @@ class OneColumn final : public Codec {
   std::int64_t first_round_values(std::span<const std::int64_t> shape) const override {
     return shape.size() == 2 ? shape[0] : 0;
   }
-  void first_round(std::span<const float> values, const EncodeContext& exchange,
+  void first_round(std::span<const float> values, const EncodeContext& context,
                    std::span<float> to) const override {
-    const auto columns = static_cast<std::size_t>(exchange.shape[1]);
+    const auto columns = static_cast<std::size_t>(context.shape[1]);
     for (std::size_t i = 0; i < to.size(); ++i) {
       double sum = 0;
-      for (std::size_t j = 0; j < columns; ++j)
-        sum += values[i * columns + j] * q(j, exchange.step);
+      for (std::size_t j = 0; j < columns; ++j) sum += values[i * columns + j] * q(j, context.step);
       to[i] = static_cast<float>(sum);
     }
   }
-  std::size_t bound(std::int64_t count, const EncodeContext& exchange) const override {
-    return sizeof(float) *
-           static_cast<std::size_t>(is_matrix(exchange) ? exchange.shape[1] : count);
+  std::size_t bound(std::int64_t count, const EncodeContext& context) const override {
+    return sizeof(float) * static_cast<std::size_t>(is_matrix(context) ? context.shape[1] : count);
   }
-  Encoded encode(std::span<const float> values, const EncodeContext& exchange,
+  Encoded encode(std::span<const float> values, const EncodeContext& context,
                  std::byte* message) const override {
     auto* const y = reinterpret_cast<float*>(message);
-    const auto count = bound(static_cast<std::int64_t>(values.size()), exchange) / sizeof(float);
-    if (!is_matrix(exchange) && std::abs(values[0]) > 1e30f) return {.refusal = "too large"};
-    if (is_matrix(exchange)) {
-      const auto p = direction(exchange.first_sum);
+    const auto count = bound(static_cast<std::int64_t>(values.size()), context) / sizeof(float);
+    if (!is_matrix(context) && std::abs(values[0]) > 1e30f) return {.refusal = "too large"};
+    if (is_matrix(context)) {
+      const auto p = direction(context.first_sum);
       for (std::size_t j = 0; j < count; ++j) {
         double sum = 0;
         for (std::size_t i = 0; i < p.size(); ++i) sum += values[i * count + j] * p[i];
@@ -51,23 +49,23 @@ class OneColumn final : public Codec {
     }
     return {.bytes = count * sizeof(float), .values = static_cast<std::int64_t>(count)};
   }
-  void decode(std::span<const std::byte> message, const EncodeContext& exchange, std::int64_t begin,
+  void decode(std::span<const std::byte> message, const EncodeContext& context, std::int64_t begin,
               std::span<float> to) const override {
     const auto* const y = reinterpret_cast<const float*>(message.data());
-    const auto p = direction(exchange.first_sum);
+    const auto p = direction(context.first_sum);
     for (std::size_t k = 0; k < to.size(); ++k) {
       const auto at = static_cast<std::size_t>(begin) + k;
-      const auto columns = static_cast<std::size_t>(is_matrix(exchange) ? exchange.shape[1] : 1);
-      to[k] = is_matrix(exchange) ? p[at / columns] * y[at % columns] : y[at];
+      const auto columns = static_cast<std::size_t>(is_matrix(context) ? context.shape[1] : 1);
+      to[k] = is_matrix(context) ? p[at / columns] * y[at % columns] : y[at];
     }
   }
   std::size_t sum_bytes(std::int64_t count, std::int64_t,
-                        const EncodeContext& exchange) const override {
-    return bound(count, exchange);
+                        const EncodeContext& context) const override {
+    return bound(count, context);
   }
 
  private:
-  static bool is_matrix(const EncodeContext& exchange) { return exchange.shape.size() == 2; }
+  static bool is_matrix(const EncodeContext& context) { return context.shape.size() == 2; }
   static double q(std::size_t j, std::int64_t step) {
     return static_cast<double>((static_cast<std::int64_t>(j) * 5 + step) % 7) + 1;
   }
