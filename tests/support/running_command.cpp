@@ -259,7 +259,11 @@ void create_file(const std::string& path) { std::ofstream(path).close(); }
 
 std::string read_file(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
+  // Where a process ends between open and read, its file in /proc cannot be read: that is no more
+  // than an empty text here, and an exception with iterators of the stream.
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
 }
 
 }  // namespace tutti
