@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
@@ -75,13 +77,63 @@ bool is_pending(int signal) {
   return sigpending(&pending) == 0 && sigismember(&pending, signal) == 1;
 }
 
-RunEnd keep(pid_t launcher, const sigset_t& signals, const std::vector<ProcessEntry>& spared,
+/// A pending SIGTSTP stops this process until a SIGCONT comes.
+void obey_pending_stop() {
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+  sigprocmask(SIG_BLOCK, &stop, nullptr);
+}
+
+/// The signals of a run, but for SIGTSTP, which stays pending: a SIGCONT that comes before this
+/// process has stopped cancels it, at whatever moment.
+class KeeperSignals {
+ public:
+  explicit KeeperSignals(const sigset_t& all)
+      : others_(all), any_(signalfd(-1, &all, SFD_CLOEXEC)) {
+    sigdelset(&others_, SIGTSTP);
+    other_ = FileDescriptor(signalfd(-1, &others_, SFD_CLOEXEC));
+    if (!any_ || !other_)
+      throw Refusal(1, fmt::format("cannot receive signals: {}", std::strerror(errno)));
+  }
+  /// Waits until there is one; SIGTSTP is left pending, and looked for with `looks_for_stop`.
+  int next(bool looks_for_stop) {
+    const timespec at_once{};
+    for (;;) {
+      if (looks_for_stop && is_pending(SIGTSTP)) return SIGTSTP;
+      const int signal = sigtimedwait(&others_, nullptr, &at_once);
+      if (signal > 0) return signal;
+      pollfd shown{
+          .fd = looks_for_stop ? any_.get() : other_.get(), .events = POLLIN, .revents = 0};
+      poll(&shown, 1, -1);
+    }
+  }
+  /// The pending SIGTSTP has no effect.
+  static void forget_stop() {
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    const timespec at_once{};
+    sigtimedwait(&stop, nullptr, &at_once);
+  }
+
+ private:
+  sigset_t others_;
+  FileDescriptor any_;  ///< readable when a signal has come, as other_
+  FileDescriptor other_;
+};
+
+RunEnd keep(pid_t launcher, KeeperSignals& signals, const std::vector<ProcessEntry>& spared,
             int status_line) {
   bool stopping = false;  // SIGTSTP has been passed on, and no SIGCONT since
   for (;;) {
-    const int signal = sigwaitinfo(&signals, nullptr);
-    if (signal == SIGTSTP && !somebody_can_resume()) continue;
-    if (signal > 0 && signal != SIGCHLD) kill(launcher, signal);
+    const int signal = signals.next(/*looks_for_stop=*/!stopping);
+    if (signal == SIGTSTP && !somebody_can_resume()) {
+      KeeperSignals::forget_stop();
+      continue;
+    }
+    if (signal != SIGCHLD) kill(launcher, signal);
     if (signal == SIGTSTP) stopping = true;
     if (signal == SIGCONT) stopping = false;
     if (signal != SIGCHLD) continue;
@@ -90,9 +142,8 @@ RunEnd keep(pid_t launcher, const sigset_t& signals, const std::vector<ProcessEn
     for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
       if (pid != launcher) continue;
       if (!WIFSTOPPED(status)) return end_of_run(status, spared, status_line);
-      // The shell sees this process; SIGCONT is passed on when it comes. One that is there already
-      // would be taken back by a stop.
-      if (stopping && !is_pending(SIGCONT)) raise(SIGSTOP);
+      // The shell sees this process; SIGCONT is passed on when it comes.
+      if (stopping) obey_pending_stop();
     }
   }
 }
@@ -110,7 +161,7 @@ KeptLauncher KeptLauncher::start() {
   // theirs may become this process' children.
   const pid_t keeper = getpid();
   const std::vector<ProcessEntry> spared = descendants_of(keeper);
-  const sigset_t signals = block_run_signals();
+  KeeperSignals signals(block_run_signals());
   become_subreaper();
   const pid_t launcher = fork();
   if (launcher < 0)
