@@ -72,20 +72,6 @@ RunEnd end_of_run(int status, const std::vector<ProcessEntry>& spared, int statu
   return end.value_or(RunEnd{.status = kSignalStatus + WTERMSIG(status)});
 }
 
-bool is_pending(int signal) {
-  sigset_t pending;
-  return sigpending(&pending) == 0 && sigismember(&pending, signal) == 1;
-}
-
-/// A pending SIGTSTP stops this process until a SIGCONT comes.
-void obey_pending_stop() {
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGTSTP);
-  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
-  sigprocmask(SIG_BLOCK, &stop, nullptr);
-}
-
 /// The signals of a run, but for SIGTSTP, which stays pending: a SIGCONT that comes before this
 /// process has stopped cancels it, at whatever moment.
 class KeeperSignals {
@@ -93,19 +79,17 @@ class KeeperSignals {
   explicit KeeperSignals(const sigset_t& all)
       : others_(all), any_(signalfd(-1, &all, SFD_CLOEXEC)) {
     sigdelset(&others_, SIGTSTP);
-    other_ = FileDescriptor(signalfd(-1, &others_, SFD_CLOEXEC));
-    if (!any_ || !other_)
-      throw Refusal(1, fmt::format("cannot receive signals: {}", std::strerror(errno)));
+    if (!any_) throw Refusal(1, fmt::format("cannot receive signals: {}", std::strerror(errno)));
   }
-  /// Waits until there is one; SIGTSTP is left pending, and looked for with `looks_for_stop`.
+  /// Waits until there is one. SIGTSTP is looked for with `looks_for_stop`, and left pending.
   int next(bool looks_for_stop) {
     const timespec at_once{};
     for (;;) {
       if (looks_for_stop && is_pending(SIGTSTP)) return SIGTSTP;
-      const int signal = sigtimedwait(&others_, nullptr, &at_once);
+      const int signal = sigtimedwait(&others_, nullptr, looks_for_stop ? &at_once : nullptr);
       if (signal > 0) return signal;
-      pollfd shown{
-          .fd = looks_for_stop ? any_.get() : other_.get(), .events = POLLIN, .revents = 0};
+      if (!looks_for_stop) continue;
+      pollfd shown{.fd = any_.get(), .events = POLLIN, .revents = 0};
       poll(&shown, 1, -1);
     }
   }
@@ -120,8 +104,7 @@ class KeeperSignals {
 
  private:
   sigset_t others_;
-  FileDescriptor any_;  ///< readable when a signal has come, as other_
-  FileDescriptor other_;
+  FileDescriptor any_;  ///< readable when a signal has come, SIGTSTP too
 };
 
 RunEnd keep(pid_t launcher, KeeperSignals& signals, const std::vector<ProcessEntry>& spared,

@@ -37,6 +37,19 @@ sigset_t block_run_signals() {
   return wanted;
 }
 
+bool is_pending(int signal) {
+  sigset_t pending;
+  return sigpending(&pending) == 0 && sigismember(&pending, signal) == 1;
+}
+
+void obey_pending_stop() {
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+  sigprocmask(SIG_BLOCK, &stop, nullptr);
+}
+
 SignalInbox::SignalInbox(pid_t keeper) : taken_(block_run_signals()), keeper_(keeper) {
   handle(SIGPIPE, SIG_IGN);
   handle(SIGXFSZ, SIG_IGN);
@@ -69,14 +82,9 @@ std::optional<int> SignalInbox::next() {
 // cancels it, and where no process could resume this one, because the keeper has ended, it has no
 // effect.
 void SignalInbox::obey_stop() {
-  sigset_t pending;
-  if (sigpending(&pending) != 0 || sigismember(&pending, SIGTSTP) != 1) return;
+  if (!is_pending(SIGTSTP)) return;
   const auto stopped = stop_descendants();
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGTSTP);
-  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
-  sigprocmask(SIG_BLOCK, &stop, nullptr);
+  obey_pending_stop();
   resume(stopped);
 }
 

@@ -22,6 +22,12 @@ namespace tutti::command {
 /// are ignored: blocked from now on. Returns them.
 sigset_t block_run_signals();
 
+/// Whether a signal that is blocked has come.
+bool is_pending(int signal);
+/// Takes a pending SIGTSTP's effect: this process stops until SIGCONT. Nothing where a SIGCONT has
+/// cancelled it.
+void obey_pending_stop();
+
 /// Time after the first request for the end within which another signal is the same request.
 inline constexpr std::chrono::milliseconds kSameRequest = std::chrono::seconds(1);
 
