@@ -47,7 +47,7 @@ enum class Divide {
 
 /// The buffers (such as running statistics) that hold after a step.
 enum class Buffers {
-  /// Those of the lowest rank that had data in the step replace those of all at its end.
+  /// At the end of a step, the buffers of the lowest rank that had data replace those of all.
   every_step,
   on_request,  ///< rank 0's, when sync_buffers() is called
   never,

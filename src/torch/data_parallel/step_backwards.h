@@ -47,7 +47,7 @@ class StepBackwards {
 
   /// No other gradient of its parameter comes in this leaf.
   bool is_last() const { return !in_scope_ || in_last_; }
-  /// Of those that are last: false where another backward has given one of them.
+  /// Whether `backward` gives the gradients that are last: false where another one has given some.
   bool is_current(int backward) {
     if (current_ == kNone) current_ = backward;
     return current_ == backward;
