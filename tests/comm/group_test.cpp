@@ -166,7 +166,9 @@ TEST(Group, TakesAboutTwoMebibytesForEachMember) {
 
 TEST(Group, ControlMemoryThatDoesNotFitIsRefusedOnAll) {
   ThreadOptions options;
-  options.memory_bounds = {{.owner = "machine", .limit = 1 << 20, .available = 100'000}};
+  options.memory_bounds = [] {
+    return std::vector<MemoryBound>{{.owner = "machine", .limit = 1 << 20, .available = 100'000}};
+  };
   for (const int members : {1, 2}) {
     run_thread_ranks(
         members,

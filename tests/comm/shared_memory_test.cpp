@@ -66,7 +66,9 @@ TEST(SharedMemory, OneBlockForAll) {
 
 TEST(SharedMemory, OneBlockForAllIsCountedOnce) {
   ThreadOptions options;
-  options.memory_bounds = {{.owner = "machine", .limit = 64 << 20, .available = 40 << 20}};
+  options.memory_bounds = [] {
+    return std::vector<MemoryBound>{{.owner = "machine", .limit = 64 << 20, .available = 40 << 20}};
+  };
   run_thread_ranks(
       3,
       [](Job job) {
@@ -80,9 +82,13 @@ TEST(SharedMemory, OneBlockForAllIsCountedOnce) {
 
 TEST(SharedMemory, TooMuchIsRefusedOnAllWithTheFigures) {
   ThreadOptions options;
-  options.memory_bounds = {
-      {.owner = "machine", .limit = std::uint64_t{64} << 30, .available = std::uint64_t{32} << 30},
-      {.owner = "cgroup /jobs/a", .limit = 64 << 20, .available = 40 << 20}};
+  options.memory_bounds = [] {
+    return std::vector<MemoryBound>{
+        {.owner = "machine",
+         .limit = std::uint64_t{64} << 30,
+         .available = std::uint64_t{32} << 30},
+        {.owner = "cgroup /jobs/a", .limit = 64 << 20, .available = 40 << 20}};
+  };
   run_thread_ranks(
       3,
       [](Job job) {

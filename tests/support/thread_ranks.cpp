@@ -52,7 +52,7 @@ FileDescriptor ThreadSystem::life_line() {
 }
 
 std::vector<MemoryBound> ThreadSystem::memory_bounds() const {
-  return memory_bounds_ ? *memory_bounds_ : host_->memory_bounds();
+  return memory_bounds_ ? memory_bounds_() : host_->memory_bounds();
 }
 
 std::vector<int> ThreadSystem::allowed_processors() const {

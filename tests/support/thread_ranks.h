@@ -44,7 +44,7 @@ struct ThreadOptions {
   int threads = 1;
   /// What System::processors and memory_bounds say; the host's if absent.
   std::optional<int> processors = {};
-  std::optional<std::vector<MemoryBound>> memory_bounds = {};
+  std::function<std::vector<MemoryBound>()> memory_bounds = {};
   /// What System::has_other_threads says.
   bool has_other_threads = false;
   /// Made when absent. Hand one in to kill ranks, or to read blames.
@@ -73,7 +73,7 @@ class ThreadSystem final : public System {
   std::shared_ptr<System> host_;
   int rank_;
   std::optional<int> processors_;
-  std::optional<std::vector<MemoryBound>> memory_bounds_;
+  std::function<std::vector<MemoryBound>()> memory_bounds_;
   bool has_other_threads_;
 };
 

@@ -29,14 +29,16 @@ inline Values random_values(std::uint64_t seed, std::size_t count) {
 }
 
 /// float32 parameters p0, p1 … of that many elements.
-inline Plan plan_of(const std::vector<std::size_t>& counts) {
+inline std::vector<TensorSpec> specs_of(const std::vector<std::size_t>& counts) {
   std::vector<TensorSpec> specs;
   for (std::size_t p = 0; p < counts.size(); ++p) {
     const auto count = static_cast<std::int64_t>(counts[p]);
     specs.push_back({"p" + std::to_string(p), {count}, {1}, count, DType::float32});
   }
-  return {std::move(specs), {}};
+  return specs;
 }
+
+inline Plan plan_of(const std::vector<std::size_t>& counts) { return {specs_of(counts), {}}; }
 
 /// The gradient of leaf `leaf` in step `step`; parameter p is absent with the given chance in
 /// eight.

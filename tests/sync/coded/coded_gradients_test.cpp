@@ -300,6 +300,30 @@ TEST(CodedGradients, WhatCannotBeSentIsRefusedAlikeOnAllWorkers) {
   }
 }
 
+TEST(CodedGradients, PlacedGradientsAreSentAsTheyAreBesidesTheMessages) {
+  const std::vector<std::size_t> counts = {600, 400};
+  const auto sent = [&](int owner) {
+    std::size_t bytes = 0;
+    run_thread_ranks(2, [&](const Job& job) {
+      auto specs = specs_of(counts);
+      specs[1].owner = owner;
+      StepExchange exchange(Group(job), Plan(std::move(specs), {}), {.coded = true});
+      CodedGradients coded(exchange, {.compression = {.codec = top_k_codec(0.01)}});
+      exchange.open_one_backward(1);
+      for (std::size_t p = 0; p < counts.size(); ++p) {
+        Values values(counts[p], 0.001F);
+        values[7] = 1;
+        exchange.write(p, values.data(), true);
+      }
+      const auto report = finish(exchange, coded).report;
+      if (job.rank() == 0) bytes = report.max_sent_bytes;
+    });
+    return bytes;
+  };
+  EXPECT_EQ(sent(-1), 8u + 8 * 10);
+  EXPECT_EQ(sent(1), 8u + 8 * 6 + 4 * 400);
+}
+
 TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
   const std::vector<std::size_t> counts = {600, 400, 5000};
   run_thread_ranks(2, [&](const Job& job) {
@@ -365,7 +389,7 @@ TEST(CodedGradients, MemoryOfWhatIsKeptIsTwiceTheParametersForEach) {
 TEST(CodedGradients, MemoryIsAskedForTheNodesOfTheOwnRangeOnly) {
   ThreadOptions options;
   // Four workers of two shards hold two copies of 4 MB each at most.
-  options.memory_bounds = std::vector<MemoryBound>{{"the test", 48 << 20, 48 << 20}};
+  options.memory_bounds = [] { return std::vector<MemoryBound>{{"the test", 48 << 20, 48 << 20}}; };
   run_thread_ranks(
       4,
       [](const Job& job) {

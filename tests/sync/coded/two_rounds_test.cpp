@@ -9,7 +9,10 @@
 namespace tutti::test {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsNan;
+using ::testing::Not;
 
 /// With the least that a low-rank codec has: M ≈ p·yᵀ, where p is the direction of Σ share·M·q for
 /// a fixed q, and y = Mᵀ·p. What is no matrix is sent as it is.
@@ -268,16 +271,21 @@ TEST(TwoRounds, BothAreCounted) {
 TEST(TwoRounds, WhatCannotBeHandedInDropsTheStepOnAll) {
   run_thread_ranks(3, [](const Job& job) {
     TwoRounds all((Group(job)));
+    EXPECT_EQ(all.half_step(1), "");
+    EXPECT_THAT(read_all(all.coded, 0, counts()[0]), Each(Not(IsNan())));
+    all.exchange.complete([] {});
     // Finite, but not its sum over a row.
-    EXPECT_THAT(all.half_step(1, 3e38f),
+    EXPECT_THAT(all.half_step(2, 3e38f),
                 HasSubstr("the gradient of \"p0\" in logical worker 0 cannot be sent: its first "
                           "round is not finite"));
+    EXPECT_THAT(read_all(all.coded, 0, counts()[0]), Each(IsNan()))
+        << "not those of the step before";
     all.exchange.fail("refused");
     // Nor is a refusal of the second round seen by some in the first.
-    EXPECT_THAT(all.half_step(2, 3e38f, 1),
+    EXPECT_THAT(all.half_step(3, 3e38f, 1),
                 HasSubstr("the gradient of \"p1\" in logical worker 0 cannot be sent: too large"));
     all.exchange.fail("refused");
-    EXPECT_EQ(all.half_step(3), "");
+    EXPECT_EQ(all.half_step(4), "");
     all.exchange.complete([] {});
     Group(job, "end").barrier();
   });

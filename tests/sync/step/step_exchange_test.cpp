@@ -7,10 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 
 #include "kernels/fold_program.h"
+#include "run/text_of.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/whole_step.h"
@@ -287,7 +289,7 @@ TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
 TEST(StepExchange, CopiesThatDoNotFitAreOutOfMemoryThereAndAFailedPeerElsewhere) {
   const std::vector<std::size_t> counts = {1 << 20};  // copies of 4 MiB
   ThreadOptions options;
-  options.memory_bounds = std::vector<MemoryBound>{{"the test", 64 << 20, 48 << 20}};
+  options.memory_bounds = [] { return std::vector<MemoryBound>{{"the test", 64 << 20, 48 << 20}}; };
   run_thread_ranks(
       2,
       [&](const Job& job) {
@@ -313,6 +315,40 @@ TEST(StepExchange, CopiesThatDoNotFitAreOutOfMemoryThereAndAFailedPeerElsewhere)
           EXPECT_THAT(error.what(), HasSubstr("not enough memory"));
         }
         EXPECT_EQ(step(1), 2);
+      },
+      options);
+}
+
+TEST(StepExchange, ACopyBeyondTheMemoryOfAScopeOfUntoldLengthIsOutOfMemory) {
+  const std::vector<std::size_t> counts = {1 << 20};  // copies of 4 MiB
+  ThreadOptions options;
+  std::atomic<std::uint64_t> left{20 << 20};
+  options.memory_bounds = [&] {
+    return std::vector<MemoryBound>{{"the test", 64 << 20, left.load()}};
+  };
+  run_thread_ranks(
+      2,
+      [&](const Job& job) {
+        const Group group(job);
+        StepExchange exchange(group, plan_of(counts), quick());
+        group.barrier();
+        left = 6 << 20;
+        const Values values(counts[0], 1.0F);
+        const auto text = text_of<OutOfMemory>([&] {
+          exchange.open_scope({});
+          // Where the number of rank 0's leaves is not known, rank 1 cannot add its own.
+          for (int leaf = 0; leaf < 1 + job.rank(); ++leaf) {
+            exchange.begin_leaf(1);
+            exchange.write(0, values.data(), true);
+            exchange.end_leaf();
+          }
+        });
+        if (job.rank() == 1) {
+          EXPECT_THAT(text, HasSubstr("gradient copy 2 of \"model\""));
+          exchange.fail(text);
+        } else {
+          EXPECT_THROW(finish(exchange), PeerFailed);
+        }
       },
       options);
 }
