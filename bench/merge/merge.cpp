@@ -59,7 +59,7 @@ class Merge {
     }
     for (std::int64_t l = 0; l < lists; ++l) {
       terms_.push_back({.message = messages_[static_cast<std::size_t>(l)],
-                        .exchange = {.logical_workers = lists, .count = elements},
+                        .context = {.logical_workers = lists, .count = elements},
                         .first = 0,
                         .share = 1.0 / static_cast<double>(lists),
                         .place = {l, 1}});
