@@ -21,7 +21,7 @@ from step.step import MODELS, OPTIMIZERS
 COLOURS = {
     "Tutti arena": "#0b6e4f", "Tutti staged": "#53a548", "Tutti tensor": "#9bc53d",
     "Tutti Trainer": "#0b6e4f", "Tutti Trainer, 8 shards": "#74c69d", "Tutti DataParallel": "#53a548",
-    "probe": "#222222", "Open MPI": "#d1495b", "Gloo": "#edae49", "Gloo by hand": "#edae49",
+    "probe": "#222222", "Open MPI": "#d1495b", "Open MPI 5": "#8f2d56", "MPICH 5": "#5e548e", "Gloo": "#edae49", "Gloo by hand": "#edae49",
     "PyTorch DDP": "#d1495b", "no sync, C++": "#a9b4c2", "no sync, Python": "#cbd2da", "one process": "#5f6f81",
     "select_largest": "#0b6e4f", "at::topk": "#d1495b", "std::nth_element": "#edae49",
 }

