@@ -39,8 +39,20 @@ class Environment {
   std::string profile;             ///< TUTTI_PROFILE: file for a Chrome-trace timeline
   std::string log_level = "info";  ///< TUTTI_LOG: debug, info, warn, error, off
 
-  // Only looked at to refuse a start that would silently train alone.
-  std::string foreign_launcher;  ///< e.g. "mpirun (OMPI_COMM_WORLD_SIZE=2)"; empty if none
+  /// What another launcher says of the workers that it has started.
+  struct Launcher {
+    std::string name;                 ///< "torchrun", "mpirun", "mpiexec" or "srun"
+    std::string rank_variable;        ///< set in workers, not in what has started them: "RANK"
+    int rank = 0;                     ///< 0 … size-1
+    int size = 2;                     ///< above 1
+    std::optional<int> on_host = {};  ///< how many of them are on this host, if the launcher tells
+    int restart = 0;                  ///< 0 in the first attempt
+    std::string job = {};  ///< its name for what it was asked to start; empty if it has none
+    std::optional<int> threads = {};  ///< OMP_NUM_THREADS, which torch follows
+  };
+  /// Absent when none, or one of a single process, has started this process. Where several have,
+  /// one inside the other, the innermost as this order has it: torchrun, Open MPI, MPICH, Slurm.
+  std::optional<Launcher> launcher;
 };
 
 }  // namespace tutti

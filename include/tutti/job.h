@@ -54,9 +54,10 @@ class Busy {
 
 class Job {
  public:
-  /// Joins the workers that `tutti run` started together with this process. Without a launcher it
-  /// is a job of one, and says so in the log. Throws Unsupported when another launcher (mpirun,
-  /// srun, torchrun) started several processes, because each would train alone.
+  /// Joins the workers that `tutti run`, torchrun, mpirun, mpiexec or srun started on this host
+  /// together with this process. Without a launcher it is a job of one, and says so in the log.
+  /// Throws Unsupported when another launcher than `tutti run` has started workers on several hosts,
+  /// which this version does not connect. How they differ: docs/clusters.md.
   static Job join(const JobOptions& options = {});
 
   /// For tests and embedding: a job over a given state.
@@ -66,10 +67,11 @@ class Job {
   int rank() const;
   /// Number of workers.
   int size() const;
-  /// Intra-op threads each worker should use (`tutti run --threads`, 1 unless given).
+  /// Intra-op threads each worker should use (`tutti run --threads`; under another launcher
+  /// TUTTI_THREADS or OMP_NUM_THREADS; 1 unless given).
   int threads() const;
-  /// How often the launcher has started all workers again (`tutti run --restarts`); 0 in the first
-  /// attempt and without the launcher. The same on all workers.
+  /// How often the launcher has started all workers again (`tutti run --restarts`, torchrun
+  /// --max-restarts); 0 in the first attempt and without a launcher. The same on all workers.
   int restarts() const;
   /// Identity of this run, the same on all workers and in all its attempts, and not that of any
   /// other run: what a checkpoint or a log can be told by. Hexadecimal digits.

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 15> kVariables = {{
+constexpr std::array<Environment::Variable, 27> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
@@ -23,12 +23,27 @@ constexpr std::array<Environment::Variable, 15> kVariables = {{
     {"TUTTI_DEADLINE", "seconds a wait for other workers may last, in place of the default 600"},
     {"TUTTI_PROFILE", "file for a Chrome-trace timeline"},
     {"TUTTI_LOG", "least level that is logged: debug, info, warn, error or off; default info"},
-    {"OMPI_COMM_WORLD_SIZE", "set by Open MPI's mpirun; above 1 a start is refused"},
-    {"PMI_SIZE", "set by MPICH's mpiexec; above 1 a start is refused"},
-    {"SLURM_NTASKS", "set by Slurm; above 1, with SLURM_PROCID, a start is refused"},
-    {"SLURM_PROCID", "set by Slurm's srun; see SLURM_NTASKS"},
-    {"WORLD_SIZE", "set by torchrun; above 1, with RANK, a start is refused"},
-    {"RANK", "set by torchrun; see WORLD_SIZE"},
+    {"RANK", "this worker; set by torchrun"},
+    {"WORLD_SIZE", "number of workers; set by torchrun, and looked at together with RANK"},
+    {"LOCAL_WORLD_SIZE", "number of workers on this host; set by torchrun"},
+    {"TORCHELASTIC_RUN_ID", "torchrun's name of the job"},
+    {"TORCHELASTIC_RESTART_COUNT", "how often torchrun has started all workers again"},
+    {"OMPI_COMM_WORLD_RANK", "this worker; set by Open MPI's mpirun"},
+    {"OMPI_COMM_WORLD_SIZE", "number of workers; set by Open MPI's mpirun"},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE", "number of workers on this host; set by Open MPI's mpirun"},
+    {"PMIX_NAMESPACE", "Open MPI's name of the job"},
+    {"PMI_RANK", "this worker; set by MPICH's mpiexec"},
+    {"PMI_SIZE", "number of workers; set by MPICH's mpiexec"},
+    {"MPI_LOCALNRANKS", "number of workers on this host; set by MPICH's mpiexec"},
+    {"SLURM_PROCID", "this worker; set by Slurm's srun"},
+    {"SLURM_STEP_NUM_TASKS",
+     "number of workers; set by Slurm's srun, and looked at together with SLURM_STEP_ID"},
+    {"SLURM_STEP_NUM_NODES", "number of hosts; set by Slurm's srun"},
+    {"SLURM_JOB_ID", "Slurm's number of the job"},
+    {"SLURM_STEP_ID", "Slurm's number of the step in the job; set by srun alone"},
+    {"OMP_NUM_THREADS",
+     "threads of a worker that another launcher has started, unless TUTTI_THREADS is set; default "
+     "1"},
 }};
 
 std::optional<std::string_view> text_of(const char* name) {
@@ -66,22 +81,61 @@ std::optional<std::chrono::milliseconds> seconds(const char* name) {
   return std::chrono::milliseconds(std::llround(*number * 1000.0));
 }
 
-/// Number of processes a foreign launcher started; 1 when absent or not a number.
-int processes(const char* name) {
-  const auto text = text_of(name);
-  return text ? parse<int>(*text).value_or(1) : 1;
+std::string string(const char* name) { return std::string(text_of(name).value_or("")); }
+
+/// A launcher whose `size` variable is there and above 1; its `rank` variable then has to be, too.
+std::optional<Environment::Launcher> started_by(const char* name, const char* rank,
+                                                const char* size) {
+  const auto workers = integer(size, 1);
+  if (workers.value_or(1) == 1) return {};
+  const auto mine = integer(rank, 0);
+  if (!mine)
+    throw InvalidArgument(
+        fmt::format("{} is not set although {} is {}: {} sets both", rank, size, *workers, name));
+  if (*mine >= *workers)
+    throw InvalidArgument(fmt::format("{} is {}: must be 0 to {}, as {} is {}", rank, *mine,
+                                      *workers - 1, size, *workers));
+  return Environment::Launcher{
+      .name = name, .rank_variable = rank, .rank = *mine, .size = *workers};
 }
 
-std::string find_foreign_launcher() {
-  const auto found = [](const char* launcher, const char* name) {
-    return fmt::format("{} ({}={})", launcher, name, processes(name));
-  };
-  if (processes("OMPI_COMM_WORLD_SIZE") > 1) return found("mpirun", "OMPI_COMM_WORLD_SIZE");
-  if (processes("PMI_SIZE") > 1) return found("mpiexec", "PMI_SIZE");
-  if (processes("SLURM_NTASKS") > 1 && text_of("SLURM_PROCID"))
-    return found("srun", "SLURM_NTASKS");
-  if (processes("WORLD_SIZE") > 1 && text_of("RANK")) return found("torchrun", "WORLD_SIZE");
+std::optional<Environment::Launcher> innermost_launcher() {
+  // WORLD_SIZE alone may be anybody's.
+  if (text_of("RANK")) {
+    if (auto it = started_by("torchrun", "RANK", "WORLD_SIZE")) {
+      it->on_host = integer("LOCAL_WORLD_SIZE", 1);
+      it->restart = integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
+      it->job = string("TORCHELASTIC_RUN_ID");
+      return it;
+    }
+  }
+  if (auto it = started_by("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")) {
+    it->on_host = integer("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+    it->job = string("PMIX_NAMESPACE");
+    return it;
+  }
+  if (auto it = started_by("mpiexec", "PMI_RANK", "PMI_SIZE")) {
+    it->on_host = integer("MPI_LOCALNRANKS", 1);
+    return it;
+  }
+  // The script of an allocation has the other variables too, and is no task of a step.
+  if (text_of("SLURM_STEP_ID")) {
+    if (auto it = started_by("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")) {
+      if (integer("SLURM_STEP_NUM_NODES", 1) == 1) it->on_host = it->size;
+      it->job = string("SLURM_JOB_ID") + "." + string("SLURM_STEP_ID");
+      return it;
+    }
+  }
   return {};
+}
+
+std::optional<Environment::Launcher> find_launcher() {
+  auto launcher = innermost_launcher();
+  if (!launcher) return {};
+  // OpenMP allows a list, of which the first number is that of the outermost level.
+  const auto list = text_of("OMP_NUM_THREADS").value_or("");
+  launcher->threads = parse<int>(list.substr(0, list.find(',')));
+  return launcher;
 }
 
 }  // namespace
@@ -97,7 +151,7 @@ Environment Environment::read() {
   environment.deadline = seconds("TUTTI_DEADLINE");
   if (const auto text = text_of("TUTTI_PROFILE")) environment.profile = *text;
   if (const auto text = text_of("TUTTI_LOG")) environment.log_level = *text;
-  environment.foreign_launcher = find_foreign_launcher();
+  if (!environment.rank) environment.launcher = find_launcher();
   return environment;
 }
 

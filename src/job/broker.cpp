@@ -8,15 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/deadline.h"
 #include "base/helper_thread.h"
-#include "job/frame.h"
-#include "job/gather_table.h"
+#include "job/broker_state.h"
 #include "job/rank_set.h"
 #include "tutti/error.h"
 #include "tutti/job.h"
@@ -26,63 +24,73 @@ namespace {
 
 /// Delay before the next attempt when the kernel holds too many descriptors in flight.
 constexpr int kCrowdedPollMs = 2;
+constexpr std::chrono::seconds kLastAnswers{1};
+
+void require_size(int size) {
+  if (size < 1 || size > kMaxWorkers)
+    throw InvalidArgument(fmt::format("a job of {} workers: must be 1 to {}", size, kMaxWorkers));
+}
+
+FileDescriptor make_stop() {
+  FileDescriptor stop(::eventfd(0, EFD_CLOEXEC));
+  if (!stop) throw IoError(errno, fmt::format("cannot serve workers: {}", std::strerror(errno)));
+  return stop;
+}
 
 }  // namespace
 
-struct Broker::State {
-  struct Line {
-    FileDescriptor socket;  ///< empty once the worker has ended
-    FileDescriptor worker_end;
-    FrameReader reader;
-    FrameWriter writer;
-    bool crowded = false;
-  };
+void Broker::State::start() {
+  thread = start_helper_thread("tutti-broker", [this] { run(); });
+}
 
-  std::mutex mutex;
-  std::vector<Line> lines;
-  GatherTable table;
-  std::vector<Blame> blames;
-  std::uint64_t reported = 0;  ///< said to have ended by another, and not yet believed
-  std::string broken;          ///< why no descriptors can be passed on any more
-  bool any_gave = false;
-  FileDescriptor stop;
-  std::thread thread;
-
-  Line& line(int rank) { return lines[static_cast<std::size_t>(rank)]; }
-  void run();
-  void serve();
-  bool hear(int rank);
-  bool obey(int rank, Frame frame);
-  void tell(std::vector<GatherOutcome> outcomes);
-  void send(int rank);
-  void end(int rank);
-  void believe_reports();
-  void break_down();
-};
+/// What to poll: first the request to stop, then the listener and all sockets.
+std::vector<pollfd> Broker::State::polled(int& timeout_ms) const {
+  std::vector<pollfd> all{{stop.get(), POLLIN, 0}};
+  if (listener) all.push_back({listener.get(), POLLIN, 0});
+  for (const auto* group : {&lines, &strangers}) {
+    for (const Line& line : *group) {
+      if (!line.socket) continue;
+      const bool write = !line.writer.empty() && !line.crowded;
+      all.push_back({line.socket.get(), static_cast<short>(write ? POLLIN | POLLOUT : POLLIN), 0});
+      if (line.crowded) timeout_ms = kCrowdedPollMs;
+    }
+  }
+  return all;
+}
 
 /// Polls; what has to be done is found out by trying, so that a stale answer does no harm.
 void Broker::State::run() {
   while (true) {
-    std::vector<pollfd> polled{{stop.get(), POLLIN, 0}};
-    int timeout = -1;
+    std::vector<pollfd> all;
+    int timeout_ms = -1;
     {
       const std::lock_guard lock(mutex);
-      for (const Line& line : lines) {
-        if (!line.socket) continue;
-        const bool write = !line.writer.empty() && !line.crowded;
-        polled.push_back(
-            {line.socket.get(), static_cast<short>(write ? POLLIN | POLLOUT : POLLIN), 0});
-        if (line.crowded) timeout = kCrowdedPollMs;
-      }
+      all = polled(timeout_ms);
     }
-    if (::poll(polled.data(), polled.size(), timeout) < 0) continue;
-    if (polled[0].revents != 0) return;
+    if (::poll(all.data(), all.size(), timeout_ms) < 0) continue;
+    if (all[0].revents != 0) break;
     const std::lock_guard lock(mutex);
     serve();
+  }
+  answer_last();
+}
+
+void Broker::State::answer_last() {
+  const auto until = Clock::now() + kLastAnswers;
+  const std::lock_guard lock(mutex);
+  const auto has_more = [](const Line& line) { return line.socket && !line.writer.empty(); };
+  while (std::any_of(lines.begin(), lines.end(), has_more) && Clock::now() < until) {
+    ::poll(nullptr, 0, kCrowdedPollMs);
+    for (Line& line : lines) {
+      if (has_more(line) && line.writer.write(line.socket.get()) == FrameStatus::closed) {
+        line.socket.reset();
+      }
+    }
   }
 }
 
 void Broker::State::serve() {
+  accept_strangers();
   for (int rank = 0; rank < static_cast<int>(lines.size()); ++rank) {
     if (line(rank).socket && !hear(rank)) end(rank);
     if (line(rank).socket) send(rank);
@@ -108,9 +116,8 @@ void Broker::State::break_down() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   broken = fmt::format(
-      "the launcher has too few file descriptors for {} workers: its limit is {}; raise "
-      "`ulimit -n`",
-      lines.size(), limit.rlim_cur);
+      "{} has too few file descriptors for {} workers: its limit is {}; raise `ulimit -n`",
+      listener ? "rank 0" : "the launcher", lines.size(), limit.rlim_cur);
   for (int rank = 0; rank < static_cast<int>(lines.size()); ++rank) {
     if (!line(rank).socket) continue;
     FrameHeader header;
@@ -200,12 +207,17 @@ void Broker::State::end(int rank) {
   tell(table.end(rank));
 }
 
+Broker::Broker(int size, FileDescriptor listener) : state_(std::make_unique<State>()) {
+  require_size(size);
+  state_->stop = make_stop();
+  state_->lines.resize(static_cast<std::size_t>(size));
+  state_->listener = std::move(listener);
+  state_->start();
+}
+
 Broker::Broker(int size) : state_(std::make_unique<State>()) {
-  if (size < 1 || size > kMaxWorkers)
-    throw InvalidArgument(fmt::format("a job of {} workers: must be 1 to {}", size, kMaxWorkers));
-  state_->stop = FileDescriptor(::eventfd(0, EFD_CLOEXEC));
-  if (!state_->stop)
-    throw IoError(errno, fmt::format("cannot serve workers: {}", std::strerror(errno)));
+  require_size(size);
+  state_->stop = make_stop();
   state_->lines.resize(static_cast<std::size_t>(size));
   for (auto& line : state_->lines) {
     int ends[2] = {-1, -1};
@@ -230,8 +242,7 @@ void Broker::close_worker_end(int rank) {
   state_->line(rank).worker_end.reset();
   const bool all_out = std::none_of(state_->lines.begin(), state_->lines.end(),
                                     [](const auto& line) { return bool(line.worker_end); });
-  if (all_out && !state_->thread.joinable())
-    state_->thread = start_helper_thread("tutti-broker", [state = state_.get()] { state->run(); });
+  if (all_out && !state_->thread.joinable()) state_->start();
 }
 
 FileDescriptor Broker::take_worker_end(int rank) {

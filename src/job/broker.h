@@ -1,14 +1,15 @@
 #pragma once
 
 // The serving side of the rendezvous: `tutti run` has one, and so have tests that start processes.
-// Each worker holds one end of a socket pair; no name appears in any file system. The broker
+// There each worker holds one end of a socket pair. Under another launcher rank 0 has one, and
+// workers connect to it (host_rendezvous.h). No name appears in any file system. The broker
 // gathers the parcels of a tag and hands all of them to each of its ranks. It learns of a worker's
 // end by the socket's hang-up, or by another worker's report: another process may hold the socket.
 //
 // Threads: one thread inside, from the moment on when all worker ends are closed here, so that a
 // launcher forks while it is single-threaded; public functions from any thread after that. Failure:
-// a worker that sends invalid frames is treated as ended. When the launcher may not open the
-// descriptors that a worker sends, all workers get an Error that names the limit.
+// a worker that sends invalid frames is treated as ended. When the broker's process may not open
+// the descriptors that a worker sends, all workers get an Error that names the limit.
 
 #include <memory>
 #include <string>
@@ -29,6 +30,10 @@ class Broker {
  public:
   /// Makes the socket pairs for `size` workers.
   explicit Broker(int size);
+  /// Serves `size` workers that connect to `listener`, a listening unix socket, from now on. Each
+  /// says which rank it is; a connection of another user is closed.
+  Broker(int size, FileDescriptor listener);
+  /// What has been answered is still sent, unless that takes longer than a second.
   ~Broker();
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;

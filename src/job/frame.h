@@ -32,7 +32,10 @@ struct FrameHeader {
     parcel,     ///< broker: number is its place among `total`
     timed_out,  ///< broker: text tells why
     lost,       ///< broker: number is who ended
-    broken      ///< broker: text is the reason why it can serve no worker any more
+    broken,     ///< broker: text is the reason why it can serve no worker any more
+    hello,      ///< worker that connects: number is its rank, total the number of workers
+    welcome,    ///< broker: the worker is the one of its rank
+    taken       ///< broker: that rank has connected before
   };
   static constexpr std::uint32_t kMagic = 0x54555432;
   std::uint32_t magic = kMagic;

@@ -11,7 +11,9 @@
 #include "base/run_identity.h"
 #include "base/standard_output.h"
 #include "base/system.h"
+#include "job/host_rendezvous.h"
 #include "job/job_state.h"
+#include "job/launcher_process.h"
 #include "job/rank_set.h"
 #include "job/socket_rendezvous.h"
 #include "job/thread_rendezvous.h"
@@ -62,6 +64,68 @@ FileDescriptor take_socket(int fd) {
   return FileDescriptor(fd);
 }
 
+struct Joining {
+  Identity identity;
+  std::shared_ptr<Rendezvous> rendezvous;
+};
+
+Joining join_alone(const Environment& environment) {
+  set_log_rank(0, 1);
+  log().info("no launcher: a group of one");
+  return {{.threads = environment.threads.value_or(1), .run = draw_run_identity()},
+          ThreadRendezvous().rendezvous(0)};
+}
+
+Joining join_by_tutti_run(const Environment& environment) {
+  const Identity identity{.rank = *environment.rank,
+                          .size = *environment.size,
+                          .threads = environment.threads.value_or(1),
+                          .restarts = environment.restart.value_or(0),
+                          .run = environment.run};
+  if (identity.size > kMaxWorkers)
+    throw InvalidArgument(
+        fmt::format("TUTTI_SIZE is {}: must be 1 to {}", identity.size, kMaxWorkers));
+  if (identity.rank >= identity.size)
+    throw InvalidArgument(fmt::format("TUTTI_RANK is {}: must be 0 to {}, as TUTTI_SIZE is {}",
+                                      identity.rank, identity.size - 1, identity.size));
+  set_log_rank(identity.rank, identity.size);
+  print_whole_lines_at_once();
+  return {identity,
+          connect_to_broker(take_socket(*environment.rendezvous_fd), identity.rank, identity.size)};
+}
+
+/// Workers of another launcher find one another by what it is: its process, and its name for the
+/// job, because one process may start several.
+Joining join_by(const Environment::Launcher& launcher, const Environment& environment,
+                std::chrono::milliseconds join_deadline) {
+  if (launcher.on_host.value_or(launcher.size) != launcher.size)
+    throw Unsupported(fmt::format(
+        "{} has started {} workers, of which {} are on this host: this version of Tutti trains on "
+        "one host",
+        launcher.name, launcher.size, *launcher.on_host));
+  if (launcher.size > kMaxWorkers)
+    throw InvalidArgument(fmt::format("{} has started {} workers: must be 1 to {}", launcher.name,
+                                      launcher.size, kMaxWorkers));
+  const auto process = find_launcher_process("/", launcher.rank_variable);
+  const auto run = fmt::format("{} job {}", process.identity, launcher.job);
+  const Identity identity{.rank = launcher.rank,
+                          .size = launcher.size,
+                          .threads = environment.threads.value_or(launcher.threads.value_or(1)),
+                          .restarts = launcher.restart,
+                          .run = derive_run_identity(run),
+                          .sets_threads = environment.threads || !launcher.threads};
+  set_log_rank(identity.rank, identity.size);
+  print_whole_lines_at_once();
+  if (identity.rank == 0)
+    log().info("{} has started {} workers on this host, threads each: {}", launcher.name,
+               identity.size, identity.threads);
+  const auto socket =
+      "tutti/" + derive_run_identity(fmt::format("{} attempt {}", run, identity.restarts));
+  return {identity,
+          join_host(socket, fmt::format("{} (process {})", launcher.name, process.number),
+                    identity.rank, identity.size, Deadline::after(Clock::now(), join_deadline))};
+}
+
 }  // namespace
 
 Busy::Busy(std::shared_ptr<JobState> job, std::string what, std::chrono::milliseconds at_most)
@@ -76,40 +140,16 @@ Job Job::join(const JobOptions& options) {
   JobOptions used = options;
   if (environment.deadline && options.deadline == kTrainingDeadline)
     used.deadline = *environment.deadline;
-  Identity identity{.threads = environment.threads.value_or(1)};
-  std::shared_ptr<Rendezvous> rendezvous;
-  if (!environment.rank) {
-    if (!environment.foreign_launcher.empty()) {
-      // "mpirun (OMPI_COMM_WORLD_SIZE=2)" ends in the number.
-      const std::string& who = environment.foreign_launcher;
-      const std::size_t equals = who.rfind('=');
-      const std::string number = who.substr(equals + 1, who.size() - equals - 2);
-      throw Unsupported(fmt::format(
-          "started by {} with {} processes; Tutti would train {} models that know nothing of each "
-          "other; use `tutti run -n {}` (or, to train alone, unset these variables)",
-          who, number, number, number));
-    }
-    set_log_rank(0, 1);
-    log().info("no launcher: a group of one");
-    identity.run = draw_run_identity();
-    rendezvous = ThreadRendezvous().rendezvous(0);
+  Joining joining;
+  if (environment.rank) {
+    joining = join_by_tutti_run(environment);
+  } else if (environment.launcher) {
+    joining = join_by(*environment.launcher, environment, options.join_deadline);
   } else {
-    identity.rank = *environment.rank;
-    identity.size = *environment.size;
-    identity.restarts = environment.restart.value_or(0);
-    identity.run = environment.run;
-    if (identity.size > kMaxWorkers)
-      throw InvalidArgument(
-          fmt::format("TUTTI_SIZE is {}: must be 1 to {}", identity.size, kMaxWorkers));
-    if (identity.rank >= identity.size)
-      throw InvalidArgument(fmt::format("TUTTI_RANK is {}: must be 0 to {}, as TUTTI_SIZE is {}",
-                                        identity.rank, identity.size - 1, identity.size));
-    set_log_rank(identity.rank, identity.size);
-    print_whole_lines_at_once();
-    rendezvous =
-        connect_to_broker(take_socket(*environment.rendezvous_fd), identity.rank, identity.size);
+    joining = join_alone(environment);
   }
-  return Job(std::make_shared<JobState>(identity, host_system(), std::move(rendezvous), used));
+  return Job(std::make_shared<JobState>(joining.identity, host_system(),
+                                        std::move(joining.rendezvous), used));
 }
 
 int Job::rank() const { return state_->identity().rank; }

@@ -32,6 +32,8 @@ struct Identity {
   int threads = 1;
   int restarts = 0;      ///< how often all workers have been started again
   std::string run = {};  ///< alike on all workers and in all attempts of a run, and nowhere else
+  /// Whether torch has to be told the number of threads, because nobody has set OMP_NUM_THREADS.
+  bool sets_threads = false;
 };
 
 class JobState {

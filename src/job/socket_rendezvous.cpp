@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -46,8 +47,13 @@ constexpr int kPollMs = 50;
 
 class SocketRendezvous final : public Rendezvous {
  public:
-  SocketRendezvous(FileDescriptor socket, int rank, int size)
-      : socket_(std::move(socket)), stop_(::eventfd(0, EFD_CLOEXEC)), rank_(rank), size_(size) {
+  /// `without_broker`: the launcher that has none, so that rank 0 has it; empty for `tutti run`.
+  SocketRendezvous(FileDescriptor socket, int rank, int size, std::string without_broker)
+      : socket_(std::move(socket)),
+        stop_(::eventfd(0, EFD_CLOEXEC)),
+        rank_(rank),
+        size_(size),
+        without_broker_(std::move(without_broker)) {
     if (!stop_)
       throw IoError(errno, fmt::format("cannot watch the launcher: {}", std::strerror(errno)));
     listener_ = start_helper_thread("tutti-join", [this] { listen(); });
@@ -91,6 +97,7 @@ class SocketRendezvous final : public Rendezvous {
   };
 
   void listen();
+  void hang_up();
   void take(Frame frame);
   bool send(const FrameHeader& header, std::string text,
             const std::shared_ptr<const Parcel>& parcel, Deadline deadline);
@@ -101,6 +108,8 @@ class SocketRendezvous final : public Rendezvous {
   FileDescriptor stop_;
   int rank_;
   int size_;
+  std::string without_broker_;
+  std::atomic<bool> rank_0_is_gone_{false};
   ProcessMark process_;
   std::mutex sending_;
   FrameWriter writer_;  ///< guarded by sending_
@@ -125,7 +134,10 @@ void SocketRendezvous::listen() {
       status = reader.read(socket_.get(), frame);
       if (status == FrameStatus::done) take(std::move(frame));
     }
-    if (status == FrameStatus::closed) end_without_launcher(rank_);
+    if (status == FrameStatus::closed) {
+      hang_up();
+      return;
+    }
     if (status == FrameStatus::again) continue;
     polled[0].events = 0;
     const std::lock_guard lock(mutex_);
@@ -135,6 +147,13 @@ void SocketRendezvous::listen() {
                   : "the launcher speaks another language: is it of another version of Tutti?";
     answered_.notify_all();
   }
+}
+
+void SocketRendezvous::hang_up() {
+  if (without_broker_.empty()) end_without_launcher(rank_);
+  const std::lock_guard lock(mutex_);
+  rank_0_is_gone_ = true;
+  answered_.notify_all();
 }
 
 void SocketRendezvous::take(Frame frame) {
@@ -168,7 +187,7 @@ bool SocketRendezvous::send(const FrameHeader& header, std::string text,
   while (true) {
     const FrameStatus status = writer_.write(socket_.get());
     if (status == FrameStatus::done) return true;
-    if (Clock::now() >= deadline.at) return false;
+    if (rank_0_is_gone_ || Clock::now() >= deadline.at) return false;
     if (status == FrameStatus::again) {
       pollfd polled{socket_.get(), POLLOUT, 0};
       ::poll(&polled, 1, kPollMs);
@@ -181,7 +200,7 @@ bool SocketRendezvous::send(const FrameHeader& header, std::string text,
 
 bool SocketRendezvous::wait_for(std::unique_lock<std::mutex>& lock, const Answer& answer,
                                 Deadline deadline, const Patience& patience) {
-  const auto over = [&] { return answer.complete || !broken_.empty(); };
+  const auto over = [&] { return answer.complete || !broken_.empty() || rank_0_is_gone_; };
   return wait_patiently(lock, answered_, over, deadline, patience);
 }
 
@@ -216,6 +235,10 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
   }
   open_.erase(header.request);
   if (!answer.complete && !broken_.empty()) throw Error(broken_);
+  if (!answer.complete && rank_0_is_gone_)
+    throw PeerLost(0, fmt::format("rank 0 has ended, through which the workers that {} has started "
+                                  "find one another: \"{}\" cannot be made any more",
+                                  without_broker_, tag));
   if (!answer.complete)
     throw Timeout(
         fmt::format("the launcher did not answer when rank {} asked for \"{}\"", rank_, tag));
@@ -233,7 +256,12 @@ void require_own_stream(int socket) {
 
 std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size) {
   require_own_stream(socket.get());
-  return std::make_unique<SocketRendezvous>(std::move(socket), rank, size);
+  return std::make_unique<SocketRendezvous>(std::move(socket), rank, size, "");
+}
+
+std::unique_ptr<Rendezvous> connect_to_rank_0(FileDescriptor socket, const std::string& launcher,
+                                              int rank, int size) {
+  return std::make_unique<SocketRendezvous>(std::move(socket), rank, size, launcher);
 }
 
 }  // namespace tutti

@@ -2,7 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <fmt/format.h>
+
 #include <cstdlib>
+#include <initializer_list>
+#include <map>
+#include <optional>
 #include <string>
 
 #include "tutti/error.h"
@@ -42,7 +47,7 @@ TEST_F(EnvironmentTest, nothing_set_is_nothing_known) {
   EXPECT_EQ(environment.profile, "");
   EXPECT_EQ(environment.run, "");
   EXPECT_EQ(environment.log_level, "info");
-  EXPECT_EQ(environment.foreign_launcher, "");
+  EXPECT_FALSE(environment.launcher);
 }
 
 TEST_F(EnvironmentTest, reads_each_variable) {
@@ -73,23 +78,92 @@ TEST_F(EnvironmentTest, malformed_numbers_are_refused_by_name) {
     EXPECT_THAT(refusal("TUTTI_DEADLINE", value), ::testing::HasSubstr("TUTTI_DEADLINE")) << value;
 }
 
-TEST_F(EnvironmentTest, foreign_launchers_are_recognised_by_more_than_one_process) {
-  EXPECT_EQ(with("OMPI_COMM_WORLD_SIZE", "1").foreign_launcher, "");
-  EXPECT_EQ(with("OMPI_COMM_WORLD_SIZE", "2").foreign_launcher, "mpirun (OMPI_COMM_WORLD_SIZE=2)");
-  clear();
-  EXPECT_EQ(with("PMI_SIZE", "3").foreign_launcher, "mpiexec (PMI_SIZE=3)");
-  clear();
-  EXPECT_EQ(with("SLURM_NTASKS", "4").foreign_launcher, "") << "an allocation, not yet a task";
-  EXPECT_EQ(with("SLURM_PROCID", "0").foreign_launcher, "srun (SLURM_NTASKS=4)");
-  clear();
-  EXPECT_EQ(with("WORLD_SIZE", "5").foreign_launcher, "");
-  EXPECT_EQ(with("RANK", "1").foreign_launcher, "torchrun (WORLD_SIZE=5)");
-  EXPECT_EQ(with("WORLD_SIZE", "many").foreign_launcher, "") << "not ours to judge";
+/// "torchrun 1/4 2 here, restart 3, job x, threads 6", with what is not known left out.
+std::string text_of(const std::optional<Environment::Launcher>& launcher) {
+  if (!launcher) return "none";
+  auto text = fmt::format("{} {}/{}", launcher->name, launcher->rank, launcher->size);
+  if (launcher->on_host) text += fmt::format(" {} here", *launcher->on_host);
+  if (launcher->restart != 0) text += fmt::format(", restart {}", launcher->restart);
+  if (!launcher->job.empty()) text += ", job " + launcher->job;
+  if (launcher->threads) text += fmt::format(", threads {}", *launcher->threads);
+  return text;
+}
+
+using Variables = std::map<std::string, std::string>;
+
+TEST_F(EnvironmentTest, other_launchers_tell_who_this_process_is) {
+  const Variables torchrun = {{"RANK", "1"},
+                              {"WORLD_SIZE", "4"},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"TORCHELASTIC_RESTART_COUNT", "3"},
+                              {"TORCHELASTIC_RUN_ID", "none"}};
+  const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "2"},
+                              {"OMPI_COMM_WORLD_SIZE", "3"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                              {"PMIX_NAMESPACE", "prterun-a-7@1"}};
+  const Variables mpich = {{"PMI_RANK", "0"}, {"PMI_SIZE", "5"}, {"MPI_LOCALNRANKS", "5"}};
+  const Variables slurm = {{"SLURM_PROCID", "6"},
+                           {"SLURM_STEP_NUM_TASKS", "8"},
+                           {"SLURM_STEP_NUM_NODES", "1"},
+                           {"SLURM_JOB_ID", "77"},
+                           {"SLURM_STEP_ID", "0"}};
+  const auto read = [](std::initializer_list<Variables> all) {
+    clear();
+    for (const auto& variables : all)
+      for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    const auto launcher = Environment::read().launcher;
+    return (launcher ? launcher->rank_variable + ": " : "") + text_of(launcher);
+  };
+  EXPECT_EQ(read({torchrun}), "RANK: torchrun 1/4 2 here, restart 3, job none");
+  EXPECT_EQ(read({open_mpi}), "OMPI_COMM_WORLD_RANK: mpirun 2/3 3 here, job prterun-a-7@1");
+  EXPECT_EQ(read({mpich}), "PMI_RANK: mpiexec 0/5 5 here");
+  EXPECT_EQ(read({slurm}), "SLURM_PROCID: srun 6/8 8 here, job 77.0");
+  EXPECT_EQ(read({slurm, {{"SLURM_STEP_NUM_NODES", "2"}}}), "SLURM_PROCID: srun 6/8, job 77.0");
+  EXPECT_EQ(read({slurm, mpich, open_mpi, torchrun}),
+            "RANK: torchrun 1/4 2 here, restart 3, job none");
+  EXPECT_EQ(read({slurm, mpich}), "PMI_RANK: mpiexec 0/5 5 here");
+  for (const char* list : {"6", "6,2,1"}) {
+    EXPECT_EQ(read({mpich, {{"OMP_NUM_THREADS", list}}}),
+              "PMI_RANK: mpiexec 0/5 5 here, threads 6");
+  }
+}
+
+TEST_F(EnvironmentTest, what_looks_like_another_launcher_and_is_none) {
+  const auto launcher = [](const Variables& variables) {
+    clear();
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    return text_of(Environment::read().launcher);
+  };
+  EXPECT_EQ(launcher({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}), "none");
+  EXPECT_EQ(launcher({{"WORLD_SIZE", "5"}}), "none") << "a variable of anything";
+  EXPECT_EQ(launcher({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}}), "none")
+      << "the script of an allocation";
+  EXPECT_EQ(launcher({{"TUTTI_RANK", "0"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}}), "none")
+      << "`tutti run` below torchrun";
+}
+
+TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
+  const auto refused = [](const Variables& variables) {
+    clear();
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    try {
+      Environment::read();
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused({{"OMPI_COMM_WORLD_SIZE", "2"}}),
+            "OMPI_COMM_WORLD_RANK is not set although OMPI_COMM_WORLD_SIZE is 2: mpirun sets both");
+  EXPECT_EQ(refused({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+            "RANK is 2: must be 0 to 1, as WORLD_SIZE is 2");
+  EXPECT_EQ(refused({{"PMI_RANK", "x"}, {"PMI_SIZE", "2"}}),
+            "PMI_RANK is \"x\": must be a whole number from 0");
 }
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 15U);
+  EXPECT_EQ(Environment::variables().size(), 27U);
 }
 
 }  // namespace

@@ -11,14 +11,17 @@
 #include <cstdlib>
 #include <map>
 #include <new>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "arrivals.h"
+#include "job/gather.h"
 #include "job/socket_rendezvous.h"
 #include "support/log_capture.h"
 #include "support/process_ranks.h"
 #include "support/thread_ranks.h"
+#include "tutti/environment.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -34,11 +37,8 @@ class JoinFromEnvironment : public ::testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name :
-         {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_RENDEZVOUS_FD", "TUTTI_THREADS", "TUTTI_RESTART",
-          "TUTTI_RUN", "TUTTI_DEADLINE", "TUTTI_LOG", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-          "SLURM_NTASKS", "SLURM_PROCID", "WORLD_SIZE", "RANK"})
-      ::unsetenv(name);
+    for (const auto& variable : Environment::variables())
+      ::unsetenv(std::string(variable.name).c_str());
   }
   static void set(const std::map<std::string, std::string>& variables) {
     clear();
@@ -81,13 +81,108 @@ TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_d
   Job::join();
 }
 
-TEST_F(JoinFromEnvironment, refuses_to_train_alone_under_a_foreign_launcher) {
-  set({{"OMPI_COMM_WORLD_SIZE", "4"}});
-  EXPECT_THAT(failure<Unsupported>(),
-              HasSubstr("started by mpirun (OMPI_COMM_WORLD_SIZE=4) with 4 processes; Tutti would "
-                        "train 4 models that know nothing of each other; use `tutti run -n 4`"));
-  set({{"OMPI_COMM_WORLD_SIZE", "1"}});
+TEST_F(JoinFromEnvironment, workers_of_another_launcher_find_one_another_on_this_host) {
+  for (const char* restart : {"0", "2"}) {
+    const ProcessOutcome outcome = run_processes(3, [&](int rank, FileDescriptor) {
+      set({{"RANK", std::to_string(rank)},
+           {"WORLD_SIZE", "3"},
+           {"LOCAL_WORLD_SIZE", "3"},
+           {"TORCHELASTIC_RESTART_COUNT", restart}});
+      LogCapture log;
+      const Job job = Job::join();
+      EXPECT_EQ(job.rank(), rank);
+      EXPECT_EQ(job.size(), 3);
+      EXPECT_EQ(job.threads(), 1);
+      EXPECT_EQ(std::to_string(job.restarts()), restart);
+      EXPECT_EQ(log.count("torchrun has started 3 workers on this host, threads each: 1"),
+                rank == 0 ? 1 : 0);
+      const auto ids = gather(*job.state(), "ids", {0, 1, 2}, {job.run_id(), {}});
+      EXPECT_EQ(ids[0].bytes, ids[static_cast<std::size_t>(rank)].bytes);
+      EXPECT_EQ(ids[0].bytes.size(), 16U);
+    });
+    EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+  }
+}
+
+TEST_F(JoinFromEnvironment, all_attempts_of_another_launcher_are_one_run_and_not_one_job) {
+  std::set<std::string> runs;
+  for (const char* restart : {"0", "1"}) {
+    for (const char* name : {"a", "b"}) {
+      int pipe_ends[2];
+      ASSERT_EQ(::pipe(pipe_ends), 0);
+      const ProcessOutcome outcome = run_processes(2, [&](int rank, FileDescriptor) {
+        set({{"RANK", std::to_string(rank)},
+             {"WORLD_SIZE", "2"},
+             {"TORCHELASTIC_RUN_ID", name},
+             {"TORCHELASTIC_RESTART_COUNT", restart}});
+        const Job job = Job::join();
+        if (rank != 0) return;
+        ASSERT_EQ(::write(pipe_ends[1], job.run_id().data(), 16), 16);
+      });
+      ASSERT_TRUE(outcome.all_good()) << outcome.describe();
+      std::string run(16, ' ');
+      ASSERT_EQ(::read(pipe_ends[0], run.data(), 16), 16);
+      runs.insert(name + run);
+      ::close(pipe_ends[0]);
+      ::close(pipe_ends[1]);
+    }
+  }
+  EXPECT_EQ(runs.size(), 2U) << "one for each name, in both attempts";
+  EXPECT_NE(runs.begin()->substr(1), runs.rbegin()->substr(1));
+  // A worker of the first attempt that is left over is none of the second.
+  const ProcessOutcome outcome = run_processes(2, [&](int rank, FileDescriptor) {
+    set({{"RANK", std::to_string(rank)},
+         {"WORLD_SIZE", "2"},
+         {"TORCHELASTIC_RESTART_COUNT", std::to_string(rank)}});
+    EXPECT_THAT(failure<Timeout>({.join_deadline = milliseconds(300)}),
+                rank == 0 ? HasSubstr("rank 1 had not come to Job::join()")
+                          : HasSubstr(fmt::format(
+                                "rank 1 of the 2 workers that torchrun (process {}) has started "
+                                "on this host could not join the others within",
+                                ::getppid())));
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+}
+
+TEST_F(JoinFromEnvironment, workers_on_several_hosts_are_refused) {
+  set({{"OMPI_COMM_WORLD_RANK", "1"},
+       {"OMPI_COMM_WORLD_SIZE", "4"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(failure<Unsupported>(),
+            "mpirun has started 4 workers, of which 2 are on this host: this version of Tutti "
+            "trains on one host");
+  set({{"PMI_RANK", "1"}, {"PMI_SIZE", "65"}});
+  EXPECT_EQ(failure<InvalidArgument>(), "mpiexec has started 65 workers: must be 1 to 64");
+  set({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
   EXPECT_EQ(failure<Unsupported>(), "joined");
+}
+
+TEST_F(JoinFromEnvironment, torch_is_told_the_threads_unless_it_was_by_omp_num_threads) {
+  const auto identity_with = [](std::map<std::string, std::string> more) {
+    int pipe_ends[2];
+    EXPECT_EQ(::pipe(pipe_ends), 0);
+    const ProcessOutcome outcome = run_processes(2, [&](int rank, FileDescriptor) {
+      more["PMI_RANK"] = std::to_string(rank);
+      more["PMI_SIZE"] = "2";
+      set(more);
+      const Job job = Job::join();
+      const auto& joined = job.state()->identity();
+      const int numbers[2] = {joined.threads, joined.sets_threads};
+      if (rank == 1) {
+        EXPECT_EQ(::write(pipe_ends[1], numbers, sizeof numbers), ssize_t{sizeof numbers});
+      }
+    });
+    EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+    int numbers[2] = {-1, -1};
+    EXPECT_EQ(::read(pipe_ends[0], numbers, sizeof numbers), ssize_t{sizeof numbers});
+    ::close(pipe_ends[0]);
+    ::close(pipe_ends[1]);
+    return std::make_pair(numbers[0], numbers[1] != 0);
+  };
+  EXPECT_EQ(identity_with({}), std::make_pair(1, true));
+  EXPECT_EQ(identity_with({{"OMP_NUM_THREADS", "3"}}), std::make_pair(3, false));
+  EXPECT_EQ(identity_with({{"OMP_NUM_THREADS", "3"}, {"TUTTI_THREADS", "2"}}),
+            std::make_pair(2, true));
 }
 
 TEST_F(JoinFromEnvironment, bad_values_are_named) {

@@ -26,8 +26,9 @@ namespace {
 /// What a worker finds in a parameter that is due.
 enum class Change : std::uint8_t { none, moved, not_finite };
 
-/// The same on all workers, or Mismatch.
+/// The same on all workers, or Mismatch. The number of threads, which is in it, is pinned before.
 Plan equal_plan(const Group& group, const WrappedModel& model, const DataParallelOptions& options) {
+  pin_threads(*group.state());
   auto plan = model.plan(settings_of(options));
   require_equal_plans(group, plan);
   return plan;
@@ -62,7 +63,6 @@ ParallelAveraging::ParallelAveraging(const Group& group, WrappedModel model,
               options_.name),
       last_due_(rounds_.buckets().size(), options_.first_step - 1),
       step_(options_.first_step - 1) {
-  pin_threads();
   for (const auto& item : model_.parameters()) ParameterHooks::forget(item.second);
   send_from_first_rank(group_, model_.parameters(), options_.deadline);
   send_from_first_rank(group_, model_.buffers(), options_.deadline);

@@ -9,10 +9,16 @@
 
 #include <ATen/Parallel.h>
 
+#include "comm/group_state.h"
+
 namespace tutti {
 
-/// Pins the number of threads, so that later results depend on it alone.
-inline void pin_threads() { at::set_num_threads(at::get_num_threads()); }
+/// Pins the number of threads, so that later results depend on it alone: the one that torch has, or
+/// the job's where no launcher has told torch.
+inline void pin_threads(const GroupState& group) {
+  const auto& identity = group.job().identity();
+  at::set_num_threads(identity.sets_threads ? identity.threads : at::get_num_threads());
+}
 
 /// One thread while this lives.
 class SingleThread {

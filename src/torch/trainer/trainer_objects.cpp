@@ -68,7 +68,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
       model(own_module, roles_of(own_options), "Trainer"),
       between(own_group, own_options.deadline),
       data(own_options.seed, own_options.order) {
-  pin_threads();
+  pin_threads(*group.state());
   require_options(options);
   require_sound(model);
   if (options.logical_workers == 0) options.logical_workers = 1;  // hosts

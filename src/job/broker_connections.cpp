@@ -1,0 +1,53 @@
+// Workers that connect to a broker, and say who they are.
+
+#include <sys/socket.h>
+
+#include <fmt/format.h>
+
+#include "job/broker_state.h"
+
+namespace tutti {
+
+void Broker::State::accept_strangers() {
+  while (listener) {
+    FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) break;
+    if (!is_own_stream(socket.get())) continue;
+    strangers.emplace_back().socket = std::move(socket);
+  }
+  std::erase_if(strangers, [this](Line& stranger) { return introduce(stranger); });
+}
+
+/// True when nothing is left to hear of a stranger, because it has become a worker or is refused.
+bool Broker::State::introduce(Line& stranger) {
+  Frame frame;
+  switch (stranger.reader.read(stranger.socket.get(), frame)) {
+    case FrameStatus::again:
+      return false;
+    case FrameStatus::done:
+      break;
+    default:
+      return true;
+  }
+  const FrameHeader& said = frame.header;
+  const int size = static_cast<int>(lines.size());
+  if (said.kind != FrameHeader::hello || said.number < 0 || said.number >= said.total) return true;
+  FrameHeader header;
+  std::string text;
+  if (said.total != size) {
+    header.kind = FrameHeader::broken;
+    text = fmt::format("rank {} was started as one of {} workers, rank 0 as one of {}", said.number,
+                       said.total, size);
+  } else {
+    header.kind = line(said.number).came ? FrameHeader::taken : FrameHeader::welcome;
+  }
+  stranger.writer.push(header, std::move(text), nullptr, nullptr);
+  stranger.writer.write(stranger.socket.get());
+  if (header.kind == FrameHeader::welcome) {
+    stranger.came = true;
+    line(said.number) = std::move(stranger);
+  }
+  return true;
+}
+
+}  // namespace tutti

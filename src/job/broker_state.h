@@ -1,0 +1,61 @@
+#pragma once
+
+// What a Broker consists of.
+//
+// Threads: the broker's own and callers of its public functions, under `mutex`.
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <poll.h>
+
+#include "base/file_descriptor.h"
+#include "job/broker.h"
+#include "job/frame.h"
+#include "job/gather_table.h"
+
+namespace tutti {
+
+struct Broker::State {
+  struct Line {
+    FileDescriptor socket;  ///< empty once the worker has ended
+    FileDescriptor worker_end;
+    FrameReader reader;
+    FrameWriter writer;
+    bool crowded = false;
+    bool came = false;  ///< where workers connect: one of this rank has
+  };
+
+  std::mutex mutex;
+  std::vector<Line> lines;
+  FileDescriptor listener;      ///< empty where workers have inherited their sockets
+  std::vector<Line> strangers;  ///< connected, and have not said who they are
+  GatherTable table;
+  std::vector<Blame> blames;
+  std::uint64_t reported = 0;  ///< said to have ended by another, and not yet believed
+  std::string broken;          ///< why no descriptors can be passed on any more
+  bool any_gave = false;
+  FileDescriptor stop;
+  std::thread thread;
+
+  Line& line(int rank) { return lines[static_cast<std::size_t>(rank)]; }
+  void start();
+  void run();
+  std::vector<pollfd> polled(int& timeout_ms) const;
+  void serve();
+  void accept_strangers();
+  bool introduce(Line& stranger);
+  void answer_last();
+  bool hear(int rank);
+  bool obey(int rank, Frame frame);
+  void tell(std::vector<GatherOutcome> outcomes);
+  void send(int rank);
+  void end(int rank);
+  void believe_reports();
+  void break_down();
+};
+
+}  // namespace tutti

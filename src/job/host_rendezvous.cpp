@@ -1,0 +1,162 @@
+#include "job/host_rendezvous.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "job/broker.h"
+#include "job/frame.h"
+#include "job/rank_set.h"
+#include "job/socket_rendezvous.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::chrono::milliseconds kRetry{10};
+
+/// Of a unix socket without a name in any file system: see unix(7), "abstract".
+struct Address {
+  explicit Address(const std::string& name) {
+    TUTTI_CHECK(name.size() < sizeof address.sun_path, "a socket name of {} bytes", name.size());
+    std::copy(name.begin(), name.end(), address.sun_path + 1);
+    bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  socklen_t bytes;
+};
+
+FileDescriptor open_socket(int flags) {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+  if (!socket) {
+    throw IoError(errno, fmt::format("cannot open a socket to the other workers of this host: {}",
+                                     std::strerror(errno)));
+  }
+  return socket;
+}
+
+/// Calls attempt() until it returns something, or nothing before the deadline.
+template <class Attempt>
+auto retry_until(Deadline deadline, const Attempt& attempt) -> decltype(attempt()) {
+  while (true) {
+    if (auto result = attempt()) return result;
+    if (Clock::now() + kRetry >= deadline.at) return {};
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
+/// Empty while another process listens under the name.
+FileDescriptor listen_as(const Address& address, int size) {
+  FileDescriptor socket = open_socket(SOCK_NONBLOCK);
+  if (::bind(socket.get(), address.get(), address.bytes) == 0 &&
+      ::listen(socket.get(), size) == 0) {
+    return socket;
+  }
+  if (errno == EADDRINUSE) return {};
+  throw IoError(
+      errno, fmt::format("cannot serve the other workers of this host: {}", std::strerror(errno)));
+}
+
+/// The answer to a frame on a connection that has just been made; nothing where it hangs up.
+std::optional<Frame> ask(int socket, const FrameHeader& header, Deadline deadline) {
+  FrameWriter writer;
+  writer.push(header, {}, nullptr, nullptr);
+  FrameReader reader;
+  Frame answer;
+  while (Clock::now() < deadline.at) {
+    const auto sent = writer.write(socket);
+    const auto got = reader.read(socket, answer);
+    if (got == FrameStatus::done) return answer;
+    if (got != FrameStatus::again || sent == FrameStatus::closed) return {};
+    pollfd polled{socket, static_cast<short>(writer.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+    ::poll(&polled, 1, static_cast<int>(kRetry.count()));
+  }
+  return {};
+}
+
+/// How one worker connects to the broker of its host.
+class Connection {
+ public:
+  Connection(const std::string& name, int rank, int size)
+      : address_(name), rank_(rank), size_(size) {}
+
+  /// Empty where it has to be tried again; problem() then tells why.
+  FileDescriptor attempt(Deadline deadline) {
+    FileDescriptor socket = open_socket(0);
+    if (::connect(socket.get(), address_.get(), address_.bytes) != 0) {
+      problem_ = "rank 0 has not come";
+      return {};
+    }
+    if (!is_own_stream(socket.get())) {
+      problem_ = "a process of another user listens in the place of rank 0";
+      return {};
+    }
+    FrameHeader hello;
+    hello.kind = FrameHeader::hello;
+    hello.number = rank_;
+    hello.total = size_;
+    const auto answer = ask(socket.get(), hello, deadline);
+    if (!answer) {
+      if (problem_.empty()) problem_ = "rank 0 does not answer";
+      return {};
+    }
+    if (answer->header.kind == FrameHeader::welcome) return socket;
+    if (answer->header.kind == FrameHeader::broken) throw Mismatch(answer->text);
+    // The program before this one, of the same launcher, may not have ended on all workers.
+    problem_ = fmt::format("another process has joined as rank {}", rank_);
+    return {};
+  }
+
+  const std::string& problem() const { return problem_; }
+
+ private:
+  Address address_;
+  int rank_;
+  int size_;
+  std::string problem_;
+};
+
+/// In this order: the line is closed before the broker that serves it.
+struct HostRendezvous {
+  std::unique_ptr<Broker> broker;  ///< on rank 0
+  std::unique_ptr<Rendezvous> line;
+};
+
+}  // namespace
+
+std::shared_ptr<Rendezvous> join_host(const std::string& name, const std::string& launcher,
+                                      int rank, int size, Deadline deadline) {
+  const auto begin = Clock::now();
+  const auto timeout = [&](const std::string& problem) {
+    return Timeout(
+        fmt::format("rank {} of the {} workers that {} has started on this host could "
+                    "not join the others within {}: {}",
+                    rank, size, launcher, seconds_text(Clock::now() - begin), problem));
+  };
+  std::unique_ptr<Broker> broker;
+  if (rank == 0) {
+    const Address address(name);
+    auto listener = retry_until(deadline, [&] { return listen_as(address, size); });
+    if (!listener) throw timeout("another process serves them");
+    broker = std::make_unique<Broker>(size, std::move(listener));
+  }
+  Connection connection(name, rank, size);
+  auto socket = retry_until(deadline, [&] { return connection.attempt(deadline); });
+  if (!socket) throw timeout(connection.problem());
+  const auto both = std::make_shared<HostRendezvous>(HostRendezvous{
+      std::move(broker), connect_to_rank_0(std::move(socket), launcher, rank, size)});
+  return {both, both->line.get()};
+}
+
+}  // namespace tutti
