@@ -147,27 +147,35 @@ find_pip() {
   fi
 }
 
-# install_torch LABEL OPTION…: the wheel of kTorch, without Python dependencies, into .tutti/libtorch.
-# The version carries its '+cpu', which no build for GPUs has, so that gigabytes can never arrive.
-install_torch() {
-  local label=$1 python minor retries=5
-  shift
+# install_wheel FOLDER REQUIREMENT OPTION…: the wheel of torch that is asked for, without Python
+# dependencies, into FOLDER, which appears when it is complete; 1 when it is not to be had.
+install_wheel() {
+  local folder=$1 requirement=$2 python minor retries=5
+  shift 2
   minor=$(python3 -c 'import sys; print(sys.version_info[1])')
   for python in "$minor" 11 12 13 10; do # a wheel of any Python holds the same libtorch
-    rm -rf "$kLocal/libtorch.part"
+    rm -rf "$folder.part"
     if PIP_USER=0 "${PIP[@]}" install --no-deps --no-compile --only-binary=:all: --implementation cp \
-      --python-version "3.$python" --abi "cp3$python" --target "$kLocal/libtorch.part" \
-      --retries "$retries" --disable-pip-version-check "$@" "torch==$kTorch" \
+      --python-version "3.$python" --abi "cp3$python" --target "$folder.part" \
+      --retries "$retries" --disable-pip-version-check "$@" "$requirement" \
       >>"$kLocal/pip.log" 2>&1 </dev/null; then
-      rm -rf "$kLocal/libtorch"
-      mv "$kLocal/libtorch.part" "$kLocal/libtorch"
-      try_torch "$kLocal/libtorch" "installed from $label"
+      rm -rf "$folder"
+      mv "$folder.part" "$folder"
       return
     fi
     retries=0 # where nobody answers once, nobody will
   done
-  note "torch==$kTorch is not to be had from $label"
+  note "$requirement is not to be had${*:+ from $kTorchIndex}"
   return 1
+}
+
+# install_torch LABEL OPTION…: the wheel of kTorch into .tutti/libtorch. The version carries its '+cpu',
+# which no build for GPUs has, so that gigabytes can never arrive.
+install_torch() {
+  local label=$1
+  shift
+  install_wheel "$kLocal/libtorch" "torch==$kTorch" "$@" &&
+    try_torch "$kLocal/libtorch" "installed from $label"
 }
 
 # Sets TORCH to the folder of a libtorch for CPUs that is already there: the one pointed to, that of
@@ -239,8 +247,8 @@ group_values() {
   done
 }
 
-# build PRESET [CMAKE OPTION | TARGET]…: configures and builds into the preset's folder; all targets
-# unless some are named.
+# build PRESET [CMAKE OPTION | TARGET]…: configures and builds into the preset's folder, or that of an
+# option -BFOLDER; all targets unless some are named.
 build() {
   local preset=$1 folder=build argument log
   local -a options=() targets=()
@@ -249,6 +257,9 @@ build() {
     if [[ $argument == -* ]]; then options+=("$argument"); else targets+=(-t "$argument"); fi
   done
   [[ $preset == release ]] || folder=build-${preset%-only}
+  for argument in "${options[@]}"; do
+    [[ $argument != -B* ]] || folder=${argument#-B}
+  done
   log=$folder/log
   if [[ -n $TORCH ]]; then
     # CMake remembers every library it found: a libtorch elsewhere needs a fresh start.

@@ -52,5 +52,16 @@ TEST(Scripts, BenchRefusesAWrongOptionBeforeAnythingIsSetUp) {
   EXPECT_THAT(called.output, AllOf(HasSubstr("--onyl"), Not(HasSubstr("Setting up"))));
 }
 
+TEST(Scripts, CompatRefusesWrongArgumentsBeforeAnythingIsSetUp) {
+  for (const std::string wrong : {"--al", "2.15", "1.13.0", "2.15.0 2.14.0", "-R",
+                                  "--only base_tests", "--only torch_tests --all"}) {
+    const auto called = call((source_folder() / "script/compat").string() + " " + wrong);
+    EXPECT_NE(called.status, 0) << wrong;
+    EXPECT_THAT(called.output,
+                AllOf(HasSubstr("usage: script/compat ["), Not(HasSubstr("Setting up"))))
+        << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test
