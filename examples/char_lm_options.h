@@ -130,8 +130,8 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
   app.add_flag("--quiet", options.quiet, "no progress");
   auto* const codec =
       app.add_option("--codec", options.codec,
-                     "what is sent of a gradient: none, half, bfloat16, threshold[:0.05], "
-                     "topk[:0.05[:steps of warm-up]]")
+                     "what is sent of a gradient: none, half, bfloat16, int8, "
+                     "threshold[:0.05], topk[:0.05[:steps of warm-up]]")
           ->check(understood_by([](const std::string& text) { tutti::codec_of(text); }));
   app.add_option("--error-feedback", options.error_feedback,
                  "what a codec leaves out is added to the next gradient")

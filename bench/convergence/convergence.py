@@ -19,6 +19,8 @@ RUNS = {"Adam": {
     "dense": [],
     "half": ["--codec", "half"],
     "bfloat16": ["--codec", "bfloat16"],
+    "int8": ["--codec", "int8"],
+    "int8, no feedback": ["--codec", "int8", "--error-feedback", "off"],
     "threshold 0.01": ["--codec", "threshold:0.01"],
     "top-K 10 %": ["--codec", "topk:0.1"],
     "top-K 10 %, no feedback": ["--codec", "topk:0.1", "--error-feedback", "off"],

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernels/fold.h"
+#include "kernels/int8_blocks.h"
 #include "kernels/select.h"
 #include "selection/sweep.h"
 
@@ -53,7 +54,8 @@ class Selection {
         selected_(indices_.size()),
         pairs_(static_cast<std::size_t>(count)),
         widened_(static_cast<std::size_t>(count)),
-        halves_(static_cast<std::size_t>(count)) {}
+        halves_(static_cast<std::size_t>(count)),
+        blocks_(tutti::int8_bytes(count)) {}
 
   std::vector<Contestant> contestants() {
     std::vector<Contestant> all;
@@ -79,7 +81,10 @@ class Selection {
                                          type, count_, 1);
                      }});
     }
-    // Reads and writes 6 bytes per element in all, as a conversion does.
+    all.push_back({"to int8", false, [this] { tutti::to_int8(blocks_.data(), values_, count_); }});
+    all.push_back({"from int8", false,
+                   [this] { tutti::from_int8(widened_.data(), blocks_.data(), 0, count_); }});
+    // Reads and writes 6 bytes per element in all, as a conversion to 16 bits does.
     all.push_back(
         {"memcpy", false, [this] { std::memcpy(widened_.data(), values_, 3 * pairs_.size()); }});
     return all;
@@ -139,6 +144,7 @@ class Selection {
   std::vector<std::pair<float, std::uint32_t>> pairs_;
   std::vector<float> widened_;
   std::vector<std::uint16_t> halves_;
+  std::vector<std::byte> blocks_;
   volatile std::uint32_t seen_ = 0;
 };
 

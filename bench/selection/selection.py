@@ -11,7 +11,10 @@ PROGRAM = "bench_selection"
 SIZES = {1: (41, 7), 16: (15, 3), 64: (9, 2)}
 SHARES = {"0.010": "1 %", "0.001": "0.1 %"}
 RIVALS = ("at::topk", "std::nth_element")
-CONVERSIONS = ("to float16", "from float16", "to bfloat16", "from bfloat16")
+# Bytes per element that are read and written; those of int8 have a scale for each 256.
+CONVERSION_BYTES = {"float16": 6, "bfloat16": 6, "int8": 5 + 4 / 256}
+CONVERSIONS = {f"{way} {kind}": size for kind, size in CONVERSION_BYTES.items() for way in ("to", "from")}
+MEMCPY_BYTES = 6
 AT_MOST_SWEEPS = 6  # select_largest, in times of reading the array once
 TOPK_AT_LEAST = {"0.010": 8, "0.001": 5}  # times faster than at::topk
 AT_LEAST_SWEEPS = 1.5  # select_at_least
@@ -56,11 +59,11 @@ def ratios(times, elements):
         largest[share]["met"] = (largest[share]["sweeps"] <= AT_MOST_SWEEPS
                                  and largest[share]["at::topk"] >= TOPK_AT_LEAST[share])
     sweeps = per_round(times["select_at_least"], times["sweep"])
-    conversions = {name: {"gbps": 6 * elements / times[name]["median_us"] / 1e3,
-                          "of_memcpy": per_round(times["memcpy"], times[name])}
-                   for name in CONVERSIONS}
+    conversions = {name: {"gbps": size * elements / times[name]["median_us"] / 1e3,
+                          "of_memcpy": per_round(times["memcpy"], times[name]) * size / MEMCPY_BYTES}
+                   for name, size in CONVERSIONS.items()}
     return {"largest": largest, "at_least": {"sweeps": sweeps, "met": sweeps <= AT_LEAST_SWEEPS},
-            "conversions": conversions, "memcpy_gbps": 6 * elements / times["memcpy"]["median_us"] / 1e3}
+            "conversions": conversions, "memcpy_gbps": MEMCPY_BYTES * elements / times["memcpy"]["median_us"] / 1e3}
 
 
 def verdict(met):
@@ -87,7 +90,7 @@ def show(result):
                 [[marked(f"{entry['millions']} M", entry), milliseconds(entry["times"]["select_at_least"]),
                   number(entry["at_least"]["sweeps"]), f"≤ {AT_LEAST_SWEEPS}",
                   verdict(entry["at_least"]["met"])] for entry in result["entries"]]))
-    print("\nFloat32 to 16 bits and back: GB/s, 6 bytes per element read and written (× memcpy of as many)")
+    print("\nFloat32 to 16 or 8 bits and back: GB/s, 6 or 5 bytes per element read and written (× memcpy of as many)")
     rows = [[marked(f"{entry['millions']} M", entry), number(entry["memcpy_gbps"]),
              *(f"{number(cell['gbps'])} ({number(cell['of_memcpy'])})"
                for cell in entry["conversions"].values())] for entry in result["entries"]]

@@ -85,11 +85,12 @@ class Codec {
   /// values[i] −= what the message contains of it: the residual. Unless overridden, by decode().
   virtual void subtract(std::span<const std::byte> message, const EncodeContext& context,
                         std::span<float> values) const;
-  /// Bytes of a value, where a message is one value after the other and none depends on the others:
-  /// any piece of it is then encoded and subtracted by itself, while it is hot, at its place in the
-  /// message, with an context.count of the piece. Unless overridden 0: messages are made as a
-  /// whole.
-  virtual std::size_t bytes_per_value() const;
+  /// Bytes of a tile of `count` ≥ 1 values, where what is sent of a value depends on its tile
+  /// alone: 4096 values of a parameter from a multiple of 4096 on, or what is left at its end. Each
+  /// tile is then encoded and subtracted by itself, while it is hot, with a context.count of the
+  /// tile; a message is its tiles, one after the other, and decode() is given that of one
+  /// parameter. Unless overridden 0: messages are made as a whole.
+  virtual std::size_t tile_bytes(std::int64_t count) const;
   /// Whether it sends some values as they are, and of the others nothing: decode() then gives −0.0
   /// just where nothing was sent. Unless overridden: no.
   virtual bool selects() const;
@@ -110,10 +111,12 @@ class Codec {
 
   // The sum of all messages, each weighted by its logical worker's share of the weight, is taken in
   // float32 along the tree and comes back in a fixed format.
-  /// Rounds a piece of the sum to that format. Unless overridden: float32, as it is.
+  /// Rounds tiles of the sum of one parameter to that format: it begins at a multiple of 4096
+  /// elements and ends at one, or with the parameter. Unless overridden: float32, as it is.
   virtual void round_sum(std::span<float> sum) const;
   /// Bytes of a sum of `count` elements, `values` of which are not −0.0; context.count is `count`.
-  /// Unless overridden: dense float32.
+  /// They are those of a bucket, or of one parameter where the codec has tile_bytes(); `values` is
+  /// then `count`. Unless overridden: dense float32.
   virtual std::size_t sum_bytes(std::int64_t count, std::int64_t values,
                                 const EncodeContext& context) const;
 };
@@ -128,6 +131,11 @@ inline constexpr double kDefaultFraction = 0.05;
 CodecPointer half_codec();
 /// bfloat16, in the same way: float32's range, 8 bits of precision.
 CodecPointer bfloat16_codec();
+/// 8-bit integers with one float32 scale for each block of 256 values of a parameter, counted from
+/// its first, and for what is left at its end: 3.94 times fewer bytes than float32. The scale is a
+/// 127th of the block's largest magnitude, with 17 bits of precision and at least 2⁻¹²⁶; values are
+/// rounded to nearest-even, and the sum is rounded once more, in the same blocks.
+CodecPointer int8_codec();
 /// Values of magnitude ≥ `threshold`, which is finite and not negative.
 CodecPointer threshold_codec(double threshold = kDefaultThreshold);
 /// Sends exactly max(1, round(fraction · n)) of n values, halves rounded up: those of largest
@@ -136,7 +144,7 @@ CodecPointer threshold_codec(double threshold = kDefaultThreshold);
 /// 1/4, 1/16, 1/64 and 1/256.
 CodecPointer top_k_codec(double fraction = kDefaultFraction, std::int64_t warm_up = 0);
 
-/// "none" (a null pointer), "half", "bfloat16", "threshold", "threshold:0.1", "topk",
+/// "none" (a null pointer), "half", "bfloat16", "int8", "threshold", "threshold:0.1", "topk",
 /// "topk:0.01", "topk:0.001:400" with 400 steps of warm-up. InvalidArgument for anything else, with
 /// the names that there are.
 CodecPointer codec_of(std::string_view text);

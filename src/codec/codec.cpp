@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kPiece = 1024;
 constexpr std::string_view kNames =
-    "none, half, bfloat16, threshold[:0.05], topk[:0.05[:steps of warm-up]]";
+    "none, half, bfloat16, int8, threshold[:0.05], topk[:0.05[:steps of warm-up]]";
 
 [[noreturn]] void refuse(std::string_view text) {
   throw InvalidArgument(fmt::format("there is no codec \"{}\": there are {}", text, kNames));
@@ -68,7 +68,7 @@ std::int64_t Codec::max_values() const { return std::numeric_limits<std::int64_t
 
 std::optional<MessageList> Codec::list_of(std::span<const std::byte>) const { return {}; }
 
-std::size_t Codec::bytes_per_value() const { return 0; }
+std::size_t Codec::tile_bytes(std::int64_t) const { return 0; }
 
 bool Codec::selects() const { return false; }
 
@@ -116,6 +116,7 @@ CodecPointer codec_of(std::string_view text) {
   if (name == "none") return {};
   if (name == "half") return half_codec();
   if (name == "bfloat16") return bfloat16_codec();
+  if (name == "int8") return int8_codec();
   refuse(text);
 }
 

@@ -22,7 +22,7 @@ class RoundingCodec final : public Codec {
 
   std::string name() const override { return name_; }
 
-  std::size_t bytes_per_value() const override { return size_of(type_); }
+  std::size_t tile_bytes(std::int64_t count) const override { return bound(count, {}); }
 
   std::size_t bound(std::int64_t count, const EncodeContext&) const override {
     return static_cast<std::size_t>(count) * size_of(type_);

@@ -17,7 +17,6 @@
 
 #include "hwy/highway.h"
 #include "kernels/lanes-inl.h"
-#include "tutti/dtype.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tutti {
@@ -67,26 +66,6 @@ Bits largest_bits(const Bits* data, std::size_t count) {
     largest = hn::Max(largest, at(padded));
   }
   return largest_lane(d, largest);
-}
-
-template <class T>
-double largest_magnitude_typed(const void* data, std::size_t count) {
-  return value_of_bits<T>(largest_bits(static_cast<const BitsOf<T>*>(data), count));
-}
-
-double largest_magnitude_on_target(const void* data, DType dtype, std::size_t count) {
-  switch (dtype) {
-    case DType::float32:
-      return largest_magnitude_typed<float>(data, count);
-    case DType::float64:
-      return largest_magnitude_typed<double>(data, count);
-    case DType::float16:
-      return largest_magnitude_typed<Float16>(data, count);
-    case DType::bfloat16:
-      return largest_magnitude_typed<BFloat16>(data, count);
-    default:
-      return 0;
-  }
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

@@ -141,6 +141,26 @@ void add_scaled_on_target(void* to, DType to_type, const void* from, DType from_
   scale_on_target<AddTo>(to, to_type, from, from_type, count, weight, largest);
 }
 
+template <class T>
+double largest_magnitude_typed(const void* data, std::size_t count) {
+  return value_of_bits<T>(largest_bits(static_cast<const BitsOf<T>*>(data), count));
+}
+
+double largest_magnitude_on_target(const void* data, DType dtype, std::size_t count) {
+  switch (dtype) {
+    case DType::float32:
+      return largest_magnitude_typed<float>(data, count);
+    case DType::float64:
+      return largest_magnitude_typed<double>(data, count);
+    case DType::float16:
+      return largest_magnitude_typed<Float16>(data, count);
+    case DType::bfloat16:
+      return largest_magnitude_typed<BFloat16>(data, count);
+    default:
+      return 0;
+  }
+}
+
 bool all_zero_on_target(const std::uint8_t* data, std::size_t bytes) {
   const hn::ScalableTag<std::uint8_t> d;
   const std::size_t lanes = hn::Lanes(d);

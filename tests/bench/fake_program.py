@@ -59,7 +59,7 @@ elif NAME == "bench_selection":
     times = ["sweep", "three sweeps", "select_at_least", "memcpy"]
     times += [f"{what} {share}" for what in ("select_largest", "at::topk", "std::nth_element")
               for share in ("0.010", "0.001")]
-    times += [f"{way} {kind}" for way in ("to", "from") for kind in ("float16", "bfloat16")]
+    times += [f"{way} {kind}" for way in ("to", "from") for kind in ("float16", "bfloat16", "int8")]
     print(json.dumps({name: [7, 8] for name in times}))
 elif NAME == "char_lm":
     import hashlib

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/int8_model.h"
+
 namespace tutti::test {
 
 /// Rounded to `digits` binary digits, ties to even, with units no smaller than 2^smallest.
@@ -41,10 +43,11 @@ inline std::vector<float> largest_of(const std::vector<float>& values, double fr
   return sent;
 }
 
-/// By the codec's name: "half", "bfloat16", "threshold:T", "topk:F".
+/// By the codec's name: "half", "bfloat16", "int8", "threshold:T", "topk:F".
 inline std::vector<float> sent_by(const std::string& codec, const std::vector<float>& values) {
   if (codec.starts_with("threshold:")) return kept_from(values, std::stof(codec.substr(10)));
   if (codec.starts_with("topk:")) return largest_of(values, std::stod(codec.substr(5)));
+  if (codec == "int8") return as_int8(values);
   auto sent = values;
   for (auto& value : sent) value = codec == "half" ? as_half(value) : as_bfloat16(value);
   return sent;

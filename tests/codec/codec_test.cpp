@@ -57,8 +57,8 @@ std::vector<float> draw(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
-const std::vector<std::string> kCodecs = {"half",      "bfloat16", "threshold:0.05", "threshold:0",
-                                          "topk:0.05", "topk:1",   "topk:0.0001"};
+const std::vector<std::string> kCodecs = {"half",        "bfloat16",  "int8",   "threshold:0.05",
+                                          "threshold:0", "topk:0.05", "topk:1", "topk:0.0001"};
 
 TEST(Codec, SendsWhatAScalarModelSendsHoweverItTravels) {
   for (const auto& name : kCodecs) {
@@ -126,6 +126,11 @@ TEST(Codec, BytesAreThoseOfTheFormula) {
   EXPECT_EQ(write_message(*half_codec(), values).encoded.bytes, 2000u);
   EXPECT_EQ(half_codec()->sum_bytes(1000, 1000, {}), 2000u);
   EXPECT_EQ(write_message(*bfloat16_codec(), values).encoded.bytes, 2000u);
+  // One scale for 256 values, and one for what is left.
+  EXPECT_EQ(write_message(*int8_codec(), values).encoded.bytes, 1000u + 4 * 4);
+  EXPECT_EQ(int8_codec()->sum_bytes(1000, 1000, {}), 1000u + 4 * 4);
+  EXPECT_EQ(int8_codec()->tile_bytes(4096), 4096u + 16 * 4);
+  EXPECT_GE(4.0 * 4096 / static_cast<double>(int8_codec()->tile_bytes(4096)), 3.9);
   // 8 + 8·k as a list, 8 + 4·n as an array: whichever is fewer, with the sum's list counted.
   const auto codec = top_k_codec(0.1);
   EXPECT_EQ(write_message(*codec, values, {4, MessageFormat::by_size}).encoded.bytes, 8u + 8 * 100);
@@ -144,12 +149,79 @@ TEST(Codec, WhatDoesNotFitIsRefusedByItsIndex) {
   EXPECT_EQ(written.encoded.refused_at, 2);
   EXPECT_EQ(write_message(*bfloat16_codec(), {3e38f}).encoded.refusal, "");
   EXPECT_THAT(write_message(*bfloat16_codec(), {3.4e38f}).encoded.refusal, HasSubstr("bfloat16"));
+  std::vector<float> values(600, 1.0f);
+  EXPECT_EQ(write_message(*int8_codec(), values).encoded.refusal, "");
+  for (const std::size_t at : {0u, 255u, 256u, 599u}) {
+    for (const float bad : {INFINITY, -INFINITY, NAN}) {
+      auto some = values;
+      some[at] = some[599] = bad;
+      const auto encoded = write_message(*int8_codec(), some).encoded;
+      EXPECT_THAT(encoded.refusal, HasSubstr("is beyond the range of int8"));
+      EXPECT_EQ(encoded.refused_at, static_cast<std::int64_t>(at));
+    }
+  }
+}
+
+TEST(Codec, Int8TakesAllThatIsFinite) {
+  // Of each: the largest, which a rounded scale would send beyond the range; those too small for a
+  // scale of their own, which wait in the residual; values whose bytes are −127 and 127.
+  const float most = std::numeric_limits<float>::max();
+  const float least = std::numeric_limits<float>::denorm_min();
+  for (const auto& values :
+       std::vector<std::vector<float>>{{most, -most, most / 200, 1.0f},
+                                       {least, -least, 0.0f, -0.0f},
+                                       {0x1p-126f, -0x1p-127f, 0x1.8p-127f},
+                                       {0x1.234p-120f, least, -0x1p-126f},
+                                       {0.0f, -0.0f},
+                                       {-1.0f, 1.0f, 0.5f / 127, 1.5f / 127}}) {
+    const auto written = write_message(*int8_codec(), values);
+    ASSERT_EQ(written.encoded.refusal, "");
+    const auto sent = read_message(*int8_codec(), written, values.size());
+    EXPECT_EQ(bits_of(sent), bits_of(as_int8(values)));
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_TRUE(std::isfinite(sent[i]));
+      EXPECT_EQ(sent[i] + (values[i] - sent[i]), values[i]) << "something was lost";
+      // Half of a scale, which is a little less than a 127th.
+      EXPECT_LE(std::abs(values[i] - sent[i]), std::max(largest / 253, 0x1p-127f));
+    }
+  }
+}
+
+TEST(Codec, ABlockOfInt8KnowsNothingOfTheOthers) {
+  auto values = draw(256 + 256 + 3, 9);
+  const auto before = read_message(*int8_codec(), write_message(*int8_codec(), values), 515);
+  values[256] = 1e6f;  // all of its block that is below 4000 is rounded to 0
+  const auto after = read_message(*int8_codec(), write_message(*int8_codec(), values), 515);
+  for (std::size_t i = 0; i < 515; ++i) {
+    if (i < 256 || i >= 512) {
+      EXPECT_EQ(after[i], before[i]);
+    } else if (i > 256) {
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(after[i]), 0u);
+    }
+  }
 }
 
 TEST(Codec, ASumIsRoundedOnceToTheFormatOfItsMessages) {
   std::vector<float> sum(2000, 1.0f + 1.0f / 4096);
   half_codec()->round_sum(sum);
   EXPECT_EQ(sum, std::vector<float>(2000, as_half(1.0f + 1.0f / 4096)));
+  sum = draw(1000, 5);
+  const auto expected = as_int8(sum);
+  int8_codec()->round_sum(sum);
+  EXPECT_EQ(bits_of(sum), bits_of(expected));
+  // One that is not finite is seen to be so, and its block is left as it is.
+  sum = draw(1000, 6);
+  const auto finite = as_int8(sum);
+  sum[300] = NAN;
+  sum[999] = -INFINITY;
+  const auto before = sum;
+  int8_codec()->round_sum(sum);
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const bool is_left = (i >= 256 && i < 512) || i >= 768;
+    EXPECT_EQ(bits_of({sum[i]}), bits_of({is_left ? before[i] : finite[i]})) << i;
+  }
   sum = {1.0f + 1.0f / 4096};
   top_k_codec()->round_sum(sum);
   EXPECT_EQ(sum[0], 1.0f + 1.0f / 4096);
@@ -166,16 +238,18 @@ std::string error_of(const std::function<void()>& body) {
 
 TEST(Codec, NamesAreReadAndOthersRefused) {
   EXPECT_EQ(codec_of("none"), nullptr);
+  EXPECT_EQ(codec_of("int8")->name(), "int8");
   EXPECT_EQ(codec_of("threshold")->name(), "threshold:0.05");
   EXPECT_EQ(codec_of("topk")->name(), "topk:0.05");
   EXPECT_EQ(codec_of("topk:0.001")->name(), "topk:0.001");
   EXPECT_EQ(codec_of("topk:0.001:400")->name(), "topk:0.001:400");
   EXPECT_THAT(error_of([] { codec_of("topk:0.1:-1"); }), HasSubstr("-1 steps of warm-up"));
-  for (const auto* text : {"", "top-k", "half:3", "topk:", "topk:x", "topk:0.1x", "none:1",
-                           "topk:0.1:", "topk:0.1:2.5", "topk:0.1:2:3", "threshold:0.1:2"}) {
+  for (const auto* text :
+       {"", "top-k", "half:3", "int8:3", "int4", "topk:", "topk:x", "topk:0.1x", "none:1",
+        "topk:0.1:", "topk:0.1:2.5", "topk:0.1:2:3", "threshold:0.1:2"}) {
     EXPECT_THAT(
         error_of([&] { codec_of(text); }),
-        HasSubstr("there are none, half, bfloat16, threshold[:0.05], topk[:0.05[:steps of "))
+        HasSubstr("there are none, half, bfloat16, int8, threshold[:0.05], topk[:0.05[:steps of "))
         << text;
   }
   for (const auto* text : {"topk:0", "topk:-0.1", "topk:1.01", "topk:nan"}) {
@@ -203,6 +277,7 @@ TEST(Codec, ACompressionThatMakesNoSenseIsRefused) {
   EXPECT_EQ(refused({.codec = threshold_codec()}), "");
   EXPECT_THAT(refused({}), HasSubstr("needs a codec that selects values"));
   EXPECT_THAT(refused({.codec = half_codec()}), HasSubstr("needs a codec that selects values"));
+  EXPECT_THAT(refused({.codec = int8_codec()}), HasSubstr("needs a codec that selects values"));
   EXPECT_THAT(refused({.codec = top_k_codec(), .error_feedback = false}),
               HasSubstr("needs error feedback"));
   EXPECT_THAT(refused({.codec = top_k_codec()}, 1), HasSubstr("momentum correction 1: must be"));

@@ -291,6 +291,9 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
   add("bfloat16_codec", {.model = {.type = torch::kBFloat16},
                          .optimizer = momentum,
                          .options = coded({.codec = bfloat16_codec()})});
+  auto scaled = coded({.codec = int8_codec()});
+  scaled.loss_scale = dynamic;
+  add("int8_codec", {.optimizer = adam, .options = scaled, .overflows_in_step = 3});
   add("threshold_codec", {.optimizer = adam, .options = coded({.codec = threshold_codec(0.25)})});
   add("top_k_codec", {.optimizer = momentum, .options = coded({.codec = top_k_codec(0.1)})});
   add("top_k_of_tensors",

@@ -31,11 +31,22 @@ EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> bucket
   return context;
 }
 
+bool works_in_tiles(const Compression& compression) {
+  return compression.codec->tile_bytes(1) > 0 && !compression.momentum_correction &&
+         !compression.codec->has_first_round();
+}
+
+std::size_t part_bytes(const Codec& codec, std::int64_t count) {
+  const auto tiles = static_cast<std::size_t>(count / kTile);
+  const auto rest = count % kTile;
+  return tiles * codec.tile_bytes(kTile) + (rest > 0 ? codec.tile_bytes(rest) : 0);
+}
+
 BucketEncoder::BucketEncoder(const Plan& plan, MessageStore& board, const Compression& compression,
                              Values values)
     : plan_(plan), board_(board), compression_(compression), own_values_(std::move(values)) {
   std::int64_t largest = 0;
-  if (works_in_tiles()) {
+  if (works_in_tiles(compression_)) {
     if (!board_.has_residuals()) values_.resize(static_cast<std::size_t>(kTile));
     return;
   }
@@ -107,7 +118,7 @@ void BucketEncoder::encode(const MessageTask& task, const Folds& folds,
                            std::span<const float> first_sum) {
   auto& header = board_.header(task.logical, task.bucket);
   header = {.first_bytes = header.first_bytes};
-  if (works_in_tiles()) return encode_in_tiles(task, folds);
+  if (works_in_tiles(compression_)) return encode_in_tiles(task, folds);
   const auto made = values_of(task, folds);
   if (!made) return;
   const auto count = static_cast<std::int64_t>(made->values.size());
@@ -183,9 +194,6 @@ void BucketEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds)
   const auto& codec = *compression_.codec;
   auto& header = board_.header(task.logical, task.bucket);
   auto* message = board_.message(task.logical, task.bucket);
-  std::int64_t total = 0;
-  for (const auto p : task.touched) total += count_of(p);
-  require_room(task.bucket, total, static_cast<std::size_t>(total) * codec.bytes_per_value());
   std::optional<std::pair<std::uint32_t, std::string>> refusal;
   for (const auto p : task.touched) {
     const auto fold = folds(p);
@@ -199,7 +207,7 @@ void BucketEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds)
       if (how != Made::well) return refuse(task, p, how);
       if (refusal) continue;
       const auto context = context_of(task.bucket, count, task.step, {});
-      const auto bytes = static_cast<std::size_t>(count) * codec.bytes_per_value();
+      const auto bytes = codec.tile_bytes(count);
       const auto encoded = codec.encode(tile, context, message);
       if (!encoded.refusal.empty()) {
         refusal.emplace(p, encoded.refusal);

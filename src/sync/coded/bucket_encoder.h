@@ -23,6 +23,12 @@ EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> bucket
                          const Compression& compression, std::size_t logical_workers,
                          std::int64_t count);
 
+/// Whether messages are made tile by tile: that of a bucket is then the parts of its parameters,
+/// one after the other.
+bool works_in_tiles(const Compression& compression);
+/// Bytes of the part of a parameter of `count` elements.
+std::size_t part_bytes(const Codec& codec, std::int64_t count);
+
 struct MessageTask {
   std::size_t logical = 0;
   std::size_t bucket = 0;
@@ -74,10 +80,6 @@ class BucketEncoder {
   /// Folds elements from `begin` on into `tile` and adds what is kept.
   Made make_tile(std::size_t logical, std::uint32_t parameter, const TileFold& fold,
                  std::int64_t begin, std::span<float> tile);
-  bool works_in_tiles() const {
-    return compression_.codec->bytes_per_value() > 0 && !compression_.momentum_correction &&
-           !compression_.codec->has_first_round();
-  }
   void require_room(std::size_t bucket, std::int64_t count, std::size_t bytes) const;
   void encode_in_tiles(const MessageTask& task, const Folds& folds);
   void add_what_is_kept(std::size_t logical, std::uint32_t parameter, std::int64_t begin,

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
-#include "codec/sparse_message.h"
 #include "sync/step/logical_workers.h"
 #include "tutti/error.h"
 
@@ -25,6 +23,18 @@ Buckets buckets_of(const Plan& plan, const Compression& compression) {
   Buckets buckets;
   for (const auto p : partitioned_parameters(plan)) buckets.push_back({p});
   return buckets;
+}
+
+std::size_t bound_of(const Plan& plan, std::span<const std::uint32_t> bucket,
+                     const Compression& compression, const EncodeContext& context) {
+  if (!works_in_tiles(compression)) {
+    return context.count == 0 ? 0 : compression.codec->bound(context.count, context);
+  }
+  std::size_t bytes = 0;
+  for (const auto p : bucket) {
+    bytes += part_bytes(*compression.codec, plan.parameters()[p].spec.count);
+  }
+  return bytes;
 }
 
 MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {
@@ -52,7 +62,7 @@ MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions
     }
     const auto context =
         context_of(plan, bucket, options.compression, layout.logical_workers, count);
-    layout.bounds.push_back(count == 0 ? 0 : options.compression.codec->bound(count, context));
+    layout.bounds.push_back(bound_of(plan, bucket, options.compression, context));
     if (!options.compression.codec->has_first_round()) continue;
     const auto first =
         count == 0 ? 0 : options.compression.codec->first_round_values(context.shape);
@@ -85,6 +95,7 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
     one.touched.resize(parameters);
     one.share.resize(parameters);
     one.at_in_message.resize(parameters);
+    one.part_at.resize(parameters);
     one.elements.resize(board_.buckets().size());
   }
 }
@@ -107,6 +118,7 @@ void CodedGradients::collect_nodes() {
   const auto ranges = options_.logical_workers.empty()
                           ? nodes_of_workers(nodes().held(), carried_.size())
                           : nodes_of(nodes().held(), options_.logical_workers);
+  const bool in_tiles = works_in_tiles(options_.compression);
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     auto& one = carried_[l];
     one.nodes = ranges[l];
@@ -114,10 +126,14 @@ void CodedGradients::collect_nodes() {
     for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
       auto& elements = one.elements[b];
       elements = 0;
+      std::size_t bytes = 0;
       for (const auto p : board_.buckets()[b]) {
         one.touched[p] = nodes().touched(p, one.nodes);
         one.at_in_message[p] = elements;
-        if (one.touched[p]) elements += exchange_.plan().parameters()[p].spec.count;
+        one.part_at[p] = bytes;
+        if (one.touched[p] == 0) continue;
+        elements += count_of(p);
+        if (in_tiles) bytes += part_bytes(*options_.compression.codec, count_of(p));
       }
     }
   }
@@ -290,46 +306,6 @@ CodedGradients::Refusal CodedGradients::first_refusal() const {
     }
   }
   return {};
-}
-
-// ---- the sum ----
-
-SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) const {
-  const auto bucket = board_.bucket_of(parameter);
-  const auto& one = carried_[logical];
-  return {.message = {board_.message(logical, bucket), board_.header(logical, bucket).bytes},
-          .context = encoder_.context_of(bucket, one.elements[bucket], exchange_.number(),
-                                         first_sum_of(bucket)),
-          .first = one.at_in_message[parameter],
-          .share = one.share[parameter],
-          .place = place_of(logical)};
-}
-
-/// Only the owner counts values that are not −0.0.
-void CodedGradients::fold_to(const ElementRange& range, void* to, bool counts) {
-  auto* at = static_cast<float*>(to);
-  if (!is_prepared_) {
-    // There are no messages that it could be read from.
-    std::fill_n(at, range.end - range.begin, std::numeric_limits<float>::quiet_NaN());
-    return;
-  }
-  std::vector<SumTerm> terms;
-  for (std::size_t l = 0; l < carried_.size(); ++l) {
-    if (carried_[l].touched[range.parameter] != 0) terms.push_back(term_of(l, range.parameter));
-  }
-  std::int64_t values = 0;
-  for (auto begin = range.begin; begin < range.end; begin += kTile, at += kTile) {
-    const std::span<float> tile(at, static_cast<std::size_t>(std::min(kTile, range.end - begin)));
-    sum_.take(terms, begin, tile);
-    options_.compression.codec->round_sum(tile);
-    values += std::count_if(tile.begin(), tile.end(), [](float x) { return !is_absent(x); });
-    if (options_.divisor == Divisor::none) {
-      scale_into(at, DType::float32, at, DType::float32, static_cast<std::int64_t>(tile.size()),
-                 nodes().weight());
-    }
-  }
-  if (!counts) return;
-  board_.sum_values(board_.bucket_of(range.parameter)).fetch_add(values, std::memory_order_relaxed);
 }
 
 }  // namespace tutti

@@ -85,11 +85,15 @@ class CodedGradients final : public ArraySource {
     std::vector<std::uint8_t> touched;        ///< per parameter
     std::vector<double> share;                ///< per parameter: of the weight
     std::vector<std::int64_t> at_in_message;  ///< per parameter: its first value
+    std::vector<std::size_t> part_at;         ///< per parameter: bytes before it, if in tiles
     std::vector<std::int64_t> elements;       ///< per bucket: of its touched parameters
   };
   /// Leaves of the tree over the logical workers, in which any leaf of one stands for it.
   std::int64_t leaves() const;
   Block place_of(std::size_t logical) const;
+  std::int64_t count_of(std::uint32_t parameter) const {
+    return exchange_.plan().parameters()[parameter].spec.count;
+  }
   void collect_nodes();
   void find_shares();
   void fold_to(const ElementRange& range, void* to, bool counts) override;
@@ -99,6 +103,8 @@ class CodedGradients final : public ArraySource {
   Refusal first_round();
   void add_up_first_round();
   std::span<const float> first_sum_of(std::size_t bucket) const;
+  bool is_touched(std::uint32_t parameter) const;
+  std::size_t sum_bytes_of(std::size_t bucket, std::int64_t values) const;
   SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
   std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
   std::optional<std::size_t> closing() const;

@@ -9,6 +9,12 @@
 
 namespace tutti {
 
+/// Whether some logical worker touched it.
+bool CodedGradients::is_touched(std::uint32_t parameter) const {
+  return std::any_of(carried_.begin(), carried_.end(),
+                     [&](const Carried& one) { return one.touched[parameter] != 0; });
+}
+
 void CodedGradients::note() {
   traffic_.begin();
   max_bytes_ = 0;
@@ -21,9 +27,7 @@ void CodedGradients::note() {
     auto& bucket = traffic_.bucket(b);
     touched_by_any_[b] = 0;
     for (const auto p : board_.buckets()[b]) {
-      const bool any = std::any_of(carried_.begin(), carried_.end(),
-                                   [&](const Carried& one) { return one.touched[p] != 0; });
-      if (any) touched_by_any_[b] += exchange_.plan().parameters()[p].spec.count;
+      if (is_touched(p)) touched_by_any_[b] += count_of(p);
     }
     for (std::size_t l = 0; l < carried_.size(); ++l) {
       const auto touched = carried_[l].elements[b];
@@ -60,6 +64,19 @@ TrafficReport CodedGradients::traffic() const {
   return report;
 }
 
+std::size_t CodedGradients::sum_bytes_of(std::size_t bucket, std::int64_t values) const {
+  const auto of = [&](std::int64_t count, std::int64_t present) {
+    return options_.compression.codec->sum_bytes(
+        count, present, encoder_.context_of(bucket, count, exchange_.last_number(), {}));
+  };
+  if (!works_in_tiles(options_.compression)) return of(touched_by_any_[bucket], values);
+  std::size_t bytes = 0;
+  for (const auto p : board_.buckets()[bucket]) {
+    if (is_touched(p) && count_of(p) > 0) bytes += of(count_of(p), count_of(p));
+  }
+  return bytes;
+}
+
 void CodedGradients::commit(StepReport& report) {
   report.max_sent_bytes = max_bytes_ + owned_bytes_;
   if (options_.compression.codec->has_first_round()) report.collectives = 2;
@@ -72,11 +89,7 @@ void CodedGradients::commit(StepReport& report) {
     const auto values = sums - std::exchange(sum_values_[b], sums);
     if (touched_by_any_[b] == 0) continue;
     traffic_.bucket(b).bytes +=
-        carried_.size() *
-        (board_.first_round(0, b).size_bytes() +
-         options_.compression.codec->sum_bytes(
-             touched_by_any_[b], values,
-             encoder_.context_of(b, touched_by_any_[b], exchange_.last_number(), {})));
+        carried_.size() * (board_.first_round(0, b).size_bytes() + sum_bytes_of(b, values));
   }
   traffic_.end(options_.compression.codec->has_first_round() ? 2 : 1);
   if (!board_.has_residuals()) return;

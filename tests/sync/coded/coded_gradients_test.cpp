@@ -10,7 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(CodedGradients, AnyNumberOfWorkersGivesWhatTheModelGives) {
-  for (const auto* codec : {"half", "bfloat16", "threshold:300", "topk:0.05"}) {
+  for (const auto* codec : {"half", "bfloat16", "int8", "threshold:300", "topk:0.05"}) {
     expect_as_model({.codec = codec}, {1, 2, 3, 5, 8});
   }
 }
@@ -20,6 +20,7 @@ TEST(CodedGradients, LogicalWorkersAreOnesOfTheRunWhateverTheirNumber) {
     expect_as_model({.codec = "topk:0.05", .logical_workers = count}, {1, 5});
   }
   expect_as_model({.codec = "threshold:300", .shards = 16, .logical_workers = 5}, {3});
+  expect_as_model({.codec = "int8", .shards = 16, .logical_workers = 5}, {1, 3});
 }
 
 TEST(CodedGradients, OptionsDoWhatTheModelDoes) {
@@ -28,6 +29,8 @@ TEST(CodedGradients, OptionsDoWhatTheModelDoes) {
   expect_as_model({.codec = "half", .error_feedback = false}, {2});
   expect_as_model({.codec = "topk:0.05", .scope = CodecScope::tensor}, {3});
   expect_as_model({.codec = "half", .clamp = 100}, {3});
+  expect_as_model({.codec = "int8", .error_feedback = false}, {2});
+  expect_as_model({.codec = "int8", .scope = CodecScope::tensor, .clamp = 100}, {3});
   for (const auto message_format : {MessageFormat::sparse, MessageFormat::dense}) {
     expect_as_model({.codec = "topk:0.2", .message_format = message_format}, {2});
     expect_as_model({.codec = "threshold:300", .message_format = message_format}, {2});
@@ -59,6 +62,7 @@ TEST(CodedGradients, ABucketIsEncodedAsSoonAsItIsFull) {
 
 TEST(CodedGradients, AStepThatIsDroppedLeavesNoResidual) {
   expect_no_trace_of_dropped_steps({.codec = "topk:0.05"});
+  expect_no_trace_of_dropped_steps({.codec = "int8"});
 }
 
 /// What all workers are told of a step in which rank 1 writes `bad` (parameter, element, value).
@@ -106,6 +110,8 @@ TEST(CodedGradients, WhatCannotBeSentIsNamedByAll) {
   EXPECT_THAT(text_of_step(std::nanf(""), "topk:0.1"), HasSubstr("is not finite"));
   EXPECT_THAT(text_of_step(INFINITY, "threshold:0.1"), HasSubstr("is not finite"));
   EXPECT_THAT(text_of_step(-INFINITY, "half"), HasSubstr("is not finite"));
+  EXPECT_THAT(text_of_step(std::nanf(""), "int8"), HasSubstr("is not finite"));
+  EXPECT_THAT(text_of_step(-INFINITY, "int8"), HasSubstr("is not finite"));
   // A bound does not hide it.
   EXPECT_THAT(text_of_step(INFINITY, "half", 100), HasSubstr("is not finite"));
 }
@@ -123,7 +129,9 @@ class Retold : public Codec {
  public:
   explicit Retold(std::size_t bytes_per_value) : bytes_per_value_(bytes_per_value) {}
   std::string name() const override { return "retold"; }
-  std::size_t bytes_per_value() const override { return bytes_per_value_; }
+  std::size_t tile_bytes(std::int64_t count) const override {
+    return static_cast<std::size_t>(count) * bytes_per_value_;
+  }
   std::size_t bound(std::int64_t count, const EncodeContext& context) const override {
     return half_->bound(count, context) * 2;
   }
@@ -363,6 +371,33 @@ TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
     EXPECT_GT(large.residual_norm, 0);
     EXPECT_THAT(traffic.table(), HasSubstr("p0 … p1 (2)"));
     EXPECT_THAT(traffic.table(), HasSubstr("3 steps, 3 collectives"));
+    group.barrier();
+  });
+}
+
+TEST(CodedGradients, BlocksOfInt8AreThoseOfEachParameterInTheMessagesAndInTheSum) {
+  const std::vector<std::size_t> counts = {600, 400, 5000};
+  run_thread_ranks(2, [&](const Job& job) {
+    const Group group(job);
+    StepExchange exchange(group, plan_of(counts), {.coded = true});
+    CodedGradients coded(exchange, {.compression = {.codec = int8_codec(), .fusion = 1000}});
+    exchange.open_one_backward(1);
+    for (std::size_t p = 0; p < counts.size(); ++p) {
+      if (p == 1 && group.rank() == 1) continue;  // of the sum it is a part all the same
+      const Values values(counts[p], 0.001f);
+      exchange.write(p, values.data(), true);
+    }
+    const auto outcome = finish(exchange, coded);
+    constexpr std::size_t kLarge = 5000 + 4 * 20;
+    constexpr std::size_t kSmall = 600 + 4 * 3;
+    constexpr std::size_t kOnce = 400 + 4 * 2;
+    EXPECT_EQ(outcome.report.max_sent_bytes, kLarge + kSmall + kOnce);
+    const auto traffic = coded.traffic();
+    ASSERT_EQ(traffic.last_step.size(), 2u);
+    EXPECT_EQ(traffic.last_step[0].bytes, 2 * kLarge + 2 * kLarge);
+    EXPECT_EQ(traffic.last_step[1].bytes, 2 * kSmall + kOnce + 2 * (kSmall + kOnce));
+    EXPECT_GE(static_cast<double>(traffic.last_step[0].bytes_dense),
+              3.9 * static_cast<double>(traffic.last_step[0].bytes));
     group.barrier();
   });
 }

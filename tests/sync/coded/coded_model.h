@@ -111,6 +111,22 @@ inline std::vector<float> sent_in(std::int64_t step, const std::string& codec,
   return largest_of(values, fraction);
 }
 
+/// Of the touched parameters of a bucket, one after the other: blocks of int8 are a parameter's
+/// own.
+inline Values sent_of_bucket(std::int64_t step, const std::string& codec, const Values& all,
+                             const std::vector<std::uint32_t>& touched) {
+  if (codec != "int8") return sent_in(step, codec, all);
+  Values said;
+  auto at = all.begin();
+  for (const auto p : touched) {
+    const auto end = at + static_cast<std::ptrdiff_t>(kCounts[p]);
+    const auto own = as_int8({at, end});
+    said.insert(said.end(), own.begin(), own.end());
+    at = end;
+  }
+  return said;
+}
+
 /// One step of the model; `state` is that of the step before.
 inline void step_of_model(const Case& test, std::int64_t step, State& state) {
   const auto nodes = logical_workers(test.shards, test.logical_workers);
@@ -155,7 +171,7 @@ inline void step_of_model(const Case& test, std::int64_t step, State& state) {
         all.insert(all.end(), x->begin(), x->end());
       }
       if (all.empty()) continue;
-      const auto said = sent_in(step, test.codec, all);
+      const auto said = sent_of_bucket(step, test.codec, all, touched);
       std::size_t at = 0;
       for (const auto p : touched) {
         Values values(said.begin() + static_cast<std::ptrdiff_t>(at),
@@ -177,6 +193,7 @@ inline void step_of_model(const Case& test, std::int64_t step, State& state) {
   for (std::size_t p = 0; p < kCounts.size(); ++p) {
     state.gradients[p] = fold_range(sent[p], 0, sent[p].size());
     if (!state.gradients[p]) continue;
+    if (test.codec == "int8") state.gradients[p] = as_int8(*state.gradients[p]);
     for (auto& value : *state.gradients[p]) {
       if (test.codec == "half") value = as_half(value);
       if (test.codec == "bfloat16") value = as_bfloat16(value);

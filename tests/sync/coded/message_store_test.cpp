@@ -98,7 +98,7 @@ Values sent(const Codec& codec, const Values& values, std::vector<std::byte>& me
 
 TEST(MessageSum, ListsAndArraysGiveTheSameSumAlongTheTree) {
   const std::vector<double> shares = {0.5, 0.25, 0.125, 0.0625, 0.0625};
-  for (const char* name : {"topk:0.01", "threshold:1000", "half"}) {
+  for (const char* name : {"topk:0.01", "threshold:1000", "half", "int8"}) {
     const auto codec = codec_of(name);
     std::vector<std::vector<std::byte>> messages(shares.size());
     std::vector<std::optional<Values>> weighted;
@@ -209,6 +209,8 @@ TEST(BucketEncoder, WhatCannotBeSentIsSaidInTheHeader) {
     EXPECT_EQ(refusal_of(half_codec(), 1), "");
     EXPECT_THAT(refusal_of(half_codec(), 1e5f), HasSubstr("the gradient of \"p1\""));
     EXPECT_THAT(refusal_of(half_codec(), HUGE_VALF), HasSubstr("overflow: the gradient of \"p1\""));
+    EXPECT_THAT(refusal_of(int8_codec(), HUGE_VALF), HasSubstr("overflow: the gradient of \"p1\""));
+    EXPECT_THAT(refusal_of(int8_codec(), NAN), HasSubstr("overflow: the gradient of \"p1\""));
     EXPECT_THAT(refusal_of(top_k_codec(0.1), NAN), HasSubstr("overflow: the gradient of \"p1\""));
   });
 }
