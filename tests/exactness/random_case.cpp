@@ -80,8 +80,8 @@ void draw_trainer(Choices& one) {
   const bool trains = one.is("front", "trainer");
   const bool bold = one.has("bold");
   const bool is_double = one.is("dtype", "float64");
-  const Options codecs = {"none",     "none",      "none", "none", "half",
-                          "bfloat16", "threshold", "topk", "topk", "topk-warm"};
+  const Options codecs = {"none", "none",      "none", "none", "half",     "bfloat16",
+                          "int8", "threshold", "topk", "topk", "topk-warm"};
   const bool coded =
       one.of("codec", trains && (bold || !is_double) ? codecs : Options{"none"}) != "none";
   const bool selects = one["codec"].starts_with("topk") || one.is("codec", "threshold");
@@ -260,7 +260,9 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   std::set<std::string> all;
   const auto& codec = one["codec"];
   if (codec == "none") all.insert("no codec");
-  if (codec == "half" || codec == "bfloat16" || codec == "threshold") all.insert(codec);
+  for (const auto* name : {"half", "bfloat16", "int8", "threshold"}) {
+    if (codec == name) all.insert(codec);
+  }
   if (codec.starts_with("topk")) {
     all.insert(one.is("scope", "tensor") ? "top-K of tensors" : "top-K of buckets");
     if (one.is("feedback", "off")) all.insert("top-K without feedback");

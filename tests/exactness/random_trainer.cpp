@@ -69,6 +69,7 @@ Compression compression_of(const Choices& one, bool is_reference) {
   const auto& codec = one["codec"];
   if (codec == "half") compression.codec = half_codec();
   if (codec == "bfloat16") compression.codec = bfloat16_codec();
+  if (codec == "int8") compression.codec = int8_codec();
   if (codec == "threshold") compression.codec = threshold_codec(1e-3);
   if (codec == "topk") compression.codec = top_k_codec(0.05);
   if (codec == "topk-warm") compression.codec = top_k_codec(0.02, 3);

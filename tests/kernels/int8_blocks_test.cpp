@@ -97,10 +97,17 @@ TEST_P(Int8Blocks, AreReadFromAnywhere) {
 }
 
 TEST_P(Int8Blocks, TiesAreRoundedToTheEvenInteger) {
-  // The scale of the block is 1.
-  std::vector<float> values = {127, 0.5F, 1.5F, 2.5F, -0.5F, -1.5F, -2.5F, 125.5F, -126.5F};
-  round_to_int8(values.data(), static_cast<std::int64_t>(values.size()));
-  EXPECT_EQ(values, (std::vector<float>{127, 0, 2, 2, 0, -2, -2, 126, -126}));
+  // A product with 1 ÷ scale would miss half of the ties of 0x1.ff96 and 0x1.fec2.
+  for (const float scale : {1.0F, 0x1.ff96p-20F, 0x1.fec2p90F, 0x1.0001p-60F}) {
+    std::vector<float> values = {127 * scale};
+    std::vector<float> expected = values;
+    for (int k = -64; k < 64; ++k) {
+      values.push_back((static_cast<float>(k) + 0.5F) * scale);
+      expected.push_back(static_cast<float>(k % 2 == 0 ? k : k + 1) * scale);
+    }
+    round_to_int8(values.data(), static_cast<std::int64_t>(values.size()));
+    EXPECT_EQ(values, expected) << scale;
+  }
 }
 
 TEST_P(Int8Blocks, HoldWhatIsLargestAndSmallest) {

@@ -193,9 +193,10 @@ inline bool go_together(const std::string& model, const std::string& optimizer,
 
 /// Every run has uneven weights, and more shards than workers or fewer.
 inline constexpr const char* kWays[] = {
-    "plain",      "norm clip",      "value clips",     "loss scale", "halves",
-    "half codec", "bfloat16 codec", "threshold codec", "topk codec", "topk per tensor",
-    "local",      "local biases",   "block momentum",  "partial",    "momentum correction"};
+    "plain",           "norm clip",      "value clips",     "loss scale",
+    "halves",          "half codec",     "bfloat16 codec",  "int8 codec",
+    "threshold codec", "topk codec",     "topk per tensor", "local",
+    "local biases",    "block momentum", "partial",         "momentum correction"};
 inline TrainerOptions options_of(const std::string& way) {
   TrainerOptions options{.seed = 5};
   if (way == "norm clip") options.clip.norm = 0.01;
@@ -228,6 +229,7 @@ inline TrainerOptions options_of(const std::string& way) {
     options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
   }
   if (way == "bfloat16 codec") options.compression.codec = bfloat16_codec();
+  if (way == "int8 codec") options.compression.codec = int8_codec();
   if (way == "threshold codec") {
     options.compression.codec = threshold_codec(1e-3);
     options.clip = {.parameter_norm = 0.1, .value = 0.001};

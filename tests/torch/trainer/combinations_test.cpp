@@ -63,6 +63,7 @@ bool apply_option(const std::string& name, Run& run) {
   if (name == "no codec") return true;
   if (name == "half") return compression.codec = half_codec(), true;
   if (name == "bfloat16") return compression.codec = bfloat16_codec(), true;
+  if (name == "int8") return compression.codec = int8_codec(), true;
   if (name == "threshold") return compression.codec = threshold_codec(1e-3), true;
   if (name.starts_with("top-K")) {
     compression.codec = top_k_codec(0.05);

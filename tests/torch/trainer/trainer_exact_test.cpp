@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"branches", "rmsprop", "halves", 5}, Case{"half", "adamw", "loss scale", 5},
         Case{"mlp", "adam", "topk codec", 5}, Case{"lstm", "sgd", "half codec", 5},
         Case{"branches", "adamw", "threshold codec", 5},
-        Case{"half", "adagrad", "bfloat16 codec", 5},
+        Case{"half", "adagrad", "bfloat16 codec", 5}, Case{"lstm", "adamw", "int8 codec", 5},
         Case{"convolution", "rmsprop", "topk per tensor", 5},
         Case{"convolution", "adam", "local", 5}, Case{"half", "adamw", "local biases", 5},
         Case{"lstm", "sgd", "block momentum", 5}, Case{"branches", "adagrad", "partial", 5},
