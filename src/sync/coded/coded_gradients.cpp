@@ -25,16 +25,16 @@ Buckets buckets_of(const Plan& plan, const Compression& compression) {
   return buckets;
 }
 
+/// A codec that writes more than its tile_bytes() finds room for its bound(), until it is refused.
 std::size_t bound_of(const Plan& plan, std::span<const std::uint32_t> bucket,
                      const Compression& compression, const EncodeContext& context) {
-  if (!works_in_tiles(compression)) {
-    return context.count == 0 ? 0 : compression.codec->bound(context.count, context);
-  }
+  const auto whole = context.count == 0 ? 0 : compression.codec->bound(context.count, context);
+  if (!works_in_tiles(compression)) return whole;
   std::size_t bytes = 0;
   for (const auto p : bucket) {
     bytes += part_bytes(*compression.codec, plan.parameters()[p].spec.count);
   }
-  return bytes;
+  return std::max(whole, bytes);
 }
 
 MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions& options) {

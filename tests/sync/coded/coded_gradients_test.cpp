@@ -214,9 +214,11 @@ TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
 }
 
 TEST(CodedGradients, ACodecWhoseValuesHaveAnotherSizeThanItSaysIsRefused) {
-  const auto step = [] { refusal_of(std::make_shared<Retold>(4), {}); };
-  EXPECT_THAT(step, ThrowsMessage<InvalidArgument>(
-                        HasSubstr("codec retold: 3 values have 6 bytes, not the 12 it says")));
+  for (const std::size_t bytes : {1, 4}) {
+    const auto step = [&] { refusal_of(std::make_shared<Retold>(bytes), {}); };
+    EXPECT_THAT(step, ThrowsMessage<InvalidArgument>(HasSubstr(fmt::format(
+                          "codec retold: 3 values have 6 bytes, not the {} it says", 3 * bytes))));
+  }
 }
 
 // ---- every worker a logical worker: DataParallel ----
