@@ -44,7 +44,7 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
       ranks_(std::move(ranks)),
       name_(std::move(name)),
       rank_(own_position(*job_, ranks_, name_)),
-      members_(set_of(ranks_)),
+      members_(RankSet::of(ranks_)),
       collectives_(std::make_unique<LocalCollectives>(
           *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_})) {}
 

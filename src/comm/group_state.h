@@ -9,6 +9,7 @@
 
 #include "comm/local/operation.h"
 #include "job/job_state.h"
+#include "job/rank_set.h"
 
 namespace tutti {
 
@@ -28,15 +29,15 @@ class GroupState {
   int size() const { return static_cast<int>(ranks_.size()); }
   const std::vector<int>& ranks() const { return ranks_; }
   const std::string& name() const { return name_; }
-  /// Bits of the members' job ranks.
-  std::uint64_t members() const { return members_; }
+  /// The members' job ranks.
+  const RankSet& members() const { return members_; }
 
  private:
   std::shared_ptr<JobState> job_;
   std::vector<int> ranks_;
   std::string name_;
   int rank_ = 0;
-  std::uint64_t members_ = 0;
+  RankSet members_;
   std::unique_ptr<LocalCollectives> collectives_;
 };
 

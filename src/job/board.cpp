@@ -75,7 +75,9 @@ void publish(WaitNotice& notice, const NoticeView& view) {
   notice.state.store(view.state, std::memory_order_release);
   notice.since.store(view.since, std::memory_order_release);
   notice.evaluated.store(view.evaluated, std::memory_order_release);
-  notice.missing.store(view.missing, std::memory_order_release);
+  for (std::size_t w = 0; w < notice.missing.size(); ++w) {
+    notice.missing[w].store(view.missing.words()[w], std::memory_order_release);
+  }
 }
 
 NoticeView read(const WaitNotice& notice) {
@@ -84,7 +86,11 @@ NoticeView read(const WaitNotice& notice) {
     view.state = notice.state.load(std::memory_order_acquire);
     view.since = notice.since.load(std::memory_order_acquire);
     view.evaluated = notice.evaluated.load(std::memory_order_acquire);
-    view.missing = notice.missing.load(std::memory_order_acquire);
+    RankSet::Words missing;
+    for (std::size_t w = 0; w < missing.size(); ++w) {
+      missing[w] = notice.missing[w].load(std::memory_order_acquire);
+    }
+    view.missing = RankSet(missing);
   });
   return whole ? view : NoticeView{};
 }

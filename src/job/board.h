@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 
+#include "job/rank_set.h"
 #include "tutti/job.h"
 
 namespace tutti {
@@ -41,8 +43,9 @@ struct WaitNotice {
   std::atomic<std::uint32_t> state{none};
   std::atomic<std::int64_t> since{0};      ///< ns, Clock: when this wait began
   std::atomic<std::int64_t> evaluated{0};  ///< ns, Clock: when `missing` was last found true
-  std::atomic<std::uint64_t> missing{0};   ///< bit r: job rank r is what it waits for
-  SharedText<192> text;                    ///< "all-reduce of \"encoder.weight\", step 17"
+  /// Words of a RankSet: the job ranks that it waits for.
+  std::array<std::atomic<std::uint64_t>, std::tuple_size_v<RankSet::Words>> missing{};
+  SharedText<192> text;  ///< "all-reduce of \"encoder.weight\", step 17"
 };
 
 struct alignas(kCacheLine) WorkerSlot {
@@ -82,7 +85,7 @@ struct NoticeView {
   std::uint32_t state = WaitNotice::none;
   std::int64_t since = 0;
   std::int64_t evaluated = 0;
-  std::uint64_t missing = 0;
+  RankSet missing = {};
   bool in_wait() const { return state != WaitNotice::none; }
 };
 void publish(WaitNotice& notice, const NoticeView& view);

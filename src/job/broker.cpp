@@ -102,9 +102,9 @@ void Broker::State::serve() {
 /// stays open: this rank's last blames may be in flight, or the process still leaves in an orderly
 /// way.
 void Broker::State::believe_reports() {
-  while (reported != 0) {
-    const int rank = first_rank(reported);
-    reported &= ~rank_bit(rank);
+  while (!reported.empty()) {
+    const int rank = reported.first();
+    reported -= {rank};
     if (line(rank).socket && !hear(rank)) end(rank);
     tell(table.end(rank));
   }
@@ -150,17 +150,19 @@ bool Broker::State::obey(int rank, Frame frame) {
   const FrameHeader& header = frame.header;
   const int size = static_cast<int>(lines.size());
   switch (header.kind) {
-    case FrameHeader::give:
-      if ((header.ranks & ~ranks_below(size)) != 0 || !has_rank(header.ranks, rank)) return false;
+    case FrameHeader::give: {
+      const RankSet ranks(header.ranks);
+      if (!(ranks - RankSet::below(size)).empty() || !ranks.contains(rank)) return false;
       any_gave = true;
-      tell(table.give(rank, header.request, frame.text, header.ranks, std::move(frame.parcel)));
+      tell(table.give(rank, header.request, frame.text, ranks, std::move(frame.parcel)));
       return true;
+    }
     case FrameHeader::give_up:
       tell(table.give_up(rank, header.request));
       return true;
     case FrameHeader::ended:
       if (header.number < 0 || header.number >= size) return false;
-      reported |= rank_bit(header.number);
+      reported.insert(header.number);
       return true;
     case FrameHeader::blame:
       if (header.number < 0 || header.number >= size) return false;

@@ -16,6 +16,7 @@
 #include "job/broker.h"
 #include "job/frame.h"
 #include "job/gather_table.h"
+#include "job/rank_set.h"
 
 namespace tutti {
 
@@ -35,8 +36,8 @@ struct Broker::State {
   std::vector<Line> strangers;  ///< connected, and have not said who they are
   GatherTable table;
   std::vector<Blame> blames;
-  std::uint64_t reported = 0;  ///< said to have ended by another, and not yet believed
-  std::string broken;          ///< why no descriptors can be passed on any more
+  RankSet reported;    ///< said to have ended by another, and not yet believed
+  std::string broken;  ///< why no descriptors can be passed on any more
   bool any_gave = false;
   FileDescriptor stop;
   std::thread thread;

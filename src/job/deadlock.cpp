@@ -38,8 +38,9 @@ std::vector<int> DeadlockWatch::find_cycle(const std::vector<NoticeView>& notice
   std::vector<int> queue{me};
   for (std::size_t next = 0; next < queue.size(); ++next) {
     const int at = queue[next];
-    for (const int to : ranks_of(notices[static_cast<std::size_t>(at)].missing &
-                                 ranks_below(job_.identity().size))) {
+    for (const int to :
+         (notices[static_cast<std::size_t>(at)].missing & RankSet::below(job_.identity().size))
+             .ranks()) {
       if (to == me) {
         std::vector<int> cycle;
         for (int rank = at; rank != -1; rank = from[static_cast<std::size_t>(rank)])

@@ -63,6 +63,9 @@ FrameStatus FrameReader::read(int socket, Frame& frame) {
   if (got_ < kHeader) {
     const FrameStatus status =
         read_into(socket, reinterpret_cast<char*>(&frame_.header) + got_, kHeader - got_);
+    // The rest of a header without the mark of one may never come.
+    if (got_ >= sizeof frame_.header.magic && frame_.header.magic != FrameHeader::kMagic)
+      return FrameStatus::nonsense;
     if (status != FrameStatus::done) return status;
     if (!is_sensible(frame_.header)) return FrameStatus::nonsense;
     frame_.text.resize(frame_.header.text_bytes);

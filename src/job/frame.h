@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "job/rank_set.h"
 #include "job/rendezvous.h"
 
 namespace tutti {
@@ -37,18 +38,18 @@ struct FrameHeader {
     welcome,    ///< broker: the worker is the one of its rank
     taken       ///< broker: that rank has connected before
   };
-  static constexpr std::uint32_t kMagic = 0x54555432;
+  static constexpr std::uint32_t kMagic = 0x54555433;
   std::uint32_t magic = kMagic;
   std::uint32_t kind = 0;
   std::uint64_t request = 0;  ///< the worker's number for what it asked
-  std::uint64_t ranks = 0;
+  RankSet::Words ranks{};
   std::uint64_t bytes = 0;
   std::uint32_t text_bytes = 0;
   std::uint32_t descriptors = 0;
   std::int32_t number = 0;
   std::int32_t total = 0;
 };
-static_assert(sizeof(FrameHeader) == 48);
+static_assert(sizeof(FrameHeader) == 40 + sizeof(RankSet::Words));
 
 struct Frame {
   FrameHeader header;

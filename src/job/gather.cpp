@@ -37,23 +37,23 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
   // A worker that waits for the same notes it on the board: the others have not come.
   const std::string shown = tag.substr(0, sizeof(decltype(WaitNotice::text)::words));
   const auto missing = [&] {
-    std::uint64_t bits = 0;
+    RankSet late;
     for (const int rank : ranks) {
       const WaitNotice& notice = job.slot(rank).notice;
-      if (!read(notice).in_wait() || read(notice.text) != shown) bits |= rank_bit(rank);
+      if (!read(notice).in_wait() || read(notice.text) != shown) late.insert(rank);
     }
-    return bits;
+    return late;
   };
   std::optional<WaitWatch> watch;
-  std::uint64_t reported = 0;
+  RankSet reported;
   const auto poll_peers = [&] {
-    const std::uint64_t gone = job.gone().all & set_of(ranks) & ~reported;
-    for (const int rank : ranks_of(gone)) job.rendezvous().report_end(rank);
+    const RankSet gone = (job.gone().all & RankSet::of(ranks)) - reported;
+    for (const int rank : gone.ranks()) job.rendezvous().report_end(rank);
     reported |= gone;
     if (!watch) {
       watch.emplace(job,
                     WaitSubject{.missing = missing,
-                                .members = set_of(ranks),
+                                .members = RankSet::of(ranks),
                                 .what = [&] { return tag; },
                                 .check = {},
                                 .deadline = job.deadline()},

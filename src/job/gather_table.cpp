@@ -25,25 +25,25 @@ std::vector<GatherOutcome> GatherTable::fail(Gather& gather, GatherOutcome failu
 void GatherTable::forget_if_over(const Key& key) {
   const auto at = gathers_.find(key);
   if (at != gathers_.end() && at->second.waiting.empty() &&
-      (key.second & ~at->second.given & ~ended_) == 0)
+      (key.second - at->second.given - ended_).empty())
     gathers_.erase(at);
 }
 
 std::vector<GatherOutcome> GatherTable::give(int rank, std::uint64_t request,
-                                             const std::string& tag, std::uint64_t ranks,
+                                             const std::string& tag, const RankSet& ranks,
                                              Parcel parcel) {
   const Key key{tag, ranks};
   Gather& gather = gathers_[key];
-  gather.given |= rank_bit(rank);
+  gather.given.insert(rank);
   gather.waiting[rank] = request;
   std::vector<GatherOutcome> told;
-  const std::uint64_t gone = ranks & ~gather.given & ended_;
+  const RankSet gone = (ranks - gather.given) & ended_;
   if (gather.failed) {
     told = fail(gather, std::move(gather.failure));
-  } else if (gone != 0) {
+  } else if (!gone.empty()) {
     told =
         fail(gather, {.kind = GatherOutcome::Kind::lost,
-                      .culprit = first_rank(gone),
+                      .culprit = gone.first(),
                       .text = fmt::format("{} ended before coming to {}", ranks_text(gone), tag)});
   } else {
     gather.parcels[rank] = std::move(parcel);
@@ -63,8 +63,8 @@ std::vector<GatherOutcome> GatherTable::give_up(int rank, std::uint64_t request)
   for (auto& [key, gather] : gathers_) {
     const auto mine = gather.waiting.find(rank);
     if (mine == gather.waiting.end() || mine->second != request) continue;
-    const std::uint64_t missing = key.second & ~gather.given;
-    const std::uint64_t there = gather.given;
+    const RankSet missing = key.second - gather.given;
+    const RankSet there = gather.given;
     auto told =
         fail(gather, {.kind = GatherOutcome::Kind::timed_out,
                       .text = fmt::format("{} not come to {} when rank {} gave up waiting ({} "
@@ -78,14 +78,14 @@ std::vector<GatherOutcome> GatherTable::give_up(int rank, std::uint64_t request)
 }
 
 std::vector<GatherOutcome> GatherTable::end(int rank) {
-  ended_ |= rank_bit(rank);
+  ended_.insert(rank);
   std::vector<GatherOutcome> told;
   std::vector<Key> keys;
   for (auto& [key, gather] : gathers_) {
-    if (!has_rank(key.second, rank)) continue;
+    if (!key.second.contains(rank)) continue;
     keys.push_back(key);
     gather.waiting.erase(rank);
-    if (has_rank(gather.given, rank) || gather.failed) continue;
+    if (gather.given.contains(rank) || gather.failed) continue;
     auto some =
         fail(gather, {.kind = GatherOutcome::Kind::lost,
                       .culprit = rank,

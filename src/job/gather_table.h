@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "job/rank_set.h"
 #include "job/rendezvous.h"
 
 namespace tutti {
@@ -36,7 +37,7 @@ class GatherTable {
  public:
   /// `rank` gives its parcel to the gather of (tag, ranks); `request` is its own number for that.
   std::vector<GatherOutcome> give(int rank, std::uint64_t request, const std::string& tag,
-                                  std::uint64_t ranks, Parcel parcel);
+                                  const RankSet& ranks, Parcel parcel);
   /// `rank` waits no longer for its request.
   std::vector<GatherOutcome> give_up(int rank, std::uint64_t request);
   /// Notes that `rank` will never give again. May be called more than once.
@@ -46,9 +47,9 @@ class GatherTable {
   std::size_t open() const { return gathers_.size(); }
 
  private:
-  using Key = std::pair<std::string, std::uint64_t>;
+  using Key = std::pair<std::string, RankSet>;
   struct Gather {
-    std::uint64_t given = 0;               ///< came with a parcel or were told of the failure
+    RankSet given;                         ///< came with a parcel or were told of the failure
     std::map<int, std::uint64_t> waiting;  ///< rank → request, not told yet
     std::map<int, Parcel> parcels;         ///< by rank
     bool failed = false;
@@ -59,7 +60,7 @@ class GatherTable {
   void forget_if_over(const Key& key);
 
   std::map<Key, Gather> gathers_;
-  std::uint64_t ended_ = 0;
+  RankSet ended_;
 };
 
 /// Throws what a failed outcome stands for.

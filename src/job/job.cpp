@@ -164,7 +164,7 @@ Busy Job::busy(std::string what, std::chrono::milliseconds at_most) const {
 
 std::vector<int> Job::alive() const {
   state_->require_own();
-  return ranks_of(ranks_below(size()) & ~state_->gone().all);
+  return (RankSet::below(size()) - state_->gone().all).ranks();
 }
 
 }  // namespace tutti

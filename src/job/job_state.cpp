@@ -98,7 +98,7 @@ void JobState::find_others() {
   if (identity_.size > 1) {
     std::vector<Parcel> parcels;
     try {
-      parcels = rendezvous_->all_gather("Job::join()", ranks_of(ranks_below(identity_.size)),
+      parcels = rendezvous_->all_gather("Job::join()", RankSet::below(identity_.size).ranks(),
                                         std::move(mine), deadline(options_.join_deadline));
     } catch (const PeerLost& lost) {
       rendezvous_->blame(lost.rank(), lost.what());
@@ -180,8 +180,8 @@ JobState::Gone JobState::gone() const {
     const WorkerSlot& worker = slot(rank);
     const bool ended = worker.ended.load(std::memory_order_acquire) != 0;
     const bool left = worker.state.load(std::memory_order_acquire) == WorkerSlot::left;
-    if (ended || left) gone.all |= rank_bit(rank);
-    if (ended && !left) gone.died |= rank_bit(rank);
+    if (ended || left) gone.all.insert(rank);
+    if (ended && !left) gone.died.insert(rank);
   }
   return gone;
 }

@@ -17,6 +17,7 @@
 #include "base/system.h"
 #include "job/background.h"
 #include "job/board.h"
+#include "job/rank_set.h"
 #include "job/rendezvous.h"
 #include "tutti/job.h"
 
@@ -81,8 +82,8 @@ class JobState {
   /// Ranks that will never do anything again, and those of them that did not say good-bye. What
   /// they stored before is visible once this has returned.
   struct Gone {
-    std::uint64_t all = 0;
-    std::uint64_t died = 0;
+    RankSet all;
+    RankSet died;
   };
   Gone gone() const;
 

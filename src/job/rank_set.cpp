@@ -3,28 +3,72 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/check.h"
+
 namespace tutti {
 
-std::uint64_t set_of(const std::vector<int>& ranks) {
-  std::uint64_t set = 0;
-  for (const int rank : ranks) set |= rank_bit(rank);
+std::size_t RankSet::word_of(int rank) {
+  TUTTI_CHECK(rank >= 0 && rank < kMaxRanks, "rank {} in a set", rank);
+  return static_cast<std::size_t>(rank) / 64;
+}
+
+RankSet RankSet::of(std::span<const int> ranks) {
+  RankSet set;
+  for (const int rank : ranks) set.insert(rank);
   return set;
 }
 
-std::vector<int> ranks_of(std::uint64_t set) {
+RankSet RankSet::below(int size) {
+  RankSet set;
+  for (int rank = 0; rank < size; ++rank) set.insert(rank);
+  return set;
+}
+
+int RankSet::size() const {
+  int count = 0;
+  for (const auto word : words_) count += std::popcount(word);
+  return count;
+}
+
+int RankSet::first() const {
+  for (std::size_t w = 0; w < words_.size(); ++w) {
+    if (words_[w] != 0) return static_cast<int>(64 * w) + std::countr_zero(words_[w]);
+  }
+  TUTTI_CHECK(false, "the first of no ranks");
+}
+
+std::vector<int> RankSet::ranks() const {
   std::vector<int> ranks;
-  for (; set != 0; set &= set - 1) ranks.push_back(first_rank(set));
+  for (std::size_t w = 0; w < words_.size(); ++w) {
+    for (auto word = words_[w]; word != 0; word &= word - 1) {
+      ranks.push_back(static_cast<int>(64 * w) + std::countr_zero(word));
+    }
+  }
   return ranks;
 }
 
-std::string ranks_text(std::uint64_t set) {
-  if (set == 0) return "nobody";
-  return fmt::format("{} {}", std::has_single_bit(set) ? "rank" : "ranks",
-                     fmt::join(ranks_of(set), " "));
+RankSet& RankSet::operator|=(const RankSet& other) {
+  for (std::size_t w = 0; w < words_.size(); ++w) words_[w] |= other.words_[w];
+  return *this;
 }
 
-std::string ranks_text(std::uint64_t set, const char* one, const char* many) {
-  return fmt::format("{} {}", ranks_text(set), std::popcount(set) > 1 ? many : one);
+RankSet& RankSet::operator&=(const RankSet& other) {
+  for (std::size_t w = 0; w < words_.size(); ++w) words_[w] &= other.words_[w];
+  return *this;
+}
+
+RankSet& RankSet::operator-=(const RankSet& other) {
+  for (std::size_t w = 0; w < words_.size(); ++w) words_[w] &= ~other.words_[w];
+  return *this;
+}
+
+std::string ranks_text(const RankSet& set) {
+  if (set.empty()) return "nobody";
+  return fmt::format("{} {}", set.size() == 1 ? "rank" : "ranks", fmt::join(set.ranks(), " "));
+}
+
+std::string ranks_text(const RankSet& set, const char* one, const char* many) {
+  return fmt::format("{} {}", ranks_text(set), set.size() > 1 ? many : one);
 }
 
 std::string seconds_text(Clock::duration time) {

@@ -208,7 +208,7 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
                                                  const std::vector<int>& ranks, Parcel mine,
                                                  Deadline deadline, const Patience& patience) {
   TUTTI_CHECK(std::find(ranks.begin(), ranks.end(), rank_) != ranks.end() &&
-                  (set_of(ranks) & ~ranks_below(size_)) == 0,
+                  (RankSet::of(ranks) - RankSet::below(size_)).empty(),
               "rank {} gathers \"{}\" among wrong ranks", rank_, tag);
   if (tag.size() > kMaxFrameText || mine.bytes.size() > kMaxFrameBytes ||
       mine.descriptors.size() > kMaxFrameDescriptors)
@@ -217,7 +217,7 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
   Answer answer;
   FrameHeader header;
   header.kind = FrameHeader::give;
-  header.ranks = set_of(ranks);
+  header.ranks = RankSet::of(ranks).words();
   {
     const std::lock_guard lock(mutex_);
     header.request = ++requests_;

@@ -44,7 +44,7 @@ class ThreadRendezvous::Side final : public Rendezvous {
                 "rank {} gathers \"{}\" among ranks it is not one of", rank_, tag);
     std::unique_lock lock(state_->mutex);
     const auto key = std::make_pair(rank_, ++state_->requests);
-    state_->tell(state_->table.give(rank_, key.second, tag, set_of(ranks), std::move(mine)));
+    state_->tell(state_->table.give(rank_, key.second, tag, RankSet::of(ranks), std::move(mine)));
     const auto told = [&] { return state_->told.count(key) != 0; };
     if (!wait_patiently(lock, state_->told_someone, told, deadline, patience)) {
       state_->tell(state_->table.give_up(rank_, key.second));

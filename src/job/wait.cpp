@@ -73,24 +73,24 @@ class SlowWait {
 
  private:
   WorkerSlot& mine() const { return job_.slot(job_.identity().rank); }
-  std::uint64_t others_of(std::uint64_t ranks) const {
-    return ranks & ranks_below(job_.identity().size) & ~rank_bit(job_.identity().rank);
+  RankSet others_of(const RankSet& ranks) const {
+    return (ranks & RankSet::below(job_.identity().size)) - RankSet{job_.identity().rank};
   }
   bool poll_peers();
   /// Shows what is missing and counts the time since the last look. Returns who is late.
-  std::uint64_t count_time(Clock::time_point now);
+  RankSet count_time(Clock::time_point now);
   void show(Clock::time_point evaluated);
   bool is_busy(int rank, Clock::time_point now) const;
-  std::uint64_t not_excused(Clock::time_point now) const;
-  bool is_excused(int rank, Clock::time_point now, std::uint64_t& seen) const;
+  RankSet not_excused(Clock::time_point now) const;
+  bool is_excused(int rank, Clock::time_point now, RankSet& seen) const;
   std::string there() const;
-  std::string doings_of(std::uint64_t ranks) const;
-  [[noreturn]] void throw_lost(const JobState::Gone& gone, std::uint64_t lost) const;
-  [[noreturn]] void throw_timeout(std::uint64_t late) const;
+  std::string doings_of(const RankSet& ranks) const;
+  [[noreturn]] void throw_lost(const JobState::Gone& gone, const RankSet& lost) const;
+  [[noreturn]] void throw_timeout(const RankSet& late) const;
   void throw_on_deadlock();
   /// The lowest rank among those that wait for the same speaks for all.
-  bool is_said_by_another(std::uint64_t late) const;
-  void notice_stall(std::uint64_t late, Clock::time_point now);
+  bool is_said_by_another(const RankSet& late) const;
+  void notice_stall(const RankSet& late, Clock::time_point now);
 
   JobState& job_;
   const std::function<bool()>& ready_;
@@ -101,7 +101,7 @@ class SlowWait {
   Clock::duration counted_{};  ///< time that counts against the deadline
   Clock::duration allowed_{};
   Clock::duration next_notice_{};
-  std::uint64_t missing_ = 0;
+  RankSet missing_;
   bool showing_ = false;
   bool sleeps_elsewhere_ = false;
   bool polls_ = false;
@@ -145,14 +145,14 @@ bool SlowWait::poll_peers() {
   if (ready_()) return true;
   if (subject_.check) subject_.check();
   missing_ = others_of(subject_.missing());
-  if (const std::uint64_t lost = missing_ & gone.all; lost != 0) {
+  if (const RankSet lost = missing_ & gone.all; !lost.empty()) {
     if (ready_()) return true;
     throw_lost(gone, lost);
   }
-  const std::uint64_t late = count_time(now);
+  const RankSet late = count_time(now);
   throw_on_deadlock();
   if (counted_ >= allowed_) throw_timeout(late);
-  if (counted_ >= next_notice_ && late != 0) notice_stall(late, now);
+  if (counted_ >= next_notice_ && !late.empty()) notice_stall(late, now);
   return false;
 }
 
@@ -160,9 +160,9 @@ bool SlowWait::watch() {
   sleeps_elsewhere_ = true;
   const auto now = job_.system().now();
   missing_ = others_of(subject_.missing());
-  const std::uint64_t late = count_time(now);
+  const RankSet late = count_time(now);
   if (counted_ >= allowed_) return false;
-  if (counted_ >= next_notice_ && late != 0) notice_stall(late, now);
+  if (counted_ >= next_notice_ && !late.empty()) notice_stall(late, now);
   return true;
 }
 
@@ -171,17 +171,17 @@ void SlowWait::check() {
   const JobState::Gone gone = job_.gone();
   const auto now = job_.system().now();
   missing_ = others_of(subject_.missing());
-  if (const std::uint64_t lost = missing_ & gone.all; lost != 0) throw_lost(gone, lost);
-  const std::uint64_t late = count_time(now);
-  if (missing_ == 0) return;
+  if (const RankSet lost = missing_ & gone.all; !lost.empty()) throw_lost(gone, lost);
+  const RankSet late = count_time(now);
+  if (missing_.empty()) return;
   if (counted_ >= allowed_) throw_timeout(late);
-  if (counted_ >= next_notice_ && late != 0) notice_stall(late, now);
+  if (counted_ >= next_notice_ && !late.empty()) notice_stall(late, now);
 }
 
-std::uint64_t SlowWait::count_time(Clock::time_point now) {
+RankSet SlowWait::count_time(Clock::time_point now) {
   if (!polls_) show(now);
-  const std::uint64_t late = not_excused(now);
-  if (late != 0 || missing_ == 0) {
+  const RankSet late = not_excused(now);
+  if (!late.empty() || missing_.empty()) {
     const Clock::duration most = std::clamp<Clock::duration>(
         allowed_ / kStopsInDeadline, kLeastCounted, polls_ ? kMaxCountedOfPolls : kMaxCounted);
     counted_ += std::min(now - looked_, most);
@@ -212,34 +212,34 @@ bool SlowWait::is_busy(int rank, Clock::time_point now) const {
 }
 
 /// A worker is excused while it is busy, or waits for one that is.
-bool SlowWait::is_excused(int rank, Clock::time_point now, std::uint64_t& seen) const {
-  seen |= rank_bit(rank);
+bool SlowWait::is_excused(int rank, Clock::time_point now, RankSet& seen) const {
+  seen.insert(rank);
   if (is_busy(rank, now)) return true;
   const NoticeView notice = read(job_.slot(rank).notice);
   if (!notice.in_wait()) return false;
-  for (const int next : ranks_of(others_of(notice.missing)))
-    if (!has_rank(seen, next) && is_excused(next, now, seen)) return true;
+  for (const int next : others_of(notice.missing).ranks())
+    if (!seen.contains(next) && is_excused(next, now, seen)) return true;
   return false;
 }
 
-std::uint64_t SlowWait::not_excused(Clock::time_point now) const {
-  std::uint64_t late = 0;
-  for (const int rank : ranks_of(missing_)) {
-    std::uint64_t seen = rank_bit(job_.identity().rank);
-    if (!is_excused(rank, now, seen)) late |= rank_bit(rank);
+RankSet SlowWait::not_excused(Clock::time_point now) const {
+  RankSet late;
+  for (const int rank : missing_.ranks()) {
+    RankSet seen{job_.identity().rank};
+    if (!is_excused(rank, now, seen)) late.insert(rank);
   }
   return late;
 }
 
 std::string SlowWait::there() const {
-  return ranks_text((subject_.members | rank_bit(job_.identity().rank)) & ~missing_, "is there",
+  return ranks_text((subject_.members | RankSet{job_.identity().rank}) - missing_, "is there",
                     "are there");
 }
 
 /// Text on the workers that are waited for: "; rank 2 waits for rank 3 in barrier".
-std::string SlowWait::doings_of(std::uint64_t ranks) const {
+std::string SlowWait::doings_of(const RankSet& ranks) const {
   std::string text;
-  for (const int rank : ranks_of(ranks)) {
+  for (const int rank : ranks.ranks()) {
     const WorkerSlot& worker = job_.slot(rank);
     const NoticeView notice = read(worker.notice);
     if (notice.in_wait()) {
@@ -253,24 +253,25 @@ std::string SlowWait::doings_of(std::uint64_t ranks) const {
   return text;
 }
 
-void SlowWait::throw_lost(const JobState::Gone& gone, std::uint64_t lost) const {
-  const std::uint64_t died = lost & gone.died;
-  const int culprit = first_rank(died != 0 ? died : lost);
-  const std::uint64_t elsewhere = subject_.members & gone.died & ~lost;
-  std::string text = fmt::format(
-      "{} {} before reaching {} (it was waited for by rank {}; {}{})",
-      ranks_text(died != 0 ? died : lost), died != 0 ? "ended" : "left the job in an orderly way",
-      subject_.what(), job_.identity().rank, there(),
-      elsewhere == 0 ? "" : fmt::format("; {} ended", ranks_text(elsewhere)));
+void SlowWait::throw_lost(const JobState::Gone& gone, const RankSet& lost) const {
+  const RankSet died = lost & gone.died;
+  const int culprit = (died.empty() ? lost : died).first();
+  const RankSet elsewhere = (subject_.members & gone.died) - lost;
+  std::string text =
+      fmt::format("{} {} before reaching {} (it was waited for by rank {}; {}{})",
+                  ranks_text(died.empty() ? lost : died),
+                  died.empty() ? "left the job in an orderly way" : "ended", subject_.what(),
+                  job_.identity().rank, there(),
+                  elsewhere.empty() ? "" : fmt::format("; {} ended", ranks_text(elsewhere)));
   job_.rendezvous().blame(culprit, text);
   throw PeerLost(culprit, text);
 }
 
-void SlowWait::throw_timeout(std::uint64_t late) const {
+void SlowWait::throw_timeout(const RankSet& late) const {
   const std::string text =
       fmt::format("{} not reached {} within {} ({}){}", ranks_text(late, "has", "have"),
                   subject_.what(), seconds_text(counted_), there(), doings_of(late));
-  if (late != 0) job_.rendezvous().blame(first_rank(late), text);
+  if (!late.empty()) job_.rendezvous().blame(late.first(), text);
   throw Timeout(text);
 }
 
@@ -284,8 +285,8 @@ void SlowWait::throw_on_deadlock() {
   throw Mismatch(text);
 }
 
-bool SlowWait::is_said_by_another(std::uint64_t late) const {
-  for (const int rank : ranks_of(others_of(subject_.members & ~missing_))) {
+bool SlowWait::is_said_by_another(const RankSet& late) const {
+  for (const int rank : others_of(subject_.members - missing_).ranks()) {
     if (rank > job_.identity().rank) break;
     const NoticeView notice = read(job_.slot(rank).notice);
     if (notice.in_wait() && (notice.missing & late) == late) return true;
@@ -293,7 +294,7 @@ bool SlowWait::is_said_by_another(std::uint64_t late) const {
   return false;
 }
 
-void SlowWait::notice_stall(std::uint64_t late, Clock::time_point now) {
+void SlowWait::notice_stall(const RankSet& late, Clock::time_point now) {
   while (next_notice_ <= counted_) next_notice_ *= 2;
   if (is_said_by_another(late)) return;
   log().warn("{} not reached {} ({}; {}){}", ranks_text(late, "has", "have"), subject_.what(),

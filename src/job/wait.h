@@ -12,15 +12,16 @@
 #include <string>
 
 #include "job/job_state.h"
+#include "job/rank_set.h"
 
 namespace tutti {
 
 /// Description of a wait. The callbacks are only called once the wait has become slow.
 struct WaitSubject {
-  /// Bits of the job ranks that have not done what this wait needs, evaluated now.
-  std::function<std::uint64_t()> missing;
-  /// Bits of all job ranks that take part.
-  std::uint64_t members = 0;
+  /// The job ranks that have not done what this wait needs, evaluated now.
+  std::function<RankSet()> missing;
+  /// All job ranks that take part.
+  RankSet members = {};
   /// "step 17, all-reduce of \"encoder.weight\"": follows "has not reached".
   std::function<std::string()> what;
   /// Throws when the thing waited for can no longer happen for a reason of its own (a group that

@@ -64,7 +64,7 @@ TEST(Group, OfSomeRanks) {
       const Group some(job, {0, 1, 3}, "some");
       EXPECT_THAT(some.state()->ranks(), ElementsAre(0, 1, 3));
       EXPECT_EQ(sum_of_ranks(some, job.rank()), 4);
-      EXPECT_EQ(some.state()->members(), 0b1011u);
+      EXPECT_EQ(some.state()->members(), (RankSet{0, 1, 3}));
     }
     // The same name again, and once more over other ranks, are groups of their own.
     const Group all(job, "some");

@@ -21,19 +21,19 @@ struct Arrivals {
     at[static_cast<std::size_t>(job.rank())].store(place, std::memory_order_release);
     announce(job.state()->board());
   }
-  std::uint64_t missing(std::uint64_t members, int place) const {
-    std::uint64_t missing = 0;
-    for (const int rank : ranks_of(members))
+  RankSet missing(const RankSet& members, int place) const {
+    RankSet missing;
+    for (const int rank : members.ranks())
       if (at[static_cast<std::size_t>(rank)].load(std::memory_order_acquire) < place)
-        missing |= rank_bit(rank);
+        missing.insert(rank);
     return missing;
   }
   /// Waits until all of `members` have come to `place`.
-  void await(const Job& job, int place, const std::string& what, std::uint64_t members,
+  void await(const Job& job, int place, const std::string& what, const RankSet& members,
              std::chrono::milliseconds deadline = std::chrono::seconds(60)) const {
     JobState& state = *job.state();
     wait_until(
-        state, [&] { return missing(members, place) == 0; },
+        state, [&] { return missing(members, place).empty(); },
         [&] {
           WaitSubject subject;
           subject.missing = [this, members, place] { return missing(members, place); };
@@ -44,7 +44,7 @@ struct Arrivals {
         });
   }
   void await(const Job& job, int place, const std::string& what) const {
-    await(job, place, what, ranks_below(job.size()));
+    await(job, place, what, RankSet::below(job.size()));
   }
   /// Polls, with nothing of wait.h: for ranks that play dead or busy.
   template <class Condition>
@@ -57,7 +57,7 @@ struct Arrivals {
 inline void poll_until_awaited(const Job& job, int by, int rank) {
   Arrivals::poll_until([&] {
     const NoticeView notice = read(job.state()->slot(by).notice);
-    return notice.in_wait() && has_rank(notice.missing, rank);
+    return notice.in_wait() && notice.missing.contains(rank);
   });
 }
 

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 Deadline within(std::chrono::milliseconds time) { return Deadline::after(Clock::now(), time); }
 
-std::vector<int> all(int size) { return ranks_of(ranks_below(size)); }
+std::vector<int> all(int size) { return RankSet::below(size).ranks(); }
 
 /// A broker with all its ranks in this process, one rendezvous each.
 struct Local {

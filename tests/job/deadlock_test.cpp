@@ -36,8 +36,8 @@ TEST(Deadlock, two_workers_in_different_operations_are_told_at_once) {
   std::atomic<int> mismatches{0};
   const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
     try {
-      if (job.rank() == 0) arrivals.await(job, 1, "all-reduce of \"a\"", rank_bit(1));
-      if (job.rank() == 1) arrivals.await(job, 1, "broadcast of \"b\"", rank_bit(0));
+      if (job.rank() == 0) arrivals.await(job, 1, "all-reduce of \"a\"", RankSet{1});
+      if (job.rank() == 1) arrivals.await(job, 1, "broadcast of \"b\"", RankSet{0});
     } catch (const Mismatch&) {
       ++mismatches;
       throw;
@@ -56,14 +56,14 @@ TEST(Deadlock, circle_of_three_is_named_by_all_three_while_others_go_on) {
   Arrivals arrivals;
   const ThreadOutcome outcome = try_thread_ranks(5, [&](const Job& job) {
     const int rank = job.rank();
-    if (rank >= 3) return arrivals.await(job, 1, "other group", rank_bit(3) | rank_bit(4));
+    if (rank >= 3) return arrivals.await(job, 1, "other group", RankSet{3, 4});
     const int next = (rank + 1) % 3;
     if (rank == 0) {
       poll_until_awaited(job, 1, 2);
       poll_until_awaited(job, 3, 4);
       arrivals.at[3] = arrivals.at[4] = 1;
     }
-    arrivals.await(job, 1, "operation " + std::to_string(rank), rank_bit(next));
+    arrivals.await(job, 1, "operation " + std::to_string(rank), RankSet{next});
   });
   for (const int rank : {0, 1, 2})
     EXPECT_EQ(outcome.text(rank),
@@ -80,7 +80,7 @@ TEST(Deadlock, processes_are_told_as_threads_are) {
 #endif
   const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
     Arrivals nobody;
-    nobody.await(job, 1, job.rank() == 0 ? "left" : "right", rank_bit(1 - job.rank()));
+    nobody.await(job, 1, job.rank() == 0 ? "left" : "right", RankSet{1 - job.rank()});
   });
   for (const RankEnd& end : outcome.ranks)
     EXPECT_EQ(
@@ -96,8 +96,8 @@ TEST(Deadlock, slow_worker_is_none) {
   run_thread_ranks(3, [&](const Job& job) {
     // 0 waits for 1, which waits for 2, which takes its time.
     if (job.rank() == 2) poll_until_looked(job, 0, 15);
-    if (job.rank() == 1) arrivals.await(job, 1, "second", rank_bit(2));
-    if (job.rank() == 0) arrivals.await(job, 1, "first", rank_bit(1));
+    if (job.rank() == 1) arrivals.await(job, 1, "second", RankSet{2});
+    if (job.rank() == 0) arrivals.await(job, 1, "first", RankSet{1});
     arrivals.arrive(job, 1);
   });
 }
@@ -119,7 +119,7 @@ TEST(Deadlock, circle_in_which_something_still_happens_is_none) {
       announce(job.state()->board());
       return;
     }
-    arrivals.await(job, 1, "barrier", rank_bit(1 - job.rank()));
+    arrivals.await(job, 1, "barrier", RankSet{1 - job.rank()});
   });
 }
 
@@ -127,7 +127,7 @@ TEST(Deadlock, worker_that_uses_several_threads_is_never_part_of_one) {
   Arrivals arrivals;
   const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
     if (job.rank() == 1) std::thread([&] { job.state()->next_number("other thread"); }).join();
-    arrivals.await(job, 1, "barrier", rank_bit(1 - job.rank()), seconds(2));
+    arrivals.await(job, 1, "barrier", RankSet{1 - job.rank()}, seconds(2));
   });
   EXPECT_THAT(outcome.text(0) + outcome.text(1), HasSubstr("has not reached barrier within"));
   EXPECT_THAT(outcome.text(0) + outcome.text(1), Not(HasSubstr("one another")));
@@ -145,10 +145,10 @@ TEST(Deadlock, busy_worker_is_never_part_of_one) {
         arrivals.at[1] = 1;
         announce(job.state()->board());
       });
-      arrivals.await(job, 1, "in", rank_bit(0));
+      arrivals.await(job, 1, "in", RankSet{0});
       helper.join();
     } else {
-      arrivals.await(job, 1, "out", rank_bit(1));
+      arrivals.await(job, 1, "out", RankSet{1});
     }
   });
 }

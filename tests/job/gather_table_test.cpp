@@ -13,9 +13,9 @@ Parcel parcel(const std::string& bytes) { return {bytes, {}}; }
 
 TEST(GatherTable, is_complete_with_the_last_and_in_rank_order) {
   GatherTable table;
-  EXPECT_TRUE(table.give(2, 7, "tag", 0b111, parcel("two")).empty());
-  EXPECT_TRUE(table.give(0, 8, "tag", 0b111, parcel("zero")).empty());
-  const auto told = table.give(1, 9, "tag", 0b111, parcel("one"));
+  EXPECT_TRUE(table.give(2, 7, "tag", {0, 1, 2}, parcel("two")).empty());
+  EXPECT_TRUE(table.give(0, 8, "tag", {0, 1, 2}, parcel("zero")).empty());
+  const auto told = table.give(1, 9, "tag", {0, 1, 2}, parcel("one"));
   ASSERT_EQ(told.size(), 3U);
   for (const GatherOutcome& outcome : told) {
     EXPECT_EQ(outcome.kind, Kind::complete);
@@ -32,17 +32,17 @@ TEST(GatherTable, is_complete_with_the_last_and_in_rank_order) {
 
 TEST(GatherTable, tags_and_sets_of_ranks_are_apart) {
   GatherTable table;
-  EXPECT_TRUE(table.give(0, 1, "a", 0b11, parcel("")).empty());
-  EXPECT_TRUE(table.give(1, 1, "b", 0b11, parcel("")).empty());
-  EXPECT_TRUE(table.give(1, 2, "a", 0b110, parcel("")).empty());
+  EXPECT_TRUE(table.give(0, 1, "a", {0, 1}, parcel("")).empty());
+  EXPECT_TRUE(table.give(1, 1, "b", {0, 1}, parcel("")).empty());
+  EXPECT_TRUE(table.give(1, 2, "a", {1, 2}, parcel("")).empty());
   EXPECT_EQ(table.open(), 3U);
-  EXPECT_EQ(table.give(1, 3, "a", 0b11, parcel("")).size(), 2U);
+  EXPECT_EQ(table.give(1, 3, "a", {0, 1}, parcel("")).size(), 2U);
 }
 
 TEST(GatherTable, one_who_gives_up_ends_it_for_all_with_one_text) {
   GatherTable table;
-  table.give(0, 1, "tag", 0b1111, parcel(""));
-  table.give(1, 1, "tag", 0b1111, parcel(""));
+  table.give(0, 1, "tag", {0, 1, 2, 3}, parcel(""));
+  table.give(1, 1, "tag", {0, 1, 2, 3}, parcel(""));
   const auto told = table.give_up(1, 1);
   ASSERT_EQ(told.size(), 2U);
   const std::string text =
@@ -52,36 +52,37 @@ TEST(GatherTable, one_who_gives_up_ends_it_for_all_with_one_text) {
     EXPECT_EQ(outcome.text, text);
     EXPECT_THROW(throw_failure(outcome), Timeout);
   }
-  const auto late = table.give(3, 5, "tag", 0b1111, parcel(""));
+  const auto late = table.give(3, 5, "tag", {0, 1, 2, 3}, parcel(""));
   ASSERT_EQ(late.size(), 1U);
   EXPECT_EQ(late[0].rank, 3);
   EXPECT_EQ(late[0].text, text);
-  EXPECT_EQ(table.give(2, 6, "tag", 0b1111, parcel("")).size(), 1U);
+  EXPECT_EQ(table.give(2, 6, "tag", {0, 1, 2, 3}, parcel("")).size(), 1U);
   EXPECT_EQ(table.open(), 0U) << "all have been told: the tag is free";
-  EXPECT_TRUE(table.give(0, 2, "tag", 0b1111, parcel("")).empty());
+  EXPECT_TRUE(table.give(0, 2, "tag", {0, 1, 2, 3}, parcel("")).empty());
 }
 
 TEST(GatherTable, giving_up_after_the_answer_changes_nothing) {
   GatherTable table;
-  table.give(0, 1, "tag", 0b11, parcel(""));
-  table.give(1, 1, "tag", 0b11, parcel(""));
+  table.give(0, 1, "tag", {0, 1}, parcel(""));
+  table.give(1, 1, "tag", {0, 1}, parcel(""));
   EXPECT_TRUE(table.give_up(0, 1).empty());
   EXPECT_EQ(table.open(), 0U);
 }
 
 TEST(GatherTable, end_of_a_rank_fails_what_it_has_not_given_to) {
   GatherTable table;
-  table.give(0, 1, "tag", 0b111, parcel(""));
-  table.give(1, 1, "other", 0b011, parcel(""));
+  table.give(0, 1, "tag", {0, 1, 2}, parcel(""));
+  table.give(1, 1, "other", {0, 1}, parcel(""));
   const auto told = table.end(2);
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0].kind, Kind::lost);
   EXPECT_EQ(told[0].culprit, 2);
   EXPECT_EQ(told[0].text, "rank 2 ended before coming to tag");
   EXPECT_THROW(throw_failure(told[0]), PeerLost);
-  EXPECT_EQ(table.give(1, 2, "tag", 0b111, parcel("")).size(), 1U);
-  EXPECT_EQ(table.give(0, 2, "other", 0b011, parcel("")).size(), 2U) << "it goes on without rank 2";
-  const auto later = table.give(0, 3, "later", 0b101, parcel(""));
+  EXPECT_EQ(table.give(1, 2, "tag", {0, 1, 2}, parcel("")).size(), 1U);
+  EXPECT_EQ(table.give(0, 2, "other", {0, 1}, parcel("")).size(), 2U)
+      << "it goes on without rank 2";
+  const auto later = table.give(0, 3, "later", {0, 2}, parcel(""));
   ASSERT_EQ(later.size(), 1U);
   EXPECT_EQ(later[0].culprit, 2);
   EXPECT_EQ(table.open(), 0U);
@@ -89,9 +90,9 @@ TEST(GatherTable, end_of_a_rank_fails_what_it_has_not_given_to) {
 
 TEST(GatherTable, parcel_of_a_rank_that_ended_afterwards_counts) {
   GatherTable table;
-  table.give(0, 1, "tag", 0b11, parcel("last words"));
+  table.give(0, 1, "tag", {0, 1}, parcel("last words"));
   EXPECT_TRUE(table.end(0).empty());
-  const auto told = table.give(1, 1, "tag", 0b11, parcel(""));
+  const auto told = table.give(1, 1, "tag", {0, 1}, parcel(""));
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0].rank, 1);
   EXPECT_EQ((*told[0].parcels)[0].bytes, "last words");

@@ -32,7 +32,7 @@ using ::testing::StartsWith;
 
 Deadline within(milliseconds time) { return Deadline::after(Clock::now(), time); }
 
-std::vector<int> all(int size) { return ranks_of(ranks_below(size)); }
+std::vector<int> all(int size) { return RankSet::below(size).ranks(); }
 
 std::shared_ptr<Rendezvous> join(const std::string& name, int rank, int size,
                                  milliseconds time = seconds(30)) {

@@ -446,7 +446,7 @@ TEST(JoinProcesses, worker_that_left_and_then_ended_did_not_die) {
     if (job.rank() == 1) return;
     Arrivals::poll_until([&] { return job.state()->slot(1).ended.load() != 0; });
     Arrivals nobody;
-    nobody.await(job, 1, "barrier", rank_bit(1));
+    nobody.await(job, 1, "barrier", RankSet{1});
   });
   EXPECT_THAT(outcome.ranks[0].text,
               HasSubstr("rank 1 left the job in an orderly way before reaching barrier"));

@@ -16,12 +16,12 @@ TEST(Sleepers, worker_killed_in_its_sleep_is_not_counted_any_more) {
     const Board& board = job.state()->board();
     const Arrivals nobody;
     if (job.rank() == 1) {
-      std::thread other([&] { nobody.await(job, 1, "left", rank_bit(0)); });
+      std::thread other([&] { nobody.await(job, 1, "left", RankSet{0}); });
       std::thread killer([&] {
         Arrivals::poll_until([&] { return board.sleepers.load() == 2; });
         ::raise(SIGKILL);
       });
-      nobody.await(job, 1, "right", rank_bit(0));
+      nobody.await(job, 1, "right", RankSet{0});
     }
     Arrivals::poll_until([&] { return job.alive().size() == 2 || job.alive().size() == 1; });
     Arrivals::poll_until([&] { return board.sleepers.load() == 0; });

@@ -48,7 +48,7 @@ bool waits_through(milliseconds deadline, int stops) {
     const Job job(std::make_shared<JobState>(
         Identity{0, 2}, clock, world->thread_rendezvous().rendezvous(0), JobOptions{}));
     try {
-      arrivals.await(job, 1, "one", rank_bit(1), deadline);
+      arrivals.await(job, 1, "one", RankSet{1}, deadline);
     } catch (const Timeout&) {
       in_time = false;
     }

@@ -62,7 +62,7 @@ TEST(Wait, nobody_is_left_registered_as_a_sleeper) {
     if (job.rank() == 0)
       Arrivals::poll_until([&] { return job.state()->board().sleepers.load() == 0; });
     arrivals.arrive(job, 3);
-    Arrivals::poll_until([&] { return arrivals.missing(7, 3) == 0; });
+    Arrivals::poll_until([&] { return arrivals.missing({0, 1, 2}, 3).empty(); });
     EXPECT_FALSE(read(job.state()->slot(job.rank()).notice).in_wait());
   });
 }
@@ -120,12 +120,12 @@ TEST(Wait, work_of_a_worker_that_ended_afterwards_counts) {
   Arrivals arrivals;
   run_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 1) return arrivals.arrive(job, 1);
-    Arrivals::poll_until([&] { return has_rank(job.state()->gone().all, 1); });
+    Arrivals::poll_until([&] { return job.state()->gone().all.contains(1); });
     // Rank 0 looks around while rank 1 has come and gone, and only rank 2 is missing.
     if (job.rank() == 2)
       Arrivals::poll_until([&] {
         const NoticeView notice = read(job.state()->slot(0).notice);
-        return notice.in_wait() || has_rank(job.state()->gone().all, 0);
+        return notice.in_wait() || job.state()->gone().all.contains(0);
       });
     arrivals.arrive(job, 1);
     arrivals.await(job, 1, "barrier");
@@ -138,11 +138,11 @@ TEST(Wait, deadline_names_who_is_missing_and_what_it_waits_for) {
   const ThreadOutcome outcome = try_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 2) return Arrivals::poll_until([&] { return over.load(); });
     if (job.rank() == 1)
-      return arrivals.await(job, 5, "broadcast of \"seed\"", rank_bit(2), seconds(60));
+      return arrivals.await(job, 5, "broadcast of \"seed\"", RankSet{2}, seconds(60));
     poll_until_awaited(job, 1, 2);
     arrivals.arrive(job, 1);
     try {
-      arrivals.await(job, 1, "step 3, barrier", rank_bit(0) | rank_bit(1), milliseconds(300));
+      arrivals.await(job, 1, "step 3, barrier", RankSet{0, 1}, milliseconds(300));
     } catch (const Timeout&) {
       over = true;
       throw;
@@ -211,12 +211,12 @@ TEST(Wait, busy_worker_is_waited_for_beyond_the_deadline_without_a_word) {
           arrivals.arrive(job, 1);
         } else if (job.rank() == 2) {
           poll_until_busy(job, 1);
-          arrivals.await(job, 1, "first", rank_bit(1), seconds(1));
+          arrivals.await(job, 1, "first", RankSet{1}, seconds(1));
           arrivals.arrive(job, 2);
         } else {
           poll_until_busy(job, 1);
           poll_until_awaited(job, 2, 1);
-          arrivals.await(job, 2, "second", rank_bit(2), seconds(1));
+          arrivals.await(job, 2, "second", RankSet{2}, seconds(1));
         }
       },
       options);
@@ -233,7 +233,7 @@ TEST(Wait, worker_busy_for_longer_than_it_said_is_late) {
     }
     poll_until_busy(job, 1);
     try {
-      arrivals.await(job, 1, "barrier", rank_bit(1), milliseconds(200));
+      arrivals.await(job, 1, "barrier", RankSet{1}, milliseconds(200));
     } catch (...) {
       over = true;
       throw;
@@ -272,8 +272,8 @@ TEST(Wait, own_reason_to_stop_comes_first) {
     wait_until(
         state, [] { return false; },
         [&] {
-          return WaitSubject{.missing = [] { return rank_bit(1); },
-                             .members = 3,
+          return WaitSubject{.missing = [] { return RankSet{1}; },
+                             .members = {0, 1},
                              .what = [] { return "barrier"; },
                              .check =
                                  [&] {

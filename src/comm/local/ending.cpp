@@ -37,10 +37,10 @@ EndingReason reason_of(const Ending& ending, JobState& job) {
   wait_until(
       job, [&] { return state() == Ending::written; },
       [&] {
-        const auto writer = [&]() -> std::uint64_t {
+        const auto writer = [&]() -> RankSet {
           const std::uint32_t now = state();
-          if (now < Ending::being_written) return 0;
-          return rank_bit(static_cast<int>(now - Ending::being_written));
+          if (now < Ending::being_written) return {};
+          return {static_cast<int>(now - Ending::being_written)};
         };
         return WaitSubject{.missing = writer,
                            .members = writer(),

@@ -149,7 +149,7 @@ class LocalCollectives final : private Unfinished {
   bool all_inlined(std::uint64_t sequence) const;
 
   // Failure (local_collectives_failure.cpp).
-  std::uint64_t missing(Goal goal, std::uint64_t value) const;
+  RankSet missing(Goal goal, std::uint64_t value) const;
   std::string what(std::uint64_t sequence) const;
   /// Checks the peers periodically, for tests of a call that is not waited for.
   void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
@@ -170,8 +170,8 @@ class LocalCollectives final : private Unfinished {
   JobState& job_;
   LocalGroup group_;
   Membership members_;
-  std::uint64_t member_bits_ = 0;  ///< job ranks
-  std::string tag_;                ///< of this group at the rendezvous
+  RankSet member_ranks_;  ///< job ranks
+  std::string tag_;       ///< of this group at the rendezvous
   ControlArena control_;
   RegionTable regions_;
   std::uint64_t allocations_ = 0;

@@ -12,14 +12,14 @@
 
 namespace tutti {
 
-std::uint64_t LocalCollectives::missing(Goal goal, std::uint64_t value) const {
-  std::uint64_t bits = 0;
+RankSet LocalCollectives::missing(Goal goal, std::uint64_t value) const {
+  RankSet late;
   for (int member = 0; member < members_.size; ++member) {
     if (member != members_.rank && !has_reached(member, goal, value)) {
-      bits |= rank_bit(group_.ranks[static_cast<std::size_t>(member)]);
+      late.insert(group_.ranks[static_cast<std::size_t>(member)]);
     }
   }
-  return bits;
+  return late;
 }
 
 std::string LocalCollectives::what(std::uint64_t sequence) const {

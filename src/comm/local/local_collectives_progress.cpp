@@ -193,7 +193,7 @@ bool LocalCollectives::wait_for(Goal goal, std::uint64_t value, std::uint64_t se
 
 WaitSubject LocalCollectives::subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence) {
   return {.missing = [this, goal, value] { return missing(goal, value); },
-          .members = member_bits_,
+          .members = member_ranks_,
           .what = [this, sequence] { return what(sequence); },
           .check =
               [this, goal, value, sequence] {

@@ -31,7 +31,7 @@ LocalCollectives::LocalCollectives(JobState& job, LocalGroup group)
       group_(std::move(group)),
       members_{group_.rank, static_cast<int>(group_.ranks.size()),
                FoldProgram::canonical(static_cast<int>(group_.ranks.size()))},
-      member_bits_(set_of(group_.ranks)),
+      member_ranks_(RankSet::of(group_.ranks)),
       tag_(make_tag(job, group_)),
       control_(join_members()) {
   // First touch of the counters by their owner. Only this member writes them.

@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 
+#include "job/rank_set.h"
 #include "tutti/dtype.h"
 
 namespace tutti {
@@ -43,7 +44,7 @@ struct Operation {
 };
 
 /// Throws when a member that has not done its part is known not to do it any more. `missing` gives
-/// bits of the job ranks that have not, as of when it is called.
-using PartnerCheck = std::function<void(const std::function<std::uint64_t()>& missing)>;
+/// the job ranks that have not, as of when it is called.
+using PartnerCheck = std::function<void(const std::function<RankSet()>& missing)>;
 
 }  // namespace tutti

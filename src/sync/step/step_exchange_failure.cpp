@@ -92,11 +92,11 @@ void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void
   wait_until(state_.job(), ready, [&] {
     WaitSubject subject;
     subject.missing = [&] {
-      std::uint64_t bits = 0;
+      RankSet late;
       for (int r = 0; r < group_.size(); ++r) {
-        if (!arrived(r)) bits |= rank_bit(group_.job_rank(r));
+        if (!arrived(r)) late.insert(group_.job_rank(r));
       }
-      return bits;
+      return late;
     };
     subject.members = state_.members();
     subject.what = [&] { return what_is_waited_for(); };
@@ -200,14 +200,14 @@ void StepExchange::run_collectives(const std::function<void()>& collectives) {
     return header(r).closed.load(std::memory_order_acquire) != 0 ||
            header(r).ended.load(std::memory_order_acquire) != 0;
   };
-  const auto ask = [&](const std::function<std::uint64_t()>& missing) {
+  const auto ask = [&](const std::function<RankSet()>& missing) {
     std::vector<int> over;
     for (int r = 0; r < group_.size(); ++r) {
       if (r != group_.rank() && is_over(r)) over.push_back(r);
     }
-    const auto late = over.empty() ? 0 : missing();
+    const auto late = over.empty() ? RankSet() : missing();
     for (const int r : over) {
-      if (has_rank(late, group_.job_rank(r))) check_over(r, kAnyStep);
+      if (late.contains(group_.job_rank(r))) check_over(r, kAnyStep);
     }
   };
   guarded(
