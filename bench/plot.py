@@ -216,6 +216,23 @@ def draw_fusion(result, picture):
     draw_columns(result, picture, "to_no_sync", "no sync", log=True)
 
 
+def draw_level(result, picture):
+    """What a step takes under each level, as a multiple of what it takes without."""
+    entries = [entry for entry in result["entries"] if entry["columns"]]
+    figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+    levels = list(dict.fromkeys(level for entry in entries for level in entry["columns"]))
+    for place, level in enumerate(levels):
+        at = [k + place / (len(levels) + 1) for k, entry in enumerate(entries) if level in entry["columns"]]
+        bars = axes.bar(at, [e["columns"][level]["to_native"] or 0 for e in entries if level in e["columns"]],
+                        width=0.9 / (len(levels) + 1), label=level)
+        axes.bar_label(bars, fmt="%.2f", fontsize=7)
+    axes.set_xticks([k + 0.3 for k in range(len(entries))], [entry["model"] for entry in entries], fontsize=8)
+    axes.set_ylabel("step ÷ native", fontsize=9)
+    axes.legend(fontsize=7, frameon=False)
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def draw_merge(result, picture):
     """What merging lists takes a host, with the link, over the number of hosts."""
     figure, axes = plt.subplots(figsize=(5.4, 3.4), layout="constrained")
@@ -271,7 +288,7 @@ def main(source, picture):
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
      "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
-     "merge": draw_merge}[result["benchmark"]](result, picture)
+     "merge": draw_merge, "level": draw_level}[result["benchmark"]](result, picture)
     print(f"picture: {picture}")
 
 

@@ -16,6 +16,7 @@ from convergence import convergence
 from embedding import embedding
 from fusion import fusion
 from kernels import update
+from level import level
 from memory import memory
 from merge import merge
 from selection import selection
@@ -23,7 +24,7 @@ from step import step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
              "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
-             "fusion": fusion, "merge": merge}
+             "fusion": fusion, "merge": merge, "level": level}
 MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS]))
 
 

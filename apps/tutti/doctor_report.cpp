@@ -1,10 +1,13 @@
 #include "doctor_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <nlohmann/json.hpp>
+
+#include "cpu_option.h"
 
 namespace tutti::command {
 namespace {
@@ -27,6 +30,20 @@ std::string huge_pages_text(const MachineFacts& facts) {
                                    ? fmt::format("{} reserved ones free", *facts.huge_pages_free)
                                    : "reserved ones unknown";
   return fmt::format("for shared memory: {}; {}", shared, reserved);
+}
+
+/// What bounds the instruction sets of workers that are started here without --cpu.
+std::string level_of(const MachineFacts& facts) {
+  const CpuLevel* level = cpu_level_of(facts.libraries);
+  return level == nullptr ? "native" : std::string(level->name);
+}
+
+std::string libraries_text(const MachineFacts& facts) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : facts.libraries)
+    variables.push_back(fmt::format("{}={}", name, value));
+  return variables.empty() ? "no variable bounds their instruction sets"
+                           : fmt::format("{}", fmt::join(variables, ", "));
 }
 
 std::string works_text(const std::string& problem) {
@@ -58,6 +75,10 @@ Verdict judge(const MachineFacts& facts) {
     verdict.notes.push_back(
         "shared memory gets no huge pages: large models are exchanged somewhat slower; as root: "
         "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  if (!facts.libraries.empty() && level_of(facts) == "native")
+    verdict.notes.push_back(
+        fmt::format("{}: workers on machines without it are refused, or compute other bits alone",
+                    libraries_text(facts)));
   if (facts.torch.empty())
     verdict.notes.push_back("this tutti was built without libtorch: core only, no DataParallel");
   return verdict;
@@ -66,12 +87,17 @@ Verdict judge(const MachineFacts& facts) {
 std::string as_text(const MachineFacts& facts, const Verdict& verdict) {
   std::string text;
   const auto add = [&](std::string_view name, std::string_view value) {
-    fmt::format_to(std::back_inserter(text), "{:<18}{}\n", name, value);
+    fmt::format_to(std::back_inserter(text), "{:<20}{}\n", name, value);
   };
   add("tutti", facts.version);
   add("libtorch", facts.torch.empty() ? "core-only build" : facts.torch);
   add("kernel", facts.kernel);
   add("processors", processors_text(facts));
+  add("processor", fmt::format("{} ({})", facts.processor.name, type_of(facts.processor)));
+  add("extensions", extensions_of(facts.processor));
+  add("run --cpu", fmt::format("can be {} or native; {} unless given",
+                               fmt::join(levels_of(facts.processor), ", "), level_of(facts)));
+  add("torch, MKL, oneDNN", libraries_text(facts));
   add("SIMD", facts.simd);
   for (const MemoryBound& bound : facts.memory)
     add("memory", fmt::format("{}: {} available of {}", bound.owner, human_bytes(bound.available),
@@ -106,6 +132,15 @@ nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict) {
         {"allowed", facts.processors_allowed},
         {"quota", facts.processor_quota ? json(*facts.processor_quota) : json(nullptr)},
         {"usable", facts.processors}}},
+      {"processor",
+       {{"name", facts.processor.name},
+        {"vendor", facts.processor.vendor},
+        {"family", facts.processor.family},
+        {"model", facts.processor.model},
+        {"extensions", extensions_of(facts.processor)}}},
+      {"cpu_levels", levels_of(facts.processor)},
+      {"cpu_level", level_of(facts)},
+      {"library_settings", facts.libraries},
       {"simd", facts.simd},
       {"memory", std::move(memory)},
       {"huge_pages",

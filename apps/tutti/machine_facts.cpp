@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "kernels/fold.h"
 #include "processor_set.h"
+#include "tutti/environment.h"
 
 namespace tutti::command {
 namespace {
@@ -83,6 +84,8 @@ MachineFacts gather_facts(System& system) {
   facts.huge_pages_shared = chosen(first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   facts.huge_pages_free = free_huge_pages();
   facts.simd = simd_target();
+  facts.processor = read_processor();
+  facts.libraries = Environment::read().libraries;
   facts.sealed_memory_problem = try_sealed_memory(system);
   facts.life_line_problem = try_life_line(system);
   return facts;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_level.h"
 #include "base/system.h"
 
 namespace tutti::command {
@@ -21,7 +22,9 @@ struct MachineFacts {
   std::vector<MemoryBound> memory;
   std::string huge_pages_shared;        ///< "advise", "never", …; empty: unknown
   std::optional<long> huge_pages_free;  ///< reserved ones
-  std::string simd;
+  std::string simd;                     ///< that Tutti's own kernels use
+  Processor processor;
+  LibrarySettings libraries;          ///< variables of libtorch, MKL and oneDNN that are set
   std::string sealed_memory_problem;  ///< empty: it works
   std::string life_line_problem;      ///< likewise
 };

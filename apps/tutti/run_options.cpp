@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 
+#include "cpu_option.h"
 #include "refusal.h"
 #include "tutti/job.h"
 
@@ -49,6 +50,17 @@ void add_run_options(CLI::App& app, RunOptions& options) {
                  "core: worker r runs on processors r*T to (r+1)*T-1 of those allowed.\n"
                  "none (default): wherever the system puts it")
       ->type_name("core|none");
+  app.add_option("--cpu", options.cpu,
+                 "Most that libtorch, oneDNN and MKL use of the processor, so that several\n"
+                 "kinds compute the same bits: ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and\n"
+                 "MKL_CBWR are set. native: what each has. By default as the environment is")
+      ->type_name("default|avx2|avx512|native")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            if (text.empty()) refuse(fmt::format("--cpu \"\": must be {}", cpu_option_values()));
+            return std::string();
+          },
+          ""));
   app.add_option("--deadline", options.deadline,
                  "Seconds that a worker waits for the others before it gives up\n"
                  "(TUTTI_DEADLINE)")

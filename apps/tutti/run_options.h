@@ -21,6 +21,7 @@ struct RunOptions {
   bool survivors = false;
   std::optional<int> min_workers;  ///< with `survivors`; by default 1
   std::string bind = "none";
+  std::string cpu;                 ///< a level of instruction sets; empty: as inherited
   std::optional<double> deadline;  ///< seconds; by default that of the environment
   std::string log_folder;
   std::string profile;

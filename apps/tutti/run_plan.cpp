@@ -8,6 +8,7 @@
 
 #include "base/run_identity.h"
 #include "base/system.h"
+#include "cpu_option.h"
 #include "find_program.h"
 #include "processor_set.h"
 #include "refusal.h"
@@ -104,6 +105,7 @@ RunPlan make_plan(const RunOptions& options) {
   plan.path = find_program(options.program.front());
   plan.run = draw_run_identity();
   plan.inherited = process_environment();
+  plan.libraries = settings_for(options.cpu, read_processor(), plan.inherited);
   plan.timeline = timeline_file(options);
   plan.processors.resize(static_cast<std::size_t>(options.workers));
   if (options.bind == "core") {
@@ -128,7 +130,8 @@ StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, i
                               .rendezvous_fd = rendezvous,
                               .run = plan.run,
                               .deadline = options.deadline ? fmt::to_string(*options.deadline) : "",
-                              .profile = plan.timeline};
+                              .profile = plan.timeline,
+                              .libraries = plan.libraries};
   return {.path = plan.path,
           .arguments = options.program,
           .environment = environment_of(own, plan.inherited),

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_level.h"
 #include "run_options.h"
 #include "worker_process.h"
 
@@ -18,6 +19,7 @@ struct RunPlan {
   std::vector<std::string> inherited;
   std::vector<std::vector<unsigned long>> processors;  ///< per rank; empty: anywhere
   std::string timeline;                                ///< absolute path; empty: none
+  LibrarySettings libraries;                           ///< for --cpu
   rlimit descriptors{};                                ///< on open files, as it was: the workers'
   std::string hint;                                    ///< a line to be shown; may be empty
 };

@@ -21,6 +21,7 @@ std::vector<std::string> environment_of(const WorkerEnvironment& worker,
   };
   if (!worker.deadline.empty()) ours.emplace_back("TUTTI_DEADLINE", worker.deadline);
   if (!worker.profile.empty()) ours.emplace_back("TUTTI_PROFILE", worker.profile);
+  for (const auto& [name, value] : worker.libraries) ours.emplace_back(name, value);
 
   std::vector<std::string> result;
   for (const std::string& variable : inherited) {

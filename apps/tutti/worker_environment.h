@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/cpu_level.h"
+
 namespace tutti::command {
 
 struct WorkerEnvironment {
@@ -14,9 +16,10 @@ struct WorkerEnvironment {
   int threads = 1;
   int restart = 0;
   int rendezvous_fd = -1;
-  std::string run;       ///< the same in all attempts
-  std::string deadline;  ///< seconds; empty: as inherited
-  std::string profile;   ///< absolute path; empty: as inherited
+  std::string run;                 ///< the same in all attempts
+  std::string deadline;            ///< seconds; empty: as inherited
+  std::string profile;             ///< absolute path; empty: as inherited
+  LibrarySettings libraries = {};  ///< others are as inherited
 };
 
 /// `inherited` ("NAME=value" each) with this worker's variables in place of those it held.

@@ -54,8 +54,8 @@ def python(tools, workers, model, optimizer, way):
     return [[tools.torch_python, script, "{socket}", model, optimizer, *rank, way] for rank in ranks(workers)]
 
 
-def launch(tools, workers, name, *arguments):
-    return [[tools.program("tutti"), "run", "-n", str(workers), "--", tools.program(name), *arguments]]
+def launch(tools, workers, name, *arguments, options=()):
+    return [[tools.program("tutti"), "run", "-n", str(workers), *options, "--", tools.program(name), *arguments]]
 
 
 def trainer(tools, model, workers, shards):

@@ -7,6 +7,7 @@
 // variable.
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,6 +39,10 @@ class Environment {
   std::optional<std::chrono::milliseconds> deadline;  ///< TUTTI_DEADLINE: seconds a wait may last
   std::string profile;             ///< TUTTI_PROFILE: file for a Chrome-trace timeline
   std::string log_level = "info";  ///< TUTTI_LOG: debug, info, warn, error, off
+
+  /// Variables of libtorch, MKL and oneDNN that are set, by name: bits depend on them, so all
+  /// workers must have the same. `tutti run --cpu` sets three of them.
+  std::map<std::string, std::string> libraries;
 
   /// What another launcher says of the workers that it has started.
   struct Launcher {

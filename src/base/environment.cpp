@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 27> kVariables = {{
+constexpr std::array<Environment::Variable, 34> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
@@ -23,6 +23,15 @@ constexpr std::array<Environment::Variable, 27> kVariables = {{
     {"TUTTI_DEADLINE", "seconds a wait for other workers may last, in place of the default 600"},
     {"TUTTI_PROFILE", "file for a Chrome-trace timeline"},
     {"TUTTI_LOG", "least level that is logged: debug, info, warn, error or off; default info"},
+    {"ATEN_CPU_CAPABILITY",
+     "instruction set of libtorch's kernels: default, avx2 or avx512; set by `tutti run --cpu`"},
+    {"ONEDNN_MAX_CPU_ISA",
+     "most that oneDNN may use: SSE41, AVX2, AVX512_CORE, …; set by `tutti run --cpu`"},
+    {"MKL_CBWR", "MKL's code branch: COMPATIBLE, AVX2, AVX512, …; set by `tutti run --cpu`"},
+    {"DNNL_MAX_CPU_ISA", "an older name of ONEDNN_MAX_CPU_ISA"},
+    {"MKL_ENABLE_INSTRUCTIONS", "most that MKL may use on Intel's processors"},
+    {"ONEDNN_DEFAULT_FPMATH_MODE", "whether oneDNN may round float32 to fewer bits"},
+    {"DNNL_DEFAULT_FPMATH_MODE", "an older name of ONEDNN_DEFAULT_FPMATH_MODE"},
     {"RANK", "this worker; set by torchrun"},
     {"WORLD_SIZE", "number of workers; set by torchrun, and looked at together with RANK"},
     {"LOCAL_WORLD_SIZE", "number of workers on this host; set by torchrun"},
@@ -45,6 +54,12 @@ constexpr std::array<Environment::Variable, 27> kVariables = {{
      "threads of a worker that another launcher has started, unless TUTTI_THREADS is set; default "
      "1"},
 }};
+
+/// Those among kVariables that libtorch, MKL and oneDNN read themselves.
+constexpr std::array kOfLibraries = {
+    "ATEN_CPU_CAPABILITY",     "ONEDNN_MAX_CPU_ISA",      "MKL_CBWR",
+    "DNNL_MAX_CPU_ISA",        "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE"};
 
 std::optional<std::string_view> text_of(const char* name) {
   const char* text = std::getenv(name);
@@ -151,6 +166,8 @@ Environment Environment::read() {
   environment.deadline = seconds("TUTTI_DEADLINE");
   if (const auto text = text_of("TUTTI_PROFILE")) environment.profile = *text;
   if (const auto text = text_of("TUTTI_LOG")) environment.log_level = *text;
+  for (const char* name : kOfLibraries)
+    if (const auto text = text_of(name)) environment.libraries.emplace(name, *text);
   if (!environment.rank) environment.launcher = find_launcher();
   return environment;
 }

@@ -42,8 +42,8 @@ TEST(Doctor, AGoodMachineCanTrain) {
   const auto text = as_text(facts, verdict);
   EXPECT_THAT(text, HasSubstr("8 allowed of 8 present; no cgroup quota"));
   EXPECT_THAT(text, HasSubstr("machine: 8.0 GiB available of 16.0 GiB"));
-  EXPECT_THAT(text,
-              HasSubstr("between workers   shared memory of this host; this version has no link"));
+  EXPECT_THAT(
+      text, HasSubstr("between workers     shared memory of this host; this version has no link"));
   EXPECT_THAT(text, HasSubstr("This machine can train: 8 workers of one thread use all of it."));
 }
 
@@ -77,6 +77,33 @@ TEST(Doctor, WhatOnlyCostsSpeedIsANote) {
   EXPECT_THAT(as_text(facts, verdict), HasSubstr("core-only build"));
 }
 
+TEST(Doctor, SaysWhatBitsDependOnHere) {
+  auto facts = good_machine();
+  facts.processor = {.vendor = "GenuineIntel",
+                     .family = "6",
+                     .model = "63",
+                     .name = "Xeon",
+                     .flags = {"avx2", "fma", "sse4_1", "pae"}};
+  const auto text = as_text(facts, judge(facts));
+  EXPECT_THAT(text, HasSubstr("Xeon (GenuineIntel family 6 model 63)"));
+  EXPECT_THAT(text, HasSubstr("sse4_1 fma avx2\n"));
+  EXPECT_THAT(text, HasSubstr("can be default, avx2 or native; native unless given"));
+  EXPECT_THAT(text, HasSubstr("no variable bounds their instruction sets"));
+  auto json = as_json(facts, judge(facts));
+  EXPECT_EQ(json["processor"]["model"], "63");
+  EXPECT_EQ(json["cpu_levels"], nlohmann::json({"default", "avx2"}));
+  EXPECT_EQ(json["cpu_level"], "native");
+
+  facts.libraries = find_cpu_level("avx2")->settings();
+  EXPECT_THAT(judge(facts).notes, IsEmpty());
+  EXPECT_EQ(as_json(facts, judge(facts))["cpu_level"], "avx2");
+  facts.libraries = {{"ATEN_CPU_CAPABILITY", "default"}};
+  EXPECT_THAT(judge(facts).notes, ElementsAre(HasSubstr("ATEN_CPU_CAPABILITY=default: workers on "
+                                                        "machines without it are refused")));
+  json = as_json(facts, judge(facts));
+  EXPECT_EQ(json["library_settings"]["ATEN_CPU_CAPABILITY"], "default");
+}
+
 TEST(Doctor, ReadsTheKernelsChoices) {
   EXPECT_EQ(chosen("always within_size [advise] never"), "advise");
   EXPECT_EQ(chosen(""), "");
@@ -88,7 +115,8 @@ TEST(Doctor, CommandSaysWhatThisMachineOffers) {
   const auto run = run_command({"doctor"});
   EXPECT_EQ(run.status, 0) << run.out;
   for (const std::string part :
-       {"processors", "memory", "huge pages", "SIMD", "between workers", "kernel", "libtorch"})
+       {"processors", "processor ", "extensions", "run --cpu", "torch, MKL, oneDNN", "memory",
+        "huge pages", "SIMD", "between workers", "kernel", "libtorch"})
     EXPECT_THAT(run.out, HasSubstr(part));
   EXPECT_EQ(run.err, "");
 }

@@ -52,6 +52,10 @@ TEST(RunInput, BadInputIsOneErrorBeforeAnythingStarts) {
       {{"run", "-n", "2", "--deadline", "nan", "echo"}, 2, "--deadline"},
       {{"run", "-n", "2", "--threads", "0", "echo"}, 2, "--threads 0: must be 1 to"},
       {{"run", "-n", "2", "--bind", "socket", "echo"}, 2, "--bind socket: must be core or none"},
+      {{"run", "-n", "2", "--cpu", "sse9", "echo"},
+       2,
+       "--cpu sse9: must be default, avx2, avx512 or native"},
+      {{"run", "-n", "2", "--cpu", "", "echo"}, 2, "--cpu \"\": must be default, avx2"},
       {{"run", "-n", "2", "--thread", "3", "echo"}, 2, "there is no option \"--thread\"\n"},
       {{"run", "--np", "2", "echo"},
        2,
@@ -191,8 +195,8 @@ TEST(RunInput, WorkersInheritOnlyTheirOwnEndOfTheRendezvous) {
 
 TEST(Help, OfRunListsEveryOption) {
   const std::string help = run_command({"run", "--help"}).out;
-  for (const std::string option :
-       {"-n,--workers", "--threads", "--bind", "--deadline", "--restarts", "--log", "--profile"})
+  for (const std::string option : {"-n,--workers", "--threads", "--bind", "--cpu", "--deadline",
+                                   "--restarts", "--log", "--profile"})
     EXPECT_THAT(help, HasSubstr("\n  " + option + " "));
 }
 

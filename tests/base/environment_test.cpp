@@ -64,6 +64,15 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_FALSE(with("TUTTI_RANK", "").rank) << "empty counts as unset";
 }
 
+TEST_F(EnvironmentTest, libraries_variables_are_taken_as_they_are) {
+  EXPECT_TRUE(Environment::read().libraries.empty());
+  with("MKL_CBWR", "AVX2,STRICT");
+  with("DNNL_MAX_CPU_ISA", "");
+  EXPECT_EQ(with("ATEN_CPU_CAPABILITY", "avx2").libraries,
+            (std::map<std::string, std::string>{{"ATEN_CPU_CAPABILITY", "avx2"},
+                                                {"MKL_CBWR", "AVX2,STRICT"}}));
+}
+
 TEST_F(EnvironmentTest, malformed_numbers_are_refused_by_name) {
   for (const char* value : {"x", "1x", " 1", "1.5", "-1", "99999999999", "0x1"}) {
     for (const char* name :
@@ -163,7 +172,7 @@ TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 27U);
+  EXPECT_EQ(Environment::variables().size(), 34U);
 }
 
 }  // namespace

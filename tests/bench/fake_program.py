@@ -45,7 +45,7 @@ def option(name):
 
 
 if NAME == "tutti":
-    ranks(int(sys.argv[3]), sys.argv[5:])
+    ranks(int(sys.argv[3]), sys.argv[sys.argv.index("--") + 1:])
 elif NAME == "mpirun":
     ranks(int(option("-n")), sys.argv[-2:])
 elif NAME == "bench_all_reduce_probe" and "FAKE_RANK" not in os.environ:

@@ -105,6 +105,9 @@ class Measured(Build):
     def test_merge(self):
         self.expect_shown_at_any_moment("merge")
 
+    def test_level(self):
+        self.expect_shown_at_any_moment("level")
+
 
 class Rivals(Build):
     """MPIs from pip in all_reduce."""

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "kernels/hash.h"
@@ -27,6 +28,8 @@ std::string line_of(std::string_view kind, const TensorSpec& spec) {
                      spec.owner >= 0 ? fmt::format(" of logical worker {}", spec.owner) : "");
 }
 
+std::string setting_key(const std::string& name) { return fmt::format("setting \"{}\"", name); }
+
 /// The kind and name that a line describes.
 std::string key_of(const std::string& line) {
   const auto close = line.find('"', line.find('"') + 1);
@@ -38,10 +41,25 @@ std::string rest_of(const std::string& line) {
   return key.size() < line.size() ? line.substr(key.size() + 1) : std::string("present");
 }
 
+/// What `plan` knows to do about a line that differs, or that one of both lacks.
+std::set<std::string> remedies_for(const Plan& plan, const std::vector<std::string>& reference,
+                                   const std::vector<std::string>& other) {
+  const auto line_of_key = [](const std::vector<std::string>& lines, const std::string& key) {
+    const auto found = std::ranges::find(lines, key, key_of);
+    return found == lines.end() ? std::string() : *found;
+  };
+  std::set<std::string> texts;
+  for (const auto& [key, remedy] : plan.remedies()) {
+    if (line_of_key(reference, key) != line_of_key(other, key)) texts.insert(remedy);
+  }
+  return texts;
+}
+
 }  // namespace
 
 Plan::Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
-           const std::vector<std::pair<std::string, std::string>>& settings) {
+           const std::vector<std::pair<std::string, std::string>>& settings,
+           const std::map<std::string, std::string>& remedies) {
   for (auto& spec : parameters) {
     PlanEntry entry{};
     entry.node_type = is_narrow(spec.dtype) ? DType::float32 : spec.dtype;
@@ -74,8 +92,9 @@ Plan::Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
   }
   base_bytes_ = round_up(base_bytes_, kPageBytes);
   for (const auto& [name, value] : settings) {
-    lines_.push_back(fmt::format("setting \"{}\" {}", name, value));
+    lines_.push_back(fmt::format("{} {}", setting_key(name), value));
   }
+  for (const auto& [name, remedy] : remedies) remedies_.emplace(setting_key(name), remedy);
   for (const auto& line : lines_) hash_ = digest(line, hash_ + 1);
 }
 
@@ -166,7 +185,8 @@ void require_equal_plans(const Group& group, const Plan& plan) {
     return lines;
   };
   constexpr std::size_t kMaxLines = 5;
-  std::string report = "the workers' models differ:";
+  std::string report = "the workers' models or settings differ:";
+  std::set<std::string> remedies;
   std::vector<std::string> reference;
   std::int64_t offset = 0;
   for (std::size_t r = 0; r < size; ++r) {
@@ -181,7 +201,9 @@ void require_equal_plans(const Group& group, const Plan& plan) {
       report += fmt::format("\n  rank {}, unlike rank {}: {}", group.job_rank(static_cast<int>(r)),
                             group.job_rank(0), difference);
     }
+    remedies.merge(remedies_for(plan, reference, lines));
   }
+  for (const auto& remedy : remedies) report += fmt::format("\n  {}", remedy);
   throw Mismatch(report);
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -65,9 +66,11 @@ struct BufferEntry {
 /// its slot 0. Row lists have room for all rows, of which only as much becomes memory as is used.
 class Plan {
  public:
-  /// `settings` are what else must agree, as (name, value).
+  /// `settings` are what else must agree, as (name, value); `remedies` say, by the name of a
+  /// setting, how workers come to agree.
   Plan(std::vector<TensorSpec> parameters, std::vector<TensorSpec> buffers,
-       const std::vector<std::pair<std::string, std::string>>& settings = {});
+       const std::vector<std::pair<std::string, std::string>>& settings = {},
+       const std::map<std::string, std::string>& remedies = {});
 
   std::span<const PlanEntry> parameters() const { return parameters_; }
   std::span<const BufferEntry> buffers() const { return buffers_; }
@@ -91,11 +94,14 @@ class Plan {
   /// One line per parameter, buffer and setting.
   const std::vector<std::string>& lines() const { return lines_; }
   std::uint64_t hash() const { return hash_; }
+  /// By the beginning of a line: what to do where the line differs.
+  const std::map<std::string, std::string>& remedies() const { return remedies_; }
 
  private:
   std::vector<PlanEntry> parameters_;
   std::vector<BufferEntry> buffers_;
   std::vector<std::string> lines_;
+  std::map<std::string, std::string> remedies_;
   std::size_t slot_bytes_ = 0;
   std::size_t list_bytes_ = 0;  ///< of a slot's row lists
   std::size_t base_bytes_ = 0;

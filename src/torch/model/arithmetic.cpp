@@ -2,46 +2,83 @@
 
 #include <ATen/Version.h>
 #include <ATen/cpu/vec/functional.h>
+#include <dlfcn.h>
+#include <gnu/libc-version.h>
 #include <torch/version.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <string_view>
+
+#include "tutti/environment.h"
 
 namespace tutti {
 namespace {
 
-/// Variables that control MKL and oneDNN. ATEN_CPU_CAPABILITY is part of libtorch's own
-/// description.
-constexpr const char* kVariables[] = {"MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
-                                      "DNNL_MAX_CPU_ISA"};
+/// "2024.2-Product Build 20240605" of "… Version 2024.2-Product Build 20240605 for …"; all where
+/// `mark` is not there.
+std::string version_in(const std::string& text, std::string_view mark, std::string_view end) {
+  const auto at = text.find(mark);
+  if (at == std::string::npos) return text;
+  const auto begin = at + mark.size();
+  return text.substr(begin, std::min(text.find(end, begin), text.size()) - begin);
+}
 
-/// The name that the processor gives itself; "" where it has none.
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  constexpr std::string_view kName = "model name";
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(kName)) continue;
-    const auto begin = line.find_first_not_of(" \t:", kName.size());
-    return begin == std::string::npos ? "" : line.substr(begin);
+std::string mkl_version() {
+  if (!at::hasMKL()) return "";
+  return version_in(at::get_mkl_version(), "Version ", " for");
+}
+
+std::string onednn_version() {
+  if (!at::hasMKLDNN()) return "";
+  return version_in(at::get_mkldnn_version(), " v", " (");
+}
+
+/// mkl_cbwr_get() by the names under which libraries show it: MKL's own, and libtorch's with MKL
+/// inside.
+std::string mkl_branch() {
+  for (const char* name : {"MKL_CBWR_Get", "mkl_serv_cbwr_get"}) {
+    const auto get = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_DEFAULT, name));
+    if (get == nullptr) continue;
+    constexpr int kBranch = 1;  // MKL_CBWR_BRANCH; values are those of mkl_types.h
+    switch (const int branch = get(kBranch)) {
+      case 1:
+        return "OFF";
+      case 2:
+        return "AUTO";
+      case 3:
+        return "COMPATIBLE";
+      case 10:
+        return "AVX2";
+      case 12:
+        return "AVX512";
+      case 14:
+        return "AVX512_E1";
+      default:
+        return std::to_string(branch);
+    }
   }
   return "";
 }
 
 }  // namespace
 
-std::string instruction_set() {
-  std::string text = at::get_cpu_capability();
-  for (const char* name : kVariables) {
-    const char* const value = std::getenv(name);
-    if (value != nullptr) text += std::string(", ") + name + "=" + value;
-  }
-  return text;
+Arithmetic read_arithmetic() {
+  return {.processor = read_processor(),
+          .settings = Environment::read().libraries,
+          .instruction_set = at::get_cpu_capability(),
+          .torch = TORCH_VERSION,
+          .mkl = mkl_version(),
+          .mkl_branch = mkl_branch(),
+          .onednn = onednn_version(),
+          .c_library = ::gnu_get_libc_version()};
 }
 
-RunFingerprint arithmetic_facts() {
-  return {
-      {"torch", TORCH_VERSION}, {"instruction set", instruction_set()}, {"processor", processor()}};
+std::string instruction_set() { return instruction_set_of(read_arithmetic()); }
+
+RunFingerprint arithmetic_facts() { return noted_facts(read_arithmetic()); }
+
+std::string cpu_level() {
+  const CpuLevel* level = cpu_level_of(Environment::read().libraries);
+  return level == nullptr ? "" : std::string(level->name);
 }
 
 }  // namespace tutti

@@ -1,19 +1,22 @@
 #pragma once
 
-// What decides how libtorch and the libraries below it round, besides the program and its threads.
+// What decides how libtorch and the libraries below it round in this process, besides the program
+// and its threads.
 //
 // Threads: any. Failure: none.
 
 #include <string>
 
-#include "run/run_fingerprint.h"
+#include "run/arithmetic_facts.h"
 
 namespace tutti {
 
-/// The instruction set that libtorch's kernels use in this process, and the variables that tell MKL
-/// and oneDNN theirs, as far as they are set: "AVX2, MKL_CBWR=COMPATIBLE".
+Arithmetic read_arithmetic();
+/// instruction_set_of() this process.
 std::string instruction_set();
-/// Version of libtorch, instruction set and processor.
+/// noted_facts() of this process.
 RunFingerprint arithmetic_facts();
+/// The level of `tutti run --cpu` that is in force; "" where none is.
+std::string cpu_level();
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/log_line.h"
+#include "torch/model/arithmetic.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -158,7 +159,13 @@ Plan WrappedModel::plan(const std::vector<std::pair<std::string, std::string>>& 
     buffers.push_back(buffer_spec(buffers_[b].first, buffers_[b].second));
     buffers.back().is_per_replica = is_per_replica_buffer(b);
   }
-  return {std::move(parameters), std::move(buffers), settings};
+  auto all = settings;
+  for (const auto& [name, value] : compared_facts(read_arithmetic())) {
+    const bool is_there = std::ranges::any_of(
+        settings, [&name = name](const auto& setting) { return setting.first == name; });
+    if (!is_there) all.emplace_back(name, value);
+  }
+  return {std::move(parameters), std::move(buffers), all, remedies_of_facts()};
 }
 
 ModelMemory WrappedModel::memory() const {

@@ -51,6 +51,7 @@ class WrappedModel {
   std::size_t owned() const { return roles_.owned(); }
   bool is_per_replica_buffer(std::size_t buffer) const { return roles_.replica_buffers[buffer]; }
 
+  /// The model, these settings, and what bits depend on besides (arithmetic.h).
   Plan plan(const std::vector<std::pair<std::string, std::string>>& settings) const;
   ModelMemory memory() const;
 

@@ -26,7 +26,7 @@ std::string arithmetic_differences(const Checkpoint& checkpoint) {
   for (const auto& [name, value] : found->second.items()) {
     if (value.is_string()) then[name] = value.get<std::string>();
   }
-  return facts_diff(then, arithmetic_facts());
+  return noted_differences(then, arithmetic_facts());
 }
 
 }  // namespace tutti

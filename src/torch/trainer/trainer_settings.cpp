@@ -121,6 +121,7 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
       {"desync_check_every", std::to_string(options.desync_check_every)},
       {"audit_every", std::to_string(options.audit_every)},
       {"hash_every", std::to_string(options.hash_every)}};
+  if (const auto level = cpu_level(); !level.empty()) settings.emplace_back("cpu level", level);
   if (options.order.text() != SampleOrder().text()) {
     settings.emplace_back("order", options.order.text());
   }

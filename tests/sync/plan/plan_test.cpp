@@ -3,13 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/thread_ranks.h"
 #include "sync/plan/bucket_schedule.h"
+#include "tutti/group.h"
 
 namespace tutti::test {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TensorSpec spec(std::string name, std::int64_t count, DType dtype = DType::float32) {
   return {std::move(name), {count}, {1}, count, dtype};
@@ -65,6 +68,27 @@ TEST(Plan, DifferencesAreShortAndNameWhatDiffers) {
   const Plan swapped({spec("b", 2), spec("a", 1)}, {}, {{"threads", "1"}});
   EXPECT_THAT(plan_differences(plan.lines(), swapped.lines(), 5),
               ElementsAre(HasSubstr("registers parameter \"b\" at position 0")));
+}
+
+TEST(Plan, ADifferenceOfASettingComesWithItsRemedyOnAllWorkers) {
+  const auto difference = [](const std::string& of_rank_1, const std::string& parameter) {
+    const auto outcome = try_thread_ranks(3, [&](const Job& job) {
+      const bool other = job.rank() == 1;
+      const Plan plan({spec(other ? parameter : "a", 1)}, {},
+                      {{"kernel", other ? of_rank_1 : "new"}, {"threads", "1"}},
+                      {{"kernel", "take the same kernel"}, {"threads", "take as many"}});
+      require_equal_plans(Group(job), plan);
+    });
+    EXPECT_EQ(outcome.text(0), outcome.text(1));
+    EXPECT_EQ(outcome.text(0), outcome.text(2));
+    return outcome.text(0);
+  };
+  EXPECT_EQ(difference("new", "a"), "");
+  EXPECT_EQ(difference("old", "a"),
+            "the workers' models or settings differ:\n"
+            "  rank 1, unlike rank 0: setting \"kernel\" is old, not new\n"
+            "  take the same kernel");
+  EXPECT_THAT(difference("new", "b"), Not(HasSubstr("take")));
 }
 
 TEST(BucketSchedule, ABucketIsClosedOnceItHasMoreThanItsLimit) {

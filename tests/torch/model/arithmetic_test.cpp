@@ -9,6 +9,7 @@
 
 #include "support/log_capture.h"
 #include "support/running_command.h"
+#include "torch/model/wrapped_model.h"
 #include "torch/training.h"
 
 namespace tutti::test::arithmetic_cases {
@@ -22,12 +23,12 @@ using ::testing::HasSubstr;
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Variable() { ::unsetenv(name_); }
+  ~Variable() { ::unsetenv(name_.c_str()); }
   Variable(const Variable&) = delete;
   Variable& operator=(const Variable&) = delete;
 
  private:
-  const char* name_;
+  std::string name_;
 };
 
 TEST(Arithmetic, KnowsWhatTorchUsesAndWhatItsLibrariesAreTold) {
@@ -36,8 +37,33 @@ TEST(Arithmetic, KnowsWhatTorchUsesAndWhatItsLibrariesAreTold) {
   const Variable onednn("ONEDNN_MAX_CPU_ISA", "SSE41");
   EXPECT_EQ(instruction_set(),
             at::get_cpu_capability() + ", MKL_CBWR=COMPATIBLE, ONEDNN_MAX_CPU_ISA=SSE41");
-  EXPECT_THAT(arithmetic_facts(),
-              Contains(std::pair<const std::string, std::string>("torch", TORCH_VERSION)));
+  EXPECT_THAT(arithmetic_facts(), Contains(::testing::Pair(
+                                      "torch", ::testing::StartsWith(TORCH_VERSION " with MKL "))));
+}
+
+TEST(Arithmetic, KnowsVersionsAndProcessorWithoutAnythingSet) {
+  const Arithmetic arithmetic = read_arithmetic();
+  EXPECT_TRUE(arithmetic.settings.empty());
+  EXPECT_EQ(arithmetic.instruction_set, at::get_cpu_capability());
+  EXPECT_NE(arithmetic.processor.vendor, "");
+  EXPECT_NE(arithmetic.c_library, "");
+  EXPECT_EQ(arithmetic.mkl.empty(), !at::hasMKL());
+  EXPECT_EQ(arithmetic.onednn.empty(), !at::hasMKLDNN());
+  // "2024.2-Product Build 20240605", "3.12.0": a number, and no sentence around it.
+  for (const std::string& version : {arithmetic.mkl, arithmetic.onednn}) {
+    EXPECT_THAT(version, ::testing::MatchesRegex("|[0-9]+\\.[0-9][^()]*"));
+  }
+  EXPECT_EQ(cpu_level(), "");
+}
+
+TEST(Arithmetic, IsPartOfThePlanThatWorkersCompare) {
+  auto model = mlp();
+  const auto plan = WrappedModel(*model, {}, "test").plan({{"torch", "as it was told"}});
+  for (const auto& [name, value] : compared_facts(read_arithmetic())) {
+    const auto key = "setting \"" + name + '"';
+    EXPECT_THAT(plan.lines(), Contains(key + ' ' + (name == "torch" ? "as it was told" : value)));
+    EXPECT_TRUE(plan.remedies().contains(key)) << key;
+  }
 }
 
 TEST(Arithmetic, WorkersThatRoundOtherwiseAreNamedAtTheStart) {
@@ -54,7 +80,8 @@ TEST(Arithmetic, WorkersThatRoundOtherwiseAreNamedAtTheStart) {
     for (const auto& rank : outcome.ranks) {
       EXPECT_THAT(rank.text,
                   AllOf(HasSubstr("setting \"instruction set\" is " + at::get_cpu_capability()),
-                        HasSubstr(", MKL_CBWR=COMPATIBLE"), HasSubstr("rank 1")));
+                        HasSubstr(", MKL_CBWR=COMPATIBLE"), HasSubstr("rank 1"),
+                        HasSubstr("rank 0"), HasSubstr("`tutti run --cpu avx2`")));
     }
   }
 }
@@ -106,6 +133,34 @@ TEST(Arithmetic, ACheckpointThatWasComputedOtherwiseIsTakenWithAWarning) {
   const int warned = log.count("arithmetic");
   EXPECT_EQ(trainer.load(folder.file("run")), 1);
   EXPECT_EQ(log.count("arithmetic"), warned);
+}
+
+// As the number of threads: a level is part of the run.
+TEST(Arithmetic, ACheckpointOfAnotherLevelIsOneOfAnotherRun) {
+  const TemporaryFolder folder;
+  const auto job = Job::join();
+  const auto trained = [&](const std::string& level) {
+    std::vector<std::unique_ptr<Variable>> variables;
+    if (!level.empty()) {
+      for (const auto& [name, value] : find_cpu_level(level)->settings()) {
+        variables.push_back(std::make_unique<Variable>(name.c_str(), value.c_str()));
+      }
+    }
+    torch::manual_seed(3);
+    auto model = mlp();
+    Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = 2});
+    const auto text = text_of([&] { trainer.load(folder.file("run")); });
+    if (trainer.steps() == 0 && text.empty()) {
+      trainer.step([&](Shard& shard) { return rows_of(shard, model, Batch(12, 1)); });
+      trainer.save(folder.file("run"));
+    }
+    return text;
+  };
+  EXPECT_EQ(trained("avx2"), "");
+  EXPECT_EQ(trained("avx2"), "");
+  EXPECT_THAT(trained("default"), HasSubstr("cpu level is avx2 in the checkpoint, default here"));
+  EXPECT_THAT(trained(""), HasSubstr("cpu level is avx2 in the checkpoint, not set here"));
+  EXPECT_EQ(trained("avx2"), "");
 }
 
 }  // namespace

@@ -1,0 +1,53 @@
+#include "base/cpu_level.h"
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+constexpr const char* kAvx2[] = {"avx2", "fma"};
+constexpr const char* kAvx512[] = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"};
+
+// oneDNN has no level below SSE4.1; COMPATIBLE is the one branch of MKL that all processors take.
+// AVX512_CORE leaves out what only some processors with AVX-512 have.
+constexpr std::array<CpuLevel, 3> kLevels = {{
+    {"default", "SSE41", "COMPATIBLE", {}},
+    {"avx2", "AVX2", "AVX2", kAvx2},
+    {"avx512", "AVX512_CORE", "AVX512", kAvx512},
+}};
+
+constexpr std::array<std::string_view, 5> kBounds = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
+                                                     "DNNL_MAX_CPU_ISA", "MKL_CBWR",
+                                                     "MKL_ENABLE_INSTRUCTIONS"};
+
+}  // namespace
+
+LibrarySettings CpuLevel::settings() const {
+  return {{"ATEN_CPU_CAPABILITY", std::string(name)},
+          {"ONEDNN_MAX_CPU_ISA", std::string(onednn)},
+          {"MKL_CBWR", std::string(mkl)}};
+}
+
+std::span<const CpuLevel> cpu_levels() { return kLevels; }
+
+const CpuLevel* find_cpu_level(std::string_view name) {
+  const auto found = std::ranges::find(kLevels, name, &CpuLevel::name);
+  return found == kLevels.end() ? nullptr : &*found;
+}
+
+const CpuLevel* cpu_level_of(const LibrarySettings& settings) {
+  LibrarySettings bounds = settings;
+  std::erase_if(bounds, [](const auto& setting) { return !is_bound(setting.first); });
+  const auto found = std::ranges::find_if(
+      kLevels, [&](const CpuLevel& level) { return level.settings() == bounds; });
+  return found == kLevels.end() ? nullptr : &*found;
+}
+
+bool is_bound(std::string_view variable) { return std::ranges::count(kBounds, variable) > 0; }
+
+bool has_level(const Processor& processor, const CpuLevel& level) {
+  return std::ranges::all_of(level.needs,
+                             [&](const char* flag) { return processor.flags.contains(flag); });
+}
+
+}  // namespace tutti

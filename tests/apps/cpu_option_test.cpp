@@ -1,0 +1,73 @@
+// `tutti run --cpu`: what workers get, and what is refused.
+
+#include "cpu_option.h"
+
+#include <gmock/gmock.h>
+
+#include "refusal.h"
+#include "support/running_command.h"
+
+namespace tutti::command {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Processor kHaswell{.vendor = "GenuineIntel",
+                         .family = "6",
+                         .model = "63",
+                         .name = "Xeon",
+                         .flags = {"avx2", "fma"}};
+
+std::string refusal(const std::string& cpu, const std::vector<std::string>& inherited) {
+  try {
+    settings_for(cpu, kHaswell, inherited);
+  } catch (const Refusal& refused) {
+    EXPECT_EQ(refused.status(), kUsageStatus);
+    return refused.what();
+  }
+  return "accepted";
+}
+
+TEST(CpuOption, IsALevelOrNothing) {
+  EXPECT_EQ(settings_for("avx2", kHaswell, {}), find_cpu_level("avx2")->settings());
+  EXPECT_EQ(settings_for("native", kHaswell, {"PATH=/bin"}), LibrarySettings());
+  EXPECT_EQ(settings_for("", kHaswell, {"MKL_CBWR=SSE4_2"}), LibrarySettings());
+  EXPECT_EQ(refusal("sse9", {}), "--cpu sse9: must be default, avx2, avx512 or native");
+}
+
+TEST(CpuOption, ALevelThatTheProcessorLacksIsRefused) {
+  EXPECT_EQ(refusal("avx512", {}),
+            "--cpu avx512: this processor (GenuineIntel family 6 model 63) has default, avx2");
+}
+
+TEST(CpuOption, AnEnvironmentThatHasSomethingElseIsRefused) {
+  EXPECT_EQ(refusal("avx2", {"ATEN_CPU_CAPABILITY=default"}),
+            "--cpu avx2: the environment has ATEN_CPU_CAPABILITY=default, which is something else; "
+            "unset it, or leave --cpu out to have workers take it as it is");
+  for (const char* variable : {"MKL_CBWR=AVX2,STRICT", "ONEDNN_MAX_CPU_ISA=SSE41",
+                               "DNNL_MAX_CPU_ISA=AVX2", "MKL_ENABLE_INSTRUCTIONS=AVX2"}) {
+    EXPECT_THAT(refusal("avx2", {"HOME=/", variable}), HasSubstr(variable));
+    EXPECT_THAT(refusal("native", {variable}), HasSubstr(variable));
+  }
+  EXPECT_EQ(refusal("avx2", {"ATEN_CPU_CAPABILITY=avx2", "MKL_CBWR=", "OMP_NUM_THREADS=4",
+                             "ONEDNN_DEFAULT_FPMATH_MODE=BF16", "odd"}),
+            "accepted");
+}
+
+TEST(CpuOption, WorkersGetTheVariables) {
+  const std::string show = "echo $ATEN_CPU_CAPABILITY/$ONEDNN_MAX_CPU_ISA/$MKL_CBWR";
+  const CommandSetup unbounded{
+      .environment = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR"}};
+  EXPECT_EQ(run_script({"-n", "1", "--cpu", "default"}, show, unbounded).out,
+            "[0] default/SSE41/COMPATIBLE\n");
+  EXPECT_EQ(run_script({"-n", "1", "--cpu=native"}, show, unbounded).out, "[0] //\n");
+  EXPECT_EQ(run_script({"-n", "1"}, show, {.environment = {"MKL_CBWR=AUTO"}}).out, "[0] //AUTO\n")
+      << "without the option, what was there";
+  const auto refused =
+      run_script({"-n", "1", "--cpu", "default"}, show, {.environment = {"MKL_CBWR=AUTO"}});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--cpu default: the environment has MKL_CBWR=AUTO"));
+}
+
+}  // namespace
+}  // namespace tutti::command
