@@ -98,13 +98,14 @@ TEST(EnvironmentOf, ReplacesWhatWasInherited) {
                               .rendezvous_fd = 9,
                               .run = "5eed",
                               .deadline = "",
-                              .profile = "/tmp/p"};
+                              .profile = "/tmp/p",
+                              .libraries = {{"MKL_CBWR", "AVX2"}}};
   EXPECT_THAT(
       environment_of(own, {"A=1", "OMP_NUM_THREADS=8", "TUTTI_DEADLINE=5", "TUTTI_RANK=7",
-                           "TUTTI_RESTART=6", "TUTTI_RUN=old"}),
+                           "TUTTI_RESTART=6", "TUTTI_RUN=old", "MKL_CBWR="}),
       ElementsAre("A=1", "TUTTI_DEADLINE=5", "TUTTI_RANK=2", "TUTTI_SIZE=3", "TUTTI_RESTART=1",
                   "TUTTI_RUN=5eed", "TUTTI_RENDEZVOUS_FD=9", "TUTTI_THREADS=4", "OMP_NUM_THREADS=4",
-                  "MKL_NUM_THREADS=4", "TUTTI_PROFILE=/tmp/p"));
+                  "MKL_NUM_THREADS=4", "TUTTI_PROFILE=/tmp/p", "MKL_CBWR=AVX2"));
 }
 
 }  // namespace
