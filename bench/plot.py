@@ -261,7 +261,7 @@ def draw_convergence(result, picture):
     dense, *adam = [entry for entry in result["entries"] if entry["optimizer"] == "Adam"]
     averaging = [entry for entry in adam if "--averaging" in entry["options"]]
     codecs = [entry for entry in adam if entry not in averaging]
-    sgd = [entry for entry in result["entries"] if entry["optimizer"] != "Adam"]
+    sgd = [entry for entry in result["entries"] if entry["optimizer"].startswith("SGD")]
     for axes, entries in zip(panels, ([dense, *codecs], [dense, *averaging], sgd)):
         for shade, entry in enumerate(entries):
             curve = entry["curve"]

@@ -64,32 +64,56 @@ inline tutti::StateAtAveraging state_at_averaging_of(const Options& options) {
                                                : tutti::StateAtAveraging::average;
 }
 
-/// "adam", "sgd", "sgd:0.9" with momentum: the last, or nothing for Adam.
-inline std::optional<double> sgd_momentum_of(const std::string& text) {
-  if (text == "adam") return {};
-  if (text == "sgd") return 0;
-  double momentum = 0;
-  if (!text.starts_with("sgd:") || !CLI::detail::lexical_cast(text.substr(4), momentum)) {
-    throw tutti::InvalidArgument("optimizer \"" + text + "\": there are adam and sgd[:momentum]");
+/// The number of "name:number", `usual` of "name" alone, nothing of another text.
+inline std::optional<double> number_after(const std::string& name, const std::string& text,
+                                          double usual) {
+  if (text == name) return usual;
+  double number = 0;
+  if (!text.starts_with(name + ":") ||
+      !CLI::detail::lexical_cast(text.substr(name.size() + 1), number)) {
+    return {};
   }
-  return momentum;
+  return number;
+}
+
+/// Of stochastic gradient descent; nothing where the optimizer is another one.
+inline std::optional<double> momentum_of(const std::string& optimizer) {
+  return number_after("sgd", optimizer, 0);
+}
+/// Of AdamW; nothing where the optimizer is another one.
+inline std::optional<double> decay_of(const std::string& optimizer) {
+  return number_after("adamw", optimizer, 0.01);
+}
+
+inline void require_optimizer(const std::string& text) {
+  if (text == "adam" || momentum_of(text) || decay_of(text)) return;
+  throw tutti::InvalidArgument("optimizer \"" + text +
+                               "\": there are adam, adamw[:decay] and sgd[:momentum]");
 }
 
 inline tutti::Optimizer optimizer_of(const Options& options) {
-  if (const auto momentum = sgd_momentum_of(options.optimizer)) {
-    return tutti::Sgd{.lr = options.learning_rate, .momentum = *momentum};
+  const auto lr = options.learning_rate;
+  if (const auto momentum = momentum_of(options.optimizer)) {
+    return tutti::Sgd{.lr = lr, .momentum = *momentum};
   }
-  return tutti::Adam{.lr = options.learning_rate};
+  if (const auto decay = decay_of(options.optimizer)) {
+    return tutti::AdamW{.lr = lr, .weight_decay = *decay};
+  }
+  return tutti::Adam{.lr = lr};
 }
 
 inline std::unique_ptr<torch::optim::Optimizer> torch_optimizer_of(
     const Options& options, const std::vector<torch::Tensor>& parameters) {
-  if (const auto momentum = sgd_momentum_of(options.optimizer)) {
-    return std::make_unique<torch::optim::SGD>(
-        parameters, torch::optim::SGDOptions(options.learning_rate).momentum(*momentum));
+  const auto lr = options.learning_rate;
+  if (const auto momentum = momentum_of(options.optimizer)) {
+    return std::make_unique<torch::optim::SGD>(parameters,
+                                               torch::optim::SGDOptions(lr).momentum(*momentum));
   }
-  return std::make_unique<torch::optim::Adam>(parameters,
-                                              torch::optim::AdamOptions(options.learning_rate));
+  if (const auto decay = decay_of(options.optimizer)) {
+    return std::make_unique<torch::optim::AdamW>(
+        parameters, torch::optim::AdamWOptions(lr).weight_decay(*decay));
+  }
+  return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(lr));
 }
 
 /// What `parse` throws for a text is what is said of an option.
@@ -167,7 +191,7 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
       app.add_option(
              "--averaging,--strategy", options.averaging,
              "how copies of logical workers are averaged: every-step (gradients are), partial, "
-             "local-sgd:K, bmuf:K")
+             "local-sgd:K, bmuf:K, diloco:K[,rate[,momentum]][,fragments=P][,warm-up=W]")
           ->check(understood_by([](const std::string& text) { tutti::averaging_policy_of(text); }));
   app.add_option("--state-at-averaging", options.state_at_averaging,
                  "what becomes of the optimizer's state where copies are averaged (with --shards; "
@@ -184,8 +208,8 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
   app.add_option("--rows", options.rows, "texts per micro-batch")->check(CLI::PositiveNumber);
   app.add_option("--length", options.length, "letters per text")->check(CLI::PositiveNumber);
   app.add_option("--hidden", options.hidden, "width of the LSTM")->check(CLI::PositiveNumber);
-  app.add_option("--optimizer", options.optimizer, "adam, or sgd[:momentum]")
-      ->check(understood_by([](const std::string& text) { sgd_momentum_of(text); }));
+  app.add_option("--optimizer", options.optimizer, "adam, adamw[:decay] or sgd[:momentum]")
+      ->check(understood_by(require_optimizer));
   app.add_option("--learning-rate", options.learning_rate, "of the optimizer")
       ->check(CLI::PositiveNumber);
   app.add_option("--sample", options.sample, "letters to generate at the end")

@@ -1,9 +1,9 @@
 #pragma once
 
 // Averaging policies: how often, and how, the parameters of replicas that train on their own are
-// averaged (local SGD, blockwise model-update filtering, partial update). Without a policy the
-// gradients of all shards are averaged in every step. With one, each of the L logical workers has
-// parameters, optimizer state and buffers of its own, which its own shards' gradients update in
+// averaged (local SGD, blockwise model-update filtering, DiLoCo, partial update). Without a policy
+// the gradients of all shards are averaged in every step. With one, each of the L logical workers
+// has parameters, optimizer state and buffers of its own, which its own shards' gradients update in
 // every step; when a bucket of parameters is due, an averaging round makes all copies of it equal.
 // All of them are lossy and experimental: docs/averaging.md has what each one does, and when it
 // pays.
@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,8 @@ struct AveragingRound {
   /// there are states().
   std::span<const double> before;
   std::int64_t logical_workers = 1;
+  /// The step that ends, counted from 1.
+  std::int64_t step = 1;
   /// One for each of states(), zero at first. Kept in the type of the parameter.
   std::vector<std::span<double>> states;
 };
@@ -47,7 +50,12 @@ class AveragingPolicy {
   /// Whether that bucket of parameters, 0 … buckets−1, is due at the end of `step`, counted from 1.
   /// Buckets are formed in registration order, as Compression::fusion says. Of a bucket that is
   /// due, only parameters take part that some logical worker updated since it was last due.
+  /// A policy with fragments() is asked of fragments instead of buckets.
   virtual bool due(std::int64_t step, std::int64_t bucket, std::int64_t buckets) const = 0;
+  /// Fragments of the model that are due one by one: groups of parameters that are neighbours in
+  /// registration order, of which the largest has as few bytes as there can be. Unless overridden
+  /// 0: each bucket is due by itself. InvalidArgument where there are fewer parameters.
+  virtual std::int64_t fragments() const;
   /// Tensors that combine() keeps of each parameter. Unless overridden: none.
   virtual int states() const;
   /// Each element for itself: pieces are cut as it suits. Unless overridden, the mean is left.
@@ -75,11 +83,27 @@ struct BlockMomentum {
 AveragingPolicyPointer block_momentum(std::int64_t period, std::int64_t warm_up = 0,
                                       const BlockMomentum& numbers = {});
 
-/// InvalidArgument for one without a name, or with a negative number of states.
+struct Diloco {
+  double rate = 0.7;           ///< of the outer step, above 0
+  double momentum = 0.9;       ///< of the outer step, in [0, 1)
+  std::int64_t fragments = 1;  ///< that are averaged in turn, 1 … period
+  /// Steps at whose end the mean of everything is taken as it is. Unless given, one period: outer
+  /// momentum that begins with the first steps, which are the largest, is carried on for long.
+  std::optional<std::int64_t> warm_up = {};
+};
+/// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), whose outer step is that of block_momentum in
+/// Nesterov's form. Meant for AdamW as the optimizer, of which each logical worker keeps its own
+/// state. After the warm-up each of `fragments` parts of the model is due once in `period` steps,
+/// in turn, as in Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512) without its overlap:
+/// fragment f of F when ⌊(f + 1)·period / F⌋ steps of a round are over.
+AveragingPolicyPointer diloco(std::int64_t period, const Diloco& numbers = {});
+
+/// InvalidArgument for one without a name, or with a negative number of states or fragments.
 void validate(const AveragingPolicy& averaging);
 
-/// "every-step" (a null pointer), "partial", "local-sgd:16", "bmuf:16". InvalidArgument for
-/// anything else, with the names that there are.
+/// "every-step" (a null pointer), "partial", "local-sgd:16", "bmuf:16", and
+/// "diloco:32[,rate[,momentum]][,fragments=4][,warm-up=100]". InvalidArgument for anything else,
+/// with the names that there are.
 AveragingPolicyPointer averaging_policy_of(std::string_view text);
 
 /// The optimizer's state where the copies of a parameter are averaged.

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "tutti/averaging.h"
@@ -38,18 +39,34 @@ class OneBucketAtATime : public AveragingPolicy {
   }
 };
 
+void require_momentum(double momentum, std::string_view what) {
+  if (momentum >= 0 && momentum < 1) return;
+  throw InvalidArgument(fmt::format("{} {}: must be at least 0 and below 1", what, momentum));
+}
+
+void require_rate(double rate, std::string_view what) {
+  if (rate > 0 && std::isfinite(rate)) return;
+  throw InvalidArgument(fmt::format("{} {}: must be finite and above 0", what, rate));
+}
+
+/// With `numbers.momentum` as it is, −1 too.
+void step_with_momentum(const AveragingRound& round, const BlockMomentum& numbers) {
+  const auto& kept = round.states[0];
+  for (std::size_t i = 0; i < round.values.size(); ++i) {
+    const double before = round.before[i];
+    const double delta = numbers.momentum * kept[i] + numbers.rate * (round.values[i] - before);
+    round.values[i] = before + delta;
+    if (numbers.nesterov) round.values[i] += numbers.momentum * (delta - kept[i]);
+    kept[i] = delta;
+  }
+}
+
 class WithBlockMomentum : public Periodic {
  public:
   WithBlockMomentum(std::int64_t period, std::int64_t warm_up, const BlockMomentum& numbers)
       : Periodic("bmuf", period, warm_up), numbers_(numbers) {
-    const double momentum = numbers.momentum;
-    if (momentum != -1 && !(momentum >= 0 && momentum < 1)) {
-      throw InvalidArgument(
-          fmt::format("block momentum {}: must be at least 0 and below 1", momentum));
-    }
-    if (!(numbers.rate > 0) || !std::isfinite(numbers.rate)) {
-      throw InvalidArgument(fmt::format("block rate {}: must be finite and above 0", numbers.rate));
-    }
+    if (numbers.momentum != -1) require_momentum(numbers.momentum, "block momentum");
+    require_rate(numbers.rate, "block rate");
   }
   std::string name() const override {
     const auto& momentum = numbers_.momentum;
@@ -59,34 +76,110 @@ class WithBlockMomentum : public Periodic {
   }
   int states() const override { return 1; }
   void combine(const AveragingRound& round) const override {
-    const double momentum = numbers_.momentum == -1
-                                ? 1 - 1 / static_cast<double>(round.logical_workers)
-                                : numbers_.momentum;
-    const auto& kept = round.states[0];
-    for (std::size_t i = 0; i < round.values.size(); ++i) {
-      const double before = round.before[i];
-      const double delta = momentum * kept[i] + numbers_.rate * (round.values[i] - before);
-      round.values[i] = before + delta;
-      if (numbers_.nesterov) round.values[i] += momentum * (delta - kept[i]);
-      kept[i] = delta;
+    auto numbers = numbers_;
+    if (numbers.momentum == -1) {
+      numbers.momentum = 1 - 1 / static_cast<double>(round.logical_workers);
     }
+    step_with_momentum(round, numbers);
   }
 
  private:
   BlockMomentum numbers_;
 };
 
+/// Its name is its text.
+class WithOuterStep : public AveragingPolicy {
+ public:
+  WithOuterStep(std::int64_t period, const Diloco& numbers)
+      : period_(period), warm_up_(numbers.warm_up.value_or(period)), numbers_(numbers) {
+    if (period < 1) {
+      throw InvalidArgument(fmt::format("diloco:{}: the period must be at least 1", period));
+    }
+    require_rate(numbers.rate, "outer rate");
+    require_momentum(numbers.momentum, "outer momentum");
+    if (numbers.fragments < 1 || numbers.fragments > period) {
+      throw InvalidArgument(
+          fmt::format("diloco:{}: {} fragments: must be at least 1, and at most one for each step "
+                      "of the period",
+                      period, numbers.fragments));
+    }
+    if (warm_up_ < 0) {
+      throw InvalidArgument(fmt::format("diloco:{}: {} steps of warm-up", period, warm_up_));
+    }
+  }
+  std::string name() const override {
+    return fmt::format("diloco:{},{},{},fragments={},warm-up={}", period_, numbers_.rate,
+                       numbers_.momentum, numbers_.fragments, warm_up_);
+  }
+  std::int64_t fragments() const override { return numbers_.fragments; }
+  bool due(std::int64_t step, std::int64_t fragment, std::int64_t fragments) const override {
+    if (step <= warm_up_) return true;
+    return ((fragment + 1) * period_ / fragments - (step - warm_up_)) % period_ == 0;
+  }
+  int states() const override { return 1; }
+  void combine(const AveragingRound& round) const override {
+    if (round.step <= warm_up_) return;
+    step_with_momentum(round,
+                       {.momentum = numbers_.momentum, .rate = numbers_.rate, .nesterov = true});
+  }
+
+ private:
+  std::int64_t period_;
+  std::int64_t warm_up_;
+  Diloco numbers_;
+};
+
 [[noreturn]] void refuse_policy(std::string_view text) {
   throw InvalidArgument(fmt::format(
-      "averaging \"{}\": there are every-step, partial, local-sgd:K and bmuf:K, K being the steps "
-      "between two rounds",
+      "averaging \"{}\": there are every-step, partial, local-sgd:K, bmuf:K and "
+      "diloco:K[,rate[,momentum]][,fragments=P][,warm-up=W], K being the steps between two rounds",
       text));
+}
+
+template <class Number>
+Number policy_number_of(std::string_view text, std::string_view digits) {
+  Number number = 0;
+  const auto* const last = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), last, number);
+  if (error != std::errc() || end != last) refuse_policy(text);
+  return number;
+}
+
+/// `numbers` are what follows "diloco:" in `text`.
+AveragingPolicyPointer diloco_of(std::string_view text, std::string_view numbers) {
+  constexpr std::string_view kFragments = "fragments=";
+  constexpr std::string_view kWarmUp = "warm-up=";
+  std::optional<std::int64_t> period, fragments, warm_up;
+  std::optional<double> rate, momentum;
+  for (bool more = true; more;) {
+    const auto comma = numbers.find(',');
+    const auto word = numbers.substr(0, comma);
+    more = comma != std::string_view::npos;
+    numbers.remove_prefix(more ? comma + 1 : numbers.size());
+    if (!period) {
+      period = policy_number_of<std::int64_t>(text, word);
+    } else if (word.starts_with(kFragments) && !fragments) {
+      fragments = policy_number_of<std::int64_t>(text, word.substr(kFragments.size()));
+    } else if (word.starts_with(kWarmUp) && !warm_up) {
+      warm_up = policy_number_of<std::int64_t>(text, word.substr(kWarmUp.size()));
+    } else if (fragments || warm_up || momentum) {
+      refuse_policy(text);
+    } else {
+      (rate ? momentum : rate) = policy_number_of<double>(text, word);
+    }
+  }
+  const Diloco usual;
+  return diloco(*period, {.rate = rate.value_or(usual.rate),
+                          .momentum = momentum.value_or(usual.momentum),
+                          .fragments = fragments.value_or(usual.fragments),
+                          .warm_up = warm_up});
 }
 
 }  // namespace
 
 int AveragingPolicy::states() const { return 0; }
 void AveragingPolicy::combine(const AveragingRound&) const {}
+std::int64_t AveragingPolicy::fragments() const { return 0; }
 
 AveragingPolicyPointer partial_update() { return std::make_shared<OneBucketAtATime>(); }
 
@@ -99,11 +192,19 @@ AveragingPolicyPointer block_momentum(std::int64_t period, std::int64_t warm_up,
   return std::make_shared<WithBlockMomentum>(period, warm_up, numbers);
 }
 
+AveragingPolicyPointer diloco(std::int64_t period, const Diloco& numbers) {
+  return std::make_shared<WithOuterStep>(period, numbers);
+}
+
 void validate(const AveragingPolicy& averaging) {
   if (averaging.name().empty()) throw InvalidArgument("an averaging policy must have a name");
   if (averaging.states() < 0) {
     throw InvalidArgument(
         fmt::format("averaging {}: {} states", averaging.name(), averaging.states()));
+  }
+  if (averaging.fragments() < 0) {
+    throw InvalidArgument(
+        fmt::format("averaging {}: {} fragments", averaging.name(), averaging.fragments()));
   }
 }
 
@@ -112,11 +213,10 @@ AveragingPolicyPointer averaging_policy_of(std::string_view text) {
   if (text == "partial") return partial_update();
   const auto colon = text.find(':');
   if (colon == std::string_view::npos) refuse_policy(text);
-  const auto digits = text.substr(colon + 1);
-  std::int64_t period = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), period);
-  if (error != std::errc() || end != digits.data() + digits.size()) refuse_policy(text);
   const auto name = text.substr(0, colon);
+  const auto numbers = text.substr(colon + 1);
+  if (name == "diloco") return diloco_of(text, numbers);
+  const auto period = policy_number_of<std::int64_t>(text, numbers);
   if (name == "local-sgd") return local_sgd(period);
   if (name == "bmuf") return block_momentum(period);
   refuse_policy(text);

@@ -30,6 +30,7 @@ const std::vector<Keyword> kKeywords = {
     {"data parallel", "data_parallel.md"},
     {"desync", "diagnosis.md"},
     {"deterministic", "numerics.md"},
+    {"DiLoCo", "averaging.md"},
     {"embedding", "row_sparse.md"},
     {"error feedback", "codecs.md"},
     {"elastic", "fault_tolerance.md"},

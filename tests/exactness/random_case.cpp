@@ -94,9 +94,9 @@ void draw_trainer(Choices& one) {
   one.between("logical", 1, trains ? std::min<std::int64_t>(one.number("shards"), 6) : 1);
   const bool has_tables = one.is("model", "tables");
   const bool may_average = trains && (bold || (!coded && !has_tables));
-  one.of("averaging",
-         may_average ? Options{"none", "none", "none", "none", "local", "local", "block", "partial"}
-                     : Options{"none"});
+  one.of("averaging", may_average ? Options{"none", "none", "none", "none", "local", "local",
+                                            "block", "partial", "diloco", "fragments"}
+                                  : Options{"none"});
   const bool is_due = !one.is("averaging", "none");
   one.of("state-at-averaging", is_due ? Options{"keep", "average", "reset"} : Options{"keep"});
   Options who = {"none"};
@@ -281,6 +281,8 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   }
   if (one.is("averaging", "block")) all.insert("block momentum");
   if (one.is("averaging", "partial")) all.insert("partial update");
+  if (one.is("averaging", "diloco")) all.insert("DiLoCo");
+  if (one.is("averaging", "fragments")) all.insert("DiLoCo in fragments");
 
   // What is about a parameter, and not about others.
   std::vector<std::string> kinds = {"weight", "bias"};

@@ -125,6 +125,8 @@ TrainerOptions options_of(const Choices& one, const Stretch& stretch, const std:
   if (averaging == "local") options.averaging = local_sgd(2, 1);
   if (averaging == "block") options.averaging = block_momentum(2, 0, {.nesterov = true});
   if (averaging == "partial") options.averaging = partial_update();
+  if (averaging == "diloco") options.averaging = diloco(2, {.warm_up = 1});
+  if (averaging == "fragments") options.averaging = diloco(3, {.fragments = 2, .warm_up = 0});
   if (one.is("state-at-averaging", "average"))
     options.state_at_averaging = StateAtAveraging::average;
   if (one.is("state-at-averaging", "reset")) options.state_at_averaging = StateAtAveraging::reset;

@@ -155,6 +155,24 @@ TEST(Examples, CharLmGoesOnByItselfAndMeetsInDataParallelToo) {
   EXPECT_THAT(run.err, HasSubstr("averaging local-sgd:3"));
 }
 
+TEST(Examples, CharLmTrainsByDilocoInFragmentsEitherWay) {
+  std::set<std::string> ends;
+  for (const char* const workers : {"1", "3"}) {
+    const auto run = run_command(char_lm(
+        {"-n", workers}, {"--steps", "8", "--shards", "4", "--logical-workers", "4", "--averaging",
+                          "diloco:4,0.5,0.5,fragments=2,warm-up=0", "--report"}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr("8 steps, 4 collectives"));
+    ASSERT_THAT(end_of(run), StartsWith("step 8 ")) << run.out;
+    ends.insert(end_of(run));
+  }
+  EXPECT_EQ(ends.size(), 1u);
+  const auto parallel = run_command(
+      char_lm({"-n", "2"}, {"--steps", "4", "--averaging", "diloco:4,warm-up=0", "--report"}));
+  ASSERT_EQ(parallel.status, 0) << parallel.err;
+  EXPECT_THAT(parallel.out, HasSubstr("4 steps, 1 collectives"));
+}
+
 /// What char_lm says to options that it refuses.
 std::string refusal(const std::vector<std::string>& options) {
   const auto run = run_command(char_lm({"-n", "2"}, options));
@@ -164,7 +182,7 @@ std::string refusal(const std::vector<std::string>& options) {
 
 TEST(Examples, CharLmRefusesPoliciesThatThereAreNot) {
   EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd"}),
-              HasSubstr("there are every-step, partial, local-sgd:K and bmuf:K"));
+              HasSubstr("there are every-step, partial, local-sgd:K, bmuf:K and diloco:K[,rate"));
   EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd:4"}),
               HasSubstr("averaging local-sgd:4 without logical_workers"));
   EXPECT_THAT(refusal({"--shards", "4", "--fusion", "4"}), HasSubstr("--codec or --averaging"));
@@ -177,7 +195,7 @@ TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {
   EXPECT_THAT(refusal({"--codec", "topk", "--momentum-correction", "0.9"}),
               HasSubstr("--momentum-correction requires --optimizer sgd"));
   EXPECT_THAT(refusal({"--shards", "4", "--optimizer", "sgd:fast"}),
-              HasSubstr("there are adam and sgd[:momentum]"));
+              HasSubstr("there are adam, adamw[:decay] and sgd[:momentum]"));
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "half", "--logical-workers", "5"}),
               HasSubstr("5 logical workers of 4 shards"));
 }

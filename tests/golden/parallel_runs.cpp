@@ -97,6 +97,21 @@ class Worker {
     return text_of(lines_);
   }
 
+  /// The same, but each step has its own parameters that become one.
+  std::string in_turn() {
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      model_.zero_grad();
+      model_.loss(piece(step, job_.rank(), true)).backward();
+      descend(model_);
+      parallel_.average_parameters(step);
+      for (const auto& name : touched()) {
+        say(fmt::format("step {} became one {}", step, name),
+            digest_of(model_.named_parameters()[name]));
+      }
+    }
+    return text_of(lines_);
+  }
+
  private:
   static Piece piece(std::int64_t step, std::int64_t index, bool changes_buffers) {
     return {.seed = number_of(kSeed, static_cast<std::uint64_t>(step),
@@ -211,6 +226,7 @@ std::vector<GoldenRun> parallel_runs() {
   };
   DataParallelOptions apart{.averaging = block_momentum(2, 0, {.rate = 0.75})};
   apart.compression.fusion = 100;
+  DataParallelOptions in_turn{.averaging = diloco(2, {.fragments = 2, .warm_up = 0})};
   using parallel::always;
   using parallel::run_of;
   return {
@@ -226,6 +242,7 @@ std::vector<GoldenRun> parallel_runs() {
       run_of("parallel_half_codec", true, &Worker::by_rank, bfloat16,
              always(parallel::with_codec(half_codec()))),
       run_of("parallel_block_momentum", true, &Worker::apart, {}, always(apart)),
+      run_of("parallel_diloco", true, &Worker::in_turn, bfloat16, always(in_turn)),
       {"collectives", true,
        [](int workers) { return parallel::on_all(workers, parallel::reduce); }},
   };

@@ -332,6 +332,11 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
                                 .options = apart(local_sgd(2), StateAtAveraging::reset)});
   add("block_momentum", {.optimizer = Sgd{.lr = 0.1},
                          .options = apart(block_momentum(2, 0, {.rate = 0.75, .nesterov = true}))});
+  // A run stops in the middle of a round of three fragments.
+  add("diloco", {.model = {.type = torch::kBFloat16},
+                 .optimizer = adamw,
+                 .options = apart(diloco(3, {.fragments = 3, .warm_up = 1})),
+                 .overflows_in_step = 5});
   add("partial_update", {.optimizer = momentum, .options = apart(partial_update())});
   // Small enough for their checkpoints to lie among the sources.
   auto compressed = coded({.codec = top_k_codec(0.1)});

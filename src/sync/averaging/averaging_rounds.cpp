@@ -1,8 +1,50 @@
 #include "sync/averaging/averaging_rounds.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "sync/plan/fragments.h"
+#include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+/// Fills `fragment_of` for each bucket; without fragments each bucket is one by itself.
+Buckets averaged_buckets(const Plan& plan, const AveragingPolicy& policy,
+                         std::span<const std::uint32_t> parameters, std::int64_t fusion,
+                         std::vector<std::size_t>& fragment_of) {
+  const auto fragments = policy.fragments();
+  if (fragments == 0) {
+    auto buckets = fuse(parameters, plan, fusion, fusion);
+    fragment_of.resize(buckets.size());
+    std::iota(fragment_of.begin(), fragment_of.end(), std::size_t{0});
+    return buckets;
+  }
+  if (parameters.empty()) return {};
+  if (static_cast<std::size_t>(fragments) > parameters.size()) {
+    throw InvalidArgument(fmt::format("averaging {}: {} fragments of {} parameters", policy.name(),
+                                      fragments, parameters.size()));
+  }
+  std::vector<std::size_t> bytes;
+  for (const auto p : parameters) bytes.push_back(plan.bytes_of(p));
+  Buckets buckets;
+  std::size_t begin = 0;
+  std::size_t fragment = 0;
+  for (const auto count : fragment_counts(bytes, static_cast<std::size_t>(fragments))) {
+    for (auto& bucket : fuse(parameters.subspan(begin, count), plan, fusion, fusion)) {
+      buckets.push_back(std::move(bucket));
+      fragment_of.push_back(fragment);
+    }
+    begin += count;
+    ++fragment;
+  }
+  return buckets;
+}
+
+}  // namespace
 
 AveragingRounds::AveragingRounds(const Plan& plan, const AveragingPolicy& policy,
                                  std::span<const std::uint32_t> parameters, std::int64_t fusion,
@@ -10,7 +52,7 @@ AveragingRounds::AveragingRounds(const Plan& plan, const AveragingPolicy& policy
     : plan_(plan),
       policy_(policy),
       replicas_(static_cast<std::int64_t>(replicas)),
-      buckets_(fuse(parameters, plan, fusion, fusion)),
+      buckets_(averaged_buckets(plan, policy, parameters, fusion, fragment_of_)),
       bucket_of_(plan.parameters().size()),
       due_(plan.parameters().size()),
       moved_(plan.parameters().size()),
@@ -23,12 +65,14 @@ AveragingRounds::AveragingRounds(const Plan& plan, const AveragingPolicy& policy
 }
 
 void AveragingRounds::begin(std::int64_t step) {
+  step_ = step;
   moves_ = moved_;
   due_buckets_.clear();
+  const auto fragments = fragment_of_.empty() ? 0 : fragment_of_.back() + 1;
   std::fill(due_.begin(), due_.end(), std::uint8_t{0});
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (!policy_.due(step, static_cast<std::int64_t>(b),
-                     static_cast<std::int64_t>(buckets_.size()))) {
+    if (!policy_.due(step, static_cast<std::int64_t>(fragment_of_[b]),
+                     static_cast<std::int64_t>(fragments))) {
       continue;
     }
     due_buckets_.push_back(b);
@@ -48,7 +92,7 @@ void AveragingRounds::average(const ElementRange& tile, AveragedCopies& copies) 
   const int states = policy_.states();
   if (states > 0) piece.before = copies.before(tile);
   for (int k = 0; k < states; ++k) piece.states.push_back(copies.state(tile, k));
-  call_.ask(entry.spec.name, piece);
+  call_.ask(step_, entry.spec.name, piece);
   copies.store(tile, piece.values);
 }
 

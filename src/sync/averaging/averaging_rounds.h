@@ -28,8 +28,9 @@ namespace tutti {
 
 class AveragingRounds {
  public:
-  /// Buckets have up to `fusion` elements of the given parameters, in registration order. Keeps
-  /// references to `plan` and `policy`.
+  /// Buckets have up to `fusion` elements of the given parameters, in registration order, and none
+  /// has parameters of two of the policy's fragments. Keeps references to `plan` and `policy`.
+  /// InvalidArgument where a fragment would have no parameter.
   AveragingRounds(const Plan& plan, const AveragingPolicy& policy,
                   std::span<const std::uint32_t> parameters, std::int64_t fusion,
                   std::size_t replicas);
@@ -72,6 +73,8 @@ class AveragingRounds {
   const Plan& plan_;
   const AveragingPolicy& policy_;
   std::int64_t replicas_;
+  std::int64_t step_ = 0;
+  std::vector<std::size_t> fragment_of_;  ///< per bucket: what the policy is asked of
   Buckets buckets_;
   std::vector<std::size_t> bucket_of_;    ///< per parameter; those that are never averaged have 0
   std::vector<std::size_t> due_buckets_;  ///< in the current step, as due_ per parameter

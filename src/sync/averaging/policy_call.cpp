@@ -41,12 +41,15 @@ PolicyCall::PolicyCall(const AveragingPolicy& averaging, std::int64_t logical_wo
       wide_(static_cast<std::size_t>(2 + averaging.states()),
             std::vector<double>(static_cast<std::size_t>(max_count))) {}
 
-void PolicyCall::ask(const std::string& parameter, const PolicyPiece& piece) {
+void PolicyCall::ask(std::int64_t step, const std::string& parameter, const PolicyPiece& piece) {
   const auto wide = [&](std::size_t k) {
     return std::span(wide_[k]).first(static_cast<std::size_t>(piece.count));
   };
-  AveragingRound round{
-      .values = wide(0), .before = {}, .logical_workers = logical_workers_, .states = {}};
+  AveragingRound round{.values = wide(0),
+                       .before = {},
+                       .logical_workers = logical_workers_,
+                       .step = step,
+                       .states = {}};
   widen(piece.values, piece.type, wide(0));
   if (piece.before != nullptr) {
     widen(piece.before, piece.type, wide(1));

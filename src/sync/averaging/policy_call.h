@@ -32,8 +32,9 @@ class PolicyCall {
   PolicyCall(const AveragingPolicy& averaging, std::int64_t logical_workers,
              std::int64_t max_count);
 
-  /// Replaces the piece's values, what all copies were before, and the states.
-  void ask(const std::string& parameter, const PolicyPiece& piece);
+  /// At the end of `step`: replaces the piece's values, what all copies were before, and the
+  /// states.
+  void ask(std::int64_t step, const std::string& parameter, const PolicyPiece& piece);
 
  private:
   const AveragingPolicy& policy_;

@@ -63,6 +63,37 @@ TEST(AveragingRounds, WhatMovedIsAveragedWhenItsBucketIsDueAndThenHasNotMoved) {
   EXPECT_THAT(averaged_of(rounds), IsEmpty());
 }
 
+TEST(AveragingRounds, AFragmentIsDueAsAWholeAndNoBucketIsOfTwo) {
+  const auto plan = plan_of({4, 3, 5, 2, 9, 1, 6});
+  const std::vector<std::uint32_t> all = {0, 1, 2, 3, 4, 5, 6};
+  const auto policy = diloco(6, {.fragments = 3, .warm_up = 0});
+  // 12, 12 and 6 elements; buckets of more than 4.
+  AveragingRounds rounds(plan, *policy, all, 4, kReplicas);
+  EXPECT_THAT(rounds.buckets(), ElementsAre(ElementsAre(0, 1), ElementsAre(2), ElementsAre(4),
+                                            ElementsAre(3, 5), ElementsAre(6)));
+  const auto due_in = [&](std::int64_t step) {
+    rounds.begin(step);
+    for (const auto p : all) rounds.note_moved(p);
+    std::vector<std::uint32_t> due;
+    for (const auto p : all) {
+      if (rounds.is_averaged(p)) due.push_back(p);
+    }
+    return due;
+  };
+  for (const std::int64_t round : {0, 6}) {
+    EXPECT_THAT(due_in(round + 2), ElementsAre(0, 1, 2));
+    EXPECT_THAT(due_in(round + 4), ElementsAre(3, 4, 5));
+    EXPECT_THAT(due_in(round + 6), ElementsAre(6));
+    for (const auto between : {1, 3, 5}) EXPECT_THAT(due_in(round + between), IsEmpty());
+  }
+  try {
+    AveragingRounds(plan, *diloco(8, {.fragments = 8, .warm_up = 0}), all, 4, kReplicas);
+    FAIL() << "a fragment had no parameter";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("warm-up=0: 8 fragments of 7 parameters"));
+  }
+}
+
 TEST(AveragingRounds, AStepThatIsNotCommittedLeavesNothing) {
   const auto plan = plan_of(kCounts);
   const auto policy = local_sgd(2);
@@ -123,6 +154,18 @@ TEST(AveragingRounds, ATileIsWhatThePolicyMakesOfItsMean) {
   EXPECT_THAT(copies.kept_before(), ElementsAre(1, 1, 3, 6, 1));
   EXPECT_THAT(copies.kept_state(), ElementsAre(0, 0, 2, 3, 0));
   EXPECT_THAT(copies.calls, ElementsAre("mean", "before", "state 0", "store"));
+}
+
+TEST(AveragingRounds, ThePolicyIsToldTheStep) {
+  const auto plan = plan_of(kCounts);
+  const auto policy = diloco(1, {.rate = 0.5, .momentum = 0, .warm_up = 1});
+  AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
+  for (const std::int64_t step : {1, 2}) {
+    NotedCopies copies({5, 7, 9, 9, 9}, {1, 1, 1, 1, 1}, {0, 0, 0, 0, 0});
+    rounds.begin(step);
+    rounds.average({0, 0, 2}, copies);
+    EXPECT_THAT(copies.stored, step == 1 ? ElementsAre(5, 7) : ElementsAre(3, 4));
+  }
 }
 
 TEST(AveragingRounds, APolicyWithoutStatesAsksForTheMeanAlone) {

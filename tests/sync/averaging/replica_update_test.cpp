@@ -52,6 +52,8 @@ struct Case {
   std::size_t logical = 3;
   AveragingPolicyPointer averaging = {};
   StateAtAveraging state = StateAtAveraging::keep;
+  /// The outer step of `averaging`, where it is diloco().
+  std::optional<Diloco> outer = {};
   Clip clip = {};
   /// In this step that shard's gradient is not finite.
   std::int64_t bad_step = 0;
@@ -111,14 +113,21 @@ bool step_alone(const Case& test, std::int64_t step, const ShardRange& shards, C
 }
 
 /// Copies of parameter p become one.
-void average_parameters(const Case& test, std::size_t p, std::vector<Copy>& copies, Values& before,
-                        Values& kept) {
+void average_parameters(const Case& test, std::int64_t step, std::size_t p,
+                        std::vector<Copy>& copies, Values& before, Values& kept) {
   auto mean = mean_of(copies, [&](Copy& copy) -> Values& { return copy.values[p]; });
-  for (std::size_t i = 0; i < mean.size() && test.averaging->states() > 0; ++i) {
-    const double momentum = 1 - 1 / static_cast<double>(copies.size());
+  const bool takes_outer_step = test.outer && step > *test.outer->warm_up;
+  if (test.outer && !takes_outer_step) before = mean;
+  for (std::size_t i = 0; i < mean.size() && (takes_outer_step || !test.outer); ++i) {
+    if (test.averaging->states() == 0) break;
+    const double momentum =
+        takes_outer_step ? test.outer->momentum : 1 - 1 / static_cast<double>(copies.size());
+    const double rate = takes_outer_step ? test.outer->rate : 1;
+    const double last = kept[i];
     const double delta =
-        momentum * kept[i] + (static_cast<double>(mean[i]) - static_cast<double>(before[i]));
-    mean[i] = static_cast<float>(before[i] + delta);
+        momentum * last + rate * (static_cast<double>(mean[i]) - static_cast<double>(before[i]));
+    const double ahead = takes_outer_step ? momentum * (delta - last) : 0;
+    mean[i] = static_cast<float>((before[i] + delta) + ahead);
     kept[i] = static_cast<float>(delta);
     before[i] = mean[i];
   }
@@ -140,6 +149,15 @@ void average_parameters(const Case& test, std::size_t p, std::vector<Copy>& copi
   }
 }
 
+/// The buckets of per-replica parameters are {p0}, {p2, p3, p4}; three fragments are {p0, p2},
+/// {p3}, {p4}.
+bool is_due(const Case& test, std::int64_t step, std::size_t p) {
+  if (!test.outer) return test.averaging->due(step, p == 0 ? 0 : 1, 2);
+  const auto after = step - *test.outer->warm_up;
+  if (after <= 0 || test.outer->fragments == 1) return after <= 0 || after % 3 == 0;
+  return after % 3 == (p == 3 ? 2 : p == 4 ? 0 : 1);
+}
+
 std::vector<Copy> expected_of(const Case& test) {
   const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
   Copy start;
@@ -158,10 +176,9 @@ std::vector<Copy> expected_of(const Case& test) {
     for (std::size_t l = 0; l < copies.size(); ++l) {
       step_alone(test, step, logical[l], copies[l], moved);
     }
-    // The buckets of per-replica parameters are {p0}, {p2, p3, p4}.
     for (std::size_t p = 0; p < kCounts.size() && test.averaging; ++p) {
-      if (p == kShared || moved[p] == 0 || !test.averaging->due(step, p == 0 ? 0 : 1, 2)) continue;
-      average_parameters(test, p, copies, before[p], kept[p]);
+      if (p == kShared || moved[p] == 0 || !is_due(test, step, p)) continue;
+      average_parameters(test, step, p, copies, before[p], kept[p]);
       moved[p] = 0;
     }
   }
@@ -266,7 +283,7 @@ void expect_as_model(int workers, const Case& test) {
 }
 
 TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
-  const std::vector<Case> cases = {
+  std::vector<Case> cases = {
       {.name = "per-replica"},
       {.name = "per-replica, clipped", .logical = 5, .clip = {.norm = 0.5}},
       {.name = "one is bad", .bad_step = 3, .bad_shard = 3},
@@ -280,6 +297,16 @@ TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
        .bad_shard = 3},
       {.name = "partial", .averaging = partial_update(), .clip = {.norm = 0.5}},
       {.name = "one logical worker", .logical = 1, .averaging = block_momentum(2)}};
+  const Diloco outer{.rate = 0.75, .momentum = 0.5, .warm_up = 1};
+  cases.push_back({.name = "DiLoCo", .averaging = diloco(3, outer), .outer = outer});
+  auto in_turn = outer;
+  in_turn.fragments = 3;
+  cases.push_back({.name = "DiLoCo in fragments",
+                   .logical = 5,
+                   .averaging = diloco(3, in_turn),
+                   .outer = in_turn,
+                   .bad_step = 4,
+                   .bad_shard = 3});
   for (const auto& test : cases) {
     for (const int workers : {1, 2, 3, 5, 8}) expect_as_model(workers, test);
   }

@@ -150,6 +150,43 @@ TEST(ParallelAveraging, BlockMomentumByItsFormula) {
   }
 }
 
+// In two fragments: 102 and 71 elements. In float64 torch's SGD of what all copies were before,
+// less their mean; its buffer holds −Δ / rate.
+TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
+  for (const int workers : {1, 2, 3, 5, 8}) {
+    constexpr double kRate = 0.75;
+    constexpr double kMomentum = 0.5;
+    std::vector<std::vector<float>> before;
+    std::vector<std::vector<float>> kept;
+    torch::manual_seed(1);
+    for (const auto& parameter : mlp()->parameters()) {
+      const auto* const data = parameter.data_ptr<float>();
+      before.emplace_back(data, data + parameter.numel());
+      kept.emplace_back(before.back().size());
+    }
+    const auto averaging =
+        diloco(4, {.rate = kRate, .momentum = kMomentum, .fragments = 2, .warm_up = 1});
+    expect_as_fleet({.averaging = averaging}, workers, [&](Fleet& fleet, std::int64_t step) {
+      for (std::size_t p = 0; p < 4; ++p) {
+        const bool is_warm_up = step == 1;
+        const bool is_due = is_warm_up || (step - 1) % 4 == (p == 0 ? 2 : 0);
+        if (!is_due) continue;
+        become_one(fleet.copies(p), [&](float mean, std::int64_t i) {
+          auto& b = before[p][static_cast<std::size_t>(i)];
+          auto& d = kept[p][static_cast<std::size_t>(i)];
+          if (is_warm_up) return b = mean;
+          const double delta = kMomentum * double{d} + kRate * (double{mean} - double{b});
+          double value = double{b} + delta;
+          value += kMomentum * (delta - double{d});
+          d = static_cast<float>(delta);
+          b = static_cast<float>(value);
+          return b;
+        });
+      }
+    });
+  }
+}
+
 TEST(ParallelAveraging, OnlyWhatSomebodyMovedIsSentAndCounted) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -444,6 +481,16 @@ TEST(ParallelAveraging, WhatMakesNoSenseIsRefused) {
                 HasSubstr("an averaging policy must have a name"));
     EXPECT_THAT(refused({.averaging = std::make_shared<Nameless>("odd")}),
                 HasSubstr("averaging odd: -1 states"));
+    class Split final : public AveragingPolicy {
+     public:
+      std::string name() const override { return "split"; }
+      bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
+      std::int64_t fragments() const override { return -2; }
+    };
+    EXPECT_THAT(refused({.averaging = std::make_shared<Split>()}),
+                HasSubstr("averaging split: -2 fragments"));
+    EXPECT_THAT(refused({.averaging = diloco(8, {.fragments = 5})}),
+                HasSubstr("5 fragments of 4 parameters"));
     EXPECT_THAT(refused({.first_step = 0}), HasSubstr("first_step 0: steps count from 1"));
     EXPECT_THAT(refused({.divide = Divide::not_at_all, .averaging = local_sgd(2)}),
                 HasSubstr("divide with averaging local-sgd:2"));

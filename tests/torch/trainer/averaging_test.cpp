@@ -244,6 +244,93 @@ TEST(AveragingPolicy, BlockMomentumFollowsItsFormula) {
   }
 }
 
+// In float64: torch's SGD of what all copies were before, less their mean.
+TEST(AveragingPolicy, DilocoTakesTheMeanInItsWarmUpAndThenNesterovsStep) {
+  for (const int workers : {1, 3}) {
+    on_workers(workers, [&](const Job& job) {
+      OneWeight one;
+      Trainer trainer(job, *one.net, Sgd{.lr = 0.125},
+                      {.shards = 4,
+                       .logical_workers = 4,
+                       .averaging = diloco(3, {.rate = 0.75, .momentum = 0.5, .warm_up = 2})});
+      double weight = 1;
+      double buffer = 0;
+      for (std::int64_t step = 1; step <= 14; ++step) {
+        one.step(trainer);
+        // In each step logical worker l moves by 0.125·(l + 1); their mean by 0.3125.
+        const auto after = step - 2;
+        if (after <= 0) weight -= 0.3125;
+        if (after > 0 && after % 3 == 0) {
+          const double gradient = 3 * 0.3125;
+          buffer = 0.5 * buffer + gradient;
+          weight -= 0.75 * (gradient + 0.5 * buffer);
+        }
+        if (after > 0 && after % 3 != 0) continue;
+        for (std::int64_t l = 0; l < 4; ++l) EXPECT_NEAR(one.of(trainer, l), weight, 1e-5) << step;
+        EXPECT_EQ(one.of(trainer, 0), one.of(trainer, 3));
+      }
+    });
+  }
+}
+
+TEST(AveragingPolicy, FragmentsOfDilocoAreAveragedInTurnSoThatNoStepSendsMuch) {
+  // With 4200, 700, 700, 700, 3500 and 5 elements two fragments are 4900 and 4905.
+  const std::vector<std::vector<std::string>> fragments = {
+      {"body.weight", "body.bias"}, {"norm.weight", "norm.bias", "head.weight", "head.bias"}};
+  on_workers(2, [&](const Job& job) {
+    auto model = two_parts();
+    Trainer trainer(job, *model, Sgd{.lr = 1e-3},
+                    {.shards = 4,
+                     .logical_workers = 2,
+                     .averaging = diloco(5, {.fragments = 2, .warm_up = 0})});
+    std::size_t all_bytes = 0;
+    std::size_t largest = 0;
+    for (const auto& item : model->named_parameters()) {
+      all_bytes += item.value().nbytes();
+      largest = std::max(largest, item.value().nbytes());
+    }
+    std::size_t sent = 0;
+    for (std::int64_t step = 1; step <= 15; ++step) {
+      const auto bytes = step_of(trainer, model).report.max_sent_bytes;
+      EXPECT_LE(bytes, all_bytes / 2 + largest);
+      sent += bytes;
+      for (std::size_t f = 0; f < fragments.size(); ++f) {
+        for (const auto& name : fragments[f]) {
+          const auto all = trainer.gather(name);
+          EXPECT_EQ(torch::equal(all[0], all[1]), step % 5 == (f == 0 ? 2 : 0))
+              << name << " after step " << step;
+        }
+      }
+    }
+    EXPECT_EQ(sent, 3 * all_bytes) << "everything once in five steps";
+  });
+}
+
+// What a round has seen so far, and each fragment's momentum, are in the checkpoint.
+TEST(AveragingPolicy, FragmentsResumeInTheMiddleOfARoundOnAnyNumberOfWorkers) {
+  const TemporaryFolder folder;
+  const auto train = [&](int workers, std::int64_t until, bool loads, bool saves) {
+    return text_of_rank_0(workers, [&](const Job& job) {
+      auto model = two_parts();
+      Trainer trainer(job, *model, AdamW{.lr = 0.01},
+                      {.shards = 5,
+                       .logical_workers = 3,
+                       .averaging = diloco(6, {.fragments = 3, .warm_up = 1})});
+      if (loads) {
+        EXPECT_EQ(trainer.load(folder.file("run")), 12);
+      }
+      while (trainer.steps() < until) step_of(trainer, model);
+      if (saves) trainer.save(folder.file("run"));
+      return trainer.state_sha256();
+    });
+  };
+  const auto whole = train(1, 21, false, false);
+  train(2, 12, false, true);  // two fragments were due in this round
+  for (const int workers : {1, 2, 3, 5, 8}) {
+    EXPECT_EQ(train(workers, 21, true, false), whole) << workers;
+  }
+}
+
 TEST(AveragingPolicy, OfTheOptimizersStateIsKeptAveragedOrNothing) {
   for (const auto rule :
        {StateAtAveraging::keep, StateAtAveraging::average, StateAtAveraging::reset}) {
@@ -635,6 +722,10 @@ TEST(AveragingPolicy, OptionsThatMakeNoSenseAreRefused) {
     EXPECT_THAT(refusal({.shards = 4, .logical_workers = 8, .averaging = local_sgd(2)}),
                 HasSubstr("8 logical workers of 4 shards"));
     EXPECT_THAT(refusal({.shards = 4,
+                         .logical_workers = 2,
+                         .averaging = diloco(9, {.fragments = 7, .warm_up = 0})}),
+                HasSubstr("diloco:9,0.7,0.9,fragments=7,warm-up=0: 7 fragments of 6 parameters"));
+    EXPECT_THAT(refusal({.shards = 4,
                          .compression = {.codec = half_codec()},
                          .logical_workers = 2,
                          .averaging = local_sgd(2)}),
@@ -715,6 +806,7 @@ TEST(AveragingPolicy, ACheckpointOfAnotherPolicyIsRefused) {
     run(local_sgd(3), 2, false);
     EXPECT_EQ(run(local_sgd(3), 2, true), "");
     EXPECT_THAT(run(local_sgd(4), 2, true), HasSubstr("local-sgd:4"));
+    EXPECT_THAT(run(diloco(3, {.fragments = 2}), 2, true), HasSubstr("fragments=2"));
     EXPECT_THAT(run(local_sgd(3), 4, true), HasSubstr("logical workers"));
     EXPECT_THAT(run(nullptr, 2, true), HasSubstr("per-replica in the checkpoint"));
   });

@@ -102,6 +102,11 @@ bool apply_option(const std::string& name, Run& run) {
     return true;
   }
   if (name == "block momentum") return run.options.averaging = block_momentum(2), true;
+  if (name == "DiLoCo") return run.options.averaging = diloco(2, {.warm_up = 0}), true;
+  if (name == "DiLoCo in fragments") {
+    run.options.averaging = diloco(2, {.fragments = 2, .warm_up = 0});
+    return true;
+  }
   if (name == "partial update") return run.options.averaging = partial_update(), true;
   if (name == "per-replica biases") {
     run.options.per_replica = [](const std::string& name) { return name.ends_with("bias"); };
