@@ -190,7 +190,7 @@ TEST(Examples, CharLmRefusesPoliciesThatThereAreNot) {
 
 TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "top"}),
-              HasSubstr("there are none, half, bfloat16, threshold[:0.05], topk[:0.05[:steps of "));
+              HasSubstr("there are none, half, bfloat16, int8, threshold[:0.05], topk[:0.05["));
   EXPECT_THAT(refusal({"--shards", "4", "--codec", "topk:1.5"}), HasSubstr("must be in (0, 1]"));
   EXPECT_THAT(refusal({"--codec", "topk", "--momentum-correction", "0.9"}),
               HasSubstr("--momentum-correction requires --optimizer sgd"));
