@@ -76,11 +76,11 @@ inline std::optional<double> number_after(const std::string& name, const std::st
   return number;
 }
 
-/// Of stochastic gradient descent; nothing where the optimizer is another one.
+/// The momentum of stochastic gradient descent; nothing where the optimizer is another one.
 inline std::optional<double> momentum_of(const std::string& optimizer) {
   return number_after("sgd", optimizer, 0);
 }
-/// Of AdamW; nothing where the optimizer is another one.
+/// The weight decay of AdamW; nothing where the optimizer is another one.
 inline std::optional<double> decay_of(const std::string& optimizer) {
   return number_after("adamw", optimizer, 0.01);
 }

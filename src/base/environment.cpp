@@ -55,7 +55,7 @@ constexpr std::array<Environment::Variable, 34> kVariables = {{
      "1"},
 }};
 
-/// Those among kVariables that libtorch, MKL and oneDNN read themselves.
+/// The variables that libtorch, MKL and oneDNN read themselves.
 constexpr std::array kOfLibraries = {
     "ATEN_CPU_CAPABILITY",     "ONEDNN_MAX_CPU_ISA",      "MKL_CBWR",
     "DNNL_MAX_CPU_ISA",        "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_DEFAULT_FPMATH_MODE",

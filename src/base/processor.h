@@ -22,7 +22,7 @@ struct Processor {
 
 /// The first processor of a text such as /proc/cpuinfo; x86 and ARM name its lines differently.
 Processor parse_processor(std::string_view cpuinfo);
-/// That of this machine.
+/// Reads what this machine says of its first processor.
 Processor read_processor();
 
 /// "AuthenticAMD family 25 model 17": processors of one type have the same instructions, except

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kRetry{10};
 
-/// Of a unix socket without a name in any file system: see unix(7), "abstract".
+/// The address of a unix socket that has no name in any file system: see unix(7), "abstract".
 struct Address {
   explicit Address(const std::string& name) {
     TUTTI_CHECK(name.size() < sizeof address.sun_path, "a socket name of {} bytes", name.size());

@@ -13,23 +13,15 @@
 #include <vector>
 
 #include "base/system.h"
+#include "support/text_of.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
+using test::text_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <class E, class Call>
-std::string text_of(Call call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(HostSystem, memory_is_zero_private_to_the_owner_and_of_fixed_size) {
   const auto system = host_system();

@@ -163,8 +163,8 @@ TEST(Codec, WhatDoesNotFitIsRefusedByItsIndex) {
 }
 
 TEST(Codec, Int8TakesAllThatIsFinite) {
-  // Of each: the largest, which a rounded scale would send beyond the range; those too small for a
-  // scale of their own, which wait in the residual; values whose bytes are −127 and 127.
+  // The largest values would be sent beyond the range by a rounded scale, and the smallest have no
+  // scale of their own and wait in the residual; others become the bytes −127 and 127.
   const float most = std::numeric_limits<float>::max();
   const float least = std::numeric_limits<float>::denorm_min();
   for (const auto& values :

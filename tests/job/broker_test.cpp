@@ -14,6 +14,7 @@
 #include "job/rank_set.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
+#include "support/text_of.h"
 #include "tutti/error.h"
 #include "tutti/job.h"
 
@@ -50,18 +51,6 @@ struct Local {
   Broker broker;
   std::vector<std::unique_ptr<Rendezvous>> ranks;
 };
-
-template <class E, class Call>
-std::string text_of(Call call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(Broker, sixty_four_ranks_gather_bytes_and_descriptors) {
   // 64 parcels with 2 descriptors to each of 64: more on their way than a process may have open.

@@ -19,6 +19,7 @@
 #include "base/system.h"
 #include "job/rank_set.h"
 #include "support/process_ranks.h"
+#include "support/text_of.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -37,18 +38,6 @@ std::vector<int> all(int size) { return RankSet::below(size).ranks(); }
 std::shared_ptr<Rendezvous> join(const std::string& name, int rank, int size,
                                  milliseconds time = seconds(30)) {
   return join_host(name, "mpirun", rank, size, within(time));
-}
-
-template <class E, class Call>
-std::string text_of(Call call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "nothing was thrown";
 }
 
 /// A socket connected to the name, on which nothing was said; waits until it is served.
@@ -186,10 +175,18 @@ TEST(HostRendezvous, AnotherUserIsNotLetIn) {
 
 TEST(HostRendezvous, AfterTheEndOfRankZeroGathersAreLostAndNoWorkerIsEnded) {
   const auto name = draw_run_identity();
+  int answered[2];
+  ASSERT_EQ(::pipe(answered), 0);
   const ProcessOutcome outcome = run_processes(3, [&](int rank, FileDescriptor) {
     const auto rendezvous = join(name, rank, 3);
     rendezvous->all_gather("tag", all(3), {}, within(seconds(30)));
-    if (rank == 0) ::raise(SIGKILL);
+    char byte = 0;
+    if (rank == 0) {
+      // Its broker may not have sent the others' answers yet.
+      for (int others = 0; others < 2; ++others) ASSERT_EQ(::read(answered[0], &byte, 1), 1);
+      ::raise(SIGKILL);
+    }
+    ASSERT_EQ(::write(answered[1], &byte, 1), 1);
     for (const char* tag : {"while it ends", "afterwards"}) {
       try {
         rendezvous->all_gather(tag, {0, 1, 2}, {}, within(seconds(30)));

@@ -20,7 +20,7 @@ std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
   return bits;
 }
 
-/// Of all magnitudes, and in each block of those that are near each other.
+/// Makes values of all magnitudes; those of a block are near each other.
 std::vector<float> random_finite(std::size_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> value;

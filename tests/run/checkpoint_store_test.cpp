@@ -9,8 +9,8 @@
 #include <gmock/gmock.h>
 
 #include "run/samples.h"
-#include "run/text_of.h"
 #include "support/running_command.h"
+#include "support/text_of.h"
 
 namespace tutti::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "kernels/hash.h"
-#include "run/text_of.h"
+#include "support/text_of.h"
 
 namespace tutti::test {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "run/safetensors_reader.h"
 #include "run/safetensors_writer.h"
-#include "run/text_of.h"
 #include "support/running_command.h"
+#include "support/text_of.h"
 
 namespace tutti::test {
 namespace {

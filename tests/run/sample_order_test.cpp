@@ -1,6 +1,7 @@
 // Orders of samples: what an epoch holds, whoever asks.
 
 #include "tutti/sample_order.h"
+#include "support/text_of.h"
 
 #include <gmock/gmock.h>
 
@@ -10,7 +11,6 @@
 #include <set>
 
 #include "run/data_order.h"
-#include "text_of.h"
 #include "tutti/error.h"
 
 namespace tutti::test {

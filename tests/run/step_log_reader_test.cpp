@@ -9,8 +9,8 @@
 #include "run/faulty_files.h"
 #include "run/line_reader.h"
 #include "run/step_log_line.h"
-#include "run/text_of.h"
 #include "support/running_command.h"
+#include "support/text_of.h"
 
 namespace tutti::test {
 namespace {

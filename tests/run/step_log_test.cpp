@@ -11,8 +11,8 @@
 
 #include "run/faulty_files.h"
 #include "run/step_log_reader.h"
-#include "run/text_of.h"
 #include "support/running_command.h"
+#include "support/text_of.h"
 
 namespace tutti::test {
 namespace {

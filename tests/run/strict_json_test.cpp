@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "run/text_of.h"
+#include "support/text_of.h"
 
 namespace tutti::test {
 namespace {

@@ -111,8 +111,8 @@ inline std::vector<float> sent_in(std::int64_t step, const std::string& codec,
   return largest_of(values, fraction);
 }
 
-/// Of the touched parameters of a bucket, one after the other: blocks of int8 are a parameter's
-/// own.
+/// Returns what a codec sends of a bucket's touched parameters, which lie one after the other in
+/// `all`: blocks of int8 are a parameter's own.
 inline Values sent_of_bucket(std::int64_t step, const std::string& codec, const Values& all,
                              const std::vector<std::uint32_t>& touched) {
   if (codec != "int8") return sent_in(step, codec, all);

@@ -12,7 +12,7 @@
 #include <mutex>
 
 #include "kernels/fold_program.h"
-#include "run/text_of.h"
+#include "support/text_of.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/whole_step.h"
