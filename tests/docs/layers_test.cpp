@@ -28,6 +28,7 @@ const std::map<std::string, Names> kMayInclude = {
     {"memory", {"base"}},
     {"kernels", {"base"}},
     {"kernels/rules", {"base", "kernels"}},
+    {"comm/link", {"base"}},
     {"comm/local", {"base", "job", "kernels", "memory"}},
     {"comm", {"base", "job", "kernels", "memory", "comm/local"}},
     {"codec", {"base", "kernels"}},
