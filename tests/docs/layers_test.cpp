@@ -24,7 +24,8 @@ using Names = std::set<std::string>;
 /// What each folder may include, besides itself. What is not there, it must not know.
 const std::map<std::string, Names> kMayInclude = {
     {"base", {}},
-    {"job", {"base"}},
+    {"job", {"base", "job/hosts"}},
+    {"job/hosts", {"base", "job"}},
     {"memory", {"base"}},
     {"kernels", {"base"}},
     {"kernels/rules", {"base", "kernels"}},
