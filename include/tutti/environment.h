@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti {
 
@@ -40,6 +41,15 @@ class Environment {
   std::string profile;             ///< TUTTI_PROFILE: file for a Chrome-trace timeline
   std::string log_level = "info";  ///< TUTTI_LOG: debug, info, warn, error, off
 
+  /// Where the hosts of a job meet: at the hub, the host of rank 0.
+  struct Hub {
+    std::string address;  ///< IPv4, IPv6 or a name; empty: as the launcher has it
+    int port = 0;
+  };
+  std::optional<Hub> hub;  ///< TUTTI_HUB: "10.0.0.1:29600", "[::1]:29600", "name:29600", ":29600"
+  std::string token;       ///< TUTTI_TOKEN: the secret that the hosts of a job share
+  std::string interface;   ///< TUTTI_INTERFACE: what this host's sockets are bound to: "eth0"
+
   /// Variables of libtorch, MKL and oneDNN that are set, by name: bits depend on them, so all
   /// workers must have the same. `tutti run --cpu` sets three of them.
   std::map<std::string, std::string> libraries;
@@ -54,6 +64,12 @@ class Environment {
     int restart = 0;                  ///< 0 in the first attempt
     std::string job = {};  ///< its name for what it was asked to start; empty if it has none
     std::optional<int> threads = {};  ///< OMP_NUM_THREADS, which torch follows
+    // Of several hosts, as far as the launcher tells.
+    std::optional<int> hosts = {};         ///< how many there are
+    std::optional<int> host = {};          ///< which this is, 0 … hosts-1
+    std::optional<int> rank_on_host = {};  ///< 0 … on_host-1
+    std::vector<int> host_ranks = {};      ///< ascending: whose ranks are on this host; or empty
+    std::string address = {};              ///< of the host of rank 0, or its name
   };
   /// Absent when none, or one of a single process, has started this process. Where several have,
   /// one inside the other, the innermost as this order has it: torchrun, Open MPI, MPICH, Slurm.

@@ -1,9 +1,11 @@
 #include "tutti/environment.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -12,7 +14,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 34> kVariables = {{
+constexpr std::array<Environment::Variable, 47> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
@@ -23,6 +25,11 @@ constexpr std::array<Environment::Variable, 34> kVariables = {{
     {"TUTTI_DEADLINE", "seconds a wait for other workers may last, in place of the default 600"},
     {"TUTTI_PROFILE", "file for a Chrome-trace timeline"},
     {"TUTTI_LOG", "least level that is logged: debug, info, warn, error or off; default info"},
+    {"TUTTI_HUB",
+     "where the hosts of a job meet, at the host of rank 0: address:port, or :port where the "
+     "launcher tells the address"},
+    {"TUTTI_TOKEN", "the secret that the hosts of a job share"},
+    {"TUTTI_INTERFACE", "network interface that this host's sockets to others are bound to"},
     {"ATEN_CPU_CAPABILITY",
      "instruction set of libtorch's kernels: default, avx2 or avx512; set by `tutti run --cpu`"},
     {"ONEDNN_MAX_CPU_ISA",
@@ -34,20 +41,31 @@ constexpr std::array<Environment::Variable, 34> kVariables = {{
     {"DNNL_DEFAULT_FPMATH_MODE", "an older name of ONEDNN_DEFAULT_FPMATH_MODE"},
     {"RANK", "this worker; set by torchrun"},
     {"WORLD_SIZE", "number of workers; set by torchrun, and looked at together with RANK"},
+    {"LOCAL_RANK", "this worker among those of its host; set by torchrun"},
     {"LOCAL_WORLD_SIZE", "number of workers on this host; set by torchrun"},
+    {"GROUP_RANK", "this host; set by torchrun"},
+    {"GROUP_WORLD_SIZE", "number of hosts; set by torchrun"},
+    {"MASTER_ADDR", "the host of rank 0; set by torchrun"},
     {"TORCHELASTIC_RUN_ID", "torchrun's name of the job"},
     {"TORCHELASTIC_RESTART_COUNT", "how often torchrun has started all workers again"},
     {"OMPI_COMM_WORLD_RANK", "this worker; set by Open MPI's mpirun"},
     {"OMPI_COMM_WORLD_SIZE", "number of workers; set by Open MPI's mpirun"},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", "this worker among those of its host; set by Open MPI's mpirun"},
     {"OMPI_COMM_WORLD_LOCAL_SIZE", "number of workers on this host; set by Open MPI's mpirun"},
     {"PMIX_NAMESPACE", "Open MPI's name of the job"},
     {"PMI_RANK", "this worker; set by MPICH's mpiexec"},
     {"PMI_SIZE", "number of workers; set by MPICH's mpiexec"},
+    {"MPI_LOCALRANKID", "this worker among those of its host; set by MPICH's mpiexec"},
     {"MPI_LOCALNRANKS", "number of workers on this host; set by MPICH's mpiexec"},
     {"SLURM_PROCID", "this worker; set by Slurm's srun"},
     {"SLURM_STEP_NUM_TASKS",
      "number of workers; set by Slurm's srun, and looked at together with SLURM_STEP_ID"},
     {"SLURM_STEP_NUM_NODES", "number of hosts; set by Slurm's srun"},
+    {"SLURM_NODEID", "this host; set by Slurm's srun"},
+    {"SLURM_LOCALID", "this worker among those of its host; set by Slurm's srun"},
+    {"SLURM_GTIDS", "the workers on this host; set by Slurm's srun"},
+    {"SLURM_STEP_NODELIST",
+     "names of the hosts, the first of which has rank 0; set by Slurm's srun"},
     {"SLURM_JOB_ID", "Slurm's number of the job"},
     {"SLURM_STEP_ID", "Slurm's number of the step in the job; set by srun alone"},
     {"OMP_NUM_THREADS",
@@ -98,6 +116,58 @@ std::optional<std::chrono::milliseconds> seconds(const char* name) {
 
 std::string string(const char* name) { return std::string(text_of(name).value_or("")); }
 
+/// "address:port", where an IPv6 address is in brackets.
+std::optional<Environment::Hub> hub_address(const char* name) {
+  const auto text = text_of(name);
+  if (!text) return std::nullopt;
+  const auto colon = text->rfind(':');
+  const auto address = text->substr(0, colon == std::string_view::npos ? text->size() : colon);
+  const auto port =
+      colon == std::string_view::npos ? std::nullopt : parse<int>(text->substr(colon + 1));
+  const bool in_brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  constexpr int kMostPort = 65535;
+  if (!port || *port < 1 || *port > kMostPort ||
+      (!in_brackets && address.find_first_of(":[]") != std::string_view::npos))
+    throw InvalidArgument(
+        fmt::format("{} is \"{}\": must be an address and a port from 1 to {}, as 10.0.0.1:29600, "
+                    "[::1]:29600 or :29600",
+                    name, *text, kMostPort));
+  return Environment::Hub{
+      std::string(in_brackets ? address.substr(1, address.size() - 2) : address), *port};
+}
+
+/// "0,1,4" in ascending order; empty where it is not there, or in another form.
+std::vector<int> rank_list(const char* name) {
+  std::vector<int> ranks;
+  auto rest = text_of(name).value_or("");
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(','), rest.size());
+    const auto rank = parse<int>(rest.substr(0, end));
+    if (!rank || *rank < 0) return {};
+    ranks.push_back(*rank);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+/// The first name of a list of Slurm's: "node[03-05,9]-x,other" begins with node03-x.
+std::string first_of_list(std::string_view list) {
+  std::string name;
+  while (!list.empty() && list.front() != ',') {
+    if (list.front() != '[') {
+      name += list.front();
+      list.remove_prefix(1);
+      continue;
+    }
+    const auto close = std::min(list.find(']'), list.size());
+    const auto range = list.substr(1, close - 1);
+    name += range.substr(0, range.find_first_of("-,"));
+    list.remove_prefix(std::min(close + 1, list.size()));
+  }
+  return name;
+}
+
 /// A launcher whose `size` variable is there and above 1; its `rank` variable then has to be, too.
 std::optional<Environment::Launcher> started_by(const char* name, const char* rank,
                                                 const char* size) {
@@ -119,6 +189,15 @@ std::optional<Environment::Launcher> innermost_launcher() {
   if (text_of("RANK")) {
     if (auto it = started_by("torchrun", "RANK", "WORLD_SIZE")) {
       it->on_host = integer("LOCAL_WORLD_SIZE", 1);
+      it->hosts = integer("GROUP_WORLD_SIZE", 1);
+      it->host = integer("GROUP_RANK", 0);
+      it->rank_on_host = integer("LOCAL_RANK", 0);
+      it->address = string("MASTER_ADDR");
+      // torchrun numbers the workers of a host one after the other.
+      if (it->on_host && it->rank_on_host && it->rank >= *it->rank_on_host) {
+        it->host_ranks.resize(static_cast<std::size_t>(*it->on_host));
+        std::iota(it->host_ranks.begin(), it->host_ranks.end(), it->rank - *it->rank_on_host);
+      }
       it->restart = integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
       it->job = string("TORCHELASTIC_RUN_ID");
       return it;
@@ -126,17 +205,25 @@ std::optional<Environment::Launcher> innermost_launcher() {
   }
   if (auto it = started_by("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")) {
     it->on_host = integer("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+    it->rank_on_host = integer("OMPI_COMM_WORLD_LOCAL_RANK", 0);
     it->job = string("PMIX_NAMESPACE");
     return it;
   }
   if (auto it = started_by("mpiexec", "PMI_RANK", "PMI_SIZE")) {
     it->on_host = integer("MPI_LOCALNRANKS", 1);
+    it->rank_on_host = integer("MPI_LOCALRANKID", 0);
     return it;
   }
   // The script of an allocation has the other variables too, and is no task of a step.
   if (text_of("SLURM_STEP_ID")) {
     if (auto it = started_by("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")) {
-      if (integer("SLURM_STEP_NUM_NODES", 1) == 1) it->on_host = it->size;
+      it->hosts = integer("SLURM_STEP_NUM_NODES", 1);
+      it->host = integer("SLURM_NODEID", 0);
+      it->rank_on_host = integer("SLURM_LOCALID", 0);
+      it->host_ranks = rank_list("SLURM_GTIDS");
+      it->address = first_of_list(string("SLURM_STEP_NODELIST"));
+      if (it->hosts == 1) it->on_host = it->size;
+      if (!it->host_ranks.empty()) it->on_host = static_cast<int>(it->host_ranks.size());
       it->job = string("SLURM_JOB_ID") + "." + string("SLURM_STEP_ID");
       return it;
     }
@@ -166,6 +253,9 @@ Environment Environment::read() {
   environment.deadline = seconds("TUTTI_DEADLINE");
   if (const auto text = text_of("TUTTI_PROFILE")) environment.profile = *text;
   if (const auto text = text_of("TUTTI_LOG")) environment.log_level = *text;
+  environment.hub = hub_address("TUTTI_HUB");
+  environment.token = string("TUTTI_TOKEN");
+  environment.interface = string("TUTTI_INTERFACE");
   for (const char* name : kOfLibraries)
     if (const auto text = text_of(name)) environment.libraries.emplace(name, *text);
   if (!environment.rank) environment.launcher = find_launcher();

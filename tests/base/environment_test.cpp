@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <initializer_list>
@@ -47,6 +48,9 @@ TEST_F(EnvironmentTest, nothing_set_is_nothing_known) {
   EXPECT_EQ(environment.profile, "");
   EXPECT_EQ(environment.run, "");
   EXPECT_EQ(environment.log_level, "info");
+  EXPECT_FALSE(environment.hub);
+  EXPECT_EQ(environment.token, "");
+  EXPECT_EQ(environment.interface, "");
   EXPECT_FALSE(environment.launcher);
 }
 
@@ -61,7 +65,28 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(with("TUTTI_DEADLINE", "0.25").deadline, milliseconds(250));
   EXPECT_EQ(with("TUTTI_PROFILE", "trace.json").profile, "trace.json");
   EXPECT_EQ(with("TUTTI_LOG", "off").log_level, "off");
+  EXPECT_EQ(with("TUTTI_TOKEN", "a secret").token, "a secret");
+  EXPECT_EQ(with("TUTTI_INTERFACE", "eth0").interface, "eth0");
   EXPECT_FALSE(with("TUTTI_RANK", "").rank) << "empty counts as unset";
+}
+
+TEST_F(EnvironmentTest, the_hub_is_an_address_and_a_port) {
+  const auto hub = [](const char* text) {
+    const auto hub = with("TUTTI_HUB", text).hub;
+    return hub ? fmt::format("{} at {}", hub->address, hub->port) : "none";
+  };
+  EXPECT_EQ(hub("10.0.0.1:29600"), "10.0.0.1 at 29600");
+  EXPECT_EQ(hub("node-3.cluster:1"), "node-3.cluster at 1");
+  EXPECT_EQ(hub("[fe80::1%eth0]:65535"), "fe80::1%eth0 at 65535");
+  EXPECT_EQ(hub(":29600"), " at 29600");
+  EXPECT_EQ(hub(""), "none");
+  for (const char* text : {"10.0.0.1", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:65536", "a:-1", "a:x",
+                           "::1:29600", "[::1]", "[::1]29600", "[]:1", "a]:1"}) {
+    EXPECT_EQ(refusal("TUTTI_HUB", text),
+              fmt::format("TUTTI_HUB is \"{}\": must be an address and a port from 1 to 65535, as "
+                          "10.0.0.1:29600, [::1]:29600 or :29600",
+                          text));
+  }
 }
 
 TEST_F(EnvironmentTest, libraries_variables_are_taken_as_they_are) {
@@ -137,6 +162,56 @@ TEST_F(EnvironmentTest, other_launchers_tell_who_this_process_is) {
   }
 }
 
+TEST_F(EnvironmentTest, other_launchers_tell_of_hosts_what_they_know) {
+  const auto read = [](const Variables& variables) {
+    clear();
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    const auto launcher = *Environment::read().launcher;
+    const auto text = [](std::optional<int> number) {
+      return number ? std::to_string(*number) : "?";
+    };
+    return fmt::format("host {} of {}, worker {} of {} there: {}; rank 0 at \"{}\"",
+                       text(launcher.host), text(launcher.hosts), text(launcher.rank_on_host),
+                       text(launcher.on_host), fmt::join(launcher.host_ranks, " "),
+                       launcher.address);
+  };
+  EXPECT_EQ(read({{"RANK", "4"}, {"WORLD_SIZE", "6"}}),
+            "host ? of ?, worker ? of ? there: ; rank 0 at \"\"");
+  EXPECT_EQ(read({{"RANK", "4"},
+                  {"WORLD_SIZE", "6"},
+                  {"LOCAL_RANK", "1"},
+                  {"LOCAL_WORLD_SIZE", "3"},
+                  {"GROUP_RANK", "1"},
+                  {"GROUP_WORLD_SIZE", "2"},
+                  {"MASTER_ADDR", "10.0.0.1"}}),
+            "host 1 of 2, worker 1 of 3 there: 3 4 5; rank 0 at \"10.0.0.1\"");
+  EXPECT_EQ(read({{"OMPI_COMM_WORLD_RANK", "3"},
+                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                  {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+            "host ? of ?, worker 1 of 2 there: ; rank 0 at \"\"");
+  EXPECT_EQ(read({{"PMI_RANK", "3"},
+                  {"PMI_SIZE", "4"},
+                  {"MPI_LOCALRANKID", "0"},
+                  {"MPI_LOCALNRANKS", "2"}}),
+            "host ? of ?, worker 0 of 2 there: ; rank 0 at \"\"");
+  Variables slurm = {{"SLURM_PROCID", "5"},         {"SLURM_STEP_NUM_TASKS", "6"},
+                     {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_ID", "0"},
+                     {"SLURM_NODEID", "1"},         {"SLURM_LOCALID", "2"},
+                     {"SLURM_GTIDS", "5,1,3"},      {"SLURM_STEP_NODELIST", "n[03-04]"}};
+  EXPECT_EQ(read(slurm), "host 1 of 2, worker 2 of 3 there: 1 3 5; rank 0 at \"n03\"");
+  for (const auto& [list, first] : Variables{{"a,b", "a"},
+                                             {"a", "a"},
+                                             {"a[7,9-11]b,c", "a7b"},
+                                             {"rack[1-2]n[08-09]", "rack1n08"},
+                                             {"broken[", "broken"}}) {
+    slurm["SLURM_STEP_NODELIST"] = list;
+    EXPECT_THAT(read(slurm), ::testing::EndsWith("rank 0 at \"" + first + "\""));
+  }
+  slurm["SLURM_GTIDS"] = "1,x";
+  EXPECT_THAT(read(slurm), ::testing::HasSubstr("worker 2 of ? there: ;"));
+}
+
 TEST_F(EnvironmentTest, what_looks_like_another_launcher_and_is_none) {
   const auto launcher = [](const Variables& variables) {
     clear();
@@ -172,7 +247,7 @@ TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 34U);
+  EXPECT_EQ(Environment::variables().size(), 47U);
 }
 
 }  // namespace
