@@ -32,7 +32,7 @@ struct AveragingRound {
   /// here, rounded to that type, becomes the value of all copies.
   std::span<double> values;
   /// The value of all copies when the bucket was last due, or at the start of training. Only where
-  /// there are states().
+  /// there are states() or sends_int8().
   std::span<const double> before;
   std::int64_t logical_workers = 1;
   /// The step that ends, counted from 1.
@@ -58,6 +58,10 @@ class AveragingPolicy {
   virtual std::int64_t fragments() const;
   /// Tensors that combine() keeps of each parameter. Unless overridden: none.
   virtual int states() const;
+  /// Whether each logical worker sends the difference between its copy and `before`, in 8-bit
+  /// integers with error feedback, instead of its copy. Of parameters other than float32, float16
+  /// and bfloat16 that is Unsupported. Unless overridden: no.
+  virtual bool sends_int8() const;
   /// Each element for itself: pieces are cut as it suits. Unless overridden, the mean is left.
   virtual void combine(const AveragingRound& round) const;
 };
@@ -90,6 +94,8 @@ struct Diloco {
   /// Steps at whose end the mean of everything is taken as it is. Unless given, one period: outer
   /// momentum that begins with the first steps, which are the largest, is carried on for long.
   std::optional<std::int64_t> warm_up = {};
+  /// Differences are sent as int8_codec() sends gradients: 3.94 times fewer bytes both ways.
+  bool int8 = false;
 };
 /// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), whose outer step is that of block_momentum in
 /// Nesterov's form. Meant for AdamW as the optimizer, of which each logical worker keeps its own
@@ -102,8 +108,8 @@ AveragingPolicyPointer diloco(std::int64_t period, const Diloco& numbers = {});
 void validate(const AveragingPolicy& averaging);
 
 /// "every-step" (a null pointer), "partial", "local-sgd:16", "bmuf:16", and
-/// "diloco:32[,rate[,momentum]][,fragments=4][,warm-up=100]". InvalidArgument for anything else,
-/// with the names that there are.
+/// "diloco:32[,rate[,momentum]][,fragments=4][,warm-up=100][,int8]". InvalidArgument for anything
+/// else, with the names that there are.
 AveragingPolicyPointer averaging_policy_of(std::string_view text);
 
 /// The optimizer's state where the copies of a parameter are averaged.

@@ -108,8 +108,9 @@ class WithOuterStep : public AveragingPolicy {
     }
   }
   std::string name() const override {
-    return fmt::format("diloco:{},{},{},fragments={},warm-up={}", period_, numbers_.rate,
-                       numbers_.momentum, numbers_.fragments, warm_up_);
+    return fmt::format("diloco:{},{},{},fragments={},warm-up={}{}", period_, numbers_.rate,
+                       numbers_.momentum, numbers_.fragments, warm_up_,
+                       numbers_.int8 ? ",int8" : "");
   }
   std::int64_t fragments() const override { return numbers_.fragments; }
   bool due(std::int64_t step, std::int64_t fragment, std::int64_t fragments) const override {
@@ -117,6 +118,7 @@ class WithOuterStep : public AveragingPolicy {
     return ((fragment + 1) * period_ / fragments - (step - warm_up_)) % period_ == 0;
   }
   int states() const override { return 1; }
+  bool sends_int8() const override { return numbers_.int8; }
   void combine(const AveragingRound& round) const override {
     if (round.step <= warm_up_) return;
     step_with_momentum(round,
@@ -130,10 +132,11 @@ class WithOuterStep : public AveragingPolicy {
 };
 
 [[noreturn]] void refuse_policy(std::string_view text) {
-  throw InvalidArgument(fmt::format(
-      "averaging \"{}\": there are every-step, partial, local-sgd:K, bmuf:K and "
-      "diloco:K[,rate[,momentum]][,fragments=P][,warm-up=W], K being the steps between two rounds",
-      text));
+  throw InvalidArgument(
+      fmt::format("averaging \"{}\": there are every-step, partial, local-sgd:K, bmuf:K and "
+                  "diloco:K[,rate[,momentum]][,fragments=P][,warm-up=W][,int8], K being the steps "
+                  "between two rounds",
+                  text));
 }
 
 template <class Number>
@@ -151,6 +154,7 @@ AveragingPolicyPointer diloco_of(std::string_view text, std::string_view numbers
   constexpr std::string_view kWarmUp = "warm-up=";
   std::optional<std::int64_t> period, fragments, warm_up;
   std::optional<double> rate, momentum;
+  bool int8 = false;
   for (bool more = true; more;) {
     const auto comma = numbers.find(',');
     const auto word = numbers.substr(0, comma);
@@ -162,7 +166,9 @@ AveragingPolicyPointer diloco_of(std::string_view text, std::string_view numbers
       fragments = policy_number_of<std::int64_t>(text, word.substr(kFragments.size()));
     } else if (word.starts_with(kWarmUp) && !warm_up) {
       warm_up = policy_number_of<std::int64_t>(text, word.substr(kWarmUp.size()));
-    } else if (fragments || warm_up || momentum) {
+    } else if (word == "int8" && !int8) {
+      int8 = true;
+    } else if (fragments || warm_up || momentum || int8) {
       refuse_policy(text);
     } else {
       (rate ? momentum : rate) = policy_number_of<double>(text, word);
@@ -172,12 +178,14 @@ AveragingPolicyPointer diloco_of(std::string_view text, std::string_view numbers
   return diloco(*period, {.rate = rate.value_or(usual.rate),
                           .momentum = momentum.value_or(usual.momentum),
                           .fragments = fragments.value_or(usual.fragments),
-                          .warm_up = warm_up});
+                          .warm_up = warm_up,
+                          .int8 = int8});
 }
 
 }  // namespace
 
 int AveragingPolicy::states() const { return 0; }
+bool AveragingPolicy::sends_int8() const { return false; }
 void AveragingPolicy::combine(const AveragingRound&) const {}
 std::int64_t AveragingPolicy::fragments() const { return 0; }
 

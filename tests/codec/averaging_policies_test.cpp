@@ -200,14 +200,45 @@ TEST(AveragingPolicies, NamesAreReadAndTellThemApart) {
             diloco(32, own)->name());
   EXPECT_EQ(averaging_policy_of(diloco(32, own)->name())->name(), diloco(32, own)->name());
   EXPECT_EQ(averaging_policy_of("diloco:32,0.4")->name(), diloco(32, {.rate = 0.4})->name());
+  auto in_8_bits = own;
+  in_8_bits.int8 = true;
+  EXPECT_FALSE(diloco(32, own)->sends_int8());
+  EXPECT_FALSE(local_sgd(2)->sends_int8());
+  EXPECT_TRUE(diloco(32, in_8_bits)->sends_int8());
+  EXPECT_NE(diloco(32, in_8_bits)->name(), diloco(32, own)->name());
+  for (const auto& text : {diloco(32, in_8_bits)->name(),
+                           std::string("diloco:32,0.4,0.8,int8,warm-up=7,fragments=3")}) {
+    EXPECT_EQ(averaging_policy_of(text)->name(), diloco(32, in_8_bits)->name());
+    EXPECT_TRUE(averaging_policy_of(text)->sends_int8());
+  }
+  EXPECT_EQ(averaging_policy_of("diloco:32,int8")->name(), diloco(32, {.int8 = true})->name());
   EXPECT_EQ(averaging_policy_of("diloco:9,fragments=2")->name(),
             diloco(9, {.fragments = 2})->name());
   EXPECT_EQ(averaging_policy_of("diloco:9,warm-up=2")->name(), diloco(9, {.warm_up = 2})->name());
-  for (const char* text :
-       {"", "local-sgd", "local-sgd:", "local-sgd:2x", "bmuf:x", "partial:2", "bmuf:2,0.7",
-        "diloco", "diloco:", "diloco:x", "diloco:8,", "diloco:8,0.7,0.9,1", "diloco:8,0.7x",
-        "diloco:8,fragments=2,0.7", "diloco:8,fragments=2,fragments=2", "diloco:8,fragments",
-        "diloco:8,warm-up=", "diloco:8,pieces=2", "diloco:fragments=2"})
+  for (const char* text : {"",
+                           "local-sgd",
+                           "local-sgd:",
+                           "local-sgd:2x",
+                           "bmuf:x",
+                           "partial:2",
+                           "bmuf:2,0.7",
+                           "diloco",
+                           "diloco:",
+                           "diloco:x",
+                           "diloco:8,",
+                           "diloco:8,0.7,0.9,1",
+                           "diloco:8,0.7x",
+                           "diloco:8,fragments=2,0.7",
+                           "diloco:8,fragments=2,fragments=2",
+                           "diloco:8,fragments",
+                           "diloco:8,warm-up=",
+                           "diloco:8,pieces=2",
+                           "diloco:fragments=2",
+                           "diloco:int8",
+                           "diloco:8,int8,int8",
+                           "diloco:8,int8,0.7",
+                           "diloco:8,int4",
+                           "local-sgd:8,int8"})
     EXPECT_THAT(refusal([&] { averaging_policy_of(text); }),
                 HasSubstr("there are every-step, partial, local-sgd:K, bmuf:K and diloco:K[,rate"))
         << text;

@@ -94,9 +94,13 @@ void draw_trainer(Choices& one) {
   one.between("logical", 1, trains ? std::min<std::int64_t>(one.number("shards"), 6) : 1);
   const bool has_tables = one.is("model", "tables");
   const bool may_average = trains && (bold || (!coded && !has_tables));
-  one.of("averaging", may_average ? Options{"none", "none", "none", "none", "local", "local",
-                                            "block", "partial", "diloco", "fragments"}
-                                  : Options{"none"});
+  Options policies = {"none"};
+  if (may_average) {
+    policies = {"none",  "none",  "none",    "none",   "local",
+                "local", "block", "partial", "diloco", "fragments"};
+    if (bold || !is_double) policies.emplace_back("diloco-int8");
+  }
+  one.of("averaging", policies);
   const bool is_due = !one.is("averaging", "none");
   one.of("state-at-averaging", is_due ? Options{"keep", "average", "reset"} : Options{"keep"});
   Options who = {"none"};
@@ -283,6 +287,7 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   if (one.is("averaging", "partial")) all.insert("partial update");
   if (one.is("averaging", "diloco")) all.insert("DiLoCo");
   if (one.is("averaging", "fragments")) all.insert("DiLoCo in fragments");
+  if (one.is("averaging", "diloco-int8")) all.insert("DiLoCo in 8 bits");
 
   // What is about a parameter, and not about others.
   std::vector<std::string> kinds = {"weight", "bias"};

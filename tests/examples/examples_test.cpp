@@ -157,18 +157,21 @@ TEST(Examples, CharLmGoesOnByItselfAndMeetsInDataParallelToo) {
 
 TEST(Examples, CharLmTrainsByDilocoInFragmentsEitherWay) {
   std::set<std::string> ends;
-  for (const char* const workers : {"1", "3"}) {
-    const auto run = run_command(char_lm(
-        {"-n", workers}, {"--steps", "8", "--shards", "4", "--logical-workers", "4", "--averaging",
-                          "diloco:4,0.5,0.5,fragments=2,warm-up=0", "--report"}));
-    ASSERT_EQ(run.status, 0) << run.err;
-    EXPECT_THAT(run.out, HasSubstr("8 steps, 4 collectives"));
-    ASSERT_THAT(end_of(run), StartsWith("step 8 ")) << run.out;
-    ends.insert(end_of(run));
+  for (const std::string how : {"", ",int8"}) {
+    for (const char* const workers : {"1", "3"}) {
+      const auto run = run_command(
+          char_lm({"-n", workers},
+                  {"--steps", "8", "--shards", "4", "--logical-workers", "4", "--averaging",
+                   "diloco:4,0.5,0.5,fragments=2,warm-up=0" + how, "--report"}));
+      ASSERT_EQ(run.status, 0) << run.err;
+      EXPECT_THAT(run.out, HasSubstr("8 steps, 4 collectives"));
+      ASSERT_THAT(end_of(run), StartsWith("step 8 ")) << run.out;
+      ends.insert(end_of(run));
+    }
   }
-  EXPECT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends.size(), 2u) << "one for each way to send";
   const auto parallel = run_command(
-      char_lm({"-n", "2"}, {"--steps", "4", "--averaging", "diloco:4,warm-up=0", "--report"}));
+      char_lm({"-n", "2"}, {"--steps", "4", "--averaging", "diloco:4,warm-up=0,int8", "--report"}));
   ASSERT_EQ(parallel.status, 0) << parallel.err;
   EXPECT_THAT(parallel.out, HasSubstr("4 steps, 1 collectives"));
 }
@@ -183,6 +186,7 @@ std::string refusal(const std::vector<std::string>& options) {
 TEST(Examples, CharLmRefusesPoliciesThatThereAreNot) {
   EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd"}),
               HasSubstr("there are every-step, partial, local-sgd:K, bmuf:K and diloco:K[,rate"));
+  EXPECT_THAT(refusal({"--shards", "4", "--averaging", "diloco:4,int4"}), HasSubstr("[,int8]"));
   EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd:4"}),
               HasSubstr("averaging local-sgd:4 without logical_workers"));
   EXPECT_THAT(refusal({"--shards", "4", "--fusion", "4"}), HasSubstr("--codec or --averaging"));

@@ -227,6 +227,7 @@ std::vector<GoldenRun> parallel_runs() {
   DataParallelOptions apart{.averaging = block_momentum(2, 0, {.rate = 0.75})};
   apart.compression.fusion = 100;
   DataParallelOptions in_turn{.averaging = diloco(2, {.fragments = 2, .warm_up = 0})};
+  DataParallelOptions in_8_bits{.averaging = diloco(2, {.warm_up = 1, .int8 = true})};
   using parallel::always;
   using parallel::run_of;
   return {
@@ -243,6 +244,7 @@ std::vector<GoldenRun> parallel_runs() {
              always(parallel::with_codec(half_codec()))),
       run_of("parallel_block_momentum", true, &Worker::apart, {}, always(apart)),
       run_of("parallel_diloco", true, &Worker::in_turn, bfloat16, always(in_turn)),
+      run_of("parallel_diloco_in_8_bits", true, &Worker::in_turn, bfloat16, always(in_8_bits)),
       {"collectives", true,
        [](int workers) { return parallel::on_all(workers, parallel::reduce); }},
   };

@@ -337,6 +337,10 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
                  .optimizer = adamw,
                  .options = apart(diloco(3, {.fragments = 3, .warm_up = 1})),
                  .overflows_in_step = 5});
+  add("diloco_in_8_bits",
+      {.model = {.type = torch::kBFloat16},
+       .optimizer = adamw,
+       .options = apart(diloco(3, {.fragments = 2, .warm_up = 1, .int8 = true}))});
   add("partial_update", {.optimizer = momentum, .options = apart(partial_update())});
   // Small enough for their checkpoints to lie among the sources.
   auto compressed = coded({.codec = top_k_codec(0.1)});

@@ -184,31 +184,21 @@ inline Optimizer optimizer_of(const std::string& name) {
 inline bool go_together(const std::string& model, const std::string& optimizer,
                         const std::string& way) {
   const bool has_rows = model == "tables";
-  const bool is_per_replica =
-      way.starts_with("local") || way == "block momentum" || way == "partial" || way == "diloco";
+  const bool is_per_replica = way.starts_with("local") || way == "block momentum" ||
+                              way == "partial" || way.starts_with("diloco");
   if ((way == "momentum correction") != (optimizer == "plain_sgd")) return false;
   if (way == "local biases" && model == "tied") return false;  // it has none
   return !(has_rows && is_per_replica) && !((has_rows || is_per_replica) && optimizer == "rmsprop");
 }
 
 /// Every run has uneven weights, and more shards than workers or fewer.
-inline constexpr const char* kWays[] = {"plain",
-                                        "norm clip",
-                                        "value clips",
-                                        "loss scale",
-                                        "halves",
-                                        "half codec",
-                                        "bfloat16 codec",
-                                        "int8 codec",
-                                        "threshold codec",
-                                        "topk codec",
-                                        "topk per tensor",
-                                        "local",
-                                        "local biases",
-                                        "block momentum",
-                                        "partial",
-                                        "diloco",
-                                        "momentum correction"};
+inline constexpr const char* kWays[] = {
+    "plain",          "norm clip",        "value clips",
+    "loss scale",     "halves",           "half codec",
+    "bfloat16 codec", "int8 codec",       "threshold codec",
+    "topk codec",     "topk per tensor",  "local",
+    "local biases",   "block momentum",   "partial",
+    "diloco",         "diloco in 8 bits", "momentum correction"};
 inline TrainerOptions options_of(const std::string& way) {
   TrainerOptions options{.seed = 5};
   if (way == "norm clip") options.clip.norm = 0.01;
@@ -225,8 +215,9 @@ inline TrainerOptions options_of(const std::string& way) {
     options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
   }
   if (way == "block momentum") options.averaging = block_momentum(2, 0, {.nesterov = true});
-  if (way == "diloco") {
-    options.averaging = diloco(3, {.fragments = 2, .warm_up = 1});
+  if (way.starts_with("diloco")) {
+    options.averaging =
+        diloco(3, {.fragments = 2, .warm_up = 1, .int8 = way == "diloco in 8 bits"});
     options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
   }
   if (way == "partial") {

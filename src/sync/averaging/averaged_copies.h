@@ -16,7 +16,8 @@ namespace tutti {
 class AveragedCopies {
  public:
   virtual ~AveragedCopies() = default;
-  /// The mean of all copies of these elements. The caller may change it there.
+  /// The mean of all copies of these elements, as it was sent. The caller may change it there, and
+  /// asks once in a round: what sending it took away is then kept for the next one.
   virtual std::byte* mean(const ElementRange& tile) = 0;
   /// What all copies were when the parameter was last averaged. The caller writes what they become.
   virtual std::byte* before(const ElementRange& tile) = 0;

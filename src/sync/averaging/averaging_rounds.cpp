@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/int8_blocks.h"
 #include "sync/plan/fragments.h"
 #include "tutti/error.h"
 
@@ -44,7 +45,24 @@ Buckets averaged_buckets(const Plan& plan, const AveragingPolicy& policy,
   return buckets;
 }
 
+void require_types(const Plan& plan, const AveragingPolicy& policy,
+                   std::span<const std::uint32_t> parameters) {
+  if (!policy.sends_int8()) return;
+  for (const auto p : parameters) {
+    const auto& entry = plan.parameters()[p];
+    if (entry.node_type == DType::float32) continue;
+    throw Unsupported(fmt::format(
+        "averaging {}: parameter \"{}\" is {}; 8-bit differences are of float32, float16 and "
+        "bfloat16",
+        policy.name(), entry.spec.name, name_of(entry.spec.dtype)));
+  }
+}
+
 }  // namespace
+
+bool has_before(const AveragingPolicy& policy) {
+  return policy.states() > 0 || policy.sends_int8();
+}
 
 AveragingRounds::AveragingRounds(const Plan& plan, const AveragingPolicy& policy,
                                  std::span<const std::uint32_t> parameters, std::int64_t fusion,
@@ -59,6 +77,7 @@ AveragingRounds::AveragingRounds(const Plan& plan, const AveragingPolicy& policy
       moves_(plan.parameters().size()),
       call_(policy, replicas_, kTile),
       traffic_(plan, buckets_) {
+  require_types(plan, policy, parameters);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const auto p : buckets_[b]) bucket_of_[p] = b;
   }
@@ -90,7 +109,7 @@ void AveragingRounds::average(const ElementRange& tile, AveragedCopies& copies) 
                     .before = nullptr,
                     .states = {}};
   const int states = policy_.states();
-  if (states > 0) piece.before = copies.before(tile);
+  if (has_before(policy_)) piece.before = copies.before(tile);
   for (int k = 0; k < states; ++k) piece.states.push_back(copies.state(tile, k));
   call_.ask(step_, entry.spec.name, piece);
   copies.store(tile, piece.values);
@@ -101,13 +120,15 @@ void AveragingRounds::commit() {
   traffic_.end(bytes_ > 0 ? 1 : 0);
 }
 
-void AveragingRounds::count_averaged(std::uint32_t parameter, int tensors) {
-  const auto sent = plan_.bytes_of(parameter) * static_cast<std::size_t>(tensors);
+void AveragingRounds::count_averaged(std::uint32_t parameter, int states, std::int64_t back) {
+  const auto count = plan_.parameters()[parameter].spec.count;
+  const auto as_it_is = plan_.bytes_of(parameter);
+  const auto sent = (policy_.sends_int8() ? int8_bytes(count) : as_it_is) +
+                    static_cast<std::size_t>(states) * as_it_is;
   auto& traffic = traffic_of(parameter);
   traffic.messages = traffic.dense_messages = replicas_;
-  traffic.values += replicas_ * plan_.parameters()[parameter].spec.count;
-  // Each replica hands in its copy and gets back the mean.
-  traffic.bytes += static_cast<std::uint64_t>(2 * replicas_) * sent;
+  traffic.values += replicas_ * count;
+  traffic.bytes += static_cast<std::uint64_t>(replicas_ * (1 + back)) * sent;
   bytes_ += sent;
 }
 

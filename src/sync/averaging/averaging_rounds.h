@@ -26,11 +26,15 @@
 
 namespace tutti {
 
+/// Whether what all copies were is kept beside them.
+bool has_before(const AveragingPolicy& policy);
+
 class AveragingRounds {
  public:
   /// Buckets have up to `fusion` elements of the given parameters, in registration order, and none
   /// has parameters of two of the policy's fragments. Keeps references to `plan` and `policy`.
-  /// InvalidArgument where a fragment would have no parameter.
+  /// InvalidArgument where a fragment would have no parameter; Unsupported for a parameter that the
+  /// policy cannot send.
   AveragingRounds(const Plan& plan, const AveragingPolicy& policy,
                   std::span<const std::uint32_t> parameters, std::int64_t fusion,
                   std::size_t replicas);
@@ -52,8 +56,9 @@ class AveragingRounds {
   /// The current step counts: what was due has not moved any more.
   void commit();
 
-  /// Counts what each replica sends of that many tensors of an averaged parameter.
-  void count_averaged(std::uint32_t parameter, int tensors);
+  /// Counts what each replica sends of an averaged parameter and `states` tensors beside it. For
+  /// each message `back` of the same size come back: the mean, or those of other replicas.
+  void count_averaged(std::uint32_t parameter, int states, std::int64_t back = 1);
   /// Counts what averaging the gradients would have cost instead, in each of `steps` steps:
   /// `senders` replicas hand in a gradient, and all get the mean.
   void count_gradients(std::uint32_t parameter, std::int64_t senders, std::int64_t steps);

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "kernels/fold.h"
+#include "kernels/int8_blocks.h"
+#include "kernels/norm.h"
 #include "sync/plan/fusion.h"
 
 namespace tutti {
@@ -40,10 +43,13 @@ ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
       options_(std::move(options)),
       program_(FoldProgram::canonical(static_cast<int>(copies.size()))),
       mean_(kTile * sizeof(double)),
+      messages_(options_.averaging->sends_int8() ? copies.size() * int8_bytes(kTile) : 0),
+      mean_of_messages_(copies.size()),
       rounds_(plan, *options_.averaging, per_replica_parameters(plan), options_.fusion,
               copies.size()) {
-  const int states = options_.averaging->states();
-  if (states == 0) return;
+  if (!has_before(*options_.averaging)) return;
+  const int residuals = options_.averaging->sends_int8() ? static_cast<int>(copies.size()) + 1 : 0;
+  const int states = options_.averaging->states() + residuals;
   kept_ = std::make_unique<SharedModel>(
       group, plan, states_of_replicas(plan, std::vector<int>(plan.parameters().size(), states)),
       false, fmt::format("{}, what {} keeps", options_.name, options_.averaging->name()));
@@ -69,7 +75,7 @@ void ReplicaAveraging::begin(std::int64_t step, const std::vector<std::int64_t>&
       rounds_.count_gradients(p, updating[p], 1);
     }
     if (!is_averaged(p)) continue;
-    rounds_.count_averaged(p, 1 + (with_state ? copies_.of(0).states(p) : 0));
+    rounds_.count_averaged(p, with_state ? copies_.of(0).states(p) : 0);
   }
 }
 
@@ -109,7 +115,59 @@ void ReplicaAveraging::take_mean(const ElementRange& tile, const At& at) {
             mean_.data());
 }
 
+float* ReplicaAveraging::residual(std::uint32_t parameter, std::size_t logical) const {
+  const auto k = options_.averaging->states() + static_cast<int>(logical);
+  return reinterpret_cast<float*>(kept_->state(parameter, k));
+}
+
+std::string ReplicaAveraging::kept_name(int k) const {
+  const int residual = k - options_.averaging->states();
+  if (residual < 0) return fmt::format("kept.{}", k);
+  if (residual == static_cast<int>(copies_.size())) return "residual.mean";
+  return fmt::format("residual.{}", residual);
+}
+
+TrafficReport ReplicaAveraging::traffic() const {
+  auto report = rounds_.traffic();
+  if (!options_.averaging->sends_int8()) return report;
+  for (std::size_t b = 0; b < rounds_.buckets().size(); ++b) {
+    std::vector<double> blocks;
+    for (const auto p : rounds_.buckets()[b]) {
+      const auto count = plan_.parameters()[p].spec.count;
+      std::vector<double> of_one(static_cast<std::size_t>((count + kNormBlock - 1) / kNormBlock));
+      for (std::size_t l = 0; l < copies_.size(); ++l) {
+        squares_of_blocks(residual(p, l), DType::float32, count, of_one);
+        blocks.insert(blocks.end(), of_one.begin(), of_one.end());
+      }
+    }
+    report.last_step[b].residual_norm = report.all_steps[b].residual_norm =
+        std::sqrt(tree_sum(blocks));
+  }
+  return report;
+}
+
+/// What each logical worker would send is made here, by the one worker that owns the tile.
+void ReplicaAveraging::take_mean_of_messages(const ElementRange& tile) {
+  const auto p = tile.parameter;
+  const auto count = tile.end - tile.begin;
+  const auto* const before = reinterpret_cast<const float*>(kept_->master(p)) + tile.begin;
+  std::vector<const std::byte*> messages;
+  for (std::size_t l = 0; l < copies_.size(); ++l) {
+    auto* const message = messages_.data() + l * int8_bytes(kTile);
+    const auto* const copy = reinterpret_cast<const float*>(copies_.of(l).master(p)) + tile.begin;
+    write_difference(message, copy, before, residual(p, l) + tile.begin, count);
+    messages.push_back(message);
+  }
+  auto* const mean = reinterpret_cast<float*>(mean_.data());
+  mean_of_messages_.take(messages, 0, count, mean);
+  add_difference(mean, before, residual(p, copies_.size()) + tile.begin, count);
+}
+
 std::byte* ReplicaAveraging::mean(const ElementRange& tile) {
+  if (options_.averaging->sends_int8()) {
+    take_mean_of_messages(tile);
+    return mean_.data();
+  }
   take_mean(tile,
             [&](std::size_t l) { return copies_.of(l).master(tile.parameter) + offset_of(tile); });
   return mean_.data();

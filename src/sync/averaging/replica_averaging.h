@@ -6,6 +6,8 @@
 //   values ← mean of the copies, along the tree over the logical workers, ÷ L ←
 //   AveragingPolicy::combine()
 //
+// Where the policy sends_int8(), the mean is that of messages (int8_differences.h).
+//
 // The optimizer's state of these copies is kept, averaged or begun anew.
 //
 // Threads: one; each tile has one owner. Failure: OutOfMemory when there is no memory; Mismatch
@@ -21,6 +23,7 @@
 #include "kernels/fold_program.h"
 #include "sync/averaging/averaged_copies.h"
 #include "sync/averaging/averaging_rounds.h"
+#include "sync/averaging/int8_differences.h"
 #include "sync/averaging/replica_copies.h"
 #include "sync/plan/plan.h"
 #include "sync/plan/tile_share.h"
@@ -63,15 +66,17 @@ class ReplicaAveraging final : private AveragedCopies {
 
   /// AveragingRounds::moved().
   std::vector<std::uint8_t>& moved() { return rounds_.moved(); }
-  /// What the averaging policy keeps: its own states, and as values what all copies were before;
-  /// null where it keeps nothing.
+  /// What the averaging policy keeps: its own states, residuals, and as values what all copies were
+  /// before; null where it keeps nothing.
   const SharedModel* kept() const { return kept_.get(); }
+  /// "kept.0", "residual.2", "residual.mean": what the k-th state of kept() is.
+  std::string kept_name(int k) const;
   /// The parameter counts as one that all logical workers have always had in common.
   void restart(std::uint32_t parameter);
 
   /// Bytes that each logical worker sends in the current step, or sent in the last one.
   std::size_t bytes() const { return rounds_.bytes(); }
-  const TrafficReport& traffic() const { return rounds_.traffic(); }
+  TrafficReport traffic() const;
 
  private:
   std::byte* mean(const ElementRange& tile) override;
@@ -83,6 +88,9 @@ class ReplicaAveraging final : private AveragedCopies {
   template <class At>
   void take_mean(const ElementRange& tile, const At& at);
   void combine_states(const ElementRange& tile);
+  void take_mean_of_messages(const ElementRange& tile);
+  /// That of a logical worker, or with their number the mean's.
+  float* residual(std::uint32_t parameter, std::size_t logical) const;
   std::size_t offset_of(const ElementRange& tile) const;
   std::size_t bytes_of(const ElementRange& tile) const;
 
@@ -91,7 +99,9 @@ class ReplicaAveraging final : private AveragedCopies {
   AveragingOptions options_;
   FoldProgram program_;  ///< the tree over the logical workers
   std::unique_ptr<SharedModel> kept_;
-  std::vector<std::byte> mean_;  ///< of a tile
+  std::vector<std::byte> mean_;      ///< of a tile
+  std::vector<std::byte> messages_;  ///< of a tile, one for each logical worker
+  MeanOfMessages mean_of_messages_;
   AveragingRounds rounds_;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/fold.h"
+#include "kernels/int8_blocks.h"
 #include "memory/arena.h"
 #include "tutti/error.h"
 
@@ -24,12 +25,24 @@ bool are_finite(const void* values, DType type, std::int64_t count) {
 
 }  // namespace
 
-WorkerCopies::Layout::Layout(const Plan& plan, const Buckets& buckets, int states) {
+WorkerCopies::Layout::Layout(const Plan& plan, const Buckets& buckets,
+                             const AveragingPolicy& policy, int workers) {
+  std::size_t message_bytes = 0;
   for (const auto& members : buckets) {
     std::size_t means = 0;
-    for (const auto p : members) means += plan.bytes_of(p);
+    std::size_t sent = 0;
+    for (const auto p : members) {
+      means += plan.bytes_of(p);
+      sent += int8_bytes(plan.parameters()[p].spec.count);
+    }
     bytes = std::max(bytes, round_up(means, 64));
+    message_bytes = std::max(message_bytes, sent);
   }
+  messages = bytes;
+  if (policy.sends_int8()) {
+    bytes += round_up(static_cast<std::size_t>(workers) * message_bytes, 64);
+  }
+  const int states = policy.states() + (policy.sends_int8() ? 2 : 0);
   for (const auto& entry : plan.parameters()) {
     auto& place = places.emplace_back();
     place.before = bytes;
@@ -45,10 +58,12 @@ WorkerCopies::WorkerCopies(const Group& group, const Plan& plan, const Averaging
       plan_(plan),
       policy_(policy),
       values_(std::move(values)),
-      layout_(plan, buckets, policy.states()),
+      layout_(plan, buckets, policy, group.size()),
       memory_(group_.allocate(layout_.bytes,
                               fmt::format("what {} keeps of \"{}\"", policy.name(), name))),
-      wide_before_(kTile * sizeof(double)) {}
+      wide_before_(kTile * sizeof(double)),
+      wide_copy_(kTile),
+      mean_of_messages_(static_cast<std::size_t>(group.size())) {}
 
 std::size_t WorkerCopies::bytes_of(std::uint32_t parameter) const {
   const auto& spec = entry_of(parameter).spec;
@@ -71,6 +86,46 @@ bool WorkerCopies::is_finite(std::uint32_t parameter) const {
   return are_finite(values_[parameter], spec.dtype, spec.count);
 }
 
+std::int64_t WorkerCopies::messages_back() const {
+  return policy_.sends_int8() ? group_.size() - 1 : 1;
+}
+
+float* WorkerCopies::residual(const ElementRange& tile, Residual which) {
+  const int k = policy_.states() + (which == Residual::own ? 0 : 1);
+  return reinterpret_cast<float*>(state(tile, k));
+}
+
+std::byte* WorkerCopies::message_of(int rank, std::uint32_t parameter) const {
+  return memory_.data() + layout_.messages + static_cast<std::size_t>(rank) * message_bytes_ +
+         layout_.places[parameter].message;
+}
+
+void WorkerCopies::write_messages(std::uint32_t parameter) {
+  const auto& spec = entry_of(parameter).spec;
+  for (const auto& tile : tiles_of({parameter, 0, spec.count})) {
+    const auto count = tile.end - tile.begin;
+    scale_into(wide_copy_.data(), DType::float32,
+               element(values_[parameter], tile.begin, spec.dtype), spec.dtype, count, 1.0);
+    write_difference(message_of(group_.rank(), parameter) + int8_bytes(tile.begin),
+                     wide_copy_.data(), reinterpret_cast<const float*>(before(tile)),
+                     residual(tile, Residual::own), count);
+  }
+}
+
+void WorkerCopies::all_gather(std::span<const std::uint32_t> parameters,
+                              const CollectiveOptions& options) {
+  message_bytes_ = 0;
+  for (const auto p : parameters) {
+    layout_.places[p].message = message_bytes_;
+    message_bytes_ += int8_bytes(entry_of(p).spec.count);
+  }
+  for (const auto p : parameters) write_messages(p);
+  const auto count = static_cast<std::int64_t>(message_bytes_);
+  const auto first = parameters.front();
+  group_.all_gather({message_of(group_.rank(), first), count, DType::uint8},
+                    {message_of(0, first), count * group_.size(), DType::uint8}, options);
+}
+
 void WorkerCopies::all_reduce(std::span<const std::uint32_t> parameters,
                               const CollectiveOptions& options) {
   const auto type = entry_of(parameters.front()).node_type;
@@ -81,13 +136,24 @@ void WorkerCopies::all_reduce(std::span<const std::uint32_t> parameters,
     scale_into(memory_.data() + end, type, values_[p], spec.dtype, spec.count, 1.0);
     end += plan_.bytes_of(p);
   }
+  if (policy_.sends_int8()) return all_gather(parameters, options);
   group_.all_reduce({memory_.data(), elements_of(plan_, parameters), type}, Reduction::mean,
                     options);
 }
 
 std::byte* WorkerCopies::mean(const ElementRange& tile) {
   const auto p = tile.parameter;
-  return element(memory_.data() + layout_.places[p].mean, tile.begin, entry_of(p).node_type);
+  auto* const mean =
+      element(memory_.data() + layout_.places[p].mean, tile.begin, entry_of(p).node_type);
+  if (!policy_.sends_int8()) return mean;
+  std::vector<const std::byte*> messages;
+  for (int r = 0; r < group_.size(); ++r) messages.push_back(message_of(r, p));
+  const auto count = tile.end - tile.begin;
+  auto* const values = reinterpret_cast<float*>(mean);
+  mean_of_messages_.take(messages, tile.begin, count, values);
+  add_difference(values, reinterpret_cast<const float*>(before(tile)),
+                 residual(tile, Residual::mean), count);
+  return mean;
 }
 
 std::byte* WorkerCopies::before(const ElementRange& tile) {

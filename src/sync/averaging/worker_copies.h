@@ -1,8 +1,10 @@
 #pragma once
 
 // One worker's copy of the parameters of a DataParallel with an averaging policy: the program's own
-// tensors. Their mean over all workers comes from an all-reduce, along the tree over ranks. Beside
-// them lie, on each worker, what they were when they were last averaged, and what the policy keeps.
+// tensors. Their mean over all workers comes from an all-reduce, along the tree over ranks; where
+// the policy sends_int8(), from an all-gather of messages (int8_differences.h). Beside them lie, on
+// each worker, what they were when they were last averaged, what the policy keeps, and residuals:
+// this worker's, and the mean's, which is the same on all.
 //
 // Threads: one. Failure: OutOfMemory when there is no memory; that of a Group's collectives;
 // store() throws Mismatch where a value is beyond a 16-bit type.
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "sync/averaging/averaged_copies.h"
+#include "sync/averaging/int8_differences.h"
 #include "sync/plan/fusion.h"
 #include "sync/plan/plan.h"
 #include "sync/plan/tile_share.h"
@@ -34,6 +37,8 @@ class WorkerCopies final : public AveragedCopies {
   /// Whether a byte of this worker's copy differs from what it was when it was last averaged.
   bool has_moved(std::uint32_t parameter) const;
   bool is_finite(std::uint32_t parameter) const;
+  /// Messages that come back for one that a worker sends: the mean, or those of the others.
+  std::int64_t messages_back() const;
   /// Takes mean() of these parameters of one bucket, which are of one node type. Collective.
   void all_reduce(std::span<const std::uint32_t> parameters, const CollectiveOptions& options);
 
@@ -46,18 +51,27 @@ class WorkerCopies final : public AveragedCopies {
 
  private:
   /// Offsets of what belongs to a parameter in this worker's block, which begins with room for the
-  /// means of a bucket.
+  /// means of a bucket, and all workers' messages of it.
   struct Place {
-    std::size_t mean = 0;         ///< in the node type; holds until the next all-reduce
-    std::size_t before = 0;       ///< in its own type
-    std::size_t first_state = 0;  ///< in the node type
+    std::size_t mean = 0;    ///< in the node type; holds until the next all-reduce
+    std::size_t before = 0;  ///< in its own type
+    std::size_t first_state =
+        0;                    ///< in the node type; then two residuals, where there are messages
+    std::size_t message = 0;  ///< in the messages of a worker, as of the last all-reduce
   };
   struct Layout {
-    Layout(const Plan& plan, const Buckets& buckets, int states);
+    Layout(const Plan& plan, const Buckets& buckets, const AveragingPolicy& policy, int workers);
     std::vector<Place> places;
+    std::size_t messages = 0;
     std::size_t bytes = 0;
   };
   const PlanEntry& entry_of(std::uint32_t parameter) const { return plan_.parameters()[parameter]; }
+  void all_gather(std::span<const std::uint32_t> parameters, const CollectiveOptions& options);
+  void write_messages(std::uint32_t parameter);
+  /// This worker's, or the mean's.
+  enum class Residual : std::uint8_t { own, mean };
+  float* residual(const ElementRange& tile, Residual which);
+  std::byte* message_of(int rank, std::uint32_t parameter) const;
   /// The size of the parameter in its own type.
   std::size_t bytes_of(std::uint32_t parameter) const;
   std::byte* before_of(std::uint32_t parameter) const {
@@ -71,6 +85,9 @@ class WorkerCopies final : public AveragedCopies {
   Layout layout_;
   SharedMemory memory_;
   std::vector<std::byte> wide_before_;  ///< of a tile, in the node type
+  std::vector<float> wide_copy_;        ///< of a tile
+  std::size_t message_bytes_ = 0;       ///< of each worker, as of the last all-reduce
+  MeanOfMessages mean_of_messages_;
 };
 
 }  // namespace tutti

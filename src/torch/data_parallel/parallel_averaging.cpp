@@ -233,7 +233,7 @@ void ParallelAveraging::average(std::size_t bucket) {
       model_.tensor(p).unsafeGetTensorImpl()->bump_version();
     }
     for (const auto p : members) {
-      rounds_.count_averaged(p, 1);
+      rounds_.count_averaged(p, 0, copies_.messages_back());
       rounds_.count_gradients(p, group_.size(), steps);
     }
     report_.max_sent_bytes = rounds_.bytes();

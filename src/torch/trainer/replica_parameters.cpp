@@ -219,7 +219,8 @@ NamedTensors ReplicaParameters::kept_tensors() const {
     const auto& name = model_.name(p);
     tensors.emplace_back(name + "/before", view(kept->master(p), p));
     for (int k = 0; k < kept->states(p); ++k) {
-      tensors.emplace_back(fmt::format("{}/kept.{}", name, k), view(kept->state(p, k), p));
+      tensors.emplace_back(fmt::format("{}/{}", name, averaging_->kept_name(k)),
+                           view(kept->state(p, k), p));
     }
   }
   return tensors;

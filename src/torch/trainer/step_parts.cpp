@@ -71,8 +71,9 @@ void ReplicasStepPart::add_traffic(TrafficReport& report) const {
   report.collectives = 0;  // no gradient was exchanged
   const auto* const averaging = replicas_.averaging();
   if (averaging == nullptr) return;
-  report.collectives = averaging->traffic().collectives;
-  report = merged(std::move(report), averaging->traffic());
+  const auto traffic = averaging->traffic();
+  report.collectives = traffic.collectives;
+  report = merged(std::move(report), traffic);
 }
 
 void BuffersStepPart::apply(const StepFacts&) {

@@ -103,7 +103,7 @@ TEST(AveragingRounds, AStepThatIsNotCommittedLeavesNothing) {
   rounds.commit();
   rounds.begin(2);
   rounds.note_moved(3);
-  rounds.count_averaged(3, 1);
+  rounds.count_averaged(3, 0);
   EXPECT_THAT(averaged_of(rounds), ElementsAre(0, 3));
   rounds.begin(4);
   EXPECT_THAT(averaged_of(rounds), ElementsAre(0)) << "p3 was noted in a dropped step";
@@ -203,8 +203,8 @@ TEST(AveragingRounds, CountsWhatReplicasSendBesideWhatGradientsWouldHaveCost) {
   rounds.begin(2);
   rounds.count_gradients(2, 2, 1);
   rounds.count_gradients(4, 3, 5);
-  rounds.count_averaged(0, 1);
-  rounds.count_averaged(2, 3);
+  rounds.count_averaged(0, 0);
+  rounds.count_averaged(2, 2);
   EXPECT_EQ(rounds.bytes(), 4u * (5 + 3 * 6));
   rounds.commit();
   const auto& traffic = rounds.traffic();
@@ -225,6 +225,55 @@ TEST(AveragingRounds, CountsWhatReplicasSendBesideWhatGradientsWouldHaveCost) {
   EXPECT_EQ(second.touched, 3 * 3);
   EXPECT_EQ(second.bytes_dense, 4u * 3 * 5 * (3 + 3)) << "in each of five steps";
   EXPECT_EQ(traffic.last_step[0].touched, 2 * 6);
+}
+
+TEST(AveragingRounds, DifferencesIn8BitsCountAsTheyAreSent) {
+  const auto plan = plan_of({1000, 7});
+  const std::vector<std::uint32_t> all = {0, 1};
+  const auto policy = diloco(1, {.warm_up = 0, .int8 = true});
+  AveragingRounds rounds(plan, *policy, all, 2000, kReplicas);
+  rounds.begin(1);
+  rounds.count_averaged(0, 0);
+  EXPECT_EQ(rounds.bytes(), 1000u + 4 * 4);
+  rounds.count_averaged(1, 2, 5);
+  EXPECT_EQ(rounds.bytes(), 1016u + 7 + 4 + 2 * 7 * 4) << "states are not differences";
+  rounds.commit();
+  const auto& bucket = rounds.traffic().last_step[0];
+  EXPECT_EQ(bucket.bytes, 3 * (2 * 1016u + 6 * 67u));
+  EXPECT_EQ(bucket.values, 3 * 1007);
+}
+
+TEST(AveragingRounds, DifferencesIn8BitsHaveABeforeAndTakeNoFloat64) {
+  class Sender final : public AveragingPolicy {
+   public:
+    std::string name() const override { return "sender"; }
+    bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
+    bool sends_int8() const override { return true; }
+    void combine(const AveragingRound& round) const override {
+      for (std::size_t i = 0; i < round.values.size(); ++i) round.values[i] = -round.before[i];
+    }
+  };
+  const Sender policy;
+  EXPECT_TRUE(has_before(policy));
+  EXPECT_FALSE(has_before(*local_sgd(1)));
+  EXPECT_TRUE(has_before(*block_momentum(1)));
+  const auto plan = plan_of(kCounts);
+  AveragingRounds rounds(plan, policy, kAveraged, kFusion, kReplicas);
+  NotedCopies copies({9, 9, 5, 7, 9}, {1, 2, 1, 3, 1}, {0, 0, 0, 0, 0});
+  rounds.average({0, 0, 2}, copies);
+  EXPECT_THAT(copies.stored, ElementsAre(-1, -2));
+
+  const Plan wide({{"narrow", {2}, {1}, 2, DType::bfloat16}, {"wide", {3}, {1}, 3, DType::float64}},
+                  {});
+  EXPECT_NO_THROW(AveragingRounds(wide, policy, std::vector<std::uint32_t>{0}, kFusion, kReplicas));
+  try {
+    AveragingRounds(wide, policy, std::vector<std::uint32_t>{0, 1}, kFusion, kReplicas);
+    FAIL() << "float64 was taken";
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("averaging sender: parameter \"wide\" is float64; 8-bit differences are "
+                          "of float32, float16 and bfloat16"));
+  }
 }
 
 }  // namespace

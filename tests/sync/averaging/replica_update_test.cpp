@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/int8_model.h"
 #include "kernels/rules/registry.h"
 #include "support/thread_ranks.h"
 #include "sync/averaging/replica_update.h"
@@ -112,10 +113,36 @@ bool step_alone(const Case& test, std::int64_t step, const ShardRange& shards, C
   return true;
 }
 
-/// Copies of parameter p become one.
+/// `values`, and what they lack is left in `residual`.
+Values sent_of(Values values, Values& residual) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += residual[i];
+  const auto sent = as_int8(values);
+  for (std::size_t i = 0; i < values.size(); ++i) residual[i] = values[i] - sent[i];
+  return sent;
+}
+
+/// Each copy sends its difference; the mean of these comes back.
+Values mean_in_8_bits(std::size_t p, std::vector<Copy>& copies, const Values& before,
+                      std::vector<Values>& residuals) {
+  auto differences = copies;
+  for (std::size_t l = 0; l < copies.size(); ++l) {
+    auto& values = differences[l].values[p];
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] -= before[i];
+    values = sent_of(values, residuals[l]);
+  }
+  auto mean = sent_of(mean_of(differences, [&](Copy& copy) -> Values& { return copy.values[p]; }),
+                      residuals.back());
+  for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = before[i] + mean[i];
+  return mean;
+}
+
+/// Copies of parameter p become one. Residuals are each copy's, and last the mean's.
 void average_parameters(const Case& test, std::int64_t step, std::size_t p,
-                        std::vector<Copy>& copies, Values& before, Values& kept) {
-  auto mean = mean_of(copies, [&](Copy& copy) -> Values& { return copy.values[p]; });
+                        std::vector<Copy>& copies, Values& before, Values& kept,
+                        std::vector<Values>& residuals) {
+  auto mean = test.outer && test.outer->int8
+                  ? mean_in_8_bits(p, copies, before, residuals)
+                  : mean_of(copies, [&](Copy& copy) -> Values& { return copy.values[p]; });
   const bool takes_outer_step = test.outer && step > *test.outer->warm_up;
   if (test.outer && !takes_outer_step) before = mean;
   for (std::size_t i = 0; i < mean.size() && (takes_outer_step || !test.outer); ++i) {
@@ -162,7 +189,9 @@ std::vector<Copy> expected_of(const Case& test) {
   const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
   Copy start;
   std::vector<Values> kept;
+  std::vector<std::vector<Values>> residuals;
   for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    residuals.emplace_back(test.logical + 1, Values(kCounts[p]));
     start.values.push_back(random_values(p + 77, kCounts[p]));
     start.first.emplace_back(kCounts[p]);
     start.second.emplace_back(kCounts[p]);
@@ -178,7 +207,7 @@ std::vector<Copy> expected_of(const Case& test) {
     }
     for (std::size_t p = 0; p < kCounts.size() && test.averaging; ++p) {
       if (p == kShared || moved[p] == 0 || !is_due(test, step, p)) continue;
-      average_parameters(test, step, p, copies, before[p], kept[p]);
+      average_parameters(test, step, p, copies, before[p], kept[p], residuals[p]);
       moved[p] = 0;
     }
   }
@@ -307,6 +336,15 @@ TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
                    .outer = in_turn,
                    .bad_step = 4,
                    .bad_shard = 3});
+  for (auto in_8_bits : {outer, in_turn}) {
+    in_8_bits.int8 = true;
+    cases.push_back({.name = "DiLoCo in 8 bits",
+                     .logical = 5,
+                     .averaging = diloco(3, in_8_bits),
+                     .outer = in_8_bits,
+                     .bad_step = 4,
+                     .bad_shard = 3});
+  }
   for (const auto& test : cases) {
     for (const int workers : {1, 2, 3, 5, 8}) expect_as_model(workers, test);
   }

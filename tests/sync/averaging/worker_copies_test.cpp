@@ -107,6 +107,44 @@ TEST(WorkerCopies, TheMeanIsOfAllWorkersAndBecomesTheirValueAndWhatTheyWere) {
   });
 }
 
+// All values of a block are one value: 127 scales, which is 127 · 2⁻⁷ of the power of two below.
+TEST(WorkerCopies, In8BitsTheMeanIsThatOfMessagesAndWhatTheyLackIsKept) {
+  for (const int workers : {1, 2, 3}) {
+    run_thread_ranks(workers, [&](const Job& job) {
+      const Group group(job);
+      const auto policy = diloco(1, {.warm_up = 0, .int8 = true});
+      const Plan plan({{"a", {5}, {1}, 5, DType::float32},
+                       {"b", {kNarrow}, {1}, kNarrow, DType::bfloat16},
+                       {"c", {3}, {1}, 3, DType::float32}},
+                      {});
+      std::vector<float> a(5, 1), c(3, 8);
+      std::vector<std::uint16_t> b(static_cast<std::size_t>(kNarrow), 0x3F80);  // 1
+      WorkerCopies copies(
+          group, plan, *policy, {{0, 1, 2}},
+          {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data()),
+           reinterpret_cast<std::byte*>(c.data())},
+          "model");
+      EXPECT_EQ(copies.messages_back(), workers - 1);
+      copies.restart();
+      // 127 is sent as it is; 0.25 is rounded to 0, 0.75 to 1.
+      a = {1 + 127, 1.25, 1.75, 1, 1};
+      std::fill(b.begin(), b.end(), job.rank() == 0 ? 0x4000 : 0x3F80);  // 2, 1
+      const std::vector<std::uint32_t> some = {0, 1};
+      copies.all_reduce(some, {});
+      EXPECT_THAT(floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 1, 2, 1, 1));
+      const auto narrow = floats(copies.mean({1, kTile, kNarrow}), kNarrow - kTile);
+      EXPECT_THAT(narrow,
+                  Each(::testing::FloatNear(1 + 1.0F / static_cast<float>(workers), 1e-3F)));
+      // Copies stay; what was kept makes 0.5 and 0.5, of which the even one is 0, and then 0.75.
+      EXPECT_THAT(c, Each(8.0F));
+      copies.all_reduce(some, {});
+      EXPECT_THAT(floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 1, 1, 1, 1));
+      copies.all_reduce(some, {});
+      EXPECT_THAT(floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 2, 2, 1, 1));
+    });
+  }
+}
+
 TEST(WorkerCopies, AParameterMovesWhereAByteOfItDoes) {
   run_thread_ranks(1, [](const Job& job) {
     const Group group(job);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "kernels/int8_model.h"
 #include "torch/training.h"
 
 namespace tutti::test::parallel_averaging_cases {
@@ -185,6 +186,71 @@ TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
       }
     });
   }
+}
+
+/// What 8 bits hold of the values, one block; the rest is left in `residual`.
+std::vector<float> sent_of(std::vector<float> values, std::vector<float>& residual) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += residual[i];
+  const auto sent = as_int8(values);
+  for (std::size_t i = 0; i < values.size(); ++i) residual[i] = values[i] - sent[i];
+  return sent;
+}
+
+TEST(ParallelAveraging, DifferencesIn8BitsByTheirFormula) {
+  for (const int workers : {1, 2, 3, 5, 8}) {
+    std::vector<std::vector<float>> before;
+    torch::manual_seed(1);
+    for (const auto& parameter : mlp()->parameters()) {
+      const auto* const data = parameter.data_ptr<float>();
+      before.emplace_back(data, data + parameter.numel());
+    }
+    std::vector<std::vector<std::vector<float>>> residuals;  // per parameter: ranks', the mean's
+    for (const auto& values : before) {
+      residuals.emplace_back(static_cast<std::size_t>(workers) + 1,
+                             std::vector<float>(values.size()));
+    }
+    // The mean is taken as it is.
+    const auto averaging = diloco(2, {.warm_up = 100, .int8 = true});
+    expect_as_fleet({.averaging = averaging}, workers, [&](Fleet& fleet, std::int64_t) {
+      for (std::size_t p = 0; p < before.size(); ++p) {
+        const auto copies = fleet.copies(p);
+        std::vector<std::vector<float>> sent;
+        for (std::size_t r = 0; r < copies.size(); ++r) {
+          std::vector<float> difference;
+          for (std::size_t i = 0; i < before[p].size(); ++i) {
+            difference.push_back(copies[r].data_ptr<float>()[i] - before[p][i]);
+          }
+          sent.push_back(sent_of(std::move(difference), residuals[p][r]));
+        }
+        std::vector<float> means;
+        for (std::size_t i = 0; i < before[p].size(); ++i) {
+          std::vector<float> values;
+          for (const auto& one : sent) values.push_back(one[i]);
+          means.push_back(mean_of(values));
+        }
+        const auto mean = sent_of(std::move(means), residuals[p].back());
+        become_one(copies, [&](float, std::int64_t element) {
+          const auto i = static_cast<std::size_t>(element);
+          return before[p][i] = before[p][i] + mean[i];
+        });
+      }
+    });
+  }
+}
+
+TEST(ParallelAveraging, DifferencesIn8BitsAreCountedAsTheyAreSent) {
+  on_workers(3, [](const Job& job) {
+    torch::manual_seed(1);
+    auto model = mlp();
+    DataParallel parallel(job, *model, {.averaging = diloco(2, {.warm_up = 1, .int8 = true})});
+    auto optimizer = momentum_and_decay(model->parameters());
+    train_alone(model, optimizer, 1, job.rank());
+    parallel.average_parameters();
+    // 102, 17, 51 and 3 values; each worker gets the messages of the two others.
+    const std::size_t bytes = 173 + 4 * 4;
+    EXPECT_EQ(parallel.report().max_sent_bytes, bytes);
+    EXPECT_EQ(parallel.traffic().last_step[0].bytes, 3 * (1 + 2) * bytes);
+  });
 }
 
 TEST(ParallelAveraging, OnlyWhatSomebodyMovedIsSentAndCounted) {

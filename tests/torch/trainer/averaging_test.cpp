@@ -331,6 +331,96 @@ TEST(AveragingPolicy, FragmentsResumeInTheMiddleOfARoundOnAnyNumberOfWorkers) {
   }
 }
 
+/// Moves of 127 and of 0.25, 0.75, 1.5 in one block, whose scale is 1.
+struct FourWeights {
+  FourWeights() : net(torch::nn::LinearOptions(4, 1).bias(false)) {
+    torch::NoGradGuard no_grad;
+    net->weight.zero_();
+  }
+  void step(Trainer& trainer) {
+    trainer.step([&](Shard& shard) {
+      return shard.gradients({-torch::tensor({{127.0F, 0.25F, 0.75F, 1.5F}})});
+    });
+  }
+  std::vector<float> values() const {
+    const auto* const first = net->weight.data_ptr<float>();
+    return {first, first + 4};
+  }
+  torch::nn::Linear net;
+};
+
+TEST(AveragingPolicy, WhatDifferencesIn8BitsLoseIsKeptInTheStateAndSentLater) {
+  const TemporaryFolder folder;
+  for (const int workers : {1, 3}) {
+    on_workers(workers, [&](const Job& job) {
+      FourWeights four;
+      const TrainerOptions options{
+          .shards = 4,
+          .logical_workers = 4,
+          .averaging = diloco(1, {.rate = 1, .momentum = 0, .warm_up = 0, .int8 = true})};
+      Trainer trainer(job, *four.net, Sgd{.lr = 1}, options);
+      four.step(trainer);
+      EXPECT_THAT(four.values(), ElementsAre(127, 0, 1, 2));
+      four.step(trainer);  // sends 127, 0.5, 0.5, 1: of two that are as near the even one
+      EXPECT_THAT(four.values(), ElementsAre(254, 0, 1, 3));
+      EXPECT_NEAR(trainer.traffic().all_steps[0].residual_norm,
+                  std::sqrt(4 * (0.5 * 0.5 + 0.5 * 0.5)), 1e-6);
+      trainer.save(folder.file("four"));
+      four.step(trainer);  // sends 127, 0.75, 1.25, 1.5
+      EXPECT_THAT(four.values(), ElementsAre(381, 1, 2, 5));
+      const auto hash = trainer.state_sha256();
+
+      FourWeights other;
+      Trainer resumed(job, *other.net, Sgd{.lr = 1}, options);
+      EXPECT_EQ(resumed.load(folder.file("four")), 2);
+      other.step(resumed);
+      EXPECT_THAT(other.values(), ElementsAre(381, 1, 2, 5));
+      EXPECT_EQ(resumed.state_sha256(), hash);
+      resumed.edit([&] {
+        const torch::NoGradGuard no_grad;
+        other.net->weight.zero_();
+      });
+      EXPECT_EQ(resumed.traffic().all_steps[0].residual_norm, 0) << "what was lost is of no use";
+      other.step(resumed);
+      EXPECT_THAT(other.values(), ElementsAre(127, 0, 1, 2));
+    });
+  }
+}
+
+TEST(AveragingPolicy, DifferencesIn8BitsResumeOnAnyNumberOfWorkersAndAreAFourthOfTheBytes) {
+  const TemporaryFolder folder;
+  const auto train = [&](int workers, std::int64_t until, bool loads, bool saves) {
+    return text_of_rank_0(workers, [&](const Job& job) {
+      auto model = two_parts();
+      Trainer trainer(job, *model, AdamW{.lr = 0.01},
+                      {.shards = 5,
+                       .logical_workers = 3,
+                       .averaging = diloco(6, {.fragments = 2, .warm_up = 1, .int8 = true})});
+      if (loads) {
+        EXPECT_EQ(trainer.load(folder.file("run")), 11);
+      }
+      std::size_t sent = 0;
+      while (trainer.steps() < until) sent += step_of(trainer, model).report.max_sent_bytes;
+      if (saves) trainer.save(folder.file("run"));
+      if (!loads && !saves) {
+        // 4200, 700, 700, 700, 3500 and 5 values, in the warm-up and in three rounds.
+        const std::size_t bytes = 9805 + 4 * (17 + 3 + 3 + 3 + 14 + 1);
+        EXPECT_EQ(sent, 4 * bytes);
+        EXPECT_GE(4.0 * 9805, 3.9 * static_cast<double>(bytes));
+        std::uint64_t both_ways = 0;
+        for (const auto& bucket : trainer.traffic().all_steps) both_ways += bucket.bytes;
+        EXPECT_EQ(both_ways, 3 * 2 * sent) << "the mean comes back in 8 bits too";
+      }
+      return trainer.state_sha256();
+    });
+  };
+  const auto whole = train(1, 19, false, false);
+  train(2, 11, false, true);  // one of two fragments was due in this round
+  for (const int workers : {1, 2, 3, 5, 8}) {
+    EXPECT_EQ(train(workers, 19, true, false), whole) << workers;
+  }
+}
+
 TEST(AveragingPolicy, OfTheOptimizersStateIsKeptAveragedOrNothing) {
   for (const auto rule :
        {StateAtAveraging::keep, StateAtAveraging::average, StateAtAveraging::reset}) {
@@ -807,6 +897,7 @@ TEST(AveragingPolicy, ACheckpointOfAnotherPolicyIsRefused) {
     EXPECT_EQ(run(local_sgd(3), 2, true), "");
     EXPECT_THAT(run(local_sgd(4), 2, true), HasSubstr("local-sgd:4"));
     EXPECT_THAT(run(diloco(3, {.fragments = 2}), 2, true), HasSubstr("fragments=2"));
+    EXPECT_THAT(run(diloco(3, {.int8 = true}), 2, true), HasSubstr("warm-up=3,int8"));
     EXPECT_THAT(run(local_sgd(3), 4, true), HasSubstr("logical workers"));
     EXPECT_THAT(run(nullptr, 2, true), HasSubstr("per-replica in the checkpoint"));
   });

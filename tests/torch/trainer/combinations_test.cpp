@@ -107,6 +107,10 @@ bool apply_option(const std::string& name, Run& run) {
     run.options.averaging = diloco(2, {.fragments = 2, .warm_up = 0});
     return true;
   }
+  if (name == "DiLoCo in 8 bits") {
+    run.options.averaging = diloco(2, {.warm_up = 0, .int8 = true});
+    return true;
+  }
   if (name == "partial update") return run.options.averaging = partial_update(), true;
   if (name == "per-replica biases") {
     run.options.per_replica = [](const std::string& name) { return name.ends_with("bias"); };
