@@ -17,7 +17,7 @@ install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(TARGETS tutti_core EXPORT tutti-core-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT tutti-core-targets NAMESPACE tutti:: DESTINATION ${package_folder})
 if(TUTTI_TORCH)
-  install(TARGETS tutti_torch EXPORT tutti-torch-targets
+  install(TARGETS tutti_torch tutti_c10d EXPORT tutti-torch-targets
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT tutti-torch-targets NAMESPACE tutti:: DESTINATION ${package_folder})
 endif()

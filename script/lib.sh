@@ -24,9 +24,9 @@ readonly kLocal="$PWD/.tutti" # what the scripts install, besides system package
 
 readonly kBuildPackages=(
   g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev libhwy-dev libxxhash-dev libssl-dev
-  libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev python3
+  libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libgloo-dev python3
 )
-readonly kBenchPackages=(libbenchmark-dev libgloo-dev libopenmpi-dev openmpi-bin)
+readonly kBenchPackages=(libbenchmark-dev libopenmpi-dev openmpi-bin)
 
 heading() { printf '\n== %s\n' "$*"; }
 note() { printf '   %s\n' "$*"; }

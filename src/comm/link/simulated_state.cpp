@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -154,7 +155,9 @@ void SimulatedNetwork::State::match_locked(int from, int to, int lane) {
     }
     const auto send = std::move(sends.front());
     sends.pop_front();
-    std::ranges::copy(send.bytes, receive.bytes.begin());
+    if (!send.bytes.empty()) {
+      std::memcpy(receive.bytes.data(), send.bytes.data(), send.bytes.size());
+    }
     ++direction.delivered.messages;
     direction.delivered.bytes += send.bytes.size();
     participants_[to].mailbox.push_back([done = receive.done] { done(nullptr); });

@@ -118,10 +118,11 @@ TEST_P(LinkConformance, TheOwnerMayGiveUpAPeer) {
     link->send(0, 1, bytes, later.done());
     EXPECT_EQ(failed(*link, later).kind, LinkError::Kind::kLost);
     for (int lane = 0; lane < 2; ++lane) {
-      Transfers all;
-      link->send(lane, self == 0 ? 2 : 0, std::span(bytes).first(1), open[lane].done());
-      EXPECT_TRUE(open[lane].wait(*link, soon()));
-      EXPECT_TRUE(open[2 + lane].wait(*link, soon()) && open[2 + lane].error() == nullptr);
+      PendingOperation sent;
+      link->send(lane, self == 0 ? 2 : 0, std::span(bytes).first(1), sent.done());
+      for (auto* operation : {&sent, &open[2 + lane]}) {
+        EXPECT_TRUE(operation->wait(*link, soon()) && operation->error() == nullptr);
+      }
     }
     EXPECT_THAT(losses.so_far(), ElementsAre(1));
     link->on_lost({});
