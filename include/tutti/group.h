@@ -145,10 +145,10 @@ class Group {
                                      const CollectiveOptions& options = {}) const;
   [[nodiscard]] Work start_barrier(const CollectiveOptions& options = {}) const;
 
+  explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
   const std::shared_ptr<GroupState>& state() const { return state_; }
 
  private:
-  explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
   std::shared_ptr<GroupState> state_;
 };
 

@@ -37,7 +37,23 @@ int own_position(const JobState& job, const std::vector<int>& ranks, const std::
   return static_cast<int>(found - ranks.begin());
 }
 
+Team team_of(const JobState& job, const std::vector<int>& ranks) {
+  Team team;
+  const RankSet& here = job.hosts().neighbours(job.identity().rank);
+  for (std::size_t member = 0; member < ranks.size(); ++member) {
+    if (!here.contains(ranks[member])) continue;
+    if (ranks[member] == job.identity().rank) team.rank = team.size();
+    team.members.push_back(static_cast<int>(member));
+  }
+  return team;
+}
+
 }  // namespace
+
+int Team::deputy_of(int member) const {
+  const auto found = std::ranges::find(members, member);
+  return found != members.end() ? static_cast<int>(found - members.begin()) : member % size();
+}
 
 GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name)
     : job_(std::move(job)),
@@ -45,10 +61,33 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
       name_(std::move(name)),
       rank_(own_position(*job_, ranks_, name_)),
       members_(RankSet::of(ranks_)),
+      team_(team_of(*job_, ranks_)),
       collectives_(std::make_unique<LocalCollectives>(
           *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_})) {}
 
 GroupState::~GroupState() = default;
+
+void GroupState::require_one_host(const std::string& what) const {
+  if (!spans_hosts()) return;
+  throw Unsupported(fmt::format(
+      "the workers of group \"{}\" are on several hosts: there this version of Tutti has no {} "
+      "(docs/clusters.md lists what it has)",
+      name_, what));
+}
+
+const std::shared_ptr<GroupState>& GroupState::first_of_hosts() {
+  if (first_of_hosts_ || team_.rank != 0) return first_of_hosts_;
+  std::vector<int> firsts;
+  RankSet hosts;
+  for (const int rank : ranks_) {
+    const int host = job_->hosts().host_of(rank);
+    if (!hosts.contains(host)) firsts.push_back(rank);
+    hosts.insert(host);
+  }
+  first_of_hosts_ =
+      std::make_shared<GroupState>(job_, std::move(firsts), name_ + ", first of each host");
+  return first_of_hosts_;
+}
 
 void GroupState::ask_also(PartnerCheck check) const { collectives_->ask_also(std::move(check)); }
 

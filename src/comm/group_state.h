@@ -15,6 +15,16 @@ namespace tutti {
 
 class LocalCollectives;
 
+/// The members of a group on this host, who share the work that every host does for itself.
+struct Team {
+  std::vector<int> members;  ///< ranks in the group, ascending
+  int rank = 0;              ///< this worker's place among them
+  int size() const { return static_cast<int>(members.size()); }
+  int member(int rank) const { return members[static_cast<std::size_t>(rank)]; }
+  /// Who of them does what is one member's: itself, or where it is on another host, another one.
+  int deputy_of(int member) const;
+};
+
 class GroupState {
  public:
   GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name);
@@ -31,6 +41,14 @@ class GroupState {
   const std::string& name() const { return name_; }
   /// The members' job ranks.
   const RankSet& members() const { return members_; }
+  const Team& team() const { return team_; }
+  /// Whether members are on several hosts.
+  bool spans_hosts() const { return team_.size() < size(); }
+  /// Throws Unsupported where members are on several hosts: what has no way across yet.
+  void require_one_host(const std::string& what) const;
+  /// A group of the first member of each host; null on the others. Made by the first call, which is
+  /// collective among those.
+  const std::shared_ptr<GroupState>& first_of_hosts();
 
  private:
   std::shared_ptr<JobState> job_;
@@ -38,6 +56,8 @@ class GroupState {
   std::string name_;
   int rank_ = 0;
   RankSet members_;
+  Team team_;
+  std::shared_ptr<GroupState> first_of_hosts_;
   std::unique_ptr<LocalCollectives> collectives_;
 };
 

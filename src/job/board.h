@@ -61,7 +61,7 @@ struct alignas(kCacheLine) WorkerSlot {
 struct Board {
   alignas(kCacheLine) std::atomic<std::uint32_t> sleepers{0};
   alignas(kCacheLine) std::atomic<std::uint32_t> event{0};  ///< futex word
-  std::array<WorkerSlot, kMaxWorkers> workers;
+  std::array<WorkerSlot, kMaxRanks> workers;                ///< by job rank
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

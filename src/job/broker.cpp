@@ -26,9 +26,10 @@ namespace {
 constexpr int kCrowdedPollMs = 2;
 constexpr std::chrono::seconds kLastAnswers{1};
 
-void require_size(int size) {
+BrokerHosts one_host(int size) {
   if (size < 1 || size > kMaxWorkers)
     throw InvalidArgument(fmt::format("a job of {} workers: must be 1 to {}", size, kMaxWorkers));
+  return {.map = HostMap::one(size)};
 }
 
 FileDescriptor make_stop() {
@@ -45,7 +46,8 @@ void Broker::State::start() {
 
 /// What to poll: first the request to stop, then the listener and all sockets.
 std::vector<pollfd> Broker::State::polled(int& timeout_ms) const {
-  std::vector<pollfd> all{{stop.get(), POLLIN, 0}};
+  std::vector<pollfd> all{{stop.get(), static_cast<short>(stopping ? 0 : POLLIN), 0}};
+  order.add_polled(all, timeout_ms);
   if (listener) all.push_back({listener.get(), POLLIN, 0});
   for (const auto* group : {&lines, &strangers}) {
     for (const Line& line : *group) {
@@ -68,11 +70,21 @@ void Broker::State::run() {
       all = polled(timeout_ms);
     }
     if (::poll(all.data(), all.size(), timeout_ms) < 0) continue;
-    if (all[0].revents != 0) break;
     const std::lock_guard lock(mutex);
-    serve();
+    if (!stopping && all[0].revents != 0) stopping = true;
+    if (!stopping || !order.is_alone()) serve();
+    if (stopping && is_through()) break;
   }
   answer_last();
+}
+
+/// True when a broker that is asked to stop may do so. Other hosts rely on it for as long as one of
+/// its workers lives, and on the hub for as long as there is another host.
+bool Broker::State::is_through() const {
+  if (order.is_alone()) return true;
+  const bool has_worker =
+      std::any_of(lines.begin(), lines.end(), [](const Line& line) { return bool(line.socket); });
+  return !has_worker && !order.has_more() && (order.here() != 0 || !order.is_connected());
 }
 
 void Broker::State::answer_last() {
@@ -95,6 +107,7 @@ void Broker::State::serve() {
     if (line(rank).socket && !hear(rank)) end(rank);
     if (line(rank).socket) send(rank);
   }
+  order.serve(Clock::now());
   believe_reports();
 }
 
@@ -106,8 +119,14 @@ void Broker::State::believe_reports() {
     const int rank = reported.first();
     reported -= {rank};
     if (line(rank).socket && !hear(rank)) end(rank);
-    tell(table.end(rank));
+    tell_end(rank);
   }
+}
+
+void Broker::State::tell_end(int rank) {
+  Frame over;
+  over.header.kind = FrameHeader::over;
+  submit(rank, std::move(over));
 }
 
 /// A parcel has come without its descriptors: all that wait for it, now or later, wait in vain.
@@ -154,22 +173,69 @@ bool Broker::State::obey(int rank, Frame frame) {
       const RankSet ranks(header.ranks);
       if (!(ranks - RankSet::below(size)).empty() || !ranks.contains(rank)) return false;
       any_gave = true;
-      tell(table.give(rank, header.request, frame.text, ranks, std::move(frame.parcel)));
-      return true;
+      break;
     }
     case FrameHeader::give_up:
-      tell(table.give_up(rank, header.request));
-      return true;
-    case FrameHeader::ended:
-      if (header.number < 0 || header.number >= size) return false;
-      reported.insert(header.number);
-      return true;
+    case FrameHeader::store:
+      break;
     case FrameHeader::blame:
       if (header.number < 0 || header.number >= size) return false;
-      blames.push_back({rank, header.number, std::move(frame.text)});
+      break;
+    case FrameHeader::ended:
+      if (header.number < 0 || header.number >= size) return false;
+      if (is_here(header.number)) reported.insert(header.number);
+      return true;
+    case FrameHeader::hold: {
+      const auto& files = frame.parcel.descriptors;
+      memory.hold(rank, header.request, files.empty() ? FileDescriptor() : files[0].duplicate(),
+                  header.extent);
+      return true;
+    }
+    case FrameHeader::let_go:
+      memory.let_go(rank, header.request);
       return true;
     default:
       return false;
+  }
+  submit(rank, std::move(frame));
+  return true;
+}
+
+/// Descriptors stay here until the frame is in order.
+void Broker::State::submit(int rank, Frame frame) {
+  frame.header.origin = rank;
+  if (!frame.parcel.descriptors.empty()) {
+    kept[{rank, frame.header.request}] = std::move(frame.parcel.descriptors);
+    frame.parcel.descriptors.clear();
+  }
+  order.submit(std::move(frame));
+}
+
+/// What has been checked by the broker of its worker, in the order in which all brokers do it.
+void Broker::State::obey_ordered(Frame frame) {
+  const FrameHeader& header = frame.header;
+  const int rank = header.origin;
+  switch (header.kind) {
+    case FrameHeader::give: {
+      if (const auto mine = kept.extract({rank, header.request})) {
+        frame.parcel.descriptors = std::move(mine.mapped());
+      }
+      tell(table.give(rank, header.request, frame.text, RankSet(header.ranks),
+                      std::move(frame.parcel)));
+      return;
+    }
+    case FrameHeader::give_up:
+      return tell(table.give_up(rank, header.request));
+    case FrameHeader::blame:
+      blames.push_back({rank, header.number, std::move(frame.text)});
+      return;
+    case FrameHeader::store:
+      return memory.apply(frame.parcel.bytes, is_here(rank));
+    case FrameHeader::over:
+      memory.end(rank);
+      return tell(table.end(rank));
+    default:
+      return;
   }
 }
 
@@ -206,22 +272,28 @@ void Broker::State::end(int rank) {
   line(rank).socket.reset();
   line(rank).writer = {};
   line(rank).crowded = false;
-  tell(table.end(rank));
+  tell_end(rank);
 }
 
-Broker::Broker(int size, FileDescriptor listener) : state_(std::make_unique<State>()) {
-  require_size(size);
+Broker::Broker(int size, FileDescriptor listener) : Broker(one_host(size), std::move(listener)) {}
+
+Broker::Broker(int size) : Broker(one_host(size)) {}
+
+Broker::Broker(BrokerHosts hosts, FileDescriptor listener)
+    : state_(std::make_unique<State>(std::move(hosts))) {
   state_->stop = make_stop();
-  state_->lines.resize(static_cast<std::size_t>(size));
+  state_->lines.resize(static_cast<std::size_t>(state_->order.map().size()));
   state_->listener = std::move(listener);
   state_->start();
 }
 
-Broker::Broker(int size) : state_(std::make_unique<State>()) {
-  require_size(size);
+Broker::Broker(BrokerHosts hosts) : state_(std::make_unique<State>(std::move(hosts))) {
   state_->stop = make_stop();
+  const int size = state_->order.map().size();
   state_->lines.resize(static_cast<std::size_t>(size));
-  for (auto& line : state_->lines) {
+  for (int rank = 0; rank < size; ++rank) {
+    if (!state_->is_here(rank)) continue;
+    auto& line = state_->line(rank);
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
       throw IoError(
@@ -250,6 +322,7 @@ void Broker::close_worker_end(int rank) {
 FileDescriptor Broker::take_worker_end(int rank) {
   FileDescriptor mine = std::move(state_->line(rank).worker_end);
   state_->lines.clear();
+  state_->order.close();
   state_->stop.reset();
   return mine;
 }

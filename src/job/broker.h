@@ -6,6 +6,11 @@
 // gathers the parcels of a tag and hands all of them to each of its ranks. It learns of a worker's
 // end by the socket's hang-up, or by another worker's report: another process may hold the socket.
 //
+// With several hosts there is a broker on each, and one of them is the hub (hosts/host_order.h):
+// what workers give, and that they have ended, takes effect in one order on all hosts. A broker
+// serves its own workers, keeps their descriptors to itself, and lives until all of them have
+// ended.
+//
 // Threads: one thread inside, from the moment on when all worker ends are closed here, so that a
 // launcher forks while it is single-threaded; public functions from any thread after that. Failure:
 // a worker that sends invalid frames is treated as ended. When the broker's process may not open
@@ -16,6 +21,7 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "job/hosts/host_order.h"
 
 namespace tutti {
 
@@ -33,6 +39,9 @@ class Broker {
   /// Serves `size` workers that connect to `listener`, a listening unix socket, from now on. Each
   /// says which rank it is; a connection of another user is closed.
   Broker(int size, FileDescriptor listener);
+  /// The same for the workers of one of several hosts.
+  explicit Broker(BrokerHosts hosts);
+  Broker(BrokerHosts hosts, FileDescriptor listener);
   /// What has been answered is still sent, unless that takes longer than a second.
   ~Broker();
   Broker(const Broker&) = delete;

@@ -38,6 +38,8 @@ bool Broker::State::introduce(Line& stranger) {
     header.kind = FrameHeader::broken;
     text = fmt::format("rank {} was started as one of {} workers, rank 0 as one of {}", said.number,
                        said.total, size);
+  } else if (!is_here(said.number)) {
+    return true;
   } else {
     header.kind = line(said.number).came ? FrameHeader::taken : FrameHeader::welcome;
   }

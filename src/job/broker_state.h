@@ -5,9 +5,11 @@
 // Threads: the broker's own and callers of its public functions, under `mutex`.
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <poll.h>
@@ -16,11 +18,17 @@
 #include "job/broker.h"
 #include "job/frame.h"
 #include "job/gather_table.h"
+#include "job/hosts/host_memory.h"
+#include "job/hosts/host_order.h"
 #include "job/rank_set.h"
 
 namespace tutti {
 
 struct Broker::State {
+  explicit State(BrokerHosts hosts)
+      : order(std::move(hosts), [this](Frame frame) { obey_ordered(std::move(frame)); }),
+        memory(host_system()) {}
+
   struct Line {
     FileDescriptor socket;  ///< empty once the worker has ended
     FileDescriptor worker_end;
@@ -31,15 +39,20 @@ struct Broker::State {
   };
 
   std::mutex mutex;
-  std::vector<Line> lines;
+  std::vector<Line> lines;      ///< by job rank; those of workers on other hosts stay empty
   FileDescriptor listener;      ///< empty where workers have inherited their sockets
   std::vector<Line> strangers;  ///< connected, and have not said who they are
+  HostOrder order;
   GatherTable table;
+  HostMemory memory;
+  /// What came with a parcel of a worker of this host, by rank and request, until it is in order.
+  std::map<std::pair<int, std::uint64_t>, std::vector<FileDescriptor>> kept;
   std::vector<Blame> blames;
   RankSet reported;    ///< said to have ended by another, and not yet believed
   std::string broken;  ///< why no descriptors can be passed on any more
   bool any_gave = false;
   FileDescriptor stop;
+  bool stopping = false;
   std::thread thread;
 
   Line& line(int rank) { return lines[static_cast<std::size_t>(rank)]; }
@@ -49,12 +62,17 @@ struct Broker::State {
   void serve();
   void accept_strangers();
   bool introduce(Line& stranger);
+  bool is_through() const;
   void answer_last();
   bool hear(int rank);
+  bool is_here(int rank) const { return order.map().host_of(rank) == order.here(); }
   bool obey(int rank, Frame frame);
+  void submit(int rank, Frame frame);
+  void obey_ordered(Frame frame);
   void tell(std::vector<GatherOutcome> outcomes);
   void send(int rank);
   void end(int rank);
+  void tell_end(int rank);
   void believe_reports();
   void break_down();
 };

@@ -30,7 +30,7 @@ void collect(const msghdr& message, std::vector<FileDescriptor>& to) {
 
 bool is_sensible(const FrameHeader& header) {
   return header.magic == FrameHeader::kMagic && header.kind >= FrameHeader::give &&
-         header.kind <= FrameHeader::taken && header.text_bytes <= kMaxFrameText &&
+         header.kind <= FrameHeader::beat && header.text_bytes <= kMaxFrameText &&
          header.bytes <= kMaxFrameBytes && header.descriptors <= kMaxFrameDescriptors;
 }
 

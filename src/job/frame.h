@@ -36,9 +36,14 @@ struct FrameHeader {
     broken,     ///< broker: text is the reason why it can serve no worker any more
     hello,      ///< worker that connects: number is its rank, total the number of workers
     welcome,    ///< broker: the worker is the one of its rank
-    taken       ///< broker: that rank has connected before
+    taken,      ///< broker: that rank has connected before
+    hold,       ///< worker: it holds the block `request`, of `extent` bytes
+    let_go,     ///< worker: it holds the block `request` no longer
+    store,      ///< worker: bytes are a StoreMessage
+    over,       ///< broker: `origin` has ended
+    beat        ///< broker: nothing else was to be told to another host's broker
   };
-  static constexpr std::uint32_t kMagic = 0x54555433;
+  static constexpr std::uint32_t kMagic = 0x54555434;
   std::uint32_t magic = kMagic;
   std::uint32_t kind = 0;
   std::uint64_t request = 0;  ///< the worker's number for what it asked
@@ -48,8 +53,11 @@ struct FrameHeader {
   std::uint32_t descriptors = 0;
   std::int32_t number = 0;
   std::int32_t total = 0;
+  std::int32_t origin = -1;  ///< between brokers: the worker from whom it is
+  std::uint32_t unused = 0;
+  std::uint64_t extent = 0;
 };
-static_assert(sizeof(FrameHeader) == 40 + sizeof(RankSet::Words));
+static_assert(sizeof(FrameHeader) == 56 + sizeof(RankSet::Words));
 
 struct Frame {
   FrameHeader header;

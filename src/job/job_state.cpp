@@ -10,7 +10,10 @@
 
 #include "base/check.h"
 #include "base/timeline.h"
+#include "job/hosts/block_table.h"
+#include "job/hosts/host_memory.h"
 #include "job/life_watch.h"
+#include "job/publish.h"
 #include "job/rank_set.h"
 #include "job/wait.h"
 #include "tutti/environment.h"
@@ -75,7 +78,10 @@ JobState::JobState(Identity identity, std::shared_ptr<System> system,
     : identity_(std::move(identity)),
       system_(std::move(system)),
       rendezvous_(std::move(rendezvous)),
-      options_(options) {
+      options_(options),
+      hosts_(identity_.hosts.value_or(HostMap::one(identity_.size))),
+      spans_hosts_(hosts_.hosts() > 1),
+      blocks_(std::make_unique<BlockTable>(rendezvous_)) {
   check_arguments(identity_, options_);
   spin_rounds_ = rounds_within(kSpin);
   if (const std::string file = Environment::read().profile; !file.empty())
@@ -84,14 +90,15 @@ JobState::JobState(Identity identity, std::shared_ptr<System> system,
 }
 
 void JobState::find_others() {
+  const RankSet& here = hosts_.neighbours(identity_.rank);
+  const int first_here = here.first();
   Parcel mine{
       fmt::format("{}\n{}", common_facts(identity_), fmt::join(system_->allowed_processors(), " ")),
       {}};
-  FileDescriptor board_file;
   if (identity_.size > 1) mine.descriptors.push_back(system_->life_line());
-  if (identity_.rank == 0) {
-    board_file = system_->create_memory("board", sizeof(Board));
-    board_memory_ = system_->map(board_file, sizeof(Board));
+  if (identity_.rank == first_here) {
+    FileDescriptor board_file = system_->create_memory("board", sizeof(Board));
+    take_board(board_file, true);
     new (board_memory_.get()) Board;
     if (identity_.size > 1) mine.descriptors.push_back(std::move(board_file));
   }
@@ -105,35 +112,56 @@ void JobState::find_others() {
       throw;
     }
     std::vector<FileDescriptor> lines(parcels.size());
-    for (std::size_t r = 0; r < parcels.size(); ++r) {
-      if (first_line(parcels[r].bytes) != first_line(parcels[0].bytes))
+    for (int r = 0; r < identity_.size; ++r) {
+      Parcel& parcel = parcels[static_cast<std::size_t>(r)];
+      if (first_line(parcel.bytes) != first_line(parcels[0].bytes))
         throw Mismatch(
             fmt::format("workers were started differently: rank 0 has {}; rank {} has {}",
-                        first_line(parcels[0].bytes), r, first_line(parcels[r].bytes)));
-      TUTTI_CHECK(parcels[r].descriptors.size() == (r == 0 ? 2U : 1U),
-                  "rank {} joined with {} descriptors", r, parcels[r].descriptors.size());
-      if (static_cast<int>(r) != identity_.rank) lines[r] = std::move(parcels[r].descriptors[0]);
+                        first_line(parcels[0].bytes), r, first_line(parcel.bytes)));
+      const std::size_t needed = !here.contains(r) ? 0 : r == first_here ? 2 : 1;
+      TUTTI_CHECK(parcel.descriptors.size() == needed, "rank {} joined with {} descriptors", r,
+                  parcel.descriptors.size());
+      if (needed == 0 || r == identity_.rank) continue;
+      lines[static_cast<std::size_t>(r)] = std::move(parcel.descriptors[0]);
     }
-    if (identity_.rank != 0) board_memory_ = system_->map(parcels[0].descriptors[1], sizeof(Board));
-    board_ = reinterpret_cast<Board*>(board_memory_.get());
-    watch_ = std::make_unique<LifeWatch>(*board_, std::move(lines));
+    if (identity_.rank != first_here) {
+      take_board(parcels[static_cast<std::size_t>(first_here)].descriptors[1], false);
+    }
+    // The brokers tell workers of other hosts.
+    std::function<void(int)> tell;
+    if (spans_hosts_) tell = [this](int rank) { rendezvous_->report_end(rank); };
+    watch_ = std::make_unique<LifeWatch>(*board_, std::move(lines), std::move(tell));
     count_processors(parcels);
   }
+  publish_early<std::uint32_t>(*this, slot(identity_.rank).state, WorkerSlot::joined);
+}
+
+/// `gives`: the broker of this host has it from this worker.
+void JobState::take_board(const FileDescriptor& file, bool gives) {
+  board_memory_ = system_->map(file, sizeof(Board));
   board_ = reinterpret_cast<Board*>(board_memory_.get());
-  slot(identity_.rank).state.store(WorkerSlot::joined, std::memory_order_release);
-  announce(*board_);
+  if (!spans_hosts_) return;
+  held_board_ = blocks_->hold(kBoardBlock, board_memory_.get(), sizeof(Board),
+                              gives ? file.duplicate() : FileDescriptor());
+}
+
+std::shared_ptr<void> JobState::hold_block(std::uint64_t block, const std::byte* base,
+                                           std::size_t bytes, const FileDescriptor& file) {
+  return blocks_->hold(block, base, bytes, file);
 }
 
 /// Workers that are bound to processors of their own may each have one alone.
 void JobState::count_processors(const std::vector<Parcel>& parcels) {
+  const RankSet& here = hosts_.neighbours(identity_.rank);
   std::set<int> all;
-  for (const Parcel& parcel : parcels) {
+  for (const int rank : here.ranks()) {
+    const Parcel& parcel = parcels[static_cast<std::size_t>(rank)];
     std::istringstream numbers(parcel.bytes.substr(first_line(parcel.bytes).size()));
     for (int number = 0; numbers >> number;) all.insert(number);
   }
   const int own = system_->processors();
   const bool has_quota = own < static_cast<int>(system_->allowed_processors().size());
-  crowded_ = identity_.size > (has_quota ? own : static_cast<int>(all.size()));
+  crowded_ = here.size() > (has_quota ? own : static_cast<int>(all.size()));
   if (crowded_) spin_rounds_ = kCrowdedRounds;
 }
 
@@ -145,8 +173,7 @@ JobState::~JobState() {
     new (std::nothrow) std::shared_ptr<Rendezvous>(std::move(rendezvous_));
     return;
   }
-  slot(identity_.rank).state.store(WorkerSlot::left, std::memory_order_release);
-  announce(*board_);
+  publish_early<std::uint32_t>(*this, slot(identity_.rank).state, WorkerSlot::left);
 }
 
 void JobState::refuse_child() const {
@@ -208,9 +235,9 @@ void JobState::show_busy() {
   const auto longest =
       std::max_element(busy_.begin(), busy_.end(),
                        [](const BusyPeriod& a, const BusyPeriod& b) { return a.until < b.until; });
-  write(mine.busy_what, longest == busy_.end() ? std::string_view() : longest->what);
-  mine.busy_until.store(longest == busy_.end() ? 0 : longest->until.time_since_epoch().count(),
-                        std::memory_order_release);
+  publish_text(*this, mine.busy_what, longest == busy_.end() ? std::string_view() : longest->what);
+  publish_time(*this, mine.busy_until,
+               longest == busy_.end() ? Clock::time_point() : longest->until);
 }
 
 void JobState::note_thread() noexcept {

@@ -17,12 +17,14 @@
 #include "base/system.h"
 #include "job/background.h"
 #include "job/board.h"
+#include "job/hosts/host_map.h"
 #include "job/rank_set.h"
 #include "job/rendezvous.h"
 #include "tutti/job.h"
 
 namespace tutti {
 
+class BlockTable;
 class LifeWatch;
 class Timeline;
 
@@ -35,6 +37,7 @@ struct Identity {
   std::string run = {};  ///< alike on all workers and in all attempts of a run, and nowhere else
   /// Whether torch has to be told the number of threads, because nobody has set OMP_NUM_THREADS.
   bool sets_threads = false;
+  std::optional<HostMap> hosts = {};  ///< of all workers; all on this host if absent
 };
 
 class JobState {
@@ -48,6 +51,13 @@ class JobState {
 
   const Identity& identity() const { return identity_; }
   const JobOptions& options() const { return options_; }
+  const HostMap& hosts() const { return hosts_; }
+  bool spans_hosts() const { return spans_hosts_; }
+  /// The memory that exists on every host of the job.
+  BlockTable& blocks() const { return *blocks_; }
+  /// Keeps a block known to other hosts for as long as the result lives: BlockTable::hold.
+  [[nodiscard]] std::shared_ptr<void> hold_block(std::uint64_t block, const std::byte* base,
+                                                 std::size_t bytes, const FileDescriptor& file);
   System& system() const { return *system_; }
   Rendezvous& rendezvous() const { return *rendezvous_; }
   Board& board() const { return *board_; }
@@ -111,6 +121,7 @@ class JobState {
   };
   [[noreturn]] void refuse_child() const;
   void find_others();
+  void take_board(const FileDescriptor& file, bool gives);
   /// Fixes how waits spin, from the processors of all workers.
   void count_processors(const std::vector<Parcel>& parcels);
   void show_busy();
@@ -119,8 +130,12 @@ class JobState {
   std::shared_ptr<System> system_;
   std::shared_ptr<Rendezvous> rendezvous_;
   JobOptions options_;
+  HostMap hosts_;
+  bool spans_hosts_;
+  std::unique_ptr<BlockTable> blocks_;
   std::unique_ptr<Timeline> timeline_;
   std::shared_ptr<std::byte> board_memory_;
+  std::shared_ptr<void> held_board_;
   Board* board_ = nullptr;
   bool crowded_ = false;
   int spin_rounds_ = 0;

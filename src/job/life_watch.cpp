@@ -13,8 +13,11 @@
 
 namespace tutti {
 
-LifeWatch::LifeWatch(Board& board, std::vector<FileDescriptor> lines)
-    : board_(board), lines_(std::move(lines)), stop_(::eventfd(0, EFD_CLOEXEC)) {
+LifeWatch::LifeWatch(Board& board, std::vector<FileDescriptor> lines, std::function<void(int)> tell)
+    : board_(board),
+      lines_(std::move(lines)),
+      tell_(std::move(tell)),
+      stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!stop_)
     throw IoError(errno, fmt::format("cannot watch other workers: {}", std::strerror(errno)));
   thread_ = start_helper_thread("tutti-lives", [this] { watch(); });
@@ -36,6 +39,7 @@ void LifeWatch::watch() {
       if (polled[i].fd < 0 || polled[i].revents == 0) continue;
       polled[i].fd = -1;
       mark_ended(board_, board_.workers[i - 1]);
+      if (tell_) tell_(static_cast<int>(i - 1));
     }
   }
 }

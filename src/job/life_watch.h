@@ -4,6 +4,7 @@
 //
 // Threads: one inside.
 
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -15,8 +16,9 @@ namespace tutti {
 class LifeWatch {
  public:
   /// `lines[r]` turns readable when rank r has ended; an empty one is not watched. `board` outlives
-  /// this.
-  LifeWatch(Board& board, std::vector<FileDescriptor> lines);
+  /// this. `tell` is also told who has.
+  LifeWatch(Board& board, std::vector<FileDescriptor> lines,
+            std::function<void(int rank)> tell = {});
   ~LifeWatch();
   LifeWatch(const LifeWatch&) = delete;
   LifeWatch& operator=(const LifeWatch&) = delete;
@@ -26,6 +28,7 @@ class LifeWatch {
 
   Board& board_;
   std::vector<FileDescriptor> lines_;
+  std::function<void(int rank)> tell_;
   FileDescriptor stop_;
   std::thread thread_;
 };

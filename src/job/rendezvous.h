@@ -7,6 +7,8 @@
 // use ThreadRendezvous (thread_rendezvous.h).
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -52,6 +54,17 @@ class Rendezvous {
   /// Tells the watcher of the workers that this one failed because of `culprit` (a job rank), so
   /// that the first cause is reported, not its echo. Never throws.
   virtual void blame(int culprit, const std::string& text) noexcept = 0;
+
+  // In a job of several hosts, of which those that share no memory are reached through this:
+
+  /// This worker holds the block, so that what workers of other hosts store there arrives. The
+  /// first worker of a host that does so gives the memory.
+  virtual void hold_block(std::uint64_t block, const FileDescriptor& file, std::size_t bytes);
+  virtual void let_go_block(std::uint64_t block) noexcept;
+  /// Makes the stores (hosts/stores.h) on all hosts, in the order of all that workers store.
+  virtual void store(std::string message);
+  /// False once nothing reaches other hosts any more.
+  virtual bool reaches_hosts() const { return true; }
 };
 
 }  // namespace tutti

@@ -89,6 +89,33 @@ class SocketRendezvous final : public Rendezvous {
   } catch (...) {  // it is only a hint
   }
 
+  void hold_block(std::uint64_t block, const FileDescriptor& file, std::size_t bytes) override {
+    FrameHeader header;
+    header.kind = FrameHeader::hold;
+    header.request = block;
+    header.extent = bytes;
+    Parcel parcel;
+    if (file) parcel.descriptors.push_back(file.duplicate());
+    send(header, {}, std::make_shared<const Parcel>(std::move(parcel)), {Clock::now() + kAnswer});
+  }
+
+  void let_go_block(std::uint64_t block) noexcept override try {
+    FrameHeader header;
+    header.kind = FrameHeader::let_go;
+    header.request = block;
+    send(header, {}, nullptr, {Clock::now() + kAnswer});
+  } catch (...) {  // the block stays mapped there until this worker ends
+  }
+
+  void store(std::string message) override {
+    FrameHeader header;
+    header.kind = FrameHeader::store;
+    send(header, {}, std::make_shared<const Parcel>(Parcel{std::move(message), {}}),
+         {Clock::now() + kAnswer});
+  }
+
+  bool reaches_hosts() const override { return !rank_0_is_gone_; }
+
  private:
   struct Answer {
     GatherOutcome outcome;

@@ -69,9 +69,9 @@ TEST(Ending, first_reason_stays) {
   run_thread_ranks(1, [](const Job& job) {
     Ending ending{};
     EXPECT_TRUE(is_open(ending));
-    end_with(ending, {.kind = EndingKind::mismatch, .found_by = 63, .text = "first"},
+    end_with(*job.state(), ending, {.kind = EndingKind::mismatch, .found_by = 63, .text = "first"},
              [] { return 5; });
-    end_with(ending, {.kind = EndingKind::timeout, .found_by = 0, .text = "second"},
+    end_with(*job.state(), ending, {.kind = EndingKind::timeout, .found_by = 0, .text = "second"},
              [] { return 6; });
     EXPECT_FALSE(is_open(ending));
     const EndingReason reason = reason_of(ending, *job.state());

@@ -99,7 +99,7 @@ TEST(Wait, death_of_a_worker_ends_the_wait_and_is_blamed) {
             "for by rank 0; ranks 0 1 3 are there)");
   EXPECT_THAT(outcome.text(3), HasSubstr("it was waited for by rank 3"));
   EXPECT_EQ(outcome.text(2), "");
-  const auto blames = options.world->thread_rendezvous().blames();
+  const auto blames = options.world->blames();
   ASSERT_EQ(blames.size(), 3U);
   for (const Blame& blame : blames) EXPECT_EQ(blame.culprit, 2);
 }

@@ -47,7 +47,10 @@ struct Child {
   ::_exit(error.empty() ? 0 : 1);
 }
 
-Child start(int rank, Broker& broker, const std::function<void(int, FileDescriptor)>& body) {
+using Brokers = std::vector<std::unique_ptr<Broker>>;
+
+Child start(int rank, const HostMap& hosts, const Brokers& brokers,
+            const std::function<void(int, FileDescriptor)>& body) {
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
   Child child{-1, FileDescriptor(ends[0])};
@@ -60,9 +63,15 @@ Child start(int rank, Broker& broker, const std::function<void(int, FileDescript
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
     child.text.reset();
-    run_child(rank, broker.take_worker_end(rank), text, body);
+    FileDescriptor mine;
+    for (int host = 0; host < hosts.hosts(); ++host) {
+      const bool is_own = host == hosts.host_of(rank);
+      auto end = brokers[static_cast<std::size_t>(host)]->take_worker_end(
+          is_own ? rank : hosts.ranks_of(host).first());
+      if (is_own) mine = std::move(end);
+    }
+    run_child(rank, std::move(mine), text, body);
   }
-  broker.close_worker_end(rank);
   return child;
 }
 
@@ -83,11 +92,23 @@ bool reap(const Child& child, RankEnd& end) {
 
 ProcessOutcome run_processes(int size, const std::function<void(int, FileDescriptor)>& body,
                              std::chrono::milliseconds limit) {
+  return run_processes(HostMap::one(size), body, limit);
+}
+
+ProcessOutcome run_processes(const HostMap& hosts,
+                             const std::function<void(int, FileDescriptor)>& body,
+                             std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
-  Broker broker(size);
+  Brokers brokers = connected_brokers(hosts);
   std::vector<Child> children;
-  children.reserve(static_cast<std::size_t>(size));
-  for (int rank = 0; rank < size; ++rank) children.push_back(start(rank, broker, body));
+  children.reserve(static_cast<std::size_t>(hosts.size()));
+  for (int rank = 0; rank < hosts.size(); ++rank) {
+    children.push_back(start(rank, hosts, brokers, body));
+  }
+  // Brokers have threads from here on.
+  for (int rank = 0; rank < hosts.size(); ++rank) {
+    brokers[static_cast<std::size_t>(hosts.host_of(rank))]->close_worker_end(rank);
+  }
   ProcessOutcome outcome;
   outcome.ranks.resize(children.size());
   std::vector<bool> reaped(children.size(), false);
@@ -105,16 +126,20 @@ ProcessOutcome run_processes(int size, const std::function<void(int, FileDescrip
     killed = killed || kill_now;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  outcome.blames = broker.blames();
+  outcome.blames = brokers.front()->blames();
+  while (!brokers.empty()) brokers.pop_back();  // the hub waits for the others
   return outcome;
 }
 
 ProcessOutcome run_process_ranks(int size, const std::function<void(Job)>& body,
                                  const ProcessOptions& options) {
+  const HostMap hosts = options.hosts.value_or(even_hosts(size, asked_hosts()));
   return run_processes(
-      size,
+      hosts,
       [&](int rank, FileDescriptor socket) {
-        body(Job(std::make_shared<JobState>(Identity{rank, size, options.threads}, host_system(),
+        Identity identity{rank, size, options.threads};
+        identity.hosts = hosts;
+        body(Job(std::make_shared<JobState>(identity, host_system(),
                                             connect_to_broker(std::move(socket), rank, size),
                                             options.job)));
       },

@@ -7,10 +7,12 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "job/broker.h"
+#include "support/thread_hosts.h"
 #include "tutti/job.h"
 
 namespace tutti::test {
@@ -19,6 +21,8 @@ struct ProcessOptions {
   JobOptions job = {.join_deadline = std::chrono::seconds(30),
                     .deadline = std::chrono::seconds(50)};
   int threads = 1;
+  /// As many as asked_hosts() if absent.
+  std::optional<HostMap> hosts = {};
   std::chrono::milliseconds limit = std::chrono::seconds(60);
 };
 
@@ -47,5 +51,9 @@ ProcessOutcome run_process_ranks(int size, const std::function<void(Job)>& body,
 /// The same below a Job: `body` gets its rank and its end of the broker's socket, and joins itself.
 ProcessOutcome run_processes(int size, const std::function<void(int, FileDescriptor)>& body,
                              std::chrono::milliseconds limit = std::chrono::seconds(60));
+/// The same on several hosts.
+ProcessOutcome run_processes(const HostMap& hosts,
+                             const std::function<void(int, FileDescriptor)>& body,
+                             std::chrono::milliseconds limit);
 
 }  // namespace tutti::test

@@ -20,6 +20,7 @@ ThreadWorld::ThreadWorld(int size) {
 
 void ThreadWorld::kill(int rank) {
   ::eventfd_write(lives_[static_cast<std::size_t>(rank)].get(), 1);
+  if (hosts_) hosts_->kill(rank);
 }
 
 ThreadSystem::ThreadSystem(std::shared_ptr<ThreadWorld> world, int rank,
@@ -99,6 +100,8 @@ ThreadOutcome try_thread_ranks(int size, const std::function<void(Job)>& body,
                                const ThreadOptions& options) {
   const Watchdog watchdog("a run of thread ranks", options.limit);
   const auto world = options.world ? options.world : std::make_shared<ThreadWorld>(size);
+  const HostMap map = options.hosts.value_or(even_hosts(size, asked_hosts()));
+  if (map.hosts() > 1) world->spread(map);
   ThreadOutcome outcome;
   outcome.errors.resize(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -106,10 +109,11 @@ ThreadOutcome try_thread_ranks(int size, const std::function<void(Job)>& body,
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        body(Job(std::make_shared<JobState>(Identity{rank, size, options.threads},
+        Identity identity{rank, size, options.threads};
+        identity.hosts = map;
+        body(Job(std::make_shared<JobState>(identity,
                                             std::make_shared<ThreadSystem>(world, rank, options),
-                                            world->thread_rendezvous().rendezvous(rank),
-                                            options.job)));
+                                            world->rendezvous(rank), options.job)));
       } catch (...) {
         outcome.errors[static_cast<std::size_t>(rank)] = std::current_exception();
       }

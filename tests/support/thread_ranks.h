@@ -16,6 +16,7 @@
 
 #include "base/system.h"
 #include "job/thread_rendezvous.h"
+#include "support/thread_hosts.h"
 #include "tutti/job.h"
 
 namespace tutti::test {
@@ -28,6 +29,14 @@ class ThreadWorld {
   /// nothing but wait until the others have seen it.
   void kill(int rank);
   ThreadRendezvous& thread_rendezvous() { return rendezvous_; }
+  /// From now on the ranks are on these hosts.
+  void spread(const HostMap& map) { hosts_ = std::make_unique<ThreadHosts>(map); }
+  /// Null where all are on one.
+  ThreadHosts* hosts() { return hosts_.get(); }
+  std::unique_ptr<Rendezvous> rendezvous(int rank) {
+    return hosts_ ? hosts_->rendezvous(rank) : rendezvous_.rendezvous(rank);
+  }
+  std::vector<Blame> blames() const { return hosts_ ? hosts_->blames() : rendezvous_.blames(); }
 
  private:
   friend class ThreadSystem;
@@ -36,6 +45,7 @@ class ThreadWorld {
   std::map<Key, std::weak_ptr<std::byte>> maps_;
   std::vector<FileDescriptor> lives_;
   ThreadRendezvous rendezvous_;
+  std::unique_ptr<ThreadHosts> hosts_;
 };
 
 struct ThreadOptions {
@@ -47,6 +57,8 @@ struct ThreadOptions {
   std::function<std::vector<MemoryBound>()> memory_bounds = {};
   /// What System::has_other_threads says.
   bool has_other_threads = false;
+  /// The hosts of the ranks; as many as asked_hosts() if absent.
+  std::optional<HostMap> hosts = {};
   /// Made when absent. Hand one in to kill ranks, or to read blames.
   std::shared_ptr<ThreadWorld> world = {};
   /// A run that takes longer ends the process: threads cannot be ended.

@@ -1,5 +1,6 @@
 #include "comm/local/ending.h"
 
+#include "job/publish.h"
 #include "job/rank_set.h"
 #include "job/wait.h"
 
@@ -19,17 +20,18 @@ void EndingReason::raise() const {
   throw Error(text);
 }
 
-void end_with(Ending& ending, const EndingReason& reason,
+void end_with(JobState& job, Ending& ending, const EndingReason& reason,
               const std::function<std::uint64_t()>& first_failed) {
-  std::uint32_t expected = Ending::open;
   const auto writing = Ending::being_written + static_cast<std::uint32_t>(reason.found_by);
-  if (!ending.state.compare_exchange_strong(expected, writing)) return;
+  if (!is_open(ending)) return;
+  decide(job, ending.state, std::uint32_t{Ending::open}, writing);
+  if (ending.state.load() != writing) return;
   ending.kind.store(static_cast<std::uint32_t>(reason.kind), std::memory_order_relaxed);
   ending.job_rank.store(reason.job_rank, std::memory_order_relaxed);
   ending.found_by.store(reason.found_by, std::memory_order_relaxed);
   ending.call.store(first_failed(), std::memory_order_relaxed);
   write(ending.text, reason.text);
-  ending.state.store(Ending::written, std::memory_order_release);
+  publish(job, ending.state, std::uint32_t{Ending::written}, {published(ending.kind, ending.text)});
 }
 
 EndingReason reason_of(const Ending& ending, JobState& job) {

@@ -54,7 +54,7 @@ inline bool is_open(const Ending& ending) noexcept {
 }
 /// Writes the reason, found by a member, unless there is one already. `first_failed` tells which
 /// call is the first that fails; it is asked once the group is no longer open.
-void end_with(Ending& ending, const EndingReason& reason,
+void end_with(JobState& job, Ending& ending, const EndingReason& reason,
               const std::function<std::uint64_t()>& first_failed);
 /// The reason of a group that is not open. Its writer is waited for as for any other thing:
 /// throws PeerLost when it has ended, Timeout at the job's deadline.

@@ -118,6 +118,22 @@ class LocalCollectives final : private Unfinished {
 
   Pending& pending(std::uint64_t sequence) { return pending_[sequence % kRing]; }
 
+  // Several hosts (local_collectives_hosts.cpp).
+  /// The member that makes what those of this host share.
+  int first_here() const;
+  bool is_here(int member) const;
+  /// Keeps a block that has just been mapped known to the other hosts. `file` is empty on all
+  /// members of this host but one.
+  std::shared_ptr<void> hold_block(const std::string& name, const Arena& arena, bool gives);
+  struct CommonArena {
+    Arena arena;
+    std::shared_ptr<void> held;
+  };
+  CommonArena exchange_common_arena(const MemoryRequest& request, std::string& failure);
+  void publish_arrival(std::uint64_t sequence);
+  void publish_staged(const Pending& operation, std::uint64_t chunk, std::uint64_t number);
+  void publish_worked(const Pending& operation, std::uint64_t chunk, std::uint64_t number);
+
   // Memory (local_collectives_memory.cpp).
   std::uint64_t agree(const std::string& refusal, const std::string& label);
   std::vector<Arena> exchange_arenas(const MemoryRequest& request, std::string& failure);
@@ -138,6 +154,8 @@ class LocalCollectives final : private Unfinished {
   void stage_chunk(Pending& operation, std::uint64_t chunk);
   void finish(std::uint64_t sequence);
   bool has_reached(int member, Goal goal, std::uint64_t value) const;
+  /// Across hosts a member's own part counts once it is in the order of all (job/publish.h).
+  bool waits_for(int member) const { return spans_hosts_ || member != members_.rank; }
   bool all_reached(Goal goal, std::uint64_t value) const;
   bool wait_for(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive);
   WaitSubject subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence);
@@ -171,7 +189,9 @@ class LocalCollectives final : private Unfinished {
   LocalGroup group_;
   Membership members_;
   RankSet member_ranks_;  ///< job ranks
-  std::string tag_;       ///< of this group at the rendezvous
+  bool spans_hosts_;      ///< members share no memory but what is stored to on all hosts
+  std::shared_ptr<void> held_control_;
+  std::string tag_;  ///< of this group at the rendezvous
   ControlArena control_;
   RegionTable regions_;
   std::uint64_t allocations_ = 0;

@@ -97,8 +97,8 @@ void LocalCollectives::end_with_current_exception() {
 /// Ends the group for all, unless another member was quicker; this member keeps its own reason.
 void LocalCollectives::end(EndingReason reason) {
   reason.found_by = job_.identity().rank;
-  end_with(control_.ending(), reason, [this] { return completed_ + (lacks_nothing() ? 2 : 1); });
-  announce(job_.board());
+  end_with(job_, control_.ending(), reason,
+           [this] { return completed_ + (lacks_nothing() ? 2 : 1); });
   ended_ = std::move(reason);
   ended_->call = reason_of(control_.ending(), job_).call;  // where it throws, every call has failed
 }

@@ -104,12 +104,29 @@ MemoryBlocks LocalCollectives::allocate(const MemoryRequest& request) {
             {.bytes_per_worker = request.needed, .workers = members_.size, .what = request.what}),
         label);
   std::string failure;
-  auto arenas = std::make_shared<std::vector<Arena>>(exchange_arenas(request, failure));
+  auto arenas = std::make_shared<std::vector<Arena>>();
+  std::shared_ptr<void> held;
+  if (spans_hosts_) {
+    auto made = exchange_common_arena(request, failure);
+    arenas->push_back(std::move(made.arena));
+    held = std::move(made.held);
+  } else {
+    *arenas = exchange_arenas(request, failure);
+  }
   const auto held_by_any = agree(failure, label + ", mapped");
   std::vector<std::byte*> blocks;
   for (Arena& arena : *arenas) {
     arena.close_descriptor();
     blocks.push_back(arena.data());
+  }
+  if (spans_hosts_) {
+    const std::size_t stride = request.common ? 0 : round_up(request.bytes, kPageBytes);
+    for (int member = 1; member < members_.size; ++member) blocks.push_back(blocks.back() + stride);
+    if (!request.common)
+      touch_pages(blocks[static_cast<std::size_t>(members_.rank)], request.needed);
+    // The block is known to other hosts for as long as its memory is here.
+    using Both = std::pair<std::shared_ptr<std::vector<Arena>>, std::shared_ptr<void>>;
+    return {std::move(blocks), std::make_shared<Both>(std::move(arenas), std::move(held))};
   }
   blocks.resize(static_cast<std::size_t>(members_.size), blocks.front());
   regions_.add(RegionTable::free_number(held_by_any), blocks, request.bytes, arenas);

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "comm/local/local_collectives.h"
+#include "job/publish.h"
 #include "job/wait.h"
 
 namespace tutti {
@@ -105,8 +106,12 @@ bool LocalCollectives::advance_large(std::uint64_t sequence, Drive drive) {
       // The others may have left, and use their memory again.
       check_open(sequence);
       transfer.work(oldest.chunk, number);
-      own.worked.value.store(number + 1, std::memory_order_release);
-      announce(job_.board());
+      if (spans_hosts_) {
+        publish_worked(oldest, oldest.chunk, number);
+      } else {
+        own.worked.value.store(number + 1, std::memory_order_release);
+        announce(job_.board());
+      }
       oldest.phase = Phase::working;
       ++moves_;
     }
@@ -128,6 +133,7 @@ void LocalCollectives::stage_chunk(Pending& operation, std::uint64_t chunk) {
   operation.transfer.stage(chunk, number);
   operation.staged = chunk + 1;
   ++moves_;
+  if (spans_hosts_) return publish_staged(operation, chunk, number);
   control_.progress(members_.rank).staged.value.store(number + 1, std::memory_order_release);
   announce(job_.board());
 }
@@ -142,7 +148,9 @@ void LocalCollectives::finish(std::uint64_t sequence) {
   Pending& done = pending(sequence);
   done.pins.clear();
   done.patience.reset();
-  control_.progress(members_.rank).finished.value.store(sequence, std::memory_order_release);
+  auto& finished = control_.progress(members_.rank).finished.value;
+  if (spans_hosts_) return publish(job_, finished, sequence);
+  finished.store(sequence, std::memory_order_release);
   if (started_ != completed_) announce(job_.board());
 }
 
@@ -163,7 +171,7 @@ bool LocalCollectives::has_reached(int member, Goal goal, std::uint64_t value) c
 
 bool LocalCollectives::all_reached(Goal goal, std::uint64_t value) const {
   for (int member = 0; member < members_.size; ++member) {
-    if (member != members_.rank && !has_reached(member, goal, value)) return false;
+    if (waits_for(member) && !has_reached(member, goal, value)) return false;
   }
   return true;
 }
@@ -178,7 +186,7 @@ bool LocalCollectives::wait_for(Goal goal, std::uint64_t value, std::uint64_t se
   int next = 0;
   const auto ready = [&] {
     for (; next < members_.size; ++next) {
-      if (next != members_.rank && !has_reached(next, goal, value)) return false;
+      if (waits_for(next) && !has_reached(next, goal, value)) return false;
     }
     return true;
   };

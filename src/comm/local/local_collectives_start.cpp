@@ -32,6 +32,7 @@ LocalCollectives::LocalCollectives(JobState& job, LocalGroup group)
       members_{group_.rank, static_cast<int>(group_.ranks.size()),
                FoldProgram::canonical(static_cast<int>(group_.ranks.size()))},
       member_ranks_(RankSet::of(group_.ranks)),
+      spans_hosts_(job_.hosts().spans_hosts(member_ranks_)),
       tag_(make_tag(job, group_)),
       control_(join_members()) {
   // First touch of the counters by their owner. Only this member writes them.
@@ -85,8 +86,8 @@ ControlArena LocalCollectives::join_members() {
   }
 }
 
-/// The first member makes the memory, every member has a say on whether it fits. Why this one does
-/// not have it then is left in `failure`.
+/// The first member of a host makes its memory, every member has a say on whether it fits. Why this
+/// one does not have it then is left in `failure`.
 Arena LocalCollectives::exchange_control(const std::string& refusal, std::string& failure) {
   const std::size_t bytes = ControlArena::bytes(members_.size);
   const auto of = [&](const char* what, const char* why) {
@@ -95,9 +96,11 @@ Arena LocalCollectives::exchange_control(const std::string& refusal, std::string
   };
   Parcel parcel{refusal, {}};
   Arena control;
-  if (members_.rank == 0 && refusal.empty()) {
+  const int maker = first_here();
+  if (members_.rank == maker && refusal.empty()) {
     try {
       control = Arena::create(job_.system(), "group control", bytes);
+      held_control_ = hold_block(tag_, control, true);
       parcel.descriptors.push_back(control.descriptor());
     } catch (const std::exception& e) {
       parcel.bytes = of("make", e.what());
@@ -108,10 +111,12 @@ Arena LocalCollectives::exchange_control(const std::string& refusal, std::string
   for (const Parcel& other : parcels) {
     if (failure.empty()) failure = other.bytes;
   }
-  if (!failure.empty() || members_.rank == 0) return control;
+  if (!failure.empty() || members_.rank == maker) return control;
   try {
-    TUTTI_CHECK(parcels.front().descriptors.size() == 1, "no memory came with {}", tag_);
-    control = Arena::open(job_.system(), std::move(parcels.front().descriptors.front()), bytes);
+    auto& given = parcels[static_cast<std::size_t>(maker)].descriptors;
+    TUTTI_CHECK(given.size() == 1, "no memory came with {}", tag_);
+    control = Arena::open(job_.system(), std::move(given.front()), bytes);
+    held_control_ = hold_block(tag_, control, false);
   } catch (const Error& e) {
     failure = of("map", e.what());
   }
@@ -151,8 +156,12 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   arrival.hash.store(mine.hash, std::memory_order_relaxed);
   arrival.finished.store(completed_, std::memory_order_relaxed);
-  arrival.sequence.store(sequence, std::memory_order_release);
-  announce(job_.board());
+  if (spans_hosts_) {
+    publish_arrival(sequence);
+  } else {
+    arrival.sequence.store(sequence, std::memory_order_release);
+    announce(job_.board());
+  }
   return sequence;
 }
 
@@ -184,6 +193,11 @@ LocalCollectives::Way LocalCollectives::way_of(const Transfer& transfer, Operati
 
 void LocalCollectives::note_places(std::uint64_t sequence, const Operation& operation) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
+  if (spans_hosts_) {
+    arrival.regions = 0;
+    arrival.in = arrival.out = {};
+    return;
+  }
   arrival.regions = regions_.hold(pending(sequence).pins);
   arrival.in = regions_.locate(members_.rank, operation.in.data, operation.in.bytes());
   arrival.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());

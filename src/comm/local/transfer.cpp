@@ -112,6 +112,26 @@ Transfer::Range Transfer::part(int member) const {
   return {begin, begin + counts_[static_cast<std::size_t>(member)]};
 }
 
+std::size_t Transfer::staged_bytes(std::uint64_t chunk) const {
+  if (!gives()) return 0;
+  const Range range = chunk_range(chunk);
+  if (kind_ == OperationKind::reduce_scatter) {
+    return size_bytes((members_->size - 1) * chunk_elements_ + range.count());
+  }
+  if (kind_ == OperationKind::all_gather) {
+    return size_bytes(
+        Range{range.begin, std::min(range.end, part(members_->rank).count())}.count());
+  }
+  return size_bytes(range.count());
+}
+
+Transfer::Piece Transfer::result_piece(std::uint64_t chunk) const {
+  if (!others_collect_) return {};
+  const Range range = chunk_range(chunk);
+  const Range own = slice(range, members_->rank);
+  return {size_bytes(own.begin - range.begin), size_bytes(own.count())};
+}
+
 void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
   const Range range = chunk_range(chunk);
   std::byte* const to = control_->staging(members_->rank, half);

@@ -53,6 +53,13 @@ class Transfer {
   /// Decides from all members' arrivals who stages, who collects, and how many chunks there are.
   void resolve(std::uint64_t sequence, const RegionTable& regions, std::uint64_t held_by_all);
   std::uint64_t chunks() const { return chunks_; }
+  /// Bytes of a chunk that this member stages, and those that it leaves for others to collect.
+  std::size_t staged_bytes(std::uint64_t chunk) const;
+  struct Piece {
+    std::size_t begin = 0;
+    std::size_t bytes = 0;
+  };
+  Piece result_piece(std::uint64_t chunk) const;
   /// True if data or results pass through the halves, so that members must keep in step.
   bool passes_through() const { return anyone_stages_ || anyone_collects_; }
   /// True if this member must not leave a chunk before all others have worked on it.

@@ -87,7 +87,7 @@ std::vector<RowGradients::Source> RowGradients::sources_of(std::uint32_t paramet
 
 /// The row at which the worker's range begins: ranges have about as many entries each.
 std::int64_t RowGradients::cut(std::span<const Source> sources, std::int64_t rows, int rank) const {
-  const int size = exchange_.group().size();
+  const int size = nodes_.team().size();
   if (rank == size) return rows;
   const auto before = [&](std::int64_t row) {
     std::size_t entries = 0;
@@ -249,12 +249,13 @@ void RowGradients::keep(std::span<const ElementRange> owned, const Squares& squa
     const auto blocks = squares(p);
     std::fill(blocks.begin() + range.begin / kRowBlock,
               blocks.begin() + (range.end + kRowBlock - 1) / kRowBlock, 0.0);
-    add_squares(entry_of(p), kept(nodes_.rank(), p), blocks);
+    add_squares(entry_of(p), kept(nodes_.team().rank, p), blocks);
   }
 }
 
 RowList RowGradients::kept(int rank, std::uint32_t parameter) const {
-  return RowRoom(nodes_.sum_place(rank, parameter), entry_of(parameter)).list();
+  return RowRoom(nodes_.sum_place(nodes_.team().member(rank), parameter), entry_of(parameter))
+      .list();
 }
 
 void RowGradients::kept(int rank, const ElementRange& range, const Take& take) const {
@@ -268,7 +269,7 @@ void RowGradients::read_rows(std::uint32_t parameter, const TakeRows& take) {
     merge(parameter, {0, entry_of(parameter).rows()}, take);
     return;
   }
-  for (int r = 0; r < nodes_.workers(); ++r) take(kept(r, parameter));
+  for (int r = 0; r < nodes_.team().size(); ++r) take(kept(r, parameter));
 }
 
 double RowGradients::squares_of(std::uint32_t parameter) {

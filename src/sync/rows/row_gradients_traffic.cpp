@@ -81,7 +81,7 @@ void RowGradients::commit(StepReport& report) {
     auto& bucket = traffic_.bucket(k);
     if (bucket.messages == 0) continue;
     std::int64_t rows = 0;
-    for (int r = 0; r < size; ++r) rows += touched_of(r)[k];
+    for (const int r : nodes_.team().members) rows += touched_of(r)[k];
     bucket.bytes +=
         static_cast<std::uint64_t>(size) * cost_of(parameters_[k], rows, same_rows_[k]).bytes;
   }

@@ -35,7 +35,7 @@ std::size_t ArraySource::norm_blocks(std::uint32_t parameter) const {
 }
 
 std::byte* ArraySource::kept_at(int rank, const ElementRange& range) const {
-  return nodes_.sum_place(rank, range.parameter) +
+  return nodes_.sum_place(nodes_.team().member(rank), range.parameter) +
          static_cast<std::size_t>(range.begin) * size_of(entry_of(range.parameter).node_type);
 }
 
@@ -43,7 +43,7 @@ std::byte* ArraySource::kept_at(int rank, const ElementRange& range) const {
 /// there.
 void ArraySource::keep(std::span<const ElementRange> owned, const Squares& squares) {
   for (const auto& range : owned) {
-    auto* const to = kept_at(nodes_.rank(), range);
+    auto* const to = kept_at(nodes_.team().rank, range);
     fold_to(range, to, true);
     if (!squares) continue;
     const auto blocks = tiles_of(range).size();

@@ -7,6 +7,8 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "comm/group_state.h"
+#include "job/publish.h"
 #include "memory/arena.h"
 #include "tutti/error.h"
 
@@ -147,7 +149,8 @@ std::string differences(const ShardPrint& owners, const ShardPrint& auditors) {
 }
 
 AuditBoard::AuditBoard(const Group& group, const Plan& plan, const std::string& name)
-    : rank_(group.rank()),
+    : job_(&group.state()->job()),
+      rank_(group.rank()),
       bytes_(board_bytes(plan)),
       memory_(group.allocate(bytes_, fmt::format("audit board of \"{}\"", name), 2 * kPageBytes)) {
   new (memory_.data()) Header;
@@ -163,6 +166,7 @@ bool AuditBoard::hand_over(std::span<const std::byte> saved) {
   mine.fits = saved.size() <= kSavedBytes ? 1 : 0;
   mine.saved = mine.fits != 0 ? saved.size() : 0;
   if (mine.saved > 0) std::memcpy(memory_.data() + kPageBytes, saved.data(), mine.saved);
+  send_ahead(*job_, {published(mine), {memory_.data() + kPageBytes, mine.saved}});
   return mine.fits != 0;
 }
 
@@ -181,6 +185,7 @@ void AuditBoard::publish(std::span<const ShardPrint> prints) {
   }
   std::memcpy(memory_.data() + kAt, packed.data(), packed.size());
   header(rank_).prints = packed.size();
+  send_ahead(*job_, {published(header(rank_)), {memory_.data() + kAt, packed.size()}});
 }
 
 std::vector<ShardPrint> AuditBoard::of(int rank) const {

@@ -78,6 +78,7 @@ class AuditBoard {
   };
   Header& header(int rank) const;
 
+  JobState* job_;
   int rank_;
   std::size_t bytes_;
   SharedMemory memory_;

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "job/publish.h"
+
 namespace tutti {
 
 BufferMean::BufferMean(const Group& group, std::vector<TensorSpec> buffers,
                        std::vector<std::int64_t> cuts, std::size_t logical_workers,
                        const std::string& name)
-    : nodes_(group, Plan(std::move(buffers), {}),
+    : job_(&group.state()->job()),
+      nodes_(group, Plan(std::move(buffers), {}),
              {.arena_label = fmt::format("buffers of \"{}\"", name),
               .board_label = fmt::format("buffer board of \"{}\"", name),
               .node_boundaries = std::move(cuts)}),
@@ -47,6 +50,8 @@ void BufferMean::publish() {
   nodes_.board().header().leaves = nodes_.leaves().leaves();
   nodes_.publish();
   std::memcpy(changes_.data(), changed_.data(), changed_.size());
+  nodes_.send();
+  send_ahead(*job_, {{changes_.data(), changed_.size()}});
 }
 
 void BufferMean::barrier() {

@@ -52,6 +52,7 @@ class BufferMean {
  private:
   std::size_t buffers() const { return nodes_.plan().parameters().size(); }
 
+  JobState* job_;
   NodeStore nodes_;  ///< a buffer is a parameter of its plan
   SliceFold slices_;
   SharedMemory changes_;  ///< per worker: what its shards changed

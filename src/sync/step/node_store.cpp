@@ -1,13 +1,17 @@
 #include "sync/step/node_store.h"
 
 #include <algorithm>
+
 #include <utility>
+#include "job/publish.h"
 
 namespace tutti {
 
 NodeStore::NodeStore(const Group& group, Plan plan, Options options)
     : plan_(std::move(plan)),
       divisor_(options.divisor),
+      job_(&group.state()->job()),
+      team_(group.state()->team()),
       rank_(group.rank()),
       arena_(group.allocate(plan_.arena_bytes(kMaxSlots), options.arena_label, plan_.base_bytes())),
       control_(group.allocate(
@@ -19,6 +23,38 @@ NodeStore::NodeStore(const Group& group, Plan plan, Options options)
                .reports_magnitude = options.reports_magnitude,
                .node_boundaries = std::move(options.node_boundaries)},
               std::move(options.before_slot), std::move(options.before_list)) {}
+
+void NodeStore::send() const {
+  const auto& mine = board().header();
+  const auto nodes = static_cast<std::size_t>(mine.node_count);
+  const auto parameters = plan_.parameters().size();
+  const auto* const begin = reinterpret_cast<const std::byte*>(&mine.node_count);
+  const auto* const end = reinterpret_cast<const std::byte*>(mine.nodes + nodes);
+  send_ahead(*job_, {published(mine.leaves), {begin, static_cast<std::size_t>(end - begin)}});
+  // A worker without a gradient has the place of a leaf, whose table is the first.
+  for (int k = 0; k < std::max(mine.node_count, 1); ++k) {
+    send_ahead(*job_, {{board().slot_table(k), parameters}});
+    if (divisor_ == Divisor::contributors) {
+      send_ahead(*job_, {{board().weights(k), parameters * sizeof(double)}});
+    }
+  }
+  for (int k = 0; k < board().header().node_count; ++k) {
+    for (std::uint32_t p = 0; p < plan_.parameters().size(); ++p) {
+      const auto slot = board().slot_table(k)[p];
+      if (slot == kAbsent) continue;
+      auto* const at = place(rank_, p, slot);
+      const auto& entry = plan_.parameters()[p];
+      if (!entry.row_sparse()) {
+        send_ahead(*job_, {{at, entry.node_bytes}});
+        continue;
+      }
+      const auto list = RowRoom(at, entry).list();
+      send_ahead(*job_, {{at, sizeof(std::uint64_t)},
+                         {list.rows.data(), list.rows.size_bytes()},
+                         {list.values, list.rows.size() * row_bytes_of(entry)}});
+    }
+  }
+}
 
 void NodeStore::collect(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled) {
   const auto same_block = [](const HeldNode& a, const HeldNode& b) { return a.block == b.block; };

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/group_state.h"
 #include "sync/plan/plan.h"
 #include "sync/step/held_nodes.h"
 #include "sync/step/leaf_folder.h"
@@ -59,6 +60,8 @@ class NodeStore {
   Divisor divisor() const { return divisor_; }
   int rank() const { return rank_; }
   int workers() const { return static_cast<int>(boards_.size()); }
+  /// The workers of this host, who fold everything for it.
+  const Team& team() const { return team_; }
 
   // ---- this worker's ----
 
@@ -67,6 +70,8 @@ class NodeStore {
   const StepBoard& board() const { return board_of(rank_); }
   /// Puts the nodes that the leaves have become on the board.
   void publish() const { publish_nodes(leaves_, board().header()); }
+  /// Sends this worker's nodes to other hosts, once they are published.
+  void send() const;
   /// Bytes of this worker's arena that are in use.
   std::size_t bytes_held() const {
     return plan_.held_bytes(leaves_.slots_used()) + leaves_.list_bytes();
@@ -132,6 +137,8 @@ class NodeStore {
 
   Plan plan_;
   Divisor divisor_;
+  JobState* job_;
+  Team team_;
   int rank_;
   SharedMemory arena_;
   SharedMemory control_;

@@ -6,6 +6,8 @@
 #include <cfloat>
 #include <new>
 
+#include "comm/group_state.h"
+#include "job/publish.h"
 #include "memory/arena.h"
 
 namespace tutti {
@@ -36,7 +38,8 @@ bool may_overflow(const GradientFacts& facts, double divisor) {
 }
 
 ShardBoard::ShardBoard(const Group& group, const std::string& name)
-    : rank_(group.rank()),
+    : job_(&group.state()->job()),
+      rank_(group.rank()),
       size_(group.size()),
       memory_(group.allocate(kPageBytes + kNotesBytes, fmt::format("shard board of \"{}\"", name),
                              2 * kPageBytes)) {
@@ -64,6 +67,10 @@ GradientFacts ShardBoard::facts() const {
 
 GradientFacts ShardBoard::facts_of(std::size_t logical) const {
   return reduced([&](const ShardHeader& header) -> auto& { return header.own[logical]; });
+}
+
+void ShardBoard::send() {
+  send_ahead(*job_, {published(mine()), {notes_area().data(), mine().notes}});
 }
 
 ShardHeader* ShardBoard::header_at(int rank) const {

@@ -62,6 +62,8 @@ class ShardBoard {
   ShardHeader& mine() { return *header_at(rank_); }
   const ShardHeader& of(int rank) const { return *header_at(rank); }
   int size() const { return size_; }
+  /// Sends this worker's header and notes to other hosts, ahead of the step's being published.
+  void send();
   /// The facts of all workers together, once the step is published.
   GradientFacts facts() const;
   GradientFacts facts_of(std::size_t logical) const;
@@ -75,6 +77,7 @@ class ShardBoard {
   ShardHeader* header_at(int rank) const;
   template <class Pick>
   GradientFacts reduced(const Pick& pick) const;
+  JobState* job_;
   int rank_;
   int size_;
   SharedMemory memory_;

@@ -16,7 +16,7 @@ std::vector<ElementRange> touched_share(const NodeStore& nodes,
   for (const auto p : parameters) {
     if (nodes.plan().parameters()[p].is_partitioned() && nodes.touched(p)) touched.push_back(p);
   }
-  return tile_share(nodes.plan(), touched, rank, nodes.workers());
+  return tile_share(nodes.plan(), touched, rank, nodes.team().size());
 }
 
 void SliceFold::fold(const NodeSources& sources, std::int64_t begin, std::int64_t end,
@@ -52,12 +52,12 @@ Fold SliceFold::without_program(const NodeSources& sources, std::int64_t begin, 
 }
 
 void SliceFold::fold(std::span<const std::uint32_t> parameters) {
-  std::vector<void*> destinations(static_cast<std::size_t>(nodes_.workers()));
-  for (const auto& range : touched_share(nodes_, parameters, nodes_.rank())) {
+  std::vector<void*> destinations(nodes_.team().members.size());
+  for (const auto& range : touched_share(nodes_, parameters, nodes_.team().rank)) {
     const auto type = nodes_.plan().parameters()[range.parameter].spec.dtype;
     const auto skip = static_cast<std::size_t>(range.begin) * size_of(type);
     for (std::size_t r = 0; r < destinations.size(); ++r) {
-      destinations[r] = nodes_.result(static_cast<int>(r), range.parameter) + skip;
+      destinations[r] = nodes_.result(nodes_.team().members[r], range.parameter) + skip;
     }
     fold(nodes_.sources_of(range.parameter), range.begin, range.end, type, destinations);
   }

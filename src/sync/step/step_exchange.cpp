@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/timeline.h"
+#include "job/publish.h"
 #include "memory/memory_need.h"
 #include "tutti/error.h"
 
@@ -58,8 +59,7 @@ StepExchange::~StepExchange() {
     const bool said = mine.failed.load(std::memory_order_relaxed) == done_ && done_ > 0;
     fail(said ? read(mine.failure) : "it was left by an exception");
   }
-  header(group_.rank()).closed.store(done_ + 1, std::memory_order_release);
-  announce(state_.job().board());
+  publish_early(state_.job(), header(group_.rank()).closed, done_ + 1);
 }
 
 void StepExchange::number_next(std::int64_t number) {
@@ -68,7 +68,7 @@ void StepExchange::number_next(std::int64_t number) {
 
 /// Folds this rank's slices of buckets that all workers have completed while their backward runs.
 void StepExchange::fold_ready_buckets() {
-  if (options_.coded) return;
+  if (options_.coded || state_.spans_hosts()) return;
   while (next_bucket_ < schedule_->size()) {
     for (int r = 0; r < group_.size(); ++r) {
       const auto& ready = nodes_.board_of(r).bucket_ready(next_bucket_);
@@ -151,16 +151,12 @@ void StepExchange::barrier(const char* what) {
   phase_ = what;
   guarded([&] {
     const auto round = step_ * kMaxBarriers + ++barriers_;
-    header(group_.rank()).barrier.store(round, std::memory_order_release);
-    announce(state_.job().board());
+    tutti::publish(state_.job(), header(group_.rank()).barrier, round);
     wait_for_all([&](int r) { return header(r).barrier.load(std::memory_order_acquire) >= round; });
   });
 }
 
-void StepExchange::tell() {
-  header(group_.rank()).told.store(step_, std::memory_order_release);
-  announce(state_.job().board());
-}
+void StepExchange::tell() { tutti::publish(state_.job(), header(group_.rank()).told, step_); }
 
 void StepExchange::hear(int rank, const char* what) {
   const auto* const before = std::exchange(phase_, what);
@@ -186,8 +182,7 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
       work();
       fill_outcome();
       adopt_order();
-      header(group_.rank()).folded.store(step_, std::memory_order_release);
-      announce(state_.job().board());
+      tutti::publish(state_.job(), header(group_.rank()).folded, step_);
       wait_for_all(folded);
       check_fate();
     });
@@ -204,8 +199,7 @@ void StepExchange::publish(const ModelMemory& model) {
   auto& mine = header(group_.rank());
   const auto& board = nodes_.board();
   mine.leaves = mode_ == StepMode::micro_batches ? nodes_.leaves().leaves() : mine.declared;
-  mine.counted.store(step_, std::memory_order_release);
-  announce(state_.job().board());
+  tutti::publish(state_.job(), mine.counted, step_, {published(mine.leaves)});
   // With its start known, this worker publishes only as many nodes as the tree needs.
   if (mode_ == StepMode::micro_batches && !nodes_.leaves().start() && nodes_.leaves().leaves() > 1)
     find_start(true);
@@ -229,11 +223,26 @@ void StepExchange::publish(const ModelMemory& model) {
     for (std::size_t b = 0; b < model.buffers.size(); ++b) {
       const auto& entry = plan().buffers()[b];
       std::memcpy(nodes_.arena().data() + entry.offset, model.buffers[b], entry.bytes);
+      send_ahead(state_.job(), {{nodes_.arena().data() + entry.offset, entry.bytes}});
     }
   }
   mine.arrived = state_.job().system().now().time_since_epoch().count();
-  mine.published.store(step_, std::memory_order_release);
-  announce(state_.job().board());
+  send_board();
+  tutti::publish(state_.job(), mine.published, step_);
+}
+
+/// What publish() has written is sent to the other hosts.
+void StepExchange::send_board() {
+  if (!state_.spans_hosts()) return;
+  const auto& mine = header(group_.rank());
+  const auto& board = nodes_.board();
+  auto& job = state_.job();
+  if (!order_agreed_ && mine.has_order != 0) {
+    send_ahead(job, {{board.order().data(), board.order().size_bytes()}});
+  }
+  send_ahead(job, {{board.digests().data(), board.digests().size_bytes()},
+                   {board.modes().data(), board.modes().size_bytes()}});
+  nodes_.send();
 }
 
 /// The source's buffers replace this worker's, so that all are equal. The next step checks whether
@@ -295,8 +304,7 @@ void StepExchange::fill_outcome() {
 }
 
 void StepExchange::close_step() {
-  header(group_.rank()).left.store(step_, std::memory_order_release);
-  announce(state_.job().board());
+  tutti::publish(state_.job(), header(group_.rank()).left, step_);
   if (auto* timeline = state_.job().timeline(); timeline != nullptr && is_open()) {
     timeline->add(step_text(), opened_at_, state_.job().system().now());
   }

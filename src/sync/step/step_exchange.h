@@ -187,6 +187,7 @@ class StepExchange {
   void require_room(std::int64_t leaves, std::int64_t cuts);
   void find_start(bool wait);
   void publish(const ModelMemory& model);
+  void send_board();
   bool has_leaf(int rank) const;
   bool may_be_source() const;
   bool all_drained() const;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/timeline.h"
+#include "job/publish.h"
 #include "job/rank_set.h"
 #include "job/wait.h"
 #include "sync/step/step_exchange.h"
@@ -165,8 +166,7 @@ void StepExchange::check_fate() {
 std::uint64_t StepExchange::last_success() {
   std::uint64_t all = header(0).folded.load();
   for (int r = 1; r < group_.size(); ++r) all = std::min(all, header(r).folded.load());
-  std::uint64_t expected = StepHeader::kUndecided;
-  header(0).fate.compare_exchange_strong(expected, StepHeader::kDecided + all);
+  decide(state_.job(), header(0).fate, StepHeader::kUndecided, StepHeader::kDecided + all);
   return header(0).fate.load() - StepHeader::kDecided;
 }
 
@@ -234,12 +234,12 @@ void StepExchange::end(EndKind kind, int culprit, const std::string& text) noexc
   if (mine.ended.load(std::memory_order_relaxed) != 0) return;
   tutti::write(mine.reason, text);
   mine.culprit.store(culprit);
-  mine.ended.store(static_cast<std::uint32_t>(kind), std::memory_order_release);
-  std::uint64_t expected = StepHeader::kRunning;
-  header(0).fate.compare_exchange_strong(expected, StepHeader::kUndecided);
-  mine.left.store(step_, std::memory_order_release);
+  auto& job = state_.job();
+  publish_early(job, mine.ended, static_cast<std::uint32_t>(kind),
+                {published(mine.culprit), published(mine.reason)});
+  decide(job, header(0).fate, StepHeader::kRunning, StepHeader::kUndecided);
+  tutti::publish(job, mine.left, step_);
   mode_.reset();
-  announce(state_.job().board());
   if (kind == EndKind::lost) state_.job().rendezvous().blame(culprit, text);
 }
 
@@ -249,7 +249,7 @@ void StepExchange::fail(const std::string& text) noexcept {
   if (mine.ended.load(std::memory_order_relaxed) != 0) return;
   step_ = done_ + 1;
   tutti::write(mine.failure, text);
-  mine.failed.store(step_, std::memory_order_release);
+  publish_early(state_.job(), mine.failed, step_, {published(mine.failure)});
   close_step();
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "job/publish.h"
 #include "memory/memory_need.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/step_exchange.h"
@@ -100,8 +101,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   mine.weight = weight;
   mine.drained = drained;
   mine.schedule = schedule_->hash();
-  mine.opened.store(step_, std::memory_order_release);
-  announce(state_.job().board());
+  tutti::publish(state_.job(), mine.opened, step_, {published(mine.mode, mine.schedule)});
 }
 
 void StepExchange::begin_leaf(double weight) {

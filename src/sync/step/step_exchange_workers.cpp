@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "job/publish.h"
 #include "sync/step/step_exchange.h"
 #include "tutti/error.h"
 
@@ -78,7 +79,9 @@ std::optional<std::string> StepExchange::leave(const ModelMemory& model) noexcep
   }
   digests_.publish(model);
   // Sequentially consistent: of two workers that part at once, one sees the other.
-  mine.parted.store(done_ + 1, std::memory_order_seq_cst);
+  send_ahead(state_.job(),
+             {{nodes_.board().digests().data(), nodes_.board().digests().size_bytes()}});
+  publish_early(state_.job(), mine.parted, done_ + 1);
   for (int r = 0; r < group_.size(); ++r) {
     if (header(r).parted.load(std::memory_order_seq_cst) == done_ + 1) parted.push_back(r);
   }

@@ -80,7 +80,7 @@ Verdict PartitionedUpdate::judge(double loss_scale, Verdict verdict) {
   };
   if (!needs_norms(clip_) && std::ranges::none_of(shares_, must_be_kept)) return verdict;
   for (auto& share : shares_) {
-    share.source->keep(share.ranges.of(exchange_.group().rank()),
+    share.source->keep(share.ranges.of(exchange_.nodes().team().rank),
                        [this](std::uint32_t p) { return blocks_of(p); });
   }
   exchange_.barrier("the norms of its gradients in");
@@ -118,7 +118,7 @@ UpdateTarget PartitionedUpdate::target_of(const ElementRange& range, const Verdi
 
 void PartitionedUpdate::apply(const Verdict& verdict, double rate_factor) {
   for (auto& share : shares_) {
-    for (const auto& range : share.ranges.of(exchange_.group().rank())) {
+    for (const auto& range : share.ranges.of(exchange_.nodes().team().rank)) {
       if (rules_.has(range.parameter)) {
         run_kernel(share, range, verdict, rate_factor);
       } else {
@@ -131,7 +131,7 @@ void PartitionedUpdate::apply(const Verdict& verdict, double rate_factor) {
 
 void PartitionedUpdate::visit(SourceShare& share, const ElementRange& range, const Verdict& verdict,
                               const GradientSource::Take& take) const {
-  if (verdict.folded) return share.source->kept(exchange_.group().rank(), range, take);
+  if (verdict.folded) return share.source->kept(exchange_.nodes().team().rank, range, take);
   share.source->fold(range, take);
 }
 
@@ -187,7 +187,7 @@ void PartitionedUpdate::read_gradient(const Verdict& verdict, std::uint32_t para
                 static_cast<std::size_t>(tile.end - tile.begin) * element);
   };
   if (!verdict.folded) return share.source->read({parameter, 0, entry.spec.count}, take);
-  for (int r = 0; r < exchange_.group().size(); ++r) {
+  for (int r = 0; r < exchange_.nodes().team().size(); ++r) {
     for (const auto& range : share.ranges.of(r)) {
       if (range.parameter == parameter) share.source->kept(r, range, take);
     }

@@ -6,7 +6,7 @@
 namespace tutti {
 
 void MessageSumsStepPart::apply(const StepFacts&) {
-  fold_for_all(coded_, exchange_.nodes(), owned_.of(exchange_.group().rank()));
+  fold_for_all(coded_, exchange_.nodes(), owned_.of(exchange_.nodes().team().rank));
 }
 
 void SourcesStepPart::judge(StepFacts& step) {
@@ -29,12 +29,12 @@ void SourcesStepPart::commit(StepFacts& step) {
 
 void RowTensorsStepPart::judge(StepFacts& step) {
   if (!rows_.any() || !step.verdict.refusal.empty()) return;
-  rows_.keep(owned_.of(exchange_.group().rank()), {});
+  rows_.keep(owned_.of(exchange_.nodes().team().rank), {});
   exchange_.barrier("the sum of its rows in");
 }
 
 void RowTensorsStepPart::apply(const StepFacts&) {
-  const auto workers = exchange_.group().size();
+  const auto workers = exchange_.nodes().team().size();
   for (const auto p : rows_.parameters()) {
     if (!rows_.touched(p) || !placed_.is_mine(p)) continue;
     const auto& entry = exchange_.plan().parameters()[p];

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/host_copies.h"
 #include "sync/averaging/replica_averaging.h"
 #include "torch/model/same_bytes.h"
 #include "torch/trainer/trainer_settings.h"
@@ -179,6 +180,13 @@ void ShardBuffers::skip() {
 
 void ShardBuffers::publish() {
   if (mean_) mean_->publish();
+  const auto entries = exchange_.plan().buffers();
+  if (entries.empty()) return;
+  const auto bytes = entries.back().offset + entries.back().bytes - entries.front().offset;
+  send_to_hosts(exchange_.group(), exchange_.nodes().arena().data() + entries.front().offset,
+                bytes);
+  if (!own_firsts_) return;
+  send_to_hosts(exchange_.group(), own_firsts_->data(), own_bytes_ * logical_.size());
 }
 
 void ShardBuffers::finish(const ShardBoard& board, const std::vector<std::int64_t>& dropped,

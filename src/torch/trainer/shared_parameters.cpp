@@ -6,6 +6,7 @@
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
+#include "comm/host_copies.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -20,6 +21,7 @@ SharedParameters::SharedParameters(const Group& group, const WrappedModel& model
     }
   }
   group.barrier({.label = "parameters"});
+  copy_to_hosts(group, shared.memory().data(), shared.bytes(), {.label = "parameters"});
   was_written_.resize(parameters_.size());
   places_.resize(parameters_.size());
   for (std::size_t p = 0; p < parameters_.size(); ++p) {

@@ -75,7 +75,8 @@ void TrainerCheckpoints::write(const std::string& directory, const SaveOptions& 
 }
 
 bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& options,
-                              const std::function<void()>& check) {
+                              const std::function<void()>& check,
+                              const std::function<void()>& spread) {
   between_.begin_on_all("load()", [&] {
     check();
     kept_.require_sound();
@@ -89,6 +90,7 @@ bool TrainerCheckpoints::load(const std::string& directory, const LoadOptions& o
   found = gather(found, "load()").front();
   if (found.empty()) return false;
   log_.reset();
+  spread();
   state_.restore(found);
   return true;
 }

@@ -46,7 +46,7 @@ class TrainerCheckpoints {
                           std::int64_t steps, const std::function<void()>& check);
   /// Whether there was one: then all parts are what it holds. Collective.
   bool load(const std::string& directory, const LoadOptions& options,
-            const std::function<void()>& check);
+            const std::function<void()>& check, const std::function<void()>& spread);
   /// The hash of the state, for a model of `parameters` parameters.
   std::string sha256(std::size_t parameters) const { return state_.sha256(parameters); }
 

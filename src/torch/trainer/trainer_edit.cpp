@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/host_copies.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -72,6 +73,8 @@ std::exception_ptr edit_by_hand(const TrainedModel& trained, const BetweenSteps&
   between.begin_on_all(kEdit, [&] { trained.model.require_all_in_place(); });
   Written written;
   const auto error = between.on_first_rank(kEdit, [&] { edit_here(trained, change, written); });
+  copy_to_hosts(group, trained.shared.memory().data(), trained.shared.bytes(),
+                between.waits(kEdit));
   std::uint8_t moved = group.rank() == 0 && has_moved(trained.model);
   group.broadcast({&moved, 1, DType::uint8}, 0, between.waits(kEdit));
   written.buffers.resize(trained.model.buffers().size());

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/group_state.h"
+#include "comm/host_copies.h"
 #include "run/leaf_seed.h"
 #include "run/state/progress_run_parts.h"
 #include "torch/model/threads.h"
@@ -69,12 +71,15 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
       between(own_group, own_options.deadline),
       data(own_options.seed, own_options.order) {
   pin_threads(*group.state());
+  const auto& team = group.state()->team();
   require_options(options);
   require_sound(model);
   if (options.logical_workers == 0) options.logical_workers = 1;  // hosts
   mine = assignment_of(options, group.size())[static_cast<std::size_t>(group.rank())];
   scale_rule = loss_scale_rule_of(options.loss_scale);
   scale.factor = options.loss_scale.start;
+  if (options.compression.codec) group.state()->require_one_host("codecs");
+  if (has_per_replica(options)) group.state()->require_one_host("per-replica parameters");
   auto rules = rules_of(model, optimizer);
   state_names = std::move(rules.names);
   require_per_replica(options, model);
@@ -96,8 +101,9 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
     shared->refresh_masters();
     fill_initial_states(rules.initial);
   }
+  copy_to_hosts(group, shared->memory().data(), shared->bytes(), {.label = "optimizer state"});
   torch_optimizers = std::make_unique<TileOptimizers>(
-      exchange->plan(), *shared, std::move(rules.torch), group.rank(), group.size());
+      exchange->plan(), *shared, std::move(rules.torch), team.rank, team.size());
   if (options.compression.codec) {
     coded = std::make_unique<CodedGradients>(*exchange,
                                              coding_options_of(options, exchange->plan(), *shared));
@@ -129,7 +135,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   }
   if (options.ema_decay > 0) {
     averages = std::make_unique<MovingAverages>(exchange->plan(), *shared, options.ema_decay,
-                                                group.rank(), group.size());
+                                                team.rank, team.size());
   }
   folded = std::make_unique<FoldedGradients>(model, *exchange, *rows, *update, replicas.get());
   evaluation = std::make_unique<TrainerEvaluation>(trained(), between, steps,

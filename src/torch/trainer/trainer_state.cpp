@@ -9,6 +9,7 @@
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
+#include "comm/host_copies.h"
 #include "torch/trainer/active_parameters.h"
 #include "torch/trainer/trainer_edit.h"
 #include "torch/trainer/trainer_settings.h"
@@ -85,6 +86,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     own_.runner->run(compute);
     only.reset();
     own_.step_parts.publish();
+    own_.board->send();
     own_.seed_between_steps();
     own_.exchange->arrive(own_.memory);
     own_.step_parts.judge(facts_);
@@ -228,8 +230,12 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
                                                const LoadOptions& options) {
   std::optional<std::int64_t> step;
   own_.exchange->run_collectives([&] {
-    if (!own_.checkpoints->load(directory, options, [&] { own_.model.require_all_in_place(); }))
-      return;
+    const auto check = [&] { own_.model.require_all_in_place(); };
+    // Rank 0 has filled the memory of its host.
+    const auto spread = [&] {
+      copy_to_hosts(own_.group, own_.shared->memory().data(), own_.shared->bytes());
+    };
+    if (!own_.checkpoints->load(directory, options, check, spread)) return;
     epochs_.moved(own_.steps);
     resumes_ = true;
     own_.step_parts.resume();

@@ -1,0 +1,55 @@
+#pragma once
+
+// The memory of one host that the workers of other hosts write to as well: by the messages that its
+// broker makes effective here (stores.h). A block is mapped for as long as a worker of this host
+// holds it.
+//
+// Threads: one at a time. Failure: a store to a block that nobody here holds, or beyond its end, is
+// skipped: its group has no member here any more.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "base/file_descriptor.h"
+#include "base/system.h"
+#include "job/board.h"
+#include "job/hosts/stores.h"
+#include "job/rank_set.h"
+
+namespace tutti {
+
+/// The block of the job's board.
+inline constexpr std::uint64_t kBoardBlock = 1;
+
+class HostMemory {
+ public:
+  explicit HostMemory(std::shared_ptr<System> system) : system_(std::move(system)) {}
+
+  /// A worker of this host holds the block. The descriptor may come with any of them, and is empty
+  /// with the others.
+  void hold(int rank, std::uint64_t block, const FileDescriptor& file, std::size_t bytes);
+  void let_go(int rank, std::uint64_t block);
+  /// The worker has ended, here or on another host: it holds nothing, and the board tells.
+  void end(int rank);
+  /// Makes a message effective, and wakes who waits. `is_own`: its writer is on this host.
+  void apply(std::string_view message, bool is_own);
+
+ private:
+  struct Block {
+    std::shared_ptr<std::byte> memory;
+    std::size_t bytes = 0;
+    RankSet holders;
+  };
+  std::byte* address(BlockPlace place, std::size_t bytes);
+  bool apply(const StoreItem& item, std::string_view payload, bool is_own);
+  Board* board();
+
+  std::shared_ptr<System> system_;
+  std::map<std::uint64_t, Block> blocks_;
+  RankSet ended_;
+};
+
+}  // namespace tutti

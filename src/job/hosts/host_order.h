@@ -1,0 +1,88 @@
+#pragma once
+
+// The one order of what the workers of several hosts have to agree on. The broker of rank 0's host,
+// the hub, puts what all brokers submit in an order and sends it to all of them, so that every host
+// sees the same history: a total order broadcast through a star of connections. On one host what is
+// submitted takes effect at once.
+//
+// A broker that says nothing for kHostSilence, or whose connection closes, is lost: its workers
+// count as ended on all hosts. Without the hub a broker is on its own: everybody elsewhere has
+// ended.
+//
+// Threads: one at a time. Failure: none; what is lost is told by frames of kind `over`.
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <poll.h>
+
+#include "base/deadline.h"
+#include "base/file_descriptor.h"
+#include "job/frame.h"
+#include "job/hosts/host_map.h"
+
+namespace tutti {
+
+inline constexpr std::chrono::milliseconds kHostBeat{250};
+inline constexpr std::chrono::milliseconds kHostSilence{1500};
+
+/// Where a broker is among those of the other hosts.
+struct BrokerHosts {
+  HostMap map;
+  int here = 0;
+  /// Connected stream sockets to brokers of other hosts, by host: on host 0, the hub, one to each
+  /// of them, elsewhere one to the hub. The others are empty.
+  std::vector<FileDescriptor> connections = {};
+};
+
+class HostOrder {
+ public:
+  /// Makes a frame effective on this host; its header tells the worker from whom it is.
+  using Obey = std::function<void(Frame)>;
+  HostOrder(BrokerHosts hosts, Obey obey);
+
+  const HostMap& map() const { return map_; }
+  int here() const { return here_; }
+  bool is_alone() const { return lines_.empty(); }
+  /// Orders a frame of a worker of this host; its descriptors are not sent.
+  void submit(Frame frame);
+  /// Receives, orders and sends what it can; notices who is lost.
+  void serve(Clock::time_point now);
+  /// What serve() waits for: sockets to poll, and the time after which it must be called anyway.
+  void add_polled(std::vector<pollfd>& polled, int& timeout_ms) const;
+  /// Whether a broker of another host is still connected.
+  bool is_connected() const;
+  /// Whether something is left to send.
+  bool has_more() const;
+  /// Closes the connections: this host's workers have ended, and that was told.
+  void close();
+
+ private:
+  struct Line {
+    FileDescriptor socket;
+    FrameReader reader;
+    FrameWriter writer;
+    Clock::time_point heard;
+    Clock::time_point sent;
+  };
+  bool is_hub() const { return here_ == 0; }
+  void sequence(Frame frame);
+  void push(Line& line, const std::shared_ptr<const Frame>& frame);
+  void hear(int host, Clock::time_point now);
+  bool take(int host, Frame frame);
+  void send(int host, Clock::time_point now);
+  void lose(int host);
+
+  HostMap map_;
+  int here_;
+  Obey obey_;
+  /// Submitted to the hub, which has not sent them back yet; without the hub they take effect here.
+  std::deque<std::shared_ptr<const Frame>> unconfirmed_;
+  std::vector<Line> lines_;  ///< by host; none on one host
+  Clock::time_point served_;
+};
+
+}  // namespace tutti

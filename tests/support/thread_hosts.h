@@ -1,0 +1,50 @@
+#pragma once
+
+// Hosts for ranks that are threads of this process: a broker for each, connected as those of real
+// hosts are. Ranks of one host share memory, others reach each other through the brokers alone.
+//
+// Threads: any. Failure: as Broker.
+
+#include <memory>
+#include <vector>
+
+#include "base/file_descriptor.h"
+#include "job/broker.h"
+#include "job/hosts/host_map.h"
+#include "job/rendezvous.h"
+
+namespace tutti::test {
+
+/// `size` ranks on `hosts` hosts, contiguous, as equal as can be.
+HostMap even_hosts(int size, int hosts);
+/// The number of hosts that TUTTI_TEST_HOSTS asks for: a way to run tests that know nothing of
+/// hosts on several. 1 unless set.
+int asked_hosts();
+
+/// A broker for each host, connected. None serves before all its workers' ends are closed.
+std::vector<std::unique_ptr<Broker>> connected_brokers(const HostMap& map);
+
+class ThreadHosts {
+ public:
+  explicit ThreadHosts(HostMap map);
+  ~ThreadHosts();
+  ThreadHosts(const ThreadHosts&) = delete;
+  ThreadHosts& operator=(const ThreadHosts&) = delete;
+
+  const HostMap& map() const { return map_; }
+  /// The given rank's side, once.
+  std::unique_ptr<Rendezvous> rendezvous(int rank);
+  /// Closes the rank's line to its broker, as its death does.
+  void kill(int rank);
+  /// Closes the connection between a host and the hub.
+  void cut(int host);
+  std::vector<Blame> blames() const;
+
+ private:
+  HostMap map_;
+  std::vector<std::unique_ptr<Broker>> brokers_;
+  std::vector<FileDescriptor> ends_;   ///< by rank
+  std::vector<FileDescriptor> wires_;  ///< by host: its connection to the hub
+};
+
+}  // namespace tutti::test
