@@ -17,6 +17,7 @@
 
 #include "base/deadline.h"
 #include "base/file_descriptor.h"
+#include "job/rendezvous.h"
 
 namespace tutti {
 
@@ -59,8 +60,10 @@ class HubListener {
   ///   Timeout   that lists the ranks that are missing and the hosts that are there,
   ///   Mismatch  when sizes or facts of two hosts differ, or a rank is on two hosts,
   ///   PeerLost  of the lowest rank of a host that ends meanwhile.
-  /// May be called again, for the next attempt.
-  ConnectedHosts accept_all(const HostIntroduction& own, Deadline deadline);
+  /// May be called again, for the next attempt. `patience`, where given, is asked many times a
+  /// second: false ends the wait as the deadline does.
+  ConnectedHosts accept_all(const HostIntroduction& own, Deadline deadline,
+                            const Patience& patience = {});
 
  private:
   FileDescriptor socket_;
@@ -81,7 +84,7 @@ struct HubAddress {
 ///   Mismatch         where the hub has another token, another run or a later attempt, or what
 ///                    listens there is no hub,
 ///   PeerLost         of rank 0 when the hub ends meanwhile.
-ConnectedHosts connect_to_hub(const HubAddress& hub, const HostIntroduction& own,
-                              Deadline deadline);
+ConnectedHosts connect_to_hub(const HubAddress& hub, const HostIntroduction& own, Deadline deadline,
+                              const Patience& patience = {});
 
 }  // namespace tutti

@@ -27,8 +27,13 @@ constexpr milliseconds kFarewell{100};
 
 class HubSearch {
  public:
-  HubSearch(const HubAddress& hub, const HostIntroduction& own, Deadline deadline)
-      : hub_(hub), own_(own), deadline_(deadline), where_(tcp_text(hub.address, hub.port)) {}
+  HubSearch(const HubAddress& hub, const HostIntroduction& own, Deadline deadline,
+            const Patience& patience)
+      : hub_(hub),
+        own_(own),
+        deadline_(deadline),
+        patience_(patience),
+        where_(tcp_text(hub.address, hub.port)) {}
 
   ConnectedHosts run() {
     if (!hub_.from.empty()) from_ = resolve(hub_.from, 0, problem_);
@@ -40,7 +45,7 @@ class HubSearch {
           if (auto connected = join(std::move(socket))) return std::move(*connected);
         }
       }
-      if (Clock::now() + kRetryHub >= deadline_.at) throw timeout();
+      if (Clock::now() + kRetryHub >= deadline_.at || (patience_ && !patience_())) throw timeout();
       std::this_thread::sleep_for(kRetryHub);
     }
   }
@@ -62,6 +67,7 @@ class HubSearch {
   const HubAddress& hub_;
   const HostIntroduction& own_;
   Deadline deadline_;
+  const Patience& patience_;
   std::string where_;
   Clock::time_point begin_ = Clock::now();
   std::vector<TcpAddress> from_;
@@ -72,9 +78,10 @@ class HubSearch {
 bool HubSearch::wait(int socket, short events, Clock::time_point until) const {
   while (true) {
     const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-    if (left.count() <= 0) return false;
     pollfd polled{socket, events, 0};
-    if (::poll(&polled, 1, static_cast<int>(std::min<long>(left.count(), 1000))) > 0) return true;
+    const auto tick = std::clamp(left, milliseconds(0), kRetryHub);
+    if (::poll(&polled, 1, static_cast<int>(tick.count())) > 0) return true;
+    if (left.count() <= 0 || (patience_ && !patience_())) return false;
   }
 }
 
@@ -170,10 +177,10 @@ std::optional<ConnectedHosts> HubSearch::obey(SignedChannel& channel,
 
 }  // namespace
 
-ConnectedHosts connect_to_hub(const HubAddress& hub, const HostIntroduction& own,
-                              Deadline deadline) {
+ConnectedHosts connect_to_hub(const HubAddress& hub, const HostIntroduction& own, Deadline deadline,
+                              const Patience& patience) {
   require_introduction(own);
-  return HubSearch(hub, own, deadline).run();
+  return HubSearch(hub, own, deadline, patience).run();
 }
 
 }  // namespace tutti

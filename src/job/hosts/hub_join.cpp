@@ -31,18 +31,19 @@ constexpr std::size_t kMaxRefusals = 4;
 }  // namespace
 
 HubJoin::HubJoin(const FileDescriptor& listener, std::string address, const HostIntroduction& own,
-                 Deadline deadline)
+                 Deadline deadline, const Patience& patience)
     : listener_(listener),
       address_(std::move(address)),
       own_(own),
       run_(own.run.empty() ? draw_run_identity() : own.run),
       deadline_(deadline),
+      patience_(patience),
       there_(RankSet::of(own.ranks)) {}
 
 ConnectedHosts HubJoin::run() {
   while (!verdict_ && there_ != RankSet::below(own_.size)) {
     serve(deadline_.at);
-    if (Clock::now() >= deadline_.at && !verdict_) time_out("");
+    if (Clock::now() >= deadline_.at || (patience_ && !patience_())) time_out("");
     tell_who_is_missing();
   }
   if (verdict_) fail();

@@ -20,9 +20,9 @@ namespace tutti {
 
 class HubJoin {
  public:
-  /// `address` is for texts; `listener` and `own` outlive this.
+  /// `address` is for texts; what is passed by reference outlives this.
   HubJoin(const FileDescriptor& listener, std::string address, const HostIntroduction& own,
-          Deadline deadline);
+          Deadline deadline, const Patience& patience);
   ConnectedHosts run();
 
  private:
@@ -60,6 +60,7 @@ class HubJoin {
   const HostIntroduction& own_;
   std::string run_;
   Deadline deadline_;
+  const Patience& patience_;
   Clock::time_point begin_ = Clock::now();
   RankSet there_;
   RankSet told_;  ///< of the failure

@@ -12,12 +12,13 @@ HubListener::HubListener(const std::string& address, int port) : socket_(listen_
   address_ = tcp_text(address, port_);
 }
 
-ConnectedHosts HubListener::accept_all(const HostIntroduction& own, Deadline deadline) {
+ConnectedHosts HubListener::accept_all(const HostIntroduction& own, Deadline deadline,
+                                       const Patience& patience) {
   require_introduction(own);
   if (own.ranks.front() != 0)
     throw InvalidArgument(fmt::format("the hub is the host of rank 0, which {} is not",
                                       host_text(own.name, own.ranks)));
-  return HubJoin(socket_, address_, own, deadline).run();
+  return HubJoin(socket_, address_, own, deadline, patience).run();
 }
 
 }  // namespace tutti

@@ -247,6 +247,30 @@ TEST(HostConnections, AHostWhoseDeadlinePassesFirstTellsWhoIsMissingAndSoDoTheOt
                                      HasSubstr("rank 2 of 3 missing; there: a (rank 0), b")));
 }
 
+TEST(HostConnections, AWaitEndsWhenPatienceDoes) {
+  const auto soon = [](const Clock::time_point& end) {
+    return [end] { return Clock::now() < end; };
+  };
+  const auto begin = Clock::now();
+  HubListener listener("127.0.0.1", 0);
+  const auto hub = outcome_of([&] {
+    return listener.accept_all(host("a", 2, {0}), within(seconds(60)),
+                               soon(begin + milliseconds(100)));
+  });
+  EXPECT_THAT(hub.error, HasSubstr("rank 1 of 2 missing"));
+  const auto silent = outcome_of([&] {
+    return connect_to_hub({"127.0.0.1", listener.port()}, host("b", 2, {1}), within(seconds(60)),
+                          soon(begin + milliseconds(200)));
+  });
+  EXPECT_THAT(silent.error, EndsWith("what listens there does not answer"));
+  const auto refused = outcome_of([&] {
+    return connect_to_hub({"127.0.0.9", listener.port()}, host("b", 2, {1}), within(seconds(60)),
+                          soon(begin + milliseconds(300)));
+  });
+  EXPECT_THAT(refused.error, HasSubstr("Connection refused"));
+  EXPECT_LT(Clock::now() - begin, seconds(30));
+}
+
 TEST(HostConnections, AHubThatCannotBeReachedIsATimeoutThatTellsTheReason) {
   int port = 0;
   {
