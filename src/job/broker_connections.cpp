@@ -43,7 +43,9 @@ bool Broker::State::introduce(Line& stranger) {
   } else {
     header.kind = line(said.number).came ? FrameHeader::taken : FrameHeader::welcome;
   }
-  stranger.writer.push(header, std::move(text), nullptr, nullptr);
+  const auto map = std::make_shared<Parcel>();
+  if (header.kind == FrameHeader::welcome) map->bytes = order.map().bytes();
+  stranger.writer.push(header, std::move(text), map.get(), map);
   stranger.writer.write(stranger.socket.get());
   if (header.kind == FrameHeader::welcome) {
     stranger.came = true;

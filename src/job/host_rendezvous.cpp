@@ -88,18 +88,18 @@ std::optional<Frame> ask(int socket, const FrameHeader& header, Deadline deadlin
 /// How one worker connects to the broker of its host.
 class Connection {
  public:
-  Connection(const std::string& name, int rank, int size)
-      : address_(name), rank_(rank), size_(size) {}
+  Connection(const std::string& name, int rank, int first, int size)
+      : address_(name), rank_(rank), first_(first), size_(size) {}
 
   /// Empty where it has to be tried again; problem() then tells why.
   FileDescriptor attempt(Deadline deadline) {
     FileDescriptor socket = open_socket(0);
     if (::connect(socket.get(), address_.get(), address_.bytes) != 0) {
-      problem_ = "rank 0 has not come";
+      problem_ = fmt::format("rank {} has not come", first_);
       return {};
     }
     if (!is_own_stream(socket.get())) {
-      problem_ = "a process of another user listens in the place of rank 0";
+      problem_ = fmt::format("a process of another user listens in the place of rank {}", first_);
       return {};
     }
     FrameHeader hello;
@@ -108,10 +108,13 @@ class Connection {
     hello.total = size_;
     const auto answer = ask(socket.get(), hello, deadline);
     if (!answer) {
-      if (problem_.empty()) problem_ = "rank 0 does not answer";
+      if (problem_.empty()) problem_ = fmt::format("rank {} does not answer", first_);
       return {};
     }
-    if (answer->header.kind == FrameHeader::welcome) return socket;
+    if (answer->header.kind == FrameHeader::welcome) {
+      hosts_ = HostMap::read(answer->parcel.bytes);
+      return socket;
+    }
     if (answer->header.kind == FrameHeader::broken) throw Mismatch(answer->text);
     // The program before this one, of the same launcher, may not have ended on all workers.
     problem_ = fmt::format("another process has joined as rank {}", rank_);
@@ -119,24 +122,27 @@ class Connection {
   }
 
   const std::string& problem() const { return problem_; }
+  const HostMap& hosts() const { return *hosts_; }
 
  private:
   Address address_;
   int rank_;
+  int first_;
   int size_;
   std::string problem_;
+  std::optional<HostMap> hosts_;
 };
 
 /// In this order: the line is closed before the broker that serves it.
-struct HostRendezvous {
-  std::unique_ptr<Broker> broker;  ///< on rank 0
+struct BrokerAndLine {
+  std::unique_ptr<Broker> broker;  ///< on the first worker
   std::unique_ptr<Rendezvous> line;
 };
 
 }  // namespace
 
-std::shared_ptr<Rendezvous> join_host(const std::string& name, const std::string& launcher,
-                                      int rank, int size, Deadline deadline) {
+HostRendezvous join_host(const HostWorkers& workers, Deadline deadline) {
+  const auto& [name, launcher, rank, size, first, connect] = workers;
   const auto begin = Clock::now();
   const auto timeout = [&](const std::string& problem) {
     return Timeout(
@@ -145,18 +151,19 @@ std::shared_ptr<Rendezvous> join_host(const std::string& name, const std::string
                     rank, size, launcher, seconds_text(Clock::now() - begin), problem));
   };
   std::unique_ptr<Broker> broker;
-  if (rank == 0) {
+  if (rank == first) {
     const Address address(name);
     auto listener = retry_until(deadline, [&] { return listen_as(address, size); });
     if (!listener) throw timeout("another process serves them");
-    broker = std::make_unique<Broker>(size, std::move(listener));
+    broker = connect ? std::make_unique<Broker>(connect(), std::move(listener))
+                     : std::make_unique<Broker>(size, std::move(listener));
   }
-  Connection connection(name, rank, size);
+  Connection connection(name, rank, first, size);
   auto socket = retry_until(deadline, [&] { return connection.attempt(deadline); });
   if (!socket) throw timeout(connection.problem());
-  const auto both = std::make_shared<HostRendezvous>(HostRendezvous{
-      std::move(broker), connect_to_rank_0(std::move(socket), launcher, rank, size)});
-  return {both, both->line.get()};
+  const auto both = std::make_shared<BrokerAndLine>(
+      BrokerAndLine{std::move(broker), connect_to_rank_0(std::move(socket), launcher, rank, size)});
+  return {{both, both->line.get()}, connection.hosts()};
 }
 
 }  // namespace tutti

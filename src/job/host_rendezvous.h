@@ -8,19 +8,34 @@
 //
 // Threads: as SocketRendezvous, and on rank 0 the broker's. Failure: see join_host().
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "base/deadline.h"
+#include "job/hosts/host_order.h"
 #include "job/rendezvous.h"
 
 namespace tutti {
 
-/// `rank` of `size` workers that know the same `name`, of at most 80 bytes, which no other job on
-/// this host uses at the same time. `launcher` names what has started them in errors. Throws
-/// Timeout where rank 0 does not serve the socket before the deadline, or another process does,
-/// and Mismatch where it serves another number of workers.
-std::shared_ptr<Rendezvous> join_host(const std::string& name, const std::string& launcher,
-                                      int rank, int size, Deadline deadline);
+/// The workers of this host, as those of the job know each other.
+struct HostWorkers {
+  std::string name;      ///< of at most 80 bytes, which no other job on this host uses meanwhile
+  std::string launcher;  ///< what has started them, in errors
+  int rank = 0;          ///< this worker's
+  int size = 1;          ///< of the job
+  int first = 0;         ///< the rank that serves the others of this host
+  /// Where there are several hosts: called on `first`, before it serves.
+  std::function<BrokerHosts()> connect = {};
+};
+
+struct HostRendezvous {
+  std::shared_ptr<Rendezvous> rendezvous;
+  HostMap hosts;
+};
+
+/// Throws Timeout where the first worker does not serve the socket before the deadline, or another
+/// process does, Mismatch where it serves another number of workers, and what `connect` throws.
+HostRendezvous join_host(const HostWorkers& workers, Deadline deadline);
 
 }  // namespace tutti

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -12,6 +14,9 @@
 #include "base/standard_output.h"
 #include "base/system.h"
 #include "job/host_rendezvous.h"
+#include "job/hosts/broker_hosts.h"
+#include "job/hosts/host_connections.h"
+#include "job/hosts/hub_settings.h"
 #include "job/job_state.h"
 #include "job/launcher_process.h"
 #include "job/rank_set.h"
@@ -94,15 +99,43 @@ Joining join_by_tutti_run(const Environment& environment) {
           connect_to_broker(take_socket(*environment.rendezvous_fd), identity.rank, identity.size)};
 }
 
+/// The ranks on this host: as the launcher tells, else those around this one, which is where
+/// launchers put them by default. The hub refuses what does not fit together.
+std::vector<int> ranks_here(const Environment::Launcher& launcher) {
+  if (!launcher.host_ranks.empty()) return launcher.host_ranks;
+  if (!launcher.on_host || *launcher.on_host == launcher.size) {
+    return RankSet::below(launcher.size).ranks();
+  }
+  if (!launcher.rank_on_host || *launcher.rank_on_host > launcher.rank) {
+    throw Unsupported(
+        fmt::format("{} has started workers on several hosts and does not tell which "
+                    "of them are on this one",
+                    launcher.name));
+  }
+  std::vector<int> ranks(static_cast<std::size_t>(*launcher.on_host));
+  std::iota(ranks.begin(), ranks.end(), launcher.rank - *launcher.rank_on_host);
+  return ranks;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// Connects the first worker of a host with those of the others.
+BrokerHosts connect_hosts(const HubSettings& settings, const HostIntroduction& own,
+                          Deadline deadline) {
+  const int first = own.ranks.front();
+  if (first != 0) return broker_hosts(connect_to_hub(settings.hub, own, deadline), first);
+  HubListener listener(settings.hub.address, settings.hub.port);
+  return broker_hosts(listener.accept_all(own, deadline), first);
+}
+
 /// Workers of another launcher find one another by what it is: its process, and its name for the
 /// job, because one process may start several.
 Joining join_by(const Environment::Launcher& launcher, const Environment& environment,
                 std::chrono::milliseconds join_deadline) {
-  if (launcher.on_host.value_or(launcher.size) != launcher.size)
-    throw Unsupported(fmt::format(
-        "{} has started {} workers, of which {} are on this host: this version of Tutti trains on "
-        "one host",
-        launcher.name, launcher.size, *launcher.on_host));
   if (launcher.size > kMaxWorkers)
     throw InvalidArgument(fmt::format("{} has started {} workers: must be 1 to {}", launcher.name,
                                       launcher.size, kMaxWorkers));
@@ -117,13 +150,39 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
   set_log_rank(identity.rank, identity.size);
   print_whole_lines_at_once();
   if (identity.rank == 0)
-    log().info("{} has started {} workers on this host, threads each: {}", launcher.name,
-               identity.size, identity.threads);
-  const auto socket =
-      "tutti/" + derive_run_identity(fmt::format("{} attempt {}", run, identity.restarts));
-  return {identity,
-          join_host(socket, fmt::format("{} (process {})", launcher.name, process.number),
-                    identity.rank, identity.size, Deadline::after(Clock::now(), join_deadline))};
+    log().info("{} has started {} workers{}, threads each: {}", launcher.name, identity.size,
+               launcher.on_host.value_or(identity.size) == identity.size
+                   ? " on this host"
+                   : fmt::format(", {} of them on this host", *launcher.on_host),
+               identity.threads);
+  const auto here = ranks_here(launcher);
+  HostWorkers workers{
+      .name = "tutti/" + derive_run_identity(fmt::format("{} attempt {}", run, identity.restarts)),
+      .launcher = fmt::format("{} (process {})", launcher.name, process.number),
+      .rank = identity.rank,
+      .size = identity.size,
+      .first = here.front()};
+  const auto deadline = Deadline::after(Clock::now(), join_deadline);
+  Identity joined = identity;
+  if (static_cast<int>(here.size()) < identity.size) {
+    // The launcher's processes differ from host to host, the secret of the job does not.
+    const HubSettings settings = hub_of(environment);
+    joined.run = derive_run_identity(fmt::format("token {}", settings.token));
+    workers.connect = [=] {
+      return connect_hosts(settings,
+                           {.run = joined.run,
+                            .token = settings.token,
+                            .name = host_name(),
+                            .size = identity.size,
+                            .ranks = here,
+                            .attempt = identity.restarts,
+                            .facts = facts_of_hosts()},
+                           deadline);
+    };
+  }
+  auto [rendezvous, hosts] = join_host(workers, deadline);
+  joined.hosts = std::move(hosts);
+  return {std::move(joined), std::move(rendezvous)};
 }
 
 }  // namespace

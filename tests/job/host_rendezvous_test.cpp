@@ -37,7 +37,8 @@ std::vector<int> all(int size) { return RankSet::below(size).ranks(); }
 
 std::shared_ptr<Rendezvous> join(const std::string& name, int rank, int size,
                                  milliseconds time = seconds(30)) {
-  return join_host(name, "mpirun", rank, size, within(time));
+  return join_host({.name = name, .launcher = "mpirun", .rank = rank, .size = size}, within(time))
+      .rendezvous;
 }
 
 /// A socket connected to the name, on which nothing was said; waits until it is served.

@@ -2,9 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+#include <type_traits>
+
 #include "tutti/error.h"
 
 namespace tutti {
+
+static_assert(std::is_trivially_copyable_v<RankSet>);
 
 HostMap HostMap::one(int size) {
   HostMap map;
@@ -40,6 +45,16 @@ HostMap HostMap::of(std::span<const RankSet> ranks) {
     }
   }
   return map;
+}
+
+std::string HostMap::bytes() const {
+  return {reinterpret_cast<const char*>(ranks_.data()), ranks_.size() * sizeof(RankSet)};
+}
+
+HostMap HostMap::read(const std::string& bytes) {
+  std::vector<RankSet> ranks(bytes.size() / sizeof(RankSet));
+  std::memcpy(ranks.data(), bytes.data(), ranks.size() * sizeof(RankSet));
+  return of(ranks);
 }
 
 bool HostMap::spans_hosts(const RankSet& ranks) const {

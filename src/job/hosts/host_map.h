@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "job/rank_set.h"
@@ -25,6 +26,9 @@ class HostMap {
   const RankSet& ranks_of(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
   /// The workers that share memory with `rank`, itself among them.
   const RankSet& neighbours(int rank) const { return ranks_of(host_of(rank)); }
+  /// As bytes, and back.
+  std::string bytes() const;
+  static HostMap read(const std::string& bytes);
   /// Whether these ranks are on more than one host.
   bool spans_hosts(const RankSet& ranks) const;
 
