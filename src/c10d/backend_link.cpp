@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -17,6 +15,7 @@
 #include "base/check.h"
 #include "base/helper_thread.h"
 #include "c10d/backend_stream.h"
+#include "comm/link/lost_peers.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -40,7 +39,7 @@ class BackendLink final : public Link {
 
   std::string description() const override { return fmt::format("{}, {} lanes", engine_, lanes()); }
   void lose(int peer, const std::string& text) override;
-  void on_lost(LostHandler handler) override;
+  void on_lost(LostHandler handler) override { lost_.set_handler(std::move(handler)); }
 
  protected:
   void post_send(int lane, int peer, std::span<const std::byte> bytes, Done done) override {
@@ -52,9 +51,6 @@ class BackendLink final : public Link {
 
  private:
   struct Peer {
-    std::atomic<bool> is_lost{false};
-    std::optional<std::string> why;  ///< guarded by handler_mutex_
-    bool told = false;               ///< the same
     std::vector<std::unique_ptr<BackendStream>> streams;
     LastWord heard{};
     c10::intrusive_ptr<c10d::Work> hearing;
@@ -71,16 +67,12 @@ class BackendLink final : public Link {
   void say(int peer, const std::string& text);
   void fail(const LinkError& error);
   bool begin_to_lose(int peer, const std::string& text);
-  void tell(int peer);
   void end_streams(int peer, const LinkError& error);
 
   const std::string engine_;
   std::vector<BackendLane> lanes_;
   std::vector<Peer> peers_;
-  /// Held while the handler runs, so that none runs once it has been taken away; recursive because
-  /// the handler may do so itself.
-  std::recursive_mutex handler_mutex_;
-  LostHandler handler_;
+  LostPeers lost_;
 
   std::mutex closing_mutex_;
   std::condition_variable closing_;
@@ -92,7 +84,8 @@ BackendLink::BackendLink(std::vector<c10::intrusive_ptr<c10d::Backend>> lanes, s
     : Link(self, peers, static_cast<int>(lanes.size())),
       engine_(std::move(engine)),
       lanes_(lanes.size()),
-      peers_(peers) {
+      peers_(peers),
+      lost_(peers) {
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
     lanes_[lane].backend = std::move(lanes[lane]);
   }
@@ -121,7 +114,7 @@ BackendLink::~BackendLink() {
   }
   for (int peer = 0; peer < peers(); ++peer) {
     if (peer == self()) continue;
-    if (!peers_[peer].is_lost) say(peer, fmt::format("peer {} has closed its link", self()));
+    if (!lost_.is_lost(peer)) say(peer, fmt::format("peer {} has closed its link", self()));
     end_streams(peer, {LinkError::Kind::kClosed, peer, "this link has been closed"});
     if (peers_[peer].hearing) abort_work(*peers_[peer].hearing);
   }
@@ -193,34 +186,14 @@ void BackendLink::lose(int peer, const std::string& text) {
 
 /// Nothing new is posted. False: the peer was lost before.
 bool BackendLink::begin_to_lose(int peer, const std::string& text) {
-  auto& with = peers_[peer];
-  if (with.is_lost.exchange(true)) return false;
-  {
-    const std::lock_guard lock(handler_mutex_);
-    with.why = text;
-    tell(peer);
-  }
-  for (const auto& stream : with.streams) stream->refuse({LinkError::Kind::kLost, peer, text});
+  if (!lost_.lose(peer, text)) return false;
+  for (const auto& stream : peers_[peer].streams)
+    stream->refuse({LinkError::Kind::kLost, peer, text});
   return true;
 }
 
 void BackendLink::end_streams(int peer, const LinkError& error) {
   for (const auto& stream : peers_[peer].streams) stream->end(error);
-}
-
-void BackendLink::on_lost(LostHandler handler) {
-  const std::lock_guard lock(handler_mutex_);
-  handler_ = std::move(handler);
-  for (int peer = 0; peer < peers(); ++peer) tell(peer);
-}
-
-/// With handler_mutex_ held.
-void BackendLink::tell(int peer) {
-  auto& with = peers_[peer];
-  const auto handler = handler_;
-  if (!with.why || with.told || !handler) return;
-  with.told = true;
-  handler(peer, *with.why);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ const std::map<std::string, Names> kMayInclude = {
     {"kernels", {"base"}},
     {"kernels/rules", {"base", "kernels"}},
     {"comm/link", {"base"}},
+    {"comm/link/mpi", {"base", "comm/link"}},
     {"c10d", {"base", "comm/link"}},
     {"comm/local", {"base", "job", "kernels", "memory"}},
     {"comm", {"base", "job", "kernels", "memory", "comm/local"}},

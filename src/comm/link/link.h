@@ -33,9 +33,10 @@ namespace tutti {
 /// Why an operation did not complete.
 struct LinkError {
   enum class Kind {
-    kLost,      ///< the peer, or the connection to it
-    kMismatch,  ///< the peer's message has another size than the receive for it; the peer is lost
-    kClosed,    ///< this link is being destroyed
+    kLost,  ///< the peer, or the connection to it
+    /// Of a receive: the peer's message has another size. The peer is lost then, to both sides.
+    kMismatch,
+    kClosed,  ///< this link is being destroyed
   };
   Kind kind = Kind::kLost;
   int peer = 0;
