@@ -161,8 +161,8 @@ HostRendezvous join_host(const HostWorkers& workers, Deadline deadline) {
   Connection connection(name, rank, first, size);
   auto socket = retry_until(deadline, [&] { return connection.attempt(deadline); });
   if (!socket) throw timeout(connection.problem());
-  const auto both = std::make_shared<BrokerAndLine>(
-      BrokerAndLine{std::move(broker), connect_to_rank_0(std::move(socket), launcher, rank, size)});
+  const auto both = std::make_shared<BrokerAndLine>(BrokerAndLine{
+      std::move(broker), connect_to_first(std::move(socket), launcher, first, rank, size)});
   return {{both, both->line.get()}, connection.hosts()};
 }
 

@@ -132,6 +132,13 @@ void JobState::find_others() {
     if (spans_hosts_) tell = [this](int rank) { rendezvous_->report_end(rank); };
     watch_ = std::make_unique<LifeWatch>(*board_, std::move(lines), std::move(tell));
     count_processors(parcels);
+    if (spans_hosts_) {
+      // Workers that can no longer be reached have ended, as far as this one can ever see.
+      rendezvous_->when_alone([this] {
+        const RankSet away = RankSet::below(identity_.size) - hosts_.neighbours(identity_.rank);
+        for (const int rank : away.ranks()) mark_ended(*board_, slot(rank));
+      });
+    }
   }
   publish_early<std::uint32_t>(*this, slot(identity_.rank).state, WorkerSlot::joined);
 }
@@ -173,6 +180,7 @@ JobState::~JobState() {
     new (std::nothrow) std::shared_ptr<Rendezvous>(std::move(rendezvous_));
     return;
   }
+  rendezvous_->when_alone({});
   publish_early<std::uint32_t>(*this, slot(identity_.rank).state, WorkerSlot::left);
 }
 

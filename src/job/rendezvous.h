@@ -65,6 +65,8 @@ class Rendezvous {
   virtual void store(std::string message);
   /// False once nothing reaches other hosts any more.
   virtual bool reaches_hosts() const { return true; }
+  /// Calls `told`, from a thread of its own, once nothing does; an empty one takes its place.
+  virtual void when_alone(std::function<void()> /*told*/) {}
 };
 
 }  // namespace tutti

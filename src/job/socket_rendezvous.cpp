@@ -47,13 +47,16 @@ constexpr int kPollMs = 50;
 
 class SocketRendezvous final : public Rendezvous {
  public:
-  /// `without_broker`: the launcher that has none, so that rank 0 has it; empty for `tutti run`.
-  SocketRendezvous(FileDescriptor socket, int rank, int size, std::string without_broker)
+  /// `without_broker`: the launcher that has none, so that rank `serving` has it; empty for
+  /// `tutti run`.
+  SocketRendezvous(FileDescriptor socket, int rank, int size, std::string without_broker,
+                   int serving)
       : socket_(std::move(socket)),
         stop_(::eventfd(0, EFD_CLOEXEC)),
         rank_(rank),
         size_(size),
-        without_broker_(std::move(without_broker)) {
+        without_broker_(std::move(without_broker)),
+        serving_(serving) {
     if (!stop_)
       throw IoError(errno, fmt::format("cannot watch the launcher: {}", std::strerror(errno)));
     listener_ = start_helper_thread("tutti-join", [this] { listen(); });
@@ -114,7 +117,13 @@ class SocketRendezvous final : public Rendezvous {
          {Clock::now() + kAnswer});
   }
 
-  bool reaches_hosts() const override { return !rank_0_is_gone_; }
+  bool reaches_hosts() const override { return !broker_is_gone_; }
+
+  void when_alone(std::function<void()> told) override {
+    const std::lock_guard lock(telling_);
+    when_alone_ = std::move(told);
+    if (broker_is_gone_ && when_alone_) when_alone_();
+  }
 
  private:
   struct Answer {
@@ -136,7 +145,10 @@ class SocketRendezvous final : public Rendezvous {
   int rank_;
   int size_;
   std::string without_broker_;
-  std::atomic<bool> rank_0_is_gone_{false};
+  int serving_;  ///< the rank that has the broker then
+  std::atomic<bool> broker_is_gone_{false};
+  std::mutex telling_;
+  std::function<void()> when_alone_;  ///< guarded by telling_
   ProcessMark process_;
   std::mutex sending_;
   FrameWriter writer_;  ///< guarded by sending_
@@ -178,9 +190,13 @@ void SocketRendezvous::listen() {
 
 void SocketRendezvous::hang_up() {
   if (without_broker_.empty()) end_without_launcher(rank_);
-  const std::lock_guard lock(mutex_);
-  rank_0_is_gone_ = true;
-  answered_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    broker_is_gone_ = true;
+    answered_.notify_all();
+  }
+  const std::lock_guard lock(telling_);
+  if (when_alone_) when_alone_();
 }
 
 void SocketRendezvous::take(Frame frame) {
@@ -214,7 +230,7 @@ bool SocketRendezvous::send(const FrameHeader& header, std::string text,
   while (true) {
     const FrameStatus status = writer_.write(socket_.get());
     if (status == FrameStatus::done) return true;
-    if (rank_0_is_gone_ || Clock::now() >= deadline.at) return false;
+    if (broker_is_gone_ || Clock::now() >= deadline.at) return false;
     if (status == FrameStatus::again) {
       pollfd polled{socket_.get(), POLLOUT, 0};
       ::poll(&polled, 1, kPollMs);
@@ -227,7 +243,7 @@ bool SocketRendezvous::send(const FrameHeader& header, std::string text,
 
 bool SocketRendezvous::wait_for(std::unique_lock<std::mutex>& lock, const Answer& answer,
                                 Deadline deadline, const Patience& patience) {
-  const auto over = [&] { return answer.complete || !broken_.empty() || rank_0_is_gone_; };
+  const auto over = [&] { return answer.complete || !broken_.empty() || broker_is_gone_; };
   return wait_patiently(lock, answered_, over, deadline, patience);
 }
 
@@ -262,10 +278,11 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
   }
   open_.erase(header.request);
   if (!answer.complete && !broken_.empty()) throw Error(broken_);
-  if (!answer.complete && rank_0_is_gone_)
-    throw PeerLost(0, fmt::format("rank 0 has ended, through which the workers that {} has started "
-                                  "find one another: \"{}\" cannot be made any more",
-                                  without_broker_, tag));
+  if (!answer.complete && broker_is_gone_)
+    throw PeerLost(serving_,
+                   fmt::format("rank {} has ended, through which the workers that {} has started "
+                               "find one another: \"{}\" cannot be made any more",
+                               serving_, without_broker_, tag));
   if (!answer.complete)
     throw Timeout(
         fmt::format("the launcher did not answer when rank {} asked for \"{}\"", rank_, tag));
@@ -283,12 +300,12 @@ void require_own_stream(int socket) {
 
 std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size) {
   require_own_stream(socket.get());
-  return std::make_unique<SocketRendezvous>(std::move(socket), rank, size, "");
+  return std::make_unique<SocketRendezvous>(std::move(socket), rank, size, "", -1);
 }
 
-std::unique_ptr<Rendezvous> connect_to_rank_0(FileDescriptor socket, const std::string& launcher,
-                                              int rank, int size) {
-  return std::make_unique<SocketRendezvous>(std::move(socket), rank, size, launcher);
+std::unique_ptr<Rendezvous> connect_to_first(FileDescriptor socket, const std::string& launcher,
+                                             int first, int rank, int size) {
+  return std::make_unique<SocketRendezvous>(std::move(socket), rank, size, launcher, first);
 }
 
 }  // namespace tutti

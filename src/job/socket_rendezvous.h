@@ -5,7 +5,7 @@
 //
 // When the end of a launcher's broker hangs up (the launcher was killed), the worker ends itself at
 // once, whatever it is doing: one line to stderr, then _exit(kLauncherGoneStatus). No other process
-// is left to end it. When that of rank 0 does, gathers throw PeerLost from then on.
+// is left to end it. When that of a worker does, gathers throw PeerLost from then on.
 //
 // Threads: one inside; public functions from any thread.
 
@@ -25,8 +25,9 @@ void require_own_stream(int socket);
 /// `rank` of `size`, over the socket `fd`. InvalidArgument when fd is no such socket.
 std::unique_ptr<Rendezvous> connect_to_broker(FileDescriptor socket, int rank, int size);
 
-/// The same where rank 0 has the broker, because `launcher` ("mpirun") has none.
-std::unique_ptr<Rendezvous> connect_to_rank_0(FileDescriptor socket, const std::string& launcher,
-                                              int rank, int size);
+/// The same where the first worker of the host has the broker, because `launcher` ("mpirun") has
+/// none.
+std::unique_ptr<Rendezvous> connect_to_first(FileDescriptor socket, const std::string& launcher,
+                                             int first, int rank, int size);
 
 }  // namespace tutti

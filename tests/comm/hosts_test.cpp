@@ -207,7 +207,7 @@ void expect_lost(const std::vector<RankSet>& hosts, int victim) {
         Identity identity{rank, 4, 1};
         identity.hosts = HostMap::of(hosts);
         const Job job(std::make_shared<JobState>(
-            identity, host_system(), connect_to_rank_0(std::move(socket), "a test", rank, 4),
+            identity, host_system(), connect_to_first(std::move(socket), "a test", 0, rank, 4),
             JobOptions{}));
         const Group group(job);
         group.barrier();

@@ -87,8 +87,8 @@ ThreadHosts::~ThreadHosts() {
 }
 
 std::unique_ptr<Rendezvous> ThreadHosts::rendezvous(int rank) {
-  return connect_to_rank_0(ends_[static_cast<std::size_t>(rank)].duplicate(), "a test", rank,
-                           map_.size());
+  return connect_to_first(ends_[static_cast<std::size_t>(rank)].duplicate(), "a test",
+                          map_.neighbours(rank).first(), rank, map_.size());
 }
 
 void ThreadHosts::kill(int rank) {
