@@ -191,7 +191,8 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
       app.add_option(
              "--averaging,--strategy", options.averaging,
              "how copies of logical workers are averaged: every-step (gradients are), partial, "
-             "local-sgd:K, bmuf:K, diloco:K[,rate[,momentum]][,fragments=P][,warm-up=W][,int8]")
+             "local-sgd:K, bmuf:K, diloco:K[,rate[,momentum]][,fragments=P][,warm-up=W][,int8]"
+             "[,overlap=T][,own=A]")
           ->check(understood_by([](const std::string& text) { tutti::averaging_policy_of(text); }));
   app.add_option("--state-at-averaging", options.state_at_averaging,
                  "what becomes of the optimizer's state where copies are averaged (with --shards; "

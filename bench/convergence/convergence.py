@@ -37,6 +37,7 @@ RUNS = {"Adam": {
     "DiLoCo, 32 steps": ["--averaging", "diloco:32"],
     "DiLoCo, 32 steps, 4 fragments": ["--averaging", "diloco:32,fragments=4"],
     "DiLoCo, 32 steps, 8 bits": ["--averaging", "diloco:32,int8"],
+    "DiLoCo, 32 steps, overlap of 8": ["--averaging", "diloco:32,overlap=8"],
     "DiLoCo, 32 steps, no warm-up": ["--averaging", "diloco:32,warm-up=0"],
 }, "Adam, long": {
     "long, dense": [*SLOWER, "0.005"],

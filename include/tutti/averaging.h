@@ -35,10 +35,23 @@ struct AveragingRound {
   /// there are states() or sends_int8().
   std::span<const double> before;
   std::int64_t logical_workers = 1;
-  /// The step that ends, counted from 1.
+  /// The step that ends, counted from 1; with an overlap() the step at whose end the mean was
+  /// taken.
   std::int64_t step = 1;
   /// One for each of states(), zero at first. Kept in the type of the parameter.
   std::vector<std::span<double>> states;
+};
+
+/// How the sending of copies overlaps with the steps that follow.
+struct AveragingOverlap {
+  /// Between the step at whose end a bucket is due and the one at whose end its mean is applied.
+  /// 0: the same step.
+  std::int64_t steps = 0;
+  /// At the end of each step up to this one, the mean is applied in the same step all the same.
+  std::int64_t after = 0;
+  /// α in [0, 1): where a mean is applied later, copy ← α · copy + (1 − α) · the value of
+  /// combine().
+  double own = 0.5;
 };
 
 class AveragingPolicy {
@@ -62,6 +75,9 @@ class AveragingPolicy {
   /// integers with error feedback, instead of its copy. Of parameters other than float32, float16
   /// and bfloat16 that is Unsupported. Unless overridden: no.
   virtual bool sends_int8() const;
+  /// Unless overridden there is none, and all copies are equal when they have been averaged. A
+  /// bucket that is due while a mean of it is not applied yet is not sent.
+  virtual AveragingOverlap overlap() const;
   /// Each element for itself: pieces are cut as it suits. Unless overridden, the mean is left.
   virtual void combine(const AveragingRound& round) const;
 };
@@ -96,20 +112,26 @@ struct Diloco {
   std::optional<std::int64_t> warm_up = {};
   /// Differences are sent as int8_codec() sends gradients: 3.94 times fewer bytes both ways.
   bool int8 = false;
+  /// τ: steps between the one that sends a fragment and the one that applies its mean, below
+  /// period ÷ fragments. Not in the warm-up.
+  std::int64_t overlap = 0;
+  double own = 0.5;  ///< AveragingOverlap::own
 };
 /// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), whose outer step is that of block_momentum in
 /// Nesterov's form. Meant for AdamW as the optimizer, of which each logical worker keeps its own
 /// state. After the warm-up each of `fragments` parts of the model is due once in `period` steps,
-/// in turn, as in Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512) without its overlap:
-/// fragment f of F when ⌊(f + 1)·period / F⌋ steps of a round are over.
+/// in turn, as in Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512), whose overlap and
+/// mixing of copies (algorithm 2) are those of `overlap` and `own`: fragment f of F when
+/// ⌊(f + 1)·period / F⌋ steps of a round are over.
 AveragingPolicyPointer diloco(std::int64_t period, const Diloco& numbers = {});
 
-/// InvalidArgument for one without a name, or with a negative number of states or fragments.
+/// InvalidArgument for one without a name, with a negative number of states or fragments, or with
+/// an overlap that makes no sense.
 void validate(const AveragingPolicy& averaging);
 
 /// "every-step" (a null pointer), "partial", "local-sgd:16", "bmuf:16", and
-/// "diloco:32[,rate[,momentum]][,fragments=4][,warm-up=100][,int8]". InvalidArgument for anything
-/// else, with the names that there are.
+/// "diloco:32[,rate[,momentum]][,fragments=4][,warm-up=100][,int8][,overlap=4][,own=0.5]".
+/// InvalidArgument for anything else, with the names that there are.
 AveragingPolicyPointer averaging_policy_of(std::string_view text);
 
 /// The optimizer's state where the copies of a parameter are averaged.

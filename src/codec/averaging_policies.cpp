@@ -87,6 +87,12 @@ class WithBlockMomentum : public Periodic {
   BlockMomentum numbers_;
 };
 
+void require_own(double own, std::string_view name) {
+  if (own >= 0 && own < 1) return;
+  throw InvalidArgument(
+      fmt::format("{}: a share of {} of its own copy: must be at least 0 and below 1", name, own));
+}
+
 /// Its name is its text.
 class WithOuterStep : public AveragingPolicy {
  public:
@@ -106,11 +112,22 @@ class WithOuterStep : public AveragingPolicy {
     if (warm_up_ < 0) {
       throw InvalidArgument(fmt::format("diloco:{}: {} steps of warm-up", period, warm_up_));
     }
+    if (numbers.overlap < 0 || numbers.overlap * numbers.fragments >= period) {
+      throw InvalidArgument(
+          fmt::format("diloco:{}: an overlap of {} steps: must be at least 0, and below the period "
+                      "divided by the number of fragments, {}",
+                      period, numbers.overlap, numbers.fragments));
+    }
+    require_own(numbers.own, fmt::format("diloco:{}", period));
   }
   std::string name() const override {
-    return fmt::format("diloco:{},{},{},fragments={},warm-up={}{}", period_, numbers_.rate,
-                       numbers_.momentum, numbers_.fragments, warm_up_,
-                       numbers_.int8 ? ",int8" : "");
+    auto name =
+        fmt::format("diloco:{},{},{},fragments={},warm-up={}{}", period_, numbers_.rate,
+                    numbers_.momentum, numbers_.fragments, warm_up_, numbers_.int8 ? ",int8" : "");
+    if (numbers_.overlap > 0) {
+      name += fmt::format(",overlap={},own={}", numbers_.overlap, numbers_.own);
+    }
+    return name;
   }
   std::int64_t fragments() const override { return numbers_.fragments; }
   bool due(std::int64_t step, std::int64_t fragment, std::int64_t fragments) const override {
@@ -119,6 +136,9 @@ class WithOuterStep : public AveragingPolicy {
   }
   int states() const override { return 1; }
   bool sends_int8() const override { return numbers_.int8; }
+  AveragingOverlap overlap() const override {
+    return {.steps = numbers_.overlap, .after = warm_up_, .own = numbers_.own};
+  }
   void combine(const AveragingRound& round) const override {
     if (round.step <= warm_up_) return;
     step_with_momentum(round,
@@ -134,7 +154,8 @@ class WithOuterStep : public AveragingPolicy {
 [[noreturn]] void refuse_policy(std::string_view text) {
   throw InvalidArgument(
       fmt::format("averaging \"{}\": there are every-step, partial, local-sgd:K, bmuf:K and "
-                  "diloco:K[,rate[,momentum]][,fragments=P][,warm-up=W][,int8], K being the steps "
+                  "diloco:K[,rate[,momentum]][,fragments=P][,warm-up=W][,int8][,overlap=T][,own=A],"
+                  " K being the steps "
                   "between two rounds",
                   text));
 }
@@ -152,8 +173,10 @@ Number policy_number_of(std::string_view text, std::string_view digits) {
 AveragingPolicyPointer diloco_of(std::string_view text, std::string_view numbers) {
   constexpr std::string_view kFragments = "fragments=";
   constexpr std::string_view kWarmUp = "warm-up=";
-  std::optional<std::int64_t> period, fragments, warm_up;
-  std::optional<double> rate, momentum;
+  constexpr std::string_view kOverlap = "overlap=";
+  constexpr std::string_view kOwn = "own=";
+  std::optional<std::int64_t> period, fragments, warm_up, overlap;
+  std::optional<double> rate, momentum, own;
   bool int8 = false;
   for (bool more = true; more;) {
     const auto comma = numbers.find(',');
@@ -168,7 +191,11 @@ AveragingPolicyPointer diloco_of(std::string_view text, std::string_view numbers
       warm_up = policy_number_of<std::int64_t>(text, word.substr(kWarmUp.size()));
     } else if (word == "int8" && !int8) {
       int8 = true;
-    } else if (fragments || warm_up || momentum || int8) {
+    } else if (word.starts_with(kOverlap) && !overlap) {
+      overlap = policy_number_of<std::int64_t>(text, word.substr(kOverlap.size()));
+    } else if (word.starts_with(kOwn) && !own) {
+      own = policy_number_of<double>(text, word.substr(kOwn.size()));
+    } else if (fragments || warm_up || momentum || int8 || overlap || own) {
       refuse_policy(text);
     } else {
       (rate ? momentum : rate) = policy_number_of<double>(text, word);
@@ -179,13 +206,16 @@ AveragingPolicyPointer diloco_of(std::string_view text, std::string_view numbers
                           .momentum = momentum.value_or(usual.momentum),
                           .fragments = fragments.value_or(usual.fragments),
                           .warm_up = warm_up,
-                          .int8 = int8});
+                          .int8 = int8,
+                          .overlap = overlap.value_or(usual.overlap),
+                          .own = own.value_or(usual.own)});
 }
 
 }  // namespace
 
 int AveragingPolicy::states() const { return 0; }
 bool AveragingPolicy::sends_int8() const { return false; }
+AveragingOverlap AveragingPolicy::overlap() const { return {}; }
 void AveragingPolicy::combine(const AveragingRound&) const {}
 std::int64_t AveragingPolicy::fragments() const { return 0; }
 
@@ -214,6 +244,12 @@ void validate(const AveragingPolicy& averaging) {
     throw InvalidArgument(
         fmt::format("averaging {}: {} fragments", averaging.name(), averaging.fragments()));
   }
+  const auto overlap = averaging.overlap();
+  if (overlap.steps < 0) {
+    throw InvalidArgument(
+        fmt::format("averaging {}: an overlap of {} steps", averaging.name(), overlap.steps));
+  }
+  require_own(overlap.own, fmt::format("averaging {}", averaging.name()));
 }
 
 AveragingPolicyPointer averaging_policy_of(std::string_view text) {

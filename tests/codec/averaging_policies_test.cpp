@@ -179,6 +179,29 @@ TEST(AveragingPolicies, NumbersThatMakeNoSenseAreRefused) {
     EXPECT_THAT(refusal([&] { diloco(4, {.fragments = bad}); }),
                 HasSubstr("fragments: must be at least 1, and at most one for each step"));
   EXPECT_THAT(refusal([] { diloco(4, {.warm_up = -2}); }), HasSubstr("-2 steps of warm-up"));
+  for (const std::int64_t bad : {-1, 4})
+    EXPECT_THAT(refusal([&] { diloco(8, {.fragments = 2, .overlap = bad}); }),
+                HasSubstr("must be at least 0, and below the period divided by the number of "
+                          "fragments, 2"));
+  EXPECT_NO_THROW(diloco(8, {.fragments = 2, .overlap = 3}));
+  for (const double bad : {-0.5, 1.0, double{NAN}})
+    EXPECT_THAT(refusal([&] { diloco(8, {.overlap = 3, .own = bad}); }),
+                HasSubstr("of its own copy: must be at least 0 and below 1"));
+  class Overlapping final : public AveragingPolicy {
+   public:
+    explicit Overlapping(const AveragingOverlap& overlap) : overlap_(overlap) {}
+    std::string name() const override { return "odd"; }
+    bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
+    AveragingOverlap overlap() const override { return overlap_; }
+
+   private:
+    AveragingOverlap overlap_;
+  };
+  EXPECT_THAT(refusal([] { validate(Overlapping({.steps = -1})); }),
+              HasSubstr("averaging odd: an overlap of -1 steps"));
+  EXPECT_THAT(refusal([] { validate(Overlapping({.own = 1})); }),
+              HasSubstr("averaging odd: a share of 1 of its own copy"));
+  EXPECT_NO_THROW(validate(Overlapping({.steps = 3, .own = 0})));
 }
 
 TEST(AveragingPolicies, NamesAreReadAndTellThemApart) {
@@ -211,6 +234,21 @@ TEST(AveragingPolicies, NamesAreReadAndTellThemApart) {
     EXPECT_EQ(averaging_policy_of(text)->name(), diloco(32, in_8_bits)->name());
     EXPECT_TRUE(averaging_policy_of(text)->sends_int8());
   }
+  auto later = in_8_bits;
+  later.overlap = 5;
+  later.own = 0.25;
+  for (const auto& text :
+       {diloco(32, later)->name(),
+        std::string("diloco:32,0.4,0.8,own=0.25,int8,warm-up=7,overlap=5,fragments=3")}) {
+    EXPECT_EQ(averaging_policy_of(text)->name(), diloco(32, later)->name());
+    EXPECT_EQ(averaging_policy_of(text)->overlap().steps, 5);
+    EXPECT_EQ(averaging_policy_of(text)->overlap().after, 7);
+    EXPECT_EQ(averaging_policy_of(text)->overlap().own, 0.25);
+  }
+  EXPECT_NE(diloco(32, later)->name(), diloco(32, in_8_bits)->name());
+  EXPECT_EQ(local_sgd(2)->overlap().steps, 0);
+  EXPECT_EQ(diloco(32)->overlap().steps, 0);
+  EXPECT_EQ(averaging_policy_of("diloco:32,overlap=5")->name(), diloco(32, {.overlap = 5})->name());
   EXPECT_EQ(averaging_policy_of("diloco:32,int8")->name(), diloco(32, {.int8 = true})->name());
   EXPECT_EQ(averaging_policy_of("diloco:9,fragments=2")->name(),
             diloco(9, {.fragments = 2})->name());
@@ -238,7 +276,12 @@ TEST(AveragingPolicies, NamesAreReadAndTellThemApart) {
                            "diloco:8,int8,int8",
                            "diloco:8,int8,0.7",
                            "diloco:8,int4",
-                           "local-sgd:8,int8"})
+                           "local-sgd:8,int8",
+                           "diloco:8,overlap=2,0.7",
+                           "diloco:8,overlap=2,overlap=2",
+                           "diloco:8,overlap",
+                           "diloco:8,own=0.1,own=0.1",
+                           "diloco:8,own=x"})
     EXPECT_THAT(refusal([&] { averaging_policy_of(text); }),
                 HasSubstr("there are every-step, partial, local-sgd:K, bmuf:K and diloco:K[,rate"))
         << text;

@@ -96,13 +96,14 @@ void draw_trainer(Choices& one) {
   const bool may_average = trains && (bold || (!coded && !has_tables));
   Options policies = {"none"};
   if (may_average) {
-    policies = {"none",  "none",  "none",    "none",   "local",
-                "local", "block", "partial", "diloco", "fragments"};
+    policies = {"none",  "none",    "none",   "none",      "local",  "local",
+                "block", "partial", "diloco", "fragments", "overlap"};
     if (bold || !is_double) policies.emplace_back("diloco-int8");
   }
   one.of("averaging", policies);
   const bool is_due = !one.is("averaging", "none");
-  one.of("state-at-averaging", is_due ? Options{"keep", "average", "reset"} : Options{"keep"});
+  const bool is_equal = is_due && (bold || !one.is("averaging", "overlap"));
+  one.of("state-at-averaging", is_equal ? Options{"keep", "average", "reset"} : Options{"keep"});
   Options who = {"none"};
   if (trains && !is_due) who = {"none", "none", "none", "none", "biases"};
   if (trains && !is_due && one.is("model", "conv")) who.insert(who.end(), 2, "norms");
@@ -288,6 +289,7 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   if (one.is("averaging", "diloco")) all.insert("DiLoCo");
   if (one.is("averaging", "fragments")) all.insert("DiLoCo in fragments");
   if (one.is("averaging", "diloco-int8")) all.insert("DiLoCo in 8 bits");
+  if (one.is("averaging", "overlap")) all.insert("DiLoCo with overlap");
 
   // What is about a parameter, and not about others.
   std::vector<std::string> kinds = {"weight", "bias"};

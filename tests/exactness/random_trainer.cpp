@@ -127,6 +127,8 @@ TrainerOptions options_of(const Choices& one, const Stretch& stretch, const std:
   if (averaging == "partial") options.averaging = partial_update();
   if (averaging == "diloco") options.averaging = diloco(2, {.warm_up = 1});
   if (averaging == "fragments") options.averaging = diloco(3, {.fragments = 2, .warm_up = 0});
+  if (averaging == "overlap")
+    options.averaging = diloco(3, {.warm_up = 1, .overlap = 2, .own = 0.25});
   if (averaging == "diloco-int8")
     options.averaging = diloco(3, {.fragments = 2, .warm_up = 1, .int8 = true});
   if (one.is("state-at-averaging", "average"))

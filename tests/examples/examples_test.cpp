@@ -157,7 +157,7 @@ TEST(Examples, CharLmGoesOnByItselfAndMeetsInDataParallelToo) {
 
 TEST(Examples, CharLmTrainsByDilocoInFragmentsEitherWay) {
   std::set<std::string> ends;
-  for (const std::string how : {"", ",int8"}) {
+  for (const std::string how : {"", ",int8", ",overlap=1"}) {
     for (const char* const workers : {"1", "3"}) {
       const auto run = run_command(
           char_lm({"-n", workers},
@@ -169,9 +169,10 @@ TEST(Examples, CharLmTrainsByDilocoInFragmentsEitherWay) {
       ends.insert(end_of(run));
     }
   }
-  EXPECT_EQ(ends.size(), 2u) << "one for each way to send";
-  const auto parallel = run_command(
-      char_lm({"-n", "2"}, {"--steps", "4", "--averaging", "diloco:4,warm-up=0,int8", "--report"}));
+  EXPECT_EQ(ends.size(), 3u) << "one for each way to send";
+  const auto parallel =
+      run_command(char_lm({"-n", "2"}, {"--steps", "4", "--averaging",
+                                        "diloco:4,warm-up=0,int8,overlap=2", "--report"}));
   ASSERT_EQ(parallel.status, 0) << parallel.err;
   EXPECT_THAT(parallel.out, HasSubstr("4 steps, 1 collectives"));
 }
@@ -186,7 +187,8 @@ std::string refusal(const std::vector<std::string>& options) {
 TEST(Examples, CharLmRefusesPoliciesThatThereAreNot) {
   EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd"}),
               HasSubstr("there are every-step, partial, local-sgd:K, bmuf:K and diloco:K[,rate"));
-  EXPECT_THAT(refusal({"--shards", "4", "--averaging", "diloco:4,int4"}), HasSubstr("[,int8]"));
+  EXPECT_THAT(refusal({"--shards", "4", "--averaging", "diloco:4,int4"}),
+              HasSubstr("[,int8][,overlap=T]"));
   EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd:4"}),
               HasSubstr("averaging local-sgd:4 without logical_workers"));
   EXPECT_THAT(refusal({"--shards", "4", "--fusion", "4"}), HasSubstr("--codec or --averaging"));

@@ -97,6 +97,21 @@ class Worker {
     return text_of(lines_);
   }
 
+  /// Copies stay apart.
+  std::string separately() {
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      model_.zero_grad();
+      model_.loss(piece(step, job_.rank(), true)).backward();
+      descend(model_);
+      parallel_.average_parameters(step);
+      for (const auto& [name, parameter] : model_.own_parameters()) {
+        const auto mine = all_gather(Group(job_), parameter.detach().reshape({-1}));
+        say(fmt::format("step {} {}", step, name), digest_of(mine));
+      }
+    }
+    return text_of(lines_);
+  }
+
   /// The same, but each step has its own parameters that become one.
   std::string in_turn() {
     for (std::int64_t step = 1; step <= kSteps; ++step) {
@@ -228,6 +243,7 @@ std::vector<GoldenRun> parallel_runs() {
   apart.compression.fusion = 100;
   DataParallelOptions in_turn{.averaging = diloco(2, {.fragments = 2, .warm_up = 0})};
   DataParallelOptions in_8_bits{.averaging = diloco(2, {.warm_up = 1, .int8 = true})};
+  DataParallelOptions later{.averaging = diloco(2, {.warm_up = 1, .overlap = 1})};
   using parallel::always;
   using parallel::run_of;
   return {
@@ -245,6 +261,7 @@ std::vector<GoldenRun> parallel_runs() {
       run_of("parallel_block_momentum", true, &Worker::apart, {}, always(apart)),
       run_of("parallel_diloco", true, &Worker::in_turn, bfloat16, always(in_turn)),
       run_of("parallel_diloco_in_8_bits", true, &Worker::in_turn, bfloat16, always(in_8_bits)),
+      run_of("parallel_diloco_with_overlap", true, &Worker::separately, bfloat16, always(later)),
       {"collectives", true,
        [](int workers) { return parallel::on_all(workers, parallel::reduce); }},
   };

@@ -341,6 +341,11 @@ std::vector<std::pair<std::string, TrainerSetup>> setups() {
       {.model = {.type = torch::kBFloat16},
        .optimizer = adamw,
        .options = apart(diloco(3, {.fragments = 2, .warm_up = 1, .int8 = true}))});
+  // A run stops while a mean is in flight.
+  add("diloco_with_overlap",
+      {.model = {.type = torch::kBFloat16},
+       .optimizer = adamw,
+       .options = apart(diloco(3, {.warm_up = 1, .overlap = 2, .own = 0.25}))});
   add("partial_update", {.optimizer = momentum, .options = apart(partial_update())});
   // Small enough for their checkpoints to lie among the sources.
   auto compressed = coded({.codec = top_k_codec(0.1)});

@@ -192,13 +192,25 @@ inline bool go_together(const std::string& model, const std::string& optimizer,
 }
 
 /// Every run has uneven weights, and more shards than workers or fewer.
-inline constexpr const char* kWays[] = {
-    "plain",          "norm clip",        "value clips",
-    "loss scale",     "halves",           "half codec",
-    "bfloat16 codec", "int8 codec",       "threshold codec",
-    "topk codec",     "topk per tensor",  "local",
-    "local biases",   "block momentum",   "partial",
-    "diloco",         "diloco in 8 bits", "momentum correction"};
+inline constexpr const char* kWays[] = {"plain",
+                                        "norm clip",
+                                        "value clips",
+                                        "loss scale",
+                                        "halves",
+                                        "half codec",
+                                        "bfloat16 codec",
+                                        "int8 codec",
+                                        "threshold codec",
+                                        "topk codec",
+                                        "topk per tensor",
+                                        "local",
+                                        "local biases",
+                                        "block momentum",
+                                        "partial",
+                                        "diloco",
+                                        "diloco in 8 bits",
+                                        "diloco with overlap",
+                                        "momentum correction"};
 inline TrainerOptions options_of(const std::string& way) {
   TrainerOptions options{.seed = 5};
   if (way == "norm clip") options.clip.norm = 0.01;
@@ -220,6 +232,7 @@ inline TrainerOptions options_of(const std::string& way) {
         diloco(3, {.fragments = 2, .warm_up = 1, .int8 = way == "diloco in 8 bits"});
     options.loss_scale = {.start = 8, .dynamic = true, .grow_after = 2};
   }
+  if (way == "diloco with overlap") options.averaging = diloco(3, {.warm_up = 1, .overlap = 2});
   if (way == "partial") {
     options.averaging = partial_update();
     options.clip.norm = 0.01;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -69,12 +70,15 @@ AveragingRounds::AveragingRounds(const Plan& plan, const AveragingPolicy& policy
                                  std::size_t replicas)
     : plan_(plan),
       policy_(policy),
+      overlap_(policy.overlap()),
       replicas_(static_cast<std::int64_t>(replicas)),
       buckets_(averaged_buckets(plan, policy, parameters, fusion, fragment_of_)),
       bucket_of_(plan.parameters().size()),
       due_(plan.parameters().size()),
       moved_(plan.parameters().size()),
       moves_(plan.parameters().size()),
+      in_flight_(overlap_.steps > 0 ? plan.parameters().size() : 0),
+      arrives_(plan.parameters().size()),
       call_(policy, replicas_, kTile),
       traffic_(plan, buckets_) {
   require_types(plan, policy, parameters);
@@ -97,27 +101,64 @@ void AveragingRounds::begin(std::int64_t step) {
     due_buckets_.push_back(b);
     for (const auto p : buckets_[b]) due_[p] = 1;
   }
+  for (std::size_t p = 0; p < in_flight_.size(); ++p) {
+    const bool flies = in_flight_[p] != 0;
+    arrives_[p] = flies && step >= in_flight_[p] + overlap_.steps;
+    if (flies && arrives_[p] == 0) due_[p] = 0;
+  }
   traffic_.begin();
   bytes_ = 0;
 }
 
-void AveragingRounds::average(const ElementRange& tile, AveragedCopies& copies) {
+void AveragingRounds::receive(const ElementRange& tile, AveragedCopies& copies) {
+  auto* const values = copies.in_flight(tile);
+  ask(in_flight_[tile.parameter], tile, values, copies);
+  copies.mix(tile, values, overlap_.own);
+}
+
+void AveragingRounds::send(const ElementRange& tile, AveragedCopies& copies) {
+  auto* const mean = copies.mean(tile);
+  if (overlaps()) {
+    const auto type = plan_.parameters()[tile.parameter].node_type;
+    std::memcpy(copies.in_flight(tile), mean,
+                static_cast<std::size_t>(tile.end - tile.begin) * size_of(type));
+    return;
+  }
+  ask(step_, tile, mean, copies);
+  copies.store(tile, mean);
+}
+
+/// The mean `values`, which was taken in `step`, becomes what the policy makes of it.
+void AveragingRounds::ask(std::int64_t step, const ElementRange& tile, std::byte* values,
+                          AveragedCopies& copies) {
   const auto& entry = plan_.parameters()[tile.parameter];
   PolicyPiece piece{.type = entry.node_type,
                     .count = tile.end - tile.begin,
-                    .values = copies.mean(tile),
+                    .values = values,
                     .before = nullptr,
                     .states = {}};
   const int states = policy_.states();
   if (has_before(policy_)) piece.before = copies.before(tile);
   for (int k = 0; k < states; ++k) piece.states.push_back(copies.state(tile, k));
-  call_.ask(step_, entry.spec.name, piece);
-  copies.store(tile, piece.values);
+  call_.ask(step, entry.spec.name, piece);
 }
 
 void AveragingRounds::commit() {
-  for (std::size_t p = 0; p < moved_.size(); ++p) moved_[p] = moves_[p] != 0 && due_[p] == 0;
+  for (std::uint32_t p = 0; p < moved_.size(); ++p) {
+    moved_[p] = !is_sent(p) && (moves_[p] != 0 || arrives(p));
+    if (in_flight_.empty()) continue;
+    if (is_sent(p) && overlaps()) {
+      in_flight_[p] = step_;
+    } else if (arrives(p)) {
+      in_flight_[p] = 0;
+    }
+  }
   traffic_.end(bytes_ > 0 ? 1 : 0);
+}
+
+void AveragingRounds::settle(std::uint32_t parameter) {
+  moved_[parameter] = 0;
+  if (!in_flight_.empty()) in_flight_[parameter] = 0;
 }
 
 void AveragingRounds::count_averaged(std::uint32_t parameter, int states, std::int64_t back) {

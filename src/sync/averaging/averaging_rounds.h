@@ -8,6 +8,10 @@
 // last due. Copies of other parameters are equal already, and a mean of equal values may differ
 // from them by a rounding.
 //
+// A policy that overlaps has a mean *in flight* between the step that sends it and the one that
+// applies it, or the first one after it that counts. Copies differ then, so the parameter has moved
+// again. While a mean is in flight no other one of the parameter is sent.
+//
 // Threads: one. Failure: that of PolicyCall, and of AveragedCopies::store(): some tiles may be
 // averaged already.
 
@@ -48,11 +52,21 @@ class AveragingRounds {
   void note_moved(std::uint32_t parameter) { moves_[parameter] = 1; }
   /// The buckets that are due in the current step, moved or not, in ascending order.
   const std::vector<std::size_t>& due_buckets() const { return due_buckets_; }
-  bool is_averaged(std::uint32_t parameter) const {
+  /// Whether the current step takes a mean of the parameter.
+  bool is_sent(std::uint32_t parameter) const {
     return due_[parameter] != 0 && moves_[parameter] != 0;
   }
-  /// The copies' mean becomes what the policy makes of it, on all replicas.
-  void average(const ElementRange& tile, AveragedCopies& copies);
+  /// Whether a mean that was in flight is applied in the current step.
+  bool arrives(std::uint32_t parameter) const { return arrives_[parameter] != 0; }
+  /// Whether either changes the parameter, or what is kept of it.
+  bool is_averaged(std::uint32_t parameter) const {
+    return is_sent(parameter) || arrives(parameter);
+  }
+  /// First, where the parameter arrives(): copies are mixed with what the policy makes of the mean.
+  void receive(const ElementRange& tile, AveragedCopies& copies);
+  /// Then, where it is_sent(): the copies' mean becomes what the policy makes of it, on all
+  /// replicas, or is in flight from here on.
+  void send(const ElementRange& tile, AveragedCopies& copies);
   /// The current step counts: what was due has not moved any more.
   void commit();
 
@@ -69,14 +83,22 @@ class AveragingRounds {
   /// Per parameter: whether it moved since its bucket was last due, as of the last committed step.
   /// Checkpoints save and restore it.
   std::vector<std::uint8_t>& moved() { return moved_; }
+  /// Likewise: the step that sent the mean that is in flight, 0 without one. Empty without overlap.
+  std::vector<std::int64_t>& in_flight() { return in_flight_; }
+  /// All copies of the parameter are equal, and nothing is in flight.
+  void settle(std::uint32_t parameter);
 
  private:
   BucketTraffic& traffic_of(std::uint32_t parameter) {
     return traffic_.bucket(bucket_of_[parameter]);
   }
 
+  void ask(std::int64_t step, const ElementRange& tile, std::byte* values, AveragedCopies& copies);
+  bool overlaps() const { return overlap_.steps > 0 && step_ > overlap_.after; }
+
   const Plan& plan_;
   const AveragingPolicy& policy_;
+  AveragingOverlap overlap_;
   std::int64_t replicas_;
   std::int64_t step_ = 0;
   std::vector<std::size_t> fragment_of_;  ///< per bucket: what the policy is asked of
@@ -86,6 +108,8 @@ class AveragingRounds {
   std::vector<std::uint8_t> due_;
   std::vector<std::uint8_t> moved_;
   std::vector<std::uint8_t> moves_;  ///< moved_, and the current step's
+  std::vector<std::int64_t> in_flight_;
+  std::vector<std::uint8_t> arrives_;  ///< in the current step
   PolicyCall call_;
   TrafficCount traffic_;
   std::size_t bytes_ = 0;

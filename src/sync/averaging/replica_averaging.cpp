@@ -47,16 +47,17 @@ ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
       mean_of_messages_(copies.size()),
       rounds_(plan, *options_.averaging, per_replica_parameters(plan), options_.fusion,
               copies.size()) {
-  if (!has_before(*options_.averaging)) return;
+  const bool overlaps = options_.averaging->overlap().steps > 0;
+  if (!has_before(*options_.averaging) && !overlaps) return;
   const int residuals = options_.averaging->sends_int8() ? static_cast<int>(copies.size()) + 1 : 0;
-  const int states = options_.averaging->states() + residuals;
+  const int states = options_.averaging->states() + residuals + (overlaps ? 1 : 0);
   kept_ = std::make_unique<SharedModel>(
       group, plan, states_of_replicas(plan, std::vector<int>(plan.parameters().size(), states)),
       false, fmt::format("{}, what {} keeps", options_.name, options_.averaging->name()));
 }
 
 void ReplicaAveraging::restart(std::uint32_t parameter) {
-  rounds_.moved()[parameter] = 0;
+  settle(parameter);
   if (!kept_) return;
   const auto bytes = plan_.bytes_of(parameter);
   if (bytes == 0) return;
@@ -74,13 +75,15 @@ void ReplicaAveraging::begin(std::int64_t step, const std::vector<std::int64_t>&
       rounds_.note_moved(p);
       rounds_.count_gradients(p, updating[p], 1);
     }
-    if (!is_averaged(p)) continue;
+    if (!rounds_.is_sent(p)) continue;
     rounds_.count_averaged(p, with_state ? copies_.of(0).states(p) : 0);
   }
 }
 
 void ReplicaAveraging::average(const ElementRange& tile) {
-  rounds_.average(tile, *this);
+  if (rounds_.arrives(tile.parameter)) rounds_.receive(tile, *this);
+  if (!rounds_.is_sent(tile.parameter)) return;
+  rounds_.send(tile, *this);
   if (options_.state != StateAtAveraging::keep) combine_states(tile);
 }
 
@@ -123,6 +126,9 @@ float* ReplicaAveraging::residual(std::uint32_t parameter, std::size_t logical) 
 std::string ReplicaAveraging::kept_name(int k) const {
   const int residual = k - options_.averaging->states();
   if (residual < 0) return fmt::format("kept.{}", k);
+  if (!options_.averaging->sends_int8() || residual > static_cast<int>(copies_.size())) {
+    return "in_flight";
+  }
   if (residual == static_cast<int>(copies_.size())) return "residual.mean";
   return fmt::format("residual.{}", residual);
 }
@@ -179,6 +185,20 @@ std::byte* ReplicaAveraging::before(const ElementRange& tile) {
 
 std::byte* ReplicaAveraging::state(const ElementRange& tile, int k) {
   return kept_->state(tile.parameter, k) + offset_of(tile);
+}
+
+std::byte* ReplicaAveraging::in_flight(const ElementRange& tile) {
+  return kept_->state(tile.parameter, kept_->states(tile.parameter) - 1) + offset_of(tile);
+}
+
+void ReplicaAveraging::mix(const ElementRange& tile, const std::byte* values, double own) {
+  const auto type = plan_.parameters()[tile.parameter].node_type;
+  for (std::size_t l = 0; l < copies_.size(); ++l) {
+    const auto& copy = copies_.of(l);
+    mix_into(copy.master(tile.parameter) + offset_of(tile), values, type, tile.end - tile.begin,
+             own);
+    copy.round_values(tile);
+  }
 }
 
 void ReplicaAveraging::store(const ElementRange& tile, const std::byte* values) {

@@ -59,20 +59,24 @@ class ReplicaAveraging final : private AveragedCopies {
   bool is_averaged(std::uint32_t parameter) const { return rounds_.is_averaged(parameter); }
   /// Whether some bucket is due, whether its parameters moved or not.
   bool any_due() const { return !rounds_.due_buckets().empty(); }
-  /// Averages all copies of that tile, once the step has updated them.
+  /// Averages all copies of that tile, once the step has updated them, or mixes them with a mean
+  /// that was sent before.
   void average(const ElementRange& tile);
   /// The current step counts. `rules` are those of each logical worker.
   void commit(std::vector<UpdateRules>& rules);
 
-  /// AveragingRounds::moved().
+  /// AveragingRounds::moved() and in_flight().
   std::vector<std::uint8_t>& moved() { return rounds_.moved(); }
+  std::vector<std::int64_t>& in_flight() { return rounds_.in_flight(); }
   /// What the averaging policy keeps: its own states, residuals, and as values what all copies were
   /// before; null where it keeps nothing.
   const SharedModel* kept() const { return kept_.get(); }
-  /// "kept.0", "residual.2", "residual.mean": what the k-th state of kept() is.
+  /// "kept.0", "residual.2", "residual.mean", "in_flight": what the k-th state of kept() is.
   std::string kept_name(int k) const;
-  /// The parameter counts as one that all logical workers have always had in common.
+  /// The parameter counts as one that all logical workers have always had in common: on one rank.
   void restart(std::uint32_t parameter);
+  /// Then, on all: AveragingRounds::settle().
+  void settle(std::uint32_t parameter) { rounds_.settle(parameter); }
 
   /// Bytes that each logical worker sends in the current step, or sent in the last one.
   std::size_t bytes() const { return rounds_.bytes(); }
@@ -82,6 +86,8 @@ class ReplicaAveraging final : private AveragedCopies {
   std::byte* mean(const ElementRange& tile) override;
   std::byte* before(const ElementRange& tile) override;
   std::byte* state(const ElementRange& tile, int k) override;
+  std::byte* in_flight(const ElementRange& tile) override;
+  void mix(const ElementRange& tile, const std::byte* values, double own) override;
   void store(const ElementRange& tile, const std::byte* values) override;
 
   /// The mean of what the pointers `at(l)` lead to becomes `mean_`.

@@ -42,7 +42,8 @@ WorkerCopies::Layout::Layout(const Plan& plan, const Buckets& buckets,
   if (policy.sends_int8()) {
     bytes += round_up(static_cast<std::size_t>(workers) * message_bytes, 64);
   }
-  const int states = policy.states() + (policy.sends_int8() ? 2 : 0);
+  const int states =
+      policy.states() + (policy.sends_int8() ? 2 : 0) + (policy.overlap().steps > 0 ? 1 : 0);
   for (const auto& entry : plan.parameters()) {
     auto& place = places.emplace_back();
     place.before = bytes;
@@ -172,20 +173,43 @@ std::byte* WorkerCopies::state(const ElementRange& tile, int k) {
   return element(first, tile.begin, entry.node_type);
 }
 
+std::byte* WorkerCopies::in_flight(const ElementRange& tile) {
+  return state(tile, policy_.states() + (policy_.sends_int8() ? 2 : 0));
+}
+
 /// What the tile was before is what it becomes: has_moved() compares bytes with it.
-void WorkerCopies::store(const ElementRange& tile, const std::byte* values) {
+void WorkerCopies::round_into_before(const ElementRange& tile, const std::byte* values) {
   const auto& entry = entry_of(tile.parameter);
   const auto type = entry.spec.dtype;
   const auto count = tile.end - tile.begin;
-  auto* const to = element(values_[tile.parameter], tile.begin, type);
+  auto* const to = element(before_of(tile.parameter), tile.begin, type);
   round_into(to, type, values, entry.node_type, count);
   if (type != entry.node_type && !are_finite(to, type, count)) {
     throw Mismatch(
         fmt::format("averaging {}, parameter \"{}\": what its copies become is beyond {}",
                     policy_.name(), entry.spec.name, name_of(type)));
   }
-  std::memcpy(element(before_of(tile.parameter), tile.begin, type), to,
-              static_cast<std::size_t>(count) * size_of(type));
+}
+
+void WorkerCopies::store(const ElementRange& tile, const std::byte* values) {
+  round_into_before(tile, values);
+  const auto type = entry_of(tile.parameter).spec.dtype;
+  std::memcpy(element(values_[tile.parameter], tile.begin, type),
+              element(before_of(tile.parameter), tile.begin, type),
+              static_cast<std::size_t>(tile.end - tile.begin) * size_of(type));
+}
+
+void WorkerCopies::mix(const ElementRange& tile, const std::byte* values, double own) {
+  round_into_before(tile, values);
+  const auto& entry = entry_of(tile.parameter);
+  const auto type = entry.spec.dtype;
+  const auto count = tile.end - tile.begin;
+  auto* const copy = element(values_[tile.parameter], tile.begin, type);
+  if (type == entry.node_type) return mix_into(copy, values, type, count, own);
+  auto* const wide = reinterpret_cast<std::byte*>(wide_copy_.data());
+  scale_into(wide, DType::float32, copy, type, count, 1.0);
+  mix_into(wide, values, DType::float32, count, own);
+  round_into(copy, type, wide, DType::float32, count);
 }
 
 }  // namespace tutti

@@ -3,8 +3,8 @@
 // One worker's copy of the parameters of a DataParallel with an averaging policy: the program's own
 // tensors. Their mean over all workers comes from an all-reduce, along the tree over ranks; where
 // the policy sends_int8(), from an all-gather of messages (int8_differences.h). Beside them lie, on
-// each worker, what they were when they were last averaged, what the policy keeps, and residuals:
-// this worker's, and the mean's, which is the same on all.
+// each worker, what they were when they were last averaged, what the policy keeps, residuals (this
+// worker's, and the mean's, which is the same on all), and a mean that is in flight.
 //
 // Threads: one. Failure: OutOfMemory when there is no memory; that of a Group's collectives;
 // store() throws Mismatch where a value is beyond a 16-bit type.
@@ -45,6 +45,8 @@ class WorkerCopies final : public AveragedCopies {
   std::byte* mean(const ElementRange& tile) override;
   std::byte* before(const ElementRange& tile) override;
   std::byte* state(const ElementRange& tile, int k) override;
+  std::byte* in_flight(const ElementRange& tile) override;
+  void mix(const ElementRange& tile, const std::byte* values, double own) override;
   void store(const ElementRange& tile, const std::byte* values) override;
 
   std::size_t bytes() const { return memory_.bytes(); }
@@ -56,7 +58,7 @@ class WorkerCopies final : public AveragedCopies {
     std::size_t mean = 0;    ///< in the node type; holds until the next all-reduce
     std::size_t before = 0;  ///< in its own type
     std::size_t first_state =
-        0;                    ///< in the node type; then two residuals, where there are messages
+        0;  ///< in the node type; then two residuals, and a mean in flight, where there are such
     std::size_t message = 0;  ///< in the messages of a worker, as of the last all-reduce
   };
   struct Layout {
@@ -72,6 +74,8 @@ class WorkerCopies final : public AveragedCopies {
   enum class Residual : std::uint8_t { own, mean };
   float* residual(const ElementRange& tile, Residual which);
   std::byte* message_of(int rank, std::uint32_t parameter) const;
+  /// Rounds these values to the parameter's own type, into what the tile was when last averaged.
+  void round_into_before(const ElementRange& tile, const std::byte* values);
   /// The size of the parameter in its own type.
   std::size_t bytes_of(std::uint32_t parameter) const;
   std::byte* before_of(std::uint32_t parameter) const {

@@ -189,19 +189,18 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
   for (std::size_t p = 0; p < plan_.parameters().size(); ++p) {
     report_.dense_bytes += plan_.bytes_of(p);
   }
-  if (!rounds_.due_buckets().empty()) {
-    Members due;
-    for (const auto b : rounds_.due_buckets()) {
-      due.insert(due.end(), rounds_.buckets()[b].begin(), rounds_.buckets()[b].end());
-    }
-    find_moved(due);
-    try {
-      for (const auto b : rounds_.due_buckets()) average(b);
-      if (options_.buffers == Buffers::every_step) sync_buffers();
-    } catch (...) {
-      ended_ = std::current_exception();
-      throw;
-    }
+  Members due;
+  for (const auto b : rounds_.due_buckets()) {
+    due.insert(due.end(), rounds_.buckets()[b].begin(), rounds_.buckets()[b].end());
+  }
+  if (!due.empty()) find_moved(due);
+  try {
+    receive();
+    for (const auto b : rounds_.due_buckets()) average(b);
+    if (!due.empty() && options_.buffers == Buffers::every_step) sync_buffers();
+  } catch (...) {
+    ended_ = std::current_exception();
+    throw;
   }
   rounds_.commit();
   report_.collectives = report_.max_sent_bytes > 0 ? 1 : 0;
@@ -210,25 +209,35 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
   report_.parameters_skipped -= report_.parameters_touched;
 }
 
-ParallelAveraging::Members ParallelAveraging::averaged_in(std::size_t bucket,
-                                                          DType node_type) const {
+ParallelAveraging::Members ParallelAveraging::sent_in(std::size_t bucket, DType node_type) const {
   Members found;
   for (const auto p : rounds_.buckets()[bucket]) {
-    if (rounds_.is_averaged(p) && plan_.parameters()[p].node_type == node_type) found.push_back(p);
+    if (rounds_.is_sent(p) && plan_.parameters()[p].node_type == node_type) found.push_back(p);
   }
   return found;
+}
+
+/// Applies means that were in flight.
+void ParallelAveraging::receive() {
+  for (const auto p : all_parameters(plan_)) {
+    if (!rounds_.arrives(p)) continue;
+    for (const auto& tile : tiles_of({p, 0, plan_.parameters()[p].spec.count})) {
+      rounds_.receive(tile, copies_);
+    }
+    model_.tensor(p).unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 /// An all-reduce is of one type.
 void ParallelAveraging::average(std::size_t bucket) {
   const auto steps = step_ - std::exchange(last_due_[bucket], step_);
   for (const auto type : {DType::float32, DType::float64}) {
-    const auto members = averaged_in(bucket, type);
+    const auto members = sent_in(bucket, type);
     if (members.empty()) continue;
     copies_.all_reduce(members, waits("the mean of all copies"));
     for (const auto p : members) {
       for (const auto& tile : tiles_of({p, 0, plan_.parameters()[p].spec.count})) {
-        rounds_.average(tile, copies_);
+        rounds_.send(tile, copies_);
       }
       model_.tensor(p).unsafeGetTensorImpl()->bump_version();
     }

@@ -4,6 +4,8 @@
 // by itself. Where a bucket is due, an all-reduce takes the mean of all workers' copies, along the
 // tree over ranks, and every worker makes of it what the policy does (averaging_rounds.h).
 //
+// A mean that is in flight is applied by each worker for itself, without waiting for the others.
+//
 // The optimizer is the program's own, so that nobody reports which parameters it moves: workers
 // compare their bytes with those that they had when they were last due.
 //
@@ -48,7 +50,8 @@ class ParallelAveraging {
   using Members = std::vector<std::uint32_t>;
   std::vector<std::byte> changes(const Members& due) const;
   void find_moved(const Members& due);
-  Members averaged_in(std::size_t bucket, DType node_type) const;
+  Members sent_in(std::size_t bucket, DType node_type) const;
+  void receive();
   void average(std::size_t bucket);
   std::vector<std::vector<std::byte>> gather(std::vector<std::byte> mine);
   CollectiveOptions waits(const char* label) const;

@@ -180,7 +180,7 @@ void ReplicaParameters::spread(const std::vector<std::uint8_t>& written, bool co
     for (auto& rules : update_->rules()) rules.updates()[p] = update_->rules()[0].updates()[p];
     if (!averaging_) continue;
     if (copy) averaging_->restart(p);
-    averaging_->moved()[p] = 0;
+    averaging_->settle(p);
   }
 }
 
@@ -233,14 +233,20 @@ void ReplicaParameters::add_to(ValueCheck& check) const {
 ReplicaPosition ReplicaParameters::position() const {
   ReplicaPosition position;
   for (const auto& rules : update_->rules()) position.updates.push_back(rules.updates());
-  if (averaging_) position.moved = averaging_->moved();
+  if (averaging_) {
+    position.moved = averaging_->moved();
+    position.in_flight = averaging_->in_flight();
+  }
   position.drops = drops_;
   return position;
 }
 
 void ReplicaParameters::restore(const ReplicaPosition& position) {
   for (std::size_t l = 0; l < size(); ++l) update_->rules()[l].updates() = position.updates[l];
-  if (averaging_) averaging_->moved() = position.moved;
+  if (averaging_) {
+    averaging_->moved() = position.moved;
+    averaging_->in_flight() = position.in_flight;
+  }
   drops_ = position.drops;
 }
 
@@ -251,7 +257,8 @@ void ReplicaParameters::check(const ReplicaPosition& position) const {
                         return one.size() == parameters;
                       });
   if (counts && position.drops.size() == size() &&
-      position.moved.size() == (averaging_ ? parameters : 0))
+      position.moved.size() == (averaging_ ? parameters : 0) &&
+      position.in_flight.size() == (averaging_ ? averaging_->in_flight().size() : 0))
     return;
   throw InvalidArgument(
       "the checkpoint's manifest counts updates of other logical workers or parameters");

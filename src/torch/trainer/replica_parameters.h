@@ -34,6 +34,8 @@ struct ReplicaPosition {
   std::vector<std::vector<std::int64_t>> updates;
   /// AveragingRounds::moved(). Empty without an averaging policy.
   std::vector<std::uint8_t> moved;
+  /// AveragingRounds::in_flight().
+  std::vector<std::int64_t> in_flight;
   /// Per logical worker: how many steps in succession dropped its part.
   std::vector<std::int64_t> drops;
 };

@@ -10,6 +10,7 @@ constexpr const char* kNumbers = "optimizer_numbers";
 ReplicaPosition replica_position_of(const nlohmann::json& state) {
   return {state.value("replica_updates", std::vector<std::vector<std::int64_t>>()),
           state.value("replica_moved", std::vector<std::uint8_t>()),
+          state.value("replica_in_flight", std::vector<std::int64_t>()),
           state.value("replica_drops", std::vector<std::int64_t>())};
 }
 
@@ -37,6 +38,7 @@ void ReplicasRunPart::write(nlohmann::json& state) const {
   state["replica_updates"] = position.updates;
   state["replica_moved"] = position.moved;
   state["replica_drops"] = position.drops;
+  if (!position.in_flight.empty()) state["replica_in_flight"] = position.in_flight;
 }
 
 void ReplicasRunPart::check(const nlohmann::json& state) const {
@@ -57,6 +59,7 @@ void ReplicasRunPart::hash(Sha256& hash) const {
     hash.update(one.data(), one.size() * sizeof(std::int64_t));
   }
   hash.update(position.moved.data(), position.moved.size());
+  hash.update(position.in_flight.data(), position.in_flight.size() * sizeof(std::int64_t));
 }
 
 // ---- buffers ----

@@ -73,6 +73,12 @@ void require_options(const TrainerOptions& options) {
 }
 
 void require_per_replica(const TrainerOptions& options, const WrappedModel& model) {
+  if (options.averaging && options.averaging->overlap().steps > 0 &&
+      options.state_at_averaging != StateAtAveraging::keep) {
+    throw InvalidArgument(fmt::format("state_at_averaging {} with averaging {}, which overlaps",
+                                      name_of(options.state_at_averaging),
+                                      options.averaging->name()));
+  }
   if (!options.averaging && options.state_at_averaging != StateAtAveraging::keep) {
     throw InvalidArgument(fmt::format("state_at_averaging {} without an averaging policy",
                                       name_of(options.state_at_averaging)));

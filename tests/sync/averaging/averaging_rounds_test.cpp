@@ -124,6 +124,13 @@ class NotedCopies final : public AveragedCopies {
   std::byte* state(const ElementRange& tile, int k) override {
     return at("state " + std::to_string(k), state_, tile);
   }
+  std::byte* in_flight(const ElementRange& tile) override { return at("in flight", flying_, tile); }
+  void mix(const ElementRange&, const std::byte* values, double own) override {
+    calls.emplace_back("mix");
+    const auto* const from = reinterpret_cast<const float*>(values);
+    mixed = from[0];
+    kept_of_own = own;
+  }
   void store(const ElementRange& tile, const std::byte* values) override {
     calls.emplace_back("store");
     const auto* const from = reinterpret_cast<const float*>(values);
@@ -134,6 +141,8 @@ class NotedCopies final : public AveragedCopies {
 
   std::vector<std::string> calls;
   std::vector<float> stored;
+  float mixed = 0;
+  double kept_of_own = 0;
 
  private:
   std::byte* at(const std::string& call, std::vector<float>& values, const ElementRange& tile) {
@@ -141,6 +150,7 @@ class NotedCopies final : public AveragedCopies {
     return reinterpret_cast<std::byte*>(values.data() + tile.begin);
   }
   std::vector<float> mean_, before_, state_;
+  std::vector<float> flying_ = std::vector<float>(5);
 };
 
 TEST(AveragingRounds, ATileIsWhatThePolicyMakesOfItsMean) {
@@ -148,7 +158,7 @@ TEST(AveragingRounds, ATileIsWhatThePolicyMakesOfItsMean) {
   const auto policy = block_momentum(1, 0, {.momentum = 0.5, .rate = 0.25});
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   NotedCopies copies({9, 9, 5, 7, 9}, {1, 1, 1, 3, 1}, {0, 0, 2, 4, 0});
-  rounds.average({0, 2, 4}, copies);
+  rounds.send({0, 2, 4}, copies);
   // Δ' = 0.5·Δ + 0.25·(mean − before): 1 + 1, 2 + 1; values = before + Δ'.
   EXPECT_THAT(copies.stored, ElementsAre(3, 6));
   EXPECT_THAT(copies.kept_before(), ElementsAre(1, 1, 3, 6, 1));
@@ -163,7 +173,7 @@ TEST(AveragingRounds, ThePolicyIsToldTheStep) {
   for (const std::int64_t step : {1, 2}) {
     NotedCopies copies({5, 7, 9, 9, 9}, {1, 1, 1, 1, 1}, {0, 0, 0, 0, 0});
     rounds.begin(step);
-    rounds.average({0, 0, 2}, copies);
+    rounds.send({0, 0, 2}, copies);
     EXPECT_THAT(copies.stored, step == 1 ? ElementsAre(5, 7) : ElementsAre(3, 4));
   }
 }
@@ -173,7 +183,7 @@ TEST(AveragingRounds, APolicyWithoutStatesAsksForTheMeanAlone) {
   const auto policy = local_sgd(1);
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   NotedCopies copies({1, 2, 3, 4, 5}, {}, {});
-  rounds.average({0, 1, 5}, copies);
+  rounds.send({0, 1, 5}, copies);
   EXPECT_THAT(copies.stored, ElementsAre(2, 3, 4, 5));
   EXPECT_THAT(copies.calls, ElementsAre("mean", "store"));
 }
@@ -184,7 +194,7 @@ TEST(AveragingRounds, WhatIsNotFiniteIsStoredNowhere) {
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   NotedCopies copies({1, INFINITY, 3, 4, 5, 6}, {}, {});
   try {
-    rounds.average({2, 0, 6}, copies);
+    rounds.send({2, 0, 6}, copies);
     FAIL() << "infinity was averaged";
   } catch (const Mismatch& error) {
     EXPECT_THAT(error.what(), HasSubstr("averaging local-sgd:1, parameter \"p2\""));
@@ -227,6 +237,85 @@ TEST(AveragingRounds, CountsWhatReplicasSendBesideWhatGradientsWouldHaveCost) {
   EXPECT_EQ(traffic.last_step[0].touched, 2 * 6);
 }
 
+/// Two steps after a due one.
+class Late final : public AveragingPolicy {
+ public:
+  std::string name() const override { return "late"; }
+  bool due(std::int64_t step, std::int64_t, std::int64_t) const override { return step != 4; }
+  AveragingOverlap overlap() const override { return {.steps = 2, .after = 1, .own = 0.25}; }
+  void combine(const AveragingRound& round) const override {
+    for (auto& value : round.values) value += static_cast<double>(round.step);
+  }
+};
+
+std::vector<std::uint32_t> arrived_of(const AveragingRounds& rounds) {
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+    if (rounds.arrives(p)) found.push_back(p);
+  }
+  return found;
+}
+
+TEST(AveragingRounds, AMeanThatIsInFlightIsAppliedLaterAndNothingIsSentMeanwhile) {
+  const auto plan = plan_of(kCounts);
+  const Late policy;
+  AveragingRounds rounds(plan, policy, kAveraged, kFusion, kReplicas);
+  const auto at_once = local_sgd(1);
+  EXPECT_THAT(AveragingRounds(plan, *at_once, kAveraged, kFusion, kReplicas).in_flight(),
+              IsEmpty());
+  const auto begin = [&](std::int64_t step, const std::vector<std::uint32_t>& moved) {
+    rounds.begin(step);
+    for (const auto p : moved) rounds.note_moved(p);
+  };
+  NotedCopies copies({5, 7, 9, 9, 9}, {1, 1, 1, 1, 1}, {0, 0, 0, 0, 0});
+  begin(1, {0});
+  EXPECT_TRUE(rounds.is_sent(0));
+  rounds.send({0, 0, 2}, copies);
+  EXPECT_THAT(copies.calls, ElementsAre("mean", "store")) << "up to step 1 at once";
+  rounds.commit();
+  EXPECT_THAT(rounds.in_flight(), ElementsAre(0, 0, 0, 0, 0));
+
+  begin(2, {0});
+  EXPECT_TRUE(rounds.is_sent(0));
+  copies.calls.clear();
+  rounds.send({0, 1, 2}, copies);
+  EXPECT_THAT(copies.calls, ElementsAre("mean", "in flight"));
+  rounds.commit();
+  EXPECT_THAT(rounds.in_flight(), ElementsAre(2, 0, 0, 0, 0));
+  EXPECT_EQ(rounds.moved()[0], 0);
+
+  begin(3, {0, 3});
+  EXPECT_FALSE(rounds.is_averaged(0)) << "its mean is in flight";
+  EXPECT_TRUE(rounds.is_sent(3));
+  EXPECT_THAT(arrived_of(rounds), IsEmpty());
+  rounds.commit();
+  EXPECT_EQ(rounds.moved()[0], 1) << "what was updated meanwhile is to be sent";
+  EXPECT_THAT(rounds.in_flight(), ElementsAre(2, 0, 0, 3, 0));
+
+  begin(4, {});
+  EXPECT_THAT(arrived_of(rounds), ElementsAre(0));
+  EXPECT_TRUE(rounds.is_averaged(0));
+  EXPECT_FALSE(rounds.is_sent(0)) << "nothing is due";
+  // That step is dropped: the first one that counts applies it.
+  begin(5, {});
+  EXPECT_THAT(arrived_of(rounds), ElementsAre(0, 3));
+  copies.calls.clear();
+  rounds.receive({0, 1, 2}, copies);
+  EXPECT_THAT(copies.calls, ElementsAre("in flight", "mix"));
+  EXPECT_EQ(copies.mixed, 7 + 1 + 2) << "the policy is told the steps that sent";
+  EXPECT_EQ(copies.kept_of_own, 0.25);
+  EXPECT_TRUE(rounds.is_sent(0)) << "it moved in step 3";
+  EXPECT_FALSE(rounds.is_sent(3));
+  rounds.commit();
+  EXPECT_THAT(rounds.in_flight(), ElementsAre(5, 0, 0, 0, 0));
+  EXPECT_THAT(rounds.moved(), ElementsAre(0, 0, 0, 1, 0)) << "copies that were mixed differ";
+
+  rounds.settle(0);
+  rounds.settle(3);
+  EXPECT_THAT(rounds.in_flight(), ElementsAre(0, 0, 0, 0, 0));
+  EXPECT_THAT(rounds.moved(), ElementsAre(0, 0, 0, 0, 0));
+}
+
 TEST(AveragingRounds, DifferencesIn8BitsCountAsTheyAreSent) {
   const auto plan = plan_of({1000, 7});
   const std::vector<std::uint32_t> all = {0, 1};
@@ -260,7 +349,7 @@ TEST(AveragingRounds, DifferencesIn8BitsHaveABeforeAndTakeNoFloat64) {
   const auto plan = plan_of(kCounts);
   AveragingRounds rounds(plan, policy, kAveraged, kFusion, kReplicas);
   NotedCopies copies({9, 9, 5, 7, 9}, {1, 2, 1, 3, 1}, {0, 0, 0, 0, 0});
-  rounds.average({0, 0, 2}, copies);
+  rounds.send({0, 0, 2}, copies);
   EXPECT_THAT(copies.stored, ElementsAre(-1, -2));
 
   const Plan wide({{"narrow", {2}, {1}, 2, DType::bfloat16}, {"wide", {3}, {1}, 3, DType::float64}},

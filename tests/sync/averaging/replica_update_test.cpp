@@ -27,7 +27,7 @@ const std::vector<std::size_t> kCounts = {9000, 3, 0, 4096, 4097};
 constexpr std::uint32_t kShared = 1;
 const UpdateRule kRule = define(AdamW{.lr = 0.01, .weight_decay = 0.1});
 constexpr std::int64_t kShards = 7;
-constexpr std::int64_t kSteps = 7;
+constexpr std::int64_t kSteps = 8;
 
 Plan replica_plan() {
   const auto plan = plan_of(kCounts);
@@ -136,19 +136,21 @@ Values mean_in_8_bits(std::size_t p, std::vector<Copy>& copies, const Values& be
   return mean;
 }
 
-/// Copies of parameter p become one. Residuals are each copy's, and last the mean's.
-void average_parameters(const Case& test, std::int64_t step, std::size_t p,
-                        std::vector<Copy>& copies, Values& before, Values& kept,
-                        std::vector<Values>& residuals) {
-  auto mean = test.outer && test.outer->int8
-                  ? mean_in_8_bits(p, copies, before, residuals)
-                  : mean_of(copies, [&](Copy& copy) -> Values& { return copy.values[p]; });
+Values mean_of_copies(const Case& test, std::size_t p, std::vector<Copy>& copies,
+                      const Values& before, std::vector<Values>& residuals) {
+  if (test.outer && test.outer->int8) return mean_in_8_bits(p, copies, before, residuals);
+  return mean_of(copies, [&](Copy& copy) -> Values& { return copy.values[p]; });
+}
+
+/// The mean, which was taken in `step`, becomes the value of all copies.
+void combine(const Case& test, std::int64_t step, std::size_t logical, Values& mean, Values& before,
+             Values& kept) {
   const bool takes_outer_step = test.outer && step > *test.outer->warm_up;
   if (test.outer && !takes_outer_step) before = mean;
   for (std::size_t i = 0; i < mean.size() && (takes_outer_step || !test.outer); ++i) {
     if (test.averaging->states() == 0) break;
     const double momentum =
-        takes_outer_step ? test.outer->momentum : 1 - 1 / static_cast<double>(copies.size());
+        takes_outer_step ? test.outer->momentum : 1 - 1 / static_cast<double>(logical);
     const double rate = takes_outer_step ? test.outer->rate : 1;
     const double last = kept[i];
     const double delta =
@@ -158,6 +160,14 @@ void average_parameters(const Case& test, std::int64_t step, std::size_t p,
     kept[i] = static_cast<float>(delta);
     before[i] = mean[i];
   }
+}
+
+/// Copies of parameter p become one. Residuals are each copy's, and last the mean's.
+void average_parameters(const Case& test, std::int64_t step, std::size_t p,
+                        std::vector<Copy>& copies, Values& before, Values& kept,
+                        std::vector<Values>& residuals) {
+  auto mean = mean_of_copies(test, p, copies, before, residuals);
+  combine(test, step, copies.size(), mean, before, kept);
   const auto first = mean_of(copies, [&](Copy& copy) -> Values& { return copy.first[p]; });
   const auto second = mean_of(copies, [&](Copy& copy) -> Values& { return copy.second[p]; });
   std::int64_t most = 0;
@@ -173,6 +183,12 @@ void average_parameters(const Case& test, std::int64_t step, std::size_t p,
       std::fill(copy.second[p].begin(), copy.second[p].end(), 0.0f);
       copy.updates[p] = 0;
     }
+  }
+}
+
+void mix(Values& copy, const Values& values, double own) {
+  for (std::size_t i = 0; i < copy.size(); ++i) {
+    copy[i] = static_cast<float>(own * double{copy[i]} + (1 - own) * double{values[i]});
   }
 }
 
@@ -201,13 +217,26 @@ std::vector<Copy> expected_of(const Case& test) {
   auto before = start.values;
   std::vector<Copy> copies(test.logical, start);
   std::vector<std::uint8_t> moved(kCounts.size());
+  std::vector<Values> in_flight(kCounts.size());
+  std::vector<std::int64_t> sent_in(kCounts.size());
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     for (std::size_t l = 0; l < copies.size(); ++l) {
       step_alone(test, step, logical[l], copies[l], moved);
     }
     for (std::size_t p = 0; p < kCounts.size() && test.averaging; ++p) {
+      if (sent_in[p] != 0 && step == sent_in[p] + test.outer->overlap) {
+        combine(test, sent_in[p], copies.size(), in_flight[p], before[p], kept[p]);
+        for (auto& copy : copies) mix(copy.values[p], in_flight[p], test.outer->own);
+        sent_in[p] = 0;
+        moved[p] = 1;
+      }
       if (p == kShared || moved[p] == 0 || !is_due(test, step, p)) continue;
-      average_parameters(test, step, p, copies, before[p], kept[p], residuals[p]);
+      if (test.outer && test.outer->overlap > 0 && step > *test.outer->warm_up) {
+        in_flight[p] = mean_of_copies(test, p, copies, before[p], residuals[p]);
+        sent_in[p] = step;
+      } else {
+        average_parameters(test, step, p, copies, before[p], kept[p], residuals[p]);
+      }
       moved[p] = 0;
     }
   }
@@ -345,6 +374,18 @@ TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
                      .bad_step = 4,
                      .bad_shard = 3});
   }
+  auto later = outer;
+  later.overlap = 1;
+  cases.push_back({.name = "DiLoCo with overlap", .averaging = diloco(3, later), .outer = later});
+  later.overlap = 2;
+  later.own = 0.25;
+  later.int8 = true;
+  cases.push_back({.name = "DiLoCo with overlap, in 8 bits",
+                   .logical = 5,
+                   .averaging = diloco(3, later),
+                   .outer = later,
+                   .bad_step = 5,
+                   .bad_shard = 3});
   for (const auto& test : cases) {
     for (const int workers : {1, 2, 3, 5, 8}) expect_as_model(workers, test);
   }

@@ -201,6 +201,34 @@ TEST(WorkerCopies, StatesAndWhatCopiesWereLieApart) {
   });
 }
 
+TEST(WorkerCopies, ACopyIsMixedWithWhatAllBecomeAndRoundedOnce) {
+  run_thread_ranks(1, [](const Job& job) {
+    const Group group(job);
+    const auto policy = diloco(2, {.warm_up = 0, .overlap = 1});
+    Worker worker(group, *policy);
+    auto& copies = worker.copies;
+    const ElementRange tail{1, kTile, kNarrow};
+    for (std::uint32_t p = 0; p < 3; ++p) worker.fill(p, 1);
+    copies.restart();
+    for (std::uint32_t p = 0; p < 3; ++p) worker.fill(p, 2);
+    // A quarter of 2, and three of these: the second is 1.5 + 3 · 2⁻¹⁰, between two of bfloat16.
+    const std::vector<float> values = {6, 1.3333333F + 0.00390625F, 8};
+    copies.mix(tail, reinterpret_cast<const std::byte*>(values.data()), 0.25);
+    const auto narrow = worker.values(1);
+    EXPECT_EQ(narrow[kTile - 1], 2) << "the first tile is left alone";
+    EXPECT_THAT(std::vector<float>(narrow.begin() + kTile, narrow.end()), ElementsAre(5, 1.5, 6.5));
+    EXPECT_THAT(floats(copies.before(tail), 3), ElementsAre(6, 1.3359375F, 8))
+        << "what all copies would be, rounded";
+    const std::vector<double> wide = {3, 5, 7};
+    copies.mix({2, 0, 3}, reinterpret_cast<const std::byte*>(wide.data()), 0.25);
+    double mixed = 0;
+    std::memcpy(&mixed, worker.memory[2].data() + 2 * sizeof(double), sizeof mixed);
+    EXPECT_EQ(mixed, 0.25 * 2 + 0.75 * 7);
+    EXPECT_NE(copies.in_flight(tail), copies.state(tail, 0));
+    EXPECT_EQ(copies.in_flight(tail) - copies.in_flight({1, 0, 3}), kTile * 4);
+  });
+}
+
 TEST(WorkerCopies, WhatRoundsToInfinityIsRefused) {
   run_thread_ranks(1, [](const Job& job) {
     const Group group(job);

@@ -188,6 +188,47 @@ TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
   }
 }
 
+TEST(ParallelAveraging, AMeanThatOverlapsByItsFormula) {
+  for (const int workers : {1, 2, 3, 5, 8}) {
+    std::vector<std::vector<float>> before;
+    std::vector<std::vector<float>> kept;
+    torch::manual_seed(1);
+    for (const auto& parameter : mlp()->parameters()) {
+      const auto* const data = parameter.data_ptr<float>();
+      before.emplace_back(data, data + parameter.numel());
+      kept.emplace_back(before.back().size());
+    }
+    auto in_flight = before;
+    const auto averaging =
+        diloco(3, {.rate = 0.75, .momentum = 0.5, .warm_up = 0, .overlap = 2, .own = 0.25});
+    expect_as_fleet({.averaging = averaging}, workers, [&](Fleet& fleet, std::int64_t step) {
+      const torch::NoGradGuard no_grad;
+      for (std::size_t p = 0; p < before.size(); ++p) {
+        const auto copies = fleet.copies(p);
+        for (std::size_t i = 0; i < before[p].size(); ++i) {
+          if (step == 5) {
+            auto& b = before[p][i];
+            auto& d = kept[p][i];
+            const double delta = 0.5 * double{d} + 0.75 * (double{in_flight[p][i]} - double{b});
+            double value = double{b} + delta;
+            value += 0.5 * (delta - double{d});
+            d = static_cast<float>(delta);
+            b = static_cast<float>(value);
+            for (const auto& copy : copies) {
+              auto& own = copy.data_ptr<float>()[i];
+              own = static_cast<float>(0.25 * double{own} + 0.75 * double{b});
+            }
+          }
+          if (step % 3 != 0) continue;
+          std::vector<float> values;
+          for (const auto& copy : copies) values.push_back(copy.data_ptr<float>()[i]);
+          in_flight[p][i] = mean_of(values);
+        }
+      }
+    });
+  }
+}
+
 /// What 8 bits hold of the values, one block; the rest is left in `residual`.
 std::vector<float> sent_of(std::vector<float> values, std::vector<float>& residual) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] += residual[i];

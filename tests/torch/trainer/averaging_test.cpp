@@ -331,6 +331,98 @@ TEST(AveragingPolicy, FragmentsResumeInTheMiddleOfARoundOnAnyNumberOfWorkers) {
   }
 }
 
+// Copies differ by what they did in the step that the mean took.
+TEST(AveragingPolicy, AMeanThatOverlapsIsAppliedLaterAndMixedWithEachCopy) {
+  for (const int workers : {1, 3}) {
+    on_workers(workers, [&](const Job& job) {
+      OneWeight one;
+      const Diloco numbers{.rate = 0.75, .momentum = 0.5, .warm_up = 2, .overlap = 2, .own = 0.25};
+      Trainer trainer(job, *one.net, Sgd{.lr = 0.125},
+                      {.shards = 4, .logical_workers = 4, .averaging = diloco(4, numbers)});
+      std::vector<double> copies(4, 1);
+      double before = 1;
+      double buffer = 0;
+      double sent = 0;
+      const auto mean = [&] { return (copies[0] + copies[1] + copies[2] + copies[3]) / 4; };
+      for (std::int64_t step = 1; step <= 14; ++step) {
+        const auto result = one.step(trainer);
+        for (std::size_t l = 0; l < 4; ++l) copies[l] -= 0.125 * static_cast<double>(l + 1);
+        const auto after = step - 2;
+        if (after <= 0) std::fill(copies.begin(), copies.end(), before = mean());
+        if (after > 0 && after % 4 == 2 && step > 4) {
+          const double gradient = before - sent;
+          buffer = 0.5 * buffer + gradient;
+          before -= 0.75 * (gradient + 0.5 * buffer);
+          for (auto& copy : copies) copy = 0.25 * copy + 0.75 * before;
+        }
+        const bool sends = after > 0 && after % 4 == 0;
+        if (sends) sent = mean();
+        EXPECT_EQ(result.report.max_sent_bytes, sends || after <= 0 ? 4u : 0u) << step;
+        for (std::size_t l = 0; l < 4; ++l) {
+          EXPECT_NEAR(one.of(trainer, static_cast<std::int64_t>(l)), copies[l], 1e-5) << step;
+        }
+      }
+    });
+  }
+}
+
+TEST(AveragingPolicy, AMeanInFlightWaitsForAStepThatCountsAndIsForgottenByAnEdit) {
+  on_workers(2, [&](const Job& job) {
+    OneWeight one;
+    Trainer trainer(
+        job, *one.net, Sgd{.lr = 0.125},
+        {.shards = 4,
+         .logical_workers = 4,
+         .averaging = diloco(4, {.rate = 1, .momentum = 0, .warm_up = 0, .overlap = 1, .own = 0})});
+    for (int step = 1; step <= 4; ++step) one.step(trainer);
+    const auto dropped = trainer.step([&](Shard& shard) {
+      return shard.gradients({torch::full({1, 1}, std::numeric_limits<double>::infinity())});
+    });
+    EXPECT_FALSE(dropped.applied);
+    EXPECT_NE(one.of(trainer, 0), one.of(trainer, 3)) << "not in a step that is dropped";
+    one.step(trainer);
+    EXPECT_NEAR(one.of(trainer, 0), 1 - 4 * 0.3125, 1e-6) << "the mean of step 4, in step 6";
+    EXPECT_EQ(one.of(trainer, 0), one.of(trainer, 3));
+    for (int step = 7; step <= 8; ++step) one.step(trainer);
+    trainer.edit([&] {
+      const torch::NoGradGuard no_grad;
+      one.net->weight.fill_(5);
+    });
+    one.step(trainer);
+    for (std::int64_t l = 0; l < 4; ++l) {
+      EXPECT_NEAR(one.of(trainer, l), 5 - 0.125 * static_cast<double>(l + 1), 1e-6);
+    }
+  });
+}
+
+TEST(AveragingPolicy, AMeanInFlightIsInTheCheckpointForAnyNumberOfWorkers) {
+  for (const bool int8 : {false, true}) {
+    const TemporaryFolder folder;
+    const auto train = [&](int workers, std::int64_t until, bool loads, bool saves) {
+      return text_of_rank_0(workers, [&](const Job& job) {
+        auto model = two_parts();
+        Trainer trainer(
+            job, *model, AdamW{.lr = 0.01},
+            {.shards = 5,
+             .logical_workers = 3,
+             .averaging = diloco(
+                 6, {.fragments = 2, .warm_up = 1, .int8 = int8, .overlap = 2, .own = 0.25})});
+        if (loads) {
+          EXPECT_EQ(trainer.load(folder.file("run")), 11);
+        }
+        while (trainer.steps() < until) step_of(trainer, model);
+        if (saves) trainer.save(folder.file("run"));
+        return trainer.state_sha256();
+      });
+    };
+    const auto whole = train(1, 19, false, false);
+    train(2, 11, false, true);  // the first fragment was sent in step 10
+    for (const int workers : {1, 2, 3, 5, 8}) {
+      EXPECT_EQ(train(workers, 19, true, false), whole) << workers;
+    }
+  }
+}
+
 /// Moves of 127 and of 0.25, 0.75, 1.5 in one block, whose scale is 1.
 struct FourWeights {
   FourWeights() : net(torch::nn::LinearOptions(4, 1).bias(false)) {
@@ -816,6 +908,12 @@ TEST(AveragingPolicy, OptionsThatMakeNoSenseAreRefused) {
                          .averaging = diloco(9, {.fragments = 7, .warm_up = 0})}),
                 HasSubstr("diloco:9,0.7,0.9,fragments=7,warm-up=0: 7 fragments of 6 parameters"));
     EXPECT_THAT(refusal({.shards = 4,
+                         .logical_workers = 2,
+                         .averaging = diloco(9, {.overlap = 2}),
+                         .state_at_averaging = StateAtAveraging::average}),
+                AllOf(HasSubstr("state_at_averaging average with averaging diloco:9"),
+                      HasSubstr("which overlaps")));
+    EXPECT_THAT(refusal({.shards = 4,
                          .compression = {.codec = half_codec()},
                          .logical_workers = 2,
                          .averaging = local_sgd(2)}),
@@ -898,6 +996,7 @@ TEST(AveragingPolicy, ACheckpointOfAnotherPolicyIsRefused) {
     EXPECT_THAT(run(local_sgd(4), 2, true), HasSubstr("local-sgd:4"));
     EXPECT_THAT(run(diloco(3, {.fragments = 2}), 2, true), HasSubstr("fragments=2"));
     EXPECT_THAT(run(diloco(3, {.int8 = true}), 2, true), HasSubstr("warm-up=3,int8"));
+    EXPECT_THAT(run(diloco(3, {.overlap = 2}), 2, true), HasSubstr("overlap=2,own=0.5"));
     EXPECT_THAT(run(local_sgd(3), 4, true), HasSubstr("logical workers"));
     EXPECT_THAT(run(nullptr, 2, true), HasSubstr("per-replica in the checkpoint"));
   });

@@ -38,10 +38,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"convolution", "adam", "local", 5}, Case{"half", "adamw", "local biases", 5},
         Case{"lstm", "sgd", "block momentum", 5}, Case{"branches", "adagrad", "partial", 5},
         Case{"half", "adamw", "diloco in 8 bits", 5}, Case{"lstm", "adam", "diloco in 8 bits", 5},
-        Case{"half", "adamw", "diloco", 5}, Case{"convolution", "adamw", "diloco", 5},
-        Case{"tables", "lion", "norm clip", 5}, Case{"half", "lion", "local", 5},
-        Case{"tables", "rms_prop", "topk codec", 5}, Case{"lstm", "rms_prop", "block momentum", 5},
-        Case{"tables", "amsgrad", "halves", 5}, Case{"half", "amsgrad", "local biases", 5},
+        Case{"half", "adamw", "diloco with overlap", 5}, Case{"half", "adamw", "diloco", 5},
+        Case{"convolution", "adamw", "diloco", 5}, Case{"tables", "lion", "norm clip", 5},
+        Case{"half", "lion", "local", 5}, Case{"tables", "rms_prop", "topk codec", 5},
+        Case{"lstm", "rms_prop", "block momentum", 5}, Case{"tables", "amsgrad", "halves", 5},
+        Case{"half", "amsgrad", "local biases", 5},
         Case{"embedding", "plain_sgd", "momentum correction", 5}),
     name_of_case);
 
