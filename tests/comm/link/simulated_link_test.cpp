@@ -2,8 +2,10 @@
 
 #include "comm/link/simulated_link.h"
 
+#include <atomic>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -147,6 +149,33 @@ TEST(SimulatedLink, AKilledPeerIsLostAfterTheNotice) {
               ElementsAre("1 sent late: peer 1 has ended", "1 sent dead: peer 1 itself is dead",
                           "1001 got other", "1001 sent other", "25001 lost 1 (peer 1 has ended)",
                           "25001 got late: peer 1 has ended"));
+}
+
+TEST(SimulatedLink, TheClockWaitsForAThreadThatDoesNot) {
+  SimulatedNetwork network({.modelled = true, .path = {microseconds(7)}});
+  const auto first = network.link(0);
+  auto second = network.link(1);
+  network.at(milliseconds(50), [] {});
+  nanoseconds arrived{0};
+  std::thread late([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    PendingOperation sent;
+    const std::byte byte{9};
+    second->send(0, 0, {&byte, 1}, sent.done());
+    EXPECT_TRUE(sent.wait(*second, Deadline::after(Clock::now(), std::chrono::seconds(60))));
+    second.reset();
+  });
+  std::byte byte{};
+  std::atomic<bool> is_there{false};
+  first->receive(0, 1, {&byte, 1}, [&](auto*) {
+    arrived = network.now();
+    is_there = true;
+  });
+  const auto end = Deadline::after(Clock::now(), std::chrono::seconds(60));
+  while (!is_there && Clock::now() < end.at) first->progress(end);
+  late.join();
+  EXPECT_EQ(arrived, microseconds(7));
+  EXPECT_EQ(byte, std::byte{9});
 }
 
 TEST(SimulatedLink, ASilentPeerIsLostByItsOwnerAlone) {
