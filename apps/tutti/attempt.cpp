@@ -6,7 +6,9 @@
 #include <string>
 
 #include "failure_report.h"
+#include "host_record.h"
 #include "job/broker.h"
+#include "job/hosts/broker_hosts.h"
 #include "process_tree.h"
 #include "refusal.h"
 #include "supervisor.h"
@@ -24,15 +26,21 @@ class LeftoversEnd {
   LeftoversEnd& operator=(const LeftoversEnd&) = delete;
 };
 
+Broker make_broker(const RunPlan& plan, ConnectedHosts hosts) {
+  if (hosts.hosts.empty()) return Broker(plan.options.workers);
+  return Broker(broker_hosts(std::move(hosts), plan.first_rank));
+}
+
 std::vector<Worker> start_workers(const RunPlan& plan, int restart, Broker& broker,
                                   std::vector<WorkerOutput>& outputs) {
   std::vector<Worker> workers;
   workers.reserve(outputs.size());
-  for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
-    const int end = broker.worker_end(static_cast<int>(rank));
+  for (std::size_t index = 0; index < outputs.size(); ++index) {
+    const int rank = plan.first_rank + static_cast<int>(index);
+    const int end = broker.worker_end(rank);
     workers.push_back(
-        {WorkerProcess::start(start_options(plan, rank, restart, end)), outputs[rank]});
-    broker.close_worker_end(static_cast<int>(rank));
+        {WorkerProcess::start(start_options(plan, index, restart, end)), outputs[index]});
+    broker.close_worker_end(rank);
   }
   return workers;
 }
@@ -44,6 +52,15 @@ void print(Output& output, const std::vector<std::string>& lines) {
 const Outcome& outcome_of(int rank, const std::vector<Outcome>& outcomes) {
   return *std::find_if(outcomes.begin(), outcomes.end(),
                        [&](const Outcome& outcome) { return outcome.rank == rank; });
+}
+
+std::optional<int> culprit_elsewhere(const RunPlan& plan, int rank,
+                                     const std::vector<Blame>& blames) {
+  const int end = plan.first_rank + plan.options.workers;
+  for (const Blame& blame : blames)
+    if (blame.rank == rank && (blame.culprit < plan.first_rank || blame.culprit >= end))
+      return blame.culprit;
+  return {};
 }
 
 AttemptEnd judge(const RunPlan& plan, int restart, const std::vector<Outcome>& outcomes,
@@ -64,7 +81,14 @@ AttemptEnd judge(const RunPlan& plan, int restart, const std::vector<Outcome>& o
   }
   const Outcome& first = outcome_of(*failed, outcomes);
   print(output, failure_report(first.rank, outcomes, blames,
-                               written[static_cast<std::size_t>(first.rank)], needed));
+                               written[static_cast<std::size_t>(first.rank - plan.first_rank)],
+                               needed, plan.size));
+  if (plan.options.host_index)
+    print(
+        output,
+        {text_of(HostRecord{.rank = first.rank,
+                            .status = first.ending.exit_status(),
+                            .culprit = culprit_elsewhere(plan, first.rank, blames).value_or(-1)})});
   const bool start_again = restart < plan.options.restarts;
   if (start_again) {
     const int next = restart + 1;
@@ -80,14 +104,18 @@ int asked_for(int signal) { return signal == SIGPIPE || signal == SIGKILL ? 0 : 
 
 }  // namespace
 
-AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutput>& outputs,
-                       Output& output, SignalInbox& signals) {
+AttemptEnd run_attempt(const RunPlan& plan, ConnectedHosts hosts, int restart,
+                       std::vector<WorkerOutput>& outputs, Output& output, SignalInbox& signals) {
   // A timeline shows one attempt. What a failed one left must not pass for the next one's.
   if (restart > 0 && !plan.timeline.empty()) remove_timeline(plan.timeline, plan.options.workers);
   const LeftoversEnd leftovers;
-  Broker broker(plan.options.workers);
+  Broker broker = make_broker(plan, std::move(hosts));
   std::vector<Worker> workers = start_workers(plan, restart, broker, outputs);
-  Supervisor supervisor(workers, needed_workers(plan.options), output, signals);
+  Supervisor supervisor(workers,
+                        {.needed = needed_workers(plan.options),
+                         .first_rank = plan.first_rank,
+                         .of_host = plan.options.host_index.has_value()},
+                        output, signals);
   supervisor.watch();
   AttemptEnd end;
   if (!supervisor.interrupted())

@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "job/hosts/host_connections.h"
 #include "output.h"
 #include "run_plan.h"
 #include "signal_inbox.h"
@@ -24,8 +25,9 @@ struct AttemptEnd {
   bool start_again = false;  ///< a worker failed, no signal asked for an end, a restart is left
 };
 
-/// `restart` counts from 0, the first attempt. `outputs[r]` is where rank r's lines go.
-AttemptEnd run_attempt(const RunPlan& plan, int restart, std::vector<WorkerOutput>& outputs,
-                       Output& output, SignalInbox& signals);
+/// `hosts` has none where the job is on one. `restart` counts from 0, the first attempt.
+/// `outputs[i]` is where the lines of this host's i-th worker go.
+AttemptEnd run_attempt(const RunPlan& plan, ConnectedHosts hosts, int restart,
+                       std::vector<WorkerOutput>& outputs, Output& output, SignalInbox& signals);
 
 }  // namespace tutti::command

@@ -18,6 +18,9 @@ inline constexpr std::chrono::milliseconds kTermination = std::chrono::seconds(2
 
 class Escalation {
  public:
+  /// `termination`: from SIGTERM to SIGKILL.
+  explicit Escalation(std::chrono::milliseconds termination = kTermination)
+      : termination_(termination) {}
   bool begun() const { return stage_ != Stage::none; }
   /// Starts the clock; later calls change nothing.
   void begin(Clock::time_point now) {
@@ -36,7 +39,7 @@ class Escalation {
     if (!next_ || now < *next_) return {};
     if (stage_ == Stage::grace) {
       stage_ = Stage::terminated;
-      next_ = now + kTermination;
+      next_ = now + termination_;
       return SIGTERM;
     }
     stage_ = Stage::killed;
@@ -47,6 +50,7 @@ class Escalation {
 
  private:
   enum class Stage { none, grace, terminated, killed };
+  std::chrono::milliseconds termination_;
   Stage stage_ = Stage::none;
   std::optional<Clock::time_point> next_;
 };

@@ -95,7 +95,7 @@ std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<co
 
 std::vector<std::string> failure_report(int first, std::span<const Outcome> outcomes,
                                         std::span<const Blame> blames, const Written& written,
-                                        int needed) {
+                                        int needed, int workers) {
   const bool may_survive = needed < static_cast<int>(outcomes.size());
   std::vector<int> echoes;
   std::vector<int> failed;
@@ -124,7 +124,8 @@ std::vector<std::string> failure_report(int first, std::span<const Outcome> outc
         "tutti run: the others were ended: --min-workers {} asks for more than were left", needed));
   for (std::string& line : unread_reason(first, blames, written)) report.push_back(std::move(line));
   report.push_back(fmt::format("tutti run: rank {} of {} failed first: {}{}", first,
-                               outcomes.size(), how, end_of_culprit(first, outcomes, blames)));
+                               std::max(workers, static_cast<int>(outcomes.size())), how,
+                               end_of_culprit(first, outcomes, blames)));
   return report;
 }
 

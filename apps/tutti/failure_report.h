@@ -36,10 +36,11 @@ struct Written {
 /// The last thing a user reads of a failed run, as lines. What a worker wrote has been shown, and
 /// is not repeated: of what it told the launcher, the first line is part of it unless the worker
 /// wrote that too. Where fewer than all workers were `needed`, earlier failures have been survived:
-/// then no later one is called their consequence.
+/// then no later one is called their consequence. `workers` of the job, where `outcomes` are those
+/// of one host.
 std::vector<std::string> failure_report(int first, std::span<const Outcome> outcomes,
                                         std::span<const Blame> blames, const Written& written,
-                                        int needed);
+                                        int needed, int workers = 0);
 
 /// True if `needed` workers have ended well by themselves, whatever became of the others.
 bool have_finished(std::span<const Outcome> outcomes, int needed);

@@ -30,7 +30,8 @@ constexpr const char* kExamples =
     "  tutti doctor                            what this machine offers for training\n"
     "  tutti compare a.jsonl b.jsonl           the first step at which two runs differ\n"
     "  tutti export --torch checkpoints model.pt\n";
-constexpr const char* kRunUsage = "tutti run -n N [options] [--] program [arguments]";
+constexpr const char* kRunUsage =
+    "tutti run (-n N | --hosts a:N,b:N) [options] [--] program [arguments]";
 constexpr const char* kRunFooter =
     "Everything from the program's name on belongs to the program; \"--\" may stand before it.\n"
     "When a worker fails the others are ended within 5 seconds, and the first failure is what is\n"
@@ -138,6 +139,8 @@ int execute(std::vector<std::string> arguments) {
     if (app.got_subcommand(doctor_app)) return doctor(as_json);
     if (app.got_subcommand(compare_app)) return compare(a, b);
     if (app.got_subcommand(export_app)) export_torch(checkpoint, file, averages);
+    if (run_app->count("-n") == 0 && options.hosts.empty())
+      throw Refusal(kUsageStatus, "neither -n nor --hosts is given");
     check(options);
     return run(options);
   } catch (const CLI::ParseError& error) {

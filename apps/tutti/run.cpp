@@ -10,6 +10,8 @@
 
 #include "attempt.h"
 #include "descriptors.h"
+#include "host_launcher.h"
+#include "hosts_run.h"
 #include "keeper.h"
 #include "refusal.h"
 #include "run_plan.h"
@@ -32,10 +34,10 @@ void flush(Output& output, SignalInbox& signals, bool interrupted) {
   }
 }
 
-RunEnd run_attempts(const RunPlan& plan, std::vector<WorkerOutput>& outputs, Output& output,
-                    SignalInbox& signals) {
+RunEnd run_attempts(const RunPlan& plan, ConnectedHosts hosts, std::vector<WorkerOutput>& outputs,
+                    Output& output, SignalInbox& signals) {
   for (int restart = 0;; ++restart) {
-    const AttemptEnd end = run_attempt(plan, restart, outputs, output, signals);
+    const AttemptEnd end = run_attempt(plan, std::move(hosts), restart, outputs, output, signals);
     if (!end.start_again) return {.status = end.status, .interrupted_by = end.interrupted_by};
     // A request for the end while no worker runs must not be followed by new ones.
     if (const auto signal = signals.next()) {
@@ -71,17 +73,31 @@ int run(const RunOptions& options) {
     return *kept.ended();
   }
   close_inherited_on_exec();
-  const RunPlan plan = make_plan(options);
   const Terminals terminals = Terminals::of_process();
+  if (!options.hosts.empty() && !options.host_index) {
+    Output output(terminals);
+    SignalInbox signals(kept.keeper());
+    const RunEnd end = run_hosts(options, output, signals);
+    kept.settle(end);
+    return end.status;
+  }
+  const RunPlan plan = make_plan(options);
   Output output(terminals);
   SignalInbox signals(kept.keeper());  // before there are threads
+  const int workers = plan.options.workers;
   std::vector<WorkerOutput> outputs;
-  outputs.reserve(static_cast<std::size_t>(options.workers));
-  for (int rank = 0; rank < options.workers; ++rank)
-    outputs.emplace_back(output, terminals, rank, options.workers, log_file(plan, rank));
+  outputs.reserve(static_cast<std::size_t>(workers));
+  for (int rank = plan.first_rank; rank < plan.first_rank + workers; ++rank)
+    outputs.emplace_back(output, terminals, rank, plan.size, log_file(plan, rank));
   if (!plan.hint.empty()) output.line(Stream::error, "", plan.hint);
   try {
-    const RunEnd end = run_attempts(plan, outputs, output, signals);
+    ConnectedHosts hosts;
+    if (options.host_index) {
+      auto joined = join_hosts(plan, signals);
+      if (!joined.hosts) return kSignalStatus + joined.interrupted_by;
+      hosts = std::move(*joined.hosts);
+    }
+    const RunEnd end = run_attempts(plan, std::move(hosts), outputs, output, signals);
     kept.settle(end);
     merge_timeline(plan, output, signals, end.interrupted_by != 0);
     return end.status;

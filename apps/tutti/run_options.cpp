@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cpu_option.h"
+#include "hosts_list.h"
 #include "refusal.h"
 #include "tutti/job.h"
 
@@ -32,13 +33,37 @@ CLI::Validator is_given(const char* option) {
                      is_of_mpirun ? ": the number of workers is given by -n" : ""));
 }
 
+void check_hosts(const RunOptions& options) {
+  const std::pair<const char*, bool> of_hosts[] = {
+      {"--ssh", !options.ssh.empty()},
+      {"--port", options.port != 0},
+      {"--interface", !options.interface.empty()},
+      {"--host-index", options.host_index.has_value()}};
+  if (options.hosts.empty()) {
+    for (const auto& [name, is_there] : of_hosts)
+      if (is_there) refuse(fmt::format("{}: is for --hosts", name));
+    return;
+  }
+  const std::pair<const char*, bool> of_one[] = {{"-n", options.workers != 0},
+                                                 {"--survivors", options.survivors},
+                                                 {"--profile", !options.profile.empty()}};
+  for (const auto& [name, is_there] : of_one)
+    if (is_there) refuse(fmt::format("{}: not together with --hosts", name));
+  constexpr int kMostPort = 65535;
+  if (options.port < 0 || options.port > kMostPort)
+    refuse(fmt::format("--port {}: must be 1 to {}", options.port, kMostPort));
+  const auto hosts = parse_hosts(options.hosts);
+  if (options.host_index &&
+      (*options.host_index < 0 || *options.host_index >= static_cast<int>(hosts.size())))
+    refuse(fmt::format("--host-index {}: must be below {}", *options.host_index, hosts.size()));
+}
+
 }  // namespace
 
 void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("-n,--workers", options.workers,
                  fmt::format("Number of workers, 1 to {}", kMaxWorkers))
       ->type_name("N")
-      ->required()
       ->check(is_given("-n"));
   app.add_option("--threads", options.threads,
                  "Threads of each worker: TUTTI_THREADS, OMP_NUM_THREADS and\n"
@@ -85,6 +110,27 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("--profile", options.profile,
                  "Write a timeline of all workers in Chrome's trace format (TUTTI_PROFILE)")
       ->type_name("FILE");
+  app.add_option("--hosts", options.hosts,
+                 "In place of -n: so many workers on each of these hosts, where this\n"
+                 "command and the program lie in the same places: a:2,b:2. Rank 0 is on\n"
+                 "the first. localhost is this machine")
+      ->type_name("HOST:N,…");
+  app.add_option("--ssh", options.ssh,
+                 "With --hosts: the command that gets the name of a host and a line for\n"
+                 "its shell. ssh -o BatchMode=yes unless given")
+      ->type_name("COMMAND");
+  app.add_option("--port", options.port,
+                 "With --hosts: where the first host waits for the others. Any free one\n"
+                 "unless given")
+      ->type_name("P")
+      ->check(is_given("--port"));
+  app.add_option("--interface", options.interface,
+                 "With --hosts: network interface of each host to which sockets between\n"
+                 "hosts are bound (TUTTI_INTERFACE)")
+      ->type_name("NAME");
+  app.add_option("--host-index", options.host_index)->group("");
+  app.add_option("--host-run", options.host_run)->group("");
+  app.add_option("--host-attempt", options.host_attempt)->group("");
 }
 
 std::size_t program_start(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -106,7 +152,8 @@ std::size_t program_start(const CLI::App& app, const std::vector<std::string>& a
 }
 
 void check(const RunOptions& options) {
-  if (options.workers < 1 || options.workers > kMaxWorkers)
+  check_hosts(options);
+  if (options.hosts.empty() && (options.workers < 1 || options.workers > kMaxWorkers))
     refuse(
         fmt::format("-n {}: the number of workers must be 1 to {}", options.workers, kMaxWorkers));
   if (options.threads < 1 || options.threads > kMaxThreads)

@@ -1,6 +1,7 @@
 #include "run_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include "base/system.h"
 #include "cpu_option.h"
 #include "find_program.h"
+#include "hosts_list.h"
 #include "processor_set.h"
 #include "refusal.h"
 #include "timeline_merge.h"
@@ -102,32 +104,45 @@ rlimit raise_descriptor_limit() {
 RunPlan make_plan(const RunOptions& options) {
   RunPlan plan;
   plan.options = options;
+  plan.size = options.workers;
+  if (options.host_index) {
+    const auto hosts = parse_hosts(options.hosts);
+    const HostEntry& own = hosts[static_cast<std::size_t>(*options.host_index)];
+    plan.options.workers = own.workers;
+    plan.first_rank = own.first_rank;
+    plan.size = workers_of(hosts);
+    std::vector<int> workers;
+    for (const HostEntry& host : hosts) workers.push_back(host.workers);
+    plan.hosts = fmt::format("{}", fmt::join(workers, ","));
+  }
   plan.path = find_program(options.program.front());
-  plan.run = draw_run_identity();
+  plan.run = options.host_run.empty() ? draw_run_identity() : options.host_run;
   plan.inherited = process_environment();
   plan.libraries = settings_for(options.cpu, read_processor(), plan.inherited);
   plan.timeline = timeline_file(options);
-  plan.processors.resize(static_cast<std::size_t>(options.workers));
+  const int workers = plan.options.workers;
+  plan.processors.resize(static_cast<std::size_t>(workers));
   if (options.bind == "core") {
     const std::vector<int> allowed = host_system()->allowed_processors();
-    for (int rank = 0; rank < options.workers; ++rank)
-      plan.processors[static_cast<std::size_t>(rank)] =
-          processor_mask(processors_of(rank, options.workers, options.threads, allowed));
+    for (int index = 0; index < workers; ++index)
+      plan.processors[static_cast<std::size_t>(index)] =
+          processor_mask(processors_of(index, workers, options.threads, allowed));
   }
   plan.descriptors = raise_descriptor_limit();
-  plan.hint = processor_hint(options, host_system()->processors());
+  if (plan.first_rank == 0) plan.hint = processor_hint(plan.options, host_system()->processors());
   create_log_folder(options.log_folder);
-  if (!plan.timeline.empty()) remove_timeline(plan.timeline, options.workers);
+  if (!plan.timeline.empty()) remove_timeline(plan.timeline, workers);
   return plan;
 }
 
-StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, int rendezvous) {
+StartOptions start_options(const RunPlan& plan, std::size_t index, int restart, int rendezvous) {
   const RunOptions& options = plan.options;
-  const WorkerEnvironment own{.rank = static_cast<int>(rank),
-                              .size = options.workers,
+  const WorkerEnvironment own{.rank = plan.first_rank + static_cast<int>(index),
+                              .size = plan.size,
                               .threads = options.threads,
-                              .restart = restart,
+                              .restart = options.host_attempt + restart,
                               .rendezvous_fd = rendezvous,
+                              .hosts = plan.hosts,
                               .run = plan.run,
                               .deadline = options.deadline ? fmt::to_string(*options.deadline) : "",
                               .profile = plan.timeline,
@@ -136,7 +151,7 @@ StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, i
           .arguments = options.program,
           .environment = environment_of(own, plan.inherited),
           .inherited_fd = rendezvous,
-          .processors = plan.processors[rank],
+          .processors = plan.processors[index],
           .descriptors = plan.descriptors};
 }
 

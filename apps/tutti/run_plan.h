@@ -21,6 +21,9 @@ struct RunPlan {
   std::string timeline;                                ///< absolute path; empty: none
   LibrarySettings libraries;                           ///< for --cpu
   rlimit descriptors{};                                ///< on open files, as it was: the workers'
+  int first_rank = 0;                                  ///< of this host
+  int size = 0;                                        ///< workers of all hosts
+  std::string hosts;                                   ///< for TUTTI_HOSTS
   std::string hint;                                    ///< a line to be shown; may be empty
 };
 
@@ -28,9 +31,9 @@ struct RunPlan {
 /// process open as many files as the hard limit allows. Throws Refusal.
 RunPlan make_plan(const RunOptions& options);
 
-/// The options that start worker `rank` of the attempt after `restart` others, with its end of the
-/// rendezvous.
-StartOptions start_options(const RunPlan& plan, std::size_t rank, int restart, int rendezvous);
+/// The options that start worker `index` of this host in the attempt after `restart` others, with
+/// its end of the rendezvous.
+StartOptions start_options(const RunPlan& plan, std::size_t index, int restart, int rendezvous);
 
 /// Name of a worker's log; empty: none.
 std::string log_file(const RunPlan& plan, int rank);

@@ -28,12 +28,13 @@ int milliseconds_until(Clock::time_point then, Clock::time_point now) {
 
 }  // namespace
 
-Supervisor::Supervisor(std::vector<Worker>& workers, int needed, Output& output,
-                       SignalInbox& signals)
+Supervisor::Supervisor(std::vector<Worker>& workers, const SupervisorOptions& options,
+                       Output& output, SignalInbox& signals)
     : workers_(workers),
-      needed_(needed),
+      options_(options),
       output_(output),
       signals_(signals),
+      escalation_(options.termination),
       ended_(workers.size()),
       was_told_(workers.size()) {
   for (const Worker& worker : workers_) pids_.push_back(worker.process.pid());
@@ -139,8 +140,9 @@ void Supervisor::hurry() {
 
 void Supervisor::interrupt(int signal, int forwarded) {
   if (interrupted_) return hurry();
+  if (options_.of_host && escalation_.begun()) return;
   interrupted_ = signal;
-  if (!all_ended()) say_why(signal);
+  if (!all_ended() && !options_.of_host) say_why(signal);
   send(forwarded);
   escalation_.begin(Clock::now());
 }
@@ -159,7 +161,7 @@ void Supervisor::take_end(std::size_t rank) {
   const auto ending = workers_[rank].process.ending();
   if (!ending) return;
   ended_[rank] = true;
-  outcomes_.push_back({static_cast<int>(rank), *ending, was_told_[rank]});
+  outcomes_.push_back({options_.first_rank + static_cast<int>(rank), *ending, was_told_[rank]});
   if (!ending->success()) lose(rank, outcomes_.back());
 }
 
@@ -168,7 +170,7 @@ void Supervisor::lose(std::size_t rank, const Outcome& lost) {
   const auto failed = std::count_if(outcomes_.begin(), outcomes_.end(),
                                     [](const Outcome& one) { return !one.ending.success(); });
   const int left = static_cast<int>(workers_.size()) - static_cast<int>(failed);
-  if (escalation_.begun() || left < needed_) return escalation_.begin(Clock::now());
+  if (escalation_.begun() || left < options_.needed) return escalation_.begin(Clock::now());
   workers_[rank].process.signal(SIGKILL);  // what it has left in its process group
   // Its own last lines come before the report of its end.
   for (const Stream stream : {Stream::out, Stream::error})

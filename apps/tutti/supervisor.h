@@ -31,15 +31,26 @@ struct Worker {
   WorkerOutput& output;
 };
 
+struct SupervisorOptions {
+  int needed = 1;      ///< when fewer workers than these have not failed, the others are ended
+  int first_rank = 0;  ///< that of workers[0]
+  /// Another launcher has started this one. It announces interruptions, and ends this one when
+  /// workers of other hosts have failed: then the report of a failure here still counts.
+  bool of_host = false;
+  std::chrono::milliseconds termination = kTermination;  ///< from SIGTERM to SIGKILL
+};
+
 class Supervisor {
  public:
-  /// All must outlive the supervisor. workers[r] is rank r. When fewer than `needed` workers have
-  /// not failed, the others are ended.
-  Supervisor(std::vector<Worker>& workers, int needed, Output& output, SignalInbox& signals);
+  /// All must outlive the supervisor. workers[i] is rank first_rank + i.
+  Supervisor(std::vector<Worker>& workers, const SupervisorOptions& options, Output& output,
+             SignalInbox& signals);
 
   /// Returns when all workers have ended, with all that they had started, and what they wrote has
   /// been queued.
   void watch();
+  /// Ends all workers as after a failure: first they are given the time to end by themselves.
+  void end_all() { escalation_.begin(Clock::now()); }
   /// Prints what is queued. A signal ends the wait for a reader that does not read; after an
   /// interruption the wait ends when it has read nothing for kPatience.
   void flush();
@@ -77,7 +88,7 @@ class Supervisor {
   void send(int signal);
 
   std::vector<Worker>& workers_;
-  int needed_;
+  SupervisorOptions options_;
   Output& output_;
   SignalInbox& signals_;
   Escalation escalation_;

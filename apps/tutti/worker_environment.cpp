@@ -13,6 +13,7 @@ std::vector<std::string> environment_of(const WorkerEnvironment& worker,
       {"TUTTI_RANK", fmt::to_string(worker.rank)},
       {"TUTTI_SIZE", fmt::to_string(worker.size)},
       {"TUTTI_RESTART", fmt::to_string(worker.restart)},
+      {"TUTTI_HOSTS", worker.hosts},
       {"TUTTI_RUN", worker.run},
       {"TUTTI_RENDEZVOUS_FD", fmt::to_string(worker.rendezvous_fd)},
       {"TUTTI_THREADS", fmt::to_string(worker.threads)},
@@ -30,7 +31,9 @@ std::vector<std::string> environment_of(const WorkerEnvironment& worker,
         std::any_of(ours.begin(), ours.end(), [&](const auto& own) { return own.first == name; });
     if (!replaced) result.push_back(variable);
   }
-  for (const auto& [name, value] : ours) result.push_back(fmt::format("{}={}", name, value));
+  for (const auto& [name, value] : ours)
+    if (!value.empty() || name != "TUTTI_HOSTS")
+      result.push_back(fmt::format("{}={}", name, value));
   return result;
 }
 

@@ -16,6 +16,7 @@ struct WorkerEnvironment {
   int threads = 1;
   int restart = 0;
   int rendezvous_fd = -1;
+  std::string hosts = {};          ///< workers on each host, "2,3"; empty: there is one
   std::string run;                 ///< the same in all attempts
   std::string deadline;            ///< seconds; empty: as inherited
   std::string profile;             ///< absolute path; empty: as inherited

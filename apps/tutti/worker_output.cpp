@@ -43,6 +43,9 @@ WorkerOutput::WorkerOutput(Output& output, const Terminals& terminals, int rank,
                   fmt::format("--log: cannot create {}: {}", log_file, std::strerror(errno)));
 }
 
+WorkerOutput::WorkerOutput(Output& output, std::function<bool(const std::string&)> takes_line)
+    : output_(&output), takes_line_(std::move(takes_line)) {}
+
 void WorkerOutput::take(Stream stream, std::string_view bytes) {
   Part& from = part(stream);
   print(stream, from.assembler.feed(bytes));
@@ -62,8 +65,9 @@ void WorkerOutput::print(Stream stream, const std::vector<std::string>& lines) {
   }
   std::string logged;
   for (const std::string& line : lines) {
+    if (takes_line_ && takes_line_(line)) continue;
     logged.append(line).push_back('\n');
-    if (is_stack_frame(line)) {
+    if (!takes_line_ && is_stack_frame(line)) {
       any_frames_ = true;
       continue;
     }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,8 @@ class WorkerOutput {
   /// `log_file` empty: no log. Throws Refusal when it cannot be created.
   WorkerOutput(Output& output, const Terminals& terminals, int rank, int size,
                const std::string& log_file);
+  /// Lines have a prefix already, and those that `takes_line` returns true for are not shown.
+  WorkerOutput(Output& output, std::function<bool(const std::string&)> takes_line);
 
   void take(Stream stream, std::string_view bytes);
   /// The stream has ended.
@@ -49,6 +52,7 @@ class WorkerOutput {
   void log(std::string_view text);
 
   Output* output_;
+  std::function<bool(const std::string&)> takes_line_;
   std::array<Part, 2> parts_;
   FileDescriptor log_;  // not for the workers
   std::string log_file_;

@@ -113,13 +113,18 @@ WorkerProcess WorkerProcess::start(const StartOptions& options) {
   Pipe output = make_pipe();
   Pipe errors = make_pipe();
   Pipe status = make_pipe();
-  const FileDescriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!input) refuse_start("/dev/null", errno);
+  Pipe input;
+  if (options.input) {
+    input = make_pipe();
+  } else {
+    input.read = FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!input.read) refuse_start("/dev/null", errno);
+  }
   const std::vector<char*> arguments = pointers(options.arguments);
   const std::vector<char*> environment = pointers(options.environment);
   const ChildPlan plan{
       options.path.c_str(), arguments.data(),    environment.data(),  getpid(),
-      input.get(),          output.write.get(),  errors.write.get(),  status.write.get(),
+      input.read.get(),     output.write.get(),  errors.write.get(),  status.write.get(),
       options.inherited_fd, &options.processors, &options.descriptors};
 
   const pid_t pid = fork();
@@ -138,6 +143,8 @@ WorkerProcess WorkerProcess::start(const StartOptions& options) {
   for (const int end : {output.read.get(), errors.read.get()}) fcntl(end, F_SETFL, O_NONBLOCK);
   worker.output_ = std::move(output.read);
   worker.errors_ = std::move(errors.read);
+  worker.input_ = std::move(input.write);
+  if (options.input) worker.write_input(*options.input);
   return worker;
 }
 
@@ -145,7 +152,8 @@ WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       end_(std::move(other.end_)),
       output_(std::move(other.output_)),
-      errors_(std::move(other.errors_)) {}
+      errors_(std::move(other.errors_)),
+      input_(std::move(other.input_)) {}
 
 WorkerProcess::~WorkerProcess() {
   if (pid_ < 0) return;
@@ -154,7 +162,18 @@ WorkerProcess::~WorkerProcess() {
   }
 }
 
-void WorkerProcess::signal(int signal) const noexcept { kill(-pid_, signal); }
+void WorkerProcess::write_input(std::string_view text) noexcept {
+  if (input_ && write(input_.get(), text.data(), text.size()) < 0) input_.reset();
+}
+
+void WorkerProcess::signal(int signal) noexcept {
+  const bool asks = signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+  if (input_ && asks) {
+    input_.reset();
+    return;
+  }
+  kill(-pid_, signal);
+}
 
 std::optional<Ending> WorkerProcess::ending() const {
   siginfo_t info{};

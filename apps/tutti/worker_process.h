@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file_descriptor.h"
@@ -44,6 +45,8 @@ struct StartOptions {
                           ///< process are closed on exec
   std::vector<unsigned long> processors;  ///< mask; empty: anywhere
   rlimit descriptors{};                   ///< its limit on open files
+  /// Its standard input is a pipe that begins with this text; by default /dev/null.
+  std::optional<std::string> input = {};
 };
 
 class WorkerProcess {
@@ -59,8 +62,11 @@ class WorkerProcess {
   FileDescriptor& output() { return output_; }
   FileDescriptor& errors() { return errors_; }
 
-  /// Sends the signal to the whole process group.
-  void signal(int signal) const noexcept;
+  /// More of what it reads, where it has an input.
+  void write_input(std::string_view text) noexcept;
+  /// Sends the signal to the whole process group. Where it has an input, the first signal that asks
+  /// for its end closes that instead: `ssh` passes on the end of a file, and no signal.
+  void signal(int signal) noexcept;
   /// The end of the process, if it has ended. Never waits.
   std::optional<Ending> ending() const;
 
@@ -71,6 +77,7 @@ class WorkerProcess {
   FileDescriptor end_;
   FileDescriptor output_;
   FileDescriptor errors_;
+  FileDescriptor input_;
 };
 
 }  // namespace tutti::command

@@ -34,6 +34,7 @@ class Environment {
   std::optional<int> rendezvous_fd;  ///< TUTTI_RENDEZVOUS_FD: inherited socket to the launcher
   std::optional<int> threads;        ///< TUTTI_THREADS: intra-op threads of each worker
   std::optional<int> restart;        ///< TUTTI_RESTART: 0 in the first attempt
+  std::vector<int> hosts;            ///< TUTTI_HOSTS: workers on each host, by rank; empty: one
   std::string run;                   ///< TUTTI_RUN: identity of the run, alike in all attempts
 
   // Set by users, or by options of `tutti run`.

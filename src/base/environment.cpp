@@ -14,13 +14,15 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 47> kVariables = {{
+constexpr std::array<Environment::Variable, 48> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
     {"TUTTI_THREADS", "intra-op threads of each worker; set by `tutti run --threads`"},
     {"TUTTI_RESTART",
      "how often all workers have been started again; set by `tutti run`, 0 in the first attempt"},
+    {"TUTTI_HOSTS",
+     "how many workers are on each host, in the order of their ranks; set by `tutti run --hosts`"},
     {"TUTTI_RUN", "identity of this run; set by `tutti run`, the same in all attempts"},
     {"TUTTI_DEADLINE", "seconds a wait for other workers may last, in place of the default 600"},
     {"TUTTI_PROFILE", "file for a Chrome-trace timeline"},
@@ -151,6 +153,22 @@ std::vector<int> rank_list(const char* name) {
   return ranks;
 }
 
+/// "2,1": how many workers each host has.
+std::vector<int> counts(const char* name) {
+  std::vector<int> numbers;
+  const auto text = text_of(name).value_or("");
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find(',', at), text.size());
+    const auto number = parse<int>(text.substr(at, end - at));
+    if (!number || *number < 1)
+      throw InvalidArgument(fmt::format(
+          "{} is \"{}\": must be whole numbers from 1, with commas between", name, text));
+    numbers.push_back(*number);
+    at = end + 1;
+  }
+  return numbers;
+}
+
 /// The first name of a list of Slurm's: "node[03-05,9]-x,other" begins with node03-x.
 std::string first_of_list(std::string_view list) {
   std::string name;
@@ -249,6 +267,7 @@ Environment Environment::read() {
   environment.rendezvous_fd = integer("TUTTI_RENDEZVOUS_FD", 0);
   environment.threads = integer("TUTTI_THREADS", 1);
   environment.restart = integer("TUTTI_RESTART", 0);
+  environment.hosts = counts("TUTTI_HOSTS");
   if (const auto text = text_of("TUTTI_RUN")) environment.run = *text;
   environment.deadline = seconds("TUTTI_DEADLINE");
   if (const auto text = text_of("TUTTI_PROFILE")) environment.profile = *text;

@@ -81,18 +81,35 @@ Joining join_alone(const Environment& environment) {
           ThreadRendezvous().rendezvous(0)};
 }
 
+/// The hosts of `tutti run --hosts`, whose ranks follow one another.
+std::optional<HostMap> hosts_of(const Environment& environment) {
+  std::vector<RankSet> hosts;
+  int rank = 0;
+  for (const int workers : environment.hosts) {
+    RankSet& host = hosts.emplace_back();
+    for (int i = 0; i < workers && rank < *environment.size; ++i) host.insert(rank++);
+  }
+  if (hosts.empty()) return {};
+  const auto told = std::accumulate(environment.hosts.begin(), environment.hosts.end(), 0L);
+  if (told != *environment.size)
+    throw InvalidArgument(
+        fmt::format("TUTTI_HOSTS has {} workers, TUTTI_SIZE is {}", told, *environment.size));
+  return HostMap::of(hosts);
+}
+
 Joining join_by_tutti_run(const Environment& environment) {
-  const Identity identity{.rank = *environment.rank,
-                          .size = *environment.size,
-                          .threads = environment.threads.value_or(1),
-                          .restarts = environment.restart.value_or(0),
-                          .run = environment.run};
+  Identity identity{.rank = *environment.rank,
+                    .size = *environment.size,
+                    .threads = environment.threads.value_or(1),
+                    .restarts = environment.restart.value_or(0),
+                    .run = environment.run};
   if (identity.size > kMaxWorkers)
     throw InvalidArgument(
         fmt::format("TUTTI_SIZE is {}: must be 1 to {}", identity.size, kMaxWorkers));
   if (identity.rank >= identity.size)
     throw InvalidArgument(fmt::format("TUTTI_RANK is {}: must be 0 to {}, as TUTTI_SIZE is {}",
                                       identity.rank, identity.size - 1, identity.size));
+  identity.hosts = hosts_of(environment);
   set_log_rank(identity.rank, identity.size);
   print_whole_lines_at_once();
   return {identity,

@@ -207,7 +207,8 @@ TEST(Help, NamesTheCommandsAndShowsAnExample) {
   EXPECT_THAT(help.out, HasSubstr("doctor"));
   const auto run_help = run_command({"run", "--help"});
   EXPECT_EQ(run_help.status, 0);
-  EXPECT_THAT(run_help.out, HasSubstr("Usage: tutti run -n N [options] [--] program [arguments]"));
+  EXPECT_THAT(run_help.out, HasSubstr("Usage: tutti run (-n N | --hosts a:N,b:N) [options] [--] "
+                                      "program [arguments]"));
   EXPECT_THAT(run_help.out, HasSubstr("--bind"));
   const auto version = run_command({"--version"});
   EXPECT_EQ(version.status, 0);

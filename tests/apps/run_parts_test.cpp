@@ -14,6 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 
 std::size_t start_of(const std::vector<std::string>& arguments) {
@@ -102,10 +103,13 @@ TEST(EnvironmentOf, ReplacesWhatWasInherited) {
                               .libraries = {{"MKL_CBWR", "AVX2"}}};
   EXPECT_THAT(
       environment_of(own, {"A=1", "OMP_NUM_THREADS=8", "TUTTI_DEADLINE=5", "TUTTI_RANK=7",
-                           "TUTTI_RESTART=6", "TUTTI_RUN=old", "MKL_CBWR="}),
+                           "TUTTI_RESTART=6", "TUTTI_HOSTS=4,4", "TUTTI_RUN=old", "MKL_CBWR="}),
       ElementsAre("A=1", "TUTTI_DEADLINE=5", "TUTTI_RANK=2", "TUTTI_SIZE=3", "TUTTI_RESTART=1",
                   "TUTTI_RUN=5eed", "TUTTI_RENDEZVOUS_FD=9", "TUTTI_THREADS=4", "OMP_NUM_THREADS=4",
                   "MKL_NUM_THREADS=4", "TUTTI_PROFILE=/tmp/p", "MKL_CBWR=AVX2"));
+  WorkerEnvironment of_hosts = own;
+  of_hosts.hosts = "2,1";
+  EXPECT_THAT(environment_of(of_hosts, {"TUTTI_HOSTS=4,4"}), Contains("TUTTI_HOSTS=2,1"));
 }
 
 }  // namespace

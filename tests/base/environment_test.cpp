@@ -65,6 +65,8 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(with("TUTTI_DEADLINE", "0.25").deadline, milliseconds(250));
   EXPECT_EQ(with("TUTTI_PROFILE", "trace.json").profile, "trace.json");
   EXPECT_EQ(with("TUTTI_LOG", "off").log_level, "off");
+  EXPECT_THAT(with("TUTTI_HOSTS", "2,1,64").hosts, ::testing::ElementsAre(2, 1, 64));
+  EXPECT_THAT(with("TUTTI_HOSTS", "").hosts, ::testing::IsEmpty());
   EXPECT_EQ(with("TUTTI_TOKEN", "a secret").token, "a secret");
   EXPECT_EQ(with("TUTTI_INTERFACE", "eth0").interface, "eth0");
   EXPECT_FALSE(with("TUTTI_RANK", "").rank) << "empty counts as unset";
@@ -106,6 +108,12 @@ TEST_F(EnvironmentTest, malformed_numbers_are_refused_by_name) {
                   ::testing::StartsWith(std::string(name) + " is \"" + value + "\""));
   }
   EXPECT_EQ(refusal("TUTTI_THREADS", "0"), "TUTTI_THREADS is \"0\": must be a whole number from 1");
+  for (const char* value : {"0", "2,0", "2,x", "2,,1", "-1"}) {
+    EXPECT_EQ(
+        refusal("TUTTI_HOSTS", value),
+        fmt::format("TUTTI_HOSTS is \"{}\": must be whole numbers from 1, with commas between",
+                    value));
+  }
   EXPECT_EQ(refusal("TUTTI_RANK", "0"), "accepted");
   EXPECT_EQ(refusal("TUTTI_RESTART", "0"), "accepted");
   for (const char* value : {"0", "-3", "nan", "inf", "ten", "1e12", "5s", "0.0001"})
@@ -247,7 +255,7 @@ TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 47U);
+  EXPECT_EQ(Environment::variables().size(), 48U);
 }
 
 }  // namespace
