@@ -19,6 +19,8 @@ struct GoldenRun {
   /// Each worker is a leaf or a logical worker of its own, so the number of workers decides bits.
   bool is_per_workers = false;
   std::function<Lines(int workers)> train;
+  /// It uses what workers of several hosts are refused.
+  bool is_for_one_host = false;
 };
 
 const std::vector<GoldenRun>& golden_runs();

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "golden/trainer_runs.h"
@@ -71,6 +72,29 @@ TEST_P(Golden, RunGivesTheFrozenBitsAndNames) {
     expect_none(differences(golden, run.train(workers)),
                 fmt::format("run \"{}\" on {} worker(s)", run.name, workers), file_of(run.name));
     if (HasFailure()) return;  // once is enough to be read
+  }
+}
+
+/// Ranks that are processes are on that many hosts while it lives.
+class Spread {
+ public:
+  explicit Spread(int hosts) { ::setenv("TUTTI_TEST_HOSTS", std::to_string(hosts).c_str(), 1); }
+  ~Spread() { ::unsetenv("TUTTI_TEST_HOSTS"); }
+  Spread(const Spread&) = delete;
+  Spread& operator=(const Spread&) = delete;
+};
+
+TEST_P(Golden, RunGivesTheSameOnSeveralHosts) {
+  const auto& run = golden_runs()[GetParam()];
+  if (writes || run.is_for_one_host) return;
+  const auto lines = read_lines(file_of(run.name));
+  for (const auto& [workers, hosts] : {std::pair{2, 2}, {3, 2}, {3, 3}}) {
+    const Spread spread(hosts);
+    const auto golden = run.is_per_workers ? without_prefix(prefix_of(run, workers), lines) : lines;
+    expect_none(differences(golden, run.train(workers)),
+                fmt::format("run \"{}\", {} workers on {} hosts", run.name, workers, hosts),
+                file_of(run.name));
+    if (HasFailure()) return;
   }
 }
 

@@ -198,10 +198,12 @@ Lines on_all(int workers, const std::function<std::string(const Job&)>& body) {
 
 GoldenRun run_of(const char* name, bool is_per_workers, std::string (Worker::*body)(),
                  const ModelKind& kind, const Worker::Options& options) {
-  return {name, is_per_workers, [=](int workers) {
+  return {name, is_per_workers,
+          [=](int workers) {
             return on_all(workers,
                           [&](const Job& job) { return (Worker(job, kind, options).*body)(); });
-          }};
+          },
+          options(1).compression.codec != nullptr};
 }
 
 /// The same options for any number of workers.
@@ -262,8 +264,8 @@ std::vector<GoldenRun> parallel_runs() {
       run_of("parallel_diloco", true, &Worker::in_turn, bfloat16, always(in_turn)),
       run_of("parallel_diloco_in_8_bits", true, &Worker::in_turn, bfloat16, always(in_8_bits)),
       run_of("parallel_diloco_with_overlap", true, &Worker::separately, bfloat16, always(later)),
-      {"collectives", true,
-       [](int workers) { return parallel::on_all(workers, parallel::reduce); }},
+      {"collectives", true, [](int workers) { return parallel::on_all(workers, parallel::reduce); },
+       false},
   };
 }
 

@@ -373,7 +373,10 @@ std::vector<GoldenRun> trainer_runs() {
   std::vector<GoldenRun> runs;
   for (const auto& [name, setup] : all_setups()) {
     runs.push_back({.name = name,
-                    .train = [&setup = setup](int workers) { return train_all(setup, workers); }});
+                    .train = [&setup = setup](int workers) { return train_all(setup, workers); },
+                    .is_for_one_host = setup.options.compression.codec != nullptr ||
+                                       setup.options.averaging != nullptr ||
+                                       setup.options.per_replica != nullptr});
   }
   return runs;
 }

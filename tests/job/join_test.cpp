@@ -144,13 +144,18 @@ TEST_F(JoinFromEnvironment, all_attempts_of_another_launcher_are_one_run_and_not
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
-TEST_F(JoinFromEnvironment, workers_on_several_hosts_are_refused) {
+TEST_F(JoinFromEnvironment, workers_on_several_hosts_need_a_hub) {
+  set({{"OMPI_COMM_WORLD_RANK", "1"},
+       {"OMPI_COMM_WORLD_SIZE", "4"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_THAT(failure<InvalidArgument>(), HasSubstr("TUTTI_HUB"));
   set({{"OMPI_COMM_WORLD_RANK", "1"},
        {"OMPI_COMM_WORLD_SIZE", "4"},
        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   EXPECT_EQ(failure<Unsupported>(),
-            "mpirun has started 4 workers, of which 2 are on this host: this version of Tutti "
-            "trains on one host");
+            "mpirun has started workers on several hosts and does not tell which of them are on "
+            "this one");
   set({{"PMI_RANK", "1"}, {"PMI_SIZE", "65"}});
   EXPECT_EQ(failure<InvalidArgument>(), "mpiexec has started 65 workers: must be 1 to 64");
   set({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}});

@@ -1,0 +1,137 @@
+// The examples on several hosts: launchers of their own, whose workers share no memory with those
+// of the other ones, on one machine.
+
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include <regex>
+#include <string>
+
+#include "support/running_command.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string program(const std::string& options, int steps = 4) {
+  return std::string(TUTTI_EXAMPLES) + "/char_lm --text " + TUTTI_SOURCE +
+         "/LICENSE --rows 3 --length 12 --hidden 20 --seed 5 " + options + " --steps " +
+         std::to_string(steps);
+}
+
+Finished run_shell(const std::string& script) {
+  CommandSetup setup{.environment = {"OMP_NUM_THREADS"}};
+  setup.before = {"sh", "-c", script};
+  return run_command({}, setup);
+}
+
+/// A port that nothing else is likely to use.
+int port() {
+  static int calls = 0;
+  return 20'000 + (::getpid() * 16 + calls++) % 12'000;
+}
+
+/// Shell functions: `host H` starts that host's workers of $program and waits for them; $each are
+/// the workers of a host, $hosts the hosts.
+std::string hosts_of(int hosts, int each, const std::string& program) {
+  return "program='" + program + "'; each=" + std::to_string(each) +
+         "; hosts=" + std::to_string(hosts) + R"(
+    export TUTTI_HUB=127.0.0.1:)" +
+         std::to_string(port()) + R"( TUTTI_TOKEN=a-secret-of-this-test
+    export WORLD_SIZE=$((hosts * each)) LOCAL_WORLD_SIZE=$each
+    host() {
+      all=
+      for l in $(seq 0 $((each - 1))); do
+        RANK=$(($1 * each + l)) LOCAL_RANK=$l GROUP_RANK=$1 $program & all="$all $!"
+        echo $! >$pids.$(($1 * each + l))
+      done
+      status=0
+      for one in $all; do wait $one || status=1; done
+      exit $status
+    }
+    pids=$(mktemp); trap 'rm -f $pids $pids.*' EXIT
+    started=
+    for h in $(seq 0 $((hosts - 1))); do (trap - EXIT; host $h) & started="$started $!"; done
+  )";
+}
+
+constexpr const char* kWait =
+    "status=0; for one in $started; do wait $one || status=1; done; "
+    "exit $status";
+
+std::string end_of(const Finished& run, int step = 4) {
+  std::smatch found;
+  const std::regex pattern("step " + std::to_string(step) +
+                           " loss [0-9.]+ parameters sha256 [0-9a-f]{64}");
+  return std::regex_search(run.out, found, pattern) ? found[0] : std::string();
+}
+
+TEST(SeveralHosts, GiveTheBytesOfOneHost) {
+  for (const char* const options : {"--micro-batches 4", "--shards 5"}) {
+    const auto here =
+        run_shell(std::string(TUTTI_EXAMPLES) + "/tutti run -n 4 " + program(options));
+    EXPECT_NE(end_of(here), "") << here.err;
+    for (const auto& [hosts, each] : {std::pair{2, 2}, {4, 1}}) {
+      const auto there = run_shell(hosts_of(hosts, each, program(options)) + kWait);
+      ASSERT_EQ(there.status, 0) << there.out << there.err;
+      EXPECT_EQ(end_of(there), end_of(here)) << there.out << there.err;
+    }
+  }
+}
+
+TEST(SeveralHosts, ACheckpointOfTheirsResumesOnOneHostAndTheReverse) {
+  const auto one_host = [](const std::string& text) {
+    return std::string(TUTTI_EXAMPLES) + "/tutti run -n 3 " + text;
+  };
+  const auto whole = run_shell(one_host(program("--shards 5", 4)));
+  const auto run = run_shell(
+      "a=$(mktemp -d); b=$(mktemp -d); (" + hosts_of(2, 2, program("--shards 5 --save '$a'", 2)) +
+      kWait + ") && " + one_host(program("--shards 5 --load $a", 4)) + " && " +
+      one_host(program("--shards 5 --save $b", 2)) + " && (" +
+      hosts_of(3, 1, program("--shards 5 --load '$b'", 4)) + kWait + "); rm -r $a $b");
+  const auto end = end_of(whole);
+  ASSERT_NE(end, "") << whole.err;
+  const auto first = run.out.find(end);
+  ASSERT_NE(first, std::string::npos) << run.out << run.err;
+  EXPECT_NE(run.out.find(end, first + 1), std::string::npos) << run.out << run.err;
+}
+
+/// It serves the others of its host.
+TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesAllEndSoon) {
+  const auto run = run_shell(
+      hosts_of(2, 2, program("--shards 6", 100'000)) +
+      "sleep 1; until [ -s $pids.2 ] && [ -d /proc/$(cat $pids.2) ]; do sleep 0.05; done; sleep 4; "
+      "kill -9 $(cat $pids.2); " +
+      kWait);
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err, HasSubstr("ranks 2 3 ended before reaching")) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("it was waited for by rank 0")) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("it was waited for by rank 3")) << run.err;
+}
+
+TEST(SeveralHosts, WithoutAHubItIsSaidWhatIsMissing) {
+  const auto run = run_shell(hosts_of(2, 1, program("--shards 4")) + kWait + "; ");
+  EXPECT_EQ(run.status, 0) << run.err;
+  const auto without =
+      run_shell("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 " + program("--shards 4"));
+  EXPECT_NE(without.status, 0);
+  EXPECT_THAT(without.err, HasSubstr("TUTTI_HUB (address:port at the host of rank 0)"));
+  EXPECT_THAT(without.err, HasSubstr("TUTTI_TOKEN"));
+}
+
+TEST(SeveralHosts, WhatTheyLackIsRefusedByName) {
+  for (const char* const options :
+       {"--shards 4 --codec half", "--micro-batches 2 --codec topk:0.1"}) {
+    const auto run = run_shell(hosts_of(2, 1, program(options)) + kWait);
+    EXPECT_NE(run.status, 0);
+    EXPECT_THAT(run.err,
+                HasSubstr("are on several hosts: there this version of Tutti has no codecs"));
+  }
+  const auto run = run_shell(hosts_of(2, 1, program("--shards 4 --averaging local-sgd:2 --logical-workers 2")) + kWait);
+  EXPECT_THAT(run.err, HasSubstr("has no per-replica parameters")) << run.err;
+}
+
+}  // namespace
+}  // namespace tutti::test
