@@ -129,7 +129,8 @@ TEST(SeveralHosts, WhatTheyLackIsRefusedByName) {
     EXPECT_THAT(run.err,
                 HasSubstr("are on several hosts: there this version of Tutti has no codecs"));
   }
-  const auto run = run_shell(hosts_of(2, 1, program("--shards 4 --averaging local-sgd:2 --logical-workers 2")) + kWait);
+  const auto run = run_shell(
+      hosts_of(2, 1, program("--shards 4 --averaging local-sgd:2 --logical-workers 2")) + kWait);
   EXPECT_THAT(run.err, HasSubstr("has no per-replica parameters")) << run.err;
 }
 
