@@ -44,7 +44,10 @@ bool Broker::State::introduce(Line& stranger) {
     header.kind = line(said.number).came ? FrameHeader::taken : FrameHeader::welcome;
   }
   const auto map = std::make_shared<Parcel>();
-  if (header.kind == FrameHeader::welcome) map->bytes = order.map().bytes();
+  if (header.kind == FrameHeader::welcome) {
+    map->bytes = order.map().bytes();
+    text = order.run();
+  }
   stranger.writer.push(header, std::move(text), map.get(), map);
   stranger.writer.write(stranger.socket.get());
   if (header.kind == FrameHeader::welcome) {

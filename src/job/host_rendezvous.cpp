@@ -113,6 +113,7 @@ class Connection {
     }
     if (answer->header.kind == FrameHeader::welcome) {
       hosts_ = HostMap::read(answer->parcel.bytes);
+      run_ = answer->text;
       return socket;
     }
     if (answer->header.kind == FrameHeader::broken) throw Mismatch(answer->text);
@@ -123,6 +124,7 @@ class Connection {
 
   const std::string& problem() const { return problem_; }
   const HostMap& hosts() const { return *hosts_; }
+  const std::string& run() const { return run_; }
 
  private:
   Address address_;
@@ -131,6 +133,7 @@ class Connection {
   int size_;
   std::string problem_;
   std::optional<HostMap> hosts_;
+  std::string run_;
 };
 
 /// In this order: the line is closed before the broker that serves it.
@@ -163,7 +166,7 @@ HostRendezvous join_host(const HostWorkers& workers, Deadline deadline) {
   if (!socket) throw timeout(connection.problem());
   const auto both = std::make_shared<BrokerAndLine>(BrokerAndLine{
       std::move(broker), connect_to_first(std::move(socket), launcher, first, rank, size)});
-  return {{both, both->line.get()}, connection.hosts()};
+  return {{both, both->line.get()}, connection.hosts(), connection.run()};
 }
 
 }  // namespace tutti

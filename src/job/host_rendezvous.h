@@ -32,6 +32,7 @@ struct HostWorkers {
 struct HostRendezvous {
   std::shared_ptr<Rendezvous> rendezvous;
   HostMap hosts;
+  std::string run = {};  ///< identity of the run, of several hosts; else empty
 };
 
 /// Throws Timeout where the first worker does not serve the socket before the deadline, or another

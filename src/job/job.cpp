@@ -182,12 +182,11 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
   const auto deadline = Deadline::after(Clock::now(), join_deadline);
   Identity joined = identity;
   if (static_cast<int>(here.size()) < identity.size) {
-    // The launcher's processes differ from host to host, the secret of the job does not.
+    // The launcher's processes differ from host to host: the run is that of the hub's.
     const HubSettings settings = hub_of(environment);
-    joined.run = derive_run_identity(fmt::format("token {}", settings.token));
     workers.connect = [=] {
       return connect_hosts(settings,
-                           {.run = joined.run,
+                           {.run = here.front() == 0 ? identity.run : std::string(),
                             .token = settings.token,
                             .name = host_name(),
                             .size = identity.size,
@@ -197,8 +196,9 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
                            deadline);
     };
   }
-  auto [rendezvous, hosts] = join_host(workers, deadline);
+  auto [rendezvous, hosts, run_of_hosts] = join_host(workers, deadline);
   joined.hosts = std::move(hosts);
+  if (!run_of_hosts.empty()) joined.run = std::move(run_of_hosts);
   return {std::move(joined), std::move(rendezvous)};
 }
 

@@ -34,6 +34,8 @@ constexpr std::chrono::seconds kAnswer{5};
 constexpr std::chrono::milliseconds kBlame{500};
 constexpr std::chrono::milliseconds kCrowdedPause{2};
 constexpr int kPollMs = 50;
+/// What others wait for must not stay behind in a queue that nobody serves.
+constexpr Deadline kUntilItIsGone{Clock::time_point::max()};
 
 /// Runs in a thread of its own, at any moment: no allocation, no destructors.
 [[noreturn]] void end_without_launcher(int rank) {
@@ -99,7 +101,7 @@ class SocketRendezvous final : public Rendezvous {
     header.extent = bytes;
     Parcel parcel;
     if (file) parcel.descriptors.push_back(file.duplicate());
-    send(header, {}, std::make_shared<const Parcel>(std::move(parcel)), {Clock::now() + kAnswer});
+    send(header, {}, std::make_shared<const Parcel>(std::move(parcel)), kUntilItIsGone);
   }
 
   void let_go_block(std::uint64_t block) noexcept override try {
@@ -114,7 +116,7 @@ class SocketRendezvous final : public Rendezvous {
     FrameHeader header;
     header.kind = FrameHeader::store;
     send(header, {}, std::make_shared<const Parcel>(Parcel{std::move(message), {}}),
-         {Clock::now() + kAnswer});
+         kUntilItIsGone);
   }
 
   bool reaches_hosts() const override { return !broker_is_gone_; }

@@ -162,6 +162,45 @@ TEST_F(JoinFromEnvironment, workers_on_several_hosts_need_a_hub) {
   EXPECT_EQ(failure<Unsupported>(), "joined");
 }
 
+/// Each host has a launcher's process of its own, and all have one token; the next job has it too.
+TEST_F(JoinFromEnvironment, workers_of_several_hosts_have_the_run_of_the_hub) {
+  const auto runs_of_a_job = [](const std::string& hub) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    const auto outcome = run_processes(2, [&](int host, FileDescriptor) {
+      // This process is the host's launcher.
+      const pid_t worker = ::fork();
+      if (worker == 0) {
+        set({{"RANK", std::to_string(host)},
+             {"WORLD_SIZE", "2"},
+             {"LOCAL_RANK", "0"},
+             {"LOCAL_WORLD_SIZE", "1"},
+             {"TUTTI_HUB", hub},
+             {"TUTTI_TOKEN", "one of many jobs"}});
+        const Job job = Job::join();
+        const std::string run = job.run_id() + "\n";
+        const bool is_written = ::write(ends[1], run.data(), run.size()) > 0;
+        ::_exit(is_written && job.state()->hosts().hosts() == 2 ? 0 : 1);
+      }
+      int status = -1;
+      ::waitpid(worker, &status, 0);
+      EXPECT_EQ(status, 0);
+    });
+    EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+    std::array<char, 256> text{};
+    const auto bytes = ::read(ends[0], text.data(), text.size());
+    ::close(ends[0]);
+    ::close(ends[1]);
+    return std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+  };
+  const auto hub = fmt::format("127.0.0.1:{}", 20'000 + ::getpid() % 12'000);
+  const auto runs = runs_of_a_job(hub);
+  ASSERT_GT(runs.size(), 20U);
+  const auto first = runs.substr(0, runs.size() / 2);
+  EXPECT_EQ(runs, first + first);
+  EXPECT_NE(runs_of_a_job(hub), runs);
+}
+
 TEST_F(JoinFromEnvironment, torch_is_told_the_threads_unless_it_was_by_omp_num_threads) {
   const auto identity_with = [](std::map<std::string, std::string> more) {
     int pipe_ends[2];

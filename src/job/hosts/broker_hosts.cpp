@@ -13,7 +13,7 @@ namespace tutti {
 BrokerHosts broker_hosts(ConnectedHosts joined, int rank) {
   std::vector<RankSet> ranks;
   for (const auto& host : joined.hosts) ranks.push_back(RankSet::of(host.ranks));
-  BrokerHosts hosts{.map = HostMap::of(ranks)};
+  BrokerHosts hosts{.map = HostMap::of(ranks), .run = std::move(joined.run)};
   hosts.here = hosts.map.host_of(rank);
   for (auto& host : joined.hosts) hosts.connections.push_back(std::move(host.socket));
   return hosts;

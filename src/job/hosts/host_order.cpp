@@ -15,7 +15,11 @@ constexpr std::chrono::milliseconds kStoppedFor{500};
 }  // namespace
 
 HostOrder::HostOrder(BrokerHosts hosts, Obey obey)
-    : map_(std::move(hosts.map)), here_(hosts.here), obey_(std::move(obey)), served_(Clock::now()) {
+    : map_(std::move(hosts.map)),
+      run_(std::move(hosts.run)),
+      here_(hosts.here),
+      obey_(std::move(obey)),
+      served_(Clock::now()) {
   if (map_.hosts() == 1) return;
   lines_.resize(static_cast<std::size_t>(map_.hosts()));
   for (std::size_t host = 0; host < lines_.size(); ++host) {

@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <poll.h>
@@ -33,6 +34,7 @@ inline constexpr std::chrono::milliseconds kHostSilence{1500};
 struct BrokerHosts {
   HostMap map;
   int here = 0;
+  std::string run = {};  ///< identity of the run, as the hub has it
   /// Connected stream sockets to brokers of other hosts, by host: on host 0, the hub, one to each
   /// of them, elsewhere one to the hub. The others are empty.
   std::vector<FileDescriptor> connections = {};
@@ -45,6 +47,7 @@ class HostOrder {
   HostOrder(BrokerHosts hosts, Obey obey);
 
   const HostMap& map() const { return map_; }
+  const std::string& run() const { return run_; }
   int here() const { return here_; }
   bool is_alone() const { return lines_.empty(); }
   /// Orders a frame of a worker of this host; its descriptors are not sent.
@@ -77,6 +80,7 @@ class HostOrder {
   void lose(int host);
 
   HostMap map_;
+  std::string run_;
   int here_;
   Obey obey_;
   /// Submitted to the hub, which has not sent them back yet; without the hub they take effect here.
