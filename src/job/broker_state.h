@@ -26,8 +26,8 @@ namespace tutti {
 
 struct Broker::State {
   explicit State(BrokerHosts hosts)
-      : order(std::move(hosts), [this](Frame frame) { obey_ordered(std::move(frame)); }),
-        memory(host_system()) {}
+      : memory(hosts.system),
+        order(std::move(hosts), [this](Frame frame) { obey_ordered(std::move(frame)); }) {}
 
   struct Line {
     FileDescriptor socket;  ///< empty once the worker has ended
@@ -42,9 +42,9 @@ struct Broker::State {
   std::vector<Line> lines;      ///< by job rank; those of workers on other hosts stay empty
   FileDescriptor listener;      ///< empty where workers have inherited their sockets
   std::vector<Line> strangers;  ///< connected, and have not said who they are
+  HostMemory memory;
   HostOrder order;
   GatherTable table;
-  HostMemory memory;
   /// What came with a parcel of a worker of this host, by rank and request, until it is in order.
   std::map<std::pair<int, std::uint64_t>, std::vector<FileDescriptor>> kept;
   std::vector<Blame> blames;

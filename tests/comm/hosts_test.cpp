@@ -16,6 +16,7 @@
 #include "comm/collective_cases.h"
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
+#include "comm/local/ending.h"
 #include "job/job_state.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
@@ -250,9 +251,71 @@ TEST(Hosts, AHostWhoseConnectionEndsIsLostOnAllHosts) {
     try {
       std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
     } catch (const PeerLost& lost) {
-      EXPECT_EQ(lost.rank(), rank < 2 ? 2 : 0) << lost.what();
+      EXPECT_EQ(lost.rank() >= 2, rank < 2) << lost.what();  // one of the other host
     }
   }
+}
+
+/// The part of a member that no other host has does not count for itself either.
+TEST(Hosts, ACallWhosePartDidNotReachTheOthersInTimeFailsOnAll) {
+  ThreadOptions options = on({{0}, {1}});
+  options.world = std::make_shared<ThreadWorld>(2);
+  std::atomic<bool> is_held{false};
+  const auto outcome = try_thread_ranks(
+      2,
+      [&](const Job& job) {
+        const Group group(job);
+        group.barrier();
+        const auto until = [](const std::atomic<bool>& flag) {
+          while (!flag) std::this_thread::sleep_for(milliseconds(1));
+        };
+        if (job.rank() == 1) {
+          std::this_thread::sleep_for(milliseconds(50));  // what came before is through
+          options.world->hosts()->hold(1, true);
+          is_held = true;
+          std::this_thread::sleep_for(milliseconds(50));  // rank 0 has come
+          group.barrier({.label = "held"});
+          return;
+        }
+        until(is_held);
+        try {
+          group.barrier({.label = "held", .deadline = milliseconds(300)});
+        } catch (...) {
+          options.world->hosts()->hold(1, false);
+          throw;
+        }
+      },
+      options);
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(outcome.text(rank), HasSubstr("rank 1 has not reached barrier \"held\""));
+  }
+}
+
+/// Of reasons that are found at once on several hosts all have the same.
+TEST(Hosts, AllHaveTheSameReasonOfTwo) {
+  constexpr std::size_t kEndings = 30;
+  std::array<std::array<std::string, 2>, kEndings> texts;
+  std::atomic<int> there{0};
+  run_thread_ranks(
+      2,
+      [&](const Job& job) {
+        const Group group(job);
+        const auto memory = group.allocate(kEndings * sizeof(Ending));
+        auto* const endings = reinterpret_cast<Ending*>(memory.block(0));
+        for (std::size_t k = 0; k < kEndings; ++k) {
+          ++there;
+          while (there < 2 * static_cast<int>(k + 1)) std::this_thread::yield();
+          end_with(*job.state(), endings[k],
+                   {.found_by = job.rank(), .text = "found by " + std::to_string(job.rank())},
+                   [] { return 1; });
+        }
+        group.barrier();
+        for (std::size_t k = 0; k < kEndings; ++k) {
+          texts[k][static_cast<std::size_t>(job.rank())] = reason_of(endings[k], *job.state()).text;
+        }
+      },
+      on({{0}, {1}}));
+  for (const auto& pair : texts) EXPECT_EQ(pair[0], pair[1]);
 }
 
 /// Members that end a group at the moment at which the last one comes agree on the call that fails.

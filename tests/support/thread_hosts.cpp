@@ -1,12 +1,18 @@
 #include "support/thread_hosts.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "job/socket_rendezvous.h"
@@ -32,45 +38,103 @@ int asked_hosts() {
 
 namespace {
 
-struct Wired {
-  std::vector<std::unique_ptr<Broker>> brokers;
-  std::vector<FileDescriptor> wires;  ///< by host: its connection to the hub
+struct Ends {
+  FileDescriptor hub;
+  FileDescriptor host;
 };
 
-Wired wire(const HostMap& map) {
+Ends make_wire() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw std::runtime_error("socketpair");
+  }
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+using Connect = std::function<Ends(std::size_t host)>;
+
+std::vector<std::unique_ptr<Broker>> brokers_of(const HostMap& map,
+                                                const std::shared_ptr<System>& system,
+                                                const Connect& connect) {
   const auto hosts = static_cast<std::size_t>(map.hosts());
-  Wired wired;
-  wired.wires.resize(hosts);
   std::vector<BrokerHosts> places(hosts);
   for (std::size_t host = 0; host < hosts; ++host) {
     places[host].map = map;
+    places[host].system = system;
     places[host].here = static_cast<int>(host);
     places[host].connections.resize(hosts);
   }
   for (std::size_t host = 1; host < hosts; ++host) {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-      throw std::runtime_error("socketpair");
-    }
-    places[0].connections[host] = FileDescriptor(ends[0]);
-    places[host].connections[0] = FileDescriptor(ends[1]);
-    wired.wires[host] = places[host].connections[0].duplicate();
+    auto wire = connect(host);
+    places[0].connections[host] = std::move(wire.hub);
+    places[host].connections[0] = std::move(wire.host);
   }
-  for (auto& place : places) wired.brokers.push_back(std::make_unique<Broker>(std::move(place)));
-  return wired;
+  std::vector<std::unique_ptr<Broker>> brokers;
+  for (auto& place : places) brokers.push_back(std::make_unique<Broker>(std::move(place)));
+  return brokers;
 }
 
 }  // namespace
 
+/// Two sockets and a thread that passes bytes on between them.
+class ThreadHosts::Wire {
+ public:
+  Wire() : hub_(make_wire()), host_(make_wire()), passing_([this] { pass(); }) {}
+  ~Wire() {
+    cut();
+    passing_.join();
+  }
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+  Ends ends() { return {std::move(hub_.hub), std::move(host_.host)}; }
+  void hold(bool held) { held_ = held; }
+  void cut() {
+    ::shutdown(hub_.host.get(), SHUT_RDWR);
+    ::shutdown(host_.hub.get(), SHUT_RDWR);
+  }
+
+ private:
+  void pass() {
+    bool goes_on = true;
+    while (goes_on) {
+      const bool held = held_;
+      pollfd polled[2] = {{hub_.host.get(), POLLIN, 0}, {held ? -1 : host_.hub.get(), POLLIN, 0}};
+      ::poll(polled, 2, held ? 1 : 20);
+      if (polled[0].revents != 0) goes_on = pass(hub_.host.get(), host_.hub.get());
+      if (goes_on && polled[1].revents != 0) goes_on = pass(host_.hub.get(), hub_.host.get());
+    }
+    cut();
+  }
+  static bool pass(int from, int to) {
+    std::array<char, 65536> bytes;
+    const auto got = ::read(from, bytes.data(), bytes.size());
+    for (ssize_t sent = 0; sent < got;) {
+      const auto now =
+          ::send(to, bytes.data() + sent, static_cast<std::size_t>(got - sent), MSG_NOSIGNAL);
+      if (now <= 0) return false;
+      sent += now;
+    }
+    return got > 0;
+  }
+
+  Ends hub_;   ///< its `host` end is ours
+  Ends host_;  ///< its `hub` end is ours
+  std::atomic<bool> held_{false};
+  std::thread passing_;
+};
+
 std::vector<std::unique_ptr<Broker>> connected_brokers(const HostMap& map) {
-  return wire(map).brokers;
+  return brokers_of(map, host_system(), [](std::size_t) { return make_wire(); });
 }
 
-ThreadHosts::ThreadHosts(HostMap map)
-    : map_(std::move(map)), ends_(static_cast<std::size_t>(map_.size())) {
-  auto wired = wire(map_);
-  brokers_ = std::move(wired.brokers);
-  wires_ = std::move(wired.wires);
+ThreadHosts::ThreadHosts(HostMap map, const std::shared_ptr<System>& system)
+    : map_(std::move(map)),
+      ends_(static_cast<std::size_t>(map_.size())),
+      wires_(static_cast<std::size_t>(map_.hosts())) {
+  brokers_ = brokers_of(map_, system, [this](std::size_t host) {
+    wires_[host] = std::make_unique<Wire>();
+    return wires_[host]->ends();
+  });
   for (int rank = 0; rank < map_.size(); ++rank) {
     Broker& broker = *brokers_[static_cast<std::size_t>(map_.host_of(rank))];
     ends_[static_cast<std::size_t>(rank)] =
@@ -82,7 +146,6 @@ ThreadHosts::ThreadHosts(HostMap map)
 /// The hub waits for the others.
 ThreadHosts::~ThreadHosts() {
   ends_.clear();
-  wires_.clear();
   while (!brokers_.empty()) brokers_.pop_back();
 }
 
@@ -95,9 +158,9 @@ void ThreadHosts::kill(int rank) {
   ::shutdown(ends_[static_cast<std::size_t>(rank)].get(), SHUT_RDWR);
 }
 
-void ThreadHosts::cut(int host) {
-  ::shutdown(wires_[static_cast<std::size_t>(host)].get(), SHUT_RDWR);
-}
+void ThreadHosts::cut(int host) { wires_[static_cast<std::size_t>(host)]->cut(); }
+
+void ThreadHosts::hold(int host, bool held) { wires_[static_cast<std::size_t>(host)]->hold(held); }
 
 std::vector<Blame> ThreadHosts::blames() const { return brokers_.front()->blames(); }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "base/system.h"
 #include "job/broker.h"
 #include "job/hosts/host_map.h"
 #include "job/rendezvous.h"
@@ -26,7 +27,8 @@ std::vector<std::unique_ptr<Broker>> connected_brokers(const HostMap& map);
 
 class ThreadHosts {
  public:
-  explicit ThreadHosts(HostMap map);
+  /// `system` maps what the brokers store to.
+  ThreadHosts(HostMap map, const std::shared_ptr<System>& system);
   ~ThreadHosts();
   ThreadHosts(const ThreadHosts&) = delete;
   ThreadHosts& operator=(const ThreadHosts&) = delete;
@@ -38,13 +40,16 @@ class ThreadHosts {
   void kill(int rank);
   /// Closes the connection between a host and the hub.
   void cut(int host);
+  /// While `held`, nothing that the host says reaches the hub; what the hub says arrives.
+  void hold(int host, bool held);
   std::vector<Blame> blames() const;
 
  private:
   HostMap map_;
   std::vector<std::unique_ptr<Broker>> brokers_;
-  std::vector<FileDescriptor> ends_;   ///< by rank
-  std::vector<FileDescriptor> wires_;  ///< by host: its connection to the hub
+  std::vector<FileDescriptor> ends_;  ///< by rank
+  class Wire;
+  std::vector<std::unique_ptr<Wire>> wires_;  ///< by host: its connection to the hub
 };
 
 }  // namespace tutti::test

@@ -101,7 +101,8 @@ ThreadOutcome try_thread_ranks(int size, const std::function<void(Job)>& body,
   const Watchdog watchdog("a run of thread ranks", options.limit);
   const auto world = options.world ? options.world : std::make_shared<ThreadWorld>(size);
   const HostMap map = options.hosts.value_or(even_hosts(size, asked_hosts()));
-  if (map.hosts() > 1) world->spread(map);
+  // Brokers map memory where the ranks do: a sanitizer sees one memory of each host.
+  if (map.hosts() > 1) world->spread(map, std::make_shared<ThreadSystem>(world, 0, options));
   ThreadOutcome outcome;
   outcome.errors.resize(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -120,6 +121,7 @@ ThreadOutcome try_thread_ranks(int size, const std::function<void(Job)>& body,
     });
   }
   for (std::thread& thread : threads) thread.join();
+  world->end_hosts();
   return outcome;
 }
 

@@ -30,13 +30,20 @@ class ThreadWorld {
   void kill(int rank);
   ThreadRendezvous& thread_rendezvous() { return rendezvous_; }
   /// From now on the ranks are on these hosts.
-  void spread(const HostMap& map) { hosts_ = std::make_unique<ThreadHosts>(map); }
+  void spread(const HostMap& map, const std::shared_ptr<System>& system) {
+    hosts_ = std::make_unique<ThreadHosts>(map, system);
+  }
+  /// The hosts are over, but for their blames.
+  void end_hosts() {
+    if (hosts_) blames_ = hosts_->blames();
+    hosts_.reset();
+  }
   /// Null where all are on one.
   ThreadHosts* hosts() { return hosts_.get(); }
   std::unique_ptr<Rendezvous> rendezvous(int rank) {
     return hosts_ ? hosts_->rendezvous(rank) : rendezvous_.rendezvous(rank);
   }
-  std::vector<Blame> blames() const { return hosts_ ? hosts_->blames() : rendezvous_.blames(); }
+  std::vector<Blame> blames() const { return blames_ ? *blames_ : rendezvous_.blames(); }
 
  private:
   friend class ThreadSystem;
@@ -46,6 +53,7 @@ class ThreadWorld {
   std::vector<FileDescriptor> lives_;
   ThreadRendezvous rendezvous_;
   std::unique_ptr<ThreadHosts> hosts_;
+  std::optional<std::vector<Blame>> blames_;
 };
 
 struct ThreadOptions {

@@ -22,6 +22,7 @@
 
 #include "base/deadline.h"
 #include "base/file_descriptor.h"
+#include "base/system.h"
 #include "job/frame.h"
 #include "job/hosts/host_map.h"
 
@@ -38,6 +39,7 @@ struct BrokerHosts {
   /// Connected stream sockets to brokers of other hosts, by host: on host 0, the hub, one to each
   /// of them, elsewhere one to the hub. The others are empty.
   std::vector<FileDescriptor> connections = {};
+  std::shared_ptr<System> system = host_system();  ///< maps the memory of this host
 };
 
 class HostOrder {
