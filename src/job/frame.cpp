@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -28,6 +29,16 @@ void collect(const msghdr& message, std::vector<FileDescriptor>& to) {
   }
 }
 
+#if defined(__SANITIZE_THREAD__)
+/// The thread sanitizer does not follow what passes through duplicates of a socket.
+std::atomic<unsigned> passed_on{0};
+void note_sent() { passed_on.fetch_add(1, std::memory_order_release); }
+void note_received() { static_cast<void>(passed_on.load(std::memory_order_acquire)); }
+#else
+void note_sent() {}
+void note_received() {}
+#endif
+
 bool is_sensible(const FrameHeader& header) {
   return header.magic == FrameHeader::kMagic && header.kind >= FrameHeader::give &&
          header.kind <= FrameHeader::beat && header.text_bytes <= kMaxFrameText &&
@@ -49,6 +60,7 @@ FrameStatus FrameReader::read_into(int socket, char* to, std::size_t bytes) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FrameStatus::again;
     if (got <= 0) return FrameStatus::closed;
+    note_received();
     collect(message, frame_.parcel.descriptors);
     if ((message.msg_flags & MSG_CTRUNC) != 0) incomplete_ = true;
     to += got;
@@ -134,6 +146,7 @@ FrameStatus FrameWriter::write(int socket) {
         std::memcpy(CMSG_DATA(part) + i * sizeof(int), &fd, sizeof fd);
       }
     }
+    note_sent();
     const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FrameStatus::again;

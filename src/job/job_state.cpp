@@ -98,8 +98,9 @@ void JobState::find_others() {
   if (identity_.size > 1) mine.descriptors.push_back(system_->life_line());
   if (identity_.rank == first_here) {
     FileDescriptor board_file = system_->create_memory("board", sizeof(Board));
-    take_board(board_file, true);
+    board_memory_ = system_->map(board_file, sizeof(Board));
     new (board_memory_.get()) Board;
+    take_board(board_file, true);
     if (identity_.size > 1) mine.descriptors.push_back(std::move(board_file));
   }
   if (identity_.size > 1) {
