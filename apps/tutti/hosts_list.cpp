@@ -5,7 +5,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "refusal.h"
 #include "tutti/job.h"
 

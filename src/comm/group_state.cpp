@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "comm/local/local_collectives.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {

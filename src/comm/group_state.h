@@ -9,7 +9,7 @@
 
 #include "comm/local/operation.h"
 #include "job/job_state.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

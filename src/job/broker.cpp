@@ -15,7 +15,7 @@
 #include "base/deadline.h"
 #include "base/helper_thread.h"
 #include "job/broker_state.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "tutti/error.h"
 #include "tutti/job.h"
 

@@ -16,11 +16,11 @@
 
 #include "base/file_descriptor.h"
 #include "job/broker.h"
-#include "job/frame.h"
 #include "job/gather_table.h"
 #include "job/hosts/host_memory.h"
 #include "job/hosts/host_order.h"
-#include "job/rank_set.h"
+#include "job/wire/frame.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 namespace {

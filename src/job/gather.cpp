@@ -4,8 +4,8 @@
 #include <thread>
 #include <utility>
 
-#include "job/rank_set.h"
 #include "job/wait.h"
+#include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {

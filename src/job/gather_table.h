@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "job/rank_set.h"
-#include "job/rendezvous.h"
+#include "job/wire/rank_set.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti {
 

@@ -15,9 +15,9 @@
 
 #include "base/check.h"
 #include "job/broker.h"
-#include "job/frame.h"
-#include "job/rank_set.h"
 #include "job/socket_rendezvous.h"
+#include "job/wire/frame.h"
+#include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {

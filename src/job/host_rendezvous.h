@@ -14,7 +14,7 @@
 
 #include "base/deadline.h"
 #include "job/hosts/host_order.h"
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti {
 

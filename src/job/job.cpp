@@ -19,9 +19,9 @@
 #include "job/hosts/hub_settings.h"
 #include "job/job_state.h"
 #include "job/launcher_process.h"
-#include "job/rank_set.h"
 #include "job/socket_rendezvous.h"
 #include "job/thread_rendezvous.h"
+#include "job/wire/rank_set.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
 

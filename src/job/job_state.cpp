@@ -14,8 +14,8 @@
 #include "job/hosts/host_memory.h"
 #include "job/life_watch.h"
 #include "job/publish.h"
-#include "job/rank_set.h"
 #include "job/wait.h"
+#include "job/wire/rank_set.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
 

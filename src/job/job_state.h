@@ -16,10 +16,10 @@
 #include "base/process_mark.h"
 #include "base/system.h"
 #include "job/background.h"
-#include "job/board.h"
 #include "job/hosts/host_map.h"
-#include "job/rank_set.h"
-#include "job/rendezvous.h"
+#include "job/wire/board.h"
+#include "job/wire/rank_set.h"
+#include "job/wire/rendezvous.h"
 #include "tutti/job.h"
 
 namespace tutti {

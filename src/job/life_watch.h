@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
-#include "job/board.h"
+#include "job/wire/board.h"
 
 namespace tutti {
 

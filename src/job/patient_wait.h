@@ -7,7 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti {
 

@@ -14,8 +14,8 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "job/board.h"
 #include "job/job_state.h"
+#include "job/wire/board.h"
 
 namespace tutti {
 

@@ -19,10 +19,10 @@
 #include "base/check.h"
 #include "base/helper_thread.h"
 #include "base/process_mark.h"
-#include "job/frame.h"
 #include "job/gather_table.h"
 #include "job/patient_wait.h"
-#include "job/rank_set.h"
+#include "job/wire/frame.h"
+#include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti {
 

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "job/gather_table.h"
 #include "job/patient_wait.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "job/broker.h"
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti {
 

@@ -9,7 +9,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "job/deadlock.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "job/job_state.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "job/job_state.h"
-#include "job/rank_set.h"
 #include "job/wait.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti::test {
 

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "base/system.h"
-#include "job/rank_set.h"
 #include "job/socket_rendezvous.h"
+#include "job/wire/rank_set.h"
 #include "support/process_ranks.h"
 #include "support/text_of.h"
 #include "tutti/error.h"

@@ -5,8 +5,8 @@
 #include <sys/resource.h>
 
 #include "base/system.h"
-#include "job/rank_set.h"
 #include "job/socket_rendezvous.h"
+#include "job/wire/rank_set.h"
 #include "support/process_ranks.h"
 #include "tutti/error.h"
 

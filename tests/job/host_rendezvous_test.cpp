@@ -17,7 +17,7 @@
 
 #include "base/run_identity.h"
 #include "base/system.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "support/process_ranks.h"
 #include "support/text_of.h"
 #include "tutti/error.h"

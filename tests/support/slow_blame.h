@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/deadline.h"
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti::test {
 

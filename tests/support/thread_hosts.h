@@ -12,7 +12,7 @@
 #include "base/system.h"
 #include "job/broker.h"
 #include "job/hosts/host_map.h"
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti::test {
 

@@ -18,7 +18,7 @@
 #include "comm/local/call_record.h"
 #include "comm/local/ending.h"
 #include "comm/local/location.h"
-#include "job/board.h"
+#include "job/wire/board.h"
 #include "memory/arena.h"
 
 namespace tutti {

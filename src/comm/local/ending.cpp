@@ -1,8 +1,8 @@
 #include "comm/local/ending.h"
 
 #include "job/publish.h"
-#include "job/rank_set.h"
 #include "job/wait.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

@@ -18,8 +18,8 @@
 #include <optional>
 #include <string>
 
-#include "job/board.h"
 #include "job/job_state.h"
+#include "job/wire/board.h"
 #include "tutti/error.h"
 
 namespace tutti {

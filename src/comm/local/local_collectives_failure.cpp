@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "comm/local/local_collectives.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "comm/local/local_collectives.h"
 #include "job/gather.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "memory/memory_need.h"
 
 namespace tutti {

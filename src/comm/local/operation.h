@@ -11,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "tutti/dtype.h"
 
 namespace tutti {

@@ -21,6 +21,7 @@
 #include "comm/local/operation.h"
 #include "comm/local/region_table.h"
 #include "kernels/fold_program.h"
+#include "tutti/job.h"
 
 namespace tutti {
 

@@ -13,7 +13,7 @@
 
 #include "base/file_descriptor.h"
 #include "job/hosts/stores.h"
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti {
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "job/board.h"
-#include "job/frame.h"
+#include "job/wire/board.h"
+#include "job/wire/frame.h"
 
 namespace tutti {
 

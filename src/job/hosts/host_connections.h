@@ -17,7 +17,7 @@
 
 #include "base/deadline.h"
 #include "base/file_descriptor.h"
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

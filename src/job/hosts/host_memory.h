@@ -15,9 +15,9 @@
 
 #include "base/file_descriptor.h"
 #include "base/system.h"
-#include "job/board.h"
 #include "job/hosts/stores.h"
-#include "job/rank_set.h"
+#include "job/wire/board.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

@@ -23,8 +23,8 @@
 #include "base/deadline.h"
 #include "base/file_descriptor.h"
 #include "base/system.h"
-#include "job/frame.h"
 #include "job/hosts/host_map.h"
+#include "job/wire/frame.h"
 
 namespace tutti {
 

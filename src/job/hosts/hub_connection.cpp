@@ -12,7 +12,7 @@
 #include "job/hosts/host_messages.h"
 #include "job/hosts/signed_channel.h"
 #include "job/hosts/tcp_socket.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {

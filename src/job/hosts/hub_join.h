@@ -14,7 +14,7 @@
 #include "job/hosts/host_connections.h"
 #include "job/hosts/host_messages.h"
 #include "job/hosts/signed_channel.h"
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

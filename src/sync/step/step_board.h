@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "job/board.h"
+#include "job/wire/board.h"
 #include "kernels/fold_program.h"
 #include "sync/plan/plan.h"
 #include "tutti/group.h"

@@ -9,8 +9,8 @@
 #include "base/check.h"
 #include "base/timeline.h"
 #include "job/publish.h"
-#include "job/rank_set.h"
 #include "job/wait.h"
+#include "job/wire/rank_set.h"
 #include "sync/step/step_exchange.h"
 #include "tutti/error.h"
 

@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 #include "support/text_of.h"
 
 namespace tutti::test {

@@ -8,8 +8,8 @@
 #include <memory>
 #include <thread>
 
-#include "job/board.h"
 #include "job/job_state.h"
+#include "job/wire/board.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step/step_exchange.h"

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
-#include "job/rank_set.h"
-#include "job/rendezvous.h"
+#include "job/wire/rank_set.h"
+#include "job/wire/rendezvous.h"
 
 namespace tutti {
 

@@ -3,8 +3,8 @@
 // How workers that know nothing of each other exchange a few bytes and descriptors: used to join,
 // and to make groups and arenas. Everything after that goes through shared memory.
 //
-// The launcher serves it over inherited socket pairs (socket_rendezvous.h); ranks that are threads
-// use ThreadRendezvous (thread_rendezvous.h).
+// The launcher serves it over inherited socket pairs (job/socket_rendezvous.h); ranks that are
+// threads use ThreadRendezvous (job/thread_rendezvous.h).
 
 #include <chrono>
 #include <cstddef>
@@ -61,7 +61,7 @@ class Rendezvous {
   /// first worker of a host that does so gives the memory.
   virtual void hold_block(std::uint64_t block, const FileDescriptor& file, std::size_t bytes);
   virtual void let_go_block(std::uint64_t block) noexcept;
-  /// Makes the stores (hosts/stores.h) on all hosts, in the order of all that workers store.
+  /// Makes the stores (job/hosts/stores.h) on all hosts, in the order of all that workers store.
   virtual void store(std::string message);
   /// False once nothing reaches other hosts any more.
   virtual bool reaches_hosts() const { return true; }

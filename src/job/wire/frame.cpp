@@ -1,4 +1,4 @@
-#include "job/frame.h"
+#include "job/wire/frame.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "job/board.h"
+#include "job/wire/board.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "job/board.h"
+#include "job/wire/board.h"
 
 #include <gmock/gmock.h>
 

@@ -16,8 +16,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "job/rank_set.h"
-#include "tutti/job.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 

@@ -1,4 +1,4 @@
-#include "job/rank_set.h"
+#include "job/wire/rank_set.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

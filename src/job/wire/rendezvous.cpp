@@ -1,4 +1,4 @@
-#include "job/rendezvous.h"
+#include "job/wire/rendezvous.h"
 
 #include "base/check.h"
 
