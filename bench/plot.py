@@ -233,6 +233,34 @@ def draw_level(result, picture):
     finish(figure, result, picture)
 
 
+def draw_hosts(result, picture):
+    """A step on each layout of hosts, with the bytes that it sends."""
+    entries = [entry for entry in result["entries"] if entry["columns"]]
+    layouts = list(dict.fromkeys(entry["layout"] for entry in entries))
+    models = list(dict.fromkeys(entry["model"] for entry in entries))
+    figure, panels = plt.subplots(max(1, len(layouts)), max(1, len(models)), squeeze=False, layout="constrained",
+                                  figsize=(1 + 4.2 * max(1, len(models)), 0.6 + 1.8 * max(1, len(layouts))))
+    for axes in panels.flat:
+        axes.set_visible(False)
+    for entry in entries:
+        axes = panels[layouts.index(entry["layout"])][models.index(entry["model"])]
+        axes.set_visible(True)
+        names = list(entry["columns"])
+        values = [entry["columns"][name]["median_us"] / 1e3 for name in names]
+        texts = [f"{number(v)} ms, {number(entry['columns'][n]['busiest'] / 1e6)} MB" for n, v in zip(names, values)]
+        colours = [COLOURS.get(name, "#74c69d" if name.startswith("Tutti") else "#a9b4c2") for name in names]
+        axes.barh(names[::-1], values[::-1], color=colours[::-1], height=0.7)
+        for place, (value, text) in enumerate(zip(values[::-1], texts[::-1])):
+            axes.text(value, place, " " + text, va="center", fontsize=7)
+        axes.set_xlim(right=max(values) * 1.6)
+        axes.tick_params(labelsize=7)
+        axes.set_title(f"{entry['hosts']} hosts × {entry['each']}, {entry['rate']}: {entry['model']}", fontsize=8,
+                       loc="left")
+        bare(axes)
+    figure.supxlabel("ms per step; MB that leave the busiest host per step", fontsize=9)
+    finish(figure, result, picture)
+
+
 def draw_merge(result, picture):
     """What merging lists takes a host, with the link, over the number of hosts."""
     figure, axes = plt.subplots(figsize=(5.4, 3.4), layout="constrained")
@@ -288,7 +316,7 @@ def main(source, picture):
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
      "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
-     "merge": draw_merge, "level": draw_level}[result["benchmark"]](result, picture)
+     "merge": draw_merge, "level": draw_level, "hosts": draw_hosts}[result["benchmark"]](result, picture)
     print(f"picture: {picture}")
 
 

@@ -15,6 +15,7 @@ from codec import codec
 from convergence import convergence
 from embedding import embedding
 from fusion import fusion
+from hosts import hosts
 from kernels import update
 from level import level
 from memory import memory
@@ -24,8 +25,8 @@ from step import step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
              "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
-             "fusion": fusion, "merge": merge, "level": level}
-MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS]))
+             "fusion": fusion, "merge": merge, "level": level, "hosts": hosts}
+MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS, *hosts.MODELS]))
 
 
 def is_timed(question):

@@ -30,6 +30,7 @@ from common.programs import output_of
 from common.progress import Progress
 from common.record import Record, view
 from common.watch import Watch
+from hosts.hosts import layout_of
 from questions import MODELS, QUESTIONS, is_timed
 
 PROJECT = os.path.dirname(HERE)
@@ -89,6 +90,9 @@ class Settings:
         self.touch = arguments.touch
         self.models = arguments.models
         self.system_malloc = arguments.system_malloc
+        self.layouts = arguments.layouts
+        self.codecs = arguments.codec
+        self.averaging = arguments.averaging
 
 
 class Run:
@@ -180,6 +184,12 @@ def draw(tools, source, picture):
         print(f"no picture: {plot} failed\n{error.stderr[-2000:]}")
 
 
+def layout(text):
+    if not layout_of(text):
+        raise argparse.ArgumentTypeError(f"{text} is none such as 2x1 or 2x2@10gbit")
+    return text
+
+
 def parse_arguments(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--build", default=os.path.join(PROJECT, "build"),
@@ -202,9 +212,16 @@ def parse_arguments(words):
     parser.add_argument("--touch", action="store_true",
                         help="all_reduce: every rank rewrites its data before each call")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS,
-                        help="models of step and memory")
+                        help="models of step, memory and hosts")
     parser.add_argument("--system-malloc", action="store_true",
                         help="step: leave malloc's settings alone (see docs/benchmarks.md)")
+    parser.add_argument("--layouts", nargs="+", metavar="HxW[@RATE]", type=layout,
+                        help="hosts: H hosts of W workers each, behind links of 1gbit or 10gbit; default: all that\n"
+                             "docs/benchmarks.md names")
+    parser.add_argument("--codec", nargs="+", default=[], metavar="CODEC",
+                        help="hosts: the Trainer with each of them, too; int8, topk:0.01, …")
+    parser.add_argument("--averaging", nargs="+", default=[], metavar="POLICY",
+                        help="hosts: the Trainer with each of them, too; diloco:32, …")
     parser.add_argument("--check-options", action="store_true", help="refuse wrong options, and do nothing else")
     return parser.parse_args(words)
 

@@ -9,8 +9,8 @@ from step.step import MODELS
 
 # As codec_of() or averaging_policy_of() read them; the first is what the others are held against. Rounds of 15
 # steps have three averaging rounds of five.
-METHODS = ("none", "half", "bfloat16", "int8", "threshold:0.01", "topk:0.1", "topk:0.01", "topk:0.001",
-           "local-sgd:5", "bmuf:5", "partial")
+AVERAGING = ("local-sgd:5", "bmuf:5", "partial")
+METHODS = ("none", "half", "bfloat16", "int8", "threshold:0.01", "topk:0.1", "topk:0.01", "topk:0.001", *AVERAGING)
 WORKERS = 2
 HOSTS = 2  # and logical workers
 LINKS_GBPS = (100, 10, 1)
@@ -32,8 +32,9 @@ def milliseconds(rounds):
 
 def one_model(tools, model, settings, watch):
     """Rounds and (bytes sent, bytes dense) per step of each method, and what is missing."""
-    commands = {method: launch(tools, WORKERS, "bench_step_trainer", "{socket}", model, str(HOSTS), method,
-                               str(HOSTS)) for method in METHODS}
+    commands = {method: launch(tools, WORKERS, "bench_step_trainer", "{socket}", model, str(HOSTS),
+                               "--averaging" if method in AVERAGING else "--codec", method,
+                               "--logical-workers", str(HOSTS)) for method in METHODS}
     missing = {}
     rounds, sizes = take_turns(commands, WORKERS, settings, watch, missing,
                                lambda _, trainer: bytes_per_step(trainer))

@@ -34,16 +34,24 @@ def separate_cores():
     return list(cores.values())
 
 
+def process_of(connection):
+    """The one at the other end of a unix socket."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", peer)[0]
+
+
 class Contestant:
     """`size` ranks of so many threads, started by `commands` (one process each, or one launcher for all).
 
-    The words {socket} and {store} in a command are replaced by paths of this contestant.
+    The words {socket} and {store} in a command are replaced by paths of this contestant. Unless it is `pinned`, its
+    threads run on any processor.
     """
 
-    def __init__(self, name, commands, size, environment=None, threads=1):
+    def __init__(self, name, commands, size, environment=None, threads=1, pinned=True):
         self.name = name
         self.size = size
         self.threads = threads
+        self.pinned = pinned
         self._folder = tempfile.mkdtemp(prefix="bench-")
         self._processes = []
         self._ranks = {}
@@ -58,17 +66,20 @@ class Contestant:
     def _start(self, commands, environment):
         path = os.path.join(self._folder, "socket")
         paths = {"{socket}": path, "{store}": os.path.join(self._folder, "store")}
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(path)
-        listener.listen(self.size)
-        listener.settimeout(0.2)
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment}
-        for command in commands:
-            # A process group, not a session: Linux shares processors out by session (autogroup), and
-            # who brings two ranks in one launcher would get half of what two commands get.
-            self._processes.append(subprocess.Popen(
-                [paths.get(word, word) for word in command], env=variables, preexec_fn=os.setpgrp,
-                stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(path)
+            listener.listen(self.size)
+            listener.settimeout(0.2)
+            variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment}
+            for command in commands:
+                # A process group, not a session: Linux shares processors out by session (autogroup), and
+                # who brings two ranks in one launcher would get half of what two commands get.
+                self._processes.append(subprocess.Popen(
+                    [paths.get(word, word) for word in command], env=variables, preexec_fn=os.setpgrp,
+                    stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output))
+            self._accept_all(listener)
+
+    def _accept_all(self, listener):
         limit = time.monotonic() + START_SECONDS
         while len(self._ranks) < self.size:
             interrupt.check()
@@ -85,16 +96,18 @@ class Contestant:
             rank = json.loads(reader.readline())
             self._pin(connection, rank)
             self._ranks[rank] = (connection, reader)
-        listener.close()
 
     def _pin(self, connection, rank):
         """Gives the rank's main thread a core of its own, or one for each of its threads, where there are
         enough. Threads that it has started already go where they like."""
         cores = separate_cores()
-        if self.size * self.threads <= len(cores):
-            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if self.pinned and self.size * self.threads <= len(cores):
             own = cores[rank * self.threads:(rank + 1) * self.threads]
-            os.sched_setaffinity(struct.unpack("3i", peer)[0], own)
+            os.sched_setaffinity(process_of(connection), own)
+
+    def process(self, rank):
+        """Its number, as this process sees it."""
+        return process_of(self._ranks[rank][0])
 
     def ask(self, line):
         """Sends a line to all ranks and returns their answers in rank order."""
@@ -116,7 +129,10 @@ class Contestant:
             if not ready:
                 raise self._failure(f"no answer within {ANSWER_SECONDS} s to: {line}")
             for key in (key for key, _ in ready if key.data is not None):
-                answer = self._ranks[key.data][1].readline()
+                try:
+                    answer = self._ranks[key.data][1].readline()
+                except OSError:
+                    answer = ""
                 if not answer:
                     raise self._failure(f"rank {key.data} ended during: {line}")
                 answers[key.data] = json.loads(answer)

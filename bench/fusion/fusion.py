@@ -25,8 +25,8 @@ def contestants(tools):
                 tools, WORKERS, "bench_step_tutti", "{socket}", MODEL, "fused", str(fusion))
         for text, fusion in FUSIONS.items():
             present[f"Trainer, top-K 1 %, fusion {text}"] = launch(
-                tools, WORKERS, "bench_step_trainer", "{socket}", MODEL, str(WORKERS), "topk:0.01",
-                str(WORKERS), str(fusion))
+                tools, WORKERS, "bench_step_trainer", "{socket}", MODEL, str(WORKERS), "--codec", "topk:0.01",
+                "--logical-workers", str(WORKERS), "--fusion", str(fusion))
         present[NO_SYNC] = launch(tools, WORKERS, "bench_step_barrier", "{socket}", MODEL, "fused")
     else:
         missing["Tutti"] = "build with -DTUTTI_TORCH=ON"

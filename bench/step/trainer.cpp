@@ -5,26 +5,38 @@
 #include "common/control.h"
 #include "step/worker.h"
 
-int main(int count, char** arguments) {
-  if (count != 4 && count != 6 && count != 7) {
-    bench::fail(
-        "usage: tutti run -n N bench_step_trainer SOCKET MODEL SHARDS [CODEC|STRATEGY "
-        "LOGICAL_WORKERS [FUSION]]");
-  }
-  const auto job = tutti::Job::join();
+namespace {
+
+constexpr const char* kUsage =
+    "usage: bench_step_trainer SOCKET MODEL SHARDS [--codec CODEC] [--averaging POLICY] "
+    "[--logical-workers L] [--fusion ELEMENTS]";
+
+tutti::TrainerOptions options_of(int count, char** arguments) {
+  if (count < 4 || count % 2 != 0) bench::fail(kUsage);
   tutti::TrainerOptions options{.shards = std::stoll(arguments[3])};
-  if (count > 6) options.compression.fusion = std::stoll(arguments[6]);
-  if (count > 4) {
-    const std::string what = arguments[4];
-    const bool is_policy =
-        what == "partial" || what.starts_with("local-sgd") || what.starts_with("bmuf");
-    if (is_policy) {
-      options.averaging = tutti::averaging_policy_of(what);
+  for (int i = 4; i < count; i += 2) {
+    const std::string name = arguments[i];
+    const std::string value = arguments[i + 1];
+    if (name == "--codec") {
+      options.compression.codec = tutti::codec_of(value);
+    } else if (name == "--averaging") {
+      options.averaging = tutti::averaging_policy_of(value);
+    } else if (name == "--logical-workers") {
+      options.logical_workers = std::stoll(value);
+    } else if (name == "--fusion") {
+      options.compression.fusion = std::stoll(value);
     } else {
-      options.compression.codec = tutti::codec_of(what);
+      bench::fail(kUsage);
     }
-    options.logical_workers = std::stoll(arguments[5]);
   }
+  return options;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const auto options = options_of(count, arguments);
+  const auto job = tutti::Job::join();
   bench::train(arguments[1], arguments[2], job.rank(), [&](const bench::Task& task) {
     const auto trainer = std::make_shared<tutti::Trainer>(
         job, *task.model, tutti::Adam{.lr = bench::kLearningRate}, options);

@@ -47,12 +47,15 @@ def option(name):
 if NAME == "tutti":
     ranks(int(sys.argv[3]), sys.argv[sys.argv.index("--") + 1:])
 elif NAME == "mpirun":
-    ranks(int(option("-n")), sys.argv[-2:])
+    program = next(i for i, word in enumerate(sys.argv) if "bench_" in os.path.basename(word))
+    ranks(int(option("-n")), sys.argv[program:])
 elif NAME == "bench_all_reduce_probe" and "FAKE_RANK" not in os.environ:
     ranks(int(sys.argv[2]), sys.argv)
 elif NAME == "update_bench":
     figures = ("of_bound", "of_two_sweeps", "bound_GB/s", "sweep_GB/s", "ms_median", "ms_min", "ms_p99")
     print(json.dumps({"benchmarks": [dict.fromkeys(figures, 1.0)]}))
+elif NAME == "bench_hosts_probe":
+    print(119500000)
 elif NAME == "bench_merge":
     print(json.dumps({"entries": 5, "region split": [3, 4], "all-gather": [5, 6]}))
 elif NAME == "bench_selection":
@@ -72,5 +75,7 @@ elif NAME == "char_lm":
             log.write(json.dumps({"kind": "metrics", "loss": 3 - step / 1000 + len(sys.argv) / 100}) + "\n")
 elif NAME in ("bench_all_reduce_gloo", "bench_step_gloo"):
     serve(sys.argv[1], int(sys.argv[2 if NAME == "bench_all_reduce_gloo" else 4]))
+elif NAME == "bench_step_process":
+    serve(sys.argv[1], int(sys.argv[5]) if len(sys.argv) > 5 else 0)
 else:
-    serve(sys.argv[1], int(os.environ.get("FAKE_RANK", 0)))
+    serve(sys.argv[1], int(os.environ.get("FAKE_RANK", os.environ.get("RANK", 0))))
