@@ -373,7 +373,8 @@ class Trainer {
   const Group& group() const;
 
   /// SHA-256, in 64 hexadecimal digits, of all parameters, optimizer state, update counts,
-  /// residuals, buffers and kept values: what two runs have to agree on.
+  /// residuals, buffers and kept values: what two runs have to agree on. Any worker may ask, alone,
+  /// between steps; all do it together on several hosts with a codec that keeps residuals.
   std::string state_sha256() const;
 
  private:

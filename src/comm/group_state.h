@@ -44,6 +44,10 @@ class GroupState {
   const Team& team() const { return team_; }
   /// Whether members are on several hosts.
   bool spans_hosts() const { return team_.size() < size(); }
+  /// The host of a member.
+  int host_of(int member) const {
+    return job_->hosts().host_of(ranks_[static_cast<std::size_t>(member)]);
+  }
   /// Throws Unsupported where members are on several hosts: what has no way across yet.
   void require_one_host(const std::string& what) const;
   /// A group of the first member of each host; null on the others. Made by the first call, which is

@@ -11,14 +11,31 @@ void send_to_hosts(const Group& group, const void* at, std::size_t bytes) {
   send_ahead(group.state()->job(), {{at, bytes}});
 }
 
-void copy_to_hosts(const Group& group, std::byte* at, std::size_t bytes,
+void copy_to_hosts(const Group& group, std::span<const HostPiece> pieces,
                    const CollectiveOptions& options) {
   GroupState& state = *group.state();
   if (!state.spans_hosts()) return;
   if (const auto firsts = state.first_of_hosts()) {
-    Group(firsts).broadcast({at, static_cast<std::int64_t>(bytes), DType::uint8}, 0, options);
+    const auto& hosts = state.job().hosts();
+    const auto first_on = [&](int host) {
+      int member = 0;
+      while (hosts.host_of(firsts->ranks()[static_cast<std::size_t>(member)]) != host) ++member;
+      return member;
+    };
+    for (const auto& piece : pieces) {
+      if (piece.bytes == 0) continue;
+      const int root = first_on(state.host_of(piece.member));
+      Group(firsts).broadcast({piece.at, static_cast<std::int64_t>(piece.bytes), DType::uint8},
+                              root, options);
+    }
   }
   group.barrier(options);
+}
+
+void copy_to_hosts(const Group& group, std::byte* at, std::size_t bytes,
+                   const CollectiveOptions& options) {
+  const HostPiece piece{.at = at, .bytes = bytes};
+  copy_to_hosts(group, {&piece, 1}, options);
 }
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 // Threads: one. Failure: that of collectives.
 
 #include <cstddef>
+#include <span>
 
 #include "tutti/group.h"
 
@@ -15,8 +16,17 @@ namespace tutti {
 /// the group does next.
 void send_to_hosts(const Group& group, const void* at, std::size_t bytes);
 
-/// Gives the memory at `at`, in a block of Group::allocate_common(), the values that it has on the
-/// host of rank 0. Collective; all of a host's members have the same memory there.
+/// Memory in a block of Group::allocate_common(), which is right on the host of one member.
+struct HostPiece {
+  int member = 0;  ///< rank in the group
+  std::byte* at = nullptr;
+  std::size_t bytes = 0;
+};
+/// Gives each piece, on all hosts, the values that it has on its member's. Collective, alike on
+/// all; all of a host's members have the same memory there.
+void copy_to_hosts(const Group& group, std::span<const HostPiece> pieces,
+                   const CollectiveOptions& options = {});
+/// The same for one piece that is right on the host of rank 0.
 void copy_to_hosts(const Group& group, std::byte* at, std::size_t bytes,
                    const CollectiveOptions& options = {});
 

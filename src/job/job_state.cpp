@@ -193,6 +193,11 @@ void JobState::refuse_child() const {
       identity_.rank));
 }
 
+void JobState::store(std::string message) {
+  bytes_to_hosts_.fetch_add(message.size(), std::memory_order_relaxed);
+  rendezvous_->store(std::move(message));
+}
+
 Deadline JobState::deadline(std::optional<std::chrono::milliseconds> asked) const {
   if (asked) require_positive(*asked, "deadline");
   return Deadline::after(system_->now(), std::min(asked.value_or(options_.deadline), kForever));

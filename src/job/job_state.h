@@ -60,6 +60,10 @@ class JobState {
                                                  std::size_t bytes, const FileDescriptor& file);
   System& system() const { return *system_; }
   Rendezvous& rendezvous() const { return *rendezvous_; }
+  /// Rendezvous::store(), counted.
+  void store(std::string message);
+  /// Bytes that this worker has given to other hosts by store().
+  std::uint64_t bytes_to_hosts() const { return bytes_to_hosts_.load(std::memory_order_relaxed); }
   Board& board() const { return *board_; }
   /// The timeline of this worker; null without a profile.
   Timeline* timeline() const { return timeline_.get(); }
@@ -132,6 +136,7 @@ class JobState {
   JobOptions options_;
   HostMap hosts_;
   bool spans_hosts_;
+  std::atomic<std::uint64_t> bytes_to_hosts_{0};
   std::unique_ptr<BlockTable> blocks_;
   std::unique_ptr<Timeline> timeline_;
   std::shared_ptr<std::byte> board_memory_;

@@ -24,7 +24,7 @@ void decide_word(JobState& job, std::atomic<Word>& word, Word expected, Word des
   }
   StoreMessage message;
   message.exchange(*place, expected, desired, sizeof word);
-  job.rendezvous().store(message.take());
+  job.store(message.take());
   wait_until(
       job, [&] { return word.load() != expected || alone(); },
       [&] {
@@ -46,7 +46,7 @@ void add_data(JobState& job, StoreMessage& message, std::initializer_list<Publis
       TUTTI_CHECK(to, "published data lies in no block");
       message.data(*to, at, now);
       done += now;
-      if (message.size() >= kMostBytes) job.rendezvous().store(message.take());
+      if (message.size() >= kMostBytes) job.store(message.take());
     }
   }
 }
@@ -61,7 +61,7 @@ void send_ahead(JobState& job, std::initializer_list<PublishedData> data) {
   if (!std::ranges::all_of(data, known)) return;  // the memory of a group on this host
   StoreMessage message;
   add_data(job, message, data);
-  if (!message.empty()) job.rendezvous().store(message.take());
+  if (!message.empty()) job.store(message.take());
 }
 
 bool publish_to_hosts(JobState& job, const void* word, std::uint64_t value, std::size_t bytes,
@@ -71,7 +71,7 @@ bool publish_to_hosts(JobState& job, const void* word, std::uint64_t value, std:
   StoreMessage message;
   add_data(job, message, data);
   message.word(*place, value, bytes, early);
-  job.rendezvous().store(message.take());
+  job.store(message.take());
   return true;
 }
 
@@ -96,7 +96,7 @@ void publish_time(JobState& job, std::atomic<std::int64_t>& word, Clock::time_po
   }
   StoreMessage message;
   message.time(*place, rest.count());
-  job.rendezvous().store(message.take());
+  job.store(message.take());
 }
 
 void publish_text(JobState& job, std::atomic<std::uint32_t>& version,
@@ -106,7 +106,7 @@ void publish_text(JobState& job, std::atomic<std::uint32_t>& version,
   if (!place || !job.rendezvous().reaches_hosts()) return;
   StoreMessage message;
   message.text(*place, bytes, text);
-  job.rendezvous().store(message.take());
+  job.store(message.take());
 }
 
 }  // namespace tutti

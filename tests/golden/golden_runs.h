@@ -33,6 +33,7 @@ struct KeptRun {
   /// Loads and trains to the end: the state that was loaded, those after it, and what a save right
   /// after the load writes. A load that is refused gives one line "refused".
   std::function<Lines(int workers, const std::string& folder)> resume;
+  bool is_for_one_host = false;  ///< as of a GoldenRun
 };
 
 const std::vector<KeptRun>& kept_runs();

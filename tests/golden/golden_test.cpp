@@ -180,6 +180,32 @@ TEST_P(GoldenCheckpoint, IsLoadedOrRefusedWithItsVersion) {
   }
 }
 
+/// Saved on some hosts and resumed on others: what is saved, and what follows, are those of one.
+TEST_P(GoldenCheckpoint, MovesBetweenHosts) {
+  const auto kept = kept_folder(version_of_this_build(run()), run().name);
+  if (writes || run().is_for_one_host || !fs::exists(kept)) return;
+  const auto resumed = read_lines(kept / "resumed.txt");
+  for (const auto& [workers, hosts] : {std::pair{4, 1}, {4, 2}, {3, 3}}) {
+    const TemporaryFolder folder;
+    {
+      const Spread spread(hosts);
+      run().save(workers, folder.file("run"));
+    }
+    const auto where =
+        fmt::format("{}, saved by {} workers on {} hosts", run().name, workers, hosts);
+    expect_none(differences(lines_of_checkpoint(checkpoint_in(kept / "run")),
+                            lines_of_checkpoint(checkpoint_in(folder.file("run")))),
+                where, kept / "run");
+    for (const auto& [others, other_hosts] : {std::pair{4, 1}, {4, 2}, {3, 3}}) {
+      const Spread spread(other_hosts);
+      expect_none(differences(resumed, run().resume(others, folder.file("run"))),
+                  fmt::format("{}, resumed by {} on {}", where, others, other_hosts),
+                  kept / "resumed.txt");
+      if (HasFailure()) return;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Run, GoldenCheckpoint,
                          ::testing::Range(std::size_t{0}, kept_runs().size()),
                          [](const auto& test) { return kept_runs()[test.param].name; });

@@ -198,12 +198,10 @@ Lines on_all(int workers, const std::function<std::string(const Job&)>& body) {
 
 GoldenRun run_of(const char* name, bool is_per_workers, std::string (Worker::*body)(),
                  const ModelKind& kind, const Worker::Options& options) {
-  return {name, is_per_workers,
-          [=](int workers) {
+  return {name, is_per_workers, [=](int workers) {
             return on_all(workers,
                           [&](const Job& job) { return (Worker(job, kind, options).*body)(); });
-          },
-          options(1).compression.codec != nullptr};
+          }};
 }
 
 /// The same options for any number of workers.

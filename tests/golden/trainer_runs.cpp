@@ -374,8 +374,7 @@ std::vector<GoldenRun> trainer_runs() {
   for (const auto& [name, setup] : all_setups()) {
     runs.push_back({.name = name,
                     .train = [&setup = setup](int workers) { return train_all(setup, workers); },
-                    .is_for_one_host = setup.options.compression.codec != nullptr ||
-                                       setup.options.averaging != nullptr ||
+                    .is_for_one_host = setup.options.averaging != nullptr ||
                                        setup.options.per_replica != nullptr});
   }
   return runs;
@@ -394,7 +393,8 @@ const std::vector<KeptRun>& kept_runs() {
                       .resume =
                           [&setup = setup](int workers, const std::string& folder) {
                             return resume(setup, workers, folder);
-                          }});
+                          },
+                      .is_for_one_host = setup.options.averaging != nullptr});
     }
     return runs;
   }();

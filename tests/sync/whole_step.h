@@ -26,7 +26,7 @@ inline StepExchange::Outcome finish(StepExchange& exchange, CodedGradients& code
   if (!refusal.text.empty()) throw Diverged(refusal.text);
   auto outcome = exchange.complete([&] {
     const OwnedRanges ranges(exchange, coded);
-    fold_for_all(coded, exchange.nodes(), ranges.of(exchange.group().rank()));
+    fold_for_all(coded, exchange.nodes(), ranges.of(exchange.nodes().team().rank));
     coded.note();
   });
   coded.commit(outcome.report);

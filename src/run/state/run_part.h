@@ -35,6 +35,11 @@ class RunPart {
   /// The name in errors: "loss scale".
   const std::string& name() const { return name_; }
 
+  /// Whether hosts have state of this part that others do not have.
+  virtual bool is_on_hosts() const { return false; }
+  /// Brings all of it to all hosts, so that each can write it and hash it. Collective.
+  virtual void bring() {}
+
   /// Returns the bytes of each worker, by rank. Collective.
   using Gather =
       std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> mine)>;

@@ -1,5 +1,6 @@
 #include "run/state/run_state.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -94,6 +95,14 @@ nlohmann::json RunState::numbers() const {
   auto state = nlohmann::json::object();
   for (const auto& part : parts_) part->write(state);
   return state;
+}
+
+bool RunState::is_on_hosts() const {
+  return std::ranges::any_of(parts_, [](const auto& part) { return part->is_on_hosts(); });
+}
+
+void RunState::bring() {
+  for (const auto& part : parts_) part->bring();
 }
 
 void RunState::gather(const RunPart::Gather& gather) {

@@ -32,6 +32,10 @@ class RunState {
     return added;
   }
 
+  /// Whether bring() must precede gather(), digests() and sha256().
+  bool is_on_hosts() const;
+  /// Brings what only some hosts have to all of them. Collective.
+  void bring();
   /// Must precede write(). Collective.
   void gather(const RunPart::Gather& gather);
   /// Releases what gather() has collected, after write().

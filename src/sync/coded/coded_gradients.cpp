@@ -82,6 +82,7 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
     : ArraySource(exchange.nodes(), partitioned_parameters(exchange.plan())),
       exchange_(exchange),
       slices_(exchange.nodes()),
+      spans_hosts_(exchange.group().state()->spans_hosts()),
       options_(std::move(options)),
       board_(exchange.group(), exchange.plan(), layout_of(exchange, options_), options_.name),
       encoder_(exchange.plan(), board_, options_.compression, options_.values),
@@ -89,7 +90,9 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
       traffic_(exchange.plan(), board_.buckets()),
       sum_values_(board_.buckets().size()),
       touched_by_any_(board_.buckets().size()),
-      carried_(board_.logical_workers()) {
+      carried_(board_.logical_workers()),
+      homes_(carried_.size(), -1),
+      squares_(carried_.size(), std::vector<double>(board_.buckets().size())) {
   const auto parameters = exchange.plan().parameters().size();
   for (auto& one : carried_) {
     one.touched.resize(parameters);
@@ -156,10 +159,12 @@ void CodedGradients::find_shares() {
 }
 
 /// Per logical worker, the buckets that this rank encodes: each goes to the worker with the least
-/// load among those that carry its leaves.
+/// load among those that carry its leaves, on the host of its first one.
 std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
   const auto held = nodes().held();
   std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
+  const auto load_of = [&](int r) -> std::int64_t& { return load[static_cast<std::size_t>(r)]; };
+  const auto host_of = [this](int r) { return exchange_.group().state()->host_of(r); };
   std::vector<std::vector<std::size_t>> tasks(carried_.size());
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     const auto& one = carried_[l];
@@ -167,9 +172,12 @@ std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
     const int first = held[one.nodes.begin].worker;
     const int last = held[one.nodes.end - 1].worker;
     for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
-      const auto least = std::min_element(load.begin() + first, load.begin() + last + 1);
-      *least += one.elements[b];
-      if (least - load.begin() == rank) tasks[l].push_back(b);
+      int least = first;
+      for (int r = first + 1; r <= last; ++r) {
+        if (load_of(r) < load_of(least) && host_of(r) == host_of(first)) least = r;
+      }
+      load_of(least) += one.elements[b];
+      if (least == rank) tasks[l].push_back(b);
     }
   }
   return tasks;
@@ -246,7 +254,9 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t bucket, doubl
                    .count = count});
     };
   };
-  encoder_.encode({logical, bucket, members, exchange_.number()}, folds);
+  const MessageTask task{logical, bucket, members, exchange_.number()};
+  encoder_.encode(task, folds);
+  send(task);
 }
 
 void CodedGradients::begin(double loss_scale) {
@@ -264,6 +274,7 @@ CodedGradients::Refusal CodedGradients::prepare() {
   for_own_tasks([this](const MessageTask& task, const BucketEncoder::Folds& folds) {
     if (early_.contains({task.logical, task.bucket})) return;
     encoder_.encode(task, folds, first_sum_of(task.bucket));
+    send(task);
   });
   exchange_.barrier("the encoding of its gradients in");
   auto refusal = first_refusal();

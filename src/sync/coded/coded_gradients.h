@@ -14,6 +14,10 @@
 // parameters are left alone: their gradients are lists already (row_gradients.h). Any worker that
 // carries leaves of a logical worker may encode for it; no bit depends on which one does.
 //
+// On several hosts it is one of the host that has the logical worker's first leaf. Messages go to
+// all hosts, each of which adds them up for itself. What is kept for the next step stays on the
+// host that encodes, until bring_kept().
+//
 // Threads: one. Failure: that of the step protocol; a refusal is a text, the same on all workers.
 
 #include <cstdint>
@@ -69,6 +73,13 @@ class CodedGradients final : public ArraySource {
   /// Reads all residuals for their norms.
   TrafficReport traffic() const override;
 
+  /// Between steps: what is kept of all logical workers is on all hosts. Collective.
+  void bring_kept();
+  /// The same where it is right on the host of rank 0 alone.
+  void spread_kept();
+  /// Whether bring_kept() has anything to do, in any step.
+  bool keeps_on_hosts() const { return spans_hosts_ && board_.has_residuals(); }
+
   const MessageStore& board() const { return board_; }
   /// Messages of the open step that this worker made before it was published.
   std::size_t made_early() const { return early_.size(); }
@@ -111,9 +122,14 @@ class CodedGradients final : public ArraySource {
   void encode_early(std::size_t logical, std::size_t bucket, double loss_scale);
   BucketEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter);
   Refusal first_refusal() const;
+  void send(const MessageTask& task);
+  void send_first_round(const MessageTask& task);
+  void note_homes();
+  double kept_squares(const MessageTask& task) const;
 
   StepExchange& exchange_;
   SliceFold slices_;
+  bool spans_hosts_;
   CodingOptions options_;
   MessageStore board_;
   BucketEncoder encoder_;
@@ -130,6 +146,9 @@ class CodedGradients final : public ArraySource {
   std::vector<std::size_t> unwritten_;  ///< per bucket, of early_logical_'s last leaf
   std::set<std::pair<std::size_t, std::size_t>> early_;  ///< logical worker and bucket
   std::vector<Carried> carried_;                         ///< per logical worker
+  /// Per logical worker: a worker of the host that keeps what it kept; −1: all hosts do.
+  std::vector<int> homes_;
+  std::vector<std::vector<double>> squares_;  ///< of residuals, per logical worker and bucket
   double loss_scale_ = 1;
   bool is_prepared_ = false;
 };

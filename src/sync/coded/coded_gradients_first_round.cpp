@@ -34,6 +34,7 @@ class AsTheyAre final : public Codec {
 CodedGradients::Refusal CodedGradients::first_round() {
   for_own_tasks([this](const MessageTask& task, const BucketEncoder::Folds& folds) {
     encoder_.first_round(task, folds);
+    send_first_round(task);
   });
   exchange_.barrier("the first round of its gradients in");
   auto refusal = first_refusal();

@@ -52,16 +52,26 @@ TrafficReport CodedGradients::traffic() const {
   for (std::size_t b = 0; board_.has_residuals() && b < board_.buckets().size(); ++b) {
     double total = 0;
     for (std::size_t l = 0; l < carried_.size(); ++l) {
-      for (const auto p : board_.buckets()[b]) {
-        const auto count = exchange_.plan().parameters()[p].spec.count;
-        std::vector<double> blocks(static_cast<std::size_t>((count + kNormBlock - 1) / kNormBlock));
-        squares_of_blocks(board_.kept(Kept::residual, l, p), DType::float32, count, blocks);
-        total += tree_sum(blocks);
-      }
+      total += spans_hosts_ ? squares_[l][b] : kept_squares({.logical = l, .bucket = b});
     }
     report.last_step[b].residual_norm = report.all_steps[b].residual_norm = std::sqrt(total);
   }
   return report;
+}
+
+/// Σ x² of the bucket's residuals, of what the task has touched as it will be.
+double CodedGradients::kept_squares(const MessageTask& task) const {
+  double total = 0;
+  for (const auto p : board_.buckets()[task.bucket]) {
+    const bool is_new = std::ranges::find(task.touched, p) != task.touched.end();
+    const auto* const residual = is_new ? board_.next(Kept::residual, task.logical, p)
+                                        : board_.kept(Kept::residual, task.logical, p);
+    std::vector<double> blocks(
+        static_cast<std::size_t>((count_of(p) + kNormBlock - 1) / kNormBlock));
+    squares_of_blocks(residual, DType::float32, count_of(p), blocks);
+    total += tree_sum(blocks);
+  }
+  return total;
 }
 
 std::size_t CodedGradients::sum_bytes_of(std::size_t bucket, std::int64_t values) const {
@@ -93,6 +103,7 @@ void CodedGradients::commit(StepReport& report) {
   }
   traffic_.end(options_.compression.codec->has_first_round() ? 2 : 1);
   if (!board_.has_residuals()) return;
+  note_homes();
   for (std::size_t l = 0; l < carried_.size(); ++l) {
     for (std::size_t p = 0; p < carried_[l].touched.size(); ++p) {
       if (carried_[l].touched[p] != 0) board_.turn(l, p);

@@ -68,6 +68,26 @@ float* MessageStore::next_residuals(std::size_t logical, std::size_t bucket) con
   return next(Kept::residual, logical, members.front());
 }
 
+std::vector<std::span<std::byte>> MessageStore::kept_memory(const Plan& plan,
+                                                            std::size_t logical) const {
+  std::vector<std::span<std::byte>> parts;
+  for (int k = 0; k < layout_.kept; ++k) {
+    for (const auto& bucket : layout_.buckets) {
+      for (const auto p : bucket) {
+        auto* const at = reinterpret_cast<std::byte*>(kept(static_cast<Kept>(k), logical, p));
+        const auto bytes =
+            static_cast<std::size_t>(plan.parameters()[p].spec.count) * sizeof(float);
+        if (!parts.empty() && parts.back().data() + parts.back().size() == at) {
+          parts.back() = {parts.back().data(), parts.back().size() + bytes};
+        } else {
+          parts.emplace_back(at, bytes);
+        }
+      }
+    }
+  }
+  return parts;
+}
+
 float* MessageStore::kept_at(Kept which, std::size_t logical, std::size_t parameter,
                              bool second) const {
   const auto headers = aligned(layout_.buckets.size() * sizeof(MessageHeader));

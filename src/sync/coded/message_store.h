@@ -27,6 +27,7 @@ struct MessageHeader {
   std::int64_t values = 0;        ///< sent
   std::uint32_t is_dense = 0;
   std::uint32_t is_overflow = 0;  ///< refused because the gradient itself is not finite
+  double residual_squares = 0;    ///< Σ x² of what is left of the bucket; only between hosts
   char refusal[500] = {};         ///< why there is none; empty: there is one
 };
 
@@ -66,6 +67,8 @@ class MessageStore {
   float* next(Kept which, std::size_t logical, std::size_t parameter) const {
     return kept_at(which, logical, parameter, !is_second_[logical][parameter]);
   }
+  /// All kept() arrays of a logical worker, those that are contiguous as one.
+  std::vector<std::span<std::byte>> kept_memory(const Plan& plan, std::size_t logical) const;
   /// The next residuals of a bucket where they are contiguous; else null, because some of its
   /// parameters were touched in more steps than others.
   float* next_residuals(std::size_t logical, std::size_t bucket) const;

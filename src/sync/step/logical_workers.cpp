@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "tutti/error.h"
 
@@ -48,6 +49,22 @@ std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count)
     nodes.insert(largest + 1, right);
   }
   return nodes;
+}
+
+std::vector<bool> on_one_host(std::span<const ShardRange> logical,
+                              std::span<const ShardRange> carried, std::span<const int> hosts) {
+  std::vector<bool> is_on_one;
+  for (const auto& leaves : logical) {
+    std::set<int> found;
+    for (std::size_t r = 0; r < carried.size(); ++r) {
+      const auto& mine = carried[r];
+      if (std::max(mine.begin, leaves.begin) < std::min(mine.end, leaves.end)) {
+        found.insert(hosts[r]);
+      }
+    }
+    is_on_one.push_back(found.size() <= 1);
+  }
+  return is_on_one;
 }
 
 std::vector<NodeRange> nodes_of(std::span<const HeldNode> held,

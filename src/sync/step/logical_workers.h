@@ -21,6 +21,11 @@ inline constexpr std::int64_t kMaxLogicalWorkers = 32;
 /// `count` ≥ 1. InvalidArgument for more than there are shards, or than kMaxLogicalWorkers.
 std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count);
 
+/// For each logical worker, whether all workers that carry its leaves are on one host: `carried`
+/// are the leaves of each worker, `hosts` where it is.
+std::vector<bool> on_one_host(std::span<const ShardRange> logical,
+                              std::span<const ShardRange> carried, std::span<const int> hosts);
+
 /// The nodes of each, of a step's nodes; none reaches from one logical worker to another.
 std::vector<NodeRange> nodes_of(std::span<const HeldNode> held,
                                 std::span<const ShardRange> logical);

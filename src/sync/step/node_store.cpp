@@ -11,6 +11,7 @@ NodeStore::NodeStore(const Group& group, Plan plan, Options options)
     : plan_(std::move(plan)),
       divisor_(options.divisor),
       job_(&group.state()->job()),
+      stays_(std::move(options.stays)),
       team_(group.state()->team()),
       rank_(group.rank()),
       arena_(group.allocate(plan_.arena_bytes(kMaxSlots), options.arena_label, plan_.base_bytes())),
@@ -45,6 +46,7 @@ void NodeStore::send() const {
       auto* const at = place(rank_, p, slot);
       const auto& entry = plan_.parameters()[p];
       if (!entry.row_sparse()) {
+        if (stays_ && stays_(entry, mine.nodes[k].block.begin)) continue;
         send_ahead(*job_, {{at, entry.node_bytes}});
         continue;
       }

@@ -39,6 +39,10 @@ struct NodeSources {
   double divisor = 1;
 };
 
+/// Whether other hosts have no use for a node of an array that begins at the given leaf of this
+/// worker's.
+using StaysHere = std::function<bool(const PlanEntry& parameter, std::int64_t leaf)>;
+
 class NodeStore {
  public:
   struct Options {
@@ -48,6 +52,7 @@ class NodeStore {
     std::size_t modules = 0;  ///< StepBoard::modes()
     bool reports_magnitude = false;
     std::vector<std::int64_t> node_boundaries = {};  ///< LeafFolder::Options
+    StaysHere stays = {};
     std::function<void(int slot)> before_slot = {};  ///< LeafFolder
     std::function<void(std::size_t parameter, std::size_t bytes)> before_list = {};
   };
@@ -138,6 +143,7 @@ class NodeStore {
   Plan plan_;
   Divisor divisor_;
   JobState* job_;
+  StaysHere stays_;
   Team team_;
   int rank_;
   SharedMemory arena_;

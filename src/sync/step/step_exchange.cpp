@@ -40,6 +40,7 @@ NodeStore::Options StepExchange::store_options() {
           .modules = options_.modules,
           .reports_magnitude = options_.reports_magnitude,
           .node_boundaries = options_.node_boundaries,
+          .stays = options_.stays,
           .before_slot =
               [this, require](int slot) {
                 require(plan().slot_bytes(),

@@ -55,6 +55,7 @@ struct ExchangeOptions {
   bool coded = false;
   /// One worker's buffers replace those of all at the end of each step: see buffer_source().
   bool sync_buffers = true;
+  StaysHere stays = {};  ///< of compressed and per-replica gradients
   /// Compare digests of parameters and buffers, and modes of modules, in the first steps and in
   /// every n-th; 0 never.
   std::int64_t desync_check_every = 100;

@@ -18,7 +18,6 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
                                  const DataParallelOptions& own_options)
     : group(own_group), model(std::move(own_model)), options(own_options), memory(model.memory()) {
   pin_threads(*group.state());
-  if (options.compression.codec) group.state()->require_one_host("codecs");
   auto settings = settings_of(options);
   const auto exchange_options = exchange_options_of(options, model);
   settings.emplace_back("modules", std::to_string(exchange_options.modules));

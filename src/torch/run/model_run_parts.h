@@ -41,14 +41,16 @@ class ParametersRunPart : public RunPart {
 class ResidualsRunPart : public RunPart {
  public:
   /// Keeps references.
-  ResidualsRunPart(const Plan& plan, const CodedGradients& coded)
+  ResidualsRunPart(const Plan& plan, CodedGradients& coded)
       : RunPart("residuals"), plan_(plan), coded_(coded) {}
+  bool is_on_hosts() const override { return coded_.keeps_on_hosts(); }
+  void bring() override { coded_.bring_kept(); }
   void list(StateTensors& tensors) const override;
   void hash_parameter(std::size_t parameter, Sha256& hash) const override;
 
  private:
   const Plan& plan_;
-  const CodedGradients& coded_;
+  CodedGradients& coded_;
 };
 
 /// Moving averages; state_sha256() leaves them out.

@@ -50,6 +50,7 @@ std::exception_ptr TrainerCheckpoints::save(const std::string& directory,
     kept_.require_sound();
   });
   require_equal_kept("save()");
+  state_.bring();
   state_.gather([&](std::span<const std::byte> mine) { return gather(mine, "save()"); });
   const auto error = between_.on_first_rank("save()", [&] { write(directory, options, steps); });
   state_.release();

@@ -78,15 +78,15 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   mine = assignment_of(options, group.size())[static_cast<std::size_t>(group.rank())];
   scale_rule = loss_scale_rule_of(options.loss_scale);
   scale.factor = options.loss_scale.start;
-  if (options.compression.codec) group.state()->require_one_host("codecs");
   if (has_per_replica(options)) group.state()->require_one_host("per-replica parameters");
   auto rules = rules_of(model, optimizer);
   state_names = std::move(rules.names);
   require_per_replica(options, model);
   require_rules(options, optimizer, model);
   const auto settings = settings_of(options, optimizer, model);
-  exchange = std::make_unique<StepExchange>(group, model.plan(settings),
-                                            exchange_options_of(options, model, group.size()));
+  auto exchange_options = exchange_options_of(options, model, group.size());
+  exchange_options.stays = stays_of(options, *group.state());
+  exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   checkpoints = std::make_unique<TrainerCheckpoints>(between, options, module,
                                                      facts_of(options, optimizer, model));
   board = std::make_unique<ShardBoard>(group, options.name);

@@ -56,6 +56,9 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
                           const torch::Tensor& buffer);
 /// The shards of each worker, by rank.
 std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers);
+/// Which gradients stay on this worker's host: those of logical workers that no other one carries,
+/// where what becomes of them is sent instead. Empty on one host.
+StaysHere stays_of(const TrainerOptions& options, const GroupState& group);
 LossScaleRule loss_scale_rule_of(const LossScale& scale);
 /// The tensors of state that the rule, or the optimizer of torch, keeps per parameter.
 std::vector<RuleState> states_of(const Optimizer::Rule& rule);

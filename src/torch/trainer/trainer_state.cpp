@@ -158,7 +158,10 @@ StepResult TrainerState::apply() {
   } else {
     own_.values->expect(step());
   }
-  if (own_.checkpoints->hashes(result.step)) own_.step_parts.settle();
+  if (own_.checkpoints->hashes(result.step)) {
+    own_.step_parts.settle();
+    bring();
+  }
   own_.checkpoints->log(result);
   if (!facts_.diverged.empty()) throw Diverged(facts_.diverged);
   return result;
@@ -234,6 +237,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
     // Rank 0 has filled the memory of its host.
     const auto spread = [&] {
       copy_to_hosts(own_.group, own_.shared->memory().data(), own_.shared->bytes());
+      if (own_.coded) own_.coded->spread_kept();
     };
     if (!own_.checkpoints->load(directory, options, check, spread)) return;
     epochs_.moved(own_.steps);
@@ -244,6 +248,17 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
     step = own_.steps;
   });
   return step;
+}
+
+/// What is to be hashed comes from other hosts, where only they have it.
+void TrainerState::bring() {
+  auto& state = own_.checkpoints->state();
+  if (state.is_on_hosts()) own_.exchange->run_collectives([&] { state.bring(); });
+}
+
+std::string TrainerState::state_sha256() {
+  bring();
+  return own_.checkpoints->sha256(own_.model.parameters().size());
 }
 
 }  // namespace tutti

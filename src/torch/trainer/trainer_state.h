@@ -43,9 +43,7 @@ class TrainerState {
   void save(const std::string& directory, const SaveOptions& options);
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options);
   TrainerEvaluation& evaluation() { return *own_.evaluation; }
-  std::string state_sha256() const {
-    return own_.checkpoints->sha256(own_.model.parameters().size());
-  }
+  std::string state_sha256();
 
   std::int64_t step() const { return own_.step(); }
   TrafficReport traffic() const { return own_.step_parts.traffic(); }
@@ -55,6 +53,7 @@ class TrainerState {
   const Group& group() const { return own_.group; }
 
  private:
+  void bring();
   void look_at_turn();
   void expect_values();
   void require_no_gradients() const;

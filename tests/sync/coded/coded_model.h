@@ -225,7 +225,7 @@ class Workers {
  public:
   Workers(const Group& group, const Case& test)
       : test_(test),
-        exchange_(group, plan_of(kCounts), options_of(test)),
+        exchange_(group, plan_of(kCounts), options_of(group, test)),
         coded_(exchange_,
                {.compression = test.compression(),
                 .logical_workers = logical_workers(test.shards, test.logical_workers),
@@ -269,6 +269,7 @@ class Workers {
     auto report = exchange_.complete([this] { coded_.note(); }).report;
     coded_.commit(report);
     if (!test_.error_feedback) return;
+    coded_.bring_kept();
     for (std::size_t l = 0; l < expected.residuals.size(); ++l) {
       for (std::size_t p = 0; p < kCounts.size(); ++p) {
         const auto expect_kept = [&](Kept which, const Values& values, const char* name) {
@@ -290,12 +291,24 @@ class Workers {
   std::size_t made_early() const { return made_early_; }
 
  private:
-  static ExchangeOptions options_of(const Case& test) {
+  static ExchangeOptions options_of(const Group& group, const Case& test) {
+    const auto logical = logical_workers(test.shards, test.logical_workers);
+    const auto carried = assign_shards(test.shards, group.size());
     std::vector<std::int64_t> cuts;
-    for (const auto& node : logical_workers(test.shards, test.logical_workers)) {
-      cuts.push_back(node.begin);
-    }
-    return {.name = "model", .node_boundaries = cuts, .coded = true, .sync_buffers = false};
+    for (const auto& node : logical) cuts.push_back(node.begin);
+    std::vector<int> hosts;
+    for (int r = 0; r < group.size(); ++r) hosts.push_back(group.state()->host_of(r));
+    const auto first = carried[static_cast<std::size_t>(group.rank())].begin;
+    return {.name = "model",
+            .node_boundaries = cuts,
+            .coded = true,
+            .sync_buffers = false,
+            .stays = [logical, is_on_one = on_one_host(logical, carried, hosts), first](
+                         const PlanEntry&, std::int64_t leaf) {
+              std::size_t l = 0;
+              while (first + leaf >= logical[l].end) ++l;
+              return static_cast<bool>(is_on_one[l]);
+            }};
   }
 
   Case test_;
@@ -306,31 +319,38 @@ class Workers {
   std::size_t made_early_ = 0;
 };
 
-inline void expect_as_model(const Case& test, const std::vector<int>& sizes) {
+inline void expect_as_model(const Case& test, const std::vector<int>& sizes,
+                            const ThreadOptions& options = {}) {
   const auto states = model_of(test);
   for (const int workers : sizes) {
-    run_thread_ranks(workers, [&](const Job& job) {
-      Workers all(Group(job), test);
-      for (std::int64_t step = 1; step <= kSteps; ++step) {
-        all.step(step, states[static_cast<std::size_t>(step - 1)]);
-      }
-      Group(job, "end").barrier();
-    });
+    run_thread_ranks(
+        workers,
+        [&](const Job& job) {
+          Workers all(Group(job), test);
+          for (std::int64_t step = 1; step <= kSteps; ++step) {
+            all.step(step, states[static_cast<std::size_t>(step - 1)]);
+          }
+          Group(job, "end").barrier();
+        },
+        options);
   }
 }
 
 /// A step of other gradients is dropped before each one that counts.
-inline void expect_no_trace_of_dropped_steps(const Case& test) {
+inline void expect_no_trace_of_dropped_steps(const Case& test, const ThreadOptions& options = {}) {
   const auto states = model_of(test);
-  run_thread_ranks(3, [&](const Job& job) {
-    Workers all(Group(job), test);
-    for (std::int64_t step = 1; step <= kSteps; ++step) {
-      ASSERT_EQ(all.half_step(step + 100, 1), "");
-      all.exchange().fail("dropped by the test");
-      all.step(step, states[static_cast<std::size_t>(step - 1)]);
-    }
-    Group(job, "end").barrier();
-  });
+  run_thread_ranks(
+      3,
+      [&](const Job& job) {
+        Workers all(Group(job), test);
+        for (std::int64_t step = 1; step <= kSteps; ++step) {
+          ASSERT_EQ(all.half_step(step + 100, 1), "");
+          all.exchange().fail("dropped by the test");
+          all.step(step, states[static_cast<std::size_t>(step - 1)]);
+        }
+        Group(job, "end").barrier();
+      },
+      options);
 }
 
 }  // namespace tutti::test

@@ -210,39 +210,50 @@ struct TwoRounds {
   CodedGradients coded;
 };
 
-void expect_as_two_rounds_of_model(bool error_feedback, const std::vector<int>& sizes) {
+void expect_as_two_rounds_of_model(bool error_feedback, const std::vector<int>& sizes,
+                                   const ThreadOptions& options = {}) {
   const auto states = model(error_feedback);
   for (const int workers : sizes) {
-    run_thread_ranks(workers, [&](const Job& job) {
-      TwoRounds all(Group(job), error_feedback);
-      for (std::int64_t step = 1; step <= kSteps; ++step) {
-        const auto& expected = states[static_cast<std::size_t>(step - 1)];
-        ASSERT_EQ(all.half_step(step), "");
-        for (std::uint32_t p = 0; p < kShapes.size(); ++p) {
-          if (!expected.gradients[p]) continue;
-          const auto gradient = read_all(all.coded, p, counts()[p]);
-          EXPECT_TRUE(same_bytes(gradient.data(), *expected.gradients[p]))
-              << "step " << step << ", parameter " << p << ", " << workers << " workers";
-        }
-        auto report = all.exchange.complete([&] { all.coded.note(); }).report;
-        all.coded.commit(report);
-        for (std::size_t l = 0; error_feedback && l < expected.residuals.size(); ++l) {
-          for (std::size_t p = 0; p < kShapes.size(); ++p) {
-            EXPECT_TRUE(
-                same_bytes(all.coded.board().kept(Kept::residual, l, p), expected.residuals[l][p]))
-                << "residual of " << l << ", step " << step << ", parameter " << p << ", "
-                << workers << " workers";
+    run_thread_ranks(
+        workers,
+        [&](const Job& job) {
+          TwoRounds all(Group(job), error_feedback);
+          for (std::int64_t step = 1; step <= kSteps; ++step) {
+            const auto& expected = states[static_cast<std::size_t>(step - 1)];
+            ASSERT_EQ(all.half_step(step), "");
+            for (std::uint32_t p = 0; p < kShapes.size(); ++p) {
+              if (!expected.gradients[p]) continue;
+              const auto gradient = read_all(all.coded, p, counts()[p]);
+              EXPECT_TRUE(same_bytes(gradient.data(), *expected.gradients[p]))
+                  << "step " << step << ", parameter " << p << ", " << workers << " workers";
+            }
+            auto report = all.exchange.complete([&] { all.coded.note(); }).report;
+            all.coded.commit(report);
+            all.coded.bring_kept();
+            for (std::size_t l = 0; error_feedback && l < expected.residuals.size(); ++l) {
+              for (std::size_t p = 0; p < kShapes.size(); ++p) {
+                EXPECT_TRUE(same_bytes(all.coded.board().kept(Kept::residual, l, p),
+                                       expected.residuals[l][p]))
+                    << "residual of " << l << ", step " << step << ", parameter " << p << ", "
+                    << workers << " workers";
+              }
+            }
           }
-        }
-      }
-      Group(job, "end").barrier();
-    });
+          Group(job, "end").barrier();
+        },
+        options);
   }
 }
 
 TEST(TwoRounds, GiveWhatTheModelGivesOnAnyNumberOfWorkers) {
   expect_as_two_rounds_of_model(true, {1, 2, 3, 5, 8});
   expect_as_two_rounds_of_model(false, {3});
+}
+
+TEST(TwoRounds, GiveTheSameOnSeveralHosts) {
+  ThreadOptions options;
+  options.hosts = even_hosts(3, 2);
+  expect_as_two_rounds_of_model(true, {3}, options);
 }
 
 TEST(TwoRounds, BothAreCounted) {

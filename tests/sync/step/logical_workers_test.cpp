@@ -60,6 +60,19 @@ TEST(LogicalWorkers, AreNodesOfTheTreeThatCoverIt) {
   EXPECT_THAT(text_of(4, 0), HasSubstr("0 logical workers: must be 1 to 32"));
 }
 
+TEST(LogicalWorkers, AreOnOneHostWhereAllWhoCarryThemAre) {
+  const std::vector<ShardRange> logical = {{0, 2}, {2, 4}, {4, 8}};
+  const auto of = [&](const std::vector<ShardRange>& carried, const std::vector<int>& hosts) {
+    return on_one_host(logical, carried, hosts);
+  };
+  using Each = std::vector<bool>;
+  EXPECT_EQ(of({{0, 2}, {2, 4}, {4, 8}}, {0, 1, 2}), (Each{true, true, true}));
+  EXPECT_EQ(of({{0, 3}, {3, 8}}, {0, 1}), (Each{true, false, true}));
+  EXPECT_EQ(of({{0, 1}, {1, 2}, {2, 7}, {7, 8}}, {0, 0, 1, 0}), (Each{true, true, false}));
+  // A worker without a shard carries nothing.
+  EXPECT_EQ(of({{0, 8}, {8, 8}, {3, 3}}, {0, 1, 1}), (Each{true, true, true}));
+}
+
 TEST(HeldNodes, FollowOneAnotherOverTheWorkersAndBelongToOneLogicalWorkerEach) {
   // Two workers: leaves 0 to 2 as nodes of 2 and 1, leaves 3 to 5 as nodes of 1 and 2.
   std::vector<StepHeader> headers(2);

@@ -1,0 +1,77 @@
+// Codecs on several hosts: see coded_gradients.h.
+
+#include <cstddef>
+#include <cstring>
+
+#include "comm/group_state.h"
+#include "comm/host_copies.h"
+#include "sync/coded/coded_gradients.h"
+
+namespace tutti {
+namespace {
+
+/// But for the end of its text, which is empty in most.
+void send(const Group& group, const MessageHeader& header) {
+  send_to_hosts(group, &header, offsetof(MessageHeader, refusal) + std::strlen(header.refusal) + 1);
+}
+
+}  // namespace
+
+/// The barrier that follows publishes it.
+void CodedGradients::send(const MessageTask& task) {
+  if (!spans_hosts_) return;
+  auto& header = board_.header(task.logical, task.bucket);
+  const bool has_new = board_.has_residuals() && header.refusal[0] == 0;
+  if (has_new) header.residual_squares = kept_squares(task);
+  tutti::send(exchange_.group(), header);
+  send_to_hosts(exchange_.group(), board_.message(task.logical, task.bucket), header.bytes);
+}
+
+void CodedGradients::send_first_round(const MessageTask& task) {
+  if (!spans_hosts_) return;
+  const auto& header = board_.header(task.logical, task.bucket);
+  tutti::send(exchange_.group(), header);
+  send_to_hosts(exchange_.group(), board_.first_round(task.logical, task.bucket).data(),
+                header.first_bytes);
+}
+
+/// Before the buffers turn.
+void CodedGradients::note_homes() {
+  if (!spans_hosts_) return;
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    const auto& nodes = carried_[l].nodes;
+    if (nodes.begin == nodes.end) continue;
+    homes_[l] = this->nodes().held()[nodes.begin].worker;
+    for (std::size_t b = 0; b < squares_[l].size(); ++b) {
+      squares_[l][b] = board_.header(l, b).residual_squares;
+    }
+  }
+}
+
+void CodedGradients::bring_kept() {
+  if (!keeps_on_hosts()) return;
+  std::vector<HostPiece> pieces;
+  for (std::size_t l = 0; l < homes_.size(); ++l) {
+    if (homes_[l] < 0) continue;
+    for (const auto part : board_.kept_memory(exchange_.plan(), l)) {
+      pieces.push_back({homes_[l], part.data(), part.size()});
+    }
+    homes_[l] = -1;
+  }
+  if (pieces.empty()) return;
+  copy_to_hosts(exchange_.group(), pieces,
+                {.label = "what codecs keep", .deadline = exchange_.options().deadline});
+}
+
+void CodedGradients::spread_kept() {
+  if (!keeps_on_hosts()) return;
+  homes_.assign(homes_.size(), 0);
+  bring_kept();
+  for (std::size_t l = 0; l < squares_.size(); ++l) {
+    for (std::size_t b = 0; b < squares_[l].size(); ++b) {
+      squares_[l][b] = kept_squares({.logical = l, .bucket = b});
+    }
+  }
+}
+
+}  // namespace tutti
