@@ -65,7 +65,7 @@ class Environment {
     int restart = 0;                  ///< 0 in the first attempt
     std::string job = {};  ///< its name for what it was asked to start; empty if it has none
     std::optional<int> threads = {};  ///< OMP_NUM_THREADS, which torch follows
-    // Of several hosts, as far as the launcher tells.
+    // The launcher may tell these where it has started several hosts.
     std::optional<int> hosts = {};         ///< how many there are
     std::optional<int> host = {};          ///< which this is, 0 … hosts-1
     std::optional<int> rank_on_host = {};  ///< 0 … on_host-1

@@ -1,12 +1,12 @@
 #pragma once
 
-// The rendezvous of workers that another launcher than `tutti run` has started on one host: rank 0
-// serves a unix socket without a name in any file system, to which all connect.
+// The rendezvous of workers that another launcher than `tutti run` has started on one host: the
+// first of them serves a unix socket without a name in any file system, to which all connect.
 //
-// As long as rank 0 has not ended, it is a Broker's rendezvous. After that all_gather() throws
-// PeerLost of rank 0, whichever ranks take part: no new group can be made.
+// As long as the first has not ended, it is a Broker's rendezvous. After that all_gather() throws
+// PeerLost of its rank, whichever ranks take part: no new group can be made.
 //
-// Threads: as SocketRendezvous, and on rank 0 the broker's. Failure: see join_host().
+// Threads: as SocketRendezvous, and on the first the broker's. Failure: see join_host().
 
 #include <functional>
 #include <memory>

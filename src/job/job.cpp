@@ -158,12 +158,12 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
                                       launcher.size, kMaxWorkers));
   const auto process = find_launcher_process("/", launcher.rank_variable);
   const auto run = fmt::format("{} job {}", process.identity, launcher.job);
-  const Identity identity{.rank = launcher.rank,
-                          .size = launcher.size,
-                          .threads = environment.threads.value_or(launcher.threads.value_or(1)),
-                          .restarts = launcher.restart,
-                          .run = derive_run_identity(run),
-                          .sets_threads = environment.threads || !launcher.threads};
+  Identity identity{.rank = launcher.rank,
+                    .size = launcher.size,
+                    .threads = environment.threads.value_or(launcher.threads.value_or(1)),
+                    .restarts = launcher.restart,
+                    .run = derive_run_identity(run),
+                    .sets_threads = environment.threads || !launcher.threads};
   set_log_rank(identity.rank, identity.size);
   print_whole_lines_at_once();
   if (identity.rank == 0)
@@ -180,7 +180,6 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
       .size = identity.size,
       .first = here.front()};
   const auto deadline = Deadline::after(Clock::now(), join_deadline);
-  Identity joined = identity;
   if (static_cast<int>(here.size()) < identity.size) {
     // The launcher's processes differ from host to host: the run is that of the hub's.
     const HubSettings settings = hub_of(environment);
@@ -197,9 +196,9 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
     };
   }
   auto [rendezvous, hosts, run_of_hosts] = join_host(workers, deadline);
-  joined.hosts = std::move(hosts);
-  if (!run_of_hosts.empty()) joined.run = std::move(run_of_hosts);
-  return {std::move(joined), std::move(rendezvous)};
+  identity.hosts = std::move(hosts);
+  if (!run_of_hosts.empty()) identity.run = std::move(run_of_hosts);
+  return {std::move(identity), std::move(rendezvous)};
 }
 
 }  // namespace

@@ -291,7 +291,7 @@ TEST(Hosts, ACallWhosePartDidNotReachTheOthersInTimeFailsOnAll) {
   }
 }
 
-/// Of reasons that are found at once on several hosts all have the same.
+/// All hosts report the same one of two reasons that are found at once.
 TEST(Hosts, AllHaveTheSameReasonOfTwo) {
   constexpr std::size_t kEndings = 30;
   std::array<std::array<std::string, 2>, kEndings> texts;

@@ -34,7 +34,7 @@ namespace tutti {
 struct LinkError {
   enum class Kind {
     kLost,  ///< the peer, or the connection to it
-    /// Of a receive: the peer's message has another size. The peer is lost then, to both sides.
+    /// The message of a receive has another size. The peer is lost then, to both sides.
     kMismatch,
     kClosed,  ///< this link is being destroyed
   };

@@ -21,7 +21,7 @@ class LostPeers {
   /// Tells the handler before it returns. False: the peer was lost before.
   bool lose(int peer, const std::string& text);
   bool is_lost(int peer) const { return peers_[peer].is_lost; }
-  /// Of a lost peer.
+  /// The text that a lost peer was lost with.
   std::string why(int peer) const;
   /// As Link::on_lost().
   void set_handler(Link::LostHandler handler);

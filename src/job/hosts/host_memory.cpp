@@ -75,9 +75,8 @@ void HostMemory::apply(std::string_view message, bool is_own) {
 /// False where the rest of the message does not count.
 bool HostMemory::apply(const StoreItem& item, std::string_view payload, bool is_own) {
   switch (item.kind) {
-    case StoreItem::data:
-    case StoreItem::deciding_data: {
-      if (is_own && item.kind == StoreItem::data) return true;
+    case StoreItem::data: {
+      if (is_own) return true;
       std::byte* const at = address(item.to, payload.size());
       if (at != nullptr) std::memcpy(at, payload.data(), payload.size());
       return true;

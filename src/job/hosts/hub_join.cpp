@@ -193,7 +193,7 @@ void HubJoin::turn_away(Guest& guest, const HostVerdict& verdict, const std::str
 
 void HubJoin::refuse(Guest& guest, const std::string& reason) {
   guest.over = true;
-  // Of several connections of one kind, one is enough.
+  // One refusal tells enough of several connections of one kind.
   const auto text = fmt::format("{} {}", guest.from.substr(0, guest.from.rfind(':')), reason);
   if (refusals_.size() < kMaxRefusals && std::ranges::find(refusals_, text) == refusals_.end())
     refusals_.push_back(text);

@@ -8,8 +8,7 @@ namespace {
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
 
 bool has_payload(std::uint32_t kind) {
-  return kind == StoreItem::data || kind == StoreItem::deciding_data ||
-         kind == StoreItem::early_text;
+  return kind == StoreItem::data || kind == StoreItem::early_text;
 }
 
 }  // namespace
@@ -24,12 +23,6 @@ void StoreMessage::add(const StoreItem& item, const void* payload, std::size_t b
 void StoreMessage::data(BlockPlace to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   add({.kind = StoreItem::data, .bytes = static_cast<std::uint32_t>(bytes), .to = to}, from, bytes);
-}
-
-void StoreMessage::deciding_data(BlockPlace to, const void* from, std::size_t bytes) {
-  if (bytes == 0) return;
-  add({.kind = StoreItem::deciding_data, .bytes = static_cast<std::uint32_t>(bytes), .to = to},
-      from, bytes);
 }
 
 void StoreMessage::word(BlockPlace to, std::uint64_t value, std::size_t bytes, bool early) {

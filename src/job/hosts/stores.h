@@ -26,13 +26,12 @@ struct BlockPlace {
 /// One store of a message. In the message its payload follows, padded to 8 bytes.
 struct StoreItem {
   enum Kind : std::uint32_t {
-    data = 1,      ///< bytes; not on the writer's host
-    word,          ///< an atomic of 4 or 8 bytes
-    early_word,    ///< the same; the writer has stored it on its own host
-    early_text,    ///< a SharedText, its version first; the writer has written it on its own host
-    early_time,    ///< an atomic count of ns of Clock: `value` ns from now on, or 0
-    exchange,      ///< an atomic, if it is `expected`; else the rest of the message is skipped
-    deciding_data  ///< bytes, on all hosts: what belongs to an exchange
+    data = 1,    ///< bytes; not on the writer's host
+    word,        ///< an atomic of 4 or 8 bytes
+    early_word,  ///< the same; the writer has stored it on its own host
+    early_text,  ///< a SharedText, its version first; the writer has written it on its own host
+    early_time,  ///< an atomic count of ns of Clock: `value` ns from now on, or 0
+    exchange     ///< an atomic, if it is `expected`; else the rest of the message is skipped
   };
   std::uint32_t kind = 0;
   std::uint32_t bytes = 0;  ///< of the payload, or of the atomic
@@ -45,7 +44,6 @@ struct StoreItem {
 class StoreMessage {
  public:
   void data(BlockPlace to, const void* from, std::size_t bytes);
-  void deciding_data(BlockPlace to, const void* from, std::size_t bytes);
   void word(BlockPlace to, std::uint64_t value, std::size_t bytes, bool early = false);
   /// Clocks differ between hosts: the time arrives as one from now on. 0: none.
   void time(BlockPlace to, std::int64_t ns_from_now);

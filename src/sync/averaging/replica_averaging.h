@@ -95,7 +95,8 @@ class ReplicaAveraging final : private AveragedCopies {
   void take_mean(const ElementRange& tile, const At& at);
   void combine_states(const ElementRange& tile);
   void take_mean_of_messages(const ElementRange& tile);
-  /// That of a logical worker, or with their number the mean's.
+  /// What 8 bits lack of a logical worker's difference, or with `logical` their number, of the
+  /// mean.
   float* residual(std::uint32_t parameter, std::size_t logical) const;
   std::size_t offset_of(const ElementRange& tile) const;
   std::size_t bytes_of(const ElementRange& tile) const;

@@ -61,7 +61,7 @@ TEST(HostMemory, OfTwoThatDecideTheFirstSucceeds) {
   const auto decide = [&](std::uint64_t desired, std::uint64_t belongs) {
     StoreMessage message;
     message.exchange({kBlock, 0}, 0, desired, 8);
-    message.deciding_data({kBlock, 8}, &belongs, sizeof belongs);
+    message.word({kBlock, 8}, belongs, sizeof belongs);
     place.memory.apply(message.take(), true);
   };
   decide(3, 30);

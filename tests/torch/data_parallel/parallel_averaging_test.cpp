@@ -121,16 +121,26 @@ TEST(ParallelAveraging, PartialUpdateTakesTheBucketsInTurn) {
                   });
 }
 
+/// The parameters' values that every worker starts from.
+std::vector<std::vector<float>> initial_values() {
+  torch::manual_seed(1);
+  std::vector<std::vector<float>> values;
+  for (const auto& parameter : mlp()->parameters()) {
+    const auto* const data = parameter.data_ptr<float>();
+    values.emplace_back(data, data + parameter.numel());
+  }
+  return values;
+}
+
+std::vector<std::vector<float>> zeros_like(std::vector<std::vector<float>> values) {
+  for (auto& each : values) std::ranges::fill(each, 0.0F);
+  return values;
+}
+
 TEST(ParallelAveraging, BlockMomentumByItsFormula) {
   for (const bool nesterov : {false, true}) {
-    std::vector<std::vector<float>> before;
-    std::vector<std::vector<float>> kept;
-    torch::manual_seed(1);
-    for (const auto& parameter : mlp()->parameters()) {
-      const auto* const data = parameter.data_ptr<float>();
-      before.emplace_back(data, data + parameter.numel());
-      kept.emplace_back(before.back().size());
-    }
+    auto before = initial_values();
+    auto kept = zeros_like(before);
     const auto averaging =
         block_momentum(2, 0, {.momentum = 0.5, .rate = 0.75, .nesterov = nesterov});
     expect_as_fleet({.averaging = averaging}, 3, [&](Fleet& fleet, std::int64_t step) {
@@ -157,14 +167,8 @@ TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     constexpr double kRate = 0.75;
     constexpr double kMomentum = 0.5;
-    std::vector<std::vector<float>> before;
-    std::vector<std::vector<float>> kept;
-    torch::manual_seed(1);
-    for (const auto& parameter : mlp()->parameters()) {
-      const auto* const data = parameter.data_ptr<float>();
-      before.emplace_back(data, data + parameter.numel());
-      kept.emplace_back(before.back().size());
-    }
+    auto before = initial_values();
+    auto kept = zeros_like(before);
     const auto averaging =
         diloco(4, {.rate = kRate, .momentum = kMomentum, .fragments = 2, .warm_up = 1});
     expect_as_fleet({.averaging = averaging}, workers, [&](Fleet& fleet, std::int64_t step) {
@@ -190,14 +194,8 @@ TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
 
 TEST(ParallelAveraging, AMeanThatOverlapsByItsFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
-    std::vector<std::vector<float>> before;
-    std::vector<std::vector<float>> kept;
-    torch::manual_seed(1);
-    for (const auto& parameter : mlp()->parameters()) {
-      const auto* const data = parameter.data_ptr<float>();
-      before.emplace_back(data, data + parameter.numel());
-      kept.emplace_back(before.back().size());
-    }
+    auto before = initial_values();
+    auto kept = zeros_like(before);
     auto in_flight = before;
     const auto averaging =
         diloco(3, {.rate = 0.75, .momentum = 0.5, .warm_up = 0, .overlap = 2, .own = 0.25});
@@ -239,12 +237,7 @@ std::vector<float> sent_of(std::vector<float> values, std::vector<float>& residu
 
 TEST(ParallelAveraging, DifferencesIn8BitsByTheirFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
-    std::vector<std::vector<float>> before;
-    torch::manual_seed(1);
-    for (const auto& parameter : mlp()->parameters()) {
-      const auto* const data = parameter.data_ptr<float>();
-      before.emplace_back(data, data + parameter.numel());
-    }
+    auto before = initial_values();
     std::vector<std::vector<std::vector<float>>> residuals;  // per parameter: ranks', the mean's
     for (const auto& values : before) {
       residuals.emplace_back(static_cast<std::size_t>(workers) + 1,

@@ -306,29 +306,34 @@ TEST(AveragingPolicy, FragmentsOfDilocoAreAveragedInTurnSoThatNoStepSendsMuch) {
   });
 }
 
-// What a round has seen so far, and each fragment's momentum, are in the checkpoint.
-TEST(AveragingPolicy, FragmentsResumeInTheMiddleOfARoundOnAnyNumberOfWorkers) {
+/// DiLoCo of 6 steps, of which two workers save step `saved`, ends as a run without a checkpoint
+/// does, on whichever number of workers it resumes.
+void expect_resumes(const Diloco& numbers, std::int64_t saved, std::int64_t until) {
   const TemporaryFolder folder;
-  const auto train = [&](int workers, std::int64_t until, bool loads, bool saves) {
+  const auto train = [&](int workers, std::int64_t from, std::int64_t to) {
     return text_of_rank_0(workers, [&](const Job& job) {
       auto model = two_parts();
       Trainer trainer(job, *model, AdamW{.lr = 0.01},
-                      {.shards = 5,
-                       .logical_workers = 3,
-                       .averaging = diloco(6, {.fragments = 3, .warm_up = 1})});
-      if (loads) {
-        EXPECT_EQ(trainer.load(folder.file("run")), 12);
+                      {.shards = 5, .logical_workers = 3, .averaging = diloco(6, numbers)});
+      if (from > 0) {
+        EXPECT_EQ(trainer.load(folder.file("run")), from);
       }
-      while (trainer.steps() < until) step_of(trainer, model);
-      if (saves) trainer.save(folder.file("run"));
+      while (trainer.steps() < to) step_of(trainer, model);
+      if (to == saved) trainer.save(folder.file("run"));
       return trainer.state_sha256();
     });
   };
-  const auto whole = train(1, 21, false, false);
-  train(2, 12, false, true);  // two fragments were due in this round
+  const auto whole = train(1, 0, until);
+  train(2, 0, saved);
   for (const int workers : {1, 2, 3, 5, 8}) {
-    EXPECT_EQ(train(workers, 21, true, false), whole) << workers;
+    EXPECT_EQ(train(workers, saved, until), whole) << workers;
   }
+}
+
+// What a round has seen so far, and each fragment's momentum, are in the checkpoint.
+TEST(AveragingPolicy, FragmentsResumeInTheMiddleOfARoundOnAnyNumberOfWorkers) {
+  // Two fragments are due in the round that the checkpoint cuts.
+  expect_resumes({.fragments = 3, .warm_up = 1}, 12, 21);
 }
 
 // Copies differ by what they did in the step that the mean took.
@@ -397,29 +402,8 @@ TEST(AveragingPolicy, AMeanInFlightWaitsForAStepThatCountsAndIsForgottenByAnEdit
 
 TEST(AveragingPolicy, AMeanInFlightIsInTheCheckpointForAnyNumberOfWorkers) {
   for (const bool int8 : {false, true}) {
-    const TemporaryFolder folder;
-    const auto train = [&](int workers, std::int64_t until, bool loads, bool saves) {
-      return text_of_rank_0(workers, [&](const Job& job) {
-        auto model = two_parts();
-        Trainer trainer(
-            job, *model, AdamW{.lr = 0.01},
-            {.shards = 5,
-             .logical_workers = 3,
-             .averaging = diloco(
-                 6, {.fragments = 2, .warm_up = 1, .int8 = int8, .overlap = 2, .own = 0.25})});
-        if (loads) {
-          EXPECT_EQ(trainer.load(folder.file("run")), 11);
-        }
-        while (trainer.steps() < until) step_of(trainer, model);
-        if (saves) trainer.save(folder.file("run"));
-        return trainer.state_sha256();
-      });
-    };
-    const auto whole = train(1, 19, false, false);
-    train(2, 11, false, true);  // the first fragment was sent in step 10
-    for (const int workers : {1, 2, 3, 5, 8}) {
-      EXPECT_EQ(train(workers, 19, true, false), whole) << workers;
-    }
+    // The first fragment is sent in step 10.
+    expect_resumes({.fragments = 2, .warm_up = 1, .int8 = int8, .overlap = 2, .own = 0.25}, 11, 19);
   }
 }
 
