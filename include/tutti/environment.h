@@ -71,6 +71,7 @@ class Environment {
     std::optional<int> rank_on_host = {};  ///< 0 … on_host-1
     std::vector<int> host_ranks = {};      ///< ascending: whose ranks are on this host; or empty
     std::string address = {};              ///< of the host of rank 0, or its name
+    std::optional<int> port = {};          ///< at that address, the launcher's own
   };
   /// Absent when none, or one of a single process, has started this process. Where several have,
   /// one inside the other, the innermost as this order has it: torchrun, Open MPI, MPICH, Slurm.

@@ -57,7 +57,8 @@ class Job {
   /// Joins the workers that `tutti run`, torchrun, mpirun, mpiexec or srun started together with
   /// this process, on this host or on several. Without a launcher it is a job of one, and says so
   /// in the log. Throws InvalidArgument when another launcher than `tutti run` has started workers
-  /// on several hosts and TUTTI_HUB or TUTTI_TOKEN is not set. How they differ: docs/clusters.md.
+  /// on several hosts and TUTTI_HUB or TUTTI_TOKEN is not set, unless it gives MASTER_ADDR and
+  /// MASTER_PORT, as torchrun does. How they differ: docs/clusters.md.
   static Job join(const JobOptions& options = {});
 
   /// For tests and embedding: a job over a given state.

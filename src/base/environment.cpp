@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 48> kVariables = {{
+constexpr std::array<Environment::Variable, 49> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
@@ -48,6 +48,9 @@ constexpr std::array<Environment::Variable, 48> kVariables = {{
     {"GROUP_RANK", "this host; set by torchrun"},
     {"GROUP_WORLD_SIZE", "number of hosts; set by torchrun"},
     {"MASTER_ADDR", "the host of rank 0; set by torchrun"},
+    {"MASTER_PORT",
+     "port of torchrun's own store there; set by torchrun; without TUTTI_HUB hosts meet at the "
+     "next"},
     {"TORCHELASTIC_RUN_ID", "torchrun's name of the job"},
     {"TORCHELASTIC_RESTART_COUNT", "how often torchrun has started all workers again"},
     {"OMPI_COMM_WORLD_RANK", "this worker; set by Open MPI's mpirun"},
@@ -211,6 +214,7 @@ std::optional<Environment::Launcher> innermost_launcher() {
       it->host = integer("GROUP_RANK", 0);
       it->rank_on_host = integer("LOCAL_RANK", 0);
       it->address = string("MASTER_ADDR");
+      it->port = integer("MASTER_PORT", 1);
       // torchrun numbers the workers of a host one after the other.
       if (it->on_host && it->rank_on_host && it->rank >= *it->rank_on_host) {
         it->host_ranks.resize(static_cast<std::size_t>(*it->on_host));

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include "job/hosts/broker_hosts.h"
 #include "job/hosts/host_connections.h"
 #include "job/hosts/hub_settings.h"
+#include "job/hosts/tcp_socket.h"
 #include "job/job_state.h"
 #include "job/launcher_process.h"
 #include "job/socket_rendezvous.h"
@@ -140,12 +142,23 @@ std::string host_name() {
   return name.data();
 }
 
+HubListener listen(const HubSettings& settings) {
+  try {
+    return {settings.hub.address, settings.hub.port};
+  } catch (const IoError& error) {
+    if (error.code() != EADDRINUSE || settings.advice.empty()) throw;
+    throw IoError(error.code(), fmt::format("{}; {}", error.what(), settings.advice));
+  }
+}
+
 /// Connects the first worker of a host with those of the others.
 BrokerHosts connect_hosts(const HubSettings& settings, const HostIntroduction& own,
                           Deadline deadline) {
   const int first = own.ranks.front();
   if (first != 0) return broker_hosts(connect_to_hub(settings.hub, own, deadline), first);
-  HubListener listener(settings.hub.address, settings.hub.port);
+  log().info("hosts meet at {} ({})", tcp_text(settings.hub.address, settings.hub.port),
+             settings.choice);
+  auto listener = listen(settings);
   return broker_hosts(listener.accept_all(own, deadline), first);
 }
 

@@ -178,10 +178,11 @@ TEST_F(EnvironmentTest, other_launchers_tell_of_hosts_what_they_know) {
     const auto text = [](std::optional<int> number) {
       return number ? std::to_string(*number) : "?";
     };
-    return fmt::format("host {} of {}, worker {} of {} there: {}; rank 0 at \"{}\"",
+    return fmt::format("host {} of {}, worker {} of {} there: {}; rank 0 at \"{}\"{}",
                        text(launcher.host), text(launcher.hosts), text(launcher.rank_on_host),
                        text(launcher.on_host), fmt::join(launcher.host_ranks, " "),
-                       launcher.address);
+                       launcher.address,
+                       launcher.port ? fmt::format(", port {}", *launcher.port) : "");
   };
   EXPECT_EQ(read({{"RANK", "4"}, {"WORLD_SIZE", "6"}}),
             "host ? of ?, worker ? of ? there: ; rank 0 at \"\"");
@@ -191,8 +192,9 @@ TEST_F(EnvironmentTest, other_launchers_tell_of_hosts_what_they_know) {
                   {"LOCAL_WORLD_SIZE", "3"},
                   {"GROUP_RANK", "1"},
                   {"GROUP_WORLD_SIZE", "2"},
-                  {"MASTER_ADDR", "10.0.0.1"}}),
-            "host 1 of 2, worker 1 of 3 there: 3 4 5; rank 0 at \"10.0.0.1\"");
+                  {"MASTER_ADDR", "10.0.0.1"},
+                  {"MASTER_PORT", "29500"}}),
+            "host 1 of 2, worker 1 of 3 there: 3 4 5; rank 0 at \"10.0.0.1\", port 29500");
   EXPECT_EQ(read({{"OMPI_COMM_WORLD_RANK", "3"},
                   {"OMPI_COMM_WORLD_SIZE", "4"},
                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -255,7 +257,7 @@ TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 48U);
+  EXPECT_EQ(Environment::variables().size(), 49U);
 }
 
 }  // namespace

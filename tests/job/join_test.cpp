@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +31,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 /// Variables of Environment for the life of a test, all others unset.
@@ -164,19 +167,19 @@ TEST_F(JoinFromEnvironment, workers_on_several_hosts_need_a_hub) {
 
 /// Each host has a launcher's process of its own, and all have one token; the next job has it too.
 TEST_F(JoinFromEnvironment, workers_of_several_hosts_have_the_run_of_the_hub) {
-  const auto runs_of_a_job = [](const std::string& hub) {
+  const auto runs_of_a_job = [](const std::map<std::string, std::string>& meeting) {
     int ends[2];
     EXPECT_EQ(::pipe(ends), 0);
     const auto outcome = run_processes(2, [&](int host, FileDescriptor) {
       // This process is the host's launcher.
       const pid_t worker = ::fork();
       if (worker == 0) {
-        set({{"RANK", std::to_string(host)},
-             {"WORLD_SIZE", "2"},
-             {"LOCAL_RANK", "0"},
-             {"LOCAL_WORLD_SIZE", "1"},
-             {"TUTTI_HUB", hub},
-             {"TUTTI_TOKEN", "one of many jobs"}});
+        std::map<std::string, std::string> variables = {{"RANK", std::to_string(host)},
+                                                        {"WORLD_SIZE", "2"},
+                                                        {"LOCAL_RANK", "0"},
+                                                        {"LOCAL_WORLD_SIZE", "1"}};
+        variables.insert(meeting.begin(), meeting.end());
+        set(variables);
         const Job job = Job::join();
         const std::string run = job.run_id() + "\n";
         const bool is_written = ::write(ends[1], run.data(), run.size()) > 0;
@@ -193,12 +196,46 @@ TEST_F(JoinFromEnvironment, workers_of_several_hosts_have_the_run_of_the_hub) {
     ::close(ends[1]);
     return std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
   };
-  const auto hub = fmt::format("127.0.0.1:{}", 20'000 + ::getpid() % 12'000);
+  const int port = 20'000 + ::getpid() % 12'000;
+  const std::map<std::string, std::string> hub = {{"TUTTI_HUB", fmt::format("127.0.0.1:{}", port)},
+                                                  {"TUTTI_TOKEN", "one of many jobs"}};
   const auto runs = runs_of_a_job(hub);
   ASSERT_GT(runs.size(), 20U);
   const auto first = runs.substr(0, runs.size() / 2);
   EXPECT_EQ(runs, first + first);
   EXPECT_NE(runs_of_a_job(hub), runs);
+  const auto by_torchrun = runs_of_a_job(
+      {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}, {"TUTTI_LOG", "warn"}});
+  EXPECT_EQ(by_torchrun.size(), runs.size()) << "torchrun's own variables are enough";
+}
+
+TEST_F(JoinFromEnvironment, a_port_beside_torchruns_that_is_in_use_is_named_with_it) {
+  const int taken = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof at;
+  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&at), bytes), 0);
+  ASSERT_EQ(::listen(taken, 1), 0);
+  ASSERT_EQ(::getsockname(taken, reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+  const int port = ntohs(at.sin_port);
+  set({{"RANK", "0"},
+       {"WORLD_SIZE", "2"},
+       {"LOCAL_RANK", "0"},
+       {"LOCAL_WORLD_SIZE", "1"},
+       {"MASTER_ADDR", "127.0.0.1"},
+       {"MASTER_PORT", std::to_string(port - 1)}});
+  LogCapture log;
+  EXPECT_EQ(failure<IoError>(),
+            fmt::format("the hub cannot listen at 127.0.0.1:{}: the port is in use, by another job "
+                        "or another program; it was chosen as the one after MASTER_PORT, {}; give "
+                        "another --master-port, or TUTTI_HUB=:port, on all hosts",
+                        port, port - 1));
+  EXPECT_THAT(log.lines(), Contains(HasSubstr(fmt::format(
+                               "hosts meet at 127.0.0.1:{} (the port after MASTER_PORT, without "
+                               "a secret, as TUTTI_TOKEN is not set)",
+                               port))));
+  ::close(taken);
 }
 
 TEST_F(JoinFromEnvironment, torch_is_told_the_threads_unless_it_was_by_omp_num_threads) {

@@ -7,6 +7,7 @@
 namespace tutti::test {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 Environment environment(const std::string& address) {
@@ -37,6 +38,47 @@ TEST(HubSettings, HaveTheLaunchersAddressWhereAPortAloneIsGiven) {
   EXPECT_EQ(hub_of(set).hub.address, "10.0.0.7");
   set.hub->address = "10.0.0.8";
   EXPECT_EQ(hub_of(set).hub.address, "10.0.0.8");
+}
+
+TEST(HubSettings, AreBesideTorchrunsOwnPortWhereNoneAreGiven) {
+  Environment set;
+  set.launcher = Environment::Launcher{
+      .name = "torchrun", .rank_variable = "RANK", .job = "blue", .address = "10.0.0.7"};
+  EXPECT_THAT(text_of([&] { hub_of(set); }), HasSubstr("TUTTI_HUB"));
+  set.launcher->port = 29500;
+  const auto settings = hub_of(set);
+  EXPECT_EQ(settings.hub.address, "10.0.0.7");
+  EXPECT_EQ(settings.hub.port, 29501);
+  EXPECT_EQ(settings.choice,
+            "the port after MASTER_PORT, without a secret, as TUTTI_TOKEN is not set");
+  EXPECT_THAT(settings.advice, HasSubstr("MASTER_PORT, 29500; give another --master-port, or "
+                                         "TUTTI_HUB=:port"));
+  // What is given counts.
+  set.token = "secret";
+  EXPECT_EQ(hub_of(set).token, "secret");
+  EXPECT_EQ(hub_of(set).choice, "the port after MASTER_PORT, with TUTTI_TOKEN");
+  set.hub = Environment::Hub{"", 29600};
+  EXPECT_EQ(hub_of(set).hub.address, "10.0.0.7");
+  EXPECT_EQ(hub_of(set).hub.port, 29600);
+  EXPECT_EQ(hub_of(set).choice, "TUTTI_HUB, with TUTTI_TOKEN");
+  EXPECT_EQ(hub_of(set).advice, "");
+  set.hub.reset();
+  set.launcher->port = 65535;
+  EXPECT_THAT(text_of([&] { hub_of(set); }), StartsWith("MASTER_PORT is 65535"));
+}
+
+TEST(HubSettings, JobsOfOtherNamesOrPortsHaveOtherTokens) {
+  Environment set;
+  set.launcher = Environment::Launcher{
+      .name = "torchrun", .rank_variable = "RANK", .job = "blue", .address = "a", .port = 29500};
+  const auto token = hub_of(set).token;
+  set.launcher->address = "a.of.the.same";
+  EXPECT_EQ(hub_of(set).token, token) << "each host may call the first by another name";
+  set.launcher->job = "green";
+  EXPECT_NE(hub_of(set).token, token);
+  set.launcher->job = "blue";
+  set.launcher->port = 29501;
+  EXPECT_NE(hub_of(set).token, token);
 }
 
 TEST(HubSettings, WhatIsMissingIsNamed) {
