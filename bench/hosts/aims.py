@@ -32,7 +32,7 @@ def judge(hosts, each, rate, model, columns):
             continue
         faster = cell["times_faster_than"]
         if model == "bag":
-            at_least(column, "DDP's dense step ÷ its", faster.get(DDP), ROWS)
+            at_least(column, "DDP's dense step ÷ its", faster.get(DDP), ROWS if rate == "1gbit" else 1)
             continue
         most = FASTER if (hosts, each, rate, model) == (2, 2, "1gbit", "mlp") else 1
         at_least(column, "DDP's step ÷ its", faster.get(DDP), most)

@@ -105,7 +105,7 @@ class Turns:
                     period = period_of(methods.get(column))
                     steps[column] = -(-steps[column] // period) * period
                 except (Failed, OSError) as error:
-                    missing[column] = str(error)
+                    missing[column] = "\n".join(dict.fromkeys(str(error).splitlines()))  # all ranks say the same
             order = [column for column in running if column not in missing]
             for turn in range(self._settings.rounds):
                 shift = turn % max(1, len(order))
@@ -163,9 +163,9 @@ def result(values):
 
 
 def show(result):
-    print("\nTraining step on several hosts (network namespaces), one thread per worker, Adam; ms, medians of rounds; "
-          "MB that leave the\nbusiest host per step, headers included; probe: one TCP connection, both ways at once; "
-          "bound: the larger of a step\nwithout synchronisation and 2(H−1)/H of the gradients at the probe's speed")
+    print("\nTraining step on several hosts (network namespaces), one thread per worker, Adam; ms, medians of rounds; MB that "
+          "leave the\nbusiest host per step, and all hosts, headers included; probe: one TCP connection, both ways at once; "
+          "bound: the larger of a\nstep without synchronisation and 2(H−1)/H of the gradients at the probe's speed")
     for entry in result["entries"]:
         note = " (more workers than cores)" if entry.get("oversubscribed") else ""
         title = f"{entry['hosts']} hosts × {entry['each']} at {entry['rate']}{note}, {MODELS[entry['model']]}"
@@ -176,9 +176,11 @@ def show(result):
         rows = [[column, *(number(cell[k] / 1e3) for k in ("median_us", "min_us", "p99_us")),
                  number(cell["times_faster_than"].get(TRAINER) and 1 / cell["times_faster_than"][TRAINER]),
                  number(cell["ratio_to_no_sync"]), number(cell["ratio_to_bound"]), number(cell["busiest"] / 1e6),
-                 number(cell["share_of_probe"])] for column, cell in entry["columns"].items()]
+                 number(sum(cell["sent"]) / 1e6), number(cell["share_of_probe"])]
+                for column, cell in entry["columns"].items()]
         if rows:
-            print(table(["", "median", "min", "p99", "÷ Trainer", "÷ no sync", "÷ bound", "MB", "÷ probe"], rows))
+            print(table(["", "median", "min", "p99", "÷ Trainer", "÷ no sync", "÷ bound", "MB", "MB of all", "÷ probe"],
+                        rows))
         if entry["aims"]:
             print("\n" + table(["", "", "aim", ""], aims.rows(entry["aims"])))
     show_bytes(result["entries"])

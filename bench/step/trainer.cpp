@@ -34,7 +34,7 @@ tutti::TrainerOptions options_of(int count, char** arguments) {
 
 }  // namespace
 
-int main(int count, char** arguments) {
+int main(int count, char** arguments) try {
   const auto options = options_of(count, arguments);
   const auto job = tutti::Job::join();
   bench::train(arguments[1], arguments[2], job.rank(), [&](const bench::Task& task) {
@@ -59,4 +59,6 @@ int main(int count, char** arguments) {
     };
     return bench::Training{step, [=] { trainer->accumulate(compute); }, traffic};
   });
+} catch (const std::exception& error) {
+  bench::fail(error.what());
 }
