@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/helper_thread.h"
+#include "host_environment.h"
 #include "host_record.h"
 #include "hosts_list.h"
 #include "job/hosts/broker_hosts.h"
@@ -20,19 +21,6 @@
 
 namespace tutti::command {
 namespace {
-
-/// The next line of standard input, byte by byte: what follows is for later. Nothing at its end.
-std::optional<std::string> read_line() {
-  std::string line;
-  char byte = 0;
-  while (true) {
-    const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return {};
-    if (byte == '\n') return line;
-    line += byte;
-  }
-}
 
 void end_with_input() {
   start_helper_thread("tutti-input", [] {
@@ -89,12 +77,10 @@ HostIntroduction introduction(const RunPlan& plan, const std::vector<HostEntry>&
 
 }  // namespace
 
-JoinedHosts join_hosts(const RunPlan& plan, SignalInbox& signals) {
+JoinedHosts join_hosts(const RunPlan& plan, const std::string& token, SignalInbox& signals) {
   const auto hosts = parse_hosts(plan.options.hosts);
   JoinedHosts joined;
-  const auto token = read_line();
-  if (!token) return {.hosts = {}, .interrupted_by = SIGTERM};
-  const auto own = introduction(plan, hosts, *token);
+  const auto own = introduction(plan, hosts, token);
   const Patience patience = [&] {
     if (const auto signal = signals.next()) joined.interrupted_by = *signal;
     return joined.interrupted_by == 0;
@@ -108,7 +94,7 @@ JoinedHosts join_hosts(const RunPlan& plan, SignalInbox& signals) {
       say(text_of(HostRecord{.address = address, .port = listener.port()}));
       joined.hosts = listener.accept_all(own, deadline, patience);
     } else {
-      const auto line = read_line();
+      const auto line = read_input_line();
       if (!line) return {.hosts = {}, .interrupted_by = SIGTERM};
       std::istringstream words(*line);
       HubAddress hub;

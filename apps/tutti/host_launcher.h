@@ -1,13 +1,14 @@
 #pragma once
 
 // The launcher of one host among several: `tutti run --hosts … --host-index k`, which another one
-// has started. That one writes to its standard input: the token, and to all but the hub where the
-// hub listens. When this input ends, so does the host: the other launcher has ended, or asks for
-// it.
+// has started. That one writes to its standard input: the token and variables (host_environment.h),
+// and to all but the hub where the hub listens. When this input ends, so does the host: the other
+// launcher has ended, or asks for it.
 //
 // Threads: one inside, which reads the input. Failure: the errors of the join.
 
 #include <optional>
+#include <string>
 
 #include "job/hosts/host_connections.h"
 #include "run_plan.h"
@@ -20,6 +21,6 @@ struct JoinedHosts {
   int interrupted_by = 0;
 };
 
-JoinedHosts join_hosts(const RunPlan& plan, SignalInbox& signals);
+JoinedHosts join_hosts(const RunPlan& plan, const std::string& token, SignalInbox& signals);
 
 }  // namespace tutti::command

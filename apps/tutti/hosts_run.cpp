@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/run_identity.h"
+#include "host_environment.h"
 #include "host_record.h"
 #include "hosts_list.h"
 #include "job/hosts/host_messages.h"
@@ -58,6 +59,8 @@ class HostsAttempt {
   int attempt_;
   Output& output_;
   std::vector<HostEntry> hosts_;
+  std::vector<std::string> variables_ =
+      variables_for_hosts(options_.variables, process_environment());
   std::string token_ = draw_run_identity() + draw_run_identity();
   std::vector<WorkerOutput> outputs_;
   std::vector<Worker> launchers_;
@@ -97,7 +100,7 @@ std::vector<std::string> HostsAttempt::command(std::size_t host) const {
 StartOptions HostsAttempt::start_options(std::size_t host) const {
   StartOptions start;
   start.environment = process_environment();
-  start.input = token_ + "\n";
+  start.input = text_of(HostInput{token_, variables_});
   getrlimit(RLIMIT_NOFILE, &start.descriptors);
   const auto words = command(host);
   if (hosts_[host].is_here()) {
@@ -106,7 +109,7 @@ StartOptions HostsAttempt::start_options(std::size_t host) const {
     return start;
   }
   std::string line = "cd " + quoted(std::filesystem::current_path().string()) + " && exec";
-  for (const auto& word : words) line += " " + quoted(word);
+  for (const auto& word : words) line.append(" ").append(quoted(word));
   start.path = "/bin/sh";
   start.arguments = {"sh",
                      "-c",

@@ -10,6 +10,7 @@
 
 #include "attempt.h"
 #include "descriptors.h"
+#include "host_environment.h"
 #include "host_launcher.h"
 #include "hosts_run.h"
 #include "keeper.h"
@@ -81,6 +82,13 @@ int run(const RunOptions& options) {
     kept.settle(end);
     return end.status;
   }
+  HostInput input;
+  if (options.host_index) {
+    auto read = read_host_input();
+    if (!read) return kSignalStatus + SIGTERM;
+    input = std::move(*read);
+    set_variables(input.variables);
+  }
   const RunPlan plan = make_plan(options);
   Output output(terminals);
   SignalInbox signals(kept.keeper());  // before there are threads
@@ -93,7 +101,7 @@ int run(const RunOptions& options) {
   try {
     ConnectedHosts hosts;
     if (options.host_index) {
-      auto joined = join_hosts(plan, signals);
+      auto joined = join_hosts(plan, input.token, signals);
       if (!joined.hosts) return kSignalStatus + joined.interrupted_by;
       hosts = std::move(*joined.hosts);
     }

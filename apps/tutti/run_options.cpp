@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cpu_option.h"
+#include "host_environment.h"
 #include "hosts_list.h"
 #include "refusal.h"
 #include "tutti/job.h"
@@ -38,6 +39,7 @@ void check_hosts(const RunOptions& options) {
       {"--ssh", !options.ssh.empty()},
       {"--port", options.port != 0},
       {"--interface", !options.interface.empty()},
+      {"--env", !options.variables.empty()},
       {"--host-index", options.host_index.has_value()}};
   if (options.hosts.empty()) {
     for (const auto& [name, is_there] : of_hosts)
@@ -52,6 +54,7 @@ void check_hosts(const RunOptions& options) {
   constexpr int kMostPort = 65535;
   if (options.port < 0 || options.port > kMostPort)
     refuse(fmt::format("--port {}: must be 1 to {}", options.port, kMostPort));
+  for (const auto& each : options.variables) check_variable(each);
   const auto hosts = parse_hosts(options.hosts);
   if (options.host_index &&
       (*options.host_index < 0 || *options.host_index >= static_cast<int>(hosts.size())))
@@ -128,6 +131,11 @@ void add_run_options(CLI::App& app, RunOptions& options) {
                  "With --hosts: network interface of each host to which sockets between\n"
                  "hosts are bound (TUTTI_INTERFACE)")
       ->type_name("NAME");
+  app.add_option("--env", options.variables,
+                 "With --hosts: a variable for the workers of all hosts, with its value or\n"
+                 "with that which it has here. May be given several times")
+      ->type_name("NAME[=value]")
+      ->allow_extra_args(false);
   app.add_option("--host-index", options.host_index)->group("");
   app.add_option("--host-run", options.host_run)->group("");
   app.add_option("--host-attempt", options.host_attempt)->group("");

@@ -29,10 +29,11 @@ struct RunOptions {
   std::string ssh;        ///< the command that runs another on a host
   int port = 0;           ///< of the hub; 0: any
   std::string interface;  ///< to which sockets between hosts are bound; empty: the system's choice
-  std::optional<int> host_index = {};  ///< internal: this is the launcher of that host
-  std::string host_run = {};           ///< internal: identity of the run
-  int host_attempt = 0;                ///< internal: restarts so far
-  std::vector<std::string> program;    ///< name and arguments
+  std::vector<std::string> variables = {};  ///< NAME or NAME=value, for the workers of all hosts
+  std::optional<int> host_index = {};       ///< internal: this is the launcher of that host
+  std::string host_run = {};                ///< internal: identity of the run
+  int host_attempt = 0;                     ///< internal: restarts so far
+  std::vector<std::string> program;         ///< name and arguments
 };
 
 /// Adds the options of `tutti run` to `app`; `options` must outlive it. The program is not among

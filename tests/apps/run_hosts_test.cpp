@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 
@@ -97,6 +98,34 @@ TEST_F(RunHosts, TheTokenIsOnNoCommandLineAndOptionsReachEachHost) {
   EXPECT_THAT(done.out, AllOf(HasSubstr("[0] 3 7 .\n"), HasSubstr("[4] 3 7 .\n"),
                               HasSubstr("--host-index 0 "), HasSubstr("--host-index 2 ")));
   EXPECT_FALSE(std::regex_search(done.out, std::regex("[0-9a-f]{32}"))) << done.out;
+}
+
+TEST_F(RunHosts, OtherHostsGetTheVariablesThatAreNamedAndOnNoCommandLine) {
+  // As a host has it, where nothing of this environment is.
+  const auto bare = shell("cd / && exec env -i PATH=\"$PATH\" sh -c \"$2\"");
+  const std::map<std::string, std::string> here = {{"A_SECRET", "sesame 'street'\nof two lines"},
+                                                   {"NOT_NAMED", "stays"},
+                                                   {"TUTTI_LOG", "warn"},
+                                                   {"TUTTI_TOKEN", "of another"},
+                                                   {"MKL_CBWR", "AVX2"}};
+  for (const auto& [name, value] : here) ::setenv(name.c_str(), value.c_str(), 1);
+  const auto done = run_command(
+      {"run", "--hosts", "localhost:1,127.0.0.1:1", "--ssh", bare, "--env", "A_SECRET", "--env",
+       "GIVEN=a=b", "--env", "NONE=", "sh", "-c",
+       "echo \"$A_SECRET|$GIVEN|${NONE-unset}|$TUTTI_LOG|$MKL_CBWR|$TUTTI_TOKEN\"; "
+       "[ $TUTTI_RANK = 0 ] || echo \"${NOT_NAMED-gone}\"; tr '\\0' ' ' < /proc/$PPID/cmdline"});
+  const auto missing = run_command({"run", "--hosts", "localhost:1", "--env", "NOT_SET", "true"});
+  for (const auto& [name, value] : here) ::unsetenv(name.c_str());
+  EXPECT_EQ(done.status, 0) << done.err;
+  for (const char* rank : {"[0] ", "[1] "}) {
+    EXPECT_THAT(done.out, HasSubstr(std::string(rank) + "sesame 'street'\n"));
+  }
+  EXPECT_THAT(done.out, HasSubstr("[1] of two lines|a=b||warn|AVX2|\n"));
+  EXPECT_THAT(done.out, HasSubstr("[1] gone\n"));
+  EXPECT_EQ(std::regex_replace(done.out, std::regex("\\] sesame"), "").find("sesame"),
+            std::string::npos);
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_THAT(missing.err, HasSubstr("tutti run: --env NOT_SET: is not set here\n"));
 }
 
 TEST_F(RunHosts, TheFirstFailureEndsAllHostsAndIsTheStatus) {
@@ -215,6 +244,8 @@ TEST_F(RunHosts, HostsThatMakeNoSenseAreRefused) {
       {{"--hosts", "a:1", "--survivors"}, "--survivors: not together with --hosts"},
       {{"--hosts", "a:1", "--profile", "x"}, "--profile: not together with --hosts"},
       {{"--hosts", "a:1", "--port", "65536"}, "--port 65536: must be 1 to 65535"},
+      {{"--hosts", "a:1", "--env", "=x"}, "--env \"=x\": must be NAME or NAME=value"},
+      {{"-n", "1", "--env", "x"}, "--env: is for --hosts"},
       {{"-n", "1", "--ssh", "x"}, "--ssh: is for --hosts"},
       {{"-n", "1", "--port", "5"}, "--port: is for --hosts"},
       {{"-n", "1", "--interface", "lo"}, "--interface: is for --hosts"}};
