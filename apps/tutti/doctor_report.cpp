@@ -105,7 +105,7 @@ std::string as_text(const MachineFacts& facts, const Verdict& verdict) {
   add("huge pages", huge_pages_text(facts));
   add("sealed memory", works_text(facts.sealed_memory_problem));
   add("process handles", works_text(facts.life_line_problem));
-  add("between workers", "shared memory of this host; this version has no link between hosts");
+  add("between workers", "shared memory of a host; TCP between hosts");
   text += "\n";
   for (const std::string& note : verdict.notes) text += "note: " + note + "\n";
   for (const std::string& problem : verdict.problems) text += "PROBLEM: " + problem + "\n";

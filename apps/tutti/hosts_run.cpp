@@ -14,6 +14,7 @@
 #include "job/hosts/host_messages.h"
 #include "process_tree.h"
 #include "refusal.h"
+#include "remote_shell.h"
 #include "supervisor.h"
 #include "worker_environment.h"
 
@@ -22,13 +23,6 @@ namespace {
 
 /// A host's launcher takes its time to end its workers.
 constexpr std::chrono::seconds kHostTermination{8};
-constexpr const char* kSsh = "ssh -o BatchMode=yes";
-
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
-}
 
 class HostsAttempt {
  public:
@@ -108,15 +102,13 @@ StartOptions HostsAttempt::start_options(std::size_t host) const {
     start.arguments = words;
     return start;
   }
-  std::string line = "cd " + quoted(std::filesystem::current_path().string()) + " && exec";
-  for (const auto& word : words) line.append(" ").append(quoted(word));
   start.path = "/bin/sh";
   start.arguments = {"sh",
                      "-c",
                      fmt::format("exec {} \"$@\"", options_.ssh.empty() ? kSsh : options_.ssh),
                      "sh",
                      hosts_[host].name,
-                     line};
+                     remote_line(words)};
   return start;
 }
 

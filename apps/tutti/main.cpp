@@ -42,7 +42,8 @@ constexpr const char* kRunFooter =
     "  tutti run -n 2 build/bin/char_lm --text LICENSE --steps 200 --micro-batches 4 --seed 1\n";
 constexpr const char* kDoctorFooter =
     "Exit status 1 when something would stop training.\n\nExample:\n"
-    "  tutti doctor --json | jq .problems\n";
+    "  tutti doctor --json | jq .problems\n"
+    "  tutti doctor --hosts a,b\n";
 
 constexpr const char* kCompareFooter =
     "A and B are two step logs, compared at the steps that both have digests of, or two\n"
@@ -102,6 +103,19 @@ int execute(std::vector<std::string> arguments) {
   bool as_json = false;
   CLI::App* doctor_app = app.add_subcommand("doctor", "Say what this machine offers for training");
   doctor_app->add_flag("--json", as_json, "Print one JSON object");
+  std::string doctor_list, doctor_ssh;
+  CLI::Option* doctor_of_hosts =
+      doctor_app
+          ->add_option("--hosts", doctor_list,
+                       "Ask these hosts, and say whether they can train together")
+          ->type_name("HOST,…")
+          ->excludes("--json");
+  doctor_app
+      ->add_option("--ssh", doctor_ssh,
+                   "With --hosts: the command that gets the name of a host and a line for\n"
+                   "its shell. ssh -o BatchMode=yes unless given")
+      ->type_name("COMMAND")
+      ->needs(doctor_of_hosts);
   doctor_app->footer(kDoctorFooter);
 
   std::string a, b;
@@ -136,7 +150,8 @@ int execute(std::vector<std::string> arguments) {
     }
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     app.parse(arguments);
-    if (app.got_subcommand(doctor_app)) return doctor(as_json);
+    if (app.got_subcommand(doctor_app))
+      return doctor_of_hosts->count() > 0 ? doctor_hosts(doctor_list, doctor_ssh) : doctor(as_json);
     if (app.got_subcommand(compare_app)) return compare(a, b);
     if (app.got_subcommand(export_app)) export_torch(checkpoint, file, averages);
     if (run_app->count("-n") == 0 && options.hosts.empty())

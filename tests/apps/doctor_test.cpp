@@ -42,8 +42,7 @@ TEST(Doctor, AGoodMachineCanTrain) {
   const auto text = as_text(facts, verdict);
   EXPECT_THAT(text, HasSubstr("8 allowed of 8 present; no cgroup quota"));
   EXPECT_THAT(text, HasSubstr("machine: 8.0 GiB available of 16.0 GiB"));
-  EXPECT_THAT(
-      text, HasSubstr("between workers     shared memory of this host; this version has no link"));
+  EXPECT_THAT(text, HasSubstr("between workers     shared memory of a host; TCP between hosts\n"));
   EXPECT_THAT(text, HasSubstr("This machine can train: 8 workers of one thread use all of it."));
 }
 
