@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/wait.h>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -12,6 +13,7 @@
 
 #include "doctor.h"
 #include "hosts_list.h"
+#include "link_probe.h"
 #include "remote_shell.h"
 
 namespace tutti::command {
@@ -91,6 +93,21 @@ class Comparison {
   std::vector<HostCheck> checks_;
 };
 
+/// Of a process whose output is read to its end.
+struct ShellOutput {
+  std::string text;
+  int status = 0;
+};
+
+ShellOutput read_all(FILE* output) {
+  ShellOutput read;
+  std::array<char, 4096> bytes{};
+  while (const auto got = std::fread(bytes.data(), 1, bytes.size(), output))
+    read.text.append(bytes.data(), got);
+  read.status = ::pclose(output);
+  return read;
+}
+
 /// "a,b:2" with a number of workers for each, as `tutti run --hosts` has it.
 std::string with_numbers(const std::string& hosts) {
   std::string list;
@@ -114,15 +131,62 @@ HostAnswer answer_of(const std::string& name, FILE* output) {
     answer.problem = fmt::format("cannot be asked: {}", std::strerror(errno));
     return answer;
   }
-  std::string text;
-  std::array<char, 4096> bytes{};
-  while (const auto got = std::fread(bytes.data(), 1, bytes.size(), output))
-    text.append(bytes.data(), got);
-  const int status = ::pclose(output);
+  const auto [text, status] = read_all(output);
   answer.facts = json::parse(text, nullptr, false);
   if (!answer.facts.is_object())
     answer.problem = fmt::format("`tutti doctor` gives no answer there: {}", ending_of(status));
   return answer;
+}
+
+/// Runs `tutti` with these arguments on hosts.
+class RemoteTutti {
+ public:
+  explicit RemoteTutti(const std::string& ssh) : ssh_(ssh.empty() ? kSsh : ssh) {}
+
+  FILE* start(const HostEntry& host, const std::vector<std::string>& arguments) const {
+    std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string()};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    const auto line = remote_line(words);
+    const auto command = host.is_here() ? line
+                                        : fmt::format("exec {} {} {} < /dev/null", ssh_,
+                                                      shell_word(host.name), shell_word(line));
+    return ::popen(command.c_str(), "re");
+  }
+
+ private:
+  std::string ssh_;
+};
+
+/// A connection of `other` to `first`, by the name that --hosts has.
+HostCheck check_link(const RemoteTutti& tutti, const HostEntry& first, const HostEntry& other) {
+  const auto problem = [&](const std::string& text) {
+    return HostCheck{Grade::error, "connection",
+                     fmt::format("{} to {}: {}", other.name, first.name, text)};
+  };
+  FILE* const served = tutti.start(first, {"doctor", "--probe-serve", first.name});
+  if (served == nullptr) return problem("cannot be tried");
+  int port = 0;
+  if (std::fscanf(served, "%d", &port) != 1) {
+    ::pclose(served);
+    return problem(fmt::format("{} cannot listen at that name", first.name));
+  }
+  FILE* const measured =
+      tutti.start(other, {"doctor", "--probe", first.name, "--probe-port", std::to_string(port)});
+  const auto figures = measured == nullptr ? std::nullopt : read_figures(read_all(measured).text);
+  ::pclose(served);
+  if (!figures) return problem("cannot be made");
+  constexpr double kMega = 1e6;
+  return {Grade::ok, "connection",
+          fmt::format("{} to {}: round trip {:.3f} ms, {:.0f} MB/s there, {:.0f} MB/s back",
+                      other.name, first.name, figures->round_trip * 1e3, figures->there / kMega,
+                      figures->back / kMega)};
+}
+
+void print(const HostCheck& check) {
+  const char* grade = check.grade == Grade::ok        ? "ok"
+                      : check.grade == Grade::warning ? "warning"
+                                                      : "ERROR";
+  fmt::print("{:<9}{:<20}{}\n", grade, check.what, check.text);
 }
 
 }  // namespace
@@ -160,28 +224,19 @@ std::vector<HostCheck> compare_hosts(const std::vector<HostAnswer>& hosts) {
 
 int doctor_hosts(const std::string& hosts, const std::string& ssh) {
   const auto entries = parse_hosts(with_numbers(hosts));
-  const std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string(),
-                                          "doctor", "--json"};
+  const RemoteTutti tutti(ssh);
   std::vector<FILE*> outputs;
-  for (const auto& host : entries) {
-    const auto line = remote_line(words);
-    const auto command = host.is_here()
-                             ? line
-                             : fmt::format("exec {} {} {} < /dev/null", ssh.empty() ? kSsh : ssh,
-                                           shell_word(host.name), shell_word(line));
-    outputs.push_back(::popen(command.c_str(), "re"));
-  }
+  for (const auto& host : entries) outputs.push_back(tutti.start(host, {"doctor", "--json"}));
   std::vector<HostAnswer> answers;
   for (std::size_t host = 0; host < entries.size(); ++host)
     answers.push_back(answer_of(entries[host].name, outputs[host]));
-  bool is_good = true;
-  for (const auto& check : compare_hosts(answers)) {
-    const char* grade = check.grade == Grade::ok        ? "ok"
-                        : check.grade == Grade::warning ? "warning"
-                                                        : "ERROR";
-    fmt::print("{:<9}{:<20}{}\n", grade, check.what, check.text);
-    is_good = is_good && check.grade != Grade::error;
-  }
+  auto checks = compare_hosts(answers);
+  for (std::size_t host = 1; host < entries.size(); ++host)
+    if (answers.front().problem.empty() && answers[host].problem.empty())
+      checks.push_back(check_link(tutti, entries.front(), entries[host]));
+  for (const auto& check : checks) print(check);
+  const bool is_good = std::ranges::none_of(
+      checks, [](const HostCheck& check) { return check.grade == Grade::error; });
   fmt::print("\n{}\n", is_good ? "These hosts can train together."
                                : "These hosts cannot train together as they are.");
   return is_good ? 0 : 1;

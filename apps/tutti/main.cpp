@@ -13,6 +13,7 @@
 #include "compare.h"
 #include "doctor.h"
 #include "export.h"
+#include "link_probe.h"
 #include "refusal.h"
 #include "run.h"
 #include "say.h"
@@ -116,6 +117,11 @@ int execute(std::vector<std::string> arguments) {
                    "its shell. ssh -o BatchMode=yes unless given")
       ->type_name("COMMAND")
       ->needs(doctor_of_hosts);
+  std::string probe_serve, probe_to;
+  int probe_port = 0;
+  doctor_app->add_option("--probe-serve", probe_serve)->group("");
+  doctor_app->add_option("--probe", probe_to)->group("");
+  doctor_app->add_option("--probe-port", probe_port)->group("");
   doctor_app->footer(kDoctorFooter);
 
   std::string a, b;
@@ -150,6 +156,14 @@ int execute(std::vector<std::string> arguments) {
     }
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     app.parse(arguments);
+    if (!probe_serve.empty()) {
+      serve_probe(probe_serve);
+      return 0;
+    }
+    if (!probe_to.empty()) {
+      fmt::print("{}\n", text_of(probe(probe_to, probe_port)));
+      return 0;
+    }
     if (app.got_subcommand(doctor_app))
       return doctor_of_hosts->count() > 0 ? doctor_hosts(doctor_list, doctor_ssh) : doctor(as_json);
     if (app.got_subcommand(compare_app)) return compare(a, b);

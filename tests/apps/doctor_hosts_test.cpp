@@ -18,6 +18,7 @@ using command::HostCheck;
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -79,6 +80,25 @@ TEST(DoctorHosts, AHostWithAProblemOrAnotherFormIsNamed) {
                                        "cannot be compared"));
 }
 
+TEST(DoctorHosts, ALineTellsWhatAConnectionIsWorth) {
+  const auto ask = [](const std::string& hosts) {
+    return run_command({"doctor", "--hosts", hosts, "--ssh", "sh -c 'sh -c \"$2\"' sh"});
+  };
+  const auto good = ask("localhost,127.0.0.1");
+  // Both are this machine: no round trip takes a second, and more than a megabyte moves in one.
+  EXPECT_THAT(good.out,
+              ContainsRegex("ok +connection +127.0.0.1 to localhost: round trip 0\\.[0-9]+ ms, "
+                            "[0-9]+ MB/s there, [0-9]+ MB/s back\n"))
+      << good.err;
+  EXPECT_THAT(good.out, Not(HasSubstr(" 0 MB/s")));
+  EXPECT_THAT(good.out, Not(HasSubstr("round trip 0.000 ms")));
+  EXPECT_EQ(good.status, 0);
+  const auto bad = ask("192.0.2.1,127.0.0.1");  // an address that no host has
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_THAT(bad.out, HasSubstr("ERROR    connection          127.0.0.1 to 192.0.2.1: 192.0.2.1 "
+                                 "cannot listen at that name\n"));
+}
+
 TEST(DoctorHosts, EachHostIsAskedByTheRemoteShell) {
   const TemporaryFolder folder;
   const auto shell = folder.file("ssh");
@@ -90,10 +110,10 @@ TEST(DoctorHosts, EachHostIsAskedByTheRemoteShell) {
   const auto ask = [&](const std::string& hosts) {
     return run_command({"doctor", "--hosts", hosts, "--ssh", shell});
   };
-  const auto good = ask("localhost,near:2,[::1]");
+  const auto good = ask("localhost,127.0.0.1:2,[::1]");
   EXPECT_EQ(good.status, 0) << good.out << good.err;
   EXPECT_THAT(lines_of(good.out),
-              AllOf(Contains("ok       host                near: can train"),
+              AllOf(Contains("ok       host                127.0.0.1: can train"),
                     Contains(HasSubstr("ok       tutti               localhost and ::1: ")),
                     Contains("These hosts can train together.")));
   const auto bad = ask("localhost,nowhere,other");
