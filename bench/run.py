@@ -93,6 +93,7 @@ class Settings:
         self.layouts = arguments.layouts
         self.codecs = arguments.codec
         self.averaging = arguments.averaging
+        self.links = arguments.links
 
 
 class Run:
@@ -222,6 +223,8 @@ def parse_arguments(words):
                         help="hosts: the Trainer with each of them, too; int8, topk:0.01, …")
     parser.add_argument("--averaging", nargs="+", default=[], metavar="POLICY",
                         help="hosts: the Trainer with each of them, too; diloco:32, …")
+    parser.add_argument("--links", nargs="+", default=[], metavar="LINK",
+                        help="hosts: the Trainer with each value of TUTTI_LINK, too, if this version reads\nthat variable")
     parser.add_argument("--check-options", action="store_true", help="refuse wrong options, and do nothing else")
     return parser.parse_args(words)
 

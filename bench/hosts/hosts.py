@@ -11,7 +11,7 @@ from common.report import marked, number, per_round, summary, table
 from common.turns import KEEP_MEMORY, WARM_UP
 from hosts import aims
 from hosts.network import Network, NoHosts
-from hosts.rivals import DDP, DDP_SPARSE, NO_SYNC, NO_SYNC_PYTHON, TRAINER, TUTTI, MPIS, Place, rivals
+from hosts.rivals import DDP, DDP_SPARSE, NO_SYNC, NO_SYNC_PYTHON, TRAINER, TUTTI, MPIS, Place, link_column, rivals
 
 MODELS = {
     "mlp": "MLP 8×1024², batch 16 (34 MB)",
@@ -23,7 +23,7 @@ BYTES = {"mlp": 8 * (1024 * 1024 + 1024) * 4,
          "bag": (200000 * 64 + 64 * 10 + 10) * 4}
 LAYOUTS = ("2x1", "2x2", "3x1", "4x1", "4x2", "2x1@10gbit")  # hosts × workers of each, at 1gbit unless it is said
 QUICK_LAYOUTS = ("2x1",)
-EVERY_GRADIENT = (TRAINER, TUTTI, DDP, *MPIS)  # of a dense model: what the wire bounds
+RIVALS = (TUTTI, DDP, *MPIS)  # of a dense model or table: bounded by the wire as the Trainer is of the former
 CELL_SECONDS = 120
 BURST = 2.0  # seconds
 QUICK_BURST = 0.3
@@ -68,14 +68,16 @@ def measure(tools, settings, left, watch):
             continue
         try:
             methods = methods_of(settings, hosts)
-            commands, value["missing"] = rivals(Place(tools, network, each), model, methods)
+            commands, value["missing"] = rivals(Place(tools, network, each), model, methods,
+                                                settings.links)
             turns = Turns(network, hosts * each, settings, watch)
             turns.take(commands, value["missing"], methods)
         finally:
             network.close()
         value["oversubscribed"] = hosts * each > tools.cores
         value["probe_MB/s"] = statistics.median(turns.probes) / 1e6
-        value["columns"] = derive(turns, hosts, model, {c: options[1] for c, options in methods.items()})
+        value["columns"] = derive(turns, hosts, model, {c: options[1] for c, options in methods.items()},
+                                      settings.links)
         value["aims"] = aims.judge(hosts, each, rate, model, value["columns"])
         yield name, value
 
@@ -134,17 +136,18 @@ def period_of(options):
     return int(found.group(1)) if found else 1
 
 
-def derive(turns, hosts, model, methods):
+def derive(turns, hosts, model, methods, links=()):
     columns = {column: summary(rounds) for column, rounds in turns.rounds.items()}
     alone = columns.get(NO_SYNC) or columns.get(NO_SYNC_PYTHON)
     probe = statistics.median(turns.probes)
+    trainers = [TRAINER, *map(link_column, links)]
     for column, cell in columns.items():
         cell["sent"] = [statistics.median(sent) for sent in zip(*turns.sent[column])]
         cell["busiest"] = max(cell["sent"])
         cell["alone_us"] = alone and alone["median_us"]
         cell["ratio_to_no_sync"] = per_round(cell, alone) if alone else None
         # Both the gradients' slices and their sums leave each host once.
-        is_bounded = column in EVERY_GRADIENT and not (model == "bag" and column == TRAINER)
+        is_bounded = column in RIVALS or column in trainers and model != "bag"
         cell["wire_us"] = 2 * (hosts - 1) / hosts * BYTES[model] / probe * 1e6 if is_bounded else None
         bound = max(cell["wire_us"] or 0, cell["alone_us"] or 0)
         cell["ratio_to_bound"] = cell["median_us"] / bound if is_bounded and bound else None

@@ -35,9 +35,9 @@ class Place:
         return [self.network.on(rank // self.each, command(rank)) for rank in range(self.ranks)]
 
 
-def rivals(place, model, methods):
+def rivals(place, model, methods, links=()):
     """{column: commands} of all that can run, and {column: remedy} of what is missing. `methods` are further columns
-    of the Trainer: {column: its options}."""
+    of the Trainer: {column: its options}; so is each link between hosts."""
     present, missing = {}, {}
 
     def add(column, executable, commands, remedy):
@@ -52,6 +52,10 @@ def rivals(place, model, methods):
     for column, options in {TRAINER: [], **methods}.items():
         words = [trainer, "{socket}", ours, str(place.ranks), *options]
         add(column, trainer, lambda words=words: tutti(place, words), NO_BUILD)
+    for link in links:
+        words = [trainer, "{socket}", ours, str(place.ranks)]
+        add(link_column(link), trainer, lambda words=words, link=link: tutti(place, words, f"TUTTI_LINK={link}"),
+            NO_BUILD)
     if not sparse:
         parallel = tools.program("bench_step_tutti")
         add(TUTTI, parallel, lambda: tutti(place, [parallel, "{socket}", model, "fused"]), NO_BUILD)
@@ -71,10 +75,14 @@ def rivals(place, model, methods):
     return present, missing
 
 
-def tutti(place, words):
+def link_column(link):
+    return f"{TRAINER} over {link}"
+
+
+def tutti(place, words, *variables):
     hub = f"{address(0)}:{next(ports)}"
     return [place.network.on(host, [
-        "env", f"TUTTI_HUB={hub}", "TUTTI_TOKEN=of-this-benchmark", f"LOCAL_WORLD_SIZE={place.each}",
+        "env", *variables, f"TUTTI_HUB={hub}", "TUTTI_TOKEN=of-this-benchmark", f"LOCAL_WORLD_SIZE={place.each}",
         f"GROUP_RANK={host}", f"first={host * place.each}", f"world={place.ranks}", "sh", "-c", WORKERS, "sh", *words])
         for host in range(place.network.hosts)]
 

@@ -54,6 +54,14 @@ class Figures(unittest.TestCase):
         self.assertIsNone(columns[TRAINER]["ratio_to_bound"])
         self.assertIsNotNone(columns[DDP]["ratio_to_bound"])
 
+    def test_of_each_link_are_held_against_the_wire_too(self):
+        column = rivals.link_column("gloo")
+        turns = FakeTurns({TRAINER: 400, column: 300, NO_SYNC: 100}, {TRAINER: [1, 1], column: [1, 1], NO_SYNC: [0, 0]})
+        for model, is_bounded in (("mlp", True), ("bag", False)):
+            columns = hosts.derive(turns, 2, model, {}, ["gloo"])
+            self.assertEqual(columns[column]["ratio_to_bound"] is not None, is_bounded)
+        self.assertIsNone(hosts.derive(turns, 2, "mlp", {})[column]["ratio_to_bound"])
+
     def test_of_averaging_count_whole_periods(self):
         self.assertEqual(hosts.period_of(["--averaging", "diloco:32,int8", "--logical-workers", "2"]), 32)
         self.assertEqual(hosts.period_of(["--codec", "topk:0.01"]), 1)
@@ -130,9 +138,10 @@ class Hosts(support.Folder):
             def on(self, host, command):
                 return [f"on {host}", *command]
 
-        commands = rivals.tutti(rivals.Place(None, OneNetwork(), 3), ["program"])
+        commands = rivals.tutti(rivals.Place(None, OneNetwork(), 3), ["program"], "TUTTI_LINK=hub")
         self.assertEqual([command[0] for command in commands], ["on 0", "on 1"])
         for first, command in zip((0, 3), commands):
+            self.assertIn("TUTTI_LINK=hub", command[:command.index("sh")])
             shell = command[command.index("sh"):command.index("sh") + 2]
             script = f"first={first} LOCAL_WORLD_SIZE=3 world=6; {rivals.WORKERS}"
             done = subprocess.run([*shell, script, "sh", "sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE"],

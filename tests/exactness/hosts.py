@@ -2,7 +2,7 @@
 """The examples on hosts that are network namespaces of this machine, beside one host: `parameters sha256` of each
 must be the same. script/exactness --hosts builds them and runs this, as root.
 
-    hosts.py [--build DIR] [--only METHOD …] [--layouts LAYOUT …] [--with NAME=VALUE …]
+    hosts.py [--build DIR] [--only METHOD …] [--layouts LAYOUT …] [--links LINK …] [--with NAME=VALUE …]
 
 Prints a table; what the program refuses is "refused", with its sentence below. The exit status is 1 where a sum
 differs or a run fails, 77 where hosts cannot be made.
@@ -89,18 +89,29 @@ def outcome(status, output):
     return "FAILED", f"status {status}: {output.strip()[-1500:]}"
 
 
-def compare(machine, methods, layouts, environment, print_=print):
+def places_of(layouts, links, environment):
+    """{column: (layout, variables)}: of several hosts one for each link."""
+    places = {}
+    for name in layouts:
+        several = len(LAYOUTS[name]) > 1
+        for link in links if several and links else [None]:
+            variables = {**environment, "TUTTI_LINK": link} if link else environment
+            places[f"{name} {link}" if link else name] = (LAYOUTS[name], variables)
+    return places
+
+
+def compare(machine, methods, places, print_=print):
     """Prints a row for each method; whether none failed and all that ran gave one sum."""
     width = max(map(len, methods)) + 2
-    print_("".ljust(width) + "  ".join(name.ljust(12) for name in layouts) + "  equal")
+    print_("".ljust(width) + "  ".join(name.ljust(12) for name in places) + "  equal")
     notes, all_equal = {}, True
     for name, words in methods.items():
         shown, sums = [], []
-        for layout in layouts:
-            text, behind = outcome(*machine.run(LAYOUTS[layout], words, environment))
+        for place, (layout, environment) in places.items():
+            text, behind = outcome(*machine.run(layout, words, environment))
             shown.append(text)
             if text in ("refused", "FAILED"):
-                notes.setdefault(behind, []).append(f"{name} on {layout}")
+                notes.setdefault(behind, []).append(f"{name} on {place}")
             else:
                 sums.append(behind)
         good = len(set(sums)) == 1 and "FAILED" not in shown
@@ -127,6 +138,8 @@ def main(words=None):
     parser.add_argument("--script", default=os.path.join(PROJECT, "script", "hosts"), help=argparse.SUPPRESS)
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), help="default: all")
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS), help="default: all")
+    parser.add_argument("--links", nargs="+", default=[], metavar="LINK",
+                        help="each layout with each value of TUTTI_LINK, if this version reads that variable")
     parser.add_argument("--with", dest="variables", nargs="+", type=variable, default=[], metavar="NAME=VALUE",
                         help="of the workers' environment")
     arguments = parser.parse_args(words)
@@ -134,8 +147,9 @@ def main(words=None):
     print("parameters sha256 of 4 workers on hosts that are network namespaces; 2+1+1: three, of 2, 1 and 1 workers",
           flush=True)
     try:
-        equal = compare(machine, {name: METHODS[name] for name in arguments.only}, arguments.layouts,
-                        dict(arguments.variables), lambda line: print(line, flush=True))
+        equal = compare(machine, {name: METHODS[name] for name in arguments.only},
+                        places_of(arguments.layouts, arguments.links, dict(arguments.variables)),
+                        lambda line: print(line, flush=True))
     except NoHosts as reason:
         print(reason)
         sys.exit(SKIPPED)

@@ -32,10 +32,10 @@ def ran(digest):
 class Matrix(unittest.TestCase):
     def compare(self, *answers):
         """Whether all is equal, and the lines, of one method on as many layouts as there are answers."""
-        layouts = list(hosts.LAYOUTS)[:len(answers)]
-        machine = FakeMachine({"program": {hosts.LAYOUTS[layout]: answer for layout, answer in zip(layouts, answers)}})
+        places = hosts.places_of(list(hosts.LAYOUTS)[:len(answers)], [], {"A": "b"})
+        machine = FakeMachine({"program": {layout: answer for (layout, _), answer in zip(places.values(), answers)}})
         lines = []
-        equal = hosts.compare(machine, {"dense": ("program",)}, layouts, {"A": "b"}, lines.append)
+        equal = hosts.compare(machine, {"dense": ("program",)}, places, lines.append)
         self.assertEqual(machine.environments, [{"A": "b"}] * len(answers))
         return equal, lines
 
@@ -52,6 +52,12 @@ class Matrix(unittest.TestCase):
     def test_tells_hosts_of_one_run_that_differ(self):
         both = ran(ONE)[1] + ran(OTHER)[1]
         self.assertFalse(self.compare(ran(ONE), (0, both))[0])
+
+    def test_has_a_column_of_several_hosts_for_each_link(self):
+        self.assertEqual(hosts.places_of(["1x4", "2x2"], ["gloo", "hub"], {"A": "b"}),
+                         {"1x4": ((4,), {"A": "b"}),
+                          "2x2 gloo": ((2, 2), {"A": "b", "TUTTI_LINK": "gloo"}),
+                          "2x2 hub": ((2, 2), {"A": "b", "TUTTI_LINK": "hub"})})
 
     def test_shows_what_is_refused_and_its_sentence(self):
         equal, lines = self.compare(ran(ONE), (1, f"host2: {REFUSAL}\n"), (1, f"host1: {REFUSAL}\n"))
