@@ -327,11 +327,11 @@ class Trainer {
   template <class Dataset, class OfBatch>
   Metrics evaluate(ShardLoader<Dataset>& loader, const OfBatch& compute);
   /// A parameter's values of all logical workers, [L, …]; L = 1 where it is not per replica. Any
-  /// worker may ask, alone, between steps.
+  /// worker may ask, alone, between steps; on several hosts all ask for a per-replica one together.
   torch::Tensor gather(const std::string& name) const;
   /// Calls `body` while the model's per-replica parameters and buffers are those of that logical
   /// worker; else they are the first one's. No step(), edit(), save() or load() inside; evaluate()
-  /// where all workers call both. Any worker may ask, alone.
+  /// where all workers call both. Any worker may ask, alone; on several hosts all do it together.
   void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
   /// Calls `body` while the model's parameters are the averages of options.ema_decay
   /// (InvalidArgument without them, or before the first step). No step(), edit(), save() or load()
@@ -374,7 +374,8 @@ class Trainer {
 
   /// SHA-256, in 64 hexadecimal digits, of all parameters, optimizer state, update counts,
   /// residuals, buffers and kept values: what two runs have to agree on. Any worker may ask, alone,
-  /// between steps; all do it together on several hosts with a codec that keeps residuals.
+  /// between steps; all do it together on several hosts with a codec that keeps residuals, or with
+  /// per-replica parameters.
   std::string state_sha256() const;
 
  private:

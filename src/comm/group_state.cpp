@@ -67,14 +67,6 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
 
 GroupState::~GroupState() = default;
 
-void GroupState::require_one_host(const std::string& what) const {
-  if (!spans_hosts()) return;
-  throw Unsupported(fmt::format(
-      "the workers of group \"{}\" are on several hosts: there this version of Tutti has no {} "
-      "(docs/clusters.md lists what it has)",
-      name_, what));
-}
-
 const std::shared_ptr<GroupState>& GroupState::first_of_hosts() {
   if (first_of_hosts_ || team_.rank != 0) return first_of_hosts_;
   std::vector<int> firsts;

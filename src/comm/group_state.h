@@ -48,8 +48,6 @@ class GroupState {
   int host_of(int member) const {
     return job_->hosts().host_of(ranks_[static_cast<std::size_t>(member)]);
   }
-  /// Throws Unsupported where members are on several hosts: what has no way across yet.
-  void require_one_host(const std::string& what) const;
   /// A group of the first member of each host; null on the others. Made by the first call, which is
   /// collective among those.
   const std::shared_ptr<GroupState>& first_of_hosts();

@@ -123,11 +123,5 @@ TEST(SeveralHosts, WithoutAHubItIsSaidWhatIsMissing) {
   EXPECT_THAT(without.err, HasSubstr("TUTTI_TOKEN"));
 }
 
-TEST(SeveralHosts, WhatTheyLackIsRefusedByName) {
-  const auto run = run_shell(
-      hosts_of(2, 1, program("--shards 4 --averaging local-sgd:2 --logical-workers 2")) + kWait);
-  EXPECT_THAT(run.err, HasSubstr("has no per-replica parameters")) << run.err;
-}
-
 }  // namespace
 }  // namespace tutti::test

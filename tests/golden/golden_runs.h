@@ -19,8 +19,6 @@ struct GoldenRun {
   /// Each worker is a leaf or a logical worker of its own, so the number of workers decides bits.
   bool is_per_workers = false;
   std::function<Lines(int workers)> train;
-  /// It uses what workers of several hosts are refused.
-  bool is_for_one_host = false;
 };
 
 const std::vector<GoldenRun>& golden_runs();
@@ -33,7 +31,6 @@ struct KeptRun {
   /// Loads and trains to the end: the state that was loaded, those after it, and what a save right
   /// after the load writes. A load that is refused gives one line "refused".
   std::function<Lines(int workers, const std::string& folder)> resume;
-  bool is_for_one_host = false;  ///< as of a GoldenRun
 };
 
 const std::vector<KeptRun>& kept_runs();

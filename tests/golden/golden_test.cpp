@@ -86,7 +86,7 @@ class Spread {
 
 TEST_P(Golden, RunGivesTheSameOnSeveralHosts) {
   const auto& run = golden_runs()[GetParam()];
-  if (writes || run.is_for_one_host) return;
+  if (writes) return;
   const auto lines = read_lines(file_of(run.name));
   for (const auto& [workers, hosts] : {std::pair{3, 2}, {3, 3}}) {
     const Spread spread(hosts);
@@ -183,7 +183,7 @@ TEST_P(GoldenCheckpoint, IsLoadedOrRefusedWithItsVersion) {
 /// Saved on some hosts and resumed on others: what is saved, and what follows, are those of one.
 TEST_P(GoldenCheckpoint, MovesBetweenHosts) {
   const auto kept = kept_folder(version_of_this_build(run()), run().name);
-  if (writes || run().is_for_one_host || !fs::exists(kept)) return;
+  if (writes || !fs::exists(kept)) return;
   const auto resumed = read_lines(kept / "resumed.txt");
   for (const auto& [workers, hosts] : {std::pair{4, 1}, {4, 2}, {3, 3}}) {
     const TemporaryFolder folder;

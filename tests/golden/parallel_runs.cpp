@@ -262,8 +262,8 @@ std::vector<GoldenRun> parallel_runs() {
       run_of("parallel_diloco", true, &Worker::in_turn, bfloat16, always(in_turn)),
       run_of("parallel_diloco_in_8_bits", true, &Worker::in_turn, bfloat16, always(in_8_bits)),
       run_of("parallel_diloco_with_overlap", true, &Worker::separately, bfloat16, always(later)),
-      {"collectives", true, [](int workers) { return parallel::on_all(workers, parallel::reduce); },
-       false},
+      {"collectives", true,
+       [](int workers) { return parallel::on_all(workers, parallel::reduce); }},
   };
 }
 

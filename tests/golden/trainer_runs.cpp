@@ -373,9 +373,7 @@ std::vector<GoldenRun> trainer_runs() {
   std::vector<GoldenRun> runs;
   for (const auto& [name, setup] : all_setups()) {
     runs.push_back({.name = name,
-                    .train = [&setup = setup](int workers) { return train_all(setup, workers); },
-                    .is_for_one_host = setup.options.averaging != nullptr ||
-                                       setup.options.per_replica != nullptr});
+                    .train = [&setup = setup](int workers) { return train_all(setup, workers); }});
   }
   return runs;
 }
@@ -393,8 +391,7 @@ const std::vector<KeptRun>& kept_runs() {
                       .resume =
                           [&setup = setup](int workers, const std::string& folder) {
                             return resume(setup, workers, folder);
-                          },
-                      .is_for_one_host = setup.options.averaging != nullptr});
+                          }});
     }
     return runs;
   }();

@@ -38,7 +38,8 @@ void tree_mean(const FoldProgram& tree, std::span<const void* const> sources, DT
 
 ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
                                    const ReplicaCopies& copies, AveragingOptions options)
-    : plan_(plan),
+    : group_(group),
+      plan_(plan),
       copies_(copies),
       options_(std::move(options)),
       program_(FoldProgram::canonical(static_cast<int>(copies.size()))),
@@ -54,6 +55,16 @@ ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
   kept_ = std::make_unique<SharedModel>(
       group, plan, states_of_replicas(plan, std::vector<int>(plan.parameters().size(), states)),
       false, fmt::format("{}, what {} keeps", options_.name, options_.averaging->name()));
+  if (!copies.hosts().differ() || !options_.averaging->sends_int8()) return;
+  std::size_t tiles = 0;
+  for (const auto& entry : plan.parameters()) {
+    first_tile_.push_back(tiles);
+    if (entry.spec.is_per_replica) {
+      tiles += static_cast<std::size_t>((entry.spec.count + kTile - 1) / kTile);
+    }
+  }
+  given_ = group.allocate_common(std::max<std::size_t>(tiles, 1) * copies.size() * kGivenBytes,
+                                 fmt::format("differences of \"{}\"", options_.name));
 }
 
 void ReplicaAveraging::restart(std::uint32_t parameter) {
@@ -64,6 +75,10 @@ void ReplicaAveraging::restart(std::uint32_t parameter) {
   std::memcpy(kept_->master(parameter), copies_.of(0).master(parameter), bytes);
   for (int k = 0; k < kept_->states(parameter); ++k) {
     std::memset(kept_->state(parameter, k), 0, bytes);
+  }
+  if (!given_) return;
+  for (const auto& tile : tiles_of({parameter, 0, plan_.parameters()[parameter].spec.count})) {
+    for (std::size_t l = 0; l < copies_.size(); ++l) given_squares(tile, l) = 0;
   }
 }
 
@@ -80,8 +95,16 @@ void ReplicaAveraging::begin(std::int64_t step, const std::vector<std::int64_t>&
   }
 }
 
-void ReplicaAveraging::average(const ElementRange& tile) {
+bool ReplicaAveraging::any_sent() const {
+  return std::ranges::any_of(copies_.parameters(),
+                             [&](std::uint32_t p) { return rounds_.is_sent(p); });
+}
+
+void ReplicaAveraging::receive(const ElementRange& tile) {
   if (rounds_.arrives(tile.parameter)) rounds_.receive(tile, *this);
+}
+
+void ReplicaAveraging::average(const ElementRange& tile) {
   if (!rounds_.is_sent(tile.parameter)) return;
   rounds_.send(tile, *this);
   if (options_.state != StateAtAveraging::keep) combine_states(tile);
@@ -142,7 +165,12 @@ TrafficReport ReplicaAveraging::traffic() const {
       const auto count = plan_.parameters()[p].spec.count;
       std::vector<double> of_one(static_cast<std::size_t>((count + kNormBlock - 1) / kNormBlock));
       for (std::size_t l = 0; l < copies_.size(); ++l) {
-        squares_of_blocks(residual(p, l), DType::float32, count, of_one);
+        if (given_) {
+          const auto tiles = tiles_of({p, 0, count});
+          for (std::size_t t = 0; t < tiles.size(); ++t) of_one[t] = given_squares(tiles[t], l);
+        } else {
+          squares_of_blocks(residual(p, l), DType::float32, count, of_one);
+        }
         blocks.insert(blocks.end(), of_one.begin(), of_one.end());
       }
     }
@@ -152,17 +180,26 @@ TrafficReport ReplicaAveraging::traffic() const {
   return report;
 }
 
-/// What each logical worker would send is made here, by the one worker that owns the tile.
+/// What the logical worker sends of the tile, in messages_; what that lacks is kept.
+std::byte* ReplicaAveraging::write_message(const ElementRange& tile, std::size_t logical) {
+  const auto p = tile.parameter;
+  auto* const message = messages_.data() + logical * int8_bytes(kTile);
+  const auto* const before = reinterpret_cast<const float*>(kept_->master(p)) + tile.begin;
+  const auto* const copy = reinterpret_cast<const float*>(copies_.of(logical).master(p));
+  write_difference(message, copy + tile.begin, before, residual(p, logical) + tile.begin,
+                   tile.end - tile.begin);
+  return message;
+}
+
+/// What each logical worker would send is made here, by the one worker that owns the tile; on
+/// several hosts it was given.
 void ReplicaAveraging::take_mean_of_messages(const ElementRange& tile) {
   const auto p = tile.parameter;
   const auto count = tile.end - tile.begin;
   const auto* const before = reinterpret_cast<const float*>(kept_->master(p)) + tile.begin;
   std::vector<const std::byte*> messages;
   for (std::size_t l = 0; l < copies_.size(); ++l) {
-    auto* const message = messages_.data() + l * int8_bytes(kTile);
-    const auto* const copy = reinterpret_cast<const float*>(copies_.of(l).master(p)) + tile.begin;
-    write_difference(message, copy, before, residual(p, l) + tile.begin, count);
-    messages.push_back(message);
+    messages.push_back(given_ ? given_message(tile, l) : write_message(tile, l));
   }
   auto* const mean = reinterpret_cast<float*>(mean_.data());
   mean_of_messages_.take(messages, 0, count, mean);

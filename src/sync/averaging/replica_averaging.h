@@ -10,17 +10,22 @@
 //
 // The optimizer's state of these copies is kept, averaged or begun anew.
 //
+// On several hosts each averages all tiles for itself, of copies, or messages, that the others give
+// it. What a logical worker's messages lack is kept on the host that gives it, until bring_kept().
+//
 // Threads: one; each tile has one owner. Failure: OutOfMemory when there is no memory; Mismatch
 // where combine() throws: some tiles may be averaged already.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/fold_program.h"
+#include "kernels/int8_blocks.h"
 #include "sync/averaging/averaged_copies.h"
 #include "sync/averaging/averaging_rounds.h"
 #include "sync/averaging/int8_differences.h"
@@ -59,8 +64,15 @@ class ReplicaAveraging final : private AveragedCopies {
   bool is_averaged(std::uint32_t parameter) const { return rounds_.is_averaged(parameter); }
   /// Whether some bucket is due, whether its parameters moved or not.
   bool any_due() const { return !rounds_.due_buckets().empty(); }
-  /// Averages all copies of that tile, once the step has updated them, or mixes them with a mean
-  /// that was sent before.
+  /// Whether the current step averages anything.
+  bool any_sent() const;
+  /// First, once the step has updated its copies: mixes the tile with a mean that was sent before,
+  /// where it arrives.
+  void receive(const ElementRange& tile);
+  /// Then: gives other hosts what they average of this worker's ranges. A barrier of all workers
+  /// before and after it.
+  void give(const std::vector<ElementRange>& ranges);
+  /// At last: averages all copies of that tile, where it is sent.
   void average(const ElementRange& tile);
   /// The current step counts. `rules` are those of each logical worker.
   void commit(std::vector<UpdateRules>& rules);
@@ -73,7 +85,11 @@ class ReplicaAveraging final : private AveragedCopies {
   const SharedModel* kept() const { return kept_.get(); }
   /// "kept.0", "residual.2", "residual.mean", "in_flight": what the k-th state of kept() is.
   std::string kept_name(int k) const;
+  /// Between steps: what is kept is the same on all hosts, or as on that of rank 0. Collective.
+  void bring_kept();
+  void spread_kept();
   /// The parameter counts as one that all logical workers have always had in common: on one rank.
+  /// Of each host.
   void restart(std::uint32_t parameter);
   /// Then, on all: AveragingRounds::settle().
   void settle(std::uint32_t parameter) { rounds_.settle(parameter); }
@@ -95,12 +111,20 @@ class ReplicaAveraging final : private AveragedCopies {
   void take_mean(const ElementRange& tile, const At& at);
   void combine_states(const ElementRange& tile);
   void take_mean_of_messages(const ElementRange& tile);
+  std::byte* write_message(const ElementRange& tile, std::size_t logical);
+  /// A tile's message on several hosts; the squares of what it lacks follow it.
+  std::byte* given_message(const ElementRange& tile, std::size_t logical) const;
+  double& given_squares(const ElementRange& tile, std::size_t logical) const;
   /// What 8 bits lack of a logical worker's difference, or with `logical` their number, of the
   /// mean.
   float* residual(std::uint32_t parameter, std::size_t logical) const;
   std::size_t offset_of(const ElementRange& tile) const;
   std::size_t bytes_of(const ElementRange& tile) const;
 
+  /// A tile's message, and the squares of what it lacks.
+  static constexpr std::size_t kGivenBytes = int8_bytes(kTile) + sizeof(double);
+
+  Group group_;
   const Plan& plan_;
   const ReplicaCopies& copies_;
   AveragingOptions options_;
@@ -108,6 +132,9 @@ class ReplicaAveraging final : private AveragedCopies {
   std::unique_ptr<SharedModel> kept_;
   std::vector<std::byte> mean_;      ///< of a tile
   std::vector<std::byte> messages_;  ///< of a tile, one for each logical worker
+  /// Of all tiles, where other hosts give some of them.
+  std::optional<SharedMemory> given_;
+  std::vector<std::size_t> first_tile_;  ///< per parameter
   MeanOfMessages mean_of_messages_;
   AveragingRounds rounds_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/host_copies.h"
 #include "kernels/norm.h"
 
 namespace tutti {
@@ -31,8 +32,8 @@ ReplicaUpdate::ReplicaUpdate(StepExchange& exchange, const ShardBoard& board,
       rules_(copies.size(), UpdateRules(exchange.plan(), rules)),
       clip_(clip),
       averaging_(averaging),
-      share_(tile_share(exchange.plan(), copies.parameters(), exchange.group().rank(),
-                        exchange.group().size())),
+      share_(tile_share(exchange.plan(), copies.parameters(), exchange.nodes().team().rank,
+                        exchange.nodes().team().size())),
       gradient_(kTile * sizeof(double)),
       first_block_(first_blocks(exchange.plan())),
       norms_(exchange.group().allocate_common(
@@ -114,8 +115,10 @@ void ReplicaUpdate::find_norms() {
 }
 
 /// Finds the squares of this worker's tiles. The folded gradient is not kept, as that would take
-/// memory for each logical worker: update_tile() folds it again.
+/// memory for each logical worker: update_tile() folds it again. One host measures for all.
 void ReplicaUpdate::measure(std::size_t logical) {
+  const auto& hosts = copies_.hosts();
+  if (hosts.differ() && !hosts.gives(logical)) return;
   for (const auto& range : share_) {
     const auto p = range.parameter;
     if (!touched(logical, p)) continue;
@@ -127,28 +130,53 @@ void ReplicaUpdate::measure(std::size_t logical) {
       squares_of_blocks(to, type, tile.end - tile.begin,
                         {blocks_of(logical, p) + tile.begin / kTile, 1});
     }
+    if (!hosts.differ()) continue;
+    send_to_hosts(exchange_.group(), blocks_of(logical, p) + range.begin / kTile,
+                  tiles_of(range).size() * sizeof(double));
   }
 }
 
 void ReplicaUpdate::apply(double rate_factor) {
+  update_all(rate_factor);
+  const bool gives = averaging_ != nullptr && copies_.hosts().differ() && averaging_->any_sent();
+  if (!gives) return;
+  // A host that updates a copy itself must not find it updated.
+  exchange_.barrier("the update of its logical workers in");
+  averaging_->give(share_);
+  exchange_.barrier("what its logical workers average in");
+  average_all();
+}
+
+/// On one host a tile is averaged while it is hot.
+void ReplicaUpdate::update_all(double rate_factor) {
   struct Task {
     std::size_t logical;
     PreparedUpdate update;
     NodeSources sources;
   };
+  const auto& hosts = copies_.hosts();
   for (const auto& range : share_) {
     const auto p = range.parameter;
     std::vector<Task> tasks;
     for (std::size_t l = 0; l < copies_.size(); ++l) {
-      if (updated_[l][p] != 0)
+      if (updated_[l][p] != 0 && hosts.is_here(l))
         tasks.push_back({l, rules_[l].next(p, rate_factor), sources_of(l, p)});
     }
     const bool is_averaged = averaging_ != nullptr && averaging_->is_averaged(p);
     if (tasks.empty() && !is_averaged) continue;
     for (const auto& tile : tiles_of(range)) {
       for (const auto& task : tasks) update_tile(task.logical, tile, task.update, task.sources);
-      if (is_averaged) averaging_->average(tile);
+      if (!is_averaged) continue;
+      averaging_->receive(tile);
+      if (!hosts.differ()) averaging_->average(tile);
     }
+  }
+}
+
+void ReplicaUpdate::average_all() {
+  for (const auto& range : share_) {
+    if (!averaging_->is_averaged(range.parameter)) continue;
+    for (const auto& tile : tiles_of(range)) averaging_->average(tile);
   }
 }
 

@@ -5,7 +5,8 @@
 // and where its gradient is not finite, it alone leaves its copy as it was. Where an averaging
 // policy decides so, copies are averaged right after (replica_averaging.h), while a tile is hot.
 //
-// One worker owns a tile of all copies.
+// One worker owns a tile of all copies, on each host. A host updates the copies that are right
+// there (ReplicaHosts), and before copies are averaged they are given to all.
 //
 // Threads: one. Failure: what StepExchange::barrier() throws.
 
@@ -72,6 +73,8 @@ class ReplicaUpdate {
   NodeSources sources_of(std::size_t logical, std::uint32_t parameter) const;
   void find_norms();
   void measure(std::size_t logical);
+  void update_all(double rate_factor);
+  void average_all();
   void update_tile(std::size_t logical, const ElementRange& tile, const PreparedUpdate& by,
                    const NodeSources& sources);
   double* blocks_of(std::size_t logical, std::uint32_t parameter) const;

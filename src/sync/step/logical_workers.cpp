@@ -51,17 +51,27 @@ std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count)
   return nodes;
 }
 
+std::vector<std::vector<int>> carriers_of(std::span<const ShardRange> logical,
+                                          std::span<const ShardRange> carried) {
+  std::vector<std::vector<int>> carriers;
+  for (const auto& leaves : logical) {
+    auto& mine = carriers.emplace_back();
+    for (std::size_t r = 0; r < carried.size(); ++r) {
+      const auto& range = carried[r];
+      if (std::max(range.begin, leaves.begin) < std::min(range.end, leaves.end)) {
+        mine.push_back(static_cast<int>(r));
+      }
+    }
+  }
+  return carriers;
+}
+
 std::vector<bool> on_one_host(std::span<const ShardRange> logical,
                               std::span<const ShardRange> carried, std::span<const int> hosts) {
   std::vector<bool> is_on_one;
-  for (const auto& leaves : logical) {
+  for (const auto& carriers : carriers_of(logical, carried)) {
     std::set<int> found;
-    for (std::size_t r = 0; r < carried.size(); ++r) {
-      const auto& mine = carried[r];
-      if (std::max(mine.begin, leaves.begin) < std::min(mine.end, leaves.end)) {
-        found.insert(hosts[r]);
-      }
-    }
+    for (const int r : carriers) found.insert(hosts[static_cast<std::size_t>(r)]);
     is_on_one.push_back(found.size() <= 1);
   }
   return is_on_one;

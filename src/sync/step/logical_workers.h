@@ -21,8 +21,11 @@ inline constexpr std::int64_t kMaxLogicalWorkers = 32;
 /// `count` ≥ 1. InvalidArgument for more than there are shards, or than kMaxLogicalWorkers.
 std::vector<ShardRange> logical_workers(std::int64_t shards, std::int64_t count);
 
-/// For each logical worker, whether all workers that carry its leaves are on one host: `carried`
-/// are the leaves of each worker, `hosts` where it is.
+/// For each logical worker, the workers that carry its leaves, ascending: `carried` are those of
+/// each worker.
+std::vector<std::vector<int>> carriers_of(std::span<const ShardRange> logical,
+                                          std::span<const ShardRange> carried);
+/// For each logical worker, whether all of them are on one host; `hosts` is where each worker is.
 std::vector<bool> on_one_host(std::span<const ShardRange> logical,
                               std::span<const ShardRange> carried, std::span<const int> hosts);
 

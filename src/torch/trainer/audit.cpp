@@ -9,7 +9,9 @@
 
 #include "base/check.h"
 #include "base/exception_text.h"
+#include "comm/group_state.h"
 #include "kernels/hash.h"
+#include "sync/step/logical_workers.h"
 #include "torch/run/stored_tensors.h"
 #include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
@@ -26,11 +28,13 @@ constexpr std::string_view kCauses =
 }  // namespace
 
 Audit::Audit(StepExchange& exchange, const WrappedModel& model, const ShardStates& states,
-             std::vector<ShardRange> shards, std::int64_t every, const std::string& name)
+             std::vector<ShardRange> shards, std::vector<ShardRange> logical, std::int64_t every,
+             const std::string& name)
     : exchange_(exchange),
       model_(model),
       kept_(states),
       shards_(std::move(shards)),
+      logical_(std::move(logical)),
       every_(every),
       board_(exchange.group(), exchange.plan(), name),
       name_(name),
@@ -41,8 +45,20 @@ void Audit::open(const StepFacts& step) {
   is_due_ = is_first_ || step.number % every_ == 0;
   if (!is_due_) return;
   pair_ = audit_pair_of(step.number / every_, shards_);
+  if (!has_copies(pair_.auditor)) pair_.auditor = pair_.owner;
   if (pair_.owner != rank() || pair_.auditor == rank()) return;
   board_.hand_over(packed(kept_.committed_of(pair_.shard)));
+}
+
+/// Whether the worker's host has copies of the parameters of the audited shard's logical worker.
+bool Audit::has_copies(int worker) const {
+  const auto& group = *exchange_.group().state();
+  const auto mine = std::ranges::find_if(
+      logical_, [&](const ShardRange& range) { return pair_.shard < range.end; });
+  if (mine == logical_.end()) return true;
+  const auto carriers = carriers_of({&*mine, 1}, shards_).front();
+  return std::ranges::any_of(carriers,
+                             [&](int r) { return group.host_of(r) == group.host_of(worker); });
 }
 
 int Audit::second() const {

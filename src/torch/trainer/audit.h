@@ -29,9 +29,11 @@ namespace tutti {
 
 class Audit : public StepPart {
  public:
-  /// Keeps references. `shards` are those of each worker; `every` ≥ 1. Collective.
+  /// Keeps references. `shards` are those of each worker, `logical` those of each logical worker
+  /// that has parameters of its own; `every` ≥ 1. Collective.
   Audit(StepExchange& exchange, const WrappedModel& model, const ShardStates& states,
-        std::vector<ShardRange> shards, std::int64_t every, const std::string& name);
+        std::vector<ShardRange> shards, std::vector<ShardRange> logical, std::int64_t every,
+        const std::string& name);
 
   /// Decides, once the step is open, whether it is audited. The shard's owner hands over the
   /// shard's saved state.
@@ -75,6 +77,7 @@ class Audit : public StepPart {
  private:
   static constexpr std::uint64_t kNone = 0;  ///< hash of a gradient that was not written
   void record();
+  bool has_copies(int worker) const;
   /// The auditor, or the owner where what the shard saved was too much to hand over.
   int second() const;
   int rank() const { return exchange_.group().rank(); }
@@ -83,6 +86,7 @@ class Audit : public StepPart {
   const WrappedModel& model_;
   const ShardStates& kept_;  ///< of this worker's shards
   std::vector<ShardRange> shards_;
+  std::vector<ShardRange> logical_;
   std::int64_t every_;
   AuditBoard board_;
   std::string name_;

@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
 #include "torch/model/same_bytes.h"
+#include "torch/trainer/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -32,7 +34,9 @@ ReplicaParameters::ReplicaParameters(StepExchange& exchange, const ShardBoard& b
       state_names_(model.names),
       logical_(logical_workers(options.shards, options.logical_workers)),
       copies_(exchange.group(), exchange.plan(), model.first, model.states, logical_.size(),
-              options.name),
+              options.name,
+              ReplicaHosts(*exchange.group().state(),
+                           carriers_of(logical_, assignment_of(options, exchange.group().size())))),
       drops_(logical_.size()) {
   const auto& group = exchange.group();
   if (options.averaging) {
@@ -43,13 +47,29 @@ ReplicaParameters::ReplicaParameters(StepExchange& exchange, const ShardBoard& b
   }
   update_ = std::make_unique<ReplicaUpdate>(exchange, board, copies_, logical_, model.rules,
                                             options.clip, averaging_.get());
-  if (group.rank() == 0) {
+  if (group.state()->team().rank == 0) {
     for (const auto p : copies_.parameters()) {
       copies_.spread(p);
       if (averaging_) averaging_->restart(p);
     }
   }
   group.barrier({.label = "per-replica parameters"});
+}
+
+void ReplicaParameters::bring() {
+  if (!differ_on_hosts()) return;
+  std::vector<std::size_t> all(size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  copies_.bring(all);
+  if (averaging_) averaging_->bring_kept();
+}
+
+void ReplicaParameters::bring(std::size_t logical) { copies_.bring({&logical, 1}); }
+
+void ReplicaParameters::bring_from_first_rank() {
+  if (!differ_on_hosts()) return;
+  copies_.bring_from_first_rank();
+  if (averaging_) averaging_->spread_kept();
 }
 
 std::size_t ReplicaParameters::logical_worker_of(std::int64_t shard) const {
@@ -227,7 +247,9 @@ NamedTensors ReplicaParameters::kept_tensors() const {
 }
 
 void ReplicaParameters::add_to(ValueCheck& check) const {
-  for (std::size_t l = 1; l < size(); ++l) check.add(copies_.of(l), copies_.parameters());
+  for (std::size_t l = 1; l < size(); ++l) {
+    if (copies_.hosts().is_here(l)) check.add(copies_.of(l), copies_.parameters());
+  }
 }
 
 ReplicaPosition ReplicaParameters::position() const {

@@ -85,6 +85,14 @@ class ReplicaParameters {
   torch::Tensor gradient(std::uint32_t parameter);
   /// ‖·‖² of the gradients of all logical workers.
   double squares();
+  /// On several hosts, between steps: the copies of all logical workers, or of one, are right on
+  /// all hosts. Collective; nothing on one host.
+  void bring();
+  void bring(std::size_t logical);
+  /// The same where rank 0 has read them, but for the first one's.
+  void bring_from_first_rank();
+  /// Whether some hosts have other copies than others.
+  bool differ_on_hosts() const { return copies_.hosts().differ(); }
   /// The values of all logical workers, [L, …].
   torch::Tensor gather(std::size_t parameter) const;
 
@@ -94,14 +102,16 @@ class ReplicaParameters {
   /// `before`, a snapshot that may be empty.
   std::vector<std::uint8_t> written(const std::vector<torch::Tensor>& before) const;
   /// All logical workers get the first one's copies of the written parameters. `copy` is true on
-  /// the one rank that copies.
+  /// the one worker of each host that copies.
   void spread(const std::vector<std::uint8_t>& written, bool copy);
 
   /// The copies of all logical workers but the first, by "logical.1/0.weight".
   NamedTensors tensors() const;
   /// What an averaging policy keeps, by "0.weight/before".
   NamedTensors kept_tensors() const;
-  /// Adds the copies of all logical workers but the first.
+  /// Whether the model's own tensors, which are the first logical worker's, are right on this host.
+  bool has_first() const { return copies_.hosts().is_here(0); }
+  /// Adds the copies of all logical workers but the first that are right on this host.
   void add_to(ValueCheck& check) const;
   ReplicaPosition position() const;
   void restore(const ReplicaPosition& position);

@@ -27,6 +27,10 @@ class ReplicasRunPart : public RunPart {
   /// `replicas` may be null: the checkpoint has empty lists then. Keeps a reference.
   explicit ReplicasRunPart(ReplicaParameters* replicas)
       : RunPart("per-replica parameters"), replicas_(replicas) {}
+  bool is_on_hosts() const override { return replicas_ != nullptr && replicas_->differ_on_hosts(); }
+  void bring() override {
+    if (replicas_ != nullptr) replicas_->bring();
+  }
   void list(StateTensors& tensors) const override;
   void write(nlohmann::json& state) const override;
   void check(const nlohmann::json& state) const override;

@@ -89,10 +89,12 @@ void StepNotes::judge(StepFacts&) {
   request_.reset();
   ran_ = 0;
   in_halves_ = false;
+  all_in_halves_ = true;
   std::int64_t asked = 0;
   std::uint64_t first_active = 0;
   for (int r = 0; r < board_.size(); ++r) {
     in_halves_ = in_halves_ || board_.of(r).in_halves != 0;
+    all_in_halves_ = all_in_halves_ && board_.of(r).in_halves != 0;
     ran_ += board_.of(r).ran;
     asked += board_.of(r).asked;
     const auto notes = board_.notes_of(r);

@@ -54,6 +54,8 @@ class StepNotes : public StepPart {
   std::int64_t ran() const { return ran_; }
   /// Whether some worker's program calls the halves of the step one by one.
   bool in_halves() const { return in_halves_; }
+  /// Whether all do.
+  bool all_in_halves() const { return all_in_halves_; }
   /// The samples that the shards of the step asked for; absent where none did.
   const std::optional<DataRequest>& request() const { return request_; }
 
@@ -72,6 +74,7 @@ class StepNotes : public StepPart {
   Metrics result_;
   std::int64_t ran_ = 0;
   bool in_halves_ = false;
+  bool all_in_halves_ = false;
 };
 
 }  // namespace tutti

@@ -52,7 +52,7 @@ void spread(const TrainedModel& trained, const BetweenSteps& between, Written& w
   // edit_here() may have failed before it set the sizes.
   written.parameters.resize(trained.model.parameters().size());
   group.all_reduce(view_of_flags(written.parameters), Reduction::max, between.waits(kEdit));
-  replicas.spread(written.parameters, group.rank() == 0);
+  replicas.spread(written.parameters, group.state()->team().rank == 0);
   group.barrier(between.waits(kEdit));
 }
 
@@ -71,6 +71,7 @@ std::exception_ptr edit_by_hand(const TrainedModel& trained, const BetweenSteps&
                                 const std::function<void()>& change) {
   const auto& group = between.group();
   between.begin_on_all(kEdit, [&] { trained.model.require_all_in_place(); });
+  if (trained.replicas != nullptr) trained.replicas->bring(0);
   Written written;
   const auto error = between.on_first_rank(kEdit, [&] { edit_here(trained, change, written); });
   copy_to_hosts(group, trained.shared.memory().data(), trained.shared.bytes(),

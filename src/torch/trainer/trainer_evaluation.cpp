@@ -108,6 +108,12 @@ std::vector<ShardMetrics> TrainerEvaluation::evaluate_own(const DataRequest& req
   return metrics;
 }
 
+/// The logical worker's copies, where other hosts have updated them.
+void TrainerEvaluation::bring(std::size_t logical) {
+  if (trained_.replicas == nullptr || !trained_.replicas->differ_on_hosts()) return;
+  trained_.exchange.run_collectives([&] { trained_.replicas->bring(logical); });
+}
+
 Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
   auto& exchange = trained_.exchange;
   const auto& group = between_.group();
@@ -118,6 +124,7 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
                                       evaluating_ ? "evaluate()" : "a step",
                                       trained_.options.name));
   }
+  bring(0);
   const auto logical = trained_.replicas != nullptr ? trained_.replicas->shown() : 0;
   std::uint64_t moved = 0;
   std::vector<std::byte> message;
@@ -206,7 +213,12 @@ void TrainerEvaluation::with_ema(const std::function<void()>& body) {
 torch::Tensor TrainerEvaluation::gather(const std::string& name) const {
   between_.require("gather()");
   const auto p = trained_.parameter_of(name);
-  if (trained_.model.is_per_replica(p)) return trained_.replicas->gather(p);
+  if (trained_.model.is_per_replica(p)) {
+    if (trained_.replicas->differ_on_hosts()) {
+      trained_.exchange.run_collectives([&] { trained_.replicas->bring(); });
+    }
+    return trained_.replicas->gather(p);
+  }
   return trained_.model.tensor(p).detach().clone().unsqueeze(0);
 }
 
@@ -225,6 +237,7 @@ void TrainerEvaluation::with_logical_worker(std::int64_t logical,
   }
   trained_.require_untouched();
   const auto l = static_cast<std::size_t>(logical);
+  bring(l);
   replicas->show(l);
   trained_.buffers.restore(l);
   const auto error = between_.run_inside(kName, [&] {

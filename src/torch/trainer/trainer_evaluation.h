@@ -35,6 +35,7 @@ class TrainerEvaluation {
   void with_logical_worker(std::int64_t logical, const std::function<void()>& body);
 
  private:
+  void bring(std::size_t logical);
   std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
                                          const Trainer::Evaluate& compute);
 

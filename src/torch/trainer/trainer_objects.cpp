@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
 #include <utility>
 
 #include "comm/group_state.h"
@@ -78,14 +77,13 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   mine = assignment_of(options, group.size())[static_cast<std::size_t>(group.rank())];
   scale_rule = loss_scale_rule_of(options.loss_scale);
   scale.factor = options.loss_scale.start;
-  if (has_per_replica(options)) group.state()->require_one_host("per-replica parameters");
   auto rules = rules_of(model, optimizer);
   state_names = std::move(rules.names);
   require_per_replica(options, model);
   require_rules(options, optimizer, model);
   const auto settings = settings_of(options, optimizer, model);
   auto exchange_options = exchange_options_of(options, model, group.size());
-  exchange_options.stays = stays_of(options, *group.state());
+  exchange_options.stays = stays_of(options, *group.state(), in_halves);
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   checkpoints = std::make_unique<TrainerCheckpoints>(between, options, module,
                                                      facts_of(options, optimizer, model));
@@ -124,14 +122,19 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
                                                options.clip);
   values = std::make_unique<ValueCheck>(exchange->plan(), group.rank(), group.size(),
                                         options.desync_check_every);
-  std::vector<std::uint32_t> all(model.parameters().size());
-  std::iota(all.begin(), all.end(), 0U);
+  std::vector<std::uint32_t> all;
+  for (std::uint32_t p = 0; p < model.parameters().size(); ++p) {
+    if (!model.is_per_replica(p) || replicas->has_first()) all.push_back(p);
+  }
   values->add(*shared, all);
   if (replicas) replicas->add_to(*values);
   buffers = std::make_unique<ShardBuffers>(model, *exchange, options);
   if (options.audit_every > 0) {
-    audit = std::make_unique<Audit>(*exchange, model, states, assignment_of(options, group.size()),
-                                    options.audit_every, options.name);
+    audit =
+        std::make_unique<Audit>(*exchange, model, states, assignment_of(options, group.size()),
+                                replicas ? logical_workers(options.shards, options.logical_workers)
+                                         : std::vector<ShardRange>(),
+                                options.audit_every, options.name);
   }
   if (options.ema_decay > 0) {
     averages = std::make_unique<MovingAverages>(exchange->plan(), *shared, options.ema_decay,
@@ -180,6 +183,14 @@ void TrainerObjects::fill_initial_states(const std::vector<std::vector<double>>&
           .fill_(initial[p][k]);
     }
   }
+}
+
+/// Other hosts have sent what is asked of a step in halves alone.
+void TrainerObjects::require_all_in_halves() const {
+  if (!replicas || !replicas->differ_on_hosts() || notes->all_in_halves()) return;
+  throw Unsupported(
+      "gradients of per-replica parameters on several hosts in a step that not all workers take in "
+      "halves (docs/clusters.md)");
 }
 
 /// Between steps the generator stands where no shard's does.

@@ -94,6 +94,9 @@ struct TrainerObjects {
   Turns turns;             ///< of steps that were about one of several models
   std::int64_t steps = 0;  ///< over, applied or dropped
   std::int64_t dropped_in_a_row = 0;
+  bool in_halves = false;  ///< the open step, or the last one
+  /// Throws Unsupported where this host lacks gradients of others.
+  void require_all_in_halves() const;
 
  private:
   void fill_initial_states(const std::vector<std::vector<double>>& initial);

@@ -224,17 +224,18 @@ std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers
   return assign_shards(options.shards, options.speeds);
 }
 
-StaysHere stays_of(const TrainerOptions& options, const GroupState& group) {
+StaysHere stays_of(const TrainerOptions& options, const GroupState& group, const bool& in_halves) {
   if (!group.spans_hosts()) return {};
   std::vector<int> hosts;
   for (int r = 0; r < group.size(); ++r) hosts.push_back(group.host_of(r));
   const auto logical = logical_workers(options.shards, options.logical_workers);
   const auto carried = assignment_of(options, group.size());
-  return [is_coded = options.compression.codec != nullptr, logical,
+  return [&in_halves, is_coded = options.compression.codec != nullptr, logical,
           is_on_one = on_one_host(logical, carried, hosts),
           first = carried[static_cast<std::size_t>(group.rank())].begin](const PlanEntry& parameter,
                                                                          std::int64_t leaf) {
-    if (!is_coded || !parameter.is_partitioned()) return false;
+    const bool is_message = is_coded && parameter.is_partitioned();
+    if (!is_message && (!parameter.spec.is_per_replica || in_halves)) return false;
     const auto after = std::ranges::find_if(
         logical, [&](const ShardRange& range) { return first + leaf < range.end; });
     return static_cast<bool>(is_on_one[static_cast<std::size_t>(after - logical.begin())]);

@@ -57,8 +57,9 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
 /// The shards of each worker, by rank.
 std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers);
 /// Which gradients stay on this worker's host: those of logical workers that no other one carries,
-/// where what becomes of them is sent instead. Empty on one host.
-StaysHere stays_of(const TrainerOptions& options, const GroupState& group);
+/// where what becomes of them is sent instead; those of per-replica parameters only while
+/// `in_halves`, to which it keeps a reference, is false. Empty on one host.
+StaysHere stays_of(const TrainerOptions& options, const GroupState& group, const bool& in_halves);
 LossScaleRule loss_scale_rule_of(const LossScale& scale);
 /// The tensors of state that the rule, or the optimizer of torch, keeps per parameter.
 std::vector<RuleState> states_of(const Optimizer::Rule& rule);

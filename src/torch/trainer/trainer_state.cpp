@@ -68,6 +68,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
               .loss_scale = own_.scale.factor,
               .rate_factor = own_.options.schedule(step(), own_.data.position().epoch),
               .in_halves = in_halves};
+    own_.in_halves = in_halves;
     require_no_gradients();
     own_.runner->open(step(), own_.scale.factor);
     if (active != nullptr) {
@@ -193,11 +194,14 @@ StepResult TrainerState::result_of() {
 
 torch::Tensor TrainerState::folded_gradient(const std::string& name) {
   own_.between.require_half("gradient()");
-  return own_.folded->of(own_.trained().parameter_of(name), facts_.verdict);
+  const auto p = own_.trained().parameter_of(name);
+  if (own_.model.is_per_replica(p)) own_.require_all_in_halves();
+  return own_.folded->of(p, facts_.verdict);
 }
 
 double TrainerState::gradient_norm() {
   own_.between.require_half("gradient_norm()");
+  own_.require_all_in_halves();
   return own_.folded->norm(facts_.verdict);
 }
 
@@ -238,6 +242,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
     const auto spread = [&] {
       copy_to_hosts(own_.group, own_.shared->memory().data(), own_.shared->bytes());
       if (own_.coded) own_.coded->spread_kept();
+      if (own_.replicas) own_.replicas->bring_from_first_rank();
     };
     if (!own_.checkpoints->load(directory, options, check, spread)) return;
     epochs_.moved(own_.steps);

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/dense_gradients.h"
+#include "sync/step/logical_workers.h"
 #include "sync/update/partitioned_update.h"
 
 namespace tutti::test {
@@ -250,97 +253,121 @@ void expect_equal(const void* is, const Values& should, const std::string& what)
   EXPECT_EQ(std::memcmp(is, should.data(), should.size() * sizeof(float)), 0) << what;
 }
 
-void expect_as_model(int workers, const Case& test) {
+/// What crosses hosts in bytes is added to `*across`.
+void expect_as_model(int workers, const Case& test, const ThreadOptions& options = {},
+                     std::atomic<std::uint64_t>* across = nullptr) {
   const auto expected = expected_of(test);
-  run_thread_ranks(workers, [&](const Job& job) {
-    const Group group(job);
-    const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
-    std::vector<std::int64_t> cuts;
-    for (const auto& range : logical) cuts.push_back(range.begin);
-    StepExchange exchange(group, replica_plan(),
-                          {.name = "model",
-                           .node_boundaries = cuts,
-                           .sync_buffers = false,
-                           .reports_magnitude = true});
-    ShardBoard board(group, "model");
-    const std::vector<int> states(kCounts.size(), 2);
-    SharedModel model(group, exchange.plan(), states, false, "model");
-    for (std::size_t p = 0; p < kCounts.size() && group.rank() == 0; ++p) {
-      const auto values = random_values(p + 77, kCounts[p]);
-      if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
-    }
-    ReplicaCopies copies(group, exchange.plan(), model, states, test.logical, "model");
-    std::unique_ptr<ReplicaAveraging> averaging;
-    if (test.averaging) {
-      averaging = std::make_unique<ReplicaAveraging>(
-          group, exchange.plan(), copies,
-          AveragingOptions{test.averaging, test.state, 5000,
-                           std::vector<std::vector<double>>(kCounts.size(), {0, 0}), "model"});
-    }
-    for (const auto p : copies.parameters()) {
-      if (group.rank() != 0) continue;
-      copies.spread(p);
-      if (averaging) averaging->restart(p);
-    }
-    group.barrier();
-    const std::vector<std::optional<UpdateRule>> rules(kCounts.size(), kRule);
-    DenseGradients dense(exchange);
-    PartitionedUpdate update(exchange, board, model, {&dense}, rules, nullptr, test.clip);
-    ReplicaUpdate own(exchange, board, copies, logical, rules, test.clip, averaging.get());
-    const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
-    for (std::int64_t step = 1; step <= kSteps; ++step) {
-      exchange.open_shards(mine.begin, mine.count());
-      board.mine() = {};
-      for (auto s = mine.begin; s < mine.end; ++s) {
-        exchange.begin_leaf(weight_of(s));
-        const auto leaf = leaf_of(step, s);
-        std::size_t l = 0;
-        while (s >= logical[l].end) ++l;
-        auto& facts = board.mine().own[l];
-        double largest = 0;
-        for (std::size_t p = 0; p < leaf.size(); ++p) {
-          if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
+  run_thread_ranks(
+      workers,
+      [&](const Job& job) {
+        const Group group(job);
+        const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
+        std::vector<std::int64_t> cuts;
+        for (const auto& range : logical) cuts.push_back(range.begin);
+        const auto carried = assign_shards(kShards, workers);
+        const auto mine = carried[static_cast<std::size_t>(group.rank())];
+        std::vector<int> hosts;
+        for (int r = 0; r < workers; ++r) hosts.push_back(group.state()->host_of(r));
+        const auto is_on_one = on_one_host(logical, carried, hosts);
+        StepExchange exchange(group, replica_plan(),
+                              {.name = "model",
+                               .node_boundaries = cuts,
+                               .sync_buffers = false,
+                               .stays =
+                                   [&](const PlanEntry& parameter, std::int64_t leaf) {
+                                     std::size_t l = 0;
+                                     while (mine.begin + leaf >= logical[l].end) ++l;
+                                     return parameter.spec.is_per_replica && is_on_one[l];
+                                   },
+                               .reports_magnitude = true});
+        ShardBoard board(group, "model");
+        const std::vector<int> states(kCounts.size(), 2);
+        SharedModel model(group, exchange.plan(), states, false, "model");
+        const bool is_first = group.state()->team().rank == 0;  // of its host
+        for (std::size_t p = 0; p < kCounts.size() && is_first; ++p) {
+          const auto values = random_values(p + 77, kCounts[p]);
+          if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
         }
-        facts.bound += largest;
-        board.mine().all.bound += largest;
-        if (step == test.bad_step && s == test.bad_shard) facts.note_bad(s, 3);
-        exchange.end_leaf();
-      }
-      exchange.arrive({});
-      const auto verdict = update.judge(1);
-      ASSERT_EQ(verdict.refusal, "");
-      own.collect_nodes(1);
-      const auto& locals = own.judge(step);
-      for (std::size_t l = 0; l < locals.size(); ++l) {
-        const bool is_bad = step == test.bad_step && test.bad_shard >= logical[l].begin &&
-                            test.bad_shard < logical[l].end;
-        EXPECT_EQ(locals[l].refusal,
-                  is_bad ? "the gradient of \"p3\" in shard 3 is not finite" : "");
-      }
-      const auto& outcome = exchange.complete([&] {
-        update.apply(verdict, 1);
-        own.apply(1);
-      });
-      auto report = outcome.report;
-      update.commit(outcome.touched, report);
-      own.commit();
-    }
-    for (std::size_t l = 0; l < copies.size(); ++l) {
-      for (const auto p : copies.parameters()) {
-        const auto what = test.name + ", " + std::to_string(workers) + " workers, p" +
-                          std::to_string(p) + " of " + std::to_string(l);
-        const auto& copy = copies.of(l);
-        expect_equal(copy.value(p), expected[l].values[p], what);
-        expect_equal(copy.state(p, 0), expected[l].first[p], what + ", first");
-        expect_equal(copy.state(p, 1), expected[l].second[p], what + ", second");
-        EXPECT_EQ(own.rules()[l].updates()[p], expected[l].updates[p]) << what;
-      }
-    }
-    group.barrier();
-  });
+        group.barrier();
+        ReplicaCopies copies(group, exchange.plan(), model, states, test.logical, "model",
+                             ReplicaHosts(*group.state(), carriers_of(logical, carried)));
+        std::unique_ptr<ReplicaAveraging> averaging;
+        if (test.averaging) {
+          averaging = std::make_unique<ReplicaAveraging>(
+              group, exchange.plan(), copies,
+              AveragingOptions{test.averaging, test.state, 5000,
+                               std::vector<std::vector<double>>(kCounts.size(), {0, 0}), "model"});
+        }
+        for (const auto p : copies.parameters()) {
+          if (!is_first) continue;
+          copies.spread(p);
+          if (averaging) averaging->restart(p);
+        }
+        group.barrier();
+        const std::vector<std::optional<UpdateRule>> rules(kCounts.size(), kRule);
+        DenseGradients dense(exchange);
+        PartitionedUpdate update(exchange, board, model, {&dense}, rules, nullptr, test.clip);
+        ReplicaUpdate own(exchange, board, copies, logical, rules, test.clip, averaging.get());
+        const auto before = job.state()->bytes_to_hosts();
+        for (std::int64_t step = 1; step <= kSteps; ++step) {
+          exchange.open_shards(mine.begin, mine.count());
+          board.mine() = {};
+          for (auto s = mine.begin; s < mine.end; ++s) {
+            exchange.begin_leaf(weight_of(s));
+            const auto leaf = leaf_of(step, s);
+            std::size_t l = 0;
+            while (s >= logical[l].end) ++l;
+            auto& facts = board.mine().own[l];
+            double largest = 0;
+            for (std::size_t p = 0; p < leaf.size(); ++p) {
+              if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
+            }
+            facts.bound += largest;
+            board.mine().all.bound += largest;
+            if (step == test.bad_step && s == test.bad_shard) facts.note_bad(s, 3);
+            exchange.end_leaf();
+          }
+          board.send();
+          exchange.arrive({});
+          const auto verdict = update.judge(1);
+          ASSERT_EQ(verdict.refusal, "");
+          own.collect_nodes(1);
+          const auto& locals = own.judge(step);
+          for (std::size_t l = 0; l < locals.size(); ++l) {
+            const bool is_bad = step == test.bad_step && test.bad_shard >= logical[l].begin &&
+                                test.bad_shard < logical[l].end;
+            EXPECT_EQ(locals[l].refusal,
+                      is_bad ? "the gradient of \"p3\" in shard 3 is not finite" : "");
+          }
+          const auto& outcome = exchange.complete([&] {
+            update.apply(verdict, 1);
+            own.apply(1);
+          });
+          auto report = outcome.report;
+          update.commit(outcome.touched, report);
+          own.commit();
+        }
+        if (across != nullptr) *across += job.state()->bytes_to_hosts() - before;
+        std::vector<std::size_t> all(copies.size());
+        std::iota(all.begin(), all.end(), std::size_t{0});
+        copies.bring(all);
+        for (std::size_t l = 0; l < copies.size(); ++l) {
+          for (const auto p : copies.parameters()) {
+            const auto what = test.name + ", " + std::to_string(workers) + " workers, p" +
+                              std::to_string(p) + " of " + std::to_string(l);
+            const auto& copy = copies.of(l);
+            expect_equal(copy.value(p), expected[l].values[p], what);
+            expect_equal(copy.state(p, 0), expected[l].first[p], what + ", first");
+            expect_equal(copy.state(p, 1), expected[l].second[p], what + ", second");
+            EXPECT_EQ(own.rules()[l].updates()[p], expected[l].updates[p]) << what;
+          }
+        }
+        group.barrier();
+      },
+      options);
 }
 
-TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
+std::vector<Case> all_cases() {
   std::vector<Case> cases = {
       {.name = "per-replica"},
       {.name = "per-replica, clipped", .logical = 5, .clip = {.norm = 0.5}},
@@ -386,9 +413,53 @@ TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
                    .outer = later,
                    .bad_step = 5,
                    .bad_shard = 3});
-  for (const auto& test : cases) {
+  return cases;
+}
+
+TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
+  for (const auto& test : all_cases()) {
     for (const int workers : {1, 2, 3, 5, 8}) expect_as_model(workers, test);
   }
+}
+
+ThreadOptions on(const HostMap& hosts) {
+  ThreadOptions options;
+  options.hosts = hosts;
+  return options;
+}
+
+TEST(ReplicaUpdate, SeveralHostsGiveTheBytesOfTheScalarModel) {
+  for (const auto& test : all_cases()) {
+    expect_as_model(4, test, on(even_hosts(4, 2)));
+    expect_as_model(3, test, on(even_hosts(3, 3)));
+    // A logical worker has workers of both.
+    expect_as_model(4, test, on(HostMap::of(std::vector<RankSet>{{0, 2}, {1, 3}})));
+  }
+}
+
+/// Bytes that two hosts of a worker each exchange in all steps.
+std::uint64_t bytes_across(const Case& test) {
+  std::atomic<std::uint64_t> bytes = 0;
+  expect_as_model(2, test, on(even_hosts(2, 2)), &bytes);
+  return bytes;
+}
+
+TEST(ReplicaUpdate, OnlyWhatIsAveragedCrossesHosts) {
+  const Diloco outer{.rate = 0.75, .momentum = 0.5, .warm_up = 1};
+  auto in_8_bits = outer;
+  in_8_bits.int8 = true;
+  const auto bytes_of = [](const AveragingPolicyPointer& policy, const Diloco& its) {
+    return bytes_across({.name = "DiLoCo", .logical = 2, .averaging = policy, .outer = its});
+  };
+  const auto none = bytes_across({.name = "per-replica", .logical = 2});
+  const auto averaged = bytes_of(diloco(3, outer), outer) - none;
+  const auto quarter = bytes_of(diloco(3, in_8_bits), in_8_bits) - none;
+  // Of both workers, once. Of the parameter that p4 is, only where it has moved.
+  const std::uint64_t once = (kCounts[0] + kCounts[3]) * sizeof(float) * 2;
+  EXPECT_LT(none, 2 * once) << "no gradient of theirs in 8 steps";
+  EXPECT_GE(averaged, 2 * once);
+  EXPECT_LT(averaged, 5 * once) << "in 3 of 8 steps";
+  EXPECT_GT(static_cast<double>(averaged) / static_cast<double>(quarter), 3);
 }
 
 }  // namespace
