@@ -45,6 +45,12 @@ std::optional<bool> is_loopback(const std::string& name) {
   return addresses.front().is_loopback();
 }
 
+/// As TUTTI_HUB has it.
+std::string hub_text(const std::string& address, int port) {
+  const bool is_6 = address.find(':') != std::string::npos;
+  return is_6 ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
+}
+
 /// The address of the hub, which all hosts have to reach.
 std::string hub_address(const RunPlan& plan, const std::vector<HostEntry>& hosts) {
   if (const auto address = own_address_of(plan); !address.empty()) return address;
@@ -92,6 +98,7 @@ JoinedHosts join_hosts(const RunPlan& plan, const std::string& token, SignalInbo
       const auto address = hub_address(plan, hosts);
       HubListener listener(address, plan.options.port);
       say(text_of(HostRecord{.address = address, .port = listener.port()}));
+      joined.hub = hub_text(address, listener.port());
       joined.hosts = listener.accept_all(own, deadline, patience);
     } else {
       const auto line = read_input_line();
@@ -100,6 +107,7 @@ JoinedHosts join_hosts(const RunPlan& plan, const std::string& token, SignalInbo
       HubAddress hub;
       words >> hub.address >> hub.port;
       hub.from = own_address_of(plan);
+      joined.hub = hub_text(hub.address, hub.port);
       end_with_input();
       joined.hosts = connect_to_hub(hub, own, deadline, patience);
     }

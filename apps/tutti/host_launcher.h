@@ -19,6 +19,7 @@ namespace tutti::command {
 struct JoinedHosts {
   std::optional<ConnectedHosts> hosts;  ///< empty: the join was interrupted
   int interrupted_by = 0;
+  std::string hub = {};  ///< "address:port", where the hosts have met
 };
 
 JoinedHosts join_hosts(const RunPlan& plan, const std::string& token, SignalInbox& signals);

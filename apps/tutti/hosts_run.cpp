@@ -83,6 +83,7 @@ std::vector<std::string> HostsAttempt::command(std::size_t host) const {
   };
   pass("--port", options_.port == 0 ? "" : std::to_string(options_.port));
   pass("--interface", options_.interface);
+  pass("--link", options_.link);
   pass("--cpu", options_.cpu);
   pass("--deadline", options_.deadline ? fmt::to_string(*options_.deadline) : "");
   pass("--log", options_.log_folder);

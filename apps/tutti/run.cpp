@@ -89,7 +89,7 @@ int run(const RunOptions& options) {
     input = std::move(*read);
     set_variables(input.variables);
   }
-  const RunPlan plan = make_plan(options);
+  RunPlan plan = make_plan(options);
   Output output(terminals);
   SignalInbox signals(kept.keeper());  // before there are threads
   const int workers = plan.options.workers;
@@ -104,6 +104,7 @@ int run(const RunOptions& options) {
       auto joined = join_hosts(plan, input.token, signals);
       if (!joined.hosts) return kSignalStatus + joined.interrupted_by;
       hosts = std::move(*joined.hosts);
+      plan.hub = joined.hub;
     }
     const RunEnd end = run_attempts(plan, std::move(hosts), outputs, output, signals);
     kept.settle(end);

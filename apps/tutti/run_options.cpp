@@ -40,6 +40,7 @@ void check_hosts(const RunOptions& options) {
       {"--port", options.port != 0},
       {"--interface", !options.interface.empty()},
       {"--env", !options.variables.empty()},
+      {"--link", !options.link.empty()},
       {"--host-index", options.host_index.has_value()}};
   if (options.hosts.empty()) {
     for (const auto& [name, is_there] : of_hosts)
@@ -136,6 +137,11 @@ void add_run_options(CLI::App& app, RunOptions& options) {
                  "with that which it has here. May be given several times")
       ->type_name("NAME[=value]")
       ->allow_extra_args(false);
+  app.add_option("--link", options.link,
+                 "With --hosts: how gradients travel between hosts: gloo, hub, or auto, the\n"
+                 "default (TUTTI_LINK)")
+      ->type_name("ENGINE")
+      ->check(CLI::IsMember({"auto", "gloo", "hub"}));
   app.add_option("--host-index", options.host_index)->group("");
   app.add_option("--host-run", options.host_run)->group("");
   app.add_option("--host-attempt", options.host_attempt)->group("");

@@ -146,7 +146,10 @@ StartOptions start_options(const RunPlan& plan, std::size_t index, int restart, 
                               .run = plan.run,
                               .deadline = options.deadline ? fmt::to_string(*options.deadline) : "",
                               .profile = plan.timeline,
-                              .libraries = plan.libraries};
+                              .libraries = plan.libraries,
+                              .hub = plan.hub,
+                              .interface = options.interface,
+                              .link = options.link};
   return {.path = plan.path,
           .arguments = options.program,
           .environment = environment_of(own, plan.inherited),

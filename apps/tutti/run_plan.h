@@ -23,8 +23,9 @@ struct RunPlan {
   rlimit descriptors{};                                ///< on open files, as it was: the workers'
   int first_rank = 0;                                  ///< of this host
   int size = 0;                                        ///< workers of all hosts
-  std::string hosts;                                   ///< for TUTTI_HOSTS
-  std::string hint;                                    ///< a line to be shown; may be empty
+  std::string hub;    ///< where hosts meet, for TUTTI_HUB; set once that is known
+  std::string hosts;  ///< for TUTTI_HOSTS
+  std::string hint;   ///< a line to be shown; may be empty
 };
 
 /// Also creates the folder of logs, removes an earlier run's timeline, and lets this

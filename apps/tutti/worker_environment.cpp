@@ -20,8 +20,14 @@ std::vector<std::string> environment_of(const WorkerEnvironment& worker,
       {"OMP_NUM_THREADS", fmt::to_string(worker.threads)},
       {"MKL_NUM_THREADS", fmt::to_string(worker.threads)},
   };
-  if (!worker.deadline.empty()) ours.emplace_back("TUTTI_DEADLINE", worker.deadline);
-  if (!worker.profile.empty()) ours.emplace_back("TUTTI_PROFILE", worker.profile);
+  const auto add = [&](std::string_view name, const std::string& value) {
+    if (!value.empty()) ours.emplace_back(name, value);
+  };
+  add("TUTTI_DEADLINE", worker.deadline);
+  add("TUTTI_PROFILE", worker.profile);
+  add("TUTTI_HUB", worker.hub);
+  add("TUTTI_INTERFACE", worker.interface);
+  add("TUTTI_LINK", worker.link);
   for (const auto& [name, value] : worker.libraries) ours.emplace_back(name, value);
 
   std::vector<std::string> result;

@@ -21,6 +21,10 @@ struct WorkerEnvironment {
   std::string deadline;            ///< seconds; empty: as inherited
   std::string profile;             ///< absolute path; empty: as inherited
   LibrarySettings libraries = {};  ///< others are as inherited
+  // Of several hosts; empty: as inherited.
+  std::string hub = {};        ///< "address:port"
+  std::string interface = {};  ///< of this host
+  std::string link = {};
 };
 
 /// `inherited` ("NAME=value" each) with this worker's variables in place of those it held.

@@ -50,6 +50,7 @@ class Environment {
   std::optional<Hub> hub;  ///< TUTTI_HUB: "10.0.0.1:29600", "[::1]:29600", "name:29600", ":29600"
   std::string token;       ///< TUTTI_TOKEN: the secret that the hosts of a job share
   std::string interface;   ///< TUTTI_INTERFACE: what this host's sockets are bound to: "eth0"
+  std::string link = "auto";  ///< TUTTI_LINK: how gradients travel between hosts: auto, gloo, hub
 
   /// Variables of libtorch, MKL and oneDNN that are set, by name: bits depend on them, so all
   /// workers must have the same. `tutti run --cpu` sets three of them.

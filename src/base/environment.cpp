@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 49> kVariables = {{
+constexpr std::array<Environment::Variable, 50> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
@@ -32,6 +32,9 @@ constexpr std::array<Environment::Variable, 49> kVariables = {{
      "launcher tells the address"},
     {"TUTTI_TOKEN", "the secret that the hosts of a job share"},
     {"TUTTI_INTERFACE", "network interface that this host's sockets to others are bound to"},
+    {"TUTTI_LINK",
+     "how gradients travel between hosts: gloo, hub (the way of short messages, which is slower), "
+     "or auto, the default: gloo where the build has it"},
     {"ATEN_CPU_CAPABILITY",
      "instruction set of libtorch's kernels: default, avx2 or avx512; set by `tutti run --cpu`"},
     {"ONEDNN_MAX_CPU_ISA",
@@ -120,6 +123,13 @@ std::optional<std::chrono::milliseconds> seconds(const char* name) {
 }
 
 std::string string(const char* name) { return std::string(text_of(name).value_or("")); }
+
+std::string link_of(std::string_view text) {
+  if (text != "auto" && text != "gloo" && text != "hub") {
+    throw InvalidArgument(fmt::format("TUTTI_LINK is \"{}\": must be auto, gloo or hub", text));
+  }
+  return std::string(text);
+}
 
 /// "address:port", where an IPv6 address is in brackets.
 std::optional<Environment::Hub> hub_address(const char* name) {
@@ -279,6 +289,7 @@ Environment Environment::read() {
   environment.hub = hub_address("TUTTI_HUB");
   environment.token = string("TUTTI_TOKEN");
   environment.interface = string("TUTTI_INTERFACE");
+  if (const auto text = text_of("TUTTI_LINK")) environment.link = link_of(*text);
   for (const char* name : kOfLibraries)
     if (const auto text = text_of(name)) environment.libraries.emplace(name, *text);
   if (!environment.rank) environment.launcher = find_launcher();

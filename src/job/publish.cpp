@@ -37,7 +37,7 @@ void decide_word(JobState& job, std::atomic<Word>& word, Word expected, Word des
   if (alone()) word.compare_exchange_strong(expected, desired);
 }
 
-void add_data(JobState& job, StoreMessage& message, std::initializer_list<PublishedData> data) {
+void add_data(JobState& job, StoreMessage& message, std::span<const PublishedData> data) {
   for (const PublishedData& part : data) {
     for (std::size_t done = 0; done < part.bytes;) {
       const std::size_t now = std::min(part.bytes - done, kMostBytes);
@@ -53,7 +53,7 @@ void add_data(JobState& job, StoreMessage& message, std::initializer_list<Publis
 
 }  // namespace
 
-void send_ahead(JobState& job, std::initializer_list<PublishedData> data) {
+void send_ahead(JobState& job, std::span<const PublishedData> data) {
   if (!job.spans_hosts()) return;
   const auto known = [&](const PublishedData& part) {
     return part.bytes == 0 || job.blocks().place_of(part.at);
@@ -65,7 +65,7 @@ void send_ahead(JobState& job, std::initializer_list<PublishedData> data) {
 }
 
 bool publish_to_hosts(JobState& job, const void* word, std::uint64_t value, std::size_t bytes,
-                      bool early, std::initializer_list<PublishedData> data) {
+                      bool early, std::span<const PublishedData> data) {
   const auto place = job.blocks().place_of(word);
   if (!place || !job.rendezvous().reaches_hosts()) return false;
   StoreMessage message;

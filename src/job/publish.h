@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "job/job_state.h"
@@ -37,13 +38,14 @@ PublishedData published(const First& first, const Last& last) {
 
 /// The part of publish() where other hosts may know the memory. False where none does.
 bool publish_to_hosts(JobState& job, const void* word, std::uint64_t value, std::size_t bytes,
-                      bool early, std::initializer_list<PublishedData> data);
+                      bool early, std::span<const PublishedData> data);
 
 template <class Word>
 void publish(JobState& job, std::atomic<Word>& word, Word value,
              std::initializer_list<PublishedData> data = {}) {
   if (job.spans_hosts() &&
-      publish_to_hosts(job, &word, static_cast<std::uint64_t>(value), sizeof word, false, data)) {
+      publish_to_hosts(job, &word, static_cast<std::uint64_t>(value), sizeof word, false,
+                       std::span(data.begin(), data.size()))) {
     return;
   }
   word.store(value, std::memory_order_release);
@@ -56,14 +58,18 @@ void publish_early(JobState& job, std::atomic<Word>& word, Word value,
                    std::initializer_list<PublishedData> data = {}) {
   word.store(value, std::memory_order_release);
   if (job.spans_hosts()) {
-    publish_to_hosts(job, &word, static_cast<std::uint64_t>(value), sizeof word, true, data);
+    publish_to_hosts(job, &word, static_cast<std::uint64_t>(value), sizeof word, true,
+                     std::span(data.begin(), data.size()));
   }
   announce(job.board());
 }
 
 /// Sends plain values of this worker to the other hosts, where they are known, ahead of what it
 /// publishes from now on.
-void send_ahead(JobState& job, std::initializer_list<PublishedData> data);
+void send_ahead(JobState& job, std::span<const PublishedData> data);
+inline void send_ahead(JobState& job, std::initializer_list<PublishedData> data) {
+  send_ahead(job, std::span(data.begin(), data.size()));
+}
 
 /// Sets the word to `desired` if it is `expected`: of workers that try, one succeeds, the same one
 /// on all hosts. Returns once the word is something else.

@@ -83,6 +83,18 @@ TEST(SeveralHosts, GiveTheBytesOfOneHost) {
   }
 }
 
+TEST(SeveralHosts, TheWayOfShortMessagesGivesTheBytesOfLinks) {
+  const auto over = [&](const char* link) {
+    return run_shell("export TUTTI_LINK=" + std::string(link) + "; " +
+                     hosts_of(2, 2, program("--shards 5")) + kWait);
+  };
+  const auto by_links = over("auto");
+  const auto by_hub = over("hub");
+  EXPECT_NE(end_of(by_hub), "") << by_hub.err;
+  EXPECT_EQ(end_of(by_hub), end_of(by_links)) << by_links.err;
+  EXPECT_THAT(by_hub.err, HasSubstr("takes the way of short messages, which is slower"));
+}
+
 TEST(SeveralHosts, ACheckpointOfTheirsResumesOnOneHostAndTheReverse) {
   const auto one_host = [](const std::string& text) {
     return std::string(TUTTI_EXAMPLES) + "/tutti run -n 3 " + text;

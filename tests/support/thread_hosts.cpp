@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/link/link_engine.h"
 #include "job/socket_rendezvous.h"
 #include "tutti/share.h"
 
@@ -141,10 +142,20 @@ ThreadHosts::ThreadHosts(HostMap map, const std::shared_ptr<System>& system)
         FileDescriptor(::fcntl(broker.worker_end(rank), F_DUPFD_CLOEXEC, 0));
     broker.close_worker_end(rank);
   }
+  set_link_engine({"simulated", [this](const LinkRequest& request) {
+                     const std::lock_guard lock(links_mutex_);
+                     auto& network = links_[request.name];
+                     if (!network) {
+                       network = std::make_unique<SimulatedNetwork>(
+                           SimulatedOptions{.peers = request.peers, .lanes = request.lanes});
+                     }
+                     return network->link(request.self);
+                   }});
 }
 
 /// The hub waits for the others.
 ThreadHosts::~ThreadHosts() {
+  set_link_engine({});
   ends_.clear();
   while (!brokers_.empty()) brokers_.pop_back();
 }
@@ -161,6 +172,22 @@ void ThreadHosts::kill(int rank) {
 void ThreadHosts::cut(int host) { wires_[static_cast<std::size_t>(host)]->cut(); }
 
 void ThreadHosts::hold(int host, bool held) { wires_[static_cast<std::size_t>(host)]->hold(held); }
+
+void ThreadHosts::break_links(int host) {
+  const std::lock_guard lock(links_mutex_);
+  for (const auto& [name, network] : links_) network->kill(host);
+}
+
+std::uint64_t ThreadHosts::link_bytes(int host) {
+  const std::lock_guard lock(links_mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, network] : links_) {
+    for (int from = 0; from < map_.hosts(); ++from) {
+      if (from != host) bytes += network->delivered(from, host).bytes;
+    }
+  }
+  return bytes;
+}
 
 std::vector<Blame> ThreadHosts::blames() const { return brokers_.front()->blames(); }
 

@@ -1,15 +1,21 @@
 #pragma once
 
 // Hosts for ranks that are threads of this process: a broker for each, connected as those of real
-// hosts are. Ranks of one host share memory, others reach each other through the brokers alone.
+// hosts are. Ranks of one host share memory, others reach each other through the brokers, and over
+// simulated links, which are this process' engine as long as the hosts exist.
 //
 // Threads: any. Failure: as Broker.
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "base/file_descriptor.h"
 #include "base/system.h"
+#include "comm/link/simulated_link.h"
 #include "job/broker.h"
 #include "job/hosts/host_map.h"
 #include "job/wire/rendezvous.h"
@@ -43,6 +49,10 @@ class ThreadHosts {
   /// While `held`, nothing that the host says reaches the hub; what the hub says arrives.
   void hold(int host, bool held);
   std::vector<Blame> blames() const;
+  /// All links of a host break. Its workers live.
+  void break_links(int host);
+  /// Bytes that links have brought to a host.
+  std::uint64_t link_bytes(int host);
 
  private:
   HostMap map_;
@@ -50,6 +60,8 @@ class ThreadHosts {
   std::vector<FileDescriptor> ends_;  ///< by rank
   class Wire;
   std::vector<std::unique_ptr<Wire>> wires_;  ///< by host: its connection to the hub
+  std::mutex links_mutex_;
+  std::map<std::string, std::unique_ptr<SimulatedNetwork>> links_;  ///< by their names
 };
 
 }  // namespace tutti::test

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/file_descriptor.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -61,6 +62,30 @@ std::string address_of_interface(const std::string& name) {
                     "there are: {}",
                     name, interfaces_text()));
   return std::ranges::min_element(all, {}, &InterfaceAddress::preference)->address;
+}
+
+std::string address_towards(const std::string& peer) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(peer.c_str(), "9", &hints, &found);
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, [](addrinfo* first) {
+    if (first != nullptr) ::freeaddrinfo(first);
+  });
+  for (const addrinfo* each = error == 0 ? found : nullptr; each != nullptr; each = each->ai_next) {
+    const FileDescriptor socket(::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own{};
+    socklen_t bytes = sizeof own;
+    char text[NI_MAXHOST] = "";
+    if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0 &&
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &bytes) == 0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), bytes, text, sizeof text, nullptr, 0,
+                      NI_NUMERICHOST) == 0)
+      return text;
+  }
+  throw InvalidArgument(fmt::format("this host has no way to \"{}\" ({})", peer,
+                                    error != 0 ? ::gai_strerror(error) : std::strerror(errno)));
 }
 
 std::string interfaces_text() {

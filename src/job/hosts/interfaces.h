@@ -12,6 +12,10 @@ namespace tutti {
 /// interfaces that there are.
 std::string address_of_interface(const std::string& name);
 
+/// The address of this host from which it reaches that address or name; nothing is sent. The error
+/// names what cannot be reached.
+std::string address_towards(const std::string& peer);
+
 /// "lo 127.0.0.1, lo ::1, eth0 10.0.0.1": all that are up and have an address.
 std::string interfaces_text();
 

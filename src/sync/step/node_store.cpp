@@ -1,8 +1,8 @@
 #include "sync/step/node_store.h"
 
 #include <algorithm>
-
 #include <utility>
+
 #include "job/publish.h"
 
 namespace tutti {
@@ -26,36 +26,64 @@ NodeStore::NodeStore(const Group& group, Plan plan, Options options)
               std::move(options.before_slot), std::move(options.before_list)) {}
 
 void NodeStore::send() const {
+  if (!job_->spans_hosts()) return;
   const auto& mine = board().header();
   const auto nodes = static_cast<std::size_t>(mine.node_count);
   const auto parameters = plan_.parameters().size();
   const auto* const begin = reinterpret_cast<const std::byte*>(&mine.node_count);
   const auto* const end = reinterpret_cast<const std::byte*>(mine.nodes + nodes);
-  send_ahead(*job_, {published(mine.leaves), {begin, static_cast<std::size_t>(end - begin)}});
+  std::vector<PublishedData> data = {published(mine.leaves),
+                                     {begin, static_cast<std::size_t>(end - begin)}};
   // A worker without a gradient has the place of a leaf, whose table is the first.
-  for (int k = 0; k < std::max(mine.node_count, 1); ++k) {
-    send_ahead(*job_, {{board().slot_table(k), parameters}});
-    if (divisor_ == Divisor::contributors) {
-      send_ahead(*job_, {{board().weights(k), parameters * sizeof(double)}});
-    }
-  }
-  for (int k = 0; k < board().header().node_count; ++k) {
-    for (std::uint32_t p = 0; p < plan_.parameters().size(); ++p) {
+  for (int k = 0; k < std::max(mine.node_count, 1); ++k) append_tables(data, k);
+  for (int k = 0; k < mine.node_count; ++k) {
+    for (std::uint32_t p = 0; p < parameters; ++p) {
       const auto slot = board().slot_table(k)[p];
-      if (slot == kAbsent) continue;
+      if (slot == kAbsent || is_summed(p)) continue;
       auto* const at = place(rank_, p, slot);
       const auto& entry = plan_.parameters()[p];
       if (!entry.row_sparse()) {
         if (stays_ && stays_(entry, mine.nodes[k].block.begin)) continue;
-        send_ahead(*job_, {{at, entry.node_bytes}});
+        data.push_back({at, entry.node_bytes});
         continue;
       }
+      data.push_back({at, sizeof(std::uint64_t)});
+      if (!summed_.empty()) continue;
       const auto list = RowRoom(at, entry).list();
-      send_ahead(*job_, {{at, sizeof(std::uint64_t)},
-                         {list.rows.data(), list.rows.size_bytes()},
-                         {list.values, list.rows.size() * row_bytes_of(entry)}});
+      data.push_back({list.rows.data(), list.rows.size_bytes()});
+      data.push_back({list.values, list.rows.size() * row_bytes_of(entry)});
     }
   }
+  send_ahead(*job_, data);
+}
+
+void NodeStore::append_tables(std::vector<PublishedData>& data, int node) const {
+  const auto parameters = plan_.parameters().size();
+  data.push_back({board().slot_table(node), parameters});
+  if (divisor_ == Divisor::contributors) {
+    data.push_back({board().weights(node), parameters * sizeof(double)});
+  }
+}
+
+void NodeStore::take_sums(std::function<const std::byte*(std::size_t)> at,
+                          std::vector<std::uint8_t> summed) {
+  sum_at_ = std::move(at);
+  summed_ = std::move(summed);
+}
+
+std::vector<std::span<std::byte>> NodeStore::list_of(const HeldNode& node,
+                                                     std::uint32_t parameter) const {
+  const auto slot = slot_of(node, parameter);
+  if (slot == kAbsent) return {};
+  const auto& entry = plan_.parameters()[parameter];
+  auto* const at = place(node.worker, parameter, slot);
+  const auto list = RowRoom(at, entry).list();
+  if (list.rows.empty()) return {};
+  const auto from_begin = [at](const void* part) {
+    return at + (static_cast<const std::byte*>(part) - at);
+  };
+  return {{from_begin(list.rows.data()), list.rows.size_bytes()},
+          {from_begin(list.values), list.rows.size() * row_bytes_of(entry)}};
 }
 
 void NodeStore::collect(std::vector<HeldNode> nodes, std::int64_t leaves, bool unscaled) {
@@ -98,7 +126,7 @@ bool NodeStore::touched(std::size_t parameter, NodeRange range) const {
       nodes, [&](const HeldNode& node) { return slot_of(node, parameter) != kAbsent; });
 }
 
-NodeSources NodeStore::sources_of(std::uint32_t parameter, NodeRange range) const {
+NodeSources NodeStore::nodes_of(std::uint32_t parameter, NodeRange range) const {
   NodeSources sources{parameter, std::string(nodes_.size(), '0'), {}, 1};
   for (auto n = range.begin; n < range.end; ++n) {
     const auto slot = slot_of(nodes_[n], parameter);
@@ -106,10 +134,26 @@ NodeSources NodeStore::sources_of(std::uint32_t parameter, NodeRange range) cons
     sources.pattern[n] = '1';
     sources.nodes.push_back(place(nodes_[n].worker, parameter, slot));
   }
-  if (unscaled_) return sources;
-  if (divisor_ == Divisor::weights) sources.divisor = weight_;
-  if (divisor_ == Divisor::contributors) sources.divisor = contributed(parameter, range);
   return sources;
+}
+
+double NodeStore::divisor_of(std::uint32_t parameter, NodeRange range) const {
+  if (unscaled_ || divisor_ == Divisor::none) return 1;
+  return divisor_ == Divisor::weights ? weight_ : contributed(parameter, range);
+}
+
+NodeSources NodeStore::sources_of(std::uint32_t parameter, NodeRange range) const {
+  auto sources = nodes_of(parameter, range);
+  sources.divisor = divisor_of(parameter, range);
+  return sources;
+}
+
+NodeSources NodeStore::sources_of(std::uint32_t parameter) const {
+  if (!is_summed(parameter) || !touched(parameter)) return sources_of(parameter, all());
+  NodeSources sum{parameter, std::string(nodes_.size(), '0'), {sum_at_(parameter)}, 1};
+  sum.pattern.front() = '1';
+  sum.divisor = divisor_of(parameter, all());
+  return sum;
 }
 
 }  // namespace tutti

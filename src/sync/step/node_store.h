@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/group_state.h"
+#include "job/publish.h"
 #include "sync/plan/plan.h"
 #include "sync/step/held_nodes.h"
 #include "sync/step/leaf_folder.h"
@@ -75,8 +76,10 @@ class NodeStore {
   const StepBoard& board() const { return board_of(rank_); }
   /// Puts the nodes that the leaves have become on the board.
   void publish() const { publish_nodes(leaves_, board().header()); }
-  /// Sends this worker's nodes to other hosts, once they are published.
+  /// Sends what this worker has published to other hosts, but for what is added up between them.
   void send() const;
+  /// Appends the tables of this worker's node to what it is about to send.
+  void append_tables(std::vector<PublishedData>& data, int node) const;
   /// Bytes of this worker's arena that are in use.
   std::size_t bytes_held() const {
     return plan_.held_bytes(leaves_.slots_used()) + leaves_.list_bytes();
@@ -106,10 +109,24 @@ class NodeStore {
   double contributed(std::uint32_t parameter, NodeRange range) const;
   bool touched(std::size_t parameter) const { return touched(parameter, all()); }
   bool touched(std::size_t parameter, NodeRange range) const;
-  NodeSources sources_of(std::uint32_t parameter) const { return sources_of(parameter, all()); }
+  /// Where the hosts of the group have added it up, their sum is the one source.
+  NodeSources sources_of(std::uint32_t parameter) const;
   /// The sources among these neighbouring nodes alone; by contributors, `divisor` counts them alone
-  /// too.
+  /// too. Of nodes on other hosts only those that were sent are here.
   NodeSources sources_of(std::uint32_t parameter, NodeRange range) const;
+  /// The same without a divisor.
+  NodeSources nodes_of(std::uint32_t parameter, NodeRange range) const;
+
+  // ---- between hosts: host_sums.h ----
+
+  /// From now on the parameters of which `summed` is 1 are added up between hosts, to that address;
+  /// so are lists of rows sent.
+  void take_sums(std::function<const std::byte*(std::size_t parameter)> at,
+                 std::vector<std::uint8_t> summed);
+  bool is_summed(std::size_t parameter) const { return !summed_.empty() && summed_[parameter]; }
+  /// The memory of a row-sparse parameter's list in a node, without its length; nothing where it is
+  /// absent.
+  std::vector<std::span<std::byte>> list_of(const HeldNode& node, std::uint32_t parameter) const;
 
   // ---- sums of nodes ----
 
@@ -136,6 +153,7 @@ class NodeStore {
   std::byte* place(int rank, std::size_t parameter, int slot) const {
     return arena_.block(rank) + plan_.node_place(parameter, slot);
   }
+  double divisor_of(std::uint32_t parameter, NodeRange range) const;
   std::uint8_t slot_of(const HeldNode& node, std::size_t parameter) const {
     return board_of(node.worker).slot_table(node.row)[parameter];
   }
@@ -155,6 +173,8 @@ class NodeStore {
   double weight_ = 0;
   bool unscaled_ = false;
   std::uint64_t shape_ = 0;
+  std::function<const std::byte*(std::size_t)> sum_at_;
+  std::vector<std::uint8_t> summed_;  ///< by parameter; empty: none is
 };
 
 }  // namespace tutti

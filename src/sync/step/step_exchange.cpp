@@ -19,6 +19,14 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
       state_(*group_.state()),
       options_(options),
       nodes_(group_, (require_equal_plans(group_, plan), std::move(plan)), store_options()),
+      sums_(HostSums::make(group_, nodes_,
+                           {.name = options_.name,
+                            .wanted =
+                                [this](std::uint32_t p) {
+                                  return !options_.coded ||
+                                         !this->plan().parameters()[p].is_partitioned();
+                                },
+                            .deadline = options_.deadline})),
       slices_(nodes_),
       digests_(this->plan(), group_, nodes_.boards(), options_.desync_check_every),
       first_look_(group_, nodes_.boards(), options_.name),
@@ -69,15 +77,41 @@ void StepExchange::number_next(std::int64_t number) {
 
 /// Folds this rank's slices of buckets that all workers have completed while their backward runs.
 void StepExchange::fold_ready_buckets() {
-  if (options_.coded || state_.spans_hosts()) return;
-  while (next_bucket_ < schedule_->size()) {
-    for (int r = 0; r < group_.size(); ++r) {
-      const auto& ready = nodes_.board_of(r).bucket_ready(next_bucket_);
-      if (ready.load(std::memory_order_acquire) != step_) return;
-    }
+  if (options_.coded) return;
+  if (state_.spans_hosts()) return sum_ready_buckets();
+  while (next_bucket_ < schedule_->size() && is_ready(next_bucket_)) {
     if (!collected_) collect_nodes();
     fold_bucket(next_bucket_++);
   }
+}
+
+bool StepExchange::is_ready(std::size_t bucket) const {
+  return std::ranges::all_of(nodes_.boards(), [&](const StepBoard& board) {
+    return board.bucket_ready(bucket).load(std::memory_order_acquire) == step_;
+  });
+}
+
+/// The same where hosts add up first: what has come is folded in complete().
+void StepExchange::sum_ready_buckets() {
+  if (!sums_) return;
+  for (; next_summed_ < schedule_->size() && is_ready(next_summed_); ++next_summed_) {
+    if (!collected_) collect_nodes();
+    sums_->add(schedule_->parameters(next_summed_));
+  }
+  sums_->progress();
+}
+
+/// All have published: waits for the sums of what is left.
+void StepExchange::sum_over_hosts() {
+  if (!sums_) return;
+  const TimelineSpan span(state_.job().timeline(), "sums of hosts");
+  for (; next_summed_ < schedule_->size(); ++next_summed_) {
+    sums_->add(schedule_->parameters(next_summed_));
+  }
+  sums_->connect();
+  sums_->close();
+  wait_for([&] { return sums_->progress(); }, [&] { return sums_->missing(); },
+           [&](int r) { return header(r).folded.load(std::memory_order_acquire) >= step_; });
 }
 
 void StepExchange::fold_bucket(std::size_t bucket) {
@@ -139,6 +173,7 @@ void StepExchange::arrive(const ModelMemory& model) {
     };
     wait_for_all(published, [this] { fold_ready_buckets(); });
     if (!collected_) collect_nodes();
+    sum_over_hosts();
     if (digests_.due(step_) || (digests_.compares() && all_drained())) {
       digests_.compare(step_text());
     }
@@ -212,12 +247,17 @@ void StepExchange::publish(const ModelMemory& model) {
     }
     std::copy(fired_.begin(), fired_.end(), board.order().begin());
     mine.has_order = 1;
+    send_ahead(state_.job(), {{board.order().data(), board.order().size_bytes()}});
   }
   // This step is the last where all have drained.
-  if (digests_.due(step_) || (digests_.compares() && mine.drained != 0)) digests_.publish(model);
+  if (digests_.due(step_) || (digests_.compares() && mine.drained != 0)) {
+    digests_.publish(model);
+    send_ahead(state_.job(), {{board.digests().data(), board.digests().size_bytes()}});
+  }
   if (digests_.due(step_)) {
     std::copy_n(model.modes.begin(), std::min(model.modes.size(), board.modes().size()),
                 board.modes().begin());
+    send_ahead(state_.job(), {{board.modes().data(), board.modes().size_bytes()}});
   }
   first_look_.publish();
   if (options_.sync_buffers && may_be_source()) {
@@ -228,22 +268,8 @@ void StepExchange::publish(const ModelMemory& model) {
     }
   }
   mine.arrived = state_.job().system().now().time_since_epoch().count();
-  send_board();
-  tutti::publish(state_.job(), mine.published, step_);
-}
-
-/// What publish() has written is sent to the other hosts.
-void StepExchange::send_board() {
-  if (!state_.spans_hosts()) return;
-  const auto& mine = header(group_.rank());
-  const auto& board = nodes_.board();
-  auto& job = state_.job();
-  if (!order_agreed_ && mine.has_order != 0) {
-    send_ahead(job, {{board.order().data(), board.order().size_bytes()}});
-  }
-  send_ahead(job, {{board.digests().data(), board.digests().size_bytes()},
-                   {board.modes().data(), board.modes().size_bytes()}});
   nodes_.send();
+  tutti::publish(state_.job(), mine.published, step_);
 }
 
 /// The source's buffers replace this worker's, so that all are equal. The next step checks whether

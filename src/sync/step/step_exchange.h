@@ -32,6 +32,7 @@
 #include "sync/plan/plan.h"
 #include "sync/step/digest_check.h"
 #include "sync/step/first_look.h"
+#include "sync/step/host_sums.h"
 #include "sync/step/node_store.h"
 #include "sync/step/slice_fold.h"
 #include "tutti/group.h"
@@ -188,7 +189,7 @@ class StepExchange {
   void require_room(std::int64_t leaves, std::int64_t cuts);
   void find_start(bool wait);
   void publish(const ModelMemory& model);
-  void send_board();
+  void publish_bucket(std::size_t bucket);
   bool has_leaf(int rank) const;
   bool may_be_source() const;
   bool all_drained() const;
@@ -196,6 +197,9 @@ class StepExchange {
   void collect_nodes();
   void fold_ready_buckets();
   void fold_bucket(std::size_t bucket);
+  bool is_ready(std::size_t bucket) const;
+  void sum_ready_buckets();
+  void sum_over_hosts();
   void adopt_order();
   void fill_outcome();
   void close_step();
@@ -204,6 +208,10 @@ class StepExchange {
   using Arrived = std::function<bool(int)>;
   /// Returns when arrived(r) holds for every member; calls `progress` meanwhile.
   void wait_for_all(const Arrived& arrived, const std::function<void()>& progress = {});
+  /// Returns when ready() holds; `missing` are the job ranks that it waits for, and arrived(r)
+  /// holds for a member that cannot fail the step any more.
+  void wait_for(const std::function<bool()>& ready, const std::function<RankSet()>& missing,
+                const Arrived& arrived);
   void check_peers(const Arrived& arrived);
   /// Throws where that worker does not take part in this step, nor in later ones.
   void check_over(int rank, std::uint64_t step);
@@ -229,6 +237,7 @@ class StepExchange {
   GroupState& state_;
   ExchangeOptions options_;
   NodeStore nodes_;
+  std::unique_ptr<HostSums> sums_;  ///< where hosts add up what they have
   SliceFold slices_;
   DigestCheck digests_;
   FirstLook first_look_;
@@ -246,6 +255,7 @@ class StepExchange {
   std::vector<std::uint32_t> fired_;       ///< first writes of this step, in order
   std::vector<std::uint32_t> unfired_in_;  ///< per bucket: parameters that have not fired yet
   std::size_t next_bucket_ = 0;            ///< first bucket whose slice is not folded yet
+  std::size_t next_summed_ = 0;            ///< first bucket that hosts have not begun to add up
   bool collected_ = false;                 ///< nodes_ has those of all workers
   std::uint64_t barriers_ = 0;             ///< of this step
   Clock::time_point opened_at_;

@@ -88,17 +88,23 @@ void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void
     }
     return true;
   };
+  const auto missing = [&] {
+    RankSet late;
+    for (int r = 0; r < group_.size(); ++r) {
+      if (!arrived(r)) late.insert(group_.job_rank(r));
+    }
+    return late;
+  };
+  wait_for(ready, missing, arrived);
+}
+
+void StepExchange::wait_for(const std::function<bool()>& ready,
+                            const std::function<RankSet()>& missing, const Arrived& arrived) {
   if (ready()) return;
   const auto begin = state_.job().system().now();
   wait_until(state_.job(), ready, [&] {
     WaitSubject subject;
-    subject.missing = [&] {
-      RankSet late;
-      for (int r = 0; r < group_.size(); ++r) {
-        if (!arrived(r)) late.insert(group_.job_rank(r));
-      }
-      return late;
-    };
+    subject.missing = missing;
     subject.members = state_.members();
     subject.what = [&] { return what_is_waited_for(); };
     subject.check = [&] { check_peers(arrived); };
@@ -174,6 +180,7 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
   try {
     body();
   } catch (const PeerFailed&) {
+    if (sums_) sums_->drop();
     close_step();
     throw;
   } catch (const PeerLost& error) {
@@ -250,6 +257,7 @@ void StepExchange::fail(const std::string& text) noexcept {
   step_ = done_ + 1;
   tutti::write(mine.failure, text);
   publish_early(state_.job(), mine.failed, step_, {published(mine.failure)});
+  if (sums_) sums_->drop();
   close_step();
 }
 

@@ -60,9 +60,20 @@ void StepExchange::open_without_gradient(double weight, bool drained) {
   open(StepMode::no_gradient, weight > 0 ? 1 : 0, weight, drained);
   const auto& board = nodes_.board();
   std::memset(board.slot_table(0), kAbsent, plan().parameters().size());
-  for (std::size_t b = 0; b < schedule_->size(); ++b) {
-    board.bucket_ready(b).store(step_, std::memory_order_release);
+  for (std::size_t b = 0; b < schedule_->size(); ++b) publish_bucket(b);
+}
+
+/// The bucket is complete on this worker. Where hosts add it up they learn so, and what it has.
+void StepExchange::publish_bucket(std::size_t bucket) {
+  auto& ready = nodes_.board().bucket_ready(bucket);
+  if (sums_ && !options_.coded) {
+    std::vector<PublishedData> tables;
+    nodes_.append_tables(tables, 0);
+    send_ahead(state_.job(), tables);
+    tutti::publish(state_.job(), ready, step_);
+    return;
   }
+  ready.store(step_, std::memory_order_release);
   announce(state_.job().board());
 }
 
@@ -91,7 +102,8 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   for (std::size_t b = 0; b < schedule_->size(); ++b) {
     unfired_in_[b] = static_cast<std::uint32_t>(schedule_->parameters(b).size());
   }
-  next_bucket_ = 0;
+  next_bucket_ = next_summed_ = 0;
+  if (sums_) sums_->open(step_);
   barriers_ = 0;
   collected_ = false;
   mode_ = mode;
@@ -170,11 +182,7 @@ void StepExchange::note_write(std::size_t parameter, bool last) {
   }
   if (mode_ != StepMode::one_backward || !last) return;
   const auto bucket = schedule_->bucket_of(parameter);
-  if (--unfired_in_[bucket] == 0) {
-    const auto& board = nodes_.board();
-    board.bucket_ready(bucket).store(step_, std::memory_order_release);
-    announce(state_.job().board());
-  }
+  if (--unfired_in_[bucket] == 0) publish_bucket(bucket);
   guarded([this] { fold_ready_buckets(); });
 }
 

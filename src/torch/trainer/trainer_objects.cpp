@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "c10d/gloo_engine.h"
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
 #include "run/leaf_seed.h"
@@ -84,6 +85,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   const auto settings = settings_of(options, optimizer, model);
   auto exchange_options = exchange_options_of(options, model, group.size());
   exchange_options.stays = stays_of(options, *group.state(), in_halves);
+  offer_gloo_links();
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   checkpoints = std::make_unique<TrainerCheckpoints>(between, options, module,
                                                      facts_of(options, optimizer, model));

@@ -1,0 +1,434 @@
+#include "sync/step/host_sums.h"
+
+#include <algorithm>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "comm/group_state.h"
+#include "comm/host_link.h"
+#include "job/wire/board.h"
+#include "memory/arena.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// Nodes, sums and lists are messages of lanes of their own: what precedes what among them differs
+/// from host to host.
+enum Lane { kNodes, kSums, kLists, kLanes };
+
+constexpr std::size_t kMessageBytes = std::size_t{512} << 10;  ///< aimed at
+constexpr std::size_t kMaxSlotBytes = std::size_t{8} << 20;
+/// Subtrees of one host: a tile of each fits into the staging memory.
+constexpr std::size_t kMaxBlocks = 128;
+static_assert(kMessageBytes + kMaxBlocks * kTile * sizeof(double) <= kMaxSlotBytes);
+/// The time in which the job itself finds out who has died (docs/clusters.md).
+constexpr std::chrono::milliseconds kGrace{2500};
+
+/// The host of each member, among those of the group.
+std::vector<int> hosts_of(const GroupState& group) {
+  std::vector<int> hosts;
+  std::vector<int> of_members;
+  for (const int rank : group.ranks()) {
+    const int host = group.job().hosts().host_of(rank);
+    const auto found = std::ranges::find(hosts, host);
+    of_members.push_back(static_cast<int>(found - hosts.begin()));
+    if (found == hosts.end()) hosts.push_back(host);
+  }
+  return of_members;
+}
+
+std::int64_t tiles_in(const ElementRange& range) {
+  return (range.end - range.begin + kTile - 1) / kTile;
+}
+
+/// The part of a range, whose first tile is number `first`, that lies in tiles [begin, end).
+ElementRange within(const ElementRange& range, std::int64_t first, std::int64_t begin,
+                    std::int64_t end) {
+  const auto from = range.begin + std::max<std::int64_t>(begin - first, 0) * kTile;
+  const auto to = std::min(range.end, range.begin + (end - first) * kTile);
+  return {range.parameter, from, std::max(from, to)};
+}
+
+}  // namespace
+
+std::unique_ptr<HostSums> HostSums::make(const Group& group, NodeStore& nodes, Options options) {
+  if (!group.state()->spans_hosts() || !have_host_links(group)) return nullptr;
+  std::unique_ptr<HostSums> sums(new HostSums(group, nodes, std::move(options)));
+  sums->connect();
+  return sums;
+}
+
+HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
+    : group_(group),
+      state_(*group_.state()),
+      nodes_(nodes),
+      options_(std::move(options)),
+      host_of_(hosts_of(state_)),
+      here_(host_of_[static_cast<std::size_t>(group_.rank())]),
+      hosts_(std::ranges::max(host_of_) + 1),
+      slot_bytes_(std::min(kMaxSlotBytes, kMaxBlocks * round_up(nodes.plan().slot_bytes(), kTile))),
+      memory_(
+          group_.allocate_common(kWordBytes + nodes.plan().slot_bytes() +
+                                     2 * kWindow * static_cast<std::size_t>(hosts_) * slot_bytes_,
+                                 fmt::format("sums of hosts of \"{}\"", options_.name))),
+      words_(reinterpret_cast<Words*>(memory_.data())),
+      slices_(nodes) {
+  std::vector<std::uint8_t> summed;
+  for (std::uint32_t p = 0; p < nodes.plan().parameters().size(); ++p) {
+    summed.push_back(nodes.plan().parameters()[p].is_reduced() && options_.wanted(p) ? 1 : 0);
+  }
+  nodes_.take_sums([this](std::size_t p) { return sum_at(static_cast<std::uint32_t>(p)); },
+                   std::move(summed));
+}
+
+HostSums::~HostSums() { drop(); }
+
+void HostSums::connect() {
+  if (link_ || !drives()) return;
+  link_ = make_host_link(group_, fmt::format("\"{}\"", options_.name), kLanes, options_.deadline);
+}
+
+void HostSums::drop() noexcept {
+  link_.reset();
+  while (in_calls_ != 0) std::this_thread::yield();
+  under_way_ = 0;
+  has_failed_ = false;
+  failed_at_.reset();
+}
+
+void HostSums::open(std::uint64_t step) {
+  step_ = step;
+  pieces_.clear();
+  open_.clear();
+  closed_ = posted_lists_ = false;
+  filled_ = reduced_ = posted_in_ = posted_out_ = posted_sums_ = 0;
+}
+
+std::size_t HostSums::least(std::atomic<std::uint64_t> Progress::*word) const {
+  std::size_t least = pieces_.size();
+  for (int m = 0; m < team().size(); ++m) {
+    const auto value = (words_->members[m].*word).load(std::memory_order_acquire);
+    if (value < tag(0)) return 0;
+    least = std::min(least, static_cast<std::size_t>(value - tag(0)));
+  }
+  return least;
+}
+
+std::byte* HostSums::staging(bool out, std::size_t piece, int host) const {
+  const auto slot = ((out ? 0 : kWindow) + piece % kWindow) * static_cast<std::size_t>(hosts_) +
+                    static_cast<std::size_t>(host);
+  return memory_.data() + kWordBytes + nodes_.plan().slot_bytes() + slot * slot_bytes_;
+}
+
+std::byte* HostSums::sum_at(std::uint32_t parameter) const {
+  return memory_.data() + kWordBytes + nodes_.plan().parameters()[parameter].node_offset;
+}
+
+void HostSums::find_blocks() {
+  if (shape_ == nodes_.shape()) return;
+  std::vector<int> hosts;
+  for (const auto& node : nodes_.held()) {
+    hosts.push_back(host_of_[static_cast<std::size_t>(node.worker)]);
+  }
+  blocks_ = host_blocks(nodes_.held(), hosts, nodes_.leaf_count());
+  most_blocks_ = 1;
+  for (int host = 0; host < hosts_; ++host) {
+    most_blocks_ =
+        std::max(most_blocks_,
+                 static_cast<std::size_t>(std::ranges::count(blocks_, host, &HostBlock::host)));
+  }
+  if (most_blocks_ > kMaxBlocks) {
+    throw Unsupported(fmt::format(
+        "the shards of \"{}\" alternate between hosts, so that one of them has {} parts of the sum "
+        "and not at most {}: give the workers of a host consecutive ranks",
+        options_.name, most_blocks_, kMaxBlocks));
+  }
+  shape_ = nodes_.shape();
+}
+
+void HostSums::add(std::span<const std::uint32_t> parameters) {
+  find_blocks();
+  std::vector<std::uint32_t> touched;
+  std::size_t bytes = 0;
+  for (const auto p : parameters) {
+    if (!nodes_.is_summed(p) || !nodes_.touched(p)) continue;
+    touched.push_back(p);
+    bytes += nodes_.plan().parameters()[p].node_bytes;
+  }
+  std::ranges::sort(touched);  // as they lie in memory
+  if (bytes == 0) return;
+  const auto whole = kMessageBytes * static_cast<std::size_t>(hosts_);
+  const auto pieces = static_cast<int>((bytes * most_blocks_ + whole - 1) / whole);
+  for (int k = 0; k < pieces; ++k) {
+    Piece piece;
+    for (int host = 0; host < hosts_; ++host) {
+      piece.slices.push_back(
+          tile_share(nodes_.plan(), touched, k * hosts_ + host, pieces * hosts_));
+    }
+    pieces_.push_back(std::move(piece));
+    open_.emplace_back();
+  }
+}
+
+void HostSums::close() { closed_ = true; }
+
+HostSums::TilePart HostSums::own_part(const std::vector<ElementRange>& slice) const {
+  std::int64_t tiles = 0;
+  for (const auto& range : slice) tiles += tiles_in(range);
+  return {tiles * team().rank / team().size(), tiles * (team().rank + 1) / team().size()};
+}
+
+std::vector<ElementRange> HostSums::clipped(const std::vector<ElementRange>& slice,
+                                            TilePart part) const {
+  std::vector<ElementRange> ranges;
+  std::int64_t first = 0;
+  for (const auto& range : slice) {
+    const auto inside = within(range, first, part.begin, part.end);
+    if (inside.begin < inside.end) ranges.push_back(inside);
+    first += tiles_in(range);
+  }
+  return ranges;
+}
+
+std::size_t HostSums::visit(const std::vector<ElementRange>& slice, int host,
+                            std::optional<TilePart> part, const Visit& visit) const {
+  std::size_t offset = 0;
+  for (const auto& block : blocks_) {
+    if (block.host != host) continue;
+    std::int64_t first = 0;
+    for (const auto& range : slice) {
+      const auto number = std::exchange(first, first + tiles_in(range));
+      if (!nodes_.touched(range.parameter, block.nodes)) continue;
+      const auto inside = part ? within(range, number, part->begin, part->end) : range;
+      if (visit && inside.begin < inside.end) {
+        visit(block, inside, offset + bytes_before(inside) - bytes_before(range));
+      }
+      offset +=
+          static_cast<std::size_t>(range.end - range.begin) * size_of(type_of(range.parameter));
+    }
+  }
+  return offset;
+}
+
+/// Where the sums of a slice lie: neighbours in memory are one run.
+std::vector<std::span<std::byte>> HostSums::runs_of(const std::vector<ElementRange>& slice) const {
+  std::vector<std::span<std::byte>> runs;
+  for (const auto& range : slice) {
+    auto* const begin = sum_at(range.parameter) + bytes_before(range);
+    const auto bytes =
+        static_cast<std::size_t>(range.end - range.begin) * size_of(type_of(range.parameter));
+    if (!runs.empty() && begin - (runs.back().data() + runs.back().size()) <
+                             static_cast<std::ptrdiff_t>(kCacheLine)) {
+      runs.back() = {runs.back().data(), begin + bytes};
+    } else {
+      runs.emplace_back(begin, bytes);
+    }
+  }
+  return runs;
+}
+
+bool HostSums::progress() {
+  while (filled_ < pieces_.size() &&
+         (filled_ < kWindow || words_->sent[filled_ % kWindow].load(std::memory_order_acquire) ==
+                                   tag(filled_ - kWindow + 1))) {
+    fill(pieces_[filled_], filled_);
+    words_->members[team().rank].filled.store(tag(++filled_), std::memory_order_release);
+    announce(state_.job().board());
+    if (drives()) drive();
+  }
+  if (drives()) drive();
+  while (reduced_ < pieces_.size() &&
+         words_->arrived[reduced_ % kWindow].load(std::memory_order_acquire) == tag(reduced_ + 1)) {
+    reduce(pieces_[reduced_], reduced_);
+    words_->members[team().rank].reduced.store(tag(++reduced_), std::memory_order_release);
+    announce(state_.job().board());
+    if (drives()) drive();
+  }
+  return words_->finished.load(std::memory_order_acquire) == step_;
+}
+
+/// This worker's part of what this host sends to the others of a piece.
+void HostSums::fill(const Piece& piece, std::size_t k) {
+  for (int host = 0; host < hosts_; ++host) {
+    if (host == here_) continue;
+    const auto& slice = piece.slices[static_cast<std::size_t>(host)];
+    visit(slice, here_, own_part(slice),
+          [&](const HostBlock& block, const ElementRange& range, std::size_t offset) {
+            void* const to = staging(true, k, host) + offset;
+            slices_.fold(nodes_.nodes_of(range.parameter, block.nodes), range.begin, range.end,
+                         type_of(range.parameter), {&to, 1});
+          });
+  }
+}
+
+/// This worker's part of this host's slice of a piece: its own nodes, and the sums of other hosts'.
+void HostSums::reduce(const Piece& piece, std::size_t k) {
+  const auto& slice = piece.slices[static_cast<std::size_t>(here_)];
+  const auto part = own_part(slice);
+  // Of other hosts: the address of element 0, by parameter and block.
+  std::map<std::pair<std::uint32_t, const HostBlock*>, const std::byte*> received;
+  for (int host = 0; host < hosts_; ++host) {
+    if (host == here_) continue;
+    visit(slice, host, part,
+          [&](const HostBlock& block, const ElementRange& range, std::size_t offset) {
+            received[{range.parameter, &block}] =
+                staging(false, k, host) + offset - bytes_before(range);
+          });
+  }
+  for (const auto& range : clipped(slice, part)) {
+    auto sources = nodes_.nodes_of(range.parameter, {0, 0});
+    for (const auto& block : blocks_) {
+      if (!nodes_.touched(range.parameter, block.nodes)) continue;
+      if (block.host != here_) {
+        // Any of the subtree's leaves has its place in the tree over the others.
+        sources.pattern[block.nodes.begin] = '1';
+        sources.nodes.push_back(received.at({range.parameter, &block}));
+        continue;
+      }
+      const auto own = nodes_.nodes_of(range.parameter, block.nodes);
+      for (auto n = block.nodes.begin; n < block.nodes.end; ++n)
+        sources.pattern[n] = own.pattern[n];
+      sources.nodes.insert(sources.nodes.end(), own.nodes.begin(), own.nodes.end());
+    }
+    void* const to = sum_at(range.parameter) + bytes_before(range);
+    slices_.fold(sources, range.begin, range.end, type_of(range.parameter), {&to, 1});
+  }
+}
+
+Link::Done HostSums::then(std::function<void()> done) {
+  ++under_way_;
+  return [this, done = std::move(done)](const LinkError* error) {
+    ++in_calls_;
+    if (error != nullptr) {
+      const std::lock_guard lock(failure_mutex_);
+      if (!has_failed_) failure_ = *error;
+      has_failed_ = true;
+    } else if (done) {
+      done();
+    }
+    --under_way_;
+    announce(state_.job().board());
+    --in_calls_;
+  };
+}
+
+/// Everything that can be posted now.
+void HostSums::drive() {
+  if (!link_) return;
+  check_link();
+  const auto reduced = least(&Progress::reduced);
+  while (posted_in_ < pieces_.size() && posted_in_ < reduced + kWindow) {
+    post_in(pieces_[posted_in_], posted_in_);
+    ++posted_in_;
+  }
+  for (const auto filled = least(&Progress::filled); posted_out_ < filled; ++posted_out_) {
+    post_out(pieces_[posted_out_], posted_out_);
+  }
+  for (; posted_sums_ < reduced; ++posted_sums_) post_sums(pieces_[posted_sums_]);
+  if (!closed_) return;
+  if (!posted_lists_) post_lists();
+  posted_lists_ = true;
+  if (posted_sums_ == pieces_.size() && under_way_ == 0 && !has_failed_) {
+    words_->finished.store(step_, std::memory_order_release);
+    announce(state_.job().board());
+  }
+}
+
+/// What other hosts send of this host's slice, and the sums of theirs.
+void HostSums::post_in(const Piece& piece, std::size_t k) {
+  auto& open = open_[k].in;
+  open = 1;
+  const auto end = [this, &open, k] {
+    if (--open == 0) words_->arrived[k % kWindow].store(tag(k + 1), std::memory_order_release);
+  };
+  const auto& mine = piece.slices[static_cast<std::size_t>(here_)];
+  for (int host = 0; host < hosts_; ++host) {
+    if (host == here_) continue;
+    for (const auto run : runs_of(piece.slices[static_cast<std::size_t>(host)])) {
+      link_->receive(kSums, host, run, then({}));
+    }
+    const auto bytes = visit(mine, host, {}, {});
+    if (bytes == 0) continue;
+    ++open;
+    link_->receive(kNodes, host, {staging(false, k, host), bytes}, then(end));
+  }
+  end();
+}
+
+void HostSums::post_out(const Piece& piece, std::size_t k) {
+  auto& open = open_[k].out;
+  open = 1;
+  const auto end = [this, &open, k] {
+    if (--open == 0) words_->sent[k % kWindow].store(tag(k + 1), std::memory_order_release);
+  };
+  for (int host = 0; host < hosts_; ++host) {
+    if (host == here_) continue;
+    const auto bytes = visit(piece.slices[static_cast<std::size_t>(host)], here_, {}, {});
+    if (bytes == 0) continue;
+    ++open;
+    link_->send(kNodes, host, {staging(true, k, host), bytes}, then(end));
+  }
+  end();
+}
+
+void HostSums::post_sums(const Piece& piece) {
+  for (const auto run : runs_of(piece.slices[static_cast<std::size_t>(here_)])) {
+    for (int host = 0; host < hosts_; ++host) {
+      if (host != here_) link_->send(kSums, host, run, then({}));
+    }
+  }
+}
+
+/// All lists of rows, whose lengths have come with the step.
+void HostSums::post_lists() {
+  for (std::uint32_t p = 0; p < nodes_.plan().parameters().size(); ++p) {
+    if (!nodes_.plan().parameters()[p].row_sparse()) continue;
+    for (const auto& node : nodes_.held()) {
+      for (const auto part : nodes_.list_of(node, p)) {
+        const int from = host_of_[static_cast<std::size_t>(node.worker)];
+        if (from != here_) {
+          link_->receive(kLists, from, part, then({}));
+          continue;
+        }
+        for (int host = 0; host < hosts_; ++host) {
+          if (host != here_) link_->send(kLists, host, part, then({}));
+        }
+      }
+    }
+  }
+}
+
+/// Who has died is found by the job itself; what is left are connections that break by themselves.
+void HostSums::check_link() {
+  if (!has_failed_) return;
+  const auto now = state_.job().system().now();
+  if (!failed_at_) failed_at_ = now;
+  if (now < *failed_at_ + kGrace) return;
+  const std::lock_guard lock(failure_mutex_);
+  const int rank = state_.first_of_hosts()->ranks()[static_cast<std::size_t>(failure_.peer)];
+  throw PeerLost(rank, fmt::format("\"{}\": the link to the host of rank {} has failed ({}): {}",
+                                   options_.name, rank, link_->description(), failure_.text));
+}
+
+/// Neighbours that are behind this worker; else all of other hosts. Two workers are never behind
+/// one another: what the host's workers wait for together is on other hosts.
+RankSet HostSums::missing() const {
+  RankSet behind;
+  RankSet elsewhere;
+  for (int m = 0; m < team().size(); ++m) {
+    if (words_->members[m].filled.load() < tag(filled_)) {
+      behind.insert(group_.job_rank(team().member(m)));
+    }
+  }
+  for (int r = 0; r < group_.size(); ++r) {
+    if (host_of_[static_cast<std::size_t>(r)] != here_) elsewhere.insert(group_.job_rank(r));
+  }
+  return behind.empty() ? elsewhere : behind;
+}
+
+}  // namespace tutti

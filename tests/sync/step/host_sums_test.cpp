@@ -1,0 +1,209 @@
+// Steps of workers on several hosts over simulated links, against the tree over all leaves.
+
+#include "sync/step/host_sums.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "support/thread_ranks.h"
+#include "sync/gradient_oracle.h"
+#include "sync/step/step_exchange.h"
+#include "sync/whole_step.h"
+#include "tutti/error.h"
+#include "tutti/share.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+HostMap hosts_of(const std::vector<std::vector<int>>& ranks) {
+  std::vector<RankSet> sets;
+  for (const auto& host : ranks) sets.push_back(RankSet::of(host));
+  return HostMap::of(sets);
+}
+
+ThreadOptions on(const std::vector<std::vector<int>>& ranks) {
+  ThreadOptions options;
+  options.hosts = hosts_of(ranks);
+  options.world = std::make_shared<ThreadWorld>(options.hosts->size());
+  return options;
+}
+
+ExchangeOptions quick() {
+  ExchangeOptions options;
+  options.name = "model";
+  options.fusion = 1024;
+  options.first_fusion = 128;
+  return options;
+}
+
+void write_leaf(StepExchange& exchange, const Leaf& leaf) {
+  for (std::size_t i = leaf.size(); i > 0; --i) {
+    if (leaf[i - 1]) exchange.write(i - 1, leaf[i - 1]->data(), true);
+  }
+}
+
+void expect_reduced(const StepExchange& exchange, const std::vector<std::size_t>& counts,
+                    const std::vector<Leaf>& leaves, const std::vector<double>& weights) {
+  double sum = 0;
+  for (const auto weight : weights) sum += weight;
+  for (std::size_t p = 0; p < counts.size(); ++p) {
+    const auto expected = reduced(leaves, weights, p, sum);
+    if (!expected || expected->empty()) continue;
+    ASSERT_EQ(
+        std::memcmp(exchange.nodes().result(p), expected->data(), expected->size() * sizeof(float)),
+        0)
+        << "parameter " << p;
+  }
+}
+
+/// A step of `total` leaves, dealt evenly.
+void run_scope(StepExchange& exchange, const std::vector<std::size_t>& counts, std::int64_t step,
+               std::int64_t total, unsigned absent_in_eight) {
+  std::vector<Leaf> leaves;
+  std::vector<double> weights;
+  for (std::int64_t l = 0; l < total; ++l) {
+    leaves.push_back(random_leaf(counts, step, l, absent_in_eight));
+    weights.push_back(static_cast<double>(1 + (l * 7 + step) % 4));
+  }
+  const auto& group = exchange.group();
+  const auto [begin, end] = share_of(total, group.rank(), group.size());
+  exchange.open_scope(end - begin);
+  for (auto l = begin; l < end; ++l) {
+    exchange.begin_leaf(weights[static_cast<std::size_t>(l)]);
+    write_leaf(exchange, leaves[static_cast<std::size_t>(l)]);
+    exchange.end_leaf();
+  }
+  finish(exchange);
+  expect_reduced(exchange, counts, leaves, weights);
+}
+
+TEST(HostSums, AnyLayoutOfHostsGivesTheTreesBytes) {
+  const std::vector<std::size_t> counts = {1, 63, 4097, 9000, 0, 20000, 17};
+  for (const auto& layout : std::vector<std::vector<std::vector<int>>>{{{0, 1}, {2, 3}},
+                                                                       {{0}, {1}, {2}, {3}},
+                                                                       {{0, 2}, {1, 3}},
+                                                                       {{0, 1, 2}, {3}},
+                                                                       {{0}, {1, 2}}}) {
+    auto options = on(layout);
+    run_thread_ranks(
+        options.hosts->size(),
+        [&](const Job& job) {
+          StepExchange exchange(Group(job), plan_of(counts), quick());
+          std::int64_t step = 0;
+          for (const std::int64_t total : {1, 4, 5, 7, 13}) {
+            run_scope(exchange, counts, ++step, total, 2);
+          }
+        },
+        options);
+  }
+}
+
+TEST(HostSums, AnArrayOfMorePiecesThanAreUnderWayAtOnce) {
+  const std::vector<std::size_t> counts = {4'300'001, 300};
+  run_thread_ranks(
+      3,
+      [&](const Job& job) {
+        StepExchange exchange(Group(job), plan_of(counts), quick());
+        run_scope(exchange, counts, 1, 3, 0);
+      },
+      on({{0, 1}, {2}}));
+}
+
+TEST(HostSums, AHostSendsAGradientOnceHoweverManyWorkersItHas) {
+  const std::vector<std::size_t> counts = {100'000, 30'000};
+  constexpr double kBytes = 130'000 * sizeof(float);
+  for (const auto& layout :
+       std::vector<std::vector<std::vector<int>>>{{{0}, {1}}, {{0, 1, 2, 3}, {4, 5, 6, 7}}}) {
+    auto options = on(layout);
+    std::uint64_t bytes = 0;
+    run_thread_ranks(
+        options.hosts->size(),
+        [&](const Job& job) {
+          StepExchange exchange(Group(job), plan_of(counts), quick());
+          run_scope(exchange, counts, 1, 8, 0);
+          Group(job).barrier();
+          if (job.rank() == 0) bytes = options.world->hosts()->link_bytes(0);
+        },
+        options);
+    // Half of the other host's nodes, and half of the sums.
+    EXPECT_GT(static_cast<double>(bytes), 0.99 * kBytes);
+    EXPECT_LT(static_cast<double>(bytes), 1.01 * kBytes);
+  }
+}
+
+TEST(HostSums, BucketsTravelWhileBackwardRuns) {
+  const std::vector<std::size_t> counts(200, 200);
+  auto options = on({{0, 1}, {2, 3}});
+  run_thread_ranks(
+      4,
+      [&](const Job& job) {
+        StepExchange exchange(Group(job), plan_of(counts), quick());
+        std::vector<Leaf> leaves;
+        for (std::int64_t l = 0; l < 4; ++l) leaves.push_back(random_leaf(counts, 1, l, 0));
+        const auto& mine = leaves[static_cast<std::size_t>(job.rank())];
+        exchange.open_one_backward(1);
+        for (std::size_t p = counts.size() - 1; p > 0; --p) {
+          exchange.write(p, mine[p]->data(), true);
+          const auto end = Clock::now() + std::chrono::milliseconds(150);
+          while (options.world->hosts()->link_bytes(0) == 0 && Clock::now() < end) {
+            std::this_thread::yield();
+          }
+        }
+        EXPECT_GT(options.world->hosts()->link_bytes(0), 0);
+      },
+      options);
+}
+
+TEST(HostSums, AfterADroppedStepTheNextOneWorks) {
+  const std::vector<std::size_t> counts = {5000, 9000};
+  run_thread_ranks(
+      4,
+      [&](const Job& job) {
+        StepExchange exchange(Group(job), plan_of(counts), quick());
+        for (std::int64_t step = 1; step <= 6; ++step) {
+          if (step % 2 != 0) {
+            run_scope(exchange, counts, step, 4, 0);
+            continue;
+          }
+          const auto leaf = random_leaf(counts, step, job.rank(), 0);
+          exchange.open_one_backward(1);
+          exchange.write(1, leaf[1]->data(), true);  // a bucket may be on its way
+          if (job.rank() == 2) {
+            exchange.fail("a loss of its own");
+            continue;
+          }
+          exchange.write(0, leaf[0]->data(), true);
+          EXPECT_THROW(finish(exchange), PeerFailed);
+        }
+      },
+      on({{0, 1}, {2, 3}}));
+}
+
+TEST(HostSums, ALinkThatBreaksIsAnErrorThatNamesTheHost) {
+  const std::vector<std::size_t> counts = {5000, 9000};
+  auto options = on({{0, 1}, {2, 3}});
+  const auto outcome = try_thread_ranks(
+      4,
+      [&](const Job& job) {
+        StepExchange exchange(Group(job), plan_of(counts), quick());
+        run_scope(exchange, counts, 1, 4, 0);
+        Group(job).barrier();
+        if (job.rank() == 0) options.world->hosts()->break_links(1);
+        Group(job).barrier();
+        run_scope(exchange, counts, 2, 4, 0);
+      },
+      options);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(outcome.text(rank), HasSubstr("the link to the host of rank")) << rank;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
