@@ -339,6 +339,12 @@ void expect_as_model(int workers, const Case& test, const ThreadOptions& options
             EXPECT_EQ(locals[l].refusal,
                       is_bad ? "the gradient of \"p3\" in shard 3 is not finite" : "");
           }
+          std::vector<double> squares;
+          for (const auto& local : locals) squares.push_back(local.squares);
+          auto first = squares;
+          group.broadcast({first.data(), static_cast<std::int64_t>(first.size()), DType::float64},
+                          0);
+          EXPECT_EQ(squares, first) << test.name << ", rank " << group.rank();
           const auto& outcome = exchange.complete([&] {
             update.apply(verdict, 1);
             own.apply(1);
