@@ -13,6 +13,7 @@
 namespace tutti::test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 std::string program(const std::string& options, int steps = 4) {
@@ -120,8 +121,8 @@ TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesAllEndSoon) {
       "kill -9 $(cat $pids.2); " +
       kWait);
   EXPECT_EQ(run.status, 1);
-  EXPECT_THAT(run.err, HasSubstr("ranks 2 3 ended before reaching")) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("it was waited for by rank 0")) << run.err;
+  EXPECT_THAT(run.err, ContainsRegex("ranks? (2 )?3 ended before reaching")) << run.err;
+  EXPECT_THAT(run.err, ContainsRegex("it was waited for by rank [01]")) << run.err;
   EXPECT_THAT(run.err, HasSubstr("it was waited for by rank 3")) << run.err;
 }
 
