@@ -69,7 +69,10 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_THAT(with("TUTTI_HOSTS", "").hosts, ::testing::IsEmpty());
   EXPECT_EQ(with("TUTTI_TOKEN", "a secret").token, "a secret");
   EXPECT_EQ(with("TUTTI_INTERFACE", "eth0").interface, "eth0");
+  EXPECT_EQ(with("TUTTI_LINK", "").link, "auto");
+  EXPECT_EQ(with("TUTTI_LINK", "hub").link, "hub");
   EXPECT_FALSE(with("TUTTI_RANK", "").rank) << "empty counts as unset";
+  EXPECT_EQ(refusal("TUTTI_LINK", "mpi"), "TUTTI_LINK is \"mpi\": must be auto, gloo or hub");
 }
 
 TEST_F(EnvironmentTest, the_hub_is_an_address_and_a_port) {
@@ -257,7 +260,7 @@ TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 49U);
+  EXPECT_EQ(Environment::variables().size(), 50U);
 }
 
 }  // namespace
