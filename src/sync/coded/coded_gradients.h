@@ -124,6 +124,7 @@ class CodedGradients final : public ArraySource {
   Refusal first_refusal() const;
   void send(const MessageTask& task);
   void send_first_round(const MessageTask& task);
+  void note_squares();
   void note_homes();
   double kept_squares(const MessageTask& task) const;
 
@@ -148,7 +149,8 @@ class CodedGradients final : public ArraySource {
   std::vector<Carried> carried_;                         ///< per logical worker
   /// Per logical worker: a worker of the host that keeps what it kept; −1: all hosts do.
   std::vector<int> homes_;
-  std::vector<std::vector<double>> squares_;  ///< of residuals, per logical worker and bucket
+  std::vector<std::vector<double>> squares_;        ///< of residuals, per logical worker and bucket
+  std::vector<std::vector<double>> noted_squares_;  ///< of the step that is being completed
   double loss_scale_ = 1;
   bool is_prepared_ = false;
 };

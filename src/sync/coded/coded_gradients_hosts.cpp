@@ -35,6 +35,17 @@ void CodedGradients::send_first_round(const MessageTask& task) {
                 header.first_bytes);
 }
 
+/// While no worker can be in the next step yet.
+void CodedGradients::note_squares() {
+  if (!spans_hosts_) return;
+  noted_squares_ = squares_;
+  for (std::size_t l = 0; l < squares_.size(); ++l) {
+    for (std::size_t b = 0; b < squares_[l].size(); ++b) {
+      noted_squares_[l][b] = board_.header(l, b).residual_squares;
+    }
+  }
+}
+
 /// Before the buffers turn.
 void CodedGradients::note_homes() {
   if (!spans_hosts_) return;
@@ -43,7 +54,7 @@ void CodedGradients::note_homes() {
     if (nodes.begin == nodes.end) continue;
     homes_[l] = this->nodes().held()[nodes.begin].worker;
     for (std::size_t b = 0; b < squares_[l].size(); ++b) {
-      squares_[l][b] = board_.header(l, b).residual_squares;
+      squares_[l][b] = noted_squares_[l][b];
     }
   }
 }

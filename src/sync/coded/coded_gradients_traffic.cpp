@@ -16,6 +16,7 @@ bool CodedGradients::is_touched(std::uint32_t parameter) const {
 }
 
 void CodedGradients::note() {
+  if (board_.has_residuals()) note_squares();
   traffic_.begin();
   max_bytes_ = 0;
   owned_bytes_ = 0;
