@@ -44,6 +44,7 @@ int accept_one(int port) {
   if (poll(&waiting, 1, kPatience * 1000) != 1) fail("nobody connected");
   const int connection = accept(listener, nullptr, nullptr);
   if (connection < 0) fail("accept");
+  close(listener);  // Or it takes the connection of the next probe here, and resets it at its end.
   return connection;
 }
 
