@@ -33,7 +33,7 @@ HostOrder::HostOrder(BrokerHosts hosts, Obey obey)
 
 void HostOrder::submit(Frame frame) {
   if (!is_hub() && lines_[0].socket) {
-    unconfirmed_.push_back(std::make_shared<const Frame>(std::move(frame)));
+    unconfirmed_.push_back(std::make_shared<Frame>(std::move(frame)));
     push(lines_[0], unconfirmed_.back());
     send(0, Clock::now());
   } else {
@@ -41,11 +41,19 @@ void HostOrder::submit(Frame frame) {
   }
 }
 
-void HostOrder::sequence(Frame frame) {
+void HostOrder::sequence(Frame frame, int keeper) {
   const auto all = std::make_shared<const Frame>(
       Frame{frame.header, std::move(frame.text), {std::move(frame.parcel.bytes), {}}});
   for (std::size_t host = 0; host < lines_.size(); ++host) {
-    if (lines_[host].socket) push(lines_[host], all);
+    if (!lines_[host].socket) continue;
+    if (static_cast<int>(host) != keeper) {
+      push(lines_[host], all);
+      continue;
+    }
+    FrameHeader yours;
+    yours.kind = FrameHeader::yours;
+    yours.origin = all->header.origin;
+    lines_[host].writer.push(yours, {}, nullptr, nullptr);
   }
   obey_({all->header, all->text, {all->parcel.bytes, std::move(frame.parcel.descriptors)}});
 }
@@ -91,16 +99,26 @@ bool HostOrder::take(int host, Frame frame) {
   const FrameHeader& header = frame.header;
   if (header.kind == FrameHeader::beat) return true;
   if (header.origin < 0 || header.origin >= map_.size()) return false;
-  if (!is_hub()) {
-    if (map_.host_of(header.origin) == here_) {
-      if (unconfirmed_.empty()) return false;
-      unconfirmed_.pop_front();
-    }
-    obey_(std::move(frame));
+  if (is_hub()) {
+    if (!map_.ranks_of(host).contains(header.origin) || header.kind == FrameHeader::yours)
+      return false;
+    sequence(std::move(frame), host);
     return true;
   }
-  if (!map_.ranks_of(host).contains(header.origin)) return false;
-  sequence(std::move(frame));
+  if (header.kind == FrameHeader::yours) return obey_own(header.origin);
+  if (map_.host_of(header.origin) == here_) return false;
+  obey_(std::move(frame));
+  return true;
+}
+
+/// The frame that this host submitted first of those that were not in order.
+bool HostOrder::obey_own(int origin) {
+  if (unconfirmed_.empty() || unconfirmed_.front()->header.origin != origin) return false;
+  // The hub cannot have all of a frame that is still being sent.
+  if (unconfirmed_.front().use_count() > 1) return false;
+  const auto next = std::move(unconfirmed_.front());
+  unconfirmed_.pop_front();
+  obey_(std::move(*next));
   return true;
 }
 

@@ -3,7 +3,8 @@
 // The one order of what the workers of several hosts have to agree on. The broker of rank 0's host,
 // the hub, puts what all brokers submit in an order and sends it to all of them, so that every host
 // sees the same history: a total order broadcast through a star of connections. On one host what is
-// submitted takes effect at once.
+// submitted takes effect at once. A broker keeps what it has submitted, and gets a word that it is
+// next in order, not its bytes.
 //
 // A broker that says nothing for kHostSilence, or whose connection closes, is lost: its workers
 // count as ended on all hosts. Without the hub a broker is on its own: everybody elsewhere has
@@ -74,10 +75,13 @@ class HostOrder {
     Clock::time_point sent;
   };
   bool is_hub() const { return here_ == 0; }
-  void sequence(Frame frame);
+  static constexpr int kNone = -1;
+  /// Puts a frame in order. The host that has submitted it, if another one has, keeps it.
+  void sequence(Frame frame, int keeper = kNone);
   void push(Line& line, const std::shared_ptr<const Frame>& frame);
   void hear(int host, Clock::time_point now);
   bool take(int host, Frame frame);
+  bool obey_own(int origin);
   void send(int host, Clock::time_point now);
   void lose(int host);
 
@@ -85,8 +89,9 @@ class HostOrder {
   std::string run_;
   int here_;
   Obey obey_;
-  /// Submitted to the hub, which has not sent them back yet; without the hub they take effect here.
-  std::deque<std::shared_ptr<const Frame>> unconfirmed_;
+  /// Submitted to the hub, which has not put them in order yet; without the hub they take effect
+  /// here.
+  std::deque<std::shared_ptr<Frame>> unconfirmed_;
   std::vector<Line> lines_;  ///< by host; none on one host
   Clock::time_point served_;
 };

@@ -41,7 +41,8 @@ struct FrameHeader {
     let_go,     ///< worker: it holds the block `request` no longer
     store,      ///< worker: bytes are a StoreMessage
     over,       ///< broker: `origin` has ended
-    beat        ///< broker: nothing else was to be told to another host's broker
+    beat,       ///< broker: nothing else was to be told to another host's broker
+    yours       ///< hub: of what that host has submitted, the next is in order; `origin` as there
   };
   static constexpr std::uint32_t kMagic = 0x54555434;
   std::uint32_t magic = kMagic;

@@ -2,6 +2,7 @@
 
 #include "job/hosts/host_order.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <gmock/gmock.h>
@@ -23,7 +24,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-/// What a host obeys: "2: text" of rank 2's frames, "2 is over" of its end.
+/// What a host obeys: "2: text" of rank 2's frames, "2: text + 5 bytes" where it has any, "2 is
+/// over" of its end.
 using History = std::vector<std::string>;
 
 Frame said(int rank, const std::string& text) {
@@ -32,6 +34,14 @@ Frame said(int rank, const std::string& text) {
   frame.header.origin = rank;
   frame.text = text;
   return frame;
+}
+
+std::string line_of(const Frame& frame) {
+  const auto rank = std::to_string(frame.header.origin);
+  if (frame.header.kind == FrameHeader::over) return rank + " is over";
+  const auto& bytes = frame.parcel.bytes;
+  return rank + ": " + frame.text +
+         (bytes.empty() ? "" : " + " + std::to_string(bytes.size()) + " bytes");
 }
 
 class Hosts {
@@ -47,18 +57,26 @@ class Hosts {
       if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
       places[0].connections[h] = FileDescriptor(ends[0]);
       places[h].connections[0] = FileDescriptor(ends[1]);
+      hosts_ends_.push_back(places[h].connections[0].duplicate());
     }
     for (std::size_t h = 0; h < ranks.size(); ++h) {
       orders_.push_back(std::make_unique<HostOrder>(std::move(places[h]), [this, h](Frame frame) {
-        const auto rank = std::to_string(frame.header.origin);
-        histories_[h].push_back(frame.header.kind == FrameHeader::over ? rank + " is over"
-                                                                       : rank + ": " + frame.text);
+        histories_[h].push_back(line_of(frame));
       }));
     }
   }
   HostOrder& order(std::size_t host) { return *orders_[host]; }
   const History& history(std::size_t host) const { return histories_[host]; }
-  void lose(std::size_t host) { orders_[host].reset(); }
+  void lose(std::size_t host) {
+    orders_[host].reset();
+    if (host > 0) hosts_ends_[host - 1].reset();
+  }
+  /// Bytes on their way from the hub to a host.
+  std::size_t on_the_way_to(std::size_t host) const {
+    int bytes = 0;
+    if (::ioctl(hosts_ends_[host - 1].get(), FIONREAD, &bytes) != 0) std::abort();
+    return static_cast<std::size_t>(bytes);
+  }
   /// Serves all hosts in turn.
   void serve(Clock::time_point now = Clock::now()) {
     for (auto& order : orders_) {
@@ -72,6 +90,7 @@ class Hosts {
 
  private:
   std::vector<History> histories_;
+  std::vector<FileDescriptor> hosts_ends_;  ///< of connections to the hub, from host 1 on
   std::vector<std::unique_ptr<HostOrder>> orders_;
 };
 
@@ -106,6 +125,33 @@ TEST(HostOrder, AWorkersOwnHostSeesItsFrameOnceItIsInOrder) {
   EXPECT_TRUE(hosts.history(1).empty());
   hosts.serve_until([&] { return !hosts.history(1).empty(); });
   EXPECT_THAT(hosts.history(0), ElementsAre("1: mine"));
+}
+
+TEST(HostOrder, WhatAHostSubmitsDoesNotTravelBackToIt) {
+  Hosts hosts({{0}, {1, 2}, {3}});
+  Frame large = said(2, "mine");
+  large.parcel.bytes.assign(50'000, 'x');
+  hosts.order(1).submit(std::move(large));
+  const Watchdog watchdog("a frame at the hub", seconds(20));
+  while (hosts.history(0).empty()) hosts.order(0).serve(Clock::now());
+  EXPECT_EQ(hosts.on_the_way_to(1), sizeof(FrameHeader));
+  EXPECT_EQ(hosts.on_the_way_to(2), sizeof(FrameHeader) + 4 + 50'000);
+  hosts.serve_until([&] { return !hosts.history(1).empty() && !hosts.history(2).empty(); });
+  for (std::size_t h = 0; h < 3; ++h) {
+    EXPECT_THAT(hosts.history(h), ElementsAre("2: mine + 50000 bytes")) << "host " << h;
+  }
+}
+
+TEST(HostOrder, WhatAHostKeepsHasItsPlaceAmongTheFramesOfOthers) {
+  Hosts hosts({{0}, {1}, {2}});
+  hosts.order(1).submit(said(1, "first"));
+  hosts.order(2).submit(said(2, "second"));
+  hosts.order(1).submit(said(1, "third"));
+  hosts.order(0).serve(Clock::now());  // hears host 1, then host 2
+  hosts.serve_until([&] { return hosts.history(1).size() == 3 && hosts.history(2).size() == 3; });
+  EXPECT_THAT(hosts.history(1), ElementsAre("1: first", "1: third", "2: second"));
+  EXPECT_EQ(hosts.history(0), hosts.history(1));
+  EXPECT_EQ(hosts.history(2), hosts.history(1));
 }
 
 TEST(HostOrder, WhoseConnectionClosesIsOverOnAllHosts) {
@@ -167,6 +213,46 @@ TEST(HostOrder, AHostSpeaksForItsOwnWorkersAlone) {
   hosts.order(1).submit(said(2, "a lie"));
   hosts.serve_until([&] { return !hosts.history(0).empty(); });
   EXPECT_THAT(hosts.history(0), ElementsAre("1 is over"));
+}
+
+/// What host `to` of two makes of a frame that its peer's broker would not send.
+History after_nonsense(int to, const Frame& frame, bool submits) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+  const FileDescriptor peer(ends[0]);
+  BrokerHosts place;
+  place.map = HostMap::of(std::vector<RankSet>{{0}, {1, 2}});
+  place.here = to;
+  place.connections.resize(2);
+  place.connections[static_cast<std::size_t>(1 - to)] = FileDescriptor(ends[1]);
+  History history;
+  HostOrder order(std::move(place),
+                  [&](const Frame& obeyed) { history.push_back(line_of(obeyed)); });
+  if (submits) order.submit(said(1, "mine"));
+  FrameWriter writer;
+  writer.push(frame.header, frame.text, nullptr, nullptr);
+  writer.write(peer.get());
+  const Watchdog watchdog("nonsense", seconds(20));
+  while (order.is_connected()) order.serve(Clock::now());
+  return history;
+}
+
+TEST(HostOrder, AHubThatConfirmsWhatWasNotSubmittedIsLost) {
+  Frame yours;
+  yours.header.kind = FrameHeader::yours;
+  yours.header.origin = 1;
+  EXPECT_THAT(after_nonsense(1, yours, false), ElementsAre("0 is over"));
+  yours.header.origin = 2;
+  EXPECT_THAT(after_nonsense(1, yours, true), ElementsAre("0 is over", "1: mine"));
+  // Own frames come as a word alone.
+  EXPECT_THAT(after_nonsense(1, said(1, "mine"), true), ElementsAre("0 is over", "1: mine"));
+}
+
+TEST(HostOrder, NobodyButTheHubConfirms) {
+  Frame yours;
+  yours.header.kind = FrameHeader::yours;
+  yours.header.origin = 1;
+  EXPECT_THAT(after_nonsense(0, yours, false), ElementsAre("1 is over", "2 is over"));
 }
 
 }  // namespace
