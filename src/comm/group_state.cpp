@@ -48,6 +48,19 @@ Team team_of(const JobState& job, const std::vector<int>& ranks) {
   return team;
 }
 
+/// The host of each member, numbered in the order in which members are on them.
+std::vector<int> hosts_of(const JobState& job, const std::vector<int>& ranks) {
+  std::vector<int> hosts;
+  std::vector<int> of_members;
+  for (const int rank : ranks) {
+    const int host = job.hosts().host_of(rank);
+    const auto found = std::ranges::find(hosts, host);
+    of_members.push_back(static_cast<int>(found - hosts.begin()));
+    if (found == hosts.end()) hosts.push_back(host);
+  }
+  return of_members;
+}
+
 }  // namespace
 
 int Team::deputy_of(int member) const {
@@ -62,6 +75,8 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
       rank_(own_position(*job_, ranks_, name_)),
       members_(RankSet::of(ranks_)),
       team_(team_of(*job_, ranks_)),
+      host_of_(hosts_of(*job_, ranks_)),
+      hosts_(std::ranges::max(host_of_) + 1),
       collectives_(std::make_unique<LocalCollectives>(
           *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_})) {}
 
@@ -70,11 +85,9 @@ GroupState::~GroupState() = default;
 const std::shared_ptr<GroupState>& GroupState::first_of_hosts() {
   if (first_of_hosts_ || team_.rank != 0) return first_of_hosts_;
   std::vector<int> firsts;
-  RankSet hosts;
-  for (const int rank : ranks_) {
-    const int host = job_->hosts().host_of(rank);
-    if (!hosts.contains(host)) firsts.push_back(rank);
-    hosts.insert(host);
+  for (int host = 0; host < hosts_; ++host) {
+    const auto member = std::ranges::find(host_of_, host) - host_of_.begin();
+    firsts.push_back(ranks_[static_cast<std::size_t>(member)]);
   }
   first_of_hosts_ =
       std::make_shared<GroupState>(job_, std::move(firsts), name_ + ", first of each host");

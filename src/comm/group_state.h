@@ -44,12 +44,11 @@ class GroupState {
   const Team& team() const { return team_; }
   /// Whether members are on several hosts.
   bool spans_hosts() const { return team_.size() < size(); }
-  /// The host of a member.
-  int host_of(int member) const {
-    return job_->hosts().host_of(ranks_[static_cast<std::size_t>(member)]);
-  }
-  /// A group of the first member of each host; null on the others. Made by the first call, which is
-  /// collective among those.
+  /// Hosts that members are on, numbered by their first members.
+  int hosts() const { return hosts_; }
+  int host_of(int member) const { return host_of_[static_cast<std::size_t>(member)]; }
+  /// A group of the first member of each host, in the order of the hosts' numbers; null on the
+  /// others. Made by the first call, which is collective among those.
   const std::shared_ptr<GroupState>& first_of_hosts();
 
  private:
@@ -59,6 +58,8 @@ class GroupState {
   int rank_ = 0;
   RankSet members_;
   Team team_;
+  std::vector<int> host_of_;  ///< by member
+  int hosts_;
   std::shared_ptr<GroupState> first_of_hosts_;
   std::unique_ptr<LocalCollectives> collectives_;
 };

@@ -16,17 +16,10 @@ void copy_to_hosts(const Group& group, std::span<const HostPiece> pieces,
   GroupState& state = *group.state();
   if (!state.spans_hosts()) return;
   if (const auto firsts = state.first_of_hosts()) {
-    const auto& hosts = state.job().hosts();
-    const auto first_on = [&](int host) {
-      int member = 0;
-      while (hosts.host_of(firsts->ranks()[static_cast<std::size_t>(member)]) != host) ++member;
-      return member;
-    };
     for (const auto& piece : pieces) {
       if (piece.bytes == 0) continue;
-      const int root = first_on(state.host_of(piece.member));
       Group(firsts).broadcast({piece.at, static_cast<std::int64_t>(piece.bytes), DType::uint8},
-                              root, options);
+                              state.host_of(piece.member), options);
     }
   }
   group.barrier(options);

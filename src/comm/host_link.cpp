@@ -1,6 +1,6 @@
 #include "comm/host_link.h"
 
-#include <cstdint>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,31 +12,92 @@
 #include "comm/link/link_engine.h"
 #include "job/gather.h"
 #include "job/host_address.h"
+#include "job/wire/board.h"
 #include "tutti/environment.h"
+#include "tutti/error.h"
 
 namespace tutti {
 
-std::unique_ptr<Link> make_host_link(const Group& group, const std::string& what, int lanes,
-                                     std::optional<std::chrono::milliseconds> deadline) {
-  const auto firsts = group.state()->first_of_hosts();
-  if (!firsts) return nullptr;
+namespace {
+
+/// The time in which the job itself finds out who has died (docs/clusters.md).
+constexpr std::chrono::milliseconds kGrace{2500};
+
+}  // namespace
+
+HostLink::HostLink(const Group& group, Options options)
+    : group_(group), options_(std::move(options)) {}
+
+HostLink::~HostLink() { drop(); }
+
+void HostLink::connect() {
+  if (link_) return;
+  const auto firsts = group_.state()->first_of_hosts();
+  if (!firsts) return;
   JobState& job = firsts->job();
-  const auto name = fmt::format("link {} of {}", job.next_number("link of " + what), what);
+  const auto name =
+      fmt::format("link {} of \"{}\"", job.next_number("link of " + options_.name), options_.name);
   int round = 0;
-  return link_engine().make({.name = name,
-                             .self = firsts->rank(),
-                             .peers = firsts->size(),
-                             .lanes = lanes,
-                             .address = address_for_hosts(Environment::read()),
-                             .deadline = job.deadline(deadline),
-                             .exchange = [&job, &firsts, &name, &round](const std::string& mine) {
-                               const auto tag = fmt::format("{}, round {}", name, round++);
-                               std::vector<std::string> all;
-                               for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}})) {
-                                 all.push_back(std::move(parcel.bytes));
-                               }
-                               return all;
-                             }});
+  link_ = link_engine().make({.name = name,
+                              .self = firsts->rank(),
+                              .peers = firsts->size(),
+                              .lanes = options_.lanes,
+                              .address = address_for_hosts(Environment::read()),
+                              .deadline = job.deadline(options_.deadline),
+                              .exchange = [&](const std::string& mine) {
+                                const auto tag = fmt::format("{}, round {}", name, round++);
+                                std::vector<std::string> all;
+                                for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}})) {
+                                  all.push_back(std::move(parcel.bytes));
+                                }
+                                return all;
+                              }});
+}
+
+void HostLink::drop() noexcept {
+  link_.reset();
+  while (in_calls_ != 0) std::this_thread::yield();
+  under_way_ = 0;
+  has_failed_ = false;
+  failed_at_.reset();
+}
+
+void HostLink::send(int lane, int host, std::span<const std::byte> bytes,
+                    std::function<void()> done) {
+  link_->send(lane, host, bytes, then(std::move(done)));
+}
+
+void HostLink::receive(int lane, int host, std::span<std::byte> bytes, std::function<void()> done) {
+  link_->receive(lane, host, bytes, then(std::move(done)));
+}
+
+Link::Done HostLink::then(std::function<void()> done) {
+  ++under_way_;
+  return [this, done = std::move(done)](const LinkError* error) {
+    ++in_calls_;
+    if (error != nullptr) {
+      const std::lock_guard lock(failure_mutex_);
+      if (!has_failed_) failure_ = *error;
+      has_failed_ = true;
+    } else if (done) {
+      done();
+    }
+    --under_way_;
+    announce(group_.state()->job().board());
+    --in_calls_;
+  };
+}
+
+void HostLink::check() {
+  if (!has_failed_) return;
+  GroupState& state = *group_.state();
+  const auto now = state.job().system().now();
+  if (!failed_at_) failed_at_ = now;
+  if (now < *failed_at_ + kGrace) return;
+  const std::lock_guard lock(failure_mutex_);
+  const int rank = state.first_of_hosts()->ranks()[static_cast<std::size_t>(failure_.peer)];
+  throw PeerLost(rank, fmt::format("\"{}\": the link to the host of rank {} has failed ({}): {}",
+                                   options_.name, rank, link_->description(), failure_.text));
 }
 
 bool have_host_links(const Group& group) {

@@ -2,11 +2,17 @@
 
 // A link between the hosts of a group.
 //
-// Threads: one. Failure: that of collectives, and of the engine.
+// Threads: one; what send() and receive() are given runs on the link's threads. Failure: that of
+// collectives, and of the engine; a link that fails is PeerLost.
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "comm/link/link.h"
@@ -14,10 +20,49 @@
 
 namespace tutti {
 
-/// The participants are the first members of each host, which have the link; the others get null.
-/// Collective among the first members. `what` names it in errors.
-std::unique_ptr<Link> make_host_link(const Group& group, const std::string& what, int lanes,
-                                     std::optional<std::chrono::milliseconds> deadline = {});
+/// The link of the group's hosts, by their numbers: the first member of each has it. After a
+/// failure it is dropped, and made again.
+class HostLink {
+ public:
+  struct Options {
+    std::string name = {};  ///< in errors: what it is for
+    int lanes = 1;
+    std::optional<std::chrono::milliseconds> deadline = {};
+  };
+  HostLink(const Group& group, Options options);
+  ~HostLink();
+  HostLink(const HostLink&) = delete;
+  HostLink& operator=(const HostLink&) = delete;
+
+  /// Makes the link if there is none. Collective among the first members of the hosts; nothing
+  /// happens on the others.
+  void connect();
+  bool is_connected() const { return link_ != nullptr; }
+  /// Ends what is under way.
+  void drop() noexcept;
+
+  /// `done` is called once the message has left its memory, or has come; not if it fails.
+  void send(int lane, int host, std::span<const std::byte> bytes, std::function<void()> done = {});
+  void receive(int lane, int host, std::span<std::byte> bytes, std::function<void()> done = {});
+  /// Nothing is under way, and nothing has failed.
+  bool is_idle() const { return under_way_ == 0 && !has_failed_; }
+  /// Throws PeerLost where something has failed, once the job has had the time to find out who has
+  /// died: what is left then are connections that break by themselves.
+  void check();
+
+ private:
+  Link::Done then(std::function<void()> done);
+
+  Group group_;
+  Options options_;
+  std::atomic<std::int64_t> under_way_{0};  ///< operations that are not complete
+  std::atomic<int> in_calls_{0};            ///< threads of the link that are in this object
+  std::atomic<bool> has_failed_{false};
+  std::mutex failure_mutex_;
+  LinkError failure_;  ///< the first one
+  std::optional<Clock::time_point> failed_at_;
+  std::unique_ptr<Link> link_;  ///< last, so that its operations end first
+};
 
 /// Whether all hosts of the group make links by the same engine. Collective. The answer, and why
 /// there is none, is logged once per job.

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
 #include "comm/group_state.h"
-#include "comm/host_link.h"
 #include "job/wire/board.h"
 #include "memory/arena.h"
 #include "tutti/error.h"
@@ -17,31 +15,11 @@
 namespace tutti {
 namespace {
 
-/// Nodes, sums and lists are messages of lanes of their own: what precedes what among them differs
-/// from host to host.
-enum Lane { kNodes, kSums, kLists, kLanes };
-
 constexpr std::size_t kMessageBytes = std::size_t{512} << 10;  ///< aimed at
 constexpr std::size_t kMaxSlotBytes = std::size_t{8} << 20;
 /// Subtrees of one host: a tile of each fits into the staging memory.
 constexpr std::size_t kMaxBlocks = 128;
 static_assert(kMessageBytes + kMaxBlocks * kTile * sizeof(double) <= kMaxSlotBytes);
-/// The time in which the job itself finds out who has died (docs/clusters.md).
-constexpr std::chrono::milliseconds kGrace{2500};
-
-/// The host of each member, among those of the group.
-std::vector<int> hosts_of(const GroupState& group) {
-  std::vector<int> hosts;
-  std::vector<int> of_members;
-  for (const int rank : group.ranks()) {
-    const int host = group.job().hosts().host_of(rank);
-    const auto found = std::ranges::find(hosts, host);
-    of_members.push_back(static_cast<int>(found - hosts.begin()));
-    if (found == hosts.end()) hosts.push_back(host);
-  }
-  return of_members;
-}
-
 std::int64_t tiles_in(const ElementRange& range) {
   return (range.end - range.begin + kTile - 1) / kTile;
 }
@@ -68,43 +46,26 @@ HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
       state_(*group_.state()),
       nodes_(nodes),
       options_(std::move(options)),
-      host_of_(hosts_of(state_)),
-      here_(host_of_[static_cast<std::size_t>(group_.rank())]),
-      hosts_(std::ranges::max(host_of_) + 1),
+      hosts_(state_.hosts()),
+      here_(state_.host_of(group_.rank())),
       slot_bytes_(std::min(kMaxSlotBytes, kMaxBlocks * round_up(nodes.plan().slot_bytes(), kTile))),
       memory_(
           group_.allocate_common(kWordBytes + nodes.plan().slot_bytes() +
                                      2 * kWindow * static_cast<std::size_t>(hosts_) * slot_bytes_,
                                  fmt::format("sums of hosts of \"{}\"", options_.name))),
       words_(reinterpret_cast<Words*>(memory_.data())),
-      slices_(nodes) {
+      slices_(nodes),
+      link_(group_, {.name = options_.name, .lanes = kLanes, .deadline = options_.deadline}) {
   std::vector<std::uint8_t> summed;
   for (std::uint32_t p = 0; p < nodes.plan().parameters().size(); ++p) {
     summed.push_back(nodes.plan().parameters()[p].is_reduced() && options_.wanted(p) ? 1 : 0);
   }
-  nodes_.take_sums([this](std::size_t p) { return sum_at(static_cast<std::uint32_t>(p)); },
-                   std::move(summed));
-}
-
-HostSums::~HostSums() { drop(); }
-
-void HostSums::connect() {
-  if (link_ || !drives()) return;
-  link_ = make_host_link(group_, fmt::format("\"{}\"", options_.name), kLanes, options_.deadline);
-}
-
-void HostSums::drop() noexcept {
-  link_.reset();
-  while (in_calls_ != 0) std::this_thread::yield();
-  under_way_ = 0;
-  has_failed_ = false;
-  failed_at_.reset();
+  nodes_.take_sums(sum_at(0), std::move(summed));
 }
 
 void HostSums::open(std::uint64_t step) {
   step_ = step;
   pieces_.clear();
-  open_.clear();
   closed_ = posted_lists_ = false;
   filled_ = reduced_ = posted_in_ = posted_out_ = posted_sums_ = 0;
 }
@@ -133,7 +94,7 @@ void HostSums::find_blocks() {
   if (shape_ == nodes_.shape()) return;
   std::vector<int> hosts;
   for (const auto& node : nodes_.held()) {
-    hosts.push_back(host_of_[static_cast<std::size_t>(node.worker)]);
+    hosts.push_back(state_.host_of(node.worker));
   }
   blocks_ = host_blocks(nodes_.held(), hosts, nodes_.leaf_count());
   most_blocks_ = 1;
@@ -165,13 +126,11 @@ void HostSums::add(std::span<const std::uint32_t> parameters) {
   const auto whole = kMessageBytes * static_cast<std::size_t>(hosts_);
   const auto pieces = static_cast<int>((bytes * most_blocks_ + whole - 1) / whole);
   for (int k = 0; k < pieces; ++k) {
-    Piece piece;
+    auto& piece = pieces_.emplace_back();
     for (int host = 0; host < hosts_; ++host) {
       piece.slices.push_back(
           tile_share(nodes_.plan(), touched, k * hosts_ + host, pieces * hosts_));
     }
-    pieces_.push_back(std::move(piece));
-    open_.emplace_back();
   }
 }
 
@@ -270,7 +229,7 @@ void HostSums::fill(const Piece& piece, std::size_t k) {
 void HostSums::reduce(const Piece& piece, std::size_t k) {
   const auto& slice = piece.slices[static_cast<std::size_t>(here_)];
   const auto part = own_part(slice);
-  // Of other hosts: the address of element 0, by parameter and block.
+  // Where element 0 of another host's block would lie, by parameter.
   std::map<std::pair<std::uint32_t, const HostBlock*>, const std::byte*> received;
   for (int host = 0; host < hosts_; ++host) {
     if (host == here_) continue;
@@ -300,121 +259,6 @@ void HostSums::reduce(const Piece& piece, std::size_t k) {
   }
 }
 
-Link::Done HostSums::then(std::function<void()> done) {
-  ++under_way_;
-  return [this, done = std::move(done)](const LinkError* error) {
-    ++in_calls_;
-    if (error != nullptr) {
-      const std::lock_guard lock(failure_mutex_);
-      if (!has_failed_) failure_ = *error;
-      has_failed_ = true;
-    } else if (done) {
-      done();
-    }
-    --under_way_;
-    announce(state_.job().board());
-    --in_calls_;
-  };
-}
-
-/// Everything that can be posted now.
-void HostSums::drive() {
-  if (!link_) return;
-  check_link();
-  const auto reduced = least(&Progress::reduced);
-  while (posted_in_ < pieces_.size() && posted_in_ < reduced + kWindow) {
-    post_in(pieces_[posted_in_], posted_in_);
-    ++posted_in_;
-  }
-  for (const auto filled = least(&Progress::filled); posted_out_ < filled; ++posted_out_) {
-    post_out(pieces_[posted_out_], posted_out_);
-  }
-  for (; posted_sums_ < reduced; ++posted_sums_) post_sums(pieces_[posted_sums_]);
-  if (!closed_) return;
-  if (!posted_lists_) post_lists();
-  posted_lists_ = true;
-  if (posted_sums_ == pieces_.size() && under_way_ == 0 && !has_failed_) {
-    words_->finished.store(step_, std::memory_order_release);
-    announce(state_.job().board());
-  }
-}
-
-/// What other hosts send of this host's slice, and the sums of theirs.
-void HostSums::post_in(const Piece& piece, std::size_t k) {
-  auto& open = open_[k].in;
-  open = 1;
-  const auto end = [this, &open, k] {
-    if (--open == 0) words_->arrived[k % kWindow].store(tag(k + 1), std::memory_order_release);
-  };
-  const auto& mine = piece.slices[static_cast<std::size_t>(here_)];
-  for (int host = 0; host < hosts_; ++host) {
-    if (host == here_) continue;
-    for (const auto run : runs_of(piece.slices[static_cast<std::size_t>(host)])) {
-      link_->receive(kSums, host, run, then({}));
-    }
-    const auto bytes = visit(mine, host, {}, {});
-    if (bytes == 0) continue;
-    ++open;
-    link_->receive(kNodes, host, {staging(false, k, host), bytes}, then(end));
-  }
-  end();
-}
-
-void HostSums::post_out(const Piece& piece, std::size_t k) {
-  auto& open = open_[k].out;
-  open = 1;
-  const auto end = [this, &open, k] {
-    if (--open == 0) words_->sent[k % kWindow].store(tag(k + 1), std::memory_order_release);
-  };
-  for (int host = 0; host < hosts_; ++host) {
-    if (host == here_) continue;
-    const auto bytes = visit(piece.slices[static_cast<std::size_t>(host)], here_, {}, {});
-    if (bytes == 0) continue;
-    ++open;
-    link_->send(kNodes, host, {staging(true, k, host), bytes}, then(end));
-  }
-  end();
-}
-
-void HostSums::post_sums(const Piece& piece) {
-  for (const auto run : runs_of(piece.slices[static_cast<std::size_t>(here_)])) {
-    for (int host = 0; host < hosts_; ++host) {
-      if (host != here_) link_->send(kSums, host, run, then({}));
-    }
-  }
-}
-
-/// All lists of rows, whose lengths have come with the step.
-void HostSums::post_lists() {
-  for (std::uint32_t p = 0; p < nodes_.plan().parameters().size(); ++p) {
-    if (!nodes_.plan().parameters()[p].row_sparse()) continue;
-    for (const auto& node : nodes_.held()) {
-      for (const auto part : nodes_.list_of(node, p)) {
-        const int from = host_of_[static_cast<std::size_t>(node.worker)];
-        if (from != here_) {
-          link_->receive(kLists, from, part, then({}));
-          continue;
-        }
-        for (int host = 0; host < hosts_; ++host) {
-          if (host != here_) link_->send(kLists, host, part, then({}));
-        }
-      }
-    }
-  }
-}
-
-/// Who has died is found by the job itself; what is left are connections that break by themselves.
-void HostSums::check_link() {
-  if (!has_failed_) return;
-  const auto now = state_.job().system().now();
-  if (!failed_at_) failed_at_ = now;
-  if (now < *failed_at_ + kGrace) return;
-  const std::lock_guard lock(failure_mutex_);
-  const int rank = state_.first_of_hosts()->ranks()[static_cast<std::size_t>(failure_.peer)];
-  throw PeerLost(rank, fmt::format("\"{}\": the link to the host of rank {} has failed ({}): {}",
-                                   options_.name, rank, link_->description(), failure_.text));
-}
-
 /// Neighbours that are behind this worker; else all of other hosts. Two workers are never behind
 /// one another: what the host's workers wait for together is on other hosts.
 RankSet HostSums::missing() const {
@@ -426,7 +270,7 @@ RankSet HostSums::missing() const {
     }
   }
   for (int r = 0; r < group_.size(); ++r) {
-    if (host_of_[static_cast<std::size_t>(r)] != here_) elsewhere.insert(group_.job_rank(r));
+    if (state_.host_of(r) != here_) elsewhere.insert(group_.job_rank(r));
   }
   return behind.empty() ? elsewhere : behind;
 }

@@ -11,9 +11,8 @@
 // for each host. The workers of a host share the folds, its first one drives the link. Lists of
 // rows are not added up first: every host gets all of them.
 //
-// Threads: one; the link's own threads store words that are waited for. Failure: a link that fails
-// is PeerLost, once the job has had the time to find out who has died; drop() ends a step that
-// failed, and after that connect() makes another link.
+// Threads: one; the link's own threads store words that are waited for. Failure: that of the link
+// (comm/host_link.h); drop() ends a step that failed, and after that connect() makes another link.
 
 #include <atomic>
 #include <chrono>
@@ -22,33 +21,37 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "comm/link/link.h"
+#include "comm/host_link.h"
+#include "job/wire/board.h"
 #include "sync/plan/tile_share.h"
 #include "sync/step/host_blocks.h"
 #include "sync/step/node_store.h"
 #include "sync/step/slice_fold.h"
 #include "tutti/group.h"
+#include "tutti/job.h"
 
 namespace tutti {
 
 class HostSums {
+  /// Nodes, sums and lists are messages of lanes of their own: what precedes what among them
+  /// differs from host to host.
+  enum Lane { kNodes, kSums, kLists, kLanes };
+
  public:
   struct Options {
     std::string name = {};  ///< in errors: what is trained
-    /// Of dense parameters, those whose sums are wanted.
+    /// Whether the sum of a dense parameter is wanted.
     std::function<bool(std::uint32_t parameter)> wanted = {};
     std::optional<std::chrono::milliseconds> deadline = {};
   };
   /// Null where the group is on one host, or where hosts have no common engine for links. From then
   /// on `nodes` has the sums, and sends by itself only what is not added up here. Collective.
   static std::unique_ptr<HostSums> make(const Group& group, NodeStore& nodes, Options options);
-  ~HostSums();
   HostSums(const HostSums&) = delete;
   HostSums& operator=(const HostSums&) = delete;
 
@@ -64,34 +67,31 @@ class HostSums {
   /// Job ranks on whose part this worker waits.
   RankSet missing() const;
   /// Makes the link if there is none. Collective among the first workers of the hosts.
-  void connect();
+  void connect() { link_.connect(); }
   /// The step has failed: what is under way ends.
-  void drop() noexcept;
+  void drop() noexcept { link_.drop(); }
 
  private:
   /// A worker's words, on its own cache line: pieces that it has come through in a step.
-  struct alignas(64) Progress {
+  struct alignas(kCacheLine) Progress {
     std::atomic<std::uint64_t> filled;
     std::atomic<std::uint64_t> reduced;
   };
   static constexpr std::size_t kWindow = 8;  ///< pieces between whose staging memory is reused
-  static constexpr std::size_t kMaxTeam = 64;
   /// The words of a host, in zero-filled memory that its workers share. A word is the step and a
   /// number within it, or less.
   struct Words {
-    Progress members[kMaxTeam];
-    alignas(64) std::atomic<std::uint64_t> sent[kWindow];  ///< the piece whose sends are complete
-    alignas(64) std::atomic<std::uint64_t> arrived[kWindow];  ///< the piece that has come in
-    alignas(64) std::atomic<std::uint64_t> finished;          ///< the step whose sums are in place
+    Progress members[kMaxWorkers];
+    alignas(kCacheLine) std::atomic<std::uint64_t> sent[kWindow];  ///< piece whose sends are done
+    alignas(kCacheLine) std::atomic<std::uint64_t> arrived[kWindow];  ///< piece that has come in
+    alignas(kCacheLine) std::atomic<std::uint64_t> finished;  ///< the step whose sums are in place
   };
   static constexpr std::size_t kWordBytes = (sizeof(Words) + 4095) / 4096 * 4096;
   struct Piece {
     std::vector<std::vector<ElementRange>> slices;  ///< by host
-  };
-  /// Operations of one piece in one direction that are not complete yet.
-  struct Open {
-    std::atomic<int> out{0};
-    std::atomic<int> in{0};
+    // Operations with nodes that are not complete yet.
+    std::atomic<int> sends{0};
+    std::atomic<int> receives{0};
   };
   /// The tiles [begin, end) of a slice, counted over all its ranges.
   struct TilePart {
@@ -104,7 +104,7 @@ class HostSums {
   bool drives() const { return team().rank == 0; }
   const Team& team() const { return nodes_.team(); }
   std::uint64_t tag(std::size_t number) const { return (step_ << 32) | number; }
-  /// Of all workers of this host, the least number.
+  /// The least number of all workers of this host.
   std::size_t least(std::atomic<std::uint64_t> Progress::*word) const;
   std::byte* staging(bool out, std::size_t piece, int host) const;
   std::byte* sum_at(std::uint32_t parameter) const;
@@ -126,21 +126,24 @@ class HostSums {
 
   void fill(const Piece& piece, std::size_t k);
   void reduce(const Piece& piece, std::size_t k);
+
+  // ---- host_sums_link.cpp: what the worker does that drives the link ----
+
   void drive();
-  void post_in(const Piece& piece, std::size_t k);
-  void post_out(const Piece& piece, std::size_t k);
+  void post_in(Piece& piece, std::size_t k);
+  void post_out(Piece& piece, std::size_t k);
   void post_sums(const Piece& piece);
   void post_lists();
-  void check_link();
-  Link::Done then(std::function<void()> done);
+  /// What completes an operation of the piece: the last one stores the word.
+  std::function<void()> last_of(std::atomic<int>& open, std::atomic<std::uint64_t>& word,
+                                std::size_t k);
 
   Group group_;
   GroupState& state_;
   NodeStore& nodes_;
   Options options_;
-  std::vector<int> host_of_;  ///< by rank in the group: among its hosts
-  int here_;                  ///< this host
   int hosts_;
+  int here_;                ///< this host
   std::size_t slot_bytes_;  ///< of staging memory
   SharedMemory memory_;     ///< words, sums, staging memory
   Words* words_;
@@ -160,14 +163,7 @@ class HostSums {
   std::size_t posted_out_ = 0;
   std::size_t posted_sums_ = 0;
   bool posted_lists_ = false;
-  std::deque<Open> open_;                   ///< by piece
-  std::atomic<std::int64_t> under_way_{0};  ///< operations that are not complete
-  std::atomic<int> in_calls_{0};            ///< threads of the link that are in this object
-  std::atomic<bool> has_failed_{false};
-  std::mutex failure_mutex_;
-  LinkError failure_;  ///< the first one
-  std::optional<Clock::time_point> failed_at_;
-  std::unique_ptr<Link> link_;  ///< last, so that its operations end first
+  HostLink link_;  ///< last, so that its operations end first
 };
 
 }  // namespace tutti

@@ -65,9 +65,8 @@ void NodeStore::append_tables(std::vector<PublishedData>& data, int node) const 
   }
 }
 
-void NodeStore::take_sums(std::function<const std::byte*(std::size_t)> at,
-                          std::vector<std::uint8_t> summed) {
-  sum_at_ = std::move(at);
+void NodeStore::take_sums(const std::byte* sums, std::vector<std::uint8_t> summed) {
+  sums_ = sums;
   summed_ = std::move(summed);
 }
 
@@ -150,7 +149,8 @@ NodeSources NodeStore::sources_of(std::uint32_t parameter, NodeRange range) cons
 
 NodeSources NodeStore::sources_of(std::uint32_t parameter) const {
   if (!is_summed(parameter) || !touched(parameter)) return sources_of(parameter, all());
-  NodeSources sum{parameter, std::string(nodes_.size(), '0'), {sum_at_(parameter)}, 1};
+  const auto* const at = sums_ + plan_.parameters()[parameter].node_offset;
+  NodeSources sum{parameter, std::string(nodes_.size(), '0'), {at}, 1};
   sum.pattern.front() = '1';
   sum.divisor = divisor_of(parameter, all());
   return sum;

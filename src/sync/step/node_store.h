@@ -119,10 +119,9 @@ class NodeStore {
 
   // ---- between hosts: host_sums.h ----
 
-  /// From now on the parameters of which `summed` is 1 are added up between hosts, to that address;
-  /// so are lists of rows sent.
-  void take_sums(std::function<const std::byte*(std::size_t parameter)> at,
-                 std::vector<std::uint8_t> summed);
+  /// From now on the parameters of which `summed` is 1 are added up between hosts, in memory like
+  /// a node's that begins at `sums`; so are lists of rows sent.
+  void take_sums(const std::byte* sums, std::vector<std::uint8_t> summed);
   bool is_summed(std::size_t parameter) const { return !summed_.empty() && summed_[parameter]; }
   /// The memory of a row-sparse parameter's list in a node, without its length; nothing where it is
   /// absent.
@@ -173,7 +172,7 @@ class NodeStore {
   double weight_ = 0;
   bool unscaled_ = false;
   std::uint64_t shape_ = 0;
-  std::function<const std::byte*(std::size_t)> sum_at_;
+  const std::byte* sums_ = nullptr;
   std::vector<std::uint8_t> summed_;  ///< by parameter; empty: none is
 };
 
