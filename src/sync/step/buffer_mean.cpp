@@ -23,7 +23,7 @@ BufferMean::BufferMean(const Group& group, std::vector<TensorSpec> buffers,
       changed_(logical_workers * this->buffers()) {}
 
 void BufferMean::open(std::int64_t first) {
-  nodes_.leaves().reset();
+  nodes_.open();
   nodes_.leaves().set_start(first);
   std::fill(changed_.begin(), changed_.end(), std::uint8_t{0});
 }

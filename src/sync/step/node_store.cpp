@@ -23,9 +23,23 @@ NodeStore::NodeStore(const Group& group, Plan plan, Options options)
               {.per_parameter_weights = options.divisor == Divisor::contributors,
                .reports_magnitude = options.reports_magnitude,
                .node_boundaries = std::move(options.node_boundaries)},
-              std::move(options.before_slot), std::move(options.before_list)) {}
+              std::move(options.before_slot), std::move(options.before_list)),
+      entries_(plan_.parameters().size(), Entry::unsent) {}
 
-void NodeStore::send() const {
+void NodeStore::open() {
+  leaves_.reset();
+  entries_.assign(plan_.parameters().size(), Entry::unsent);
+}
+
+void NodeStore::send_entries(std::span<const std::uint32_t> parameters) {
+  for (const auto p : parameters) entries_[p] = Entry::leaving;
+  std::vector<PublishedData> data;
+  append_tables(data, 0, [&](std::size_t p) { return entries_[p] == Entry::leaving; });
+  for (const auto p : parameters) entries_[p] = Entry::sent;
+  send_ahead(*job_, data);
+}
+
+void NodeStore::send() {
   if (!job_->spans_hosts()) return;
   const auto& mine = board().header();
   const auto nodes = static_cast<std::size_t>(mine.node_count);
@@ -35,7 +49,9 @@ void NodeStore::send() const {
   std::vector<PublishedData> data = {published(mine.leaves),
                                      {begin, static_cast<std::size_t>(end - begin)}};
   // A worker without a gradient has the place of a leaf, whose table is the first.
-  for (int k = 0; k < std::max(mine.node_count, 1); ++k) append_tables(data, k);
+  for (int k = 0; k < std::max(mine.node_count, 1); ++k) {
+    append_tables(data, k, [&](std::size_t p) { return k > 0 || entries_[p] == Entry::unsent; });
+  }
   for (int k = 0; k < mine.node_count; ++k) {
     for (std::uint32_t p = 0; p < parameters; ++p) {
       const auto slot = board().slot_table(k)[p];
@@ -57,11 +73,15 @@ void NodeStore::send() const {
   send_ahead(*job_, data);
 }
 
-void NodeStore::append_tables(std::vector<PublishedData>& data, int node) const {
+void NodeStore::append_tables(std::vector<PublishedData>& data, int node,
+                              const std::function<bool(std::size_t)>& wanted) const {
   const auto parameters = plan_.parameters().size();
-  data.push_back({board().slot_table(node), parameters});
-  if (divisor_ == Divisor::contributors) {
-    data.push_back({board().weights(node), parameters * sizeof(double)});
+  for (std::size_t begin = 0, end = 0; begin < parameters; begin = end + 1) {
+    for (end = begin; end < parameters && wanted(end);) ++end;
+    data.push_back({board().slot_table(node) + begin, end - begin});
+    if (divisor_ == Divisor::contributors) {
+      data.push_back({board().weights(node) + begin, (end - begin) * sizeof(double)});
+    }
   }
 }
 

@@ -71,15 +71,19 @@ class NodeStore {
 
   // ---- this worker's ----
 
+  /// Forgets the last step.
+  void open();
   LeafFolder& leaves() { return leaves_; }
   const LeafFolder& leaves() const { return leaves_; }
   const StepBoard& board() const { return board_of(rank_); }
   /// Puts the nodes that the leaves have become on the board.
   void publish() const { publish_nodes(leaves_, board().header()); }
-  /// Sends what this worker has published to other hosts, but for what is added up between them.
-  void send() const;
-  /// Appends the tables of this worker's node to what it is about to send.
-  void append_tables(std::vector<PublishedData>& data, int node) const;
+  /// Sends other hosts what the table of this worker's one node has of parameters that are complete,
+  /// so that their sum can begin before the step is published.
+  void send_entries(std::span<const std::uint32_t> parameters);
+  /// Sends other hosts what this worker has published, but for what is added up between them, and
+  /// for entries that were sent: others may be reading those.
+  void send();
   /// Bytes of this worker's arena that are in use.
   std::size_t bytes_held() const {
     return plan_.held_bytes(leaves_.slots_used()) + leaves_.list_bytes();
@@ -152,6 +156,9 @@ class NodeStore {
   std::byte* place(int rank, std::size_t parameter, int slot) const {
     return arena_.block(rank) + plan_.node_place(parameter, slot);
   }
+  /// Appends what a node's tables have of the parameters for which `wanted` is true.
+  void append_tables(std::vector<PublishedData>& data, int node,
+                     const std::function<bool(std::size_t parameter)>& wanted) const;
   double divisor_of(std::uint32_t parameter, NodeRange range) const;
   std::uint8_t slot_of(const HeldNode& node, std::size_t parameter) const {
     return board_of(node.worker).slot_table(node.row)[parameter];
@@ -167,6 +174,8 @@ class NodeStore {
   SharedMemory control_;
   std::vector<StepBoard> boards_;
   LeafFolder leaves_;
+  enum class Entry : std::uint8_t { unsent, leaving, sent };
+  std::vector<Entry> entries_;  ///< by parameter: what send_entries() has done in this step
   std::vector<HeldNode> nodes_;
   std::int64_t leaf_count_ = 0;
   double weight_ = 0;

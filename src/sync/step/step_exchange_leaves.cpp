@@ -67,9 +67,7 @@ void StepExchange::open_without_gradient(double weight, bool drained) {
 void StepExchange::publish_bucket(std::size_t bucket) {
   auto& ready = nodes_.board().bucket_ready(bucket);
   if (sums_ && !options_.coded) {
-    std::vector<PublishedData> tables;
-    nodes_.append_tables(tables, 0);
-    send_ahead(state_.job(), tables);
+    nodes_.send_entries(schedule_->parameters(bucket));
     tutti::publish(state_.job(), ready, step_);
     return;
   }
@@ -95,7 +93,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   };
   guarded([&] { wait_for_all(through); });
 
-  nodes_.leaves().reset();
+  nodes_.open();
   first_look_.open(step_);
   fired_.clear();
   unfired_in_.assign(schedule_->size(), 0);

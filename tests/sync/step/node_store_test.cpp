@@ -183,6 +183,56 @@ TEST(SliceFold, SharesOfAllWorkersAreTheWholeInEveryArena) {
   }
 }
 
+// Others may be reading an entry that has come.
+TEST(NodeStore, AnEntryOfATableIsSentOnce) {
+  for (const auto divisor : {Divisor::weights, Divisor::contributors}) {
+    ThreadOptions options;
+    options.hosts = even_hosts(2, 2);
+    run_thread_ranks(
+        2,
+        [&](const Job& job) {
+          const Group group(job);
+          NodeStore store(group, plan_of({1, 2, 3, 4}), options_of(divisor));
+          const auto& board = store.board_of(0);
+          auto* const table = board.slot_table(0);
+          auto* const weights = board.weights(0);
+          store.open();
+          if (group.rank() == 0) {
+            store.leaves().set_start(0);
+            store.leaves().begin_leaf(2);
+            const auto leaf = random_leaf({1, 2, 3, 4}, 1, 0, 0);
+            for (std::size_t p = 0; p < 3; ++p) store.leaves().write(p, leaf[p]->data(), true);
+            store.send_entries(std::vector<std::uint32_t>{2, 1});
+          }
+          group.barrier();
+          if (group.rank() == 1) {
+            EXPECT_NE(table[1], kAbsent);
+            EXPECT_EQ(table[2], table[1]);
+            EXPECT_EQ(weights[2], divisor == Divisor::weights ? 0 : 2);
+            table[0] = table[1] = table[2] = table[3] = 77;
+            weights[0] = weights[1] = weights[2] = 77;
+          }
+          group.barrier();
+          if (group.rank() == 0) {
+            store.leaves().end_leaf();
+            store.publish();
+            store.send();
+          }
+          group.barrier();
+          if (group.rank() == 1) {
+            EXPECT_EQ(table[1], 77);
+            EXPECT_EQ(table[2], 77);
+            EXPECT_LT(table[0], kMaxSlots);
+            EXPECT_EQ(table[3], kAbsent);
+            EXPECT_EQ(weights[0], divisor == Divisor::weights ? 77 : 2);
+            EXPECT_EQ(weights[1], 77);
+          }
+          group.barrier();
+        },
+        options);
+  }
+}
+
 TEST(SliceFold, ProgramsFollowTheShapeOfTheTree) {
   run_thread_ranks(1, [](const Job& job) {
     const Group group(job);
