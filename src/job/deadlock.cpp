@@ -26,9 +26,11 @@ std::int64_t count_of(Clock::time_point time) { return time.time_since_epoch().c
 NoticeView DeadlockWatch::provable(int rank) const {
   const WorkerSlot& worker = job_.slot(rank);
   const NoticeView view = read(worker.notice);
+  const auto done = worker.stores_done.load(std::memory_order_acquire);
   const bool stands = (view.state == WaitNotice::waiting || view.state == WaitNotice::deadlocked) &&
                       worker.ended.load(std::memory_order_acquire) == 0 &&
-                      worker.busy_until.load(std::memory_order_acquire) == 0;
+                      worker.busy_until.load(std::memory_order_acquire) == 0 &&
+                      worker.stores_sent.load(std::memory_order_acquire) == done;
   return stands ? view : NoticeView{};
 }
 

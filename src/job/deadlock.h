@@ -6,8 +6,8 @@
 // same wait, has looked again after t1 at what it waits for and found it missing, and no worker of
 // the job announced anything in between, then no worker on the cycle can proceed: only the next one
 // could do what each lacks. A worker that has another thread, which may use the job although it
-// never has, or that has declared itself busy, is never part of a proof: there the deadline
-// decides.
+// never has, that has declared itself busy, or that has stores on their way through the order of
+// all hosts, is never part of a proof: there the deadline decides.
 
 #include <cstdint>
 #include <optional>

@@ -13,6 +13,16 @@ namespace {
 /// What fits in one message; larger data goes ahead in messages of its own.
 constexpr std::size_t kMostBytes = std::size_t{256} << 10;
 
+/// Appends that what the message has so far of this worker's stores in order is done: until then
+/// the board shows that something is on its way.
+void count(JobState& job, StoreMessage& message) {
+  WorkerSlot& mine = job.slot(job.identity().rank);
+  const auto done = job.blocks().place_of(&mine.stores_done);
+  TUTTI_CHECK(done, "the board lies in no block");
+  message.word(*done, mine.stores_sent.fetch_add(1, std::memory_order_acq_rel) + 1,
+               sizeof(std::uint64_t));
+}
+
 template <class Word>
 void decide_word(JobState& job, std::atomic<Word>& word, Word expected, Word desired) {
   const auto place = job.spans_hosts() ? job.blocks().place_of(&word) : std::nullopt;
@@ -23,6 +33,7 @@ void decide_word(JobState& job, std::atomic<Word>& word, Word expected, Word des
     return;
   }
   StoreMessage message;
+  count(job, message);  // an exchange that fails is done too
   message.exchange(*place, expected, desired, sizeof word);
   job.store(message.take());
   wait_until(
@@ -71,6 +82,7 @@ bool publish_to_hosts(JobState& job, const void* word, std::uint64_t value, std:
   StoreMessage message;
   add_data(job, message, data);
   message.word(*place, value, bytes, early);
+  if (!early) count(job, message);
   job.store(message.take());
   return true;
 }

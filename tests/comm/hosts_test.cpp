@@ -291,6 +291,42 @@ TEST(Hosts, ACallWhosePartDidNotReachTheOthersInTimeFailsOnAll) {
   }
 }
 
+/// So that no proof of a deadlock names those whose arrivals wait behind a connection that stalls.
+TEST(Hosts, AStoreOnItsWayThroughTheOrderOfAllHostsIsSeenOnTheBoard) {
+  ThreadOptions options = on({{0}, {1, 2}});
+  options.world = std::make_shared<ThreadWorld>(3);
+  std::atomic<bool> is_held{false}, was_on_its_way{false}, may_go_on{false};
+  run_thread_ranks(
+      3,
+      [&](const Job& job) {
+        const Group group(job);
+        group.barrier();
+        const WorkerSlot& slot = job.state()->slot(2);
+        const auto under_way = [&] { return slot.stores_sent - slot.stores_done; };
+        const auto end = Clock::now() + seconds(10);
+        if (job.rank() == 0) {
+          std::this_thread::sleep_for(milliseconds(50));  // what came before is through
+          options.world->hosts()->hold(1, true);
+          is_held = true;
+          while (!may_go_on && Clock::now() < end) std::this_thread::sleep_for(milliseconds(1));
+          options.world->hosts()->hold(1, false);
+        }
+        while (!is_held) std::this_thread::sleep_for(milliseconds(1));
+        if (job.rank() == 1) {
+          while (under_way() == 0 && Clock::now() < end) std::this_thread::yield();
+          std::this_thread::sleep_for(milliseconds(20));
+          was_on_its_way = under_way() > 0;
+          may_go_on = true;
+        }
+        group.barrier();
+        if (job.rank() == 0) return;  // another host does not see what was sent
+        while (under_way() != 0 && Clock::now() < end) std::this_thread::yield();
+        EXPECT_EQ(under_way(), 0u);
+      },
+      options);
+  EXPECT_TRUE(was_on_its_way);
+}
+
 /// All hosts report the same one of two reasons that are found at once.
 TEST(Hosts, AllHaveTheSameReasonOfTwo) {
   constexpr std::size_t kEndings = 30;

@@ -153,5 +153,17 @@ TEST(Deadlock, busy_worker_is_never_part_of_one) {
   });
 }
 
+TEST(Deadlock, worker_whose_stores_are_on_their_way_is_never_part_of_one) {
+  Arrivals arrivals;
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
+    WorkerSlot& slot = job.state()->slot(0);
+    if (job.rank() == 0) slot.stores_sent = 7;
+    if (job.rank() == 1) slot.stores_done = 6;
+    arrivals.await(job, 1, "barrier", RankSet{1 - job.rank()}, seconds(2));
+  });
+  EXPECT_THAT(outcome.text(0) + outcome.text(1), HasSubstr("has not reached barrier within"));
+  EXPECT_THAT(outcome.text(0) + outcome.text(1), Not(HasSubstr("one another")));
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -88,7 +88,10 @@ class ThreadHosts::Wire {
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
   Ends ends() { return {std::move(hub_.hub), std::move(host_.host)}; }
-  void hold(bool held) { held_ = held; }
+  void hold(bool held) {
+    held_ = held;
+    while (holds_ != held && !has_ended_) std::this_thread::yield();
+  }
   void cut() {
     ::shutdown(hub_.host.get(), SHUT_RDWR);
     ::shutdown(host_.hub.get(), SHUT_RDWR);
@@ -99,11 +102,13 @@ class ThreadHosts::Wire {
     bool goes_on = true;
     while (goes_on) {
       const bool held = held_;
+      holds_ = held;
       pollfd polled[2] = {{hub_.host.get(), POLLIN, 0}, {held ? -1 : host_.hub.get(), POLLIN, 0}};
       ::poll(polled, 2, held ? 1 : 20);
       if (polled[0].revents != 0) goes_on = pass(hub_.host.get(), host_.hub.get());
       if (goes_on && polled[1].revents != 0) goes_on = pass(host_.hub.get(), hub_.host.get());
     }
+    has_ended_ = true;
     cut();
   }
   static bool pass(int from, int to) {
@@ -121,6 +126,8 @@ class ThreadHosts::Wire {
   Ends hub_;   ///< its `host` end is ours
   Ends host_;  ///< its `hub` end is ours
   std::atomic<bool> held_{false};
+  std::atomic<bool> holds_{false};  ///< the thread does so
+  std::atomic<bool> has_ended_{false};
   std::thread passing_;
 };
 

@@ -46,7 +46,8 @@ class ThreadHosts {
   void kill(int rank);
   /// Closes the connection between a host and the hub.
   void cut(int host);
-  /// While `held`, nothing that the host says reaches the hub; what the hub says arrives.
+  /// While `held`, nothing that the host says reaches the hub, from the return on; what the hub
+  /// says arrives.
   void hold(int host, bool held);
   std::vector<Blame> blames() const;
   /// All links of a host break. Its workers live.

@@ -54,6 +54,10 @@ struct alignas(kCacheLine) WorkerSlot {
   std::atomic<std::uint32_t> sleepers{0};   ///< how many of Board::sleepers are its threads
   std::atomic<std::int64_t> busy_until{0};  ///< ns, Clock; 0 when not busy
   SharedText<64> busy_what;
+  // Stores that take effect in the order of all hosts (job/publish.h), counted: what is between the
+  // two is still on its way.
+  std::atomic<std::uint64_t> stores_sent{0};  ///< 0 on the boards of other hosts
+  std::atomic<std::uint64_t> stores_done{0};  ///< on this host
   WaitNotice notice;
 };
 

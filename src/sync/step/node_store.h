@@ -78,8 +78,8 @@ class NodeStore {
   const StepBoard& board() const { return board_of(rank_); }
   /// Puts the nodes that the leaves have become on the board.
   void publish() const { publish_nodes(leaves_, board().header()); }
-  /// Sends other hosts what the table of this worker's one node has of parameters that are complete,
-  /// so that their sum can begin before the step is published.
+  /// Sends other hosts what the table of this worker's one node has of parameters that are
+  /// complete, so that their sum can begin before the step is published.
   void send_entries(std::span<const std::uint32_t> parameters);
   /// Sends other hosts what this worker has published, but for what is added up between them, and
   /// for entries that were sent: others may be reading those.
