@@ -65,8 +65,8 @@ struct DataParallelOptions {
   Buffers buffers = Buffers::every_step;
   OutOfData out_of_data = OutOfData::participate;
   /// Elements. Gradients of at most so many join a bucket until it has more, larger ones leave
-  /// alone (25 MiB of float32); the first bucket leaves earlier. Only a schedule: no bit depends on
-  /// it.
+  /// alone (25 MiB of float32); the first bucket leaves earlier. Between hosts it is 2^20 at most.
+  /// Only a schedule: no bit depends on it.
   std::int64_t fusion = std::int64_t{25} << 18;
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// The compression of gradients; every worker is a logical worker of its own.

@@ -47,8 +47,7 @@ void BufferMean::skip() {
 }
 
 void BufferMean::publish() {
-  nodes_.board().header().leaves = nodes_.leaves().leaves();
-  nodes_.publish();
+  nodes_.publish(nodes_.leaves().leaves());
   std::memcpy(changes_.data(), changed_.data(), changed_.size());
   nodes_.send();
   send_ahead(*job_, {{changes_.data(), changed_.size()}});

@@ -17,7 +17,7 @@ constexpr int kMaxLoans = 2;
 }  // namespace
 
 void publish_nodes(const LeafFolder& folder, StepHeader& header) {
-  const auto& nodes = folder.nodes();
+  const auto nodes = folder.nodes_at_end();
   header.node_count = static_cast<std::int32_t>(nodes.size());
   for (std::size_t k = 0; k < nodes.size(); ++k) {
     header.nodes[k] = nodes[k];
@@ -236,13 +236,26 @@ RowRoom LeafFolder::room_for(std::size_t parameter, int slot, std::size_t rows) 
   return {place(parameter, static_cast<std::uint8_t>(slot)), entry};
 }
 
-void LeafFolder::push(StepHeader::Node node) {
-  for (; chain_ > 0; --chain_) {
-    const auto left = nodes_.back();
-    nodes_.pop_back();
-    node = {{left.block.begin, left.block.size + node.block.size}, left.weight + node.weight};
+StepHeader::Node LeafFolder::merged(StepHeader::Node leaf) const {
+  for (std::size_t k = 0; k < chain_; ++k) {
+    const auto& left = nodes_[nodes_.size() - 1 - k];
+    leaf = {{left.block.begin, left.block.size + leaf.block.size}, left.weight + leaf.weight};
   }
-  nodes_.push_back(node);
+  return leaf;
+}
+
+void LeafFolder::push(StepHeader::Node leaf) {
+  leaf = merged(leaf);
+  nodes_.resize(nodes_.size() - std::exchange(chain_, 0));
+  nodes_.push_back(leaf);
+}
+
+std::vector<StepHeader::Node> LeafFolder::nodes_at_end() const {
+  auto nodes = nodes_;
+  if (!in_leaf_) return nodes;
+  nodes.resize(nodes.size() - chain_);
+  nodes.push_back(merged({{start_.value_or(0) + leaves_, 1}, weight_}));
+  return nodes;
 }
 
 std::unique_ptr<SlotLoan> LeafFolder::lend(std::size_t parameter) {

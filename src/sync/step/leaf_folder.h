@@ -115,6 +115,9 @@ class LeafFolder {
   /// Nodes held, ascending; node k's table is the board's slot_table(k). Before set_start() their
   /// blocks count from this worker's first leaf.
   const std::vector<StepHeader::Node>& nodes() const { return nodes_; }
+  /// The same once the open leaf has ended. Their tables already have what it has written for the
+  /// last time.
+  std::vector<StepHeader::Node> nodes_at_end() const;
 
  private:
   /// One gradient on its way into a node: in a slot, or still in torch's memory (`hot`).
@@ -128,7 +131,9 @@ class LeafFolder {
   void merge(std::size_t parameter, Moving moving, std::size_t chain);
   std::uint8_t add_nodes(std::size_t parameter, std::uint8_t left, std::uint8_t right);
   RowList list_in(std::size_t parameter, std::uint8_t slot) const;
-  void push(StepHeader::Node node);
+  /// A leaf that ends, with the nodes that are merged with it.
+  StepHeader::Node merged(StepHeader::Node leaf) const;
+  void push(StepHeader::Node leaf);
   /// The slot for a node: the one that already contains `born`, else a free one that is not lent.
   std::uint8_t take_slot(std::size_t parameter, const void* born);
   std::uint64_t lent(std::size_t parameter) const {
@@ -161,7 +166,7 @@ class LeafFolder {
   int zero_copy_ = 0;
 };
 
-/// Puts the nodes that are left, counted from the first leaf, on the board.
+/// Puts the nodes that are left at the end, counted from the first leaf, on the board.
 void publish_nodes(const LeafFolder& folder, StepHeader& header);
 
 }  // namespace tutti

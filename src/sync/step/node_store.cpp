@@ -28,13 +28,39 @@ NodeStore::NodeStore(const Group& group, Plan plan, Options options)
 
 void NodeStore::open() {
   leaves_.reset();
+  is_published_ = nodes_sent_ = false;
   entries_.assign(plan_.parameters().size(), Entry::unsent);
 }
 
+void NodeStore::publish(std::int64_t leaves) {
+  if (std::exchange(is_published_, true)) return;
+  board().header().leaves = leaves;
+  publish_nodes(leaves_, board().header());
+}
+
+void NodeStore::append_nodes_once(std::vector<PublishedData>& data) {
+  if (!is_published_ || std::exchange(nodes_sent_, true)) return;
+  const auto& mine = board().header();
+  const auto* const begin = reinterpret_cast<const std::byte*>(&mine.node_count);
+  const auto* const end = reinterpret_cast<const std::byte*>(mine.nodes + mine.node_count);
+  data.push_back(published(mine.leaves));
+  data.push_back({begin, static_cast<std::size_t>(end - begin)});
+}
+
+/// A worker without a node has the place of a leaf, whose table is the first; so has one that has
+/// not published its one node.
+int NodeStore::tables() const {
+  return is_published_ ? std::max(board().header().node_count, 1) : 1;
+}
+
 void NodeStore::send_entries(std::span<const std::uint32_t> parameters) {
+  if (!job_->spans_hosts()) return;
   for (const auto p : parameters) entries_[p] = Entry::leaving;
   std::vector<PublishedData> data;
-  append_tables(data, 0, [&](std::size_t p) { return entries_[p] == Entry::leaving; });
+  append_nodes_once(data);
+  for (int k = 0; k < tables(); ++k) {
+    append_tables(data, k, [&](std::size_t p) { return entries_[p] == Entry::leaving; });
+  }
   for (const auto p : parameters) entries_[p] = Entry::sent;
   send_ahead(*job_, data);
 }
@@ -42,15 +68,11 @@ void NodeStore::send_entries(std::span<const std::uint32_t> parameters) {
 void NodeStore::send() {
   if (!job_->spans_hosts()) return;
   const auto& mine = board().header();
-  const auto nodes = static_cast<std::size_t>(mine.node_count);
   const auto parameters = plan_.parameters().size();
-  const auto* const begin = reinterpret_cast<const std::byte*>(&mine.node_count);
-  const auto* const end = reinterpret_cast<const std::byte*>(mine.nodes + nodes);
-  std::vector<PublishedData> data = {published(mine.leaves),
-                                     {begin, static_cast<std::size_t>(end - begin)}};
-  // A worker without a gradient has the place of a leaf, whose table is the first.
-  for (int k = 0; k < std::max(mine.node_count, 1); ++k) {
-    append_tables(data, k, [&](std::size_t p) { return k > 0 || entries_[p] == Entry::unsent; });
+  std::vector<PublishedData> data = {published(mine.arrived, mine.first_look)};
+  append_nodes_once(data);
+  for (int k = 0; k < tables(); ++k) {
+    append_tables(data, k, [&](std::size_t p) { return entries_[p] == Entry::unsent; });
   }
   for (int k = 0; k < mine.node_count; ++k) {
     for (std::uint32_t p = 0; p < parameters; ++p) {

@@ -76,13 +76,15 @@ class NodeStore {
   LeafFolder& leaves() { return leaves_; }
   const LeafFolder& leaves() const { return leaves_; }
   const StepBoard& board() const { return board_of(rank_); }
-  /// Puts the nodes that the leaves have become on the board.
-  void publish() const { publish_nodes(leaves_, board().header()); }
-  /// Sends other hosts what the table of this worker's one node has of parameters that are
-  /// complete, so that their sum can begin before the step is published.
+  /// Puts the nodes that this worker's leaves become, and the leaves' number, on the board: in its
+  /// last leaf, or after it. What is there is not written again in this step: others may read it.
+  void publish(std::int64_t leaves);
+  bool is_published() const { return is_published_; }
+  /// Sends other hosts this worker's nodes, if they are published, and what their tables have of
+  /// parameters that are complete, so that their sum can begin before the step is published.
   void send_entries(std::span<const std::uint32_t> parameters);
   /// Sends other hosts what this worker has published, but for what is added up between them, and
-  /// for entries that were sent: others may be reading those.
+  /// for what was sent: others may be reading it.
   void send();
   /// Bytes of this worker's arena that are in use.
   std::size_t bytes_held() const {
@@ -156,6 +158,9 @@ class NodeStore {
   std::byte* place(int rank, std::size_t parameter, int slot) const {
     return arena_.block(rank) + plan_.node_place(parameter, slot);
   }
+  /// Appends the published nodes; nothing where they were sent.
+  void append_nodes_once(std::vector<PublishedData>& data);
+  int tables() const;  ///< of this worker, that others read
   /// Appends what a node's tables have of the parameters for which `wanted` is true.
   void append_tables(std::vector<PublishedData>& data, int node,
                      const std::function<bool(std::size_t parameter)>& wanted) const;
@@ -174,6 +179,8 @@ class NodeStore {
   SharedMemory control_;
   std::vector<StepBoard> boards_;
   LeafFolder leaves_;
+  bool is_published_ = false;  ///< publish() was called in this step
+  bool nodes_sent_ = false;
   enum class Entry : std::uint8_t { unsent, leaving, sent };
   std::vector<Entry> entries_;  ///< by parameter: what send_entries() has done in this step
   std::vector<HeldNode> nodes_;

@@ -74,14 +74,16 @@ struct StepHeader {
   std::uint32_t drained = 0;   ///< the owner has no more data
   std::uint64_t schedule = 0;  ///< hash of the bucket schedule in use
 
-  // Published with `counted`.
-  std::int64_t leaves = 0;
-
   // Published with `published`.
-  std::int32_t node_count = 0;
   std::int64_t arrived = 0;     ///< ns, Clock: when it published
   std::uint32_t has_order = 0;  ///< order() is filled in
   FirstLookNotes first_look;    ///< in the first steps
+
+  // Published with `counted`, or with the first bucket that is complete in the last leaf.
+  std::int64_t leaves = 0;
+
+  // Published with `published`, or with that bucket.
+  std::int32_t node_count = 0;
   struct Node {
     Block block;  ///< counted from the owner's first leaf
     double weight = 0;

@@ -13,6 +13,11 @@
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+constexpr std::int64_t kMostBetweenHosts = std::int64_t{1} << 20;  ///< elements of a bucket
+
+}  // namespace
 
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
@@ -30,10 +35,18 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
       slices_(nodes_),
       digests_(this->plan(), group_, nodes_.boards(), options_.desync_check_every),
       first_look_(group_, nodes_.boards(), options_.name),
-      schedule_(std::make_unique<BucketSchedule>(this->plan(),
-                                                 BucketSchedule::default_order(this->plan()),
-                                                 options_.first_fusion, options_.fusion)) {
+      schedule_(schedule_of(BucketSchedule::default_order(this->plan()))) {
   outcome_.touched.resize(this->plan().parameters().size());
+}
+
+/// Between hosts a bucket takes as long as the link needs, so that large ones leave it idle.
+std::unique_ptr<BucketSchedule> StepExchange::schedule_of(
+    std::span<const std::uint32_t> order) const {
+  const auto most = [this](std::int64_t elements) {
+    return sums_ ? std::min(elements, kMostBetweenHosts) : elements;
+  };
+  return std::make_unique<BucketSchedule>(plan(), order, most(options_.first_fusion),
+                                          most(options_.fusion));
 }
 
 /// The other workers are about to need as much memory as this one.
@@ -87,7 +100,8 @@ void StepExchange::fold_ready_buckets() {
 
 bool StepExchange::is_ready(std::size_t bucket) const {
   return std::ranges::all_of(nodes_.boards(), [&](const StepBoard& board) {
-    return board.bucket_ready(bucket).load(std::memory_order_acquire) == step_;
+    return board.bucket_ready(bucket).load(std::memory_order_acquire) == step_ ||
+           (sums_ && board.header().published.load(std::memory_order_acquire) == step_);
   });
 }
 
@@ -119,8 +133,8 @@ void StepExchange::fold_bucket(std::size_t bucket) {
   slices_.fold(schedule_->parameters(bucket));
 }
 
-/// Lists the nodes of all workers in tree order. In a step of one backward the headers were
-/// published with the first bucket, otherwise with the step.
+/// Lists the nodes of all workers in tree order. Their headers were published with the first bucket
+/// that was complete on all, or with the step.
 void StepExchange::collect_nodes() {
   bool single = false;
   bool scope = false;
@@ -234,12 +248,17 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
 void StepExchange::publish(const ModelMemory& model) {
   auto& mine = header(group_.rank());
   const auto& board = nodes_.board();
-  mine.leaves = mode_ == StepMode::micro_batches ? nodes_.leaves().leaves() : mine.declared;
-  tutti::publish(state_.job(), mine.counted, step_, {published(mine.leaves)});
+  const auto leaves = mode_ == StepMode::micro_batches ? nodes_.leaves().leaves() : mine.declared;
+  if (nodes_.is_published()) {
+    tutti::publish(state_.job(), mine.counted, step_);
+  } else {
+    mine.leaves = leaves;
+    tutti::publish(state_.job(), mine.counted, step_, {published(mine.leaves)});
+  }
   // With its start known, this worker publishes only as many nodes as the tree needs.
   if (mode_ == StepMode::micro_batches && !nodes_.leaves().start() && nodes_.leaves().leaves() > 1)
     find_start(true);
-  nodes_.publish();
+  nodes_.publish(leaves);
   nodes_.leaves().place_sums();
   if (!order_agreed_ && group_.rank() == 0 && !fired_.empty()) {
     for (const auto p : BucketSchedule::default_order(plan())) {
@@ -291,8 +310,7 @@ void StepExchange::note_buffers(const ModelMemory& model) {
 /// Buckets follow the order that rank 0 saw in the first step in which it wrote a gradient.
 void StepExchange::adopt_order() {
   if (order_agreed_ || header(0).has_order == 0) return;
-  schedule_ = std::make_unique<BucketSchedule>(plan(), nodes_.board_of(0).order(),
-                                               options_.first_fusion, options_.fusion);
+  schedule_ = schedule_of(nodes_.board_of(0).order());
   order_agreed_ = true;
 }
 
@@ -320,14 +338,22 @@ void StepExchange::fill_outcome() {
   }
   report.step = number_of(step_);
   report.collectives = 1;
-  const bool in_parts = is_one_backward() && !options_.coded;
-  report.buckets = in_parts ? static_cast<int>(schedule_->size()) : 1;
+  report.buckets = leave_in_buckets() ? static_cast<int>(schedule_->size()) : 1;
   report.parameters_skipped =
       static_cast<int>(plan().parameters().size()) - report.parameters_touched;
   report.leaves = nodes_.leaf_count();
   report.weight = nodes_.weight();
   report.nodes_held = header(group_.rank()).node_count;
   report.zero_copy_gradients = nodes_.leaves().zero_copy();
+}
+
+/// Whether a worker's gradients may have left while its backward ran.
+bool StepExchange::leave_in_buckets() const {
+  if (options_.coded) return false;
+  return is_one_backward() || (sums_ && std::ranges::any_of(nodes_.boards(), [](const auto& board) {
+                                 const auto& other = board.header();
+                                 return other.mode == StepMode::micro_batches && other.declared > 0;
+                               }));
 }
 
 void StepExchange::close_step() {

@@ -7,7 +7,8 @@
 //   open → leaves … → arrive: publish │ wait for all → complete: fold_slices() │ wait for all
 //
 // In a step of one backward (one leaf per worker) buckets are published and folded while backward
-// still runs.
+// still runs. Where workers are on several hosts, so they are in the last leaf of a worker that has
+// told how many it has: hosts then add them up meanwhile.
 //
 // A step either succeeds on all live workers or fails on all. Where one worker fails at the moment
 // at which the last one arrives, rank 0's board decides: a step has succeeded if all had folded
@@ -190,6 +191,9 @@ class StepExchange {
   void find_start(bool wait);
   void publish(const ModelMemory& model);
   void publish_bucket(std::size_t bucket);
+  bool completes_buckets() const;
+  bool leave_in_buckets() const;
+  std::unique_ptr<BucketSchedule> schedule_of(std::span<const std::uint32_t> order) const;
   bool has_leaf(int rank) const;
   bool may_be_source() const;
   bool all_drained() const;

@@ -67,6 +67,7 @@ void StepExchange::open_without_gradient(double weight, bool drained) {
 void StepExchange::publish_bucket(std::size_t bucket) {
   auto& ready = nodes_.board().bucket_ready(bucket);
   if (sums_ && !options_.coded) {
+    if (mode_ == StepMode::micro_batches) nodes_.publish(header(group_.rank()).declared);
     nodes_.send_entries(schedule_->parameters(bucket));
     tutti::publish(state_.job(), ready, step_);
     return;
@@ -173,12 +174,21 @@ double StepExchange::write(std::size_t parameter, const RowEntries& entries, boo
   return largest;
 }
 
+/// Whether parameters that the open leaf has written for the last time are complete on this worker,
+/// and others use that before the step is published.
+bool StepExchange::completes_buckets() const {
+  if (mode_ == StepMode::one_backward) return true;
+  const auto& leaves = nodes_.leaves();
+  return sums_ && !options_.coded && mode_ == StepMode::micro_batches && leaves.start() &&
+         leaves.leaves() + 1 == header(group_.rank()).declared;
+}
+
 void StepExchange::note_write(std::size_t parameter, bool last) {
   if (!order_agreed_ && group_.rank() == 0 &&
       std::find(fired_.begin(), fired_.end(), parameter) == fired_.end()) {
     fired_.push_back(static_cast<std::uint32_t>(parameter));
   }
-  if (mode_ != StepMode::one_backward || !last) return;
+  if (!last || !completes_buckets()) return;
   const auto bucket = schedule_->bucket_of(parameter);
   if (--unfired_in_[bucket] == 0) publish_bucket(bucket);
   guarded([this] { fold_ready_buckets(); });

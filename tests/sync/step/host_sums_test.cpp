@@ -12,6 +12,7 @@
 
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
+#include "sync/plan/assignment.h"
 #include "sync/step/step_exchange.h"
 #include "sync/whole_step.h"
 #include "tutti/error.h"
@@ -159,6 +160,139 @@ TEST(HostSums, BucketsTravelWhileBackwardRuns) {
         EXPECT_GT(options.world->hosts()->link_bytes(0), 0);
       },
       options);
+}
+
+/// What a worker gives in a step of shards: some have a weight of 0, none lacks in the last one.
+struct ShardStep {
+  std::vector<Leaf> leaves;
+  std::vector<double> weights;
+  ShardStep(const std::vector<std::size_t>& counts, std::int64_t step, std::int64_t total,
+            unsigned absent_in_eight, bool may_be_nothing) {
+    for (std::int64_t l = 0; l < total; ++l) {
+      leaves.push_back(random_leaf(counts, step, l, absent_in_eight));
+      weights.push_back(static_cast<double>((l * 7 + step) % 4 + (may_be_nothing ? 0 : 1)));
+      if (weights.back() == 0) leaves.back().assign(counts.size(), std::nullopt);
+    }
+  }
+};
+
+TEST(HostSums, BucketsOfTheLastShardTravelWhileItsBackwardRuns) {
+  const std::vector<std::size_t> counts(200, 200);
+  auto options = on({{0, 1}, {2, 3}});
+  run_thread_ranks(
+      4,
+      [&](const Job& job) {
+        StepExchange exchange(Group(job), plan_of(counts), quick());
+        const ShardStep step(counts, 1, 9, 0, false);
+        const std::int64_t first = 3 * job.rank();
+        if (job.rank() == 3) {
+          exchange.open_shards(first, 0);
+          finish(exchange);
+          return expect_reduced(exchange, counts, step.leaves, step.weights);
+        }
+        exchange.open_shards(first, 3);
+        for (std::int64_t l = first; l < first + 3; ++l) {
+          const auto& leaf = step.leaves[static_cast<std::size_t>(l)];
+          exchange.begin_leaf(step.weights[static_cast<std::size_t>(l)]);
+          for (std::size_t p = counts.size() - 1; p > 0; --p) {
+            exchange.write(p, leaf[p]->data(), true);
+            const auto end = Clock::now() + std::chrono::milliseconds(l == first + 2 ? 150 : 0);
+            while (options.world->hosts()->link_bytes(0) == 0 && Clock::now() < end) {
+              std::this_thread::yield();
+            }
+          }
+          const bool is_last = l == first + 2;
+          if (is_last) {
+            EXPECT_GT(options.world->hosts()->link_bytes(0), 0);
+          }
+          exchange.write(0, leaf[0]->data(), true);
+          exchange.end_leaf();
+        }
+        EXPECT_GT(finish(exchange).report.buckets, 10);
+        expect_reduced(exchange, counts, step.leaves, step.weights);
+      },
+      options);
+}
+
+TEST(HostSums, ShardsOfAnyShareGiveTheTreesBytes) {
+  const std::vector<std::size_t> counts = {1, 63, 4097, 900, 0, 2000, 17, 5, 300, 129};
+  for (const auto& layout : std::vector<std::vector<std::vector<int>>>{
+           {{0, 1}, {2, 3}}, {{0}, {1}, {2}}, {{0, 2}, {1, 3, 4}}}) {
+    auto options = on(layout);
+    run_thread_ranks(
+        options.hosts->size(),
+        [&](const Job& job) {
+          StepExchange exchange(Group(job), plan_of(counts), quick());
+          std::int64_t number = 0;
+          for (const std::int64_t total : {1, 3, 7, 8, 13, 13, 16}) {
+            ++number;
+            const ShardStep step(counts, number, total, number % 2 != 0 ? 0 : 3, number > 2);
+            const auto mine =
+                assign_shards(total, job.size())[static_cast<std::size_t>(job.rank())];
+            exchange.open_shards(mine.begin, mine.count());
+            for (auto l = mine.begin; l < mine.end; ++l) {
+              exchange.begin_leaf(step.weights[static_cast<std::size_t>(l)]);
+              write_leaf(exchange, step.leaves[static_cast<std::size_t>(l)]);
+              exchange.end_leaf();
+            }
+            finish(exchange);
+            expect_reduced(exchange, counts, step.leaves, step.weights);
+          }
+        },
+        options);
+  }
+}
+
+TEST(HostSums, AShardThatFailsWhileItsBucketsTravelDropsTheStep) {
+  const std::vector<std::size_t> counts(20, 2000);
+  auto options = on({{0, 1}, {2, 3}});
+  run_thread_ranks(
+      4,
+      [&](const Job& job) {
+        StepExchange exchange(Group(job), plan_of(counts), quick());
+        for (std::int64_t number = 1; number <= 6; ++number) {
+          const ShardStep step(counts, number, 8, 0, false);
+          exchange.open_shards(2 * job.rank(), 2);
+          for (std::size_t l = 0; l < 2; ++l) {
+            const auto index = 2 * static_cast<std::size_t>(job.rank()) + l;
+            exchange.begin_leaf(step.weights[index]);
+            for (std::size_t p = counts.size() - 1; p > 0; --p) {
+              exchange.write(p, step.leaves[index][p]->data(), true);
+            }
+            if (l == 1 && number % 2 == 0 && job.rank() == 1) break;
+            exchange.write(0, step.leaves[index][0]->data(), true);
+            exchange.end_leaf();
+          }
+          if (number % 2 == 0) {
+            if (job.rank() == 1) {
+              exchange.fail("a loss of its own");
+            } else {
+              EXPECT_THROW(finish(exchange), PeerFailed);
+            }
+            continue;
+          }
+          finish(exchange);
+          expect_reduced(exchange, counts, step.leaves, step.weights);
+        }
+      },
+      options);
+}
+
+TEST(HostSums, BucketsBetweenHostsAreSmallerThanOnOne) {
+  const std::vector<std::size_t> counts(4, 600'000);
+  for (const auto& layout : std::vector<std::vector<std::vector<int>>>{{{0, 1}}, {{0}, {1}}}) {
+    run_thread_ranks(
+        2,
+        [&](const Job& job) {
+          ExchangeOptions options;
+          options.name = "model";
+          StepExchange exchange(Group(job), plan_of(counts), options);
+          exchange.open_one_backward(1);
+          write_leaf(exchange, random_leaf(counts, 1, job.rank(), 0));
+          EXPECT_EQ(finish(exchange).report.buckets, layout.size() == 1 ? 2 : 3);
+        },
+        on(layout));
+  }
 }
 
 TEST(HostSums, AfterADroppedStepTheNextOneWorks) {

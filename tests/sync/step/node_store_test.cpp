@@ -28,7 +28,7 @@ NodeStore::Options options_of(Divisor divisor) {
 void hand_in(NodeStore& store, const Group& group, std::int64_t step) {
   const auto mine = assign_shards(kLeaves, group.size())[static_cast<std::size_t>(group.rank())];
   auto& leaves = store.leaves();
-  leaves.reset();
+  store.open();
   leaves.set_start(mine.begin);
   for (auto l = mine.begin; l < mine.end; ++l) {
     leaves.begin_leaf(weight_of(l));
@@ -39,8 +39,7 @@ void hand_in(NodeStore& store, const Group& group, std::int64_t step) {
     leaves.end_leaf();
   }
   leaves.place_sums();
-  store.board().header().leaves = leaves.leaves();
-  store.publish();
+  store.publish(leaves.leaves());
   group.barrier();
   std::vector<HeldNode> nodes;
   std::int64_t count = 0;
@@ -215,7 +214,7 @@ TEST(NodeStore, AnEntryOfATableIsSentOnce) {
           group.barrier();
           if (group.rank() == 0) {
             store.leaves().end_leaf();
-            store.publish();
+            store.publish(1);
             store.send();
           }
           group.barrier();
@@ -231,6 +230,62 @@ TEST(NodeStore, AnEntryOfATableIsSentOnce) {
         },
         options);
   }
+}
+
+// A worker's last leaf decides which nodes it has; they and complete entries are sent ahead.
+TEST(NodeStore, NodesThatWereSentInTheLastLeafAreNotSentAgain) {
+  ThreadOptions options;
+  options.hosts = even_hosts(2, 2);
+  run_thread_ranks(
+      2,
+      [&](const Job& job) {
+        const Group group(job);
+        NodeStore store(group, plan_of({1, 2}), options_of(Divisor::weights));
+        auto& header = store.board_of(0).header();
+        const auto* const tables = &store.board_of(0);
+        store.open();
+        if (group.rank() == 0) {
+          auto& leaves = store.leaves();
+          leaves.set_start(1);  // 1, [2, 4): the last leaf is merged
+          for (std::int64_t l = 1; l < 4; ++l) {
+            const auto leaf = random_leaf({1, 2}, 1, l, 0);
+            leaves.begin_leaf(static_cast<double>(l));
+            leaves.write(1, leaf[1]->data(), true);
+            if (l < 3) leaves.write(0, leaf[0]->data(), true);
+            if (l < 3) leaves.end_leaf();
+          }
+          store.publish(3);
+          store.send_entries(std::vector<std::uint32_t>{1});
+        }
+        group.barrier();
+        if (group.rank() == 1) {
+          EXPECT_EQ(header.leaves, 3);
+          ASSERT_EQ(header.node_count, 2);
+          EXPECT_EQ(header.nodes[1].block, (Block{1, 2})) << "counted from the first leaf";
+          EXPECT_EQ(header.nodes[1].weight, 2 + 3);
+          EXPECT_LT(tables->slot_table(0)[1], kMaxSlots);
+          EXPECT_LT(tables->slot_table(1)[1], kMaxSlots);
+          header.leaves = header.node_count = 77;
+          tables->slot_table(1)[1] = 77;
+        }
+        group.barrier();
+        if (group.rank() == 0) {
+          store.leaves().end_leaf();
+          store.publish(3);
+          header.arrived = 5;
+          store.send();
+        }
+        group.barrier();
+        if (group.rank() == 1) {
+          EXPECT_EQ(header.leaves, 77);
+          EXPECT_EQ(header.node_count, 77);
+          EXPECT_EQ(tables->slot_table(1)[1], 77);
+          EXPECT_EQ(header.arrived, 5);
+          EXPECT_LT(tables->slot_table(1)[0], kMaxSlots);
+        }
+        group.barrier();
+      },
+      options);
 }
 
 TEST(SliceFold, ProgramsFollowTheShapeOfTheTree) {
