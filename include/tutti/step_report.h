@@ -30,6 +30,9 @@ struct StepReport {
   std::size_t dense_bytes = 0;
   int waits = 0;            ///< times this worker had to wait for others
   double wait_seconds = 0;  ///< … and for how long in all
+  /// From when all workers had published their gradients until those of other hosts had been added:
+  /// communication that no backward hides. 0 on one host.
+  double exposed_seconds = 0;
   int parameters_touched = 0;
   int parameters_skipped = 0;
   std::int64_t leaves = 0;      ///< micro-batches over all workers

@@ -124,8 +124,10 @@ void StepExchange::sum_over_hosts() {
   }
   sums_->connect();
   sums_->close();
+  const auto begin = state_.job().system().now();
   wait_for([&] { return sums_->progress(); }, [&] { return sums_->missing(); },
            [&](int r) { return header(r).folded.load(std::memory_order_acquire) >= step_; });
+  exposed_ = state_.job().system().now() - begin;
 }
 
 void StepExchange::fold_bucket(std::size_t bucket) {
@@ -241,6 +243,7 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
   }
   outcome_.report.waits = waits_;
   outcome_.report.wait_seconds = std::chrono::duration<double>(waited_).count();
+  outcome_.report.exposed_seconds = std::chrono::duration<double>(exposed_).count();
   close_step();
   return outcome_;
 }

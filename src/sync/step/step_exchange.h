@@ -264,6 +264,7 @@ class StepExchange {
   std::uint64_t barriers_ = 0;             ///< of this step
   Clock::time_point opened_at_;
   Clock::duration waited_{};
+  Clock::duration exposed_{};  ///< StepReport::exposed_seconds
   int waits_ = 0;
   Outcome outcome_;
 };

@@ -81,7 +81,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   TUTTI_CHECK(!is_open(), "steps do not nest");
   step_ = done_ + 1;
   waits_ = 0;
-  waited_ = {};
+  waited_ = exposed_ = {};
   opened_at_ = state_.job().system().now();
   phase_ = "the start of";
   is_completing_ = false;

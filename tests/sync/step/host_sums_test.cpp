@@ -295,6 +295,30 @@ TEST(HostSums, BucketsBetweenHostsAreSmallerThanOnOne) {
   }
 }
 
+TEST(HostSums, WhatNoBackwardHidesIsReported) {
+  const std::vector<std::size_t> counts = {4'300'001};
+  for (const auto& layout :
+       std::vector<std::vector<std::vector<int>>>{{{0, 1, 2}}, {{0, 1}, {2}}}) {
+    run_thread_ranks(
+        3,
+        [&](const Job& job) {
+          StepExchange exchange(Group(job), plan_of(counts), quick());
+          const auto begin = Clock::now();
+          exchange.open_one_backward(1);
+          write_leaf(exchange, random_leaf(counts, 1, job.rank(), 0));
+          const auto exposed = finish(exchange).report.exposed_seconds;
+          const std::chrono::duration<double> whole = Clock::now() - begin;
+          if (layout.size() == 1) {
+            EXPECT_EQ(exposed, 0);
+          } else {
+            EXPECT_GT(exposed, 0);
+            EXPECT_LT(exposed, whole.count());
+          }
+        },
+        on(layout));
+  }
+}
+
 TEST(HostSums, AfterADroppedStepTheNextOneWorks) {
   const std::vector<std::size_t> counts = {5000, 9000};
   run_thread_ranks(

@@ -28,6 +28,8 @@ TEST(StepReport, IsOneLine) {
             "step 17: 1 exchange of 33.60 of 34.50 MB, 2 parameters skipped, 8 micro-batches of "
             "weight 64, 5 "
             "gradient copies held, waited 3 times for 12.500 ms, rank 4 was ready last");
+  report.exposed_seconds = 0.004;
+  EXPECT_THAT(report.text(), HasSubstr("12.500 ms, 4.000 ms for gradients between hosts, "));
 }
 
 TEST(TrafficReport, TableHasALineForEachBucketAndOneOfTheSum) {
