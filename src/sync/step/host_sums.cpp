@@ -260,11 +260,12 @@ void HostSums::reduce(const Piece& piece, std::size_t k) {
 }
 
 /// Neighbours that are behind this worker; else all of other hosts. Two workers are never behind
-/// one another: what the host's workers wait for together is on other hosts.
+/// one another: what the host's workers wait for together is on other hosts. In a step of lists
+/// alone nobody fills a piece.
 RankSet HostSums::missing() const {
   RankSet behind;
   RankSet elsewhere;
-  for (int m = 0; m < team().size(); ++m) {
+  for (int m = 0; m < team().size() && filled_ > 0; ++m) {
     if (words_->members[m].filled.load() < tag(filled_)) {
       behind.insert(group_.job_rank(team().member(m)));
     }

@@ -24,19 +24,22 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
       state_(*group_.state()),
       options_(options),
       nodes_(group_, (require_equal_plans(group_, plan), std::move(plan)), store_options()),
-      sums_(HostSums::make(group_, nodes_,
+      slices_(nodes_),
+      digests_(this->plan(), group_, nodes_.boards(), options_.desync_check_every),
+      first_look_(group_, nodes_.boards(), options_.name),
+      schedule_(schedule_of(BucketSchedule::default_order(this->plan()))) {
+  outcome_.touched.resize(this->plan().parameters().size());
+  // The first workers of hosts make links: the others hear of it where they cannot.
+  guarded([&] {
+    sums_ = HostSums::make(group_, nodes_,
                            {.name = options_.name,
                             .wanted =
                                 [this](std::uint32_t p) {
                                   return !options_.coded ||
                                          !this->plan().parameters()[p].is_partitioned();
                                 },
-                            .deadline = options_.deadline})),
-      slices_(nodes_),
-      digests_(this->plan(), group_, nodes_.boards(), options_.desync_check_every),
-      first_look_(group_, nodes_.boards(), options_.name),
-      schedule_(schedule_of(BucketSchedule::default_order(this->plan()))) {
-  outcome_.touched.resize(this->plan().parameters().size());
+                            .deadline = options_.deadline});
+  });
 }
 
 /// Between hosts a bucket takes as long as the link needs, so that large ones leave it idle.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/link/link_engine.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
@@ -360,6 +361,58 @@ TEST(HostSums, ALinkThatBreaksIsAnErrorThatNamesTheHost) {
       options);
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(outcome.text(rank), HasSubstr("the link to the host of rank")) << rank;
+  }
+}
+
+/// Each neighbour counted as behind the other where there was no piece to fill: what took a tenth
+/// of a second between hosts was "workers wait for one another".
+TEST(HostSums, NeighboursThatWaitForRowsOfAnotherHostDoNotWaitForOneAnother) {
+  auto options = on({{0, 1}, {2, 3}});
+  const auto outcome = try_thread_ranks(
+      4,
+      [&](const Job& job) {
+        const TensorSpec table{.name = "table",
+                               .shape = {50, 2},
+                               .strides = {2, 1},
+                               .count = 100,
+                               .dtype = DType::float32,
+                               .row_sparse = true};
+        StepExchange exchange(Group(job), Plan({table}, {}), quick());
+        Group(job).barrier();
+        if (job.rank() == 0) options.world->hosts()->break_links(1);
+        Group(job).barrier();
+        exchange.open_shards(job.rank(), 1);
+        exchange.begin_leaf(1);
+        const std::vector<std::int64_t> rows = {3, 7};
+        const Values values = {1, 2, 3, 4};
+        exchange.write(0, RowEntries{rows.data(), values.data(), 2}, true);
+        exchange.end_leaf();
+        exchange.arrive({});
+      },
+      options);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(outcome.text(rank), HasSubstr("the link to the host of rank")) << rank;
+  }
+}
+
+/// The others of its host were told that it had left the job, with its rank as the lost one.
+TEST(HostSums, AWorkerHearsWhyTheFirstOfItsHostCouldNotMakeTheLink) {
+  const auto outcome = try_thread_ranks(
+      4,
+      [&](const Job& job) {
+        const Group group(job);
+        if (job.rank() == 0) {
+          set_link_engine({"broken", [](const LinkRequest&) -> std::unique_ptr<Link> {
+                             throw PeerLost(2, "rank 2 ended before coming to the link");
+                           }});
+        }
+        group.barrier();
+        StepExchange exchange(group, plan_of({5000}), quick());
+        run_scope(exchange, {5000}, 1, 4, 0);
+      },
+      on({{0, 1}, {2, 3}}));
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(outcome.text(rank), "rank 2 ended before coming to the link") << rank;
   }
 }
 
