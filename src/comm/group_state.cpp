@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "comm/host_copies.h"
 #include "comm/local/local_collectives.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
@@ -78,20 +79,23 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
       host_of_(hosts_of(*job_, ranks_)),
       hosts_(std::ranges::max(host_of_) + 1),
       collectives_(std::make_unique<LocalCollectives>(
-          *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_})) {}
+          *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_})),
+      copies_(std::make_unique<HostCopies>(*this)) {}
 
 GroupState::~GroupState() = default;
 
 const std::shared_ptr<GroupState>& GroupState::first_of_hosts() {
   if (first_of_hosts_ || team_.rank != 0) return first_of_hosts_;
   std::vector<int> firsts;
-  for (int host = 0; host < hosts_; ++host) {
-    const auto member = std::ranges::find(host_of_, host) - host_of_.begin();
-    firsts.push_back(ranks_[static_cast<std::size_t>(member)]);
-  }
+  for (int host = 0; host < hosts_; ++host) firsts.push_back(first_of(host));
   first_of_hosts_ =
       std::make_shared<GroupState>(job_, std::move(firsts), name_ + ", first of each host");
   return first_of_hosts_;
+}
+
+int GroupState::first_of(int host) const {
+  const auto member = std::ranges::find(host_of_, host) - host_of_.begin();
+  return ranks_[static_cast<std::size_t>(member)];
 }
 
 void GroupState::ask_also(PartnerCheck check) const { collectives_->ask_also(std::move(check)); }

@@ -13,6 +13,7 @@
 
 namespace tutti {
 
+class HostCopies;
 class LocalCollectives;
 
 /// The members of a group on this host, who share the work that every host does for itself.
@@ -50,6 +51,10 @@ class GroupState {
   /// A group of the first member of each host, in the order of the hosts' numbers; null on the
   /// others. Made by the first call, which is collective among those.
   const std::shared_ptr<GroupState>& first_of_hosts();
+  /// The job rank of that host's first member.
+  int first_of(int host) const;
+  /// See copy_to_hosts().
+  HostCopies& copies() const { return *copies_; }
 
  private:
   std::shared_ptr<JobState> job_;
@@ -62,6 +67,7 @@ class GroupState {
   int hosts_;
   std::shared_ptr<GroupState> first_of_hosts_;
   std::unique_ptr<LocalCollectives> collectives_;
+  std::unique_ptr<HostCopies> copies_;
 };
 
 }  // namespace tutti

@@ -1,11 +1,24 @@
 #include "comm/host_copies.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "comm/group_state.h"
+#include "comm/local/local_collectives.h"
 #include "job/publish.h"
+#include "job/wait.h"
 
 namespace tutti {
+namespace {
+
+/// The most bytes of a message: no engine has trouble with that many.
+constexpr std::size_t kMessageBytes = std::size_t{64} << 20;
+
+}  // namespace
 
 void send_to_hosts(const Group& group, const void* at, std::size_t bytes) {
   send_ahead(group.state()->job(), {{at, bytes}});
@@ -13,22 +26,113 @@ void send_to_hosts(const Group& group, const void* at, std::size_t bytes) {
 
 void copy_to_hosts(const Group& group, std::span<const HostPiece> pieces,
                    const CollectiveOptions& options) {
-  GroupState& state = *group.state();
-  if (!state.spans_hosts()) return;
-  if (const auto firsts = state.first_of_hosts()) {
-    for (const auto& piece : pieces) {
-      if (piece.bytes == 0) continue;
-      Group(firsts).broadcast({piece.at, static_cast<std::int64_t>(piece.bytes), DType::uint8},
-                              state.host_of(piece.member), options);
-    }
-  }
-  group.barrier(options);
+  if (group.state()->spans_hosts()) group.state()->copies().copy(group, pieces, options);
 }
 
 void copy_to_hosts(const Group& group, std::byte* at, std::size_t bytes,
                    const CollectiveOptions& options) {
   const HostPiece piece{.at = at, .bytes = bytes};
   copy_to_hosts(group, {&piece, 1}, options);
+}
+
+PostedPieces::PostedPieces(const GroupState& state, HostLink& link, int lane)
+    : state_(state), link_(link), lane_(lane), open_(static_cast<std::size_t>(state.hosts())) {}
+
+void PostedPieces::post(std::span<const HostPiece> pieces) {
+  const int here = state_.host_of(state_.rank());
+  const auto is_over = [this](int host) {
+    auto& open = open_[static_cast<std::size_t>(host)];
+    ++open;
+    return [&open] { --open; };
+  };
+  for (const auto& piece : pieces) {
+    const int from = state_.host_of(piece.member);
+    const std::span whole(piece.at, piece.bytes);
+    for (std::size_t begin = 0; begin < whole.size(); begin += kMessageBytes) {
+      const auto part = whole.subspan(begin, std::min(kMessageBytes, whole.size() - begin));
+      if (from != here) {
+        link_.receive(lane_, from, part, is_over(from));
+        continue;
+      }
+      for (int host = 0; host < state_.hosts(); ++host) {
+        if (host != here) link_.send(lane_, host, part, is_over(host));
+      }
+    }
+  }
+}
+
+bool PostedPieces::are_done() const {
+  return std::ranges::all_of(open_, [](const auto& open) { return open == 0; });
+}
+
+RankSet PostedPieces::missing() const {
+  RankSet late;
+  for (int host = 0; host < state_.hosts(); ++host) {
+    if (open_[static_cast<std::size_t>(host)] != 0) late.insert(state_.first_of(host));
+  }
+  return late;
+}
+
+void PostedPieces::forget() {
+  for (auto& open : open_) open = 0;
+}
+
+void HostCopies::copy(const Group& group, std::span<const HostPiece> pieces,
+                      const CollectiveOptions& options) {
+  group.barrier(options);
+  if (!has_links_) has_links_ = have_host_links(group);
+  if (state_.team().rank == 0) {
+    if (*has_links_) {
+      by_link(group, pieces, options);
+    } else {
+      by_short_messages(pieces, options);
+    }
+  }
+  group.barrier(options);
+}
+
+/// A failure ends the group, so that those who wait for this member have the same error.
+void HostCopies::by_link(const Group& group, std::span<const HostPiece> pieces,
+                         const CollectiveOptions& options) {
+  JobState& job = state_.job();
+  const auto what =
+      fmt::format("copy of \"{}\" to other hosts, group \"{}\"", options.label, state_.name());
+  try {
+    if (!link_) {
+      const auto name = fmt::format("group {}, hosts of ranks {}", state_.name(),
+                                    fmt::join(state_.first_of_hosts()->ranks(), " "));
+      link_ = std::make_unique<HostLink>(group, HostLink::Options{.name = name});
+      pieces_ = std::make_unique<PostedPieces>(state_, *link_, 0);
+    }
+    link_->connect();
+    pieces_->post(pieces);
+    const auto ready = [&] {
+      link_->check();
+      return pieces_->are_done();
+    };
+    wait_until(job, ready, [&] {
+      return WaitSubject{.missing = [&] { return pieces_->missing(); },
+                         .members = state_.members(),
+                         .what = [&] { return what; },
+                         .check = [&] { state_.collectives().check(); },
+                         .deadline = job.deadline(options.deadline)};
+    });
+  } catch (...) {
+    if (link_) link_->drop();
+    if (pieces_) pieces_->forget();
+    state_.collectives().end_with_current_exception();
+    throw;
+  }
+}
+
+void HostCopies::by_short_messages(std::span<const HostPiece> pieces,
+                                   const CollectiveOptions& options) {
+  const Group firsts(state_.first_of_hosts());
+  for (const auto& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    firsts.broadcast({piece.at, static_cast<std::int64_t>(piece.bytes), DType::uint8},
+                     state_.host_of(piece.member), options);
+  }
 }
 
 }  // namespace tutti

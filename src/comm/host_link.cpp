@@ -26,13 +26,13 @@ constexpr std::chrono::milliseconds kGrace{2500};
 }  // namespace
 
 HostLink::HostLink(const Group& group, Options options)
-    : group_(group), options_(std::move(options)) {}
+    : state_(*group.state()), options_(std::move(options)) {}
 
 HostLink::~HostLink() { drop(); }
 
 void HostLink::connect() {
   if (link_) return;
-  const auto firsts = group_.state()->first_of_hosts();
+  const auto firsts = state_.first_of_hosts();
   if (!firsts) return;
   JobState& job = firsts->job();
   const auto name =
@@ -83,19 +83,18 @@ Link::Done HostLink::then(std::function<void()> done) {
       done();
     }
     --under_way_;
-    announce(group_.state()->job().board());
+    announce(state_.job().board());
     --in_calls_;
   };
 }
 
 void HostLink::check() {
   if (!has_failed_) return;
-  GroupState& state = *group_.state();
-  const auto now = state.job().system().now();
+  const auto now = state_.job().system().now();
   if (!failed_at_) failed_at_ = now;
   if (now < *failed_at_ + kGrace) return;
   const std::lock_guard lock(failure_mutex_);
-  const int rank = state.first_of_hosts()->ranks()[static_cast<std::size_t>(failure_.peer)];
+  const int rank = state_.first_of_hosts()->ranks()[static_cast<std::size_t>(failure_.peer)];
   throw PeerLost(rank, fmt::format("\"{}\": the link to the host of rank {} has failed ({}): {}",
                                    options_.name, rank, link_->description(), failure_.text));
 }

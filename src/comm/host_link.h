@@ -29,6 +29,7 @@ class HostLink {
     int lanes = 1;
     std::optional<std::chrono::milliseconds> deadline = {};
   };
+  /// Keeps a reference to the group's state.
   HostLink(const Group& group, Options options);
   ~HostLink();
   HostLink(const HostLink&) = delete;
@@ -53,7 +54,7 @@ class HostLink {
  private:
   Link::Done then(std::function<void()> done);
 
-  Group group_;
+  GroupState& state_;
   Options options_;
   std::atomic<std::int64_t> under_way_{0};  ///< operations that are not complete
   std::atomic<int> in_calls_{0};            ///< threads of the link that are in this object

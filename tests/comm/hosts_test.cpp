@@ -15,7 +15,6 @@
 #include "base/system.h"
 #include "comm/collective_cases.h"
 #include "comm/group_state.h"
-#include "comm/host_copies.h"
 #include "comm/local/ending.h"
 #include "job/job_state.h"
 #include "job/socket_rendezvous.h"
@@ -131,24 +130,6 @@ TEST(Hosts, TeamsAreTheMembersOfAHost) {
         EXPECT_LT(team.deputy_of(is_first_host ? 3 : 1), team.size());
       },
       on({{0, 2}, {1, 3, 4}}));
-}
-
-TEST(Hosts, CommonMemoryIsCopiedFromTheHostOfRankZero) {
-  run_thread_ranks(
-      4,
-      [](const Job& job) {
-        const Group group(job);
-        const auto memory = group.allocate_common(100'000);
-        auto* const bytes = memory.data();
-        if (group.rank() == 0) std::memset(bytes, 7, 100'000);
-        group.barrier();
-        EXPECT_EQ(static_cast<int>(bytes[99'999]), job.rank() < 2 ? 7 : 0);
-        group.barrier();
-        copy_to_hosts(group, bytes, 100'000);
-        EXPECT_EQ(static_cast<int>(bytes[0]), 7);
-        EXPECT_EQ(static_cast<int>(bytes[99'999]), 7);
-      },
-      on({{0, 1}, {2, 3}}));
 }
 
 TEST(Hosts, WhoDisagreesIsNamedOnAllHosts) {

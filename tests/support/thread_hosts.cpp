@@ -196,6 +196,22 @@ std::uint64_t ThreadHosts::link_bytes(int host) {
   return bytes;
 }
 
+void ThreadHosts::silence_links(int host) {
+  const std::lock_guard lock(links_mutex_);
+  for (const auto& [name, network] : links_) network->silence(host);
+}
+
+std::uint64_t ThreadHosts::link_bytes_from(int host) {
+  const std::lock_guard lock(links_mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, network] : links_) {
+    for (int to = 0; to < map_.hosts(); ++to) {
+      if (to != host) bytes += network->delivered(host, to).bytes;
+    }
+  }
+  return bytes;
+}
+
 std::vector<Blame> ThreadHosts::blames() const { return brokers_.front()->blames(); }
 
 }  // namespace tutti::test

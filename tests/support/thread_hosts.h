@@ -52,8 +52,11 @@ class ThreadHosts {
   std::vector<Blame> blames() const;
   /// All links of a host break. Its workers live.
   void break_links(int host);
-  /// Bytes that links have brought to a host.
+  /// Nothing arrives over links from a host or at it any more, and nobody is told.
+  void silence_links(int host);
+  /// Bytes that links have brought to a host, and from it.
   std::uint64_t link_bytes(int host);
+  std::uint64_t link_bytes_from(int host);
 
  private:
   HostMap map_;

@@ -69,6 +69,10 @@ class LocalCollectives final : private Unfinished {
   /// Slow waits of operations also ask this one, until an empty one takes its place: the step
   /// protocol knows more of the members' lives than the group does. What it throws ends the group.
   void ask_also(PartnerCheck check) { partners_ = std::move(check); }
+  /// Throws the reason if the group has ended.
+  void check() { check_open(completed_ + 1); }
+  /// Ends the group because of the exception being handled.
+  void end_with_current_exception();
 
  private:
   /// Something all members must have done before this one continues.
@@ -172,8 +176,6 @@ class LocalCollectives final : private Unfinished {
   /// Checks the peers periodically, for tests of a call that is not waited for.
   void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
   [[noreturn]] void fail_mismatch(std::uint64_t sequence);
-  /// Ends the group because of the exception being handled.
-  void end_with_current_exception();
   void end(EndingReason reason);
   /// True if no member leaves this operation before all others have done their part of it, so that
   /// it ends alike for all.

@@ -51,11 +51,8 @@ void ReplicaCopies::add_pieces(std::vector<HostPiece>& pieces, std::size_t logic
   }
 }
 
-/// Other workers of a host may still be reading a copy.
 void ReplicaCopies::bring(std::span<const HostPiece> pieces) const {
-  const CollectiveOptions options{.label = "copies of logical workers"};
-  group_.barrier(options);
-  copy_to_hosts(group_, pieces, options);
+  copy_to_hosts(group_, pieces, {.label = "copies of logical workers"});
 }
 
 void ReplicaCopies::bring(std::span<const std::size_t> logical) const {
