@@ -7,9 +7,11 @@
 #include <cstring>
 #include <utility>
 
+#include "job/wire/board.h"
 #include "kernels/fold.h"
 #include "kernels/int8_blocks.h"
 #include "kernels/norm.h"
+#include "memory/arena.h"
 #include "sync/plan/fusion.h"
 
 namespace tutti {
@@ -63,8 +65,11 @@ ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
       tiles += static_cast<std::size_t>((entry.spec.count + kTile - 1) / kTile);
     }
   }
-  given_ = group.allocate_common(std::max<std::size_t>(tiles, 1) * copies.size() * kGivenBytes,
-                                 fmt::format("differences of \"{}\"", options_.name));
+  first_tile_.push_back(tiles);
+  const auto messages = std::max<std::size_t>(tiles, 1) * copies.size();
+  given_ = group.allocate_common(
+      round_up(messages * int8_bytes(kTile), kCacheLine) + messages * sizeof(double),
+      fmt::format("differences of \"{}\"", options_.name));
 }
 
 void ReplicaAveraging::restart(std::uint32_t parameter) {

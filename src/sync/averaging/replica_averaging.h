@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/host_copies.h"
 #include "kernels/fold_program.h"
 #include "kernels/int8_blocks.h"
 #include "sync/averaging/averaged_copies.h"
@@ -69,9 +70,12 @@ class ReplicaAveraging final : private AveragedCopies {
   /// First, once the step has updated its copies: mixes the tile with a mean that was sent before,
   /// where it arrives.
   void receive(const ElementRange& tile);
-  /// Then: gives other hosts what they average of this worker's ranges. A barrier of all workers
-  /// before and after it.
-  void give(const std::vector<ElementRange>& ranges);
+  /// Whether write_given() has anything to do.
+  bool gives_messages() const { return given_.has_value(); }
+  /// Then: writes the messages of this worker's ranges, where other hosts get messages.
+  void write_given(const std::vector<ElementRange>& ranges);
+  /// What each host gives all others before copies are averaged: copies, or all messages.
+  std::vector<HostPiece> given() const;
   /// At last: averages all copies of that tile, where it is sent.
   void average(const ElementRange& tile);
   /// The current step counts. `rules` are those of each logical worker.
@@ -112,17 +116,16 @@ class ReplicaAveraging final : private AveragedCopies {
   void combine_states(const ElementRange& tile);
   void take_mean_of_messages(const ElementRange& tile);
   std::byte* write_message(const ElementRange& tile, std::size_t logical);
-  /// A tile's message on several hosts; the squares of what it lacks follow it.
+  /// Of a tile's message on several hosts, among those of all logical workers.
+  std::size_t place_of(const ElementRange& tile, std::size_t logical) const;
   std::byte* given_message(const ElementRange& tile, std::size_t logical) const;
+  /// Σ x² of what it lacks.
   double& given_squares(const ElementRange& tile, std::size_t logical) const;
   /// What 8 bits lack of a logical worker's difference, or with `logical` their number, of the
   /// mean.
   float* residual(std::uint32_t parameter, std::size_t logical) const;
   std::size_t offset_of(const ElementRange& tile) const;
   std::size_t bytes_of(const ElementRange& tile) const;
-
-  /// A tile's message, and the squares of what it lacks.
-  static constexpr std::size_t kGivenBytes = int8_bytes(kTile) + sizeof(double);
 
   Group group_;
   const Plan& plan_;
@@ -134,7 +137,7 @@ class ReplicaAveraging final : private AveragedCopies {
   std::vector<std::byte> messages_;  ///< of a tile, one for each logical worker
   /// Of all tiles, where other hosts give some of them.
   std::optional<SharedMemory> given_;
-  std::vector<std::size_t> first_tile_;  ///< per parameter
+  std::vector<std::size_t> first_tile_;  ///< per parameter, and of all
   MeanOfMessages mean_of_messages_;
   AveragingRounds rounds_;
 };

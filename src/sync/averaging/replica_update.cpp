@@ -142,8 +142,11 @@ void ReplicaUpdate::apply(double rate_factor) {
   if (!gives) return;
   // A host that updates a copy itself must not find it updated.
   exchange_.barrier("the update of its logical workers in");
-  averaging_->give(share_);
-  exchange_.barrier("what its logical workers average in");
+  if (averaging_->gives_messages()) {
+    averaging_->write_given(share_);
+    exchange_.barrier("the differences of its logical workers in");
+  }
+  exchange_.barrier("what its logical workers average in", averaging_->given());
   average_all();
 }
 

@@ -279,6 +279,7 @@ CodedGradients::Refusal CodedGradients::prepare() {
   exchange_.barrier("the encoding of its gradients in");
   auto refusal = first_refusal();
   is_prepared_ = refusal.text.empty();
+  if (is_prepared_) exchange_messages();
   return refusal;
 }
 

@@ -124,6 +124,10 @@ class CodedGradients final : public ArraySource {
   Refusal first_refusal() const;
   void send(const MessageTask& task);
   void send_first_round(const MessageTask& task);
+  template <class PieceOf>
+  std::vector<HostPiece> pieces_of(const PieceOf& piece_of) const;
+  void exchange_messages();
+  void exchange_first_rounds();
   void note_squares();
   void note_homes();
   double kept_squares(const MessageTask& task) const;

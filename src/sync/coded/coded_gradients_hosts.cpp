@@ -17,22 +17,50 @@ void send(const Group& group, const MessageHeader& header) {
 
 }  // namespace
 
-/// The barrier that follows publishes it.
+/// Facts alone, which the barrier that follows publishes: then all hosts know the sizes.
 void CodedGradients::send(const MessageTask& task) {
   if (!spans_hosts_) return;
   auto& header = board_.header(task.logical, task.bucket);
   const bool has_new = board_.has_residuals() && header.refusal[0] == 0;
   if (has_new) header.residual_squares = kept_squares(task);
   tutti::send(exchange_.group(), header);
-  send_to_hosts(exchange_.group(), board_.message(task.logical, task.bucket), header.bytes);
 }
 
 void CodedGradients::send_first_round(const MessageTask& task) {
+  if (spans_hosts_) tutti::send(exchange_.group(), board_.header(task.logical, task.bucket));
+}
+
+/// What each message's host has made, which is that of the logical worker's first leaf.
+template <class PieceOf>
+std::vector<HostPiece> CodedGradients::pieces_of(const PieceOf& piece_of) const {
+  std::vector<HostPiece> pieces;
+  for (std::size_t l = 0; l < carried_.size(); ++l) {
+    const auto& nodes = carried_[l].nodes;
+    if (nodes.begin == nodes.end) continue;
+    const int maker = this->nodes().held()[nodes.begin].worker;
+    for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
+      const std::span<std::byte> piece = piece_of(l, b);
+      pieces.push_back({maker, piece.data(), piece.size()});
+    }
+  }
+  return pieces;
+}
+
+void CodedGradients::exchange_messages() {
   if (!spans_hosts_) return;
-  const auto& header = board_.header(task.logical, task.bucket);
-  tutti::send(exchange_.group(), header);
-  send_to_hosts(exchange_.group(), board_.first_round(task.logical, task.bucket).data(),
-                header.first_bytes);
+  const auto pieces = pieces_of([this](std::size_t l, std::size_t b) -> std::span<std::byte> {
+    return {board_.message(l, b), board_.header(l, b).bytes};
+  });
+  exchange_.barrier("the messages of its gradients in", pieces);
+}
+
+void CodedGradients::exchange_first_rounds() {
+  if (!spans_hosts_) return;
+  const auto pieces = pieces_of([this](std::size_t l, std::size_t b) {
+    const auto bytes = std::as_writable_bytes(board_.first_round(l, b));
+    return bytes.first(board_.header(l, b).first_bytes);
+  });
+  exchange_.barrier("the messages of the first round in", pieces);
 }
 
 /// While no worker can be in the next step yet.

@@ -55,6 +55,7 @@ HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
                                  fmt::format("sums of hosts of \"{}\"", options_.name))),
       words_(reinterpret_cast<Words*>(memory_.data())),
       slices_(nodes),
+      pieces_given_(state_, link_, kPieces),
       link_(group_, {.name = options_.name, .lanes = kLanes, .deadline = options_.deadline}) {
   std::vector<std::uint8_t> summed;
   for (std::uint32_t p = 0; p < nodes.plan().parameters().size(); ++p) {

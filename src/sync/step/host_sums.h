@@ -9,7 +9,8 @@
 //
 // A bucket is cut into pieces, so that folds and both ways of the link overlap; a piece has a slice
 // for each host. The workers of a host share the folds, its first one drives the link. Lists of
-// rows are not added up first: every host gets all of them.
+// rows are not added up first: every host gets all of them. Messages of codecs and copies of
+// parameters, pieces of memory that one host has made, take the same link.
 //
 // Threads: one; the link's own threads store words that are waited for. Failure: that of the link
 // (comm/host_link.h); drop() ends a step that failed, and after that connect() makes another link.
@@ -26,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/host_copies.h"
 #include "comm/host_link.h"
 #include "job/wire/board.h"
 #include "sync/plan/tile_share.h"
@@ -38,9 +40,9 @@
 namespace tutti {
 
 class HostSums {
-  /// Nodes, sums and lists are messages of lanes of their own: what precedes what among them
-  /// differs from host to host.
-  enum Lane { kNodes, kSums, kLists, kLanes };
+  /// Nodes, sums, lists and pieces are messages of lanes of their own: what precedes what among
+  /// them differs from host to host.
+  enum Lane { kNodes, kSums, kLists, kPieces, kLanes };
 
  public:
   struct Options {
@@ -68,8 +70,20 @@ class HostSums {
   RankSet missing() const;
   /// Makes the link if there is none. Collective among the first workers of the hosts.
   void connect() { link_.connect(); }
+  /// Nothing is being added up: the first worker of each host begins to give these to all others.
+  void give(std::span<const HostPiece> pieces) { pieces_given_.post(pieces); }
+  /// Whether all that this host gives, and gets, is there. Throws as HostLink::check().
+  bool has_given() {
+    link_.check();
+    return pieces_given_.are_done();
+  }
+  /// Job ranks from or to whom something is on its way.
+  RankSet missing_pieces() const { return pieces_given_.missing(); }
   /// The step has failed: what is under way ends.
-  void drop() noexcept { link_.drop(); }
+  void drop() noexcept {
+    link_.drop();
+    pieces_given_.forget();
+  }
 
  private:
   /// A worker's words, on its own cache line: pieces that it has come through in a step.
@@ -163,6 +177,7 @@ class HostSums {
   std::size_t posted_out_ = 0;
   std::size_t posted_sums_ = 0;
   bool posted_lists_ = false;
+  PostedPieces pieces_given_;
   HostLink link_;  ///< last, so that its operations end first
 };
 

@@ -201,28 +201,6 @@ void StepExchange::arrive(const ModelMemory& model) {
   });
 }
 
-void StepExchange::barrier(const char* what) {
-  require_running();
-  phase_ = what;
-  guarded([&] {
-    const auto round = step_ * kMaxBarriers + ++barriers_;
-    tutti::publish(state_.job(), header(group_.rank()).barrier, round);
-    wait_for_all([&](int r) { return header(r).barrier.load(std::memory_order_acquire) >= round; });
-  });
-}
-
-void StepExchange::tell() { tutti::publish(state_.job(), header(group_.rank()).told, step_); }
-
-void StepExchange::hear(int rank, const char* what) {
-  const auto* const before = std::exchange(phase_, what);
-  guarded([&] {
-    wait_for_all([&](int r) {
-      return r != rank || header(r).told.load(std::memory_order_acquire) >= step_;
-    });
-  });
-  phase_ = before;
-}
-
 const StepExchange::Outcome& StepExchange::complete(const std::function<void()>& work) {
   require_running();
   phase_ = "the end of its update in";

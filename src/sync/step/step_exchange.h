@@ -164,7 +164,10 @@ class StepExchange {
   void note_buffers(const ModelMemory& model);
   /// Returns when all workers have called it as often in this step: less than kMaxBarriers times.
   /// Errors report that `what` ("apply() in") of the step was not reached.
-  void barrier(const char* what);
+  void barrier(const char* what) { barrier(what, {}); }
+  /// The same where afterwards all hosts have these pieces, alike on all, of which all that their
+  /// host's workers write was written before the barrier before this one.
+  void barrier(const char* what, std::span<const HostPiece> pieces);
   /// Lets workers that hear() this one read what it has written for them in the open step. No
   /// worker may still be reading what it wrote in an earlier step.
   void tell();
@@ -217,6 +220,7 @@ class StepExchange {
   void wait_for(const std::function<bool()>& ready, const std::function<RankSet()>& missing,
                 const Arrived& arrived);
   void check_peers(const Arrived& arrived);
+  void give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived);
   /// Throws where that worker does not take part in this step, nor in later ones.
   void check_over(int rank, std::uint64_t step);
   /// Throws where the exchange has ended before the open step has succeeded.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/timeline.h"
@@ -115,6 +116,53 @@ void StepExchange::wait_for(const std::function<bool()>& ready,
   ++waits_;
   waited_ += end - begin;
   if (auto* timeline = state_.job().timeline()) timeline->add("wait", begin, end);
+}
+
+void StepExchange::barrier(const char* what, std::span<const HostPiece> pieces) {
+  require_running();
+  phase_ = what;
+  guarded([&] {
+    const auto round = step_ * kMaxBarriers + ++barriers_;
+    const auto arrived = [&](int r) {
+      return header(r).barrier.load(std::memory_order_acquire) >= round;
+    };
+    if (state_.spans_hosts() && state_.team().rank == 0) give_to_hosts(pieces, arrived);
+    tutti::publish(state_.job(), header(group_.rank()).barrier, round);
+    wait_for_all(arrived);
+  });
+}
+
+/// By one worker of each host: directly where hosts have links, else through rank 0's.
+void StepExchange::give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived) {
+  if (!sums_) {
+    for (const auto& piece : pieces) {
+      const bool is_here = state_.host_of(piece.member) == state_.host_of(group_.rank());
+      if (is_here) send_to_hosts(group_, piece.at, piece.bytes);
+    }
+    return;
+  }
+  if (pieces.empty()) return;
+  const TimelineSpan span(state_.job().timeline(), "pieces of hosts");
+  try {
+    sums_->connect();
+    sums_->give(pieces);
+    wait_for([&] { return sums_->has_given(); }, [&] { return sums_->missing_pieces(); }, arrived);
+  } catch (...) {
+    sums_->drop();  // their memory may go
+    throw;
+  }
+}
+
+void StepExchange::tell() { tutti::publish(state_.job(), header(group_.rank()).told, step_); }
+
+void StepExchange::hear(int rank, const char* what) {
+  const auto* const before = std::exchange(phase_, what);
+  guarded([&] {
+    wait_for_all([&](int r) {
+      return r != rank || header(r).told.load(std::memory_order_acquire) >= step_;
+    });
+  });
+  phase_ = before;
 }
 
 /// Throws the error that a worker which has not arrived has reported.

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/link/link_engine.h"
 #include "kernels/int8_model.h"
 #include "kernels/rules/registry.h"
 #include "support/thread_ranks.h"
@@ -62,6 +63,7 @@ struct Case {
   /// In this step that shard's gradient is not finite.
   std::int64_t bad_step = 0;
   std::int64_t bad_shard = 0;
+  bool has_links = true;  ///< between hosts
 };
 
 /// What one logical worker has of all parameters.
@@ -253,14 +255,22 @@ void expect_equal(const void* is, const Values& should, const std::string& what)
   EXPECT_EQ(std::memcmp(is, should.data(), should.size() * sizeof(float)), 0) << what;
 }
 
-/// What crosses hosts in bytes is added to `*across`.
+/// Bytes that cross hosts, in order and over links.
+struct Across {
+  std::atomic<std::uint64_t> in_order{0};
+  std::atomic<std::uint64_t> by_links{0};
+};
+
+/// What crosses hosts is added to `*across`.
 void expect_as_model(int workers, const Case& test, const ThreadOptions& options = {},
-                     std::atomic<std::uint64_t>* across = nullptr) {
+                     Across* across = nullptr) {
   const auto expected = expected_of(test);
   run_thread_ranks(
       workers,
       [&](const Job& job) {
         const Group group(job);
+        if (!test.has_links && job.rank() == 0) set_link_engine({});
+        group.barrier();
         const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
         std::vector<std::int64_t> cuts;
         for (const auto& range : logical) cuts.push_back(range.begin);
@@ -353,7 +363,12 @@ void expect_as_model(int workers, const Case& test, const ThreadOptions& options
           update.commit(outcome.touched, report);
           own.commit();
         }
-        if (across != nullptr) *across += job.state()->bytes_to_hosts() - before;
+        if (across != nullptr) {
+          across->in_order += job.state()->bytes_to_hosts() - before;
+          const int host = group.state()->host_of(group.rank());
+          if (is_first) across->by_links += options.world->hosts()->link_bytes_from(host);
+          group.barrier();
+        }
         std::vector<std::size_t> all(copies.size());
         std::iota(all.begin(), all.end(), std::size_t{0});
         copies.bring(all);
@@ -440,32 +455,39 @@ TEST(ReplicaUpdate, SeveralHostsGiveTheBytesOfTheScalarModel) {
     expect_as_model(3, test, on(even_hosts(3, 3)));
     // A logical worker has workers of both.
     expect_as_model(4, test, on(HostMap::of(std::vector<RankSet>{{0, 2}, {1, 3}})));
+    auto by_short_messages = test;
+    by_short_messages.has_links = false;
+    expect_as_model(3, by_short_messages, on(even_hosts(3, 2)));
   }
 }
 
-/// Bytes that two hosts of a worker each exchange in all steps.
-std::uint64_t bytes_across(const Case& test) {
-  std::atomic<std::uint64_t> bytes = 0;
-  expect_as_model(2, test, on(even_hosts(2, 2)), &bytes);
-  return bytes;
-}
-
-TEST(ReplicaUpdate, OnlyWhatIsAveragedCrossesHosts) {
+TEST(ReplicaUpdate, OnlyWhatIsAveragedCrossesHostsAndDirectly) {
   const Diloco outer{.rate = 0.75, .momentum = 0.5, .warm_up = 1};
   auto in_8_bits = outer;
   in_8_bits.int8 = true;
-  const auto bytes_of = [](const AveragingPolicyPointer& policy, const Diloco& its) {
-    return bytes_across({.name = "DiLoCo", .logical = 2, .averaging = policy, .outer = its});
+  // Two hosts of a worker each, in all steps.
+  const auto run = [](const Case& test, Across& across) {
+    auto options = on(even_hosts(2, 2));
+    options.world = std::make_shared<ThreadWorld>(2);
+    expect_as_model(2, test, options, &across);
   };
-  const auto none = bytes_across({.name = "per-replica", .logical = 2});
-  const auto averaged = bytes_of(diloco(3, outer), outer) - none;
-  const auto quarter = bytes_of(diloco(3, in_8_bits), in_8_bits) - none;
+  Across none;
+  Across averaged;
+  Across quarter;
+  run({.name = "per-replica", .logical = 2}, none);
+  run({.name = "DiLoCo", .logical = 2, .averaging = diloco(3, outer), .outer = outer}, averaged);
+  run({.name = "8 bits", .logical = 2, .averaging = diloco(3, in_8_bits), .outer = in_8_bits},
+      quarter);
   // Of both workers, once. Of the parameter that p4 is, only where it has moved.
   const std::uint64_t once = (kCounts[0] + kCounts[3]) * sizeof(float) * 2;
-  EXPECT_LT(none, 2 * once) << "no gradient of theirs in 8 steps";
-  EXPECT_GE(averaged, 2 * once);
-  EXPECT_LT(averaged, 5 * once) << "in 3 of 8 steps";
-  EXPECT_GT(static_cast<double>(averaged) / static_cast<double>(quarter), 3);
+  EXPECT_LT(none.in_order + none.by_links, 2 * once) << "no gradient of theirs in 8 steps";
+  const auto links = averaged.by_links - none.by_links;
+  EXPECT_GE(links, 2 * once);
+  EXPECT_LT(links, 5 * once) << "in 3 of 8 steps";
+  EXPECT_GT(static_cast<double>(links) / static_cast<double>(quarter.by_links - none.by_links),
+            3.9);
+  EXPECT_LT(averaged.in_order - none.in_order, links / 10);
+  EXPECT_LT(quarter.in_order - none.in_order, links / 10);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "comm/link/link_engine.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
 #include "sync/coded/coded_model.h"
@@ -16,6 +17,7 @@ namespace {
 ThreadOptions on(const HostMap& hosts) {
   ThreadOptions options;
   options.hosts = hosts;
+  options.world = std::make_shared<ThreadWorld>(hosts.size());
   return options;
 }
 
@@ -43,6 +45,26 @@ TEST(CodedGradients, SeveralHostsGiveWhatTheModelGives) {
       {3}, on(apart));
 }
 
+TEST(CodedGradients, WithoutLinksSeveralHostsGiveWhatTheModelGives) {
+  for (const auto* codec : {"half", "topk:0.05"}) {
+    const Case test{.codec = codec};
+    const auto states = model_of(test);
+    run_thread_ranks(
+        4,
+        [&](const Job& job) {
+          const Group group(job);
+          if (job.rank() == 0) set_link_engine({});
+          group.barrier();
+          Workers all(group, test);
+          for (std::int64_t step = 1; step <= kSteps; ++step) {
+            all.step(step, states[static_cast<std::size_t>(step - 1)]);
+          }
+          group.barrier();
+        },
+        on(even_hosts(4, 2)));
+  }
+}
+
 TEST(CodedGradients, ADroppedStepLeavesNoResidualOnAnyHost) {
   expect_no_trace_of_dropped_steps({.codec = "topk:0.05"}, on(even_hosts(3, 2)));
 }
@@ -51,6 +73,7 @@ TEST(CodedGradients, ADroppedStepLeavesNoResidualOnAnyHost) {
 /// gradient of `count` elements.
 double bytes_across(const std::string& codec, std::size_t count) {
   std::uint64_t bytes = 0;
+  const auto options = on(even_hosts(2, 2));
   run_thread_ranks(
       2,
       [&](const Job& job) {
@@ -73,10 +96,13 @@ double bytes_across(const std::string& codec, std::size_t count) {
           exchange.end_leaf();
           finish(exchange, coded);
         }
-        if (job.rank() == 0) bytes = job.state()->bytes_to_hosts() - before;
+        if (job.rank() == 0) {
+          bytes = job.state()->bytes_to_hosts() - before;
+          bytes += options.world->hosts()->link_bytes_from(0);
+        }
         group.barrier();
       },
-      on(even_hosts(2, 2)));
+      options);
   return static_cast<double>(bytes) / 2;
 }
 
@@ -86,6 +112,72 @@ TEST(CodedGradients, WhatCrossesHostsIsTheMessages) {
   EXPECT_GE(dense / bytes_across("half", kCount), 1.95);
   EXPECT_GE(dense / bytes_across("int8", kCount), 3.9);
   EXPECT_GE(dense / bytes_across("topk:0.01", kCount), 20);
+}
+
+/// The hub's host sends no more than the others, and in order next to nothing goes.
+TEST(CodedGradients, AHostSendsItsMessagesToEachOtherOneAndNobodyElses) {
+  for (const auto& hosts : {even_hosts(3, 3), even_hosts(6, 3), even_hosts(5, 2)}) {
+    const auto options = on(hosts);
+    std::vector<std::uint64_t> made(static_cast<std::size_t>(hosts.hosts()));
+    std::vector<std::uint64_t> sent(made.size());
+    std::atomic<std::uint64_t> in_order{0};
+    run_thread_ranks(
+        hosts.size(),
+        [&](const Job& job) {
+          const Group group(job);
+          // Each worker is a logical one.
+          Workers all(group, {.codec = "half",
+                              .shards = hosts.size(),
+                              .logical_workers = hosts.size(),
+                              .error_feedback = false});
+          const auto before = job.state()->bytes_to_hosts();
+          const auto host = static_cast<std::size_t>(hosts.host_of(job.rank()));
+          for (std::int64_t step = 1; step <= kSteps; ++step) {
+            EXPECT_EQ(all.half_step(step, 1), "");
+            const auto& board = all.coded().board();
+            for (int l = 0; l < hosts.size() && job.rank() == 0; ++l) {
+              for (std::size_t b = 0; b < board.buckets().size(); ++b) {
+                made[static_cast<std::size_t>(hosts.host_of(l))] +=
+                    board.header(static_cast<std::size_t>(l), b).bytes;
+              }
+            }
+            all.exchange().complete([&] { all.coded().note(); });
+          }
+          in_order += job.state()->bytes_to_hosts() - before;
+          if (group.state()->team().rank == 0) {
+            sent[host] = options.world->hosts()->link_bytes_from(static_cast<int>(host));
+          }
+          group.barrier();
+        },
+        options);
+    std::uint64_t all = 0;
+    for (std::size_t host = 0; host < made.size(); ++host) {
+      EXPECT_GT(made[host], 0u);
+      EXPECT_EQ(sent[host], (made.size() - 1) * made[host]) << "host " << host;
+      all += sent[host];
+    }
+    EXPECT_LT(in_order, all / 4);
+  }
+}
+
+TEST(CodedGradients, ALinkThatBreaksWhileMessagesTravelIsAnErrorThatNamesTheHost) {
+  const auto options = on(even_hosts(4, 2));
+  const auto outcome = try_thread_ranks(
+      4,
+      [&](const Job& job) {
+        const Case test{.codec = "half"};
+        const auto states = model_of(test);
+        Workers all(Group(job), test);
+        all.step(1, states[0]);
+        Group(job).barrier();
+        if (job.rank() == 0) options.world->hosts()->break_links(1);
+        Group(job).barrier();
+        all.half_step(2, 1);
+      },
+      options);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(outcome.text(rank), ::testing::HasSubstr("the link to the host of rank")) << rank;
+  }
 }
 
 TEST(CodedGradients, NormsOfResidualsAreKnownOnAllHosts) {
