@@ -109,6 +109,7 @@ void Broker::State::serve() {
   }
   order.serve(Clock::now());
   believe_reports();
+  memory.wake();
 }
 
 /// Messages that a worker sent before it ended are in its socket by now, and count. The socket
@@ -331,6 +332,11 @@ bool Broker::any_joining() const {
   const std::lock_guard lock(state_->mutex);
   state_->serve();
   return state_->any_gave;
+}
+
+HostTraffic Broker::traffic() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->order.traffic();
 }
 
 std::vector<Blame> Broker::blames() const {

@@ -61,6 +61,8 @@ class Broker {
   bool any_joining() const;
   /// The blames so far, in order of arrival, including those that workers sent before they ended.
   std::vector<Blame> blames() const;
+  /// What this broker has sent to those of other hosts.
+  HostTraffic traffic() const;
 
  private:
   struct State;

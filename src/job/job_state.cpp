@@ -193,9 +193,9 @@ void JobState::refuse_child() const {
       identity_.rank));
 }
 
-void JobState::store(std::string message) {
+void JobState::store(std::string message, const Haste& haste) {
   bytes_to_hosts_.fetch_add(message.size(), std::memory_order_relaxed);
-  rendezvous_->store(std::move(message));
+  rendezvous_->store(std::move(message), haste);
 }
 
 Deadline JobState::deadline(std::optional<std::chrono::milliseconds> asked) const {

@@ -61,7 +61,7 @@ class JobState {
   System& system() const { return *system_; }
   Rendezvous& rendezvous() const { return *rendezvous_; }
   /// Rendezvous::store(), counted.
-  void store(std::string message);
+  void store(std::string message, const Haste& haste = {});
   /// Bytes that this worker has given to other hosts by store().
   std::uint64_t bytes_to_hosts() const { return bytes_to_hosts_.load(std::memory_order_relaxed); }
   Board& board() const { return *board_; }

@@ -23,6 +23,25 @@ void count(JobState& job, StoreMessage& message) {
                sizeof(std::uint64_t));
 }
 
+constexpr Haste kWithNext{.kind = Haste::with_next};
+
+/// A number that differs from those of other words and values.
+std::uint64_t number_of(const BlockPlace& place, std::uint64_t value) {
+  std::uint64_t number = 0;
+  for (const auto part : {place.block, place.offset, value}) {
+    number = (number ^ part) * 0x9e3779b97f4a7c15;
+    number ^= number >> 32;
+  }
+  return number;
+}
+
+Haste haste_of(const JobState& job, const Company& company, std::uint64_t value) {
+  if (company.kind != Haste::with_all) return {.kind = company.kind};
+  const auto place = job.blocks().place_of(company.first);
+  TUTTI_CHECK(place, "the words of a round lie in no block");
+  return {Haste::with_all, number_of(*place, value), *company.members};
+}
+
 template <class Word>
 void decide_word(JobState& job, std::atomic<Word>& word, Word expected, Word desired) {
   const auto place = job.spans_hosts() ? job.blocks().place_of(&word) : std::nullopt;
@@ -57,7 +76,7 @@ void add_data(JobState& job, StoreMessage& message, std::span<const PublishedDat
       TUTTI_CHECK(to, "published data lies in no block");
       message.data(*to, at, now);
       done += now;
-      if (message.size() >= kMostBytes) job.store(message.take());
+      if (message.size() >= kMostBytes) job.store(message.take(), kWithNext);
     }
   }
 }
@@ -72,18 +91,18 @@ void send_ahead(JobState& job, std::span<const PublishedData> data) {
   if (!std::ranges::all_of(data, known)) return;  // the memory of a group on this host
   StoreMessage message;
   add_data(job, message, data);
-  if (!message.empty()) job.store(message.take());
+  if (!message.empty()) job.store(message.take(), kWithNext);
 }
 
 bool publish_to_hosts(JobState& job, const void* word, std::uint64_t value, std::size_t bytes,
-                      bool early, std::span<const PublishedData> data) {
+                      bool early, std::span<const PublishedData> data, const Company& company) {
   const auto place = job.blocks().place_of(word);
   if (!place || !job.rendezvous().reaches_hosts()) return false;
   StoreMessage message;
   add_data(job, message, data);
   message.word(*place, value, bytes, early);
   if (!early) count(job, message);
-  job.store(message.take());
+  job.store(message.take(), haste_of(job, company, value));
   return true;
 }
 

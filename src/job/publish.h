@@ -36,16 +36,31 @@ PublishedData published(const First& first, const Last& last) {
   return {begin, static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&last + 1) - begin)};
 }
 
+/// What a store may wait for on its way to other hosts (Haste): by default for nothing.
+struct Company {
+  Haste::Kind kind = Haste::at_once;
+  const void* first = nullptr;       ///< of a round: the first member's word of it
+  const RankSet* members = nullptr;  ///< job ranks
+};
+/// Nobody waits for the word alone: a later store of this worker tells.
+inline Company with_next() { return {.kind = Haste::with_next}; }
+/// All `members` store the same value to their words, of which the first member's is `first`, and
+/// nobody gets on before all have.
+template <class Word>
+Company with_all(const std::atomic<Word>& first, const RankSet& members) {
+  return {Haste::with_all, &first, &members};
+}
+
 /// The part of publish() where other hosts may know the memory. False where none does.
 bool publish_to_hosts(JobState& job, const void* word, std::uint64_t value, std::size_t bytes,
-                      bool early, std::span<const PublishedData> data);
+                      bool early, std::span<const PublishedData> data, const Company& company);
 
 template <class Word>
 void publish(JobState& job, std::atomic<Word>& word, Word value,
-             std::initializer_list<PublishedData> data = {}) {
+             std::initializer_list<PublishedData> data = {}, const Company& company = {}) {
   if (job.spans_hosts() &&
       publish_to_hosts(job, &word, static_cast<std::uint64_t>(value), sizeof word, false,
-                       std::span(data.begin(), data.size()))) {
+                       std::span(data.begin(), data.size()), company)) {
     return;
   }
   word.store(value, std::memory_order_release);
@@ -59,7 +74,7 @@ void publish_early(JobState& job, std::atomic<Word>& word, Word value,
   word.store(value, std::memory_order_release);
   if (job.spans_hosts()) {
     publish_to_hosts(job, &word, static_cast<std::uint64_t>(value), sizeof word, true,
-                     std::span(data.begin(), data.size()));
+                     std::span(data.begin(), data.size()), {});
   }
   announce(job.board());
 }

@@ -112,9 +112,12 @@ class SocketRendezvous final : public Rendezvous {
   } catch (...) {  // the block stays mapped there until this worker ends
   }
 
-  void store(std::string message) override {
+  void store(std::string message, const Haste& haste) override {
     FrameHeader header;
     header.kind = FrameHeader::store;
+    header.haste = haste.kind;
+    header.extent = haste.round;
+    header.ranks = haste.members.words();
     send(header, {}, std::make_shared<const Parcel>(Parcel{std::move(message), {}}),
          kUntilItIsGone);
   }

@@ -180,6 +180,17 @@ void ThreadHosts::cut(int host) { wires_[static_cast<std::size_t>(host)]->cut();
 
 void ThreadHosts::hold(int host, bool held) { wires_[static_cast<std::size_t>(host)]->hold(held); }
 
+HostTraffic ThreadHosts::traffic() const {
+  HostTraffic all;
+  for (const auto& broker : brokers_) {
+    const auto one = broker->traffic();
+    all.messages += one.messages;
+    all.frames += one.frames;
+    all.bytes += one.bytes;
+  }
+  return all;
+}
+
 void ThreadHosts::break_links(int host) {
   const std::lock_guard lock(links_mutex_);
   for (const auto& [name, network] : links_) network->kill(host);

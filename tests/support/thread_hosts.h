@@ -50,6 +50,8 @@ class ThreadHosts {
   /// says arrives.
   void hold(int host, bool held);
   std::vector<Blame> blames() const;
+  /// What the brokers have sent one another.
+  HostTraffic traffic() const;
   /// All links of a host break. Its workers live.
   void break_links(int host);
   /// Nothing arrives over links from a host or at it any more, and nobody is told.

@@ -92,20 +92,23 @@ void LocalCollectives::publish_arrival(std::uint64_t sequence) {
   publish(job_, arrival.sequence, sequence,
           {published(arrival.hash, arrival.out),
            published(control_.record(members_.rank, sequence)),
-           {control_.inline_buffer(members_.rank, sequence), bytes}});
+           {control_.inline_buffer(members_.rank, sequence), bytes}},
+          with_all(control_.arrival(0, sequence).sequence, member_ranks_));
 }
 
 void LocalCollectives::publish_staged(const Pending& operation, std::uint64_t chunk,
                                       std::uint64_t number) {
   publish(job_, control_.progress(members_.rank).staged.value, number + 1,
-          {{control_.staging(members_.rank, number), operation.transfer.staged_bytes(chunk)}});
+          {{control_.staging(members_.rank, number), operation.transfer.staged_bytes(chunk)}},
+          with_all(control_.progress(0).staged.value, member_ranks_));
 }
 
 void LocalCollectives::publish_worked(const Pending& operation, std::uint64_t chunk,
                                       std::uint64_t number) {
   const auto piece = operation.transfer.result_piece(chunk);
   publish(job_, control_.progress(members_.rank).worked.value, number + 1,
-          {{control_.results(members_.rank, number) + piece.begin, piece.bytes}});
+          {{control_.results(members_.rank, number) + piece.begin, piece.bytes}},
+          with_all(control_.progress(0).worked.value, member_ranks_));
 }
 
 }  // namespace tutti

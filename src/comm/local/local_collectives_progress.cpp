@@ -149,7 +149,13 @@ void LocalCollectives::finish(std::uint64_t sequence) {
   done.pins.clear();
   done.patience.reset();
   auto& finished = control_.progress(members_.rank).finished.value;
-  if (spans_hosts_) return publish(job_, finished, sequence);
+  if (spans_hosts_) {
+    // Others wait for it where their ring is full, and otherwise hear of it by the next arrival.
+    const bool is_last = started_ == completed_;
+    return publish(
+        job_, finished, sequence, {},
+        is_last ? with_next() : with_all(control_.progress(0).finished.value, member_ranks_));
+  }
   finished.store(sequence, std::memory_order_release);
   if (started_ != completed_) announce(job_.board());
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 namespace tutti {
 namespace {
@@ -69,6 +70,11 @@ void HostMemory::apply(std::string_view message, bool is_own) {
   StoreReader reader(message);
   while (reader.next() && apply(reader.item(), reader.payload(), is_own)) {
   }
+  has_stored_ = true;
+}
+
+void HostMemory::wake() {
+  if (!std::exchange(has_stored_, false)) return;
   if (Board* const all = board()) announce(*all);
 }
 

@@ -34,8 +34,10 @@ class HostMemory {
   void let_go(int rank, std::uint64_t block);
   /// The worker has ended, here or on another host: it holds nothing, and the board tells.
   void end(int rank);
-  /// Makes a message effective, and wakes who waits. `is_own`: its writer is on this host.
+  /// Makes a message effective. `is_own`: its writer is on this host.
   void apply(std::string_view message, bool is_own);
+  /// Wakes who waits for what messages have stored: once for all that came together.
+  void wake();
 
  private:
   struct Block {
@@ -49,6 +51,7 @@ class HostMemory {
 
   std::shared_ptr<System> system_;
   std::map<std::uint64_t, Block> blocks_;
+  bool has_stored_ = false;  ///< since wake()
   RankSet ended_;
 };
 

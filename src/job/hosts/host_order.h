@@ -6,6 +6,11 @@
 // submitted takes effect at once. A broker keeps what it has submitted, and gets a word that it is
 // next in order, not its bytes.
 //
+// Connections carry few messages: what nobody looks at alone (Haste) waits until the last of its
+// round has come, or for kHostCompany, and leaves with all that came before it. So a round in which
+// all workers tell all others something is one message from each host to the hub, and one back.
+// That delays what is in order, and changes no order.
+//
 // A broker that says nothing for kHostSilence, or whose connection closes, is lost: its workers
 // count as ended on all hosts. Without the hub a broker is on its own: everybody elsewhere has
 // ended.
@@ -15,6 +20,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +37,8 @@ namespace tutti {
 
 inline constexpr std::chrono::milliseconds kHostBeat{250};
 inline constexpr std::chrono::milliseconds kHostSilence{1500};
+/// The longest that a frame waits for others to leave with.
+inline constexpr std::chrono::milliseconds kHostCompany{20};
 
 /// Where a broker is among those of the other hosts.
 struct BrokerHosts {
@@ -41,6 +49,13 @@ struct BrokerHosts {
   /// of them, elsewhere one to the hub. The others are empty.
   std::vector<FileDescriptor> connections = {};
   std::shared_ptr<System> system = host_system();  ///< maps the memory of this host
+};
+
+/// What a broker has sent to those of other hosts, but for beats.
+struct HostTraffic {
+  std::uint64_t messages = 0;  ///< writes to a connection
+  std::uint64_t frames = 0;
+  std::uint64_t bytes = 0;
 };
 
 class HostOrder {
@@ -65,6 +80,7 @@ class HostOrder {
   bool has_more() const;
   /// Closes the connections: this host's workers have ended, and that was told.
   void close();
+  const HostTraffic& traffic() const { return traffic_; }
 
  private:
   struct Line {
@@ -73,15 +89,24 @@ class HostOrder {
     FrameWriter writer;
     Clock::time_point heard;
     Clock::time_point sent;
+    Clock::time_point held = {};  ///< since when the oldest frame waits for company
+    bool is_due = false;          ///< what the writer has must leave
+    bool beats = false;           ///< it has nothing but a beat
+    std::uint64_t counted = 0;    ///< writes that are in traffic_, or were beats
   };
   bool is_hub() const { return here_ == 0; }
   static constexpr int kNone = -1;
   /// Puts a frame in order. The host that has submitted it, if another one has, keeps it.
   void sequence(Frame frame, int keeper = kNone);
-  void push(Line& line, const std::shared_ptr<const Frame>& frame);
+  /// Notes the frame's place in its round. True if nobody is left to wait for, among those whose
+  /// frames come through this broker.
+  bool ends_wait(const FrameHeader& header);
+  void push(Line& line, FrameHeader header, const std::shared_ptr<const Frame>& frame, bool is_due);
+  void confirm(Line& line, int origin, bool is_due);
   void hear(int host, Clock::time_point now);
   bool take(int host, Frame frame);
-  bool obey_own(int origin);
+  bool obey_own(int origin, int more);
+  bool may_wait(const Line& line, Clock::time_point now) const;
   void send(int host, Clock::time_point now);
   void lose(int host);
 
@@ -94,6 +119,8 @@ class HostOrder {
   std::deque<std::shared_ptr<Frame>> unconfirmed_;
   std::vector<Line> lines_;  ///< by host; none on one host
   Clock::time_point served_;
+  std::map<std::uint64_t, RankSet> rounds_;  ///< under way: who has stored, by number
+  HostTraffic traffic_;
 };
 
 }  // namespace tutti

@@ -13,6 +13,9 @@
 namespace tutti {
 namespace {
 
+/// Of one call.
+constexpr std::size_t kMaxPieces = 1023;
+constexpr std::size_t kPiecesOfFrame = 3;
 constexpr std::size_t kControlBytes = CMSG_SPACE(kMaxFrameDescriptors * sizeof(int));
 
 /// Takes over the descriptors that came with a message.
@@ -108,41 +111,66 @@ void FrameWriter::push(FrameHeader header, std::string text, const Parcel* parce
   TUTTI_CHECK(is_sensible(header), "a frame of {} bytes of text, {} bytes and {} descriptors",
               header.text_bytes, header.bytes, header.descriptors);
   queue_.push_back({header, std::move(text), parcel, std::move(owner)});
+  bytes_ += queue_.back().bytes();
+}
+
+FrameHeader* FrameWriter::last() {
+  return queue_.empty() || queue_.back().sent > 0 ? nullptr : &queue_.back().header;
+}
+
+/// Takes off what was sent.
+void FrameWriter::note(std::size_t sent) {
+  ++writes_;
+  while (sent > 0) {
+    Item& item = queue_.front();
+    const std::size_t taken = std::min(sent, item.bytes() - item.sent);
+    item.sent += taken;
+    sent -= taken;
+    if (item.sent < item.bytes()) return;
+    bytes_ -= item.bytes();
+    queue_.pop_front();
+  }
 }
 
 FrameStatus FrameWriter::write(int socket) {
   while (!queue_.empty()) {
-    Item& item = queue_.front();
-    iovec pieces[3];
+    iovec pieces[kMaxPieces];
     std::size_t count = 0;
-    std::size_t skip = item.sent;
-    const auto add = [&](const void* data, std::size_t bytes) {
-      const std::size_t skipped = std::min(skip, bytes);
-      skip -= skipped;
-      if (bytes > skipped)
-        pieces[count++] = {const_cast<char*>(static_cast<const char*>(data)) + skipped,
-                           bytes - skipped};
-    };
-    add(&item.header, sizeof item.header);
-    add(item.text.data(), item.text.size());
-    if (item.parcel != nullptr) add(item.parcel->bytes.data(), item.parcel->bytes.size());
-    if (count == 0) {
-      queue_.pop_front();
-      continue;
+    const Parcel* carried = nullptr;
+    // Descriptors come with the first byte of their frame, which has a call of its own.
+    for (const Item& item : queue_) {
+      const bool carries = item.sent == 0 && item.header.descriptors > 0;
+      if (count + kPiecesOfFrame > kMaxPieces || (carries && count > 0)) break;
+      std::size_t skip = item.sent;
+      const auto add = [&](const void* data, std::size_t bytes) {
+        const std::size_t skipped = std::min(skip, bytes);
+        skip -= skipped;
+        if (bytes > skipped)
+          pieces[count++] = {const_cast<char*>(static_cast<const char*>(data)) + skipped,
+                             bytes - skipped};
+      };
+      add(&item.header, sizeof item.header);
+      add(item.text.data(), item.text.size());
+      if (item.parcel != nullptr) add(item.parcel->bytes.data(), item.parcel->bytes.size());
+      if (carries) {
+        carried = item.parcel;
+        break;
+      }
     }
     alignas(cmsghdr) char control[kControlBytes] = {};
     msghdr message{};
     message.msg_iov = pieces;
     message.msg_iovlen = count;
-    if (item.sent == 0 && item.header.descriptors > 0) {
+    if (carried != nullptr) {
+      const std::size_t descriptors = carried->descriptors.size();
       message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(item.header.descriptors * sizeof(int));
+      message.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
       cmsghdr* part = CMSG_FIRSTHDR(&message);
       part->cmsg_level = SOL_SOCKET;
       part->cmsg_type = SCM_RIGHTS;
-      part->cmsg_len = CMSG_LEN(item.header.descriptors * sizeof(int));
-      for (std::size_t i = 0; i < item.header.descriptors; ++i) {
-        const int fd = item.parcel->descriptors[i].get();
+      part->cmsg_len = CMSG_LEN(descriptors * sizeof(int));
+      for (std::size_t i = 0; i < descriptors; ++i) {
+        const int fd = carried->descriptors[i].get();
         std::memcpy(CMSG_DATA(part) + i * sizeof(int), &fd, sizeof fd);
       }
     }
@@ -153,7 +181,7 @@ FrameStatus FrameWriter::write(int socket) {
     if (sent < 0 && (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM))
       return FrameStatus::crowded;
     if (sent < 0) return FrameStatus::closed;
-    item.sent += static_cast<std::size_t>(sent);
+    note(static_cast<std::size_t>(sent));
   }
   return FrameStatus::done;
 }

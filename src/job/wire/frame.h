@@ -42,9 +42,10 @@ struct FrameHeader {
     store,      ///< worker: bytes are a StoreMessage
     over,       ///< broker: `origin` has ended
     beat,       ///< broker: nothing else was to be told to another host's broker
-    yours       ///< hub: of what that host has submitted, the next is in order; `origin` as there
+    yours       ///< hub: of what that host has submitted, the next is in order, and `number` more;
+                ///< `origin` is that of the first
   };
-  static constexpr std::uint32_t kMagic = 0x54555434;
+  static constexpr std::uint32_t kMagic = 0x54555435;
   std::uint32_t magic = kMagic;
   std::uint32_t kind = 0;
   std::uint64_t request = 0;  ///< the worker's number for what it asked
@@ -55,8 +56,8 @@ struct FrameHeader {
   std::int32_t number = 0;
   std::int32_t total = 0;
   std::int32_t origin = -1;  ///< between brokers: the worker from whom it is
-  std::uint32_t unused = 0;
-  std::uint64_t extent = 0;
+  std::uint32_t haste = 0;   ///< store: Haste::Kind; `ranks` are then the members of its round
+  std::uint64_t extent = 0;  ///< hold: bytes; store: number of its round
 };
 static_assert(sizeof(FrameHeader) == 56 + sizeof(RankSet::Words));
 
@@ -94,8 +95,15 @@ class FrameWriter {
   /// `owner` keeps `parcel` alive until it was sent. Sizes are filled in here.
   void push(FrameHeader header, std::string text, const Parcel* parcel,
             std::shared_ptr<const void> owner);
+  /// Writes what the socket takes, many frames at once.
   FrameStatus write(int socket);
   bool empty() const { return queue_.empty(); }
+  /// Bytes that are left to write, but for those of the first frame that are written.
+  std::size_t bytes() const { return bytes_; }
+  /// Calls by which something was written: the messages that a network may carry.
+  std::uint64_t writes() const { return writes_; }
+  /// The header of the last frame, which may still be changed; null where it is being written.
+  FrameHeader* last();
 
  private:
   struct Item {
@@ -104,8 +112,13 @@ class FrameWriter {
     const Parcel* parcel;
     std::shared_ptr<const void> owner;
     std::size_t sent = 0;
+    std::size_t bytes() const { return sizeof header + header.text_bytes + header.bytes; }
   };
+  void note(std::size_t sent);
+
   std::deque<Item> queue_;
+  std::size_t bytes_ = 0;
+  std::uint64_t writes_ = 0;
 };
 
 /// True when the other end of a unix stream socket belongs to this user.

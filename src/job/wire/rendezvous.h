@@ -17,12 +17,26 @@
 
 #include "base/deadline.h"
 #include "base/file_descriptor.h"
+#include "job/wire/rank_set.h"
 
 namespace tutti {
 
 struct Parcel {
   std::string bytes;
   std::vector<FileDescriptor> descriptors;
+};
+
+/// When a store has to leave for other hosts. What may wait leaves with what comes next, or some
+/// milliseconds later (kHostCompany), so that hosts exchange few messages.
+struct Haste {
+  enum Kind : std::uint32_t {
+    at_once = 0,
+    with_next,  ///< nobody looks at it before a later store of this worker has come
+    with_all    ///< nobody looks at it before all `members` have stored theirs of the round
+  };
+  Kind kind = at_once;
+  std::uint64_t round = 0;  ///< its number, the same for all members and for no other round
+  RankSet members = {};     ///< job ranks
 };
 
 /// Whether to keep waiting.
@@ -62,7 +76,7 @@ class Rendezvous {
   virtual void hold_block(std::uint64_t block, const FileDescriptor& file, std::size_t bytes);
   virtual void let_go_block(std::uint64_t block) noexcept;
   /// Makes the stores (job/hosts/stores.h) on all hosts, in the order of all that workers store.
-  virtual void store(std::string message);
+  virtual void store(std::string message, const Haste& haste);
   /// False once nothing reaches other hosts any more.
   virtual bool reaches_hosts() const { return true; }
   /// Calls `told`, from a thread of its own, once nothing does; an empty one takes its place.

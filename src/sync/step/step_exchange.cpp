@@ -215,7 +215,8 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
       work();
       fill_outcome();
       adopt_order();
-      tutti::publish(state_.job(), header(group_.rank()).folded, step_);
+      tutti::publish(state_.job(), header(group_.rank()).folded, step_, {},
+                     with_all(header(0).folded, state_.members()));
       wait_for_all(folded);
       check_fate();
     });
@@ -225,7 +226,7 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
   outcome_.report.waits = waits_;
   outcome_.report.wait_seconds = std::chrono::duration<double>(waited_).count();
   outcome_.report.exposed_seconds = std::chrono::duration<double>(exposed_).count();
-  close_step();
+  close_step(true);
   return outcome_;
 }
 
@@ -233,11 +234,14 @@ void StepExchange::publish(const ModelMemory& model) {
   auto& mine = header(group_.rank());
   const auto& board = nodes_.board();
   const auto leaves = mode_ == StepMode::micro_batches ? nodes_.leaves().leaves() : mine.declared;
+  // Others wait for the number where it was not declared.
+  const auto company =
+      mine.declared < 0 ? with_all(header(0).counted, state_.members()) : with_next();
   if (nodes_.is_published()) {
-    tutti::publish(state_.job(), mine.counted, step_);
+    tutti::publish(state_.job(), mine.counted, step_, {}, company);
   } else {
     mine.leaves = leaves;
-    tutti::publish(state_.job(), mine.counted, step_, {published(mine.leaves)});
+    tutti::publish(state_.job(), mine.counted, step_, {published(mine.leaves)}, company);
   }
   // With its start known, this worker publishes only as many nodes as the tree needs.
   if (mode_ == StepMode::micro_batches && !nodes_.leaves().start() && nodes_.leaves().leaves() > 1)
@@ -272,7 +276,8 @@ void StepExchange::publish(const ModelMemory& model) {
   }
   mine.arrived = state_.job().system().now().time_since_epoch().count();
   nodes_.send();
-  tutti::publish(state_.job(), mine.published, step_);
+  tutti::publish(state_.job(), mine.published, step_, {},
+                 with_all(header(0).published, state_.members()));
 }
 
 /// The source's buffers replace this worker's, so that all are equal. The next step checks whether
@@ -340,8 +345,10 @@ bool StepExchange::leave_in_buckets() const {
                                }));
 }
 
-void StepExchange::close_step() {
-  tutti::publish(state_.job(), header(group_.rank()).left, step_);
+/// After a step that has succeeded, those who open the next one need no more than `folded`.
+void StepExchange::close_step(bool has_succeeded) {
+  tutti::publish(state_.job(), header(group_.rank()).left, step_, {},
+                 has_succeeded ? with_next() : Company());
   if (auto* timeline = state_.job().timeline(); timeline != nullptr && is_open()) {
     timeline->add(step_text(), opened_at_, state_.job().system().now());
   }

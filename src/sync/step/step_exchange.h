@@ -209,7 +209,7 @@ class StepExchange {
   void sum_over_hosts();
   void adopt_order();
   void fill_outcome();
-  void close_step();
+  void close_step(bool has_succeeded);
 
   // Waiting and failing: step_exchange_failure.cpp.
   using Arrived = std::function<bool(int)>;

@@ -127,7 +127,8 @@ void StepExchange::barrier(const char* what, std::span<const HostPiece> pieces) 
       return header(r).barrier.load(std::memory_order_acquire) >= round;
     };
     if (state_.spans_hosts() && state_.team().rank == 0) give_to_hosts(pieces, arrived);
-    tutti::publish(state_.job(), header(group_.rank()).barrier, round);
+    tutti::publish(state_.job(), header(group_.rank()).barrier, round, {},
+                   with_all(header(0).barrier, state_.members()));
     wait_for_all(arrived);
   });
 }
@@ -229,7 +230,7 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
     body();
   } catch (const PeerFailed&) {
     if (sums_) sums_->drop();
-    close_step();
+    close_step(false);
     throw;
   } catch (const PeerLost& error) {
     end(EndKind::lost, error.rank(), error.what());
@@ -306,7 +307,7 @@ void StepExchange::fail(const std::string& text) noexcept {
   tutti::write(mine.failure, text);
   publish_early(state_.job(), mine.failed, step_, {published(mine.failure)});
   if (sums_) sums_->drop();
-  close_step();
+  close_step(false);
 }
 
 }  // namespace tutti

@@ -69,7 +69,8 @@ void StepExchange::publish_bucket(std::size_t bucket) {
   if (sums_ && !options_.coded) {
     if (mode_ == StepMode::micro_batches) nodes_.publish(header(group_.rank()).declared);
     nodes_.send_entries(schedule_->parameters(bucket));
-    tutti::publish(state_.job(), ready, step_);
+    tutti::publish(state_.job(), ready, step_, {},
+                   with_all(nodes_.board_of(0).bucket_ready(bucket), state_.members()));
     return;
   }
   ready.store(step_, std::memory_order_release);
@@ -112,7 +113,8 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   mine.weight = weight;
   mine.drained = drained;
   mine.schedule = schedule_->hash();
-  tutti::publish(state_.job(), mine.opened, step_, {published(mine.mode, mine.schedule)});
+  tutti::publish(state_.job(), mine.opened, step_, {published(mine.mode, mine.schedule)},
+                 with_all(header(0).opened, state_.members()));
 }
 
 void StepExchange::begin_leaf(double weight) {
