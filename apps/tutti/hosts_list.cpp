@@ -5,7 +5,6 @@
 #include <numeric>
 #include <sstream>
 
-#include "job/wire/rank_set.h"
 #include "refusal.h"
 #include "tutti/job.h"
 
@@ -32,17 +31,17 @@ std::vector<HostEntry> parse_hosts(const std::string& text) {
       host.name = host.name.substr(1, host.name.size() - 2);
     // A name that begins like an option would be one of ssh's.
     if (host.name.empty() || host.name.front() == '-' || stop != end || error != std::errc{} ||
-        host.workers < 1 || host.workers > kMaxWorkers)
+        host.workers < 1 || host.workers > kMaxWorkersPerHost)
       throw Refusal(kUsageStatus, fmt::format("--hosts: \"{}\" must be the name of a host, a colon "
                                               "and a number of workers from 1 to {}",
-                                              entry, kMaxWorkers));
+                                              entry, kMaxWorkersPerHost));
     host.first_rank = ranks;
     ranks += host.workers;
     hosts.push_back(std::move(host));
   }
-  if (ranks > kMaxRanks)
+  if (ranks > kMaxWorkers)
     throw Refusal(kUsageStatus,
-                  fmt::format("--hosts: {} workers in all: must be 1 to {}", ranks, kMaxRanks));
+                  fmt::format("--hosts: {} workers in all: must be 1 to {}", ranks, kMaxWorkers));
   return hosts;
 }
 

@@ -66,7 +66,7 @@ void check_hosts(const RunOptions& options) {
 
 void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("-n,--workers", options.workers,
-                 fmt::format("Number of workers, 1 to {}", kMaxWorkers))
+                 fmt::format("Number of workers, 1 to {}", kMaxWorkersPerHost))
       ->type_name("N")
       ->check(is_given("-n"));
   app.add_option("--threads", options.threads,
@@ -167,9 +167,9 @@ std::size_t program_start(const CLI::App& app, const std::vector<std::string>& a
 
 void check(const RunOptions& options) {
   check_hosts(options);
-  if (options.hosts.empty() && (options.workers < 1 || options.workers > kMaxWorkers))
-    refuse(
-        fmt::format("-n {}: the number of workers must be 1 to {}", options.workers, kMaxWorkers));
+  if (options.hosts.empty() && (options.workers < 1 || options.workers > kMaxWorkersPerHost))
+    refuse(fmt::format("-n {}: the number of workers must be 1 to {}", options.workers,
+                       kMaxWorkersPerHost));
   if (options.threads < 1 || options.threads > kMaxThreads)
     refuse(fmt::format("--threads {}: must be 1 to {}", options.threads, kMaxThreads));
   if (options.restarts < 0)

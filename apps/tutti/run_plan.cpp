@@ -38,7 +38,7 @@ std::string processor_hint(const RunOptions& options, int processors) {
                        plural(processors, "processor"));
   if (used == processors) return {};
   const int more_threads = processors / options.workers;
-  const int more_workers = std::min(processors / options.threads, kMaxWorkers);
+  const int more_workers = std::min(processors / options.threads, kMaxWorkersPerHost);
   std::string advice = "the rest is too few for another thread each";
   if (more_threads > options.threads) {
     advice = fmt::format(

@@ -24,8 +24,10 @@ inline constexpr std::chrono::milliseconds kTrainingDeadline = std::chrono::minu
 /// A wait that lasts this long is reported in the log, again each time it doubles; by the lowest
 /// rank of those that wait for the same.
 inline constexpr std::chrono::milliseconds kStallNotice = std::chrono::seconds(10);
-/// Largest number of workers on one host.
-inline constexpr int kMaxWorkers = 64;
+/// Most workers of a job.
+inline constexpr int kMaxWorkers = 1024;
+/// Most of them on one host.
+inline constexpr int kMaxWorkersPerHost = 64;
 
 struct JobOptions {
   /// How long join() waits for all workers. Must be positive.

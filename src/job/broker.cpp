@@ -27,8 +27,9 @@ constexpr int kCrowdedPollMs = 2;
 constexpr std::chrono::seconds kLastAnswers{1};
 
 BrokerHosts one_host(int size) {
-  if (size < 1 || size > kMaxWorkers)
-    throw InvalidArgument(fmt::format("a job of {} workers: must be 1 to {}", size, kMaxWorkers));
+  if (size < 1 || size > kMaxWorkersPerHost)
+    throw InvalidArgument(
+        fmt::format("{} workers on one host: must be 1 to {}", size, kMaxWorkersPerHost));
   return {.map = HostMap::one(size)};
 }
 

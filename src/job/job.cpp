@@ -96,6 +96,10 @@ std::optional<HostMap> hosts_of(const Environment& environment) {
   if (told != *environment.size)
     throw InvalidArgument(
         fmt::format("TUTTI_HOSTS has {} workers, TUTTI_SIZE is {}", told, *environment.size));
+  for (std::size_t host = 0; host < hosts.size(); ++host)
+    if (environment.hosts[host] > kMaxWorkersPerHost)
+      throw InvalidArgument(fmt::format("TUTTI_HOSTS has {} workers on host {}: must be 1 to {}",
+                                        environment.hosts[host], host, kMaxWorkersPerHost));
   return HostMap::of(hosts);
 }
 
@@ -108,6 +112,11 @@ Joining join_by_tutti_run(const Environment& environment) {
   if (identity.size > kMaxWorkers)
     throw InvalidArgument(
         fmt::format("TUTTI_SIZE is {}: must be 1 to {}", identity.size, kMaxWorkers));
+  if (environment.hosts.empty() && identity.size > kMaxWorkersPerHost)
+    throw InvalidArgument(
+        fmt::format("TUTTI_SIZE is {}: on one host it must be 1 to {}, and TUTTI_HOSTS, which "
+                    "would tell of others, is not set",
+                    identity.size, kMaxWorkersPerHost));
   if (identity.rank >= identity.size)
     throw InvalidArgument(fmt::format("TUTTI_RANK is {}: must be 0 to {}, as TUTTI_SIZE is {}",
                                       identity.rank, identity.size - 1, identity.size));
@@ -169,6 +178,10 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
   if (launcher.size > kMaxWorkers)
     throw InvalidArgument(fmt::format("{} has started {} workers: must be 1 to {}", launcher.name,
                                       launcher.size, kMaxWorkers));
+  const auto here = ranks_here(launcher);
+  if (here.size() > kMaxWorkersPerHost)
+    throw InvalidArgument(fmt::format("{} has started {} workers on {}: must be 1 to {}",
+                                      launcher.name, here.size(), host_name(), kMaxWorkersPerHost));
   const auto process = find_launcher_process("/", launcher.rank_variable);
   const auto run = fmt::format("{} job {}", process.identity, launcher.job);
   Identity identity{.rank = launcher.rank,
@@ -185,7 +198,6 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
                    ? " on this host"
                    : fmt::format(", {} of them on this host", *launcher.on_host),
                identity.threads);
-  const auto here = ranks_here(launcher);
   HostWorkers workers{
       .name = "tutti/" + derive_run_identity(fmt::format("{} attempt {}", run, identity.restarts)),
       .launcher = fmt::format("{} (process {})", launcher.name, process.number),

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/timeline.h"
 #include "job/hosts/block_table.h"
+#include "job/hosts/host_limit.h"
 #include "job/hosts/host_memory.h"
 #include "job/life_watch.h"
 #include "job/publish.h"
@@ -20,6 +21,9 @@
 #include "tutti/error.h"
 
 namespace tutti {
+
+static_assert(kMaxRanks == kMaxWorkers && kMaxRanksOfHost == kMaxWorkersPerHost);
+
 namespace {
 
 constexpr std::chrono::microseconds kSpin{20};
@@ -36,6 +40,9 @@ void check_arguments(const Identity& identity, const JobOptions& options) {
   if (identity.size < 1 || identity.size > kMaxWorkers)
     throw InvalidArgument(
         fmt::format("a job of {} workers: must be 1 to {}", identity.size, kMaxWorkers));
+  if (!identity.hosts && identity.size > kMaxWorkersPerHost)
+    throw InvalidArgument(
+        fmt::format("{} workers on one host: must be 1 to {}", identity.size, kMaxWorkersPerHost));
   if (identity.rank < 0 || identity.rank >= identity.size)
     throw InvalidArgument(fmt::format("rank {} of {} workers: must be 0 to {}", identity.rank,
                                       identity.size, identity.size - 1));
@@ -79,10 +86,11 @@ JobState::JobState(Identity identity, std::shared_ptr<System> system,
       system_(std::move(system)),
       rendezvous_(std::move(rendezvous)),
       options_(options),
-      hosts_(identity_.hosts.value_or(HostMap::one(identity_.size))),
+      hosts_((check_arguments(identity_, options_), identity_.hosts)
+                 ? *identity_.hosts
+                 : HostMap::one(identity_.size)),
       spans_hosts_(hosts_.hosts() > 1),
       blocks_(std::make_unique<BlockTable>(rendezvous_)) {
-  check_arguments(identity_, options_);
   spin_rounds_ = rounds_within(kSpin);
   if (const std::string file = Environment::read().profile; !file.empty())
     timeline_ = std::make_unique<Timeline>(file, identity_.rank, identity_.size);

@@ -228,7 +228,7 @@ TEST(Broker, parcels_beyond_all_bounds_are_refused) {
   EXPECT_THROW(local.ranks[0]->all_gather(std::string(5000, 't'), {0}, {}, within(seconds(1))),
                InvalidArgument);
   EXPECT_THROW(Broker(0), InvalidArgument);
-  EXPECT_THROW(Broker(65), InvalidArgument);
+  EXPECT_EQ(text_of([] { Broker(65); }), "65 workers on one host: must be 1 to 64");
   EXPECT_THROW(connect_to_broker(FileDescriptor(::open("/dev/null", O_RDONLY)), 0, 1),
                InvalidArgument);
   int ends[2];

@@ -22,6 +22,7 @@
 #include "job/socket_rendezvous.h"
 #include "support/log_capture.h"
 #include "support/process_ranks.h"
+#include "support/text_of.h"
 #include "support/thread_ranks.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
@@ -33,6 +34,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 /// Variables of Environment for the life of a test, all others unset.
 class JoinFromEnvironment : public ::testing::Test {
@@ -160,7 +162,19 @@ TEST_F(JoinFromEnvironment, workers_on_several_hosts_need_a_hub) {
             "mpirun has started workers on several hosts and does not tell which of them are on "
             "this one");
   set({{"PMI_RANK", "1"}, {"PMI_SIZE", "65"}});
-  EXPECT_EQ(failure<InvalidArgument>(), "mpiexec has started 65 workers: must be 1 to 64");
+  EXPECT_THAT(failure<InvalidArgument>(),
+              MatchesRegex("mpiexec has started 65 workers on .+: must be 1 to 64"));
+  set({{"OMPI_COMM_WORLD_RANK", "70"},
+       {"OMPI_COMM_WORLD_SIZE", "200"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "65"}});
+  EXPECT_THAT(failure<InvalidArgument>(),
+              MatchesRegex("mpirun has started 65 workers on .+: must be 1 to 64"));
+  set({{"OMPI_COMM_WORLD_RANK", "0"},
+       {"OMPI_COMM_WORLD_SIZE", "1025"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "25"}});
+  EXPECT_EQ(failure<InvalidArgument>(), "mpirun has started 1025 workers: must be 1 to 1024");
   set({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
   EXPECT_EQ(failure<Unsupported>(), "joined");
 }
@@ -286,7 +300,16 @@ TEST_F(JoinFromEnvironment, bad_values_are_named) {
   EXPECT_EQ(with("TUTTI_RANK", "2"), "TUTTI_RANK is 2: must be 0 to 1, as TUTTI_SIZE is 2");
   EXPECT_THAT(with("TUTTI_RANK", "-1"), HasSubstr("TUTTI_RANK is \"-1\""));
   EXPECT_THAT(with("TUTTI_SIZE", "0"), HasSubstr("TUTTI_SIZE is \"0\""));
-  EXPECT_EQ(with("TUTTI_SIZE", "65"), "TUTTI_SIZE is 65: must be 1 to 64");
+  EXPECT_EQ(
+      with("TUTTI_SIZE", "65"),
+      "TUTTI_SIZE is 65: on one host it must be 1 to 64, and TUTTI_HOSTS, which would tell of "
+      "others, is not set");
+  EXPECT_EQ(with("TUTTI_SIZE", "1025"), "TUTTI_SIZE is 1025: must be 1 to 1024");
+  auto on_hosts = good;
+  on_hosts["TUTTI_SIZE"] = "70";
+  on_hosts["TUTTI_HOSTS"] = "5,65";
+  set(on_hosts);
+  EXPECT_EQ(failure<InvalidArgument>(), "TUTTI_HOSTS has 65 workers on host 1: must be 1 to 64");
   EXPECT_THAT(with("TUTTI_RENDEZVOUS_FD", "987"), HasSubstr("TUTTI_RENDEZVOUS_FD is 987"));
   EXPECT_THAT(with("TUTTI_RESTART", "-1"), HasSubstr("TUTTI_RESTART is \"-1\""));
   EXPECT_THAT(with("TUTTI_LOG", "loud"), HasSubstr("TUTTI_LOG is \"loud\""));
@@ -328,7 +351,10 @@ TEST(Join, identity_that_makes_no_sense_is_refused) {
     JobState(identity, host_system(), ThreadRendezvous().rendezvous(0), {});
   };
   EXPECT_THROW(make({.rank = 0, .size = 0}), InvalidArgument);
-  EXPECT_THROW(make({.rank = 0, .size = 65}), InvalidArgument);
+  EXPECT_EQ(text_of([&] { make({.rank = 0, .size = 65}); }),
+            "65 workers on one host: must be 1 to 64");
+  EXPECT_EQ(text_of([&] { make({.rank = 0, .size = 1025}); }),
+            "a job of 1025 workers: must be 1 to 1024");
   EXPECT_THROW(make({.rank = 2, .size = 2}), InvalidArgument);
   EXPECT_THROW(make({.rank = -1, .size = 2}), InvalidArgument);
   EXPECT_THROW(make({.threads = 0}), InvalidArgument);

@@ -100,7 +100,7 @@ ThreadOutcome try_thread_ranks(int size, const std::function<void(Job)>& body,
                                const ThreadOptions& options) {
   const Watchdog watchdog("a run of thread ranks", options.limit);
   const auto world = options.world ? options.world : std::make_shared<ThreadWorld>(size);
-  const HostMap map = options.hosts.value_or(even_hosts(size, asked_hosts()));
+  const HostMap map = options.hosts ? *options.hosts : even_hosts(size, asked_hosts());
   // Brokers map memory where the ranks do: a sanitizer sees one memory of each host.
   if (map.hosts() > 1) world->spread(map, std::make_shared<ThreadSystem>(world, 0, options));
   ThreadOutcome outcome;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "comm/local/local_collectives.h"
 #include "job/wire/rank_set.h"
@@ -71,7 +70,7 @@ void LocalCollectives::fail_mismatch(std::uint64_t sequence) {
     }
     if (listed) continue;
     fmt::format_to(std::back_inserter(text), "{} rank{} {}: {}", separator,
-                   alike.size() > 1 ? "s" : "", fmt::join(alike, " "),
+                   alike.size() > 1 ? "s" : "", rank_list(RankSet::of(alike)),
                    describe(control_.record(member, sequence), members_.size));
     separator = ';';
   }

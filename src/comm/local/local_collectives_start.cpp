@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "comm/local/local_collectives.h"
@@ -18,7 +17,7 @@ namespace {
 std::string make_tag(JobState& job, const LocalGroup& group) {
   const auto tag = [&](const std::string& which) {
     return fmt::format("group \"{}\"{} of ranks {}", group.name, which,
-                       fmt::join(group.ranks, " "));
+                       rank_list(RankSet::of(group.ranks)));
   };
   const std::uint64_t made_before = job.next_number(tag(""));
   return tag(made_before == 0 ? "" : fmt::format(" number {}", made_before + 1));

@@ -59,6 +59,8 @@ void Transfer::resolve(std::uint64_t sequence, const RegionTable& regions,
   anyone_stages_ = false;
   anyone_collects_ = false;
   others_collect_ = false;
+  in_place_.resize(static_cast<std::size_t>(members_->size));
+  out_place_.resize(static_cast<std::size_t>(members_->size));
   for (int member = 0; member < members_->size; ++member) {
     const auto m = static_cast<std::size_t>(member);
     const Arrival& arrival = control_->arrival(member, sequence);

@@ -114,8 +114,8 @@ class Transfer {
   bool anyone_stages_ = false;
   bool anyone_collects_ = false;
   bool others_collect_ = false;
-  std::array<const std::byte*, kMaxWorkers> in_place_{};  ///< null: private to its giver
-  std::array<std::byte*, kMaxWorkers> out_place_{};
+  std::vector<const std::byte*> in_place_;  ///< by member; null: private to its giver
+  std::vector<std::byte*> out_place_;
 };
 
 }  // namespace tutti

@@ -1,11 +1,51 @@
 // The one-wait path of Transfer: every member wrote all it gives into its inline buffer before it
 // arrived, so that each folds or fetches what it wants alone.
 
+#include <algorithm>
+
 #include "comm/local/copy.h"
 #include "comm/local/transfer.h"
 #include "kernels/fold.h"
+#include "kernels/fold_schedule.h"
+#include "kernels/wide_fold.h"
 
 namespace tutti {
+namespace {
+
+/// A fold over more members than one program takes: members of several hosts, where it is not what
+/// takes time. Floats of 16 bits are folded in float32 and rounded once, as by fold().
+void fold_many(const Fold& work) {
+  std::vector<Block> leaves(work.sources.size());
+  for (std::size_t k = 0; k < leaves.size(); ++k) leaves[k].begin = static_cast<std::int64_t>(k);
+  const auto total = static_cast<std::int64_t>(leaves.size());
+  if (!is_floating(work.source_type) || size_of(work.source_type) != 2) {
+    return wide_fold(leaves, total, work);
+  }
+  constexpr std::int64_t kPiece = 256;
+  const std::size_t each = size_of(work.source_type);
+  std::vector<float> wide(leaves.size() * kPiece);
+  std::vector<const void*> sources(leaves.size());
+  std::vector<void*> destinations(work.destinations.size());
+  for (std::int64_t begin = 0; begin < work.count; begin += kPiece) {
+    Fold piece = work;
+    piece.source_type = DType::float32;
+    piece.count = std::min(kPiece, work.count - begin);
+    const std::size_t skip = static_cast<std::size_t>(begin) * each;
+    for (std::size_t k = 0; k < leaves.size(); ++k) {
+      float* const to = wide.data() + k * kPiece;
+      scale_into(to, DType::float32, static_cast<const std::byte*>(work.sources[k]) + skip,
+                 work.source_type, piece.count, 1);
+      sources[k] = to;
+    }
+    std::ranges::transform(work.destinations, destinations.begin(),
+                           [&](void* to) { return static_cast<std::byte*>(to) + skip; });
+    piece.sources = sources;
+    piece.destinations = destinations;
+    wide_fold(leaves, total, piece);
+  }
+}
+
+}  // namespace
 
 void Transfer::fold_into(const std::array<const void*, kMaxWorkers>& sources,
                          void* const* destinations, std::size_t destination_count,
@@ -19,6 +59,7 @@ void Transfer::fold_into(const std::array<const void*, kMaxWorkers>& sources,
   work.sources = {sources.data(), static_cast<std::size_t>(members_->size)};
   work.destinations = {destinations, destination_count};
   work.count = count;
+  if (work.sources.size() > kMaxSources) return fold_many(work);
   fold(work);
 }
 

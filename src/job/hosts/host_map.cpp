@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "job/hosts/host_limit.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -22,8 +23,13 @@ HostMap HostMap::of(std::span<const RankSet> ranks) {
   HostMap map;
   RankSet all;
   int size = 0;
-  for (const RankSet& some : ranks) {
+  for (std::size_t host = 0; host < ranks.size(); ++host) {
+    const RankSet& some = ranks[host];
     if (some.empty()) throw InvalidArgument("a host without a worker");
+    if (some.size() > kMaxRanksOfHost) {
+      throw InvalidArgument(fmt::format("host {} has {} workers: must be 1 to {}", host,
+                                        some.size(), kMaxRanksOfHost));
+    }
     if (const RankSet twice = all & some; !twice.empty()) {
       throw InvalidArgument(fmt::format("{} on two hosts", ranks_text(twice, "is", "are")));
     }

@@ -17,7 +17,8 @@ class HostMap {
  public:
   /// All workers on one host.
   static HostMap one(int size);
-  /// `ranks[h]` are the job ranks on host h: every rank below their number once, rank 0 on host 0.
+  /// `ranks[h]` are the job ranks on host h: every rank below their number once, rank 0 on host 0,
+  /// at most kMaxRanksOfHost on each.
   static HostMap of(std::span<const RankSet> ranks);
 
   int size() const { return static_cast<int>(host_of_.size()); }

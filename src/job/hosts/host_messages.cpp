@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "job/hosts/host_limit.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
@@ -60,9 +61,9 @@ class ByteReader {
     at_ += size;
     return bytes_.substr(at_ - size, size);
   }
-  /// Ascending, at least one, below `size`.
+  /// Of one host: ascending, at least one, below `size`.
   std::vector<int> ranks(int size) {
-    std::vector<int> values(number_up_to(kMaxRanks));
+    std::vector<int> values(number_up_to(kMaxRanksOfHost));
     for (int& rank : values) rank = static_cast<int>(number_up_to(kMaxRanks - 1));
     good_ = good_ && !values.empty() && values.back() < size &&
             std::ranges::adjacent_find(values, std::ranges::greater_equal()) == values.end();
@@ -173,6 +174,9 @@ void require_introduction(const HostIntroduction& own) {
   if (own.name.size() > kMaxName || own.run.size() > kMaxRun || own.facts.size() > kMaxFacts)
     throw InvalidArgument(fmt::format("host \"{}\" introduces itself with too long a text",
                                       own.name.substr(0, kMaxName)));
+  if (own.ranks.size() > kMaxRanksOfHost)
+    throw InvalidArgument(fmt::format("host {} has {} workers: must be 1 to {}", own.name,
+                                      own.ranks.size(), kMaxRanksOfHost));
   if (!read_introduction(bytes_of(own)))
     throw InvalidArgument(
         fmt::format("host {} cannot have {} of {} workers: ranks must be ascending and below the "

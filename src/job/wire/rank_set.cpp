@@ -7,6 +7,15 @@
 
 namespace tutti {
 
+namespace {
+
+/// Larger sets are shown as ranges: texts, and tags of frames, stay short.
+constexpr int kMostListed = 16;
+/// Fewer neighbours are as short one by one.
+constexpr std::size_t kShortestRange = 3;
+
+}  // namespace
+
 std::size_t RankSet::word_of(int rank) {
   TUTTI_CHECK(rank >= 0 && rank < kMaxRanks, "rank {} in a set", rank);
   return static_cast<std::size_t>(rank) / 64;
@@ -62,9 +71,24 @@ RankSet& RankSet::operator-=(const RankSet& other) {
   return *this;
 }
 
+std::string rank_list(const RankSet& set) {
+  const auto ranks = set.ranks();
+  if (set.size() <= kMostListed) return fmt::format("{}", fmt::join(ranks, " "));
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+    for (end = begin + 1; end < ranks.size() && ranks[end] == ranks[end - 1] + 1;) ++end;
+    if (end - begin >= kShortestRange) {
+      parts.push_back(fmt::format("{}-{}", ranks[begin], ranks[end - 1]));
+      continue;
+    }
+    for (auto k = begin; k < end; ++k) parts.push_back(fmt::to_string(ranks[k]));
+  }
+  return fmt::format("{}", fmt::join(parts, " "));
+}
+
 std::string ranks_text(const RankSet& set) {
   if (set.empty()) return "nobody";
-  return fmt::format("{} {}", set.size() == 1 ? "rank" : "ranks", fmt::join(set.ranks(), " "));
+  return fmt::format("{} {}", set.size() == 1 ? "rank" : "ranks", rank_list(set));
 }
 
 std::string ranks_text(const RankSet& set, const char* one, const char* many) {

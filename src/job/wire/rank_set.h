@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-/// More than a job can have; a set has a bit for each.
+/// As many as a job can have (kMaxWorkers); a set has a bit for each.
 inline constexpr int kMaxRanks = 1024;
 
 class RankSet {
@@ -59,6 +59,8 @@ class RankSet {
   Words words_{};
 };
 
+/// The ranks as a list: "0 1 3". In a set of more than 16, neighbours become a range: "0-31 40".
+std::string rank_list(const RankSet& set);
 /// Text of a set: "rank 2", "ranks 0 1 3", or "nobody" when empty.
 std::string ranks_text(const RankSet& set);
 /// ranks_text and the verb that goes with it: "rank 2 has", "ranks 0 1 have".

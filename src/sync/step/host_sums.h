@@ -95,7 +95,7 @@ class HostSums {
   /// The words of a host, in zero-filled memory that its workers share. A word is the step and a
   /// number within it, or less.
   struct Words {
-    Progress members[kMaxWorkers];
+    Progress members[kMaxWorkersPerHost];
     alignas(kCacheLine) std::atomic<std::uint64_t> sent[kWindow];  ///< piece whose sends are done
     alignas(kCacheLine) std::atomic<std::uint64_t> arrived[kWindow];  ///< piece that has come in
     alignas(kCacheLine) std::atomic<std::uint64_t> finished;  ///< the step whose sums are in place

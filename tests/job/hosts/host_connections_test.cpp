@@ -391,6 +391,8 @@ TEST(HostConnections, AnIntroductionThatMakesNoSenseIsRefusedWhereItIsMade) {
   EXPECT_THAT(refused(host("b", 2, {})), StartsWith("InvalidArgument: host b cannot have nobody"));
   EXPECT_THAT(refused(host("b", 3, {2, 1})), StartsWith("InvalidArgument: host b cannot have"));
   EXPECT_THAT(refused(host("b", 1025, {1})), StartsWith("InvalidArgument: host b cannot have"));
+  EXPECT_EQ(refused(host("b", 100, (RankSet::below(75) - RankSet::below(10)).ranks())),
+            "InvalidArgument: host b has 65 workers: must be 1 to 64");
   EXPECT_THAT(refused(host(std::string(256, 'b'), 2, {1})), HasSubstr("too long a text"));
   auto own = host("b", 2, {1});
   own.token.clear();

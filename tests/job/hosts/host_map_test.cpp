@@ -27,6 +27,25 @@ TEST(HostMap, TellsWhoSharesMemory) {
   EXPECT_EQ(back.ranks_of(0), (RankSet{0, 2}));
 }
 
+/// So many hosts of so many workers each.
+std::vector<RankSet> even(int hosts, int each) {
+  std::vector<RankSet> ranks;
+  for (int host = 0; host < hosts; ++host) {
+    ranks.push_back(RankSet::below((host + 1) * each) - RankSet::below(host * each));
+  }
+  return ranks;
+}
+
+TEST(HostMap, HasUpTo1024WorkersAnd64OnAHost) {
+  for (const auto& [hosts, each] : {std::pair{16, 64}, {1024, 1}, {2, 40}, {13, 5}}) {
+    const auto map = HostMap::read(map_of(even(hosts, each)).bytes());
+    EXPECT_EQ(map.size(), hosts * each);
+    EXPECT_EQ(map.host_of(hosts * each - 1), hosts - 1);
+    EXPECT_EQ(map.neighbours(hosts * each - 1).size(), each);
+  }
+  EXPECT_EQ(text_of([] { map_of(even(2, 65)); }), "host 0 has 65 workers: must be 1 to 64");
+}
+
 TEST(HostMap, RefusesWhatIsNoMap) {
   EXPECT_THAT(text_of([] { map_of({{0, 1}, {1, 2}}); }), HasSubstr("rank 1 is on two hosts"));
   EXPECT_THAT(text_of([] { map_of({{0, 1}, {3}}); }), HasSubstr("lack rank 2"));

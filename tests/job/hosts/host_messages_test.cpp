@@ -79,8 +79,12 @@ TEST(HostMessages, OfSizesThatCannotBeTheyAreNothing) {
   EXPECT_FALSE(with([](auto& said) { said.facts = std::string(4097, 'a'); }));
   EXPECT_TRUE(with([](auto& said) {
     said.size = kMaxRanks;
-    said.ranks = RankSet::below(kMaxRanks).ranks();
+    said.ranks = (RankSet::below(kMaxRanks) - RankSet::below(kMaxRanks - 64)).ranks();
     said.facts = std::string(4096, 'a');
+  }));
+  EXPECT_FALSE(with([](auto& said) {
+    said.size = kMaxRanks;
+    said.ranks = RankSet::below(65).ranks();
   }));
   EXPECT_FALSE(read_introduction(std::string(64, '\xff')));
   EXPECT_FALSE(read_host_list(std::string(64, '\xff')));

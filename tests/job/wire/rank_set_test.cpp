@@ -72,6 +72,12 @@ TEST(RankSet, reads_as_a_sentence) {
   EXPECT_EQ(ranks_text({}), "nobody");
   EXPECT_EQ(ranks_text({64}), "rank 64");
   EXPECT_EQ(ranks_text({1023, 2}), "ranks 2 1023");
+  EXPECT_EQ(ranks_text(RankSet::below(5)), "ranks 0 1 2 3 4");
+  EXPECT_EQ(ranks_text(RankSet::below(16)), "ranks 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15");
+  EXPECT_EQ(ranks_text(RankSet::below(17)), "ranks 0-16");
+  EXPECT_EQ(ranks_text((RankSet::below(32) - RankSet{3, 6}) | RankSet{40, 50, 51, 1023}),
+            "ranks 0-2 4 5 7-31 40 50 51 1023");
+  EXPECT_EQ(rank_list(RankSet::below(1024)), "0-1023");
   EXPECT_EQ(ranks_text({3}, "has", "have"), "rank 3 has");
   EXPECT_EQ(ranks_text({3, 70}, "has", "have"), "ranks 3 70 have");
 }
