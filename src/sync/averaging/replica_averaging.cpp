@@ -7,7 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include "job/wire/board.h"
 #include "kernels/fold.h"
 #include "kernels/int8_blocks.h"
 #include "kernels/norm.h"
@@ -68,7 +67,7 @@ ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
   first_tile_.push_back(tiles);
   const auto messages = std::max<std::size_t>(tiles, 1) * copies.size();
   given_ = group.allocate_common(
-      round_up(messages * int8_bytes(kTile), kCacheLine) + messages * sizeof(double),
+      round_up(messages * int8_bytes(kTile), sizeof(double)) + messages * sizeof(double),
       fmt::format("differences of \"{}\"", options_.name));
 }
 

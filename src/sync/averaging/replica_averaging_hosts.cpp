@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "comm/host_copies.h"
-#include "job/wire/board.h"
 #include "kernels/norm.h"
 #include "memory/arena.h"
 #include "sync/averaging/replica_averaging.h"
@@ -23,7 +22,7 @@ std::byte* ReplicaAveraging::given_message(const ElementRange& tile, std::size_t
 double& ReplicaAveraging::given_squares(const ElementRange& tile, std::size_t logical) const {
   const auto messages = copies_.size() * first_tile_.back() * int8_bytes(kTile);
   return reinterpret_cast<double*>(given_->data() +
-                                   round_up(messages, kCacheLine))[place_of(tile, logical)];
+                                   round_up(messages, sizeof(double)))[place_of(tile, logical)];
 }
 
 void ReplicaAveraging::write_given(const std::vector<ElementRange>& ranges) {

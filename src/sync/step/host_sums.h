@@ -9,7 +9,8 @@
 //
 // A bucket is cut into pieces, so that folds and both ways of the link overlap; a piece has a slice
 // for each host. The workers of a host share the folds, its first one drives the link. Lists of
-// rows are not added up first: every host gets all of them. Messages of codecs and copies of
+// rows, and nodes that become messages where hosts share a logical worker, are not added up first:
+// every host gets all of them. Messages of codecs and copies of
 // parameters, pieces of memory that one host has made, take the same link.
 //
 // Threads: one; the link's own threads store words that are waited for. Failure: that of the link

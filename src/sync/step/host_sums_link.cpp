@@ -74,12 +74,12 @@ void HostSums::post_sums(const Piece& piece) {
   }
 }
 
-/// All lists of rows, whose lengths have come with the step.
+/// All lists of rows, whose lengths have come with the step, and nodes that become messages.
 void HostSums::post_lists() {
   for (std::uint32_t p = 0; p < nodes_.plan().parameters().size(); ++p) {
-    if (!nodes_.plan().parameters()[p].row_sparse()) continue;
+    if (nodes_.is_summed(p)) continue;
     for (const auto& node : nodes_.held()) {
-      for (const auto part : nodes_.list_of(node, p)) {
+      for (const auto part : nodes_.parts_of(node, p)) {
         const int from = state_.host_of(node.worker);
         if (from != here_) {
           link_.receive(kLists, from, part);

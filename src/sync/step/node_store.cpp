@@ -81,7 +81,8 @@ void NodeStore::send() {
       auto* const at = place(rank_, p, slot);
       const auto& entry = plan_.parameters()[p];
       if (!entry.row_sparse()) {
-        if (stays_ && stays_(entry, mine.nodes[k].block.begin)) continue;
+        if (!summed_.empty() && entry.is_partitioned()) continue;
+        if (stays_ && stays_(entry, rank_, mine.nodes[k].block.begin)) continue;
         data.push_back({at, entry.node_bytes});
         continue;
       }
@@ -112,12 +113,18 @@ void NodeStore::take_sums(const std::byte* sums, std::vector<std::uint8_t> summe
   summed_ = std::move(summed);
 }
 
-std::vector<std::span<std::byte>> NodeStore::list_of(const HeldNode& node,
-                                                     std::uint32_t parameter) const {
+std::vector<std::span<std::byte>> NodeStore::parts_of(const HeldNode& node,
+                                                      std::uint32_t parameter) const {
   const auto slot = slot_of(node, parameter);
-  if (slot == kAbsent) return {};
+  if (slot == kAbsent || is_summed(parameter)) return {};
   const auto& entry = plan_.parameters()[parameter];
   auto* const at = place(node.worker, parameter, slot);
+  if (!entry.row_sparse()) {
+    const auto leaf = board_of(node.worker).header().nodes[node.row].block.begin;
+    const bool goes = entry.is_partitioned() && !(stays_ && stays_(entry, node.worker, leaf));
+    return goes ? std::vector{std::span(at, entry.node_bytes)}
+                : std::vector<std::span<std::byte>>();
+  }
   const auto list = RowRoom(at, entry).list();
   if (list.rows.empty()) return {};
   const auto from_begin = [at](const void* part) {

@@ -40,9 +40,9 @@ struct NodeSources {
   double divisor = 1;
 };
 
-/// Whether other hosts have no use for a node of an array that begins at the given leaf of this
-/// worker's.
-using StaysHere = std::function<bool(const PlanEntry& parameter, std::int64_t leaf)>;
+/// Whether other hosts have no use for a node of an array that begins at the given leaf of that
+/// worker's. Of partitioned parameters alike on all workers.
+using StaysHere = std::function<bool(const PlanEntry& parameter, int worker, std::int64_t leaf)>;
 
 class NodeStore {
  public:
@@ -126,12 +126,12 @@ class NodeStore {
   // ---- between hosts: host_sums.h ----
 
   /// From now on the parameters of which `summed` is 1 are added up between hosts, in memory like
-  /// a node's that begins at `sums`; so are lists of rows sent.
+  /// a node's that begins at `sums`; so are lists of rows sent, and nodes that become messages.
   void take_sums(const std::byte* sums, std::vector<std::uint8_t> summed);
   bool is_summed(std::size_t parameter) const { return !summed_.empty() && summed_[parameter]; }
-  /// The memory of a row-sparse parameter's list in a node, without its length; nothing where it is
-  /// absent.
-  std::vector<std::span<std::byte>> list_of(const HeldNode& node, std::uint32_t parameter) const;
+  /// What other hosts then get of a parameter in a node: of a row-sparse one its list without the
+  /// length; of one that becomes messages the node where they need it. Nothing where it is absent.
+  std::vector<std::span<std::byte>> parts_of(const HeldNode& node, std::uint32_t parameter) const;
 
   // ---- sums of nodes ----
 

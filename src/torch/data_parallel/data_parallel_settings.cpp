@@ -122,7 +122,7 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options, const Wr
       .sync_buffers = options.buffers == Buffers::every_step,
       // Every worker is a logical worker, and its gradients become messages where it is.
       .stays = [is_coded = options.compression.codec != nullptr](
-                   const PlanEntry& parameter,
+                   const PlanEntry& parameter, int /*worker*/,
                    std::int64_t /*leaf*/) { return is_coded && parameter.is_partitioned(); },
       .desync_check_every = options.desync_check_every,
       .modules = model.module() != nullptr ? modes_of(*model.module()).size() : 0,

@@ -232,12 +232,12 @@ StaysHere stays_of(const TrainerOptions& options, const GroupState& group, const
   const auto carried = assignment_of(options, group.size());
   return [&in_halves, is_coded = options.compression.codec != nullptr, logical,
           is_on_one = on_one_host(logical, carried, hosts),
-          first = carried[static_cast<std::size_t>(group.rank())].begin](const PlanEntry& parameter,
-                                                                         std::int64_t leaf) {
+          carried](const PlanEntry& parameter, int worker, std::int64_t leaf) {
     const bool is_message = is_coded && parameter.is_partitioned();
     if (!is_message && (!parameter.spec.is_per_replica || in_halves)) return false;
-    const auto after = std::ranges::find_if(
-        logical, [&](const ShardRange& range) { return first + leaf < range.end; });
+    const auto shard = carried[static_cast<std::size_t>(worker)].begin + leaf;
+    const auto after =
+        std::ranges::find_if(logical, [&](const ShardRange& range) { return shard < range.end; });
     return static_cast<bool>(is_on_one[static_cast<std::size_t>(after - logical.begin())]);
   };
 }

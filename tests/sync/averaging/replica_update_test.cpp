@@ -284,7 +284,7 @@ void expect_as_model(int workers, const Case& test, const ThreadOptions& options
                                .node_boundaries = cuts,
                                .sync_buffers = false,
                                .stays =
-                                   [&](const PlanEntry& parameter, std::int64_t leaf) {
+                                   [&](const PlanEntry& parameter, int, std::int64_t leaf) {
                                      std::size_t l = 0;
                                      while (mine.begin + leaf >= logical[l].end) ++l;
                                      return parameter.spec.is_per_replica && is_on_one[l];

@@ -81,7 +81,7 @@ double bytes_across(const std::string& codec, std::size_t count) {
         StepExchange exchange(group, plan_of({count}),
                               {.node_boundaries = {0, 1},
                                .coded = true,
-                               .stays = [](const PlanEntry&, std::int64_t) { return true; }});
+                               .stays = [](const PlanEntry&, int, std::int64_t) { return true; }});
         CodedGradients coded(exchange, {.compression = {.codec = codec_of(codec)},
                                         .logical_workers = logical_workers(2, 2),
                                         .shards = 2});
@@ -158,6 +158,31 @@ TEST(CodedGradients, AHostSendsItsMessagesToEachOtherOneAndNobodyElses) {
     }
     EXPECT_LT(in_order, all / 4);
   }
+}
+
+/// All hosts have a part of the one logical worker's gradient.
+TEST(CodedGradients, NodesThatTheEncoderOfAnotherHostNeedsGoDirectlyToo) {
+  const auto options = on(even_hosts(3, 3));
+  std::atomic<std::uint64_t> in_order{0};
+  std::uint64_t by_links = 0;
+  run_thread_ranks(
+      3,
+      [&](const Job& job) {
+        const Group group(job);
+        const Case test{.codec = "int8", .shards = 3, .logical_workers = 1};
+        const auto states = model_of(test);
+        Workers all(group, test);
+        const auto before = job.state()->bytes_to_hosts();
+        all.step(1, states[0]);
+        in_order += job.state()->bytes_to_hosts() - before;
+        group.barrier();
+        if (job.rank() == 0) by_links = options.world->hosts()->link_bytes_from(1);
+        group.barrier();
+      },
+      options);
+  // The node of one host, to two others, but for the parameters that it did not touch.
+  EXPECT_GT(by_links, 2 * 4096 * sizeof(float));
+  EXPECT_LT(in_order, by_links / 2);
 }
 
 TEST(CodedGradients, ALinkThatBreaksWhileMessagesTravelIsAnErrorThatNamesTheHost) {

@@ -298,15 +298,15 @@ class Workers {
     for (const auto& node : logical) cuts.push_back(node.begin);
     std::vector<int> hosts;
     for (int r = 0; r < group.size(); ++r) hosts.push_back(group.state()->host_of(r));
-    const auto first = carried[static_cast<std::size_t>(group.rank())].begin;
     return {.name = "model",
             .node_boundaries = cuts,
             .coded = true,
             .sync_buffers = false,
-            .stays = [logical, is_on_one = on_one_host(logical, carried, hosts), first](
-                         const PlanEntry&, std::int64_t leaf) {
+            .stays = [logical, is_on_one = on_one_host(logical, carried, hosts), carried](
+                         const PlanEntry&, int worker, std::int64_t leaf) {
+              const auto shard = carried[static_cast<std::size_t>(worker)].begin + leaf;
               std::size_t l = 0;
-              while (first + leaf >= logical[l].end) ++l;
+              while (shard >= logical[l].end) ++l;
               return static_cast<bool>(is_on_one[l]);
             }};
   }
