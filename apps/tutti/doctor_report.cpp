@@ -46,6 +46,12 @@ std::string libraries_text(const MachineFacts& facts) {
                            : fmt::format("{}", fmt::join(variables, ", "));
 }
 
+std::string links_text(const MachineFacts& facts) {
+  return fmt::format(
+      "{}; {}; hub", facts.has_gloo ? "gloo" : "no gloo (Debian: libgloo-dev)",
+      facts.mpi.empty() ? "no mpi: " + facts.mpi_problem : fmt::format("mpi ({})", facts.mpi));
+}
+
 std::string works_text(const std::string& problem) {
   return problem.empty() ? "works" : "does not work: " + problem;
 }
@@ -106,6 +112,7 @@ std::string as_text(const MachineFacts& facts, const Verdict& verdict) {
   add("sealed memory", works_text(facts.sealed_memory_problem));
   add("process handles", works_text(facts.life_line_problem));
   add("between workers", "shared memory of a host; TCP between hosts");
+  add("links", links_text(facts));
   text += "\n";
   for (const std::string& note : verdict.notes) text += "note: " + note + "\n";
   for (const std::string& problem : verdict.problems) text += "PROBLEM: " + problem + "\n";
@@ -148,6 +155,10 @@ nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict) {
         {"reserved_free", facts.huge_pages_free ? json(*facts.huge_pages_free) : json(nullptr)}}},
       {"sealed_memory", facts.sealed_memory_problem.empty()},
       {"process_handles", facts.life_line_problem.empty()},
+      {"links",
+       {{"gloo", facts.has_gloo},
+        {"mpi", facts.mpi.empty() ? json(nullptr) : json(facts.mpi)},
+        {"hub", true}}},
       {"notes", verdict.notes},
       {"problems", verdict.problems},
       {"can_train", verdict.problems.empty()},

@@ -84,6 +84,7 @@ std::vector<std::string> HostsAttempt::command(std::size_t host) const {
   pass("--port", options_.port == 0 ? "" : std::to_string(options_.port));
   pass("--interface", options_.interface);
   pass("--link", options_.link);
+  pass("--lanes", options_.lanes ? std::to_string(*options_.lanes) : "");
   pass("--cpu", options_.cpu);
   pass("--deadline", options_.deadline ? fmt::to_string(*options_.deadline) : "");
   pass("--log", options_.log_folder);

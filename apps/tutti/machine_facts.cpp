@@ -6,9 +6,11 @@
 #include <fstream>
 
 #include "base/limits.h"
+#include "base/mpi_library.h"
 #include "kernels/fold.h"
 #include "processor_set.h"
 #include "tutti/environment.h"
+#include "tutti/error.h"
 
 namespace tutti::command {
 namespace {
@@ -71,6 +73,14 @@ std::string chosen(const std::string& choices) {
 
 MachineFacts gather_facts(System& system) {
   MachineFacts facts;
+#ifdef TUTTI_HAS_GLOO
+  facts.has_gloo = true;
+#endif
+  try {
+    facts.mpi = mpi_name();
+  } catch (const Unsupported& error) {
+    facts.mpi_problem = error.what();
+  }
   facts.version = TUTTI_VERSION;
 #ifdef TUTTI_TORCH_VERSION
   facts.torch = TUTTI_TORCH_VERSION;

@@ -27,6 +27,9 @@ struct MachineFacts {
   LibrarySettings libraries;          ///< variables of libtorch, MKL and oneDNN that are set
   std::string sealed_memory_problem;  ///< empty: it works
   std::string life_line_problem;      ///< likewise
+  bool has_gloo = false;              ///< this build has the link over Gloo
+  std::string mpi;                    ///< "Open MPI v4.1.4"; empty: mpi_problem tells why not
+  std::string mpi_problem;
 };
 
 MachineFacts gather_facts(System& system);

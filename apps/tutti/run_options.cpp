@@ -8,6 +8,7 @@
 #include "host_environment.h"
 #include "hosts_list.h"
 #include "refusal.h"
+#include "tutti/environment.h"
 #include "tutti/job.h"
 
 namespace tutti::command {
@@ -41,6 +42,7 @@ void check_hosts(const RunOptions& options) {
       {"--interface", !options.interface.empty()},
       {"--env", !options.variables.empty()},
       {"--link", !options.link.empty()},
+      {"--lanes", options.lanes.has_value()},
       {"--host-index", options.host_index.has_value()}};
   if (options.hosts.empty()) {
     for (const auto& [name, is_there] : of_hosts)
@@ -55,6 +57,10 @@ void check_hosts(const RunOptions& options) {
   constexpr int kMostPort = 65535;
   if (options.port < 0 || options.port > kMostPort)
     refuse(fmt::format("--port {}: must be 1 to {}", options.port, kMostPort));
+  if (options.lanes && (*options.lanes < 1 || *options.lanes > kMaxLanes))
+    refuse(fmt::format("--lanes {}: must be 1 to {}", *options.lanes, kMaxLanes));
+  if (options.link == "mpi")
+    refuse("--link mpi: is for workers that mpirun, mpiexec or srun starts, with TUTTI_LINK=mpi");
   for (const auto& each : options.variables) check_variable(each);
   const auto hosts = parse_hosts(options.hosts);
   if (options.host_index &&
@@ -139,9 +145,16 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->allow_extra_args(false);
   app.add_option("--link", options.link,
                  "With --hosts: how gradients travel between hosts: gloo, hub, or auto, the\n"
-                 "default (TUTTI_LINK)")
+                 "default (TUTTI_LINK). Not mpi: that is for what mpirun or srun starts")
       ->type_name("ENGINE")
-      ->check(CLI::IsMember({"auto", "gloo", "hub"}));
+      ->check(CLI::IsMember({"auto", "gloo", "hub", "mpi"}));
+  app.add_option(
+         "--lanes", options.lanes,
+         fmt::format("With --hosts: connections between two hosts, 1 to {}, over which each\n"
+                     "kind of their messages is spread; {} unless given (TUTTI_LANES)",
+                     kMaxLanes, kDefaultLanes))
+      ->type_name("N")
+      ->check(is_given("--lanes"));
   app.add_option("--host-index", options.host_index)->group("");
   app.add_option("--host-run", options.host_run)->group("");
   app.add_option("--host-attempt", options.host_attempt)->group("");

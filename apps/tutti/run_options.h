@@ -30,6 +30,7 @@ struct RunOptions {
   int port = 0;           ///< of the hub; 0: any
   std::string interface;  ///< to which sockets between hosts are bound; empty: the system's choice
   std::string link;       ///< how gradients travel between hosts; empty: as inherited
+  std::optional<int> lanes;                 ///< connections for each kind of message; as inherited
   std::vector<std::string> variables = {};  ///< NAME or NAME=value, for the workers of all hosts
   std::optional<int> host_index = {};       ///< internal: this is the launcher of that host
   std::string host_run = {};                ///< internal: identity of the run

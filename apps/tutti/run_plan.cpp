@@ -149,7 +149,8 @@ StartOptions start_options(const RunPlan& plan, std::size_t index, int restart, 
                               .libraries = plan.libraries,
                               .hub = plan.hub,
                               .interface = options.interface,
-                              .link = options.link};
+                              .link = options.link,
+                              .lanes = options.lanes ? std::to_string(*options.lanes) : ""};
   return {.path = plan.path,
           .arguments = options.program,
           .environment = environment_of(own, plan.inherited),

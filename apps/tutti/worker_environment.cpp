@@ -28,6 +28,7 @@ std::vector<std::string> environment_of(const WorkerEnvironment& worker,
   add("TUTTI_HUB", worker.hub);
   add("TUTTI_INTERFACE", worker.interface);
   add("TUTTI_LINK", worker.link);
+  add("TUTTI_LANES", worker.lanes);
   for (const auto& [name, value] : worker.libraries) ours.emplace_back(name, value);
 
   std::vector<std::string> result;

@@ -25,6 +25,7 @@ struct WorkerEnvironment {
   std::string hub = {};        ///< "address:port"
   std::string interface = {};  ///< of this host
   std::string link = {};
+  std::string lanes = {};
 };
 
 /// `inherited` ("NAME=value" each) with this worker's variables in place of those it held.

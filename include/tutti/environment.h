@@ -16,6 +16,10 @@
 
 namespace tutti {
 
+/// Of TUTTI_LANES.
+inline constexpr int kDefaultLanes = 1;
+inline constexpr int kMaxLanes = 16;
+
 class Environment {
  public:
   struct Variable {
@@ -50,7 +54,11 @@ class Environment {
   std::optional<Hub> hub;  ///< TUTTI_HUB: "10.0.0.1:29600", "[::1]:29600", "name:29600", ":29600"
   std::string token;       ///< TUTTI_TOKEN: the secret that the hosts of a job share
   std::string interface;   ///< TUTTI_INTERFACE: what this host's sockets are bound to: "eth0"
-  std::string link = "auto";  ///< TUTTI_LINK: how gradients travel between hosts: auto, gloo, hub
+  /// TUTTI_LINK: how gradients travel between hosts: auto, gloo, mpi, hub
+  std::string link = "auto";
+  int lanes = kDefaultLanes;    ///< TUTTI_LANES: connections at once for each kind of message
+  std::string mpi_library;      ///< TUTTI_MPI_LIBRARY: file of the library that calls MPI
+  bool started_by_mpi = false;  ///< a launcher of MPI's processes has started this one
 
   /// Variables of libtorch, MKL and oneDNN that are set, by name: bits depend on them, so all
   /// workers must have the same. `tutti run --cpu` sets three of them.

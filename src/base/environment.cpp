@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<Environment::Variable, 50> kVariables = {{
+constexpr std::array<Environment::Variable, 52> kVariables = {{
     {"TUTTI_RANK", "this worker, 0 to size-1; set by `tutti run`"},
     {"TUTTI_SIZE", "number of workers; set by `tutti run`"},
     {"TUTTI_RENDEZVOUS_FD", "inherited socket to the launcher; set by `tutti run`"},
@@ -33,8 +33,13 @@ constexpr std::array<Environment::Variable, 50> kVariables = {{
     {"TUTTI_TOKEN", "the secret that the hosts of a job share"},
     {"TUTTI_INTERFACE", "network interface that this host's sockets to others are bound to"},
     {"TUTTI_LINK",
-     "how gradients travel between hosts: gloo, hub (the way of short messages, which is slower), "
-     "or auto, the default: gloo where the build has it"},
+     "how gradients travel between hosts: gloo, mpi, hub (the way of short messages, which is "
+     "slower), or auto, the default: gloo where the build has it"},
+    {"TUTTI_LANES",
+     "connections between two hosts, 1 to 16, over which each kind of their messages is spread; "
+     "default 1"},
+    {"TUTTI_MPI_LIBRARY",
+     "file of the library through which Tutti calls MPI, in place of those that it looks for"},
     {"ATEN_CPU_CAPABILITY",
      "instruction set of libtorch's kernels: default, avx2 or avx512; set by `tutti run --cpu`"},
     {"ONEDNN_MAX_CPU_ISA",
@@ -125,10 +130,18 @@ std::optional<std::chrono::milliseconds> seconds(const char* name) {
 std::string string(const char* name) { return std::string(text_of(name).value_or("")); }
 
 std::string link_of(std::string_view text) {
-  if (text != "auto" && text != "gloo" && text != "hub") {
-    throw InvalidArgument(fmt::format("TUTTI_LINK is \"{}\": must be auto, gloo or hub", text));
+  if (text != "auto" && text != "gloo" && text != "mpi" && text != "hub") {
+    throw InvalidArgument(
+        fmt::format("TUTTI_LINK is \"{}\": must be auto, gloo, mpi or hub", text));
   }
   return std::string(text);
+}
+
+int lanes_of(int lanes) {
+  if (lanes > kMaxLanes) {
+    throw InvalidArgument(fmt::format("TUTTI_LANES is {}: must be 1 to {}", lanes, kMaxLanes));
+  }
+  return lanes;
 }
 
 /// "address:port", where an IPv6 address is in brackets.
@@ -290,6 +303,10 @@ Environment Environment::read() {
   environment.token = string("TUTTI_TOKEN");
   environment.interface = string("TUTTI_INTERFACE");
   if (const auto text = text_of("TUTTI_LINK")) environment.link = link_of(*text);
+  environment.lanes = lanes_of(integer("TUTTI_LANES", 1).value_or(kDefaultLanes));
+  environment.mpi_library = string("TUTTI_MPI_LIBRARY");
+  environment.started_by_mpi =
+      text_of("OMPI_COMM_WORLD_SIZE") || text_of("PMI_SIZE") || text_of("SLURM_STEP_ID");
   for (const char* name : kOfLibraries)
     if (const auto text = text_of(name)) environment.libraries.emplace(name, *text);
   if (!environment.rank) environment.launcher = find_launcher();

@@ -1,5 +1,7 @@
 #include "c10d/gloo_engine.h"
 
+#include <fmt/format.h>
+
 #include "c10d/gloo_link.h"
 #include "comm/link/link_engine.h"
 #include "tutti/environment.h"
@@ -10,19 +12,29 @@ namespace tutti {
 void offer_gloo_links() {
   if (!link_engine().name.empty()) return;
   const auto environment = Environment::read();
-  if (environment.link == "hub") return;
+  const bool is_asked = environment.link == "gloo";
+  if (!is_asked && environment.link != "auto") return;
   if (const auto why = why_no_gloo(); !why.empty()) {
-    if (environment.link == "gloo") throw Unsupported("TUTTI_LINK is gloo, but " + why);
+    if (is_asked) throw Unsupported("TUTTI_LINK is gloo, but " + why);
+    set_link_engine({.name = "", .reason = why});
     return;
   }
-  set_link_engine({"gloo", [](const LinkRequest& request) {
+  const auto reason =
+      fmt::format("{}; bound to the address {}",
+                  is_asked ? "TUTTI_LINK is gloo" : "TUTTI_LINK is auto, and this build has Gloo",
+                  environment.interface.empty()
+                      ? "from which the hub is reached"
+                      : fmt::format("of {} (TUTTI_INTERFACE)", environment.interface));
+  set_link_engine({"gloo",
+                   [](const LinkRequest& request) {
                      return make_gloo_link({.self = request.self,
                                             .peers = request.peers,
                                             .lanes = request.lanes,
                                             .address = request.address,
                                             .deadline = request.deadline},
                                            request.exchange);
-                   }});
+                   },
+                   reason});
 }
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 #pragma once
 
 // Makes Gloo the engine of this process' links (comm/link/link_engine.h), unless TUTTI_LINK asks
-// for none.
+// for another one, or for none.
 //
 // Threads: any. Failure: Unsupported where TUTTI_LINK asks for Gloo and this build has none.
 

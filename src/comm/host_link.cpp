@@ -38,20 +38,37 @@ void HostLink::connect() {
   const auto name =
       fmt::format("link {} of \"{}\"", job.next_number("link of " + options_.name), options_.name);
   int round = 0;
-  link_ = link_engine().make({.name = name,
-                              .self = firsts->rank(),
-                              .peers = firsts->size(),
-                              .lanes = options_.lanes,
-                              .address = address_for_hosts(Environment::read()),
-                              .deadline = job.deadline(options_.deadline),
-                              .exchange = [&](const std::string& mine) {
-                                const auto tag = fmt::format("{}, round {}", name, round++);
-                                std::vector<std::string> all;
-                                for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}})) {
-                                  all.push_back(std::move(parcel.bytes));
-                                }
-                                return all;
-                              }});
+  const auto environment = Environment::read();
+  const auto engine = link_engine();
+  spread_ = environment.lanes;
+  link_ = engine.make({.name = name,
+                       .self = firsts->rank(),
+                       .peers = firsts->size(),
+                       .lanes = options_.lanes * spread_,
+                       .address = address_for_hosts(environment),
+                       .deadline = job.deadline(options_.deadline),
+                       .exchange = [&](const std::string& mine) {
+                         const auto tag = fmt::format("{}, round {}", name, round++);
+                         std::vector<std::string> all;
+                         for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}})) {
+                           all.push_back(std::move(parcel.bytes));
+                         }
+                         return all;
+                       }});
+  const auto counters = static_cast<std::size_t>(options_.lanes * firsts->size());
+  sent_.assign(counters, 0);
+  received_.assign(counters, 0);
+  if (state_.rank() == 0 && job.is_news("the links between hosts")) log_choice(engine.reason);
+}
+
+void HostLink::log_choice(const std::string& reason) {
+  log().info("links between hosts: {}, {} for each kind of message ({}); {}", link_->description(),
+             spread_, spread_ == kDefaultLanes ? "the default" : "TUTTI_LANES", reason);
+}
+
+int HostLink::next(std::vector<std::uint64_t>& turns, int lane, int host) {
+  const auto counter = static_cast<std::size_t>(lane * link_->peers() + host);
+  return lane * spread_ + static_cast<int>(turns[counter]++ % static_cast<unsigned>(spread_));
 }
 
 void HostLink::drop() noexcept {
@@ -64,11 +81,11 @@ void HostLink::drop() noexcept {
 
 void HostLink::send(int lane, int host, std::span<const std::byte> bytes,
                     std::function<void()> done) {
-  link_->send(lane, host, bytes, then(std::move(done)));
+  link_->send(next(sent_, lane, host), host, bytes, then(std::move(done)));
 }
 
 void HostLink::receive(int lane, int host, std::span<std::byte> bytes, std::function<void()> done) {
-  link_->receive(lane, host, bytes, then(std::move(done)));
+  link_->receive(next(received_, lane, host), host, bytes, then(std::move(done)));
 }
 
 Link::Done HostLink::then(std::function<void()> done) {
@@ -100,22 +117,27 @@ void HostLink::check() {
 }
 
 bool have_host_links(const Group& group) {
-  const auto mine = link_engine().name;
-  const auto all = gather_bytes(group, std::as_bytes(std::span(mine)), {});
-  JobState& job = group.state()->job();
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    const std::string name(reinterpret_cast<const char*>(all[r].data()), all[r].size());
-    if (!name.empty() && name == mine) continue;
-    if (group.rank() == 0 && job.is_news("links between hosts")) {
-      log().warn(
-          "what hosts send one another takes the way of short messages, which is slower: the "
-          "program of rank {} has {}",
-          group.job_rank(static_cast<int>(r)),
-          name.empty() ? "no engine for links" : fmt::format("links over {}", name));
-    }
-    return false;
+  const auto engine = link_engine();
+  const auto mine = fmt::format("{}\n{}", engine.name, engine.reason);
+  std::vector<std::string> names;
+  std::vector<std::string> reasons;
+  for (const auto& bytes : gather_bytes(group, std::as_bytes(std::span(mine)), {})) {
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const auto end = text.find('\n');
+    names.push_back(text.substr(0, end));
+    reasons.push_back(text.substr(end + 1));
   }
-  return true;
+  const auto without = without_engine(names, group.state()->ranks());
+  JobState& job = group.state()->job();
+  if (without && group.rank() == 0 && job.is_news("no links between hosts")) {
+    const auto& reason = reasons[*without];
+    log().warn(
+        "what hosts send one another takes the way of short messages, which is slower: the program "
+        "of rank {} has no engine for links{}",
+        group.job_rank(static_cast<int>(*without)),
+        reason.empty() ? "" : fmt::format(" ({})", reason));
+  }
+  return !without;
 }
 
 }  // namespace tutti

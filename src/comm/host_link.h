@@ -8,12 +8,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "comm/link/link.h"
 #include "tutti/group.h"
@@ -21,7 +23,8 @@
 namespace tutti {
 
 /// The link of the group's hosts, by their numbers: the first member of each has it. After a
-/// failure it is dropped, and made again.
+/// failure it is dropped, and made again. The messages of each lane go by turns over as many lanes
+/// of the engine as TUTTI_LANES says, so that several connections fill a fast network.
 class HostLink {
  public:
   struct Options {
@@ -53,9 +56,15 @@ class HostLink {
 
  private:
   Link::Done then(std::function<void()> done);
+  /// The engine's lane for the next message of a lane to, or from, a host.
+  int next(std::vector<std::uint64_t>& turns, int lane, int host);
+  void log_choice(const std::string& reason);
 
   GroupState& state_;
   Options options_;
+  int spread_ = 1;                   ///< lanes of the engine for each lane
+  std::vector<std::uint64_t> sent_;  ///< messages so far, by lane and host
+  std::vector<std::uint64_t> received_;
   std::atomic<std::int64_t> under_way_{0};  ///< operations that are not complete
   std::atomic<int> in_calls_{0};            ///< threads of the link that are in this object
   std::atomic<bool> has_failed_{false};
@@ -65,8 +74,8 @@ class HostLink {
   std::unique_ptr<Link> link_;  ///< last, so that its operations end first
 };
 
-/// Whether all hosts of the group make links by the same engine. Collective. The answer, and why
-/// there is none, is logged once per job.
+/// Whether all hosts of the group make links by the same engine. Collective. Why they do not is
+/// logged once per job; what they chose, where a link is made.
 bool have_host_links(const Group& group);
 
 }  // namespace tutti

@@ -21,6 +21,7 @@
 #include "job/hosts/tcp_socket.h"
 #include "job/job_state.h"
 #include "job/launcher_process.h"
+#include "job/mpi_start.h"
 #include "job/socket_rendezvous.h"
 #include "job/thread_rendezvous.h"
 #include "job/wire/rank_set.h"
@@ -248,8 +249,15 @@ Job Job::join(const JobOptions& options) {
   } else {
     joining = join_alone(environment);
   }
-  return Job(std::make_shared<JobState>(joining.identity, host_system(),
-                                        std::move(joining.rendezvous), used));
+  const auto& hosts = joining.identity.hosts;
+  if (hosts && hosts->hosts() > 1) {
+    joining.identity.links =
+        fmt::format("TUTTI_LINK {}, TUTTI_LANES {}", environment.link, environment.lanes);
+  }
+  auto state = std::make_shared<JobState>(joining.identity, host_system(),
+                                          std::move(joining.rendezvous), used);
+  if (environment.link == "mpi" && state->spans_hosts()) start_mpi(*state, environment);
+  return Job(std::move(state));
 }
 
 int Job::rank() const { return state_->identity().rank; }

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/mpi_library.h"
 #include "base/timeline.h"
 #include "job/hosts/block_table.h"
 #include "job/hosts/host_limit.h"
@@ -71,8 +72,9 @@ int rounds_within(std::chrono::nanoseconds time) {
 
 /// Facts that must be equal on all workers, as text.
 std::string common_facts(const Identity& identity) {
-  return fmt::format("{} workers, {} threads each, restart {}, board layout {}", identity.size,
-                     identity.threads, identity.restarts, sizeof(Board));
+  return fmt::format("{} workers, {} threads each, restart {}, board layout {}{}", identity.size,
+                     identity.threads, identity.restarts, sizeof(Board),
+                     identity.links.empty() ? "" : ", " + identity.links);
 }
 
 /// The first line of what a worker sends when it joins is the facts, the second its processors.
@@ -190,6 +192,7 @@ JobState::~JobState() {
     return;
   }
   rendezvous_->when_alone({});
+  if (!gone().died.empty()) leave_mpi_open();
   publish_early<std::uint32_t>(*this, slot(identity_.rank).state, WorkerSlot::left);
 }
 

@@ -38,6 +38,7 @@ struct Identity {
   /// Whether torch has to be told the number of threads, because nobody has set OMP_NUM_THREADS.
   bool sets_threads = false;
   std::optional<HostMap> hosts = {};  ///< of all workers; all on this host if absent
+  std::string links = {};  ///< what was asked for of links between hosts: the same on all workers
 };
 
 class JobState {

@@ -31,6 +31,8 @@ MachineFacts good_machine() {
   facts.huge_pages_shared = "advise";
   facts.huge_pages_free = 0;
   facts.simd = "AVX2";
+  facts.has_gloo = true;
+  facts.mpi = "Open MPI v4.1.4";
   return facts;
 }
 
@@ -44,6 +46,24 @@ TEST(Doctor, AGoodMachineCanTrain) {
   EXPECT_THAT(text, HasSubstr("machine: 8.0 GiB available of 16.0 GiB"));
   EXPECT_THAT(text, HasSubstr("between workers     shared memory of a host; TCP between hosts\n"));
   EXPECT_THAT(text, HasSubstr("This machine can train: 8 workers of one thread use all of it."));
+}
+
+TEST(Doctor, SaysWhichLinksThisBuildHas) {
+  auto facts = good_machine();
+  EXPECT_THAT(as_text(facts, judge(facts)),
+              HasSubstr("links               gloo; mpi (Open MPI v4.1.4); hub\n"));
+  EXPECT_EQ(as_json(facts, judge(facts))["links"],
+            nlohmann::json({{"gloo", true}, {"mpi", "Open MPI v4.1.4"}, {"hub", true}}));
+  facts.has_gloo = false;
+  facts.mpi = "";
+  facts.mpi_problem = "there is none";
+  EXPECT_THAT(as_text(facts, judge(facts)),
+              HasSubstr("no gloo (Debian: libgloo-dev); no mpi: there is none; hub\n"));
+  const auto run = run_command(
+      {"doctor"}, {.environment = {std::string("TUTTI_MPI_LIBRARY=/nowhere/libtutti_mpi.so")}});
+  EXPECT_THAT(run.out, HasSubstr("no mpi: the library through which Tutti calls MPI cannot be "
+                                 "loaded (/nowhere/libtutti_mpi.so"));
+  EXPECT_EQ(run.status, 0);
 }
 
 TEST(Doctor, WhatStopsTrainingIsAProblem) {

@@ -218,6 +218,13 @@ TEST_F(RunHosts, TheHubListensAtTheInterface) {
               HasSubstr("there is no interface \"eth77\" with an address that is up; there are: "));
 }
 
+TEST_F(RunHosts, LinkAndLanesReachTheWorkersOfAllHosts) {
+  const auto done = run({"--link", "gloo", "--lanes", "3"}, "echo \"$TUTTI_LINK $TUTTI_LANES\"");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(lines_of(done.out).size(), 5U) << done.out;
+  for (const auto& line : lines_of(done.out)) EXPECT_THAT(line, HasSubstr("gloo 3"));
+}
+
 TEST_F(RunHosts, HostsThatMakeNoSenseAreRefused) {
   using command::Refusal;
   const auto refused = [](const std::string& hosts) {
@@ -248,6 +255,11 @@ TEST_F(RunHosts, HostsThatMakeNoSenseAreRefused) {
       {{"-n", "1", "--env", "x"}, "--env: is for --hosts"},
       {{"-n", "1", "--ssh", "x"}, "--ssh: is for --hosts"},
       {{"-n", "1", "--port", "5"}, "--port: is for --hosts"},
+      {{"-n", "1", "--lanes", "2"}, "--lanes: is for --hosts"},
+      {{"--hosts", "a:1", "--lanes", "0"}, "--lanes 0: must be 1 to 16"},
+      {{"--hosts", "a:1", "--lanes", "17"}, "--lanes 17: must be 1 to 16"},
+      {{"--hosts", "a:1", "--link", "mpi"},
+       "--link mpi: is for workers that mpirun, mpiexec or srun starts, with TUTTI_LINK=mpi"},
       {{"-n", "1", "--interface", "lo"}, "--interface: is for --hosts"}};
   for (const auto& [options, text] : wrong) {
     const auto done = run_script(options, "true");

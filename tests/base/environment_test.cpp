@@ -72,7 +72,15 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(with("TUTTI_LINK", "").link, "auto");
   EXPECT_EQ(with("TUTTI_LINK", "hub").link, "hub");
   EXPECT_FALSE(with("TUTTI_RANK", "").rank) << "empty counts as unset";
-  EXPECT_EQ(refusal("TUTTI_LINK", "mpi"), "TUTTI_LINK is \"mpi\": must be auto, gloo or hub");
+  EXPECT_EQ(with("TUTTI_LINK", "mpi").link, "mpi");
+  EXPECT_EQ(with("TUTTI_LANES", "").lanes, kDefaultLanes);
+  EXPECT_EQ(with("TUTTI_LANES", "16").lanes, 16);
+  EXPECT_EQ(with("TUTTI_MPI_LIBRARY", "a.so").mpi_library, "a.so");
+  EXPECT_FALSE(Environment::read().started_by_mpi);
+  EXPECT_TRUE(with("PMI_SIZE", "1").started_by_mpi);
+  EXPECT_EQ(refusal("TUTTI_LINK", "ucx"), "TUTTI_LINK is \"ucx\": must be auto, gloo, mpi or hub");
+  EXPECT_EQ(refusal("TUTTI_LANES", "0"), "TUTTI_LANES is \"0\": must be a whole number from 1");
+  EXPECT_EQ(refusal("TUTTI_LANES", "17"), "TUTTI_LANES is 17: must be 1 to 16");
 }
 
 TEST_F(EnvironmentTest, the_hub_is_an_address_and_a_port) {
@@ -260,7 +268,7 @@ TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
 
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
-  EXPECT_EQ(Environment::variables().size(), 50U);
+  EXPECT_EQ(Environment::variables().size(), 52U);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ const std::map<std::string, Names> kMayInclude = {
     {"kernels", {"base"}},
     {"kernels/rules", {"base", "kernels"}},
     {"comm/link", {"base"}},
-    {"comm/link/mpi", {"base", "comm/link"}},
+    {"comm/link/mpi", {"base"}},
     {"c10d", {"base", "comm/link"}},
     {"comm/local", {"base", "job/wire", "job", "kernels", "memory"}},
     {"comm", {"base", "job/wire", "job", "kernels", "memory", "comm/link", "comm/local"}},

@@ -149,7 +149,8 @@ ThreadHosts::ThreadHosts(HostMap map, const std::shared_ptr<System>& system)
         FileDescriptor(::fcntl(broker.worker_end(rank), F_DUPFD_CLOEXEC, 0));
     broker.close_worker_end(rank);
   }
-  set_link_engine({"simulated", [this](const LinkRequest& request) {
+  set_link_engine({"simulated",
+                   [this](const LinkRequest& request) {
                      const std::lock_guard lock(links_mutex_);
                      auto& network = links_[request.name];
                      if (!network) {
@@ -157,7 +158,8 @@ ThreadHosts::ThreadHosts(HostMap map, const std::shared_ptr<System>& system)
                            SimulatedOptions{.peers = request.peers, .lanes = request.lanes});
                      }
                      return network->link(request.self);
-                   }});
+                   },
+                   "a test has set it"});
 }
 
 /// The hub waits for the others.

@@ -3,6 +3,12 @@
 #include <mutex>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "comm/link/mpi_link.h"
+#include "tutti/environment.h"
+#include "tutti/error.h"
+
 namespace tutti {
 namespace {
 
@@ -24,8 +30,34 @@ void set_link_engine(LinkEngine next) {
 }
 
 LinkEngine link_engine() {
+  {
+    const std::lock_guard lock(engine().mutex);
+    if (!engine().current.name.empty()) return engine().current;
+  }
+  const auto asked = Environment::read().link;
+  if (asked == "mpi") return mpi_link_engine();
   const std::lock_guard lock(engine().mutex);
-  return engine().current;
+  auto none = engine().current;
+  if (asked == "hub") none.reason = "TUTTI_LINK is hub";
+  return none;
+}
+
+std::optional<std::size_t> without_engine(std::span<const std::string> names,
+                                          std::span<const int> ranks) {
+  std::optional<std::size_t> without;
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i].empty()) {
+      if (!without) without = i;
+    } else if (!first) {
+      first = i;
+    } else if (names[i] != names[*first]) {
+      throw Mismatch(fmt::format(
+          "links between hosts are made by different engines: rank {} has {}, rank {} has {}",
+          ranks[*first], names[*first], ranks[i], names[i]));
+    }
+  }
+  return without;
 }
 
 }  // namespace tutti

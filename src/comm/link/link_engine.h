@@ -1,12 +1,15 @@
 #pragma once
 
-// The engine by which a process makes its links. The core has none: who brings one (c10d/
-// gloo_link.h, a test) sets it, before the groups that need links are made.
+// The engine by which a process makes its links. Who brings one (c10d/gloo_engine.h, the program, a
+// test) sets it, before the groups that need links are made; the core itself has MPI.
 //
 // Threads: any. Failure: what a maker throws.
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,11 +33,19 @@ struct LinkRequest {
 struct LinkEngine {
   std::string name;  ///< "gloo"
   /// Collective among the participants.
-  std::function<std::unique_ptr<Link>(const LinkRequest&)> make;
+  std::function<std::unique_ptr<Link>(const LinkRequest&)> make = {};
+  /// Why it was chosen; of no engine, why there is none. For a log.
+  std::string reason = {};
 };
 
 /// Replaces the engine; one without a name is none.
 void set_link_engine(LinkEngine engine);
+/// The one that was set, or where none was and TUTTI_LINK asks for it, MPI.
 LinkEngine link_engine();
+
+/// Of workers whose engines have these names: the first one that has none. Throws Mismatch with two
+/// of their `ranks` where engines differ.
+std::optional<std::size_t> without_engine(std::span<const std::string> names,
+                                          std::span<const int> ranks);
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -116,6 +117,21 @@ TEST(HostSums, AnArrayOfMorePiecesThanAreUnderWayAtOnce) {
         run_scope(exchange, counts, 1, 3, 0);
       },
       on({{0, 1}, {2}}));
+}
+
+TEST(HostSums, LanesDecideNoByte) {
+  const std::vector<std::size_t> counts = {1'000'001, 63, 4097, 9000, 300'000};
+  for (const char* const lanes : {"2", "5"}) {
+    ::setenv("TUTTI_LANES", lanes, 1);
+    run_thread_ranks(
+        5,
+        [&](const Job& job) {
+          StepExchange exchange(Group(job), plan_of(counts), quick());
+          for (std::int64_t step = 1; step < 4; ++step) run_scope(exchange, counts, step, 7, 2);
+        },
+        on({{0, 1}, {2}, {3, 4}}));
+  }
+  ::unsetenv("TUTTI_LANES");
 }
 
 TEST(HostSums, AHostSendsAGradientOnceHoweverManyWorkersItHas) {

@@ -8,7 +8,7 @@
 
 #include "comm/link/link_conformance.h"
 #include "comm/link/link_conformance_failure.h"
-#include "comm/link/mpi/mpi_link.h"
+#include "comm/link/mpi_link.h"
 #include "tutti/error.h"
 
 namespace tutti::test {

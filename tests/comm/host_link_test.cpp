@@ -1,0 +1,150 @@
+// The link between the hosts of a group: lanes, engines that differ, what is logged.
+
+#include "comm/host_link.h"
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "comm/link/link_engine.h"
+#include "support/log_capture.h"
+#include "support/thread_ranks.h"
+
+namespace tutti::test {
+namespace {
+
+using ::testing::ElementsAre;
+
+ThreadOptions two_hosts() {
+  ThreadOptions options;
+  const std::vector<RankSet> hosts = {RankSet::of(std::vector<int>{0, 1}),
+                                      RankSet::of(std::vector<int>{2})};
+  options.hosts = HostMap::of(hosts);
+  options.world = std::make_shared<ThreadWorld>(3);
+  return options;
+}
+
+class Lanes {
+ public:
+  explicit Lanes(const char* count) { ::setenv("TUTTI_LANES", count, 1); }
+  ~Lanes() { ::unsetenv("TUTTI_LANES"); }
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+};
+
+/// Completes everything at once, and notes on which lanes it was.
+class NotingLink final : public Link {
+ public:
+  struct Notes {
+    std::mutex mutex;
+    std::vector<int> sent;
+    std::vector<int> received;
+  };
+  NotingLink(const LinkRequest& request, Notes& notes)
+      : Link(request.self, request.peers, request.lanes), notes_(notes) {}
+  std::string description() const override { return "noted"; }
+  void lose(int, const std::string&) override {}
+  void on_lost(LostHandler) override {}
+
+ protected:
+  void post_send(int lane, int, std::span<const std::byte>, Done done) override {
+    note(notes_.sent, lane, done);
+  }
+  void post_receive(int lane, int, std::span<std::byte>, Done done) override {
+    note(notes_.received, lane, done);
+  }
+
+ private:
+  void note(std::vector<int>& lanes, int lane, const Done& done) {
+    {
+      const std::lock_guard lock(notes_.mutex);
+      lanes.push_back(lane);
+    }
+    done(nullptr);
+  }
+  Notes& notes_;
+};
+
+TEST(HostLink, TheMessagesOfALaneGoByTurnsOverItsConnections) {
+  const Lanes three("3");
+  NotingLink::Notes notes;
+  int lanes = 0;
+  run_thread_ranks(
+      3,
+      [&](const Job& job) {
+        set_link_engine({"noting", [&](const LinkRequest& request) {
+                           if (request.self == 0) lanes = request.lanes;
+                           return std::make_unique<NotingLink>(request, notes);
+                         }});
+        HostLink link(Group(job), {.name = "test", .lanes = 2});
+        if (job.rank() == 1) return;
+        link.connect();
+        if (job.rank() == 2) return;
+        std::byte byte{};
+        for (const int lane : {1, 1, 0, 1, 1, 0}) link.send(lane, 1, {&byte, 1});
+        for (const int lane : {0, 1, 0}) link.receive(lane, 1, {&byte, 1});
+        EXPECT_TRUE(link.is_idle());
+      },
+      two_hosts());
+  EXPECT_EQ(lanes, 6);
+  EXPECT_THAT(notes.sent, ElementsAre(3, 4, 0, 5, 3, 1));
+  EXPECT_THAT(notes.received, ElementsAre(0, 3, 1));
+}
+
+TEST(HostLink, OverSeveralConnectionsMessagesKeepTheirOrder) {
+  for (const char* const count : {"1", "2", "5"}) {
+    const Lanes lanes(count);
+    std::array<int, 12> got{};
+    run_thread_ranks(
+        3,
+        [&](const Job& job) {
+          HostLink link(Group(job), {.name = "test", .lanes = 2});
+          link.connect();
+          std::array<int, 12> numbers{};
+          for (int i = 0; i < 12; ++i) {
+            numbers[static_cast<std::size_t>(i)] = 100 + i;
+            if (job.rank() == 0) {
+              link.send(i % 2, 1,
+                        std::as_bytes(std::span(&numbers[static_cast<std::size_t>(i)], 1)));
+            } else if (job.rank() == 2) {
+              link.receive(i % 2, 0,
+                           std::as_writable_bytes(std::span(&got[static_cast<std::size_t>(i)], 1)));
+            }
+          }
+          while (!link.is_idle()) link.check();
+          Group(job, "end").barrier();
+        },
+        two_hosts());
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], 100 + i);
+  }
+}
+
+TEST(HostLink, WhatWasChosenAndWhyIsLoggedOnce) {
+  const LogCapture log;
+  for (const char* const count : {"", "2"}) {
+    const Lanes lanes(count);
+    run_thread_ranks(
+        3,
+        [&](const Job& job) {
+          const Group group(job);
+          EXPECT_TRUE(have_host_links(group));
+          HostLink one(group, {.name = "one"});
+          HostLink other(group, {.name = "other"});
+          one.connect();
+          other.connect();
+          group.barrier();
+        },
+        two_hosts());
+  }
+  EXPECT_EQ(log.count("links between hosts: "), 2);
+  EXPECT_EQ(log.count("1 for each kind of message (the default); a test has set it"), 1);
+  EXPECT_EQ(log.count("2 for each kind of message (TUTTI_LANES); a test has set it"), 1);
+}
+
+}  // namespace
+}  // namespace tutti::test
