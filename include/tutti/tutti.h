@@ -1,7 +1,7 @@
 #pragma once
 
-// Everything. Needs libtorch: a program on tutti::core alone includes what it uses of codec.h,
-// dtype.h, environment.h, error.h, group.h, job.h and share.h.
+// Everything but tutti/link.h, which reads c10d's headers. Needs libtorch: a program on tutti::core
+// alone includes what it uses of codec.h, dtype.h, environment.h, error.h, group.h, job.h, share.h.
 
 #if !__has_include(<torch/torch.h>)
 #error "tutti/tutti.h needs libtorch: link tutti::tutti, or include tutti/job.h and tutti/group.h"

@@ -117,6 +117,7 @@ void HostLink::check() {
 }
 
 bool have_host_links(const Group& group) {
+  note_link_engine_is_used();
   const auto engine = link_engine();
   const auto mine = fmt::format("{}\n{}", engine.name, engine.reason);
   std::vector<std::string> names;

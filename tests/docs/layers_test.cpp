@@ -73,6 +73,7 @@ const std::map<std::string, std::string> kPublic = {
     {"error.h", "base"},
     {"group.h", "comm"},
     {"job.h", "job"},
+    {"link.h", "c10d"},
     {"metrics.h", "run"},
     {"optimizer.h", "kernels/rules"},
     {"progress.h", "run"},

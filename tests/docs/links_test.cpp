@@ -107,6 +107,10 @@ void expect_shows(const std::string& page, const std::string& file) {
 
 TEST(Readme, ProgramIsTheFirstExample) { expect_shows("README.md", "examples/01_first_steps.cpp"); }
 
+TEST(LinksPage, ProgramWithALinkOfItsOwnIsTheExample) {
+  expect_shows("docs/links.md", "examples/07_own_link_gloo.cpp");
+}
+
 TEST(GroupPage, ProgramIsTheOneThatIsBuiltAgainstTheInstalledCore) {
   expect_shows("docs/group.md", "tests/install/core/main.cpp");
 }

@@ -219,5 +219,29 @@ TEST(ChosenLink, HostsThatAskForDifferentOnesAreAMismatch) {
                                        "TUTTI_LINK hub, TUTTI_LANES 1"));
 }
 
+TEST(ChosenLink, IsOneOfTheProgramsOwn) {
+  const std::string program = std::string(TUTTI_EXAMPLES) + "/own_link_gloo 127.0.0.1 ";
+  if (::access((std::string(TUTTI_EXAMPLES) + "/own_link_gloo").c_str(), X_OK) != 0) {
+    GTEST_SKIP() << "Gloo's headers were not there when this was built";
+  }
+  const auto sums = [](const Finished& run) {
+    std::smatch found;
+    const std::regex pattern("parameters sha256 [0-9a-f]{64}");
+    return std::regex_search(run.out, found, pattern) ? found[0].str() : std::string();
+  };
+  const auto here = run_shell(of_one_host(program + std::to_string(port()) + " 127.0.0.1"));
+  EXPECT_NE(sums(here), "") << here.err;
+  const auto there = run_shell(hosts(2, 2, program + std::to_string(port()) + " 127.0.0.1"));
+  EXPECT_EQ(there.status, 0) << there.err;
+  EXPECT_EQ(sums(there), sums(here));
+  EXPECT_THAT(there.err, HasSubstr("links between hosts: my gloo, 3 lanes, 1 for each kind of "
+                                   "message (the default); the program has called use_link()"));
+  const auto asked = run_shell("export TUTTI_LINK=hub; " +
+                               hosts(2, 1, program + std::to_string(port()) + " 127.0.0.1"));
+  EXPECT_EQ(asked.status, 1);
+  EXPECT_THAT(asked.err, HasSubstr("use_link(\"my gloo\"): TUTTI_LINK is hub, which asks for "
+                                   "another link; leave it at auto"));
+}
+
 }  // namespace
 }  // namespace tutti::test

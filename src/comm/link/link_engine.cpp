@@ -15,6 +15,7 @@ namespace {
 struct Engine {
   std::mutex mutex;
   LinkEngine current;
+  bool is_used = false;
 };
 
 Engine& engine() {
@@ -58,6 +59,16 @@ std::optional<std::size_t> without_engine(std::span<const std::string> names,
     }
   }
   return without;
+}
+
+bool link_engine_is_used() {
+  const std::lock_guard lock(engine().mutex);
+  return engine().is_used;
+}
+
+void note_link_engine_is_used() {
+  const std::lock_guard lock(engine().mutex);
+  engine().is_used = true;
 }
 
 }  // namespace tutti

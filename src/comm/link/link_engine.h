@@ -48,4 +48,8 @@ LinkEngine link_engine();
 std::optional<std::size_t> without_engine(std::span<const std::string> names,
                                           std::span<const int> ranks);
 
+/// Whether links have been asked for: from then on another engine would divide the job.
+bool link_engine_is_used();
+void note_link_engine_is_used();
+
 }  // namespace tutti
