@@ -32,7 +32,7 @@ namespace tutti::test::chaos {
 namespace {
 
 /// Longer than the case itself waits for its workers.
-constexpr std::chrono::seconds kLongest{45};
+constexpr std::chrono::seconds kLongest{90};
 
 Ending run_worker(const ChaosCase& one, ChaosWorld& world, ModelSteps& model, int rank) {
   Ending ending{.kind = Ending::Kind::finished, .culprit = -1, .text = {}};
