@@ -2,8 +2,9 @@
 
 #include "comm/host_copies.h"
 
-#include <atomic>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -149,8 +150,8 @@ TEST(HostCopies, NothingIsOverwrittenBeforeAllHaveCome) {
       on({{0}, {1, 2}}));
 }
 
-/// The copies of a group that has a link already, after `harm` by rank 0.
-ThreadOutcome copy_after(const ThreadOptions& options, const std::function<void()>& harm,
+/// The copies of a group that has a link already, after `harm` by rank 0 and during its thread.
+ThreadOutcome copy_after(const ThreadOptions& options, const std::function<std::jthread()>& harm,
                          std::optional<milliseconds> deadline = {}) {
   return try_thread_ranks(
       4,
@@ -158,7 +159,8 @@ ThreadOutcome copy_after(const ThreadOptions& options, const std::function<void(
         const Group group(job);
         copy_and_compare(group);
         const auto memory = group.allocate_common(1000);
-        if (job.rank() == 0) harm();
+        std::jthread harming;
+        if (job.rank() == 0) harming = harm();
         group.barrier();
         try {
           copy_to_hosts(group, memory.data(), 1000, {.label = "state", .deadline = deadline});
@@ -179,7 +181,10 @@ ThreadOutcome copy_after(const ThreadOptions& options, const std::function<void(
 
 TEST(HostCopies, ALinkThatBreaksIsPeerLostOnAllThatNamesTheHost) {
   auto options = on({{0, 1}, {2, 3}});
-  const auto outcome = copy_after(options, [&] { options.world->hosts()->break_links(1); });
+  const auto outcome = copy_after(options, [&] {
+    options.world->hosts()->break_links(1);
+    return std::jthread();
+  });
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(outcome.text(rank), HasSubstr("the link to the host of rank"));
     EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), PeerLost);
@@ -189,7 +194,12 @@ TEST(HostCopies, ALinkThatBreaksIsPeerLostOnAllThatNamesTheHost) {
 TEST(HostCopies, AHostFromWhichNothingComesIsNamedAtTheDeadline) {
   auto options = on({{0}, {1}, {2}, {3}});
   const auto outcome = copy_after(
-      options, [&] { options.world->hosts()->silence_links(0); }, milliseconds(300));
+      options,
+      [&] {
+        options.world->hosts()->silence_links(0);
+        return std::jthread();
+      },
+      milliseconds(300));
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), Timeout);
     EXPECT_THAT(outcome.text(rank),
@@ -199,17 +209,13 @@ TEST(HostCopies, AHostFromWhichNothingComesIsNamedAtTheDeadline) {
 
 TEST(HostCopies, AWorkerThatDiesWhileItCopiesIsPeerLost) {
   auto options = on({{0, 1, 2}, {3}});
-  std::atomic<bool> is_silent{false};
-  std::thread killer([&] {
-    while (!is_silent) std::this_thread::yield();
-    std::this_thread::sleep_for(milliseconds(100));  // most likely all wait for the link
-    options.world->hosts()->kill(3);
-  });
   const auto outcome = copy_after(options, [&] {
     options.world->hosts()->silence_links(1);
-    is_silent = true;
+    return std::jthread([&] {
+      std::this_thread::sleep_for(milliseconds(100));  // most likely all wait for the link
+      options.world->hosts()->kill(3);
+    });
   });
-  killer.join();
   for (const int rank : {0, 1, 2}) {
     try {
       std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
