@@ -9,7 +9,8 @@
 // Threads: a Job is a handle that may be copied; its functions may be called from any thread, but
 // everything made from it is used by one thread at a time.
 // Failure: join() throws Timeout when workers are missing at the deadline, PeerLost when one died
-// before joining, InvalidArgument for an environment that makes no sense.
+// before joining, InvalidArgument for an environment that makes no sense, Unsupported where
+// TUTTI_LINK asks for MPI and a worker lacks it.
 
 #include <chrono>
 #include <cstdint>
