@@ -238,6 +238,19 @@ JobState::Gone JobState::gone() const {
   return gone;
 }
 
+std::optional<int> JobState::broker_that_lost(const RankSet& told, const Gone& gone) const {
+  if (!spans_hosts_ || rendezvous_->reaches_hosts()) return {};
+  const RankSet& neighbours = hosts_.neighbours(identity_.rank);
+  const int first = neighbours.first();
+  const auto is_lost = [&](int rank) {
+    const WorkerSlot& worker = slot(rank);
+    return neighbours.contains(rank) && worker.stores_done.load(std::memory_order_acquire) <
+                                            worker.stores_sent.load(std::memory_order_acquire);
+  };
+  if (!gone.all.contains(first) || !std::ranges::all_of(told.ranks(), is_lost)) return {};
+  return first;
+}
+
 std::uint64_t JobState::enter_busy(std::string what, std::chrono::milliseconds at_most) {
   require_own();
   require_positive(at_most, "the time a worker may be busy");

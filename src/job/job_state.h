@@ -101,6 +101,10 @@ class JobState {
     RankSet died;
   };
   Gone gone() const;
+  /// The neighbour that had the broker of this host, where it has ended and took along what these
+  /// workers had told other hosts: on this one too that takes effect in the order of all
+  /// (publish.h).
+  std::optional<int> broker_that_lost(const RankSet& told, const Gone& gone) const;
 
   /// Busy periods may overlap: the board shows the one that lasts longest.
   std::uint64_t enter_busy(std::string what, std::chrono::milliseconds at_most);

@@ -87,6 +87,8 @@ class SlowWait {
   std::string doings_of(const RankSet& ranks) const;
   [[noreturn]] void throw_lost(const JobState::Gone& gone, const RankSet& lost) const;
   [[noreturn]] void throw_timeout(const RankSet& late) const;
+  /// Throws where what is missing was told to a broker that has ended before it passed it on.
+  void throw_if_cut_off(const JobState::Gone& gone) const;
   void throw_on_deadlock();
   /// The lowest rank among those that wait for the same speaks for all.
   bool is_said_by_another(const RankSet& late) const;
@@ -149,6 +151,7 @@ bool SlowWait::poll_peers() {
     if (ready_()) return true;
     throw_lost(gone, lost);
   }
+  throw_if_cut_off(gone);
   const RankSet late = count_time(now);
   throw_on_deadlock();
   if (counted_ >= allowed_) throw_timeout(late);
@@ -172,6 +175,7 @@ void SlowWait::check() {
   const auto now = job_.system().now();
   missing_ = others_of(subject_.missing());
   if (const RankSet lost = missing_ & gone.all; !lost.empty()) throw_lost(gone, lost);
+  throw_if_cut_off(gone);
   const RankSet late = count_time(now);
   if (missing_.empty()) return;
   if (counted_ >= allowed_) throw_timeout(late);
@@ -265,6 +269,19 @@ void SlowWait::throw_lost(const JobState::Gone& gone, const RankSet& lost) const
                   elsewhere.empty() ? "" : fmt::format("; {} ended", ranks_text(elsewhere)));
   job_.rendezvous().blame(culprit, text);
   throw PeerLost(culprit, text);
+}
+
+void SlowWait::throw_if_cut_off(const JobState::Gone& gone) const {
+  const int self = job_.identity().rank;
+  const RankSet untold = missing_.empty() ? RankSet{self} : missing_;
+  const auto first = job_.broker_that_lost(untold, gone);
+  if (!first || ready_()) return;
+  const std::string text = fmt::format(
+      "rank {} ended, through which its host reaches the others, before all knew of {} in {} (it "
+      "was waited for by rank {})",
+      *first, ranks_text(untold), subject_.what(), self);
+  job_.rendezvous().blame(*first, text);
+  throw PeerLost(*first, text);
 }
 
 void SlowWait::throw_timeout(const RankSet& late) const {

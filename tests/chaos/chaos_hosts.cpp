@@ -50,7 +50,9 @@ class MortalRendezvous final : public Rendezvous {
     inner_->hold_block(block, file, bytes);
   }
   void let_go_block(std::uint64_t block) noexcept override { inner_->let_go_block(block); }
-  void store(std::string message) override { inner_->store(std::move(message)); }
+  void store(std::string message, const Haste& haste) override {
+    inner_->store(std::move(message), haste);
+  }
   bool reaches_hosts() const override { return inner_->reaches_hosts(); }
   void when_alone(std::function<void()> told) override {
     if (!told) return inner_->when_alone({});

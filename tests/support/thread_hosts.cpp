@@ -131,6 +131,46 @@ class ThreadHosts::Wire {
   std::thread passing_;
 };
 
+/// A rank's side of its line to a broker, which can seem to end.
+class ThreadHosts::Side final : public Rendezvous {
+ public:
+  explicit Side(std::unique_ptr<Rendezvous> line) : line_(std::move(line)) {}
+  std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
+                                 Deadline deadline, const Patience& patience) override {
+    return line_->all_gather(tag, ranks, std::move(mine), deadline, patience);
+  }
+  void report_end(int rank) noexcept override { line_->report_end(rank); }
+  void blame(int culprit, const std::string& text) noexcept override {
+    line_->blame(culprit, text);
+  }
+  void hold_block(std::uint64_t block, const FileDescriptor& file, std::size_t bytes) override {
+    line_->hold_block(block, file, bytes);
+  }
+  void let_go_block(std::uint64_t block) noexcept override { line_->let_go_block(block); }
+  void store(std::string message, const Haste& haste) override {
+    if (!loses_) line_->store(std::move(message), haste);
+  }
+  bool reaches_hosts() const override { return !is_alone_ && line_->reaches_hosts(); }
+  void when_alone(std::function<void()> told) override {
+    const std::lock_guard lock(mutex_);
+    told_ = told;
+    line_->when_alone(std::move(told));
+  }
+  void lose_stores() { loses_ = true; }
+  void end() {
+    is_alone_ = true;
+    const std::lock_guard lock(mutex_);
+    if (told_) told_();
+  }
+
+ private:
+  std::unique_ptr<Rendezvous> line_;
+  std::atomic<bool> loses_{false};
+  std::atomic<bool> is_alone_{false};
+  std::mutex mutex_;
+  std::function<void()> told_;
+};
+
 std::vector<std::unique_ptr<Broker>> connected_brokers(const HostMap& map) {
   return brokers_of(map, host_system(), [](std::size_t) { return make_wire(); });
 }
@@ -138,6 +178,7 @@ std::vector<std::unique_ptr<Broker>> connected_brokers(const HostMap& map) {
 ThreadHosts::ThreadHosts(HostMap map, const std::shared_ptr<System>& system)
     : map_(std::move(map)),
       ends_(static_cast<std::size_t>(map_.size())),
+      sides_(static_cast<std::size_t>(map_.size())),
       wires_(static_cast<std::size_t>(map_.hosts())) {
   brokers_ = brokers_of(map_, system, [this](std::size_t host) {
     wires_[host] = std::make_unique<Wire>();
@@ -170,9 +211,16 @@ ThreadHosts::~ThreadHosts() {
 }
 
 std::unique_ptr<Rendezvous> ThreadHosts::rendezvous(int rank) {
-  return connect_to_first(ends_[static_cast<std::size_t>(rank)].duplicate(), "a test",
-                          map_.neighbours(rank).first(), rank, map_.size());
+  auto side = std::make_unique<Side>(
+      connect_to_first(ends_[static_cast<std::size_t>(rank)].duplicate(), "a test",
+                       map_.neighbours(rank).first(), rank, map_.size()));
+  sides_[static_cast<std::size_t>(rank)] = side.get();
+  return side;
 }
+
+void ThreadHosts::lose_stores(int rank) { sides_[static_cast<std::size_t>(rank)]->lose_stores(); }
+
+void ThreadHosts::end_broker_of(int rank) { sides_[static_cast<std::size_t>(rank)]->end(); }
 
 void ThreadHosts::kill(int rank) {
   ::shutdown(ends_[static_cast<std::size_t>(rank)].get(), SHUT_RDWR);

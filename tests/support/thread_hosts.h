@@ -44,6 +44,10 @@ class ThreadHosts {
   std::unique_ptr<Rendezvous> rendezvous(int rank);
   /// Closes the rank's line to its broker, as its death does.
   void kill(int rank);
+  /// From now on nothing that the rank stores reaches its broker.
+  void lose_stores(int rank);
+  /// The rank's broker ends, as far as the rank can see; call it after lose_stores().
+  void end_broker_of(int rank);
   /// Closes the connection between a host and the hub.
   void cut(int host);
   /// While `held`, nothing that the host says reaches the hub, from the return on; what the hub
@@ -61,9 +65,11 @@ class ThreadHosts {
   std::uint64_t link_bytes_from(int host);
 
  private:
+  class Side;
   HostMap map_;
   std::vector<std::unique_ptr<Broker>> brokers_;
   std::vector<FileDescriptor> ends_;  ///< by rank
+  std::vector<Side*> sides_;          ///< by rank, once it has asked for it
   class Wire;
   std::vector<std::unique_ptr<Wire>> wires_;  ///< by host: its connection to the hub
   std::mutex links_mutex_;
