@@ -80,6 +80,29 @@ TEST(SharedMemory, OneBlockForAllIsCountedOnce) {
       options);
 }
 
+/// Blocks of workers elsewhere take no room.
+TEST(SharedMemory, IsCountedForTheWorkersOfThisHost) {
+  ThreadOptions options;
+  options.hosts = even_hosts(5, 2);  // 0 1, 2 3 4
+  options.memory_bounds = [] {
+    return std::vector<MemoryBound>{{.owner = "machine", .limit = 64 << 20, .available = 40 << 20}};
+  };
+  run_thread_ranks(
+      5,
+      [](const Job& job) {
+        const Group group(job);
+        EXPECT_NO_THROW(group.allocate(12 << 20, "gradients"));
+        try {
+          group.allocate(16 << 20, "gradients");
+          ADD_FAILURE() << "48 MiB of three workers were taken from 40 MiB";
+        } catch (const OutOfMemory& e) {
+          EXPECT_THAT(e.what(), testing::HasSubstr("48 MiB (16 MiB for each of 3 workers)"));
+        }
+        EXPECT_THROW(group.allocate_common(50 << 20, "copies"), OutOfMemory);
+      },
+      options);
+}
+
 TEST(SharedMemory, TooMuchIsRefusedOnAllWithTheFigures) {
   ThreadOptions options;
   options.memory_bounds = [] {

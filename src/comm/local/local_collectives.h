@@ -126,6 +126,7 @@ class LocalCollectives final : private Unfinished {
   /// The member that makes what those of this host share.
   int first_here() const;
   bool is_here(int member) const;
+  int members_here() const;
   /// Keeps a block that has just been mapped known to the other hosts. One member of this host
   /// gives its memory.
   std::shared_ptr<void> hold_block(const std::string& name, const Arena& arena, bool gives);

@@ -18,6 +18,13 @@ bool LocalCollectives::is_here(int member) const {
          job_.hosts().host_of(job_.identity().rank);
 }
 
+/// Blocks of members elsewhere have no memory on this host but what is stored to them.
+int LocalCollectives::members_here() const {
+  int here = 0;
+  for (int member = 0; member < members_.size; ++member) here += is_here(member) ? 1 : 0;
+  return here;
+}
+
 int LocalCollectives::first_here() const {
   int first = 0;
   while (!is_here(first)) ++first;

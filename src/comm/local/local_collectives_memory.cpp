@@ -99,9 +99,9 @@ std::vector<Arena> LocalCollectives::exchange_arenas(const MemoryRequest& reques
 MemoryBlocks LocalCollectives::allocate(const MemoryRequest& request) {
   const std::string label = fmt::format("allocate {}{}/{} {}", request.common ? "for all " : "",
                                         request.needed, request.bytes, request.what);
-  agree(refuse_memory(
-            job_.system(),
-            {.bytes_per_worker = request.needed, .workers = members_.size, .what = request.what}),
+  agree(refuse_memory(job_.system(), {.bytes_per_worker = request.needed,
+                                      .workers = request.common ? members_.size : members_here(),
+                                      .what = request.what}),
         label);
   std::string failure;
   auto arenas = std::make_shared<std::vector<Arena>>();

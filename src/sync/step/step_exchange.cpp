@@ -13,12 +13,6 @@
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-constexpr std::int64_t kMostBetweenHosts = std::int64_t{1} << 20;  ///< elements of a bucket
-
-}  // namespace
-
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
       state_(*group_.state()),
@@ -42,20 +36,10 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
   });
 }
 
-/// Between hosts a bucket takes as long as the link needs, so that large ones leave it idle.
-std::unique_ptr<BucketSchedule> StepExchange::schedule_of(
-    std::span<const std::uint32_t> order) const {
-  const auto most = [this](std::int64_t elements) {
-    return sums_ ? std::min(elements, kMostBetweenHosts) : elements;
-  };
-  return std::make_unique<BucketSchedule>(plan(), order, most(options_.first_fusion),
-                                          most(options_.fusion));
-}
-
 /// The other workers are about to need as much memory as this one.
 NodeStore::Options StepExchange::store_options() {
   const auto require = [this](std::size_t bytes, const std::string& what) {
-    const auto refusal = refuse_memory(state_.job().system(), {bytes, group_.size(), what});
+    const auto refusal = refuse_memory(state_.job().system(), {bytes, arenas_here(), what});
     if (!refusal.empty()) throw OutOfMemory(refusal);
   };
   return {.arena_label = "gradients of \"" + options_.name + "\"",
@@ -335,15 +319,6 @@ void StepExchange::fill_outcome() {
   report.weight = nodes_.weight();
   report.nodes_held = header(group_.rank()).node_count;
   report.zero_copy_gradients = nodes_.leaves().zero_copy();
-}
-
-/// Whether a worker's gradients may have left while its backward ran.
-bool StepExchange::leave_in_buckets() const {
-  if (options_.coded) return false;
-  return is_one_backward() || (sums_ && std::ranges::any_of(nodes_.boards(), [](const auto& board) {
-                                 const auto& other = board.header();
-                                 return other.mode == StepMode::micro_batches && other.declared > 0;
-                               }));
 }
 
 /// After a step that has succeeded, those who open the next one need no more than `folded`.

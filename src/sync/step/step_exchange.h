@@ -190,6 +190,7 @@ class StepExchange {
  private:
   void open(StepMode mode, std::int64_t declared, double weight, bool drained);
   void note_write(std::size_t parameter, bool last);
+  int arenas_here() const;
   void require_room(std::int64_t leaves, std::int64_t cuts);
   void find_start(bool wait);
   void publish(const ModelMemory& model);

@@ -13,6 +13,11 @@
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+constexpr std::int64_t kMostBetweenHosts = std::int64_t{1} << 20;  ///< elements of a bucket
+
+}  // namespace
 
 void StepExchange::open_one_backward(double weight) {
   open(StepMode::one_backward, 1, weight, false);
@@ -27,6 +32,9 @@ void StepExchange::open_scope(std::optional<std::int64_t> leaves) {
   open(StepMode::micro_batches, leaves.value_or(-1), 0, false);
 }
 
+/// Workers whose nodes this host has memory for: those of other hosts only where it folds them.
+int StepExchange::arenas_here() const { return sums_ ? state_.team().size() : group_.size(); }
+
 /// Checks the memory for the nodes of `leaves` leaves, wherever their range begins, with `cuts`
 /// cuts inside it.
 void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
@@ -38,7 +46,7 @@ void StepExchange::require_room(std::int64_t leaves, std::int64_t cuts) {
   if (more <= 0 || leaves <= roomy_for_) return;
   const auto refusal =
       refuse_memory(state_.job().system(),
-                    {plan().slot_bytes() * static_cast<std::size_t>(more), group_.size(),
+                    {plan().slot_bytes() * static_cast<std::size_t>(more), arenas_here(),
                      fmt::format("up to {} more gradient copies of \"{}\", for {} pieces of a step",
                                  more, options_.name, leaves)});
   if (!refusal.empty()) {
@@ -61,6 +69,25 @@ void StepExchange::open_without_gradient(double weight, bool drained) {
   const auto& board = nodes_.board();
   std::memset(board.slot_table(0), kAbsent, plan().parameters().size());
   for (std::size_t b = 0; b < schedule_->size(); ++b) publish_bucket(b);
+}
+
+/// Between hosts a bucket takes as long as the link needs, so that large ones leave it idle.
+std::unique_ptr<BucketSchedule> StepExchange::schedule_of(
+    std::span<const std::uint32_t> order) const {
+  const auto most = [this](std::int64_t elements) {
+    return sums_ ? std::min(elements, kMostBetweenHosts) : elements;
+  };
+  return std::make_unique<BucketSchedule>(plan(), order, most(options_.first_fusion),
+                                          most(options_.fusion));
+}
+
+/// Whether a worker's gradients may have left while its backward ran.
+bool StepExchange::leave_in_buckets() const {
+  if (options_.coded) return false;
+  return is_one_backward() || (sums_ && std::ranges::any_of(nodes_.boards(), [](const auto& board) {
+                                 const auto& other = board.header();
+                                 return other.mode == StepMode::micro_batches && other.declared > 0;
+                               }));
 }
 
 /// The bucket is complete on this worker. Where hosts add it up they learn so, and what it has.
