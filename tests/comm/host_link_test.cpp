@@ -81,7 +81,8 @@ TEST(HostLink, TheMessagesOfALaneGoByTurnsOverItsConnections) {
                            if (request.self == 0) lanes = request.lanes;
                            return std::make_unique<NotingLink>(request, notes);
                          }});
-        HostLink link(Group(job), {.name = "test", .lanes = 2});
+        const Group group(job);
+        HostLink link(group, {.name = "test", .lanes = 2});
         if (job.rank() == 1) return;
         link.connect();
         if (job.rank() == 2) return;
@@ -103,7 +104,8 @@ TEST(HostLink, OverSeveralConnectionsMessagesKeepTheirOrder) {
     run_thread_ranks(
         3,
         [&](const Job& job) {
-          HostLink link(Group(job), {.name = "test", .lanes = 2});
+          const Group group(job);
+          HostLink link(group, {.name = "test", .lanes = 2});
           link.connect();
           std::array<int, 12> numbers{};
           for (int i = 0; i < 12; ++i) {

@@ -13,6 +13,7 @@
 #include "tutti/error.h"
 
 namespace tutti {
+
 StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& options)
     : group_(std::move(group)),
       state_(*group_.state()),
@@ -34,6 +35,7 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
                                 },
                             .deadline = options_.deadline});
   });
+  if (sums_) schedule_ = schedule_of(BucketSchedule::default_order(this->plan()));
 }
 
 /// The other workers are about to need as much memory as this one.
