@@ -201,7 +201,7 @@ TEST(ChosenLink, LanesDecideNoByteAndAreLoggedWithTheLink) {
   EXPECT_EQ(end_of(there), end_of(here)) << there.err;
   EXPECT_THAT(
       there.err,
-      HasSubstr("links between hosts: gloo on 127.0.0.1, 9 lanes, 3 for each kind of message "
+      HasSubstr("links between hosts: gloo on 127.0.0.1, 12 lanes, 3 for each kind of message "
                 "(TUTTI_LANES); TUTTI_LINK is auto, and this build has Gloo; bound to the "
                 "address from which the hub is reached"));
 }
@@ -234,7 +234,7 @@ TEST(ChosenLink, IsOneOfTheProgramsOwn) {
   const auto there = run_shell(hosts(2, 2, program + std::to_string(port()) + " 127.0.0.1"));
   EXPECT_EQ(there.status, 0) << there.err;
   EXPECT_EQ(sums(there), sums(here));
-  EXPECT_THAT(there.err, HasSubstr("links between hosts: my gloo, 3 lanes, 1 for each kind of "
+  EXPECT_THAT(there.err, HasSubstr("links between hosts: my gloo, 4 lanes, 1 for each kind of "
                                    "message (the default); the program has called use_link()"));
   const auto asked = run_shell("export TUTTI_LINK=hub; " +
                                hosts(2, 1, program + std::to_string(port()) + " 127.0.0.1"));

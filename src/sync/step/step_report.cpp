@@ -6,10 +6,9 @@ namespace tutti {
 
 std::string StepReport::text() const {
   constexpr double kMega = 1e6;
-  const auto exposed =
-      exposed_seconds > 0
-          ? fmt::format(", {:.3f} ms for gradients between hosts", exposed_seconds * 1e3)
-          : std::string();
+  const auto exposed = exposed_seconds > 0 ? fmt::format(", {:.3f} ms for gradients between hosts",
+                                                         exposed_seconds * 1e3)
+                                           : std::string();
   return fmt::format(
       "step {}: {} exchange of {:.2f} of {:.2f} MB, {} parameters skipped, {} micro-batches of "
       "weight {}, {} gradient copies held, waited {} times for {:.3f} ms{}, rank {} was ready last",
