@@ -106,6 +106,7 @@ double LeafFolder::write(std::size_t parameter, const void* gradient, bool last,
   if (slot != kAbsent) {
     add_scaled(place(parameter, slot), entry.node_type, gradient, entry.spec.dtype,
                entry.spec.count, weight_, largest_);
+    if (last) merge(parameter, {std::exchange(slot, kAbsent), nullptr, weight_}, chain_);
     return measured_;
   }
   if (last && chain_ > 0) {

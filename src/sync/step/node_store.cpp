@@ -55,13 +55,19 @@ int NodeStore::tables() const {
 
 void NodeStore::send_entries(std::span<const std::uint32_t> parameters) {
   if (!job_->spans_hosts()) return;
-  for (const auto p : parameters) entries_[p] = Entry::leaving;
+  const auto leave = [&](Entry entry) {
+    // Lists of rows are merged at the end of their leaf, and nothing is summed of them before.
+    for (const auto p : parameters) {
+      if (!plan_.parameters()[p].row_sparse()) entries_[p] = entry;
+    }
+  };
+  leave(Entry::leaving);
   std::vector<PublishedData> data;
   append_nodes_once(data);
   for (int k = 0; k < tables(); ++k) {
     append_tables(data, k, [&](std::size_t p) { return entries_[p] == Entry::leaving; });
   }
-  for (const auto p : parameters) entries_[p] = Entry::sent;
+  leave(Entry::sent);
   send_ahead(*job_, data);
 }
 

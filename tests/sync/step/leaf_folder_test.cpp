@@ -84,6 +84,34 @@ TEST(LeafFolder, AsksBeforeItUsesAnotherSlot) {
   EXPECT_EQ(asked, (std::vector<int>{1, 2}));
 }
 
+// What a leaf writes in two parts is where its nodes will be after the last part.
+TEST(LeafFolder, ALastWriteThatAddsToAnEarlierOneIsMergedAtOnce) {
+  const auto first = random_values(1, 100);
+  const auto second = random_values(2, 100);
+  for (const bool in_parts : {false, true}) {
+    Folder f;
+    const StepBoard board(f.aligned(), 1, 0);
+    f.folder.set_start(0);
+    f.leaf(first, true);
+    f.folder.begin_leaf(1);
+    if (in_parts) f.folder.write(0, first.data(), false);
+    f.folder.write(0, second.data(), true);
+    const auto nodes = f.folder.nodes_at_end();
+    ASSERT_EQ(nodes.size(), 1u);
+    EXPECT_EQ(nodes[0].block, (Block{0, 2}));
+    const auto slot = board.slot_table(0)[0];
+    ASSERT_LT(slot, kMaxSlots);
+    EXPECT_EQ(board.slot_table(1)[0], kAbsent);
+    const auto* const sum =
+        reinterpret_cast<const float*>(f.arena.data() + f.plan.slot_offset(slot));
+    for (std::size_t i = 0; i < 100; ++i) {
+      EXPECT_EQ(sum[i], first[i] + (in_parts ? first[i] + second[i] : second[i])) << i;
+    }
+    f.folder.end_leaf();
+    EXPECT_EQ(board.slot_table(0)[0], slot);
+  }
+}
+
 TEST(LeafFolder, AsksBeforeMoreRowsBecomeMemory) {
   const Plan plan({{.name = "t",
                     .shape = {10000, 64},

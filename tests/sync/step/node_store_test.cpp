@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comm/gather_bytes.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
@@ -283,6 +284,50 @@ TEST(NodeStore, NodesThatWereSentInTheLastLeafAreNotSentAgain) {
           EXPECT_EQ(header.arrived, 5);
           EXPECT_LT(tables->slot_table(1)[0], kMaxSlots);
         }
+        group.barrier();
+      },
+      options);
+}
+
+// Their lists become one at the end of the leaf.
+TEST(NodeStore, EntriesOfRowsThatAreWrittenInTheLastLeafAreSentAfterIt) {
+  ThreadOptions options;
+  options.hosts = even_hosts(2, 2);
+  const Plan plan({{.name = "rows",
+                    .shape = {8, 2},
+                    .strides = {2, 1},
+                    .count = 16,
+                    .dtype = DType::float32,
+                    .row_sparse = true}},
+                  {});
+  run_thread_ranks(
+      2,
+      [&](const Job& job) {
+        const Group group(job);
+        NodeStore store(group, plan, options_of(Divisor::weights));
+        store.open();
+        const std::vector<float> values = {1, 2, 3, 4};
+        std::uint8_t slot = kAbsent;
+        if (group.rank() == 0) {
+          store.leaves().set_start(0);
+          for (const std::int64_t row : {1, 5}) {
+            const std::vector<std::int64_t> rows = {row, 3};
+            store.leaves().begin_leaf(1);
+            store.leaves().write(0, RowEntries{rows.data(), values.data(), 2}, true);
+            if (row == 1) store.leaves().end_leaf();
+          }
+          store.publish(2);
+          store.send_entries(std::vector<std::uint32_t>{0});
+          store.leaves().end_leaf();
+          store.publish(2);
+          store.send();
+        }
+        group.barrier();
+        const auto& board = store.board_of(0);
+        if (group.rank() == 0) slot = board.slot_table(0)[0];
+        const auto agreed = gather_bytes(group, std::as_bytes(std::span(&slot, 1)), {});
+        EXPECT_EQ(board.header().node_count, 1);
+        EXPECT_EQ(std::byte{board.slot_table(0)[0]}, agreed[0][0]);
         group.barrier();
       },
       options);
