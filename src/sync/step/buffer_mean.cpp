@@ -47,7 +47,8 @@ void BufferMean::skip() {
 }
 
 void BufferMean::publish() {
-  nodes_.publish(nodes_.leaves().leaves());
+  nodes_.board().header().leaves = nodes_.leaves().leaves();
+  nodes_.publish();
   std::memcpy(changes_.data(), changed_.data(), changed_.size());
   nodes_.send();
   send_ahead(*job_, {{changes_.data(), changed_.size()}});

@@ -32,9 +32,8 @@ void NodeStore::open() {
   entries_.assign(plan_.parameters().size(), Entry::unsent);
 }
 
-void NodeStore::publish(std::int64_t leaves) {
+void NodeStore::publish() {
   if (std::exchange(is_published_, true)) return;
-  board().header().leaves = leaves;
   publish_nodes(leaves_, board().header());
 }
 

@@ -76,9 +76,10 @@ class NodeStore {
   LeafFolder& leaves() { return leaves_; }
   const LeafFolder& leaves() const { return leaves_; }
   const StepBoard& board() const { return board_of(rank_); }
-  /// Puts the nodes that this worker's leaves become, and the leaves' number, on the board: in its
-  /// last leaf, or after it. What is there is not written again in this step: others may read it.
-  void publish(std::int64_t leaves);
+  /// Puts the nodes that this worker's leaves become on the board, whose header has the leaves'
+  /// number: in its last leaf, or after it. Nodes that are there are not written again in this
+  /// step: others may read them.
+  void publish();
   bool is_published() const { return is_published_; }
   /// Sends other hosts this worker's nodes, if they are published, and what their tables have of
   /// parameters that are complete, so that their sum can begin before the step is published.

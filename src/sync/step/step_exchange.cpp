@@ -220,20 +220,19 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
 void StepExchange::publish(const ModelMemory& model) {
   auto& mine = header(group_.rank());
   const auto& board = nodes_.board();
-  const auto leaves = mode_ == StepMode::micro_batches ? nodes_.leaves().leaves() : mine.declared;
   // Others wait for the number where it was not declared.
   const auto company =
       mine.declared < 0 ? with_all(header(0).counted, state_.members()) : with_next();
   if (nodes_.is_published()) {
     tutti::publish(state_.job(), mine.counted, step_, {}, company);
   } else {
-    mine.leaves = leaves;
+    mine.leaves = mode_ == StepMode::micro_batches ? nodes_.leaves().leaves() : mine.declared;
     tutti::publish(state_.job(), mine.counted, step_, {published(mine.leaves)}, company);
   }
   // With its start known, this worker publishes only as many nodes as the tree needs.
   if (mode_ == StepMode::micro_batches && !nodes_.leaves().start() && nodes_.leaves().leaves() > 1)
     find_start(true);
-  nodes_.publish(leaves);
+  nodes_.publish();
   nodes_.leaves().place_sums();
   if (!order_agreed_ && group_.rank() == 0 && !fired_.empty()) {
     for (const auto p : BucketSchedule::default_order(plan())) {

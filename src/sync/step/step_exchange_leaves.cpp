@@ -94,7 +94,11 @@ bool StepExchange::leave_in_buckets() const {
 void StepExchange::publish_bucket(std::size_t bucket) {
   auto& ready = nodes_.board().bucket_ready(bucket);
   if (sums_ && !options_.coded) {
-    if (mode_ == StepMode::micro_batches) nodes_.publish(header(group_.rank()).declared);
+    if (mode_ == StepMode::micro_batches && !nodes_.is_published()) {
+      auto& mine = header(group_.rank());
+      mine.leaves = mine.declared;
+      nodes_.publish();
+    }
     nodes_.send_entries(schedule_->parameters(bucket));
     tutti::publish(state_.job(), ready, step_, {},
                    with_all(nodes_.board_of(0).bucket_ready(bucket), state_.members()));

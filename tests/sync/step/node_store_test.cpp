@@ -40,7 +40,8 @@ void hand_in(NodeStore& store, const Group& group, std::int64_t step) {
     leaves.end_leaf();
   }
   leaves.place_sums();
-  store.publish(leaves.leaves());
+  store.board().header().leaves = leaves.leaves();
+  store.publish();
   group.barrier();
   std::vector<HeldNode> nodes;
   std::int64_t count = 0;
@@ -215,7 +216,7 @@ TEST(NodeStore, AnEntryOfATableIsSentOnce) {
           group.barrier();
           if (group.rank() == 0) {
             store.leaves().end_leaf();
-            store.publish(1);
+            store.publish();
             store.send();
           }
           group.barrier();
@@ -255,7 +256,8 @@ TEST(NodeStore, NodesThatWereSentInTheLastLeafAreNotSentAgain) {
             if (l < 3) leaves.write(0, leaf[0]->data(), true);
             if (l < 3) leaves.end_leaf();
           }
-          store.publish(3);
+          header.leaves = 3;
+          store.publish();
           store.send_entries(std::vector<std::uint32_t>{1});
         }
         group.barrier();
@@ -272,7 +274,7 @@ TEST(NodeStore, NodesThatWereSentInTheLastLeafAreNotSentAgain) {
         group.barrier();
         if (group.rank() == 0) {
           store.leaves().end_leaf();
-          store.publish(3);
+          store.publish();
           header.arrived = 5;
           store.send();
         }
@@ -316,10 +318,11 @@ TEST(NodeStore, EntriesOfRowsThatAreWrittenInTheLastLeafAreSentAfterIt) {
             store.leaves().write(0, RowEntries{rows.data(), values.data(), 2}, true);
             if (row == 1) store.leaves().end_leaf();
           }
-          store.publish(2);
+          store.board().header().leaves = 2;
+          store.publish();
           store.send_entries(std::vector<std::uint32_t>{0});
           store.leaves().end_leaf();
-          store.publish(2);
+          store.publish();
           store.send();
         }
         group.barrier();

@@ -55,7 +55,8 @@ TEST(PlainTraffic, IsOneMessageOfEachWorkerAndOneSumForEach) {
       if (group.rank() == 1 && leaf == 0) leaves.write(1, values.data(), true);
       leaves.end_leaf();
     }
-    store.publish(2);
+    store.board().header().leaves = 2;
+    store.publish();
     group.barrier();
     std::vector<HeldNode> nodes;
     std::int64_t all = 0;
