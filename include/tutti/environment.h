@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-/// Of TUTTI_LANES.
+/// What TUTTI_LANES is by default, and at most.
 inline constexpr int kDefaultLanes = 1;
 inline constexpr int kMaxLanes = 16;
 

@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "comm/link/link_engine.h"
 #include "job/socket_rendezvous.h"
+#include "support/wrapped_rendezvous.h"
 
 namespace tutti::test::chaos {
 namespace {
@@ -34,35 +35,18 @@ Ends make_pair() {
 }
 
 /// A worker's side of which nothing is left when it dies: threads that serve it live on here.
-class MortalRendezvous final : public Rendezvous {
+class MortalRendezvous final : public WrappedRendezvous {
  public:
   MortalRendezvous(std::unique_ptr<Rendezvous> inner, const std::atomic<bool>& has_ended)
-      : inner_(std::move(inner)), has_ended_(has_ended) {}
-  std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
-                                 Deadline deadline, const Patience& patience) override {
-    return inner_->all_gather(tag, ranks, std::move(mine), deadline, patience);
-  }
-  void report_end(int rank) noexcept override { inner_->report_end(rank); }
-  void blame(int culprit, const std::string& text) noexcept override {
-    inner_->blame(culprit, text);
-  }
-  void hold_block(std::uint64_t block, const FileDescriptor& file, std::size_t bytes) override {
-    inner_->hold_block(block, file, bytes);
-  }
-  void let_go_block(std::uint64_t block) noexcept override { inner_->let_go_block(block); }
-  void store(std::string message, const Haste& haste) override {
-    inner_->store(std::move(message), haste);
-  }
-  bool reaches_hosts() const override { return inner_->reaches_hosts(); }
+      : WrappedRendezvous(std::move(inner)), has_ended_(has_ended) {}
   void when_alone(std::function<void()> told) override {
-    if (!told) return inner_->when_alone({});
-    inner_->when_alone([this, told = std::move(told)] {
+    if (!told) return WrappedRendezvous::when_alone({});
+    WrappedRendezvous::when_alone([this, told = std::move(told)] {
       if (!has_ended_) told();
     });
   }
 
  private:
-  std::unique_ptr<Rendezvous> inner_;
   const std::atomic<bool>& has_ended_;
 };
 

@@ -10,7 +10,7 @@
 namespace tutti::test::chaos {
 namespace {
 
-/// Of a collective of a few bytes, and of more than goes at once.
+/// Elements of a collective: a few bytes, and more than goes at once.
 const std::vector<std::size_t> kCounts = {0, 1, 5, 63, 1000, 20000, 150000};
 
 class Collectives {

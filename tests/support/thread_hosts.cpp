@@ -17,6 +17,7 @@
 
 #include "comm/link/link_engine.h"
 #include "job/socket_rendezvous.h"
+#include "support/wrapped_rendezvous.h"
 #include "tutti/share.h"
 
 namespace tutti::test {
@@ -132,29 +133,17 @@ class ThreadHosts::Wire {
 };
 
 /// A rank's side of its line to a broker, which can seem to end.
-class ThreadHosts::Side final : public Rendezvous {
+class ThreadHosts::Side final : public WrappedRendezvous {
  public:
-  explicit Side(std::unique_ptr<Rendezvous> line) : line_(std::move(line)) {}
-  std::vector<Parcel> all_gather(const std::string& tag, const std::vector<int>& ranks, Parcel mine,
-                                 Deadline deadline, const Patience& patience) override {
-    return line_->all_gather(tag, ranks, std::move(mine), deadline, patience);
-  }
-  void report_end(int rank) noexcept override { line_->report_end(rank); }
-  void blame(int culprit, const std::string& text) noexcept override {
-    line_->blame(culprit, text);
-  }
-  void hold_block(std::uint64_t block, const FileDescriptor& file, std::size_t bytes) override {
-    line_->hold_block(block, file, bytes);
-  }
-  void let_go_block(std::uint64_t block) noexcept override { line_->let_go_block(block); }
+  using WrappedRendezvous::WrappedRendezvous;
   void store(std::string message, const Haste& haste) override {
-    if (!loses_) line_->store(std::move(message), haste);
+    if (!loses_) WrappedRendezvous::store(std::move(message), haste);
   }
-  bool reaches_hosts() const override { return !is_alone_ && line_->reaches_hosts(); }
+  bool reaches_hosts() const override { return !is_alone_ && WrappedRendezvous::reaches_hosts(); }
   void when_alone(std::function<void()> told) override {
     const std::lock_guard lock(mutex_);
     told_ = told;
-    line_->when_alone(std::move(told));
+    WrappedRendezvous::when_alone(std::move(told));
   }
   void lose_stores() { loses_ = true; }
   void end() {
@@ -164,7 +153,6 @@ class ThreadHosts::Side final : public Rendezvous {
   }
 
  private:
-  std::unique_ptr<Rendezvous> line_;
   std::atomic<bool> loses_{false};
   std::atomic<bool> is_alone_{false};
   std::mutex mutex_;

@@ -3,11 +3,28 @@
 // The one sync of a step as DataParallel does it, for tests whose gradients are of one kind.
 
 #include "sync/coded/coded_gradients.h"
+#include "sync/gradient_oracle.h"
 #include "sync/step/owned_ranges.h"
 #include "sync/step/step_exchange.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
+
+/// Options under which a few thousand elements are several buckets.
+inline ExchangeOptions small_buckets() {
+  ExchangeOptions options;
+  options.name = "model";
+  options.fusion = 1024;
+  options.first_fusion = 128;
+  return options;
+}
+
+/// Writes what a leaf has, last parameter first, as a backward does.
+inline void write_leaf(StepExchange& exchange, const Leaf& leaf) {
+  for (std::size_t p = leaf.size(); p > 0; --p) {
+    if (leaf[p - 1]) exchange.write(p - 1, leaf[p - 1]->data(), true);
+  }
+}
 
 /// Of gradients that are sent as they are.
 inline const StepExchange::Outcome& finish(StepExchange& exchange, const ModelMemory& model = {}) {

@@ -43,8 +43,8 @@ void set_link_engine(LinkEngine engine);
 /// The one that was set, or where none was and TUTTI_LINK asks for it, MPI.
 LinkEngine link_engine();
 
-/// Of workers whose engines have these names: the first one that has none. Throws Mismatch with two
-/// of their `ranks` where engines differ.
+/// Finds the first of the workers, whose engines have these names, that has none. Throws Mismatch
+/// with two of their `ranks` where engines differ.
 std::optional<std::size_t> without_engine(std::span<const std::string> names,
                                           std::span<const int> ranks);
 

@@ -61,8 +61,8 @@ class MpiStream {
 
   const Place place_;
   const Failed failed_;
-  /// Of receives only the first one waits for a header, so that those after it cannot take its
-  /// bytes.
+  /// In a stream of receives only the first one waits for a header, so that those after it cannot
+  /// take its bytes.
   Messages messages_;
 };
 

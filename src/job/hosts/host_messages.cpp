@@ -61,7 +61,7 @@ class ByteReader {
     at_ += size;
     return bytes_.substr(at_ - size, size);
   }
-  /// Of one host: ascending, at least one, below `size`.
+  /// Reads the ranks of one host: ascending, at least one, below `size`.
   std::vector<int> ranks(int size) {
     std::vector<int> values(number_up_to(kMaxRanksOfHost));
     for (int& rank : values) rank = static_cast<int>(number_up_to(kMaxRanks - 1));

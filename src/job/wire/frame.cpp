@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-/// Of one call.
+/// Limits of one call.
 constexpr std::size_t kMaxPieces = 1023;
 constexpr std::size_t kPiecesOfFrame = 3;
 constexpr std::size_t kControlBytes = CMSG_SPACE(kMaxFrameDescriptors * sizeof(int));

@@ -116,7 +116,7 @@ class ReplicaAveraging final : private AveragedCopies {
   void combine_states(const ElementRange& tile);
   void take_mean_of_messages(const ElementRange& tile);
   std::byte* write_message(const ElementRange& tile, std::size_t logical);
-  /// Of a tile's message on several hosts, among those of all logical workers.
+  /// The place of a tile's message on several hosts, among those of all logical workers.
   std::size_t place_of(const ElementRange& tile, std::size_t logical) const;
   std::byte* given_message(const ElementRange& tile, std::size_t logical) const;
   /// Σ x² of what it lacks.

@@ -114,7 +114,8 @@ void StepExchange::sum_over_hosts() {
   sums_->connect();
   sums_->close();
   const auto begin = state_.job().system().now();
-  // Who has folded already, and ends now, takes its end of the link along: this worker has not.
+  // A worker that has folded already, and ends now, takes its end of the link along: none is
+  // excused.
   wait_for([&] { return sums_->progress(); }, [&] { return sums_->missing(); },
            [](int) { return false; });
   exposed_ = state_.job().system().now() - begin;

@@ -38,20 +38,6 @@ ThreadOptions on(const std::vector<std::vector<int>>& ranks) {
   return options;
 }
 
-ExchangeOptions quick() {
-  ExchangeOptions options;
-  options.name = "model";
-  options.fusion = 1024;
-  options.first_fusion = 128;
-  return options;
-}
-
-void write_leaf(StepExchange& exchange, const Leaf& leaf) {
-  for (std::size_t i = leaf.size(); i > 0; --i) {
-    if (leaf[i - 1]) exchange.write(i - 1, leaf[i - 1]->data(), true);
-  }
-}
-
 void expect_reduced(const StepExchange& exchange, const std::vector<std::size_t>& counts,
                     const std::vector<Leaf>& leaves, const std::vector<double>& weights) {
   double sum = 0;
@@ -98,7 +84,7 @@ TEST(HostSums, AnyLayoutOfHostsGivesTheTreesBytes) {
     run_thread_ranks(
         options.hosts->size(),
         [&](const Job& job) {
-          StepExchange exchange(Group(job), plan_of(counts), quick());
+          StepExchange exchange(Group(job), plan_of(counts), small_buckets());
           std::int64_t step = 0;
           for (const std::int64_t total : {1, 4, 5, 7, 13}) {
             run_scope(exchange, counts, ++step, total, 2);
@@ -113,7 +99,7 @@ TEST(HostSums, AnArrayOfMorePiecesThanAreUnderWayAtOnce) {
   run_thread_ranks(
       3,
       [&](const Job& job) {
-        StepExchange exchange(Group(job), plan_of(counts), quick());
+        StepExchange exchange(Group(job), plan_of(counts), small_buckets());
         run_scope(exchange, counts, 1, 3, 0);
       },
       on({{0, 1}, {2}}));
@@ -126,7 +112,7 @@ TEST(HostSums, LanesDecideNoByte) {
     run_thread_ranks(
         5,
         [&](const Job& job) {
-          StepExchange exchange(Group(job), plan_of(counts), quick());
+          StepExchange exchange(Group(job), plan_of(counts), small_buckets());
           for (std::int64_t step = 1; step < 4; ++step) run_scope(exchange, counts, step, 7, 2);
         },
         on({{0, 1}, {2}, {3, 4}}));
@@ -144,7 +130,7 @@ TEST(HostSums, AHostSendsAGradientOnceHoweverManyWorkersItHas) {
     run_thread_ranks(
         options.hosts->size(),
         [&](const Job& job) {
-          StepExchange exchange(Group(job), plan_of(counts), quick());
+          StepExchange exchange(Group(job), plan_of(counts), small_buckets());
           run_scope(exchange, counts, 1, 8, 0);
           Group(job).barrier();
           if (job.rank() == 0) bytes = options.world->hosts()->link_bytes(0);
@@ -162,7 +148,7 @@ TEST(HostSums, BucketsTravelWhileBackwardRuns) {
   run_thread_ranks(
       4,
       [&](const Job& job) {
-        StepExchange exchange(Group(job), plan_of(counts), quick());
+        StepExchange exchange(Group(job), plan_of(counts), small_buckets());
         std::vector<Leaf> leaves;
         for (std::int64_t l = 0; l < 4; ++l) leaves.push_back(random_leaf(counts, 1, l, 0));
         const auto& mine = leaves[static_cast<std::size_t>(job.rank())];
@@ -199,7 +185,7 @@ TEST(HostSums, BucketsOfTheLastShardTravelWhileItsBackwardRuns) {
   run_thread_ranks(
       4,
       [&](const Job& job) {
-        StepExchange exchange(Group(job), plan_of(counts), quick());
+        StepExchange exchange(Group(job), plan_of(counts), small_buckets());
         const ShardStep step(counts, 1, 9, 0, false);
         const std::int64_t first = 3 * job.rank();
         if (job.rank() == 3) {
@@ -239,7 +225,7 @@ TEST(HostSums, ShardsOfAnyShareGiveTheTreesBytes) {
     run_thread_ranks(
         options.hosts->size(),
         [&](const Job& job) {
-          StepExchange exchange(Group(job), plan_of(counts), quick());
+          StepExchange exchange(Group(job), plan_of(counts), small_buckets());
           std::int64_t number = 0;
           for (const std::int64_t total : {1, 3, 7, 8, 13, 13, 16}) {
             ++number;
@@ -266,7 +252,7 @@ TEST(HostSums, AShardThatFailsWhileItsBucketsTravelDropsTheStep) {
   run_thread_ranks(
       4,
       [&](const Job& job) {
-        StepExchange exchange(Group(job), plan_of(counts), quick());
+        StepExchange exchange(Group(job), plan_of(counts), small_buckets());
         for (std::int64_t number = 1; number <= 6; ++number) {
           const ShardStep step(counts, number, 8, 0, false);
           exchange.open_shards(2 * job.rank(), 2);
@@ -319,7 +305,7 @@ TEST(HostSums, WhatNoBackwardHidesIsReported) {
     run_thread_ranks(
         3,
         [&](const Job& job) {
-          StepExchange exchange(Group(job), plan_of(counts), quick());
+          StepExchange exchange(Group(job), plan_of(counts), small_buckets());
           const auto begin = Clock::now();
           exchange.open_one_backward(1);
           write_leaf(exchange, random_leaf(counts, 1, job.rank(), 0));
@@ -341,7 +327,7 @@ TEST(HostSums, AfterADroppedStepTheNextOneWorks) {
   run_thread_ranks(
       4,
       [&](const Job& job) {
-        StepExchange exchange(Group(job), plan_of(counts), quick());
+        StepExchange exchange(Group(job), plan_of(counts), small_buckets());
         for (std::int64_t step = 1; step <= 6; ++step) {
           if (step % 2 != 0) {
             run_scope(exchange, counts, step, 4, 0);
@@ -367,7 +353,7 @@ TEST(HostSums, ALinkThatBreaksIsAnErrorThatNamesTheHost) {
   const auto outcome = try_thread_ranks(
       4,
       [&](const Job& job) {
-        StepExchange exchange(Group(job), plan_of(counts), quick());
+        StepExchange exchange(Group(job), plan_of(counts), small_buckets());
         run_scope(exchange, counts, 1, 4, 0);
         Group(job).barrier();
         if (job.rank() == 0) options.world->hosts()->break_links(1);
@@ -393,7 +379,7 @@ TEST(HostSums, NeighboursThatWaitForRowsOfAnotherHostDoNotWaitForOneAnother) {
                                .count = 100,
                                .dtype = DType::float32,
                                .row_sparse = true};
-        StepExchange exchange(Group(job), Plan({table}, {}), quick());
+        StepExchange exchange(Group(job), Plan({table}, {}), small_buckets());
         Group(job).barrier();
         if (job.rank() == 0) options.world->hosts()->break_links(1);
         Group(job).barrier();
@@ -423,7 +409,7 @@ TEST(HostSums, AWorkerHearsWhyTheFirstOfItsHostCouldNotMakeTheLink) {
                            }});
         }
         group.barrier();
-        StepExchange exchange(group, plan_of({5000}), quick());
+        StepExchange exchange(group, plan_of({5000}), small_buckets());
         run_scope(exchange, {5000}, 1, 4, 0);
       },
       on({{0, 1}, {2, 3}}));

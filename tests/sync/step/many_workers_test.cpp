@@ -42,20 +42,6 @@ struct Step {
   Leaf expected;
 };
 
-ExchangeOptions small_buckets() {
-  ExchangeOptions options;
-  options.name = "model";
-  options.fusion = 1024;
-  options.first_fusion = 128;
-  return options;
-}
-
-void write(StepExchange& exchange, const Leaf& leaf) {
-  for (std::size_t p = leaf.size(); p > 0; --p) {
-    if (leaf[p - 1]) exchange.write(p - 1, leaf[p - 1]->data(), true);
-  }
-}
-
 void write_scope(StepExchange& exchange, const Step& step) {
   const auto& group = exchange.group();
   const auto total = static_cast<std::int64_t>(step.leaves.size());
@@ -63,7 +49,7 @@ void write_scope(StepExchange& exchange, const Step& step) {
   exchange.open_scope(end - begin);
   for (auto l = begin; l < end; ++l) {
     exchange.begin_leaf(step.weights[static_cast<std::size_t>(l)]);
-    write(exchange, step.leaves[static_cast<std::size_t>(l)]);
+    write_leaf(exchange, step.leaves[static_cast<std::size_t>(l)]);
     exchange.end_leaf();
   }
 }
@@ -94,7 +80,7 @@ void expect_steps(int hosts, int each, std::int64_t total) {
         }
         const auto rank = static_cast<std::size_t>(job.rank());
         exchange.open_one_backward(last.weights[rank]);
-        write(exchange, last.leaves[rank]);
+        write_leaf(exchange, last.leaves[rank]);
         finish(exchange);
         expect_values(exchange, last.expected);
       },
