@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "comm/host_copies.h"
+#include "comm/host_link.h"
 #include "comm/local/local_collectives.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
@@ -79,8 +80,15 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
       host_of_(hosts_of(*job_, ranks_)),
       hosts_(std::ranges::max(host_of_) + 1),
       collectives_(std::make_unique<LocalCollectives>(
-          *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_})),
-      copies_(std::make_unique<HostCopies>(*this)) {}
+          *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_, .host_of = host_of_})),
+      copies_(std::make_unique<HostCopies>(*this)) {
+  if (!spans_hosts()) return;
+  link_ = std::make_unique<HostLink>(
+      *this,
+      HostLink::Options{.name = fmt::format("group {} of ranks {}", name_, fmt::join(ranks_, " ")),
+                        .lanes = HostChannel::kLanes});
+  collectives_->use(*link_);
+}
 
 GroupState::~GroupState() = default;
 

@@ -14,6 +14,7 @@
 namespace tutti {
 
 class HostCopies;
+class HostLink;
 class LocalCollectives;
 
 /// The members of a group on this host, who share the work that every host does for itself.
@@ -55,6 +56,8 @@ class GroupState {
   int first_of(int host) const;
   /// See copy_to_hosts().
   HostCopies& copies() const { return *copies_; }
+  /// What the group's collectives and copies travel by; not of a group on one host.
+  HostLink& link() const { return *link_; }
 
  private:
   std::shared_ptr<JobState> job_;
@@ -68,6 +71,7 @@ class GroupState {
   std::shared_ptr<GroupState> first_of_hosts_;
   std::unique_ptr<LocalCollectives> collectives_;
   std::unique_ptr<HostCopies> copies_;
+  std::unique_ptr<HostLink> link_;  ///< last, so that its operations end first
 };
 
 }  // namespace tutti

@@ -5,7 +5,6 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "comm/group_state.h"
 #include "comm/local/local_collectives.h"
@@ -36,45 +35,32 @@ void copy_to_hosts(const Group& group, std::byte* at, std::size_t bytes,
 }
 
 PostedPieces::PostedPieces(const GroupState& state, HostLink& link, int lane)
-    : state_(state), link_(link), lane_(lane), open_(static_cast<std::size_t>(state.hosts())) {}
+    : state_(state), link_(link), lane_(lane), open_(state.hosts()) {}
 
 void PostedPieces::post(std::span<const HostPiece> pieces) {
   const int here = state_.host_of(state_.rank());
-  const auto is_over = [this](int host) {
-    auto& open = open_[static_cast<std::size_t>(host)];
-    ++open;
-    return [&open] { --open; };
-  };
   for (const auto& piece : pieces) {
     const int from = state_.host_of(piece.member);
     const std::span whole(piece.at, piece.bytes);
     for (std::size_t begin = 0; begin < whole.size(); begin += kMessageBytes) {
       const auto part = whole.subspan(begin, std::min(kMessageBytes, whole.size() - begin));
       if (from != here) {
-        link_.receive(lane_, from, part, is_over(from));
+        link_.receive(lane_, from, part, open_.add(from));
         continue;
       }
       for (int host = 0; host < state_.hosts(); ++host) {
-        if (host != here) link_.send(lane_, host, part, is_over(host));
+        if (host != here) link_.send(lane_, host, part, open_.add(host));
       }
     }
   }
 }
 
-bool PostedPieces::are_done() const {
-  return std::ranges::all_of(open_, [](const auto& open) { return open == 0; });
-}
-
 RankSet PostedPieces::missing() const {
   RankSet late;
   for (int host = 0; host < state_.hosts(); ++host) {
-    if (open_[static_cast<std::size_t>(host)] != 0) late.insert(state_.first_of(host));
+    if (open_.any(host)) late.insert(state_.first_of(host));
   }
   return late;
-}
-
-void PostedPieces::forget() {
-  for (auto& open : open_) open = 0;
 }
 
 void HostCopies::copy(const Group& group, std::span<const HostPiece> pieces,
@@ -83,7 +69,7 @@ void HostCopies::copy(const Group& group, std::span<const HostPiece> pieces,
   if (!has_links_) has_links_ = have_host_links(group);
   if (state_.team().rank == 0) {
     if (*has_links_) {
-      by_link(group, pieces, options);
+      by_link(pieces, options);
     } else {
       by_short_messages(pieces, options);
     }
@@ -92,22 +78,17 @@ void HostCopies::copy(const Group& group, std::span<const HostPiece> pieces,
 }
 
 /// A failure ends the group, so that those who wait for this member have the same error.
-void HostCopies::by_link(const Group& group, std::span<const HostPiece> pieces,
-                         const CollectiveOptions& options) {
+void HostCopies::by_link(std::span<const HostPiece> pieces, const CollectiveOptions& options) {
   JobState& job = state_.job();
+  HostLink& link = state_.link();
   const auto what =
       fmt::format("copy of \"{}\" to other hosts, group \"{}\"", options.label, state_.name());
+  if (!pieces_) pieces_ = std::make_unique<PostedPieces>(state_, link, HostChannel::kCopies);
   try {
-    if (!link_) {
-      const auto name = fmt::format("group {}, hosts of ranks {}", state_.name(),
-                                    fmt::join(state_.first_of_hosts()->ranks(), " "));
-      link_ = std::make_unique<HostLink>(group, HostLink::Options{.name = name});
-      pieces_ = std::make_unique<PostedPieces>(state_, *link_, 0);
-    }
-    link_->connect();
+    link.connect();
     pieces_->post(pieces);
     const auto ready = [&] {
-      link_->check();
+      link.check();
       return pieces_->are_done();
     };
     wait_until(job, ready, [&] {
@@ -118,8 +99,8 @@ void HostCopies::by_link(const Group& group, std::span<const HostPiece> pieces,
                          .deadline = job.deadline(options.deadline)};
     });
   } catch (...) {
-    if (link_) link_->drop();
-    if (pieces_) pieces_->forget();
+    link.drop();
+    pieces_->forget();
     state_.collectives().end_with_current_exception();
     throw;
   }

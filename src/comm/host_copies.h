@@ -7,7 +7,6 @@
 // Threads: one; the link's own threads count what has come. Failure: that of collectives, and of
 // the link.
 
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -51,17 +50,17 @@ class PostedPieces {
   /// Alike on all hosts.
   void post(std::span<const HostPiece> pieces);
   /// All have left, and come.
-  bool are_done() const;
+  bool are_done() const { return !open_.any(); }
   /// The first workers of hosts to or from which some are on their way.
   RankSet missing() const;
   /// The link was dropped, and with it all that was under way.
-  void forget();
+  void forget() { open_.forget(); }
 
  private:
   const GroupState& state_;
   HostLink& link_;
   int lane_;
-  std::vector<std::atomic<int>> open_;  ///< by host: messages
+  OpenMessages open_;
 };
 
 /// The way of copy_to_hosts(), of one group.
@@ -72,14 +71,12 @@ class HostCopies {
             const CollectiveOptions& options);
 
  private:
-  void by_link(const Group& group, std::span<const HostPiece> pieces,
-               const CollectiveOptions& options);
+  void by_link(std::span<const HostPiece> pieces, const CollectiveOptions& options);
   void by_short_messages(std::span<const HostPiece> pieces, const CollectiveOptions& options);
 
   GroupState& state_;
   std::optional<bool> has_links_;  ///< unknown before the first call
   std::unique_ptr<PostedPieces> pieces_;
-  std::unique_ptr<HostLink> link_;  ///< last, so that its operations end first
 };
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 #include "job/gather.h"
 #include "job/host_address.h"
 #include "job/wire/board.h"
+#include "kernels/hash.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
 
@@ -20,15 +21,35 @@ namespace tutti {
 
 namespace {
 
+void warn_without_links(JobState& job, int rank, const std::string& reason) {
+  if (!job.is_news("no links between hosts")) return;
+  log().warn(
+      "what hosts send one another takes the way of short messages, which is slower: the program "
+      "of rank {} has no engine for links{}",
+      rank, reason.empty() ? "" : fmt::format(" ({})", reason));
+}
+
 /// The time in which the job itself finds out who has died (docs/clusters.md).
 constexpr std::chrono::milliseconds kGrace{2500};
 
 }  // namespace
 
-HostLink::HostLink(const Group& group, Options options)
-    : state_(*group.state()), options_(std::move(options)) {}
+HostLink::HostLink(GroupState& state, Options options)
+    : state_(state), options_(std::move(options)) {}
 
 HostLink::~HostLink() { drop(); }
+
+std::uint64_t HostLink::engine() const {
+  note_link_engine_is_used();
+  const auto name = link_engine().name;
+  return name.empty() ? 0 : digest(name) | 1;
+}
+
+void HostLink::warn_without_engine(int member) const {
+  if (state_.rank() != 0) return;
+  const auto reason = member == 0 ? link_engine().reason : std::string();
+  warn_without_links(state_.job(), state_.ranks()[static_cast<std::size_t>(member)], reason);
+}
 
 void HostLink::connect() {
   if (link_) return;
@@ -130,13 +151,8 @@ bool have_host_links(const Group& group) {
   }
   const auto without = without_engine(names, group.state()->ranks());
   JobState& job = group.state()->job();
-  if (without && group.rank() == 0 && job.is_news("no links between hosts")) {
-    const auto& reason = reasons[*without];
-    log().warn(
-        "what hosts send one another takes the way of short messages, which is slower: the program "
-        "of rank {} has no engine for links{}",
-        group.job_rank(static_cast<int>(*without)),
-        reason.empty() ? "" : fmt::format(" ({})", reason));
+  if (without && group.rank() == 0) {
+    warn_without_links(job, group.job_rank(static_cast<int>(*without)), reasons[*without]);
   }
   return !without;
 }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "comm/link/link.h"
+#include "comm/local/host_channel.h"
 #include "tutti/group.h"
 
 namespace tutti {
@@ -25,34 +26,36 @@ namespace tutti {
 /// The link of the group's hosts, by their numbers: the first member of each has it. After a
 /// failure it is dropped, and made again. The messages of each lane go by turns over as many lanes
 /// of the engine as TUTTI_LANES says, so that several connections fill a fast network.
-class HostLink {
+class HostLink final : public HostChannel {
  public:
   struct Options {
     std::string name = {};  ///< in errors: what it is for
     int lanes = 1;
     std::optional<std::chrono::milliseconds> deadline = {};
   };
-  /// Keeps a reference to the group's state.
-  HostLink(const Group& group, Options options);
-  ~HostLink();
+  /// Keeps a reference.
+  HostLink(GroupState& state, Options options);
+  ~HostLink() override;
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;
 
-  /// Makes the link if there is none. Collective among the first members of the hosts; nothing
-  /// happens on the others.
-  void connect();
+  std::uint64_t engine() const override;
+  void warn_without_engine(int member) const override;
+  /// Nothing happens on members that are not the first of their hosts.
+  void connect() override;
   bool is_connected() const { return link_ != nullptr; }
   /// Ends what is under way.
   void drop() noexcept;
 
-  /// `done` is called once the message has left its memory, or has come; not if it fails.
-  void send(int lane, int host, std::span<const std::byte> bytes, std::function<void()> done = {});
-  void receive(int lane, int host, std::span<std::byte> bytes, std::function<void()> done = {});
+  void send(int lane, int host, std::span<const std::byte> bytes,
+            std::function<void()> done = {}) override;
+  void receive(int lane, int host, std::span<std::byte> bytes,
+               std::function<void()> done = {}) override;
   /// Nothing is under way, and nothing has failed.
   bool is_idle() const { return under_way_ == 0 && !has_failed_; }
   /// Throws PeerLost where something has failed, once the job has had the time to find out who has
   /// died: what is left then are connections that break by themselves.
-  void check();
+  void check() override;
 
  private:
   Link::Done then(std::function<void()> done);

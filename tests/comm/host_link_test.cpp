@@ -82,7 +82,7 @@ TEST(HostLink, TheMessagesOfALaneGoByTurnsOverItsConnections) {
                            return std::make_unique<NotingLink>(request, notes);
                          }});
         const Group group(job);
-        HostLink link(group, {.name = "test", .lanes = 2});
+        HostLink link(*group.state(), {.name = "test", .lanes = 2});
         if (job.rank() == 1) return;
         link.connect();
         if (job.rank() == 2) return;
@@ -105,7 +105,7 @@ TEST(HostLink, OverSeveralConnectionsMessagesKeepTheirOrder) {
         3,
         [&](const Job& job) {
           const Group group(job);
-          HostLink link(group, {.name = "test", .lanes = 2});
+          HostLink link(*group.state(), {.name = "test", .lanes = 2});
           link.connect();
           std::array<int, 12> numbers{};
           for (int i = 0; i < 12; ++i) {
@@ -135,8 +135,8 @@ TEST(HostLink, WhatWasChosenAndWhyIsLoggedOnce) {
         [&](const Job& job) {
           const Group group(job);
           EXPECT_TRUE(have_host_links(group));
-          HostLink one(group, {.name = "one"});
-          HostLink other(group, {.name = "other"});
+          HostLink one(*group.state(), {.name = "one"});
+          HostLink other(*group.state(), {.name = "other"});
           one.connect();
           other.connect();
           group.barrier();

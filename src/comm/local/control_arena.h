@@ -62,6 +62,12 @@ struct alignas(kCacheLine) MemberProgress {
   Counter staged;    ///< chunks of this group's large operations that lie in shared memory
   Counter worked;    ///< chunks folded, or fetched
   Counter finished;  ///< operations of which this member reads nothing any more
+  // Chunks of operations between hosts, known on this member's host alone (HostTravel).
+  Counter folded;
+  Counter came;
+  Counter summed;
+  Counter gathered;
+  Counter collected;
 };
 
 class ControlArena {

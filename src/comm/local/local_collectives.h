@@ -19,6 +19,8 @@
 
 #include "base/deadline.h"
 #include "comm/local/control_arena.h"
+#include "comm/local/host_channel.h"
+#include "comm/local/host_layout.h"
 #include "comm/local/operation.h"
 #include "comm/local/region_table.h"
 #include "comm/local/transfer.h"
@@ -33,7 +35,8 @@ namespace tutti {
 struct LocalGroup {
   std::string name;
   std::vector<int> ranks;
-  int rank = 0;  ///< position of this member in `ranks`
+  int rank = 0;              ///< position of this member in `ranks`
+  std::vector<int> host_of;  ///< by member, numbered from 0
 };
 
 /// Shared memory that all members ask for alike.
@@ -59,6 +62,8 @@ class LocalCollectives final : private Unfinished {
   LocalCollectives(const LocalCollectives&) = delete;
   LocalCollectives& operator=(const LocalCollectives&) = delete;
 
+  /// What large operations of a group on several hosts may use. Must live longer than they do.
+  void use(HostChannel& channel) { channel_ = &channel; }
   /// See Group::allocate and Group::allocate_common.
   MemoryBlocks allocate(const MemoryRequest& request);
   /// Returns the operation's sequence number, from 1. Operations complete in this order.
@@ -76,7 +81,7 @@ class LocalCollectives final : private Unfinished {
 
  private:
   /// Something all members must have done before this one continues.
-  enum class Goal { arrived, staged, worked, finished };
+  enum class Goal { arrived, staged, worked, finished, travelled };
   enum class Phase { arriving, staging, working };
   /// How far an operation proceeds: to its end; as far as it can; the same for a thread that waits
   /// for something else, without a deadline.
@@ -85,6 +90,17 @@ class LocalCollectives final : private Unfinished {
   /// arrived.
   enum class Way { one_wait, by_place, slices };
 
+  /// How many chunks of an operation between hosts this member has done what with, besides staging
+  /// them. Each half of the chunk memory is used again once all of a host have collected from it.
+  struct HostTravel {
+    std::uint64_t folded = 0;       ///< what this host has by itself
+    std::uint64_t posted = 0;       ///< driver: nodes
+    std::uint64_t came = 0;         ///< driver: all nodes have come and left
+    std::uint64_t summed = 0;       ///< the own share of this host's slice
+    std::uint64_t posted_sums = 0;  ///< driver
+    std::uint64_t gathered = 0;     ///< driver: all sums have come and left
+    std::uint64_t collected = 0;    ///< results are where they belong
+  };
   /// An operation of this member between start() and its end.
   struct Pending {
     Transfer transfer;
@@ -93,6 +109,7 @@ class LocalCollectives final : private Unfinished {
     std::uint64_t hash = 0;
     std::uint64_t chunk = 0;   ///< the one under way
     std::uint64_t staged = 0;  ///< chunks of this operation staged so far
+    HostTravel travel;
     std::optional<std::chrono::milliseconds> patience;
     std::vector<std::shared_ptr<void>> pins;
   };
@@ -124,9 +141,8 @@ class LocalCollectives final : private Unfinished {
 
   // Several hosts (local_collectives_hosts.cpp).
   /// The member that makes what those of this host share.
-  int first_here() const;
-  bool is_here(int member) const;
-  int members_here() const;
+  int first_here() const { return layout_.team.front(); }
+  int members_here() const { return static_cast<int>(layout_.team.size()); }
   /// Keeps a block that has just been mapped known to the other hosts. One member of this host
   /// gives its memory.
   std::shared_ptr<void> hold_block(const std::string& name, const Arena& arena, bool gives);
@@ -138,6 +154,24 @@ class LocalCollectives final : private Unfinished {
   void publish_arrival(std::uint64_t sequence);
   void publish_staged(const Pending& operation, std::uint64_t chunk, std::uint64_t number);
   void publish_worked(const Pending& operation, std::uint64_t chunk, std::uint64_t number);
+
+  // Large operations between hosts that have a link (local_collectives_travel.cpp).
+  /// Whether all hosts make links by the same engine, as their arrivals say.
+  bool have_links(std::uint64_t sequence);
+  bool advance_over_links(std::uint64_t sequence, Drive drive);
+  bool travel(Pending& operation);
+  bool drive_link(Pending& operation);
+  void post(Pending& operation, HostChannel::Lane lane, std::uint64_t chunk);
+  /// Of this host's members.
+  std::uint64_t least(Counter MemberProgress::*counter) const;
+  void tell(Counter MemberProgress::*counter, std::uint64_t value);
+  const OpenMessages& open_messages(HostChannel::Lane lane, std::uint64_t number) const {
+    return open_messages_[(lane == HostChannel::kSums ? 2 : 0) + number % 2];
+  }
+  OpenMessages& open_messages(HostChannel::Lane lane, std::uint64_t number) {
+    return open_messages_[(lane == HostChannel::kSums ? 2 : 0) + number % 2];
+  }
+  RankSet late_in_travel(const Pending& operation) const;
 
   // Memory (local_collectives_memory.cpp).
   std::uint64_t agree(const std::string& refusal, const std::string& label);
@@ -190,9 +224,13 @@ class LocalCollectives final : private Unfinished {
 
   JobState& job_;
   LocalGroup group_;
+  HostLayout layout_;
   Membership members_;
   RankSet member_ranks_;  ///< job ranks
   bool spans_hosts_;      ///< members share no memory but what is stored to on all hosts
+  HostChannel* channel_ = nullptr;
+  std::optional<bool> have_links_;             ///< unknown before the first large operation
+  std::array<OpenMessages, 4> open_messages_;  ///< nodes, then sums, by half
   std::shared_ptr<void> held_control_;
   std::string tag_;  ///< of this group at the rendezvous
   ControlArena control_;

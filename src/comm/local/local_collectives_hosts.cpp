@@ -13,24 +13,6 @@
 
 namespace tutti {
 
-bool LocalCollectives::is_here(int member) const {
-  return job_.hosts().host_of(group_.ranks[static_cast<std::size_t>(member)]) ==
-         job_.hosts().host_of(job_.identity().rank);
-}
-
-/// Blocks of members elsewhere have no memory on this host but what is stored to them.
-int LocalCollectives::members_here() const {
-  int here = 0;
-  for (int member = 0; member < members_.size; ++member) here += is_here(member) ? 1 : 0;
-  return here;
-}
-
-int LocalCollectives::first_here() const {
-  int first = 0;
-  while (!is_here(first)) ++first;
-  return first;
-}
-
 std::shared_ptr<void> LocalCollectives::hold_block(const std::string& name, const Arena& arena,
                                                    bool gives) {
   if (!spans_hosts_) return {};

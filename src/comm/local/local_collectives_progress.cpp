@@ -71,6 +71,12 @@ bool LocalCollectives::advance(Drive drive) {
       finish(sequence);
       return true;
     }
+    if (spans_hosts_ && have_links(sequence)) {
+      oldest.transfer.resolve_for_hosts();
+      oldest.phase = Phase::staging;
+      ++moves_;
+      return advance_over_links(sequence, drive);
+    }
     std::uint64_t held_by_all = ~std::uint64_t{0};
     for (int member = 0; member < members_.size; ++member) {
       held_by_all &= control_.arrival(member, sequence).regions;
@@ -79,7 +85,8 @@ bool LocalCollectives::advance(Drive drive) {
     oldest.phase = Phase::staging;
     ++moves_;
   }
-  return advance_large(sequence, drive);
+  return have_links_.value_or(false) ? advance_over_links(sequence, drive)
+                                     : advance_large(sequence, drive);
 }
 
 bool LocalCollectives::advance_large(std::uint64_t sequence, Drive drive) {
@@ -171,6 +178,8 @@ bool LocalCollectives::has_reached(int member, Goal goal, std::uint64_t value) c
       return control_.progress(member).worked.value.load(std::memory_order_seq_cst) >= value;
     case Goal::finished:
       return control_.progress(member).finished.value.load(std::memory_order_seq_cst) >= value;
+    case Goal::travelled:
+      break;  // is no member's own part
   }
   return false;
 }

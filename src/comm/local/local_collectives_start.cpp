@@ -28,10 +28,14 @@ std::string make_tag(JobState& job, const LocalGroup& group) {
 LocalCollectives::LocalCollectives(JobState& job, LocalGroup group)
     : job_(job),
       group_(std::move(group)),
+      layout_(HostLayout::of(group_.host_of, group_.rank)),
       members_{group_.rank, static_cast<int>(group_.ranks.size()),
-               FoldProgram::canonical(static_cast<int>(group_.ranks.size()))},
+               FoldProgram::canonical(static_cast<int>(group_.ranks.size())),
+               layout_.spans_hosts() ? &layout_ : nullptr},
       member_ranks_(RankSet::of(group_.ranks)),
-      spans_hosts_(job_.hosts().spans_hosts(member_ranks_)),
+      spans_hosts_(layout_.spans_hosts()),
+      open_messages_{OpenMessages(layout_.hosts), OpenMessages(layout_.hosts),
+                     OpenMessages(layout_.hosts), OpenMessages(layout_.hosts)},
       tag_(make_tag(job, group_)),
       control_(join_members()) {
   // First touch of the counters by their owner. Only this member writes them.
@@ -134,6 +138,7 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
   mine.phase = Phase::arriving;
   mine.chunk = 0;
   mine.staged = 0;
+  mine.travel = {};
   mine.transfer.begin(operation, members_, control_);
   mine.hash = write_record(control_.record(members_.rank, sequence), operation);
   mine.way = way_of(mine.transfer, operation.kind);
@@ -193,7 +198,8 @@ LocalCollectives::Way LocalCollectives::way_of(const Transfer& transfer, Operati
 void LocalCollectives::note_places(std::uint64_t sequence, const Operation& operation) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   if (spans_hosts_) {
-    arrival.regions = 0;
+    // Nothing is in regions; what they are told by is the engine of links.
+    arrival.regions = !have_links_ && channel_ != nullptr ? channel_->engine() : 0;
     arrival.in = arrival.out = {};
     return;
   }
@@ -216,6 +222,7 @@ void LocalCollectives::begin_slices(std::uint64_t sequence) {
   const Arrival& arrival = control_.arrival(members_.rank, sequence);
   const bool stages = mine.transfer.gives() && !arrival.in.in_region();
   if (!stages || members_.size == 1 || completed_ != sequence - 1) return;
+  if (spans_hosts_ && have_links_.value_or(true)) return;
   // No other operation is under way, so the first chunk can be ready before the others look for it.
   if (chunks_done_ > 0 && !all_reached(Goal::worked, chunks_done_ - 1)) return;
   mine.transfer.assume_staging();

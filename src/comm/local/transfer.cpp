@@ -101,8 +101,8 @@ Transfer::Range Transfer::chunk_range(std::uint64_t chunk) const {
   return {begin, std::min(extent_, begin + chunk_elements_)};
 }
 
-Transfer::Range Transfer::slice(Range range, int owner) const {
-  const auto [first, last] = share_of((range.count() + kGrain - 1) / kGrain, owner, members_->size);
+Transfer::Range Transfer::cut(Range range, int which, int parts) {
+  const auto [first, last] = share_of((range.count() + kGrain - 1) / kGrain, which, parts);
   return {std::min(range.end, range.begin + first * kGrain),
           std::min(range.end, range.begin + last * kGrain)};
 }

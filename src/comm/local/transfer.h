@@ -14,12 +14,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "comm/local/control_arena.h"
+#include "comm/local/host_layout.h"
 #include "comm/local/operation.h"
 #include "comm/local/region_table.h"
+#include "kernels/fold.h"
 #include "kernels/fold_program.h"
 #include "tutti/job.h"
 
@@ -30,6 +34,7 @@ struct Membership {
   int rank;
   int size;
   FoldProgram program;
+  const HostLayout* hosts = nullptr;  ///< where they are on several
 };
 
 /// Divisor that turns this reduction's fold over `members` values into its result.
@@ -72,6 +77,21 @@ class Transfer {
   void work(std::uint64_t chunk, std::uint64_t half) const;
   void collect(std::uint64_t chunk, std::uint64_t half) const;
 
+  // The same between hosts that have a link (transfer_hosts.cpp), after resolve_for_hosts().
+  // Members stage on their host alone and fold there what they can; nodes travel, each host sums
+  // its slice of them, sums travel, and members collect.
+  using Visit = std::function<void(std::span<std::byte>)>;
+  void resolve_for_hosts();
+  void stage_for_hosts(std::uint64_t chunk, std::uint64_t half) const;
+  void fold_here(std::uint64_t chunk, std::uint64_t half) const;
+  /// What one host has for another: memory that lies in the same places on both.
+  void visit_nodes(std::uint64_t chunk, std::uint64_t half, int from, int to,
+                   const Visit& visit) const;
+  void sum_for_hosts(std::uint64_t chunk, std::uint64_t half) const;
+  void visit_sums(std::uint64_t chunk, std::uint64_t half, int from, int to,
+                  const Visit& visit) const;
+  void collect_from_hosts(std::uint64_t chunk, std::uint64_t half) const;
+
  private:
   struct Range {
     std::int64_t begin;
@@ -79,8 +99,10 @@ class Transfer {
     std::int64_t count() const { return end > begin ? end - begin : 0; }
   };
   Range chunk_range(std::uint64_t chunk) const;
+  /// Part `which` of `parts` of a range.
+  static Range cut(Range range, int which, int parts);
   /// The part of the chunk that `owner` folds.
-  Range slice(Range range, int owner) const;
+  Range slice(Range range, int owner) const { return cut(range, owner, members_->size); }
   /// First element of, and elements in, the part of the joined buffer that belongs to `member`.
   Range part(int member) const;
   bool collects(int member) const;
@@ -91,6 +113,14 @@ class Transfer {
   std::byte* out_at(std::int64_t element) const { return out_ + size_bytes(element); }
   void fold_into(const std::array<const void*, kMaxWorkers>& sources, void* const* destinations,
                  std::size_t destination_count, std::int64_t count) const;
+  /// Folds values of this operation; `work` has neither their types nor the reduction. Sources
+  /// are `present` of the tree over all members, where they are more than one program takes.
+  void fold_values(Fold work, std::span<const Block> present) const;
+  const HostSubtrees& subtrees() const;
+  std::byte* place_of(const HostSubtrees::Subtree& subtree, std::uint64_t half) const;
+  std::byte* sums_of(int host, std::uint64_t half) const;
+  void fold_subtrees(std::uint64_t half, std::int64_t begin, std::int64_t count,
+                     void* destination) const;
   void work_reduce(Range range, std::uint64_t half) const;
   void work_reduce_scatter(Range range, std::uint64_t half) const;
   void work_all_gather(Range range, std::uint64_t half) const;

@@ -12,12 +12,9 @@
 namespace tutti {
 namespace {
 
-/// A fold over more members than one program takes: members of several hosts, where it is not what
+/// A fold over more values than one program takes: members of several hosts, where it is not what
 /// takes time. Floats of 16 bits are folded in float32 and rounded once, as by fold().
-void fold_many(const Fold& work) {
-  std::vector<Block> leaves(work.sources.size());
-  for (std::size_t k = 0; k < leaves.size(); ++k) leaves[k].begin = static_cast<std::int64_t>(k);
-  const auto total = static_cast<std::int64_t>(leaves.size());
+void fold_many(const Fold& work, std::span<const Block> leaves, std::int64_t total) {
   if (!is_floating(work.source_type) || size_of(work.source_type) != 2) {
     return wide_fold(leaves, total, work);
   }
@@ -50,16 +47,22 @@ void fold_many(const Fold& work) {
 void Transfer::fold_into(const std::array<const void*, kMaxWorkers>& sources,
                          void* const* destinations, std::size_t destination_count,
                          std::int64_t count) const {
-  Fold work;
-  work.program = &members_->program;
+  // As many members as need more than one program are on several hosts.
+  const HostLayout* const hosts = members_->hosts;
+  fold_values(
+      {.program = &members_->program,
+       .divisor = divisor_of(reduction_, members_->size),
+       .sources = {sources.data(), static_cast<std::size_t>(members_->size)},
+       .destinations = {destinations, destination_count},
+       .count = count},
+      hosts != nullptr ? std::span<const Block>(hosts->leaves.present) : std::span<const Block>());
+}
+
+void Transfer::fold_values(Fold work, std::span<const Block> present) const {
   work.reduction = reduction_ == Reduction::mean ? Reduction::sum : reduction_;
   work.source_type = dtype_;
   work.result_type = dtype_;
-  work.divisor = divisor_of(reduction_, members_->size);
-  work.sources = {sources.data(), static_cast<std::size_t>(members_->size)};
-  work.destinations = {destinations, destination_count};
-  work.count = count;
-  if (work.sources.size() > kMaxSources) return fold_many(work);
+  if (work.sources.size() > kMaxSources) return fold_many(work, present, members_->size);
   fold(work);
 }
 

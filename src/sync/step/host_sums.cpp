@@ -56,7 +56,7 @@ HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
       words_(reinterpret_cast<Words*>(memory_.data())),
       slices_(nodes),
       pieces_given_(state_, link_, kPieces),
-      link_(group_, {.name = options_.name, .lanes = kLanes, .deadline = options_.deadline}) {
+      link_(state_, {.name = options_.name, .lanes = kLanes, .deadline = options_.deadline}) {
   std::vector<std::uint8_t> summed;
   for (std::uint32_t p = 0; p < nodes.plan().parameters().size(); ++p) {
     summed.push_back(nodes.plan().parameters()[p].is_reduced() && options_.wanted(p) ? 1 : 0);

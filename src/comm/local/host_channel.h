@@ -1,0 +1,64 @@
+#pragma once
+
+// What a group on several hosts needs of a link between them (comm/host_link.h). The first member
+// of each host has it, and drives it.
+//
+// Threads: one; `done` is called on any. Failure: check() throws PeerLost.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace tutti {
+
+class HostChannel {
+ public:
+  /// Copies of memory; what hosts add up of a collective, and the sums.
+  enum Lane { kCopies, kNodes, kSums, kLanes };
+
+  virtual ~HostChannel() = default;
+  /// A number of the engine by which this host makes links; 0: it has none.
+  virtual std::uint64_t engine() const = 0;
+  /// Logs, once per job, what it means that this member's host has no engine.
+  virtual void warn_without_engine(int member) const = 0;
+  /// Makes the link if there is none. Collective among the first members.
+  virtual void connect() = 0;
+  /// `done` is called once the message has left its memory, or has come; not if it fails.
+  virtual void send(int lane, int host, std::span<const std::byte> bytes,
+                    std::function<void()> done) = 0;
+  virtual void receive(int lane, int host, std::span<std::byte> bytes,
+                       std::function<void()> done) = 0;
+  /// Throws where something has failed, and the job has had the time to find out why.
+  virtual void check() = 0;
+};
+
+/// Messages to and from other hosts that are on their way.
+class OpenMessages {
+ public:
+  explicit OpenMessages(int hosts) : open_(static_cast<std::size_t>(hosts)) {}
+  /// One more, until what is returned is called.
+  std::function<void()> add(int host) {
+    auto& open = open_[static_cast<std::size_t>(host)];
+    ++open;
+    return [&open] { --open; };
+  }
+  bool any(int host) const { return open_[static_cast<std::size_t>(host)] != 0; }
+  bool any() const {
+    for (const auto& open : open_) {
+      if (open != 0) return true;
+    }
+    return false;
+  }
+  /// The link was dropped, and with it all that was under way.
+  void forget() {
+    for (auto& open : open_) open = 0;
+  }
+
+ private:
+  std::vector<std::atomic<int>> open_;  ///< by host
+};
+
+}  // namespace tutti

@@ -1,0 +1,329 @@
+// Large collectives of groups whose hosts have a link: what travels, what their members get, and
+// how they end. The bytes of every kind on every layout are those of hosts_test.cpp; chaos adds
+// what goes wrong (tests/chaos).
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "comm/collective_cases.h"
+#include "comm/group_state.h"
+#include "comm/link/link_engine.h"
+#include "comm/local/host_layout.h"
+#include "job/job_state.h"
+#include "support/log_capture.h"
+#include "tutti/error.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+const std::vector<std::vector<RankSet>> kHosts = {
+    {{0, 1}, {2, 3}}, {{0}, {1}, {2}, {3}}, {{0, 1, 2}, {3}}, {{0, 2}, {1, 3}}};
+
+ThreadOptions on(const std::vector<RankSet>& hosts) {
+  ThreadOptions options;
+  options.hosts = HostMap::of(hosts);
+  options.world = std::make_shared<ThreadWorld>(options.hosts->size());
+  return options;
+}
+
+/// The bytes that `call`, made by all of 4 ranks, moves over links from each host, and the most
+/// that a rank sends by the hub.
+struct Moved {
+  std::vector<std::uint64_t> from;
+  std::uint64_t by_hub = 0;
+};
+Moved moved(const std::vector<RankSet>& hosts, const std::function<void(const Group&)>& call) {
+  auto options = on(hosts);
+  Moved result;
+  std::array<std::uint64_t, 4> by_hub{};
+  run_thread_ranks(
+      4,
+      [&](const Job& job) {
+        const Group group(job);
+        call(group);  // makes the link
+        group.barrier();
+        std::vector<std::uint64_t> before;
+        auto& world = *options.world->hosts();
+        const auto count = [&] {
+          std::vector<std::uint64_t> bytes;
+          for (std::size_t host = 0; host < hosts.size(); ++host) {
+            bytes.push_back(world.link_bytes_from(static_cast<int>(host)));
+          }
+          return bytes;
+        };
+        if (job.rank() == 0) before = count();
+        const auto hub_before = job.state()->bytes_to_hosts();
+        group.barrier();
+        call(group);
+        group.barrier();
+        by_hub[static_cast<std::size_t>(job.rank())] = job.state()->bytes_to_hosts() - hub_before;
+        if (job.rank() == 0) {
+          result.from = count();
+          for (std::size_t host = 0; host < hosts.size(); ++host) result.from[host] -= before[host];
+        }
+        group.barrier();
+      },
+      options);
+  result.by_hub = *std::ranges::max_element(by_hub);
+  return result;
+}
+
+constexpr std::int64_t kCount = 128 * 1024;  // a whole chunk, which slices of hosts divide
+constexpr std::uint64_t kBytes = kCount * sizeof(float);
+
+TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
+  for (const auto& hosts : kHosts) {
+    // Those of {0, 2} and {1, 3} are no neighbours in the tree.
+    const bool is_split = hosts[0].contains(2) && !hosts[0].contains(1);
+    const auto result = moved(hosts, [](const Group& group) {
+      auto values = Values<float>::random(kCount, 1);
+      group.all_reduce(view(values), Reduction::sum);
+    });
+    const auto others = hosts.size() - 1;
+    for (std::size_t host = 0; host < hosts.size(); ++host) {
+      const bool is_three = hosts[host] == RankSet{0, 1, 2};  // the subtrees 0 1 and 2
+      const std::uint64_t blocks = is_split || is_three ? 2 : 1;
+      EXPECT_EQ(result.from[host], (blocks + 1) * others * kBytes / hosts.size()) << host;
+    }
+    EXPECT_LT(result.by_hub, 4000u);
+  }
+}
+
+TEST(LargeBetweenHosts, EachKindMovesWhatItsReceiversNeed) {
+  const std::vector<RankSet> hosts = {{0, 1}, {2, 3}};
+  const auto reduced = moved(hosts, [](const Group& group) {
+    auto values = Values<float>::random(kCount, 1);
+    group.reduce(view(values), view(values), Reduction::mean, 3);
+  });
+  EXPECT_EQ(reduced.from, (std::vector<std::uint64_t>{kBytes, kBytes / 2}));
+  const auto scattered = moved(hosts, [](const Group& group) {
+    auto values = Values<float>::random(kCount, 1);
+    Values<float> part(kCount / 4);
+    group.reduce_scatter(view(values), view(part), Reduction::sum);
+  });
+  EXPECT_EQ(scattered.from, (std::vector<std::uint64_t>{kBytes / 2, kBytes / 2}));
+  const auto gathered = moved(hosts, [](const Group& group) {
+    auto part = Values<float>::random(kCount / 4, 1);
+    Values<float> all(kCount);
+    group.all_gather(view(part), view(all));
+  });
+  EXPECT_EQ(gathered.from, (std::vector<std::uint64_t>{kBytes / 2, kBytes / 2}));
+  const auto cast = moved(hosts, [](const Group& group) {
+    auto values = Values<float>::random(kCount, 1);
+    group.broadcast(view(values), 2);
+  });
+  EXPECT_EQ(cast.from, (std::vector<std::uint64_t>{0, kBytes}));
+  for (const auto& result : {reduced, scattered, gathered, cast}) EXPECT_LT(result.by_hub, 4000u);
+}
+
+TEST(LargeBetweenHosts, SixteenBitsTravelOnceForEachMember) {
+  const auto result = moved({{0, 1}, {2, 3}}, [](const Group& group) {
+    auto values = Values<model::Half>::random(2 * kCount, 1);
+    group.all_reduce(view(values), Reduction::sum);
+  });
+  EXPECT_EQ(result.from, (std::vector<std::uint64_t>{3 * kBytes / 2, 3 * kBytes / 2}));
+}
+
+TEST(LargeBetweenHosts, AnotherEngineOnAnotherHostIsAMismatch) {
+  std::atomic<bool> has_started{false};
+  const auto outcome = try_thread_ranks(
+      2,
+      [&](const Job& job) {
+        const Group group(job);
+        Values<float> values(kCount);
+        group.barrier();
+        if (job.rank() == 1) {
+          while (!has_started) std::this_thread::yield();
+          set_link_engine({.name = "other"});
+        }
+        auto work = group.start_all_reduce(view(values), view(values), Reduction::sum);
+        has_started = true;
+        work.wait();
+      },
+      on({{0}, {1}}));
+  for (const int rank : {0, 1}) {
+    EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), Mismatch);
+    EXPECT_THAT(outcome.text(rank),
+                HasSubstr("the programs of rank 0 and of rank 1 make links between hosts by "
+                          "different engines"));
+  }
+}
+
+template <class T>
+void expect_bytes_of_the_tree(const std::vector<RankSet>& hosts, int size) {
+  const std::int64_t count = 700'000 / static_cast<std::int64_t>(sizeof(T)) + 13;
+  const auto inputs = random_inputs<T>(size, count);
+  run_thread_ranks(
+      size,
+      [&](const Job& job) {
+        const Group group(job);
+        for (const auto reduction : {Reduction::sum, Reduction::mean, Reduction::min}) {
+          if (std::is_integral_v<T> && reduction == Reduction::mean) continue;
+          const auto expected = reduced(inputs, reduction);
+          auto values = Values<T>(count);
+          const auto& mine = inputs[static_cast<std::size_t>(job.rank())];
+          std::copy(mine.data(), mine.data() + count, values.data());
+          group.all_reduce(view(values), reduction);  // in place
+          EXPECT_TRUE(same_values(values.data(), expected.data(), count));
+        }
+      },
+      on(hosts));
+}
+
+TEST(LargeBetweenHosts, EveryTypeHasTheBytesOfTheTree) {
+  const std::vector<RankSet> uneven = {{0, 1, 4, 5, 6}, {2, 3}, {7}};
+  expect_bytes_of_the_tree<float>(uneven, 8);
+  expect_bytes_of_the_tree<double>(uneven, 8);
+  expect_bytes_of_the_tree<model::Half>(uneven, 8);
+  expect_bytes_of_the_tree<model::BFloat>({{0, 1, 2, 3}, {4, 5, 6}}, 7);
+  expect_bytes_of_the_tree<std::uint8_t>({{0, 1, 2, 3}, {4, 5, 6}}, 7);
+}
+
+TEST(LargeBetweenHosts, UnequalPartsAreGathered) {
+  const std::vector<std::int64_t> counts = {200'000, 0, 3, 140'001};
+  for (const auto& hosts : kHosts) {
+    run_thread_ranks(
+        4,
+        [&](const Job& job) {
+          const Group group(job);
+          const auto part = Values<std::int32_t>::random(
+              counts[static_cast<std::size_t>(job.rank())], static_cast<std::uint64_t>(job.rank()));
+          Values<std::int32_t> all(340'004);
+          group.all_gather_variable(view(part), view(all), counts);
+          std::int64_t begin = 0;
+          for (std::size_t rank = 0; rank < 4; ++rank) {
+            const auto wanted = Values<std::int32_t>::random(counts[rank], rank);
+            EXPECT_TRUE(same_values(all.data() + begin, wanted.data(), counts[rank]));
+            begin += counts[rank];
+          }
+        },
+        on(hosts));
+  }
+}
+
+TEST(LargeBetweenHosts, WhatWasStartedMovesWhileItsMembersWaitForSomethingElse) {
+  run_thread_ranks(
+      4,
+      [](const Job& job) {
+        const Group group(job);
+        const Group other(job, "other");
+        auto one = Values<std::int32_t>(300'000);
+        auto two = Values<std::int32_t>(100'000);
+        one[299'999] = job.rank();
+        two[99'999] = 10 * job.rank();
+        auto first = group.start_all_reduce(view(one), view(one), Reduction::sum);
+        auto second = group.start_all_reduce(view(two), view(two), Reduction::sum);
+        for (int i = 0; i < 1000 && !second.done(); ++i) other.barrier();
+        second.wait();
+        EXPECT_TRUE(first.done());
+        EXPECT_EQ(one[299'999], 6);
+        EXPECT_EQ(two[99'999], 60);
+      },
+      on({{0, 1}, {2, 3}}));
+}
+
+TEST(LargeBetweenHosts, WithoutAnEngineTheBytesAreTheSameAndThatIsSaid) {
+  const LogCapture log;
+  const auto inputs = random_inputs<float>(4, 200'000);
+  const auto expected = reduced(inputs, Reduction::sum);
+  for (const auto& hosts : kHosts) {
+    run_thread_ranks(
+        4,
+        [&](const Job& job) {
+          if (job.rank() == 0) set_link_engine({});
+          const Group group(job);
+          Values<float> out(200'000);
+          const auto& mine = inputs[static_cast<std::size_t>(job.rank())];
+          for (int i = 0; i < 2; ++i) group.all_reduce(view(mine), view(out), Reduction::sum);
+          EXPECT_TRUE(same_values(out.data(), expected.data(), 200'000));
+        },
+        on(hosts));
+  }
+  EXPECT_EQ(log.count("the program of rank 0 has no engine for links"), 4);
+}
+
+/// A large all-reduce of a group that has a link already, after `harm` by rank 0.
+ThreadOutcome reduce_after(const ThreadOptions& options, const std::function<std::jthread()>& harm,
+                           milliseconds deadline = seconds(60)) {
+  return try_thread_ranks(
+      4,
+      [&](const Job& job) {
+        const Group group(job);
+        Values<float> values(500'000);
+        group.all_reduce(view(values), Reduction::sum);
+        std::jthread harming;
+        if (job.rank() == 0) harming = harm();
+        group.barrier();
+        group.all_reduce(view(values), Reduction::sum, {.label = "weights", .deadline = deadline});
+        ADD_FAILURE() << "reduced over a link that is broken";
+      },
+      options);
+}
+
+TEST(LargeBetweenHosts, ALinkThatBreaksIsPeerLostOnAll) {
+  auto options = on({{0, 1}, {2, 3}});
+  const auto outcome = reduce_after(options, [&] {
+    options.world->hosts()->break_links(1);
+    return std::jthread();
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), PeerLost);
+    EXPECT_THAT(outcome.text(rank), HasSubstr("the link to the host of rank"));
+  }
+}
+
+TEST(LargeBetweenHosts, AHostFromWhichNothingComesIsNamedAtTheDeadline) {
+  auto options = on({{0, 1}, {2, 3}});
+  const auto outcome = reduce_after(
+      options,
+      [&] {
+        options.world->hosts()->silence_links(1);
+        return std::jthread();
+      },
+      milliseconds(500));
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), Timeout);
+    EXPECT_THAT(outcome.text(rank), HasSubstr("not reached all-reduce sum float32[500000]"));
+  }
+}
+
+TEST(LargeBetweenHosts, AWorkerThatDiesIsPeerLost) {
+  auto options = on({{0, 1, 2}, {3}});
+  const auto outcome = reduce_after(options, [&] {
+    options.world->hosts()->silence_links(1);
+    return std::jthread([&] {
+      std::this_thread::sleep_for(milliseconds(100));  // most likely all wait for the link
+      options.world->hosts()->kill(3);
+    });
+  });
+  for (const int rank : {0, 1, 2}) {
+    try {
+      std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
+    } catch (const PeerLost& lost) {
+      EXPECT_EQ(lost.rank(), 3) << lost.what();
+    }
+  }
+}
+
+TEST(LargeBetweenHosts, SubtreesAreAsLargeAsAHostHasThem) {
+  const auto layout = HostLayout::of({0, 0, 1, 1, 0, 0, 0, 2}, 4);
+  EXPECT_EQ(layout.team, (std::vector<int>{0, 1, 4, 5, 6}));
+  EXPECT_EQ(layout.team_rank, 2);
+  EXPECT_EQ(layout.first_of, (std::vector<int>{0, 2, 7}));
+  std::vector<std::array<int, 3>> subtrees;
+  for (const auto& one : layout.subtrees.all) subtrees.push_back({one.host, one.begin, one.end});
+  EXPECT_EQ(subtrees, (std::vector<std::array<int, 3>>{
+                          {0, 0, 2}, {1, 2, 4}, {0, 4, 6}, {0, 6, 7}, {2, 7, 8}}));
+  EXPECT_FALSE(HostLayout::of({0, 0, 0}, 1).spans_hosts());
+}
+
+}  // namespace
+}  // namespace tutti::test
