@@ -221,7 +221,7 @@ TEST(LargeBetweenHosts, WhatWasStartedMovesWhileItsMembersWaitForSomethingElse) 
         two[99'999] = 10 * job.rank();
         auto first = group.start_all_reduce(view(one), view(one), Reduction::sum);
         auto second = group.start_all_reduce(view(two), view(two), Reduction::sum);
-        for (int i = 0; i < 1000 && !second.done(); ++i) other.barrier();
+        for (int i = 0; i < 100; ++i) other.barrier();
         second.wait();
         EXPECT_TRUE(first.done());
         EXPECT_EQ(one[299'999], 6);
