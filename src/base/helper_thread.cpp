@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace tutti {
@@ -46,6 +49,22 @@ class Mark {
   pid_t number_ = own_number();
 };
 
+int blocked_by_helpers() { return SIGRTMIN + 12; }
+int open_to_helpers() { return SIGRTMIN + 13; }
+
+/// Whether the thread was started under StartsHelpers, or with signals_of_helpers().
+bool has_mask_of_helpers(pid_t number) {
+  std::ifstream status("/proc/self/task/" + std::to_string(number) + "/status");
+  constexpr std::string_view kBlocked = "SigBlk:";
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with(kBlocked)) continue;
+    const auto mask = std::strtoull(line.c_str() + kBlocked.size(), nullptr, 16);
+    const auto blocks = [&](int signal) { return (mask >> (signal - 1) & 1) != 0; };
+    return blocks(blocked_by_helpers()) && !blocks(open_to_helpers());
+  }
+  return false;
+}
+
 /// The thread sanitizer has one of its own.
 #if defined(__SANITIZE_THREAD__)
 constexpr int kSanitizerThreads = 1;
@@ -75,6 +94,22 @@ std::thread start_helper_thread(const char* name, std::function<void()> body) {
   return thread;
 }
 
+StartsHelpers::StartsHelpers() noexcept {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, blocked_by_helpers());
+  pthread_sigmask(SIG_BLOCK, &set, &before_);
+}
+
+StartsHelpers::~StartsHelpers() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+sigset_t signals_of_helpers() noexcept {
+  sigset_t set;
+  sigfillset(&set);
+  sigdelset(&set, open_to_helpers());
+  return set;
+}
+
 void mark_helper_thread() { static const thread_local Mark mark; }
 
 int other_threads() {
@@ -88,7 +123,9 @@ int other_threads() {
   while (const dirent* entry = ::readdir(folder.get())) {
     const auto number = static_cast<pid_t>(std::atoi(entry->d_name));  // 0: "." and ".."
     if (number == 0 || number == self) continue;
-    if (std::find(marked.begin(), marked.end(), number) == marked.end()) ++others;
+    const bool is_marked = std::find(marked.begin(), marked.end(), number) != marked.end();
+    if (!is_marked && !has_mask_of_helpers(number)) ++others;
+    errno = 0;
   }
   return errno != 0 ? std::max(others, 1) : std::max(others - kSanitizerThreads, 0);
 }

@@ -5,6 +5,7 @@
 //
 // Threads: functions may be called from any thread. Failure: as std::thread.
 
+#include <csignal>
 #include <functional>
 #include <thread>
 
@@ -16,6 +17,23 @@ std::thread start_helper_thread(const char* name, std::function<void()> body);
 
 /// The calling thread will never use a job: until it ends, other_threads() passes over it.
 void mark_helper_thread();
+
+/// As long as it exists, threads that the calling thread starts, and those that they start, count
+/// as marked ones: for engines, whose threads are not in our hands. They are known by two signals
+/// that nobody sends: they block the one and not the other, as neither a thread that takes signals
+/// does nor one that blocks all.
+class StartsHelpers {
+ public:
+  StartsHelpers() noexcept;
+  StartsHelpers(const StartsHelpers&) = delete;
+  StartsHelpers& operator=(const StartsHelpers&) = delete;
+  ~StartsHelpers();
+
+ private:
+  sigset_t before_{};
+};
+/// All signals but one: threads with this mask take none, and count as above.
+sigset_t signals_of_helpers() noexcept;
 
 /// The number of threads of this process besides the caller and marked ones. A thread that is about
 /// to mark itself may be counted.

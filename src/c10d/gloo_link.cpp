@@ -11,6 +11,7 @@
 #include <torch/version.h>
 
 #include "base/exception_text.h"
+#include "base/helper_thread.h"
 #include "c10d/backend_link.h"
 #include "c10d/pipe_signal.h"
 #include "comm/link/link_collectives.h"
@@ -73,6 +74,7 @@ void check(const GlooOptions& options) {
 c10::intrusive_ptr<c10d::Backend> make_lane(const GlooOptions& options, int lane,
                                             const c10::intrusive_ptr<c10d::Store>& store) {
   const WithoutPipeSignal without;
+  const StartsHelpers starts;
   auto settings = c10d::ProcessGroupGloo::Options::create(left_until(options.deadline));
   settings->threads = 1;
   settings->devices.push_back(make_device(options));

@@ -2,6 +2,8 @@
 
 #include <ctime>
 
+#include "base/helper_thread.h"
+
 namespace tutti {
 namespace {
 
@@ -32,9 +34,8 @@ WithoutPipeSignal::~WithoutPipeSignal() {
 }
 
 WithoutSignals::WithoutSignals() noexcept {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before_);
+  const sigset_t most = signals_of_helpers();
+  pthread_sigmask(SIG_SETMASK, &most, &before_);
 }
 
 WithoutSignals::~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }

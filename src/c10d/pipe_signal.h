@@ -22,7 +22,7 @@ class WithoutPipeSignal {
   bool was_pending_ = false;
 };
 
-/// Threads that are started meanwhile take no signals.
+/// Threads that are started meanwhile take no signals, and count as helpers (base/helper_thread.h).
 class WithoutSignals {
  public:
   WithoutSignals() noexcept;

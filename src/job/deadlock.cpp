@@ -5,103 +5,195 @@
 
 #include <fmt/format.h>
 
+#include "job/publish.h"
 #include "job/wire/rank_set.h"
 
 namespace tutti {
 namespace {
 
-/// A cycle has to stand this long before it is believed. Far above what a proof needs.
+/// A circle has to stand this long before it is believed. Far above what a proof needs.
 constexpr std::chrono::milliseconds kPatience{500};
-/// Clocks of different processors, and loads that run ahead of them, are closer than this.
-constexpr std::chrono::milliseconds kMargin{1};
+/// A wait that lasts this long is told to other hosts, and what changes in it as often.
+constexpr std::chrono::milliseconds kTellInterval{500};
 constexpr std::chrono::seconds kLinger{2};
 constexpr const char* kUsualCause =
     " (usually a call that all workers have to make, such as evaluate(), save() or a collective, "
     "was made by some of them alone)";
 
-std::int64_t count_of(Clock::time_point time) { return time.time_since_epoch().count(); }
+using Notices = std::vector<NoticeView>;
 
-}  // namespace
-
-NoticeView DeadlockWatch::provable(int rank) const {
-  const WorkerSlot& worker = job_.slot(rank);
-  const NoticeView view = read(worker.notice);
-  const auto done = worker.stores_done.load(std::memory_order_acquire);
-  const bool stands = (view.state == WaitNotice::waiting || view.state == WaitNotice::deadlocked) &&
-                      worker.ended.load(std::memory_order_acquire) == 0 &&
-                      worker.busy_until.load(std::memory_order_acquire) == 0 &&
-                      worker.stores_sent.load(std::memory_order_acquire) == done;
-  return stands ? view : NoticeView{};
+const NoticeView& of(const Notices& notices, int rank) {
+  return notices[static_cast<std::size_t>(rank)];
 }
 
-std::vector<int> DeadlockWatch::find_cycle(const std::vector<NoticeView>& notices) const {
-  const int me = job_.identity().rank;
+/// Which ranks `from` waits for, directly or through others that wait.
+RankSet reached_from(const Notices& notices, int from) {
+  RankSet reached;
+  RankSet next = of(notices, from).missing;
+  while (!next.empty()) {
+    reached |= next;
+    RankSet after;
+    for (const int rank : next.ranks()) after |= of(notices, rank).missing;
+    next = after - reached;
+  }
+  return reached;
+}
+
+/// Those of `ranks` that wait for `to`, directly or through others.
+RankSet that_reach(const Notices& notices, const RankSet& ranks, int to) {
+  RankSet reach;
+  RankSet left = ranks;
+  for (bool found = true; found;) {
+    found = false;
+    for (const int rank : left.ranks()) {
+      const RankSet& missing = of(notices, rank).missing;
+      if (!missing.contains(to) && (missing & reach).empty()) continue;
+      reach.insert(rank);
+      left -= {rank};
+      found = true;
+    }
+  }
+  return reach;
+}
+
+/// A shortest way from `rank` back to it, the lowest rank first.
+std::vector<int> shortest_cycle(const Notices& notices, const RankSet& circle, int rank) {
   std::vector<int> from(notices.size(), -1);
-  std::vector<int> queue{me};
+  std::vector<int> queue{rank};
   for (std::size_t next = 0; next < queue.size(); ++next) {
     const int at = queue[next];
-    for (const int to :
-         (notices[static_cast<std::size_t>(at)].missing & RankSet::below(job_.identity().size))
-             .ranks()) {
-      if (to == me) {
-        std::vector<int> cycle;
-        for (int rank = at; rank != -1; rank = from[static_cast<std::size_t>(rank)])
-          cycle.push_back(rank);
-        std::reverse(cycle.begin(), cycle.end());
-        std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()), cycle.end());
-        return cycle;
-      }
-      const auto index = static_cast<std::size_t>(to);
-      if (from[index] != -1 || !notices[index].in_wait()) continue;
-      from[index] = at;
+    const RankSet& missing = of(notices, at).missing;
+    if (missing.contains(rank)) {
+      std::vector<int> cycle;
+      for (int on = at; on != -1; on = from[static_cast<std::size_t>(on)]) cycle.push_back(on);
+      std::reverse(cycle.begin(), cycle.end());
+      std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()), cycle.end());
+      return cycle;
+    }
+    for (const int to : (missing & circle).ranks()) {
+      if (from[static_cast<std::size_t>(to)] != -1) continue;
+      from[static_cast<std::size_t>(to)] = at;
       queue.push_back(to);
     }
   }
   return {};
 }
 
-std::optional<std::vector<int>> DeadlockWatch::proven_cycle() {
-  const std::uint32_t event_before = job_.board().event.load(std::memory_order_acquire);
+/// Of the waits of these ranks, as these notices show them. Never 0.
+std::uint64_t hash_of(const Notices& notices, const RankSet& ranks) {
+  std::uint64_t hash = 0x9e3779b97f4a7c15;
+  const auto add = [&](std::uint64_t value) {
+    hash = (hash ^ value) * 0xff51afd7ed558ccd;
+    hash ^= hash >> 32;
+  };
+  for (const int rank : ranks.ranks()) {
+    add(static_cast<std::uint64_t>(rank));
+    add(static_cast<std::uint64_t>(of(notices, rank).since));
+    add(of(notices, rank).number);
+  }
+  return hash | 1;
+}
+
+bool differ(const NoticeView& a, const NoticeView& b) {
+  return a.state != b.state || a.missing != b.missing || a.since != b.since ||
+         a.number != b.number || a.seen != b.seen;
+}
+
+}  // namespace
+
+void DeadlockWatch::show(NoticeView view, const std::function<std::string()>& what) {
+  if (!shown_.in_wait()) tutti::write(job_.slot(own_rank()).notice.text, what());
+  view.number = shown_.number;
+  if (view.state != shown_.state || view.missing != shown_.missing) {
+    ++view.number;
+    forget_circle();
+  }
+  if (stands_) view.seen = hash_;
+  put(view);
+}
+
+void DeadlockWatch::put(const NoticeView& view) {
+  shown_ = view;
+  tutti::publish(job_.slot(own_rank()).notice, view);
   const auto now = job_.system().now();
-  std::vector<NoticeView> notices;
+  if (!is_time_to_tell(view, now)) return;
+  send_notice(job_);
+  told_ = view;
+  told_at_ = now;
+}
+
+bool DeadlockWatch::is_time_to_tell(const NoticeView& view, Clock::time_point now) const {
+  if (!job_.spans_hosts() || !differ(view, told_)) return false;
+  if (!told_.in_wait()) {
+    const Clock::time_point since{Clock::duration(view.since)};
+    return view.in_wait() && now - since >= kTellInterval;
+  }
+  return view.state != told_.state || view.seen != told_.seen || now - told_at_ >= kTellInterval;
+}
+
+void DeadlockWatch::hide() {
+  if (shown_.in_wait()) put({});
+}
+
+void DeadlockWatch::forget_circle() {
+  circle_ = {};
+  hash_ = 0;
+  stands_ = false;
+}
+
+NoticeView DeadlockWatch::provable(int rank) const {
+  const WorkerSlot& worker = job_.slot(rank);
+  NoticeView view = read(worker.notice);
+  const auto done = worker.stores_done.load(std::memory_order_acquire);
+  const auto sent = worker.stores_sent.load(std::memory_order_acquire);
+  const bool stands = (view.state == NoticeView::waiting || view.state == NoticeView::deadlocked) &&
+                      worker.ended.load(std::memory_order_acquire) == 0 &&
+                      worker.busy_until.load(std::memory_order_acquire) == 0 &&
+                      (sent == done || sent == 0);  // 0: of another host, or none
+  if (!stands) return {};
+  view.missing &= RankSet::below(job_.identity().size);
+  return view;
+}
+
+std::optional<std::vector<int>> DeadlockWatch::proven_cycle() {
+  const int me = own_rank();
+  if (shown_.state != NoticeView::waiting) return std::nullopt;
+  Notices notices;
   notices.reserve(static_cast<std::size_t>(job_.identity().size));
   for (int rank = 0; rank < job_.identity().size; ++rank) notices.push_back(provable(rank));
-  const std::uint32_t event_after = job_.board().event.load(std::memory_order_acquire);
-  const std::vector<int> cycle = notices[static_cast<std::size_t>(job_.identity().rank)].in_wait()
-                                     ? find_cycle(notices)
-                                     : std::vector<int>{};
-  std::vector<Member> members;
-  members.reserve(cycle.size());
-  for (const int rank : cycle)
-    members.push_back({rank, notices[static_cast<std::size_t>(rank)].since});
-  if (members.empty() || members != suspects_ || event_after != event_) {
-    suspects_ = std::move(members);
-    event_ = event_before;
-    suspected_ = now;
+  const auto now = job_.system().now();
+  const RankSet circle = that_reach(notices, reached_from(notices, me), me);
+  if (!circle.contains(me)) {
+    forget_circle();
     return std::nullopt;
   }
-  if (now - suspected_ < kPatience) return std::nullopt;
-  for (const int rank : cycle) {
-    const NoticeView& notice = notices[static_cast<std::size_t>(rank)];
-    const bool looked_again = notice.evaluated > count_of(suspected_ + kMargin);
-    if (notice.state != WaitNotice::deadlocked && !looked_again) return std::nullopt;
+  if (const auto hash = hash_of(notices, circle); hash != hash_) {
+    hash_ = hash;
+    circle_ = circle;
+    found_ = now;
+    stands_ = false;
+    return std::nullopt;
   }
-  return cycle;
+  if (now - found_ < kPatience) return std::nullopt;
+  stands_ = true;
+  for (const int rank : circle.ranks()) {
+    if (of(notices, rank).seen != hash_) return std::nullopt;
+  }
+  return shortest_cycle(notices, circle, me);
 }
 
 void DeadlockWatch::linger() {
-  WaitNotice& notice = job_.slot(job_.identity().rank).notice;
-  NoticeView mine = read(notice);
-  mine.state = WaitNotice::deadlocked;
-  publish(notice, mine);
+  NoticeView mine = shown_;
+  mine.state = NoticeView::deadlocked;
+  put(mine);
   const auto others_unaware = [&] {
-    return std::any_of(suspects_.begin(), suspects_.end(), [&](const Member& member) {
-      const NoticeView view = provable(member.rank);
-      return view.state == WaitNotice::waiting && view.since == member.since;
+    const auto ranks = (circle_ - RankSet{own_rank()}).ranks();
+    return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+      const NoticeView view = provable(rank);
+      return view.state == NoticeView::waiting && view.seen == hash_;
     });
   };
   const auto end = Clock::now() + kLinger;
-  // No announcement wakes this: it would cast doubt on the proof of the others.
   while (others_unaware() && Clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/helper_thread.h"
 #include "base/mpi_library.h"
 #include "job/gather.h"
 #include "job/wire/rank_set.h"
@@ -54,7 +55,10 @@ void agree(JobState& job, const std::string& what, const std::string& problem) {
 
 void start_mpi(JobState& job, const Environment& environment) {
   agree(job, "whether all workers have MPI", missing(environment));
-  const auto place = start_mpi();
+  const auto place = [] {
+    const StartsHelpers starts;
+    return start_mpi();
+  }();
   agree(job, "the ranks of MPI", unfit(place, job.identity()));
 }
 

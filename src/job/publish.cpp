@@ -132,12 +132,24 @@ void publish_time(JobState& job, std::atomic<std::int64_t>& word, Clock::time_po
 
 void publish_text(JobState& job, std::atomic<std::uint32_t>& version,
                   std::atomic<std::uint64_t>* words, std::size_t bytes, std::string_view text) {
-  write_text(version, words, bytes, text);
+  write_bytes(version, words, bytes, text);
   const auto place = job.spans_hosts() ? job.blocks().place_of(&version) : std::nullopt;
   if (!place || !job.rendezvous().reaches_hosts()) return;
   StoreMessage message;
-  message.text(*place, bytes, text);
+  message.shared_bytes(*place, bytes, text);
   job.store(message.take());
+}
+
+void send_notice(JobState& job) {
+  if (!job.spans_hosts() || !job.rendezvous().reaches_hosts()) return;
+  WaitNotice& mine = job.slot(job.identity().rank).notice;
+  const auto text = job.blocks().place_of(&mine.text.version);
+  const auto view = job.blocks().place_of(&mine.view.version);
+  TUTTI_CHECK(text && view, "the board lies in no block");
+  StoreMessage message;
+  message.shared_bytes(*text, sizeof mine.text.words, read(mine.text));
+  message.shared_bytes(*view, sizeof mine.view.words, bytes_of(read(mine)));
+  job.store(message.take(), kWithNext);
 }
 
 }  // namespace tutti

@@ -63,7 +63,7 @@ class SlowWait {
   void check();
   ~SlowWait() {
     if (!showing_) return;
-    publish(mine().notice, {});
+    deadlocks_.hide();
     job_.threads().notice_taken.store(false, std::memory_order_release);
   }
   SlowWait(const SlowWait&) = delete;
@@ -199,16 +199,16 @@ void SlowWait::show(Clock::time_point evaluated) {
   if (!showing_) {
     if (threads.notice_taken.exchange(true, std::memory_order_acquire)) return;
     showing_ = true;
-    write(mine().notice.text, subject_.what());
   }
   // Counting the process' threads is expensive, so only a long wait does it.
-  const bool alone = !sleeps_elsewhere_ && evaluated - start_ >= kLastingWait &&
-                     !threads.several.load(std::memory_order_acquire) &&
-                     !job_.system().has_other_threads();
-  publish(mine().notice, {.state = alone ? WaitNotice::waiting : WaitNotice::shared,
-                          .since = count_of(start_),
-                          .evaluated = count_of(evaluated),
-                          .missing = missing_});
+  const bool alone =
+      subject_.needs_calls && !sleeps_elsewhere_ && evaluated - start_ >= kLastingWait &&
+      !threads.several.load(std::memory_order_acquire) && !job_.system().has_other_threads();
+  deadlocks_.show({.state = alone ? NoticeView::waiting : NoticeView::shared,
+                   .since = count_of(start_),
+                   .evaluated = count_of(evaluated),
+                   .missing = missing_},
+                  subject_.what);
 }
 
 bool SlowWait::is_busy(int rank, Clock::time_point now) const {

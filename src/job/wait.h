@@ -28,6 +28,10 @@ struct WaitSubject {
   /// was ended, a peer that closed). May be empty.
   std::function<void()> check;
   Deadline deadline;
+  /// What is missing is a call that the others' programs have to make, which they tell by
+  /// publish(). Nobody makes it while he waits in another one, so that workers can be proven to
+  /// wait for one another.
+  bool needs_calls = false;
 };
 
 class SlowWait;

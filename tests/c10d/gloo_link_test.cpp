@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "base/helper_thread.h"
 #include "c10d/backend_link.h"
 #include "comm/link/link_collectives.h"
 #include "tutti/error.h"
@@ -89,6 +90,18 @@ TEST(GlooLink, IsMadeOverAnAllGatherOfTheCallers) {
   });
   EXPECT_EQ(table.rounds[0], table.rounds[1]);
   EXPECT_EQ(table.rounds[0], table.rounds[2]);
+}
+
+/// Or a worker that has a link would never be one of those that are proven to wait for one another.
+TEST(GlooLink, ItsThreadsDoNotCountAsThreadsOfTheProgram) {
+  const int before = other_threads();
+  Table table(2);
+  std::vector<std::unique_ptr<Link>> links(2);
+  run_threads(2, [&](int self) {
+    links[static_cast<std::size_t>(self)] = make_gloo_link(
+        {.self = self, .peers = 2, .lanes = 2, .interface = "lo"}, table.exchange(self));
+  });
+  EXPECT_EQ(other_threads(), before);
 }
 
 TEST(GlooLink, OfOnePeerHasNobodyToTalkTo) {

@@ -16,6 +16,7 @@ namespace tutti::test {
 
 struct Arrivals {
   std::array<std::atomic<int>, kMaxWorkers> at{};
+  bool needs_calls = true;
 
   void arrive(const Job& job, int place) {
     at[static_cast<std::size_t>(job.rank())].store(place, std::memory_order_release);
@@ -40,6 +41,7 @@ struct Arrivals {
           subject.members = members;
           subject.what = [what] { return what; };
           subject.deadline = state.deadline(deadline);
+          subject.needs_calls = needs_calls;
           return subject;
         });
   }

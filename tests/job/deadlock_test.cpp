@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "arrivals.h"
+#include "job/wait.h"
 #include "support/process_ranks.h"
 #include "support/thread_ranks.h"
 #include "tutti/error.h"
@@ -54,16 +55,29 @@ TEST(Deadlock, two_workers_in_different_operations_are_told_at_once) {
 
 TEST(Deadlock, circle_of_three_is_named_by_all_three_while_others_go_on) {
   Arrivals arrivals;
+  std::atomic<int> told{0};
   const ThreadOutcome outcome = try_thread_ranks(5, [&](const Job& job) {
     const int rank = job.rank();
-    if (rank >= 3) return arrivals.await(job, 1, "other group", RankSet{3, 4});
+    if (rank == 3) return arrivals.await(job, 1, "other group", RankSet{3, 4});
+    if (rank == 4) {
+      Arrivals::poll_until([&] {
+        announce(job.state()->board());
+        return told == 3;
+      });
+      return;
+    }
     const int next = (rank + 1) % 3;
     if (rank == 0) {
       poll_until_awaited(job, 1, 2);
       poll_until_awaited(job, 3, 4);
       arrivals.at[3] = arrivals.at[4] = 1;
     }
-    arrivals.await(job, 1, "operation " + std::to_string(rank), RankSet{next});
+    try {
+      arrivals.await(job, 1, "operation " + std::to_string(rank), RankSet{next});
+    } catch (...) {
+      ++told;
+      throw;
+    }
   });
   for (const int rank : {0, 1, 2})
     EXPECT_EQ(outcome.text(rank),
@@ -102,24 +116,54 @@ TEST(Deadlock, slow_worker_is_none) {
   });
 }
 
-TEST(Deadlock, circle_in_which_something_still_happens_is_none) {
-  // Rank 1 seems to wait for rank 0, but what it waits for is announced from elsewhere: as long as
-  // workers announce, nothing is proven.
+TEST(Deadlock, what_others_do_while_they_wait_is_no_part_of_one) {
+  // Rank 1 seems to wait for rank 0, and rank 0 for rank 1, but not for calls of theirs.
   Arrivals arrivals;
+  arrivals.needs_calls = false;
   run_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 2) {
-      poll_until_awaited(job, 0, 1);
-      poll_until_awaited(job, 1, 0);
-      const auto until = Clock::now() + seconds(2);
-      Arrivals::poll_until([&] {
-        announce(job.state()->board());
-        return Clock::now() > until;
-      });
+      poll_until_looked(job, 0, 20);
+      poll_until_looked(job, 1, 20);
       arrivals.at[0] = arrivals.at[1] = 1;
       announce(job.state()->board());
       return;
     }
     arrivals.await(job, 1, "barrier", RankSet{1 - job.rank()});
+  });
+}
+
+TEST(Deadlock, worker_that_has_not_looked_again_is_never_part_of_one) {
+  // Rank 0 is stopped in the midst of its wait, and does not see that rank 1 has come.
+  Arrivals arrivals;
+  std::atomic<bool> is_stopped{false}, may_go_on{false};
+  run_thread_ranks(3, [&](const Job& job) {
+    const auto begin = Clock::now();
+    const auto missing = [&] {
+      if (Clock::now() - begin > milliseconds(300) && !is_stopped.exchange(true)) {
+        Arrivals::poll_until([&] { return may_go_on.load(); });
+      }
+      return RankSet{1};
+    };
+    if (job.rank() == 0) {
+      wait_until(
+          *job.state(), [&] { return arrivals.at[1] > 0; },
+          [&] {
+            return WaitSubject{.missing = missing,
+                               .members = {1},
+                               .what = [] { return "out"; },
+                               .check = {},
+                               .deadline = job.state()->deadline(seconds(60)),
+                               .needs_calls = true};
+          });
+      arrivals.arrive(job, 1);
+    } else if (job.rank() == 1) {
+      Arrivals::poll_until([&] { return is_stopped.load(); });
+      arrivals.arrive(job, 1);
+      arrivals.await(job, 1, "in", RankSet{0});
+    } else {
+      poll_until_looked(job, 1, 20);
+      may_go_on = true;
+    }
   });
 }
 

@@ -223,7 +223,8 @@ WaitSubject LocalCollectives::subject_of(Goal goal, std::uint64_t value, std::ui
                 check_open(sequence);
                 if (partners_) partners_([&] { return missing(goal, value); });
               },
-          .deadline = job_.deadline(pending(sequence).patience)};
+          .deadline = job_.deadline(pending(sequence).patience),
+          .needs_calls = goal == Goal::arrived};
 }
 
 bool LocalCollectives::all_inlined(std::uint64_t sequence) const {

@@ -69,8 +69,8 @@ void HostMemory::end(int rank) {
 void HostMemory::apply(std::string_view message, bool is_own) {
   StoreReader reader(message);
   while (reader.next() && apply(reader.item(), reader.payload(), is_own)) {
+    has_stored_ = has_stored_ || reader.item().kind != StoreItem::early_bytes;
   }
-  has_stored_ = true;
 }
 
 void HostMemory::wake() {
@@ -87,12 +87,12 @@ bool HostMemory::apply(const StoreItem& item, std::string_view payload, bool is_
       if (at != nullptr) std::memcpy(at, payload.data(), payload.size());
       return true;
     }
-    case StoreItem::early_text: {
+    case StoreItem::early_bytes: {
       std::byte* const at = is_own ? nullptr : address(item.to, 8 + item.value);
       if (at == nullptr || item.value % 8 != 0 || item.to.offset % 8 != 0) return true;
-      write_text(word_at<std::uint32_t>(at),
-                 std::launder(reinterpret_cast<std::atomic<std::uint64_t>*>(at + 8)), item.value,
-                 payload);
+      write_bytes(word_at<std::uint32_t>(at),
+                  std::launder(reinterpret_cast<std::atomic<std::uint64_t>*>(at + 8)), item.value,
+                  payload);
       return true;
     }
     case StoreItem::early_word:

@@ -8,7 +8,7 @@ namespace {
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
 
 bool has_payload(std::uint32_t kind) {
-  return kind == StoreItem::data || kind == StoreItem::early_text;
+  return kind == StoreItem::data || kind == StoreItem::early_bytes;
 }
 
 }  // namespace
@@ -41,13 +41,13 @@ void StoreMessage::time(BlockPlace to, std::int64_t ns_from_now) {
       nullptr, 0);
 }
 
-void StoreMessage::text(BlockPlace to, std::size_t capacity, std::string_view text) {
-  text = text.substr(0, capacity);
-  add({.kind = StoreItem::early_text,
-       .bytes = static_cast<std::uint32_t>(text.size()),
+void StoreMessage::shared_bytes(BlockPlace to, std::size_t capacity, std::string_view bytes) {
+  bytes = bytes.substr(0, capacity);
+  add({.kind = StoreItem::early_bytes,
+       .bytes = static_cast<std::uint32_t>(bytes.size()),
        .to = to,
        .value = capacity},
-      text.data(), text.size());
+      bytes.data(), bytes.size());
 }
 
 void StoreMessage::exchange(BlockPlace to, std::uint64_t expected, std::uint64_t desired,

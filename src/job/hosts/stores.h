@@ -26,17 +26,17 @@ struct BlockPlace {
 /// One store of a message. In the message its payload follows, padded to 8 bytes.
 struct StoreItem {
   enum Kind : std::uint32_t {
-    data = 1,    ///< bytes; not on the writer's host
-    word,        ///< an atomic of 4 or 8 bytes
-    early_word,  ///< the same; the writer has stored it on its own host
-    early_text,  ///< a SharedText, its version first; the writer has written it on its own host
-    early_time,  ///< an atomic count of ns of Clock: `value` ns from now on, or 0
-    exchange     ///< an atomic, if it is `expected`; else the rest of the message is skipped
+    data = 1,     ///< bytes; not on the writer's host
+    word,         ///< an atomic of 4 or 8 bytes
+    early_word,   ///< the same; the writer has stored it on its own host
+    early_bytes,  ///< SharedBytes, the version first; the writer has written them on its own host
+    early_time,   ///< an atomic count of ns of Clock: `value` ns from now on, or 0
+    exchange      ///< an atomic, if it is `expected`; else the rest of the message is skipped
   };
   std::uint32_t kind = 0;
   std::uint32_t bytes = 0;  ///< of the payload, or of the atomic
   BlockPlace to;
-  std::uint64_t value = 0;     ///< of an atomic; of a text its capacity
+  std::uint64_t value = 0;     ///< of an atomic; of shared bytes their capacity
   std::uint64_t expected = 0;  ///< of an exchange
 };
 
@@ -47,7 +47,8 @@ class StoreMessage {
   void word(BlockPlace to, std::uint64_t value, std::size_t bytes, bool early = false);
   /// Clocks differ between hosts: the time arrives as one from now on. 0: none.
   void time(BlockPlace to, std::int64_t ns_from_now);
-  void text(BlockPlace to, std::size_t capacity, std::string_view text);
+  /// Nobody waits for these: they wake no one.
+  void shared_bytes(BlockPlace to, std::size_t capacity, std::string_view bytes);
   void exchange(BlockPlace to, std::uint64_t expected, std::uint64_t desired, std::size_t bytes);
   bool empty() const { return message_.empty(); }
   std::size_t size() const { return message_.size(); }

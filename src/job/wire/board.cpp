@@ -12,14 +12,18 @@ namespace {
 /// A writer is a few dozen stores from its end, unless it was stopped or killed within them.
 constexpr int kReadAttempts = 1000;
 
-/// Runs `copy` until no writer was active meanwhile. Writers store with release order and copies
-/// load with acquire order: who sees a new value then also sees the odd version before it.
-template <class Copy>
-bool read_consistently(const std::atomic<std::uint32_t>& version, Copy copy) {
+/// Copies until no writer was active meanwhile; false where one never ends. Writers store with
+/// release order and this loads with acquire order: who sees a new value then also sees the odd
+/// version before it.
+bool read_bytes(const std::atomic<std::uint32_t>& version, const std::atomic<std::uint64_t>* words,
+                std::size_t bytes, char* to) {
   for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
     const std::uint32_t before = version.load(std::memory_order_acquire);
     if (before % 2 == 0) {
-      copy();
+      for (std::size_t at = 0; at < bytes; at += 8) {
+        const std::uint64_t word = words[at / 8].load(std::memory_order_acquire);
+        std::memcpy(to + at, &word, 8);
+      }
       if (version.load(std::memory_order_relaxed) == before) return true;
     }
     if (attempt % 16 == 15) std::this_thread::yield();
@@ -44,14 +48,14 @@ class Writing {
 
 }  // namespace
 
-void write_text(std::atomic<std::uint32_t>& version, std::atomic<std::uint64_t>* words,
-                std::size_t bytes, std::string_view text) {
-  text = text.substr(0, bytes);
+void write_bytes(std::atomic<std::uint32_t>& version, std::atomic<std::uint64_t>* words,
+                 std::size_t bytes, std::string_view from) {
+  from = from.substr(0, bytes);
   const Writing writing(version);
   for (std::size_t at = 0; at < bytes; at += 8) {
     std::uint64_t word = 0;
-    if (at < text.size())
-      std::memcpy(&word, text.data() + at, std::min<std::size_t>(8, text.size() - at));
+    if (at < from.size())
+      std::memcpy(&word, from.data() + at, std::min<std::size_t>(8, from.size() - at));
     words[at / 8].store(word, std::memory_order_release);
   }
 }
@@ -59,39 +63,24 @@ void write_text(std::atomic<std::uint32_t>& version, std::atomic<std::uint64_t>*
 std::string read_text(const std::atomic<std::uint32_t>& version,
                       const std::atomic<std::uint64_t>* words, std::size_t bytes) {
   std::string text(bytes, '\0');
-  const bool whole = read_consistently(version, [&] {
-    for (std::size_t at = 0; at < bytes; at += 8) {
-      const std::uint64_t word = words[at / 8].load(std::memory_order_acquire);
-      std::memcpy(text.data() + at, &word, 8);
-    }
-  });
-  if (!whole) return {};
+  if (!read_bytes(version, words, bytes, text.data())) return {};
   text.resize(std::min(text.find('\0'), bytes));
   return text;
 }
 
+std::string_view bytes_of(const NoticeView& view) {
+  return {reinterpret_cast<const char*>(&view), sizeof view};
+}
+
 void publish(WaitNotice& notice, const NoticeView& view) {
-  const Writing writing(notice.version);
-  notice.state.store(view.state, std::memory_order_release);
-  notice.since.store(view.since, std::memory_order_release);
-  notice.evaluated.store(view.evaluated, std::memory_order_release);
-  for (std::size_t w = 0; w < notice.missing.size(); ++w) {
-    notice.missing[w].store(view.missing.words()[w], std::memory_order_release);
-  }
+  const std::string_view bytes = bytes_of(view);
+  write_bytes(notice.view.version, notice.view.words.data(), bytes.size(), bytes);
 }
 
 NoticeView read(const WaitNotice& notice) {
   NoticeView view;
-  const bool whole = read_consistently(notice.version, [&] {
-    view.state = notice.state.load(std::memory_order_acquire);
-    view.since = notice.since.load(std::memory_order_acquire);
-    view.evaluated = notice.evaluated.load(std::memory_order_acquire);
-    RankSet::Words missing;
-    for (std::size_t w = 0; w < missing.size(); ++w) {
-      missing[w] = notice.missing[w].load(std::memory_order_acquire);
-    }
-    view.missing = RankSet(missing);
-  });
+  const bool whole = read_bytes(notice.view.version, notice.view.words.data(), sizeof view,
+                                reinterpret_cast<char*>(&view));
   return whole ? view : NoticeView{};
 }
 

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <tuple>
+#include <type_traits>
 
 #include "job/wire/rank_set.h"
 
@@ -22,28 +22,40 @@ namespace tutti {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-/// A text that one worker writes and others may read at any time: torn reads are detected.
+/// Bytes that one worker writes and others may read at any time: torn reads are detected.
 template <std::size_t Bytes>
-struct SharedText {
+struct SharedBytes {
   static_assert(Bytes % 8 == 0);
   std::atomic<std::uint32_t> version{0};  ///< odd while being written
   std::array<std::atomic<std::uint64_t>, Bytes / 8> words{};
 };
 
-/// The wait of a worker that sleeps. Guarded by `version` (odd while being written).
-struct WaitNotice {
+template <std::size_t Bytes>
+using SharedText = SharedBytes<Bytes>;
+
+/// The numbers of a worker's notice: its wait, at one moment. Other hosts get to know it once it
+/// lasts, and less often (job/deadlock.h).
+struct NoticeView {
   enum State : std::uint32_t {
     none = 0,
     waiting = 1,     ///< in a slow wait, and does nothing else
     deadlocked = 2,  ///< the same, and has proven that the wait cannot end
-    shared = 3       ///< in a slow wait, but other threads of this worker may continue
+    shared = 3       ///< in a slow wait, but it may end by more than what workers have announced
   };
-  std::atomic<std::uint32_t> version{0};
-  std::atomic<std::uint32_t> state{none};
-  std::atomic<std::int64_t> since{0};      ///< ns, Clock: when this wait began
-  std::atomic<std::int64_t> evaluated{0};  ///< ns, Clock: when `missing` was last found true
-  /// Words of a RankSet: the job ranks that it waits for.
-  std::array<std::atomic<std::uint64_t>, std::tuple_size_v<RankSet::Words>> missing{};
+  std::uint32_t state = none;
+  std::uint32_t number = 0;    ///< of the notices of this wait, as DeadlockWatch counts them
+  std::int64_t since = 0;      ///< ns, Clock of its host: when this wait began
+  std::int64_t evaluated = 0;  ///< ns, Clock of its host: when `missing` was last found true
+  std::uint64_t seen =
+      0;                 ///< the circle that it has looked again after, as DeadlockWatch hashes it
+  RankSet missing = {};  ///< the job ranks that it waits for
+  bool in_wait() const { return state != none; }
+};
+static_assert(std::is_trivially_copyable_v<NoticeView> && sizeof(NoticeView) % 8 == 0);
+
+/// The wait of a worker that sleeps.
+struct WaitNotice {
+  SharedBytes<sizeof(NoticeView)> view;
   SharedText<192> text;  ///< "all-reduce of \"encoder.weight\", step 17"
 };
 
@@ -68,30 +80,24 @@ struct Board {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// Writes or reads a shared text. Longer text is cut. read() gives an empty text where a writer
-/// never ends.
-void write_text(std::atomic<std::uint32_t>& version, std::atomic<std::uint64_t>* words,
-                std::size_t bytes, std::string_view text);
+/// Writes shared bytes: what is longer is cut, what is shorter is followed by zeros.
+void write_bytes(std::atomic<std::uint32_t>& version, std::atomic<std::uint64_t>* words,
+                 std::size_t bytes, std::string_view from);
+/// Shared bytes up to the first zero; an empty text where a writer never ends.
 std::string read_text(const std::atomic<std::uint32_t>& version,
                       const std::atomic<std::uint64_t>* words, std::size_t bytes);
 template <std::size_t Bytes>
-void write(SharedText<Bytes>& to, std::string_view text) {
-  write_text(to.version, to.words.data(), Bytes, text);
+void write(SharedBytes<Bytes>& to, std::string_view text) {
+  write_bytes(to.version, to.words.data(), Bytes, text);
 }
 template <std::size_t Bytes>
-std::string read(const SharedText<Bytes>& from) {
+std::string read(const SharedBytes<Bytes>& from) {
   return read_text(from.version, from.words.data(), Bytes);
 }
 
-/// The numbers of a notice at one moment. read() gives `none` when a writer never comes to an end.
-struct NoticeView {
-  std::uint32_t state = WaitNotice::none;
-  std::int64_t since = 0;
-  std::int64_t evaluated = 0;
-  RankSet missing = {};
-  bool in_wait() const { return state != WaitNotice::none; }
-};
+std::string_view bytes_of(const NoticeView& view);
 void publish(WaitNotice& notice, const NoticeView& view);
+/// The numbers of a notice; `none` when a writer never comes to an end.
 NoticeView read(const WaitNotice& notice);
 
 /// A thread of `worker` is about to sleep on Board::event, or has slept. A thread that ends in

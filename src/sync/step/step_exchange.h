@@ -217,9 +217,9 @@ class StepExchange {
   /// Returns when arrived(r) holds for every member; calls `progress` meanwhile.
   void wait_for_all(const Arrived& arrived, const std::function<void()>& progress = {});
   /// Returns when ready() holds; `missing` are the job ranks that it waits for, and arrived(r)
-  /// holds for a member that cannot fail the step any more.
+  /// holds for a member that cannot fail the step any more. `needs_calls`: as in WaitSubject.
   void wait_for(const std::function<bool()>& ready, const std::function<RankSet()>& missing,
-                const Arrived& arrived);
+                const Arrived& arrived, bool needs_calls = false);
   void check_peers(const Arrived& arrived);
   void give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived);
   /// Throws where that worker does not take part in this step, nor in later ones.

@@ -96,11 +96,12 @@ void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void
     }
     return late;
   };
-  wait_for(ready, missing, arrived);
+  wait_for(ready, missing, arrived, true);
 }
 
 void StepExchange::wait_for(const std::function<bool()>& ready,
-                            const std::function<RankSet()>& missing, const Arrived& arrived) {
+                            const std::function<RankSet()>& missing, const Arrived& arrived,
+                            bool needs_calls) {
   if (ready()) return;
   const auto begin = state_.job().system().now();
   wait_until(state_.job(), ready, [&] {
@@ -110,6 +111,7 @@ void StepExchange::wait_for(const std::function<bool()>& ready,
     subject.what = [&] { return what_is_waited_for(); };
     subject.check = [&] { check_peers(arrived); };
     subject.deadline = state_.job().deadline(options_.deadline);
+    subject.needs_calls = needs_calls;
     return subject;
   });
   const auto end = state_.job().system().now();

@@ -50,7 +50,7 @@ TEST(WaitNotice, is_read_as_published) {
   EXPECT_FALSE(read(notice).in_wait());
   publish(
       notice,
-      {.state = WaitNotice::waiting, .since = 5, .evaluated = 7, .missing = {1, 2, 63, 64, 1023}});
+      {.state = NoticeView::waiting, .since = 5, .evaluated = 7, .missing = {1, 2, 63, 64, 1023}});
   const NoticeView view = read(notice);
   EXPECT_TRUE(view.in_wait());
   EXPECT_EQ(view.since, 5);
@@ -70,7 +70,7 @@ TEST(WaitNotice, readers_never_see_two_notices_mixed) {
   const std::jthread writer([&](const std::stop_token& stop) {
     for (std::int64_t i = 1; !stop.stop_requested(); ++i)
       publish(notice,
-              {.state = WaitNotice::waiting, .since = i, .evaluated = i, .missing = ranks_of(i)});
+              {.state = NoticeView::waiting, .since = i, .evaluated = i, .missing = ranks_of(i)});
   });
   for (int seen = 0; seen < 1000;) {
     const NoticeView view = read(notice);
