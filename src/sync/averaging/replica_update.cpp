@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/host_copies.h"
+#include "kernels/fold_schedule.h"
 #include "kernels/norm.h"
 
 namespace tutti {
@@ -186,14 +187,17 @@ void ReplicaUpdate::average_all() {
 void ReplicaUpdate::update_tile(std::size_t logical, const ElementRange& tile,
                                 const PreparedUpdate& by, const NodeSources& sources) {
   const auto& model = copies_.of(logical);
-  const auto type = exchange_.plan().parameters()[tile.parameter].node_type;
-  void* const gradient = gradient_.data();
-  slices_.fold(sources, tile.begin, tile.end, type, {&gradient, 1});
   auto target = model.target(tile);
-  target.gradient = gradient;
   const auto& scales = locals_[logical].scales;
   if (!scales.empty()) target.gradient_scale = scales[tile.parameter];
   target.clip_value = clip_.value;
+  if (sources.nodes.size() <= kMaxSources) {
+    return model.update(tile, slices_.fold_of(sources, tile.begin, tile.end), target, by);
+  }
+  const auto type = exchange_.plan().parameters()[tile.parameter].node_type;
+  void* const gradient = gradient_.data();
+  slices_.fold(sources, tile.begin, tile.end, type, {&gradient, 1});
+  target.gradient = gradient;
   update(by, target);
   model.round_values(tile);
 }

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/fold_update.h"
 #include "kernels/update.h"
 #include "sync/update/gradient_norms.h"
 
@@ -148,13 +147,7 @@ void PartitionedUpdate::run_kernel(SourceShare& share, const ElementRange& range
       model_.round_values(piece);
     });
   }
-  FoldUpdate work{.fold = *fused, .target = target_of(range, verdict), .update = std::move(by)};
-  if (model_.master(p) != model_.value(p)) {
-    const auto type = exchange_.plan().parameters()[p].spec.dtype;
-    work.rounded = model_.value(p) + static_cast<std::size_t>(range.begin) * size_of(type);
-    work.rounded_type = type;
-  }
-  fold_update(work);
+  model_.update(range, *fused, target_of(range, verdict), std::move(by));
 }
 
 void PartitionedUpdate::run_other(SourceShare& share, const ElementRange& range,

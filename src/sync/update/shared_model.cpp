@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
-#include "kernels/fold.h"
+#include "kernels/fold_update.h"
 #include "memory/arena.h"
 
 namespace tutti {
@@ -57,6 +58,17 @@ UpdateTarget SharedModel::target(const ElementRange& range) const {
   const int here = std::min(states(p), static_cast<int>(kMaxStates));
   for (int k = 0; k < here; ++k) target.states[static_cast<std::size_t>(k)] = state(p, k) + skip;
   return target;
+}
+
+void SharedModel::update(const ElementRange& range, const Fold& fold, const UpdateTarget& target,
+                         PreparedUpdate by) const {
+  const auto p = range.parameter;
+  FoldUpdate work{.fold = fold, .target = target, .update = std::move(by)};
+  if (master(p) != value(p)) {
+    work.rounded_type = plan_.parameters()[p].spec.dtype;
+    work.rounded = value(p) + static_cast<std::size_t>(range.begin) * size_of(work.rounded_type);
+  }
+  fold_update(work);
 }
 
 void SharedModel::round_values(const ElementRange& range) const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/fold.h"
 #include "kernels/update.h"
 #include "sync/plan/plan.h"
 #include "sync/plan/tile_share.h"
@@ -48,6 +49,10 @@ class SharedModel {
   /// The memory that an update of these elements reads and writes, but for the gradient, with at
   /// most kMaxStates state tensors.
   UpdateTarget target(const ElementRange& range) const;
+  /// Updates the range by what `fold` gives, in one sweep (kernels/fold_update.h), and rounds the
+  /// values of a 16-bit parameter. `target` is that of the range.
+  void update(const ElementRange& range, const Fold& fold, const UpdateTarget& target,
+              PreparedUpdate by) const;
   /// Sets these values of a 16-bit parameter to `from`, which has the type of the master copy,
   /// rounded once.
   void round_values(const ElementRange& range, const std::byte* from) const;
