@@ -101,7 +101,7 @@ class Turns:
             for column, command in commands.items():
                 try:
                     running[column] = Contestant(column, command, self._ranks, environment, pinned=False)
-                    running[column].ask(f"steps {WARM_UP}")
+                    running[column].ask(f"steps {max(WARM_UP, period_of(methods.get(column)))}")
                     guess = max(running[column].ask("steps 2")[0])
                     steps[column] = max(2, min(self._settings.steps, int(burst * 1e9 / guess)))
                     period = period_of(methods.get(column))
@@ -131,7 +131,7 @@ class Turns:
 
 
 def period_of(options):
-    """After how many steps an averaging policy starts again; of all else 1."""
+    """After how many steps an averaging policy starts again, of which its first average every step; of all else 1."""
     found = options and options[0] == "--averaging" and re.search(r":(\d+)", options[1])
     return int(found.group(1)) if found else 1
 
