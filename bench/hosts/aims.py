@@ -45,7 +45,7 @@ def judge(hosts, each, rate, model, columns):
         method = cell.get("method")
         if method in CODECS:
             at_least(column, "× fewer bytes", cell["times_fewer"].get(TRAINER), CODECS[method])
-        elif method and method.startswith("diloco:32"):
+        elif method and method.startswith("diloco:32") and "int8" in method:
             at_least(column, "× fewer bytes than DDP", cell["times_fewer"].get(DDP), DILOCO_BYTES)
             speed = cell["ratio_to_no_sync"]
             at_least(column, "speed ÷ no sync's", speed and 1 / speed, DILOCO_SPEED)

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/timeline.h"
-#include "job/publish.h"
 #include "memory/memory_need.h"
 #include "tutti/error.h"
 
@@ -203,8 +202,7 @@ const StepExchange::Outcome& StepExchange::complete(const std::function<void()>&
       work();
       fill_outcome();
       adopt_order();
-      tutti::publish(state_.job(), header(group_.rank()).folded, step_, {},
-                     with_all(header(0).folded, state_.members()));
+      tell_all(&StepHeader::folded, step_);
       wait_for_all(folded);
       check_fate();
     });
@@ -263,8 +261,7 @@ void StepExchange::publish(const ModelMemory& model) {
   }
   mine.arrived = state_.job().system().now().time_since_epoch().count();
   nodes_.send();
-  tutti::publish(state_.job(), mine.published, step_, {},
-                 with_all(header(0).published, state_.members()));
+  tell_all(&StepHeader::published, step_);
 }
 
 /// The source's buffers replace this worker's, so that all are equal. The next step checks whether

@@ -19,9 +19,11 @@
 // Threads: one. Failure: PeerFailed drops the step on every worker and leaves the exchange usable;
 // Mismatch, PeerLost and Timeout end it: every later call on any worker repeats the error.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +31,7 @@
 #include <vector>
 
 #include "comm/group_state.h"
+#include "job/publish.h"
 #include "sync/plan/bucket_schedule.h"
 #include "sync/plan/plan.h"
 #include "sync/step/digest_check.h"
@@ -214,6 +217,9 @@ class StepExchange {
 
   // Waiting and failing: step_exchange_failure.cpp.
   using Arrived = std::function<bool(int)>;
+  /// Publishes a step counter that every member sets to this value before any of them gets on.
+  void tell_all(std::atomic<std::uint64_t> StepHeader::*word, std::uint64_t value,
+                std::initializer_list<PublishedData> data = {});
   /// Returns when arrived(r) holds for every member; calls `progress` meanwhile.
   void wait_for_all(const Arrived& arrived, const std::function<void()>& progress = {});
   /// Returns when ready() holds; `missing` are the job ranks that it waits for, and arrived(r)

@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/timeline.h"
-#include "job/publish.h"
 #include "job/wait.h"
 #include "job/wire/rank_set.h"
 #include "sync/step/step_exchange.h"
@@ -81,6 +80,12 @@ std::string StepExchange::mode_texts() const {
   return text;
 }
 
+void StepExchange::tell_all(std::atomic<std::uint64_t> StepHeader::*word, std::uint64_t value,
+                            std::initializer_list<PublishedData> data) {
+  tutti::publish(state_.job(), header(group_.rank()).*word, value, data,
+                 with_all(header(0).*word, state_.members()));
+}
+
 void StepExchange::wait_for_all(const Arrived& arrived, const std::function<void()>& progress) {
   const auto ready = [&] {
     if (progress) progress();
@@ -129,8 +134,7 @@ void StepExchange::barrier(const char* what, std::span<const HostPiece> pieces) 
       return header(r).barrier.load(std::memory_order_acquire) >= round;
     };
     if (state_.spans_hosts() && state_.team().rank == 0) give_to_hosts(pieces, arrived);
-    tutti::publish(state_.job(), header(group_.rank()).barrier, round, {},
-                   with_all(header(0).barrier, state_.members()));
+    tell_all(&StepHeader::barrier, round);
     wait_for_all(arrived);
   });
 }

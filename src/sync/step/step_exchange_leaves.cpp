@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "job/publish.h"
 #include "memory/memory_need.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/step_exchange.h"
@@ -144,8 +143,7 @@ void StepExchange::open(StepMode mode, std::int64_t declared, double weight, boo
   mine.weight = weight;
   mine.drained = drained;
   mine.schedule = schedule_->hash();
-  tutti::publish(state_.job(), mine.opened, step_, {published(mine.mode, mine.schedule)},
-                 with_all(header(0).opened, state_.members()));
+  tell_all(&StepHeader::opened, step_, {published(mine.mode, mine.schedule)});
 }
 
 void StepExchange::begin_leaf(double weight) {
