@@ -230,6 +230,27 @@ TEST(LargeBetweenHosts, WhatWasStartedMovesWhileItsMembersWaitForSomethingElse) 
       on({{0, 1}, {2, 3}}));
 }
 
+/// The others of its host wait until it has read what they have staged.
+TEST(LargeBetweenHosts, AMemberThatIsBehindFindsAllChunksAsTheyWereStaged) {
+  constexpr std::int64_t kCount = 1 << 21;
+  run_thread_ranks(
+      4,
+      [](const Job& job) {
+        const Group group(job);
+        auto x = Values<float>(kCount);
+        for (std::int64_t i = 0; i < kCount; ++i) {
+          x[static_cast<std::size_t>(i)] = static_cast<float>(i / 1000 + job.rank());
+        }
+        auto work = group.start_all_reduce(view(x), view(x), Reduction::sum);
+        if (job.rank() == 1) std::this_thread::sleep_for(milliseconds(100));
+        work.wait();
+        for (std::int64_t i = 0; i < kCount; i += 499) {
+          ASSERT_EQ(x[static_cast<std::size_t>(i)], static_cast<float>(4 * (i / 1000) + 6)) << i;
+        }
+      },
+      on({{0, 1}, {2, 3}}));
+}
+
 TEST(LargeBetweenHosts, WithoutAnEngineTheBytesAreTheSameAndThatIsSaid) {
   const LogCapture log;
   const auto inputs = random_inputs<float>(4, 200'000);
