@@ -4,7 +4,7 @@ must be the same. script/exactness --hosts builds them and runs this, as root.
 
     hosts.py [--build DIR] [--only METHOD …] [--layouts LAYOUT …] [--links LINK …] [--with NAME=VALUE …]
 
-Prints a table; what the program refuses is "refused", with its sentence below. The exit status is 1 where a sum
+A column of the link "mpi" is started by `mpirun`, all others as by torchrun. Prints a table; what the program refuses is "refused", with its sentence below. The exit status is 1 where a sum
 differs or a run fails, 77 where hosts cannot be made.
 """
 
@@ -13,12 +13,14 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROJECT = os.path.dirname(os.path.dirname(HERE))
 SKIPPED = 77
 DEADLINE = 300  # seconds of a run
 TEXT = os.path.join(PROJECT, "LICENSE")
+ENTER = os.path.join(PROJECT, "bench", "hosts", "enter.sh")
 LAYOUTS = {"1x4": (4,), "2x2": (2, 2), "4x1": (1, 1, 1, 1), "2+1+1": (2, 1, 1)}  # workers of each host
 SMALL = ("--text", TEXT, "--seed", "5", "--steps", "8", "--quiet")
 LETTERS = ("char_lm", *SMALL, "--rows", "3", "--length", "12", "--hidden", "20", "--sample", "0")
@@ -49,6 +51,28 @@ done
 for one in $all; do wait $one || status=1; done
 exit ${status:-0}"""
 
+# The same where messages go over MPI, whose launcher starts all from the first host: the others are entered as
+# by ssh (bench/hosts/enter.sh).
+WORKERS_BY_MPIRUN = """
+echo $$ >$folder/$HOST_RANK.new && mv $folder/$HOST_RANK.new $folder/$HOST_RANK
+if [ $HOST_RANK != 0 ]; then
+  until [ -e $folder/over ]; do sleep 0.1; done
+  exit 0
+fi
+trap 'touch $folder/over' EXIT
+host=0
+for count in $each; do
+  until [ -e $folder/$host ]; do sleep 0.1; done
+  hosts=$hosts${hosts:+,}10.77.0.$((host + 1)):$count
+  TUTTI_BENCH_HOSTS="$TUTTI_BENCH_HOSTS 10.77.0.$((host + 1))=$(cat $folder/$host)"
+  host=$((host + 1))
+done
+export TUTTI_BENCH_HOSTS
+mpirun --allow-run-as-root --bind-to none --mca plm_rsh_agent $enter --mca btl_tcp_if_include eth0 \
+  --mca oob_tcp_if_include eth0 --mca mpi_yield_when_idle 1 --host $hosts -n $world \
+  -x TUTTI_HUB -x TUTTI_TOKEN -x TUTTI_LINK -x OMP_NUM_THREADS "$@"
+"""
+
 
 class NoHosts(Exception):
     """Hosts cannot be made here; the text is the reason."""
@@ -70,9 +94,13 @@ class Machine:
         else:
             variables.update(TUTTI_HUB="10.77.0.1:29600", TUTTI_TOKEN="of-this-matrix", world=str(sum(layout)),
                              each=" ".join(map(str, layout)))
-            command = [self._script, "--hosts", str(len(layout)), "sh", "-c", WORKERS_OF_A_HOST, "sh", *program]
-        done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", timeout=DEADLINE, check=False)
+            by_mpi = variables.get("TUTTI_LINK") == "mpi"
+            command = [self._script, "--hosts", str(len(layout)), "sh", "-c",
+                       WORKERS_BY_MPIRUN if by_mpi else WORKERS_OF_A_HOST, "sh", *program]
+        with tempfile.TemporaryDirectory() as folder:
+            variables.update(folder=folder, enter=ENTER)
+            done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, errors="replace", timeout=DEADLINE, check=False)
         if len(layout) > 1 and done.returncode == SKIPPED:
             raise NoHosts(done.stdout.strip())
         return done.returncode, done.stdout

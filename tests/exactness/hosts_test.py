@@ -121,6 +121,17 @@ class Hosts(unittest.TestCase):
                          ["0 of 4: 0 of 2 on 0 at 10.77.0.1:29600", "1 of 4: 1 of 2 on 0 at 10.77.0.1:29600",
                           "2 of 4: 0 of 1 on 1 at 10.77.0.1:29600", "3 of 4: 0 of 1 on 2 at 10.77.0.1:29600"])
 
+    def test_start_their_workers_by_mpirun_where_messages_go_over_mpi(self):
+        self.add("bin/mpirun", 'echo "$@"\necho "$TUTTI_BENCH_HOSTS"\n')
+        machine = hosts.Machine(self.folder, self.loopback())
+        path = os.path.join(self.folder, "bin") + os.pathsep + os.environ["PATH"]
+        status, output = machine.run((2, 1, 1), ("char_lm", "--letters"), {"TUTTI_LINK": "mpi", "PATH": path})
+        self.assertEqual(status, 0, output)
+        self.assertIn("--host 10.77.0.1:2,10.77.0.2:1,10.77.0.3:1 -n 4 ", output)
+        self.assertIn("-x TUTTI_LINK", output)
+        self.assertTrue(output.splitlines()[0].endswith("/char_lm --letters"), output)
+        self.assertRegex(output.splitlines()[1], r"10\.77\.0\.1=\d+ 10\.77\.0\.2=\d+ 10\.77\.0\.3=\d+$")
+
     def test_fail_with_any_worker(self):
         self.assertEqual(self.call(self.loopback())[0], 0)
         status, output = self.call(self.loopback(), "--with", "BAD=10")
