@@ -93,17 +93,19 @@ class Aims(unittest.TestCase):
         self.assertEqual(self.verdicts(1, derived("bag"), "bag"), {"DDP's dense step ÷ its": False})
 
     def test_of_codecs_and_averaging_are_bytes_and_speed(self):
-        columns = derived(methods={"a": "int8", "b": "diloco:32"}, milliseconds={"a": 100, "b": 104},
+        columns = derived(methods={"a": "int8", "b": "diloco:32,int8"}, milliseconds={"a": 100, "b": 104},
                           sent={"a": [8e6, 8e6], "b": [3e5, 3e5]})
         verdicts = self.verdicts(1, columns)
         self.assertTrue(verdicts["× fewer bytes"])
         self.assertTrue(verdicts["× fewer bytes than DDP"])
         self.assertTrue(verdicts["speed ÷ no sync's"])
-        columns = derived(methods={"a": "int8", "b": "diloco:32"}, milliseconds={"a": 100, "b": 110},
+        columns = derived(methods={"a": "int8", "b": "diloco:32,int8"}, milliseconds={"a": 100, "b": 110},
                           sent={"a": [9e6, 9e6], "b": [4e5, 4e5]})
         verdicts = self.verdicts(1, columns)
         self.assertFalse(any(verdicts[text] for text in ("× fewer bytes", "× fewer bytes than DDP",
                                                          "speed ÷ no sync's")))
+        columns = derived(methods={"b": "diloco:32"}, milliseconds={"b": 110}, sent={"b": [4e5, 4e5]})
+        self.assertNotIn("× fewer bytes than DDP", self.verdicts(1, columns))
 
 
 class Hosts(support.Folder):
