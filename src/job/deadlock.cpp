@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "job/publish.h"
+#include "job/wire/mix.h"
 #include "job/wire/rank_set.h"
 
 namespace tutti {
@@ -39,7 +40,7 @@ RankSet reached_from(const Notices& notices, int from) {
   return reached;
 }
 
-/// Those of `ranks` that wait for `to`, directly or through others.
+/// Which of `ranks` wait for `to`, directly or through others.
 RankSet that_reach(const Notices& notices, const RankSet& ranks, int to) {
   RankSet reach;
   RankSet left = ranks;
@@ -79,17 +80,13 @@ std::vector<int> shortest_cycle(const Notices& notices, const RankSet& circle, i
   return {};
 }
 
-/// Of the waits of these ranks, as these notices show them. Never 0.
+/// One number for the waits of `ranks`, as the notices show them. Never 0.
 std::uint64_t hash_of(const Notices& notices, const RankSet& ranks) {
-  std::uint64_t hash = 0x9e3779b97f4a7c15;
-  const auto add = [&](std::uint64_t value) {
-    hash = (hash ^ value) * 0xff51afd7ed558ccd;
-    hash ^= hash >> 32;
-  };
+  std::uint64_t hash = 0;
   for (const int rank : ranks.ranks()) {
-    add(static_cast<std::uint64_t>(rank));
-    add(static_cast<std::uint64_t>(of(notices, rank).since));
-    add(of(notices, rank).number);
+    hash = mix(hash, static_cast<std::uint64_t>(rank));
+    hash = mix(hash, static_cast<std::uint64_t>(of(notices, rank).since));
+    hash = mix(hash, of(notices, rank).number);
   }
   return hash | 1;
 }

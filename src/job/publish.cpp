@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "job/hosts/block_table.h"
 #include "job/wait.h"
+#include "job/wire/mix.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -28,10 +29,7 @@ constexpr Haste kWithNext{.kind = Haste::with_next};
 /// A number that differs from those of other words and values.
 std::uint64_t number_of(const BlockPlace& place, std::uint64_t value) {
   std::uint64_t number = 0;
-  for (const auto part : {place.block, place.offset, value}) {
-    number = (number ^ part) * 0x9e3779b97f4a7c15;
-    number ^= number >> 32;
-  }
+  for (const auto part : {place.block, place.offset, value}) number = mix(number, part);
   return number;
 }
 

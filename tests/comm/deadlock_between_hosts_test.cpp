@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 
 #include "comm/collective_cases.h"
+#include "comm/on_hosts.h"
 #include "job/job_state.h"
 #include "tutti/error.h"
 
@@ -19,13 +20,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-ThreadOptions on(const std::vector<RankSet>& hosts) {
-  ThreadOptions options;
-  options.hosts = HostMap::of(hosts);
-  options.world = std::make_shared<ThreadWorld>(options.hosts->size());
-  return options;
-}
 
 TEST(DeadlockBetweenHosts, WorkersInDifferentOperationsAreToldLongBeforeTheDeadline) {
   const auto begin = Clock::now();

@@ -11,6 +11,7 @@
 
 #include "comm/group_state.h"
 #include "comm/link/link_engine.h"
+#include "comm/on_hosts.h"
 #include "job/job_state.h"
 #include "support/thread_ranks.h"
 #include "tutti/error.h"
@@ -23,16 +24,6 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kBytes = 1'000'000;
-
-const std::vector<std::vector<RankSet>> kHosts = {
-    {{0, 1}, {2, 3}}, {{0}, {1}, {2}, {3}}, {{0, 1, 2}, {3}}, {{0, 2}, {1, 3}}};
-
-ThreadOptions on(const std::vector<RankSet>& hosts) {
-  ThreadOptions options;
-  options.hosts = HostMap::of(hosts);
-  options.world = std::make_shared<ThreadWorld>(options.hosts->size());
-  return options;
-}
 
 std::byte value_of(int member, std::size_t at) {
   return static_cast<std::byte>(1 + member * 37 + static_cast<int>(at % 101));

@@ -16,6 +16,7 @@
 #include "comm/collective_cases.h"
 #include "comm/group_state.h"
 #include "comm/local/ending.h"
+#include "comm/on_hosts.h"
 #include "job/job_state.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
@@ -27,15 +28,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-const std::vector<std::vector<RankSet>> kHosts = {
-    {{0, 1}, {2, 3}}, {{0}, {1}, {2}, {3}}, {{0, 1, 2}, {3}}, {{0, 2}, {1, 3}}};
-
-ThreadOptions on(const std::vector<RankSet>& hosts) {
-  ThreadOptions options;
-  options.hosts = HostMap::of(hosts);
-  return options;
-}
 
 View view_of(const Values<float>& values) {
   return {values.data(), values.count(), DType::float32};
@@ -217,7 +209,6 @@ TEST(Hosts, AKilledWorkerIsLostOnAllHosts) {
 
 TEST(Hosts, AHostWhoseConnectionEndsIsLostOnAllHosts) {
   ThreadOptions options = on({{0, 1}, {2, 3}});
-  options.world = std::make_shared<ThreadWorld>(4);
   std::atomic<int> there{0};
   const auto outcome = try_thread_ranks(
       4,
@@ -240,7 +231,6 @@ TEST(Hosts, AHostWhoseConnectionEndsIsLostOnAllHosts) {
 /// The part of a member that no other host has does not count for itself either.
 TEST(Hosts, ACallWhosePartDidNotReachTheOthersInTimeFailsOnAll) {
   ThreadOptions options = on({{0}, {1}});
-  options.world = std::make_shared<ThreadWorld>(2);
   std::atomic<bool> is_held{false};
   const auto outcome = try_thread_ranks(
       2,
@@ -275,7 +265,6 @@ TEST(Hosts, ACallWhosePartDidNotReachTheOthersInTimeFailsOnAll) {
 /// So that no proof of a deadlock names those whose arrivals wait behind a connection that stalls.
 TEST(Hosts, AStoreOnItsWayThroughTheOrderOfAllHostsIsSeenOnTheBoard) {
   ThreadOptions options = on({{0}, {1, 2}});
-  options.world = std::make_shared<ThreadWorld>(3);
   std::atomic<bool> is_held{false}, was_on_its_way{false}, may_go_on{false};
   run_thread_ranks(
       3,

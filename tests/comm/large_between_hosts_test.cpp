@@ -13,6 +13,7 @@
 #include "comm/group_state.h"
 #include "comm/link/link_engine.h"
 #include "comm/local/host_layout.h"
+#include "comm/on_hosts.h"
 #include "job/job_state.h"
 #include "support/log_capture.h"
 #include "tutti/error.h"
@@ -23,16 +24,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-const std::vector<std::vector<RankSet>> kHosts = {
-    {{0, 1}, {2, 3}}, {{0}, {1}, {2}, {3}}, {{0, 1, 2}, {3}}, {{0, 2}, {1, 3}}};
-
-ThreadOptions on(const std::vector<RankSet>& hosts) {
-  ThreadOptions options;
-  options.hosts = HostMap::of(hosts);
-  options.world = std::make_shared<ThreadWorld>(options.hosts->size());
-  return options;
-}
 
 /// The bytes that `call`, made by all of 4 ranks, moves over links from each host, and the most
 /// that a rank sends by the hub.

@@ -1,21 +1,16 @@
 #include "comm/local/call_record.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "job/wire/mix.h"
 #include "kernels/hash.h"
 
 namespace tutti {
 namespace {
-
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) noexcept {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
-  return hash ^ std::rotr(hash, 29);
-}
 
 bool reduces(OperationKind kind) noexcept {
   return kind == OperationKind::all_reduce || kind == OperationKind::reduce ||
