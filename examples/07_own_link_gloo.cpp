@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -22,12 +23,10 @@ int main(int count, char** arguments) try {
   if (count != 4) return 2;
   auto job = tutti::Job::join();
 
-  c10d::TCPStoreOptions where;
-  where.port = static_cast<std::uint16_t>(std::atoi(arguments[2]));
-  where.isServer = job.rank() == 0;
-  const auto store = c10::make_intrusive<c10d::TCPStore>(arguments[1], where);
+  // Made below, after what may be refused: a worker of a store waits for that of rank 0.
+  c10::intrusive_ptr<c10d::TCPStore> store;
   const std::string own = arguments[3];
-  tutti::use_link("my gloo", [=](const tutti::LinkPlace& place) {
+  tutti::use_link("my gloo", [&store, own](const tutti::LinkPlace& place) {
     std::vector<c10::intrusive_ptr<c10d::Backend>> lanes;
     for (int lane = 0; lane < place.lanes; ++lane) {
       auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::minutes(1));
@@ -40,6 +39,11 @@ int main(int count, char** arguments) try {
     }
     return lanes;
   });
+  c10d::TCPStoreOptions where;
+  where.port = static_cast<std::uint16_t>(std::atoi(arguments[2]));
+  where.isServer = job.rank() == 0;
+  where.timeout = std::chrono::minutes(1);
+  store = c10::make_intrusive<c10d::TCPStore>(arguments[1], where);
 
   torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::Tanh(),
