@@ -34,7 +34,9 @@ StepExchange::StepExchange(Group group, Plan plan, const ExchangeOptions& option
                                 },
                             .deadline = options_.deadline});
   });
-  if (sums_) schedule_ = schedule_of(BucketSchedule::default_order(this->plan()));
+  if (!sums_) return;
+  schedule_ = schedule_of(BucketSchedule::default_order(this->plan()));
+  if (!options_.coded) meanwhile_.emplace(state_.job(), [this] { sum_ready_buckets(); });
 }
 
 /// The other workers are about to need as much memory as this one.
@@ -64,6 +66,7 @@ NodeStore::Options StepExchange::store_options() {
 
 StepExchange::~StepExchange() {
   if (!state_.job().is_own()) return;
+  take_sums_back();
   if (std::uncaught_exceptions() > 0) {
     const auto& mine = header(group_.rank());
     const bool said = mine.failed.load(std::memory_order_relaxed) == done_ && done_ > 0;
@@ -101,6 +104,11 @@ void StepExchange::sum_ready_buckets() {
     sums_->add(schedule_->parameters(next_summed_));
   }
   sums_->progress();
+}
+
+/// The program's thread goes on with them.
+void StepExchange::take_sums_back() noexcept {
+  if (meanwhile_) meanwhile_->pause();
 }
 
 /// All have published: waits for the sums of what is left.
@@ -163,6 +171,7 @@ void StepExchange::fold_slices() {
 void StepExchange::arrive(const ModelMemory& model) {
   require_running();
   TUTTI_CHECK(is_open(), "no step to finish");
+  take_sums_back();
   if (nodes_.leaves().in_leaf()) nodes_.leaves().end_leaf();
   const auto declared = header(group_.rank()).declared;
   if (mode_ == StepMode::micro_batches && declared >= 0 && declared != nodes_.leaves().leaves()) {

@@ -8,7 +8,8 @@
 //
 // In a step of one backward (one leaf per worker) buckets are published and folded while backward
 // still runs. Where workers are on several hosts, so they are in the last leaf of a worker that has
-// told how many it has: hosts then add them up meanwhile.
+// told how many it has: hosts then add them up meanwhile, by a thread that is not the program's,
+// because a layer's backward may take long and call nobody.
 //
 // A step either succeeds on all live workers or fails on all. Where one worker fails at the moment
 // at which the last one arrives, rank 0's board decides: a step has succeeded if all had folded
@@ -16,8 +17,9 @@
 // So a step may succeed for a worker whose deadline has passed, which gets its Timeout from the
 // next step; a late worker gets the failure from its own complete().
 //
-// Threads: one. Failure: PeerFailed drops the step on every worker and leaves the exchange usable;
-// Mismatch, PeerLost and Timeout end it: every later call on any worker repeats the error.
+// Threads: one, and one of its own where hosts add up. Failure: PeerFailed drops the step on every
+// worker and leaves the exchange usable; Mismatch, PeerLost and Timeout end it: every later call on
+// any worker repeats the error.
 
 #include <atomic>
 #include <chrono>
@@ -31,6 +33,7 @@
 #include <vector>
 
 #include "comm/group_state.h"
+#include "job/progress_thread.h"
 #include "job/publish.h"
 #include "sync/plan/bucket_schedule.h"
 #include "sync/plan/plan.h"
@@ -211,6 +214,7 @@ class StepExchange {
   bool is_ready(std::size_t bucket) const;
   void sum_ready_buckets();
   void sum_over_hosts();
+  void take_sums_back() noexcept;
   void adopt_order();
   void fill_outcome();
   void close_step(bool has_succeeded);
@@ -278,6 +282,9 @@ class StepExchange {
   Clock::duration exposed_{};  ///< StepReport::exposed_seconds
   int waits_ = 0;
   Outcome outcome_;
+  /// Adds up what is ready while backward runs: sums_, collected_, next_summed_ and what nodes_ has
+  /// of all workers are its own meanwhile, and step_ stays. Last, so that it ends first.
+  std::optional<ProgressThread> meanwhile_;
 };
 
 }  // namespace tutti

@@ -309,6 +309,7 @@ void StepExchange::fail(const std::string& text) noexcept {
   if (!state_.job().is_own()) return;
   auto& mine = header(group_.rank());
   if (mine.ended.load(std::memory_order_relaxed) != 0) return;
+  take_sums_back();
   step_ = done_ + 1;
   tutti::write(mine.failure, text);
   publish_early(state_.job(), mine.failed, step_, {published(mine.failure)});

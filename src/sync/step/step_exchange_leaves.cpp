@@ -221,8 +221,11 @@ void StepExchange::note_write(std::size_t parameter, bool last) {
   }
   if (!last || !completes_buckets()) return;
   const auto bucket = schedule_->bucket_of(parameter);
-  if (--unfired_in_[bucket] == 0) publish_bucket(bucket);
-  guarded([this] { fold_ready_buckets(); });
+  if (--unfired_in_[bucket] == 0) {
+    publish_bucket(bucket);
+    if (meanwhile_) meanwhile_->resume();
+  }
+  if (!meanwhile_) guarded([this] { fold_ready_buckets(); });
 }
 
 }  // namespace tutti

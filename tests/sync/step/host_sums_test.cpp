@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "comm/link/link_engine.h"
 #include "support/thread_ranks.h"
@@ -161,6 +162,43 @@ TEST(HostSums, BucketsTravelWhileBackwardRuns) {
           }
         }
         EXPECT_GT(options.world->hosts()->link_bytes(0), 0);
+      },
+      options);
+}
+
+TEST(HostSums, ABucketTravelsHoweverLongTheNextLayersBackwardTakes) {
+  const std::vector<std::size_t> counts(40, 200);
+  auto options = on({{0, 1}, {2, 3}});
+  run_thread_ranks(
+      4,
+      [&](const Job& job) {
+        StepExchange exchange(Group(job), plan_of(counts), small_buckets());
+        for (std::int64_t step = 1; step <= 20; ++step) {
+          auto& hosts = *options.world->hosts();
+          std::vector<Leaf> leaves;
+          for (std::int64_t l = 0; l < 4; ++l) leaves.push_back(random_leaf(counts, step, l, 0));
+          const auto& mine = leaves[static_cast<std::size_t>(job.rank())];
+          // All have left the step before, so that no byte of it is on its way.
+          Group(job).barrier();
+          const auto before = std::pair(hosts.link_bytes(0), hosts.link_bytes(1));
+          Group(job).barrier();
+          exchange.open_one_backward(1);
+          for (std::size_t p = counts.size() - 1; p >= 20; --p) {
+            exchange.write(p, mine[p]->data(), true);
+          }
+          // Nobody calls anything until every host has its slice of most that the others have, and
+          // the sums: half of these parameters' bytes each.
+          const auto end = Clock::now() + std::chrono::seconds(40);
+          const std::uint64_t bytes = 18 * 200 * sizeof(float);
+          while (hosts.link_bytes(0) - before.first < bytes ||
+                 hosts.link_bytes(1) - before.second < bytes) {
+            ASSERT_LT(Clock::now(), end) << "in step " << step;
+            std::this_thread::yield();
+          }
+          for (std::size_t p = 20; p-- > 0;) exchange.write(p, mine[p]->data(), true);
+          finish(exchange);
+          expect_reduced(exchange, counts, leaves, {1, 1, 1, 1});
+        }
       },
       options);
 }
