@@ -205,6 +205,7 @@ WatchedProcess::WatchedProcess(pid_t pid)
     : end_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
 
 bool WatchedProcess::ends(std::chrono::milliseconds limit) const {
+  if (!exists()) return true;
   pollfd polled{end_.get(), POLLIN, 0};
   return poll(&polled, 1, static_cast<int>(limit.count())) == 1;
 }

@@ -78,7 +78,7 @@ class WatchedProcess {
  public:
   explicit WatchedProcess(pid_t pid);
   bool exists() const { return static_cast<bool>(end_); }
-  /// False when it still lives after `limit`.
+  /// False when it still lives after `limit`; true of one that had ended before it was watched.
   bool ends(std::chrono::milliseconds limit) const;
 
  private:
