@@ -69,9 +69,8 @@ void ProgressThread::run() {
 
 void ProgressThread::move_until_paused() {
   auto& board = job_.board();
-  auto& worker = job_.slot(job_.identity().rank);
+  const Sleeper sleeper(board, job_.slot(job_.identity().rank));
   std::fesetenv(&arithmetic_);
-  begin_sleep(board, worker);
   try {
     for (;;) {
       const auto event = board.event.load(std::memory_order_acquire);
@@ -81,7 +80,6 @@ void ProgressThread::move_until_paused() {
     }
   } catch (...) {  // the owner meets it again
   }
-  end_sleep(board, worker);
 }
 
 }  // namespace tutti

@@ -34,21 +34,6 @@ constexpr int kStopsInDeadline = 4;
 
 std::int64_t count_of(Clock::time_point time) { return time.time_since_epoch().count(); }
 
-/// The registration that makes announce() wake this thread.
-class Sleeper {
- public:
-  Sleeper(Board& board, WorkerSlot& worker) : board_(board), worker_(worker) {
-    begin_sleep(board_, worker_);
-  }
-  ~Sleeper() { end_sleep(board_, worker_); }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-
- private:
-  Board& board_;
-  WorkerSlot& worker_;
-};
-
 }  // namespace
 
 class SlowWait {

@@ -104,6 +104,20 @@ NoticeView read(const WaitNotice& notice);
 /// between is taken off the count by mark_ended().
 void begin_sleep(Board& board, WorkerSlot& worker);
 void end_sleep(Board& board, WorkerSlot& worker);
+/// Both, for as long as it exists: announce() then wakes this thread.
+class Sleeper {
+ public:
+  Sleeper(Board& board, WorkerSlot& worker) : board_(board), worker_(worker) {
+    begin_sleep(board_, worker_);
+  }
+  ~Sleeper() { end_sleep(board_, worker_); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  Board& board_;
+  WorkerSlot& worker_;
+};
 /// Marks the worker's process as ended on the board, and wakes all sleepers.
 void mark_ended(Board& board, WorkerSlot& worker);
 
