@@ -1,5 +1,6 @@
 #include "comm/host_link.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,7 +36,9 @@ constexpr std::chrono::milliseconds kGrace{2500};
 }  // namespace
 
 HostLink::HostLink(GroupState& state, Options options)
-    : state_(state), options_(std::move(options)) {}
+    : state_(state),
+      options_(std::move(options)),
+      under_way_(static_cast<std::size_t>(options_.lanes)) {}
 
 HostLink::~HostLink() { drop(); }
 
@@ -95,23 +98,29 @@ int HostLink::next(std::vector<std::uint64_t>& turns, int lane, int host) {
 void HostLink::drop() noexcept {
   link_.reset();
   while (in_calls_ != 0) std::this_thread::yield();
-  under_way_ = 0;
+  for (auto& lane : under_way_) lane = 0;
   has_failed_ = false;
   failed_at_.reset();
 }
 
 void HostLink::send(int lane, int host, std::span<const std::byte> bytes,
                     std::function<void()> done) {
-  link_->send(next(sent_, lane, host), host, bytes, then(std::move(done)));
+  link_->send(next(sent_, lane, host), host, bytes, then(lane, std::move(done)));
 }
 
 void HostLink::receive(int lane, int host, std::span<std::byte> bytes, std::function<void()> done) {
-  link_->receive(next(received_, lane, host), host, bytes, then(std::move(done)));
+  link_->receive(next(received_, lane, host), host, bytes, then(lane, std::move(done)));
 }
 
-Link::Done HostLink::then(std::function<void()> done) {
-  ++under_way_;
-  return [this, done = std::move(done)](const LinkError* error) {
+bool HostLink::is_idle(int lanes) const {
+  return !has_failed_ && std::all_of(under_way_.begin(), under_way_.begin() + lanes,
+                                     [](const auto& lane) { return lane == 0; });
+}
+
+Link::Done HostLink::then(int lane, std::function<void()> done) {
+  auto& under_way = under_way_[static_cast<std::size_t>(lane)];
+  ++under_way;
+  return [this, &under_way, done = std::move(done)](const LinkError* error) {
     ++in_calls_;
     if (error != nullptr) {
       const std::lock_guard lock(failure_mutex_);
@@ -120,7 +129,7 @@ Link::Done HostLink::then(std::function<void()> done) {
     } else if (done) {
       done();
     }
-    --under_way_;
+    --under_way;
     announce(state_.job().board());
     --in_calls_;
   };

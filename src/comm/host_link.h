@@ -51,14 +51,14 @@ class HostLink final : public HostChannel {
             std::function<void()> done = {}) override;
   void receive(int lane, int host, std::span<std::byte> bytes,
                std::function<void()> done = {}) override;
-  /// Nothing is under way, and nothing has failed.
-  bool is_idle() const { return under_way_ == 0 && !has_failed_; }
+  /// Nothing is under way on lanes below that one, and nothing has failed.
+  bool is_idle(int lanes) const;
   /// Throws PeerLost where something has failed, once the job has had the time to find out who has
   /// died: what is left then are connections that break by themselves.
   void check() override;
 
  private:
-  Link::Done then(std::function<void()> done);
+  Link::Done then(int lane, std::function<void()> done);
   /// The engine's lane for the next message of a lane to, or from, a host.
   int next(std::vector<std::uint64_t>& turns, int lane, int host);
   void log_choice(const std::string& reason);
@@ -68,8 +68,8 @@ class HostLink final : public HostChannel {
   int spread_ = 1;                   ///< lanes of the engine for each lane
   std::vector<std::uint64_t> sent_;  ///< messages so far, by lane and host
   std::vector<std::uint64_t> received_;
-  std::atomic<std::int64_t> under_way_{0};  ///< operations that are not complete
-  std::atomic<int> in_calls_{0};            ///< threads of the link that are in this object
+  std::vector<std::atomic<std::int64_t>> under_way_;  ///< by lane: operations not complete
+  std::atomic<int> in_calls_{0};  ///< threads of the link that are in this object
   std::atomic<bool> has_failed_{false};
   std::mutex failure_mutex_;
   LinkError failure_;  ///< the first one

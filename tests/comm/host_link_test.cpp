@@ -89,7 +89,7 @@ TEST(HostLink, TheMessagesOfALaneGoByTurnsOverItsConnections) {
         std::byte byte{};
         for (const int lane : {1, 1, 0, 1, 1, 0}) link.send(lane, 1, {&byte, 1});
         for (const int lane : {0, 1, 0}) link.receive(lane, 1, {&byte, 1});
-        EXPECT_TRUE(link.is_idle());
+        EXPECT_TRUE(link.is_idle(1));
       },
       two_hosts());
   EXPECT_EQ(lanes, 6);
@@ -118,7 +118,7 @@ TEST(HostLink, OverSeveralConnectionsMessagesKeepTheirOrder) {
                            std::as_writable_bytes(std::span(&got[static_cast<std::size_t>(i)], 1)));
             }
           }
-          while (!link.is_idle()) link.check();
+          while (!link.is_idle(1)) link.check();
           Group(job, "end").barrier();
         },
         two_hosts());

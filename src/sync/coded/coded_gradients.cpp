@@ -93,6 +93,12 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
       carried_(board_.logical_workers()),
       homes_(carried_.size(), -1),
       squares_(carried_.size(), std::vector<double>(board_.buckets().size())) {
+  if (exchange_.has_links()) {
+    travelling_.emplace(exchange_, board_);
+    if (exchange_.group().state()->team().rank == 0) {
+      exchange_.move_meanwhile([this] { travelling_->move(); });
+    }
+  }
   const auto parameters = exchange.plan().parameters().size();
   for (auto& one : carried_) {
     one.touched.resize(parameters);
@@ -256,7 +262,9 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t bucket, doubl
   };
   const MessageTask task{logical, bucket, members, exchange_.number()};
   encoder_.encode(task, folds);
-  send(task);
+  if (travelling_) travelling_->open();
+  made(task);
+  exchange_.resume_meanwhile();
 }
 
 void CodedGradients::begin(double loss_scale) {
@@ -266,6 +274,7 @@ void CodedGradients::begin(double loss_scale) {
 
 CodedGradients::Refusal CodedGradients::prepare() {
   collect_nodes();
+  if (travelling_) travelling_->open();
   if (early_step_ != exchange_.steps_done()) early_.clear();
   if (options_.compression.codec->has_first_round()) {
     const auto refusal = first_round();
@@ -274,12 +283,10 @@ CodedGradients::Refusal CodedGradients::prepare() {
   for_own_tasks([this](const MessageTask& task, const BucketEncoder::Folds& folds) {
     if (early_.contains({task.logical, task.bucket})) return;
     encoder_.encode(task, folds, first_sum_of(task.bucket));
-    send(task);
+    made(task);
   });
-  exchange_.barrier("the encoding of its gradients in");
-  auto refusal = first_refusal();
+  auto refusal = exchange_messages();
   is_prepared_ = refusal.text.empty();
-  if (is_prepared_) exchange_messages();
   return refusal;
 }
 

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "sync/coded/bucket_encoder.h"
+#include "sync/coded/host_messages.h"
 #include "sync/coded/message_store.h"
 #include "sync/coded/message_sum.h"
 #include "sync/plan/assignment.h"
@@ -122,11 +123,12 @@ class CodedGradients final : public ArraySource {
   void encode_early(std::size_t logical, std::size_t bucket, double loss_scale);
   BucketEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter);
   Refusal first_refusal() const;
-  void send(const MessageTask& task);
+  void made(const MessageTask& task);
+  std::vector<std::size_t> messages_of_hosts() const;
   void send_first_round(const MessageTask& task);
   template <class PieceOf>
   std::vector<HostPiece> pieces_of(const PieceOf& piece_of) const;
-  void exchange_messages();
+  Refusal exchange_messages();
   void exchange_first_rounds();
   void note_squares();
   void note_homes();
@@ -140,6 +142,7 @@ class CodedGradients final : public ArraySource {
   BucketEncoder encoder_;
   MessageSum sum_;
   TrafficCount traffic_;
+  std::optional<HostMessages> travelling_;    ///< where hosts have links
   std::vector<std::int64_t> sum_values_;      ///< per bucket: as of the last step
   std::vector<std::int64_t> touched_by_any_;  ///< per bucket: elements
   std::size_t owned_bytes_ = 0;  ///< of gradients that are sent to their owners as they are

@@ -17,17 +17,18 @@ void send(const Group& group, const MessageHeader& header) {
 
 }  // namespace
 
-/// Facts alone, which the barrier that follows publishes: then all hosts know the sizes.
-void CodedGradients::send(const MessageTask& task) {
+/// The message and its facts are complete on this host.
+void CodedGradients::made(const MessageTask& task) {
   if (!spans_hosts_) return;
   auto& header = board_.header(task.logical, task.bucket);
   const bool has_new = board_.has_residuals() && header.refusal[0] == 0;
   if (has_new) header.residual_squares = kept_squares(task);
-  tutti::send(exchange_.group(), header);
+  if (travelling_) return travelling_->made(task.logical, task.bucket);
+  send(exchange_.group(), header);
 }
 
 void CodedGradients::send_first_round(const MessageTask& task) {
-  if (spans_hosts_) tutti::send(exchange_.group(), board_.header(task.logical, task.bucket));
+  if (spans_hosts_) send(exchange_.group(), board_.header(task.logical, task.bucket));
 }
 
 /// What each message's host has made, which is that of the logical worker's first leaf.
@@ -46,12 +47,41 @@ std::vector<HostPiece> CodedGradients::pieces_of(const PieceOf& piece_of) const 
   return pieces;
 }
 
-void CodedGradients::exchange_messages() {
-  if (!spans_hosts_) return;
-  const auto pieces = pieces_of([this](std::size_t l, std::size_t b) -> std::span<std::byte> {
-    return {board_.message(l, b), board_.header(l, b).bytes};
-  });
-  exchange_.barrier("the messages of its gradients in", pieces);
+/// By host: the messages that its workers make.
+std::vector<std::size_t> CodedGradients::messages_of_hosts() const {
+  const auto& state = *exchange_.group().state();
+  std::vector<std::size_t> messages(static_cast<std::size_t>(state.hosts()));
+  for (const auto& one : carried_) {
+    if (one.nodes.begin == one.nodes.end) continue;
+    const int maker = nodes().held()[one.nodes.begin].worker;
+    messages[static_cast<std::size_t>(state.host_of(maker))] += board_.buckets().size();
+  }
+  return messages;
+}
+
+/// All messages are made, and on all hosts unless there is a refusal.
+CodedGradients::Refusal CodedGradients::exchange_messages() {
+  constexpr const char* kMade = "the encoding of its gradients in";
+  constexpr const char* kCome = "the messages of its gradients in";
+  if (travelling_) {
+    travelling_->close(messages_of_hosts());
+    exchange_.barrier_while(
+        kMade,
+        [this] {
+          travelling_->move();
+          return travelling_->all_known();
+        },
+        [this] { return travelling_->missing(); });
+    exchange_.barrier(kCome);
+    return first_refusal();
+  }
+  exchange_.barrier(kMade);
+  const auto refusal = first_refusal();
+  if (!spans_hosts_ || !refusal.text.empty()) return refusal;
+  exchange_.barrier(kCome, pieces_of([this](std::size_t l, std::size_t b) -> std::span<std::byte> {
+                      return {board_.message(l, b), board_.header(l, b).bytes};
+                    }));
+  return {};
 }
 
 void CodedGradients::exchange_first_rounds() {

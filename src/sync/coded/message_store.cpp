@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "comm/group_state.h"
+
 namespace tutti {
 namespace {
 
@@ -39,8 +41,12 @@ MessageStore::MessageStore(const Group& group, const Plan& plan, Layout layout,
             headers + 2 * static_cast<std::size_t>(layout_.kept) * elements * sizeof(float);
         bytes_per_logical_ = first_message_ + bytes;
         first_sum_ = layout_.logical_workers * bytes_per_logical_;
+        first_log_ =
+            first_sum_ + aligned(layout_.buckets.size() * sizeof(std::atomic<std::int64_t>));
+        log_bytes_ = aligned(sizeof(MessageLog) + layout_.logical_workers * layout_.buckets.size() *
+                                                      sizeof(std::atomic<std::uint64_t>));
         return group.allocate_common(
-            first_sum_ + layout_.buckets.size() * sizeof(std::atomic<std::int64_t>),
+            first_log_ + static_cast<std::size_t>(group.state()->hosts()) * log_bytes_,
             fmt::format("messages of \"{}\" for {} logical workers", name,
                         layout_.logical_workers));
       }()) {}

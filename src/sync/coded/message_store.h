@@ -31,6 +31,13 @@ struct MessageHeader {
   char refusal[500] = {};         ///< why there is none; empty: there is one
 };
 
+/// What a host's workers have made of a step's messages, in the order in which they leave: words of
+/// the step and a number. See host_messages.h.
+struct alignas(64) MessageLog {
+  std::atomic<std::uint64_t> made;   ///< entries that a worker fills, or has filled
+  std::atomic<std::uint64_t> given;  ///< entries that other hosts know
+};
+
 /// Arrays that are kept for the next step, per logical worker and parameter: one float32 for each
 /// element.
 enum class Kept : std::uint8_t { residual, velocity };
@@ -80,10 +87,19 @@ class MessageStore {
   std::atomic<std::int64_t>& sum_values(std::size_t bucket) const {
     return reinterpret_cast<std::atomic<std::int64_t>*>(memory_.data() + first_sum_)[bucket];
   }
+  MessageLog& log(int host) const { return *reinterpret_cast<MessageLog*>(log_at(host)); }
+  /// One for each message of a step: logical worker · buckets + bucket + 1.
+  std::span<std::atomic<std::uint64_t>> entries(int host) const {
+    return {reinterpret_cast<std::atomic<std::uint64_t>*>(log_at(host) + sizeof(MessageLog)),
+            layout_.logical_workers * layout_.buckets.size()};
+  }
   /// Shared bytes per logical worker.
   std::size_t bytes_per_logical_worker() const { return bytes_per_logical_; }
 
  private:
+  std::byte* log_at(int host) const {
+    return memory_.data() + first_log_ + static_cast<std::size_t>(host) * log_bytes_;
+  }
   float* kept_at(Kept which, std::size_t logical, std::size_t parameter, bool second) const;
 
   Layout layout_;
@@ -95,6 +111,8 @@ class MessageStore {
   std::size_t first_message_ = 0;        ///< bytes within a logical worker's part
   std::size_t bytes_per_logical_ = 0;
   std::size_t first_sum_ = 0;                 ///< bytes
+  std::size_t first_log_ = 0;                 ///< bytes
+  std::size_t log_bytes_ = 0;                 ///< of a host
   std::vector<std::vector<bool>> is_second_;  ///< true: the second of the two buffers is current
   SharedMemory memory_;
 };

@@ -43,7 +43,7 @@ namespace tutti {
 class HostSums {
   /// Nodes, sums, lists and pieces are messages of lanes of their own: what precedes what among
   /// them differs from host to host.
-  enum Lane { kNodes, kSums, kLists, kPieces, kLanes };
+  enum Lane { kNodes, kSums, kLists, kPieces, kLanes };  // pieces last: they may outlast sums
 
  public:
   struct Options {
@@ -71,6 +71,7 @@ class HostSums {
   RankSet missing() const;
   /// Makes the link if there is none. Collective among the first workers of the hosts.
   void connect() { link_.connect(); }
+  bool is_connected() const { return link_.is_connected(); }
   /// Nothing is being added up: the first worker of each host begins to give these to all others.
   void give(std::span<const HostPiece> pieces) { pieces_given_.post(pieces); }
   /// Whether all that this host gives, and gets, is there. Throws as HostLink::check().

@@ -29,7 +29,7 @@ void HostSums::drive() {
   if (!closed_) return;
   if (!posted_lists_) post_lists();
   posted_lists_ = true;
-  if (posted_sums_ == pieces_.size() && link_.is_idle()) {
+  if (posted_sums_ == pieces_.size() && link_.is_idle(kPieces)) {
     words_->finished.store(step_, std::memory_order_release);
     announce(state_.job().board());
   }

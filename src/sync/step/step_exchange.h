@@ -30,6 +30,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/group_state.h"
@@ -174,6 +175,26 @@ class StepExchange {
   /// The same where afterwards all hosts have these pieces, alike on all, of which all that their
   /// host's workers write was written before the barrier before this one.
   void barrier(const char* what, std::span<const HostPiece> pieces);
+
+  // Where hosts have links, what one of them makes of a step travels while the others make theirs,
+  // by the first worker of each host.
+  bool has_links() const { return sums_ != nullptr; }
+  /// While gradients are coded, what a thread of this worker, the first one of its host, does
+  /// between resume_meanwhile() and arrive(); before that and after it `move` is the caller's.
+  void move_meanwhile(std::function<void()> move) {
+    meanwhile_.emplace(state_.job(), std::move(move));
+  }
+  void resume_meanwhile() noexcept {
+    if (meanwhile_) meanwhile_->resume();
+  }
+  /// Whether there is a link that give() can take.
+  bool can_give() const { return sums_ && sums_->is_connected(); }
+  /// Begins to give these to all others; those of a host in the same order on all.
+  void give(std::span<const HostPiece> pieces) { sums_->give(pieces); }
+  /// A barrier before which this worker calls `move` while it waits, and on the first worker of its
+  /// host, once all have come, until it is true and all was given. `missing`: job ranks.
+  void barrier_while(const char* what, const std::function<bool()>& move,
+                     const std::function<RankSet()>& missing);
   /// Lets workers that hear() this one read what it has written for them in the open step. No
   /// worker may still be reading what it wrote in an earlier step.
   void tell();

@@ -139,6 +139,29 @@ void StepExchange::barrier(const char* what, std::span<const HostPiece> pieces) 
   });
 }
 
+void StepExchange::barrier_while(const char* what, const std::function<bool()>& move,
+                                 const std::function<RankSet()>& missing) {
+  require_running();
+  phase_ = what;
+  guarded([&] {
+    const auto round = step_ * kMaxBarriers + ++barriers_;
+    const auto arrived = [&](int r) {
+      return header(r).barrier.load(std::memory_order_acquire) >= round;
+    };
+    tell_all(&StepHeader::barrier, round);
+    if (state_.team().rank != 0) return wait_for_all(arrived);
+    try {
+      wait_for_all(arrived, move);
+      sums_->connect();
+      wait_for([&] { return move() && sums_->has_given(); },
+               [&] { return missing() | sums_->missing_pieces(); }, arrived);
+    } catch (...) {
+      sums_->drop();  // their memory may go
+      throw;
+    }
+  });
+}
+
 /// By one worker of each host: directly where hosts have links, else through rank 0's.
 void StepExchange::give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived) {
   if (!sums_) {

@@ -223,7 +223,7 @@ void StepExchange::note_write(std::size_t parameter, bool last) {
   const auto bucket = schedule_->bucket_of(parameter);
   if (--unfired_in_[bucket] == 0) {
     publish_bucket(bucket);
-    if (meanwhile_) meanwhile_->resume();
+    if (!options_.coded) resume_meanwhile();
   }
   if (!meanwhile_) guarded([this] { fold_ready_buckets(); });
 }

@@ -1,0 +1,112 @@
+#include "sync/coded/host_messages.h"
+
+#include <cstring>
+#include <utility>
+
+#include "comm/host_copies.h"
+#include "job/publish.h"
+
+namespace tutti {
+namespace {
+
+/// The least that is worth telling other hosts while more is being made.
+constexpr std::size_t kGathered = std::size_t{256} << 10;
+
+/// But for the end of its text, which is empty in most.
+PublishedData facts_of(const MessageHeader& header) {
+  return {&header, offsetof(MessageHeader, refusal) + std::strlen(header.refusal) + 1};
+}
+
+std::size_t bytes_of(const MessageHeader& header) {
+  return header.refusal[0] == 0 ? header.bytes : 0;
+}
+
+}  // namespace
+
+HostMessages::HostMessages(StepExchange& exchange, const MessageStore& store)
+    : exchange_(exchange),
+      state_(*exchange.group().state()),
+      store_(store),
+      here_(state_.host_of(state_.rank())),
+      taken_(static_cast<std::size_t>(state_.hosts())) {}
+
+void HostMessages::open() {
+  const auto step = exchange_.steps_done() + 1;
+  if (step_ == step) return;
+  step_ = step;
+  taken_.assign(taken_.size(), 0);
+  expected_.clear();
+}
+
+void HostMessages::made(std::size_t logical, std::size_t bucket) {
+  auto& mine = log(here_);
+  auto count = mine.made.load(std::memory_order_relaxed);
+  std::uint64_t next = 0;
+  do {
+    next = tag(number_in(count) + 1);
+  } while (!mine.made.compare_exchange_weak(count, next, std::memory_order_relaxed));
+  store_.entries(here_)[number_in(next) - 1].store(
+      tag(logical * store_.buckets().size() + bucket + 1), std::memory_order_release);
+  announce(state_.job().board());
+}
+
+void HostMessages::close(std::vector<std::size_t> expected) { expected_ = std::move(expected); }
+
+bool HostMessages::all_known() const { return taken_ == expected_; }
+
+RankSet HostMessages::missing() const {
+  RankSet late;
+  for (std::size_t host = 0; host < taken_.size(); ++host) {
+    if (expected_.empty() || taken_[host] < expected_[host]) {
+      late.insert(state_.first_of(static_cast<int>(host)));
+    }
+  }
+  return late;
+}
+
+void HostMessages::move() {
+  if (!exchange_.can_give()) return;
+  send_own();
+  for (int host = 0; host < state_.hosts(); ++host) {
+    if (host == here_) continue;
+    auto& taken = taken_[static_cast<std::size_t>(host)];
+    const auto given = number_in(log(host).given.load(std::memory_order_acquire));
+    for (; taken < given; ++taken) give(host, taken);
+  }
+}
+
+void HostMessages::send_own() {
+  auto& taken = taken_[static_cast<std::size_t>(here_)];
+  const auto entries = store_.entries(here_);
+  std::vector<PublishedData> data;
+  std::size_t bytes = 0;
+  auto end = taken;
+  for (; end < entries.size(); ++end) {
+    const auto number = number_in(entries[end].load(std::memory_order_acquire));
+    if (number == 0) break;
+    const auto& header = store_.header((number - 1) / store_.buckets().size(),
+                                       (number - 1) % store_.buckets().size());
+    data.push_back(facts_of(header));
+    bytes += bytes_of(header);
+  }
+  if (end == taken || (expected_.empty() && bytes < kGathered)) return;
+  data.push_back({&entries[taken], (end - taken) * sizeof(entries[0])});
+  send_ahead(state_.job(), data);
+  publish(state_.job(), log(here_).given, tag(end));
+  for (; taken < end; ++taken) give(here_, taken);
+}
+
+/// Posts the message of an entry, to or from all others.
+void HostMessages::give(int host, std::size_t entry) {
+  const auto number = number_in(store_.entries(host)[entry].load(std::memory_order_acquire)) - 1;
+  const auto logical = number / store_.buckets().size();
+  const auto bucket = number % store_.buckets().size();
+  const auto bytes = bytes_of(store_.header(logical, bucket));
+  if (bytes == 0) return;
+  int member = 0;
+  while (state_.host_of(member) != host) ++member;
+  const HostPiece piece{member, store_.message(logical, bucket), bytes};
+  exchange_.give({&piece, 1});
+}
+
+}  // namespace tutti
