@@ -15,10 +15,11 @@
 // carries leaves of a logical worker may encode for it; no bit depends on which one does.
 //
 // On several hosts it is one of the host that has the logical worker's first leaf. Messages go to
-// all hosts, each of which adds them up for itself. What is kept for the next step stays on the
-// host that encodes, until bring_kept().
+// all hosts (host_messages.h), each of which adds them up for itself. What is kept for the next
+// step stays on the host that encodes, until bring_kept().
 //
-// Threads: one. Failure: that of the step protocol; a refusal is a text, the same on all workers.
+// Threads: one; that of the exchange sends what is made. Failure: that of the step protocol; a
+// refusal is a text, the same on all workers.
 
 #include <cstdint>
 #include <functional>
