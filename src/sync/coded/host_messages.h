@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "comm/group_state.h"
-#include "job/wire/rank_set.h"
 #include "sync/coded/message_store.h"
 #include "sync/step/step_exchange.h"
 

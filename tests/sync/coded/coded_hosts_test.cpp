@@ -193,8 +193,8 @@ Values constant(std::size_t count, int rank, std::int64_t step) {
   return Values(count, static_cast<float>((rank + 1) * step));
 }
 
-/// Every third step is dropped, by a worker whose messages are on their way; the one after it makes
-/// another link, at its end.
+/// HostMessages: every third step is dropped, by a worker whose messages are on their way; the one
+/// after it makes another link, at its end.
 TEST(CodedGradients, MessagesTravelHoweverLongTheNextLayersBackwardTakes) {
   constexpr std::size_t kEach = 200'000;
   const std::vector<std::size_t> counts(8, kEach);
