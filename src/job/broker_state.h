@@ -26,7 +26,7 @@ namespace tutti {
 
 struct Broker::State {
   explicit State(BrokerHosts hosts)
-      : memory(hosts.system),
+      : memory(hosts.system, hosts.map.ranks_of(hosts.here)),
         order(std::move(hosts), [this](Frame frame) { obey_ordered(std::move(frame)); }) {}
 
   struct Line {

@@ -23,6 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 /// The bytes that `call`, made by all of 4 ranks, moves over links from each host, and the most
@@ -304,6 +305,59 @@ TEST(LargeBetweenHosts, AHostFromWhichNothingComesIsNamedAtTheDeadline) {
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), Timeout);
     EXPECT_THAT(outcome.text(rank), HasSubstr("not reached all-reduce sum float32[500000]"));
+  }
+}
+
+TEST(LargeBetweenHosts, WhoWaitsForALinkNamesTheHostsFromWhichNothingComes) {
+  auto options = on({{0}, {1}, {2}, {3}});
+  const auto outcome = reduce_after(
+      options,
+      [&] {
+        options.world->hosts()->silence_links(1);
+        return std::jthread();
+      },
+      milliseconds(500));
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(outcome.text(rank), AnyOf(HasSubstr("rank 1 has not reached"),
+                                          HasSubstr("ranks 0 2 3 have not reached")));
+  }
+}
+
+/// What is under way to another host comes from a worker that may have left.
+TEST(LargeBetweenHosts, NobodyIsDoneBeforeAllHaveTheirResults) {
+  auto options = on({{0}, {1}, {2}});
+  const auto outcome = try_thread_ranks(
+      3,
+      [&](const Job& job) {
+        const Group group(job);
+        Values<float> values(kCount);
+        group.broadcast(view(values), 0);
+        group.barrier();
+        if (job.rank() == 0) options.world->hosts()->silence_links(2);
+        group.barrier();
+        values[kCount - 1] = job.rank() == 0 ? 7 : 0;
+        auto work = group.start_broadcast(view(values), 0);
+        if (job.rank() == 1) {
+          const auto end = Clock::now() + seconds(40);
+          while (values[kCount - 1] != 7) {
+            ASSERT_LT(Clock::now(), end);
+            EXPECT_FALSE(work.done());
+          }
+          for (const auto later = Clock::now() + milliseconds(200); Clock::now() < later;) {
+            ASSERT_FALSE(work.done());
+          }
+          options.world->hosts()->kill(2);
+        }
+        work.wait();
+        ADD_FAILURE() << "succeeded, though not for all";
+      },
+      options);
+  for (const int rank : {0, 1}) {
+    try {
+      std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
+    } catch (const PeerLost& lost) {
+      EXPECT_EQ(lost.rank(), 2) << lost.what();
+    }
   }
 }
 

@@ -86,9 +86,9 @@ class LocalCollectives final : private Unfinished {
   /// How far an operation proceeds: to its end; as far as it can; the same for a thread that waits
   /// for something else, without a deadline.
   enum class Drive { wait, poll, aside };
-  /// The algorithm of an operation; by_place is replaced by one of the others when all have
-  /// arrived.
-  enum class Way { one_wait, by_place, slices };
+  /// The algorithm of an operation; when all have arrived by_place is replaced by one of the
+  /// others, and slices by links where hosts have some.
+  enum class Way { one_wait, by_place, slices, links };
 
   /// How many chunks of an operation between hosts this member has done what with, besides staging
   /// them. Each half of the chunk memory is used again once all of a host have collected from it.

@@ -107,7 +107,8 @@ void LocalCollectives::end(EndingReason reason) {
 /// as it has its result: then it may have succeeded in a call that fails for the others.
 bool LocalCollectives::ends_alike(std::uint64_t sequence) {
   const Pending& operation = pending(sequence);
-  return operation.way == Way::one_wait || operation.transfer.all_see_all_work();
+  return operation.way == Way::one_wait || operation.way == Way::links ||
+         operation.transfer.all_see_all_work();
 }
 
 bool LocalCollectives::lacks_nothing() {

@@ -73,6 +73,7 @@ bool LocalCollectives::advance(Drive drive) {
     }
     if (spans_hosts_ && have_links(sequence)) {
       oldest.transfer.resolve_for_hosts();
+      oldest.way = Way::links;
       oldest.phase = Phase::staging;
       ++moves_;
       return advance_over_links(sequence, drive);
@@ -85,8 +86,8 @@ bool LocalCollectives::advance(Drive drive) {
     oldest.phase = Phase::staging;
     ++moves_;
   }
-  return have_links_.value_or(false) ? advance_over_links(sequence, drive)
-                                     : advance_large(sequence, drive);
+  return oldest.way == Way::links ? advance_over_links(sequence, drive)
+                                  : advance_large(sequence, drive);
 }
 
 bool LocalCollectives::advance_large(std::uint64_t sequence, Drive drive) {

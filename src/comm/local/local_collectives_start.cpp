@@ -151,6 +151,7 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
       begin_by_place(sequence);
       break;
     case Way::slices:
+    case Way::links:
       begin_slices(sequence);
       break;
   }

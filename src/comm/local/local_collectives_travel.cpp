@@ -64,16 +64,12 @@ bool LocalCollectives::advance_over_links(std::uint64_t sequence, Drive drive) {
     }
     oldest.chunk = chunks - 1;
     oldest.phase = Phase::working;
-    if (oldest.transfer.all_see_all_work()) {
-      publish(job_, control_.progress(members_.rank).worked.value, chunks_done_ + chunks, {},
-              with_all(control_.progress(0).worked.value, member_ranks_));
-    }
+    publish(job_, control_.progress(members_.rank).worked.value, chunks_done_ + chunks, {},
+            with_all(control_.progress(0).worked.value, member_ranks_));
   }
-  // Nobody leaves before all have their results, so that the operation ends alike for all.
-  if (oldest.transfer.all_see_all_work() &&
-      !wait_for(Goal::worked, chunks_done_ + chunks, sequence, drive)) {
-    return false;
-  }
+  // Nobody leaves before all have their results: the operation ends alike for all, and what is
+  // still on its way to another host comes from a worker that is there.
+  if (!wait_for(Goal::worked, chunks_done_ + chunks, sequence, drive)) return false;
   chunks_done_ += chunks;
   finish(sequence);
   return true;

@@ -70,7 +70,7 @@ class Transfer {
   bool passes_through() const { return anyone_stages_ || anyone_collects_; }
   /// True if this member must not leave a chunk before all others have worked on it.
   bool must_see_all_work() const;
-  /// True if so for every member, wherever its memory lies.
+  /// True if so for every member of one host, wherever its memory lies.
   bool all_see_all_work() const;
   /// `half` is the chunk's number within the group, of which the parity counts.
   void stage(std::uint64_t chunk, std::uint64_t half) const;

@@ -40,6 +40,7 @@ void HostMemory::hold(int rank, std::uint64_t block, const FileDescriptor& file,
                       std::size_t bytes) {
   Block& here = blocks_[block];
   here.holders.insert(rank);
+  here.had.insert(rank);
   if (!file || here.memory) return;
   here.memory = system_->map(file, bytes);
   here.bytes = bytes;
@@ -60,8 +61,9 @@ void HostMemory::end(int rank) {
   if (Board* const all = board()) mark_ended(*all, all->workers[static_cast<std::size_t>(rank)]);
   for (auto block = blocks_.begin(); block != blocks_.end();) {
     const auto next = std::next(block);
-    block->second.holders -= {rank};
-    if (block->second.holders.empty()) blocks_.erase(block);
+    auto& [memory, bytes, holders, had] = block->second;
+    holders -= {rank};
+    if (holders.empty() && (workers_ - ended_ - had).empty()) blocks_.erase(block);
     block = next;
   }
 }

@@ -26,13 +26,17 @@ inline constexpr std::uint64_t kBoardBlock = 1;
 
 class HostMemory {
  public:
-  explicit HostMemory(std::shared_ptr<System> system) : system_(std::move(system)) {}
+  /// `workers`: those of this host.
+  HostMemory(std::shared_ptr<System> system, RankSet workers)
+      : system_(std::move(system)), workers_(workers) {}
 
   /// A worker of this host holds the block. The descriptor may come with any of them, and is empty
   /// with the others.
   void hold(int rank, std::uint64_t block, const FileDescriptor& file, std::size_t bytes);
   void let_go(int rank, std::uint64_t block);
-  /// The worker has ended, here or on another host: it holds nothing, and the board tells.
+  /// The worker has ended, here or on another host: it holds nothing, and the board tells. What it
+  /// alone held stays known while others of this host may be about to hold it: they may have it
+  /// from this worker, and come without the descriptor.
   void end(int rank);
   /// Makes a message effective. `is_own`: its writer is on this host.
   void apply(std::string_view message, bool is_own);
@@ -44,6 +48,7 @@ class HostMemory {
     std::shared_ptr<std::byte> memory;
     std::size_t bytes = 0;
     RankSet holders;
+    RankSet had;  ///< who has held it at any time
   };
   std::byte* address(BlockPlace place, std::size_t bytes);
   bool apply(const StoreItem& item, std::string_view payload, bool is_own);
@@ -52,6 +57,7 @@ class HostMemory {
   std::shared_ptr<System> system_;
   std::map<std::uint64_t, Block> blocks_;
   bool has_stored_ = false;  ///< since wake()
+  RankSet workers_;
   RankSet ended_;
 };
 

@@ -153,8 +153,10 @@ void StepExchange::barrier_while(const char* what, const std::function<bool()>& 
     try {
       wait_for_all(arrived, move);
       sums_->connect();
-      wait_for([&] { return move() && sums_->has_given(); },
-               [&] { return missing() | sums_->missing_pieces(); }, arrived);
+      const auto late = [&] { return missing() | sums_->missing_pieces(); };
+      // One that failed meanwhile has come, too.
+      wait_for([&] { return move() && sums_->has_given(); }, late,
+               [&](int r) { return !late().contains(group_.job_rank(r)); });
     } catch (...) {
       sums_->drop();  // their memory may go
       throw;

@@ -16,7 +16,7 @@ constexpr std::uint64_t kBlock = 77;
 constexpr std::size_t kBytes = 4096;
 
 struct Place {
-  Place() : system(host_system()), memory(system) {
+  Place() : system(host_system()), memory(system, {0, 1}) {
     file = system->create_memory("a block", kBytes);
     mapped = system->map(file, kBytes);
     memory.hold(0, kBlock, file, kBytes);
@@ -115,9 +115,26 @@ TEST(HostMemory, ABlockIsKnownAsLongAsAWorkerHoldsIt) {
   EXPECT_EQ(store(2), 1U);
 }
 
+/// The maker of memory may die before those to whom it has given it hold it.
+TEST(HostMemory, ABlockOutlivesItsMakerForThoseWhoAreAboutToHoldIt) {
+  Place place;
+  const auto store = [&](std::uint64_t value) {
+    StoreMessage message;
+    message.word({kBlock, 0}, value, 8);
+    place.memory.apply(message.take(), false);
+    return place.word(0).load();
+  };
+  place.memory.end(0);
+  EXPECT_EQ(store(1), 1U);
+  place.memory.hold(1, kBlock, {}, kBytes);
+  EXPECT_EQ(store(2), 2U);
+  place.memory.end(1);
+  EXPECT_EQ(store(3), 2U);
+}
+
 TEST(HostMemory, TheBoardTellsWhoHasEnded) {
   const auto system = host_system();
-  HostMemory memory(system);
+  HostMemory memory(system, {0});
   memory.end(3);  // before the board is there
   const auto file = system->create_memory("board", sizeof(Board));
   const auto mapped = system->map(file, sizeof(Board));

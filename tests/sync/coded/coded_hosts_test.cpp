@@ -193,6 +193,57 @@ Values constant(std::size_t count, int rank, std::int64_t step) {
   return Values(count, static_cast<float>((rank + 1) * step));
 }
 
+/// Rank 1 alone waits for rank 2 when that dies, and rank 0 for rank 1, which then leaves.
+TEST(CodedGradients, WhoLeavesBecauseAnotherDiedIsNotWhoIsLost) {
+  static constexpr std::size_t kCount = 200'000;
+  const auto options = on(even_hosts(3, 3));
+  const auto outcome = try_thread_ranks(
+      3,
+      [&](const Job& job) {
+        const Group group(job);
+        StepExchange exchange(group, plan_of({kCount}),
+                              {.name = "model",
+                               .coded = true,
+                               .stays = [](const PlanEntry&, int, std::int64_t) { return true; }});
+        CodedGradients coded(exchange,
+                             {.compression = {.codec = codec_of("half"), .error_feedback = false}});
+        auto& hosts = *options.world->hosts();
+        std::jthread killing;
+        for (std::int64_t step = 1;; ++step) {
+          if (step == 2 && job.rank() == 0) hosts.silence_links(1);
+          group.barrier();
+          if (step == 2 && job.rank() == 2) {
+            killing = std::jthread([&hosts, before = hosts.link_bytes_from(2)] {
+              const auto end = Clock::now() + std::chrono::seconds(20);
+              while (hosts.link_bytes_from(2) - before < 2 * kCount && Clock::now() < end) {
+                std::this_thread::yield();
+              }
+              std::this_thread::sleep_for(std::chrono::milliseconds(100));  // all wait, most likely
+              hosts.kill(2);
+            });
+          }
+          exchange.open_one_backward(1);
+          const auto gradient = constant(kCount, job.rank(), step);
+          exchange.write(0, gradient.data(), true);
+          coded.wrote(0, 1);
+          exchange.arrive({});
+          coded.begin(1);
+          ASSERT_EQ(coded.prepare().text, "");
+          ASSERT_EQ(step, 1) << "complete without the messages of a host";
+          auto report = exchange.complete([&] { coded.note(); }).report;
+          coded.commit(report);
+        }
+      },
+      options);
+  for (const int rank : {0, 1}) {
+    try {
+      std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
+    } catch (const PeerLost& lost) {
+      EXPECT_EQ(lost.rank(), 2) << lost.what();
+    }
+  }
+}
+
 /// HostMessages: every third step is dropped, by a worker whose messages are on their way; the one
 /// after it makes another link, at its end.
 TEST(CodedGradients, MessagesTravelHoweverLongTheNextLayersBackwardTakes) {
