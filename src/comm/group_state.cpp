@@ -101,9 +101,12 @@ const std::shared_ptr<GroupState>& GroupState::first_of_hosts() {
   return first_of_hosts_;
 }
 
+int GroupState::first_member_of(int host) const {
+  return static_cast<int>(std::ranges::find(host_of_, host) - host_of_.begin());
+}
+
 int GroupState::first_of(int host) const {
-  const auto member = std::ranges::find(host_of_, host) - host_of_.begin();
-  return ranks_[static_cast<std::size_t>(member)];
+  return ranks_[static_cast<std::size_t>(first_member_of(host))];
 }
 
 void GroupState::ask_also(PartnerCheck check) const { collectives_->ask_also(std::move(check)); }

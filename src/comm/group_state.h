@@ -52,7 +52,8 @@ class GroupState {
   /// A group of the first member of each host, in the order of the hosts' numbers; null on the
   /// others. Made by the first call, which is collective among those.
   const std::shared_ptr<GroupState>& first_of_hosts();
-  /// The job rank of that host's first member.
+  /// That host's first member, and its job rank.
+  int first_member_of(int host) const;
   int first_of(int host) const;
   /// See copy_to_hosts().
   HostCopies& copies() const { return *copies_; }

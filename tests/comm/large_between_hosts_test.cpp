@@ -15,6 +15,7 @@
 #include "comm/local/host_layout.h"
 #include "comm/on_hosts.h"
 #include "job/job_state.h"
+#include "support/expect_lost.h"
 #include "support/log_capture.h"
 #include "tutti/error.h"
 
@@ -293,15 +294,18 @@ TEST(LargeBetweenHosts, ALinkThatBreaksIsPeerLostOnAll) {
   }
 }
 
+/// The same where links of host 1 fall silent.
+ThreadOutcome reduce_without_host_1(const std::vector<RankSet>& hosts) {
+  const auto options = on(hosts);
+  const auto harm = [&] {
+    options.world->hosts()->silence_links(1);
+    return std::jthread();
+  };
+  return reduce_after(options, harm, milliseconds(500));
+}
+
 TEST(LargeBetweenHosts, AHostFromWhichNothingComesIsNamedAtTheDeadline) {
-  auto options = on({{0, 1}, {2, 3}});
-  const auto outcome = reduce_after(
-      options,
-      [&] {
-        options.world->hosts()->silence_links(1);
-        return std::jthread();
-      },
-      milliseconds(500));
+  const auto outcome = reduce_without_host_1({{0, 1}, {2, 3}});
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), Timeout);
     EXPECT_THAT(outcome.text(rank), HasSubstr("not reached all-reduce sum float32[500000]"));
@@ -309,14 +313,7 @@ TEST(LargeBetweenHosts, AHostFromWhichNothingComesIsNamedAtTheDeadline) {
 }
 
 TEST(LargeBetweenHosts, WhoWaitsForALinkNamesTheHostsFromWhichNothingComes) {
-  auto options = on({{0}, {1}, {2}, {3}});
-  const auto outcome = reduce_after(
-      options,
-      [&] {
-        options.world->hosts()->silence_links(1);
-        return std::jthread();
-      },
-      milliseconds(500));
+  const auto outcome = reduce_without_host_1({{0}, {1}, {2}, {3}});
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(outcome.text(rank), AnyOf(HasSubstr("rank 1 has not reached"),
                                           HasSubstr("ranks 0 2 3 have not reached")));
@@ -352,13 +349,7 @@ TEST(LargeBetweenHosts, NobodyIsDoneBeforeAllHaveTheirResults) {
         ADD_FAILURE() << "succeeded, though not for all";
       },
       options);
-  for (const int rank : {0, 1}) {
-    try {
-      std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
-    } catch (const PeerLost& lost) {
-      EXPECT_EQ(lost.rank(), 2) << lost.what();
-    }
-  }
+  expect_lost(outcome, {0, 1}, 2);
 }
 
 TEST(LargeBetweenHosts, AWorkerThatDiesIsPeerLost) {
@@ -370,13 +361,7 @@ TEST(LargeBetweenHosts, AWorkerThatDiesIsPeerLost) {
       options.world->hosts()->kill(3);
     });
   });
-  for (const int rank : {0, 1, 2}) {
-    try {
-      std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
-    } catch (const PeerLost& lost) {
-      EXPECT_EQ(lost.rank(), 3) << lost.what();
-    }
-  }
+  expect_lost(outcome, {0, 1, 2}, 3);
 }
 
 TEST(LargeBetweenHosts, SubtreesAreAsLargeAsAHostHasThem) {

@@ -13,11 +13,12 @@ namespace tutti::test {
 inline const std::vector<std::vector<RankSet>> kHosts = {
     {{0, 1}, {2, 3}}, {{0}, {1}, {2}, {3}}, {{0, 1, 2}, {3}}, {{0, 2}, {1, 3}}};
 
-inline ThreadOptions on(const std::vector<RankSet>& hosts) {
+inline ThreadOptions on(const HostMap& hosts) {
   ThreadOptions options;
-  options.hosts = HostMap::of(hosts);
-  options.world = std::make_shared<ThreadWorld>(options.hosts->size());
+  options.hosts = hosts;
+  options.world = std::make_shared<ThreadWorld>(hosts.size());
   return options;
 }
+inline ThreadOptions on(const std::vector<RankSet>& hosts) { return on(HostMap::of(hosts)); }
 
 }  // namespace tutti::test

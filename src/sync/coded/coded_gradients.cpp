@@ -109,6 +109,10 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
   }
 }
 
+CodedGradients::~CodedGradients() {
+  if (travelling_) exchange_.move_no_more();  // a step may have been left in the midst of backward
+}
+
 std::int64_t CodedGradients::leaves() const {
   return options_.logical_workers.empty() ? static_cast<std::int64_t>(board_.logical_workers())
                                           : options_.shards;

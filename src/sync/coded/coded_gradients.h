@@ -58,6 +58,9 @@ class CodedGradients final : public ArraySource {
   /// Keeps a reference. Collective. Unsupported for parameters whose gradients are not folded in
   /// float32.
   CodedGradients(StepExchange& exchange, CodingOptions options);
+  ~CodedGradients() override;
+  CodedGradients(const CodedGradients&) = delete;
+  CodedGradients& operator=(const CodedGradients&) = delete;
 
   /// This worker's open leaf has written that parameter for the last time. Where this completes a
   /// bucket of a logical worker all of whose leaves are this worker's, its message is made at once.

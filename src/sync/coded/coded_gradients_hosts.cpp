@@ -1,21 +1,12 @@
 // Codecs on several hosts: see coded_gradients.h.
 
 #include <cstddef>
-#include <cstring>
 
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
 #include "sync/coded/coded_gradients.h"
 
 namespace tutti {
-namespace {
-
-/// But for the end of its text, which is empty in most.
-void send(const Group& group, const MessageHeader& header) {
-  send_to_hosts(group, &header, offsetof(MessageHeader, refusal) + std::strlen(header.refusal) + 1);
-}
-
-}  // namespace
 
 /// The message and its facts are complete on this host.
 void CodedGradients::made(const MessageTask& task) {
@@ -24,11 +15,13 @@ void CodedGradients::made(const MessageTask& task) {
   const bool has_new = board_.has_residuals() && header.refusal[0] == 0;
   if (has_new) header.residual_squares = kept_squares(task);
   if (travelling_) return travelling_->made(task.logical, task.bucket);
-  send(exchange_.group(), header);
+  send_to_hosts(exchange_.group(), &header, header.told_bytes());
 }
 
 void CodedGradients::send_first_round(const MessageTask& task) {
-  if (spans_hosts_) send(exchange_.group(), board_.header(task.logical, task.bucket));
+  if (!spans_hosts_) return;
+  const auto& header = board_.header(task.logical, task.bucket);
+  send_to_hosts(exchange_.group(), &header, header.told_bytes());
 }
 
 /// What each message's host has made, which is that of the logical worker's first leaf.

@@ -1,6 +1,5 @@
 #include "sync/coded/host_messages.h"
 
-#include <cstring>
 #include <utility>
 
 #include "comm/host_copies.h"
@@ -10,11 +9,6 @@ namespace {
 
 /// The least that is worth telling other hosts while more is being made.
 constexpr std::size_t kGathered = std::size_t{256} << 10;
-
-/// But for the end of its text, which is empty in most.
-PublishedData facts_of(const MessageHeader& header) {
-  return {&header, offsetof(MessageHeader, refusal) + std::strlen(header.refusal) + 1};
-}
 
 std::size_t bytes_of(const MessageHeader& header) {
   return header.refusal[0] == 0 ? header.bytes : 0;
@@ -74,6 +68,14 @@ void HostMessages::move() {
   }
 }
 
+std::optional<HostMessages::Message> HostMessages::message_in(
+    const std::atomic<std::uint64_t>& entry) const {
+  const auto number = number_in(entry.load(std::memory_order_acquire));
+  if (number == 0) return {};
+  const auto buckets = store_.buckets().size();
+  return Message{(number - 1) / buckets, (number - 1) % buckets};
+}
+
 void HostMessages::send_own() {
   auto& taken = taken_[static_cast<std::size_t>(here_)];
   const auto entries = store_.entries(here_);
@@ -81,11 +83,10 @@ void HostMessages::send_own() {
   std::size_t bytes = 0;
   auto end = taken;
   for (; end < entries.size(); ++end) {
-    const auto number = number_in(entries[end].load(std::memory_order_acquire));
-    if (number == 0) break;
-    const auto& header = store_.header((number - 1) / store_.buckets().size(),
-                                       (number - 1) % store_.buckets().size());
-    data.push_back(facts_of(header));
+    const auto message = message_in(entries[end]);
+    if (!message) break;
+    const auto& header = store_.header(message->logical, message->bucket);
+    data.push_back({&header, header.told_bytes()});
     bytes += bytes_of(header);
   }
   if (end == taken || (expected_.empty() && bytes < kGathered)) return;
@@ -96,14 +97,10 @@ void HostMessages::send_own() {
 
 /// Posts the message of an entry, to or from all others.
 void HostMessages::give(int host, std::size_t entry) {
-  const auto number = number_in(store_.entries(host)[entry].load(std::memory_order_acquire)) - 1;
-  const auto logical = number / store_.buckets().size();
-  const auto bucket = number % store_.buckets().size();
+  const auto [logical, bucket] = *message_in(store_.entries(host)[entry]);
   const auto bytes = bytes_of(store_.header(logical, bucket));
   if (bytes == 0) return;
-  int member = 0;
-  while (state_.host_of(member) != host) ++member;
-  const HostPiece piece{member, store_.message(logical, bucket), bytes};
+  const HostPiece piece{state_.first_member_of(host), store_.message(logical, bucket), bytes};
   exchange_.give({&piece, 1});
 }
 

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "comm/group_state.h"
@@ -55,6 +56,12 @@ class HostMessages {
                ? static_cast<std::size_t>(word - tag(0))
                : 0;
   }
+  struct Message {
+    std::size_t logical = 0;
+    std::size_t bucket = 0;
+  };
+  /// None where the entry is of another step.
+  std::optional<Message> message_in(const std::atomic<std::uint64_t>& entry) const;
   void send_own();
   void give(int host, std::size_t entry);
 

@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <utility>
 
 #include "comm/group_state.h"
 
 namespace tutti {
+
+std::size_t MessageHeader::told_bytes() const {
+  return offsetof(MessageHeader, refusal) + std::strlen(refusal) + 1;
+}
+
 namespace {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }

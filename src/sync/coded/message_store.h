@@ -29,6 +29,9 @@ struct MessageHeader {
   std::uint32_t is_overflow = 0;  ///< refused because the gradient itself is not finite
   double residual_squares = 0;    ///< Σ x² of what is left of the bucket; only between hosts
   char refusal[500] = {};         ///< why there is none; empty: there is one
+
+  /// What other hosts need of it: all but the end of the text, which is empty in most.
+  std::size_t told_bytes() const;
 };
 
 /// What a host's workers have made of a step's messages, in the order in which they leave: words of

@@ -180,10 +180,12 @@ class StepExchange {
   // by the first worker of each host.
   bool has_links() const { return sums_ != nullptr; }
   /// While gradients are coded, what a thread of this worker, the first one of its host, does
-  /// between resume_meanwhile() and arrive(); before that and after it `move` is the caller's.
+  /// between resume_meanwhile() and arrive(); before that and after it `move` is the caller's. It
+  /// must live until move_no_more().
   void move_meanwhile(std::function<void()> move) {
     meanwhile_.emplace(state_.job(), std::move(move));
   }
+  void move_no_more() noexcept { meanwhile_.reset(); }
   void resume_meanwhile() noexcept {
     if (meanwhile_) meanwhile_->resume();
   }
@@ -251,6 +253,8 @@ class StepExchange {
   /// holds for a member that cannot fail the step any more. `needs_calls`: as in WaitSubject.
   void wait_for(const std::function<bool()>& ready, const std::function<RankSet()>& missing,
                 const Arrived& arrived, bool needs_calls = false);
+  /// To that barrier.
+  Arrived come_to(std::uint64_t round);
   void check_peers(const Arrived& arrived);
   void give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived);
   /// Throws where that worker does not take part in this step, nor in later ones.

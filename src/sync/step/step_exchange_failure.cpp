@@ -125,14 +125,17 @@ void StepExchange::wait_for(const std::function<bool()>& ready,
   if (auto* timeline = state_.job().timeline()) timeline->add("wait", begin, end);
 }
 
+StepExchange::Arrived StepExchange::come_to(std::uint64_t round) {
+  return
+      [this, round](int r) { return header(r).barrier.load(std::memory_order_acquire) >= round; };
+}
+
 void StepExchange::barrier(const char* what, std::span<const HostPiece> pieces) {
   require_running();
   phase_ = what;
   guarded([&] {
     const auto round = step_ * kMaxBarriers + ++barriers_;
-    const auto arrived = [&](int r) {
-      return header(r).barrier.load(std::memory_order_acquire) >= round;
-    };
+    const auto arrived = come_to(round);
     if (state_.spans_hosts() && state_.team().rank == 0) give_to_hosts(pieces, arrived);
     tell_all(&StepHeader::barrier, round);
     wait_for_all(arrived);
@@ -145,9 +148,7 @@ void StepExchange::barrier_while(const char* what, const std::function<bool()>& 
   phase_ = what;
   guarded([&] {
     const auto round = step_ * kMaxBarriers + ++barriers_;
-    const auto arrived = [&](int r) {
-      return header(r).barrier.load(std::memory_order_acquire) >= round;
-    };
+    const auto arrived = come_to(round);
     tell_all(&StepHeader::barrier, round);
     if (state_.team().rank != 0) return wait_for_all(arrived);
     try {

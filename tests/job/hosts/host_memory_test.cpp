@@ -24,6 +24,13 @@ struct Place {
   std::atomic<std::uint64_t>& word(std::size_t offset) const {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(mapped.get() + offset);
   }
+  /// The first word after another host's worker has stored to it.
+  std::uint64_t store(std::uint64_t value) {
+    StoreMessage message;
+    message.word({kBlock, 0}, value, 8);
+    memory.apply(message.take(), false);
+    return word(0).load();
+  }
   std::shared_ptr<System> system;
   HostMemory memory;
   FileDescriptor file;
@@ -103,33 +110,21 @@ TEST(HostMemory, WhatLiesOutsideIsSkipped) {
 TEST(HostMemory, ABlockIsKnownAsLongAsAWorkerHoldsIt) {
   Place place;
   place.memory.hold(1, kBlock, {}, kBytes);
-  const auto store = [&](std::uint64_t value) {
-    StoreMessage message;
-    message.word({kBlock, 0}, value, 8);
-    place.memory.apply(message.take(), false);
-    return place.word(0).load();
-  };
   place.memory.let_go(0, kBlock);
-  EXPECT_EQ(store(1), 1U);
+  EXPECT_EQ(place.store(1), 1U);
   place.memory.end(1);
-  EXPECT_EQ(store(2), 1U);
+  EXPECT_EQ(place.store(2), 1U);
 }
 
 /// The maker of memory may die before those to whom it has given it hold it.
 TEST(HostMemory, ABlockOutlivesItsMakerForThoseWhoAreAboutToHoldIt) {
   Place place;
-  const auto store = [&](std::uint64_t value) {
-    StoreMessage message;
-    message.word({kBlock, 0}, value, 8);
-    place.memory.apply(message.take(), false);
-    return place.word(0).load();
-  };
   place.memory.end(0);
-  EXPECT_EQ(store(1), 1U);
+  EXPECT_EQ(place.store(1), 1U);
   place.memory.hold(1, kBlock, {}, kBytes);
-  EXPECT_EQ(store(2), 2U);
+  EXPECT_EQ(place.store(2), 2U);
   place.memory.end(1);
-  EXPECT_EQ(store(3), 2U);
+  EXPECT_EQ(place.store(3), 2U);
 }
 
 TEST(HostMemory, TheBoardTellsWhoHasEnded) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/link/link_engine.h"
+#include "comm/on_hosts.h"
 #include "kernels/int8_model.h"
 #include "kernels/rules/registry.h"
 #include "support/thread_ranks.h"
@@ -441,12 +442,6 @@ TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
   for (const auto& test : all_cases()) {
     for (const int workers : {1, 2, 3, 5, 8}) expect_as_model(workers, test);
   }
-}
-
-ThreadOptions on(const HostMap& hosts) {
-  ThreadOptions options;
-  options.hosts = hosts;
-  return options;
 }
 
 TEST(ReplicaUpdate, SeveralHostsGiveTheBytesOfTheScalarModel) {

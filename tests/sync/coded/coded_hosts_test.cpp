@@ -3,12 +3,10 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
-#include <thread>
-#include <utility>
 
 #include "comm/link/link_engine.h"
+#include "comm/on_hosts.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
 #include "sync/coded/coded_model.h"
@@ -16,13 +14,6 @@
 
 namespace tutti::test {
 namespace {
-
-ThreadOptions on(const HostMap& hosts) {
-  ThreadOptions options;
-  options.hosts = hosts;
-  options.world = std::make_shared<ThreadWorld>(hosts.size());
-  return options;
-}
 
 const std::vector<HostMap>& maps_of_4() {
   static const std::vector<HostMap> all = {
@@ -186,129 +177,6 @@ TEST(CodedGradients, NodesThatTheEncoderOfAnotherHostNeedsGoDirectlyToo) {
   // The node of one host, to two others, but for the parameters that it did not touch.
   EXPECT_GT(by_links, 2 * 4096 * sizeof(float));
   EXPECT_LT(in_order, by_links / 2);
-}
-
-/// Exact in half precision, so that the mean of all workers' is known.
-Values constant(std::size_t count, int rank, std::int64_t step) {
-  return Values(count, static_cast<float>((rank + 1) * step));
-}
-
-/// Rank 1 alone waits for rank 2 when that dies, and rank 0 for rank 1, which then leaves.
-TEST(CodedGradients, WhoLeavesBecauseAnotherDiedIsNotWhoIsLost) {
-  static constexpr std::size_t kCount = 200'000;
-  const auto options = on(even_hosts(3, 3));
-  const auto outcome = try_thread_ranks(
-      3,
-      [&](const Job& job) {
-        const Group group(job);
-        StepExchange exchange(group, plan_of({kCount}),
-                              {.name = "model",
-                               .coded = true,
-                               .stays = [](const PlanEntry&, int, std::int64_t) { return true; }});
-        CodedGradients coded(exchange,
-                             {.compression = {.codec = codec_of("half"), .error_feedback = false}});
-        auto& hosts = *options.world->hosts();
-        std::jthread killing;
-        for (std::int64_t step = 1;; ++step) {
-          if (step == 2 && job.rank() == 0) hosts.silence_links(1);
-          group.barrier();
-          if (step == 2 && job.rank() == 2) {
-            killing = std::jthread([&hosts, before = hosts.link_bytes_from(2)] {
-              const auto end = Clock::now() + std::chrono::seconds(20);
-              while (hosts.link_bytes_from(2) - before < 2 * kCount && Clock::now() < end) {
-                std::this_thread::yield();
-              }
-              std::this_thread::sleep_for(std::chrono::milliseconds(100));  // all wait, most likely
-              hosts.kill(2);
-            });
-          }
-          exchange.open_one_backward(1);
-          const auto gradient = constant(kCount, job.rank(), step);
-          exchange.write(0, gradient.data(), true);
-          coded.wrote(0, 1);
-          exchange.arrive({});
-          coded.begin(1);
-          ASSERT_EQ(coded.prepare().text, "");
-          ASSERT_EQ(step, 1) << "complete without the messages of a host";
-          auto report = exchange.complete([&] { coded.note(); }).report;
-          coded.commit(report);
-        }
-      },
-      options);
-  for (const int rank : {0, 1}) {
-    try {
-      std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
-    } catch (const PeerLost& lost) {
-      EXPECT_EQ(lost.rank(), 2) << lost.what();
-    }
-  }
-}
-
-/// HostMessages: every third step is dropped, by a worker whose messages are on their way; the one
-/// after it makes another link, at its end.
-TEST(CodedGradients, MessagesTravelHoweverLongTheNextLayersBackwardTakes) {
-  constexpr std::size_t kEach = 200'000;
-  const std::vector<std::size_t> counts(8, kEach);
-  for (const auto& map : {even_hosts(2, 2), even_hosts(4, 2)}) {
-    const auto options = on(map);
-    run_thread_ranks(
-        map.size(),
-        [&](const Job& job) {
-          const Group group(job);
-          StepExchange exchange(
-              group, plan_of(counts),
-              {.name = "model", .coded = true, .stays = [](const PlanEntry&, int, std::int64_t) {
-                 return true;
-               }});
-          CodedGradients coded(exchange, {.compression = {.codec = codec_of("half"),
-                                                          .error_feedback = false,
-                                                          .scope = CodecScope::tensor}});
-          auto& hosts = *options.world->hosts();
-          const auto write = [&](std::size_t p, std::int64_t step) {
-            const auto gradient = constant(kEach, job.rank(), step);
-            exchange.write(p, gradient.data(), true);
-            coded.wrote(static_cast<std::uint32_t>(p), 1);
-          };
-          for (std::int64_t step = 1; step <= 9; ++step) {
-            group.barrier();
-            const auto before = std::pair(hosts.link_bytes(0), hosts.link_bytes(1));
-            group.barrier();
-            const bool has_link = step % 3 != 1 || step == 1;
-            exchange.open_one_backward(1);
-            for (std::size_t p = 8; p-- > 4;) write(p, step);
-            const auto end = Clock::now() + std::chrono::seconds(40);
-            const std::uint64_t bytes = 4 * kEach * 2 * static_cast<unsigned>(map.size() / 2);
-            while (has_link && (hosts.link_bytes(0) - before.first < bytes ||
-                                hosts.link_bytes(1) - before.second < bytes)) {
-              ASSERT_LT(Clock::now(), end) << "in step " << step;
-              std::this_thread::yield();
-            }
-            group.barrier();
-            if (step % 3 == 0 && job.rank() == 1) {
-              exchange.fail("a loss of its own");
-              continue;
-            }
-            for (std::size_t p = 4; p-- > 0;) write(p, step);
-            if (step % 3 == 0) {
-              EXPECT_THROW(exchange.arrive({}), PeerFailed);
-              continue;
-            }
-            exchange.arrive({});
-            coded.begin(1);
-            ASSERT_EQ(coded.prepare().text, "");
-            float sum = 0;
-            for (int r = 0; r < map.size(); ++r) sum += constant(1, r, step)[0];
-            for (std::uint32_t p = 0; p < 8; ++p) {
-              EXPECT_EQ(read_all(coded, p, kEach),
-                        Values(kEach, sum / static_cast<float>(map.size())));
-            }
-            auto report = exchange.complete([&] { coded.note(); }).report;
-            coded.commit(report);
-          }
-          group.barrier();
-        },
-        options);
-  }
 }
 
 TEST(CodedGradients, ALinkThatBreaksWhileMessagesTravelIsAnErrorThatNamesTheHost) {
