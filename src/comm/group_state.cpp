@@ -70,7 +70,8 @@ int Team::deputy_of(int member) const {
   return found != members.end() ? static_cast<int>(found - members.begin()) : member % size();
 }
 
-GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name)
+GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name,
+                       std::function<void()> check)
     : job_(std::move(job)),
       ranks_(std::move(ranks)),
       name_(std::move(name)),
@@ -79,8 +80,12 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
       team_(team_of(*job_, ranks_)),
       host_of_(hosts_of(*job_, ranks_)),
       hosts_(std::ranges::max(host_of_) + 1),
-      collectives_(std::make_unique<LocalCollectives>(
-          *job_, LocalGroup{.name = name_, .ranks = ranks_, .rank = rank_, .host_of = host_of_})),
+      collectives_(
+          std::make_unique<LocalCollectives>(*job_, LocalGroup{.name = name_,
+                                                               .ranks = ranks_,
+                                                               .rank = rank_,
+                                                               .host_of = host_of_,
+                                                               .check = std::move(check)})),
       copies_(std::make_unique<HostCopies>(*this)) {
   if (!spans_hosts()) return;
   link_ = std::make_unique<HostLink>(
@@ -96,8 +101,8 @@ const std::shared_ptr<GroupState>& GroupState::first_of_hosts() {
   if (first_of_hosts_ || team_.rank != 0) return first_of_hosts_;
   std::vector<int> firsts;
   for (int host = 0; host < hosts_; ++host) firsts.push_back(first_of(host));
-  first_of_hosts_ =
-      std::make_shared<GroupState>(job_, std::move(firsts), name_ + ", first of each host");
+  first_of_hosts_ = std::make_shared<GroupState>(
+      job_, std::move(firsts), name_ + ", first of each host", [this] { collectives_->check(); });
   return first_of_hosts_;
 }
 

@@ -3,6 +3,7 @@
 // What a Group handle points to. The step protocol in sync/ uses it to reach the collectives, the
 // board and the members' job ranks.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,7 +30,9 @@ struct Team {
 
 class GroupState {
  public:
-  GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name);
+  /// `check`: see LocalGroup.
+  GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name,
+             std::function<void()> check = {});
   ~GroupState();
 
   JobState& job() const { return *job_; }

@@ -74,7 +74,8 @@ void HostLink::connect() {
                        .exchange = [&](const std::string& mine) {
                          const auto tag = fmt::format("{}, round {}", name, round++);
                          std::vector<std::string> all;
-                         for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}})) {
+                         for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}},
+                                                    [this] { state_.collectives().check(); })) {
                            all.push_back(std::move(parcel.bytes));
                          }
                          return all;

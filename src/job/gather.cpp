@@ -1,5 +1,6 @@
 #include "job/gather.h"
 
+#include <exception>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -33,7 +34,7 @@ void progress_for(JobState& job, Clock::duration time) {
 }  // namespace
 
 std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vector<int>& ranks,
-                           Parcel mine) {
+                           Parcel mine, const std::function<void()>& check) {
   // A worker that waits for the same notes it on the board: the others have not come.
   const std::string shown = tag.substr(0, sizeof(decltype(WaitNotice::text)::words));
   const auto missing = [&] {
@@ -46,7 +47,16 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
   };
   std::optional<WaitWatch> watch;
   RankSet reported;
+  std::exception_ptr reason;
   const auto poll_peers = [&] {
+    if (check) {
+      try {
+        check();
+      } catch (...) {
+        reason = std::current_exception();
+        return false;
+      }
+    }
     const RankSet gone = (job.gone().all & RankSet::of(ranks)) - reported;
     for (const int rank : gone.ranks()) job.rendezvous().report_end(rank);
     reported |= gone;
@@ -67,6 +77,11 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
                                        Deadline{Clock::time_point::max()}, poll_peers);
   } catch (const PeerLost& lost) {
     job.rendezvous().blame(lost.rank(), lost.what());
+    throw;
+  } catch (const Timeout&) {
+    if (reason) std::rethrow_exception(reason);
+    // Who gave up may have seen the reason before this worker looked: it came here before that.
+    if (check) check();
     throw;
   }
 }

@@ -5,6 +5,7 @@
 // Threads: any. Failure: as Rendezvous::all_gather; deadlines count as in wait.h. A worker that has
 // ended is lost at once, also where others hold its socket; who is lost is blamed.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,11 @@
 
 namespace tutti {
 
-/// Rendezvous::all_gather among `ranks`; `tag` names it in notices and errors.
+/// Rendezvous::all_gather among `ranks`; `tag` names it in notices and errors. `check`, where
+/// given, is asked periodically: it throws where somebody will never come for a reason that the
+/// rendezvous knows nothing of (a group that was ended). Then gather() throws that, and so it does
+/// for those whose wait that ends.
 std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vector<int>& ranks,
-                           Parcel mine);
+                           Parcel mine, const std::function<void()>& check = {});
 
 }  // namespace tutti

@@ -364,6 +364,46 @@ TEST(LargeBetweenHosts, AWorkerThatDiesIsPeerLost) {
   expect_lost(outcome, {0, 1, 2}, 3);
 }
 
+/// Rank 0 hears of the end before it comes to the making.
+TEST(LargeBetweenHosts, AGroupThatEndsWhileItsLinkIsMadeEndsForAll) {
+  auto options = on({{0, 1, 2}, {3}, {4}});
+  std::atomic<bool> has_ended{false};
+  std::atomic<int> over{0};
+  const auto begin = Clock::now();
+  const auto outcome = try_thread_ranks(
+      5,
+      [&](const Job& job) {
+        const Group group(job);
+        Values<float> values(kCount);
+        group.barrier();
+        auto work = group.start_all_reduce(view(values), view(values), Reduction::sum);
+        if (job.rank() == 2) {
+          const auto makes_link = [&](int rank) {
+            const auto text = read(job.state()->slot(rank).notice.text);
+            return text.find("first of each host") != std::string::npos;
+          };
+          const auto end = Clock::now() + seconds(60);
+          while (!makes_link(3) || !makes_link(4)) ASSERT_LT(Clock::now(), end);
+          options.world->kill(2);
+          while (over < 4) std::this_thread::yield();
+          return;
+        }
+        while (job.rank() == 0 && !has_ended) std::this_thread::yield();
+        try {
+          if (job.rank() == 0) group.barrier();
+          work.wait();
+          ADD_FAILURE() << "reduced without rank 2";
+        } catch (...) {
+          if (job.rank() == 1) has_ended = true;
+          ++over;
+          throw;
+        }
+      },
+      options);
+  expect_lost(outcome, {0, 1, 3, 4}, 2);
+  EXPECT_LT(Clock::now() - begin, seconds(20));
+}
+
 TEST(LargeBetweenHosts, SubtreesAreAsLargeAsAHostHasThem) {
   const auto layout = HostLayout::of({0, 0, 1, 1, 0, 0, 0, 2}, 4);
   EXPECT_EQ(layout.team, (std::vector<int>{0, 1, 4, 5, 6}));

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
 
 #include "job/arrivals.h"
@@ -59,6 +60,37 @@ TEST(Gather, TheDeadlineStillHolds) {
       },
       hasty(milliseconds(400), seconds(10)));
   EXPECT_THAT(outcome.text(0), HasSubstr("rank 1"));
+}
+
+/// What its callers know ends it for all of them, whoever looks first.
+TEST(Gather, EndsWhereSomeWillNeverCome) {
+  std::atomic<bool> has_gone{false};
+  std::atomic<int> over{0};
+  const ThreadOutcome outcome = try_thread_ranks(
+      3,
+      [&](const Job& job) {
+        if (job.rank() == 2) {
+          poll_until_awaited(job, 0, 2);
+          poll_until_awaited(job, 1, 2);
+          has_gone = true;
+          Arrivals::poll_until([&] { return over == 2; });
+          return;
+        }
+        const auto check = [&] {
+          if (has_gone) throw PeerLost(2, "rank 2 has other things to do");
+        };
+        try {
+          gather(*job.state(), "group \"a\"", {0, 1, 2}, {}, check);
+        } catch (...) {
+          ++over;
+          throw;
+        }
+      },
+      hasty(seconds(60), seconds(50)));
+  for (const int rank : {0, 1}) {
+    EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), PeerLost);
+    EXPECT_THAT(outcome.text(rank), HasSubstr("rank 2 has other things to do"));
+  }
 }
 
 }  // namespace

@@ -37,6 +37,8 @@ struct LocalGroup {
   std::vector<int> ranks;
   int rank = 0;              ///< position of this member in `ranks`
   std::vector<int> host_of;  ///< by member, numbered from 0
+  /// Throws where some of them will not come any more. May be empty.
+  std::function<void()> check = {};
 };
 
 /// Shared memory that all members ask for alike.

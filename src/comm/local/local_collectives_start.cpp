@@ -72,8 +72,8 @@ ControlArena LocalCollectives::join_members() {
       failure = fmt::format("rank {} could not receive the control memory of group \"{}\": {}",
                             job_.identity().rank, group_.name, e.what());
     }
-    for (const Parcel& other :
-         gather(job_, "the second round of making " + tag_, group_.ranks, Parcel{failure, {}})) {
+    for (const Parcel& other : gather(job_, "the second round of making " + tag_, group_.ranks,
+                                      Parcel{failure, {}}, group_.check)) {
       if (!other.bytes.empty()) throw OutOfMemory(other.bytes);
     }
     control.close_descriptor();
@@ -110,7 +110,7 @@ Arena LocalCollectives::exchange_control(const std::string& refusal, std::string
     }
   }
   std::vector<Parcel> parcels =
-      gather(job_, "the making of " + tag_, group_.ranks, std::move(parcel));
+      gather(job_, "the making of " + tag_, group_.ranks, std::move(parcel), group_.check);
   for (const Parcel& other : parcels) {
     if (failure.empty()) failure = other.bytes;
   }

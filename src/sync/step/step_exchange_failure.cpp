@@ -325,7 +325,11 @@ void StepExchange::end(EndKind kind, int culprit, const std::string& text) noexc
   auto& job = state_.job();
   publish_early(job, mine.ended, static_cast<std::uint32_t>(kind),
                 {published(mine.culprit), published(mine.reason)});
-  decide(job, header(0).fate, StepHeader::kRunning, StepHeader::kUndecided);
+  try {
+    decide(job, header(0).fate, StepHeader::kRunning, StepHeader::kUndecided);
+  } catch (const Error&) {
+    // Nothing of this worker gets through to other hosts, nor will they wait for more of it.
+  }
   tutti::publish(job, mine.left, step_);
   mode_.reset();
   if (kind == EndKind::lost) state_.job().rendezvous().blame(culprit, text);

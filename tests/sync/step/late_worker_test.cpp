@@ -6,10 +6,12 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include <gmock/gmock.h>
 
+#include "comm/on_hosts.h"
 #include "job/job_state.h"
 #include "support/process_ranks.h"
 #include "support/slow_blame.h"
@@ -49,6 +51,40 @@ void expect_reduced(const StepExchange& exchange, float value) {
     const auto* const at = reinterpret_cast<const float*>(exchange.nodes().result(p));
     EXPECT_EQ(std::count(at, at + kSizes[p], value), static_cast<std::ptrdiff_t>(kSizes[p])) << p;
   }
+}
+
+/// What it says at its deadline does not get through either: it has its Timeout all the same.
+TEST(LateWorker, WhomNothingReachesAnyMoreTimesOut) {
+  auto options = on({{0}, {1}});
+  options.job.deadline = seconds(1);
+  std::atomic<bool> is_over{false};
+  const auto outcome = try_thread_ranks(
+      2,
+      [&](const Job& job) {
+        auto busy = std::unique_ptr<Busy>(new Busy(job.busy("setting up", seconds(60))));
+        const Group group(job);
+        StepExchange exchange(group, plan_of(kSizes), with_deadline(milliseconds(100)));
+        group.barrier();
+        busy.reset();
+        if (job.rank() == 0) {
+          while (!is_over) std::this_thread::sleep_for(milliseconds(1));
+          return;
+        }
+        std::this_thread::sleep_for(milliseconds(50));  // what came before is through
+        options.world->hosts()->hold(1, true);
+        try {
+          compute(exchange, 1);
+          finish(exchange);
+        } catch (...) {
+          options.world->hosts()->hold(1, false);
+          is_over = true;
+          throw;
+        }
+      },
+      options);
+  EXPECT_FALSE(outcome.errors[0]);
+  ASSERT_TRUE(outcome.errors[1]);
+  EXPECT_THROW(std::rethrow_exception(outcome.errors[1]), Timeout);
 }
 
 // The others have left the step at their deadline, and use their memory again.
