@@ -33,6 +33,9 @@ METHODS = {
     "int8": (*SHARDS, "--codec", "int8", "--logical-workers", "4"),
     "diloco": (*SHARDS, "--averaging", "diloco:3", "--logical-workers", "4"),
     "diloco, int8": (*SHARDS, "--averaging", "diloco:3,int8", "--logical-workers", "4"),
+    "diloco, overlap": (*SHARDS, "--averaging", "diloco:4,warm-up=1,overlap=2", "--logical-workers", "4"),
+    "diloco, int8, overlap": (*SHARDS, "--averaging", "diloco:4,fragments=2,warm-up=1,int8,overlap=1",
+                              "--logical-workers", "4"),
     "averaging of micro-batches": (*LETTERS, "--micro-batches", "6", "--averaging", "diloco:3"),
 }
 REFUSED = re.compile(r"[^\n]*this version of Tutti has no[^\n]*")

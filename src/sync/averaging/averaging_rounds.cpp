@@ -103,7 +103,7 @@ void AveragingRounds::begin(std::int64_t step) {
   }
   for (std::size_t p = 0; p < in_flight_.size(); ++p) {
     const bool flies = in_flight_[p] != 0;
-    arrives_[p] = flies && step >= in_flight_[p] + overlap_.steps;
+    arrives_[p] = flies && arrives_of(in_flight_[p]);
     if (flies && arrives_[p] == 0) due_[p] = 0;
   }
   traffic_.begin();
@@ -116,14 +116,15 @@ void AveragingRounds::receive(const ElementRange& tile, AveragedCopies& copies) 
   copies.mix(tile, values, overlap_.own);
 }
 
+void AveragingRounds::land(const ElementRange& tile, AveragedCopies& copies) const {
+  const auto type = plan_.parameters()[tile.parameter].node_type;
+  std::memcpy(copies.in_flight(tile), copies.mean(tile),
+              static_cast<std::size_t>(tile.end - tile.begin) * size_of(type));
+}
+
 void AveragingRounds::send(const ElementRange& tile, AveragedCopies& copies) {
+  if (overlaps()) return land(tile, copies);
   auto* const mean = copies.mean(tile);
-  if (overlaps()) {
-    const auto type = plan_.parameters()[tile.parameter].node_type;
-    std::memcpy(copies.in_flight(tile), mean,
-                static_cast<std::size_t>(tile.end - tile.begin) * size_of(type));
-    return;
-  }
   ask(step_, tile, mean, copies);
   copies.store(tile, mean);
 }

@@ -62,6 +62,13 @@ class AveragingRounds {
   bool is_averaged(std::uint32_t parameter) const {
     return is_sent(parameter) || arrives(parameter);
   }
+  /// Whether the means that were sent in step `sent` are applied by now.
+  bool arrives_of(std::int64_t sent) const { return step_ >= sent + overlap_.steps; }
+  /// Whether means that the current step sends are in flight from here on.
+  bool overlaps() const { return overlap_.steps > 0 && step_ > overlap_.after; }
+  /// What send() has in flight, where that is taken only later, before receive(): copies' mean has
+  /// to be the same then.
+  void land(const ElementRange& tile, AveragedCopies& copies) const;
   /// First, where the parameter arrives(): copies are mixed with what the policy makes of the mean.
   void receive(const ElementRange& tile, AveragedCopies& copies);
   /// Then, where it is_sent(): the copies' mean becomes what the policy makes of it, on all
@@ -94,7 +101,6 @@ class AveragingRounds {
   }
 
   void ask(std::int64_t step, const ElementRange& tile, std::byte* values, AveragedCopies& copies);
-  bool overlaps() const { return overlap_.steps > 0 && step_ > overlap_.after; }
 
   const Plan& plan_;
   const AveragingPolicy& policy_;

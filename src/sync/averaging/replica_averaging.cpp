@@ -10,7 +10,6 @@
 #include "kernels/fold.h"
 #include "kernels/int8_blocks.h"
 #include "kernels/norm.h"
-#include "memory/arena.h"
 #include "sync/plan/fusion.h"
 
 namespace tutti {
@@ -45,30 +44,19 @@ ReplicaAveraging::ReplicaAveraging(const Group& group, const Plan& plan,
       options_(std::move(options)),
       program_(FoldProgram::canonical(static_cast<int>(copies.size()))),
       mean_(kTile * sizeof(double)),
-      messages_(options_.averaging->sends_int8() ? copies.size() * int8_bytes(kTile) : 0),
+      messages_(sends_int8() ? copies.size() * int8_bytes(kTile) : 0),
+      is_flying_(plan.parameters().size()),
       mean_of_messages_(copies.size()),
       rounds_(plan, *options_.averaging, per_replica_parameters(plan), options_.fusion,
               copies.size()) {
   const bool overlaps = options_.averaging->overlap().steps > 0;
   if (!has_before(*options_.averaging) && !overlaps) return;
-  const int residuals = options_.averaging->sends_int8() ? static_cast<int>(copies.size()) + 1 : 0;
+  const int residuals = sends_int8() ? static_cast<int>(copies.size()) + 1 : 0;
   const int states = options_.averaging->states() + residuals + (overlaps ? 1 : 0);
   kept_ = std::make_unique<SharedModel>(
       group, plan, states_of_replicas(plan, std::vector<int>(plan.parameters().size(), states)),
       false, fmt::format("{}, what {} keeps", options_.name, options_.averaging->name()));
-  if (!copies.hosts().differ() || !options_.averaging->sends_int8()) return;
-  std::size_t tiles = 0;
-  for (const auto& entry : plan.parameters()) {
-    first_tile_.push_back(tiles);
-    if (entry.spec.is_per_replica) {
-      tiles += static_cast<std::size_t>((entry.spec.count + kTile - 1) / kTile);
-    }
-  }
-  first_tile_.push_back(tiles);
-  const auto messages = std::max<std::size_t>(tiles, 1) * copies.size();
-  given_ = group.allocate_common(
-      round_up(messages * int8_bytes(kTile), sizeof(double)) + messages * sizeof(double),
-      fmt::format("differences of \"{}\"", options_.name));
+  if (copies.hosts().differ() && (sends_int8() || overlaps)) make_room_for_given();
 }
 
 void ReplicaAveraging::restart(std::uint32_t parameter) {
@@ -80,14 +68,20 @@ void ReplicaAveraging::restart(std::uint32_t parameter) {
   for (int k = 0; k < kept_->states(parameter); ++k) {
     std::memset(kept_->state(parameter, k), 0, bytes);
   }
-  if (!given_) return;
+  if (!given_ || !sends_int8()) return;
   for (const auto& tile : tiles_of({parameter, 0, plan_.parameters()[parameter].spec.count})) {
     for (std::size_t l = 0; l < copies_.size(); ++l) given_squares(tile, l) = 0;
   }
 }
 
+void ReplicaAveraging::settle(std::uint32_t parameter) {
+  rounds_.settle(parameter);
+  is_flying_[parameter] = 0;
+}
+
 void ReplicaAveraging::begin(std::int64_t step, const std::vector<std::int64_t>& updating) {
   rounds_.begin(step);
+  takes_off_ = false;
   const bool with_state = options_.state == StateAtAveraging::average;
   for (const auto p : copies_.parameters()) {
     if (updating[p] > 0) {
@@ -105,8 +99,19 @@ bool ReplicaAveraging::any_sent() const {
 }
 
 void ReplicaAveraging::receive(const ElementRange& tile) {
-  if (rounds_.arrives(tile.parameter)) rounds_.receive(tile, *this);
+  if (!rounds_.arrives(tile.parameter)) return;
+  land(tile);
+  rounds_.receive(tile, *this);
 }
+
+void ReplicaAveraging::land(const ElementRange& tile) {
+  if (is_flying_[tile.parameter] != 0) rounds_.land(tile, *this);
+}
+
+void ReplicaAveraging::landed() { is_flying_.assign(is_flying_.size(), 0); }
+
+/// From commit() on: in the current step the last mean may arrive.
+void ReplicaAveraging::let_fly() { takes_off_ = true; }
 
 void ReplicaAveraging::average(const ElementRange& tile) {
   if (!rounds_.is_sent(tile.parameter)) return;
@@ -116,6 +121,13 @@ void ReplicaAveraging::average(const ElementRange& tile) {
 
 void ReplicaAveraging::commit(std::vector<UpdateRules>& rules) {
   rounds_.commit();
+  for (const auto p : copies_.parameters()) {
+    if (rounds_.is_sent(p)) {
+      is_flying_[p] = takes_off_;
+    } else if (rounds_.arrives(p)) {
+      is_flying_[p] = 0;
+    }
+  }
   if (options_.state == StateAtAveraging::keep) return;
   for (const auto p : copies_.parameters()) {
     if (!is_averaged(p)) continue;
@@ -153,7 +165,7 @@ float* ReplicaAveraging::residual(std::uint32_t parameter, std::size_t logical) 
 std::string ReplicaAveraging::kept_name(int k) const {
   const int residual = k - options_.averaging->states();
   if (residual < 0) return fmt::format("kept.{}", k);
-  if (!options_.averaging->sends_int8() || residual > static_cast<int>(copies_.size())) {
+  if (!sends_int8() || residual > static_cast<int>(copies_.size())) {
     return "in_flight";
   }
   if (residual == static_cast<int>(copies_.size())) return "residual.mean";
@@ -162,7 +174,7 @@ std::string ReplicaAveraging::kept_name(int k) const {
 
 TrafficReport ReplicaAveraging::traffic() const {
   auto report = rounds_.traffic();
-  if (!options_.averaging->sends_int8()) return report;
+  if (!sends_int8()) return report;
   for (std::size_t b = 0; b < rounds_.buckets().size(); ++b) {
     std::vector<double> blocks;
     for (const auto p : rounds_.buckets()[b]) {
@@ -211,12 +223,13 @@ void ReplicaAveraging::take_mean_of_messages(const ElementRange& tile) {
 }
 
 std::byte* ReplicaAveraging::mean(const ElementRange& tile) {
-  if (options_.averaging->sends_int8()) {
+  if (sends_int8()) {
     take_mean_of_messages(tile);
     return mean_.data();
   }
-  take_mean(tile,
-            [&](std::size_t l) { return copies_.of(l).master(tile.parameter) + offset_of(tile); });
+  take_mean(tile, [&](std::size_t l) {
+    return given_ ? given_message(tile, l) : copies_.of(l).master(tile.parameter) + offset_of(tile);
+  });
   return mean_.data();
 }
 

@@ -12,6 +12,8 @@
 //
 // On several hosts each averages all tiles for itself, of copies, or messages, that the others give
 // it. What a logical worker's messages lack is kept on the host that gives it, until bring_kept().
+// Where the policy overlaps, a message is what the copy was, or its difference in 8 bits, and a
+// mean may be *on its way*: its messages are, and it is taken when it lands.
 //
 // Threads: one; each tile has one owner. Failure: OutOfMemory when there is no memory; Mismatch
 // where combine() throws: some tiles may be averaged already.
@@ -67,16 +69,26 @@ class ReplicaAveraging final : private AveragedCopies {
   bool any_due() const { return !rounds_.due_buckets().empty(); }
   /// Whether the current step averages anything.
   bool any_sent() const;
+  /// Whether means that the current step sends may be on their way.
+  bool may_fly() const { return given_.has_value() && rounds_.overlaps(); }
   /// First, once the step has updated its copies: mixes the tile with a mean that was sent before,
-  /// where it arrives.
+  /// where it arrives. All its messages are here.
   void receive(const ElementRange& tile);
+  /// Whether what was sent in step `sent` arrives in the current step.
+  bool arrives_of(std::int64_t sent) const { return rounds_.arrives_of(sent); }
+  /// The means that the current step sends are on their way.
+  void let_fly();
+  /// Between steps: the messages of all means that are on their way are here. Takes the tile's,
+  /// where it is one; then, on all workers, landed().
+  void land(const ElementRange& tile);
+  void landed();
   /// Whether write_given() has anything to do.
   bool gives_messages() const { return given_.has_value(); }
   /// Then: writes the messages of this worker's ranges, where other hosts get messages.
   void write_given(const std::vector<ElementRange>& ranges);
   /// What each host gives all others before copies are averaged: copies, or all messages.
   std::vector<HostPiece> given() const;
-  /// At last: averages all copies of that tile, where it is sent.
+  /// At last, unless it is on its way: averages all copies of that tile, where it is sent.
   void average(const ElementRange& tile);
   /// The current step counts. `rules` are those of each logical worker.
   void commit(std::vector<UpdateRules>& rules);
@@ -96,7 +108,7 @@ class ReplicaAveraging final : private AveragedCopies {
   /// Of each host.
   void restart(std::uint32_t parameter);
   /// Then, on all: AveragingRounds::settle().
-  void settle(std::uint32_t parameter) { rounds_.settle(parameter); }
+  void settle(std::uint32_t parameter);
 
   /// Bytes that each logical worker sends in the current step, or sent in the last one.
   std::size_t bytes() const { return rounds_.bytes(); }
@@ -115,9 +127,11 @@ class ReplicaAveraging final : private AveragedCopies {
   void take_mean(const ElementRange& tile, const At& at);
   void combine_states(const ElementRange& tile);
   void take_mean_of_messages(const ElementRange& tile);
+  bool sends_int8() const { return options_.averaging->sends_int8(); }
   std::byte* write_message(const ElementRange& tile, std::size_t logical);
-  /// The place of a tile's message on several hosts, among those of all logical workers.
-  std::size_t place_of(const ElementRange& tile, std::size_t logical) const;
+  void make_room_for_given();
+  /// Bytes of the messages of a parameter's tiles, all of which but the last are full.
+  std::size_t message_bytes(std::uint32_t parameter, std::int64_t count) const;
   std::byte* given_message(const ElementRange& tile, std::size_t logical) const;
   /// Σ x² of what it lacks.
   double& given_squares(const ElementRange& tile, std::size_t logical) const;
@@ -137,7 +151,11 @@ class ReplicaAveraging final : private AveragedCopies {
   std::vector<std::byte> messages_;  ///< of a tile, one for each logical worker
   /// Of all tiles, where other hosts give some of them.
   std::optional<SharedMemory> given_;
-  std::vector<std::size_t> first_tile_;  ///< per parameter, and of all
+  // Of a logical worker's messages, and tiles: per parameter where they begin, and of all.
+  std::vector<std::size_t> first_byte_;
+  std::vector<std::size_t> first_tile_;
+  std::vector<std::uint8_t> is_flying_;  ///< per parameter: its mean is on its way
+  bool takes_off_ = false;               ///< so are those of the current step
   MeanOfMessages mean_of_messages_;
   AveragingRounds rounds_;
 };

@@ -1,28 +1,61 @@
 // Averaging of copies that are on several hosts: see replica_averaging.h.
 
+#include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "comm/host_copies.h"
+#include "job/wire/board.h"
+#include "kernels/int8_blocks.h"
 #include "kernels/norm.h"
 #include "memory/arena.h"
 #include "sync/averaging/replica_averaging.h"
 
 namespace tutti {
 
-std::size_t ReplicaAveraging::place_of(const ElementRange& tile, std::size_t logical) const {
-  return logical * first_tile_.back() + first_tile_[tile.parameter] +
-         static_cast<std::size_t>(tile.begin / kTile);
+/// Messages of all logical workers, and where they are 8-bit differences the squares of what each
+/// lacks.
+void ReplicaAveraging::make_room_for_given() {
+  std::size_t bytes = 0;
+  std::size_t tiles = 0;
+  for (std::uint32_t p = 0; p < plan_.parameters().size(); ++p) {
+    first_byte_.push_back(bytes);
+    first_tile_.push_back(tiles);
+    const auto& spec = plan_.parameters()[p].spec;
+    if (!spec.is_per_replica) continue;
+    bytes += round_up(message_bytes(p, spec.count), kCacheLine);
+    tiles += static_cast<std::size_t>((spec.count + kTile - 1) / kTile);
+  }
+  first_byte_.push_back(bytes);
+  first_tile_.push_back(sends_int8() ? tiles : 0);
+  const auto all = copies_.size() * (bytes + first_tile_.back() * sizeof(double));
+  given_ = group_.allocate_common(
+      std::max(all, kCacheLine),
+      fmt::format("{} of \"{}\"", sends_int8() ? "differences" : "given copies", options_.name));
+}
+
+std::size_t ReplicaAveraging::message_bytes(std::uint32_t parameter, std::int64_t count) const {
+  if (!sends_int8()) {
+    const auto type = plan_.parameters()[parameter].node_type;
+    return static_cast<std::size_t>(count) * size_of(type);
+  }
+  const auto full = static_cast<std::size_t>(count / kTile);
+  const auto rest = count % kTile;
+  return full * int8_bytes(kTile) + (rest > 0 ? int8_bytes(rest) : 0);
 }
 
 std::byte* ReplicaAveraging::given_message(const ElementRange& tile, std::size_t logical) const {
-  return given_->data() + place_of(tile, logical) * int8_bytes(kTile);
+  return given_->data() + logical * first_byte_.back() + first_byte_[tile.parameter] +
+         message_bytes(tile.parameter, tile.begin);
 }
 
 /// They follow all messages, so that those of a parameter are one piece.
 double& ReplicaAveraging::given_squares(const ElementRange& tile, std::size_t logical) const {
-  const auto messages = copies_.size() * first_tile_.back() * int8_bytes(kTile);
-  return reinterpret_cast<double*>(given_->data() +
-                                   round_up(messages, sizeof(double)))[place_of(tile, logical)];
+  auto* const squares =
+      reinterpret_cast<double*>(given_->data() + copies_.size() * first_byte_.back());
+  return squares[logical * first_tile_.back() + first_tile_[tile.parameter] +
+                 static_cast<std::size_t>(tile.begin / kTile)];
 }
 
 void ReplicaAveraging::write_given(const std::vector<ElementRange>& ranges) {
@@ -32,8 +65,10 @@ void ReplicaAveraging::write_given(const std::vector<ElementRange>& ranges) {
     for (std::size_t l = 0; l < copies_.size(); ++l) {
       if (!copies_.hosts().gives(l)) continue;
       for (const auto& tile : tiles_of(range)) {
-        std::memcpy(given_message(tile, l), write_message(tile, l),
-                    int8_bytes(tile.end - tile.begin));
+        const auto* const message =
+            sends_int8() ? write_message(tile, l) : copies_.of(l).master(p) + offset_of(tile);
+        std::memcpy(given_message(tile, l), message, message_bytes(p, tile.end - tile.begin));
+        if (!sends_int8()) continue;
         auto& squares = given_squares(tile, l);
         squares_of_blocks(residual(p, l) + tile.begin, DType::float32, tile.end - tile.begin,
                           {&squares, 1});
@@ -52,10 +87,7 @@ std::vector<HostPiece> ReplicaAveraging::given() const {
       const int home = copies_.hosts().home(l);
       const auto& copy = copies_.of(l);
       if (given_) {
-        const auto last = (count - 1) / kTile * kTile;
-        auto* const begin = given_message({p, 0, kTile}, l);
-        auto* const end = given_message({p, last, count}, l) + int8_bytes(count - last);
-        pieces.push_back({home, begin, static_cast<std::size_t>(end - begin)});
+        pieces.push_back({home, given_message({p, 0, 0}, l), message_bytes(p, count)});
       } else {
         pieces.push_back({home, copy.master(p), plan_.bytes_of(p)});
       }
@@ -70,7 +102,7 @@ std::vector<HostPiece> ReplicaAveraging::given() const {
 
 /// Only what messages lack differs.
 void ReplicaAveraging::bring_kept() {
-  if (!given_) return;
+  if (!given_ || !sends_int8()) return;
   std::vector<HostPiece> pieces;
   for (const auto p : copies_.parameters()) {
     for (std::size_t l = 0; l < copies_.size(); ++l) {
@@ -84,7 +116,7 @@ void ReplicaAveraging::bring_kept() {
 void ReplicaAveraging::spread_kept() {
   if (!kept_) return;
   copy_to_hosts(group_, kept_->memory().data(), kept_->bytes());
-  if (!given_) return;
+  if (!given_ || !sends_int8()) return;
   if (group_.state()->team().rank == 0) {
     for (const auto p : copies_.parameters()) {
       for (const auto& tile : tiles_of({p, 0, plan_.parameters()[p].spec.count})) {

@@ -69,6 +69,7 @@ void ReplicaUpdate::collect_nodes(double loss_scale) {
 }
 
 const std::vector<LocalVerdict>& ReplicaUpdate::judge(std::int64_t step) {
+  step_ = step;
   find_norms();
   const auto parameters = exchange_.plan().parameters().size();
   std::vector<std::int64_t> updating(parameters);
@@ -138,17 +139,59 @@ void ReplicaUpdate::measure(std::size_t logical) {
 }
 
 void ReplicaUpdate::apply(double rate_factor) {
+  await_arrivals();
   update_all(rate_factor);
   const bool gives = averaging_ != nullptr && copies_.hosts().differ() && averaging_->any_sent();
   if (!gives) return;
-  // A host that updates a copy itself must not find it updated.
-  exchange_.barrier("the update of its logical workers in");
   if (averaging_->gives_messages()) {
     averaging_->write_given(share_);
     exchange_.barrier("the differences of its logical workers in");
+  } else {
+    // A host that updates a copy itself must not find it updated.
+    exchange_.barrier("the update of its logical workers in");
   }
-  exchange_.barrier("what its logical workers average in", averaging_->given());
-  average_all();
+  give(averaging_->given());
+}
+
+void ReplicaUpdate::give(std::vector<HostPiece> pieces) {
+  if (!averaging_->may_fly() || !exchange_.has_links()) {
+    exchange_.barrier("what its logical workers average in", pieces);
+    return average_all();
+  }
+  flights_.push_back({step_, std::move(pieces), exchange_.links_dropped()});
+  averaging_->let_fly();
+  exchange_.begin_giving(flights_.back().pieces);
+}
+
+/// All that a step sent arrives at once.
+void ReplicaUpdate::await_arrivals() {
+  const auto arrives = [&](const Flight& flight) { return averaging_->arrives_of(flight.step); };
+  const auto end = std::ranges::find_if_not(flights_, arrives);
+  if (end == flights_.begin()) return;
+  for (auto flight = flights_.begin(); flight != end; ++flight) {
+    if (flight->links_dropped != exchange_.links_dropped()) exchange_.begin_giving(flight->pieces);
+  }
+  exchange_.barrier_given("what its logical workers have sent in");
+  flights_.erase(flights_.begin(), end);
+}
+
+void ReplicaUpdate::land() {
+  if (flights_.empty()) return;
+  for (auto& flight : flights_) {
+    if (flight.links_dropped != exchange_.links_dropped()) exchange_.begin_giving(flight.pieces);
+  }
+  exchange_.await_given();
+  exchange_.group().barrier({.label = "what logical workers have sent"});
+  for (const auto& range : share_) {
+    for (const auto& tile : tiles_of(range)) averaging_->land(tile);
+  }
+  exchange_.group().barrier({.label = "what logical workers have sent, taken"});
+  averaging_->landed();
+  flights_.clear();
+}
+
+ReplicaUpdate::~ReplicaUpdate() {
+  if (!flights_.empty()) exchange_.give_no_more();
 }
 
 /// On one host a tile is averaged while it is hot.

@@ -6,7 +6,8 @@
 // policy decides so, copies are averaged right after (replica_averaging.h), while a tile is hot.
 //
 // One worker owns a tile of all copies, on each host. A host updates the copies that are right
-// there (ReplicaHosts), and before copies are averaged they are given to all.
+// there (ReplicaHosts), and before copies are averaged they are given to all. Where the policy
+// overlaps and hosts have links, what is given travels until its mean is due, or somebody looks.
 //
 // Threads: one. Failure: what StepExchange::barrier() throws.
 
@@ -45,6 +46,9 @@ class ReplicaUpdate {
                 std::vector<ShardRange> logical,
                 const std::vector<std::optional<UpdateRule>>& rules, const Clip& clip,
                 ReplicaAveraging* averaging);
+  ~ReplicaUpdate();
+  ReplicaUpdate(const ReplicaUpdate&) = delete;
+  ReplicaUpdate& operator=(const ReplicaUpdate&) = delete;
 
   /// After arrive(): finds each logical worker's nodes. Gradients are `loss_scale` times too large.
   void collect_nodes(double loss_scale);
@@ -56,6 +60,8 @@ class ReplicaUpdate {
   void apply(double rate_factor);
   /// The step is complete, and counts.
   void commit();
+  /// Between steps, inside run_collectives(): what is on its way lands. Collective.
+  void land();
 
   /// How often each logical worker's parameters were updated.
   std::vector<UpdateRules>& rules() { return rules_; }
@@ -75,9 +81,18 @@ class ReplicaUpdate {
   void measure(std::size_t logical);
   void update_all(double rate_factor);
   void average_all();
+  void give(std::vector<HostPiece> pieces);
+  void await_arrivals();
   void update_tile(std::size_t logical, const ElementRange& tile, const PreparedUpdate& by,
                    const NodeSources& sources);
   double* blocks_of(std::size_t logical, std::uint32_t parameter) const;
+
+  /// What a step gives whose means are on their way.
+  struct Flight {
+    std::int64_t step = 0;
+    std::vector<HostPiece> pieces;
+    std::uint64_t links_dropped = 0;  ///< when it began
+  };
 
   StepExchange& exchange_;
   SliceFold slices_;
@@ -94,6 +109,8 @@ class ReplicaUpdate {
   SharedMemory norms_;  ///< Σ x² per tile of every per-replica parameter, per logical worker
   std::vector<LocalVerdict> locals_;
   std::vector<std::vector<std::uint8_t>> updated_;  ///< per logical worker and parameter
+  std::int64_t step_ = 0;
+  std::vector<Flight> flights_;  ///< the oldest first
 };
 
 }  // namespace tutti

@@ -176,9 +176,25 @@ class StepExchange {
   /// host's workers write was written before the barrier before this one.
   void barrier(const char* what, std::span<const HostPiece> pieces);
 
-  // Where hosts have links, what one of them makes of a step travels while the others make theirs,
-  // by the first worker of each host.
+  // Where hosts have links, what one host has can travel while the workers do something else.
   bool has_links() const { return sums_ != nullptr; }
+  /// Begins to give these, alike on all hosts, to all others, which have them after barrier_given()
+  /// or await_given(): unless links_dropped() says something else by then. They may be written to,
+  /// and read, then again. All that their host's workers write was written before the last barrier.
+  void begin_giving(std::span<const HostPiece> pieces);
+  /// How often a step that failed has dropped all that was under way. Alike on all workers.
+  std::uint64_t links_dropped() const { return links_dropped_; }
+  /// A barrier after which this host has all of what was begun.
+  void barrier_given(const char* what);
+  /// Between steps, inside run_collectives(): returns when this host has it, on its first worker.
+  void await_given();
+  /// What is under way ends: its memory goes.
+  void give_no_more() noexcept {
+    if (sums_ && state_.job().is_own()) sums_->drop();
+  }
+
+  // What one host makes of a step travels while the others make theirs, by the first worker of each
+  // host.
   /// While gradients are coded, what a thread of this worker, the first one of its host, does
   /// between resume_meanwhile() and arrive(); before that and after it `move` is the caller's. It
   /// must live until move_no_more().
@@ -256,7 +272,11 @@ class StepExchange {
   /// To that barrier.
   Arrived come_to(std::uint64_t round);
   void check_peers(const Arrived& arrived);
+  /// A barrier to which the first worker of each of several hosts comes after that.
+  void barrier_after(const char* what, const std::function<void(const Arrived&)>& before);
   void give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived);
+  void await_given(const Arrived& arrived);
+  void drop_link() noexcept;
   /// Throws where that worker does not take part in this step, nor in later ones.
   void check_over(int rank, std::uint64_t step);
   /// Throws where the exchange has ended before the open step has succeeded.
@@ -302,6 +322,7 @@ class StepExchange {
   std::size_t next_summed_ = 0;            ///< first bucket that hosts have not begun to add up
   bool collected_ = false;                 ///< nodes_ has those of all workers
   std::uint64_t barriers_ = 0;             ///< of this step
+  std::uint64_t links_dropped_ = 0;
   Clock::time_point opened_at_;
   Clock::duration waited_{};
   Clock::duration exposed_{};  ///< StepReport::exposed_seconds

@@ -125,79 +125,6 @@ void StepExchange::wait_for(const std::function<bool()>& ready,
   if (auto* timeline = state_.job().timeline()) timeline->add("wait", begin, end);
 }
 
-StepExchange::Arrived StepExchange::come_to(std::uint64_t round) {
-  return
-      [this, round](int r) { return header(r).barrier.load(std::memory_order_acquire) >= round; };
-}
-
-void StepExchange::barrier(const char* what, std::span<const HostPiece> pieces) {
-  require_running();
-  phase_ = what;
-  guarded([&] {
-    const auto round = step_ * kMaxBarriers + ++barriers_;
-    const auto arrived = come_to(round);
-    if (state_.spans_hosts() && state_.team().rank == 0) give_to_hosts(pieces, arrived);
-    tell_all(&StepHeader::barrier, round);
-    wait_for_all(arrived);
-  });
-}
-
-void StepExchange::barrier_while(const char* what, const std::function<bool()>& move,
-                                 const std::function<RankSet()>& missing) {
-  require_running();
-  phase_ = what;
-  guarded([&] {
-    const auto round = step_ * kMaxBarriers + ++barriers_;
-    const auto arrived = come_to(round);
-    tell_all(&StepHeader::barrier, round);
-    if (state_.team().rank != 0) return wait_for_all(arrived);
-    try {
-      wait_for_all(arrived, move);
-      sums_->connect();
-      const auto late = [&] { return missing() | sums_->missing_pieces(); };
-      // One that failed meanwhile has come, too.
-      wait_for([&] { return move() && sums_->has_given(); }, late,
-               [&](int r) { return !late().contains(group_.job_rank(r)); });
-    } catch (...) {
-      sums_->drop();  // their memory may go
-      throw;
-    }
-  });
-}
-
-/// By one worker of each host: directly where hosts have links, else through rank 0's.
-void StepExchange::give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived) {
-  if (!sums_) {
-    for (const auto& piece : pieces) {
-      const bool is_here = state_.host_of(piece.member) == state_.host_of(group_.rank());
-      if (is_here) send_to_hosts(group_, piece.at, piece.bytes);
-    }
-    return;
-  }
-  if (pieces.empty()) return;
-  const TimelineSpan span(state_.job().timeline(), "pieces of hosts");
-  try {
-    sums_->connect();
-    sums_->give(pieces);
-    wait_for([&] { return sums_->has_given(); }, [&] { return sums_->missing_pieces(); }, arrived);
-  } catch (...) {
-    sums_->drop();  // their memory may go
-    throw;
-  }
-}
-
-void StepExchange::tell() { tutti::publish(state_.job(), header(group_.rank()).told, step_); }
-
-void StepExchange::hear(int rank, const char* what) {
-  const auto* const before = std::exchange(phase_, what);
-  guarded([&] {
-    wait_for_all([&](int r) {
-      return r != rank || header(r).told.load(std::memory_order_acquire) >= step_;
-    });
-  });
-  phase_ = before;
-}
-
 /// Throws the error that a worker which has not arrived has reported.
 void StepExchange::check_peers(const Arrived& arrived) {
   for (int r = 0; r < group_.size(); ++r) {
@@ -261,7 +188,7 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
   try {
     body();
   } catch (const PeerFailed&) {
-    if (sums_) sums_->drop();
+    drop_link();
     close_step(false);
     throw;
   } catch (const PeerLost& error) {
@@ -343,7 +270,7 @@ void StepExchange::fail(const std::string& text) noexcept {
   step_ = done_ + 1;
   tutti::write(mine.failure, text);
   publish_early(state_.job(), mine.failed, step_, {published(mine.failure)});
-  if (sums_) sums_->drop();
+  drop_link();
   close_step(false);
 }
 

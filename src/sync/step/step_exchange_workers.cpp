@@ -1,9 +1,14 @@
 // The workers of a step exchange: which of them have data in a step, whether their modules and, at
-// the end, their models are alike. See step_exchange.h.
+// the end, their models are alike; where they meet within a step, and what hosts give one another
+// there. See step_exchange.h.
 
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "base/timeline.h"
 #include "job/publish.h"
+#include "job/wire/rank_set.h"
 #include "sync/step/step_exchange.h"
 #include "tutti/error.h"
 
@@ -88,6 +93,115 @@ std::optional<std::string> StepExchange::leave(const ModelMemory& model) noexcep
   const auto found = digests_.difference(parted);
   if (!found || header(0).parting_said.exchange(1) != 0) return {};
   return fmt::format("\"{}\" after step {}: {}", options_.name, number_of(done_), *found);
+}
+
+StepExchange::Arrived StepExchange::come_to(std::uint64_t round) {
+  return
+      [this, round](int r) { return header(r).barrier.load(std::memory_order_acquire) >= round; };
+}
+
+void StepExchange::barrier_after(const char* what,
+                                 const std::function<void(const Arrived&)>& before) {
+  require_running();
+  phase_ = what;
+  guarded([&] {
+    const auto round = step_ * kMaxBarriers + ++barriers_;
+    const auto arrived = come_to(round);
+    if (state_.spans_hosts() && state_.team().rank == 0) before(arrived);
+    tell_all(&StepHeader::barrier, round);
+    wait_for_all(arrived);
+  });
+}
+
+void StepExchange::barrier(const char* what, std::span<const HostPiece> pieces) {
+  barrier_after(what, [&](const Arrived& arrived) { give_to_hosts(pieces, arrived); });
+}
+
+void StepExchange::barrier_given(const char* what) {
+  barrier_after(what, [&](const Arrived& arrived) { await_given(arrived); });
+}
+
+void StepExchange::barrier_while(const char* what, const std::function<bool()>& move,
+                                 const std::function<RankSet()>& missing) {
+  require_running();
+  phase_ = what;
+  guarded([&] {
+    const auto round = step_ * kMaxBarriers + ++barriers_;
+    const auto arrived = come_to(round);
+    tell_all(&StepHeader::barrier, round);
+    if (state_.team().rank != 0) return wait_for_all(arrived);
+    try {
+      wait_for_all(arrived, move);
+      sums_->connect();
+      const auto late = [&] { return missing() | sums_->missing_pieces(); };
+      // One that failed meanwhile has come, too.
+      wait_for([&] { return move() && sums_->has_given(); }, late,
+               [&](int r) { return !late().contains(group_.job_rank(r)); });
+    } catch (...) {
+      sums_->drop();  // their memory may go
+      throw;
+    }
+  });
+}
+
+/// By one worker of each host: directly where hosts have links, else through rank 0's.
+void StepExchange::give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived) {
+  if (!sums_) {
+    for (const auto& piece : pieces) {
+      const bool is_here = state_.host_of(piece.member) == state_.host_of(group_.rank());
+      if (is_here) send_to_hosts(group_, piece.at, piece.bytes);
+    }
+    return;
+  }
+  if (pieces.empty()) return;
+  begin_giving(pieces);
+  await_given(arrived);
+}
+
+void StepExchange::begin_giving(std::span<const HostPiece> pieces) {
+  if (state_.team().rank != 0) return;
+  guarded([&] {
+    try {
+      sums_->connect();
+      sums_->give(pieces);
+    } catch (...) {
+      sums_->drop();  // their memory may go
+      throw;
+    }
+  });
+}
+
+void StepExchange::await_given(const Arrived& arrived) {
+  const TimelineSpan span(state_.job().timeline(), "pieces of hosts");
+  try {
+    wait_for([&] { return sums_->has_given(); }, [&] { return sums_->missing_pieces(); }, arrived);
+  } catch (...) {
+    sums_->drop();  // their memory may go
+    throw;
+  }
+}
+
+void StepExchange::await_given() {
+  if (state_.team().rank != 0) return;
+  phase_ = "what was given in";
+  guarded([&] { await_given([](int) { return true; }); });
+}
+
+void StepExchange::drop_link() noexcept {
+  if (sums_) sums_->drop();
+  ++links_dropped_;
+}
+
+void StepExchange::tell() { tutti::publish(state_.job(), header(group_.rank()).told, step_); }
+
+void StepExchange::hear(int rank, const char* what) {
+  const auto* const before = std::exchange(phase_, what);
+  guarded([&] {
+    wait_for_all([&](int r) {
+      return r != rank || header(r).told.load(std::memory_order_acquire) >= step_;
+    });
+  });
+  phase_ = before;
 }
 
 }  // namespace tutti

@@ -61,6 +61,7 @@ void ReplicaParameters::bring() {
   std::vector<std::size_t> all(size());
   std::iota(all.begin(), all.end(), std::size_t{0});
   copies_.bring(all);
+  land();
   if (averaging_) averaging_->bring_kept();
 }
 

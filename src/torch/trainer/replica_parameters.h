@@ -89,6 +89,8 @@ class ReplicaParameters {
   /// all hosts. Collective; nothing on one host.
   void bring();
   void bring(std::size_t logical);
+  /// Means that are on their way between hosts are here. Collective; nothing where none is.
+  void land() { update_->land(); }
   /// The same where rank 0 has read them, but for the first one's.
   void bring_from_first_rank();
   /// Whether some hosts have other copies than others.

@@ -71,7 +71,10 @@ std::exception_ptr edit_by_hand(const TrainedModel& trained, const BetweenSteps&
                                 const std::function<void()>& change) {
   const auto& group = between.group();
   between.begin_on_all(kEdit, [&] { trained.model.require_all_in_place(); });
-  if (trained.replicas != nullptr) trained.replicas->bring(0);
+  if (trained.replicas != nullptr) {
+    trained.replicas->land();
+    trained.replicas->bring(0);
+  }
   Written written;
   const auto error = between.on_first_rank(kEdit, [&] { edit_here(trained, change, written); });
   copy_to_hosts(group, trained.shared.memory().data(), trained.shared.bytes(),

@@ -237,6 +237,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
                                                const LoadOptions& options) {
   std::optional<std::int64_t> step;
   own_.exchange->run_collectives([&] {
+    if (own_.replicas) own_.replicas->land();
     const auto check = [&] { own_.model.require_all_in_place(); };
     // Rank 0 has filled the memory of its host.
     const auto spread = [&] {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -23,6 +24,7 @@
 #include "sync/step/dense_gradients.h"
 #include "sync/step/logical_workers.h"
 #include "sync/update/partitioned_update.h"
+#include "tutti/error.h"
 
 namespace tutti::test {
 namespace {
@@ -65,6 +67,14 @@ struct Case {
   std::int64_t bad_step = 0;
   std::int64_t bad_shard = 0;
   bool has_links = true;  ///< between hosts
+  bool shares = true;     ///< kShared has a gradient: otherwise nothing travels in most steps
+  /// This step fails on one worker, so that all drop it, before it is taken.
+  std::int64_t failed_step = 0;
+  /// What is on its way lands after this step, and each later one.
+  std::optional<std::int64_t> lands_after = {};
+  std::optional<std::chrono::milliseconds> deadline = {};
+  /// Called on every worker after each step.
+  std::function<void(const Job& job, std::int64_t step)> after = {};
 };
 
 /// What one logical worker has of all parameters.
@@ -207,7 +217,15 @@ bool is_due(const Case& test, std::int64_t step, std::size_t p) {
   return after % 3 == (p == 3 ? 2 : p == 4 ? 0 : 1);
 }
 
-std::vector<Copy> expected_of(const Case& test) {
+/// What the copies and the averaging have after the last step.
+struct Expected {
+  std::vector<Copy> copies;
+  std::vector<Values> in_flight;  ///< by parameter
+  std::vector<std::int64_t> sent_in;
+  std::vector<std::vector<Values>> residuals;
+};
+
+Expected expected_of(const Case& test) {
   const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
   Copy start;
   std::vector<Values> kept;
@@ -246,7 +264,7 @@ std::vector<Copy> expected_of(const Case& test) {
       moved[p] = 0;
     }
   }
-  return copies;
+  return {copies, in_flight, sent_in, residuals};
 }
 
 // ---- the same by workers ----
@@ -262,13 +280,31 @@ struct Across {
   std::atomic<std::uint64_t> by_links{0};
 };
 
+/// A step that one worker drops.
+void drop_step(StepExchange& exchange, const ShardRange& mine) {
+  if (exchange.group().rank() == exchange.group().size() - 1) {
+    exchange.fail("on purpose");
+    return;
+  }
+  const auto take = [&] {
+    exchange.open_shards(mine.begin, mine.count());
+    for (auto s = mine.begin; s < mine.end; ++s) {
+      exchange.begin_leaf(1);
+      exchange.end_leaf();
+    }
+    exchange.arrive({});
+  };
+  EXPECT_THROW(take(), PeerFailed);
+}
+
 /// What crosses hosts is added to `*across`.
-void expect_as_model(int workers, const Case& test, const ThreadOptions& options = {},
-                     Across* across = nullptr) {
-  const auto expected = expected_of(test);
-  run_thread_ranks(
+ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOptions& options = {},
+                                 Across* across = nullptr) {
+  const auto [expected, in_flight, sent_in, residuals] = expected_of(test);
+  return try_thread_ranks(
       workers,
-      [&](const Job& job) {
+      [&, &expected = expected, &in_flight = in_flight, &sent_in = sent_in,
+       &residuals = residuals](const Job& job) {
         const Group group(job);
         if (!test.has_links && job.rank() == 0) set_link_engine({});
         group.barrier();
@@ -290,7 +326,8 @@ void expect_as_model(int workers, const Case& test, const ThreadOptions& options
                                      while (mine.begin + leaf >= logical[l].end) ++l;
                                      return parameter.spec.is_per_replica && is_on_one[l];
                                    },
-                               .reports_magnitude = true});
+                               .reports_magnitude = true,
+                               .deadline = test.deadline});
         ShardBoard board(group, "model");
         const std::vector<int> states(kCounts.size(), 2);
         SharedModel model(group, exchange.plan(), states, false, "model");
@@ -321,6 +358,7 @@ void expect_as_model(int workers, const Case& test, const ThreadOptions& options
         ReplicaUpdate own(exchange, board, copies, logical, rules, test.clip, averaging.get());
         const auto before = job.state()->bytes_to_hosts();
         for (std::int64_t step = 1; step <= kSteps; ++step) {
+          if (step == test.failed_step) drop_step(exchange, mine);
           exchange.open_shards(mine.begin, mine.count());
           board.mine() = {};
           for (auto s = mine.begin; s < mine.end; ++s) {
@@ -331,6 +369,7 @@ void expect_as_model(int workers, const Case& test, const ThreadOptions& options
             auto& facts = board.mine().own[l];
             double largest = 0;
             for (std::size_t p = 0; p < leaf.size(); ++p) {
+              if (p == kShared && !test.shares) continue;
               if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
             }
             facts.bound += largest;
@@ -363,6 +402,9 @@ void expect_as_model(int workers, const Case& test, const ThreadOptions& options
           auto report = outcome.report;
           update.commit(outcome.touched, report);
           own.commit();
+          if (step >= test.lands_after.value_or(kSteps + 1))
+            exchange.run_collectives([&] { own.land(); });
+          if (test.after) test.after(job, step);
         }
         if (across != nullptr) {
           across->in_order += job.state()->bytes_to_hosts() - before;
@@ -384,9 +426,29 @@ void expect_as_model(int workers, const Case& test, const ThreadOptions& options
             EXPECT_EQ(own.rules()[l].updates()[p], expected[l].updates[p]) << what;
           }
         }
+        if (test.lands_after) {
+          averaging->bring_kept();
+          for (const auto p : copies.parameters()) {
+            const auto what = test.name + ", p" + std::to_string(p);
+            const auto& kept = *averaging->kept();
+            const int last = kept.states(p) - 1;
+            if (sent_in[p] != 0) expect_equal(kept.state(p, last), in_flight[p], what);
+            for (std::size_t l = 0; l <= copies.size() && test.outer->int8; ++l) {
+              const auto k = last - 1 - static_cast<int>(copies.size() - l);
+              expect_equal(kept.state(p, k), residuals[p][l], what + ", residual");
+            }
+          }
+        }
         group.barrier();
       },
       options);
+}
+
+void expect_as_model(int workers, const Case& test, const ThreadOptions& options = {},
+                     Across* across = nullptr) {
+  for (const auto& error : compare_with_model(workers, test, options, across).errors) {
+    if (error) std::rethrow_exception(error);
+  }
 }
 
 std::vector<Case> all_cases() {
@@ -453,6 +515,65 @@ TEST(ReplicaUpdate, SeveralHostsGiveTheBytesOfTheScalarModel) {
     auto by_short_messages = test;
     by_short_messages.has_links = false;
     expect_as_model(3, by_short_messages, on(even_hosts(3, 2)));
+  }
+}
+
+std::vector<Case> overlapping_cases() {
+  auto cases = all_cases();
+  std::erase_if(cases, [](const Case& test) { return !test.outer || test.outer->overlap == 0; });
+  return cases;
+}
+
+/// On two hosts of a worker each nothing but averaging needs links, and those of host 1 fall silent
+/// after that step.
+ThreadOptions silence_after(std::int64_t silent, Case& test) {
+  const auto options = on(even_hosts(2, 2));
+  test.shares = false;
+  test.logical = 2;
+  test.after = [silent, hosts = options.world](const Job& job, std::int64_t step) {
+    if (job.rank() == 0 && step == silent) hosts->hosts()->silence_links(1);
+  };
+  return options;
+}
+
+TEST(ReplicaUpdate, WhatIsSentTravelsUntilItsMeanIsDue) {
+  for (auto test : overlapping_cases()) {
+    const auto options = silence_after(3, test);  // the next one sends
+    test.deadline = std::chrono::seconds(1);
+    std::atomic<std::int64_t> done{0};
+    test.after = [&done, silence = test.after](const Job& job, std::int64_t step) {
+      silence(job, step);
+      if (job.rank() == 0) done = step;
+    };
+    const auto outcome = compare_with_model(2, test, options);
+    EXPECT_EQ(done, 3 + test.outer->overlap) << test.name;
+    for (const auto& error : outcome.errors) {
+      ASSERT_TRUE(error);
+      EXPECT_THROW(std::rethrow_exception(error), Timeout);
+    }
+  }
+}
+
+/// With the step its link is dropped: it is sent again.
+TEST(ReplicaUpdate, WhatIsOnItsWayOutlivesAStepThatIsDropped) {
+  for (auto test : overlapping_cases()) {
+    test.failed_step = 5;
+    expect_as_model(3, test, on(even_hosts(3, 3)));
+    const auto options = silence_after(3, test);
+    expect_as_model(2, test, options);
+  }
+}
+
+/// What is kept is then as on one host.
+TEST(ReplicaUpdate, WhatIsOnItsWayLandsBetweenSteps) {
+  for (auto test : overlapping_cases()) {
+    test.lands_after = 1;
+    expect_as_model(2, test);
+    expect_as_model(4, test, on(even_hosts(4, 2)));
+    expect_as_model(3, test, on(even_hosts(3, 3)));
+    test.lands_after = test.failed_step = kSteps;
+    const auto options = silence_after(6, test);
+    expect_as_model(2, test, options);
   }
 }
 
