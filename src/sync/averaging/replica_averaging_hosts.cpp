@@ -6,13 +6,18 @@
 #include <fmt/format.h>
 
 #include "comm/host_copies.h"
-#include "job/wire/board.h"
 #include "kernels/int8_blocks.h"
 #include "kernels/norm.h"
 #include "memory/arena.h"
 #include "sync/averaging/replica_averaging.h"
 
 namespace tutti {
+namespace {
+
+/// Of a parameter's messages.
+constexpr std::size_t kAlignment = 64;
+
+}  // namespace
 
 /// Messages of all logical workers, and where they are 8-bit differences the squares of what each
 /// lacks.
@@ -24,14 +29,14 @@ void ReplicaAveraging::make_room_for_given() {
     first_tile_.push_back(tiles);
     const auto& spec = plan_.parameters()[p].spec;
     if (!spec.is_per_replica) continue;
-    bytes += round_up(message_bytes(p, spec.count), kCacheLine);
+    bytes += round_up(message_bytes(p, spec.count), kAlignment);
     tiles += static_cast<std::size_t>((spec.count + kTile - 1) / kTile);
   }
   first_byte_.push_back(bytes);
   first_tile_.push_back(sends_int8() ? tiles : 0);
   const auto all = copies_.size() * (bytes + first_tile_.back() * sizeof(double));
   given_ = group_.allocate_common(
-      std::max(all, kCacheLine),
+      std::max(all, kAlignment),
       fmt::format("{} of \"{}\"", sends_int8() ? "differences" : "given copies", options_.name));
 }
 
