@@ -96,21 +96,33 @@ TEST(SeveralHosts, TheWayOfShortMessagesGivesTheBytesOfLinks) {
   EXPECT_THAT(by_hub.err, HasSubstr("takes the way of short messages, which is slower"));
 }
 
-TEST(SeveralHosts, ACheckpointOfTheirsResumesOnOneHostAndTheReverse) {
+/// A run that stops after `half` steps ends as one that does not, after `whole`.
+void expect_resumed(const std::string& options, int half, int whole) {
   const auto one_host = [](const std::string& text) {
     return std::string(TUTTI_EXAMPLES) + "/tutti run -n 3 " + text;
   };
-  const auto whole = run_shell(one_host(program("--shards 5", 4)));
-  const auto run = run_shell(
-      "a=$(mktemp -d); b=$(mktemp -d); (" + hosts_of(2, 2, program("--shards 5 --save '$a'", 2)) +
-      kWait + ") && " + one_host(program("--shards 5 --load $a", 4)) + " && " +
-      one_host(program("--shards 5 --save $b", 2)) + " && (" +
-      hosts_of(3, 1, program("--shards 5 --load '$b'", 4)) + kWait + "); rm -r $a $b");
-  const auto end = end_of(whole);
-  ASSERT_NE(end, "") << whole.err;
+  const auto alone = run_shell(one_host(program(options, whole)));
+  const auto run = run_shell("a=$(mktemp -d); b=$(mktemp -d); (" +
+                             hosts_of(2, 2, program(options + " --save '$a'", half)) + kWait +
+                             ") && " + one_host(program(options + " --load $a", whole)) + " && " +
+                             one_host(program(options + " --save $b", half)) + " && (" +
+                             hosts_of(3, 1, program(options + " --load '$b'", whole)) + kWait +
+                             "); rm -r $a $b");
+  const auto end = end_of(alone, whole);
+  ASSERT_NE(end, "") << alone.err;
   const auto first = run.out.find(end);
   ASSERT_NE(first, std::string::npos) << run.out << run.err;
   EXPECT_NE(run.out.find(end, first + 1), std::string::npos) << run.out << run.err;
+}
+
+TEST(SeveralHosts, ACheckpointOfTheirsResumesOnOneHostAndTheReverse) {
+  expect_resumed("--shards 5", 2, 4);
+}
+
+/// What was sent in step 4 is on its way when the run stops.
+TEST(SeveralHosts, AMeanThatIsOnItsWayIsInACheckpoint) {
+  expect_resumed("--shards 5 --logical-workers 4 --averaging diloco:3,warm-up=1,int8,overlap=2", 5,
+                 7);
 }
 
 /// It serves the others of its host. Whether they had arrived in that step is chance.
