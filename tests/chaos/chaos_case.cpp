@@ -36,6 +36,8 @@ const char* name_of(Operation operation) {
       return "coded";
     case Operation::averaged:
       return "averaged";
+    case Operation::replicas:
+      return "replicas";
   }
   return "";
 }
@@ -118,9 +120,9 @@ ChaosCase draw_case(std::uint64_t seed, std::uint64_t number) {
   static const std::vector<Operation> kCollectives = {
       Operation::all_reduce,     Operation::all_gather, Operation::broadcast,
       Operation::reduce_scatter, Operation::started,    Operation::halves};
-  static const std::vector<Operation> kSteps = {Operation::dense, Operation::backward,
-                                                Operation::rows, Operation::coded,
-                                                Operation::averaged};
+  static const std::vector<Operation> kSteps = {Operation::dense,    Operation::backward,
+                                                Operation::rows,     Operation::coded,
+                                                Operation::averaged, Operation::replicas};
   const auto count = 2 + draw.below(3);
   for (std::uint64_t k = 0; k < count; ++k) {
     one.operations.push_back(draw.one_in(3) ? draw.of(kCollectives) : draw.of(kSteps));

@@ -58,6 +58,7 @@ enum class Operation {
   rows,
   coded,
   averaged,
+  replicas,
 };
 
 struct ChaosCase {

@@ -143,6 +143,9 @@ void run_operations(const ChaosCase& one, const Job& job, ModelSteps& model,
       case Operation::averaged:
         run_averaged(group, steps);
         break;
+      case Operation::replicas:
+        run_replicas(group, steps);
+        break;
       default:
         Collectives(steps.seed, reports).run(one.operations[k], group);
     }

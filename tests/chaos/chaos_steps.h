@@ -25,5 +25,6 @@ void run_backward(const Group& group, const StepsOfCase& steps);
 void run_rows(const Group& group, const StepsOfCase& steps);
 void run_coded(const Group& group, const StepsOfCase& steps);
 void run_averaged(const Group& group, const StepsOfCase& steps);
+void run_replicas(const Group& group, const StepsOfCase& steps);
 
 }  // namespace tutti::test::chaos
