@@ -1,4 +1,5 @@
-#include "c10d/gloo_engine.h"
+// Offers Gloo as the engine of a program's links (comm/link/link_engine.h), by being linked with
+// it: CMakeLists.txt has the linker take this in.
 
 #include <fmt/format.h>
 
@@ -8,16 +9,15 @@
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
 
-void offer_gloo_links() {
-  if (!link_engine().name.empty()) return;
+/// Throws Unsupported where TUTTI_LINK asks for Gloo and this build has none.
+LinkEngine gloo_engine() {
   const auto environment = Environment::read();
   const bool is_asked = environment.link == "gloo";
-  if (!is_asked && environment.link != "auto") return;
   if (const auto why = why_no_gloo(); !why.empty()) {
     if (is_asked) throw Unsupported("TUTTI_LINK is gloo, but " + why);
-    set_link_engine({.name = "", .reason = why});
-    return;
+    return {.name = "", .reason = why};
   }
   const auto reason =
       fmt::format("{}; bound to the address {}",
@@ -25,16 +25,25 @@ void offer_gloo_links() {
                   environment.interface.empty()
                       ? "from which the hub is reached"
                       : fmt::format("of {} (TUTTI_INTERFACE)", environment.interface));
-  set_link_engine({"gloo",
-                   [](const LinkRequest& request) {
-                     return make_gloo_link({.self = request.self,
-                                            .peers = request.peers,
-                                            .lanes = request.lanes,
-                                            .address = request.address,
-                                            .deadline = request.deadline},
-                                           request.exchange);
-                   },
-                   reason});
+  return {"gloo",
+          [](const LinkRequest& request) {
+            return make_gloo_link({.self = request.self,
+                                   .peers = request.peers,
+                                   .lanes = request.lanes,
+                                   .address = request.address,
+                                   .deadline = request.deadline},
+                                  request.exchange);
+          },
+          reason};
 }
 
+const bool is_offered = (offer_link_engine(gloo_engine), true);
+
+}  // namespace
 }  // namespace tutti
+
+// What the linker looks for.
+extern "C" {
+extern const bool tutti_offers_gloo;
+const bool tutti_offers_gloo = tutti::is_offered;
+}

@@ -97,6 +97,10 @@ int HostLink::next(std::vector<std::uint64_t>& turns, int lane, int host) {
 }
 
 void HostLink::drop() noexcept {
+  if (!state_.job().is_own()) {
+    static_cast<void>(link_.release());  // of the worker that made this child: so are its threads
+    return;
+  }
   link_.reset();
   while (in_calls_ != 0) std::this_thread::yield();
   for (auto& lane : under_way_) lane = 0;

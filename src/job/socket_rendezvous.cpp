@@ -229,6 +229,7 @@ void SocketRendezvous::take(Frame frame) {
 
 bool SocketRendezvous::send(const FrameHeader& header, std::string text,
                             const std::shared_ptr<const Parcel>& parcel, Deadline deadline) {
+  if (!process_.is_own()) return false;  // a child made by fork does not speak for the worker
   const std::lock_guard lock(sending_);
   // A frame that is not sent in time stays queued: half a frame would break the connection.
   writer_.push(header, std::move(text), parcel.get(), parcel);

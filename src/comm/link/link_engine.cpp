@@ -15,6 +15,7 @@ namespace {
 struct Engine {
   std::mutex mutex;
   LinkEngine current;
+  LinkEngine (*offer)() = nullptr;
   bool is_used = false;
 };
 
@@ -30,16 +31,28 @@ void set_link_engine(LinkEngine next) {
   engine().current = std::move(next);
 }
 
+void offer_link_engine(LinkEngine (*make)()) {
+  const std::lock_guard lock(engine().mutex);
+  engine().offer = make;
+}
+
 LinkEngine link_engine() {
-  {
-    const std::lock_guard lock(engine().mutex);
-    if (!engine().current.name.empty()) return engine().current;
-  }
+  const std::lock_guard lock(engine().mutex);
+  auto& current = engine().current;
+  if (!current.name.empty()) return current;
   const auto asked = Environment::read().link;
   if (asked == "mpi") return mpi_link_engine();
-  const std::lock_guard lock(engine().mutex);
-  auto none = engine().current;
-  if (asked == "hub") none.reason = "TUTTI_LINK is hub";
+  auto none = current;
+  if (asked == "hub") {
+    none.reason = "TUTTI_LINK is hub";
+    return none;
+  }
+  if (engine().offer != nullptr) return current = engine().offer();
+  if (asked == "gloo") {
+    throw Unsupported(
+        "TUTTI_LINK is gloo, but this program has no Gloo: it is not linked with libtorch's half "
+        "of Tutti (tutti::tutti)");
+  }
   return none;
 }
 

@@ -40,7 +40,11 @@ struct LinkEngine {
 
 /// Replaces the engine; one without a name is none.
 void set_link_engine(LinkEngine engine);
-/// The one that was set, or where none was and TUTTI_LINK asks for it, MPI.
+/// Makes an engine where none is set and TUTTI_LINK is auto or gloo; one without a name has the
+/// reason. Called before main() by what is linked into a program.
+void offer_link_engine(LinkEngine (*make)());
+/// The one that was set, else the one that is offered, or where TUTTI_LINK asks for it, MPI. Throws
+/// Unsupported where it asks for Gloo and none is there.
 LinkEngine link_engine();
 
 /// Finds the first of the workers, whose engines have these names, that has none. Throws Mismatch

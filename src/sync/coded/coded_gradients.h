@@ -84,6 +84,8 @@ class CodedGradients final : public ArraySource {
   void spread_kept();
   /// Whether bring_kept() has anything to do, in any step.
   bool keeps_on_hosts() const { return spans_hosts_ && board_.has_residuals(); }
+  /// Whether bring_kept() has anything to do. Alike on all workers.
+  bool has_kept_elsewhere() const;
 
   const MessageStore& board() const { return board_; }
   /// Messages of the open step that this worker made before it was published.

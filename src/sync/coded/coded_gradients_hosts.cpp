@@ -110,6 +110,10 @@ void CodedGradients::note_homes() {
   }
 }
 
+bool CodedGradients::has_kept_elsewhere() const {
+  return keeps_on_hosts() && std::ranges::any_of(homes_, [](int home) { return home >= 0; });
+}
+
 void CodedGradients::bring_kept() {
   if (!keeps_on_hosts()) return;
   std::vector<HostPiece> pieces;

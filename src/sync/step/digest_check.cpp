@@ -21,6 +21,7 @@ bool is_checked_step(std::uint64_t step, std::int64_t every) {
 void DigestCheck::publish(const ModelMemory& model) const {
   const auto digests = boards_[static_cast<std::size_t>(group_.rank())].digests();
   for (std::size_t p = 0; p < model.parameters.size(); ++p) {
+    if (model.parameters[p] == nullptr) continue;
     const auto& spec = plan_.parameters()[p].spec;
     digests[p] =
         digest(model.parameters[p], static_cast<std::size_t>(spec.count) * size_of(spec.dtype));
@@ -46,17 +47,21 @@ void DigestCheck::compare(std::string_view step) const {
 }
 
 std::optional<std::string> DigestCheck::difference(std::span<const int> ranks) const {
-  const auto of = [this](int rank) { return boards_[static_cast<std::size_t>(rank)].digests(); };
-  const auto reference = of(ranks.front());
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    for (const int r : ranks) {
-      if (of(r)[i] == reference[i]) continue;
-      const auto parameters = plan_.parameters().size();
+  const auto of = [this](int rank, std::size_t i) {
+    return boards_[static_cast<std::size_t>(rank)].digests()[i];
+  };
+  const auto parameters = plan_.parameters().size();
+  for (std::size_t i = 0; i < parameters + plan_.buffers().size(); ++i) {
+    const int* reference = nullptr;
+    for (const int& r : ranks) {
+      if (i < parameters && of(r, i) == 0) continue;  // it does not compare this one
+      if (reference == nullptr) reference = &r;
+      if (of(r, i) == of(*reference, i)) continue;
       const auto& name = i < parameters ? plan_.parameters()[i].spec.name
                                         : plan_.buffers()[i - parameters].spec.name;
       return fmt::format("{} \"{}\" of rank {} differs from that of rank {}",
                          i < parameters ? "parameter" : "buffer", name, group_.job_rank(r),
-                         group_.job_rank(ranks.front()));
+                         group_.job_rank(*reference));
     }
   }
   return {};

@@ -21,7 +21,8 @@ namespace tutti {
 
 /// The model's own memory, dense, in the order of the plan.
 struct ModelMemory {
-  std::vector<const void*> parameters;  ///< none where all workers have the same ones
+  /// None where another worker has the same ones and compares them; null where workers may differ.
+  std::vector<const void*> parameters;
   std::vector<void*> buffers;
   std::vector<std::uint8_t> modes = {};  ///< of each module: 1 in train(), 0 in eval()
 };

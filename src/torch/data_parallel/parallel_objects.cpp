@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/log_line.h"
-#include "c10d/gloo_engine.h"
 #include "comm/group_state.h"
 #include "memory/memory_need.h"
 #include "torch/data_parallel/data_parallel_settings.h"
@@ -22,7 +21,6 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   auto settings = settings_of(options);
   const auto exchange_options = exchange_options_of(options, model);
   settings.emplace_back("modules", std::to_string(exchange_options.modules));
-  offer_gloo_links();
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   if (options.compression.codec) {
     coded = std::make_unique<CodedGradients>(

@@ -43,7 +43,7 @@ class ResidualsRunPart : public RunPart {
   /// Keeps references.
   ResidualsRunPart(const Plan& plan, CodedGradients& coded)
       : RunPart("residuals"), plan_(plan), coded_(coded) {}
-  bool is_on_hosts() const override { return coded_.keeps_on_hosts(); }
+  bool is_on_hosts() const override { return coded_.has_kept_elsewhere(); }
   void bring() override { coded_.bring_kept(); }
   void list(StateTensors& tensors) const override;
   void hash_parameter(std::size_t parameter, Sha256& hash) const override;

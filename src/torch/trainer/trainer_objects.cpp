@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "c10d/gloo_engine.h"
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
 #include "run/leaf_seed.h"
@@ -85,7 +84,6 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   const auto settings = settings_of(options, optimizer, model);
   auto exchange_options = exchange_options_of(options, model, group.size());
   exchange_options.stays = stays_of(options, *group.state(), in_halves);
-  offer_gloo_links();
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   checkpoints = std::make_unique<TrainerCheckpoints>(between, options, module,
                                                      facts_of(options, optimizer, model));
@@ -96,7 +94,11 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   parameters = std::make_unique<SharedParameters>(group, model, *shared);
   model = WrappedModel(module, roles_of(options), "Trainer");
   memory = model.memory();
-  memory.parameters.clear();  // all have the same ones: see ValueCheck
+  // The workers of a host have the same ones (see ValueCheck): its first one speaks for them.
+  if (!group.state()->spans_hosts() || team.rank != 0) memory.parameters.clear();
+  for (std::size_t p = 0; p < memory.parameters.size(); ++p) {
+    if (model.is_per_replica(p)) memory.parameters[p] = nullptr;
+  }
   if (group.rank() == 0) {
     shared->refresh_masters();
     fill_initial_states(rules.initial);
@@ -122,7 +124,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   update = std::make_unique<PartitionedUpdate>(*exchange, *board, *shared, sources,
                                                std::move(rules.kernels), torch_optimizers.get(),
                                                options.clip);
-  values = std::make_unique<ValueCheck>(exchange->plan(), group.rank(), group.size(),
+  values = std::make_unique<ValueCheck>(exchange->plan(), team.rank, team.size(),
                                         options.desync_check_every);
   std::vector<std::uint32_t> all;
   for (std::uint32_t p = 0; p < model.parameters().size(); ++p) {
