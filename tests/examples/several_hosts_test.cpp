@@ -125,6 +125,15 @@ TEST(SeveralHosts, AMeanThatIsOnItsWayIsInACheckpoint) {
                  7);
 }
 
+TEST(SeveralHosts, ACodecHasOneLogicalWorkerUnlessMoreAreNamed) {
+  const auto there = run_shell(hosts_of(3, 1, program("--shards 5 --codec int8 --report")) + kWait);
+  const auto here = run_shell(std::string(TUTTI_EXAMPLES) + "/tutti run -n 2 " +
+                              program("--shards 5 --codec int8 --logical-workers 1"));
+  EXPECT_NE(end_of(here), "") << here.err;
+  EXPECT_EQ(end_of(there), end_of(here)) << there.out << there.err;
+  EXPECT_THAT(there.err, HasSubstr("logical workers 1"));
+}
+
 /// It serves the others of its host. Whether they had arrived in that step is chance.
 TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesAllEndSoon) {
   const auto run =
