@@ -2,6 +2,18 @@
 # reads. Two export sets, so that a program on the core alone never looks for libtorch.
 
 include(CMakePackageConfigHelpers)
+
+# What has to be built before `cmake --install`: script/demo builds this, and not the tests.
+add_custom_target(tutti_installed)
+
+# tutti_install(<target> …): installs it as install(TARGETS) does, where this build has it.
+function(tutti_install target)
+  if(TARGET ${target})
+    install(TARGETS ${target} ${ARGN})
+    add_dependencies(tutti_installed ${target})
+  endif()
+endfunction()
+
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 
 if(TUTTI_TORCH)
@@ -14,22 +26,16 @@ else()
 endif()
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(TARGETS tutti_core EXPORT tutti-core-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-if(TARGET tutti_mpi)
-  install(TARGETS tutti_mpi EXPORT tutti-core-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-endif()
+tutti_install(tutti_core EXPORT tutti-core-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+tutti_install(tutti_mpi EXPORT tutti-core-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT tutti-core-targets NAMESPACE tutti:: DESTINATION ${package_folder})
 if(TUTTI_TORCH)
-  install(TARGETS tutti_torch tutti_c10d EXPORT tutti-torch-targets
-          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  tutti_install(tutti_torch EXPORT tutti-torch-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  tutti_install(tutti_c10d EXPORT tutti-torch-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT tutti-torch-targets NAMESPACE tutti:: DESTINATION ${package_folder})
 endif()
-if(TARGET tutti_command)
-  install(TARGETS tutti_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
-if(TARGET tutti_export_torch)
-  install(TARGETS tutti_export_torch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
+tutti_install(tutti_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+tutti_install(tutti_export_torch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 configure_package_config_file(cmake/tutti-config.cmake.in ${CMAKE_BINARY_DIR}/tutti-config.cmake
                               INSTALL_DESTINATION ${package_folder})

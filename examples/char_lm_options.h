@@ -183,8 +183,9 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
   app.add_option("--momentum-correction", options.momentum_correction,
                  "momentum before the codec selects, for an optimizer without: sgd")
       ->needs(codec);
-  app.add_option("--logical-workers", options.logical_workers,
-                 "that compress each for itself, or go on by themselves; 0: as many as hosts")
+  app.add_option(
+         "--logical-workers", options.logical_workers,
+         "that compress each for itself, or go on by themselves; 0: one, on any number of hosts")
       ->check(CLI::NonNegativeNumber)
       ->needs(shards);
   auto* const averaging =

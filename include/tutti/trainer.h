@@ -167,8 +167,9 @@ struct TrainerOptions {
   /// shard touched are exchanged, updated and decayed; no codec is applied to them.
   std::function<bool(const std::string& name)> row_sparse = {};
   /// L, a property of the run: the nodes of the tree over the shards that compress each for itself,
-  /// and have per-replica parameters, 1 … shards; 0: as many as hosts, or InvalidArgument where
-  /// parameters are per replica. Without a codec or per-replica parameters nothing depends on it.
+  /// and have per-replica parameters, 1 … shards; 0: one, on any number of hosts, or
+  /// InvalidArgument where parameters are per replica. Without a codec or per-replica parameters
+  /// nothing depends on it.
   std::int64_t logical_workers = 0;
   /// Parameters and buffers of which each logical worker has its own (docs/averaging.md): nothing
   /// of them is averaged. L copies per host, of the optimizer's state too.

@@ -55,9 +55,9 @@ const MpiFunctions& load() {
     return *functions();
   }
   throw Unsupported(fmt::format(
-      "the library through which Tutti calls MPI cannot be loaded ({}): Tutti has it where an MPI "
-      "is installed when it is built (Debian: libopenmpi-dev); link tutti::mpi, or set "
-      "TUTTI_MPI_LIBRARY to its file",
+      "the library through which Tutti calls MPI cannot be loaded ({}): a build of Tutti makes it, "
+      "as the target tutti_mpi, where it finds an MPI (Debian: libopenmpi-dev); link tutti::mpi, "
+      "or set TUTTI_MPI_LIBRARY to its file",
       fmt::join(problems, "; ")));
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "job/broker.h"
+#include "job/first_failure.h"
 #include "job/socket_rendezvous.h"
 #include "job/wire/frame.h"
 #include "job/wire/rank_set.h"
@@ -106,7 +107,8 @@ class Connection {
     hello.kind = FrameHeader::hello;
     hello.number = rank_;
     hello.total = size_;
-    const auto answer = ask(socket.get(), hello, deadline);
+    // Where the first worker gives up at its own deadline, it still says why.
+    const auto answer = ask(socket.get(), hello, Deadline::after(deadline.at, kLastWords));
     if (!answer) {
       if (problem_.empty()) problem_ = fmt::format("rank {} does not answer", first_);
       return {};
@@ -117,6 +119,7 @@ class Connection {
       return socket;
     }
     if (answer->header.kind == FrameHeader::broken) throw Mismatch(answer->text);
+    throw_if_failed(*answer);
     // The program before this one, of the same launcher, may not have ended on all workers.
     problem_ = fmt::format("another process has joined as rank {}", rank_);
     return {};
@@ -142,10 +145,17 @@ struct BrokerAndLine {
   std::unique_ptr<Rendezvous> line;
 };
 
+BrokerHosts connect_or_tell(const HostWorkers& workers, const FileDescriptor& listener) try {
+  return workers.connect();
+} catch (...) {
+  tell_failure(listener, workers.first, workers.here - 1);
+  throw;
+}
+
 }  // namespace
 
 HostRendezvous join_host(const HostWorkers& workers, Deadline deadline) {
-  const auto& [name, launcher, rank, size, first, connect] = workers;
+  const auto& [name, launcher, rank, size, first, here, connect] = workers;
   const auto begin = Clock::now();
   const auto timeout = [&](const std::string& problem) {
     return Timeout(
@@ -158,8 +168,11 @@ HostRendezvous join_host(const HostWorkers& workers, Deadline deadline) {
     const Address address(name);
     auto listener = retry_until(deadline, [&] { return listen_as(address, size); });
     if (!listener) throw timeout("another process serves them");
-    broker = connect ? std::make_unique<Broker>(connect(), std::move(listener))
-                     : std::make_unique<Broker>(size, std::move(listener));
+    if (connect) {
+      broker = std::make_unique<Broker>(connect_or_tell(workers, listener), std::move(listener));
+    } else {
+      broker = std::make_unique<Broker>(size, std::move(listener));
+    }
   }
   Connection connection(name, rank, first, size);
   auto socket = retry_until(deadline, [&] { return connection.attempt(deadline); });

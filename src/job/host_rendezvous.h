@@ -25,6 +25,7 @@ struct HostWorkers {
   int rank = 0;          ///< this worker's
   int size = 1;          ///< of the job
   int first = 0;         ///< the rank that serves the others of this host
+  int here = 1;          ///< workers of this host; `first` looks at it where connect() fails
   /// Where there are several hosts: called on `first`, before it serves.
   std::function<BrokerHosts()> connect = {};
 };
@@ -36,7 +37,8 @@ struct HostRendezvous {
 };
 
 /// Throws Timeout where the first worker does not serve the socket before the deadline, or another
-/// process does, Mismatch where it serves another number of workers, and what `connect` throws.
+/// process does, Mismatch where it serves another number of workers, and what `connect` throws:
+/// there the others of the host throw an error of its class, within about a second.
 HostRendezvous join_host(const HostWorkers& workers, Deadline deadline);
 
 }  // namespace tutti

@@ -204,7 +204,8 @@ Joining join_by(const Environment::Launcher& launcher, const Environment& enviro
       .launcher = fmt::format("{} (process {})", launcher.name, process.number),
       .rank = identity.rank,
       .size = identity.size,
-      .first = here.front()};
+      .first = here.front(),
+      .here = static_cast<int>(here.size())};
   const auto deadline = Deadline::after(Clock::now(), join_deadline);
   if (static_cast<int>(here.size()) < identity.size) {
     // The launcher's processes differ from host to host: the run is that of the hub's.

@@ -41,5 +41,11 @@ TEST(Install, WithoutLibtorchLeavesOutTheHeadersThatReadIt) {
   EXPECT_THAT(found, ::testing::IsSupersetOf({"trainer.h", "tutti.h", "distributed_sampler.h"}));
 }
 
+/// The README goes from one to the other. What the target makes: tests/install/target_test.cmake.
+TEST(Install, TheDemoBuildsWhatIsInstalled) {
+  EXPECT_THAT(text_of(source_folder() / "script" / "demo"),
+              HasSubstr("\nbuild release tutti_installed "));
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -151,8 +151,10 @@ TEST(LinkOverMpi, WhatIsMissingIsToldOnAllHosts) {
                   "calls MPI cannot be loaded (/nowhere/it.so: "),
             4)
       << without;
-  EXPECT_THAT(without, HasSubstr("Tutti has it where an MPI is installed when it is built (Debian: "
-                                 "libopenmpi-dev); link tutti::mpi, or set TUTTI_MPI_LIBRARY"));
+  EXPECT_THAT(without,
+              HasSubstr("a build of Tutti makes it, as the target tutti_mpi, where it finds an "
+                        "MPI (Debian: libopenmpi-dev); link tutti::mpi, or set "
+                        "TUTTI_MPI_LIBRARY"));
   const std::string fake = std::string(TUTTI_EXAMPLES) + "/libsingle_threaded_mpi.so";
   const auto on_one =
       refused("export OMPI_COMM_WORLD_SIZE=4 TUTTI_LINK=mpi TUTTI_MPI_LIBRARY=" + fake + "; " +

@@ -125,6 +125,30 @@ TEST(SeveralHosts, AMeanThatIsOnItsWayIsInACheckpoint) {
                  7);
 }
 
+TEST(SeveralHosts, ACodecHasOneLogicalWorkerUnlessMoreAreNamed) {
+  const auto there = run_shell(hosts_of(3, 1, program("--shards 5 --codec int8 --report")) + kWait);
+  const auto here = run_shell(std::string(TUTTI_EXAMPLES) + "/tutti run -n 2 " +
+                              program("--shards 5 --codec int8 --logical-workers 1"));
+  EXPECT_NE(end_of(here), "") << here.err;
+  EXPECT_EQ(end_of(there), end_of(here)) << there.out << there.err;
+  EXPECT_THAT(there.err, HasSubstr("logical workers 1"));
+}
+
+TEST(SeveralHosts, WhereOnlyTheFirstWorkerOfAHostIsStoppedItsOwnHostWaitsForTheDeadline) {
+  const auto run =
+      run_shell("log=$(mktemp); export TUTTI_DEADLINE=8; " +
+                hosts_of(2, 2, program("--shards 8 --log '$log'", 100'000)) +
+                "for i in $(seq 600); do [ $(wc -l <$log) -lt 5 ] || break; sleep 0.1; done; "
+                "kill -STOP $(cat $pids.2); wait $(echo $started | cut -d ' ' -f 1); "
+                "if kill -0 $(cat $pids.3); then echo rank 3 still waits; fi; "
+                "while kill -0 $(cat $pids.3); do sleep 0.1; done; kill -9 $(cat $pids.2); wait; "
+                "echo at step $(wc -l <$log); rm $log");
+  EXPECT_THAT(run.out, ContainsRegex("at step ([5-9]|[0-9][0-9]+)")) << run.out << run.err;
+  EXPECT_THAT(run.out, HasSubstr("rank 3 still waits")) << run.err;
+  EXPECT_THAT(run.err, ContainsRegex("it was waited for by rank [01]")) << run.err;
+  EXPECT_THAT(run.err, ContainsRegex("have not reached .* within 8")) << run.err;
+}
+
 /// It serves the others of its host. Whether they had arrived in that step is chance.
 TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesAllEndSoon) {
   const auto run =

@@ -16,6 +16,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
 
 /// Polls until `rank` has looked `times` more times at what it waits for, all in the same wait.
 void poll_until_looked(const Job& job, int rank, int times) {
@@ -103,6 +105,29 @@ TEST(Deadlock, processes_are_told_as_threads_are) {
         "0 in right" +
             std::string(kUsualCause))
         << outcome.describe();
+}
+
+/// A pool of threads that never uses the job, but might: torch's.
+TEST(Deadlock, of_a_process_with_another_thread_is_left_to_the_deadline_and_both_sides_are_named) {
+  const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
+    std::atomic<bool> over{false};
+    std::thread pool([&] { over.wait(false); });
+    std::string text;
+    try {
+      Arrivals nobody;
+      nobody.await(job, 1, job.rank() == 0 ? "left" : "right", RankSet{1 - job.rank()},
+                   seconds(job.rank() == 0 ? 3 : 30));
+    } catch (const std::exception& error) {
+      text = error.what();
+    }
+    over = true;
+    over.notify_all();
+    pool.join();
+    throw Error(text);
+  });
+  EXPECT_THAT(outcome.ranks[0].text, MatchesRegex("rank 1 has not reached left within .*rank 1 "
+                                                  "waits for rank 0 in right"));
+  EXPECT_THAT(outcome.ranks[1].text, Not(HasSubstr("one another")));
 }
 
 TEST(Deadlock, slow_worker_is_none) {

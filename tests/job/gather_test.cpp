@@ -15,7 +15,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ThreadOptions hasty(milliseconds deadline, milliseconds notice) {
   ThreadOptions options;
@@ -60,6 +62,19 @@ TEST(Gather, TheDeadlineStillHolds) {
       },
       hasty(milliseconds(400), seconds(10)));
   EXPECT_THAT(outcome.text(0), HasSubstr("rank 1"));
+}
+
+/// The same with makings of groups: nobody proves that the other one does not come.
+TEST(Gather, WorkersInDifferentOnesAreNotToldOfOneAnotherBeforeTheDeadline) {
+  const ThreadOutcome outcome = try_thread_ranks(
+      2,
+      [&](const Job& job) {
+        gather(*job.state(), job.rank() == 0 ? "group \"a\"" : "group \"b\"", {0, 1}, {});
+      },
+      hasty(seconds(3), seconds(10)));
+  EXPECT_THAT(outcome.text(0) + outcome.text(1),
+              ContainsRegex("rank [01] had not come to group \"[ab]\" when rank [01] gave up"));
+  EXPECT_THAT(outcome.text(0) + outcome.text(1), Not(HasSubstr("one another")));
 }
 
 /// What its callers know ends it for all of them, whoever looks first.

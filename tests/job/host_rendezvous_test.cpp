@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <functional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -221,6 +223,83 @@ TEST(HostRendezvous, ALostWorkerIsNamedToThoseThatWaitForIt) {
     rendezvous->all_gather("end", {0, 1}, {}, within(seconds(30)));
   });
   EXPECT_TRUE(outcome.ranks[0].good() && outcome.ranks[1].good()) << outcome.describe();
+}
+
+/// What the others of a host throw where `fail` is how its first worker, of rank 3, fails to
+/// connect to other hosts. One of them comes before that, one while it fails.
+template <class Expected>
+std::vector<std::string> told(const std::function<BrokerHosts()>& fail) {
+  const auto name = draw_run_identity();
+  const auto as = [&](int rank) {
+    return HostWorkers{.name = name,
+                       .launcher = "mpirun",
+                       .rank = rank,
+                       .size = 6,
+                       .first = 3,
+                       .here = 3,
+                       .connect = fail};
+  };
+  std::vector<std::string> texts(3);
+  const auto run = [&](int rank, milliseconds late) {
+    return std::thread([&texts, as, rank, late] {
+      std::this_thread::sleep_for(late);
+      auto& text = texts[static_cast<std::size_t>(rank - 3)];
+      try {
+        join_host(as(rank), within(seconds(20)));
+      } catch (const Expected& error) {
+        text = error.what();
+      } catch (const std::exception& error) {
+        text = std::string("of another class: ") + error.what();
+      }
+    });
+  };
+  std::thread threads[] = {run(3, milliseconds(100)), run(4, milliseconds(0)),
+                           run(5, milliseconds(300))};
+  for (auto& thread : threads) thread.join();
+  return texts;
+}
+
+TEST(HostRendezvous, WhereTheFirstWorkerOfAHostCannotConnectTheOthersAreToldWhyAtOnce) {
+  const auto same = [](const std::string& why) {
+    const auto text = "rank 3, through which this host joins, failed: " + why;
+    return ::testing::ElementsAre(why, text, text);
+  };
+  EXPECT_THAT(told<Mismatch>([]() -> BrokerHosts { throw Mismatch("another token"); }),
+              same("another token"));
+  EXPECT_THAT(told<Timeout>([]() -> BrokerHosts { throw Timeout("no hub"); }), same("no hub"));
+  EXPECT_THAT(told<InvalidArgument>([]() -> BrokerHosts { throw InvalidArgument("no token"); }),
+              same("no token"));
+  EXPECT_THAT(told<PeerLost>([]() -> BrokerHosts { throw PeerLost(1, "host b ended"); }),
+              same("host b ended"));
+  EXPECT_THAT(told<IoError>([]() -> BrokerHosts { throw IoError(EADDRINUSE, "in use"); }),
+              same("in use"));
+}
+
+TEST(HostRendezvous, AFirstWorkerThatCannotConnectWaitsForTheOthersForASecondAtMost) {
+  const auto begin = Clock::now();
+  const HostWorkers alone{.name = draw_run_identity(),
+                          .launcher = "mpirun",
+                          .size = 2,
+                          .here = 2,
+                          .connect = []() -> BrokerHosts { throw Mismatch("another token"); }};
+  EXPECT_EQ(text_of<Mismatch>([&] { join_host(alone, within(seconds(60))); }), "another token");
+  EXPECT_LT(Clock::now() - begin, seconds(20));
+}
+
+/// All of a host begin to wait at about the same time.
+TEST(HostRendezvous, AFirstWorkerThatGivesUpAtItsDeadlineStillTellsTheOthers) {
+  const auto name = draw_run_identity();
+  const auto deadline = within(milliseconds(300));
+  HostWorkers workers{.name = name, .launcher = "mpirun", .size = 4, .here = 2};
+  workers.connect = [&]() -> BrokerHosts {
+    std::this_thread::sleep_until(deadline.at + milliseconds(50));
+    throw Timeout("not all hosts have come");
+  };
+  std::thread first([&, workers] { text_of<Timeout>([&] { join_host(workers, deadline); }); });
+  workers.rank = 1;
+  EXPECT_EQ(text_of<Timeout>([&] { join_host(workers, deadline); }),
+            "rank 0, through which this host joins, failed: not all hosts have come");
+  first.join();
 }
 
 }  // namespace

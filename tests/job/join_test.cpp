@@ -35,6 +35,7 @@ using std::chrono::seconds;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::StartsWith;
 
 /// Variables of Environment for the life of a test, all others unset.
 class JoinFromEnvironment : public ::testing::Test {
@@ -249,6 +250,19 @@ TEST_F(JoinFromEnvironment, a_port_beside_torchruns_that_is_in_use_is_named_with
                                "hosts meet at 127.0.0.1:{} (the port after MASTER_PORT, without "
                                "a secret, as TUTTI_TOKEN is not set)",
                                port))));
+  const ProcessOutcome outcome = run_processes(2, [&](int rank, FileDescriptor) {
+    set({{"RANK", std::to_string(rank)},
+         {"WORLD_SIZE", "4"},
+         {"LOCAL_RANK", std::to_string(rank)},
+         {"LOCAL_WORLD_SIZE", "2"},
+         {"MASTER_ADDR", "127.0.0.1"},
+         {"MASTER_PORT", std::to_string(port - 1)}});
+    const std::string why = fmt::format("the hub cannot listen at 127.0.0.1:{}", port);
+    EXPECT_THAT(
+        failure<IoError>({.join_deadline = seconds(20)}),
+        StartsWith(rank == 0 ? why : "rank 0, through which this host joins, failed: " + why));
+  });
+  EXPECT_TRUE(outcome.all_good()) << "the other workers of the host: " << outcome.describe();
   ::close(taken);
 }
 

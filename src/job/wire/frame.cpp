@@ -44,7 +44,7 @@ void note_received() {}
 
 bool is_sensible(const FrameHeader& header) {
   return header.magic == FrameHeader::kMagic && header.kind >= FrameHeader::give &&
-         header.kind <= FrameHeader::yours && header.text_bytes <= kMaxFrameText &&
+         header.kind <= FrameHeader::failed && header.text_bytes <= kMaxFrameText &&
          header.bytes <= kMaxFrameBytes && header.descriptors <= kMaxFrameDescriptors;
 }
 

@@ -42,8 +42,9 @@ struct FrameHeader {
     store,      ///< worker: bytes are a StoreMessage
     over,       ///< broker: `origin` has ended
     beat,       ///< broker: nothing else was to be told to another host's broker
-    yours       ///< hub: of what that host has submitted, the next is in order, and `number` more;
+    yours,      ///< hub: of what that host has submitted, the next is in order, and `number` more;
                 ///< `origin` is that of the first
+    failed      ///< first worker that cannot join: `number` is an ErrorClass, `total` its code
   };
   static constexpr std::uint32_t kMagic = 0x54555435;
   std::uint32_t magic = kMagic;

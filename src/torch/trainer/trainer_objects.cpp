@@ -73,7 +73,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   const auto& team = group.state()->team();
   require_options(options);
   require_sound(model);
-  if (options.logical_workers == 0) options.logical_workers = 1;  // hosts
+  if (options.logical_workers == 0) options.logical_workers = 1;  // whatever runs
   mine = assignment_of(options, group.size())[static_cast<std::size_t>(group.rank())];
   scale_rule = loss_scale_rule_of(options.loss_scale);
   scale.factor = options.loss_scale.start;
