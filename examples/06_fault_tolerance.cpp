@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
@@ -74,6 +75,8 @@ int main(int argc, char** argv) try {
       train(tutti::Group(job, workers, "training"), settings);
       return 0;
     } catch (const tutti::PeerLost& lost) {  // a worker's process has ended
+      const bool is_member = std::ranges::count(workers, lost.rank()) > 0;
+      if (!is_member) throw;  // the others are out of reach: this worker's host is cut off
       std::fprintf(stderr, "%s\n", lost.what());
     } catch (const tutti::PeerFailed& failed) {  // a worker's step has failed: its process ends
       std::fprintf(stderr, "%s\n", failed.what());

@@ -85,7 +85,8 @@ class Job {
   /// one neither complain nor count the time against their deadline. `at_most` must be positive.
   [[nodiscard]] Busy busy(std::string what, std::chrono::milliseconds at_most) const;
 
-  /// Workers not known to have ended or left, in rank order.
+  /// Workers not known to have ended or left, in rank order. On a host that is cut off from the
+  /// others of its job, those of that host: a group of them is PeerLost.
   std::vector<int> alive() const;
 
   const std::shared_ptr<JobState>& state() const { return state_; }

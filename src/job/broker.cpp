@@ -109,6 +109,7 @@ void Broker::State::serve() {
     if (line(rank).socket) send(rank);
   }
   order.serve(Clock::now());
+  if (order.has_lost_hub()) tell(table.cut_off());
   believe_reports();
   memory.wake();
 }
@@ -234,7 +235,7 @@ void Broker::State::obey_ordered(Frame frame) {
     case FrameHeader::store:
       return memory.apply(frame.parcel.bytes, is_here(rank));
     case FrameHeader::over:
-      memory.end(rank);
+      memory.end(rank, header.is_out_of_reach());
       return tell(table.end(rank));
     default:
       return;

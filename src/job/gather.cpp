@@ -76,6 +76,7 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
     return job.rendezvous().all_gather(tag, ranks, std::move(mine),
                                        Deadline{Clock::time_point::max()}, poll_peers);
   } catch (const PeerLost& lost) {
+    job.require_hosts(tag);
     job.rendezvous().blame(lost.rank(), lost.what());
     throw;
   } catch (const Timeout&) {

@@ -1,8 +1,12 @@
 #include "job/gather_table.h"
 
+#include <iterator>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "job/wire/frame.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
@@ -40,6 +44,8 @@ std::vector<GatherOutcome> GatherTable::give(int rank, std::uint64_t request,
   const RankSet gone = (ranks - gather.given) & ended_;
   if (gather.failed) {
     told = fail(gather, std::move(gather.failure));
+  } else if (is_cut_off_) {
+    told = fail(gather, cut_off_from(tag));
   } else if (!gone.empty()) {
     told =
         fail(gather, {.kind = GatherOutcome::Kind::lost,
@@ -77,6 +83,14 @@ std::vector<GatherOutcome> GatherTable::give_up(int rank, std::uint64_t request)
   return {};  // it was told in the meantime
 }
 
+GatherOutcome GatherTable::cut_off_from(const std::string& tag) {
+  return {.kind = GatherOutcome::Kind::lost,
+          .culprit = kHubRank,
+          .text = fmt::format("rank {} ended or cannot be reached, through which this host reaches "
+                              "the others, before all had come to {}",
+                              kHubRank, tag)};
+}
+
 std::vector<GatherOutcome> GatherTable::end(int rank) {
   ended_.insert(rank);
   std::vector<GatherOutcome> told;
@@ -93,6 +107,22 @@ std::vector<GatherOutcome> GatherTable::end(int rank) {
     for (auto& outcome : some) told.push_back(std::move(outcome));
   }
   for (const Key& key : keys) forget_if_over(key);
+  return told;
+}
+
+std::vector<GatherOutcome> GatherTable::cut_off() {
+  std::vector<GatherOutcome> told;
+  if (std::exchange(is_cut_off_, true)) return told;
+  for (auto gather = gathers_.begin(); gather != gathers_.end();) {
+    const auto next = std::next(gather);
+    const Key key = gather->first;
+    if (!gather->second.failed && gather->second.given != key.second) {
+      for (auto& outcome : fail(gather->second, cut_off_from(key.first)))
+        told.push_back(std::move(outcome));
+    }
+    forget_if_over(key);
+    gather = next;
+  }
   return told;
 }
 

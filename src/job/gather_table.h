@@ -42,6 +42,10 @@ class GatherTable {
   std::vector<GatherOutcome> give_up(int rank, std::uint64_t request);
   /// Notes that `rank` will never give again. May be called more than once.
   std::vector<GatherOutcome> end(int rank);
+  /// Notes that the hub is lost, and with it all other hosts: from now on every gather is. Workers
+  /// that are cut off would otherwise resume as a job of their own, beside that of the others. May
+  /// be called more than once.
+  std::vector<GatherOutcome> cut_off();
 
   /// Gathers that are under way or have been failed but not seen by all.
   std::size_t open() const { return gathers_.size(); }
@@ -56,11 +60,13 @@ class GatherTable {
     GatherOutcome failure;  ///< without rank and request
   };
   std::vector<GatherOutcome> fail(Gather& gather, GatherOutcome failure);
+  static GatherOutcome cut_off_from(const std::string& tag);
   /// Forgets a gather that every live rank has come to.
   void forget_if_over(const Key& key);
 
   std::map<Key, Gather> gathers_;
   RankSet ended_;
+  bool is_cut_off_ = false;
 };
 
 /// Throws what a failed outcome stands for.

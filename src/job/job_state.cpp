@@ -146,6 +146,7 @@ void JobState::find_others() {
     if (spans_hosts_) {
       // Workers that can no longer be reached have ended, as far as this one can ever see.
       rendezvous_->when_alone([this] {
+        mark_cut_off(*board_, hosts_.neighbours(identity_.rank).first());
         const RankSet away = RankSet::below(identity_.size) - hosts_.neighbours(identity_.rank);
         for (const int rank : away.ranks()) mark_ended(*board_, slot(rank));
       });
@@ -236,6 +237,32 @@ JobState::Gone JobState::gone() const {
     if (ended && !left) gone.died.insert(rank);
   }
   return gone;
+}
+
+std::optional<int> JobState::cut_off_by() const {
+  if (!spans_hosts_) return {};
+  const int by = board_->cut_off_by.load(std::memory_order_acquire);
+  if (by != Board::kNobody) return by;
+  if (!rendezvous_->reaches_hosts()) return hosts_.neighbours(identity_.rank).first();
+  return {};
+}
+
+std::string JobState::text_of_cut(int by) const {
+  if (hosts_.neighbours(identity_.rank).contains(by))
+    return fmt::format("rank {} ended, through which its host reaches the others", by);
+  return fmt::format(
+      "rank {} ended or cannot be reached, through which the host of rank {} reaches the others",
+      by, identity_.rank);
+}
+
+void JobState::require_hosts(const std::string& what) const {
+  const auto by = cut_off_by();
+  if (!by) return;
+  const std::string text =
+      fmt::format("{}: {} is not possible any more, and other hosts may resume without this one",
+                  text_of_cut(*by), what);
+  rendezvous_->blame(*by, text);
+  throw PeerLost(*by, text);
 }
 
 std::optional<int> JobState::broker_that_lost(const RankSet& told, const Gone& gone) const {

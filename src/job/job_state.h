@@ -101,6 +101,16 @@ class JobState {
     RankSet died;
   };
   Gone gone() const;
+  /// The worker through which this host reached the others, where it reaches them no more because
+  /// that one has ended: the first worker of the host, else rank 0. Then nothing is known of
+  /// workers of other hosts, which gone() holds.
+  std::optional<int> cut_off_by() const;
+  /// "rank 2 ended, through which its host reaches the others"
+  std::string text_of_cut(int by) const;
+  /// Throws PeerLost of that worker, and blames it, where there is one: `what`, "the making of
+  /// group \"x\"", fails then, whoever takes part. Workers that are cut off would otherwise resume
+  /// as a job of their own, beside the others that resume without them.
+  void require_hosts(const std::string& what) const;
   /// The neighbour that had the broker of this host, where it has ended and took along what these
   /// workers had told other hosts: on this one too that takes effect in the order of all
   /// (publish.h).

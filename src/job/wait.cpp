@@ -71,6 +71,8 @@ class SlowWait {
   std::string there() const;
   std::string doings_of(const RankSet& ranks) const;
   [[noreturn]] void throw_lost(const JobState::Gone& gone, const RankSet& lost) const;
+  /// The same where those that are lost are on hosts that this one is cut off from.
+  [[noreturn]] void throw_out_of_reach(int by, const RankSet& lost) const;
   [[noreturn]] void throw_timeout(const RankSet& late) const;
   /// Throws where what is missing was told to a broker that has ended before it passed it on.
   void throw_if_cut_off(const JobState::Gone& gone) const;
@@ -243,9 +245,13 @@ std::string SlowWait::doings_of(const RankSet& ranks) const {
 }
 
 void SlowWait::throw_lost(const JobState::Gone& gone, const RankSet& lost) const {
+  const RankSet& here = job_.hosts().neighbours(job_.identity().rank);
+  const auto cut_off_by = job_.cut_off_by();
+  if (cut_off_by && !((lost & gone.died) - here).empty()) throw_out_of_reach(*cut_off_by, lost);
   const RankSet died = lost & gone.died;
   const int culprit = (died.empty() ? lost : died).first();
-  const RankSet elsewhere = (subject_.members & gone.died) - lost;
+  RankSet elsewhere = (subject_.members & gone.died) - lost;
+  if (cut_off_by) elsewhere &= here;
   std::string text =
       fmt::format("{} {} before reaching {} (it was waited for by rank {}; {}{})",
                   ranks_text(died.empty() ? lost : died),
@@ -256,15 +262,24 @@ void SlowWait::throw_lost(const JobState::Gone& gone, const RankSet& lost) const
   throw PeerLost(culprit, text);
 }
 
+void SlowWait::throw_out_of_reach(int by, const RankSet& lost) const {
+  const std::string text = fmt::format(
+      "{}, before {} {} (it was waited for by rank {}; {})", job_.text_of_cut(by),
+      missing_.contains(by) ? "reaching"
+                            : ranks_text(lost, "was known to reach", "were known to reach"),
+      subject_.what(), job_.identity().rank, there());
+  job_.rendezvous().blame(by, text);
+  throw PeerLost(by, text);
+}
+
 void SlowWait::throw_if_cut_off(const JobState::Gone& gone) const {
   const int self = job_.identity().rank;
   const RankSet untold = missing_.empty() ? RankSet{self} : missing_;
   const auto first = job_.broker_that_lost(untold, gone);
   if (!first || ready_()) return;
-  const std::string text = fmt::format(
-      "rank {} ended, through which its host reaches the others, before all knew of {} in {} (it "
-      "was waited for by rank {})",
-      *first, ranks_text(untold), subject_.what(), self);
+  const std::string text =
+      fmt::format("{}, before all knew of {} in {} (it was waited for by rank {})",
+                  job_.text_of_cut(*first), ranks_text(untold), subject_.what(), self);
   job_.rendezvous().blame(*first, text);
   throw PeerLost(*first, text);
 }

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string program(const std::string& options, int steps = 4) {
   return std::string(TUTTI_EXAMPLES) + "/char_lm --text " + TUTTI_SOURCE +
@@ -158,8 +159,54 @@ TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesAllEndSoon) {
                 "echo at step $(wc -l <$log); rm $log");
   EXPECT_THAT(run.out, ContainsRegex("at step ([5-9]|[0-9][0-9]+)")) << run.out << run.err;
   EXPECT_THAT(run.err, ContainsRegex("(rank|ranks 2) [23] ended before reaching")) << run.err;
+  EXPECT_THAT(run.err, Not(ContainsRegex("[01] ended"))) << run.err;
   EXPECT_THAT(run.err, ContainsRegex("it was waited for by rank [01]")) << run.err;
   EXPECT_THAT(run.err, HasSubstr("it was waited for by rank 3")) << run.err;
+}
+
+std::string surviving(const std::string& rest) {
+  return std::string(TUTTI_EXAMPLES) + "/fault_tolerance " + rest;
+}
+
+/// The example of docs/fault_tolerance.md on two hosts of two workers, of which one is killed after
+/// the first checkpoint.
+Finished run_with_a_loss(int victim, const std::string& steps) {
+  return run_shell("dir=$(mktemp -d); " + hosts_of(2, 2, surviving("'$dir'/run " + steps)) +
+                   "for i in $(seq 600); do [ ! -e $dir/run/step-00000010/manifest.json ] || "
+                   "break; sleep 0.1; done; kill -9 $(cat $pids." +
+                   std::to_string(victim) +
+                   "); for one in $started; do wait $one && echo no worker failed; done; "
+                   "rm -r $dir");
+}
+
+/// Those of both hosts resumed, each by themselves.
+TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
+  const auto run = run_with_a_loss(2, "400");
+  const auto alone = run_shell("dir=$(mktemp -d); " + std::string(TUTTI_EXAMPLES) +
+                               "/tutti run -n 1 " + surviving("$dir/run 400; rm -r $dir"));
+  std::smatch end;
+  ASSERT_TRUE(std::regex_search(alone.out, end, std::regex("parameters sha256 [0-9a-f]{64}")));
+  for (const char* const worker : {"worker 0 of 2", "worker 1 of 2"}) {
+    EXPECT_THAT(run.out, HasSubstr(std::string(worker) + " resumes after step")) << run.err;
+    EXPECT_THAT(run.out, HasSubstr(std::string(worker) + " ends with " + end[0].str())) << run.err;
+  }
+  EXPECT_THAT(run.out, Not(HasSubstr(" of 1 "))) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("rank 2 ended, through which its host reaches the others: the "
+                                 "making of group \"training\" of ranks 3 is not possible"));
+}
+
+/// Those of each host resumed by themselves.
+TEST(SeveralHosts, WithoutRankZeroNobodyResumes) {
+  const auto run = run_with_a_loss(0, "100000");
+  EXPECT_THAT(run.out, HasSubstr("worker 3 of 4 resumes after step 0")) << run.err;
+  EXPECT_THAT(run.out, Not(ContainsRegex(" of [123] |no worker failed"))) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("rank 0 ended, through which its host reaches the others: the "
+                                 "making of group \"training\" of ranks 1 is not possible"));
+  for (const char* const rank : {"2", "3"}) {
+    EXPECT_THAT(run.err, HasSubstr("rank 0 ended or cannot be reached, through which the host of "
+                                   "rank " +
+                                   std::string(rank) + " reaches the others: the making of group"));
+  }
 }
 
 TEST(SeveralHosts, WithoutAHubItIsSaidWhatIsMissing) {

@@ -88,6 +88,29 @@ TEST(GatherTable, end_of_a_rank_fails_what_it_has_not_given_to) {
   EXPECT_EQ(table.open(), 0U);
 }
 
+TEST(GatherTable, without_the_hub_nothing_is_gathered_among_those_that_are_left_either) {
+  GatherTable table;
+  table.give(2, 1, "waits", {2, 3}, parcel(""));
+  table.give(2, 2, "complete", {2, 3}, parcel("two"));
+  EXPECT_EQ(table.give(3, 1, "complete", {2, 3}, parcel("three")).size(), 2U);
+  const std::string reason =
+      "rank 0 ended or cannot be reached, through which this host reaches the others, before all "
+      "had come to ";
+  auto told = table.cut_off();
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].rank, 2);
+  EXPECT_EQ(told[0].culprit, 0);
+  EXPECT_EQ(told[0].text, reason + "waits");
+  EXPECT_TRUE(table.cut_off().empty());
+  for (const auto& [rank, tag] : {std::pair{3, "waits"}, {2, "later"}, {3, "later"}}) {
+    told = table.give(rank, 9, tag, {2, 3}, parcel(""));
+    ASSERT_EQ(told.size(), 1U) << tag;
+    EXPECT_EQ(told[0].rank, rank);
+    EXPECT_EQ(told[0].text, reason + tag);
+  }
+  EXPECT_EQ(table.open(), 0U);
+}
+
 TEST(GatherTable, parcel_of_a_rank_that_ended_afterwards_counts) {
   GatherTable table;
   table.give(0, 1, "tag", {0, 1}, parcel("last words"));

@@ -135,7 +135,8 @@ class ThreadHosts::Wire {
 /// A rank's side of its line to a broker, which can seem to end.
 class ThreadHosts::Side final : public WrappedRendezvous {
  public:
-  using WrappedRendezvous::WrappedRendezvous;
+  Side(std::unique_ptr<Rendezvous> inner, const std::atomic<bool>& is_dead)
+      : WrappedRendezvous(std::move(inner)), is_dead_(is_dead) {}
   void store(std::string message, const Haste& haste) override {
     if (!loses_) WrappedRendezvous::store(std::move(message), haste);
   }
@@ -143,7 +144,10 @@ class ThreadHosts::Side final : public WrappedRendezvous {
   void when_alone(std::function<void()> told) override {
     const std::lock_guard lock(mutex_);
     told_ = told;
-    WrappedRendezvous::when_alone(std::move(told));
+    if (!told) return WrappedRendezvous::when_alone({});
+    WrappedRendezvous::when_alone([this, told = std::move(told)] {
+      if (!is_dead_) told();
+    });
   }
   void lose_stores() { loses_ = true; }
   void end() {
@@ -153,6 +157,8 @@ class ThreadHosts::Side final : public WrappedRendezvous {
   }
 
  private:
+  /// Then its thread, which lives on here, must not tell others who share the board of its host.
+  const std::atomic<bool>& is_dead_;
   std::atomic<bool> loses_{false};
   std::atomic<bool> is_alone_{false};
   std::mutex mutex_;
@@ -167,6 +173,7 @@ ThreadHosts::ThreadHosts(HostMap map, const std::shared_ptr<System>& system)
     : map_(std::move(map)),
       ends_(static_cast<std::size_t>(map_.size())),
       sides_(static_cast<std::size_t>(map_.size())),
+      is_dead_(static_cast<std::size_t>(map_.size())),
       wires_(static_cast<std::size_t>(map_.hosts())) {
   brokers_ = brokers_of(map_, system, [this](std::size_t host) {
     wires_[host] = std::make_unique<Wire>();
@@ -201,7 +208,8 @@ ThreadHosts::~ThreadHosts() {
 std::unique_ptr<Rendezvous> ThreadHosts::rendezvous(int rank) {
   auto side = std::make_unique<Side>(
       connect_to_first(ends_[static_cast<std::size_t>(rank)].duplicate(), "a test",
-                       map_.neighbours(rank).first(), rank, map_.size()));
+                       map_.neighbours(rank).first(), rank, map_.size()),
+      is_dead_[static_cast<std::size_t>(rank)]);
   sides_[static_cast<std::size_t>(rank)] = side.get();
   return side;
 }
@@ -211,6 +219,8 @@ void ThreadHosts::lose_stores(int rank) { sides_[static_cast<std::size_t>(rank)]
 void ThreadHosts::end_broker_of(int rank) { sides_[static_cast<std::size_t>(rank)]->end(); }
 
 void ThreadHosts::kill(int rank) {
+  const bool has_neighbours = map_.neighbours(rank).size() > 1;
+  is_dead_[static_cast<std::size_t>(rank)] = has_neighbours;
   ::shutdown(ends_[static_cast<std::size_t>(rank)].get(), SHUT_RDWR);
 }
 

@@ -6,6 +6,7 @@
 //
 // Threads: any. Failure: as Broker.
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -68,8 +69,9 @@ class ThreadHosts {
   class Side;
   HostMap map_;
   std::vector<std::unique_ptr<Broker>> brokers_;
-  std::vector<FileDescriptor> ends_;  ///< by rank
-  std::vector<Side*> sides_;          ///< by rank, once it has asked for it
+  std::vector<FileDescriptor> ends_;        ///< by rank
+  std::vector<Side*> sides_;                ///< by rank, once it has asked for it
+  std::vector<std::atomic<bool>> is_dead_;  ///< by rank: killed, beside others of its host
   class Wire;
   std::vector<std::unique_ptr<Wire>> wires_;  ///< by host: its connection to the hub
   std::mutex links_mutex_;

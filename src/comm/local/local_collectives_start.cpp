@@ -49,6 +49,7 @@ LocalCollectives::~LocalCollectives() {
 }
 
 ControlArena LocalCollectives::join_members() {
+  job_.require_hosts("the making of " + tag_);
   const std::size_t bytes = ControlArena::bytes(members_.size);
   const std::string refusal = refuse_memory(
       job_.system(), {.bytes_per_worker = bytes,

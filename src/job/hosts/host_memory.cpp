@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "job/wire/frame.h"
+
 namespace tutti {
 namespace {
 
@@ -45,6 +47,7 @@ void HostMemory::hold(int rank, std::uint64_t block, const FileDescriptor& file,
   here.memory = system_->map(file, bytes);
   here.bytes = bytes;
   if (block != kBoardBlock) return;
+  if (is_cut_off_) mark_cut_off(*board(), kHubRank);
   for (const int gone : ended_.ranks()) mark_ended(*board(), board()->workers[gone]);
 }
 
@@ -55,10 +58,13 @@ void HostMemory::let_go(int rank, std::uint64_t block) {
   if (found->second.holders.empty()) blocks_.erase(found);
 }
 
-void HostMemory::end(int rank) {
+void HostMemory::end(int rank, bool out_of_reach) {
+  is_cut_off_ = is_cut_off_ || out_of_reach;
   if (ended_.contains(rank)) return;
   ended_.insert(rank);
-  if (Board* const all = board()) mark_ended(*all, all->workers[static_cast<std::size_t>(rank)]);
+  Board* const all = board();
+  if (all != nullptr && is_cut_off_) mark_cut_off(*all, kHubRank);
+  if (all != nullptr) mark_ended(*all, all->workers[static_cast<std::size_t>(rank)]);
   for (auto block = blocks_.begin(); block != blocks_.end();) {
     const auto next = std::next(block);
     auto& [memory, bytes, holders, had] = block->second;

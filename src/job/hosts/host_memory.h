@@ -37,7 +37,8 @@ class HostMemory {
   /// The worker has ended, here or on another host: it holds nothing, and the board tells. What it
   /// alone held stays known while others of this host may be about to hold it: they may have it
   /// from this worker, and come without the descriptor.
-  void end(int rank);
+  /// `out_of_reach`: of another host, and with the hub all of them are lost.
+  void end(int rank, bool out_of_reach = false);
   /// Makes a message effective. `is_own`: its writer is on this host.
   void apply(std::string_view message, bool is_own);
   /// Wakes who waits for what messages have stored: once for all that came together.
@@ -59,6 +60,7 @@ class HostMemory {
   bool has_stored_ = false;  ///< since wake()
   RankSet workers_;
   RankSet ended_;
+  bool is_cut_off_ = false;
 };
 
 }  // namespace tutti

@@ -76,6 +76,8 @@ class HostOrder {
   void add_polled(std::vector<pollfd>& polled, int& timeout_ms) const;
   /// Whether a broker of another host is still connected.
   bool is_connected() const;
+  /// What this broker had submitted before that has taken effect.
+  bool has_lost_hub() const { return !is_alone() && !is_hub() && !lines_[0].socket; }
   /// Whether something is left to send.
   bool has_more() const;
   /// Closes the connections: this host's workers have ended, and that was told.

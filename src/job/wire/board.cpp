@@ -109,6 +109,12 @@ void mark_ended(Board& board, WorkerSlot& worker) {
   announce(board);
 }
 
+void mark_cut_off(Board& board, int rank) {
+  std::int32_t nobody = Board::kNobody;
+  board.cut_off_by.compare_exchange_strong(nobody, rank, std::memory_order_release,
+                                           std::memory_order_relaxed);
+}
+
 void announce(Board& board) {
   // Pairs with the registration of a sleeper: either it sees the caller's store, or this sees it.
 #if defined(__SANITIZE_THREAD__)

@@ -74,9 +74,13 @@ struct alignas(kCacheLine) WorkerSlot {
 };
 
 struct Board {
+  static constexpr std::int32_t kNobody = -1;
   alignas(kCacheLine) std::atomic<std::uint32_t> sleepers{0};
   alignas(kCacheLine) std::atomic<std::uint32_t> event{0};  ///< futex word
-  std::array<WorkerSlot, kMaxRanks> workers;                ///< by job rank
+  /// The worker with whose end this host lost its way to all others; kNobody while there is one.
+  /// Each host has its own.
+  std::atomic<std::int32_t> cut_off_by{kNobody};
+  std::array<WorkerSlot, kMaxRanks> workers;  ///< by job rank
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -120,6 +124,9 @@ class Sleeper {
 };
 /// Marks the worker's process as ended on the board, and wakes all sleepers.
 void mark_ended(Board& board, WorkerSlot& worker);
+/// Marks this host as cut off by the end of a worker; the first one stays. To be called before the
+/// workers of other hosts are marked as ended: who sees that they are sees why.
+void mark_cut_off(Board& board, int rank);
 
 /// Must be called after every store that a worker may be waiting for. Costs a fence and a load
 /// where no worker sleeps.

@@ -4,12 +4,14 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -29,6 +31,7 @@ int main(int, char** argv) try {
   };
 
   std::unique_ptr<tutti::DataParallel> parallel;
+  std::vector<int> members;
   for (int step = 1; step <= 12;) {
     if (step == 6 && all_work) {
       all_work = false;
@@ -42,7 +45,8 @@ int main(int, char** argv) try {
     }
     try {
       if (!parallel) {
-        const tutti::Group group(job, workers(), "training");
+        members = workers();
+        const tutti::Group group(job, members, "training");
         parallel = std::make_unique<tutti::DataParallel>(group, *model);
       }
       torch::manual_seed(100 + step);  // the same batch everywhere, of which each has its rows
@@ -56,6 +60,8 @@ int main(int, char** argv) try {
       optimizer.step();
       ++step;
     } catch (const tutti::PeerLost& lost) {  // a worker's process has ended
+      const bool is_member = std::ranges::count(members, lost.rank()) > 0;
+      if (!is_member) throw;  // the others are out of reach: this worker's host is cut off
       std::fprintf(stderr, "%s\n", lost.what());
       parallel.reset();
     } catch (const tutti::PeerFailed& failed) {  // a worker's step has failed: its process ends
