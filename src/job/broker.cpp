@@ -235,7 +235,7 @@ void Broker::State::obey_ordered(Frame frame) {
     case FrameHeader::store:
       return memory.apply(frame.parcel.bytes, is_here(rank));
     case FrameHeader::over:
-      memory.end(rank, header.is_out_of_reach());
+      memory.end(rank, order.has_lost_hub());
       return tell(table.end(rank));
     default:
       return;

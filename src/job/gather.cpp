@@ -81,7 +81,7 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
     throw;
   } catch (const Timeout&) {
     if (reason) std::rethrow_exception(reason);
-    // Who gave up may have seen the reason before this worker looked: it came here before that.
+    // Another worker gave up first: what it saw has reached this host before its giving up.
     if (check) check();
     throw;
   }

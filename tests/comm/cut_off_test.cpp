@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -113,82 +114,76 @@ void meet(std::atomic<int>& there, int size) {
   while (there < size) std::this_thread::sleep_for(milliseconds(1));
 }
 
-TEST(CutOff, AHostWithoutItsFirstWorkerMakesNoGroupAndTheOthersDo) {
-  auto options = on({{0, 1}, {2, 3, 4}, {5}});
+/// Runs it on these hosts' ranks, once all have come through a barrier of the group of all.
+ThreadOutcome once_joined(const ThreadOptions& options,
+                          const std::function<void(const Job&, const Group&)>& body) {
   std::atomic<int> there{0};
-  std::atomic<int> done{0};
-  const auto outcome = try_thread_ranks(
-      6,
+  return try_thread_ranks(
+      options.hosts->size(),
       [&](const Job& job) {
-        auto& hosts = *options.world->hosts();
         const Group group(job);
         group.barrier();
-        meet(there, 6);
-        if (job.rank() == 2) {
-          options.world->kill(2);
-          for (const int rank : {3, 4}) hosts.end_broker_of(rank);
-          hosts.cut(1);
-        } else if (job.rank() == 3 || job.rank() == 4) {
-          wait_for_alive(job, {3, 4});
-          const std::string text =
-              "rank 2 ended, through which its host reaches the others: the making of group "
-              "\"rest\" of ranks ";
-          expect_no_group(job, {job.rank()}, 2, text + std::to_string(job.rank()));
-          expect_no_group(job, {3, 4}, 2, text + "3 4");
-          expect_no_group(job, {0, 1, 2, 3, 4, 5}, 2, text + "0 1 2 3 4 5");
-        } else {
-          EXPECT_THAT(resumed_with(job, 3), ElementsAre(0, 1, 5));
-        }
-        meet(done, 6);
+        meet(there, job.size());
+        body(job, group);
       },
       options);
+}
+
+TEST(CutOff, AHostWithoutItsFirstWorkerMakesNoGroupAndTheOthersDo) {
+  auto options = on({{0, 1}, {2, 3, 4}, {5}});
+  std::atomic<int> done{0};
+  const auto outcome = once_joined(options, [&](const Job& job, const Group&) {
+    auto& hosts = *options.world->hosts();
+    if (job.rank() == 2) {
+      options.world->kill(2);
+      for (const int rank : {3, 4}) hosts.end_broker_of(rank);
+      hosts.cut(1);
+    } else if (job.rank() == 3 || job.rank() == 4) {
+      wait_for_alive(job, {3, 4});
+      const std::string text =
+          "rank 2 ended, through which its host reaches the others: the making of group "
+          "\"rest\" of ranks ";
+      expect_no_group(job, {job.rank()}, 2, text + std::to_string(job.rank()));
+      expect_no_group(job, {3, 4}, 2, text + "3 4");
+      expect_no_group(job, {0, 1, 2, 3, 4, 5}, 2, text + "0 1 2 3 4 5");
+    } else {
+      EXPECT_THAT(resumed_with(job, 3), ElementsAre(0, 1, 5));
+    }
+    meet(done, 6);
+  });
   EXPECT_TRUE(outcome.all_good()) << outcome.text(0) << outcome.text(3) << outcome.text(4);
 }
 
 TEST(CutOff, WithoutTheHubAHostMakesNoGroupAndTheOthersDo) {
   auto options = on({{0, 1}, {2, 3}, {4}});
-  std::atomic<int> there{0};
   std::atomic<int> done{0};
-  const auto outcome = try_thread_ranks(
-      5,
-      [&](const Job& job) {
-        const Group group(job);
-        group.barrier();
-        meet(there, 5);
-        if (job.rank() == 0) options.world->hosts()->cut(1);
-        if (job.rank() == 2 || job.rank() == 3) {
-          wait_for_alive(job, {2, 3});
-          const std::string text =
-              "rank 0 ended or cannot be reached, through which the host of rank " +
-              std::to_string(job.rank()) +
-              " reaches the others: the making of group \"rest\" of ranks ";
-          expect_no_group(job, {job.rank()}, 0, text + std::to_string(job.rank()));
-          expect_no_group(job, {2, 3}, 0, text + "2 3");
-        } else {
-          EXPECT_THAT(resumed_with(job, 3), ElementsAre(0, 1, 4));
-        }
-        meet(done, 5);
-      },
-      options);
+  const auto outcome = once_joined(options, [&](const Job& job, const Group&) {
+    if (job.rank() == 0) options.world->hosts()->cut(1);
+    if (job.rank() == 2 || job.rank() == 3) {
+      wait_for_alive(job, {2, 3});
+      const std::string text =
+          "rank 0 ended or cannot be reached, through which the host of rank " +
+          std::to_string(job.rank()) +
+          " reaches the others: the making of group \"rest\" of ranks ";
+      expect_no_group(job, {job.rank()}, 0, text + std::to_string(job.rank()));
+      expect_no_group(job, {2, 3}, 0, text + "2 3");
+    } else {
+      EXPECT_THAT(resumed_with(job, 3), ElementsAre(0, 1, 4));
+    }
+    meet(done, 5);
+  });
   EXPECT_TRUE(outcome.all_good()) << outcome.text(0) << outcome.text(2) << outcome.text(4);
 }
 
 TEST(CutOff, AGroupThatIsBeingMadeWhenTheHubIsLostIsLost) {
   auto options = on({{0, 1}, {2, 3}});
-  std::atomic<int> there{0};
-  const auto outcome = try_thread_ranks(
-      4,
-      [&](const Job& job) {
-        const Group group(job);
-        group.barrier();
-        meet(there, 4);
-        if (job.rank() == 2) Group(job, {2, 3}, "late").barrier();
-        if (job.rank() != 3) return;
-        std::this_thread::sleep_for(milliseconds(100));  // rank 2 waits
-        options.world->hosts()->cut(1);
-        wait_for_alive(job, {3});
-      },
-      options);
+  const auto outcome = once_joined(options, [&](const Job& job, const Group&) {
+    if (job.rank() == 2) Group(job, {2, 3}, "late").barrier();
+    if (job.rank() != 3) return;
+    std::this_thread::sleep_for(milliseconds(100));  // rank 2 waits
+    options.world->hosts()->cut(1);
+    wait_for_alive(job, {3});
+  });
   expect_lost(outcome, {2}, 0);
   EXPECT_THAT(outcome.text(2), HasSubstr("the making of group \"late\" of ranks 2 3"));
 }
@@ -196,57 +191,44 @@ TEST(CutOff, AGroupThatIsBeingMadeWhenTheHubIsLostIsLost) {
 /// A worker whose program ended as soon as it had joined took along that another host had come.
 TEST(CutOff, WhatAllHadComeToWhenTheHubIsLostIsDone) {
   auto options = on({{0}, {1, 2}});
-  std::atomic<int> there{0};
   std::atomic<int> held{0};
   std::atomic<int> done{0};
-  run_thread_ranks(
-      3,
-      [&](const Job& job) {
-        const Group group(job);
-        group.barrier();
-        meet(there, 3);
-        if (job.rank() == 0) {
-          options.world->hosts()->hold(1, true);
-          meet(held, 3);
-          std::this_thread::sleep_for(milliseconds(100));  // both have given
-          options.world->hosts()->cut(1);
-        } else {
-          meet(held, 3);
-          const auto parcels = job.state()->rendezvous().all_gather(
-              "tag", {1, 2}, {std::to_string(job.rank()), {}},
-              Deadline::after(Clock::now(), std::chrono::seconds(30)));
-          EXPECT_EQ(parcels.at(0).bytes + parcels.at(1).bytes, "12");
-        }
-        meet(done, 3);
-      },
-      options);
+  const auto outcome = once_joined(options, [&](const Job& job, const Group&) {
+    if (job.rank() == 0) {
+      options.world->hosts()->hold(1, true);
+      meet(held, 3);
+      std::this_thread::sleep_for(milliseconds(100));  // both have given
+      options.world->hosts()->cut(1);
+    } else {
+      meet(held, 3);
+      const auto parcels = job.state()->rendezvous().all_gather(
+          "tag", {1, 2}, {std::to_string(job.rank()), {}},
+          Deadline::after(Clock::now(), std::chrono::seconds(30)));
+      EXPECT_EQ(parcels.at(0).bytes + parcels.at(1).bytes, "12");
+    }
+    meet(done, 3);
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.text(0) << outcome.text(1) << outcome.text(2);
 }
 
 /// Rank 3 heard of ranks 0 and 1, which lived: "ranks 0 1 2 ended", or without the 2. Here its
 /// neighbour sees earlier that the broker is gone, and nobody has seen the end of rank 2 yet.
 TEST(CutOff, AWaitNamesTheFirstWorkerAndNobodyOfWhomNothingIsKnown) {
   auto options = on({{0, 1}, {2, 3, 4}});
-  std::atomic<int> there{0};
   std::atomic<int> done{0};
-  const auto outcome = try_thread_ranks(
-      5,
-      [&](const Job& job) {
-        const Group group(job);
-        group.barrier();
-        meet(there, 5);
-        try {
-          if (job.rank() == 3) group.barrier();
-        } catch (...) {
-          meet(done, 5);
-          throw;
-        }
-        if (job.rank() == 4) {
-          std::this_thread::sleep_for(milliseconds(100));  // rank 3 waits
-          options.world->hosts()->end_broker_of(4);
-        }
-        meet(done, 5);
-      },
-      options);
+  const auto outcome = once_joined(options, [&](const Job& job, const Group& group) {
+    try {
+      if (job.rank() == 3) group.barrier();
+    } catch (...) {
+      meet(done, 5);
+      throw;
+    }
+    if (job.rank() == 4) {
+      std::this_thread::sleep_for(milliseconds(100));  // rank 3 waits
+      options.world->hosts()->end_broker_of(4);
+    }
+    meet(done, 5);
+  });
   expect_lost(outcome, {3}, 2);
   EXPECT_THAT(outcome.text(3),
               AllOf(StartsWith("rank 2 ended, through which its host reaches the others, before "

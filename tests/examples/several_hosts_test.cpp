@@ -179,7 +179,7 @@ Finished run_with_a_loss(int victim, const std::string& steps) {
                    "rm -r $dir");
 }
 
-/// Those of both hosts resumed, each by themselves.
+/// The workers of each host resumed as a job of their own.
 TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
   const auto run = run_with_a_loss(2, "600");
   const auto alone = run_shell("dir=$(mktemp -d); " + std::string(TUTTI_EXAMPLES) +
@@ -195,7 +195,7 @@ TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
                                  "making of group \"training\" of ranks 3 is not possible"));
 }
 
-/// Those of each host resumed by themselves.
+/// Here too the workers of each host resumed as a job of their own.
 TEST(SeveralHosts, WithoutRankZeroNobodyResumes) {
   const auto run = run_with_a_loss(0, "100000");
   EXPECT_THAT(run.out, HasSubstr("worker 3 of 4 resumes after step 0")) << run.err;

@@ -11,6 +11,7 @@
 
 #include "golden/trainer_runs.h"
 #include "support/running_command.h"
+#include "support/spread.h"
 
 namespace tutti::test::golden {
 
@@ -74,15 +75,6 @@ TEST_P(Golden, RunGivesTheFrozenBitsAndNames) {
     if (HasFailure()) return;  // once is enough to be read
   }
 }
-
-/// Ranks that are processes are on that many hosts while it lives.
-class Spread {
- public:
-  explicit Spread(int hosts) { ::setenv("TUTTI_TEST_HOSTS", std::to_string(hosts).c_str(), 1); }
-  ~Spread() { ::unsetenv("TUTTI_TEST_HOSTS"); }
-  Spread(const Spread&) = delete;
-  Spread& operator=(const Spread&) = delete;
-};
 
 TEST_P(Golden, RunGivesTheSameOnSeveralHosts) {
   const auto& run = golden_runs()[GetParam()];

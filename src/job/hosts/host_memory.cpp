@@ -58,8 +58,8 @@ void HostMemory::let_go(int rank, std::uint64_t block) {
   if (found->second.holders.empty()) blocks_.erase(found);
 }
 
-void HostMemory::end(int rank, bool out_of_reach) {
-  is_cut_off_ = is_cut_off_ || out_of_reach;
+void HostMemory::end(int rank, bool cut_off) {
+  is_cut_off_ = is_cut_off_ || cut_off;
   if (ended_.contains(rank)) return;
   ended_.insert(rank);
   Board* const all = board();

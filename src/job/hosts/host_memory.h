@@ -37,8 +37,8 @@ class HostMemory {
   /// The worker has ended, here or on another host: it holds nothing, and the board tells. What it
   /// alone held stays known while others of this host may be about to hold it: they may have it
   /// from this worker, and come without the descriptor.
-  /// `out_of_reach`: of another host, and with the hub all of them are lost.
-  void end(int rank, bool out_of_reach = false);
+  /// `cut_off`: the hub is lost, and with it all other hosts.
+  void end(int rank, bool cut_off = false);
   /// Makes a message effective. `is_own`: its writer is on this host.
   void apply(std::string_view message, bool is_own);
   /// Wakes who waits for what messages have stored: once for all that came together.

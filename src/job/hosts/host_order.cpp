@@ -192,7 +192,6 @@ void HostOrder::lose(int host) {
     Frame over;
     over.header.kind = FrameHeader::over;
     over.header.origin = rank;
-    if (!is_hub()) over.header.number = FrameHeader::kOutOfReach;
     sequence(std::move(over));
   }
   for (const auto& frame : std::exchange(unconfirmed_, {}))

@@ -43,14 +43,13 @@ struct FrameHeader {
     hold,       ///< worker: it holds the block `request`, of `extent` bytes
     let_go,     ///< worker: it holds the block `request` no longer
     store,      ///< worker: bytes are a StoreMessage
-    over,       ///< broker: `origin` has ended; `number`: see is_out_of_reach()
+    over,       ///< broker: `origin` has ended
     beat,       ///< broker: nothing else was to be told to another host's broker
     yours,      ///< hub: of what that host has submitted, the next is in order, and `number` more;
                 ///< `origin` is that of the first
     failed      ///< first worker that cannot join: `number` is an ErrorClass, `total` its code
   };
   static constexpr std::uint32_t kMagic = 0x54555435;
-  static constexpr std::int32_t kOutOfReach = 1;
   std::uint32_t magic = kMagic;
   std::uint32_t kind = 0;
   std::uint64_t request = 0;  ///< the worker's number for what it asked
@@ -63,8 +62,6 @@ struct FrameHeader {
   std::int32_t origin = -1;  ///< between brokers: the worker from whom it is
   std::uint32_t haste = 0;   ///< store: Haste::Kind; `ranks` are then the members of its round
   std::uint64_t extent = 0;  ///< hold: bytes; store: number of its round
-  /// It has ended as far as this host can ever see: with the hub all other hosts are lost.
-  bool is_out_of_reach() const { return kind == over && number == kOutOfReach; }
 };
 static_assert(sizeof(FrameHeader) == 56 + sizeof(RankSet::Words));
 

@@ -151,7 +151,8 @@ class ReplicaAveraging final : private AveragedCopies {
   std::vector<std::byte> messages_;  ///< of a tile, one for each logical worker
   /// Of all tiles, where other hosts give some of them.
   std::optional<SharedMemory> given_;
-  // Of a logical worker's messages, and tiles: per parameter where they begin, and of all.
+  // Where a parameter's messages, and its tiles, begin among those of a logical worker; last their
+  // number.
   std::vector<std::size_t> first_byte_;
   std::vector<std::size_t> first_tile_;
   std::vector<std::uint8_t> is_flying_;  ///< per parameter: its mean is on its way

@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-/// Of a parameter's messages.
+/// Messages of a parameter begin at multiples of it.
 constexpr std::size_t kAlignment = 64;
 
 }  // namespace

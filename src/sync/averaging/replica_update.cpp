@@ -168,18 +168,21 @@ void ReplicaUpdate::await_arrivals() {
   const auto arrives = [&](const Flight& flight) { return averaging_->arrives_of(flight.step); };
   const auto end = std::ranges::find_if_not(flights_, arrives);
   if (end == flights_.begin()) return;
-  for (auto flight = flights_.begin(); flight != end; ++flight) {
-    if (flight->links_dropped != exchange_.links_dropped()) exchange_.begin_giving(flight->pieces);
-  }
+  give_again({flights_.begin(), end});
   exchange_.barrier_given("what its logical workers have sent in");
   flights_.erase(flights_.begin(), end);
 }
 
-void ReplicaUpdate::land() {
-  if (flights_.empty()) return;
-  for (auto& flight : flights_) {
+/// What was on its way over a link that was dropped.
+void ReplicaUpdate::give_again(std::span<const Flight> flights) {
+  for (const auto& flight : flights) {
     if (flight.links_dropped != exchange_.links_dropped()) exchange_.begin_giving(flight.pieces);
   }
+}
+
+void ReplicaUpdate::land() {
+  if (flights_.empty()) return;
+  give_again(flights_);
   exchange_.await_given();
   exchange_.group().barrier({.label = "what logical workers have sent"});
   for (const auto& range : share_) {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,23 +77,24 @@ class ReplicaUpdate {
   void read_gradient(std::size_t logical, std::uint32_t parameter, std::byte* to);
 
  private:
-  NodeSources sources_of(std::size_t logical, std::uint32_t parameter) const;
-  void find_norms();
-  void measure(std::size_t logical);
-  void update_all(double rate_factor);
-  void average_all();
-  void give(std::vector<HostPiece> pieces);
-  void await_arrivals();
-  void update_tile(std::size_t logical, const ElementRange& tile, const PreparedUpdate& by,
-                   const NodeSources& sources);
-  double* blocks_of(std::size_t logical, std::uint32_t parameter) const;
-
   /// What a step gives whose means are on their way.
   struct Flight {
     std::int64_t step = 0;
     std::vector<HostPiece> pieces;
     std::uint64_t links_dropped = 0;  ///< when it began
   };
+
+  NodeSources sources_of(std::size_t logical, std::uint32_t parameter) const;
+  void find_norms();
+  void measure(std::size_t logical);
+  void update_all(double rate_factor);
+  void average_all();
+  void give(std::vector<HostPiece> pieces);
+  void give_again(std::span<const Flight> flights);
+  void await_arrivals();
+  void update_tile(std::size_t logical, const ElementRange& tile, const PreparedUpdate& by,
+                   const NodeSources& sources);
+  double* blocks_of(std::size_t logical, std::uint32_t parameter) const;
 
   StepExchange& exchange_;
   SliceFold slices_;

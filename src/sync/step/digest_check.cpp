@@ -52,10 +52,10 @@ std::optional<std::string> DigestCheck::difference(std::span<const int> ranks) c
   };
   const auto parameters = plan_.parameters().size();
   for (std::size_t i = 0; i < parameters + plan_.buffers().size(); ++i) {
-    const int* reference = nullptr;
-    for (const int& r : ranks) {
+    std::optional<int> reference;
+    for (const int r : ranks) {
       if (i < parameters && of(r, i) == 0) continue;  // it does not compare this one
-      if (reference == nullptr) reference = &r;
+      if (!reference) reference = r;
       if (of(r, i) == of(*reference, i)) continue;
       const auto& name = i < parameters ? plan_.parameters()[i].spec.name
                                         : plan_.buffers()[i - parameters].spec.name;

@@ -276,6 +276,7 @@ class StepExchange {
   void barrier_after(const char* what, const std::function<void(const Arrived&)>& before);
   void give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived);
   void await_given(const Arrived& arrived);
+  void drop_if_thrown(const std::function<void()>& body);
   void drop_link() noexcept;
   /// Throws where that worker does not take part in this step, nor in later ones.
   void check_over(int rank, std::uint64_t step);

@@ -130,18 +130,25 @@ void StepExchange::barrier_while(const char* what, const std::function<bool()>& 
     const auto arrived = come_to(round);
     tell_all(&StepHeader::barrier, round);
     if (state_.team().rank != 0) return wait_for_all(arrived);
-    try {
+    drop_if_thrown([&] {
       wait_for_all(arrived, move);
       sums_->connect();
       const auto late = [&] { return missing() | sums_->missing_pieces(); };
       // One that failed meanwhile has come, too.
       wait_for([&] { return move() && sums_->has_given(); }, late,
                [&](int r) { return !late().contains(group_.job_rank(r)); });
-    } catch (...) {
-      sums_->drop();  // their memory may go
-      throw;
-    }
+    });
   });
+}
+
+/// The memory of what is under way may go then.
+void StepExchange::drop_if_thrown(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (...) {
+    sums_->drop();
+    throw;
+  }
 }
 
 /// By one worker of each host: directly where hosts have links, else through rank 0's.
@@ -161,24 +168,18 @@ void StepExchange::give_to_hosts(std::span<const HostPiece> pieces, const Arrive
 void StepExchange::begin_giving(std::span<const HostPiece> pieces) {
   if (state_.team().rank != 0) return;
   guarded([&] {
-    try {
+    drop_if_thrown([&] {
       sums_->connect();
       sums_->give(pieces);
-    } catch (...) {
-      sums_->drop();  // their memory may go
-      throw;
-    }
+    });
   });
 }
 
 void StepExchange::await_given(const Arrived& arrived) {
   const TimelineSpan span(state_.job().timeline(), "pieces of hosts");
-  try {
+  drop_if_thrown([&] {
     wait_for([&] { return sums_->has_given(); }, [&] { return sums_->missing_pieces(); }, arrived);
-  } catch (...) {
-    sums_->drop();  // their memory may go
-    throw;
-  }
+  });
 }
 
 void StepExchange::await_given() {

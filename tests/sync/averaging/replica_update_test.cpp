@@ -300,11 +300,10 @@ void drop_step(StepExchange& exchange, const ShardRange& mine) {
 /// What crosses hosts is added to `*across`.
 ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOptions& options = {},
                                  Across* across = nullptr) {
-  const auto [expected, in_flight, sent_in, residuals] = expected_of(test);
+  const auto expected = expected_of(test);
   return try_thread_ranks(
       workers,
-      [&, &expected = expected, &in_flight = in_flight, &sent_in = sent_in,
-       &residuals = residuals](const Job& job) {
+      [&](const Job& job) {
         const Group group(job);
         if (!test.has_links && job.rank() == 0) set_link_engine({});
         group.barrier();
@@ -420,10 +419,10 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
             const auto what = test.name + ", " + std::to_string(workers) + " workers, p" +
                               std::to_string(p) + " of " + std::to_string(l);
             const auto& copy = copies.of(l);
-            expect_equal(copy.value(p), expected[l].values[p], what);
-            expect_equal(copy.state(p, 0), expected[l].first[p], what + ", first");
-            expect_equal(copy.state(p, 1), expected[l].second[p], what + ", second");
-            EXPECT_EQ(own.rules()[l].updates()[p], expected[l].updates[p]) << what;
+            expect_equal(copy.value(p), expected.copies[l].values[p], what);
+            expect_equal(copy.state(p, 0), expected.copies[l].first[p], what + ", first");
+            expect_equal(copy.state(p, 1), expected.copies[l].second[p], what + ", second");
+            EXPECT_EQ(own.rules()[l].updates()[p], expected.copies[l].updates[p]) << what;
           }
         }
         if (test.lands_after) {
@@ -432,10 +431,12 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
             const auto what = test.name + ", p" + std::to_string(p);
             const auto& kept = *averaging->kept();
             const int last = kept.states(p) - 1;
-            if (sent_in[p] != 0) expect_equal(kept.state(p, last), in_flight[p], what);
+            if (expected.sent_in[p] != 0) {
+              expect_equal(kept.state(p, last), expected.in_flight[p], what);
+            }
             for (std::size_t l = 0; l <= copies.size() && test.outer->int8; ++l) {
               const auto k = last - 1 - static_cast<int>(copies.size() - l);
-              expect_equal(kept.state(p, k), residuals[p][l], what + ", residual");
+              expect_equal(kept.state(p, k), expected.residuals[p][l], what + ", residual");
             }
           }
         }

@@ -5,21 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "support/spread.h"
 #include "torch/training.h"
 
 namespace tutti::test::replica_hosts_cases {
 namespace {
 
 using ::testing::HasSubstr;
-
-/// Ranks that are processes are on that many hosts while it lives.
-class Spread {
- public:
-  explicit Spread(int hosts) { ::setenv("TUTTI_TEST_HOSTS", std::to_string(hosts).c_str(), 1); }
-  ~Spread() { ::unsetenv("TUTTI_TEST_HOSTS"); }
-  Spread(const Spread&) = delete;
-  Spread& operator=(const Spread&) = delete;
-};
 
 constexpr std::int64_t kShards = 6;
 

@@ -3,13 +3,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "support/log_capture.h"
+#include "support/spread.h"
 #include "torch/training.h"
 
 namespace tutti::test::trainer_hosts_cases {
@@ -19,9 +19,8 @@ using ::testing::HasSubstr;
 
 /// Two hosts of as many workers each, which are processes; links between them go over Gloo.
 void on_two_hosts(int workers, const std::function<void(const Job&)>& body) {
-  ::setenv("TUTTI_TEST_HOSTS", "2", 1);
+  const Spread spread(2);
   on_workers(workers, body);
-  ::unsetenv("TUTTI_TEST_HOSTS");
 }
 
 struct Training {
@@ -66,7 +65,7 @@ TEST(TrainerOnHosts, AWriteByHandOnAllIsFoundAsOnOne) {
   });
 }
 
-/// Those of other logical workers are on other hosts.
+/// Replicas of other logical workers are on other hosts.
 TEST(TrainerOnHosts, AWriteByHandToAReplicaIsFound) {
   on_two_hosts(4, [](const Job& job) {
     Training training(job, {.shards = 4, .logical_workers = 2, .averaging = local_sgd(100)});
