@@ -13,6 +13,8 @@
 
 #include "comm/on_hosts.h"
 #include "job/job_state.h"
+#include "job/wire/board.h"
+#include "job/wire/rank_set.h"
 #include "support/expect_lost.h"
 #include "support/thread_ranks.h"
 #include "tutti/error.h"
@@ -27,9 +29,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+/// Until each of these waits for nobody but them.
+void wait_until_alone(const Job& job, const RankSet& ranks) {
+  const auto is_alone = [&](int rank) {
+    const NoticeView wait = read(job.state()->slot(rank).notice);
+    return wait.in_wait() && (wait.missing - ranks).empty();
+  };
+  while (!std::ranges::all_of(ranks.ranks(), is_alone)) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
 /// Rank 2 has the broker of its host, and ends when `cut_off` of its neighbours are in a barrier
-/// that they have reached without anybody else's knowing it.
-ThreadOutcome barrier_of_the_cut_off(const std::vector<int>& cut_off) {
+/// that all have reached, they without anybody else's knowing it.
+ThreadOutcome barrier_of_the_cut_off(const RankSet& cut_off) {
   ThreadOptions options;
   options.hosts = HostMap::of(std::vector<RankSet>{{0, 1}, {2, 3, 4}});
   options.world = std::make_shared<ThreadWorld>(5);
@@ -39,12 +52,12 @@ ThreadOutcome barrier_of_the_cut_off(const std::vector<int>& cut_off) {
         auto& hosts = *options.world->hosts();
         const Group group(job);
         group.barrier();
-        const bool is_cut_off = std::ranges::find(cut_off, job.rank()) != cut_off.end();
+        const bool is_cut_off = cut_off.contains(job.rank());
         if (is_cut_off) hosts.lose_stores(job.rank());
         std::thread end;
         if (is_cut_off) {
           end = std::thread([&] {
-            std::this_thread::sleep_for(milliseconds(300));
+            wait_until_alone(job, cut_off);
             options.world->kill(2);
             hosts.end_broker_of(job.rank());
           });

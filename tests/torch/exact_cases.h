@@ -187,7 +187,9 @@ inline bool go_together(const std::string& model, const std::string& optimizer,
   const bool is_per_replica = way.starts_with("local") || way == "block momentum" ||
                               way == "partial" || way.starts_with("diloco");
   if ((way == "momentum correction") != (optimizer == "plain_sgd")) return false;
-  if (way == "local biases" && model == "tied") return false;  // it has none
+  if (model == "tied" && (way == "local biases" || way == "diloco" || way == "diloco in 8 bits")) {
+    return false;  // it has no bias, and one parameter, not two to send in turn
+  }
   return !(has_rows && is_per_replica) && !((has_rows || is_per_replica) && optimizer == "rmsprop");
 }
 
