@@ -120,13 +120,38 @@ class Group {
   /// part of `in`.
   void reduce_scatter(ConstView in, View out, Reduction reduction,
                       const CollectiveOptions& options = {}) const;
+  /// Part r of `in` has `counts[r]` elements; `out.count` must be counts[rank()]. All members give
+  /// the same counts.
+  void reduce_scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts,
+                               Reduction reduction, const CollectiveOptions& options = {}) const;
   /// `out` holds size() equal parts in rank order. `in` may be the own part of `out`.
   void all_gather(ConstView in, View out, const CollectiveOptions& options = {}) const;
   /// Part r of `out` has `counts[r]` elements; `in.count` must be counts[rank()]. All members give
   /// the same counts.
   void all_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
                            const CollectiveOptions& options = {}) const;
+  /// As all_gather, for `root` alone; other members' `out` may be empty and is not written.
+  void gather(ConstView in, View out, int root, const CollectiveOptions& options = {}) const;
+  /// As all_gather_variable, for `root` alone.
+  void gather_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
+                       const CollectiveOptions& options = {}) const;
   void broadcast(View inout, int root, const CollectiveOptions& options = {}) const;
+  /// `in` of `root` holds size() equal parts in rank order, and `out` gets that of this rank; other
+  /// members' `in` may be empty and is not read. `out` may be the own part of `in`.
+  void scatter(ConstView in, View out, int root, const CollectiveOptions& options = {}) const;
+  /// Part r of `in` has `counts[r]` elements; `out.count` must be counts[rank()]. All members give
+  /// the same counts.
+  void scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
+                        const CollectiveOptions& options = {}) const;
+  /// `in` and `out` hold size() equal parts each: part r of `in` becomes part rank() of rank r's
+  /// `out`. They must not overlap.
+  void all_to_all(ConstView in, View out, const CollectiveOptions& options = {}) const;
+  /// Part r of `in`, which has `given[r]` elements, becomes part rank() of rank r's `out`, for
+  /// which that one's `taken[rank()]` must be the same; else all members get a Mismatch that names
+  /// both.
+  void all_to_all_variable(ConstView in, std::span<const std::int64_t> given, View out,
+                           std::span<const std::int64_t> taken,
+                           const CollectiveOptions& options = {}) const;
   void barrier(const CollectiveOptions& options = {}) const;
 
   // The same, started and not waited for.
@@ -136,13 +161,32 @@ class Group {
                                   const CollectiveOptions& options = {}) const;
   [[nodiscard]] Work start_reduce_scatter(ConstView in, View out, Reduction reduction,
                                           const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_reduce_scatter_variable(ConstView in, View out,
+                                                   std::span<const std::int64_t> counts,
+                                                   Reduction reduction,
+                                                   const CollectiveOptions& options = {}) const;
   [[nodiscard]] Work start_all_gather(ConstView in, View out,
                                       const CollectiveOptions& options = {}) const;
   [[nodiscard]] Work start_all_gather_variable(ConstView in, View out,
                                                std::span<const std::int64_t> counts,
                                                const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_gather(ConstView in, View out, int root,
+                                  const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_gather_variable(ConstView in, View out,
+                                           std::span<const std::int64_t> counts, int root,
+                                           const CollectiveOptions& options = {}) const;
   [[nodiscard]] Work start_broadcast(View inout, int root,
                                      const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_scatter(ConstView in, View out, int root,
+                                   const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_scatter_variable(ConstView in, View out,
+                                            std::span<const std::int64_t> counts, int root,
+                                            const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_all_to_all(ConstView in, View out,
+                                      const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_all_to_all_variable(ConstView in, std::span<const std::int64_t> given,
+                                               View out, std::span<const std::int64_t> taken,
+                                               const CollectiveOptions& options = {}) const;
   [[nodiscard]] Work start_barrier(const CollectiveOptions& options = {}) const;
 
   explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 #include <fmt/format.h>
@@ -31,25 +32,31 @@ class Check {
       case OperationKind::reduce:
         reduction();
         root();
-        if (rank_ == operation_.root) {
+        if (uses_out()) {
           if (operation_.out.count != operation_.in.count) refuse_counts(operation_.in.count);
           overlap(0);
         }
         break;
       case OperationKind::reduce_scatter:
         reduction();
-        if (operation_.in.count != operation_.out.count * size_) {
-          refuse(fmt::format("in has {} elements, but {} parts of out's {} are {}",
-                             operation_.in.count, size_, operation_.out.count,
-                             operation_.out.count * size_));
-        }
-        overlap(rank_ * operation_.out.count);
+        scatter();
+        break;
+      case OperationKind::scatter:
+        root();
+        scatter();
+        break;
+      case OperationKind::gather:
+        root();
+        gather();
         break;
       case OperationKind::all_gather:
         gather();
         break;
       case OperationKind::broadcast:
         root();
+        break;
+      case OperationKind::all_to_all:
+        exchange();
         break;
       case OperationKind::barrier:
         break;
@@ -68,17 +75,22 @@ class Check {
     refuse(fmt::format("out has {} elements, not {}", operation_.out.count, needed));
   }
 
-  bool uses_out() const {
-    return operation_.kind != OperationKind::reduce || rank_ == operation_.root;
+  /// A broadcast has where the data go as `in` as well.
+  bool uses_in() const {
+    return operation_.kind != OperationKind::scatter || rank_ == operation_.root;
   }
+  bool uses_out() const { return !is_to_root(operation_.kind) || rank_ == operation_.root; }
 
   void spans() const {
     const ConstView& in = operation_.in;
     const ConstView out = operation_.out;
-    if (in.count < 0 || (uses_out() && out.count < 0)) refuse("a count is negative");
-    most(in, operation_.kind == OperationKind::reduce_scatter ? 1 : size_);
-    if (uses_out()) most(out, operation_.kind == OperationKind::all_gather ? 1 : size_);
-    if (in.count > 0 && in.data == nullptr) refuse("in is a null pointer");
+    const bool is_joined = operation_.kind == OperationKind::all_gather ||
+                           operation_.kind == OperationKind::gather ||
+                           operation_.kind == OperationKind::all_to_all;
+    if ((uses_in() && in.count < 0) || (uses_out() && out.count < 0)) refuse("a count is negative");
+    if (uses_in()) most(in, gives_parts(operation_.kind) ? 1 : size_);
+    if (uses_out()) most(out, is_joined ? 1 : size_);
+    if (uses_in() && in.count > 0 && in.data == nullptr) refuse("in is a null pointer");
     if (!uses_out()) return;
     if (out.count > 0 && out.data == nullptr) refuse("out is a null pointer");
     if (in.dtype != out.dtype) {
@@ -108,46 +120,98 @@ class Check {
     }
   }
 
+  /// Where this member's part begins among those of all, and the elements of all.
+  struct Parts {
+    std::int64_t offset;
+    std::int64_t total;
+  };
+  Parts parts_of(std::span<const std::int64_t> counts) const {
+    if (counts.size() != static_cast<std::size_t>(size_)) {
+      refuse(fmt::format("{} counts for {} members", counts.size(), size_));
+    }
+    Parts parts{0, 0};
+    for (int member = 0; member < size_; ++member) {
+      const std::int64_t count = counts[static_cast<std::size_t>(member)];
+      if (count < 0) refuse(fmt::format("rank {}'s count is {}", member, count));
+      if (__builtin_add_overflow(parts.total, count, &parts.total)) {
+        refuse(fmt::format("the members' counts add up to more than {}", INT64_MAX));
+      }
+      if (member < rank_) parts.offset = parts.total;
+    }
+    return parts;
+  }
+
+  /// The parts of which this member's is `own`, named so.
+  Parts parts_with(const ConstView& own, std::string_view name) const {
+    const auto& counts = operation_.counts;
+    if (!operation_.is_variable) return {rank_ * own.count, size_ * own.count};
+    const Parts parts = parts_of(counts);
+    if (const auto count = counts[static_cast<std::size_t>(rank_)]; own.count != count) {
+      refuse(
+          fmt::format("{} has {} elements, but this rank's count is {}", name, own.count, count));
+    }
+    return parts;
+  }
+
   void gather() const {
+    const Parts parts = parts_with(operation_.in, "in");
+    if (!uses_out()) return;
+    if (operation_.out.count != parts.total) refuse_counts(parts.total);
+    overlap_of(operation_.in, parts.offset, operation_.out);
+  }
+
+  void scatter() const {
+    const Parts parts = parts_with(operation_.out, "out");
+    if (!uses_in()) return;
+    if (operation_.in.count != parts.total) {
+      refuse(!operation_.is_variable
+                 ? fmt::format("in has {} elements, but {} parts of out's {} are {}",
+                               operation_.in.count, size_, operation_.out.count, parts.total)
+                 : fmt::format("in has {} elements, but the members' counts add up to {}",
+                               operation_.in.count, parts.total));
+    }
+    overlap(parts.offset);
+  }
+
+  void exchange() const {
     const ConstView& in = operation_.in;
-    std::int64_t offset = rank_ * in.count;
-    std::int64_t total = in.count * size_;
-    if (!operation_.counts.empty()) {
-      if (operation_.counts.size() != static_cast<std::size_t>(size_)) {
-        refuse(fmt::format("{} counts for {} members", operation_.counts.size(), size_));
+    const ConstView out = operation_.out;
+    if (!operation_.is_variable) {
+      if (in.count % size_ != 0) {
+        refuse(fmt::format("in has {} elements, not a multiple of {} members", in.count, size_));
       }
-      offset = total = 0;
-      for (int member = 0; member < size_; ++member) {
-        const std::int64_t count = operation_.counts[static_cast<std::size_t>(member)];
-        if (count < 0) refuse(fmt::format("rank {}'s count is {}", member, count));
-        if (__builtin_add_overflow(total, count, &total)) {
-          refuse(fmt::format("the members' counts add up to more than {}", INT64_MAX));
-        }
-        if (member < rank_) offset = total;
+      if (out.count != in.count) refuse_counts(in.count);
+    } else {
+      const auto given = parts_of(operation_.counts).total;
+      const auto taken = parts_of(operation_.taken).total;
+      if (in.count != given) {
+        refuse(fmt::format("in has {} elements, but its counts add up to {}", in.count, given));
       }
-      if (in.count != operation_.counts[static_cast<std::size_t>(rank_)]) {
-        refuse(fmt::format("in has {} elements, but this rank's count is {}", in.count,
-                           operation_.counts[static_cast<std::size_t>(rank_)]));
+      if (out.count != taken) {
+        refuse(fmt::format("out has {} elements, but its counts add up to {}", out.count, taken));
       }
     }
-    if (operation_.out.count != total) refuse_counts(total);
-    overlap_of(in, offset, operation_.out);
+    if (are_apart(in, out)) return;
+    refuse("in and out overlap");
   }
 
   /// `out` may be exactly `in` from element `offset` on, else they must be apart.
   void overlap(std::int64_t offset) const { overlap_of(operation_.out, offset, operation_.in); }
 
   void overlap_of(const ConstView& part, std::int64_t offset, const ConstView& whole) const {
-    const auto* part_begin = static_cast<const std::byte*>(part.data);
-    const auto* whole_begin = static_cast<const std::byte*>(whole.data);
-    if (part.count == 0 || whole.count == 0) return;
+    if (are_apart(part, whole)) return;
+    const auto* const allowed = static_cast<const std::byte*>(whole.data) +
+                                static_cast<std::size_t>(offset) * size_of(whole.dtype);
+    if (part.data != allowed) refuse("in and out overlap, and not in the place that is allowed");
+  }
+
+  static bool are_apart(const ConstView& one, const ConstView& other) {
+    if (one.count == 0 || other.count == 0) return true;
+    const auto* one_begin = static_cast<const std::byte*>(one.data);
+    const auto* other_begin = static_cast<const std::byte*>(other.data);
     const std::less<const std::byte*> before;
-    const bool apart = !before(part_begin, whole_begin + whole.bytes()) ||
-                       !before(whole_begin, part_begin + part.bytes());
-    if (apart) return;
-    if (part_begin != whole_begin + static_cast<std::size_t>(offset) * size_of(whole.dtype)) {
-      refuse("in and out overlap, and not in the place that is allowed");
-    }
+    return !before(one_begin, other_begin + other.bytes()) ||
+           !before(other_begin, one_begin + one.bytes());
   }
 
   const Operation& operation_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/timeline.h"
@@ -31,6 +33,17 @@ Operation make(OperationKind kind, ConstView in, View out, const CollectiveOptio
   return operation;
 }
 
+/// Parts of unequal sizes; absent where all are equal.
+using Counts = std::optional<std::span<const std::int64_t>>;
+
+Operation with_parts(OperationKind kind, ConstView in, View out, const Counts& counts,
+                     const CollectiveOptions& options) {
+  Operation operation = make(kind, in, out, options);
+  operation.is_variable = counts.has_value();
+  operation.counts = counts.value_or(std::span<const std::int64_t>());
+  return operation;
+}
+
 Operation all_reduce_of(ConstView in, View out, Reduction reduction,
                         const CollectiveOptions& options) {
   Operation operation = make(OperationKind::all_reduce, in, out, options);
@@ -46,17 +59,38 @@ Operation reduce_of(ConstView in, View out, Reduction reduction, int root,
   return operation;
 }
 
-Operation reduce_scatter_of(ConstView in, View out, Reduction reduction,
+Operation reduce_scatter_of(ConstView in, View out, const Counts& counts, Reduction reduction,
                             const CollectiveOptions& options) {
-  Operation operation = make(OperationKind::reduce_scatter, in, out, options);
+  Operation operation = with_parts(OperationKind::reduce_scatter, in, out, counts, options);
   operation.reduction = reduction;
   return operation;
 }
 
-Operation gather_of(ConstView in, View out, std::span<const std::int64_t> counts,
+Operation all_gather_of(ConstView in, View out, const Counts& counts,
+                        const CollectiveOptions& options) {
+  return with_parts(OperationKind::all_gather, in, out, counts, options);
+}
+
+Operation gather_of(ConstView in, View out, const Counts& counts, int root,
                     const CollectiveOptions& options) {
-  Operation operation = make(OperationKind::all_gather, in, out, options);
-  operation.counts = counts;
+  Operation operation = with_parts(OperationKind::gather, in, out, counts, options);
+  operation.root = root;
+  return operation;
+}
+
+/// `in` means something on the root alone.
+Operation scatter_of(const GroupState& group, ConstView in, View out, const Counts& counts,
+                     int root, const CollectiveOptions& options) {
+  if (group.rank() != root) in = {nullptr, 0, out.dtype};
+  Operation operation = with_parts(OperationKind::scatter, in, out, counts, options);
+  operation.root = root;
+  return operation;
+}
+
+Operation all_to_all_of(ConstView in, const Counts& given, View out,
+                        std::span<const std::int64_t> taken, const CollectiveOptions& options) {
+  Operation operation = with_parts(OperationKind::all_to_all, in, out, given, options);
+  operation.taken = taken;
   return operation;
 }
 
@@ -141,20 +175,53 @@ void Group::reduce(ConstView in, View out, Reduction reduction, int root,
 
 void Group::reduce_scatter(ConstView in, View out, Reduction reduction,
                            const CollectiveOptions& options) const {
-  run(*state_, reduce_scatter_of(in, out, reduction, options));
+  run(*state_, reduce_scatter_of(in, out, std::nullopt, reduction, options));
+}
+
+void Group::reduce_scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts,
+                                    Reduction reduction, const CollectiveOptions& options) const {
+  run(*state_, reduce_scatter_of(in, out, counts, reduction, options));
 }
 
 void Group::all_gather(ConstView in, View out, const CollectiveOptions& options) const {
-  run(*state_, gather_of(in, out, {}, options));
+  run(*state_, all_gather_of(in, out, std::nullopt, options));
 }
 
 void Group::all_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
                                 const CollectiveOptions& options) const {
-  run(*state_, gather_of(in, out, counts, options));
+  run(*state_, all_gather_of(in, out, counts, options));
+}
+
+void Group::gather(ConstView in, View out, int root, const CollectiveOptions& options) const {
+  run(*state_, gather_of(in, out, std::nullopt, root, options));
+}
+
+void Group::gather_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
+                            const CollectiveOptions& options) const {
+  run(*state_, gather_of(in, out, counts, root, options));
 }
 
 void Group::broadcast(View inout, int root, const CollectiveOptions& options) const {
   run(*state_, broadcast_of(inout, root, options));
+}
+
+void Group::scatter(ConstView in, View out, int root, const CollectiveOptions& options) const {
+  run(*state_, scatter_of(*state_, in, out, std::nullopt, root, options));
+}
+
+void Group::scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
+                             const CollectiveOptions& options) const {
+  run(*state_, scatter_of(*state_, in, out, counts, root, options));
+}
+
+void Group::all_to_all(ConstView in, View out, const CollectiveOptions& options) const {
+  run(*state_, all_to_all_of(in, std::nullopt, out, {}, options));
+}
+
+void Group::all_to_all_variable(ConstView in, std::span<const std::int64_t> given, View out,
+                                std::span<const std::int64_t> taken,
+                                const CollectiveOptions& options) const {
+  run(*state_, all_to_all_of(in, given, out, taken, options));
 }
 
 void Group::barrier(const CollectiveOptions& options) const {
@@ -173,20 +240,55 @@ Work Group::start_reduce(ConstView in, View out, Reduction reduction, int root,
 
 Work Group::start_reduce_scatter(ConstView in, View out, Reduction reduction,
                                  const CollectiveOptions& options) const {
-  return start_work(state_, reduce_scatter_of(in, out, reduction, options));
+  return start_work(state_, reduce_scatter_of(in, out, std::nullopt, reduction, options));
+}
+
+Work Group::start_reduce_scatter_variable(ConstView in, View out,
+                                          std::span<const std::int64_t> counts, Reduction reduction,
+                                          const CollectiveOptions& options) const {
+  return start_work(state_, reduce_scatter_of(in, out, counts, reduction, options));
 }
 
 Work Group::start_all_gather(ConstView in, View out, const CollectiveOptions& options) const {
-  return start_work(state_, gather_of(in, out, {}, options));
+  return start_work(state_, all_gather_of(in, out, std::nullopt, options));
 }
 
 Work Group::start_all_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
                                       const CollectiveOptions& options) const {
-  return start_work(state_, gather_of(in, out, counts, options));
+  return start_work(state_, all_gather_of(in, out, counts, options));
+}
+
+Work Group::start_gather(ConstView in, View out, int root, const CollectiveOptions& options) const {
+  return start_work(state_, gather_of(in, out, std::nullopt, root, options));
+}
+
+Work Group::start_gather_variable(ConstView in, View out, std::span<const std::int64_t> counts,
+                                  int root, const CollectiveOptions& options) const {
+  return start_work(state_, gather_of(in, out, counts, root, options));
 }
 
 Work Group::start_broadcast(View inout, int root, const CollectiveOptions& options) const {
   return start_work(state_, broadcast_of(inout, root, options));
+}
+
+Work Group::start_scatter(ConstView in, View out, int root,
+                          const CollectiveOptions& options) const {
+  return start_work(state_, scatter_of(*state_, in, out, std::nullopt, root, options));
+}
+
+Work Group::start_scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts,
+                                   int root, const CollectiveOptions& options) const {
+  return start_work(state_, scatter_of(*state_, in, out, counts, root, options));
+}
+
+Work Group::start_all_to_all(ConstView in, View out, const CollectiveOptions& options) const {
+  return start_work(state_, all_to_all_of(in, std::nullopt, out, {}, options));
+}
+
+Work Group::start_all_to_all_variable(ConstView in, std::span<const std::int64_t> given, View out,
+                                      std::span<const std::int64_t> taken,
+                                      const CollectiveOptions& options) const {
+  return start_work(state_, all_to_all_of(in, given, out, taken, options));
 }
 
 Work Group::start_barrier(const CollectiveOptions& options) const {

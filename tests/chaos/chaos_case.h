@@ -50,6 +50,8 @@ enum class Operation {
   all_gather,
   broadcast,
   reduce_scatter,
+  exchange,  ///< all to all, of unequal parts
+  rooted,    ///< from all to one, and back
   started,
   halves,  ///< of the workers form groups of their own
   dense,

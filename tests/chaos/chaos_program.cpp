@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -53,6 +54,35 @@ class Collectives {
         const auto whole = sum(group, count_ * size);
         const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(rank * count_);
         expect(part, {begin, begin + static_cast<std::ptrdiff_t>(count_)}, "reduce-scatter");
+        return;
+      }
+      case Operation::exchange: {
+        // From r to t as many as from t to r: the values of r, from the first on.
+        const auto between = [&](std::size_t r, std::size_t t) {
+          return static_cast<std::int64_t>(count_ * ((r + t) % 3) / 2);
+        };
+        std::vector<std::int64_t> counts;
+        for (std::size_t r = 0; r < size; ++r) counts.push_back(between(rank, r));
+        Values given, expected;
+        for (std::size_t r = 0; r < size; ++r) {
+          const auto n = static_cast<std::size_t>(between(rank, r));
+          for (const auto& [from, to] : {std::pair{rank, &given}, std::pair{r, &expected}}) {
+            const auto part = of(group, from, n);
+            to->insert(to->end(), part.begin(), part.end());
+          }
+        }
+        Values taken(given.size());
+        group.all_to_all_variable(view(given), counts, view(taken), counts);
+        expect(taken, expected, "all-to-all");
+        return;
+      }
+      case Operation::rooted: {
+        const auto root = static_cast<int>(draw_.below(size));
+        const auto mine = of(group, rank, count_);
+        Values all(group.rank() == root ? count_ * size : 0), back(count_);
+        group.gather(view(mine), view(all), root);
+        group.scatter(view(std::as_const(all)), view(back), root);
+        expect(back, mine, "scatter of what was gathered");
         return;
       }
       case Operation::started: {

@@ -27,48 +27,6 @@ using std::chrono::seconds;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-/// The bytes that `call`, made by all of 4 ranks, moves over links from each host, and the most
-/// that a rank sends by the hub.
-struct Moved {
-  std::vector<std::uint64_t> from;
-  std::uint64_t by_hub = 0;
-};
-Moved moved(const std::vector<RankSet>& hosts, const std::function<void(const Group&)>& call) {
-  auto options = on(hosts);
-  Moved result;
-  std::array<std::uint64_t, 4> by_hub{};
-  run_thread_ranks(
-      4,
-      [&](const Job& job) {
-        const Group group(job);
-        call(group);  // makes the link
-        group.barrier();
-        std::vector<std::uint64_t> before;
-        auto& world = *options.world->hosts();
-        const auto count = [&] {
-          std::vector<std::uint64_t> bytes;
-          for (std::size_t host = 0; host < hosts.size(); ++host) {
-            bytes.push_back(world.link_bytes_from(static_cast<int>(host)));
-          }
-          return bytes;
-        };
-        if (job.rank() == 0) before = count();
-        const auto hub_before = job.state()->bytes_to_hosts();
-        group.barrier();
-        call(group);
-        group.barrier();
-        by_hub[static_cast<std::size_t>(job.rank())] = job.state()->bytes_to_hosts() - hub_before;
-        if (job.rank() == 0) {
-          result.from = count();
-          for (std::size_t host = 0; host < hosts.size(); ++host) result.from[host] -= before[host];
-        }
-        group.barrier();
-      },
-      options);
-  result.by_hub = *std::ranges::max_element(by_hub);
-  return result;
-}
-
 constexpr std::int64_t kCount = 128 * 1024;  // a whole chunk, which slices of hosts divide
 constexpr std::uint64_t kBytes = kCount * sizeof(float);
 
@@ -76,7 +34,7 @@ TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
   for (const auto& hosts : kHosts) {
     // Those of {0, 2} and {1, 3} are no neighbours in the tree.
     const bool is_split = hosts[0].contains(2) && !hosts[0].contains(1);
-    const auto result = moved(hosts, [](const Group& group) {
+    const auto result = bytes_moved(hosts, [](const Group& group) {
       auto values = Values<float>::random(kCount, 1);
       group.all_reduce(view(values), Reduction::sum);
     });
@@ -92,24 +50,24 @@ TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
 
 TEST(LargeBetweenHosts, EachKindMovesWhatItsReceiversNeed) {
   const std::vector<RankSet> hosts = {{0, 1}, {2, 3}};
-  const auto reduced = moved(hosts, [](const Group& group) {
+  const auto reduced = bytes_moved(hosts, [](const Group& group) {
     auto values = Values<float>::random(kCount, 1);
     group.reduce(view(values), view(values), Reduction::mean, 3);
   });
   EXPECT_EQ(reduced.from, (std::vector<std::uint64_t>{kBytes, kBytes / 2}));
-  const auto scattered = moved(hosts, [](const Group& group) {
+  const auto scattered = bytes_moved(hosts, [](const Group& group) {
     auto values = Values<float>::random(kCount, 1);
     Values<float> part(kCount / 4);
     group.reduce_scatter(view(values), view(part), Reduction::sum);
   });
   EXPECT_EQ(scattered.from, (std::vector<std::uint64_t>{kBytes / 2, kBytes / 2}));
-  const auto gathered = moved(hosts, [](const Group& group) {
+  const auto gathered = bytes_moved(hosts, [](const Group& group) {
     auto part = Values<float>::random(kCount / 4, 1);
     Values<float> all(kCount);
     group.all_gather(view(part), view(all));
   });
   EXPECT_EQ(gathered.from, (std::vector<std::uint64_t>{kBytes / 2, kBytes / 2}));
-  const auto cast = moved(hosts, [](const Group& group) {
+  const auto cast = bytes_moved(hosts, [](const Group& group) {
     auto values = Values<float>::random(kCount, 1);
     group.broadcast(view(values), 2);
   });
@@ -118,7 +76,7 @@ TEST(LargeBetweenHosts, EachKindMovesWhatItsReceiversNeed) {
 }
 
 TEST(LargeBetweenHosts, SixteenBitsTravelOnceForEachMember) {
-  const auto result = moved({{0, 1}, {2, 3}}, [](const Group& group) {
+  const auto result = bytes_moved({{0, 1}, {2, 3}}, [](const Group& group) {
     auto values = Values<model::Half>::random(2 * kCount, 1);
     group.all_reduce(view(values), Reduction::sum);
   });

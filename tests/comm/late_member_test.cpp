@@ -39,6 +39,10 @@ INSTANTIATE_TEST_SUITE_P(
                       LateCase{"reduce", OperationKind::reduce, true, false},
                       LateCase{"reduce_scatter", OperationKind::reduce_scatter, true, false},
                       LateCase{"all_gather", OperationKind::all_gather, true, false},
+                      LateCase{"gather", OperationKind::gather, true, false},
+                      LateCase{"scatter", OperationKind::scatter, true, false},
+                      LateCase{"all_to_all", OperationKind::all_to_all, true, false},
+                      LateCase{"all_to_all_polled", OperationKind::all_to_all, true, true},
                       LateCase{"broadcast", OperationKind::broadcast, true, false},
                       LateCase{"broadcast_polled", OperationKind::broadcast, true, true}),
     [](const auto& of) { return of.param.name; });
@@ -57,6 +61,14 @@ Work start(const Group& group, OperationKind kind, float* in, float* out, millis
       return group.start_all_gather(view(in, kCount), view(out, kCount * group.size()), options);
     case OperationKind::broadcast:
       return group.start_broadcast(view(in, kCount), 0, options);
+    case OperationKind::gather:
+      return group.start_gather(view(in, kCount), view(out, kCount * group.size()),
+                                group.size() - 1, options);
+    case OperationKind::scatter:
+      return group.start_scatter(view(in, kCount * group.size()), view(out, kCount), 0, options);
+    case OperationKind::all_to_all:
+      return group.start_all_to_all(view(in, kCount * group.size()),
+                                    view(out, kCount * group.size()), options);
     case OperationKind::barrier:
       break;
   }
@@ -81,7 +93,7 @@ TEST_P(LateMember, OfATimedOutCallIsToldSo) {
         try {
           work.wait();
           // Who does not give waits for nobody but the root.
-          EXPECT_TRUE(way.kind == OperationKind::broadcast && job.rank() != 0);
+          EXPECT_TRUE(is_from_root(way.kind) && job.rank() != 0);
         } catch (const Timeout&) {
         }
         std::fill(in, in + 2 * room, 1000.0f);

@@ -190,7 +190,10 @@ TEST(Mismatch, EveryFieldChangesTheHashAndPlacesDoNot) {
   EXPECT_TRUE(changed([](Operation& o) { o.label = "y"; }));
   EXPECT_TRUE(changed([](Operation& o) { o.label = ""; }));
   const std::int64_t counts[] = {4, 4};
-  EXPECT_TRUE(changed([&](Operation& o) { o.counts = counts; }));
+  EXPECT_TRUE(changed([&](Operation& o) {
+    o.is_variable = true;
+    o.counts = counts;
+  }));
   EXPECT_FALSE(changed([&](Operation& o) { o.in.data = data + 16; }));
   EXPECT_FALSE(changed([&](Operation& o) { o.deadline = std::chrono::seconds(1); }));
   const std::string long_label(80, 'a');

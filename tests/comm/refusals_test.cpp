@@ -1,5 +1,6 @@
 // What is refused before anything is sent, and what is refused by all because one cannot.
 
+#include <functional>
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -55,6 +56,73 @@ TEST(Counts, ThatOverflowAreRefused) {
     others[static_cast<std::size_t>(job.rank())] = 0;
     EXPECT_THAT(refusal_of([&] { group.all_gather_variable(none, none, others); }),
                 HasSubstr("the members' counts add up to more than"));
+    group.barrier();
+  });
+}
+
+/// What all but one refuse, a call at that one's side alone can tell apart.
+TEST(Counts, ThatDoNotFitTheirSpansAreRefused) {
+  run_thread_ranks(2, [](const Job& job) {
+    const Group group(job);
+    std::vector<float> x(20);
+    const auto at = [&](std::int64_t first, std::int64_t count) {
+      return View{x.data() + first, count, DType::float32};
+    };
+    const std::vector<std::int64_t> counts = {2, 3};
+    const std::int64_t own = counts[static_cast<std::size_t>(job.rank())];
+    const auto refused = [&](const std::function<void()>& call) { return refusal_of(call); };
+    EXPECT_THAT(refused([&] { group.all_to_all(at(0, 5), at(5, 5)); }),
+                HasSubstr("all-to-all: in has 5 elements, not a multiple of 2 members"));
+    EXPECT_THAT(refused([&] { group.all_to_all(at(0, 4), at(5, 6)); }),
+                HasSubstr("all-to-all: out has 6 elements, not 4"));
+    EXPECT_THAT(refused([&] { group.all_to_all(at(0, 4), at(3, 4)); }),
+                HasSubstr("in and out overlap"));
+    EXPECT_THAT(refused([&] { group.all_to_all(at(0, 4), at(0, 4)); }),
+                HasSubstr("in and out overlap"));
+    EXPECT_THAT(refused([&] { group.all_to_all_variable(at(0, 4), counts, at(5, 5), counts); }),
+                HasSubstr("in has 4 elements, but its counts add up to 5"));
+    EXPECT_THAT(refused([&] { group.all_to_all_variable(at(0, 5), counts, at(5, 4), counts); }),
+                HasSubstr("out has 4 elements, but its counts add up to 5"));
+    const std::vector<std::int64_t> negative = {6, -1};
+    for (const auto& wrong : {std::vector<std::int64_t>{}, {5}, {1, 1, 3}}) {
+      const auto text = std::to_string(wrong.size()) + " counts for 2 members";
+      EXPECT_THAT(refused([&] { group.all_to_all_variable(at(0, 5), wrong, at(5, 5), counts); }),
+                  HasSubstr(text));
+      EXPECT_THAT(refused([&] { group.all_to_all_variable(at(0, 5), counts, at(5, 5), wrong); }),
+                  HasSubstr(text));
+      EXPECT_THAT(refused([&] { group.all_gather_variable(at(0, own), at(5, 5), wrong); }),
+                  HasSubstr(text));
+      EXPECT_THAT(refused([&] { group.gather_variable(at(0, own), at(5, 5), wrong, 0); }),
+                  HasSubstr(text));
+      EXPECT_THAT(refused([&] { group.scatter_variable(at(5, 5), at(0, own), wrong, 0); }),
+                  HasSubstr(text));
+      EXPECT_THAT(refused([&] {
+                    group.reduce_scatter_variable(at(5, 5), at(0, own), wrong, Reduction::sum);
+                  }),
+                  HasSubstr(text));
+    }
+    EXPECT_THAT(refused([&] { group.all_to_all_variable(at(0, 5), negative, at(5, 5), counts); }),
+                HasSubstr("rank 1's count is -1"));
+    EXPECT_THAT(refused([&] { group.gather_variable(at(0, own + 1), at(5, 5), counts, 0); }),
+                HasSubstr("but this rank's count is"));
+    EXPECT_THAT(refused([&] { group.gather(at(0, 2), at(5, 5), job.rank()); }),
+                HasSubstr("gather: out has 5 elements, not 4"));
+    EXPECT_THAT(refused([&] { group.gather(at(6, 2), at(5, 4), job.rank()); }),
+                HasSubstr("not in the place that is allowed"));
+    EXPECT_THAT(refused([&] { group.scatter(at(0, 5), at(5, 2), job.rank()); }),
+                HasSubstr("scatter: in has 5 elements, but 2 parts of out's 2 are 4"));
+    EXPECT_THAT(refused([&] { group.scatter_variable(at(0, 4), at(5, own), counts, job.rank()); }),
+                HasSubstr("scatter: in has 4 elements, but the members' counts add up to 5"));
+    for (const int root : {-1, 2}) {
+      EXPECT_THAT(refused([&] { group.scatter(at(0, 4), at(5, 2), root); }),
+                  HasSubstr("is not a rank of this group of 2"));
+      EXPECT_THAT(refused([&] { group.gather(at(0, 2), at(5, 4), root); }),
+                  HasSubstr("is not a rank of this group of 2"));
+    }
+    EXPECT_THAT(refused([&] { group.scatter(at(0, kHuge), at(5, kHuge / 2), job.rank()); }),
+                HasSubstr("are more than memory can hold"));
+    EXPECT_THAT(refused([&] { group.all_to_all(at(0, kHuge), at(0, kHuge)); }),
+                HasSubstr("are more than memory can hold"));
     group.barrier();
   });
 }

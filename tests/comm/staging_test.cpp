@@ -25,7 +25,7 @@ TEST(Staging, OfABroadcastIsTheRootsAlone) {
     operation.in = {data.data(), kBytes, DType::uint8};
     operation.out = {data.data(), kBytes, DType::uint8};
     Transfer transfer;
-    transfer.begin(operation, members, control);
+    transfer.begin(operation, members, control, 1);
     transfer.assume_staging();
     transfer.stage(0, 0);
     const std::byte* const staged = control.staging(rank, 0);
@@ -49,7 +49,7 @@ TEST(Staging, OfAnAllReduceLeavesOutTheOwnSliceOfWholeSixtyFourElements) {
     operation.in = {data.data(), kCount, DType::int32};
     operation.out = {data.data(), kCount, DType::int32};
     Transfer transfer;
-    transfer.begin(operation, members, control);
+    transfer.begin(operation, members, control, 1);
     transfer.assume_staging();
     transfer.stage(0, 0);
     const auto* const staged = reinterpret_cast<const std::int32_t*>(control.staging(rank, 0));

@@ -37,8 +37,14 @@ Work start(const Group& group, const Call& call, float* x) {
                                         Reduction::sum);
     case OperationKind::all_gather:
       return group.start_all_gather(view(x, n), view(out, n * size));
+    case OperationKind::gather:
+      return group.start_gather(view(x, n), view(out, n * size), call.root);
     case OperationKind::broadcast:
       return group.start_broadcast(view(x, n), call.root);
+    case OperationKind::scatter:
+      return group.start_scatter(view(x, n / size * size), view(out, n / size), call.root);
+    case OperationKind::all_to_all:
+      return group.start_all_to_all(view(x, n / size * size), view(out, n / size * size));
     case OperationKind::barrier:
       break;
   }
@@ -83,9 +89,10 @@ bool waits_once(const Call& call, int ranks = 2, int processors = 64) {
 
 constexpr auto kReducing = {OperationKind::all_reduce, OperationKind::reduce,
                             OperationKind::reduce_scatter};
-constexpr auto kAll = {OperationKind::all_reduce,     OperationKind::reduce,
-                       OperationKind::reduce_scatter, OperationKind::all_gather,
-                       OperationKind::broadcast,      OperationKind::barrier};
+constexpr auto kAll = {
+    OperationKind::all_reduce, OperationKind::reduce,     OperationKind::reduce_scatter,
+    OperationKind::all_gather, OperationKind::gather,     OperationKind::broadcast,
+    OperationKind::scatter,    OperationKind::all_to_all, OperationKind::barrier};
 
 TEST(Waits, AreOneForSmallCallsOfEveryKind) {
   for (const OperationKind kind : kAll)
@@ -94,7 +101,7 @@ TEST(Waits, AreOneForSmallCallsOfEveryKind) {
         EXPECT_TRUE(waits_once({kind, 96, place}, ranks)) << static_cast<int>(kind);
 }
 
-TEST(Waits, AreTwoForLargeCallsButOfWhoOnlyReceivesABroadcast) {
+TEST(Waits, AreTwoForLargeCallsButOfWhoOnlyReceives) {
   constexpr std::int64_t kLarge = 30'000;
   for (const int ranks : {2, 3}) {
     for (const OperationKind kind : kReducing)
@@ -102,13 +109,19 @@ TEST(Waits, AreTwoForLargeCallsButOfWhoOnlyReceivesABroadcast) {
     EXPECT_FALSE(waits_once({OperationKind::all_gather, kLarge}, ranks));
     EXPECT_FALSE(waits_once({OperationKind::broadcast, kLarge}, ranks));
     EXPECT_TRUE(waits_once({OperationKind::broadcast, kLarge, Place::all_shared, 1}, ranks));
+    EXPECT_FALSE(waits_once({OperationKind::all_to_all, kLarge}, ranks));
+    EXPECT_FALSE(waits_once({OperationKind::scatter, kLarge}, ranks));
+    EXPECT_TRUE(waits_once({OperationKind::scatter, kLarge, Place::all_shared, 1}, ranks));
+    EXPECT_TRUE(waits_once({OperationKind::gather, kLarge}, ranks));
+    EXPECT_FALSE(waits_once({OperationKind::gather, kLarge, Place::all_shared, 1}, ranks));
   }
 }
 
 // Of what is staged others read a copy: the call is over as soon as the own result is there.
 TEST(Waits, OfStagedCallsOfOnePieceAreOneWhereNobodyCollects) {
   constexpr std::int64_t kOnePiece = 30'000;
-  for (const OperationKind kind : {OperationKind::reduce_scatter, OperationKind::all_gather})
+  for (const OperationKind kind : {OperationKind::reduce_scatter, OperationKind::all_gather,
+                                   OperationKind::gather, OperationKind::all_to_all})
     EXPECT_TRUE(waits_once({kind, kOnePiece, Place::all_private})) << static_cast<int>(kind);
   for (const OperationKind kind :
        {OperationKind::all_reduce, OperationKind::reduce, OperationKind::broadcast})
@@ -122,6 +135,9 @@ TEST(Waits, BecomeTwoAboveTheBorder) {
     EXPECT_FALSE(waits_once({OperationKind::reduce, most + 1}, ranks));
     EXPECT_TRUE(waits_once({OperationKind::all_gather, most}, ranks));
     EXPECT_FALSE(waits_once({OperationKind::all_gather, most + 1}, ranks));
+    const std::int64_t in_parts = most / ranks * ranks;
+    EXPECT_TRUE(waits_once({OperationKind::all_to_all, in_parts}, ranks));
+    EXPECT_FALSE(waits_once({OperationKind::all_to_all, in_parts + ranks}, ranks));
   }
   EXPECT_EQ(small_bytes(2), 8192U);
   EXPECT_EQ(small_bytes(16), 1024U);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,19 +13,20 @@
 namespace tutti {
 namespace {
 
-bool reduces(OperationKind kind) noexcept {
-  return kind == OperationKind::all_reduce || kind == OperationKind::reduce ||
-         kind == OperationKind::reduce_scatter;
-}
-
-/// The elements a call is about: what must be equal on all members.
-std::int64_t agreed_count(const Operation& operation) noexcept {
+/// The elements a call is about: what must be equal on all members, unless each says what it gives
+/// to whom.
+std::int64_t count_of(const Operation& operation) noexcept {
+  if (operation.is_variable && operation.kind != OperationKind::all_to_all) {
+    return std::accumulate(operation.counts.begin(), operation.counts.end(), std::int64_t{0});
+  }
   switch (operation.kind) {
     case OperationKind::barrier:
       return 0;
     case OperationKind::all_gather:
     case OperationKind::reduce_scatter:
       return std::max(operation.in.count, operation.out.count);
+    case OperationKind::scatter:
+      return operation.out.count;
     default:
       return operation.in.count;
   }
@@ -37,23 +39,24 @@ std::uint64_t write_record(CallRecord& record, const Operation& operation) {
   record.reduction = reduces(operation.kind) ? operation.reduction : Reduction::sum;
   record.dtype = operation.in.dtype;
   record.root = operation.root;
-  record.count = agreed_count(operation);
+  record.count = count_of(operation);
   record.label_bytes = static_cast<std::uint8_t>(std::min(operation.label.size(), kLabelBytes));
   std::uint64_t hash = (static_cast<std::uint64_t>(record.kind) << 48) |
                        (static_cast<std::uint64_t>(record.reduction) << 40) |
                        (static_cast<std::uint64_t>(record.dtype) << 32) |
                        static_cast<std::uint32_t>(record.root);
-  hash = mix(hash, static_cast<std::uint64_t>(record.count));
+  const bool is_pairwise = operation.is_variable && operation.kind == OperationKind::all_to_all;
+  hash = mix(hash, is_pairwise ? 0 : static_cast<std::uint64_t>(record.count));
   if (record.label_bytes != 0) {
     std::memcpy(record.label.data(), operation.label.data(), record.label_bytes);
     hash = mix(hash, digest(record.label_text()));
   }
   record.counts_hash = 0;
-  if (!operation.counts.empty()) {
+  if (operation.is_variable) {
     record.counts_hash = digest(operation.counts.data(), operation.counts.size_bytes()) | 1U;
     const std::size_t kept = std::min(operation.counts.size(), record.counts.size());
     std::copy_n(operation.counts.begin(), kept, record.counts.begin());
-    hash = mix(hash, record.counts_hash);
+    hash = mix(hash, is_pairwise ? 1 : record.counts_hash);
   }
   record.layout_count = static_cast<std::uint32_t>(operation.layout.size());
   if (!operation.layout.empty()) {
@@ -95,10 +98,10 @@ std::string describe(const CallRecord& record, int group_size) {
                    fmt::join(record.counts.begin(), record.counts.begin() + shown, "+"),
                    shown < static_cast<std::size_t>(group_size) ? "+…" : "");
   }
-  if (record.kind == OperationKind::reduce) {
+  if (is_to_root(record.kind)) {
     fmt::format_to(std::back_inserter(text), " to rank {}", record.root);
   }
-  if (record.kind == OperationKind::broadcast) {
+  if (is_from_root(record.kind)) {
     fmt::format_to(std::back_inserter(text), " from rank {}", record.root);
   }
   if (record.layout_count != 0) text += layout_text(record);

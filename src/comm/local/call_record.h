@@ -23,7 +23,7 @@ struct CallRecord {
   DType dtype;
   std::uint8_t label_bytes;
   std::int32_t root;
-  std::int64_t count;                  ///< elements this call is about; see describe()
+  std::int64_t count;                  ///< elements this call is about
   std::uint64_t counts_hash;           ///< 0 unless the members' counts differ
   std::array<std::int64_t, 8> counts;  ///< the first of them
   std::uint32_t layout_count;          ///< sizes and strides; 0 where there are none

@@ -7,21 +7,26 @@ namespace {
 
 constexpr std::size_t kProgressBytes = round_up(sizeof(MemberProgress), kPageBytes);
 constexpr std::size_t kRingBytes = kRing * kInlineBytes;
-constexpr std::size_t kBlockBytes = kProgressBytes + kRingBytes + 4 * kChunkBytes;
+constexpr std::size_t kCountsAt = kProgressBytes + kRingBytes + 4 * kChunkBytes;
 constexpr std::size_t kEndingBytes = round_up(sizeof(Ending), kPageBytes);
-static_assert(kBlockBytes % kPageBytes == 0);
+static_assert(kCountsAt % kPageBytes == 0);
+
+std::size_t block_bytes(int members) {
+  return kCountsAt +
+         round_up(kRing * 2 * static_cast<std::size_t>(members) * sizeof(std::int64_t), kPageBytes);
+}
 
 }  // namespace
 
 std::size_t ControlArena::bytes(int members) {
-  return kEndingBytes + static_cast<std::size_t>(members) * kBlockBytes;
+  return kEndingBytes + static_cast<std::size_t>(members) * block_bytes(members);
 }
 
 ControlArena::ControlArena(Arena arena, int members) : arena_(std::move(arena)) {
   std::byte* at = arena_.data();
   ending_ = reinterpret_cast<Ending*>(at);
   at += kEndingBytes;
-  for (int member = 0; member < members; ++member, at += kBlockBytes) {
+  for (int member = 0; member < members; ++member, at += block_bytes(members)) {
     progress_.push_back(reinterpret_cast<MemberProgress*>(at));
   }
 }
@@ -36,6 +41,12 @@ std::byte* ControlArena::staging(int member, std::uint64_t chunk) const {
 
 std::byte* ControlArena::results(int member, std::uint64_t chunk) const {
   return staging(member, chunk) + 2 * kChunkBytes;
+}
+
+std::span<std::int64_t> ControlArena::counts(int member, std::uint64_t sequence) const {
+  const std::size_t each = 2 * progress_.size();
+  auto* const first = reinterpret_cast<std::int64_t*>(block(member) + kCountsAt);
+  return {first + (sequence % kRing) * each, each};
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 // initial state.
 //
 //   member block = MemberProgress | kRing inline buffers | 2 staging halves | 2 result halves
+//                  | kRing × what it gives to each member, what it takes from each
 //
 // Threads: atomics, and plain data published by them.
 
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -90,6 +92,9 @@ class ControlArena {
   /// The memory for a member's data that others read, and for results that others read.
   std::byte* staging(int member, std::uint64_t chunk) const;
   std::byte* results(int member, std::uint64_t chunk) const;
+  /// Elements that the member gives to each other in an all-to-all of unequal parts, and then those
+  /// that it takes from each.
+  std::span<std::int64_t> counts(int member, std::uint64_t sequence) const;
 
  private:
   std::byte* block(int member) const { return reinterpret_cast<std::byte*>(&progress(member)); }

@@ -213,6 +213,7 @@ class LocalCollectives final : private Unfinished {
   /// Checks the peers periodically, for tests of a call that is not waited for.
   void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
   [[noreturn]] void fail_mismatch(std::uint64_t sequence);
+  [[noreturn]] void fail_mismatch(std::uint64_t sequence, const Transfer::Pair& pair);
   void end(EndingReason reason);
   /// True if no member leaves this operation before all others have done their part of it, so that
   /// it ends alike for all.

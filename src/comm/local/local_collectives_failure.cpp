@@ -79,6 +79,23 @@ void LocalCollectives::fail_mismatch(std::uint64_t sequence) {
   ended_->raise();
 }
 
+void LocalCollectives::fail_mismatch(std::uint64_t sequence, const Transfer::Pair& pair) {
+  const auto [giver, taker] = pair;
+  const auto rank_of = [&](int member) { return group_.ranks[static_cast<std::size_t>(member)]; };
+  const auto at = [&](int member, int place) {
+    return control_.counts(member, sequence)[static_cast<std::size_t>(place)];
+  };
+  end({.kind = EndingKind::mismatch,
+       .job_rank = -1,
+       .found_by = -1,
+       .text = fmt::format(
+           "members of group \"{}\" disagree in call {}, {}: rank {} gives rank {} {} elements, "
+           "which takes {} from it",
+           group_.name, sequence, describe(control_.record(giver, sequence), members_.size),
+           rank_of(giver), rank_of(taker), at(giver, taker), at(taker, members_.size + giver))});
+  ended_->raise();
+}
+
 void LocalCollectives::end_with_current_exception() {
   if (ended_) return;
   try {
@@ -117,7 +134,8 @@ bool LocalCollectives::lacks_nothing() {
   const Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {
     return oldest.way != Way::slices && all_reached(Goal::arrived, sequence) &&
-           calls_agree(sequence) && (oldest.way == Way::one_wait || all_inlined(sequence));
+           calls_agree(sequence) && !oldest.transfer.disagreeing() &&
+           (oldest.way == Way::one_wait || all_inlined(sequence));
   }
   return oldest.phase == Phase::working && oldest.chunk + 1 == oldest.transfer.chunks() &&
          all_reached(Goal::worked, chunks_done_ + oldest.transfer.chunks());

@@ -63,11 +63,12 @@ bool LocalCollectives::advance(Drive drive) {
   if (oldest.phase == Phase::arriving) {
     if (!wait_for(Goal::arrived, sequence, sequence, drive)) return false;
     if (!calls_agree(sequence)) fail_mismatch(sequence);
+    if (const auto pair = oldest.transfer.disagreeing()) fail_mismatch(sequence, *pair);
     if (oldest.way == Way::by_place) {
       oldest.way = all_inlined(sequence) ? Way::one_wait : Way::slices;
     }
     if (oldest.way == Way::one_wait) {
-      oldest.transfer.finish_inline(sequence);
+      oldest.transfer.finish_inline();
       finish(sequence);
       return true;
     }
@@ -82,7 +83,7 @@ bool LocalCollectives::advance(Drive drive) {
     for (int member = 0; member < members_.size; ++member) {
       held_by_all &= control_.arrival(member, sequence).regions;
     }
-    oldest.transfer.resolve(sequence, regions_, held_by_all);
+    oldest.transfer.resolve(regions_, held_by_all);
     oldest.phase = Phase::staging;
     ++moves_;
   }

@@ -140,13 +140,13 @@ std::uint64_t LocalCollectives::start(const Operation& operation) {
   mine.chunk = 0;
   mine.staged = 0;
   mine.travel = {};
-  mine.transfer.begin(operation, members_, control_);
+  mine.transfer.begin(operation, members_, control_, sequence);
   mine.hash = write_record(control_.record(members_.rank, sequence), operation);
   mine.way = way_of(mine.transfer, operation.kind);
   if (mine.way != Way::one_wait) note_places(sequence, operation);
   switch (mine.way) {
     case Way::one_wait:
-      mine.transfer.write_inline(sequence);
+      mine.transfer.write_inline();
       break;
     case Way::by_place:
       begin_by_place(sequence);
@@ -192,6 +192,7 @@ void LocalCollectives::make_room(std::uint64_t sequence) {
 
 /// Alike on all members: from what they must agree on.
 LocalCollectives::Way LocalCollectives::way_of(const Transfer& transfer, OperationKind kind) const {
+  if (transfer.is_pairwise()) return Way::by_place;
   if (transfer.contribution() > small_bytes(members_.size)) return Way::slices;
   const bool may_pay = kind == OperationKind::all_reduce && transfer.contribution() > kCopyBytes;
   return may_pay ? Way::by_place : Way::one_wait;
@@ -210,13 +211,18 @@ void LocalCollectives::note_places(std::uint64_t sequence, const Operation& oper
   arrival.out = regions_.locate(members_.rank, operation.out.data, operation.out.bytes());
 }
 
-/// Where waits are expensive, saving one is worth a copy. Members may decide differently: then the
-/// copies were in vain.
+/// Where waits are expensive, saving one is worth a copy. Members may decide differently, or give
+/// more than has room: then the copies were in vain.
 void LocalCollectives::begin_by_place(std::uint64_t sequence) {
   Arrival& arrival = control_.arrival(members_.rank, sequence);
-  if (arrival.in.in_region() && arrival.out.in_region() && !job_.crowded()) return;
+  const Transfer& transfer = pending(sequence).transfer;
+  if (transfer.is_pairwise()
+          ? transfer.contribution() > small_bytes(members_.size)
+          : arrival.in.in_region() && arrival.out.in_region() && !job_.crowded()) {
+    return;
+  }
   arrival.in.region = Location::kInlined;
-  pending(sequence).transfer.write_inline(sequence);
+  transfer.write_inline();
 }
 
 void LocalCollectives::begin_slices(std::uint64_t sequence) {

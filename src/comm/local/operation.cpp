@@ -12,8 +12,14 @@ std::string_view name_of(OperationKind kind) noexcept {
       return "reduce-scatter";
     case OperationKind::all_gather:
       return "all-gather";
+    case OperationKind::gather:
+      return "gather";
     case OperationKind::broadcast:
       return "broadcast";
+    case OperationKind::scatter:
+      return "scatter";
+    case OperationKind::all_to_all:
+      return "all-to-all";
     case OperationKind::barrier:
       return "barrier";
   }

@@ -21,20 +21,43 @@ enum class OperationKind : std::uint8_t {
   reduce,
   reduce_scatter,
   all_gather,
+  gather,
   broadcast,
+  scatter,
+  all_to_all,
   barrier
 };
 std::string_view name_of(OperationKind kind) noexcept;
+constexpr bool reduces(OperationKind kind) noexcept {
+  return kind == OperationKind::all_reduce || kind == OperationKind::reduce ||
+         kind == OperationKind::reduce_scatter;
+}
+/// Only the root gives, only the root takes.
+constexpr bool is_from_root(OperationKind kind) noexcept {
+  return kind == OperationKind::broadcast || kind == OperationKind::scatter;
+}
+constexpr bool is_to_root(OperationKind kind) noexcept {
+  return kind == OperationKind::reduce || kind == OperationKind::gather;
+}
+/// Who gives has a part for each member, instead of the same for all.
+constexpr bool gives_parts(OperationKind kind) noexcept {
+  return kind == OperationKind::reduce_scatter || kind == OperationKind::scatter ||
+         kind == OperationKind::all_to_all;
+}
 
-/// One call of one member, its arguments checked. `counts`, `layout` and `label` need to live
-/// during start() only.
+/// One call of one member, its arguments checked. `counts`, `taken`, `layout` and `label`
+/// need to live during start() only.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   Reduction reduction = Reduction::sum;
-  ConstView in;  ///< what this member gives; for broadcast the same memory as `out`
-  View out;      ///< where the result goes; for reduce used by the root only
-  std::span<const std::int64_t> counts;  ///< all_gather: elements per member; empty when all equal
-  int root = 0;                          ///< reduce and broadcast: rank in the group
+  ConstView in;              ///< what this member gives; for broadcast the same memory as `out`
+  View out;                  ///< where the result goes
+  bool is_variable = false;  ///< the members' parts have sizes of their own:
+  /// Elements of each member's part: the same on all members, but for all_to_all, where it says
+  /// what this one gives to each, and `taken` what it takes from each.
+  std::span<const std::int64_t> counts;
+  std::span<const std::int64_t> taken;
+  int root = 0;                          ///< rank in the group
   std::span<const std::int64_t> layout;  ///< sizes, then strides; empty where there are none
   std::string_view label;
   /// The longest time of each wait of the operation; the job's deadline if absent.

@@ -1,6 +1,7 @@
 #include "comm/local/transfer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/local/copy.h"
 #include "tutti/share.h"
@@ -19,9 +20,10 @@ double divisor_of(Reduction reduction, int members) noexcept {
 }
 
 void Transfer::begin(const Operation& operation, const Membership& members,
-                     const ControlArena& control) {
+                     const ControlArena& control, std::uint64_t sequence) {
   members_ = &members;
   control_ = &control;
+  sequence_ = sequence;
   kind_ = operation.kind;
   reduction_ = operation.reduction;
   dtype_ = operation.in.dtype;
@@ -29,45 +31,64 @@ void Transfer::begin(const Operation& operation, const Membership& members,
   element_bytes_ = size_of(dtype_);
   in_ = static_cast<const std::byte*>(operation.in.data);
   out_ = static_cast<std::byte*>(operation.out.data);
-  counts_.clear();
-  std::int64_t given = operation.in.count;
-  extent_ = given;
-  if (kind_ == OperationKind::reduce_scatter) extent_ = operation.out.count;
-  if (!operation.counts.empty()) {
-    counts_.assign(operation.counts.begin(), operation.counts.end());
-    given = extent_ = *std::max_element(counts_.begin(), counts_.end());
+  counts_.assign(operation.counts.begin(), operation.counts.end());
+  is_pairwise_ = operation.is_variable && kind_ == OperationKind::all_to_all;
+  if (is_pairwise_) {
+    const auto row = control.counts(members.rank, sequence);
+    std::ranges::copy(operation.taken, std::ranges::copy(operation.counts, row.begin()).out);
   }
-  contribution_ = size_bytes(given);
+  extent_ = operation.in.count;
+  if (kind_ == OperationKind::all_to_all) extent_ /= members.size;
+  if (kind_ == OperationKind::reduce_scatter || kind_ == OperationKind::scatter) {
+    extent_ = operation.out.count;
+  }
+  if (!counts_.empty()) extent_ = std::ranges::max(counts_);
+  contribution_ = size_bytes(extent_);
+  if (gives_parts(kind_)) {
+    contribution_ =
+        size_bytes(counts_.empty() ? members.size * extent_
+                                   : std::accumulate(counts_.begin(), counts_.end(), 0LL));
+  }
 }
 
-bool Transfer::gives() const {
-  return kind_ != OperationKind::broadcast || members_->rank == root_;
+std::optional<Transfer::Pair> Transfer::disagreeing() const {
+  if (!is_pairwise_) return {};
+  const auto size = static_cast<std::size_t>(members_->size);
+  for (std::size_t giver = 0; giver < size; ++giver) {
+    const auto given = control_->counts(static_cast<int>(giver), sequence_);
+    for (std::size_t taker = 0; taker < size; ++taker) {
+      const auto taken = control_->counts(static_cast<int>(taker), sequence_);
+      if (given[taker] != taken[size + giver]) {
+        return Pair{static_cast<int>(giver), static_cast<int>(taker)};
+      }
+    }
+  }
+  return {};
 }
 
 void Transfer::assume_staging() {
   std::int64_t room = static_cast<std::int64_t>(kChunkBytes / element_bytes_);
-  if (kind_ == OperationKind::reduce_scatter) room /= members_->size;
+  if (gives_parts(kind_)) room /= members_->size;
   chunk_elements_ = std::max(room / kGrain * kGrain, kGrain);
   chunks_ = static_cast<std::uint64_t>((extent_ + chunk_elements_ - 1) / chunk_elements_);
 }
 
-void Transfer::resolve(std::uint64_t sequence, const RegionTable& regions,
-                       std::uint64_t held_by_all) {
+void Transfer::resolve(const RegionTable& regions, std::uint64_t held_by_all) {
   const auto is_shared = [&](const Location& at) {
     return at.in_region() && ((held_by_all >> at.region) & 1U) != 0;
   };
   anyone_stages_ = false;
   anyone_collects_ = false;
   others_collect_ = false;
+  agree_on_extent();
   in_place_.resize(static_cast<std::size_t>(members_->size));
   out_place_.resize(static_cast<std::size_t>(members_->size));
   for (int member = 0; member < members_->size; ++member) {
     const auto m = static_cast<std::size_t>(member);
-    const Arrival& arrival = control_->arrival(member, sequence);
+    const Arrival& arrival = control_->arrival(member, sequence_);
     in_place_[m] = is_shared(arrival.in) ? regions.address(member, arrival.in) : nullptr;
     out_place_[m] = is_shared(arrival.out) ? regions.address(member, arrival.out) : nullptr;
-    const bool gives = kind_ != OperationKind::broadcast || member == root_;
-    if (gives && in_place_[m] == nullptr) anyone_stages_ = true;
+    if (gives(member) && in_place_[m] == nullptr) anyone_stages_ = true;
     if (!collects(member)) continue;
     anyone_collects_ = true;
     if (member != members_->rank) others_collect_ = true;
@@ -82,8 +103,7 @@ void Transfer::resolve(std::uint64_t sequence, const RegionTable& regions,
 }
 
 bool Transfer::collects(int member) const {
-  if (kind_ == OperationKind::reduce && member != root_) return false;
-  if (kind_ != OperationKind::all_reduce && kind_ != OperationKind::reduce) return false;
+  if (!all_see_all_work() || !takes(member)) return false;
   return out_place_[static_cast<std::size_t>(member)] == nullptr;
 }
 
@@ -93,6 +113,7 @@ bool Transfer::all_see_all_work() const {
 
 bool Transfer::must_see_all_work() const {
   if (all_see_all_work()) return true;
+  if (kind_ == OperationKind::gather && takes(members_->rank)) return false;  // none else reads it
   return gives() && in_place_[static_cast<std::size_t>(members_->rank)] != nullptr;
 }
 
@@ -107,22 +128,41 @@ Transfer::Range Transfer::cut(Range range, int which, int parts) {
           std::min(range.end, range.begin + last * kGrain)};
 }
 
-Transfer::Range Transfer::part(int member) const {
-  if (counts_.empty()) return {member * extent_, (member + 1) * extent_};
-  std::int64_t begin = 0;
-  for (int m = 0; m < member; ++m) begin += counts_[static_cast<std::size_t>(m)];
-  return {begin, begin + counts_[static_cast<std::size_t>(member)]};
+void Transfer::agree_on_extent() {
+  if (!is_pairwise_) return;
+  extent_ = 0;
+  for (int member = 0; member < members_->size; ++member) {
+    extent_ = std::max(extent_, std::ranges::max(control_->counts(member, sequence_)));
+  }
+}
+
+Transfer::Range Transfer::joined(std::span<const std::int64_t> counts, int which) const {
+  if (counts.empty()) return {which * extent_, (which + 1) * extent_};
+  const auto begin = std::accumulate(counts.begin(), counts.begin() + which, std::int64_t{0});
+  return {begin, begin + counts[static_cast<std::size_t>(which)]};
+}
+
+Transfer::Range Transfer::given(int giver, int taker) const {
+  if (!is_pairwise_) return part(taker);
+  const auto size = static_cast<std::size_t>(members_->size);
+  return joined(control_->counts(giver, sequence_).first(size), taker);
+}
+
+Transfer::Range Transfer::taken(int giver, int taker) const {
+  if (kind_ == OperationKind::scatter) return {0, part(taker).count()};
+  if (!is_pairwise_) return part(giver);
+  const auto size = static_cast<std::size_t>(members_->size);
+  return joined(control_->counts(taker, sequence_).last(size), giver);
 }
 
 std::size_t Transfer::staged_bytes(std::uint64_t chunk) const {
   if (!gives()) return 0;
   const Range range = chunk_range(chunk);
-  if (kind_ == OperationKind::reduce_scatter) {
+  if (gives_parts(kind_)) {
     return size_bytes((members_->size - 1) * chunk_elements_ + range.count());
   }
-  if (kind_ == OperationKind::all_gather) {
-    return size_bytes(
-        Range{range.begin, std::min(range.end, part(members_->rank).count())}.count());
+  if (kind_ == OperationKind::all_gather || kind_ == OperationKind::gather) {
+    return size_bytes(within(range, part(members_->rank).count()).count());
   }
   return size_bytes(range.count());
 }
@@ -152,17 +192,13 @@ void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
       break;
     }
     case OperationKind::reduce_scatter:
-      for (int member = 0; member < members_->size; ++member) {
-        if (member == members_->rank) continue;
-        copy_shared(to + size_bytes(member * chunk_elements_),
-                    in_at(part(member).begin + range.begin), size_bytes(range.count()));
-      }
+    case OperationKind::scatter:
+    case OperationKind::all_to_all:
+      return stage_parts(range, to);
+    case OperationKind::all_gather:
+    case OperationKind::gather:
+      copy(within(range, part(members_->rank).count()));
       break;
-    case OperationKind::all_gather: {
-      const Range own = part(members_->rank);
-      copy({range.begin, std::min(range.end, own.count())});
-      break;
-    }
     case OperationKind::broadcast:
       if (gives()) copy(range);
       break;
@@ -171,106 +207,15 @@ void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
   }
 }
 
-void Transfer::work(std::uint64_t chunk, std::uint64_t half) const {
-  const Range range = chunk_range(chunk);
-  switch (kind_) {
-    case OperationKind::all_reduce:
-    case OperationKind::reduce:
-      return work_reduce(range, half);
-    case OperationKind::reduce_scatter:
-      return work_reduce_scatter(range, half);
-    case OperationKind::all_gather:
-      return work_all_gather(range, half);
-    case OperationKind::broadcast:
-      return work_broadcast(range, half);
-    case OperationKind::barrier:
-      return;
-  }
-}
-
-void Transfer::work_reduce(Range range, std::uint64_t half) const {
-  const Range own = slice(range, members_->rank);
-  if (own.count() == 0) return;
-  const std::size_t in_chunk = size_bytes(own.begin - range.begin);
-  std::array<const void*, kMaxWorkers> sources;
-  std::array<void*, kMaxWorkers + 1> destinations;
-  std::size_t destination_count = 0;
+/// But what this member takes itself.
+void Transfer::stage_parts(Range range, std::byte* to) const {
+  if (!gives()) return;
   for (int member = 0; member < members_->size; ++member) {
-    const auto m = static_cast<std::size_t>(member);
-    const bool self = member == members_->rank;
-    if (self) {
-      sources[m] = in_at(own.begin);
-    } else {
-      sources[m] = in_place_[m] != nullptr ? in_place_[m] + size_bytes(own.begin)
-                                           : control_->staging(member, half) + in_chunk;
-    }
-    if (kind_ == OperationKind::reduce && member != root_) continue;
-    if (self) {
-      destinations[destination_count++] = out_at(own.begin);
-    } else if (out_place_[m] != nullptr) {
-      destinations[destination_count++] = out_place_[m] + size_bytes(own.begin);
-    }
-  }
-  if (others_collect_) {
-    destinations[destination_count++] = control_->results(members_->rank, half) + in_chunk;
-  }
-  fold_into(sources, destinations.data(), destination_count, own.count());
-}
-
-void Transfer::work_reduce_scatter(Range range, std::uint64_t half) const {
-  if (range.count() == 0) return;
-  const int rank = members_->rank;
-  const std::int64_t begin = part(rank).begin + range.begin;
-  std::array<const void*, kMaxWorkers> sources;
-  for (int member = 0; member < members_->size; ++member) {
-    const auto m = static_cast<std::size_t>(member);
-    if (member == rank) {
-      sources[m] = in_at(begin);
-    } else {
-      sources[m] = in_place_[m] != nullptr
-                       ? in_place_[m] + size_bytes(begin)
-                       : control_->staging(member, half) + size_bytes(rank * chunk_elements_);
-    }
-  }
-  void* const destination = out_at(range.begin);
-  fold_into(sources, &destination, 1, range.count());
-}
-
-void Transfer::work_all_gather(Range range, std::uint64_t half) const {
-  for (int member = 0; member < members_->size; ++member) {
-    const auto m = static_cast<std::size_t>(member);
-    const Range whole = part(member);
-    const std::size_t bytes =
-        size_bytes(Range{range.begin, std::min(range.end, whole.count())}.count());
-    if (bytes == 0) continue;
-    const std::byte* from = control_->staging(member, half);
-    if (member == members_->rank) {
-      from = in_at(range.begin);
-    } else if (in_place_[m] != nullptr) {
-      from = in_place_[m] + size_bytes(range.begin);
-    }
-    std::byte* const to = out_at(whole.begin + range.begin);
-    if (to != from) copy_shared(to, from, bytes);
-  }
-}
-
-void Transfer::work_broadcast(Range range, std::uint64_t half) const {
-  if (members_->rank == root_ || range.count() == 0) return;
-  const std::byte* const given = in_place_[static_cast<std::size_t>(root_)];
-  copy_shared(out_at(range.begin),
-              given != nullptr ? given + size_bytes(range.begin) : control_->staging(root_, half),
-              size_bytes(range.count()));
-}
-
-void Transfer::collect(std::uint64_t chunk, std::uint64_t half) const {
-  if (!anyone_collects_ || !collects(members_->rank)) return;
-  const Range range = chunk_range(chunk);
-  for (int owner = 0; owner < members_->size; ++owner) {
-    const Range folded = slice(range, owner);
-    if (owner == members_->rank || folded.count() == 0) continue;
-    copy_shared(out_at(folded.begin),
-                control_->results(owner, half) + size_bytes(folded.begin - range.begin),
-                size_bytes(folded.count()));
+    const Range part = given(members_->rank, member);
+    const std::int64_t count = within(range, part.count()).count();
+    if (member == members_->rank || count == 0) continue;
+    copy_shared(to + size_bytes(member * chunk_elements_), in_at(part.begin + range.begin),
+                size_bytes(count));
   }
 }
 

@@ -11,10 +11,12 @@
 //
 // Threads: one; the caller orders the parts among members. Failure: none.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -42,22 +44,32 @@ double divisor_of(Reduction reduction, int members) noexcept;
 
 class Transfer {
  public:
-  /// `in` is null where this member gives nothing (broadcast, not the root).
-  void begin(const Operation& operation, const Membership& members, const ControlArena& control);
-  /// Bytes that the largest giver gives: decides between the two ways, alike on all members.
+  /// The operation `sequence` of the group. `in` is null where this member gives nothing.
+  void begin(const Operation& operation, const Membership& members, const ControlArena& control,
+             std::uint64_t sequence);
+  /// Bytes that the largest giver gives: decides between the two ways, alike on all members. Where
+  /// each says what it gives to whom, this one's.
   std::size_t contribution() const { return contribution_; }
+  /// Whether each says what it gives to whom, which the others know when all have arrived.
+  bool is_pairwise() const { return is_pairwise_; }
+  /// Two members of which the one does not take what the other gives; none where all agree.
+  struct Pair {
+    int giver;
+    int taker;
+  };
+  std::optional<Pair> disagreeing() const;
 
   // Small operations: every member's contribution lies in its inline buffer.
-  void write_inline(std::uint64_t sequence) const;
-  void finish_inline(std::uint64_t sequence) const;
+  void write_inline() const;
+  void finish_inline() const;
 
   // Large ones.
   /// True if others need this member's data.
-  bool gives() const;
+  bool gives() const { return gives(members_->rank); }
   /// Lays out chunks as if some member stages, which is certain once this member has to.
   void assume_staging();
   /// Decides from all members' arrivals who stages, who collects, and how many chunks there are.
-  void resolve(std::uint64_t sequence, const RegionTable& regions, std::uint64_t held_by_all);
+  void resolve(const RegionTable& regions, std::uint64_t held_by_all);
   std::uint64_t chunks() const { return chunks_; }
   /// Bytes of a chunk that this member stages, and those that it leaves for others to collect.
   std::size_t staged_bytes(std::uint64_t chunk) const;
@@ -103,8 +115,22 @@ class Transfer {
   static Range cut(Range range, int which, int parts);
   /// The part of the chunk that `owner` folds.
   Range slice(Range range, int owner) const { return cut(range, owner, members_->size); }
-  /// First element of, and elements in, the part of the joined buffer that belongs to `member`.
-  Range part(int member) const;
+  /// The elements of a chunk that a part of `count` elements has, counted in the part.
+  static Range within(Range range, std::int64_t count) {
+    return {range.begin, std::min(range.end, count)};
+  }
+  bool gives(int member) const { return !is_from_root(kind_) || member == root_; }
+  bool takes(int member) const { return !is_to_root(kind_) || member == root_; }
+  /// The part of `which` where parts of these sizes are joined; all have extent_ without any.
+  Range joined(std::span<const std::int64_t> counts, int which) const;
+  /// The part of the joined buffer that belongs to `member`, of all that have one.
+  Range part(int member) const { return joined(counts_, member); }
+  /// Of what `giver` has, the part for `taker`; where that one has what `giver` gives.
+  Range given(int giver, int taker) const;
+  Range taken(int giver, int taker) const;
+  /// What is cut into chunks, as soon as all have said what they give to whom.
+  void agree_on_extent();
+  void stage_parts(Range range, std::byte* to) const;
   bool collects(int member) const;
   std::size_t size_bytes(std::int64_t elements) const {
     return static_cast<std::size_t>(elements) * element_bytes_;
@@ -123,7 +149,8 @@ class Transfer {
                      void* destination) const;
   void work_reduce(Range range, std::uint64_t half) const;
   void work_reduce_scatter(Range range, std::uint64_t half) const;
-  void work_all_gather(Range range, std::uint64_t half) const;
+  void work_gather(Range range, std::uint64_t half) const;
+  void work_exchange(Range range, std::uint64_t half) const;
   void work_broadcast(Range range, std::uint64_t half) const;
 
   const Membership* members_ = nullptr;
@@ -136,7 +163,9 @@ class Transfer {
   const std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
   std::int64_t extent_ = 0;           ///< elements that are cut into chunks
-  std::vector<std::int64_t> counts_;  ///< all-gather of unequal parts
+  std::vector<std::int64_t> counts_;  ///< of unequal parts
+  bool is_pairwise_ = false;
+  std::uint64_t sequence_ = 0;
   std::size_t contribution_ = 0;
 
   std::int64_t chunk_elements_ = 0;

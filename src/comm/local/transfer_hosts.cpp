@@ -33,6 +33,7 @@ std::byte* Transfer::sums_of(int host, std::uint64_t half) const {
 void Transfer::resolve_for_hosts() {
   in_place_.assign(static_cast<std::size_t>(members_->size), nullptr);
   out_place_.assign(static_cast<std::size_t>(members_->size), nullptr);
+  agree_on_extent();
   assume_staging();
 }
 
@@ -45,12 +46,17 @@ void Transfer::stage_for_hosts(std::uint64_t chunk, std::uint64_t half) const {
       return copy_shared(to, in_at(range.begin), size_bytes(range.count()));
     case OperationKind::reduce_scatter:
       for (int member = 0; member < members_->size; ++member) {
+        const std::int64_t count = within(range, part(member).count()).count();
+        if (count == 0) continue;
         copy_shared(to + size_bytes(member * chunk_elements_),
-                    in_at(part(member).begin + range.begin), size_bytes(range.count()));
+                    in_at(part(member).begin + range.begin), size_bytes(count));
       }
       return;
     case OperationKind::all_gather:
+    case OperationKind::gather:
     case OperationKind::broadcast:
+    case OperationKind::scatter:
+    case OperationKind::all_to_all:
     case OperationKind::barrier:
       return stage(chunk, half);
   }
@@ -62,6 +68,7 @@ void Transfer::fold_here(std::uint64_t chunk, std::uint64_t half) const {
   const Range range = chunk_range(chunk);
   const int team = static_cast<int>(hosts.team.size());
   const auto fold_range = [&](std::int64_t begin, std::int64_t count) {
+    if (count == 0) return;
     for (const auto& subtree : subtrees().all) {
       if (subtree.host != hosts.here || subtree.is_leaf()) continue;
       std::vector<const void*> sources;
@@ -78,12 +85,13 @@ void Transfer::fold_here(std::uint64_t chunk, std::uint64_t half) const {
   };
   if (kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce) {
     const Range own = cut({0, range.count()}, hosts.team_rank, team);
-    if (own.count() > 0) fold_range(own.begin, own.count());
+    fold_range(own.begin, own.count());
   }
   if (kind_ == OperationKind::reduce_scatter) {
     const auto [first, last] = share_of(members_->size, hosts.team_rank, team);
     for (auto member = first; member < last; ++member) {
-      fold_range(member * chunk_elements_, range.count());
+      fold_range(member * chunk_elements_,
+                 within(range, part(static_cast<int>(member)).count()).count());
     }
   }
 }
@@ -92,6 +100,7 @@ void Transfer::visit_nodes(std::uint64_t chunk, std::uint64_t half, int from, in
                            const Visit& visit) const {
   const HostLayout& hosts = *members_->hosts;
   const Range range = chunk_range(chunk);
+  const auto host_of = [&](int member) { return hosts.host_of[static_cast<std::size_t>(member)]; };
   const auto give = [&](std::byte* at, std::int64_t begin, std::int64_t count) {
     if (count > 0) visit({at + size_bytes(begin), size_bytes(count)});
   };
@@ -108,20 +117,33 @@ void Transfer::visit_nodes(std::uint64_t chunk, std::uint64_t half, int from, in
     }
     case OperationKind::reduce_scatter:
       for (int member = 0; member < members_->size; ++member) {
-        if (hosts.host_of[static_cast<std::size_t>(member)] == to) {
-          give_subtrees(member * chunk_elements_, range.count());
+        if (host_of(member) == to) {
+          give_subtrees(member * chunk_elements_, within(range, part(member).count()).count());
         }
       }
       return;
+    case OperationKind::gather:
+      if (host_of(root_) != to) return;
+      [[fallthrough]];
     case OperationKind::all_gather:
       for (int member = 0; member < members_->size; ++member) {
-        if (hosts.host_of[static_cast<std::size_t>(member)] != from) continue;
-        give(control_->staging(member, half), 0,
-             Range{range.begin, std::min(range.end, part(member).count())}.count());
+        if (host_of(member) != from) continue;
+        give(control_->staging(member, half), 0, within(range, part(member).count()).count());
+      }
+      return;
+    case OperationKind::scatter:
+    case OperationKind::all_to_all:
+      for (int giver = 0; giver < members_->size; ++giver) {
+        if (!gives(giver) || host_of(giver) != from) continue;
+        for (int taker = 0; taker < members_->size; ++taker) {
+          if (host_of(taker) != to) continue;
+          give(control_->staging(giver, half), taker * chunk_elements_,
+               within(range, given(giver, taker).count()).count());
+        }
       }
       return;
     case OperationKind::broadcast:
-      if (hosts.host_of[static_cast<std::size_t>(root_)] == from) {
+      if (host_of(root_) == from) {
         give(control_->staging(root_, half), 0, range.count());
       }
       return;
@@ -168,8 +190,10 @@ void Transfer::sum_for_hosts(std::uint64_t chunk, std::uint64_t half) const {
     if (own.count() == 0) return;
     fold_subtrees(half, own.begin, own.count(), sums_of(hosts.here, half) + size_bytes(own.begin));
   }
-  if (kind_ == OperationKind::reduce_scatter && range.count() > 0) {
-    fold_subtrees(half, members_->rank * chunk_elements_, range.count(), out_at(range.begin));
+  if (kind_ == OperationKind::reduce_scatter) {
+    const std::int64_t count = within(range, part(members_->rank).count()).count();
+    if (count == 0) return;
+    fold_subtrees(half, members_->rank * chunk_elements_, count, out_at(range.begin));
   }
 }
 
@@ -189,7 +213,10 @@ void Transfer::collect_from_hosts(std::uint64_t chunk, std::uint64_t half) const
       }
       return;
     case OperationKind::all_gather:
+    case OperationKind::gather:
     case OperationKind::broadcast:
+    case OperationKind::scatter:
+    case OperationKind::all_to_all:
       return work(chunk, half);
     case OperationKind::reduce_scatter:
     case OperationKind::barrier:

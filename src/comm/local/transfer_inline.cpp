@@ -66,44 +66,52 @@ void Transfer::fold_values(Fold work, std::span<const Block> present) const {
   fold(work);
 }
 
-void Transfer::write_inline(std::uint64_t sequence) const {
+void Transfer::write_inline() const {
   if (!gives()) return;
   std::size_t bytes = contribution_;
-  if (!counts_.empty()) {
-    bytes = size_bytes(counts_[static_cast<std::size_t>(members_->rank)]);
-  }
-  if (bytes != 0) copy_shared(control_->inline_buffer(members_->rank, sequence), in_, bytes);
+  if (!gives_parts(kind_) && !counts_.empty()) bytes = size_bytes(part(members_->rank).count());
+  if (bytes != 0) copy_shared(control_->inline_buffer(members_->rank, sequence_), in_, bytes);
 }
 
-void Transfer::finish_inline(std::uint64_t sequence) const {
-  if (extent_ == 0) return;
+void Transfer::finish_inline() const {
   const int rank = members_->rank;
+  if (!takes(rank)) return;
+  const auto inline_of = [this](int member) { return control_->inline_buffer(member, sequence_); };
   switch (kind_) {
     case OperationKind::reduce:
-      if (rank != root_) return;
-      [[fallthrough]];
     case OperationKind::all_reduce:
     case OperationKind::reduce_scatter: {
-      const std::size_t offset =
-          kind_ == OperationKind::reduce_scatter ? size_bytes(part(rank).begin) : 0;
+      const Range own = kind_ == OperationKind::reduce_scatter ? part(rank) : Range{0, extent_};
+      if (own.count() == 0) return;
       std::array<const void*, kMaxWorkers> sources;
       for (int member = 0; member < members_->size; ++member) {
-        sources[static_cast<std::size_t>(member)] =
-            control_->inline_buffer(member, sequence) + offset;
+        sources[static_cast<std::size_t>(member)] = inline_of(member) + size_bytes(own.begin);
       }
       void* const destination = out_;
-      return fold_into(sources, &destination, 1, extent_);
+      return fold_into(sources, &destination, 1, own.count());
     }
     case OperationKind::all_gather:
+    case OperationKind::gather:
       for (int member = 0; member < members_->size; ++member) {
         const Range whole = part(member);
         std::byte* const to = out_at(whole.begin);
         if (whole.count() == 0 || (member == rank && to == in_)) continue;
-        copy_shared(to, control_->inline_buffer(member, sequence), size_bytes(whole.count()));
+        copy_shared(to, inline_of(member), size_bytes(whole.count()));
       }
       return;
     case OperationKind::broadcast:
-      if (rank != root_) copy_shared(out_, control_->inline_buffer(root_, sequence), contribution_);
+      if (rank != root_ && extent_ > 0) copy_shared(out_, inline_of(root_), contribution_);
+      return;
+    case OperationKind::scatter:
+    case OperationKind::all_to_all:
+      for (int giver = 0; giver < members_->size; ++giver) {
+        const Range whole = given(giver, rank);
+        if (!gives(giver) || whole.count() == 0) continue;
+        const std::byte* const from =
+            giver == rank ? in_at(whole.begin) : inline_of(giver) + size_bytes(whole.begin);
+        std::byte* const to = out_at(taken(giver, rank).begin);
+        if (to != from) copy_shared(to, from, size_bytes(whole.count()));
+      }
       return;
     case OperationKind::barrier:
       return;
