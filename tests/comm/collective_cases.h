@@ -14,17 +14,11 @@
 #include <gtest/gtest.h>
 
 #include "kernels/scalar_model.h"
+#include "support/sanitized.h"
 #include "support/thread_ranks.h"
 #include "tutti/group.h"
 
 namespace tutti::test {
-
-/// Under a sanitizer the largest sizes would take minutes.
-#ifdef TUTTI_SANITIZED
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 /// A fixed number of elements; unlike std::vector<bool>, real ones.
 template <class T>

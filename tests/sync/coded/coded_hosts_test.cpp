@@ -9,6 +9,7 @@
 #include "comm/on_hosts.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
+#include "support/sanitized.h"
 #include "sync/coded/coded_model.h"
 #include "sync/whole_step.h"
 
@@ -25,8 +26,9 @@ const std::vector<HostMap>& maps_of_4() {
 TEST(CodedGradients, SeveralHostsGiveWhatTheModelGives) {
   for (const auto& hosts : maps_of_4()) {
     for (const auto* codec : {"half", "int8", "topk:0.05"}) {
-      for (const std::int64_t logical : {1, 2, 4}) {
+      for (const std::int64_t logical : {2, 1, 4}) {
         expect_as_model({.codec = codec, .logical_workers = logical}, {4}, on(hosts));
+        if (kSanitized) break;
       }
     }
   }

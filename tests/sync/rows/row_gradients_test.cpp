@@ -13,6 +13,7 @@
 
 #include "kernels/norm.h"
 #include "kernels/rules/registry.h"
+#include "support/sanitized.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/step/owned_ranges.h"
@@ -235,7 +236,7 @@ void keep(const StepExchange& exchange, RowGradients& rows) {
 TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
   constexpr std::int64_t kSteps = 4;
   const auto all_steps = expected_steps(kSteps);
-  for (const int workers : {1, 2, 3, 5, 8}) {
+  for (const int workers : kNumbersOfWorkers) {
     run_thread_ranks(workers, [&](const Job& job) {
       const Group group(job);
       StepExchange exchange(group, plan_of_tables(kTables),
@@ -600,7 +601,7 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
   constexpr std::int64_t kSteps = 4;
   for (const auto& test : cases) {
     const auto expected = alone(test, kSteps);
-    for (const int workers : {1, 2, 3, 5, 8}) {
+    for (const int workers : kNumbersOfWorkers) {
       run_thread_ranks(workers, [&](const Job& job) {
         const Group group(job);
         StepExchange exchange(group, plan_of_tables(kTables),

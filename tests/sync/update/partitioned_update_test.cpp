@@ -12,6 +12,7 @@
 #include <map>
 
 #include "kernels/rules/registry.h"
+#include "support/sanitized.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/plan/assignment.h"
@@ -136,7 +137,7 @@ TEST(PartitionedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
       {define(Adam{.lr = 0.01}), {.norm = 0.5, .value = 1e-3}},
       {define(Adagrad{.lr = 0.1, .lr_decay = 0.2}), {}}};
   for (const auto& test : cases) {
-    for (const int workers : {1, 2, 3, 5, 8}) expect_as_alone(workers, test);
+    for (const int workers : kNumbersOfWorkers) expect_as_alone(workers, test);
   }
 }
 
