@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tutti/dtype.h"
@@ -139,8 +140,7 @@ class Group {
   /// `in` of `root` holds size() equal parts in rank order, and `out` gets that of this rank; other
   /// members' `in` may be empty and is not read. `out` may be the own part of `in`.
   void scatter(ConstView in, View out, int root, const CollectiveOptions& options = {}) const;
-  /// Part r of `in` has `counts[r]` elements; `out.count` must be counts[rank()]. All members give
-  /// the same counts.
+  /// As scatter, where part r has `counts[r]` elements. All members give the same counts.
   void scatter_variable(ConstView in, View out, std::span<const std::int64_t> counts, int root,
                         const CollectiveOptions& options = {}) const;
   /// `in` and `out` hold size() equal parts each: part r of `in` becomes part rank() of rank r's
@@ -153,6 +153,18 @@ class Group {
                            std::span<const std::int64_t> taken,
                            const CollectiveOptions& options = {}) const;
   void barrier(const CollectiveOptions& options = {}) const;
+
+  /// Makes ways for messages between the two members of each pair, both directions; those that are
+  /// there already stay. Collective: all members give the same list. Each way takes the memory of a
+  /// group of two (docs/group.md).
+  void connect(std::span<const std::pair<int, int>> pairs) const;
+  /// Gives `to` what its receive() of this rank takes. Messages from one member to another are
+  /// taken in the order in which they were sent; those of other pairs, and the other direction, are
+  /// apart. Both sides compare element type, count and label. Returns when `in` may be used again,
+  /// which may be only once the receiver has come: of two members that both send first, each waits
+  /// for the other, unless they use start_send. InvalidArgument without a connect() for the two.
+  void send(ConstView in, int to, const CollectiveOptions& options = {}) const;
+  void receive(View out, int from, const CollectiveOptions& options = {}) const;
 
   // The same, started and not waited for.
   [[nodiscard]] Work start_all_reduce(ConstView in, View out, Reduction reduction,
@@ -188,6 +200,8 @@ class Group {
                                                View out, std::span<const std::int64_t> taken,
                                                const CollectiveOptions& options = {}) const;
   [[nodiscard]] Work start_barrier(const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_send(ConstView in, int to, const CollectiveOptions& options = {}) const;
+  [[nodiscard]] Work start_receive(View out, int from, const CollectiveOptions& options = {}) const;
 
   explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
   const std::shared_ptr<GroupState>& state() const { return state_; }

@@ -53,6 +53,7 @@ class Check {
         gather();
         break;
       case OperationKind::broadcast:
+      case OperationKind::message:
         root();
         break;
       case OperationKind::all_to_all:

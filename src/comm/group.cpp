@@ -7,11 +7,16 @@
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/timeline.h"
+#include "comm/channels.h"
 #include "comm/check_operation.h"
 #include "comm/group_state.h"
+#include "comm/host_link.h"
 #include "comm/local/local_collectives.h"
 #include "job/job_state.h"
+#include "kernels/hash.h"
 
 namespace tutti {
 namespace {
@@ -99,6 +104,16 @@ Operation broadcast_of(View inout, int root, const CollectiveOptions& options) {
   operation.root = root;
   return operation;
 }
+
+/// The sender's data are read alone.
+Operation message_of(const GroupState& way, View data, bool is_sender,
+                     const CollectiveOptions& options) {
+  Operation operation = make(OperationKind::message, data, data, options);
+  operation.root = is_sender ? way.rank() : 1 - way.rank();
+  return operation;
+}
+
+View readable(ConstView data) { return {const_cast<void*>(data.data), data.count, data.dtype}; }
 
 std::uint64_t start(const GroupState& group, const Operation& operation) {
   check_operation(operation, group.rank(), group.size());
@@ -289,6 +304,34 @@ Work Group::start_all_to_all_variable(ConstView in, std::span<const std::int64_t
                                       std::span<const std::int64_t> taken,
                                       const CollectiveOptions& options) const {
   return start_work(state_, all_to_all_of(in, given, out, taken, options));
+}
+
+void Group::connect(std::span<const std::pair<int, int>> pairs) const {
+  std::string text;
+  for (const auto& [one, other] : pairs) text += fmt::format(" {}-{}", one, other);
+  state_->channels().check(pairs);
+  barrier({.label = fmt::format("connect {:x}:{}", digest(text), text)});
+  state_->channels().connect(pairs, state_->spans_hosts() && have_host_links(*this));
+}
+
+void Group::send(ConstView in, int to, const CollectiveOptions& options) const {
+  const auto& way = state_->channels().way(rank(), to);
+  run(*way, message_of(*way, readable(in), true, options));
+}
+
+void Group::receive(View out, int from, const CollectiveOptions& options) const {
+  const auto& way = state_->channels().way(from, rank());
+  run(*way, message_of(*way, out, false, options));
+}
+
+Work Group::start_send(ConstView in, int to, const CollectiveOptions& options) const {
+  const auto& way = state_->channels().way(rank(), to);
+  return start_work(way, message_of(*way, readable(in), true, options));
+}
+
+Work Group::start_receive(View out, int from, const CollectiveOptions& options) const {
+  const auto& way = state_->channels().way(from, rank());
+  return start_work(way, message_of(*way, out, false, options));
 }
 
 Work Group::start_barrier(const CollectiveOptions& options) const {

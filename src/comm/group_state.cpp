@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "comm/channels.h"
 #include "comm/host_copies.h"
 #include "comm/host_link.h"
 #include "comm/local/local_collectives.h"
@@ -86,6 +87,7 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
                                                                .rank = rank_,
                                                                .host_of = host_of_,
                                                                .check = std::move(check)})),
+      channels_(std::make_unique<Channels>(*this)),
       copies_(std::make_unique<HostCopies>(*this)) {
   if (!spans_hosts()) return;
   link_ = std::make_unique<HostLink>(

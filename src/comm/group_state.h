@@ -14,6 +14,7 @@
 
 namespace tutti {
 
+class Channels;
 class HostCopies;
 class HostLink;
 class LocalCollectives;
@@ -58,6 +59,8 @@ class GroupState {
   /// That host's first member, and its job rank.
   int first_member_of(int host) const;
   int first_of(int host) const;
+  /// See Group::connect.
+  Channels& channels() const { return *channels_; }
   /// See copy_to_hosts().
   HostCopies& copies() const { return *copies_; }
   /// What the group's collectives and copies travel by; not of a group on one host.
@@ -74,6 +77,7 @@ class GroupState {
   int hosts_;
   std::shared_ptr<GroupState> first_of_hosts_;
   std::unique_ptr<LocalCollectives> collectives_;
+  std::unique_ptr<Channels> channels_;
   std::unique_ptr<HostCopies> copies_;
   std::unique_ptr<HostLink> link_;  ///< last, so that its operations end first
 };

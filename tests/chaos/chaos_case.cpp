@@ -24,6 +24,8 @@ const char* name_of(Operation operation) {
       return "exchange";
     case Operation::rooted:
       return "rooted";
+    case Operation::ring:
+      return "ring";
     case Operation::started:
       return "started";
     case Operation::halves:
@@ -122,8 +124,9 @@ ChaosCase draw_case(std::uint64_t seed, std::uint64_t number) {
     left -= count;
   }
   static const std::vector<Operation> kCollectives = {
-      Operation::all_reduce, Operation::all_gather, Operation::broadcast, Operation::reduce_scatter,
-      Operation::exchange,   Operation::rooted,     Operation::started,   Operation::halves};
+      Operation::all_reduce,     Operation::all_gather, Operation::broadcast,
+      Operation::reduce_scatter, Operation::exchange,   Operation::rooted,
+      Operation::ring,           Operation::started,    Operation::halves};
   static const std::vector<Operation> kSteps = {Operation::dense,    Operation::backward,
                                                 Operation::rows,     Operation::coded,
                                                 Operation::averaged, Operation::replicas};

@@ -52,6 +52,7 @@ enum class Operation {
   reduce_scatter,
   exchange,  ///< all to all, of unequal parts
   rooted,    ///< from all to one, and back
+  ring,      ///< each sends to the next
   started,
   halves,  ///< of the workers form groups of their own
   dense,

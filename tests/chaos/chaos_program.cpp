@@ -85,6 +85,24 @@ class Collectives {
         expect(back, mine, "scatter of what was gathered");
         return;
       }
+      case Operation::ring: {
+        if (size == 1) return;
+        std::vector<std::pair<int, int>> pairs;
+        const auto next = [&](std::size_t r) { return static_cast<int>((r + 1) % size); };
+        for (std::size_t r = 0; r < size; ++r) pairs.emplace_back(static_cast<int>(r), next(r));
+        group.connect(pairs);
+        const auto given = of(group, rank, count_);
+        const std::size_t last = (rank + size - 1) % size;
+        for (int round = 0; round < 3; ++round) {
+          Values taken(count_);
+          auto sent = group.start_send(view(given), next(rank));
+          reports_.chance();
+          group.receive(view(taken), static_cast<int>(last));
+          sent.wait();
+          expect(taken, of(group, last, count_), "message");
+        }
+        return;
+      }
       case Operation::started: {
         const auto in = of(group, rank, count_);
         Values first(count_), second(count_);

@@ -69,6 +69,7 @@ Work start(const Group& group, OperationKind kind, float* in, float* out, millis
     case OperationKind::all_to_all:
       return group.start_all_to_all(view(in, kCount * group.size()),
                                     view(out, kCount * group.size()), options);
+    case OperationKind::message:
     case OperationKind::barrier:
       break;
   }

@@ -21,6 +21,7 @@ struct Call {
   std::int64_t count;  ///< floats that each member gives
   Place place = Place::all_shared;
   int root = 0;
+  bool is_variable = false;  ///< each says what it gives to whom
 };
 
 Work start(const Group& group, const Call& call, float* x) {
@@ -44,7 +45,13 @@ Work start(const Group& group, const Call& call, float* x) {
     case OperationKind::scatter:
       return group.start_scatter(view(x, n / size * size), view(out, n / size), call.root);
     case OperationKind::all_to_all:
+      if (call.is_variable) {
+        const std::vector<std::int64_t> each(static_cast<std::size_t>(size), n / size);
+        return group.start_all_to_all_variable(view(x, n / size * size), each,
+                                               view(out, n / size * size), each);
+      }
       return group.start_all_to_all(view(x, n / size * size), view(out, n / size * size));
+    case OperationKind::message:
     case OperationKind::barrier:
       break;
   }
@@ -136,8 +143,13 @@ TEST(Waits, BecomeTwoAboveTheBorder) {
     EXPECT_TRUE(waits_once({OperationKind::all_gather, most}, ranks));
     EXPECT_FALSE(waits_once({OperationKind::all_gather, most + 1}, ranks));
     const std::int64_t in_parts = most / ranks * ranks;
-    EXPECT_TRUE(waits_once({OperationKind::all_to_all, in_parts}, ranks));
-    EXPECT_FALSE(waits_once({OperationKind::all_to_all, in_parts + ranks}, ranks));
+    for (const bool is_variable : {false, true}) {
+      Call call{OperationKind::all_to_all, in_parts};
+      call.is_variable = is_variable;
+      EXPECT_TRUE(waits_once(call, ranks));
+      call.count += ranks;
+      EXPECT_FALSE(waits_once(call, ranks));
+    }
   }
   EXPECT_EQ(small_bytes(2), 8192U);
   EXPECT_EQ(small_bytes(16), 1024U);

@@ -20,6 +20,8 @@ std::string_view name_of(OperationKind kind) noexcept {
       return "scatter";
     case OperationKind::all_to_all:
       return "all-to-all";
+    case OperationKind::message:
+      return "message";
     case OperationKind::barrier:
       return "barrier";
   }

@@ -25,6 +25,7 @@ enum class OperationKind : std::uint8_t {
   broadcast,
   scatter,
   all_to_all,
+  message,  ///< a broadcast between two
   barrier
 };
 std::string_view name_of(OperationKind kind) noexcept;
@@ -34,7 +35,8 @@ constexpr bool reduces(OperationKind kind) noexcept {
 }
 /// Only the root gives, only the root takes.
 constexpr bool is_from_root(OperationKind kind) noexcept {
-  return kind == OperationKind::broadcast || kind == OperationKind::scatter;
+  return kind == OperationKind::broadcast || kind == OperationKind::scatter ||
+         kind == OperationKind::message;
 }
 constexpr bool is_to_root(OperationKind kind) noexcept {
   return kind == OperationKind::reduce || kind == OperationKind::gather;

@@ -24,7 +24,7 @@ void Transfer::begin(const Operation& operation, const Membership& members,
   members_ = &members;
   control_ = &control;
   sequence_ = sequence;
-  kind_ = operation.kind;
+  kind_ = operation.kind == OperationKind::message ? OperationKind::broadcast : operation.kind;
   reduction_ = operation.reduction;
   dtype_ = operation.in.dtype;
   root_ = operation.root;
@@ -202,6 +202,7 @@ void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
     case OperationKind::broadcast:
       if (gives()) copy(range);
       break;
+    case OperationKind::message:
     case OperationKind::barrier:
       break;
   }

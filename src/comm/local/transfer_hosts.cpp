@@ -57,6 +57,7 @@ void Transfer::stage_for_hosts(std::uint64_t chunk, std::uint64_t half) const {
     case OperationKind::broadcast:
     case OperationKind::scatter:
     case OperationKind::all_to_all:
+    case OperationKind::message:
     case OperationKind::barrier:
       return stage(chunk, half);
   }
@@ -147,6 +148,7 @@ void Transfer::visit_nodes(std::uint64_t chunk, std::uint64_t half, int from, in
         give(control_->staging(root_, half), 0, range.count());
       }
       return;
+    case OperationKind::message:
     case OperationKind::barrier:
       return;
   }
@@ -219,6 +221,7 @@ void Transfer::collect_from_hosts(std::uint64_t chunk, std::uint64_t half) const
     case OperationKind::all_to_all:
       return work(chunk, half);
     case OperationKind::reduce_scatter:
+    case OperationKind::message:
     case OperationKind::barrier:
       return;
   }

@@ -113,6 +113,7 @@ void Transfer::finish_inline() const {
         if (to != from) copy_shared(to, from, size_bytes(whole.count()));
       }
       return;
+    case OperationKind::message:
     case OperationKind::barrier:
       return;
   }

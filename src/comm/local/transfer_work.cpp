@@ -22,6 +22,7 @@ void Transfer::work(std::uint64_t chunk, std::uint64_t half) const {
     case OperationKind::scatter:
     case OperationKind::all_to_all:
       return work_exchange(range, half);
+    case OperationKind::message:
     case OperationKind::barrier:
       return;
   }
