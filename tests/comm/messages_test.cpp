@@ -5,7 +5,10 @@
 
 #include <gmock/gmock.h>
 
+#include "comm/channels.h"
 #include "comm/collective_cases.h"
+#include "comm/group_state.h"
+#include "comm/host_link.h"
 #include "comm/local/control_arena.h"
 #include "comm/on_hosts.h"
 #include "support/expect_lost.h"
@@ -122,6 +125,20 @@ TEST(Messages, OfTwoDirectionsDoNotWaitForOneAnother) {
         },
         options);
   }
+}
+
+TEST(Messages, HaveTheirLinksFromConnectOn) {
+  run_thread_ranks(
+      3,
+      [](const Job& job) {
+        const Group group(job);
+        group.connect(Pairs{{0, 1}, {1, 2}});
+        const int other = job.rank() == 1 ? 2 : 1;
+        for (const auto& [from, to] : Pairs{{job.rank(), other}, {other, job.rank()}}) {
+          EXPECT_TRUE(group.state()->channels().way(from, to)->link().is_connected());
+        }
+      },
+      on(even_hosts(3, 3)));
 }
 
 TEST(Messages, AreComparedOnBothSides) {
