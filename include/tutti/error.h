@@ -88,14 +88,15 @@ class PeerLost : public Error {
   int rank_;
 };
 
-/// A live worker reported a failure of its own in this step; the step is dropped by all.
+/// A live worker reported a failure of its own in this step; the step is dropped by all. Or, where
+/// no step is made, that it leaves a group (Group::fail).
 class PeerFailed : public Error {
  public:
   PeerFailed(int rank, std::int64_t step, const std::string& text)
       : Error(text), rank_(rank), step_(step) {}
   /// Rank of the failed worker in the job.
   int rank() const noexcept { return rank_; }
-  /// Step that was dropped, counted from 1.
+  /// Step that was dropped, counted from 1; 0 of a group.
   std::int64_t step() const noexcept { return step_; }
 
  private:

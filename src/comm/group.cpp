@@ -243,6 +243,8 @@ void Group::barrier(const CollectiveOptions& options) const {
   run(*state_, make(OperationKind::barrier, {}, {}, options));
 }
 
+void Group::fail(std::string_view why) const { state_->collectives().fail(why); }
+
 Work Group::start_all_reduce(ConstView in, View out, Reduction reduction,
                              const CollectiveOptions& options) const {
   return start_work(state_, all_reduce_of(in, out, reduction, options));

@@ -14,6 +14,8 @@ void EndingReason::raise() const {
       throw PeerLost(job_rank, text);
     case EndingKind::timeout:
       throw Timeout(text);
+    case EndingKind::peer_failed:
+      throw PeerFailed(job_rank, 0, text);
     case EndingKind::aborted:
       break;
   }

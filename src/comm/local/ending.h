@@ -24,12 +24,12 @@
 
 namespace tutti {
 
-enum class EndingKind : std::uint32_t { aborted, mismatch, peer_lost, timeout };
+enum class EndingKind : std::uint32_t { aborted, mismatch, peer_lost, timeout, peer_failed };
 
 /// The reason why a group ended.
 struct EndingReason {
   EndingKind kind = EndingKind::aborted;
-  int job_rank = -1;       ///< peer_lost: who was lost
+  int job_rank = -1;       ///< peer_lost, peer_failed: who it was
   int found_by = -1;       ///< job rank of the member that found it
   std::uint64_t call = 0;  ///< the first that fails
   std::string text;

@@ -78,6 +78,11 @@ class LocalCollectives final : private Unfinished {
   void ask_also(PartnerCheck check) { partners_ = std::move(check); }
   /// Throws the reason if the group has ended.
   void check() { check_open(completed_ + 1); }
+  /// Ends the group because this member cannot go on: PeerFailed on the others, if none has ended
+  /// it.
+  void fail(std::string_view why);
+  /// Operations that this member has started.
+  std::uint64_t started() const { return started_; }
   /// Ends the group because of the exception being handled.
   void end_with_current_exception();
 

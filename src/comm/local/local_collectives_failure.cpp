@@ -96,6 +96,16 @@ void LocalCollectives::fail_mismatch(std::uint64_t sequence, const Transfer::Pai
   ended_->raise();
 }
 
+void LocalCollectives::fail(std::string_view why) {
+  job_.require_own();
+  if (ended_) return;
+  const int self = job_.identity().rank;
+  end({.kind = EndingKind::peer_failed,
+       .job_rank = self,
+       .text = fmt::format("rank {} has failed, and with it group \"{}\": {}", self, group_.name,
+                           why)});
+}
+
 void LocalCollectives::end_with_current_exception() {
   if (ended_) return;
   try {
@@ -154,7 +164,7 @@ void LocalCollectives::check_open(std::uint64_t sequence) {
     return;
   }
   EndingReason reason = reason_of(control_.ending(), job_);
-  if (reason.kind != EndingKind::mismatch) {
+  if (reason.kind != EndingKind::mismatch && reason.kind != EndingKind::peer_failed) {
     fmt::format_to(std::back_inserter(reason.text), " (found by rank {})", reason.found_by);
   }
   if (reason.kind == EndingKind::peer_lost) {
