@@ -116,6 +116,8 @@ int GroupState::first_of(int host) const {
   return ranks_[static_cast<std::size_t>(first_member_of(host))];
 }
 
+std::uint64_t GroupState::calls() const { return collectives_->started(); }
+
 void GroupState::ask_also(PartnerCheck check) const { collectives_->ask_also(std::move(check)); }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 // What a Group handle points to. The step protocol in sync/ uses it to reach the collectives, the
 // board and the members' job ranks.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -39,6 +40,8 @@ class GroupState {
   JobState& job() const { return *job_; }
   const std::shared_ptr<JobState>& shared_job() const { return job_; }
   LocalCollectives& collectives() const { return *collectives_; }
+  /// Calls that this member has made, the same on all members between calls.
+  std::uint64_t calls() const;
   /// See LocalCollectives::ask_also.
   void ask_also(PartnerCheck check) const;
   int rank() const { return rank_; }

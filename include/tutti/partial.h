@@ -1,0 +1,125 @@
+#pragma once
+
+// A value that is not yet reduced over a group, as a type of its own: what workers have is added up
+// where it is, without traffic, and only a reduction makes a tensor of it, once.
+//
+//   auto loss = tutti::partial_sum(group, cross_entropy) + tutti::partial_sum(group, penalty);
+//   torch::Tensor all = std::move(loss).reduce();   // one all-reduce for both
+//
+// A Partial meets no tensor: added to one, it would count the tensor size() times in the end. The
+// compiler says so. Gradients are those of tutti/ops.h.
+//
+// Threads: as Group. Failure: that of Group. A Partial that is destroyed without a reduction is a
+// mistake on this worker that leaves others waiting: in a debug build (without NDEBUG) the program
+// ends with a message, otherwise a warning is logged.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// How the workers' parts of a value become the whole.
+enum class Whole {
+  sum,
+  mean,  ///< Σ w·value / Σ w over all parts
+  max,   ///< element by element, as all that follow but concat
+  min,
+  product,
+  all,  ///< of booleans
+  any,
+  concat  ///< rows along dim 0, in the order of ranks
+};
+
+/// What Partial does, whatever becomes of it.
+class PartialValue {
+ public:
+  PartialValue(PartialValue&& other) noexcept;
+  PartialValue& operator=(PartialValue&& other) noexcept;
+  const Group& group() const { return group_; }
+
+ protected:
+  ~PartialValue() = default;
+  PartialValue(const Group& group, Whole whole, torch::Tensor value,
+               std::optional<torch::Tensor> weight = {});
+  /// InvalidArgument for parts of two groups, and for one that has been reduced.
+  void merge(PartialValue&& other);
+  void scale(double factor);
+  torch::Tensor reduce(const CollectiveOptions& options);
+  torch::Tensor reduce_scatter(std::span<const std::int64_t> rows,
+                               const CollectiveOptions& options);
+  /// What is destroyed was reduced, or that is said; `ends`: and the program ends.
+  void require_reduced(bool ends) const noexcept;
+
+ private:
+  void require_value(const char* what) const;
+  Group group_;
+  Whole whole_;
+  torch::Tensor value_;                  ///< undefined once it is reduced
+  std::optional<torch::Tensor> weight_;  ///< of a mean, whose value has been multiplied by it
+};
+
+template <Whole whole>
+class [[nodiscard]] Partial final : public PartialValue {
+ public:
+  /// This worker's part. The members' parts have the same shape (rows of concat may differ).
+  Partial(const Group& group, torch::Tensor value) requires(whole != Whole::mean)
+      : PartialValue(group, whole, std::move(value)) {}
+  /// `value`, which counts as `weight`: the samples that it is the mean of.
+  Partial(const Group& group, const torch::Tensor& value,
+          double weight) requires(whole == Whole::mean)
+      : PartialValue(group, whole, value * weight,
+                     torch::full({}, weight, value.options().requires_grad(false))) {}
+
+  Partial(Partial&&) noexcept = default;
+  Partial& operator=(Partial&&) noexcept = default;
+#ifdef NDEBUG
+  ~Partial() { require_reduced(false); }
+#else
+  ~Partial() { require_reduced(true); }
+#endif
+
+  /// One part for two, of the same group. No traffic.
+  friend Partial combine(Partial one, Partial other) {
+    one.merge(std::move(other));
+    return one;
+  }
+  /// The same of sums.
+  friend Partial operator+(Partial one, Partial other) requires(whole == Whole::sum) {
+    return combine(std::move(one), std::move(other));
+  }
+  /// A sum of parts is as many times as large as each of them.
+  friend Partial operator*(Partial one, double factor) requires(whole == Whole::sum) {
+    one.scale(factor);
+    return one;
+  }
+  friend Partial operator*(double factor, Partial one) requires(whole == Whole::sum) {
+    return std::move(one) * factor;
+  }
+
+  /// The whole, on all members. Collective.
+  torch::Tensor reduce(const CollectiveOptions& options = {}) && {
+    return PartialValue::reduce(options);
+  }
+  /// This member's rows of it, as ops::reduce_scatter. Collective.
+  torch::Tensor reduce_scatter(std::span<const std::int64_t> rows = {},
+                               const CollectiveOptions& options = {}) &&
+      requires(whole == Whole::sum) {
+    return PartialValue::reduce_scatter(rows, options);
+  }
+};
+
+inline Partial<Whole::sum> partial_sum(const Group& group, torch::Tensor value) {
+  return {group, std::move(value)};
+}
+inline Partial<Whole::mean> partial_mean(const Group& group, const torch::Tensor& value,
+                                         double weight) {
+  return {group, value, weight};
+}
+
+}  // namespace tutti

@@ -1,0 +1,368 @@
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "comm/channels.h"
+#include "comm/group_state.h"
+#include "torch/ops/collective_node.h"
+#include "tutti/error.h"
+#include "tutti/ops.h"
+#include "tutti/tensors.h"
+
+namespace tutti::ops {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+
+/// What a gradient's collective is called: the forward call has the same number on all members.
+class GradientLabel {
+ public:
+  GradientLabel(const Group& group, const CollectiveOptions& options)
+      : text_(fmt::format("gradient of call {}{}{}{}", group.state()->calls(),
+                          options.label.empty() ? "" : ", \"", options.label,
+                          options.label.empty() ? "" : "\"")),
+        deadline_(options.deadline) {}
+  CollectiveOptions options() const { return {.label = text_, .deadline = deadline_}; }
+
+ private:
+  std::string text_;
+  std::optional<std::chrono::milliseconds> deadline_;
+};
+
+/// Detached: what is moved has no part in autograd.
+torch::Tensor given(const torch::Tensor& x) {
+  if (!x.defined()) throw InvalidArgument("the tensor is undefined");
+  return x.detach().contiguous();
+}
+
+std::int64_t elements_of_row(const torch::Tensor& x, const char* what) {
+  if (x.dim() == 0)
+    throw InvalidArgument(fmt::format("{}: a scalar has no rows along dim 0", what));
+  return c10::multiply_integers(x.sizes().slice(1));
+}
+
+torch::Tensor with_rows(const torch::Tensor& like, std::int64_t rows) {
+  auto sizes = like.sizes().vec();
+  sizes[0] = rows;
+  return torch::empty(sizes, like.options().requires_grad(false));
+}
+
+/// In elements.
+Rows counts_of(std::span<const std::int64_t> rows, std::int64_t row) {
+  Rows counts(rows.begin(), rows.end());
+  for (auto& count : counts) count *= row;
+  return counts;
+}
+
+std::int64_t sum_of(std::span<const std::int64_t> rows) {
+  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+}
+
+/// What stands for the result of another member.
+torch::Tensor stand_in(const torch::Tensor& x) {
+  return torch::empty({0}, x.options().requires_grad(false));
+}
+
+void require_linear(Reduction reduction, const char* what) {
+  if (reduction == Reduction::sum || reduction == Reduction::mean) return;
+  throw Unsupported(fmt::format("{}: sum and mean; all_reduce() has the others", what));
+}
+
+/// Moves along dim 0 by the group's call of the same name.
+torch::Tensor gather_rows(const Group& group, const torch::Tensor& x, const Rows& rows,
+                          const CollectiveOptions& options) {
+  auto out = with_rows(x, sum_of(rows));
+  group.all_gather_variable(view_of(x), view_of(out), counts_of(rows, elements_of_row(x, "")),
+                            options);
+  return out;
+}
+
+torch::Tensor scatter_sums(const Group& group, const torch::Tensor& x, const Rows& rows,
+                           Reduction reduction, const CollectiveOptions& options) {
+  auto out = with_rows(x, rows[static_cast<std::size_t>(group.rank())]);
+  group.reduce_scatter_variable(view_of(x), view_of(out), counts_of(rows, elements_of_row(x, "")),
+                                reduction, options);
+  return out;
+}
+
+torch::Tensor gather_to(const Group& group, const torch::Tensor& x, const Rows& rows, int root,
+                        const CollectiveOptions& options) {
+  const bool is_root = group.rank() == root;
+  auto out = is_root ? with_rows(x, sum_of(rows)) : stand_in(x);
+  group.gather_variable(view_of(x), is_root ? view_of(out) : View{nullptr, 0, dtype_of(x)},
+                        counts_of(rows, elements_of_row(x, "gather")), root, options);
+  return out;
+}
+
+/// `like` gives type and the other dims.
+torch::Tensor scatter_from(const Group& group, const torch::Tensor& x, const torch::Tensor& like,
+                           const Rows& rows, int root, const CollectiveOptions& options) {
+  auto out = with_rows(like, rows[static_cast<std::size_t>(group.rank())]);
+  const bool is_root = group.rank() == root;
+  group.scatter_variable(is_root ? view_of(x) : View{nullptr, 0, dtype_of(like)}, view_of(out),
+                         counts_of(rows, elements_of_row(like, "scatter")), root, options);
+  return out;
+}
+
+torch::Tensor exchange(const Group& group, const torch::Tensor& x, const Rows& to, const Rows& from,
+                       const CollectiveOptions& options) {
+  const auto row = elements_of_row(x, "all_to_all");
+  auto out = with_rows(x, sum_of(from));
+  group.all_to_all_variable(view_of(x), counts_of(to, row), view_of(out), counts_of(from, row),
+                            options);
+  return out;
+}
+
+/// How many rows each member has.
+Rows rows_of_all(const Group& group, const torch::Tensor& x, const char* what,
+                 const CollectiveOptions& options) {
+  elements_of_row(x, what);
+  const std::int64_t own = x.size(0);
+  Rows rows(static_cast<std::size_t>(group.size()));
+  group.all_gather({&own, 1, DType::int64}, {rows.data(), group.size(), DType::int64},
+                   {.label = options.label, .deadline = options.deadline});
+  return rows;
+}
+
+Rows checked_rows(const Group& group, std::span<const std::int64_t> rows, const char* what) {
+  if (rows.size() == static_cast<std::size_t>(group.size())) return {rows.begin(), rows.end()};
+  throw InvalidArgument(
+      fmt::format("{}: {} numbers of rows for {} members", what, rows.size(), group.size()));
+}
+
+/// True where the value is this member's, and no lower rank's.
+torch::Tensor won(const Group& group, const torch::Tensor& x, const torch::Tensor& best,
+                  const CollectiveOptions& options) {
+  const auto is_best = (x == best).logical_or(x.isnan().logical_and(best.isnan()));
+  auto winner = torch::where(is_best, torch::tensor(group.rank(), torch::kInt32),
+                             torch::tensor(group.size(), torch::kInt32));
+  tutti::all_reduce(group, winner, Reduction::min, options);
+  return winner == group.rank();
+}
+
+/// The product of the other members' values.
+torch::Tensor product_of_others(const Group& group, const torch::Tensor& x,
+                                const CollectiveOptions& options) {
+  const auto all = tutti::all_gather(group, x.unsqueeze(0), options);
+  auto product = torch::ones_like(x);
+  for (int member = 0; member < group.size(); ++member) {
+    if (member != group.rank()) product *= all[member];
+  }
+  return product;
+}
+
+}  // namespace
+
+torch::Tensor all_reduce(const Group& group, const torch::Tensor& x, Reduction reduction,
+                         const CollectiveOptions& options) {
+  const auto in = given(x);
+  auto out = in.clone();
+  if (reduction == Reduction::logical_and || reduction == Reduction::logical_or) {
+    throw Unsupported(fmt::format("ops::all_reduce: {} has no gradient; tutti::all_reduce() has it",
+                                  name_of(reduction)));
+  }
+  tutti::all_reduce(group, out, reduction, options);
+  if (!records_gradients(out.scalar_type())) return out;
+  const GradientLabel label(group, options);
+  const auto sum = [group, label](const torch::Tensor& gradient, Reduction how) {
+    auto all = gradient.clone();
+    tutti::all_reduce(group, all, how, label.options());
+    return all;
+  };
+  switch (reduction) {
+    case Reduction::max:
+    case Reduction::min: {
+      const auto is_mine = won(group, in, out, options);
+      return with_gradient(out, x, [sum, is_mine](const torch::Tensor& gradient) {
+        const auto all = sum(gradient, Reduction::sum);
+        return torch::where(is_mine, all, torch::zeros_like(all));
+      });
+    }
+    case Reduction::product: {
+      const auto others = product_of_others(group, in, options);
+      return with_gradient(out, x, [sum, others](const torch::Tensor& gradient) {
+        return sum(gradient, Reduction::sum) * others;
+      });
+    }
+    default:
+      return with_gradient(out, x, [sum, reduction](const torch::Tensor& gradient) {
+        return sum(gradient, reduction);
+      });
+  }
+}
+
+torch::Tensor reduce(const Group& group, const torch::Tensor& x, Reduction reduction, int root,
+                     const CollectiveOptions& options) {
+  require_linear(reduction, "ops::reduce");
+  const auto in = given(x);
+  auto out = group.rank() == root ? torch::empty_like(in) : stand_in(in);
+  tutti::reduce(group, in, out, reduction, root, options);
+  const double share = reduction == Reduction::mean ? group.size() : 1;
+  return with_gradient(out, x,
+                       [=, label = GradientLabel(group, options), like = stand_in(in),
+                        sizes = in.sizes().vec()](const torch::Tensor& gradient) {
+                         auto all = group.rank() == root ? gradient.clone()
+                                                         : torch::empty(sizes, like.options());
+                         tutti::broadcast(group, all, root, label.options());
+                         return all.div_(share);
+                       });
+}
+
+torch::Tensor reduce_scatter(const Group& group, const torch::Tensor& x, Reduction reduction,
+                             std::span<const std::int64_t> rows, const CollectiveOptions& options) {
+  require_linear(reduction, "ops::reduce_scatter");
+  const auto in = given(x);
+  elements_of_row(in, "reduce_scatter");
+  Rows shares;
+  if (rows.empty()) {
+    if (in.size(0) % group.size() != 0) {
+      throw InvalidArgument(
+          fmt::format("reduce_scatter: {} rows have no {} equal shares", in.size(0), group.size()));
+    }
+    shares.assign(static_cast<std::size_t>(group.size()), in.size(0) / group.size());
+  } else {
+    shares = checked_rows(group, rows, "reduce_scatter");
+  }
+  auto out = scatter_sums(group, in, shares, reduction, options);
+  const double share = reduction == Reduction::mean ? group.size() : 1;
+  return with_gradient(out, x,
+                       [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                         return gather_rows(group, gradient, shares, label.options()).div_(share);
+                       });
+}
+
+torch::Tensor all_gather(const Group& group, const torch::Tensor& x,
+                         const CollectiveOptions& options) {
+  const auto in = given(x);
+  const auto rows = rows_of_all(group, in, "all_gather", options);
+  auto out = gather_rows(group, in, rows, options);
+  return with_gradient(
+      out, x, [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+        return scatter_sums(group, gradient, rows, Reduction::sum, label.options());
+      });
+}
+
+torch::Tensor gather(const Group& group, const torch::Tensor& x, int root,
+                     const CollectiveOptions& options) {
+  const auto in = given(x);
+  const auto rows = rows_of_all(group, in, "gather", options);
+  auto out = gather_to(group, in, rows, root, options);
+  return with_gradient(out, x,
+                       [=, label = GradientLabel(group, options),
+                        like = with_rows(in, 0)](const torch::Tensor& gradient) {
+                         return scatter_from(group, gradient, like, rows, root, label.options());
+                       });
+}
+
+torch::Tensor broadcast(const Group& group, const torch::Tensor& x, int root,
+                        const CollectiveOptions& options) {
+  auto out = given(x).clone();
+  tutti::broadcast(group, out, root, options);
+  return with_gradient(
+      out, x, [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+        auto sum = group.rank() == root ? torch::empty_like(gradient) : torch::Tensor();
+        tutti::reduce(group, gradient, sum, Reduction::sum, root, label.options());
+        return sum;
+      });
+}
+
+torch::Tensor scatter(const Group& group, const torch::Tensor& x,
+                      std::span<const std::int64_t> rows, int root,
+                      const CollectiveOptions& options) {
+  const auto in = given(x);
+  const auto shares = checked_rows(group, rows, "scatter");
+  auto out = scatter_from(group, in, in, shares, root, options);
+  return with_gradient(out, x,
+                       [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                         auto all = gather_to(group, gradient, shares, root, label.options());
+                         return group.rank() == root ? all : torch::Tensor();
+                       });
+}
+
+torch::Tensor all_to_all(const Group& group, const torch::Tensor& x,
+                         std::span<const std::int64_t> given_rows,
+                         std::span<const std::int64_t> taken_rows,
+                         const CollectiveOptions& options) {
+  const auto in = given(x);
+  const auto to = checked_rows(group, given_rows, "all_to_all");
+  const auto from = checked_rows(group, taken_rows, "all_to_all");
+  auto out = exchange(group, in, to, from, options);
+  return with_gradient(out, x,
+                       [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                         return exchange(group, gradient, from, to, label.options());
+                       });
+}
+
+std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std::int64_t> given) {
+  const auto mine = checked_rows(group, given, "exchange_rows");
+  Rows taken(mine.size());
+  group.all_to_all({mine.data(), group.size(), DType::int64},
+                   {taken.data(), group.size(), DType::int64}, {.label = "rows"});
+  return taken;
+}
+
+torch::Tensor copy_to_group(const Group& group, const torch::Tensor& x,
+                            const CollectiveOptions& options) {
+  return with_gradient(given(x), x,
+                       [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                         auto sum = gradient.clone();
+                         tutti::all_reduce(group, sum, Reduction::sum, label.options());
+                         return sum;
+                       });
+}
+
+torch::Tensor reduce_from_group(const Group& group, const torch::Tensor& x,
+                                const CollectiveOptions& options) {
+  auto out = given(x).clone();
+  tutti::all_reduce(group, out, Reduction::sum, options);
+  return with_gradient(out, x, [](const torch::Tensor& gradient) { return gradient; });
+}
+
+torch::Tensor send(const Group& group, const torch::Tensor& x, int to,
+                   const CollectiveOptions& options) {
+  const auto in = given(x);
+  group.send(view_of(in), to, options);
+  const Group way(group.state()->channels().way(group.rank(), to));
+  return with_gradient(stand_in(in), x,
+                       [=, label = GradientLabel(way, options), like = stand_in(in),
+                        sizes = in.sizes().vec()](const torch::Tensor&) {
+                         const auto gradient = torch::empty(sizes, like.options());
+                         group.receive(view_of(gradient), to, label.options());
+                         return gradient;
+                       });
+}
+
+torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
+                      const CollectiveOptions& options) {
+  auto out = torch::empty(like.sizes(), like.options().requires_grad(false));
+  group.receive(view_of(out), from, options);
+  const Group way(group.state()->channels().way(from, group.rank()));
+  return with_gradient(out, {},
+                       [=, label = GradientLabel(way, options)](const torch::Tensor& gradient) {
+                         group.send(view_of(gradient), from, label.options());
+                         return torch::Tensor();
+                       });
+}
+
+torch::Tensor attach(const torch::Tensor& loss, const std::vector<torch::Tensor>& results) {
+  auto all = loss;
+  for (const auto& result : results) all = all + result.flatten().slice(0, 0, 0).sum();
+  return all;
+}
+
+void backward(const Group& group, const torch::Tensor& loss) {
+  try {
+    loss.backward();
+  } catch (const std::exception& e) {
+    group.fail(e.what());
+    throw;
+  } catch (...) {
+    group.fail("an exception of a type of its own");
+    throw;
+  }
+}
+
+}  // namespace tutti::ops

@@ -1,0 +1,186 @@
+// Partial values: what they come to, what they cost, and what does not compile.
+
+#include "tutti/partial.h"
+
+#include "comm/group_state.h"
+#include "support/log_capture.h"
+#include "torch/training.h"
+
+namespace tutti::test::partial_cases {
+namespace {
+
+using ::testing::HasSubstr;
+using Sum = Partial<Whole::sum>;
+using Max = Partial<Whole::max>;
+
+template <class One, class Other>
+concept Addable = requires(One one, Other other) {
+  std::move(one) + std::move(other);
+};
+template <class One, class Other>
+concept Multipliable = requires(One one, Other other) {
+  std::move(one) * std::move(other);
+};
+template <class One>
+concept ReducibleInPlace = requires(One& one) {
+  one.reduce();
+};
+template <class One>
+concept Scatterable = requires(One one) {
+  std::move(one).reduce_scatter();
+};
+
+// A tensor is the same on all, or this worker's own: neither may be added to a part of a sum.
+static_assert(Addable<Sum, Sum>);
+static_assert(!Addable<Sum, torch::Tensor>);
+static_assert(!Addable<torch::Tensor, Sum>);
+static_assert(!Addable<Sum, double>);
+static_assert(!Addable<Max, Max>, "the sum of two maxima is not the maximum of a sum");
+static_assert(!Addable<Partial<Whole::mean>, Partial<Whole::mean>>);
+static_assert(Multipliable<Sum, double> && Multipliable<double, Sum>);
+static_assert(!Multipliable<Sum, torch::Tensor> && !Multipliable<Sum, Sum>);
+static_assert(!Multipliable<Max, double>, "a negative factor makes it a minimum");
+static_assert(!std::is_convertible_v<Sum, torch::Tensor>, "it cannot reach an optimizer");
+static_assert(!std::is_convertible_v<torch::Tensor, Sum>);
+static_assert(!std::is_copy_constructible_v<Sum>, "it would be reduced twice");
+static_assert(!ReducibleInPlace<Sum>, "only what is moved is used up");
+static_assert(Scatterable<Sum> && !Scatterable<Max>);
+
+TEST(Partial, EveryWholeIsThatOfAllParts) {
+  on_workers(3, [](const Job& job) {
+    const Group group(job);
+    const double rank = job.rank();
+    const auto of = [](std::vector<double> values) {
+      return torch::tensor(values, torch::kFloat64);
+    };
+    const auto flags = [](bool one, bool other) { return torch::tensor({one, other}); };
+    EXPECT_TRUE(torch::equal(Sum(group, of({rank, 1})).reduce(), of({3, 3})));
+    EXPECT_TRUE(torch::equal(
+        combine(Max(group, of({rank, -rank})), Max(group, of({1.5, -7}))).reduce(), of({2, 0})));
+    EXPECT_TRUE(torch::equal(combine(Partial<Whole::min>(group, of({rank})),
+                                     Partial<Whole::min>(group, of({0.5 - rank})))
+                                 .reduce(),
+                             of({-1.5})));
+    EXPECT_TRUE(torch::equal(combine(Partial<Whole::product>(group, of({rank + 1})),
+                                     Partial<Whole::product>(group, of({2})))
+                                 .reduce(),
+                             of({48})));
+    EXPECT_TRUE(torch::equal(combine(Partial<Whole::all>(group, flags(true, rank != 1)),
+                                     Partial<Whole::all>(group, flags(true, true)))
+                                 .reduce(),
+                             flags(true, false)));
+    EXPECT_TRUE(torch::equal(combine(Partial<Whole::any>(group, flags(false, rank == 1)),
+                                     Partial<Whole::any>(group, flags(false, false)))
+                                 .reduce(),
+                             flags(false, true)));
+    EXPECT_TRUE(torch::equal(
+        combine(Partial<Whole::concat>(group, of({rank})),
+                Partial<Whole::concat>(group, torch::full({job.rank()}, 9.0, torch::kFloat64)))
+            .reduce(),
+        of({0, 1, 9, 2, 9, 9})));
+    // Rank r has r + 1 samples of mean r, and one of 6.
+    const auto mean =
+        combine(partial_mean(group, of({rank}), rank + 1), partial_mean(group, of({6}), 1))
+            .reduce();
+    EXPECT_TRUE(torch::allclose(mean, of({(0.0 * 1 + 1 * 2 + 2 * 3 + 3 * 6) / 9})));
+  });
+}
+
+TEST(Partial, SumsThatAreAddedFirstCostOneCall) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    auto x = torch::ones({3}, torch::kFloat64).requires_grad_();
+    const auto before = group.state()->calls();
+    auto loss = partial_sum(group, x.square().sum()) + 0.5 * partial_sum(group, x.sum()) * 2;
+    loss = std::move(loss) + partial_sum(group, x.sum() * job.rank());
+    EXPECT_EQ(group.state()->calls(), before);
+    const auto all = std::move(loss).reduce();
+    EXPECT_EQ(group.state()->calls(), before + 1);
+    EXPECT_EQ(all.item<double>(), 2 * (3 + 3) + 3);
+    (all / 2).backward();  // all have the same loss
+    EXPECT_TRUE(torch::equal(x.grad(), torch::full({3}, 3.0 + job.rank(), torch::kFloat64)));
+  });
+}
+
+TEST(Partial, AWeightedMeanHasItsGradientInOneCall) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    auto x = torch::full({2}, 1.0 + job.rank(), torch::kFloat64).requires_grad_();
+    const double weight = job.rank() == 0 ? 3 : 1;
+    const auto before = group.state()->calls();
+    const auto mean = partial_mean(group, x, weight).reduce();
+    EXPECT_EQ(group.state()->calls(), before + 1);
+    EXPECT_TRUE(torch::equal(mean, torch::full({2}, 1.25, torch::kFloat64)));
+    (mean.sum() / 2).backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::full({2}, weight / 4, torch::kFloat64)));
+  });
+}
+
+TEST(Partial, APieceIsThisWorkersRowsOfTheSum) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    const auto x = torch::arange(6).to(torch::kFloat32).reshape({3, 2});
+    const std::vector<std::int64_t> rows = {1, 2};
+    const auto mine = (partial_sum(group, x) + partial_sum(group, x)).reduce_scatter(rows);
+    EXPECT_TRUE(torch::equal(mine, 4 * (job.rank() == 0 ? x.slice(0, 0, 1) : x.slice(0, 1, 3))));
+  });
+}
+
+TEST(Partial, OfTwoGroupsOrOfNothingIsRefused) {
+  on_workers(1, [](const Job& job) {
+    const Group one(job, "one");
+    const Group two(job, "two");
+    const auto x = torch::ones({2});
+    EXPECT_THAT(
+        text_of<InvalidArgument>([&] { (partial_sum(one, x) + partial_sum(two, x)).reduce(); }),
+        HasSubstr("partial values of two groups, \"one\" and \"two\""));
+    EXPECT_THAT(text_of<InvalidArgument>([&] { partial_sum(one, {}).reduce(); }),
+                HasSubstr("has no tensor"));
+    auto used = partial_sum(one, x);
+    static_cast<void>(std::move(used).reduce());
+    EXPECT_THAT(text_of<InvalidArgument>([&] { static_cast<void>(std::move(used).reduce()); }),
+                HasSubstr("a partial value that is reduced has no tensor"));
+    EXPECT_THAT(text_of<InvalidArgument>([&] { Partial<Whole::all>(one, x).reduce(); }),
+                HasSubstr("must be of booleans"));
+  });
+}
+
+/// What a program without NDEBUG does.
+class OfADebugBuild : public PartialValue {
+ public:
+  explicit OfADebugBuild(const Group& group) : PartialValue(group, Whole::sum, torch::ones({2})) {}
+  ~OfADebugBuild() { require_reduced(true); }
+};
+
+TEST(Partial, DestroyedWithoutAReductionEndsADebugBuild) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job, "stages");
+    EXPECT_DEATH(OfADebugBuild{group},
+                 "tutti: a partial value of group \"stages\" is destroyed without a reduction");
+  });
+}
+
+#ifdef NDEBUG
+TEST(Partial, DestroyedWithoutAReductionIsSaid) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job, "stages");
+    const LogCapture log;
+    {
+      const auto forgotten = partial_sum(group, torch::ones({2}));
+      static_cast<void>(forgotten);
+    }
+    EXPECT_EQ(log.count("a partial value of group \"stages\" is destroyed without a reduction"), 1);
+    EXPECT_THROW(
+        {
+          const auto lost = partial_sum(group, torch::ones({2}));
+          throw std::runtime_error("something else");
+        },
+        std::runtime_error);
+    static_cast<void>(partial_sum(group, torch::ones({2})).reduce());
+    EXPECT_EQ(log.count("is destroyed without a reduction"), 1) << "an exception says enough";
+  });
+}
+#endif
+
+}  // namespace
+}  // namespace tutti::test::partial_cases
