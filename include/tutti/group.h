@@ -167,9 +167,9 @@ class Group {
   void receive(View out, int from, const CollectiveOptions& options = {}) const;
 
   /// This member cannot go on: every other one gets PeerFailed, with this member's job rank and
-  /// `why`, in the call in which it waits, or its next one. The group has ended, on this member too;
-  /// nothing happens where it had already. Call it when an exception takes this member past calls
-  /// that the others make.
+  /// `why`, in the call in which it waits, or its next one. The group has ended, on this member
+  /// too; nothing happens where it had already. Call it when an exception takes this member past
+  /// calls that the others make.
   void fail(std::string_view why) const;
 
   // The same, started and not waited for.
