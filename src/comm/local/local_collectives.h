@@ -217,8 +217,11 @@ class LocalCollectives final : private Unfinished {
   std::string what(std::uint64_t sequence) const;
   /// Checks the peers periodically, for tests of a call that is not waited for.
   void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
-  [[noreturn]] void fail_mismatch(std::uint64_t sequence);
-  [[noreturn]] void fail_mismatch(std::uint64_t sequence, const Transfer::Pair& pair);
+  /// `how`, which is about a call in which members disagree, follows its number in the text.
+  [[noreturn]] void fail_mismatch(std::uint64_t sequence, std::string_view how);
+  /// What each member has asked for.
+  std::string how_calls_differ(std::uint64_t sequence) const;
+  std::string how_pair_differs(std::uint64_t sequence, const Transfer::Pair& pair) const;
   void end(EndingReason reason);
   /// True if no member leaves this operation before all others have done their part of it, so that
   /// it ends alike for all.

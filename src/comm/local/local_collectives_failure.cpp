@@ -53,9 +53,15 @@ void LocalCollectives::poll_peers(Goal goal, std::uint64_t value, std::uint64_t 
   }
 }
 
-void LocalCollectives::fail_mismatch(std::uint64_t sequence) {
-  std::string text =
-      fmt::format("members of group \"{}\" disagree in call {}", group_.name, sequence);
+void LocalCollectives::fail_mismatch(std::uint64_t sequence, std::string_view how) {
+  end({.kind = EndingKind::mismatch,
+       .text = fmt::format("members of group \"{}\" disagree in call {}{}", group_.name, sequence,
+                           how)});
+  ended_->raise();
+}
+
+std::string LocalCollectives::how_calls_differ(std::uint64_t sequence) const {
+  std::string text;
   const auto hash_of = [&](int member) {
     return control_.arrival(member, sequence).hash.load(std::memory_order_relaxed);
   };
@@ -75,25 +81,19 @@ void LocalCollectives::fail_mismatch(std::uint64_t sequence) {
                    describe(control_.record(member, sequence), members_.size));
     separator = ';';
   }
-  end({.kind = EndingKind::mismatch, .job_rank = -1, .found_by = -1, .text = text});
-  ended_->raise();
+  return text;
 }
 
-void LocalCollectives::fail_mismatch(std::uint64_t sequence, const Transfer::Pair& pair) {
+std::string LocalCollectives::how_pair_differs(std::uint64_t sequence,
+                                               const Transfer::Pair& pair) const {
   const auto [giver, taker] = pair;
   const auto rank_of = [&](int member) { return group_.ranks[static_cast<std::size_t>(member)]; };
   const auto at = [&](int member, int place) {
     return control_.counts(member, sequence)[static_cast<std::size_t>(place)];
   };
-  end({.kind = EndingKind::mismatch,
-       .job_rank = -1,
-       .found_by = -1,
-       .text = fmt::format(
-           "members of group \"{}\" disagree in call {}, {}: rank {} gives rank {} {} elements, "
-           "which takes {} from it",
-           group_.name, sequence, describe(control_.record(giver, sequence), members_.size),
-           rank_of(giver), rank_of(taker), at(giver, taker), at(taker, members_.size + giver))});
-  ended_->raise();
+  return fmt::format(", {}: rank {} gives rank {} {} elements, which takes {} from it",
+                     describe(control_.record(giver, sequence), members_.size), rank_of(giver),
+                     rank_of(taker), at(giver, taker), at(taker, members_.size + giver));
 }
 
 void LocalCollectives::fail(std::string_view why) {

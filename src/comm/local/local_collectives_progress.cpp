@@ -62,8 +62,10 @@ bool LocalCollectives::advance(Drive drive) {
   Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {
     if (!wait_for(Goal::arrived, sequence, sequence, drive)) return false;
-    if (!calls_agree(sequence)) fail_mismatch(sequence);
-    if (const auto pair = oldest.transfer.disagreeing()) fail_mismatch(sequence, *pair);
+    if (!calls_agree(sequence)) fail_mismatch(sequence, how_calls_differ(sequence));
+    if (const auto pair = oldest.transfer.disagreeing()) {
+      fail_mismatch(sequence, how_pair_differs(sequence, *pair));
+    }
     if (oldest.way == Way::by_place) {
       oldest.way = all_inlined(sequence) ? Way::one_wait : Way::slices;
     }

@@ -24,15 +24,12 @@ bool LocalCollectives::have_links(std::uint64_t sequence) {
   }
   for (int member = 1; member < members_.size; ++member) {
     if (engine_of(member) == engine_of(0)) continue;
-    end({.kind = EndingKind::mismatch,
-         .job_rank = -1,
-         .found_by = -1,
-         .text = fmt::format(
-             "members of group \"{}\" disagree in call {}: the programs of rank {} and of rank {} "
-             "make links between hosts by different engines (TUTTI_LINK, tutti::use_link())",
-             group_.name, sequence, group_.ranks[0],
-             group_.ranks[static_cast<std::size_t>(member)])});
-    ended_->raise();
+    fail_mismatch(
+        sequence,
+        fmt::format(
+            ": the programs of rank {} and of rank {} make links between hosts by different "
+            "engines (TUTTI_LINK, tutti::use_link())",
+            group_.ranks[0], group_.ranks[static_cast<std::size_t>(member)]));
   }
   have_links_ = true;
   return true;

@@ -41,7 +41,7 @@ constexpr bool is_from_root(OperationKind kind) noexcept {
 constexpr bool is_to_root(OperationKind kind) noexcept {
   return kind == OperationKind::reduce || kind == OperationKind::gather;
 }
-/// Who gives has a part for each member, instead of the same for all.
+/// What each giver has as `in` is a part for each member, and not the same data for all.
 constexpr bool gives_parts(OperationKind kind) noexcept {
   return kind == OperationKind::reduce_scatter || kind == OperationKind::scatter ||
          kind == OperationKind::all_to_all;

@@ -125,7 +125,8 @@ class Transfer {
   Range joined(std::span<const std::int64_t> counts, int which) const;
   /// The part of the joined buffer that belongs to `member`, of all that have one.
   Range part(int member) const { return joined(counts_, member); }
-  /// Of what `giver` has, the part for `taker`; where that one has what `giver` gives.
+  /// The elements of `giver`'s `in` that are for `taker`, and those of `taker`'s `out` that they
+  /// become.
   Range given(int giver, int taker) const;
   Range taken(int giver, int taker) const;
   /// What is cut into chunks, as soon as all have said what they give to whom.

@@ -158,12 +158,12 @@ torch::Tensor product_of_others(const Group& group, const torch::Tensor& x,
 
 torch::Tensor all_reduce(const Group& group, const torch::Tensor& x, Reduction reduction,
                          const CollectiveOptions& options) {
-  const auto in = given(x);
-  auto out = in.clone();
   if (reduction == Reduction::logical_and || reduction == Reduction::logical_or) {
     throw Unsupported(fmt::format("ops::all_reduce: {} has no gradient; tutti::all_reduce() has it",
                                   name_of(reduction)));
   }
+  const auto in = given(x);
+  auto out = in.clone();
   tutti::all_reduce(group, out, reduction, options);
   if (!records_gradients(out.scalar_type())) return out;
   const GradientLabel label(group, options);

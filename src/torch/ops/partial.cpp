@@ -41,8 +41,7 @@ void PartialValue::require_reduced(bool ends) const noexcept {
   if (!value_.defined() || std::uncaught_exceptions() > 0) return;
   const auto text = fmt::format(
       "a partial value of group \"{}\" is destroyed without a reduction: members that reduce "
-      "theirs "
-      "wait for this one",
+      "theirs wait for this one",
       group_.name());
   if (!ends) return log().warn("{}", text);
   std::fprintf(stderr, "tutti: %s\n", text.c_str());
@@ -52,8 +51,8 @@ void PartialValue::require_reduced(bool ends) const noexcept {
 void PartialValue::require_value(const char* what) const {
   if (value_.defined()) return;
   throw InvalidArgument(
-      fmt::format("a partial value that is {} has no tensor: it was reduced, "
-                  "combined or moved before",
+      fmt::format("a partial value that is {} has no tensor: it was reduced, combined or moved "
+                  "before",
                   what));
 }
 
