@@ -26,6 +26,7 @@
 #include "tutti/schedule.h"
 #include "tutti/shard_loader.h"
 #include "tutti/share.h"
+#include "tutti/split_module.h"
 #include "tutti/step_report.h"
 #include "tutti/tensors.h"
 #include "tutti/torch_optimizer.h"

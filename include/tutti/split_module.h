@@ -1,0 +1,50 @@
+#pragma once
+
+// Layers whose parameters are split over the members of a group: each has its rows, and nobody the
+// whole.
+//
+// A layer says so by its type, and no option has to: DataParallel finds it in the model, leaves its
+// parameters where they are, averages nothing of them, and gives their gradients the weights that
+// all others get.
+//
+// Threads: as Group. Failure: that of Group.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// This member's rows of a tensor that is split along dim 0.
+struct SplitTensor {
+  std::string name;      ///< of the whole, within the layer
+  torch::Tensor rows;    ///< this member's, which may be none
+  std::int64_t first;    ///< the first one's place in the whole
+  std::int64_t of_rows;  ///< how many the whole has
+};
+
+class SplitModule : public torch::nn::Module {
+ public:
+  const Group& group() const { return group_; }
+  /// Parameters first, in registration order, then what else a checkpoint has to hold.
+  virtual std::vector<SplitTensor> split_tensors() = 0;
+
+  /// What this member's backward gives to any part of the layer is multiplied by it: the weight of
+  /// this member's loss in the step. DataParallel sets it, and divides by the sum of the weights.
+  void set_gradient_weight(double weight) { gradient_weight_ = weight; }
+  double gradient_weight() const { return gradient_weight_; }
+
+ protected:
+  SplitModule(Group group, std::string name)
+      : torch::nn::Module(std::move(name)), group_(std::move(group)) {}
+
+ private:
+  Group group_;
+  double gradient_weight_ = 1;
+};
+
+}  // namespace tutti
