@@ -157,6 +157,8 @@ class HostSystem final : public System {
 
   std::vector<MemoryBound> memory_bounds() const override { return read_memory_bounds("/"); }
 
+  std::vector<MemoryBound> own_memory_bounds() const override { return read_own_memory_bounds(); }
+
   std::vector<int> allowed_processors() const override { return affinity(); }
 
   int processors() const override {

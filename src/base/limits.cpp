@@ -1,5 +1,7 @@
 #include "base/limits.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -166,6 +168,19 @@ std::vector<MemoryBound> read_memory_bounds(const fs::path& root) {
   for (const ControlGroups& groups : find_control_groups(root, "memory"))
     for (const fs::path& folder : groups.folders)
       if (const auto bound = bound_of(folder, groups.generation)) bounds.push_back(*bound);
+  return bounds;
+}
+
+std::vector<MemoryBound> read_own_memory_bounds() {
+  std::vector<MemoryBound> bounds;
+  const auto add = [&](const char* name, auto resource, const char* used_by) {
+    rlimit limit{};
+    if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    const auto used = read_entry("/proc/self/status", used_by).value_or(0) * 1024;
+    bounds.push_back({name, limit.rlim_cur, limit.rlim_cur - std::min(limit.rlim_cur, used)});
+  };
+  add("RLIMIT_AS", RLIMIT_AS, "VmSize:");
+  add("RLIMIT_DATA", RLIMIT_DATA, "VmData:");
   return bounds;
 }
 

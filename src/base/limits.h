@@ -28,6 +28,9 @@ std::vector<ControlGroups> find_control_groups(const std::filesystem::path& root
 /// See System::memory_bounds.
 std::vector<MemoryBound> read_memory_bounds(const std::filesystem::path& root);
 
+/// See System::own_memory_bounds.
+std::vector<MemoryBound> read_own_memory_bounds();
+
 /// Smallest processor quota of all control groups, rounded up; nothing when none is set.
 std::optional<int> read_processor_quota(const std::filesystem::path& root);
 

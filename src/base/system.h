@@ -48,6 +48,8 @@ class System {
 
   /// Machine first, then every cgroup above this process that sets a limit.
   virtual std::vector<MemoryBound> memory_bounds() const = 0;
+  /// Limits of this process alone, of what it maps and of what it has for itself.
+  virtual std::vector<MemoryBound> own_memory_bounds() const = 0;
 
   /// Numbers of the processors this process may run on, ascending; at least one.
   virtual std::vector<int> allowed_processors() const = 0;

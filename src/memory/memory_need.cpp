@@ -3,11 +3,30 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
 
 namespace tutti {
+namespace {
+
+std::optional<MemoryBound> tightest_of(const std::vector<MemoryBound>& bounds) {
+  const auto tightest = std::ranges::min_element(bounds, {}, &MemoryBound::available);
+  if (tightest == bounds.end()) return {};
+  return *tightest;
+}
+
+std::string refuse_own_memory(const System& system, const MemoryNeed& need) {
+  const auto tightest = tightest_of(system.own_memory_bounds());
+  if (!tightest || need.bytes_per_worker <= tightest->available) return {};
+  return fmt::format("not enough memory: {} needs {} for one worker, but {} has {} left of {}",
+                     need.what.empty() ? "this" : need.what, format_bytes(need.bytes_per_worker),
+                     tightest->owner, format_bytes(tightest->available),
+                     format_bytes(tightest->limit));
+}
+
+}  // namespace
 
 std::uint64_t MemoryNeed::total() const noexcept {
   const auto n = static_cast<std::uint64_t>(std::max(workers, 0));
@@ -19,11 +38,10 @@ std::uint64_t MemoryNeed::total() const noexcept {
 
 std::string refuse_memory(const System& system, const MemoryNeed& need) {
   const std::uint64_t total = need.total();
-  const std::vector<MemoryBound> bounds = system.memory_bounds();
-  const auto tightest =
-      std::min_element(bounds.begin(), bounds.end(),
-                       [](const auto& a, const auto& b) { return a.available < b.available; });
-  if (tightest == bounds.end() || total <= tightest->available) return {};
+  const auto tightest = tightest_of(system.memory_bounds());
+  if (!tightest || total <= tightest->available) {
+    return need.is_private ? refuse_own_memory(system, need) : std::string();
+  }
   const std::string workers = need.workers == 1
                                   ? std::string("for one worker")
                                   : fmt::format("({} for each of {} workers)",

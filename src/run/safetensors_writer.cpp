@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "run/strict_json.h"
 #include "tutti/error.h"
 
@@ -24,6 +25,7 @@ void check(const SafetensorsContent& content) {
     if (tensor.name == kMetadataKey) fail(tensor, "bears a name that the format reserves");
     if (!is_utf8(tensor.name)) fail(tensor, "has a name that is not UTF-8");
     const auto bytes = bytes_of(tensor.type, tensor.shape);
+    if (bytes && tensor.stream) continue;
     if (!bytes || *bytes != tensor.data.size())
       fail(tensor, fmt::format("of {} was given {} bytes", describe(tensor.type, tensor.shape),
                                tensor.data.size()));
@@ -46,7 +48,7 @@ SafetensorsWriter::SafetensorsWriter(const SafetensorsContent& content) : conten
     json += fmt::format("\"{}\":{}", kMetadataKey, nlohmann::json(content.metadata).dump());
   std::uint64_t offset = 0;
   for (const TensorToWrite* tensor : order_) {
-    const std::uint64_t end = offset + tensor->data.size();
+    const std::uint64_t end = offset + *bytes_of(tensor->type, tensor->shape);
     json += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
                         json.size() > 1 ? "," : "", nlohmann::json(tensor->name).dump(),
                         name_of(tensor->type), fmt::join(tensor->shape, ","), offset, end);
@@ -65,7 +67,19 @@ SafetensorsWriter::SafetensorsWriter(const SafetensorsContent& content) : conten
 FileDigest SafetensorsWriter::write(Files& files, const std::filesystem::path& folder) const {
   HashedFile file(files, folder / content_.name);
   file.append(header_);
-  for (const TensorToWrite* tensor : order_) file.append(tensor->data);
+  for (const TensorToWrite* tensor : order_) {
+    if (!tensor->stream) {
+      file.append(tensor->data);
+      continue;
+    }
+    std::uint64_t given = 0;
+    tensor->stream([&](std::span<const std::byte> bytes) {
+      file.append(bytes);
+      given += bytes.size();
+    });
+    TUTTI_CHECK(given == *bytes_of(tensor->type, tensor->shape), "{}: {} bytes of tensor {}",
+                content_.name, given, tensor->name);
+  }
   return file.finish();
 }
 

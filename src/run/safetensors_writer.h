@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -19,12 +20,17 @@
 
 namespace tutti {
 
+/// Gets the next bytes of a tensor.
+using TakeBytes = std::function<void(std::span<const std::byte>)>;
+
 /// One tensor to be written; the bytes are borrowed and must stay as they are until then.
 struct TensorToWrite {
   std::string name;  ///< UTF-8, unique in the file, not "__metadata__"
   StoredType type = StoredType::F32;
   std::vector<std::int64_t> shape = {};  ///< empty for a scalar
   std::span<const std::byte> data = {};  ///< row-major, contiguous
+  /// Instead of `data`, for a tensor that is nowhere as a whole: gives all of its bytes, in order.
+  std::function<void(const TakeBytes&)> stream = {};
 };
 
 struct SafetensorsContent {

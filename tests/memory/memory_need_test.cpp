@@ -30,6 +30,20 @@ TEST(MemoryNeed, RefusalHasTheFiguresAndTheTightestBound) {
             "2 GiB");
 }
 
+TEST(MemoryNeed, WhatIsPrivateFitsTheLimitsOfOneProcessToo) {
+  const StubSystem system({{.owner = "machine", .limit = 8 * kGiB, .available = 4 * kGiB}},
+                          {{.owner = "RLIMIT_DATA", .limit = 2 * kGiB, .available = kGiB}});
+  EXPECT_EQ(refuse_memory(system, {.bytes_per_worker = kGiB, .workers = 3, .is_private = true}),
+            "");
+  EXPECT_EQ(refuse_memory(system, {.bytes_per_worker = kGiB + 1, .workers = 3, .what = {}}), "");
+  EXPECT_EQ(refuse_memory(system, {.bytes_per_worker = kGiB + kGiB / 4,
+                                   .workers = 3,
+                                   .what = "a layer",
+                                   .is_private = true}),
+            "not enough memory: a layer needs 1.25 GiB for one worker, but RLIMIT_DATA has 1 GiB "
+            "left of 2 GiB");
+}
+
 TEST(MemoryNeed, OverflowIsANeedThatNeverFits) {
   const StubSystem system({{.owner = "machine", .limit = 8 * kGiB, .available = 4 * kGiB}});
   const MemoryNeed need{.bytes_per_worker = ~std::uint64_t{0} / 2, .workers = 3, .what = "x"};

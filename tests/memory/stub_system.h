@@ -11,11 +11,14 @@ namespace tutti::test {
 
 class StubSystem final : public WrappedSystem {
  public:
-  explicit StubSystem(std::vector<MemoryBound> bounds) : bounds_(std::move(bounds)) {}
+  explicit StubSystem(std::vector<MemoryBound> bounds, std::vector<MemoryBound> own_bounds = {})
+      : bounds_(std::move(bounds)), own_bounds_(std::move(own_bounds)) {}
   std::vector<MemoryBound> memory_bounds() const override { return bounds_; }
+  std::vector<MemoryBound> own_memory_bounds() const override { return own_bounds_; }
 
  private:
   std::vector<MemoryBound> bounds_;
+  std::vector<MemoryBound> own_bounds_;
 };
 
 }  // namespace tutti::test

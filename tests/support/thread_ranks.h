@@ -83,6 +83,7 @@ class ThreadSystem final : public System {
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override;
   FileDescriptor life_line() override;
   std::vector<MemoryBound> memory_bounds() const override;
+  std::vector<MemoryBound> own_memory_bounds() const override { return {}; }
   /// As a rank is one thread, unless it says otherwise.
   bool has_other_threads() const override { return has_other_threads_; }
   std::vector<int> allowed_processors() const override;

@@ -27,6 +27,9 @@ class WrappedSystem : public System {
   FileDescriptor life_line() override { return inner_->life_line(); }
   bool has_other_threads() const override { return inner_->has_other_threads(); }
   std::vector<MemoryBound> memory_bounds() const override { return inner_->memory_bounds(); }
+  std::vector<MemoryBound> own_memory_bounds() const override {
+    return inner_->own_memory_bounds();
+  }
   std::vector<int> allowed_processors() const override { return inner_->allowed_processors(); }
   int processors() const override { return inner_->processors(); }
 

@@ -1,0 +1,121 @@
+#pragma once
+
+// One piece of the classes: its weights, the optimizer's state, and the arithmetic over some
+// thousand classes at a time.
+//
+// Every number is computed from the piece and the leaf alone, by products of shapes that depend on
+// these: which member has the piece, and what else it has, decides no bit.
+//
+// Threads: one. Failure: none but torch's; arguments are checked by callers.
+
+#include <torch/torch.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/fold_program.h"
+#include "kernels/rules/rule.h"
+#include "tutti/parallel_cross_entropy.h"
+
+namespace tutti {
+
+/// Samples whose gradient is one leaf of the tree, on every member. All count.
+struct LeafSamples {
+  torch::Tensor features;            ///< [B, in], in the memory of an own tensor
+  std::vector<std::int64_t> labels;  ///< B classes
+  std::uint64_t key = 0;             ///< of its choice of classes
+  std::int64_t taking_part = 0;      ///< classes, of all pieces
+  bool samples_classes = false;
+  /// What logits are products of: the features, or their directions times the margin's scale.
+  torch::Tensor inputs;
+};
+
+/// A leaf whose losses have had their backward.
+struct LeafGradient {
+  const LeafSamples* samples;
+  Block leaf;                     ///< its place in the tree
+  torch::Tensor log_sums;         ///< [B]: log Σ e^z over all classes
+  torch::Tensor weighted_inputs;  ///< [B, in]: each sample's, times the gradient of its loss
+};
+
+/// Of samples of a leaf whose class is in a piece: rows of [n, in + 3], in the order of the
+/// samples: the class's weights (their direction where there is a margin), the logit, its slope,
+/// and the logit without the margin.
+struct PieceTargets {
+  std::vector<std::int64_t> samples;
+  torch::Tensor rows;
+};
+
+class ClassPiece {
+ public:
+  /// What all pieces of a layer have in common.
+  struct Layer {
+    std::int64_t features;
+    torch::ScalarType stored;    ///< of weights
+    torch::ScalarType computed;  ///< of all else
+    std::optional<Margin> margin;
+    double smoothing;
+    double rate;
+    const UpdateRule* rule;
+    std::uint64_t seed;
+  };
+  /// Classes [first, first + count) with initial weights.
+  ClassPiece(const Layer& layer, std::int64_t index, std::int64_t first, std::int64_t count);
+
+  std::int64_t first() const { return first_; }
+  std::int64_t count() const { return weights_.size(0); }
+  torch::Tensor& weights() { return weights_; }
+  std::vector<torch::Tensor>& states() { return states_; }
+
+  /// The sums of ClassSums over the classes that take part.
+  torch::Tensor sums(const LeafSamples& leaf, PieceTargets& targets) const;
+  /// One update by the leaves' gradients, folded along the tree over `leaves` leaves, ÷ `divisor`.
+  /// `number` of the update, counted from 1.
+  void update(std::span<const LeafGradient> gradients, std::int64_t leaves, double divisor,
+              double rate_factor, std::int64_t number);
+  /// Largest logit of each sample and its class, the lowest of equals: [B] each.
+  std::pair<torch::Tensor, torch::Tensor> largest(const torch::Tensor& inputs) const;
+
+ private:
+  /// Weights of a chunk of classes, in the type of the arithmetic.
+  struct Chunk {
+    std::int64_t begin;     ///< among the rows that are asked for
+    torch::Tensor weights;  ///< [k, in]
+    torch::Tensor inputs;   ///< the same, or their directions
+    torch::Tensor norms;    ///< [k, 1]; undefined without a margin
+  };
+  struct Target {
+    std::int64_t sample;
+    std::int64_t row;  ///< of the classes that take part
+  };
+  std::vector<std::int32_t> rows_of(const LeafSamples& leaf) const;
+  std::vector<Target> targets_of(const LeafSamples& leaf, std::span<const std::int32_t> rows) const;
+  /// Rows [begin, begin + count) of the given ones, or of all where `rows` is undefined.
+  Chunk chunk(const torch::Tensor& rows, std::int64_t begin, std::int64_t count) const;
+  /// [k, in], of the leaf's losses by the weights of the chunk. `targets` are those of its rows.
+  torch::Tensor gradient(const LeafGradient& leaf, const Chunk& chunk,
+                         std::span<const Target> targets) const;
+  void apply(const Chunk& chunk, const torch::Tensor& rows, std::span<const Block> blocks,
+             std::span<const torch::Tensor> nodes, std::int64_t leaves, double divisor,
+             const PreparedUpdate& rule, std::int64_t number);
+  void store(const torch::Tensor& updated, const torch::Tensor& rows, std::int64_t begin,
+             std::int64_t number);
+
+  Layer layer_;
+  std::int64_t index_;
+  std::int64_t first_;
+  torch::Tensor weights_;
+  std::vector<torch::Tensor> states_;
+};
+
+/// Classes of a chunk for a leaf of that many samples.
+std::int64_t chunk_classes(std::int64_t samples);
+/// What the logits of a layer with this margin are products of: see LeafSamples::inputs.
+torch::Tensor inputs_of(const torch::Tensor& features, const std::optional<Margin>& margin);
+/// Lengths of rows, none below 1e-12: [B, 1].
+torch::Tensor lengths_of(const torch::Tensor& rows);
+
+}  // namespace tutti

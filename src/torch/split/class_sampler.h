@@ -1,0 +1,37 @@
+#pragma once
+
+// Which classes of a piece take part in a step: those that samples have, and others at random.
+//
+// Random numbers are those of a counter, so that a choice depends on its key alone and costs what
+// is chosen, not what there is to choose from.
+//
+// Threads: pure functions. Failure: none; arguments are checked by callers.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tutti {
+
+/// A permutation of 0 … count − 1, one for each key: four rounds of a Feistel network over the next
+/// even number of bits, repeated until the value is in range (Black and Rogaway 2002, "Ciphers with
+/// arbitrary finite domains", cycle walking).
+class KeyedPermutation {
+ public:
+  KeyedPermutation(std::int64_t count, std::uint64_t key);
+  std::int64_t operator()(std::int64_t i) const;
+
+ private:
+  std::uint64_t count_;
+  std::uint64_t key_;
+  int half_bits_;
+};
+
+/// How many of `count` classes take part of which samples have `present`, distinct.
+std::int64_t sampled_count(std::int64_t count, double rate, std::int64_t present);
+
+/// Ascending: `present`, which is ascending and distinct, and others of 0 … count − 1.
+std::vector<std::int32_t> sample_classes(std::int64_t count, double rate,
+                                         std::span<const std::int32_t> present, std::uint64_t key);
+
+}  // namespace tutti

@@ -1,0 +1,123 @@
+#pragma once
+
+// What is behind a ParallelCrossEntropy: this member's pieces, what the members tell each other,
+// and the leaves whose gradients the next update takes.
+//
+//   forward   features and labels of all │ sums over the own classes, for all samples │ each
+//             sample's sums go to the member that has the sample, which makes loss and gradient
+//   backward  nothing is exchanged
+//   step      log Σ e^z and the gradient of the loss of each sample, to all │ update of the pieces
+//
+// Threads: one. Failure: as the public header says.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/fold_program.h"
+#include "kernels/rules/rule.h"
+#include "run/safetensors_writer.h"
+#include "torch/split/class_piece.h"
+#include "tutti/parallel_cross_entropy.h"
+
+namespace tutti {
+
+/// A layer's arguments, checked, with what follows from them.
+struct ClassifierSettings {
+  ClassifierSettings(std::int64_t features, std::int64_t classes, const Optimizer::Rule& rule,
+                     const ParallelCrossEntropyOptions& options);
+
+  std::int64_t features;
+  std::int64_t classes;
+  ParallelCrossEntropyOptions options;  ///< pieces are resolved
+  UpdateRule rule;
+  torch::ScalarType computed;
+
+  /// Pieces [first, second) of a member.
+  std::pair<std::int64_t, std::int64_t> pieces_of(int member, int members) const;
+  /// Classes [first, second) of a piece.
+  std::pair<std::int64_t, std::int64_t> classes_of(std::int64_t piece) const;
+  std::int64_t piece_of(std::int64_t label) const;
+  std::uint64_t bytes_per_class() const;
+  /// Of weights and state.
+  std::uint64_t bytes_of(int member, int members) const;
+  /// Classes that take part in the loss of these samples.
+  std::int64_t taking_part(std::span<const std::int64_t> labels, bool samples_classes) const;
+  std::string text() const;
+};
+
+/// One call of forward(): its leaves, as all members have them, and what this member alone knows of
+/// its own samples.
+struct ClassifierCall {
+  std::int64_t number = 0;
+  std::vector<LeafSamples> leaves;
+  std::vector<std::int64_t> places;  ///< of the leaves in the tree of an update
+  std::vector<std::int64_t> rows;    ///< samples that count, by member
+  torch::Tensor log_sums;            ///< [b], of this member's samples that count
+  torch::Tensor gradients;           ///< [b], of what it called backward() on, by their losses
+};
+
+class Classifier {
+ public:
+  Classifier(const Group& group, ClassifierSettings settings);
+
+  struct Losses {
+    torch::Tensor losses;     ///< [b], 0 for samples that are ignored
+    torch::Tensor gradients;  ///< [b, in], of each loss by its features
+    torch::Tensor kept;       ///< which samples count: [n] of their indices
+    torch::Tensor correct;    ///< [b]
+    std::shared_ptr<ClassifierCall> call;
+  };
+  Losses forward(const torch::Tensor& features, const torch::Tensor& labels, bool is_training);
+  torch::Tensor predict(const torch::Tensor& features);
+  /// The call's gradients will be part of the next update.
+  void add(const std::shared_ptr<ClassifierCall>& call);
+  void step(double rate_factor);
+  void forget();
+  /// What the gradients are divided by.
+  void set_divisor(double divisor) { divisor_ = divisor; }
+
+  // The layer as a whole (classifier_file.cpp).
+  std::string sha256();
+  void save(const std::string& file);
+  void load(const std::string& file);
+
+  const ClassifierSettings& settings() const { return settings_; }
+  std::vector<ClassPiece>& own_pieces() { return pieces_; }
+  std::int64_t updates() const { return updates_; }
+  const Group& group() const { return group_; }
+
+ private:
+  /// The weights, or a state, of an own piece.
+  torch::Tensor& tensor(std::size_t which, std::int64_t piece);
+  /// The bytes of all pieces, in order, on the first member; empty ones on the others.
+  void gather_pieces(std::size_t which, const TakeBytes& take);
+  void scatter_pieces(std::size_t which, const std::function<void(std::span<std::byte>)>& fill);
+  torch::Tensor gather_rows(const torch::Tensor& own, const std::vector<std::int64_t>& rows,
+                            const char* what) const;
+  std::vector<std::int64_t> agree_on_rows(std::int64_t own, const std::string& problem) const;
+  LeafSamples leaf_of(torch::Tensor features, std::vector<std::int64_t> labels, std::uint64_t key,
+                      bool samples_classes) const;
+  torch::Tensor exchange_sums(const ClassifierCall& call,
+                              const std::vector<torch::Tensor>& nodes) const;
+  torch::Tensor exchange_targets(const ClassifierCall& call,
+                                 const std::vector<PieceTargets>& targets) const;
+
+  Group group_;
+  ClassifierSettings settings_;
+  std::vector<ClassPiece> pieces_;
+  std::int64_t first_piece_ = 0;
+  std::int64_t updates_ = 0;
+  std::int64_t calls_ = 0;  ///< of forward() in training, since the last update
+  double divisor_ = 1;
+  std::vector<std::shared_ptr<ClassifierCall>> pending_;
+};
+
+}  // namespace tutti

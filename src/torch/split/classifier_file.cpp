@@ -1,0 +1,229 @@
+#include <cstddef>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/files.h"
+#include "comm/gather_bytes.h"
+#include "kernels/hash.h"
+#include "run/safetensors_reader.h"
+#include "run/safetensors_writer.h"
+#include "torch/split/classifier.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kUpdates = "tutti.updates";
+
+/// What the first member has to say, on all members.
+std::string from_first(const Group& group, const std::string& text) {
+  const auto mine = group.rank() == 0 ? text : std::string();
+  const auto all = gather_bytes(group, std::as_bytes(std::span(mine)), {.label = "outcome"});
+  return {reinterpret_cast<const char*>(all[0].data()), all[0].size()};
+}
+
+/// Passes on what the first member has thrown: PeerFailed on the others.
+void rethrow_everywhere(const Group& group, const std::exception_ptr& thrown) {
+  std::string text;
+  try {
+    if (thrown) std::rethrow_exception(thrown);
+  } catch (const std::exception& e) {
+    text = e.what();
+  }
+  text = from_first(group, text);
+  if (thrown) std::rethrow_exception(thrown);
+  if (text.empty()) return;
+  throw PeerFailed(group.job_rank(0), 0, fmt::format("rank {}: {}", group.job_rank(0), text));
+}
+
+std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace
+
+torch::Tensor& Classifier::tensor(std::size_t which, std::int64_t piece) {
+  auto& own = pieces_[static_cast<std::size_t>(piece - first_piece_)];
+  return which == 0 ? own.weights() : own.states()[which - 1];
+}
+
+void Classifier::gather_pieces(std::size_t which, const TakeBytes& take) {
+  const auto type = which == 0 ? settings_.options.dtype : settings_.computed;
+  torch::Tensor whole;
+  for (int member = 0; member < group_.size(); ++member) {
+    const auto [first, last] = settings_.pieces_of(member, group_.size());
+    for (auto piece = first; piece < last; ++piece) {
+      const auto [begin, end] = settings_.classes_of(piece);
+      if (member == 0) {
+        if (group_.rank() == 0) take(bytes_of(tensor(which, piece)));
+        continue;
+      }
+      std::vector<std::int64_t> counts(static_cast<std::size_t>(group_.size()));
+      auto& count = counts[static_cast<std::size_t>(member)];
+      count = (end - begin) * settings_.features;
+      auto in = torch::empty({0}, type);
+      if (group_.rank() == member) in = tensor(which, piece);
+      if (group_.rank() == 0) whole = torch::empty({count}, type);
+      group_.gather_variable(view_of(in),
+                             group_.rank() == 0 ? view_of(whole) : View{nullptr, 0, dtype_of(in)},
+                             counts, 0, {.label = "piece"});
+      if (group_.rank() == 0) take(bytes_of(whole));
+    }
+  }
+}
+
+void Classifier::scatter_pieces(std::size_t which,
+                                const std::function<void(std::span<std::byte>)>& fill) {
+  const auto type = which == 0 ? settings_.options.dtype : settings_.computed;
+  torch::Tensor whole;
+  for (int member = 0; member < group_.size(); ++member) {
+    const auto [first, last] = settings_.pieces_of(member, group_.size());
+    for (auto piece = first; piece < last; ++piece) {
+      const auto [begin, end] = settings_.classes_of(piece);
+      if (member == 0) {
+        if (group_.rank() == 0) fill(bytes_of(tensor(which, piece)));
+        continue;
+      }
+      std::vector<std::int64_t> counts(static_cast<std::size_t>(group_.size()));
+      auto& count = counts[static_cast<std::size_t>(member)];
+      count = (end - begin) * settings_.features;
+      auto out = torch::empty({0}, type);
+      if (group_.rank() == member) out = tensor(which, piece);
+      if (group_.rank() == 0) {
+        whole = torch::empty({count}, type);
+        fill(bytes_of(whole));
+      }
+      group_.scatter_variable(
+          group_.rank() == 0 ? ConstView(view_of(whole)) : View{nullptr, 0, dtype_of(out)},
+          view_of(out), counts, 0, {.label = "piece"});
+    }
+  }
+}
+
+std::string Classifier::sha256() {
+  Sha256 hash;
+  constexpr std::string_view kName = "weight";
+  hash.update(kName.data(), kName.size());
+  gather_pieces(0,
+                [&](std::span<const std::byte> bytes) { hash.update(bytes.data(), bytes.size()); });
+  return from_first(group_, hash.hex());
+}
+
+void Classifier::save(const std::string& file) {
+  const std::filesystem::path path(file);
+  SafetensorsContent content{.name = path.filename().string(),
+                             .tensors = {},
+                             .metadata = {{kUpdates, std::to_string(updates_)}}};
+  const auto type = [](torch::ScalarType scalar) {
+    return stored_type(dtype_of(torch::empty({0}, scalar)));
+  };
+  // The wider type comes first in the file: states, where weights have 16 bits.
+  std::vector<std::size_t> order;
+  for (std::size_t which = 0; which <= settings_.rule.states.size(); ++which)
+    order.push_back(which);
+  if (settings_.options.dtype != settings_.computed) {
+    std::rotate(order.begin(), order.begin() + 1, order.end());
+  }
+  for (const auto which : order) {
+    content.tensors.push_back(
+        {.name = which == 0 ? "weight" : settings_.rule.states[which - 1].name,
+         .type = type(which == 0 ? settings_.options.dtype : settings_.computed),
+         .shape = {settings_.classes, settings_.features},
+         .data = {},
+         .stream = [this, which](const TakeBytes& take) { gather_pieces(which, take); }});
+  }
+  std::exception_ptr thrown;
+  std::size_t begun = 0;
+  const auto nowhere = [](std::span<const std::byte>) {};
+  if (group_.rank() == 0) {
+    // The others give their pieces, whatever becomes of the file.
+    std::exception_ptr failed;
+    for (auto& tensor : content.tensors) {
+      tensor.stream = [&, stream = tensor.stream](const TakeBytes& take) {
+        ++begun;
+        stream([&](std::span<const std::byte> bytes) {
+          try {
+            if (!failed) take(bytes);
+          } catch (...) {
+            failed = std::current_exception();
+          }
+        });
+        if (failed) std::rethrow_exception(failed);
+      };
+    }
+    try {
+      const auto folder = path.parent_path().empty() ? "." : path.parent_path();
+      const auto files = host_files();
+      if (files->exists(path)) {
+        throw InvalidArgument(fmt::format("{} is there already", path.string()));
+      }
+      SafetensorsWriter(content).write(*files, folder);
+      files->sync_folder(folder);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  for (; begun < order.size(); ++begun) gather_pieces(order[begun], nowhere);
+  rethrow_everywhere(group_, thrown);
+}
+
+void Classifier::load(const std::string& file) {
+  std::exception_ptr thrown;
+  std::optional<SafetensorsFile> from;
+  std::string updates;
+  const auto name_of = [&](std::size_t which) {
+    return which == 0 ? std::string("weight") : settings_.rule.states[which - 1].name;
+  };
+  if (group_.rank() == 0) {
+    try {
+      from.emplace(host_files(), file);
+      const std::vector<std::int64_t> shape{settings_.classes, settings_.features};
+      for (std::size_t which = 0; which <= settings_.rule.states.size(); ++which) {
+        const auto wanted = stored_type(
+            dtype_of(torch::empty({0}, which == 0 ? settings_.options.dtype : settings_.computed)));
+        const auto* const found = from->find(name_of(which));
+        if (found == nullptr) {
+          throw InvalidArgument(fmt::format("{} has no tensor \"{}\"", file, name_of(which)));
+        }
+        if (found->shape == shape && found->type == wanted) continue;
+        throw InvalidArgument(fmt::format("{}: \"{}\" is {}, and the classifier's {}", file,
+                                          name_of(which), describe(found->type, found->shape),
+                                          describe(wanted, shape)));
+      }
+      const auto found = from->metadata().find(kUpdates);
+      if (found == from->metadata().end()) {
+        throw InvalidArgument(fmt::format("{} does not have the number of updates", file));
+      }
+      updates = found->second;
+      if (updates.empty() || updates.size() > 18 ||
+          updates.find_first_not_of("0123456789") != std::string::npos) {
+        throw InvalidArgument(fmt::format("{}: \"{}\" updates", file, updates));
+      }
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  rethrow_everywhere(group_, thrown);
+  updates_ = std::stoll(from_first(group_, updates));
+  for (std::size_t which = 0; which <= settings_.rule.states.size(); ++which) {
+    std::uint64_t at = 0;
+    std::optional<TensorEntry> entry;
+    if (from) entry = *from->find(name_of(which));
+    scatter_pieces(which, [&](std::span<std::byte> bytes) {
+      auto part = *entry;
+      part.offset += at;
+      part.bytes = bytes.size();
+      from->read(part, bytes);
+      at += bytes.size();
+    });
+  }
+  forget();
+}
+
+}  // namespace tutti

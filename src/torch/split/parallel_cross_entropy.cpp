@@ -1,0 +1,91 @@
+#include "tutti/parallel_cross_entropy.h"
+
+#include <fmt/format.h>
+
+#include "torch/ops/collective_node.h"
+#include "torch/split/classifier.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+ParallelCrossEntropy::ParallelCrossEntropy(const Group& group, std::int64_t features,
+                                           std::int64_t classes, const Optimizer::Rule& rule,
+                                           const ParallelCrossEntropyOptions& options)
+    : SplitModule(group, options.name),
+      own_(std::make_unique<Classifier>(group,
+                                        ClassifierSettings(features, classes, rule, options))) {}
+
+ParallelCrossEntropy::~ParallelCrossEntropy() = default;
+
+torch::Tensor ParallelCrossEntropy::forward(const torch::Tensor& features,
+                                            const torch::Tensor& labels) {
+  auto result = own_->forward(features, labels, is_training());
+  correct_ = result.correct;
+  const auto kept = result.kept.numel();
+  const auto reduction = own_->settings().options.reduction;
+  torch::Tensor loss;
+  if (reduction == LossReduction::none) {
+    loss = result.losses.clone();
+  } else {
+    loss = result.losses.sum();
+    if (reduction == LossReduction::mean && kept > 0) loss = loss / kept;
+  }
+  if (!ops::records_gradients(loss.scalar_type())) return loss;
+  return ops::with_gradient(
+      loss, features,
+      [this, result, reduction, kept, samples = features.size(0)](const torch::Tensor& gradient) {
+        auto each = reduction == LossReduction::none ? gradient : gradient.expand({samples});
+        if (reduction == LossReduction::mean && kept > 0) each = each / kept;
+        if (result.call->gradients.defined()) {
+          result.call->gradients.add_(each.index_select(0, result.kept), gradient_weight());
+        }
+        own_->add(result.call);
+        return result.gradients * each.unsqueeze(1);
+      });
+}
+
+const torch::Tensor& ParallelCrossEntropy::correct() const { return correct_; }
+
+torch::Tensor ParallelCrossEntropy::predict(const torch::Tensor& features) {
+  return own_->predict(features);
+}
+
+void ParallelCrossEntropy::step(double rate_factor) { own_->step(rate_factor); }
+
+void ParallelCrossEntropy::zero_grad(bool set_to_none) {
+  SplitModule::zero_grad(set_to_none);
+  own_->forget();
+}
+
+std::int64_t ParallelCrossEntropy::updates() const { return own_->updates(); }
+std::int64_t ParallelCrossEntropy::features() const { return own_->settings().features; }
+std::int64_t ParallelCrossEntropy::classes() const { return own_->settings().classes; }
+std::int64_t ParallelCrossEntropy::pieces() const { return own_->settings().options.pieces; }
+
+std::uint64_t ParallelCrossEntropy::bytes() const {
+  return own_->settings().bytes_of(group().rank(), group().size());
+}
+
+std::uint64_t ParallelCrossEntropy::bytes_of_all() const {
+  return static_cast<std::uint64_t>(classes()) * own_->settings().bytes_per_class();
+}
+
+std::string ParallelCrossEntropy::sha256() { return own_->sha256(); }
+void ParallelCrossEntropy::save(const std::string& file) { own_->save(file); }
+void ParallelCrossEntropy::load(const std::string& file) { own_->load(file); }
+
+std::vector<SplitTensor> ParallelCrossEntropy::split_tensors() {
+  std::vector<SplitTensor> tensors;
+  for (auto& piece : own_->own_pieces()) {
+    tensors.push_back({"weight", piece.weights(), piece.first(), classes()});
+  }
+  const auto& states = own_->settings().rule.states;
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    for (auto& piece : own_->own_pieces()) {
+      tensors.push_back({states[s].name, piece.states()[s], piece.first(), classes()});
+    }
+  }
+  return tensors;
+}
+
+}  // namespace tutti
