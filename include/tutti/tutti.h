@@ -20,6 +20,7 @@
 #include "tutti/metrics.h"
 #include "tutti/ops.h"
 #include "tutti/optimizer.h"
+#include "tutti/parallel_cross_entropy.h"
 #include "tutti/partial.h"
 #include "tutti/progress.h"
 #include "tutti/sample_order.h"

@@ -80,6 +80,7 @@ const std::map<std::string, std::string> kPublic = {
     {"metrics.h", "run"},
     {"ops.h", "torch/ops"},
     {"optimizer.h", "kernels/rules"},
+    {"parallel_cross_entropy.h", "torch/split"},
     {"partial.h", "torch/ops"},
     {"progress.h", "run"},
     {"sample_order.h", "run"},

@@ -1,58 +1,21 @@
 #include "torch/split/class_piece.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
-#include "kernels/fold_update.h"
 #include "run/leaf_seed.h"
+#include "torch/split/class_rows.h"
 #include "torch/split/class_sampler.h"
 #include "torch/split/class_sums.h"
 #include "torch/split/target_logit.h"
-#include "tutti/tensors.h"
 
 namespace tutti {
 namespace {
 
 /// Logits of a chunk stay in the second-level cache.
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 18;
-
-torch::Tensor index_tensor(std::span<const std::int32_t> rows) {
-  return torch::tensor(at::ArrayRef<std::int32_t>(rows.data(), rows.size()), torch::kInt32);
-}
-
-double element(const torch::Tensor& matrix, std::int64_t row, std::int64_t column) {
-  return matrix.scalar_type() == torch::kFloat64
-             ? matrix.const_data_ptr<double>()[row * matrix.size(1) + column]
-             : matrix.const_data_ptr<float>()[row * matrix.size(1) + column];
-}
-
-void set_element(const torch::Tensor& matrix, std::int64_t row, std::int64_t column, double value) {
-  if (matrix.scalar_type() == torch::kFloat64) {
-    matrix.data_ptr<double>()[row * matrix.size(1) + column] = value;
-  } else {
-    matrix.data_ptr<float>()[row * matrix.size(1) + column] = static_cast<float>(value);
-  }
-}
-
-/// Up or down to bfloat16, the nearer one more often, by the numbers of a counter (Gupta et al.
-/// 2015, arXiv 1502.02551, stochastic rounding). Values that are not finite stay so.
-void round_at_random(const float* from, c10::BFloat16* to, std::int64_t count, std::uint64_t first,
-                     std::uint64_t key) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    auto mixed = static_cast<std::uint32_t>(first + static_cast<std::uint64_t>(i)) ^
-                 static_cast<std::uint32_t>(key);
-    mixed = (mixed ^ (mixed >> 16)) * 0x85ebca6bU;
-    mixed = (mixed ^ (mixed >> 13)) * 0xc2b2ae35U + static_cast<std::uint32_t>(key >> 32);
-    mixed = (mixed ^ (mixed >> 16)) & 0xffffU;
-    auto bits = c10::bit_cast<std::uint32_t>(from[i]);
-    if ((bits & 0x7f800000U) != 0x7f800000U) bits += mixed;
-    to[i] = c10::BFloat16(static_cast<std::uint16_t>(bits >> 16), c10::BFloat16::from_bits());
-  }
-}
 
 }  // namespace
 
@@ -62,7 +25,7 @@ std::int64_t chunk_classes(std::int64_t samples) {
 }
 
 torch::Tensor lengths_of(const torch::Tensor& rows) {
-  return rows.norm(2, {1}, true).clamp_min_(1e-12);
+  return (rows * rows).sum(1, true).sqrt_().clamp_min_(1e-12);
 }
 
 torch::Tensor inputs_of(const torch::Tensor& features, const std::optional<Margin>& margin) {
@@ -118,7 +81,7 @@ std::vector<ClassPiece::Target> ClassPiece::targets_of(const LeafSamples& leaf,
 ClassPiece::Chunk ClassPiece::chunk(const torch::Tensor& rows, std::int64_t begin,
                                     std::int64_t count) const {
   Chunk chunk{.begin = begin, .weights = {}, .inputs = {}, .norms = {}};
-  chunk.weights = rows.defined() ? weights_.index_select(0, rows.narrow(0, begin, count))
+  chunk.weights = rows.defined() ? rows_at(weights_, rows.narrow(0, begin, count))
                                  : weights_.narrow(0, begin, count);
   chunk.weights = chunk.weights.to(layer_.computed);
   chunk.inputs = chunk.weights;
@@ -131,7 +94,7 @@ ClassPiece::Chunk ClassPiece::chunk(const torch::Tensor& rows, std::int64_t begi
 
 torch::Tensor ClassPiece::sums(const LeafSamples& leaf, PieceTargets& targets) const {
   const auto rows = rows_of(leaf);
-  const auto indices = rows.empty() ? torch::Tensor() : index_tensor(rows);
+  const auto indices = rows.empty() ? torch::Tensor() : places_of(rows);
   const auto all = targets_of(leaf, rows);
   const auto classes = rows.empty() ? count() : static_cast<std::int64_t>(rows.size());
   const auto samples = leaf.features.size(0);
@@ -194,170 +157,6 @@ torch::Tensor ClassPiece::sums(const LeafSamples& leaf, PieceTargets& targets) c
     targets.rows.narrow(0, static_cast<std::int64_t>(i), 1).copy_(found[i].second);
   }
   return sums;
-}
-
-torch::Tensor ClassPiece::gradient(const LeafGradient& leaf, const Chunk& chunk,
-                                   std::span<const Target> targets) const {
-  const auto share =
-      layer_.smoothing / static_cast<double>(std::max<std::int64_t>(leaf.samples->taking_part, 1));
-  auto logits = torch::mm(leaf.samples->inputs, chunk.inputs.t());
-  std::vector<double> slopes;
-  for (const auto& [sample, row] : targets) {
-    const auto column = row - chunk.begin;
-    const auto logit = target_logit(layer_.margin, element(logits, sample, column));
-    set_element(logits, sample, column, logit.value);
-    slopes.push_back(logit.slope);
-  }
-  logits.sub_(leaf.log_sums.unsqueeze(1)).exp_();
-  if (share > 0) logits.sub_(share);
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    const auto [sample, row] = targets[i];
-    const auto column = row - chunk.begin;
-    set_element(logits, sample, column,
-                (element(logits, sample, column) - (1 - layer_.smoothing)) * slopes[i]);
-  }
-  auto gradient = torch::mm(logits.t(), leaf.weighted_inputs);
-  if (!layer_.margin) return gradient;
-  const auto along = (gradient * chunk.inputs).sum(1, true);
-  return gradient.sub_(chunk.inputs * along).div_(chunk.norms);
-}
-
-void ClassPiece::update(std::span<const LeafGradient> gradients, std::int64_t leaves,
-                        double divisor, double rate_factor, std::int64_t number) {
-  struct Part {
-    const LeafGradient* leaf;
-    std::vector<std::int32_t> rows;
-    std::vector<Target> targets;
-  };
-  const auto rule =
-      layer_.rule->at({.step = number, .rate_factor = rate_factor, .row_sparse = layer_.rate < 1});
-  std::vector<Part> parts;
-  std::vector<std::int32_t> rows;
-  std::int64_t samples = 0;
-  for (const auto& leaf : gradients) {
-    auto own = rows_of(*leaf.samples);
-    auto targets = targets_of(*leaf.samples, own);
-    std::vector<std::int32_t> both;
-    std::ranges::set_union(rows, own, std::back_inserter(both));
-    rows = std::move(both);
-    samples = std::max(samples, leaf.samples->features.size(0));
-    parts.push_back({&leaf, std::move(own), std::move(targets)});
-  }
-  const bool all = rows.empty();
-  const auto indices = all ? torch::Tensor() : index_tensor(rows);
-  const auto classes = all ? count() : static_cast<std::int64_t>(rows.size());
-  const auto step = chunk_classes(samples);
-  for (std::int64_t begin = 0; begin < classes; begin += step) {
-    const auto size = std::min(step, classes - begin);
-    const auto whole = chunk(indices, begin, size);
-    std::vector<Block> blocks;
-    std::vector<torch::Tensor> nodes;
-    for (const auto& part : parts) {
-      auto own = whole;
-      torch::Tensor places;  // of the leaf's rows in the chunk; undefined: all
-      if (!all) {
-        const auto from =
-            std::ranges::lower_bound(part.rows, rows[static_cast<std::size_t>(begin)]);
-        const auto to =
-            std::ranges::upper_bound(part.rows, rows[static_cast<std::size_t>(begin + size - 1)]);
-        if (from == to) continue;
-        own.begin = from - part.rows.begin();
-        if (to - from < size) {
-          std::vector<std::int32_t> found;
-          for (auto it = from; it != to; ++it) {
-            found.push_back(static_cast<std::int32_t>(std::ranges::lower_bound(rows, *it) -
-                                                      rows.begin() - begin));
-          }
-          places = index_tensor(found);
-          own.inputs = whole.inputs.index_select(0, places);
-          if (layer_.margin) own.norms = whole.norms.index_select(0, places);
-        }
-      }
-      const auto first = std::ranges::lower_bound(part.targets, own.begin, {}, &Target::row);
-      const auto last =
-          std::ranges::lower_bound(part.targets, own.begin + own.inputs.size(0), {}, &Target::row);
-      auto node = gradient(*part.leaf, own, {first, last});
-      if (places.defined()) {
-        // What a leaf has not is −0.0, which adds to any number without changing it.
-        auto padded = torch::full({size, layer_.features}, -0.0, node.options());
-        padded.index_copy_(0, places.to(torch::kInt64), node);
-        node = std::move(padded);
-      }
-      blocks.push_back(part.leaf->leaf);
-      nodes.push_back(std::move(node));
-      while (blocks.size() > 1) {
-        auto& left = blocks[blocks.size() - 2];
-        if (left.size != blocks.back().size || left.begin + left.size != blocks.back().begin ||
-            left.begin % (2 * left.size) != 0) {
-          break;
-        }
-        nodes[nodes.size() - 2].add_(nodes.back());
-        left.size *= 2;
-        blocks.pop_back();
-        nodes.pop_back();
-      }
-    }
-    if (!nodes.empty()) apply(whole, indices, blocks, nodes, leaves, divisor, rule, number);
-  }
-}
-
-void ClassPiece::apply(const Chunk& chunk, const torch::Tensor& rows, std::span<const Block> blocks,
-                       std::span<const torch::Tensor> nodes, std::int64_t leaves, double divisor,
-                       const PreparedUpdate& rule, std::int64_t number) {
-  const auto program = FoldProgram::of_blocks(blocks, leaves);
-  const auto size = chunk.weights.size(0);
-  const bool in_place = !rows.defined() && layer_.stored == layer_.computed;
-  const auto places = rows.defined() ? rows.narrow(0, chunk.begin, size) : torch::Tensor();
-  std::vector<torch::Tensor> states;
-  for (const auto& state : states_) {
-    states.push_back(places.defined() ? state.index_select(0, places)
-                                      : state.narrow(0, chunk.begin, size));
-  }
-  const auto type = dtype_of(chunk.weights);
-  const auto row_bytes = static_cast<std::size_t>(layer_.features) * size_of(type);
-  at::parallel_for(0, size, 256, [&](std::int64_t begin, std::int64_t end) {
-    const auto skip = [&](const torch::Tensor& tensor) -> void* {
-      return static_cast<std::byte*>(tensor.data_ptr()) +
-             static_cast<std::size_t>(begin) * row_bytes;
-    };
-    std::vector<const void*> sources;
-    for (const auto& node : nodes) sources.push_back(skip(node));
-    FoldUpdate work{.fold = {.program = &program,
-                             .source_type = type,
-                             .result_type = type,
-                             .divisor = divisor,
-                             .sources = sources,
-                             .count = (end - begin) * layer_.features},
-                    .target = {.dtype = type,
-                               .parameter = skip(chunk.weights),
-                               .count = (end - begin) * layer_.features},
-                    .update = rule};
-    for (std::size_t s = 0; s < states.size(); ++s) work.target.states[s] = skip(states[s]);
-    fold_update(work);
-  });
-  if (places.defined()) {
-    const auto wide = places.to(torch::kInt64);
-    for (std::size_t s = 0; s < states.size(); ++s) states_[s].index_copy_(0, wide, states[s]);
-  }
-  if (!in_place) store(chunk.weights, rows, chunk.begin, number);
-}
-
-void ClassPiece::store(const torch::Tensor& updated, const torch::Tensor& rows, std::int64_t begin,
-                       std::int64_t number) {
-  const auto size = updated.size(0);
-  const auto places =
-      rows.defined() ? rows.narrow(0, begin, size).to(torch::kInt64) : torch::Tensor();
-  if (layer_.stored == layer_.computed) {
-    weights_.index_copy_(0, places, updated);
-    return;
-  }
-  const auto key = leaf_seed(layer_.seed, number, -1);
-  for (std::int64_t i = 0; i < size; ++i) {
-    const auto row = places.defined() ? places.const_data_ptr<std::int64_t>()[i] : begin + i;
-    round_at_random(updated.const_data_ptr<float>() + i * layer_.features,
-                    weights_.data_ptr<c10::BFloat16>() + row * layer_.features, layer_.features,
-                    static_cast<std::uint64_t>((first_ + row) * layer_.features), key);
-  }
 }
 
 std::pair<torch::Tensor, torch::Tensor> ClassPiece::largest(const torch::Tensor& inputs) const {

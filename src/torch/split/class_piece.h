@@ -36,7 +36,7 @@ struct LeafSamples {
 /// A leaf whose losses have had their backward.
 struct LeafGradient {
   const LeafSamples* samples;
-  Block leaf;                     ///< its place in the tree
+  std::int64_t place;             ///< in the tree
   torch::Tensor log_sums;         ///< [B]: log Σ e^z over all classes
   torch::Tensor weighted_inputs;  ///< [B, in]: each sample's, times the gradient of its loss
 };
@@ -91,6 +91,12 @@ class ClassPiece {
     std::int64_t sample;
     std::int64_t row;  ///< of the classes that take part
   };
+  /// A leaf in an update.
+  struct Part {
+    const LeafGradient* leaf;
+    std::vector<std::int32_t> rows;  ///< that take part
+    std::vector<Target> targets;
+  };
   std::vector<std::int32_t> rows_of(const LeafSamples& leaf) const;
   std::vector<Target> targets_of(const LeafSamples& leaf, std::span<const std::int32_t> rows) const;
   /// Rows [begin, begin + count) of the given ones, or of all where `rows` is undefined.
@@ -98,9 +104,13 @@ class ClassPiece {
   /// [k, in], of the leaf's losses by the weights of the chunk. `targets` are those of its rows.
   torch::Tensor gradient(const LeafGradient& leaf, const Chunk& chunk,
                          std::span<const Target> targets) const;
-  void apply(const Chunk& chunk, const torch::Tensor& rows, std::span<const Block> blocks,
-             std::span<const torch::Tensor> nodes, std::int64_t leaves, double divisor,
-             const PreparedUpdate& rule, std::int64_t number);
+  /// The leaf's gradient by the chunk's weights; undefined where none of its rows take part. `rows`
+  /// are those of the chunk, or none where all classes take part in all leaves.
+  torch::Tensor node_of(const Part& part, const Chunk& whole,
+                        std::span<const std::int32_t> rows) const;
+  void apply(const Chunk& chunk, const torch::Tensor& rows, const FoldProgram& program,
+             std::span<const torch::Tensor> nodes, double divisor, const PreparedUpdate& rule,
+             std::int64_t number);
   void store(const torch::Tensor& updated, const torch::Tensor& rows, std::int64_t begin,
              std::int64_t number);
 

@@ -16,14 +16,17 @@ void join(torch::Tensor& one, const torch::Tensor& other) {
   ClassSums::logits(one).add_(ClassSums::logits(other));
 }
 
-void SumsCounter::add(torch::Tensor sums) {
-  blocks_.push_back({next_++, 1});
-  nodes_.push_back(std::move(sums));
+void TreeCounter::add(std::int64_t leaf, torch::Tensor value) {
+  blocks_.push_back({leaf, 1});
+  nodes_.push_back(std::move(value));
   while (blocks_.size() > 1) {
     auto& left = blocks_[blocks_.size() - 2];
     const auto& right = blocks_.back();
-    if (left.size != right.size || left.begin % (2 * left.size) != 0) break;
-    join(nodes_[nodes_.size() - 2], nodes_.back());
+    if (left.size != right.size || left.begin + left.size != right.begin ||
+        left.begin % (2 * left.size) != 0) {
+      break;
+    }
+    join_(nodes_[nodes_.size() - 2], nodes_.back());
     left.size *= 2;
     blocks_.pop_back();
     nodes_.pop_back();

@@ -36,16 +36,18 @@ struct ClassSums {
 /// Those of both sets of classes, in the memory of `one`.
 void join(torch::Tensor& one, const torch::Tensor& other);
 
-/// Joins sums as they come, in the order of pieces from `first` on: what is left are the blocks of
-/// the tree that they make up.
-class SumsCounter {
+/// Joins what comes, in the order of leaves: what is left are the blocks of the tree that the
+/// leaves make up.
+class TreeCounter {
  public:
-  explicit SumsCounter(std::int64_t first) : next_(first) {}
-  void add(torch::Tensor sums);
+  using Join = void (*)(torch::Tensor& one, const torch::Tensor& other);
+  explicit TreeCounter(Join join) : join_(join) {}
+  void add(std::int64_t leaf, torch::Tensor value);
+  const std::vector<Block>& blocks() const { return blocks_; }
   const std::vector<torch::Tensor>& nodes() const { return nodes_; }
 
  private:
-  std::int64_t next_;
+  Join join_;
   std::vector<Block> blocks_;
   std::vector<torch::Tensor> nodes_;
 };

@@ -23,15 +23,31 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-std::int64_t sum_of(const Counts& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-}
-
-/// Before each member's part.
-Counts offsets_of(const Counts& counts) {
-  Counts offsets(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), std::int64_t{0});
-  return offsets;
+/// What forward() cannot take; "": nothing.
+std::string problem_of(const torch::Tensor& features, const torch::Tensor& labels,
+                       const ClassifierSettings& settings) {
+  if (!features.defined() || !features.device().is_cpu() || features.dim() != 2 ||
+      features.size(1) != settings.features || features.scalar_type() != settings.computed) {
+    return fmt::format(
+        "features must be [samples, {}] of {} on the CPU, not {}", settings.features,
+        c10::toString(settings.computed),
+        !features.defined()
+            ? "undefined"
+            : fmt::format("[{}] of {} on {}", fmt::join(features.sizes(), ", "),
+                          c10::toString(features.scalar_type()), features.device().str()));
+  }
+  if (!labels.defined() || !labels.device().is_cpu() || labels.dim() != 1 ||
+      labels.scalar_type() != torch::kInt64 || labels.size(0) != features.size(0)) {
+    return fmt::format("labels must be [{}] of Long on the CPU, one for each sample",
+                       features.size(0));
+  }
+  const auto outside = labels.ne(settings.options.ignore_index)
+                           .logical_and(labels.lt(0).logical_or(labels.ge(settings.classes)));
+  if (!outside.any().item<bool>()) return {};
+  const auto at = outside.nonzero()[0][0].item<std::int64_t>();
+  return fmt::format("label {} of sample {} is none of the {} classes, nor ignore_index {}",
+                     labels[at].item<std::int64_t>(), at, settings.classes,
+                     settings.options.ignore_index);
 }
 
 /// OutOfMemory on all members where one refuses.
@@ -86,37 +102,6 @@ Classifier::Classifier(const Group& group, ClassifierSettings settings)
   }
 }
 
-/// A member with a problem says so in place of its number of rows, so that none waits for it.
-Counts Classifier::agree_on_rows(std::int64_t own, const std::string& problem) const {
-  Counts rows(static_cast<std::size_t>(group_.size()));
-  if (!problem.empty()) own = -1;
-  group_.all_gather({&own, 1, DType::int64}, {rows.data(), group_.size(), DType::int64},
-                    {.label = "samples"});
-  if (!problem.empty()) {
-    throw InvalidArgument(fmt::format("classifier \"{}\": {}", settings_.options.name, problem));
-  }
-  for (int member = 0; member < group_.size(); ++member) {
-    if (rows[static_cast<std::size_t>(member)] >= 0) continue;
-    const int rank = group_.job_rank(member);
-    throw PeerFailed(rank, 0,
-                     fmt::format("classifier \"{}\": rank {} was given features or labels that it "
-                                 "cannot take, as its own error says",
-                                 settings_.options.name, rank));
-  }
-  return rows;
-}
-
-torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& rows,
-                                      const char* what) const {
-  auto sizes = own.sizes().vec();
-  sizes[0] = sum_of(rows);
-  auto all = torch::empty(sizes, own.options());
-  Counts counts = rows;
-  for (auto& count : counts) count *= own.dim() > 1 ? own.size(1) : 1;
-  group_.all_gather_variable(view_of(own), view_of(all), counts, {.label = what});
-  return all;
-}
-
 LeafSamples Classifier::leaf_of(torch::Tensor features, Counts labels, std::uint64_t key,
                                 bool samples_classes) const {
   LeafSamples leaf{.features = std::move(features),
@@ -130,46 +115,17 @@ LeafSamples Classifier::leaf_of(torch::Tensor features, Counts labels, std::uint
   return leaf;
 }
 
-namespace {
-
-/// What forward() cannot take; "": nothing.
-std::string problem_of(const torch::Tensor& features, const torch::Tensor& labels,
-                       const ClassifierSettings& settings) {
-  if (!features.defined() || !features.device().is_cpu() || features.dim() != 2 ||
-      features.size(1) != settings.features || features.scalar_type() != settings.computed) {
-    return fmt::format(
-        "features must be [samples, {}] of {} on the CPU, not {}", settings.features,
-        c10::toString(settings.computed),
-        !features.defined()
-            ? "undefined"
-            : fmt::format("[{}] of {} on {}", fmt::join(features.sizes(), ", "),
-                          c10::toString(features.scalar_type()), features.device().str()));
-  }
-  if (!labels.defined() || !labels.device().is_cpu() || labels.dim() != 1 ||
-      labels.scalar_type() != torch::kInt64 || labels.size(0) != features.size(0)) {
-    return fmt::format("labels must be [{}] of Long on the CPU, one for each sample",
-                       features.size(0));
-  }
-  const auto outside = labels.ne(settings.options.ignore_index)
-                           .logical_and(labels.lt(0).logical_or(labels.ge(settings.classes)));
-  if (!outside.any().item<bool>()) return {};
-  const auto at = outside.nonzero()[0][0].item<std::int64_t>();
-  return fmt::format("label {} of sample {} is none of the {} classes, nor ignore_index {}",
-                     labels[at].item<std::int64_t>(), at, settings.classes,
-                     settings.options.ignore_index);
-}
-
-Counts numbers_of(const torch::Tensor& labels) {
-  const auto* const data = labels.const_data_ptr<std::int64_t>();
-  return {data, data + labels.numel()};
-}
-
-}  // namespace
-
 Classifier::Losses Classifier::forward(const torch::Tensor& features, const torch::Tensor& labels,
                                        bool is_training) {
   const torch::NoGradGuard no_grad;
-  const auto problem = problem_of(features, labels, settings_);
+  auto problem = problem_of(features, labels, settings_);
+  if (step_ && step_->is_called) {
+    throw InvalidArgument(fmt::format(
+        "classifier \"{}\": a second forward() in a shard, or one outside of a shard, in a step of "
+        "a Trainer",
+        settings_.options.name));
+  }
+  if (step_) step_->is_called = true;
   Losses result;
   torch::Tensor own;
   torch::Tensor own_labels;
@@ -179,44 +135,51 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
     own_labels = labels.index_select(0, result.kept);
   }
   auto call = std::make_shared<ClassifierCall>();
-  call->rows = agree_on_rows(problem.empty() ? own.size(0) : 0, problem);
   call->number = calls_;
-  const auto samples = features.size(0);
-  const auto options = torch::TensorOptions(settings_.computed);
-  result.losses = torch::zeros({samples}, options);
-  result.gradients = torch::zeros({samples, settings_.features}, options);
-  result.correct = torch::zeros({samples}, torch::kBool);
-  result.call = call;
+  agree_on_rows(*call, problem.empty() ? own.size(0) : 0, problem);
   if (is_training) ++calls_;
-  if (sum_of(call->rows) == 0) return result;
-
-  const bool samples_classes = is_training && settings_.options.sample_rate < 1;
-  call->leaves.push_back(leaf_of(gather_rows(own, call->rows, "features"),
-                                 numbers_of(gather_rows(own_labels, call->rows, "labels")),
-                                 leaf_seed(settings_.options.seed, updates_, call->number + 1),
-                                 samples_classes));
-  const auto& leaf = call->leaves.front();
-  SumsCounter counter(first_piece_);
-  std::vector<PieceTargets> targets(pieces_.size());
-  for (std::size_t p = 0; p < pieces_.size(); ++p) counter.add(pieces_[p].sums(leaf, targets[p]));
-  const auto sums = exchange_sums(*call, counter.nodes());
-  const auto found = exchange_targets(*call, targets);
+  if (step_) add(call);  // all members' pending calls are the same then, whatever becomes of shards
+  result.call = call;
+  const auto options = torch::TensorOptions(settings_.computed);
+  result.losses = torch::zeros({features.size(0)}, options);
+  result.gradients = torch::zeros({features.size(0), settings_.features}, options);
+  result.correct = torch::zeros({features.size(0)}, torch::kBool);
+  call->log_sums = torch::zeros({own.size(0)}, options);
   call->gradients = torch::zeros({own.size(0)}, options);
-  if (own.size(0) == 0) {
-    call->log_sums = torch::zeros({0}, options);
-    return result;
-  }
+  gather_leaves(*call, own, own_labels, is_training && settings_.options.sample_rate < 1);
+  if (call->leaves.empty()) return result;
 
+  std::vector<std::vector<torch::Tensor>> nodes;
+  std::vector<std::vector<PieceTargets>> targets;
+  for (const auto& leaf : call->leaves) {
+    TreeCounter counter(join);
+    auto& of_leaf = targets.emplace_back(pieces_.size());
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+      counter.add(first_piece_ + static_cast<std::int64_t>(p), pieces_[p].sums(leaf, of_leaf[p]));
+    }
+    nodes.push_back(counter.nodes());
+  }
+  const auto sums = exchange_sums(*call, nodes);
+  const auto found = exchange_targets(*call, targets);
+  if (own.size(0) > 0) finish(result, own, sums, found);
+  return result;
+}
+
+void Classifier::finish(Losses& result, const torch::Tensor& own, const torch::Tensor& sums,
+                        const torch::Tensor& found) const {
   const auto in = settings_.features;
   const auto mine = sums.narrow(0, 0, own.size(0));
   const auto largest = ClassSums::largest(mine);
-  call->log_sums = ClassSums::total(mine).log().add_(largest);
+  auto& call = *result.call;
+  call.log_sums = ClassSums::total(mine).log().add_(largest);
+  const auto leaf = call.leaf_of[static_cast<std::size_t>(group_.rank())];
+  const auto taking_part = call.leaves[static_cast<std::size_t>(leaf)].taking_part;
   const double smoothing = settings_.options.label_smoothing;
-  const double share = smoothing / static_cast<double>(leaf.taking_part);
+  const double share = smoothing / static_cast<double>(taking_part);
   const auto weights = found.narrow(1, 0, in);
   const auto logit = found.select(1, in);
   const auto slope = found.narrow(1, in + 1, 1);
-  auto losses = call->log_sums - logit * (1 - smoothing);
+  auto losses = call.log_sums - logit * (1 - smoothing);
   auto gradients = ClassSums::weighted(mine) / ClassSums::total(mine).unsqueeze(1);
   if (smoothing > 0) {
     losses.sub_(ClassSums::logits(mine) * share);
@@ -234,138 +197,96 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
   result.losses.index_copy_(0, result.kept, losses);
   result.gradients.index_copy_(0, result.kept, gradients);
   result.correct.index_copy_(0, result.kept, found.select(1, in + 2).ge(largest));
-  return result;
-}
-
-torch::Tensor Classifier::exchange_sums(const ClassifierCall& call,
-                                        const std::vector<torch::Tensor>& nodes) const {
-  const auto rank = static_cast<std::size_t>(group_.rank());
-  const auto columns = ClassSums::columns(settings_.features);
-  const auto offsets = offsets_of(call.rows);
-  const auto all = sum_of(call.rows);
-  // A sample's sums, and behind those of a member's samples the sums of weights.
-  const auto rows_for = [&](std::size_t member) {
-    return call.rows[member] == 0 ? 0 : call.rows[member] + 1;
-  };
-  std::vector<Block> blocks;
-  Counts given;
-  Counts taken;
-  std::vector<torch::Tensor> parts;
-  for (std::size_t member = 0; member < call.rows.size(); ++member) {
-    const auto [first, last] = settings_.pieces_of(static_cast<int>(member), group_.size());
-    const auto theirs = blocks_of_range(first, last);
-    blocks.insert(blocks.end(), theirs.begin(), theirs.end());
-    given.push_back(static_cast<std::int64_t>(nodes.size()) * rows_for(member) * columns);
-    taken.push_back(static_cast<std::int64_t>(theirs.size()) * rows_for(rank) * columns);
-    if (rows_for(member) == 0) continue;
-    for (const auto& node : nodes) {
-      parts.push_back(node.narrow(0, offsets[member], call.rows[member]));
-      parts.push_back(node.narrow(0, all, 1));
-    }
-  }
-  const auto options = torch::TensorOptions(settings_.computed);
-  const auto in = parts.empty() ? torch::empty({0, columns}, options) : torch::cat(parts);
-  const auto count = static_cast<std::int64_t>(blocks.size());
-  auto out = torch::empty({count, rows_for(rank), columns}, options);
-  group_.all_to_all_variable(view_of(in), given, view_of(out), taken, {.label = "sums"});
-  if (rows_for(rank) == 0) return {};
-  std::vector<torch::Tensor> mine;
-  for (std::int64_t node = 0; node < count; ++node) mine.push_back(out.select(0, node));
-  return join_all(blocks, std::move(mine), settings_.options.pieces);
-}
-
-torch::Tensor Classifier::exchange_targets(const ClassifierCall& call,
-                                           const std::vector<PieceTargets>& targets) const {
-  const auto& leaf = call.leaves.front();
-  const auto rank = static_cast<std::size_t>(group_.rank());
-  const auto offsets = offsets_of(call.rows);
-  const auto columns = settings_.features + 3;
-  Counts given(call.rows.size());
-  Counts taken(call.rows.size());
-  // Of the own pieces' targets, by the member that has the sample, then by piece.
-  std::vector<torch::Tensor> parts;
-  for (std::size_t member = 0; member < call.rows.size(); ++member) {
-    for (const auto& [samples, rows] : targets) {
-      const auto first = std::ranges::lower_bound(samples, offsets[member]);
-      const auto last = std::ranges::lower_bound(samples, offsets[member] + call.rows[member]);
-      if (first == last) continue;
-      parts.push_back(rows.narrow(0, first - samples.begin(), last - first));
-      given[member] += (last - first) * columns;
-    }
-  }
-  // This member's samples, by the piece that has their class.
-  Counts order(static_cast<std::size_t>(call.rows[rank]));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  const auto piece_of = [&](std::int64_t sample) {
-    return settings_.piece_of(leaf.labels[static_cast<std::size_t>(offsets[rank] + sample)]);
-  };
-  std::ranges::stable_sort(order, {}, piece_of);
-  for (std::size_t member = 0; member < call.rows.size(); ++member) {
-    const auto [first, last] = settings_.pieces_of(static_cast<int>(member), group_.size());
-    const auto from = std::ranges::lower_bound(order, first, {}, piece_of);
-    const auto to = std::ranges::lower_bound(order, last, {}, piece_of);
-    taken[member] = (to - from) * columns;
-  }
-  const auto options = torch::TensorOptions(settings_.computed);
-  const auto in = parts.empty() ? torch::empty({0, columns}, options) : torch::cat(parts);
-  auto came = torch::empty({call.rows[rank], columns}, options);
-  group_.all_to_all_variable(view_of(in), given, view_of(came), taken, {.label = "own classes"});
-  auto found = torch::empty_like(came);
-  found.index_copy_(0, torch::tensor(order, torch::kInt64), came);
-  return found;
 }
 
 void Classifier::add(const std::shared_ptr<ClassifierCall>& call) {
   if (std::ranges::find(pending_, call) == pending_.end()) pending_.push_back(call);
 }
 
-void Classifier::step(double rate_factor) {
+void Classifier::gather_gradients() {
   const torch::NoGradGuard no_grad;
   std::ranges::sort(pending_, {}, [](const auto& call) { return call->number; });
   const auto options = torch::TensorOptions(settings_.computed);
-  Counts numbers;
-  Counts rows(static_cast<std::size_t>(group_.size()));
+  const auto members = static_cast<std::size_t>(group_.size());
+  Counts numbers{settings_.classes};  // of the calls, compared
+  Counts rows(members);
   std::vector<torch::Tensor> own{torch::zeros({0, 2}, options)};
   for (const auto& call : pending_) {
     numbers.push_back(call->number);
-    for (std::size_t m = 0; m < rows.size(); ++m) rows[m] += call->rows[m];
-    if (call->log_sums.defined()) own.push_back(torch::stack({call->log_sums, call->gradients}, 1));
+    for (std::size_t m = 0; m < members; ++m) rows[m] += call->rows[m];
+    own.push_back(torch::stack({call->log_sums, call->gradients}, 1));
   }
-  numbers.push_back(-1);
-  group_.barrier({.label = "update of the classifier", .layout = numbers});
+  auto compared = labelled("update");
+  compared.layout = numbers;
+  group_.barrier(compared);
   const auto all = gather_rows(torch::cat(own), rows, "gradients of losses");
-  std::vector<LeafGradient> gradients;
-  auto next = offsets_of(rows);
-  for (const auto& call : pending_) {
-    std::vector<torch::Tensor> parts;
-    for (std::size_t m = 0; m < rows.size(); ++m) {
-      parts.push_back(all.narrow(0, next[m], call->rows[m]));
-      next[m] += call->rows[m];
+  Counts next(members);
+  std::exclusive_scan(rows.begin(), rows.end(), next.begin(), std::int64_t{0});
+  gradients_.clear();
+  leaves_ = step_ ? step_->shards : std::max<std::int64_t>(1, std::ssize(pending_));
+  for (std::size_t c = 0; c < pending_.size(); ++c) {
+    const auto& call = *pending_[c];
+    std::vector<std::vector<torch::Tensor>> parts(call.leaves.size());
+    for (std::size_t m = 0; m < members; ++m) {
+      if (call.rows[m] > 0) {
+        parts[static_cast<std::size_t>(call.leaf_of[m])].push_back(
+            all.narrow(0, next[m], call.rows[m]));
+      }
+      next[m] += call.rows[m];
     }
-    if (call->leaves.empty()) continue;
-    const auto numbers_of_leaf = torch::cat(parts);
-    const auto by_loss = numbers_of_leaf.select(1, 1);
-    if (!by_loss.any().item<bool>()) continue;
-    const auto& leaf = call->leaves.front();
-    const auto place = static_cast<std::int64_t>(&call - pending_.data());
-    gradients.push_back({.samples = &leaf,
-                         .leaf = {place, 1},
-                         .log_sums = numbers_of_leaf.select(1, 0).contiguous(),
-                         .weighted_inputs = leaf.inputs * by_loss.unsqueeze(1)});
+    for (std::size_t l = 0; l < parts.size(); ++l) {
+      const auto numbers_of_leaf = torch::cat(parts[l]);
+      const auto by_loss = numbers_of_leaf.select(1, 1);
+      if (!by_loss.any().item<bool>()) continue;  // no backward came to it
+      const auto& leaf = call.leaves[l];
+      gradients_.push_back({.samples = &leaf,
+                            .place = step_ ? call.shards[l] : static_cast<std::int64_t>(c),
+                            .log_sums = numbers_of_leaf.select(1, 0).contiguous(),
+                            .weighted_inputs = leaf.inputs * by_loss.unsqueeze(1)});
+    }
   }
-  if (!gradients.empty()) {
+  std::ranges::sort(gradients_, {}, &LeafGradient::place);
+}
+
+bool Classifier::is_finite() const {
+  return std::ranges::all_of(gradients_, [](const LeafGradient& leaf) {
+    return leaf.log_sums.isfinite().all().item<bool>() &&
+           leaf.weighted_inputs.isfinite().all().item<bool>();
+  });
+}
+
+void Classifier::update(double divisor, double rate_factor) {
+  const torch::NoGradGuard no_grad;
+  if (!gradients_.empty()) {
     ++updates_;
     for (auto& piece : pieces_) {
-      piece.update(gradients, static_cast<std::int64_t>(pending_.size()), divisor_, rate_factor,
-                   updates_);
+      piece.update(gradients_, leaves_, divisor, rate_factor, updates_);
     }
   }
   forget();
 }
 
 void Classifier::forget() {
+  gradients_.clear();
   pending_.clear();
   calls_ = 0;
+  step_.reset();
+}
+
+void Classifier::begin_step(std::int64_t step, std::int64_t shards) {
+  forget();
+  step_ = Step{.number = step, .shards = shards};
+}
+
+void Classifier::begin_round(std::optional<std::int64_t> shard) {
+  step_->shard = shard.value_or(-1);
+  step_->is_called = false;
+}
+
+void Classifier::join_round() {
+  if (step_->is_called) return;
+  forward(torch::zeros({0, settings_.features}, settings_.computed),
+          torch::zeros({0}, torch::kInt64), true);
 }
 
 torch::Tensor Classifier::predict(const torch::Tensor& features) {
@@ -375,8 +296,9 @@ torch::Tensor Classifier::predict(const torch::Tensor& features) {
                           : torch::Tensor();
   const auto problem = problem_of(features, labels, settings_);
   const auto own = problem.empty() ? features.detach().contiguous() : torch::Tensor();
-  const auto rows = agree_on_rows(problem.empty() ? own.size(0) : 0, problem);
-  const auto inputs = inputs_of(gather_rows(own, rows, "features"), settings_.options.margin);
+  ClassifierCall call;
+  agree_on_rows(call, problem.empty() ? own.size(0) : 0, problem);
+  const auto inputs = inputs_of(gather_rows(own, call.rows, "features"), settings_.options.margin);
   const auto options = torch::TensorOptions(settings_.computed);
   auto values = torch::full({inputs.size(0)}, -std::numeric_limits<double>::infinity(), options);
   auto classes = torch::full({inputs.size(0)}, settings_.classes, torch::kInt64);
@@ -387,10 +309,11 @@ torch::Tensor Classifier::predict(const torch::Tensor& features) {
     classes = torch::where(better, index, classes);
   }
   auto best = values.clone();
-  all_reduce(group_, best, Reduction::max, {.label = "largest logits"});
+  all_reduce(group_, best, Reduction::max, labelled("largest logits"));
   classes.masked_fill_(values != best, settings_.classes);
-  all_reduce(group_, classes, Reduction::min, {.label = "classes"});
-  const auto first = offsets_of(rows)[static_cast<std::size_t>(group_.rank())];
+  all_reduce(group_, classes, Reduction::min, labelled("classes"));
+  const auto first =
+      std::accumulate(call.rows.begin(), call.rows.begin() + group_.rank(), std::int64_t{0});
   return classes.narrow(0, first, own.size(0)).clone();
 }
 

@@ -54,14 +54,19 @@ struct ClassifierSettings {
 };
 
 /// One call of forward(): its leaves, as all members have them, and what this member alone knows of
-/// its own samples.
+/// its own samples. By default the samples of all members are one leaf; in a Trainer's step each
+/// member's are those of the shard that it computes.
 struct ClassifierCall {
   std::int64_t number = 0;
   std::vector<LeafSamples> leaves;
-  std::vector<std::int64_t> places;  ///< of the leaves in the tree of an update
-  std::vector<std::int64_t> rows;    ///< samples that count, by member
-  torch::Tensor log_sums;            ///< [b], of this member's samples that count
-  torch::Tensor gradients;           ///< [b], of what it called backward() on, by their losses
+  std::vector<std::int64_t> shards;  ///< of the leaves, in a Trainer's step
+  // By member:
+  std::vector<std::int64_t> rows;     ///< samples that count
+  std::vector<std::int64_t> leaf_of;  ///< −1: it has none
+  std::vector<std::int64_t> offsets;  ///< of its samples in their leaf
+  // Of this member's samples that count, [b]:
+  torch::Tensor log_sums;
+  torch::Tensor gradients;  ///< of what it called backward() on, by their losses
 };
 
 class Classifier {
@@ -79,10 +84,20 @@ class Classifier {
   torch::Tensor predict(const torch::Tensor& features);
   /// The call's gradients will be part of the next update.
   void add(const std::shared_ptr<ClassifierCall>& call);
-  void step(double rate_factor);
+  /// What the calls' losses have as gradients, from all members. Collective.
+  void gather_gradients();
+  /// Whether those that were gathered are numbers; the same on all members.
+  bool is_finite() const;
+  /// Updates the weights by what was gathered, ÷ `divisor`, and forgets it.
+  void update(double divisor, double rate_factor);
   void forget();
-  /// What the gradients are divided by.
-  void set_divisor(double divisor) { divisor_ = divisor; }
+
+  // Steps of a Trainer: all members call forward() or join_round() once in every round.
+  void begin_step(std::int64_t step, std::int64_t shards);
+  /// `shard`: which this member computes, if any.
+  void begin_round(std::optional<std::int64_t> shard);
+  /// Without samples, if this member's shard has not called forward().
+  void join_round();
 
   // The layer as a whole (classifier_file.cpp).
   std::string sha256();
@@ -100,15 +115,28 @@ class Classifier {
   /// The bytes of all pieces, in order, on the first member; empty ones on the others.
   void gather_pieces(std::size_t which, const TakeBytes& take);
   void scatter_pieces(std::size_t which, const std::function<void(std::span<std::byte>)>& fill);
+  // What the members tell each other (classifier_exchange.cpp).
+  /// Samples that count, by member, and the shards of each. InvalidArgument, and PeerFailed on the
+  /// others, where one has a `problem`: in place of its number of rows, so that none waits for it.
+  void agree_on_rows(ClassifierCall& call, std::int64_t own, const std::string& problem) const;
   torch::Tensor gather_rows(const torch::Tensor& own, const std::vector<std::int64_t>& rows,
                             const char* what) const;
-  std::vector<std::int64_t> agree_on_rows(std::int64_t own, const std::string& problem) const;
+  void gather_leaves(ClassifierCall& call, const torch::Tensor& features,
+                     const torch::Tensor& labels, bool samples_classes) const;
+  /// `nodes` by leaf.
+  torch::Tensor exchange_sums(const ClassifierCall& call,
+                              const std::vector<std::vector<torch::Tensor>>& nodes) const;
+  /// `targets` by leaf and own piece.
+  torch::Tensor exchange_targets(const ClassifierCall& call,
+                                 const std::vector<std::vector<PieceTargets>>& targets) const;
+  CollectiveOptions labelled(const char* what) const;
+
   LeafSamples leaf_of(torch::Tensor features, std::vector<std::int64_t> labels, std::uint64_t key,
                       bool samples_classes) const;
-  torch::Tensor exchange_sums(const ClassifierCall& call,
-                              const std::vector<torch::Tensor>& nodes) const;
-  torch::Tensor exchange_targets(const ClassifierCall& call,
-                                 const std::vector<PieceTargets>& targets) const;
+  /// Losses and gradients of this member's samples, from the sums over all classes and the rows of
+  /// their own ones.
+  void finish(Losses& result, const torch::Tensor& own, const torch::Tensor& sums,
+              const torch::Tensor& found) const;
 
   Group group_;
   ClassifierSettings settings_;
@@ -116,8 +144,18 @@ class Classifier {
   std::int64_t first_piece_ = 0;
   std::int64_t updates_ = 0;
   std::int64_t calls_ = 0;  ///< of forward() in training, since the last update
-  double divisor_ = 1;
   std::vector<std::shared_ptr<ClassifierCall>> pending_;
+  std::vector<LeafGradient> gradients_;  ///< that were gathered, of leaves of `pending_`
+  std::int64_t leaves_ = 1;              ///< of the tree that they are folded along
+
+  /// A step of a Trainer.
+  struct Step {
+    std::int64_t number;
+    std::int64_t shards;
+    std::int64_t shard = -1;  ///< that this member computes in this round; −1: none
+    bool is_called = true;    ///< in this round
+  };
+  std::optional<Step> step_;
 };
 
 }  // namespace tutti

@@ -50,7 +50,10 @@ torch::Tensor ParallelCrossEntropy::predict(const torch::Tensor& features) {
   return own_->predict(features);
 }
 
-void ParallelCrossEntropy::step(double rate_factor) { own_->step(rate_factor); }
+void ParallelCrossEntropy::step(double rate_factor) {
+  own_->gather_gradients();
+  own_->update(1, rate_factor);
+}
 
 void ParallelCrossEntropy::zero_grad(bool set_to_none) {
   SplitModule::zero_grad(set_to_none);

@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "run/leaf_seed.h"
+#include "torch/split/class_sums.h"
+#include "torch/split/classifier.h"
+#include "tutti/error.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+using Counts = std::vector<std::int64_t>;
+
+std::int64_t sum_of_rows(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+Counts numbers_of(const torch::Tensor& labels) {
+  const auto* const data = labels.const_data_ptr<std::int64_t>();
+  return {data, data + labels.numel()};
+}
+
+}  // namespace
+
+CollectiveOptions Classifier::labelled(const char* what) const { return {.label = what}; }
+
+void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own,
+                               const std::string& problem) const {
+  const std::int64_t mine[] = {problem.empty() ? own : -1, step_ ? step_->shard : -1};
+  const int size = group_.size();
+  Counts all(static_cast<std::size_t>(2 * size));
+  group_.all_gather({mine, 2, DType::int64}, {all.data(), 2 * size, DType::int64},
+                    labelled("samples"));
+  if (!problem.empty()) {
+    throw InvalidArgument(fmt::format("classifier \"{}\": {}", settings_.options.name, problem));
+  }
+  for (int member = 0; member < size; ++member) {
+    const auto at = static_cast<std::size_t>(2 * member);
+    call.rows.push_back(all[at]);
+    if (all[at] > 0 && step_) call.shards.push_back(all[at + 1]);
+    if (all[at] >= 0) continue;
+    const int rank = group_.job_rank(member);
+    throw PeerFailed(rank, step_ ? step_->number : 0,
+                     fmt::format("classifier \"{}\": rank {} was given features or labels that it "
+                                 "cannot take, as its own error says",
+                                 settings_.options.name, rank));
+  }
+}
+
+torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& rows,
+                                      const char* what) const {
+  auto sizes = own.sizes().vec();
+  sizes[0] = sum_of_rows(rows);
+  auto all = torch::empty(sizes, own.options());
+  Counts counts = rows;
+  for (auto& count : counts) count *= own.dim() > 1 ? own.size(1) : 1;
+  group_.all_gather_variable(view_of(own), view_of(all), counts, labelled(what));
+  return all;
+}
+
+void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& features,
+                               const torch::Tensor& labels, bool samples_classes) const {
+  call.leaf_of.assign(call.rows.size(), -1);
+  call.offsets.assign(call.rows.size(), 0);
+  const auto all = sum_of_rows(call.rows);
+  if (all == 0) return;
+  const auto all_features = gather_rows(features, call.rows, "features");
+  const auto all_labels = gather_rows(labels, call.rows, "labels");
+  std::int64_t begin = 0;
+  for (std::size_t member = 0; member < call.rows.size(); ++member) {
+    if (call.rows[member] == 0) continue;
+    if (step_) {
+      const auto shard = call.shards[call.leaves.size()];
+      call.leaf_of[member] = std::ssize(call.leaves);
+      call.leaves.push_back(leaf_of(all_features.narrow(0, begin, call.rows[member]).clone(),
+                                    numbers_of(all_labels.narrow(0, begin, call.rows[member])),
+                                    leaf_seed(settings_.options.seed, step_->number, shard + 1),
+                                    samples_classes));
+    } else {
+      call.leaf_of[member] = 0;
+      call.offsets[member] = begin;
+    }
+    begin += call.rows[member];
+  }
+  if (step_) return;
+  call.leaves.push_back(leaf_of(all_features, numbers_of(all_labels),
+                                leaf_seed(settings_.options.seed, updates_, call.number + 1),
+                                samples_classes));
+}
+
+torch::Tensor Classifier::exchange_sums(
+    const ClassifierCall& call, const std::vector<std::vector<torch::Tensor>>& nodes) const {
+  const auto rank = static_cast<std::size_t>(group_.rank());
+  const auto columns = ClassSums::columns(settings_.features);
+  // A sample's sums, and behind those of a member's samples the sums of weights.
+  const auto rows_for = [&](std::size_t member) {
+    return call.rows[member] == 0 ? 0 : call.rows[member] + 1;
+  };
+  std::vector<Block> blocks;
+  Counts given;
+  Counts taken;
+  std::vector<torch::Tensor> parts;
+  for (std::size_t member = 0; member < call.rows.size(); ++member) {
+    const auto [first, last] = settings_.pieces_of(static_cast<int>(member), group_.size());
+    const auto theirs = blocks_of_range(first, last);
+    blocks.insert(blocks.end(), theirs.begin(), theirs.end());
+    given.push_back(0);
+    taken.push_back(static_cast<std::int64_t>(theirs.size()) * rows_for(rank) * columns);
+    if (rows_for(member) == 0) continue;
+    for (const auto& node : nodes[static_cast<std::size_t>(call.leaf_of[member])]) {
+      parts.push_back(node.narrow(0, call.offsets[member], call.rows[member]));
+      parts.push_back(node.narrow(0, node.size(0) - 1, 1));
+      given.back() += rows_for(member) * columns;
+    }
+  }
+  const auto options = torch::TensorOptions(settings_.computed);
+  const auto in = parts.empty() ? torch::empty({0, columns}, options) : torch::cat(parts);
+  const auto count = static_cast<std::int64_t>(blocks.size());
+  auto out = torch::empty({count, rows_for(rank), columns}, options);
+  group_.all_to_all_variable(view_of(in), given, view_of(out), taken, labelled("sums"));
+  if (rows_for(rank) == 0) return {};
+  std::vector<torch::Tensor> mine;
+  for (std::int64_t node = 0; node < count; ++node) mine.push_back(out.select(0, node));
+  return join_all(blocks, std::move(mine), settings_.options.pieces);
+}
+
+torch::Tensor Classifier::exchange_targets(
+    const ClassifierCall& call, const std::vector<std::vector<PieceTargets>>& targets) const {
+  const auto rank = static_cast<std::size_t>(group_.rank());
+  const auto columns = settings_.features + 3;
+  Counts given(call.rows.size());
+  Counts taken(call.rows.size());
+  // Of the own pieces' targets, by the member that has the sample, then by piece.
+  std::vector<torch::Tensor> parts;
+  for (std::size_t member = 0; member < call.rows.size(); ++member) {
+    if (call.rows[member] == 0) continue;
+    const auto begin = call.offsets[member];
+    for (const auto& [samples, rows] : targets[static_cast<std::size_t>(call.leaf_of[member])]) {
+      const auto first = std::ranges::lower_bound(samples, begin);
+      const auto last = std::ranges::lower_bound(samples, begin + call.rows[member]);
+      if (first == last) continue;
+      parts.push_back(rows.narrow(0, first - samples.begin(), last - first));
+      given[member] += (last - first) * columns;
+    }
+  }
+  // This member's samples, by the piece that has their class.
+  Counts order(static_cast<std::size_t>(call.rows[rank]));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  const auto piece_of = [&](std::int64_t sample) {
+    const auto& leaf = call.leaves[static_cast<std::size_t>(call.leaf_of[rank])];
+    return settings_.piece_of(leaf.labels[static_cast<std::size_t>(call.offsets[rank] + sample)]);
+  };
+  std::ranges::stable_sort(order, {}, piece_of);
+  for (std::size_t member = 0; member < call.rows.size(); ++member) {
+    const auto [first, last] = settings_.pieces_of(static_cast<int>(member), group_.size());
+    const auto from = std::ranges::lower_bound(order, first, {}, piece_of);
+    const auto to = std::ranges::lower_bound(order, last, {}, piece_of);
+    taken[member] = (to - from) * columns;
+  }
+  const auto options = torch::TensorOptions(settings_.computed);
+  const auto in = parts.empty() ? torch::empty({0, columns}, options) : torch::cat(parts);
+  auto came = torch::empty({call.rows[rank], columns}, options);
+  group_.all_to_all_variable(view_of(in), given, view_of(came), taken, labelled("own classes"));
+  auto found = torch::empty_like(came);
+  found.index_copy_(0, torch::tensor(order, torch::kInt64), came);
+  return found;
+}
+
+}  // namespace tutti
