@@ -2,103 +2,13 @@
 
 #include "tutti/parallel_cross_entropy.h"
 
-#include <sys/resource.h>
-
-#include <cmath>
+#include <set>
 
 #include "kernels/hash.h"
-#include "support/sanitized.h"
-#include "torch/training.h"
+#include "torch/split/classifier_cases.h"
 
 namespace tutti::test::classifier_cases {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using Options = ParallelCrossEntropyOptions;
-namespace nn = torch::nn::functional;
-
-constexpr std::int64_t kIn = 5;
-
-std::string name_of_case(const Options& options, std::int64_t classes, int size) {
-  std::ostringstream text;
-  text << classes << " classes, " << size << " workers, smoothing " << options.label_smoothing
-       << (options.margin ? ", margin" : "") << ", rate " << options.sample_rate << ", "
-       << options.dtype;
-  return text.str();
-}
-
-torch::Tensor draw(std::uint64_t seed, torch::IntArrayRef sizes, torch::ScalarType type) {
-  return torch::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed), torch::kFloat64)
-      .to(type);
-}
-
-/// A batch of all workers: each has another number of samples, the second none.
-struct Samples {
-  torch::Tensor features, labels;
-  std::vector<std::int64_t> begins;
-
-  Samples(int size, std::int64_t classes, std::uint64_t seed, torch::ScalarType type) {
-    begins.push_back(0);
-    for (int r = 0; r < size; ++r) begins.push_back(begins.back() + (r == 1 ? 0 : 3 + r % 3));
-    features = draw(seed, {begins.back(), kIn}, type);
-    labels =
-        torch::randint(classes, {begins.back()}, at::make_generator<at::CPUGeneratorImpl>(seed + 1),
-                       torch::TensorOptions(torch::kInt64));
-  }
-  /// The same samples, one after another, for any number of workers.
-  static Samples shared(int size, std::int64_t classes, std::uint64_t seed,
-                        torch::ScalarType type) {
-    Samples all(1, classes, seed, type);
-    all.features = draw(seed, {13, kIn}, type);
-    all.labels = torch::randint(classes, {13}, at::make_generator<at::CPUGeneratorImpl>(seed + 1),
-                                torch::TensorOptions(torch::kInt64));
-    all.begins.clear();
-    for (int r = 0; r < size; ++r) all.begins.push_back(share_of(13, r, size).first);
-    all.begins.push_back(13);
-    return all;
-  }
-  torch::Tensor of(const torch::Tensor& all, int rank) const {
-    return all.slice(0, begins[static_cast<std::size_t>(rank)],
-                     begins[static_cast<std::size_t>(rank) + 1]);
-  }
-};
-
-/// The whole weights, or a state, on every member.
-torch::Tensor whole(ParallelCrossEntropy& head, torch::ScalarType type,
-                    const std::string& name = "weight") {
-  std::vector<torch::Tensor> own{torch::zeros({0, head.features()}, type)};
-  for (const auto& part : head.split_tensors()) {
-    if (part.name == name) own.push_back(part.rows);
-  }
-  return all_gather_variable(head.group(), torch::cat(own));
-}
-
-/// Losses of all samples, by libtorch.
-torch::Tensor dense_losses(const torch::Tensor& features, const torch::Tensor& weights,
-                           const torch::Tensor& labels, const Options& options) {
-  auto logits = features.matmul(weights.t());
-  if (options.margin) {
-    const auto& [m1, m2, m3, scale] = *options.margin;
-    const auto cosines = nn::normalize(features).matmul(nn::normalize(weights).t());
-    const auto own = (torch::arccos(cosines.clamp(-1 + 1e-7, 1 - 1e-7)) * m1 + m2).cos() - m3;
-    const auto is_own = torch::one_hot(labels.clamp_min(0), weights.size(0)).to(torch::kBool);
-    logits = torch::where(is_own, own, cosines) * scale;
-  }
-  return nn::cross_entropy(logits, labels,
-                           nn::CrossEntropyFuncOptions()
-                               .reduction(torch::kNone)
-                               .ignore_index(options.ignore_index)
-                               .label_smoothing(options.label_smoothing));
-}
-
-void expect_near(const torch::Tensor& is, const torch::Tensor& wanted, double tolerance,
-                 const std::string& what) {
-  ASSERT_EQ(is.sizes(), wanted.sizes()) << what;
-  if (is.numel() == 0) return;
-  const auto scale = 1 + wanted.abs().max().item<double>();
-  EXPECT_LE((is - wanted).abs().max().item<double>(), tolerance * scale) << what;
-}
 
 /// Three steps beside the dense layer with torch's optimizer.
 template <class DenseOptimizer, class DenseOptions, class Rule>
@@ -214,6 +124,96 @@ TEST(ParallelCrossEntropy, HasTheSameBytesOnAnyNumberOfWorkers) {
       }
     }
   }
+}
+
+TEST(ParallelCrossEntropy, TakesMoreClassesThanOneChunkAndMoreSamplesThanClasses) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    for (const std::int64_t rows : {7, 900}) {
+      ParallelCrossEntropy head(group, kIn, 9001, Sgd{.lr = 1},
+                                Options{.label_smoothing = 0.1, .pieces = 2});
+      auto dense = whole(head, torch::kFloat32).clone().requires_grad_();
+      const auto features = draw(3, {2 * rows, kIn}, torch::kFloat32) * 3;
+      const auto labels = torch::arange(2 * rows).mul(9001).floor_divide(2 * rows);
+      auto all = features.clone().requires_grad_();
+      const auto losses = dense_losses(all, dense, labels, Options{.label_smoothing = 0.1});
+      losses.sum().backward();
+      auto own = features.narrow(0, job.rank() * rows, rows).clone().requires_grad_();
+      (head.forward(own, labels.narrow(0, job.rank() * rows, rows)) * rows).backward();
+      expect_near(own.grad(), all.grad().narrow(0, job.rank() * rows, rows), 1e-5, "features");
+      head.step();
+      expect_near(whole(head, torch::kFloat32), (dense - dense.grad()).detach(), 1e-5, "weights");
+    }
+  });
+}
+
+TEST(ParallelCrossEntropy, WithASampleIsTheDenseLayerOfTheClassesThatTookPart) {
+  on_workers(3, [&](const Job& job) {
+    const Group group(job);
+    constexpr std::int64_t kClasses = 500;
+    const Options options{.label_smoothing = 0.1, .sample_rate = 0.2, .dtype = torch::kFloat64};
+    ParallelCrossEntropy head(group, kIn, kClasses, Sgd{.lr = 0.5, .momentum = 0.9}, options);
+    std::vector<torch::Tensor> samples_of_steps;
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      const auto before = whole(head, options.dtype).clone();
+      const auto momentum = whole(head, options.dtype, "momentum_buffer").clone();
+      Samples samples(3, kClasses, 10 * step, options.dtype);
+      auto own = samples.of(samples.features, job.rank()).clone().requires_grad_();
+      const auto loss = head.forward(own, samples.of(samples.labels, job.rank()));
+      loss.backward();
+      head.step();
+      const auto after = whole(head, options.dtype);
+      // Of each of 64 pieces of 7 or 8 classes, two took part, or as many as samples have.
+      const auto moved = (after - before).abs().sum(1).ne(0);
+      std::int64_t wanted = 0;
+      for (std::int64_t piece = 0; piece < 64; ++piece) {
+        const auto [first, last] = share_of(kClasses, piece, 64);
+        std::set<std::int64_t> present;
+        for (std::int64_t i = 0; i < samples.labels.numel(); ++i) {
+          const auto label = samples.labels[i].item<std::int64_t>();
+          if (label >= first && label < last) present.insert(label);
+        }
+        const auto most = std::max<std::int64_t>(2, std::ssize(present));
+        EXPECT_EQ(moved.slice(0, first, last).sum().item<std::int64_t>(), most) << piece;
+        for (const auto label : present) EXPECT_TRUE(moved[label].item<bool>());
+        wanted += most;
+      }
+      // A row that took no part keeps its weights and its momentum.
+      const auto kept = moved.logical_not();
+      EXPECT_TRUE(torch::equal(whole(head, options.dtype, "momentum_buffer").index({kept}),
+                               momentum.index({kept})));
+      samples_of_steps.push_back(moved);
+      // The loss is that of a problem with these classes alone.
+      const auto classes = moved.nonzero().flatten();
+      EXPECT_EQ(classes.numel(), wanted);
+      auto dense = before.index_select(0, classes).requires_grad_();
+      auto all = samples.features.clone().requires_grad_();
+      const auto places = torch::searchsorted(classes, samples.labels);
+      const auto losses = dense_losses(all, dense, places, options);
+      torch::Tensor sum = torch::zeros({}, options.dtype);
+      for (int r = 0; r < 3; ++r) {
+        const auto theirs = samples.of(losses, r);
+        const auto mean = theirs.numel() > 0 ? theirs.mean() : theirs.sum();
+        if (r == job.rank()) expect_near(loss.detach(), mean.detach(), 1e-9, "loss");
+        sum = sum + mean;
+      }
+      sum.backward();
+      expect_near(own.grad(), samples.of(all.grad(), job.rank()), 1e-9, "features");
+      const auto velocity = momentum.index_select(0, classes) * 0.9 + dense.grad();
+      expect_near(after.index_select(0, classes), dense.detach() - velocity * 0.5, 1e-9, "weights");
+    }
+    EXPECT_FALSE(torch::equal(samples_of_steps[0], samples_of_steps[1]));
+    // In eval() all classes take part.
+    head.eval();
+    const torch::NoGradGuard no_grad;
+    const Samples samples(3, kClasses, 77, options.dtype);
+    const auto loss = head.forward(samples.of(samples.features, job.rank()),
+                                   samples.of(samples.labels, job.rank()));
+    const auto losses = samples.of(
+        dense_losses(samples.features, whole(head, options.dtype), samples.labels, options),
+        job.rank());
+    expect_near(loss, losses.numel() > 0 ? losses.mean() : losses.sum(), 1e-9, "eval");
+  });
 }
 
 }  // namespace
