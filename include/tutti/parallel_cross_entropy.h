@@ -16,6 +16,10 @@
 // decides no bit: sums over classes are folded along the canonical tree over the pieces
 // (docs/numerics.md).
 //
+// In a Trainer, whose model has the layer among its modules, shards call forward() and leave the
+// rest to it: their losses' gradients are folded along the tree over the shards, and the layer is
+// updated with the step, by its own rule (docs/classifier.md).
+//
 // Neither logits nor the gradient of the weights exist as a whole: both are computed for some
 // thousand classes at a time, the latter while it is applied. So a layer costs its weights and the
 // rule's state, and little more. docs/classifier.md has the arithmetic.
@@ -113,7 +117,7 @@ class ParallelCrossEntropy final : public SplitModule {
   /// Updates the weights by the gradients of all backwards since the last one, of the sum over the
   /// members of what each has called backward() on, and forgets them. The learning rate is
   /// multiplied by `rate_factor`. Where no backward was run nothing changes. Mismatch where members
-  /// have run backwards of different calls. Collective.
+  /// have run backwards of different calls; InvalidArgument in a step of a Trainer. Collective.
   void step(double rate_factor = 1);
   /// Forgets what step() would use.
   void zero_grad(bool set_to_none = true) override;
@@ -141,6 +145,8 @@ class ParallelCrossEntropy final : public SplitModule {
   /// and PeerFailed on the others, where the file is damaged or of another layer: nothing has
   /// changed then. Collective.
   void load(const std::string& file);
+
+  Classifier& own() const { return *own_; }
 
  private:
   std::unique_ptr<Classifier> own_;

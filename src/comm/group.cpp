@@ -17,6 +17,7 @@
 #include "comm/local/local_collectives.h"
 #include "job/job_state.h"
 #include "kernels/hash.h"
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -117,6 +118,12 @@ View readable(ConstView data) { return {const_cast<void*>(data.data), data.count
 
 std::uint64_t start(const GroupState& group, const Operation& operation) {
   check_operation(operation, group.rank(), group.size());
+  if (const auto& where = group.job().alone_in(); !where.empty()) [[unlikely]] {
+    throw InvalidArgument(fmt::format(
+        "{} of group \"{}\" in {}: other workers compute other shards at that time, or none, and "
+        "would not come to it; call it between steps",
+        name_of(operation.kind), group.name(), where));
+  }
   return group.collectives().start(operation);
 }
 

@@ -120,6 +120,10 @@ class JobState {
   std::uint64_t enter_busy(std::string what, std::chrono::milliseconds at_most);
   void leave_busy(std::uint64_t number) noexcept;
 
+  /// See Alone. Empty: nowhere.
+  const std::string& alone_in() const { return alone_in_; }
+  void set_alone_in(std::string where) { alone_in_ = std::move(where); }
+
   /// Which of this process' threads use the job: bookkeeping of wait.cpp.
   struct LocalThreads {
     std::atomic<bool> notice_taken{false};  ///< one wait at a time shows itself on the board
@@ -168,6 +172,7 @@ class JobState {
   std::set<std::string> logged_;
   std::vector<BusyPeriod> busy_;
   std::uint64_t busy_number_ = 0;
+  std::string alone_in_;
 };
 
 }  // namespace tutti

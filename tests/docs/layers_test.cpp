@@ -54,7 +54,8 @@ const std::map<std::string, Names> kMayInclude = {
       "sync/rows", "sync/coded", "sync/averaging", "torch/model"}},
     {"torch/ops", {"base", "comm", "torch/model"}},
     {"torch/split",
-     {"base", "kernels", "kernels/rules", "comm", "run", "torch/model", "torch/ops"}},
+     {"base", "memory", "kernels", "kernels/rules", "job", "comm", "run", "torch/model",
+      "torch/ops"}},
     {"torch/run",
      {"base", "kernels", "comm", "run", "run/state", "sync/plan", "sync/coded", "sync/update",
       "torch/model"}},
@@ -62,7 +63,7 @@ const std::map<std::string, Names> kMayInclude = {
     {"torch/trainer",
      {"base", "c10d", "kernels", "kernels/rules", "memory", "comm", "codec", "run", "run/state",
       "sync/plan", "sync/step", "sync/rows", "sync/coded", "sync/update", "sync/averaging",
-      "torch/model", "torch/run", "torch/optim"}},
+      "torch/model", "torch/run", "torch/optim", "torch/split"}},
 };
 
 /// The folder that each public header belongs to.

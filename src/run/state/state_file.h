@@ -20,6 +20,7 @@ enum class StateFile : std::uint8_t {
   per_replica,
   averaging,
   shard_states,
+  split,
   kept
 };
 
@@ -53,6 +54,8 @@ constexpr StateFileTraits traits_of(StateFile file) {
       return {"averaging.safetensors"};
     case StateFile::shard_states:
       return {.name = "shard_states.safetensors", .is_filled = false, .is_logged = false};
+    case StateFile::split:
+      return {.name = "split.safetensors", .is_filled = false, .is_logged = false};
     case StateFile::kept:
       return {.name = "kept.safetensors", .digest_prefix = "kept:", .is_filled = false};
   }

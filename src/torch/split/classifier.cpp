@@ -126,6 +126,7 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
         settings_.options.name));
   }
   if (step_) step_->is_called = true;
+  const auto together = together_in_round();
   Losses result;
   torch::Tensor own;
   torch::Tensor own_labels;

@@ -21,8 +21,10 @@
 #include <utility>
 #include <vector>
 
+#include "job/alone.h"
 #include "kernels/fold_program.h"
 #include "kernels/rules/rule.h"
+#include "run/safetensors_reader.h"
 #include "run/safetensors_writer.h"
 #include "torch/split/class_piece.h"
 #include "tutti/parallel_cross_entropy.h"
@@ -96,11 +98,25 @@ class Classifier {
   void begin_step(std::int64_t step, std::int64_t shards);
   /// `shard`: which this member computes, if any.
   void begin_round(std::optional<std::int64_t> shard);
+  bool is_in_step() const { return step_.has_value(); }
+  bool is_called_in_round() const { return step_ && step_->is_called; }
   /// Without samples, if this member's shard has not called forward().
   void join_round();
 
   // The layer as a whole (classifier_file.cpp).
-  std::string sha256();
+  std::string sha256() { return sha256(1); }
+  /// The weights, then the rule's states.
+  std::size_t tensors() const { return 1 + settings_.rule.states.size(); }
+  std::string tensor_name(std::size_t which) const;
+  /// Of the first so many tensors.
+  std::string sha256(std::size_t tensors);
+  /// On the first member, undefined on the others. Collective.
+  torch::Tensor whole(std::size_t which);
+  /// InvalidArgument where the file's tensors of these names, behind `prefix`, do not fit.
+  void check(const SafetensorsFile& file, const std::string& where,
+             const std::string& prefix) const;
+  /// Takes them. The first member gives the file. Collective.
+  void fill(const SafetensorsFile* file, const std::string& prefix, std::int64_t updates);
   void save(const std::string& file);
   void load(const std::string& file);
 
@@ -119,6 +135,9 @@ class Classifier {
   /// Samples that count, by member, and the shards of each. InvalidArgument, and PeerFailed on the
   /// others, where one has a `problem`: in place of its number of rows, so that none waits for it.
   void agree_on_rows(ClassifierCall& call, std::int64_t own, const std::string& problem) const;
+  torch::ScalarType type_of(std::size_t which) const {
+    return which == 0 ? settings_.options.dtype : settings_.computed;
+  }
   torch::Tensor gather_rows(const torch::Tensor& own, const std::vector<std::int64_t>& rows,
                             const char* what) const;
   void gather_leaves(ClassifierCall& call, const torch::Tensor& features,
@@ -129,6 +148,8 @@ class Classifier {
   /// `targets` by leaf and own piece.
   torch::Tensor exchange_targets(const ClassifierCall& call,
                                  const std::vector<std::vector<PieceTargets>>& targets) const;
+  /// In a Trainer's rounds all members come to the calls.
+  std::unique_ptr<Together> together_in_round() const;
   CollectiveOptions labelled(const char* what) const;
 
   LeafSamples leaf_of(torch::Tensor features, std::vector<std::int64_t> labels, std::uint64_t key,

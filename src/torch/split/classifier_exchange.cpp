@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/group_state.h"
 #include "run/leaf_seed.h"
 #include "torch/split/class_sums.h"
 #include "torch/split/classifier.h"
@@ -26,6 +27,10 @@ Counts numbers_of(const torch::Tensor& labels) {
 }
 
 }  // namespace
+
+std::unique_ptr<Together> Classifier::together_in_round() const {
+  return step_ ? std::make_unique<Together>(group_.state()->job()) : nullptr;
+}
 
 CollectiveOptions Classifier::labelled(const char* what) const { return {.label = what}; }
 

@@ -54,7 +54,7 @@ torch::Tensor& Classifier::tensor(std::size_t which, std::int64_t piece) {
 }
 
 void Classifier::gather_pieces(std::size_t which, const TakeBytes& take) {
-  const auto type = which == 0 ? settings_.options.dtype : settings_.computed;
+  const auto type = type_of(which);
   torch::Tensor whole;
   for (int member = 0; member < group_.size(); ++member) {
     const auto [first, last] = settings_.pieces_of(member, group_.size());
@@ -80,7 +80,7 @@ void Classifier::gather_pieces(std::size_t which, const TakeBytes& take) {
 
 void Classifier::scatter_pieces(std::size_t which,
                                 const std::function<void(std::span<std::byte>)>& fill) {
-  const auto type = which == 0 ? settings_.options.dtype : settings_.computed;
+  const auto type = type_of(which);
   torch::Tensor whole;
   for (int member = 0; member < group_.size(); ++member) {
     const auto [first, last] = settings_.pieces_of(member, group_.size());
@@ -106,13 +106,66 @@ void Classifier::scatter_pieces(std::size_t which,
   }
 }
 
-std::string Classifier::sha256() {
+std::string Classifier::tensor_name(std::size_t which) const {
+  return which == 0 ? "weight" : settings_.rule.states[which - 1].name;
+}
+
+std::string Classifier::sha256(std::size_t tensors) {
   Sha256 hash;
-  constexpr std::string_view kName = "weight";
-  hash.update(kName.data(), kName.size());
-  gather_pieces(0,
-                [&](std::span<const std::byte> bytes) { hash.update(bytes.data(), bytes.size()); });
+  for (std::size_t which = 0; which < tensors; ++which) {
+    const auto name = tensor_name(which);
+    hash.update(name.data(), name.size());
+    gather_pieces(
+        which, [&](std::span<const std::byte> bytes) { hash.update(bytes.data(), bytes.size()); });
+  }
   return from_first(group_, hash.hex());
+}
+
+torch::Tensor Classifier::whole(std::size_t which) {
+  torch::Tensor all;
+  std::size_t at = 0;
+  if (group_.rank() == 0) {
+    all = torch::empty({settings_.classes, settings_.features}, type_of(which));
+  }
+  gather_pieces(which, [&](std::span<const std::byte> bytes) {
+    std::ranges::copy(bytes, bytes_of(all).begin() + static_cast<std::ptrdiff_t>(at));
+    at += bytes.size();
+  });
+  return all;
+}
+
+void Classifier::check(const SafetensorsFile& file, const std::string& where,
+                       const std::string& prefix) const {
+  const std::vector<std::int64_t> shape{settings_.classes, settings_.features};
+  for (std::size_t which = 0; which < tensors(); ++which) {
+    const auto name = prefix + tensor_name(which);
+    const auto wanted = stored_type(dtype_of(torch::empty({0}, type_of(which))));
+    const auto* const found = file.find(name);
+    if (found == nullptr) {
+      throw InvalidArgument(fmt::format("{} has no tensor \"{}\"", where, name));
+    }
+    if (found->shape == shape && found->type == wanted) continue;
+    throw InvalidArgument(fmt::format("{}: \"{}\" is {}, and the classifier's {}", where, name,
+                                      describe(found->type, found->shape),
+                                      describe(wanted, shape)));
+  }
+}
+
+void Classifier::fill(const SafetensorsFile* file, const std::string& prefix,
+                      std::int64_t updates) {
+  for (std::size_t which = 0; which < tensors(); ++which) {
+    std::uint64_t at = 0;
+    const auto* const entry = file != nullptr ? file->find(prefix + tensor_name(which)) : nullptr;
+    scatter_pieces(which, [&](std::span<std::byte> bytes) {
+      auto part = *entry;
+      part.offset += at;
+      part.bytes = bytes.size();
+      file->read(part, bytes);
+      at += bytes.size();
+    });
+  }
+  updates_ = updates;
+  forget();
 }
 
 void Classifier::save(const std::string& file) {
@@ -120,9 +173,6 @@ void Classifier::save(const std::string& file) {
   SafetensorsContent content{.name = path.filename().string(),
                              .tensors = {},
                              .metadata = {{kUpdates, std::to_string(updates_)}}};
-  const auto type = [](torch::ScalarType scalar) {
-    return stored_type(dtype_of(torch::empty({0}, scalar)));
-  };
   // The wider type comes first in the file: states, where weights have 16 bits.
   std::vector<std::size_t> order;
   for (std::size_t which = 0; which <= settings_.rule.states.size(); ++which)
@@ -132,8 +182,8 @@ void Classifier::save(const std::string& file) {
   }
   for (const auto which : order) {
     content.tensors.push_back(
-        {.name = which == 0 ? "weight" : settings_.rule.states[which - 1].name,
-         .type = type(which == 0 ? settings_.options.dtype : settings_.computed),
+        {.name = tensor_name(which),
+         .type = stored_type(dtype_of(torch::empty({0}, type_of(which)))),
          .shape = {settings_.classes, settings_.features},
          .data = {},
          .stream = [this, which](const TakeBytes& take) { gather_pieces(which, take); }});
@@ -177,30 +227,12 @@ void Classifier::load(const std::string& file) {
   std::exception_ptr thrown;
   std::optional<SafetensorsFile> from;
   std::string updates;
-  const auto name_of = [&](std::size_t which) {
-    return which == 0 ? std::string("weight") : settings_.rule.states[which - 1].name;
-  };
   if (group_.rank() == 0) {
     try {
       from.emplace(host_files(), file);
-      const std::vector<std::int64_t> shape{settings_.classes, settings_.features};
-      for (std::size_t which = 0; which <= settings_.rule.states.size(); ++which) {
-        const auto wanted = stored_type(
-            dtype_of(torch::empty({0}, which == 0 ? settings_.options.dtype : settings_.computed)));
-        const auto* const found = from->find(name_of(which));
-        if (found == nullptr) {
-          throw InvalidArgument(fmt::format("{} has no tensor \"{}\"", file, name_of(which)));
-        }
-        if (found->shape == shape && found->type == wanted) continue;
-        throw InvalidArgument(fmt::format("{}: \"{}\" is {}, and the classifier's {}", file,
-                                          name_of(which), describe(found->type, found->shape),
-                                          describe(wanted, shape)));
-      }
+      check(*from, file, "");
       const auto found = from->metadata().find(kUpdates);
-      if (found == from->metadata().end()) {
-        throw InvalidArgument(fmt::format("{} does not have the number of updates", file));
-      }
-      updates = found->second;
+      updates = found == from->metadata().end() ? std::string() : found->second;
       if (updates.empty() || updates.size() > 18 ||
           updates.find_first_not_of("0123456789") != std::string::npos) {
         throw InvalidArgument(fmt::format("{}: \"{}\" updates", file, updates));
@@ -210,20 +242,7 @@ void Classifier::load(const std::string& file) {
     }
   }
   rethrow_everywhere(group_, thrown);
-  updates_ = std::stoll(from_first(group_, updates));
-  for (std::size_t which = 0; which <= settings_.rule.states.size(); ++which) {
-    std::uint64_t at = 0;
-    std::optional<TensorEntry> entry;
-    if (from) entry = *from->find(name_of(which));
-    scatter_pieces(which, [&](std::span<std::byte> bytes) {
-      auto part = *entry;
-      part.offset += at;
-      part.bytes = bytes.size();
-      from->read(part, bytes);
-      at += bytes.size();
-    });
-  }
-  forget();
+  fill(from ? &*from : nullptr, "", std::stoll(from_first(group_, updates)));
 }
 
 }  // namespace tutti

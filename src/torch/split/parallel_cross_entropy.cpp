@@ -51,6 +51,11 @@ torch::Tensor ParallelCrossEntropy::predict(const torch::Tensor& features) {
 }
 
 void ParallelCrossEntropy::step(double rate_factor) {
+  if (own_->is_in_step()) {
+    throw InvalidArgument(fmt::format(
+        "classifier \"{}\": step() in a step of a Trainer, which updates the layer itself",
+        own_->settings().options.name));
+  }
   own_->gather_gradients();
   own_->update(1, rate_factor);
 }

@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <optional>
 
+#include "comm/group_state.h"
+#include "job/alone.h"
 #include "run/leaf_seed.h"
 #include "torch/model/incoming_gradient.h"
 #include "torch/model/row_tensors.h"
@@ -34,9 +38,38 @@ void ShardRunner::open(std::int64_t step, double loss_scale) {
 }
 
 void ShardRunner::run(const Trainer::Compute& compute) {
+  if (parts_.split != nullptr) return run_rounds(compute);
   const auto& mine = options_.mine;
   for (auto s = mine.begin; s < mine.end; ++s) run_shard(s, compute);
   if (parts_.audit != nullptr) repeat_shard(compute);
+}
+
+/// In each round every worker takes part in the calls of the split layers, with a shard or without:
+/// one whose shard has failed too, so that no other waits for it.
+void ShardRunner::run_rounds(const Trainer::Compute& compute) {
+  std::exception_ptr failed;
+  std::int64_t rounds = 0;
+  for (const auto& range : options_.all) rounds = std::max(rounds, range.count());
+  auto& split = *parts_.split;
+  try {
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      const auto shard = options_.mine.begin + round;
+      const bool has_one = shard < options_.mine.end && !failed;
+      split.begin_round(has_one ? std::optional(shard) : std::nullopt);
+      if (has_one) {
+        try {
+          run_shard(shard, compute);
+        } catch (...) {
+          failed = std::current_exception();
+        }
+      }
+      split.join_round();
+    }
+    split.gather_gradients();
+  } catch (...) {
+    if (!failed) throw;  // else the layers' group has ended for the same reason
+  }
+  if (failed) std::rethrow_exception(failed);
 }
 
 std::uint64_t ShardRunner::seed_of(std::int64_t shard) const {
@@ -76,6 +109,7 @@ ShardAnswer ShardRunner::call(const Trainer::Compute& compute, Shard& shard) {
   parts_.buffers.restore(logical);
   at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
   torch::manual_seed(seed_of(shard_));
+  const Alone alone(parts_.exchange.group().state()->job(), where());
   auto answer = compute(shard);
   if (answer.kind_ == ShardAnswer::Kind::none) {
     throw InvalidArgument(fmt::format(
@@ -89,8 +123,16 @@ ShardAnswer ShardRunner::call(const Trainer::Compute& compute, Shard& shard) {
   return answer;
 }
 
+std::string ShardRunner::where() const {
+  return fmt::format("shard {} of Trainer \"{}\"", shard_, options_.name);
+}
+
 void ShardRunner::take_gradients(const ShardAnswer& answer) {
   if (answer.weight_ == 0) return;
+  const Alone alone(parts_.exchange.group().state()->job(), where());
+  if (parts_.split != nullptr) {
+    parts_.split->weigh(answer.weight_, answer.kind_ == ShardAnswer::Kind::loss);
+  }
   if (answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
   if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
 }

@@ -26,6 +26,7 @@
 #include "torch/trainer/replica_parameters.h"
 #include "torch/trainer/shard_buffers.h"
 #include "torch/trainer/shard_states.h"
+#include "torch/trainer/split_layers.h"
 #include "torch/trainer/step_notes.h"
 #include "torch/trainer/zero_copy_gradients.h"
 #include "tutti/trainer.h"
@@ -46,12 +47,14 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
     ShardStates& states;
     StepNotes& notes;
     DataOrder& data;
+    SplitLayers* split;  ///< null without
   };
   struct Options {
     std::string name = {};  ///< of the Trainer, in errors
     std::uint64_t seed = 0;
-    std::int64_t shards = 1;  ///< of a step
-    ShardRange mine = {};     ///< this worker's
+    std::int64_t shards = 1;           ///< of a step
+    ShardRange mine = {};              ///< this worker's
+    std::vector<ShardRange> all = {};  ///< by worker
   };
   ShardRunner(const Parts& parts, Options options);
 
@@ -84,9 +87,11 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   std::uint64_t seed_of(std::int64_t shard) const;
 
  private:
+  void run_rounds(const Trainer::Compute& compute);
   void run_shard(std::int64_t index, const Trainer::Compute& compute);
   void repeat_shard(const Trainer::Compute& compute);
   ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
+  std::string where() const;
   void take_gradients(const ShardAnswer& answer);
   void run_backward(const torch::Tensor& loss);
   void hand_in(const std::vector<torch::Tensor>& gradients);

@@ -1,0 +1,40 @@
+#pragma once
+
+// Parts of a program that each worker runs by itself: shards of a Trainer, of which the others
+// compute other ones, or none. A collective in there would wait for workers that never come to it.
+//
+// Threads: one.
+
+#include <string>
+#include <utility>
+
+#include "job/job_state.h"
+
+namespace tutti {
+
+/// Collectives of the job's groups are InvalidArgument while it lives. `where` is in the text:
+/// "shard 3 of Trainer \"model\"".
+class Alone {
+ public:
+  Alone(JobState& job, std::string where) : job_(job), before_(job.alone_in()) {
+    job_.set_alone_in(std::move(where));
+  }
+  ~Alone() { job_.set_alone_in(std::move(before_)); }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+
+ private:
+  JobState& job_;
+  std::string before_;
+};
+
+/// Lifts that, for calls in which all workers are known to take part.
+class Together {
+ public:
+  explicit Together(JobState& job) : alone_(job, "") {}
+
+ private:
+  Alone alone_;
+};
+
+}  // namespace tutti

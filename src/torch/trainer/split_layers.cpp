@@ -1,0 +1,201 @@
+#include "torch/trainer/split_layers.h"
+
+#include <fmt/format.h>
+
+#include "comm/gather_bytes.h"
+#include "comm/group_state.h"
+#include "job/alone.h"
+#include "memory/memory_need.h"
+#include "run/checkpoint_store.h"
+#include "torch/run/stored_tensors.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kSplit = "split layers";
+
+void require_options_without(const TrainerOptions& options, const std::string& name) {
+  const auto refuse = [&](const char* what, const char* why) {
+    throw Unsupported(fmt::format("Trainer \"{}\" with the split layer \"{}\" and {}: {}",
+                                  options.name, name, what, why));
+  };
+  if (options.clip.norm > 0 || options.clip.parameter_norm > 0 || options.clip.value > 0) {
+    refuse("a clip",
+           "the layer's gradient never exists as a whole, to be measured before it is "
+           "applied");
+  }
+  if (options.averaging || options.per_replica) {
+    refuse("parameters per replica", "there is one copy of the layer for all");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<SplitLayers> SplitLayers::find(const Group& group, const torch::nn::Module& module,
+                                               const TrainerOptions& options) {
+  std::vector<Layer> layers;
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    const auto* const split = dynamic_cast<const SplitModule*>(item.value().get());
+    if (split == nullptr) continue;
+    auto* const classifier = dynamic_cast<ParallelCrossEntropy*>(const_cast<SplitModule*>(split));
+    if (classifier == nullptr) {
+      throw Unsupported(
+          fmt::format("Trainer \"{}\": layer \"{}\" is split over workers, and leaves its update "
+                      "to an optimizer "
+                      "of the program: of split layers a Trainer has ParallelCrossEntropy alone, a "
+                      "DataParallel all",
+                      options.name, item.key()));
+    }
+    if (split->group().state()->ranks() != group.state()->ranks()) {
+      throw InvalidArgument(
+          fmt::format("Trainer \"{}\": layer \"{}\" is split over other workers than the Trainer's",
+                      options.name, item.key()));
+    }
+    require_options_without(options, item.key());
+    layers.push_back({item.key(), classifier});
+  }
+  if (layers.empty()) return nullptr;
+  return std::unique_ptr<SplitLayers>(
+      new SplitLayers(group.state()->job(), options.shards, std::move(layers)));
+}
+
+void SplitLayers::begin_step(std::int64_t step) {
+  for (const auto& layer : layers_) layer.own().begin_step(step, shards_);
+}
+
+void SplitLayers::begin_round(std::optional<std::int64_t> shard) {
+  for (const auto& layer : layers_) layer.own().begin_round(shard);
+}
+
+void SplitLayers::join_round() {
+  for (const auto& layer : layers_) layer.own().join_round();
+}
+
+void SplitLayers::gather_gradients() {
+  for (const auto& layer : layers_) layer.own().gather_gradients();
+}
+
+void SplitLayers::weigh(double weight, bool gives_loss) {
+  for (const auto& layer : layers_) {
+    layer.layer->set_gradient_weight(weight);
+    if (gives_loss || !layer.own().is_called_in_round()) continue;
+    throw InvalidArgument(fmt::format(
+        "a shard that calls the split layer \"{}\" returns shard.loss(), not shard.gradients()",
+        layer.name));
+  }
+}
+
+std::string SplitLayers::not_finite() const {
+  for (const auto& layer : layers_) {
+    if (!layer.own().is_finite()) return layer.name;
+  }
+  return {};
+}
+
+void SplitLayers::update(double divisor, double rate_factor) {
+  for (const auto& layer : layers_) layer.own().update(divisor, rate_factor);
+}
+
+void SplitLayers::forget() noexcept {
+  for (const auto& layer : layers_) {
+    layer.own().forget();
+    layer.layer->set_gradient_weight(1);
+  }
+}
+
+void SplitStepPart::judge(StepFacts& step) {
+  if (!step.verdict.refusal.empty()) return;
+  const auto name = layers_.not_finite();
+  if (name.empty()) return;
+  step.verdict.refusal = fmt::format("the gradient of \"{}\" is not finite", name);
+  step.verdict.finite = false;
+}
+
+// ---- checkpoints ----
+
+void SplitRunPart::bring() {
+  hashes_.clear();
+  if (layers_ == nullptr) return;
+  for (const auto& layer : layers_->layers()) {
+    hashes_.push_back(layer.own().sha256(layer.own().tensors()));
+  }
+}
+
+void SplitRunPart::hash(Sha256& hash) const {
+  for (const auto& text : hashes_) hash.update(text.data(), text.size());
+}
+
+void SplitRunPart::gather(const Gather& /*gather*/) {
+  whole_.clear();
+  if (layers_ == nullptr) return;
+  for (const auto& [name, layer] : layers_->layers()) {
+    auto& own = layer->own();
+    std::string refusal;
+    if (own.group().rank() == 0) {
+      const auto what = fmt::format("a checkpoint of the split layer \"{}\"", name);
+      refusal =
+          refuse_memory(layers_->job().system(),
+                        {.bytes_per_worker = layer->bytes_of_all(), .workers = 1, .what = what});
+    }
+    const auto all = gather_bytes(own.group(), std::as_bytes(std::span(refusal)), {});
+    if (!all[0].empty()) {
+      throw OutOfMemory({reinterpret_cast<const char*>(all[0].data()), all[0].size()});
+    }
+    for (std::size_t which = 0; which < own.tensors(); ++which) {
+      auto whole = own.whole(which);
+      if (whole.defined()) {
+        whole_.emplace_back(fmt::format("{}.{}", name, own.tensor_name(which)), std::move(whole));
+      }
+    }
+  }
+}
+
+void SplitRunPart::list(StateTensors& tensors) const {
+  if (layers_ != nullptr) append_views(tensors[StateFile::split], whole_);
+}
+
+void SplitRunPart::write(nlohmann::json& state) const {
+  if (layers_ == nullptr) return;
+  for (const auto& [name, layer] : layers_->layers()) {
+    state[kSplit][name] = {{"pieces", layer->pieces()}, {"updates", layer->updates()}};
+  }
+}
+
+void SplitRunPart::check(const nlohmann::json& state) const {
+  const auto found = state.value(kSplit, nlohmann::json::object());
+  const std::size_t here = layers_ == nullptr ? 0 : layers_->layers().size();
+  if (found.size() != here) {
+    throw InvalidArgument(
+        fmt::format("the checkpoint has {} layers that are split over workers, the model {}",
+                    found.size(), here));
+  }
+  if (layers_ == nullptr) return;
+  for (const auto& [name, layer] : layers_->layers()) {
+    const auto pieces = found.at(name).at("pieces").get<std::int64_t>();
+    if (pieces == layer->pieces()) continue;
+    throw InvalidArgument(
+        fmt::format("\"{}\" is cut into {} pieces in the checkpoint, here into {}", name, pieces,
+                    layer->pieces()));
+  }
+}
+
+std::vector<std::byte> SplitRunPart::read(const Checkpoint& checkpoint) const {
+  if (layers_ == nullptr) return {};
+  file_.emplace(checkpoint.file(name_of(StateFile::split)));
+  for (const auto& [name, layer] : layers_->layers()) {
+    layer->own().check(*file_, checkpoint.folder().string(), name + ".");
+  }
+  return {};
+}
+
+void SplitRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+  if (layers_ == nullptr) return;
+  for (const auto& [name, layer] : layers_->layers()) {
+    layer->own().fill(file_ ? &*file_ : nullptr, name + ".",
+                      state.at(kSplit).at(name).at("updates").get<std::int64_t>());
+  }
+  file_.reset();
+}
+
+}  // namespace tutti

@@ -1,0 +1,101 @@
+#pragma once
+
+// The layers of a Trainer's model whose parameters are split over the workers. They take part in a
+// step by calls that all workers make in every round, and update their parameters themselves.
+//
+// Threads: one. Failure: Unsupported, with the reason, for layers and options that a Trainer does
+// not have together; that of the layers' calls.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "run/state/run_part.h"
+#include "sync/step/node_store.h"
+#include "sync/step/step_part.h"
+#include "torch/split/classifier.h"
+#include "tutti/parallel_cross_entropy.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+class SplitLayers {
+ public:
+  /// Null where the model has none.
+  static std::unique_ptr<SplitLayers> find(const Group& group, const torch::nn::Module& module,
+                                           const TrainerOptions& options);
+
+  struct Layer {
+    std::string name;  ///< in the module: "head"
+    ParallelCrossEntropy* layer;
+    Classifier& own() const { return layer->own(); }
+  };
+  const std::vector<Layer>& layers() const { return layers_; }
+
+  void begin_step(std::int64_t step);
+  void begin_round(std::optional<std::int64_t> shard);
+  void join_round();
+  void gather_gradients();
+  /// The weight of the shard whose backward comes. InvalidArgument where the shard has called a
+  /// layer and gives no loss.
+  void weigh(double weight, bool gives_loss);
+  /// The first layer that has a gradient which is not finite; empty: none.
+  std::string not_finite() const;
+  void update(double divisor, double rate_factor);
+  void forget() noexcept;
+  JobState& job() const { return job_; }
+
+ private:
+  SplitLayers(JobState& job, std::int64_t shards, std::vector<Layer> layers)
+      : job_(job), shards_(shards), layers_(std::move(layers)) {}
+  JobState& job_;
+  std::int64_t shards_;
+  std::vector<Layer> layers_;
+};
+
+class SplitStepPart : public StepPart {
+ public:
+  /// Keeps references.
+  SplitStepPart(SplitLayers& layers, const NodeStore& nodes) : layers_(layers), nodes_(nodes) {}
+  void open(const StepFacts& step) override { layers_.begin_step(step.number); }
+  void judge(StepFacts& step) override;
+  void apply(const StepFacts& step) override {
+    layers_.update(nodes_.weight() * step.loss_scale, step.rate_factor);
+  }
+  void drop() noexcept override { layers_.forget(); }
+  void end(StepFacts&) override { layers_.forget(); }
+
+ private:
+  SplitLayers& layers_;
+  const NodeStore& nodes_;
+};
+
+/// Whole tensors in a checkpoint. While it is written rank 0 has them all.
+class SplitRunPart : public RunPart {
+ public:
+  /// Keeps a reference. Null: the model has none.
+  explicit SplitRunPart(SplitLayers* layers) : RunPart("split layers"), layers_(layers) {}
+  bool is_on_hosts() const override { return layers_ != nullptr; }
+  void bring() override;
+  void hash(Sha256& hash) const override;
+  void gather(const Gather& gather) override;
+  void release() override { whole_.clear(); }
+  void list(StateTensors& tensors) const override;
+  void write(nlohmann::json& state) const override;
+  void check(const nlohmann::json& state) const override;
+  std::vector<std::byte> read(const Checkpoint& checkpoint) const override;
+  void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
+
+ private:
+  SplitLayers* layers_;
+  std::vector<std::pair<std::string, torch::Tensor>> whole_;
+  std::vector<std::string> hashes_;              ///< of the layers, as last brought
+  mutable std::optional<SafetensorsFile> file_;  ///< rank 0's, between read() and restore()
+};
+
+}  // namespace tutti

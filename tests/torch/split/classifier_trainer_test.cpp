@@ -1,0 +1,300 @@
+// The split classifier as a layer of a Trainer's model.
+
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "support/sanitized.h"
+#include "torch/split/classifier_cases.h"
+
+namespace tutti::test::classifier_cases {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kShards = 5;
+constexpr std::int64_t kClasses = 40;
+
+struct Net : torch::nn::Module {
+  Net(const Group& group, const Options& options)
+      : trunk(register_module("trunk", torch::nn::Linear(6, kIn))),
+        head(register_module("head",
+                             std::make_shared<ParallelCrossEntropy>(
+                                 group, kIn, kClasses, Sgd{.lr = 0.5, .momentum = 0.9}, options))) {
+    const torch::NoGradGuard no_grad;
+    trunk->weight.copy_(draw(1, {kIn, 6}, torch::kFloat32));
+    trunk->bias.zero_();
+  }
+  torch::nn::Linear trunk;
+  std::shared_ptr<ParallelCrossEntropy> head;
+};
+
+/// A shard's samples; shard 3 of even steps has none.
+std::pair<torch::Tensor, torch::Tensor> samples_of(std::int64_t step, std::int64_t shard) {
+  const auto rows = shard == 3 && step % 2 == 0 ? 0 : 2 + shard;
+  const auto seed = static_cast<std::uint64_t>(100 * step + shard);
+  return {draw(seed, {rows, 6}, torch::kFloat32),
+          torch::randint(kClasses, {rows}, at::make_generator<at::CPUGeneratorImpl>(seed + 7),
+                         torch::TensorOptions(torch::kInt64))};
+}
+
+ShardAnswer answer_of(Shard& shard, Net& net) {
+  const auto [x, y] = samples_of(shard.step(), shard.index());
+  if (x.size(0) == 0) return shard.nothing();  // without a call of the head
+  return shard.loss(net.head->forward(net.trunk->forward(x), y), static_cast<double>(x.size(0)));
+}
+
+std::string steps_of(int size, const Options& options) {
+  return text_of_rank_0(size, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, options);
+    Trainer trainer(group, net, Sgd{.lr = 0.1},
+                    {.shards = kShards, .seed = 3, .schedule = Schedule::warm_up(3)});
+    std::string text;
+    for (int step = 0; step < 4; ++step) {
+      const auto result = trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+      EXPECT_TRUE(result.applied) << result.dropped_because;
+      text += std::to_string(result.loss) + " ";
+    }
+    EXPECT_EQ(net.head->updates(), 4);
+    return text + parameters_sha256(net) + net.head->sha256() + trainer.state_sha256();
+  });
+}
+
+TEST(ClassifierInATrainer, HasTheSameBytesOnAnyNumberOfWorkers) {
+  for (const auto& options : {Options{}, Options{.label_smoothing = 0.1, .sample_rate = 0.3},
+                              Options{.margin = arc_face(0.3, 8)}}) {
+    const auto alone = steps_of(1, options);
+    for (const int size : {2, 3, 5, 8}) {
+      EXPECT_EQ(steps_of(size, options), alone) << name_of_case(options, kClasses, size);
+    }
+  }
+}
+
+TEST(ClassifierInATrainer, IsTheDenseModelInOneProcess) {
+  on_workers(3, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {});
+    torch::nn::Linear trunk(6, kIn);
+    {
+      const torch::NoGradGuard no_grad;
+      trunk->weight.copy_(net.trunk->weight);
+      trunk->bias.copy_(net.trunk->bias);
+    }
+    auto dense = whole(*net.head, torch::kFloat32).clone().requires_grad_();
+    torch::optim::SGD of_trunk(trunk->parameters(), torch::optim::SGDOptions(0.1));
+    torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
+    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards, .loss_scale = {.start = 1024}});
+    for (std::int64_t step = 1; step <= 4; ++step) {
+      trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+      torch::Tensor sum = torch::zeros({});
+      double weight = 0;
+      for (std::int64_t shard = 0; shard < kShards; ++shard) {
+        const auto [x, y] = samples_of(step, shard);
+        if (x.size(0) == 0) continue;
+        sum = sum + dense_losses(trunk->forward(x), dense, y, {}).sum();
+        weight += static_cast<double>(x.size(0));
+      }
+      of_trunk.zero_grad();
+      of_head.zero_grad();
+      (sum / weight).backward();
+      of_trunk.step();
+      of_head.step();
+      expect_near(net.trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
+      expect_near(whole(*net.head, torch::kFloat32), dense.detach(), 1e-5, "head");
+    }
+  });
+}
+
+TEST(ClassifierInATrainer, AShardThatFailsDropsTheStepAndNobodyWaits) {
+  for (const bool before : {true, false}) {
+    on_workers(3, [&](const Job& job) {
+      const Group group(job);
+      Net net(group, {});
+      Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
+      const auto step = [&] {
+        return trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+      };
+      step();
+      const auto sha = trainer.state_sha256();
+      bool is_mine = false;
+      const auto failing = [&] {
+        trainer.step([&](Shard& shard) -> ShardAnswer {
+          if (shard.index() == 2) is_mine = true;
+          if (shard.index() == 2 && before) throw std::runtime_error("no such file");
+          auto answer = answer_of(shard, net);
+          if (shard.index() == 2) throw std::runtime_error("no such file");
+          return answer;
+        });
+      };
+      const auto text = text_of<std::exception>(failing);
+      EXPECT_THAT(text, HasSubstr("no such file"));
+      if (is_mine) {
+        EXPECT_THROW(failing(), std::runtime_error);
+      } else {
+        EXPECT_THROW(failing(), PeerFailed);
+      }
+      EXPECT_EQ(trainer.state_sha256(), sha);
+      EXPECT_TRUE(step().applied);
+      EXPECT_NE(trainer.state_sha256(), sha);
+    });
+  }
+}
+
+TEST(ClassifierInATrainer, ALabelThatIsNoClassDropsTheStep) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {});
+    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
+    const auto text = text_of([&] {
+      trainer.step([&](Shard& shard) {
+        auto [x, y] = samples_of(shard.step(), shard.index());
+        if (shard.index() == 1) y[0] = kClasses;
+        return shard.loss(net.head->forward(net.trunk->forward(x), y));
+      });
+    });
+    EXPECT_THAT(text, HasSubstr(job.rank() == 0 ? "label 40 of sample 0" : "rank 0"));
+    EXPECT_EQ(net.head->updates(), 0);
+    EXPECT_TRUE(trainer.step([&](Shard& shard) { return answer_of(shard, net); }).applied);
+  });
+}
+
+TEST(ClassifierInATrainer, AGradientThatIsNoNumberDropsTheStep) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {});
+    net.trunk->weight.requires_grad_(false);
+    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = 3});
+    const auto sha = net.head->sha256();
+    const auto result = trainer.step([&](Shard& shard) {
+      const auto [x, y] = samples_of(1, shard.index());
+      const auto loss = net.head->forward(net.trunk->forward(x).detach(), y);
+      return shard.loss(shard.index() == 2 ? loss * std::numeric_limits<float>::infinity() : loss);
+    });
+    EXPECT_FALSE(result.applied);
+    EXPECT_THAT(result.dropped_because, HasSubstr("the gradient of \"head\" is not finite"));
+    EXPECT_EQ(net.head->sha256(), sha);
+  });
+}
+
+TEST(ClassifierInATrainer, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
+  const auto folder = (std::filesystem::temp_directory_path() /
+                       ("tutti_classifier_trainer_" + std::to_string(::getpid())))
+                          .string();
+  const auto run = [&](int size, int to, bool loads, bool saves) {
+    return text_of_rank_0(size, [&](const Job& job) {
+      const Group group(job);
+      Net net(group, {.sample_rate = 0.5});
+      Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
+      if (loads) {
+        EXPECT_EQ(trainer.load(folder), 2);
+      }
+      while (trainer.steps() < to) {
+        trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+      }
+      if (saves) trainer.save(folder);
+      return net.head->sha256() + trainer.state_sha256();
+    });
+  };
+  const auto through = run(1, 4, false, false);
+  run(3, 2, false, true);
+  for (const int size : {1, 2, 5}) EXPECT_EQ(run(size, 4, true, false), through) << size;
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {.pieces = 7});
+    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
+    const auto sha = net.head->sha256();
+    EXPECT_THAT(text_of([&] { trainer.load(folder); }),
+                HasSubstr("\"head\" is cut into 40 pieces in the checkpoint, here into 7"));
+    EXPECT_EQ(net.head->sha256(), sha);
+    torch::nn::Linear plain(3, 3);
+    Trainer other(group, *plain, Sgd{.lr = 0.1}, {.shards = kShards});
+    EXPECT_THROW(other.load(folder), InvalidArgument);
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ClassifierInATrainer, CallsThatDoNotFitAStepAreRefused) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {});
+    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = 4});
+    const auto expect = [&](const std::string& why, const auto& call) {
+      EXPECT_THAT(text_of([&] {
+                    trainer.step([&](Shard& shard) {
+                      const auto [x, y] = samples_of(1, shard.index());
+                      return call(shard, net.trunk->forward(x), y);
+                    });
+                  }),
+                  HasSubstr(why));
+    };
+    expect("a second forward() in a shard", [&](Shard& shard, auto x, auto y) {
+      return shard.loss(net.head->forward(x, y) + net.head->forward(x, y));
+    });
+    expect("step() in a step of a Trainer", [&](Shard& shard, auto x, auto y) {
+      auto loss = net.head->forward(x, y);
+      net.head->step();
+      return shard.loss(loss);
+    });
+    expect("returns shard.loss(), not shard.gradients()", [&](Shard& shard, auto x, auto y) {
+      const auto loss = net.head->forward(x, y);
+      return shard.gradients(torch::autograd::grad({loss}, net.trunk->parameters()));
+    });
+    EXPECT_EQ(net.head->updates(), 0);
+    EXPECT_TRUE(trainer
+                    .step([&](Shard& shard) {
+                      const auto [x, y] = samples_of(1, shard.index());
+                      return shard.loss(net.head->forward(net.trunk->forward(x), y));
+                    })
+                    .applied);
+  });
+}
+
+TEST(ClassifierInATrainer, OptionsThatItDoesNotHaveAreSaid) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {});
+    const auto refusal = [&](const TrainerOptions& options) {
+      return text_of<Unsupported>([&] { Trainer(group, net, Sgd{.lr = 0.1}, options); });
+    };
+    EXPECT_THAT(refusal({.shards = 2, .clip = {.norm = 1}}),
+                AllOf(HasSubstr("split layer \"head\" and a clip"), HasSubstr("never exists")));
+    EXPECT_THAT(refusal({.shards = 2,
+                         .logical_workers = 2,
+                         .per_replica = [](const std::string&) { return true; }}),
+                HasSubstr("one copy of the layer"));
+    const Group half = group.split(job.rank(), "half");
+    Net other(half, {});
+    EXPECT_THAT(text_of([&] { Trainer(group, other, Sgd{.lr = 0.1}, {.shards = 2}); }),
+                HasSubstr("split over other workers than the Trainer's"));
+  });
+}
+
+TEST(ShardsOfATrainer, APlainCollectiveInOneIsAnErrorThatSaysSo) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    torch::nn::Linear net(3, 3);
+    Trainer trainer(group, *net, Sgd{.lr = 0.1}, {.shards = 3, .audit_every = 0});
+    const auto step = [&](const std::function<torch::Tensor(const torch::Tensor&)>& of) {
+      return text_of([&] {
+        trainer.step([&](Shard& shard) {
+          return shard.loss(of(net->forward(torch::ones({2, 3}))).sum());
+        });
+      });
+    };
+    EXPECT_THAT(
+        step([&](const torch::Tensor& y) { return ops::all_reduce(group, y, Reduction::sum); }),
+        AllOf(HasSubstr("all-reduce of group \"world\" in shard"),
+              HasSubstr("of Trainer \"model\""), HasSubstr("call it between steps")));
+    EXPECT_THAT(step([&](const torch::Tensor& y) { return ops::copy_to_group(group, y); }),
+                HasSubstr("all-reduce of group \"world\" in shard"));  // in backward
+    EXPECT_EQ(step([&](const torch::Tensor& y) { return y; }), "");
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test::classifier_cases
