@@ -108,6 +108,7 @@ struct AccumulateOptions {
 
 class DataParallelState;
 class ParallelAveraging;
+struct SplitLayers;
 class WrappedModel;
 
 /// One step of several micro-batches. Made by DataParallel::accumulate().
@@ -150,6 +151,12 @@ class Accumulation {
   int exceptions_at_start_;
 };
 
+/// Parameters of layers that are split over these workers (SplitModule) are found by the layer's
+/// type, stay where they are, and are neither sent nor compared. Their gradients become Σ w·g / Σ w
+/// as all others, with Divide::by_contributors too. Layers that are split over another group of
+/// which this worker is one, as in a grid, have ordinary parameters here; a group that has some of
+/// these workers and others is InvalidArgument, and so is an averaging policy beside a split layer.
+///
 /// Lives as long as the model is trained: gradients are each worker's own afterwards, of which the
 /// next backward warns. What went wrong by then is logged at the end: no step was taken, or
 /// parameters differ from those of workers that have ended theirs after the same step.
@@ -242,7 +249,7 @@ class [[nodiscard]] DataParallel {
 
  private:
   void start(const std::function<Group()>& group_of, int workers, WrappedModel model,
-             const DataParallelOptions& options);
+             SplitLayers layers, const DataParallelOptions& options);
   void require_here() const;
   DataParallelState& steps(const char* what) const;
 

@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,16 +28,34 @@ struct SplitTensor {
   std::int64_t of_rows;  ///< how many the whole has
 };
 
-class SplitModule : public torch::nn::Module {
+/// A layer whose backward adds up what the losses of several members give, and has to know how much
+/// each one counts.
+class WeightedLayer {
+ public:
+  /// What this member's backward gives to any part of the layer is multiplied by it: the weight of
+  /// this member's loss in the step. DataParallel sets it, and divides by the sum of the weights.
+  void set_gradient_weight(double weight) { *gradient_weight_ = weight; }
+  double gradient_weight() const { return *gradient_weight_; }
+
+ protected:
+  WeightedLayer() = default;
+  ~WeightedLayer() = default;
+  WeightedLayer(const WeightedLayer&) = delete;
+  WeightedLayer& operator=(const WeightedLayer&) = delete;
+  /// For what backward has of the layer, which may outlive it.
+  const std::shared_ptr<const double>& shared_weight() const { return shared_weight_; }
+
+ private:
+  std::shared_ptr<double> gradient_weight_ = std::make_shared<double>(1);
+  std::shared_ptr<const double> shared_weight_ = gradient_weight_;
+};
+
+/// All parameters and buffers that are registered in it are split.
+class SplitModule : public torch::nn::Module, public WeightedLayer {
  public:
   const Group& group() const { return group_; }
   /// Parameters first, in registration order, then what else a checkpoint has to hold.
   virtual std::vector<SplitTensor> split_tensors() = 0;
-
-  /// What this member's backward gives to any part of the layer is multiplied by it: the weight of
-  /// this member's loss in the step. DataParallel sets it, and divides by the sum of the weights.
-  void set_gradient_weight(double weight) { gradient_weight_ = weight; }
-  double gradient_weight() const { return gradient_weight_; }
 
  protected:
   SplitModule(Group group, std::string name)
@@ -44,7 +63,6 @@ class SplitModule : public torch::nn::Module {
 
  private:
   Group group_;
-  double gradient_weight_ = 1;
 };
 
 }  // namespace tutti

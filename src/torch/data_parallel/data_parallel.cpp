@@ -4,18 +4,22 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <numeric>
 
+#include "comm/group_state.h"
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/data_parallel_state.h"
 #include "torch/data_parallel/parallel_averaging.h"
+#include "torch/split/split_layers.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
 namespace {
 
-ParameterRoles roles_of(const DataParallelOptions& options) {
+ParameterRoles roles_of(const DataParallelOptions& options, const SplitLayers& layers = {}) {
   return {.excluded = options.per_replica,
+          .split = layers.tensors,
           .row_sparse = options.row_sparse,
           .per_replica = {},
           .placement = options.placement,
@@ -27,35 +31,47 @@ ParameterRoles roles_of(const DataParallelOptions& options) {
 /// `group_of` is called once all options are checked for `workers` workers: until then no worker
 /// waits for this one.
 void DataParallel::start(const std::function<Group()>& group_of, int workers, WrappedModel model,
-                         const DataParallelOptions& options) {
+                         SplitLayers layers, const DataParallelOptions& options) {
   require_options(options);
   deadline_ = options.deadline;
   require_owners(model, workers);
+  if (options.averaging && !layers.parameters.empty()) {
+    throw InvalidArgument(
+        fmt::format("averaging {}: \"{}\" is split over the workers, whose steps have to be one",
+                    options.averaging->name(), layers.parameters.front().first));
+  }
   const Group group = group_of();
   if (options.averaging) {
     averaging_ = std::make_unique<ParallelAveraging>(group, std::move(model), options);
     return;
   }
-  state_ = std::make_shared<DataParallelState>(group, std::move(model), options);
+  state_ = std::make_shared<DataParallelState>(group, std::move(model), std::move(layers), options);
   state_->attach();
 }
 
 DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
                            const DataParallelOptions& options) {
-  start([&] { return Group(job, options.name); }, job.size(),
-        WrappedModel(module, roles_of(options)), options);
+  std::vector<int> ranks(static_cast<std::size_t>(job.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto layers = find_split_layers(module, ranks);
+  auto roles = roles_of(options, layers);
+  start([&] { return Group(job, options.name); }, job.size(), WrappedModel(module, roles),
+        std::move(layers), options);
 }
 
 DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
                            const DataParallelOptions& options) {
-  start([&] { return group; }, group.size(), WrappedModel(module, roles_of(options)), options);
+  auto layers = find_split_layers(module, group.state()->ranks());
+  auto roles = roles_of(options, layers);
+  start([&] { return group; }, group.size(), WrappedModel(module, roles), std::move(layers),
+        options);
 }
 
 DataParallel::DataParallel(const Group& group,
                            std::vector<std::pair<std::string, torch::Tensor>> parameters,
                            const DataParallelOptions& options) {
   start([&] { return group; }, group.size(), WrappedModel(std::move(parameters), roles_of(options)),
-        options);
+        {}, options);
 }
 
 DataParallel::~DataParallel() = default;

@@ -42,6 +42,10 @@ void DataParallelState::end() noexcept {
           "a backward reaches parameters of \"{}\", whose DataParallel has ended: these gradients "
           "are this worker's alone",
           own_.options.name));
+      own_.split->leave(fmt::format(
+          "a backward reaches split parameters of \"{}\", whose DataParallel has ended: these "
+          "gradients are sums over the workers",
+          own_.options.name));
     }
     own_.model.require_all_in_place();
   } catch (const std::exception&) {
@@ -66,7 +70,9 @@ void DataParallelState::in_step(Body&& body) {
       dropped_ = true;  // by others
       backwards_.drop();
       own_.step_parts.drop();
+      own_.split->drop();
     }
+    tell_next_weight();
     throw;
   }
 }
@@ -77,6 +83,9 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
   if (!backwards_.in_scope()) open_backward();
   if (backwards_.in_scope() && !backwards_.in_leaf()) {
     throw InvalidArgument("a backward inside an accumulation scope belongs into micro_batch()");
+  }
+  if (const auto replicated = own_.model.parameters().size(); parameter >= replicated) {
+    return own_.split->take(parameter - replicated, value, own_.exchange->number());
   }
   require_plain(value, own_.model.label(parameter), own_.model.row_sparse(parameter));
   const bool last = backwards_.is_last();
@@ -91,7 +100,9 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
 }
 
 void DataParallelState::accumulated(std::size_t parameter) {
-  const auto value = own_.intake->take_accumulated(parameter);
+  const auto replicated = own_.model.parameters().size();
+  const auto value = parameter < replicated ? own_.intake->take_accumulated(parameter)
+                                            : own_.split->take_accumulated(parameter - replicated);
   if (value.defined()) gradient(parameter, value);
 }
 
@@ -105,7 +116,9 @@ void DataParallelState::open_backward() {
         "such models in micro_batch() with a closure that calls backward() itself");
   }
   before_step();
-  own_.exchange->open_one_backward(std::exchange(next_weight_, 1.0));
+  const double weight = std::exchange(next_weight_, 1.0);
+  is_alone_ = counts_alone(weight);
+  own_.exchange->open_one_backward(weight);
   backwards_.open(backward);
   on_backward_end(weak_from_this());
   open_parts();
@@ -122,7 +135,9 @@ void DataParallelState::before_step() {
   own_.placed->require_sent();
   own_.views->release_kept();
   dropped_ = false;
+  is_alone_ = false;
   own_.intake->attach_new();
+  own_.split->attach_new();
 }
 
 void DataParallelState::backward_ended(bool completed) {
@@ -140,6 +155,17 @@ void DataParallelState::backward_ended(bool completed) {
 void DataParallelState::next_weight(double weight) {
   require_weight(weight);
   next_weight_ = weight;
+  if (!backwards_.in_scope()) tell_next_weight();
+}
+
+/// In a group of one the mean is the one backward's gradient: neither multiplied nor divided.
+bool DataParallelState::counts_alone(double weight) const {
+  return own_.group.size() == 1 && own_.options.divide != Divide::not_at_all && weight > 0;
+}
+
+/// To split layers: of the next backward outside of a scope.
+void DataParallelState::tell_next_weight() {
+  own_.split->set_weight(counts_alone(next_weight_) ? 1 : next_weight_);
 }
 
 void DataParallelState::open_scope(const AccumulateOptions& options) {
@@ -168,6 +194,7 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
       torch::manual_seed(leaf_seed(*seed, own_.exchange->number(), own_.exchange->next_leaf()));
     }
     own_.exchange->begin_leaf(weight);
+    own_.split->set_weight(weight);
     backwards_.begin_leaf();
     const auto loss = compute();
     if (loss.defined()) {
@@ -192,6 +219,7 @@ void DataParallelState::finish_scope() {
 void DataParallelState::finish() {
   own_.model.require_all_in_place();
   own_.intake->require_own_slots();
+  own_.split->require_own_slots();
   own_.model.require_unchanged_list();
   look_first();
   if (own_.exchange->looks_closely() && own_.model.module() != nullptr) {
@@ -212,6 +240,9 @@ void DataParallelState::finish() {
   facts_.touched = outcome_.touched;
   facts_.report = outcome_.report;
   own_.step_parts.finish(facts_);
+  const bool divides = own_.options.divide != Divide::not_at_all && !is_alone_;
+  own_.split->install(divides ? facts_.report.weight : 1);
+  tell_next_weight();
   outcome_.report = facts_.report;
   if (own_.options.buffers == Buffers::every_step && own_.group.rank() != outcome_.buffer_source) {
     for (const auto& item : own_.model.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
@@ -282,6 +313,8 @@ void DataParallelState::drop(const std::string& why) noexcept {
   dropped_ = true;
   own_.exchange->fail(why);
   own_.step_parts.drop();
+  own_.split->drop();
+  tell_next_weight();
 }
 
 void DataParallelState::collectively(const std::function<void()>& calls) {

@@ -29,11 +29,15 @@ namespace tutti {
 class DataParallelState : public GradientSink,
                           public std::enable_shared_from_this<DataParallelState> {
  public:
-  DataParallelState(const Group& group, WrappedModel model, const DataParallelOptions& options)
-      : own_(group, std::move(model), options) {}
+  DataParallelState(const Group& group, WrappedModel model, SplitLayers layers,
+                    const DataParallelOptions& options)
+      : own_(group, std::move(model), std::move(layers), options) {}
   ~DataParallelState() override;
   /// Hooks the parameters: needs the object to be shared already.
-  void attach() { own_.intake->attach(weak_from_this()); }
+  void attach() {
+    own_.intake->attach(weak_from_this());
+    own_.split->attach(weak_from_this(), own_.model.parameters().size());
+  }
 
   // GradientSink
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
@@ -73,6 +77,8 @@ class DataParallelState : public GradientSink,
   void open_parts();
   void finish();
   void look_first();
+  bool counts_alone(double weight) const;
+  void tell_next_weight();
   void end() noexcept;
   void drop(const std::string& why) noexcept;
   template <class Body>
@@ -84,6 +90,7 @@ class DataParallelState : public GradientSink,
   StepExchange::Outcome outcome_;
 
   double next_weight_ = 1;
+  bool is_alone_ = false;  ///< the step is one backward's, of this worker alone
   bool stopped_ = false;
   bool is_used_ = false;  ///< by a step, or another collective
   bool dropped_ = false;  ///< an exception has told this worker that the last step was dropped

@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
+ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model, SplitLayers layers,
                                  const DataParallelOptions& own_options)
     : group(own_group), model(std::move(own_model)), options(own_options), memory(model.memory()) {
   pin_threads(*group.state());
@@ -45,6 +45,7 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   send_from_first_rank(group, model.buffers(), options.deadline);
   views = std::make_unique<GradientViews>(model, *exchange);
   intake = std::make_unique<GradientIntake>(model, *exchange, *views, sources);
+  split = std::make_unique<SplitGradients>(std::move(layers), options.name);
   list_step_parts();
   if (group.rank() == 0) log_info(text());
 }
@@ -71,6 +72,7 @@ std::string ParallelObjects::text() const {
   if (!rows->parameters().empty()) {
     own += fmt::format(", {} row-sparse parameters", rows->parameters().size());
   }
+  if (split->size() > 0) own += fmt::format(", {} split parameters", split->size());
   if (model.owned() > 0) own += fmt::format(", {} parameters with an owner", model.owned());
   return fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
                      model.parameters().size(), exchange->nodes().bytes_held(), group.size(),

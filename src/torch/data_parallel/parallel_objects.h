@@ -20,13 +20,14 @@
 #include "torch/data_parallel/gradient_intake.h"
 #include "torch/data_parallel/gradient_views.h"
 #include "torch/data_parallel/placed_parameters.h"
+#include "torch/data_parallel/split_gradients.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/data_parallel.h"
 
 namespace tutti {
 
 struct ParallelObjects {
-  ParallelObjects(const Group& own_group, WrappedModel own_model,
+  ParallelObjects(const Group& own_group, WrappedModel own_model, SplitLayers layers,
                   const DataParallelOptions& own_options);
   ParallelObjects(const ParallelObjects&) = delete;
   ParallelObjects& operator=(const ParallelObjects&) = delete;
@@ -44,6 +45,7 @@ struct ParallelObjects {
   std::unique_ptr<PlacedParameters> placed;
   std::unique_ptr<GradientViews> views;
   std::unique_ptr<GradientIntake> intake;
+  std::unique_ptr<SplitGradients> split;
   StepParts step_parts;
 
  private:

@@ -12,6 +12,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,9 @@ using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 /// names (tied weights) one that a function holds for is enough.
 struct ParameterRoles {
   using Where = std::function<bool(const std::string& name)>;
-  Where excluded = {};     ///< not wrapped at all
+  Where excluded = {};  ///< not wrapped at all
+  /// Not wrapped either, each worker has rows of its own: parameters and buffers.
+  std::unordered_set<const void*> split = {};
   Where row_sparse = {};   ///< besides those of embeddings with sparse(true)
   Where per_replica = {};  ///< each logical worker has its own
   /// The logical worker that alone updates a parameter.

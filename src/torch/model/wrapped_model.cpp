@@ -33,13 +33,16 @@ WrappedModel::WrappedModel(torch::nn::Module& module, const ParameterRoles& role
       model_(roles.model),
       module_(&module),
       excluded_(roles.excluded),
+      split_(roles.split),
       parameters_(list(module)) {
   for (const auto& item : module.named_buffers()) {
     if (excluded_ && excluded_(item.key())) {
       excluded_any_ = true;
       continue;
     }
-    if (item.value().defined()) buffers_.emplace_back(item.key(), item.value());
+    if (!item.value().defined()) continue;
+    if (split_.contains(item.value().unsafeGetTensorImpl())) continue;
+    buffers_.emplace_back(item.key(), item.value());
   }
   if (excluded_) {
     for (const auto& item : module.named_parameters()) {
@@ -98,7 +101,7 @@ void WrappedModel::take_roles(const ParameterRoles& roles) {
 
 NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
   NamedTensors found;
-  std::unordered_set<const void*> seen;
+  auto seen = split_;
   const auto all = module.named_parameters();
   if (excluded_) {
     for (const auto& item : all) {
@@ -117,7 +120,9 @@ NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
 }
 
 void WrappedModel::check(bool listed) {
-  if (parameters_.empty()) throw InvalidArgument("the model has no parameter to train");
+  if (parameters_.empty() && split_.empty()) {
+    throw InvalidArgument("the model has no parameter to train");
+  }
   std::unordered_set<const void*> seen;
   for (const auto& [name, tensor] : parameters_) {
     if (!tensor.defined())

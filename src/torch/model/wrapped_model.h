@@ -10,6 +10,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,8 @@ namespace tutti {
 
 class WrappedModel {
  public:
-  /// A parameter registered under two names (tied weights) is taken once, under the first.
+  /// A parameter registered under two names (tied weights) is taken once, under the first. A model
+  /// all of whose parameters are split has none here.
   /// `owner` is who wraps it, in errors.
   WrappedModel(torch::nn::Module& module, const ParameterRoles& roles,
                std::string owner = "DataParallel");
@@ -80,6 +82,7 @@ class WrappedModel {
   std::string model_;
   const torch::nn::Module* module_ = nullptr;
   ParameterRoles::Where excluded_;
+  std::unordered_set<const void*> split_;
   bool excluded_any_ = false;
   NamedTensors parameters_;
   NamedTensors buffers_;

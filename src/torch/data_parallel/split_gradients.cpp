@@ -1,0 +1,105 @@
+#include "torch/data_parallel/split_gradients.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "kernels/fold.h"
+#include "torch/model/incoming_gradient.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// zero_grad(false) leaves zeros, or a sparse gradient without rows.
+bool is_cleared(const torch::Tensor& gradient) {
+  if (!gradient.defined()) return true;
+  if (gradient.is_sparse()) return gradient._nnz() == 0;
+  return gradient.is_non_overlapping_and_dense() &&
+         all_zero(gradient.data_ptr(), gradient.nbytes());
+}
+
+}  // namespace
+
+SplitGradients::SplitGradients(SplitLayers layers, const std::string& model)
+    : layers_(std::move(layers)) {
+  for (const auto& [name, tensor] : layers_.parameters) {
+    parameters_.push_back({fmt::format("parameter \"{}\" of \"{}\"", name, model), tensor});
+  }
+}
+
+SplitGradients::~SplitGradients() = default;
+
+void SplitGradients::attach(const std::weak_ptr<GradientSink>& sink, std::size_t first) {
+  for (auto& parameter : parameters_) {
+    parameter.hooks =
+        std::make_unique<ParameterHooks>(parameter.tensor, parameter.label, first++, sink);
+  }
+}
+
+void SplitGradients::attach_new() {
+  for (const auto& parameter : parameters_) parameter.hooks->attach();
+}
+
+void SplitGradients::take(std::size_t parameter, const torch::Tensor& value, std::int64_t step) {
+  auto& [label, tensor, sum, hooks] = parameters_[parameter];
+  require_plain(value, label, /*row_sparse=*/true);
+  const torch::NoGradGuard no_grad;
+  if (!is_cleared(tensor.grad())) {
+    throw InvalidArgument(
+        fmt::format("{} still holds a gradient as step {} gives it another one: before the next "
+                    "backward call zero_grad() of the model; run several backwards of one step in "
+                    "accumulate()",
+                    label, step));
+  }
+  tensor.mutable_grad().reset();
+  if (!sum.defined()) {
+    sum = is_sole_owner(value) || value.is_sparse() ? value.detach() : value.detach().clone();
+  } else if (!sum.is_sparse()) {
+    sum.add_(value);
+  } else {
+    sum = (value.is_sparse() ? sum + value : value + sum);
+    if (sum.is_sparse()) sum = sum.coalesce();
+  }
+}
+
+torch::Tensor SplitGradients::take_accumulated(std::size_t parameter) {
+  auto& [label, tensor, sum, hooks] = parameters_[parameter];
+  // torch also calls the slot when the pre-hook left it nothing to accumulate.
+  if (!tensor.grad().defined()) return {};
+  hooks->attach();
+  return std::exchange(tensor.mutable_grad(), torch::Tensor());
+}
+
+void SplitGradients::install(double divisor) {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : parameters_) {
+    auto sum = std::exchange(parameter.sum, torch::Tensor());
+    if (divisor == 0) sum.reset();
+    if (sum.defined() && divisor != 1) sum.div_(divisor);
+    parameter.tensor.mutable_grad() = std::move(sum);
+  }
+}
+
+void SplitGradients::drop() noexcept {
+  for (auto& parameter : parameters_) {
+    parameter.sum.reset();
+    parameter.tensor.mutable_grad().reset();
+  }
+}
+
+void SplitGradients::require_own_slots() const {
+  for (const auto& parameter : parameters_) {
+    if (parameter.hooks->slot_is_ours()) continue;
+    throw InvalidArgument(fmt::format(
+        "{}: its post-accumulate hook was replaced after DataParallel was made", parameter.label));
+  }
+}
+
+void SplitGradients::leave(const std::string& warning) {
+  const auto notice = std::make_shared<EndedNotice>();
+  notice->warning = warning;
+  for (const auto& parameter : parameters_) parameter.hooks->leave(notice);
+}
+
+}  // namespace tutti

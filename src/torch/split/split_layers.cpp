@@ -1,0 +1,63 @@
+#include "torch/split/split_layers.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "comm/group_state.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+enum class Relation { same, apart, partly };
+
+/// Of two groups that this worker is in.
+Relation relation_of(const std::vector<int>& one, const std::vector<int>& other) {
+  if (one == other) return Relation::same;
+  const auto common =
+      std::ranges::count_if(one, [&](int rank) { return std::ranges::count(other, rank) > 0; });
+  return common <= 1 ? Relation::apart : Relation::partly;
+}
+
+}  // namespace
+
+SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>& ranks) {
+  SplitLayers found;
+  std::unordered_set<const void*> seen;
+  const auto look = [&](const std::string& name, torch::nn::Module& one) {
+    auto* const weighted = dynamic_cast<WeightedLayer*>(&one);
+    if (weighted == nullptr || !seen.insert(weighted).second) return;
+    auto* const split = dynamic_cast<SplitModule*>(&one);
+    if (split == nullptr) {
+      found.weighted.push_back(weighted);
+      return;
+    }
+    switch (relation_of(ranks, split->group().state()->ranks())) {
+      case Relation::apart:
+        found.of_other_groups.push_back(name);
+        return;
+      case Relation::partly:
+        throw InvalidArgument(fmt::format(
+            "layer \"{}\" is split over ranks {}, of which some, not all, are among ranks {}", name,
+            fmt::join(split->group().state()->ranks(), " "), fmt::join(ranks, " ")));
+      case Relation::same:
+        break;
+    }
+    found.weighted.push_back(weighted);
+    for (const auto& parameter : one.named_parameters()) {
+      if (!parameter.value().defined()) continue;
+      if (!found.tensors.insert(parameter.value().unsafeGetTensorImpl()).second) continue;
+      found.parameters.emplace_back(name.empty() ? parameter.key() : name + '.' + parameter.key(),
+                                    parameter.value());
+    }
+    for (const auto& buffer : one.buffers()) {
+      if (buffer.defined()) found.tensors.insert(buffer.unsafeGetTensorImpl());
+    }
+  };
+  module.apply(torch::nn::Module::NamedModuleApplyFunction(look));
+  return found;
+}
+
+}  // namespace tutti

@@ -1,0 +1,40 @@
+#pragma once
+
+// The layers of a model that are split over a group, found by their type.
+//
+// Threads: any. Failure: InvalidArgument names a layer that is split over some members of the group
+// and others.
+
+#include <torch/torch.h>
+
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "tutti/split_module.h"
+
+namespace tutti {
+
+struct SplitLayers {
+  /// Those that a step tells the weight of this member's loss: all that are split over the group,
+  /// and those that are not split.
+  std::vector<WeightedLayer*> weighted;
+  /// Split over the group, each under its first name.
+  std::vector<std::pair<std::string, torch::Tensor>> parameters;
+  std::unordered_set<const void*> tensors;  ///< of these layers, buffers too
+  /// Names of layers of which all members of the group have the same part.
+  std::vector<std::string> of_other_groups;
+
+  bool has(const torch::Tensor& tensor) const {
+    return tensors.contains(tensor.unsafeGetTensorImpl());
+  }
+  void set_weight(double weight) const {
+    for (auto* layer : weighted) layer->set_gradient_weight(weight);
+  }
+};
+
+/// `ranks`: job ranks of the group's members.
+SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>& ranks);
+
+}  // namespace tutti

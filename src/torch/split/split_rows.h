@@ -1,0 +1,51 @@
+#pragma once
+
+// What layers that are split by rows share: their constructors' agreement, initial values that do
+// not depend on the number of members, and the weight of each member's loss on the way of
+// gradients.
+//
+// Threads: as Group. Failure: Mismatch where members ask for different layers.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tutti/group.h"
+
+namespace tutti {
+
+/// Compares on all members what layer they make: `text`, at most 63 bytes, and numbers that it does
+/// not hold. Collective. The seed is rank 0's: the one given, or one that torch's generator draws,
+/// on all members alike.
+std::uint64_t agree_on_layer(const Group& group, const std::string& text,
+                             std::initializer_list<std::int64_t> numbers,
+                             std::optional<std::uint64_t> seed);
+
+/// Fills `rows`, which are those from `first` on of a tensor whose values depend on `seed` and
+/// `tensor`, the tensor's number in the layer: any cut of it gives the same whole. `draw` fills a
+/// block of rows.
+void draw_rows(const torch::Tensor& rows, std::int64_t first, std::uint64_t seed,
+               std::int64_t tensor,
+               const std::function<void(torch::Tensor& block, torch::Generator& generator)>& draw);
+
+/// weight · gradient; zeros for 0, whatever the gradient.
+torch::Tensor weighted(const torch::Tensor& gradient, double weight);
+
+/// `x`, of which the gradient that this member's loss gives is multiplied by its weight: where what
+/// members' losses give is added up.
+torch::Tensor enter_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight);
+/// `x`, where the sum leaves for this member's part of the model, whose gradients are multiplied by
+/// the weight later: divided by it, zeros for 0.
+torch::Tensor leave_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight);
+
+/// A gradient of `like` that is sparse along dim 0 and coalesced: values of the same row are added
+/// in the order in which they stand.
+torch::Tensor sum_of_rows(const torch::Tensor& rows, const torch::Tensor& values,
+                          const torch::Tensor& like);
+
+}  // namespace tutti

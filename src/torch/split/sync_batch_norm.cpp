@@ -1,0 +1,163 @@
+#include "tutti/sync_batch_norm.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "torch/ops/collective_node.h"
+#include "torch/split/split_rows.h"
+#include "tutti/error.h"
+#include "tutti/ops.h"
+#include "tutti/tensors.h"
+
+namespace tutti {
+namespace {
+
+/// All dimensions but that of channels.
+std::vector<std::int64_t> other_dims(const torch::Tensor& x) {
+  std::vector<std::int64_t> dims = {0};
+  for (std::int64_t d = 2; d < x.dim(); ++d) dims.push_back(d);
+  return dims;
+}
+
+/// [C] to what broadcasts over [b, C, *].
+torch::Tensor over(const torch::Tensor& channels, const torch::Tensor& x) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(x.dim()), 1);
+  sizes[1] = x.size(1);
+  return channels.view(sizes);
+}
+
+/// Narrow types are added in 32 bits.
+torch::Tensor wide(const torch::Tensor& x) {
+  const bool is_wide = x.scalar_type() == torch::kFloat64 || x.scalar_type() == torch::kFloat32;
+  return is_wide ? x : x.to(torch::kFloat32);
+}
+
+}  // namespace
+
+/// Of the samples of all members, in float64.
+struct SyncBatchNormImpl::Statistics {
+  double count = 0;
+  torch::Tensor mean;     ///< [C]
+  torch::Tensor squares;  ///< [C]: Σ (x − mean)²
+};
+
+SyncBatchNormImpl::SyncBatchNormImpl(const Group& group, const torch::nn::BatchNormOptions& options)
+    : torch::nn::Module("SyncBatchNorm"), group_(group), options_(options) {
+  const auto channels = options_.num_features();
+  if (channels < 1) throw InvalidArgument(fmt::format("SyncBatchNorm: {} channels", channels));
+  const auto& momentum = options_.momentum();
+  if (!(options_.eps() >= 0) || (momentum && !(*momentum >= 0 && *momentum <= 1))) {
+    throw InvalidArgument(
+        fmt::format("SyncBatchNorm: eps {}, momentum {}", options_.eps(), momentum.value_or(0)));
+  }
+  agree_on_layer(group_,
+                 fmt::format("SyncBatchNorm {}, {}, {}{}{}", channels, options_.eps(),
+                             momentum ? fmt::format("{}", *momentum) : "cumulative",
+                             options_.affine() ? "" : ", not affine",
+                             options_.track_running_stats() ? "" : ", none running"),
+                 {}, 0);
+  if (options_.affine()) {
+    weight = register_parameter("weight", torch::ones({channels}));
+    bias = register_parameter("bias", torch::zeros({channels}));
+  }
+  if (!options_.track_running_stats()) return;
+  running_mean = register_buffer("running_mean", torch::zeros({channels}));
+  running_var = register_buffer("running_var", torch::ones({channels}));
+  num_batches_tracked = register_buffer("num_batches_tracked", torch::tensor(0, torch::kInt64));
+}
+
+void SyncBatchNormImpl::require(const torch::Tensor& x) const {
+  if (x.defined() && x.is_floating_point() && x.dim() >= 2 &&
+      x.size(1) == options_.num_features()) {
+    return;
+  }
+  throw InvalidArgument(
+      fmt::format("SyncBatchNorm takes [b, {}, *], not {}", options_.num_features(),
+                  x.defined() ? c10::toString(x.scalar_type()) + (' ' + c10::str(x.sizes()))
+                              : std::string("nothing")));
+}
+
+SyncBatchNormImpl::Statistics SyncBatchNormImpl::statistics_of(const torch::Tensor& x) const {
+  const auto channels = x.size(1);
+  const auto count = x.numel() / channels;
+  auto mine = torch::zeros({1, 1 + 2 * channels}, torch::kFloat64);
+  if (count > 0) {
+    const auto [variance, mean] = torch::var_mean(wide(x), other_dims(x), /*unbiased=*/false);
+    mine[0][0] = static_cast<double>(count);
+    mine[0].slice(0, 1, 1 + channels).copy_(mean);
+    mine[0].slice(0, 1 + channels).copy_(variance.to(torch::kFloat64) * count);
+  }
+  const auto of_all = tutti::all_gather(group_, mine, {.label = "statistics of a batch"});
+  Statistics all{.mean = torch::zeros({channels}, torch::kFloat64),
+                 .squares = torch::zeros({channels}, torch::kFloat64)};
+  for (int r = 0; r < group_.size(); ++r) {
+    const double more = of_all[r][0].item<double>();
+    if (more == 0) continue;
+    const double sum = all.count + more;
+    const auto step = of_all[r].slice(0, 1, 1 + channels) - all.mean;
+    all.mean += step * (more / sum);
+    all.squares += of_all[r].slice(0, 1 + channels) + step * step * (all.count * more / sum);
+    all.count = sum;
+  }
+  if (all.count < 2) {
+    throw InvalidArgument(fmt::format(
+        "SyncBatchNorm: expected more than 1 value per channel when training, got {} over all "
+        "members, here of {}",
+        all.count, c10::str(x.sizes())));
+  }
+  return all;
+}
+
+void SyncBatchNormImpl::track(const Statistics& all) {
+  if (!running_mean.defined()) return;
+  num_batches_tracked += 1;
+  const double share =
+      options_.momentum() ? *options_.momentum() : 1 / num_batches_tracked.item<double>();
+  const auto follow = [share](torch::Tensor& running, const torch::Tensor& now) {
+    running.copy_(running.to(torch::kFloat64) * (1 - share) + now * share);
+  };
+  follow(running_mean, all.mean);
+  follow(running_var, all.squares / (all.count - 1));
+}
+
+torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
+  require(x);
+  if (!is_training()) {
+    return torch::batch_norm(x, weight, bias, running_mean, running_var, !running_mean.defined(),
+                             0.0, options_.eps(), /*cudnn_enabled=*/false);
+  }
+  torch::Tensor normal;
+  torch::Tensor inverse;  // 1 / √(variance + eps), [C]
+  double count = 0;
+  {
+    const torch::NoGradGuard no_grad;
+    const auto all = statistics_of(x);
+    track(all);
+    count = all.count;
+    const auto values = wide(x);
+    inverse = (all.squares / count + options_.eps()).rsqrt().to(values.scalar_type());
+    normal = ((values - over(all.mean.to(values.scalar_type()), x)) * over(inverse, x))
+                 .to(x.scalar_type());
+  }
+  // ∂/∂x of n = (x − mean) / √(variance + eps), where mean and variance have all samples: the
+  // members' gradients are added with their weights, and each one's leaves without.
+  const auto gradient_of = [group = group_, values = normal.detach(), inverse, count,
+                            weight = shared_weight()](const torch::Tensor& gradient) {
+    const auto own = wide(gradient);
+    const auto n = wide(values);
+    const auto dims = other_dims(own);
+    auto sums =
+        weighted(torch::stack({own.sum(dims), (own * n).sum(dims)}).to(torch::kFloat64), *weight);
+    tutti::all_reduce(group, sums, Reduction::sum, {.label = "gradient of a batch's statistics"});
+    if (*weight == 0) return torch::zeros_like(gradient);
+    sums /= count * *weight;
+    const auto means = sums.to(own.scalar_type());
+    return ((own - over(means[0], own) - n * over(means[1], own)) * over(inverse, own))
+        .to(gradient.scalar_type());
+  };
+  auto y = ops::with_gradient(normal, x, gradient_of);
+  return weight.defined() ? y * over(weight, x) + over(bias, x) : y;
+}
+
+}  // namespace tutti
