@@ -10,10 +10,11 @@
 // shapes, none too, and lead their losses to the result. A look-up sends 8 bytes to the owner, a
 // row back, and in backward a row to the owner.
 //
-// The gradient of the weight is a coalesced sparse tensor of the rows that some member looked up.
-// What several look-ups give to one row is added by rank, then position, so that it depends on the
-// batch alone. torch::optim::SGD (without momentum and decay) and Adagrad (without decay) take it,
-// and leave other rows alone; libtorch's other optimizers refuse sparse gradients.
+// The gradient of the weight is a sparse tensor of the rows that some member looked up, each once,
+// ascending; in a DataParallel it is marked as coalesced. What several look-ups give to one row is
+// added by rank, then position, so that it depends on the batch alone. torch::optim::SGD (without
+// momentum and decay) and Adagrad (without decay) take it, and leave other rows alone; libtorch's
+// other optimizers refuse sparse gradients.
 //
 // Threads: as Group. Failure: that of Group. An index that is no row is InvalidArgument on the
 // member that has it, and PeerFailed on the others, in this call; the group and the layer work on.

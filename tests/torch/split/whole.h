@@ -52,11 +52,13 @@ inline torch::Tensor part_of(const torch::Tensor& whole, const Group& group) {
   return whole.slice(0, first, last);
 }
 
+/// No element differs by more than that part of the largest, or of 1.
 inline void expect_near(const torch::Tensor& one, const torch::Tensor& other,
                         const std::string& what, double tolerance = 1e-12) {
   ASSERT_EQ(one.sizes(), other.sizes()) << what;
   if (one.numel() == 0) return;
-  EXPECT_LE((one - other).abs().max().item<double>(), tolerance) << what;
+  const double scale = std::max(1.0, other.abs().max().item<double>());
+  EXPECT_LE((one - other).abs().max().item<double>(), tolerance * scale) << what;
 }
 
 /// Each element weighs otherwise, and not linearly.
