@@ -49,6 +49,7 @@ const std::vector<Keyword> kKeywords = {
     {"replica", "averaging.md"},
     {"reproducible", "numerics.md"},
     {"resume", "checkpoints.md"},
+    {"SyncBatchNorm", "split_layers.md"},
     {"TCPStore", "by_hand.md"},
     {"top-K", "codecs.md"},
     {"world size", "numerics.md"},

@@ -26,6 +26,7 @@ SplitGradients::SplitGradients(SplitLayers layers, const std::string& model)
   for (const auto& [name, tensor] : layers_.parameters) {
     parameters_.push_back({fmt::format("parameter \"{}\" of \"{}\"", name, model), tensor});
   }
+  set_weight(1);  // an earlier DataParallel may have told the weight of a backward that never came
 }
 
 SplitGradients::~SplitGradients() = default;

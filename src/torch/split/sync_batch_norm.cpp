@@ -156,8 +156,9 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
     return ((own - over(means[0], own) - n * over(means[1], own)) * over(inverse, own))
         .to(gradient.scalar_type());
   };
-  auto y = ops::with_gradient(normal, x, gradient_of);
-  return weight.defined() ? y * over(weight, x) + over(bias, x) : y;
+  const auto y = ops::with_gradient(normal, x, gradient_of);
+  if (!weight.defined()) return y;
+  return (y * over(weight, x) + over(bias, x)).to(x.scalar_type());
 }
 
 }  // namespace tutti

@@ -163,6 +163,21 @@ TEST(ParallelEmbedding, ShapesAreAny) {
   });
 }
 
+TEST(ParallelEmbedding, MakesThreeCallsForwardAndOneBackward) {
+  on_workers(3, [](const Job& job) {
+    const Group group(job);
+    ParallelEmbedding mine(group, options_of(7));
+    const auto calls = group.state()->calls();
+    const auto rows = mine->forward(drawn_labels(1, 7, {4 + job.rank()}));
+    EXPECT_EQ(group.state()->calls(), calls + 3) << "numbers, indices, rows";
+    ops::backward(group, rows.sum());
+    EXPECT_EQ(group.state()->calls(), calls + 4);
+    const torch::NoGradGuard off;
+    EXPECT_FALSE(mine->forward(drawn_labels(1, 7, {2})).requires_grad());
+    EXPECT_EQ(group.state()->calls(), calls + 7);
+  });
+}
+
 TEST(ParallelEmbedding, AnIndexThatIsNoRowIsSaidOnAllAtOnceAndTheLayerWorksOn) {
   for (const std::int64_t bad : {-1, 7}) {
     on_workers(3, [bad](const Job& job) {

@@ -321,6 +321,34 @@ TEST(SplitInDataParallel, AnAveragingPolicyBesideASplitLayerIsRefused) {
   });
 }
 
+TEST(SplitInDataParallel, WeightsAreOfOneDataParallel) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    Model mine(group);
+    {
+      DataParallel parallel(group, *mine);
+      parallel.next_weight(5);
+      EXPECT_EQ(mine->head->gradient_weight(), 5);
+      EXPECT_EQ(mine->norm->gradient_weight(), 5);
+    }
+    DataParallel parallel(group, *mine);
+    EXPECT_EQ(mine->head->gradient_weight(), 1);
+    EXPECT_EQ(mine->norm->gradient_weight(), 1);
+    auto scope = parallel.accumulate();
+    const Samples all(1, 4);
+    EXPECT_THROW(scope.micro_batch(3,
+                                   [&]() -> torch::Tensor {
+                                     EXPECT_EQ(mine->head->gradient_weight(), 3);
+                                     throw std::runtime_error("no more");
+                                   }),
+                 std::runtime_error);
+    EXPECT_EQ(mine->head->gradient_weight(), 1) << "a step that is dropped";
+    mine->zero_grad();
+    mine->loss(all.words, all.labels).backward();
+    EXPECT_TRUE(mine->head->weight.grad().defined());
+  });
+}
+
 TEST(SplitInDataParallel, AParameterThatIsTiedToASplitOneIsLeftAlone) {
   on_workers(2, [](const Job& job) {
     const Group group(job);

@@ -129,6 +129,24 @@ TEST(SyncBatchNorm, ALargeMeanCostsNoDigits) {
   });
 }
 
+TEST(SyncBatchNorm, NarrowSamplesStayNarrowAndAreAddedInFloat32) {
+  on_workers(3, [](const Job& job) {
+    const Group group(job);
+    SyncBatchNorm mine(group, Options(kChannels));
+    torch::nn::BatchNorm1d whole{torch::nn::BatchNorm1dOptions(kChannels)};
+    const auto all = drawn(1, {600, kChannels}).to(torch::kBFloat16);
+    auto x = all.slice(0, job.rank() * 200, job.rank() * 200 + 200).clone().requires_grad_();
+    const auto y = mine->forward(x);
+    EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+    const auto wanted = whole->forward(all.to(torch::kFloat32));
+    expect_near(y.to(torch::kFloat32), wanted.slice(0, job.rank() * 200, job.rank() * 200 + 200),
+                "values", 0.01);
+    expect_near(mine->running_var, whole->running_var, "variance", 1e-5);
+    ops::backward(group, y.square().sum());
+    EXPECT_EQ(x.grad().scalar_type(), torch::kBFloat16);
+  });
+}
+
 TEST(SyncBatchNorm, OneSampleOfAllMembersIsRefusedOnAll) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
