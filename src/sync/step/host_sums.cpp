@@ -61,7 +61,7 @@ HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
   for (std::uint32_t p = 0; p < nodes.plan().parameters().size(); ++p) {
     summed.push_back(nodes.plan().parameters()[p].is_reduced() && options_.wanted(p) ? 1 : 0);
   }
-  nodes_.take_sums(sum_at(0), std::move(summed));
+  if (!summed.empty()) nodes_.take_sums(sum_at(0), std::move(summed));
 }
 
 void HostSums::open(std::uint64_t step) {
