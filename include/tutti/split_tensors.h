@@ -3,7 +3,7 @@
 // Models some of whose parameters are split over a group (split_module.h): the norm of all
 // gradients, and split tensors as a whole, which another number of members can take up.
 //
-// Threads: as Group. Failure: that of Group; InvalidArgument before anything is sent.
+// Threads: as Group. Failure: that of Group; InvalidArgument changes nothing.
 
 #include <torch/torch.h>
 

@@ -71,8 +71,8 @@ void DataParallelState::in_step(Body&& body) {
       backwards_.drop();
       own_.step_parts.drop();
       own_.split->drop();
+      tell_next_weight();
     }
-    tell_next_weight();
     throw;
   }
 }

@@ -7,7 +7,6 @@
 #include "torch/ops/collective_node.h"
 #include "torch/split/split_rows.h"
 #include "tutti/error.h"
-#include "tutti/ops.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
