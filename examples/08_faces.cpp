@@ -103,11 +103,11 @@ void run(const Options& options) {
   tutti::Progress progress(0, options.steps);
   for (std::int64_t step = 1; step <= options.steps; ++step) {
     const auto [features, labels] = faces.batch(step, begin, end);
-    const auto loss = head.forward(features, labels);
+    const auto loss = head->forward(features, labels);
     (loss / options.batch).backward();
-    head.step(std::min(
+    head->step(std::min(
         1.0, 2 * (1 - static_cast<double>(step - 1) / static_cast<double>(options.steps))));
-    auto sums = torch::stack({loss.detach(), head.correct().sum().to(torch::kFloat32)});
+    auto sums = torch::stack({loss.detach(), head->correct().sum().to(torch::kFloat32)});
     tutti::all_reduce(group, sums, tutti::Reduction::sum);
     sums /= options.batch;
     const auto now = sums[1].item<double>();
@@ -121,7 +121,7 @@ void run(const Options& options) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
   double peak = peak_gigabytes();
   group.all_reduce({&peak, 1, tutti::DType::float64}, tutti::Reduction::sum);
-  const auto hash = head.sha256();
+  const auto hash = head->sha256();
   if (!speaks) return;
   std::printf("accuracy among the classes that took part %.4f\n", correct);
   std::printf("%.1f samples/s, at most %.2f GB of memory in all\n",

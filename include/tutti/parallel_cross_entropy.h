@@ -3,9 +3,8 @@
 // The last layer of a classifier and its loss in one, with the classes split over workers: for
 // millions of them.
 //
-//   auto head = std::make_shared<tutti::ParallelCrossEntropy>(
-//       group, 64, 10'000'000, tutti::Sgd{.lr = 0.1, .momentum = 0.9},
-//       tutti::ParallelCrossEntropyOptions{.sample_rate = 0.1});
+//   tutti::ParallelCrossEntropy head(group, 64, 10'000'000, tutti::Sgd{.lr = 0.1, .momentum = 0.9},
+//                                    {.sample_rate = 0.1});
 //   auto loss = head->forward(features, labels);   // this member's samples
 //   loss.backward();                               // gradients of the features
 //   head->step();                                  // the layer's own update
@@ -89,17 +88,17 @@ struct ParallelCrossEntropyOptions {
 
 class Classifier;
 
-class ParallelCrossEntropy final : public SplitModule {
+class ParallelCrossEntropyImpl final : public SplitModule {
  public:
   /// Compares all arguments on all members. InvalidArgument for no features or classes, a rate
   /// outside (0, 1] and other numbers that make no sense; Unsupported for another type, or a rule
   /// of torch's own optimizers; OutOfMemory on all members, with the figures, where weights and
   /// state do not fit the machine, a cgroup or a member's own limit (RLIMIT_AS, RLIMIT_DATA).
   /// Collective.
-  ParallelCrossEntropy(const Group& group, std::int64_t features, std::int64_t classes,
-                       const Optimizer::Rule& rule,
-                       const ParallelCrossEntropyOptions& options = {});
-  ~ParallelCrossEntropy() override;
+  ParallelCrossEntropyImpl(const Group& group, std::int64_t features, std::int64_t classes,
+                           const Optimizer::Rule& rule,
+                           const ParallelCrossEntropyOptions& options = {});
+  ~ParallelCrossEntropyImpl() override;
 
   /// The losses of this member's samples: `features` [b, features] of the weights' type (float32
   /// for bfloat16), `labels` [b] of int64, 0 … classes − 1 or ignore_index. b may differ from
@@ -133,6 +132,8 @@ class ParallelCrossEntropy final : public SplitModule {
 
   /// The weights of this member's pieces, one entry for each, then the rule's states.
   std::vector<SplitTensor> split_tensors() override;
+  void divide_kept(double divisor) override;
+  void forget_kept() noexcept override;
   /// SHA-256 over all weights, in the order of classes: what parameters_sha256() gives for a layer
   /// that has them in one parameter `weight`. Collective.
   std::string sha256();
@@ -149,8 +150,19 @@ class ParallelCrossEntropy final : public SplitModule {
   Classifier& own() const { return *own_; }
 
  private:
-  std::unique_ptr<Classifier> own_;
+  std::shared_ptr<Classifier> own_;  ///< which the graph of a loss may outlive this object with
   torch::Tensor correct_;
+};
+
+/// A module holder, as TORCH_MODULE makes them, that takes options in braces, too.
+class ParallelCrossEntropy : public torch::nn::ModuleHolder<ParallelCrossEntropyImpl> {
+ public:
+  using torch::nn::ModuleHolder<ParallelCrossEntropyImpl>::ModuleHolder;
+  using Impl = ParallelCrossEntropyImpl;
+  ParallelCrossEntropy(const Group& group, std::int64_t features, std::int64_t classes,
+                       const Optimizer::Rule& rule, const ParallelCrossEntropyOptions& options = {})
+      : ModuleHolder(
+            std::make_shared<ParallelCrossEntropyImpl>(group, features, classes, rule, options)) {}
 };
 
 /// Bytes that the members of such a layer hold, in all and the member with most of them, before it

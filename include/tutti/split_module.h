@@ -56,6 +56,11 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
   const Group& group() const { return group_; }
   /// Parameters first, in registration order, then what else a checkpoint has to hold.
   virtual std::vector<SplitTensor> split_tensors() = 0;
+  /// What the layer itself has kept of the gradients of this step, besides those of its registered
+  /// parameters, is to be divided by it: DataParallel's step is over.
+  virtual void divide_kept(double /*divisor*/) {}
+  /// … and is to be forgotten: the step has failed.
+  virtual void forget_kept() noexcept {}
 
  protected:
   SplitModule(Group group, std::string name)

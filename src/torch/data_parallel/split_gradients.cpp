@@ -80,6 +80,8 @@ void SplitGradients::install(double divisor) {
     if (sum.defined() && divisor != 1) sum.div_(divisor);
     parameter.tensor.mutable_grad() = std::move(sum);
   }
+  for (auto* layer : layers_.split)
+    divisor == 0 ? layer->forget_kept() : layer->divide_kept(divisor);
 }
 
 void SplitGradients::drop() noexcept {
@@ -87,6 +89,7 @@ void SplitGradients::drop() noexcept {
     parameter.sum.reset();
     parameter.tensor.mutable_grad().reset();
   }
+  for (auto* layer : layers_.split) layer->forget_kept();
 }
 
 void SplitGradients::require_own_slots() const {

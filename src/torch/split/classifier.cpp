@@ -274,6 +274,12 @@ void Classifier::forget() {
   step_.reset();
 }
 
+void Classifier::divide(double divisor) {
+  for (const auto& call : pending_) {
+    if (!std::exchange(call->is_divided, true)) call->gradients.div_(divisor);
+  }
+}
+
 void Classifier::begin_step(std::int64_t step, std::int64_t shards) {
   forget();
   step_ = Step{.number = step, .shards = shards};

@@ -69,6 +69,7 @@ struct ClassifierCall {
   // Of this member's samples that count, [b]:
   torch::Tensor log_sums;
   torch::Tensor gradients;  ///< of what it called backward() on, by their losses
+  bool is_divided = false;  ///< by the sum of a step's weights
 };
 
 class Classifier {
@@ -93,6 +94,8 @@ class Classifier {
   /// Updates the weights by what was gathered, ÷ `divisor`, and forgets it.
   void update(double divisor, double rate_factor);
   void forget();
+  /// Divides the gradients of calls since the last time, or the last update.
+  void divide(double divisor);
 
   // Steps of a Trainer: all members call forward() or join_round() once in every round.
   void begin_step(std::int64_t step, std::int64_t shards);

@@ -8,17 +8,18 @@
 
 namespace tutti {
 
-ParallelCrossEntropy::ParallelCrossEntropy(const Group& group, std::int64_t features,
-                                           std::int64_t classes, const Optimizer::Rule& rule,
-                                           const ParallelCrossEntropyOptions& options)
+ParallelCrossEntropyImpl::ParallelCrossEntropyImpl(const Group& group, std::int64_t features,
+                                                   std::int64_t classes,
+                                                   const Optimizer::Rule& rule,
+                                                   const ParallelCrossEntropyOptions& options)
     : SplitModule(group, options.name),
-      own_(std::make_unique<Classifier>(group,
+      own_(std::make_shared<Classifier>(group,
                                         ClassifierSettings(features, classes, rule, options))) {}
 
-ParallelCrossEntropy::~ParallelCrossEntropy() = default;
+ParallelCrossEntropyImpl::~ParallelCrossEntropyImpl() = default;
 
-torch::Tensor ParallelCrossEntropy::forward(const torch::Tensor& features,
-                                            const torch::Tensor& labels) {
+torch::Tensor ParallelCrossEntropyImpl::forward(const torch::Tensor& features,
+                                                const torch::Tensor& labels) {
   auto result = own_->forward(features, labels, is_training());
   correct_ = result.correct;
   const auto kept = result.kept.numel();
@@ -33,24 +34,24 @@ torch::Tensor ParallelCrossEntropy::forward(const torch::Tensor& features,
   if (!ops::records_gradients(loss.scalar_type())) return loss;
   return ops::with_gradient(
       loss, features,
-      [this, result, reduction, kept, samples = features.size(0)](const torch::Tensor& gradient) {
+      [own = own_, weight = shared_weight(), result, reduction, kept,
+       samples = features.size(0)](const torch::Tensor& gradient) {
         auto each = reduction == LossReduction::none ? gradient : gradient.expand({samples});
         if (reduction == LossReduction::mean && kept > 0) each = each / kept;
-        if (result.call->gradients.defined()) {
-          result.call->gradients.add_(each.index_select(0, result.kept), gradient_weight());
-        }
-        own_->add(result.call);
+        // Of weight 0 nothing counts, whatever it is.
+        if (*weight != 0) result.call->gradients.add_(each.index_select(0, result.kept), *weight);
+        own->add(result.call);
         return result.gradients * each.unsqueeze(1);
       });
 }
 
-const torch::Tensor& ParallelCrossEntropy::correct() const { return correct_; }
+const torch::Tensor& ParallelCrossEntropyImpl::correct() const { return correct_; }
 
-torch::Tensor ParallelCrossEntropy::predict(const torch::Tensor& features) {
+torch::Tensor ParallelCrossEntropyImpl::predict(const torch::Tensor& features) {
   return own_->predict(features);
 }
 
-void ParallelCrossEntropy::step(double rate_factor) {
+void ParallelCrossEntropyImpl::step(double rate_factor) {
   if (own_->is_in_step()) {
     throw InvalidArgument(fmt::format(
         "classifier \"{}\": step() in a step of a Trainer, which updates the layer itself",
@@ -60,29 +61,32 @@ void ParallelCrossEntropy::step(double rate_factor) {
   own_->update(1, rate_factor);
 }
 
-void ParallelCrossEntropy::zero_grad(bool set_to_none) {
+void ParallelCrossEntropyImpl::zero_grad(bool set_to_none) {
   SplitModule::zero_grad(set_to_none);
   own_->forget();
 }
 
-std::int64_t ParallelCrossEntropy::updates() const { return own_->updates(); }
-std::int64_t ParallelCrossEntropy::features() const { return own_->settings().features; }
-std::int64_t ParallelCrossEntropy::classes() const { return own_->settings().classes; }
-std::int64_t ParallelCrossEntropy::pieces() const { return own_->settings().options.pieces; }
+std::int64_t ParallelCrossEntropyImpl::updates() const { return own_->updates(); }
+std::int64_t ParallelCrossEntropyImpl::features() const { return own_->settings().features; }
+std::int64_t ParallelCrossEntropyImpl::classes() const { return own_->settings().classes; }
+std::int64_t ParallelCrossEntropyImpl::pieces() const { return own_->settings().options.pieces; }
 
-std::uint64_t ParallelCrossEntropy::bytes() const {
+std::uint64_t ParallelCrossEntropyImpl::bytes() const {
   return own_->settings().bytes_of(group().rank(), group().size());
 }
 
-std::uint64_t ParallelCrossEntropy::bytes_of_all() const {
+std::uint64_t ParallelCrossEntropyImpl::bytes_of_all() const {
   return static_cast<std::uint64_t>(classes()) * own_->settings().bytes_per_class();
 }
 
-std::string ParallelCrossEntropy::sha256() { return own_->sha256(); }
-void ParallelCrossEntropy::save(const std::string& file) { own_->save(file); }
-void ParallelCrossEntropy::load(const std::string& file) { own_->load(file); }
+std::string ParallelCrossEntropyImpl::sha256() { return own_->sha256(); }
+void ParallelCrossEntropyImpl::save(const std::string& file) { own_->save(file); }
+void ParallelCrossEntropyImpl::load(const std::string& file) { own_->load(file); }
 
-std::vector<SplitTensor> ParallelCrossEntropy::split_tensors() {
+void ParallelCrossEntropyImpl::divide_kept(double divisor) { own_->divide(divisor); }
+void ParallelCrossEntropyImpl::forget_kept() noexcept { own_->forget(); }
+
+std::vector<SplitTensor> ParallelCrossEntropyImpl::split_tensors() {
   std::vector<SplitTensor> tensors;
   for (auto& piece : own_->own_pieces()) {
     tensors.push_back({"weight", piece.weights(), piece.first(), classes()});

@@ -46,6 +46,7 @@ SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>&
         break;
     }
     found.weighted.push_back(weighted);
+    found.split.push_back(split);
     for (const auto& parameter : one.named_parameters()) {
       if (!parameter.value().defined()) continue;
       if (!found.tensors.insert(parameter.value().unsafeGetTensorImpl()).second) continue;

@@ -20,7 +20,8 @@ struct SplitLayers {
   /// Those that a step tells the weight of this member's loss: all that are split over the group,
   /// and those that are not split.
   std::vector<WeightedLayer*> weighted;
-  /// Split over the group, each under its first name.
+  std::vector<SplitModule*> split;  ///< those of them that are split over the group
+  /// Their parameters, each under its first name.
   std::vector<std::pair<std::string, torch::Tensor>> parameters;
   std::unordered_set<const void*> tensors;  ///< of these layers, buffers too
   /// Names of layers of which all members of the group have the same part.

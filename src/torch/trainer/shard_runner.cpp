@@ -38,24 +38,24 @@ void ShardRunner::open(std::int64_t step, double loss_scale) {
 }
 
 void ShardRunner::run(const Trainer::Compute& compute) {
-  if (parts_.split != nullptr) return run_rounds(compute);
+  if (parts_.classifiers != nullptr) return run_rounds(compute);
   const auto& mine = options_.mine;
   for (auto s = mine.begin; s < mine.end; ++s) run_shard(s, compute);
   if (parts_.audit != nullptr) repeat_shard(compute);
 }
 
-/// In each round every worker takes part in the calls of the split layers, with a shard or without:
-/// one whose shard has failed too, so that no other waits for it.
+/// In each round every worker takes part in the calls of the split classifiers, with a shard or
+/// without: one whose shard has failed too, so that no other waits for it.
 void ShardRunner::run_rounds(const Trainer::Compute& compute) {
   std::exception_ptr failed;
   std::int64_t rounds = 0;
   for (const auto& range : options_.all) rounds = std::max(rounds, range.count());
-  auto& split = *parts_.split;
+  auto& classifiers = *parts_.classifiers;
   try {
     for (std::int64_t round = 0; round < rounds; ++round) {
       const auto shard = options_.mine.begin + round;
       const bool has_one = shard < options_.mine.end && !failed;
-      split.begin_round(has_one ? std::optional(shard) : std::nullopt);
+      classifiers.begin_round(has_one ? std::optional(shard) : std::nullopt);
       if (has_one) {
         try {
           run_shard(shard, compute);
@@ -63,9 +63,9 @@ void ShardRunner::run_rounds(const Trainer::Compute& compute) {
           failed = std::current_exception();
         }
       }
-      split.join_round();
+      classifiers.join_round();
     }
-    split.gather_gradients();
+    classifiers.gather_gradients();
   } catch (...) {
     if (!failed) throw;  // else the layers' group has ended for the same reason
   }
@@ -130,8 +130,8 @@ std::string ShardRunner::where() const {
 void ShardRunner::take_gradients(const ShardAnswer& answer) {
   if (answer.weight_ == 0) return;
   const Alone alone(parts_.exchange.group().state()->job(), where());
-  if (parts_.split != nullptr) {
-    parts_.split->weigh(answer.weight_, answer.kind_ == ShardAnswer::Kind::loss);
+  if (parts_.classifiers != nullptr) {
+    parts_.classifiers->weigh(answer.weight_, answer.kind_ == ShardAnswer::Kind::loss);
   }
   if (answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
   if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);

@@ -26,8 +26,8 @@
 #include "torch/trainer/replica_parameters.h"
 #include "torch/trainer/shard_buffers.h"
 #include "torch/trainer/shard_states.h"
-#include "torch/trainer/split_layers.h"
 #include "torch/trainer/step_notes.h"
+#include "torch/trainer/trained_classifiers.h"
 #include "torch/trainer/zero_copy_gradients.h"
 #include "tutti/trainer.h"
 
@@ -47,7 +47,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
     ShardStates& states;
     StepNotes& notes;
     DataOrder& data;
-    SplitLayers* split;  ///< null without
+    TrainedClassifiers* classifiers;  ///< null without
   };
   struct Options {
     std::string name = {};  ///< of the Trainer, in errors

@@ -79,9 +79,9 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   scale.factor = options.loss_scale.start;
   auto rules = rules_of(model, optimizer);
   state_names = std::move(rules.names);
-  split = SplitLayers::find(group, module, options);
+  classifiers = TrainedClassifiers::find(group, module, options);
   // An audit computes a shard once more on one worker alone, and the layers' calls need all.
-  if (split) options.audit_every = 0;
+  if (classifiers) options.audit_every = 0;
   require_per_replica(options, model);
   require_rules(options, optimizer, model);
   const auto settings = settings_of(options, optimizer, model);
@@ -155,7 +155,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
       group, *board, module, StepNotes::Options{options.name, options.shards, mine.count() > 0});
   runner = std::make_shared<ShardRunner>(
       ShardRunner::Parts{model, *exchange, sources, *board, *buffers, replicas.get(), audit.get(),
-                         states, *notes, data, split.get()},
+                         states, *notes, data, classifiers.get()},
       ShardRunner::Options{options.name, options.seed, options.shards, mine,
                            assignment_of(options, group.size())});
   runner->attach();
@@ -171,7 +171,7 @@ void TrainerObjects::list_step_parts() {
   step_parts.add<ValuesStepPart>(*values, *exchange, model, options.name);
   if (audit) step_parts.add(*audit);
   step_parts.add<UpdateStepPart>(*update, sources);
-  if (split) step_parts.add<SplitStepPart>(*split, exchange->nodes());
+  if (classifiers) step_parts.add<ClassifiersStepPart>(*classifiers, exchange->nodes());
   step_parts.add<DropsStepPart>(scale_rule, scale, dropped_in_a_row, options.max_consecutive_drops,
                                 group.rank() == 0);
   if (replicas) {
@@ -222,7 +222,7 @@ void TrainerObjects::list_run_parts() {
   state.add<BuffersRunPart>(model, *buffers);
   state.add<AveragesRunPart>(plan, *shared, averages.get());
   state.add<ShardStatesRunPart>(states, options.shards, mine);
-  state.add<SplitRunPart>(split.get());
+  state.add<ClassifiersRunPart>(classifiers.get());
   state.add<OptimizerNumbersRunPart>(*torch_optimizers);
   state.add<DataOrderRunPart>(data);
   state.add<LossScaleRunPart>(scale);

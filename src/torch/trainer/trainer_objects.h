@@ -37,8 +37,8 @@
 #include "torch/trainer/shard_runner.h"
 #include "torch/trainer/shard_states.h"
 #include "torch/trainer/shared_parameters.h"
-#include "torch/trainer/split_layers.h"
 #include "torch/trainer/step_notes.h"
+#include "torch/trainer/trained_classifiers.h"
 #include "torch/trainer/trainer_checkpoints.h"
 #include "torch/trainer/trainer_evaluation.h"
 #include "torch/trainer/value_check.h"
@@ -77,8 +77,8 @@ struct TrainerObjects {
   std::unique_ptr<PartitionedUpdate> update;
   std::unique_ptr<ReplicaParameters> replicas;  ///< null without
   std::unique_ptr<ValueCheck> values;
-  std::unique_ptr<SplitLayers> split;  ///< null without
-  std::unique_ptr<Audit> audit;        ///< null without
+  std::unique_ptr<TrainedClassifiers> classifiers;  ///< null without
+  std::unique_ptr<Audit> audit;                     ///< null without
   std::unique_ptr<ShardBuffers> buffers;
   std::unique_ptr<MovingAverages> averages;  ///< null without
   std::unique_ptr<FoldedGradients> folded;

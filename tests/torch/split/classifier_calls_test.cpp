@@ -20,32 +20,32 @@ TEST(ParallelCrossEntropy, SeveralBackwardsAreOneUpdateAndNoneIsNone) {
     const Group group(job);
     ParallelCrossEntropy head(group, kIn, 20, Sgd{.lr = 1}, Options{.dtype = torch::kFloat64});
     auto dense = whole(head, torch::kFloat64).clone().requires_grad_();
-    const auto start = head.sha256();
+    const auto start = head->sha256();
     const auto forward = [&](std::uint64_t seed) {
       const Samples samples(2, 20, seed, torch::kFloat64);
-      return head.forward(samples.of(samples.features, job.rank()),
-                          samples.of(samples.labels, job.rank()));
+      return head->forward(samples.of(samples.features, job.rank()),
+                           samples.of(samples.labels, job.rank()));
     };
     const auto of_dense = [&](std::uint64_t seed) {  // the second worker has no samples
       const Samples samples(2, 20, seed, torch::kFloat64);
       return dense_losses(samples.features, dense, samples.labels, {}).mean();
     };
-    head.step();
-    EXPECT_EQ(head.updates(), 0);
+    head->step();
+    EXPECT_EQ(head->updates(), 0);
     forward(5);  // nobody calls backward() on it
     const auto twice = forward(1);
     twice.backward({}, true);
     (3 * twice).backward();
     forward(2).backward();
-    head.step();
-    EXPECT_EQ(head.updates(), 1);
+    head->step();
+    EXPECT_EQ(head->updates(), 1);
     (4 * of_dense(1) + of_dense(2)).backward();
     expect_near(whole(head, torch::kFloat64), (dense - dense.grad()).detach(), 1e-9, "weights");
     forward(3).backward();
-    head.zero_grad();
-    head.step();
-    EXPECT_EQ(head.updates(), 1);
-    EXPECT_NE(head.sha256(), start);
+    head->zero_grad();
+    head->step();
+    EXPECT_EQ(head->updates(), 1);
+    EXPECT_NE(head->sha256(), start);
     {
       const torch::NoGradGuard no_grad;
       EXPECT_FALSE(forward(4).requires_grad());
@@ -64,7 +64,7 @@ TEST(ParallelCrossEntropy, ReductionsAreThoseOfTorch) {
       samples.labels[0] = options.ignore_index;
       const auto own = samples.of(samples.features, job.rank());
       const auto weights = torch::arange(own.size(0)).to(torch::kFloat64) + 1;
-      const auto loss = head.forward(own, samples.of(samples.labels, job.rank()));
+      const auto loss = head->forward(own, samples.of(samples.labels, job.rank()));
       const auto losses = dense_losses(samples.features, dense, samples.labels, options);
       const auto theirs = samples.of(losses, 0);
       if (reduction == LossReduction::none) {
@@ -76,7 +76,7 @@ TEST(ParallelCrossEntropy, ReductionsAreThoseOfTorch) {
         const bool is_mean = reduction == LossReduction::mean;
         (theirs.sum() / (is_mean ? static_cast<double>(theirs.size(0) - 1) : 1.0)).backward();
       }
-      head.step();
+      head->step();
       expect_near(whole(head, torch::kFloat64), (dense - dense.grad()).detach(), 1e-9, "weights");
     }
   });
@@ -88,14 +88,14 @@ TEST(ParallelCrossEntropy, PredictsTheLowestClassOfTheLargestLogit) {
       const Group group(job);
       ParallelCrossEntropy head(group, kIn, 300, Sgd{.lr = 1},
                                 Options{.margin = cos_face(0.2, 8), .sample_rate = 0.2});
-      for (auto& part : head.split_tensors()) {
+      for (auto& part : head->split_tensors()) {
         if (part.name == "weight") part.rows.copy_(part.rows.floor());  // many are equal
       }
       const auto weights = whole(head, torch::kFloat32);
       const Samples samples(size, 300, 5, torch::kFloat32);
       const auto own = samples.of(samples.features, job.rank());
       const auto logits = nn::normalize(own).matmul(nn::normalize(weights).t());
-      const auto predicted = head.predict(own);
+      const auto predicted = head->predict(own);
       ASSERT_EQ(predicted.sizes(), own.sizes().slice(0, 1));
       for (std::int64_t i = 0; i < own.size(0); ++i) {
         const auto chosen = logits[i][predicted[i]].item<float>();
@@ -103,16 +103,16 @@ TEST(ParallelCrossEntropy, PredictsTheLowestClassOfTheLargestLogit) {
         const auto same = weights.eq(weights[predicted[i]]).all(1).nonzero();
         EXPECT_EQ(same[0][0].item<std::int64_t>(), predicted[i].item<std::int64_t>());
       }
-      head.eval();
+      head->eval();
       const torch::NoGradGuard no_grad;
       auto labels = predicted.clone();
       if (labels.numel() > 1) labels[0] = (labels[0] + 1).remainder(300);
-      head.forward(own, labels);
+      head->forward(own, labels);
       if (labels.numel() > 1) {
         const auto tie = weights.eq(weights[predicted[0]]).all(1)[labels[0]].item<bool>();
-        EXPECT_EQ(head.correct()[0].item<bool>(), tie);
+        EXPECT_EQ(head->correct()[0].item<bool>(), tie);
       }
-      EXPECT_TRUE(head.correct().slice(0, 1).all().item<bool>());
+      EXPECT_TRUE(head->correct().slice(0, 1).all().item<bool>());
     });
   }
 }
@@ -126,9 +126,9 @@ TEST(ParallelCrossEntropy, AMarginIsSafeAtBothEndsOfTheCosine) {
     const auto weights = whole(head, torch::kFloat32);
     auto features =
         torch::cat({weights[0].unsqueeze(0) * 5, weights[1].unsqueeze(0) * -3}).requires_grad_();
-    const auto loss = head.forward(features, torch::tensor({0, 1}, torch::kInt64));
+    const auto loss = head->forward(features, torch::tensor({0, 1}, torch::kInt64));
     loss.backward();
-    head.step();
+    head->step();
     EXPECT_TRUE(loss.isfinite().item<bool>());
     EXPECT_TRUE(features.grad().isfinite().all().item<bool>());
     EXPECT_TRUE(whole(head, torch::kFloat32).isfinite().all().item<bool>());
@@ -147,10 +147,10 @@ TEST(ParallelCrossEntropy, SmallStepsOfBfloat16AreNotLost) {
     };
     const auto before = size();
     for (int step = 0; step < 64; ++step) {
-      head.forward(torch::ones({1, 512}), torch::zeros({1}, torch::kInt64)).backward();
-      head.step();
+      head->forward(torch::ones({1, 512}), torch::zeros({1}, torch::kInt64)).backward();
+      head->step();
     }
-    EXPECT_EQ(head.updates(), 64);
+    EXPECT_EQ(head->updates(), 64);
     EXPECT_NEAR(size() / before, std::pow(1 - 1.0 / 2048, 64), 2e-3);
   });
 }
@@ -169,18 +169,18 @@ TEST(ParallelCrossEntropy, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
         auto others = options;
         others.seed = 0;
         ParallelCrossEntropy head(group, kIn, 100, Adam{.lr = 0.1}, others);
-        if (from > 0) head.load(file);
-        EXPECT_EQ(head.updates(), from);
+        if (from > 0) head->load(file);
+        EXPECT_EQ(head->updates(), from);
         for (int step = from; step < to; ++step) {
           const auto samples =
               Samples::shared(size, 100, static_cast<std::uint64_t>(10 * step), torch::kFloat32);
-          head.forward(samples.of(samples.features, job.rank()),
-                       samples.of(samples.labels, job.rank()))
+          head->forward(samples.of(samples.features, job.rank()),
+                        samples.of(samples.labels, job.rank()))
               .backward();
-          head.step();
+          head->step();
         }
-        if (from == 0 && to == 2) head.save(file);
-        return head.sha256();
+        if (from == 0 && to == 2) head->save(file);
+        return head->sha256();
       });
     };
     const auto through = run(1, 0, 5);
@@ -196,13 +196,13 @@ TEST(ParallelCrossEntropy, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
     const auto text = [&](const auto& call) {
       return is_first ? text_of<InvalidArgument>(call) : text_of<PeerFailed>(call);
     };
-    EXPECT_THAT(text([&] { head.save(file); }), HasSubstr("is there already"));
-    const auto before = head.sha256();
-    EXPECT_THAT(text([&] { head.load(file); }),
+    EXPECT_THAT(text([&] { head->save(file); }), HasSubstr("is there already"));
+    const auto before = head->sha256();
+    EXPECT_THAT(text([&] { head->load(file); }),
                 AllOf(HasSubstr("\"weight\" is BF16 [100, 5], and the classifier's F32 [101, 5]")));
-    EXPECT_EQ(head.sha256(), before);
-    EXPECT_THAT(is_first ? text_of<IoError>([&] { head.load(file + "x"); })
-                         : text_of<PeerFailed>([&] { head.load(file + "x"); }),
+    EXPECT_EQ(head->sha256(), before);
+    EXPECT_THAT(is_first ? text_of<IoError>([&] { head->load(file + "x"); })
+                         : text_of<PeerFailed>([&] { head->load(file + "x"); }),
                 HasSubstr("head.safetensorsx"));
     std::filesystem::path torn = folder / "torn.safetensors";
     if (is_first) {
@@ -210,10 +210,10 @@ TEST(ParallelCrossEntropy, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
       std::filesystem::resize_file(torn, std::filesystem::file_size(torn) - 1);
     }
     group.barrier();
-    EXPECT_THAT(is_first ? text_of<Corrupt>([&] { head.load(torn.string()); })
-                         : text_of<PeerFailed>([&] { head.load(torn.string()); }),
+    EXPECT_THAT(is_first ? text_of<Corrupt>([&] { head->load(torn.string()); })
+                         : text_of<PeerFailed>([&] { head->load(torn.string()); }),
                 HasSubstr("torn.safetensors"));
-    EXPECT_EQ(head.sha256(), before);
+    EXPECT_EQ(head->sha256(), before);
   });
   std::filesystem::remove_all(folder);
 }
@@ -226,7 +226,7 @@ TEST(ParallelCrossEntropy, HashesAsALayerWithOneParameter) {
     const auto weights = whole(head, torch::kFloat32);
     const torch::NoGradGuard no_grad;
     dense->weight.copy_(weights);
-    EXPECT_EQ(head.sha256(), parameters_sha256(*dense));
+    EXPECT_EQ(head->sha256(), parameters_sha256(*dense));
     EXPECT_LE(weights.abs().max().item<double>(), 1 / std::sqrt(5.0));
     EXPECT_GE(weights.abs().max().item<double>(), 0.9 / std::sqrt(5.0));
   });
@@ -238,12 +238,12 @@ TEST(ParallelCrossEntropy, ALabelThatIsNoClassIsSaidAndTheGroupStays) {
     ParallelCrossEntropy head(group, kIn, 10, Sgd{}, {});
     const auto features = draw(static_cast<std::uint64_t>(job.rank()), {4, kIn}, torch::kFloat32);
     auto labels = torch::tensor({0, 9, -100, 3}, torch::kInt64);
-    const auto before = head.sha256();
+    const auto before = head->sha256();
     const auto expect = [&](const torch::Tensor& x, const torch::Tensor& y, const char* why) {
       if (job.rank() == 1) {
-        EXPECT_THAT(text_of<InvalidArgument>([&] { head.forward(x, y); }), HasSubstr(why));
+        EXPECT_THAT(text_of<InvalidArgument>([&] { head->forward(x, y); }), HasSubstr(why));
       } else {
-        EXPECT_THAT(text_of<PeerFailed>([&] { head.forward(features, labels); }),
+        EXPECT_THAT(text_of<PeerFailed>([&] { head->forward(features, labels); }),
                     HasSubstr("classifier \"classifier\": rank 1 was given features or labels"));
       }
     };
@@ -260,9 +260,9 @@ TEST(ParallelCrossEntropy, ALabelThatIsNoClassIsSaidAndTheGroupStays) {
     expect(torch::Tensor(), labels, "not undefined");
     expect(features, labels.slice(0, 0, 3), "labels must be [4] of Long");
     expect(features, labels.to(torch::kInt32), "labels must be [4] of Long");
-    head.forward(features, labels).backward();
-    head.step();
-    EXPECT_NE(head.sha256(), before);
+    head->forward(features, labels).backward();
+    head->step();
+    EXPECT_NE(head->sha256(), before);
   });
 }
 
@@ -309,10 +309,10 @@ TEST(ParallelCrossEntropy, AnUpdateOfDifferentCallsIsAMismatch) {
     ParallelCrossEntropy head(group, kIn, 10, Sgd{}, {});
     const auto features = draw(1, {4, kIn}, torch::kFloat32);
     const auto labels = torch::tensor({0, 9, -100, 3}, torch::kInt64);
-    const auto first = head.forward(features, labels);
-    const auto second = head.forward(features, labels);
+    const auto first = head->forward(features, labels);
+    const auto second = head->forward(features, labels);
     (job.rank() == 0 ? first : second).backward();
-    EXPECT_THAT(text_of<Mismatch>([&] { head.step(); }), HasSubstr("disagree"));
+    EXPECT_THAT(text_of<Mismatch>([&] { head->step(); }), HasSubstr("disagree"));
   });
 }
 
@@ -335,11 +335,11 @@ TEST(ParallelCrossEntropy, IsRefusedByAWorkersOwnLimitAndTrainsWhereTwoShareIt) 
       const auto make_and_train = [&] {
         ParallelCrossEntropy head(group, kFeatures, kClasses, Sgd{.lr = 0.1, .momentum = 0.9},
                                   Options{.name = "large"});
-        const auto loss = head.forward(draw(1, {3, kFeatures}, torch::kFloat32),
-                                       torch::tensor({0, 5, 199'999}, torch::kInt64));
+        const auto loss = head->forward(draw(1, {3, kFeatures}, torch::kFloat32),
+                                        torch::tensor({0, 5, 199'999}, torch::kInt64));
         loss.backward();
-        head.step();
-        EXPECT_EQ(head.updates(), 1);
+        head->step();
+        EXPECT_EQ(head->updates(), 1);
       };
       if (size == 2) return make_and_train();
       EXPECT_THAT(text_of<OutOfMemory>(make_and_train),
@@ -358,9 +358,9 @@ TEST(ClassifierMemory, IsThatOfTheLayer) {
       const auto memory = classifier_memory(3, kIn, 1000, Adam{}, options);
       ParallelCrossEntropy head(group, kIn, 1000, Adam{}, options);
       std::uint64_t bytes = 0;
-      for (const auto& part : head.split_tensors()) bytes += part.rows.nbytes();
-      EXPECT_EQ(head.bytes(), bytes);
-      EXPECT_EQ(head.bytes_of_all(), memory.of_all);
+      for (const auto& part : head->split_tensors()) bytes += part.rows.nbytes();
+      EXPECT_EQ(head->bytes(), bytes);
+      EXPECT_EQ(head->bytes_of_all(), memory.of_all);
       EXPECT_EQ(memory.of_all, 1000U * kIn * (c10::elementSize(type) + 8));
       auto all = static_cast<std::int64_t>(bytes);
       auto most = all;

@@ -63,13 +63,13 @@ struct Samples {
 };
 
 /// The whole weights, or a state, on every member.
-inline torch::Tensor whole(ParallelCrossEntropy& head, torch::ScalarType type,
+inline torch::Tensor whole(ParallelCrossEntropy head, torch::ScalarType type,
                            const std::string& name = "weight") {
-  std::vector<torch::Tensor> own{torch::zeros({0, head.features()}, type)};
-  for (const auto& part : head.split_tensors()) {
+  std::vector<torch::Tensor> own{torch::zeros({0, head->features()}, type)};
+  for (const auto& part : head->split_tensors()) {
     if (part.name == name) own.push_back(part.rows);
   }
-  return all_gather_variable(head.group(), torch::cat(own));
+  return all_gather_variable(head->group(), torch::cat(own));
 }
 
 /// Losses of all samples, by libtorch.

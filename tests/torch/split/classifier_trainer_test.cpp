@@ -21,15 +21,15 @@ constexpr std::int64_t kClasses = 40;
 struct Net : torch::nn::Module {
   Net(const Group& group, const Options& options)
       : trunk(register_module("trunk", torch::nn::Linear(6, kIn))),
-        head(register_module("head",
-                             std::make_shared<ParallelCrossEntropy>(
-                                 group, kIn, kClasses, Sgd{.lr = 0.5, .momentum = 0.9}, options))) {
+        head(register_module(
+            "head",
+            ParallelCrossEntropy(group, kIn, kClasses, Sgd{.lr = 0.5, .momentum = 0.9}, options))) {
     const torch::NoGradGuard no_grad;
     trunk->weight.copy_(draw(1, {kIn, 6}, torch::kFloat32));
     trunk->bias.zero_();
   }
   torch::nn::Linear trunk;
-  std::shared_ptr<ParallelCrossEntropy> head;
+  ParallelCrossEntropy head;
 };
 
 /// A shard's samples; shard 3 of even steps has none.
@@ -84,7 +84,7 @@ TEST(ClassifierInATrainer, IsTheDenseModelInOneProcess) {
       trunk->weight.copy_(net.trunk->weight);
       trunk->bias.copy_(net.trunk->bias);
     }
-    auto dense = whole(*net.head, torch::kFloat32).clone().requires_grad_();
+    auto dense = whole(net.head, torch::kFloat32).clone().requires_grad_();
     torch::optim::SGD of_trunk(trunk->parameters(), torch::optim::SGDOptions(0.1));
     torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
     Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards, .loss_scale = {.start = 1024}});
@@ -104,7 +104,7 @@ TEST(ClassifierInATrainer, IsTheDenseModelInOneProcess) {
       of_trunk.step();
       of_head.step();
       expect_near(net.trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
-      expect_near(whole(*net.head, torch::kFloat32), dense.detach(), 1e-5, "head");
+      expect_near(whole(net.head, torch::kFloat32), dense.detach(), 1e-5, "head");
     }
   });
 }
@@ -271,6 +271,78 @@ TEST(ClassifierInATrainer, OptionsThatItDoesNotHaveAreSaid) {
     EXPECT_THAT(text_of([&] { Trainer(group, other, Sgd{.lr = 0.1}, {.shards = 2}); }),
                 HasSubstr("split over other workers than the Trainer's"));
   });
+}
+
+TEST(ShardsOfATrainer, LayersThatNeedAllWorkersAtOnceAreRefusedWithTheReason) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    const auto refusal = [&](const auto& layer) {
+      torch::nn::Sequential net(torch::nn::Linear(6, 6), layer);
+      return text_of<Unsupported>([&] { Trainer(group, *net, Sgd{.lr = 0.1}, {.shards = 2}); });
+    };
+    EXPECT_THAT(refusal(SyncBatchNorm(group, torch::nn::BatchNormOptions(6))),
+                AllOf(HasSubstr("\"1\""), HasSubstr("all workers' samples at once"),
+                      HasSubstr("it is for a DataParallel")));
+    EXPECT_THAT(refusal(ParallelLinear(group, {.features = 6, .classes = 4})),
+                HasSubstr("of such layers a Trainer has ParallelCrossEntropy"));
+  });
+}
+
+TEST(ClassifierInADataParallel, IsTheDenseModelWithTheWeightsOfTheStep) {
+  for (const bool scoped : {false, true}) {
+    on_workers(3, [&](const Job& job) {
+      const Group group(job);
+      auto net = std::make_shared<Net>(group, Options{});
+      torch::nn::Linear trunk(6, kIn);
+      copy_parameters(*net->trunk, *trunk);
+      auto dense = whole(net->head, torch::kFloat32).clone().requires_grad_();
+      torch::optim::SGD of_dense(trunk->parameters(), torch::optim::SGDOptions(0.1));
+      torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
+      torch::optim::SGD of_trunk(net->trunk->parameters(), torch::optim::SGDOptions(0.1));
+      DataParallel parallel(group, *net);
+      const auto loss_of = [&](std::int64_t step, std::int64_t part) {
+        const auto [x, y] = samples_of(step, part);
+        return net->head->forward(net->trunk->forward(x), y);
+      };
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        const double weight = 1 + job.rank();
+        if (scoped) {
+          auto scope = parallel.accumulate();
+          for (const std::int64_t part : {0, 1}) {
+            scope.micro_batch(weight + static_cast<double>(part),
+                              [&] { return loss_of(step, 2 * job.rank() + part); });
+          }
+          scope.finish();
+        } else {
+          parallel.next_weight(weight);
+          loss_of(step, 2 * job.rank()).backward();
+        }
+        of_trunk.step();
+        of_trunk.zero_grad();
+        net->head->step();
+        torch::Tensor sum = torch::zeros({});
+        double weights = 0;
+        for (int rank = 0; rank < 3; ++rank) {
+          for (std::int64_t part = 0; part < (scoped ? 2 : 1); ++part) {
+            const auto [x, y] = samples_of(step, 2 * rank + part);
+            const double w = 1 + rank + static_cast<double>(part);
+            weights += w;  // the loss of no samples is 0, and counts
+            if (x.size(0) > 0) {
+              sum = sum + w * dense_losses(trunk->forward(x), dense, y, {}).mean();
+            }
+          }
+        }
+        of_dense.zero_grad();
+        of_head.zero_grad();
+        (sum / weights).backward();
+        of_dense.step();
+        of_head.step();
+        expect_near(net->trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
+        expect_near(whole(net->head, torch::kFloat32), dense.detach(), 1e-5, "head");
+      }
+      EXPECT_EQ(net->head->updates(), 3);
+    });
+  }
 }
 
 TEST(ShardsOfATrainer, APlainCollectiveInOneIsAnErrorThatSaysSo) {

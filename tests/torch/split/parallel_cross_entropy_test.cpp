@@ -26,7 +26,7 @@ void expect_dense(int size, std::int64_t classes, const Options& options, const 
       if (samples.labels.numel() > 2) samples.labels[2] = options.ignore_index;
       auto own = samples.of(samples.features, job.rank()).clone().requires_grad_();
       const auto labels = samples.of(samples.labels, job.rank());
-      const auto loss = head.forward(own, labels);
+      const auto loss = head->forward(own, labels);
       loss.backward();
       auto all = samples.features.clone().requires_grad_();
       const auto losses = dense_losses(all, dense, samples.labels, options);
@@ -43,10 +43,10 @@ void expect_dense(int size, std::int64_t classes, const Options& options, const 
       sum.backward();
       expect_near(own.grad(), samples.of(all.grad(), job.rank()), tolerance, what);
       optimizer.step();
-      head.step();
+      head->step();
       expect_near(whole(head, options.dtype), dense.detach(), tolerance, what);
     }
-    EXPECT_EQ(head.updates(), 3);
+    EXPECT_EQ(head->updates(), 3);
   });
 }
 
@@ -98,13 +98,13 @@ std::string run_of(int size, std::int64_t classes, const Options& options) {
       for (std::uint64_t part = 0; part < 1 + step; ++part) {
         const auto samples = Samples::shared(size, classes, 100 * step + 10 * part + 1, computed);
         auto own = samples.of(samples.features, job.rank()).clone().requires_grad_();
-        const auto loss = head.forward(own, samples.of(samples.labels, job.rank()));
+        const auto loss = head->forward(own, samples.of(samples.labels, job.rank()));
         loss.backward();
         text += hash_of(all_gather_variable(group, own.grad())) + " ";
       }
-      head.step(1 / (1.0 + static_cast<double>(step)));
+      head->step(1 / (1.0 + static_cast<double>(step)));
     }
-    return text + head.sha256();
+    return text + head->sha256();
   });
 }
 
@@ -139,9 +139,9 @@ TEST(ParallelCrossEntropy, TakesMoreClassesThanOneChunkAndMoreSamplesThanClasses
       const auto losses = dense_losses(all, dense, labels, Options{.label_smoothing = 0.1});
       losses.sum().backward();
       auto own = features.narrow(0, job.rank() * rows, rows).clone().requires_grad_();
-      (head.forward(own, labels.narrow(0, job.rank() * rows, rows)) * rows).backward();
+      (head->forward(own, labels.narrow(0, job.rank() * rows, rows)) * rows).backward();
       expect_near(own.grad(), all.grad().narrow(0, job.rank() * rows, rows), 1e-5, "features");
-      head.step();
+      head->step();
       expect_near(whole(head, torch::kFloat32), (dense - dense.grad()).detach(), 1e-5, "weights");
     }
   });
@@ -159,9 +159,9 @@ TEST(ParallelCrossEntropy, WithASampleIsTheDenseLayerOfTheClassesThatTookPart) {
       const auto momentum = whole(head, options.dtype, "momentum_buffer").clone();
       Samples samples(3, kClasses, 10 * step, options.dtype);
       auto own = samples.of(samples.features, job.rank()).clone().requires_grad_();
-      const auto loss = head.forward(own, samples.of(samples.labels, job.rank()));
+      const auto loss = head->forward(own, samples.of(samples.labels, job.rank()));
       loss.backward();
-      head.step();
+      head->step();
       const auto after = whole(head, options.dtype);
       // Of each of 64 pieces of 7 or 8 classes, two took part, or as many as samples have.
       const auto moved = (after - before).abs().sum(1).ne(0);
@@ -204,11 +204,11 @@ TEST(ParallelCrossEntropy, WithASampleIsTheDenseLayerOfTheClassesThatTookPart) {
     }
     EXPECT_FALSE(torch::equal(samples_of_steps[0], samples_of_steps[1]));
     // In eval() all classes take part.
-    head.eval();
+    head->eval();
     const torch::NoGradGuard no_grad;
     const Samples samples(3, kClasses, 77, options.dtype);
-    const auto loss = head.forward(samples.of(samples.features, job.rank()),
-                                   samples.of(samples.labels, job.rank()));
+    const auto loss = head->forward(samples.of(samples.features, job.rank()),
+                                    samples.of(samples.labels, job.rank()));
     const auto losses = samples.of(
         dense_losses(samples.features, whole(head, options.dtype), samples.labels, options),
         job.rank());

@@ -1,4 +1,4 @@
-#include "torch/trainer/split_layers.h"
+#include "torch/trainer/trained_classifiers.h"
 
 #include <fmt/format.h>
 
@@ -32,20 +32,28 @@ void require_options_without(const TrainerOptions& options, const std::string& n
 
 }  // namespace
 
-std::unique_ptr<SplitLayers> SplitLayers::find(const Group& group, const torch::nn::Module& module,
-                                               const TrainerOptions& options) {
+std::unique_ptr<TrainedClassifiers> TrainedClassifiers::find(const Group& group,
+                                                             const torch::nn::Module& module,
+                                                             const TrainerOptions& options) {
   std::vector<Layer> layers;
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
-    const auto* const split = dynamic_cast<const SplitModule*>(item.value().get());
-    if (split == nullptr) continue;
-    auto* const classifier = dynamic_cast<ParallelCrossEntropy*>(const_cast<SplitModule*>(split));
-    if (classifier == nullptr) {
+    auto* const layer = item.value().get();
+    const auto refuse = [&](const char* why) {
       throw Unsupported(
-          fmt::format("Trainer \"{}\": layer \"{}\" is split over workers, and leaves its update "
-                      "to an optimizer "
-                      "of the program: of split layers a Trainer has ParallelCrossEntropy alone, a "
-                      "DataParallel all",
-                      options.name, item.key()));
+          fmt::format("Trainer \"{}\": layer \"{}\" {}", options.name, item.key(), why));
+    };
+    if (dynamic_cast<WeightedLayer*>(layer) == nullptr) continue;
+    auto* const split = dynamic_cast<SplitModule*>(layer);
+    if (split == nullptr) {
+      refuse(
+          "takes its numbers from all workers' samples at once, and a Trainer's shards are "
+          "computed one by one, on any number of workers: it is for a DataParallel");
+    }
+    auto* const classifier = dynamic_cast<ParallelCrossEntropyImpl*>(split);
+    if (classifier == nullptr) {
+      refuse(
+          "is split over workers, and leaves its update to an optimizer of the program: of such "
+          "layers a Trainer has ParallelCrossEntropy, and a DataParallel all");
     }
     if (split->group().state()->ranks() != group.state()->ranks()) {
       throw InvalidArgument(
@@ -56,27 +64,27 @@ std::unique_ptr<SplitLayers> SplitLayers::find(const Group& group, const torch::
     layers.push_back({item.key(), classifier});
   }
   if (layers.empty()) return nullptr;
-  return std::unique_ptr<SplitLayers>(
-      new SplitLayers(group.state()->job(), options.shards, std::move(layers)));
+  return std::unique_ptr<TrainedClassifiers>(
+      new TrainedClassifiers(group.state()->job(), options.shards, std::move(layers)));
 }
 
-void SplitLayers::begin_step(std::int64_t step) {
+void TrainedClassifiers::begin_step(std::int64_t step) {
   for (const auto& layer : layers_) layer.own().begin_step(step, shards_);
 }
 
-void SplitLayers::begin_round(std::optional<std::int64_t> shard) {
+void TrainedClassifiers::begin_round(std::optional<std::int64_t> shard) {
   for (const auto& layer : layers_) layer.own().begin_round(shard);
 }
 
-void SplitLayers::join_round() {
+void TrainedClassifiers::join_round() {
   for (const auto& layer : layers_) layer.own().join_round();
 }
 
-void SplitLayers::gather_gradients() {
+void TrainedClassifiers::gather_gradients() {
   for (const auto& layer : layers_) layer.own().gather_gradients();
 }
 
-void SplitLayers::weigh(double weight, bool gives_loss) {
+void TrainedClassifiers::weigh(double weight, bool gives_loss) {
   for (const auto& layer : layers_) {
     layer.layer->set_gradient_weight(weight);
     if (gives_loss || !layer.own().is_called_in_round()) continue;
@@ -86,25 +94,25 @@ void SplitLayers::weigh(double weight, bool gives_loss) {
   }
 }
 
-std::string SplitLayers::not_finite() const {
+std::string TrainedClassifiers::not_finite() const {
   for (const auto& layer : layers_) {
     if (!layer.own().is_finite()) return layer.name;
   }
   return {};
 }
 
-void SplitLayers::update(double divisor, double rate_factor) {
+void TrainedClassifiers::update(double divisor, double rate_factor) {
   for (const auto& layer : layers_) layer.own().update(divisor, rate_factor);
 }
 
-void SplitLayers::forget() noexcept {
+void TrainedClassifiers::forget() noexcept {
   for (const auto& layer : layers_) {
     layer.own().forget();
     layer.layer->set_gradient_weight(1);
   }
 }
 
-void SplitStepPart::judge(StepFacts& step) {
+void ClassifiersStepPart::judge(StepFacts& step) {
   if (!step.verdict.refusal.empty()) return;
   const auto name = layers_.not_finite();
   if (name.empty()) return;
@@ -114,7 +122,7 @@ void SplitStepPart::judge(StepFacts& step) {
 
 // ---- checkpoints ----
 
-void SplitRunPart::bring() {
+void ClassifiersRunPart::bring() {
   hashes_.clear();
   if (layers_ == nullptr) return;
   for (const auto& layer : layers_->layers()) {
@@ -122,11 +130,11 @@ void SplitRunPart::bring() {
   }
 }
 
-void SplitRunPart::hash(Sha256& hash) const {
+void ClassifiersRunPart::hash(Sha256& hash) const {
   for (const auto& text : hashes_) hash.update(text.data(), text.size());
 }
 
-void SplitRunPart::gather(const Gather& /*gather*/) {
+void ClassifiersRunPart::gather(const Gather& /*gather*/) {
   whole_.clear();
   if (layers_ == nullptr) return;
   for (const auto& [name, layer] : layers_->layers()) {
@@ -151,18 +159,18 @@ void SplitRunPart::gather(const Gather& /*gather*/) {
   }
 }
 
-void SplitRunPart::list(StateTensors& tensors) const {
+void ClassifiersRunPart::list(StateTensors& tensors) const {
   if (layers_ != nullptr) append_views(tensors[StateFile::split], whole_);
 }
 
-void SplitRunPart::write(nlohmann::json& state) const {
+void ClassifiersRunPart::write(nlohmann::json& state) const {
   if (layers_ == nullptr) return;
   for (const auto& [name, layer] : layers_->layers()) {
     state[kSplit][name] = {{"pieces", layer->pieces()}, {"updates", layer->updates()}};
   }
 }
 
-void SplitRunPart::check(const nlohmann::json& state) const {
+void ClassifiersRunPart::check(const nlohmann::json& state) const {
   const auto found = state.value(kSplit, nlohmann::json::object());
   const std::size_t here = layers_ == nullptr ? 0 : layers_->layers().size();
   if (found.size() != here) {
@@ -180,7 +188,7 @@ void SplitRunPart::check(const nlohmann::json& state) const {
   }
 }
 
-std::vector<std::byte> SplitRunPart::read(const Checkpoint& checkpoint) const {
+std::vector<std::byte> ClassifiersRunPart::read(const Checkpoint& checkpoint) const {
   if (layers_ == nullptr) return {};
   file_.emplace(checkpoint.file(name_of(StateFile::split)));
   for (const auto& [name, layer] : layers_->layers()) {
@@ -189,7 +197,7 @@ std::vector<std::byte> SplitRunPart::read(const Checkpoint& checkpoint) const {
   return {};
 }
 
-void SplitRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
+void ClassifiersRunPart::restore(const nlohmann::json& state, std::span<const std::byte> /*read*/) {
   if (layers_ == nullptr) return;
   for (const auto& [name, layer] : layers_->layers()) {
     layer->own().fill(file_ ? &*file_ : nullptr, name + ".",

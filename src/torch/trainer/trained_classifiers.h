@@ -24,15 +24,16 @@
 
 namespace tutti {
 
-class SplitLayers {
+class TrainedClassifiers {
  public:
   /// Null where the model has none.
-  static std::unique_ptr<SplitLayers> find(const Group& group, const torch::nn::Module& module,
-                                           const TrainerOptions& options);
+  static std::unique_ptr<TrainedClassifiers> find(const Group& group,
+                                                  const torch::nn::Module& module,
+                                                  const TrainerOptions& options);
 
   struct Layer {
     std::string name;  ///< in the module: "head"
-    ParallelCrossEntropy* layer;
+    ParallelCrossEntropyImpl* layer;
     Classifier& own() const { return layer->own(); }
   };
   const std::vector<Layer>& layers() const { return layers_; }
@@ -51,17 +52,18 @@ class SplitLayers {
   JobState& job() const { return job_; }
 
  private:
-  SplitLayers(JobState& job, std::int64_t shards, std::vector<Layer> layers)
+  TrainedClassifiers(JobState& job, std::int64_t shards, std::vector<Layer> layers)
       : job_(job), shards_(shards), layers_(std::move(layers)) {}
   JobState& job_;
   std::int64_t shards_;
   std::vector<Layer> layers_;
 };
 
-class SplitStepPart : public StepPart {
+class ClassifiersStepPart : public StepPart {
  public:
   /// Keeps references.
-  SplitStepPart(SplitLayers& layers, const NodeStore& nodes) : layers_(layers), nodes_(nodes) {}
+  ClassifiersStepPart(TrainedClassifiers& layers, const NodeStore& nodes)
+      : layers_(layers), nodes_(nodes) {}
   void open(const StepFacts& step) override { layers_.begin_step(step.number); }
   void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override {
@@ -71,15 +73,16 @@ class SplitStepPart : public StepPart {
   void end(StepFacts&) override { layers_.forget(); }
 
  private:
-  SplitLayers& layers_;
+  TrainedClassifiers& layers_;
   const NodeStore& nodes_;
 };
 
 /// Whole tensors in a checkpoint. While it is written rank 0 has them all.
-class SplitRunPart : public RunPart {
+class ClassifiersRunPart : public RunPart {
  public:
   /// Keeps a reference. Null: the model has none.
-  explicit SplitRunPart(SplitLayers* layers) : RunPart("split layers"), layers_(layers) {}
+  explicit ClassifiersRunPart(TrainedClassifiers* layers)
+      : RunPart("split layers"), layers_(layers) {}
   bool is_on_hosts() const override { return layers_ != nullptr; }
   void bring() override;
   void hash(Sha256& hash) const override;
@@ -92,7 +95,7 @@ class SplitRunPart : public RunPart {
   void restore(const nlohmann::json& state, std::span<const std::byte> read) override;
 
  private:
-  SplitLayers* layers_;
+  TrainedClassifiers* layers_;
   std::vector<std::pair<std::string, torch::Tensor>> whole_;
   std::vector<std::string> hashes_;              ///< of the layers, as last brought
   mutable std::optional<SafetensorsFile> file_;  ///< rank 0's, between read() and restore()
