@@ -8,8 +8,13 @@
 // Mismatch that says which rank asked for what. A sum over ranks is folded along the canonical tree
 // (docs/numerics.md), so all members get the same bits for any size, alignment or placement.
 //
-// Threads: one thread at a time per Group. Failure: Mismatch, PeerLost, Timeout end the group:
-// every later call on it repeats the error, and a fresh Group can be made from the Job.
+// A group has lanes (GroupOptions). Calls that were started on different lanes are under way at the
+// same time; those of one lane complete in the order of their start. Which lane a call has follows
+// from its number alone, so the order is the same on all members, whatever arrives when.
+//
+// Threads: one thread at a time per Group. Failure: Mismatch, PeerLost, Timeout end the group, all
+// of its lanes: calls under way that lack something get the error, every later call repeats it, and
+// a fresh Group can be made from the Job.
 // InvalidArgument is thrown before anything is sent, and leaves the group usable on this worker;
 // the others, which wait for it, are not told unless the call is made again correctly.
 
@@ -30,6 +35,16 @@ namespace tutti {
 
 class GroupState;
 
+inline constexpr int kMaxGroupLanes = 8;
+
+struct GroupOptions {
+  /// How many calls make progress at the same time, 1 to kMaxGroupLanes: call k of the group runs
+  /// on lane k modulo `lanes`. With 1 each call completes after the one before it. The same on all
+  /// members, else each gets a Mismatch that names two. Each lane has control memory of its own,
+  /// and connections between hosts: docs/group.md has what they cost.
+  int lanes = 2;
+};
+
 struct CollectiveOptions {
   /// Named in errors and logs; part of what members compare. At most 63 bytes are kept.
   std::string_view label = {};
@@ -43,11 +58,13 @@ struct CollectiveOptions {
 /// A collective that was started. Destroying a Work that was not waited for waits for it.
 /// Progress is made inside wait(), done() and other calls on the same group, and while the thread
 /// that started it waits for something else of the job, not by a thread of its own: the memory
-/// given to the call belongs to the group until wait() returns.
+/// given to the call belongs to the group until wait() returns. Memory that one of two calls under
+/// way writes must not overlap that of the other: they may be on different lanes.
 class Work {
  public:
   Work() = default;
-  Work(std::shared_ptr<GroupState> group, std::uint64_t sequence);
+  /// `after_all`: done when all calls before it are, too, as a barrier is.
+  Work(std::shared_ptr<GroupState> group, std::uint64_t call, bool after_all);
   Work(Work&& other) noexcept;
   Work& operator=(Work&& other) noexcept;
   ~Work();
@@ -58,7 +75,8 @@ class Work {
 
  private:
   std::shared_ptr<GroupState> group_;
-  std::uint64_t sequence_ = 0;
+  std::uint64_t call_ = 0;
+  bool after_all_ = false;
 };
 
 /// Shared memory of a group: one block per member, all of the same size, or one for all; each is
@@ -85,9 +103,9 @@ class SharedMemory {
 class Group {
  public:
   /// All workers of the job. Collective.
-  explicit Group(const Job& job, std::string name = "world");
+  explicit Group(const Job& job, std::string name = "world", const GroupOptions& options = {});
   /// The given workers (job ranks, ascending, this one among them). Collective among these.
-  Group(const Job& job, std::vector<int> ranks, std::string name);
+  Group(const Job& job, std::vector<int> ranks, std::string name, const GroupOptions& options = {});
 
   /// Rank within this group.
   int rank() const;
@@ -97,7 +115,7 @@ class Group {
   const std::string& name() const;
 
   /// Members with the same colour form a new group, ordered as here. Collective.
-  Group split(int colour, std::string name) const;
+  Group split(int colour, std::string name, const GroupOptions& options = {}) const;
 
   /// A block of `bytes` for each member, mapped by all. Pages cost memory only once touched:
   /// `needed` is how many bytes of its block a member is going to touch (all, unless given).
@@ -152,6 +170,8 @@ class Group {
   void all_to_all_variable(ConstView in, std::span<const std::int64_t> given, View out,
                            std::span<const std::int64_t> taken,
                            const CollectiveOptions& options = {}) const;
+  /// Returns when all members have called it, and all calls that this member made before it, on any
+  /// lane, are complete here.
   void barrier(const CollectiveOptions& options = {}) const;
 
   /// Makes ways for messages between the two members of each pair, both directions; those that are

@@ -40,7 +40,7 @@ std::shared_ptr<GroupState> Channels::make(int from, int to, bool have_links) co
   const auto [low, high] = std::minmax({rank_of(from), rank_of(to)});
   auto way = std::make_shared<GroupState>(
       group_.shared_job(), std::vector<int>{low, high},
-      fmt::format("{}, from rank {} to {}", group_.name(), rank_of(from), rank_of(to)));
+      fmt::format("{}, from rank {} to {}", group_.name(), rank_of(from), rank_of(to)), kOneLane);
   if (have_links && way->spans_hosts()) way->link().connect();
   return way;
 }

@@ -14,7 +14,7 @@
 #include "comm/check_operation.h"
 #include "comm/group_state.h"
 #include "comm/host_link.h"
-#include "comm/local/local_collectives.h"
+#include "comm/local/group_lanes.h"
 #include "job/job_state.h"
 #include "kernels/hash.h"
 #include "tutti/error.h"
@@ -127,9 +127,14 @@ std::uint64_t start(const GroupState& group, const Operation& operation) {
   return group.collectives().start(operation);
 }
 
+/// A barrier is over when all calls before it are, whatever their lanes.
+bool ends_after_all(const Operation& operation) { return operation.kind == OperationKind::barrier; }
+
 void run(const GroupState& group, const Operation& operation) {
   const TimelineSpan span(group.job().timeline(), name_of(operation.kind));
-  group.collectives().wait(start(group, operation));
+  GroupLanes& collectives = group.collectives();
+  const std::uint64_t call = start(group, operation);
+  ends_after_all(operation) ? collectives.wait_up_to(call) : collectives.wait(call);
 }
 
 SharedMemory allocate_blocks(const GroupState& group, const MemoryRequest& request) {
@@ -139,22 +144,24 @@ SharedMemory allocate_blocks(const GroupState& group, const MemoryRequest& reque
 
 Work start_work(const std::shared_ptr<GroupState>& group, Operation operation) {
   operation.in_background = true;
-  return {group, start(*group, operation)};
+  return {group, start(*group, operation), ends_after_all(operation)};
 }
 
 }  // namespace
 
-Group::Group(const Job& job, std::string name) : Group(job, all_ranks(job), std::move(name)) {}
+Group::Group(const Job& job, std::string name, const GroupOptions& options)
+    : Group(job, all_ranks(job), std::move(name), options) {}
 
-Group::Group(const Job& job, std::vector<int> ranks, std::string name)
-    : state_(std::make_shared<GroupState>(job.state(), std::move(ranks), std::move(name))) {}
+Group::Group(const Job& job, std::vector<int> ranks, std::string name, const GroupOptions& options)
+    : state_(
+          std::make_shared<GroupState>(job.state(), std::move(ranks), std::move(name), options)) {}
 
 int Group::rank() const { return state_->rank(); }
 int Group::size() const { return state_->size(); }
 int Group::job_rank(int rank) const { return state_->ranks().at(static_cast<std::size_t>(rank)); }
 const std::string& Group::name() const { return state_->name(); }
 
-Group Group::split(int colour, std::string name) const {
+Group Group::split(int colour, std::string name, const GroupOptions& options) const {
   std::vector<std::int32_t> colours(static_cast<std::size_t>(size()));
   const std::int32_t mine = colour;
   all_gather({&mine, 1, DType::int32}, {colours.data(), size(), DType::int32},
@@ -163,8 +170,8 @@ Group Group::split(int colour, std::string name) const {
   for (int member = 0; member < size(); ++member) {
     if (colours[static_cast<std::size_t>(member)] == mine) ranks.push_back(job_rank(member));
   }
-  return Group(
-      std::make_shared<GroupState>(state_->shared_job(), std::move(ranks), std::move(name)));
+  return Group(std::make_shared<GroupState>(state_->shared_job(), std::move(ranks), std::move(name),
+                                            options));
 }
 
 SharedMemory Group::allocate(std::size_t bytes, std::string_view what,

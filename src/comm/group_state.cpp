@@ -9,15 +9,18 @@
 #include "comm/channels.h"
 #include "comm/host_copies.h"
 #include "comm/host_link.h"
-#include "comm/local/local_collectives.h"
+#include "comm/local/group_lanes.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
+static_assert(kMaxGroupLanes == kMostLanes);
+
 /// Position of this worker among `ranks`.
-int own_position(const JobState& job, const std::vector<int>& ranks, const std::string& name) {
+int own_position(const JobState& job, const std::vector<int>& ranks, const std::string& name,
+                 const GroupOptions& options) {
   const auto refuse = [&](const std::string& why) {
     throw InvalidArgument(
         fmt::format("group \"{}\" of ranks [{}]: {}", name, fmt::join(ranks, " "), why));
@@ -25,6 +28,9 @@ int own_position(const JobState& job, const std::vector<int>& ranks, const std::
   const Identity& self = job.identity();
   if (name.empty()) refuse("a group needs a name");
   if (ranks.empty()) refuse("no ranks are given");
+  if (options.lanes < 1 || options.lanes > kMaxGroupLanes) {
+    refuse(fmt::format("{} lanes; it has 1 to {}", options.lanes, kMaxGroupLanes));
+  }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= self.size) {
       refuse(fmt::format("rank {} is not in this job of {}", ranks[i], self.size));
@@ -72,28 +78,28 @@ int Team::deputy_of(int member) const {
 }
 
 GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name,
-                       std::function<void()> check)
+                       const GroupOptions& options, std::function<void()> check)
     : job_(std::move(job)),
       ranks_(std::move(ranks)),
       name_(std::move(name)),
-      rank_(own_position(*job_, ranks_, name_)),
+      rank_(own_position(*job_, ranks_, name_, options)),
       members_(RankSet::of(ranks_)),
       team_(team_of(*job_, ranks_)),
       host_of_(hosts_of(*job_, ranks_)),
       hosts_(std::ranges::max(host_of_) + 1),
-      collectives_(
-          std::make_unique<LocalCollectives>(*job_, LocalGroup{.name = name_,
-                                                               .ranks = ranks_,
-                                                               .rank = rank_,
-                                                               .host_of = host_of_,
-                                                               .check = std::move(check)})),
+      collectives_(std::make_unique<GroupLanes>(*job_, LocalGroup{.name = name_,
+                                                                  .ranks = ranks_,
+                                                                  .rank = rank_,
+                                                                  .host_of = host_of_,
+                                                                  .lanes = options.lanes,
+                                                                  .check = std::move(check)})),
       channels_(std::make_unique<Channels>(*this)),
       copies_(std::make_unique<HostCopies>(*this)) {
   if (!spans_hosts()) return;
   link_ = std::make_unique<HostLink>(
       *this,
       HostLink::Options{.name = fmt::format("group {} of ranks {}", name_, fmt::join(ranks_, " ")),
-                        .lanes = HostChannel::kLanes});
+                        .lanes = HostChannel::lanes(options.lanes)});
   collectives_->use(*link_);
 }
 
@@ -103,8 +109,9 @@ const std::shared_ptr<GroupState>& GroupState::first_of_hosts() {
   if (first_of_hosts_ || team_.rank != 0) return first_of_hosts_;
   std::vector<int> firsts;
   for (int host = 0; host < hosts_; ++host) firsts.push_back(first_of(host));
-  first_of_hosts_ = std::make_shared<GroupState>(
-      job_, std::move(firsts), name_ + ", first of each host", [this] { collectives_->check(); });
+  first_of_hosts_ =
+      std::make_shared<GroupState>(job_, std::move(firsts), name_ + ", first of each host",
+                                   kOneLane, [this] { collectives_->check(); });
   return first_of_hosts_;
 }
 

@@ -12,13 +12,14 @@
 #include "comm/local/operation.h"
 #include "job/job_state.h"
 #include "job/wire/rank_set.h"
+#include "tutti/group.h"
 
 namespace tutti {
 
 class Channels;
+class GroupLanes;
 class HostCopies;
 class HostLink;
-class LocalCollectives;
 
 /// The members of a group on this host, who share the work that every host does for itself.
 struct Team {
@@ -30,19 +31,23 @@ struct Team {
   int deputy_of(int member) const;
 };
 
+/// Of groups that the library makes for itself: never are two of their calls under way, or they are
+/// messages, which are taken in their order.
+inline constexpr GroupOptions kOneLane{.lanes = 1};
+
 class GroupState {
  public:
   /// `check`: see LocalGroup.
   GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, std::string name,
-             std::function<void()> check = {});
+             const GroupOptions& options, std::function<void()> check = {});
   ~GroupState();
 
   JobState& job() const { return *job_; }
   const std::shared_ptr<JobState>& shared_job() const { return job_; }
-  LocalCollectives& collectives() const { return *collectives_; }
+  GroupLanes& collectives() const { return *collectives_; }
   /// Calls that this member has made, the same on all members between calls.
   std::uint64_t calls() const;
-  /// See LocalCollectives::ask_also.
+  /// See GroupLanes::ask_also.
   void ask_also(PartnerCheck check) const;
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -79,7 +84,7 @@ class GroupState {
   std::vector<int> host_of_;  ///< by member
   int hosts_;
   std::shared_ptr<GroupState> first_of_hosts_;
-  std::unique_ptr<LocalCollectives> collectives_;
+  std::unique_ptr<GroupLanes> collectives_;
   std::unique_ptr<Channels> channels_;
   std::unique_ptr<HostCopies> copies_;
   std::unique_ptr<HostLink> link_;  ///< last, so that its operations end first

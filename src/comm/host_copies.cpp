@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "comm/group_state.h"
-#include "comm/local/local_collectives.h"
+#include "comm/local/group_lanes.h"
 #include "job/publish.h"
 #include "job/wait.h"
 

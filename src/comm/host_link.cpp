@@ -11,7 +11,7 @@
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "comm/link/link_engine.h"
-#include "comm/local/local_collectives.h"
+#include "comm/local/group_lanes.h"
 #include "job/gather.h"
 #include "job/host_address.h"
 #include "job/wire/board.h"

@@ -4,23 +4,26 @@
 #include "base/log.h"
 #include "base/timeline.h"
 #include "comm/group_state.h"
-#include "comm/local/local_collectives.h"
+#include "comm/local/group_lanes.h"
 #include "job/job_state.h"
 #include "tutti/group.h"
 
 namespace tutti {
 
-Work::Work(std::shared_ptr<GroupState> group, std::uint64_t sequence)
-    : group_(std::move(group)), sequence_(sequence) {}
+Work::Work(std::shared_ptr<GroupState> group, std::uint64_t call, bool after_all)
+    : group_(std::move(group)), call_(call), after_all_(after_all) {}
 
 Work::Work(Work&& other) noexcept
-    : group_(std::move(other.group_)), sequence_(std::exchange(other.sequence_, 0)) {}
+    : group_(std::move(other.group_)),
+      call_(std::exchange(other.call_, 0)),
+      after_all_(other.after_all_) {}
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this != &other) {
     Work old(std::move(*this));
     group_ = std::move(other.group_);
-    sequence_ = std::exchange(other.sequence_, 0);
+    call_ = std::exchange(other.call_, 0);
+    after_all_ = other.after_all_;
   }
   return *this;
 }
@@ -38,9 +41,14 @@ void Work::wait() {
   if (!group_) return;
   const std::shared_ptr<GroupState> group = std::move(group_);
   const TimelineSpan span(group->job().timeline(), "wait for a started collective");
-  group->collectives().wait(sequence_);
+  GroupLanes& collectives = group->collectives();
+  after_all_ ? collectives.wait_up_to(call_) : collectives.wait(call_);
 }
 
-bool Work::done() { return !group_ || group_->collectives().test(sequence_); }
+bool Work::done() {
+  if (!group_) return true;
+  GroupLanes& collectives = group_->collectives();
+  return after_all_ ? collectives.test_up_to(call_) : collectives.test(call_);
+}
 
 }  // namespace tutti

@@ -70,14 +70,15 @@ TEST(Ending, first_reason_stays) {
     Ending ending{};
     EXPECT_TRUE(is_open(ending));
     end_with(*job.state(), ending, {.kind = EndingKind::mismatch, .found_by = 63, .text = "first"},
-             [] { return 5; });
+             2, [](int lane) { return lane == 0 ? 5U : 7U; });
     end_with(*job.state(), ending, {.kind = EndingKind::timeout, .found_by = 0, .text = "second"},
-             [] { return 6; });
+             2, [](int) { return 6U; });
     EXPECT_FALSE(is_open(ending));
     const EndingReason reason = reason_of(ending, *job.state());
     EXPECT_EQ(reason.kind, EndingKind::mismatch);
     EXPECT_EQ(reason.found_by, 63);
-    EXPECT_EQ(reason.call, 5U);
+    EXPECT_EQ(reason.first_failed[0], 5U);
+    EXPECT_EQ(reason.first_failed[1], 7U);
     EXPECT_EQ(reason.text, "first");
   });
 }

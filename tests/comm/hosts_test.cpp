@@ -312,8 +312,8 @@ TEST(Hosts, AllHaveTheSameReasonOfTwo) {
           ++there;
           while (there < 2 * static_cast<int>(k + 1)) std::this_thread::yield();
           end_with(*job.state(), endings[k],
-                   {.found_by = job.rank(), .text = "found by " + std::to_string(job.rank())},
-                   [] { return 1; });
+                   {.found_by = job.rank(), .text = "found by " + std::to_string(job.rank())}, 1,
+                   [](int) { return 1U; });
         }
         group.barrier();
         for (std::size_t k = 0; k < kEndings; ++k) {

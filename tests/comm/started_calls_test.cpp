@@ -145,22 +145,25 @@ TEST(PolledCall, ExcusesABusyWorkerAndThenSaysWhoIsLate) {
 
 // The place of a call is free once all have finished the call that had it: here nobody else does.
 TEST(StartedCall, ThatFindsNoPlaceWaitsUnderItsOwnDeadline) {
-  std::atomic<bool> over{false};
-  run_thread_ranks(2, [&](const Job& job) {
-    const Group group(job);
-    std::vector<Work> works;
-    for (int i = 1; i < kRing; ++i) works.push_back(group.start_barrier());
-    if (job.rank() == 0) {
-      for (Work& work : works) work.wait();
-      const Work last_place = group.start_barrier();
-      const auto begin = Clock::now();
-      EXPECT_THROW(static_cast<void>(group.start_barrier({.deadline = milliseconds(100)})),
-                   Timeout);
-      EXPECT_LT(Clock::now() - begin, seconds(30)) << "the job's deadline is a minute";
-      over = true;
-    }
-    sleep_until_true([&] { return over.load(); });
-  });
+  for (const int lanes : {1, 2, 3}) {
+    std::atomic<bool> over{false};
+    run_thread_ranks(2, [&](const Job& job) {
+      const Group group(job, "world", {.lanes = lanes});
+      std::vector<Work> works;
+      for (int i = 0; i < lanes * (kRing - 1); ++i) works.push_back(group.start_barrier());
+      if (job.rank() == 0) {
+        for (Work& work : works) work.wait();
+        std::vector<Work> last_places(static_cast<std::size_t>(lanes));
+        for (Work& work : last_places) work = group.start_barrier();
+        const auto begin = Clock::now();
+        EXPECT_THROW(static_cast<void>(group.start_barrier({.deadline = milliseconds(100)})),
+                     Timeout);
+        EXPECT_LT(Clock::now() - begin, seconds(30)) << "the job's deadline is a minute";
+        over = true;
+      }
+      sleep_until_true([&] { return over.load(); });
+    });
+  }
 }
 
 /// What a thread waits for while its all-reduce is under way; done by both ranks.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace tutti {
 namespace {
 
@@ -18,14 +20,28 @@ std::size_t block_bytes(int members) {
 
 }  // namespace
 
-std::size_t ControlArena::bytes(int members) {
-  return kEndingBytes + static_cast<std::size_t>(members) * block_bytes(members);
+std::size_t ControlArena::bytes(int members, int lanes) {
+  const auto blocks = static_cast<std::size_t>(members) * static_cast<std::size_t>(lanes);
+  return kEndingBytes + blocks * block_bytes(members);
 }
 
-ControlArena::ControlArena(Arena arena, int members) : arena_(std::move(arena)) {
-  std::byte* at = arena_.data();
+ControlArena::ControlArena(Arena arena, int members, int lanes)
+    : arena_(std::make_shared<Arena>(std::move(arena))), lanes_(lanes) {
+  find_blocks(members, 0);
+}
+
+ControlArena ControlArena::of_lane(int lane) const {
+  TUTTI_CHECK(lane < lanes_, "lane {} of {}", lane, lanes_);
+  ControlArena other = *this;
+  other.find_blocks(static_cast<int>(progress_.size()), lane);
+  return other;
+}
+
+void ControlArena::find_blocks(int members, int lane) {
+  std::byte* at = arena_->data();
   ending_ = reinterpret_cast<Ending*>(at);
-  at += kEndingBytes;
+  at += bytes(members, lane);
+  progress_.clear();
   for (int member = 0; member < members; ++member, at += block_bytes(members)) {
     progress_.push_back(reinterpret_cast<MemberProgress*>(at));
   }

@@ -1,8 +1,8 @@
 #pragma once
 
-// The shared memory through which the members of a local group speak: one page of how the group
-// ended, then a block per member that only this member writes. Zero-filled memory is the valid
-// initial state.
+// The shared memory through which the members of a local group speak: how the group ended, then for
+// each lane (group_lanes.h) a block per member that only this member writes. Zero-filled memory is
+// the valid initial state.
 //
 //   member block = MemberProgress | kRing inline buffers | 2 staging halves | 2 result halves
 //                  | kRing × what it gives to each member, what it takes from each
@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@
 
 namespace tutti {
 
-/// Operations that may be under way at the same time, plus one.
+/// Operations of a lane that may be under way at the same time, plus one.
 inline constexpr int kRing = 8;
 /// Most bytes that an inline buffer takes.
 inline constexpr std::size_t kInlineBytes = std::size_t{8} * 1024;
@@ -61,7 +62,7 @@ struct alignas(kCacheLine) Counter {
 struct alignas(kCacheLine) MemberProgress {
   std::array<Arrival, kRing> arrivals;
   std::array<CallRecord, kRing> records;
-  Counter staged;    ///< chunks of this group's large operations that lie in shared memory
+  Counter staged;    ///< chunks of this lane's large operations that lie in shared memory
   Counter worked;    ///< chunks folded, or fetched
   Counter finished;  ///< operations of which this member reads nothing any more
   // Chunks of operations between hosts, known on this member's host alone (HostTravel).
@@ -74,10 +75,13 @@ struct alignas(kCacheLine) MemberProgress {
 
 class ControlArena {
  public:
-  ControlArena() = default;
-  ControlArena(Arena arena, int members);
-  static std::size_t bytes(int members);
+  /// The part of lane 0. `arena` has room for `lanes`.
+  ControlArena(Arena arena, int members, int lanes = 1);
+  static std::size_t bytes(int members, int lanes = 1);
+  /// The part of another lane, in the same memory.
+  ControlArena of_lane(int lane) const;
 
+  /// How the group ended: one for all lanes.
   Ending& ending() const { return *ending_; }
   MemberProgress& progress(int member) const {
     return *progress_[static_cast<std::size_t>(member)];
@@ -98,7 +102,10 @@ class ControlArena {
 
  private:
   std::byte* block(int member) const { return reinterpret_cast<std::byte*>(&progress(member)); }
-  Arena arena_;
+  void find_blocks(int members, int lane);
+
+  std::shared_ptr<Arena> arena_;
+  int lanes_;
   Ending* ending_ = nullptr;
   std::vector<MemberProgress*> progress_;
 };

@@ -22,8 +22,8 @@ void EndingReason::raise() const {
   throw Error(text);
 }
 
-void end_with(JobState& job, Ending& ending, const EndingReason& reason,
-              const std::function<std::uint64_t()>& first_failed) {
+void end_with(JobState& job, Ending& ending, const EndingReason& reason, int lanes,
+              const std::function<std::uint64_t(int lane)>& first_failed) {
   const auto writing = Ending::being_written + static_cast<std::uint32_t>(reason.found_by);
   if (!is_open(ending)) return;
   decide(job, ending.state, std::uint32_t{Ending::open}, writing);
@@ -31,7 +31,10 @@ void end_with(JobState& job, Ending& ending, const EndingReason& reason,
   ending.kind.store(static_cast<std::uint32_t>(reason.kind), std::memory_order_relaxed);
   ending.job_rank.store(reason.job_rank, std::memory_order_relaxed);
   ending.found_by.store(reason.found_by, std::memory_order_relaxed);
-  ending.call.store(first_failed(), std::memory_order_relaxed);
+  for (int lane = 0; lane < lanes; ++lane) {
+    ending.first_failed[static_cast<std::size_t>(lane)].store(first_failed(lane),
+                                                              std::memory_order_relaxed);
+  }
   write(ending.text, reason.text);
   publish(job, ending.state, std::uint32_t{Ending::written}, {published(ending.kind, ending.text)});
 }
@@ -52,10 +55,14 @@ EndingReason reason_of(const Ending& ending, JobState& job) {
                            .check = {},
                            .deadline = job.deadline()};
       });
-  return {static_cast<EndingKind>(ending.kind.load(std::memory_order_relaxed)),
-          ending.job_rank.load(std::memory_order_relaxed),
-          ending.found_by.load(std::memory_order_relaxed),
-          ending.call.load(std::memory_order_relaxed), read(ending.text)};
+  EndingReason reason{.kind = static_cast<EndingKind>(ending.kind.load(std::memory_order_relaxed)),
+                      .job_rank = ending.job_rank.load(std::memory_order_relaxed),
+                      .found_by = ending.found_by.load(std::memory_order_relaxed),
+                      .text = read(ending.text)};
+  for (std::size_t lane = 0; lane < reason.first_failed.size(); ++lane) {
+    reason.first_failed[lane] = ending.first_failed[lane].load(std::memory_order_relaxed);
+  }
+  return reason;
 }
 
 }  // namespace tutti

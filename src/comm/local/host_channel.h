@@ -16,8 +16,11 @@ namespace tutti {
 
 class HostChannel {
  public:
-  /// Copies of memory; what hosts add up of a collective, and the sums.
-  enum Lane { kCopies, kNodes, kSums, kLanes };
+  /// Copies of memory; what hosts add up of a collective, and the sums. Each lane of the group has
+  /// the latter two for itself: its messages come in the order of its calls alone.
+  enum Lane { kCopies, kNodes, kSums };
+  static constexpr int lanes(int of_group) { return 1 + 2 * of_group; }
+  static constexpr int lane(Lane kind, int of_group) { return kind + 2 * of_group; }
 
   virtual ~HostChannel() = default;
   /// A number of the engine by which this host makes links; 0: it has none.

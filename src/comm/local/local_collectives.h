@@ -1,11 +1,11 @@
 #pragma once
 
-// The collectives of a group on one host: members see each other's memory and tell each other by
-// counters in it how far they are. docs/group.md describes the two ways of an operation and what
-// they cost.
+// One lane of a group's collectives (group_lanes.h): members see each other's memory and tell each
+// other by counters in it how far they are. docs/group.md describes the two ways of an operation
+// and what they cost.
 //
-// Threads: one per member. Failure: the member that finds a reason ends the group for all; every
-// later call throws it again.
+// Threads: one per member. Failure: the member that finds a reason ends the group, all of its
+// lanes, for all; every later call throws it again.
 
 #include <array>
 #include <cstddef>
@@ -15,12 +15,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/deadline.h"
 #include "comm/local/control_arena.h"
 #include "comm/local/host_channel.h"
 #include "comm/local/host_layout.h"
+#include "comm/local/local_members.h"
 #include "comm/local/operation.h"
 #include "comm/local/region_table.h"
 #include "comm/local/transfer.h"
@@ -31,59 +33,33 @@
 
 namespace tutti {
 
-/// The members of the group. `ranks` are job ranks.
-struct LocalGroup {
-  std::string name;
-  std::vector<int> ranks;
-  int rank = 0;              ///< position of this member in `ranks`
-  std::vector<int> host_of;  ///< by member, numbered from 0
-  /// Throws where some of them will not come any more. May be empty.
-  std::function<void()> check = {};
-};
-
-/// Shared memory that all members ask for alike.
-struct MemoryRequest {
-  std::size_t bytes = 0;   ///< of a block
-  std::size_t needed = 0;  ///< bytes that each member is going to touch
-  std::string_view what;
-  bool common = false;  ///< one block for all instead of one for each
-};
-
-/// The result of a request: the block of each member, mapped here for as long as `owner` lives.
-struct MemoryBlocks {
-  std::vector<std::byte*> of_members;
-  std::shared_ptr<void> owner;
-};
-
-class LocalCollectives final : private Unfinished {
+class LocalCollectives final : public Unfinished {
  public:
-  /// Waits for the other members. Throws what the rendezvous throws, and OutOfMemory where the
-  /// control memory does not fit.
-  LocalCollectives(JobState& job, LocalGroup group);
-  ~LocalCollectives();
+  /// Keeps a reference.
+  LocalCollectives(LocalMembers& members, int lane);
+  ~LocalCollectives() override;
   LocalCollectives(const LocalCollectives&) = delete;
   LocalCollectives& operator=(const LocalCollectives&) = delete;
 
-  /// What large operations of a group on several hosts may use. Must live longer than they do.
-  void use(HostChannel& channel) { channel_ = &channel; }
-  /// See Group::allocate and Group::allocate_common.
-  MemoryBlocks allocate(const MemoryRequest& request);
   /// Returns the operation's sequence number, from 1. Operations complete in this order.
   std::uint64_t start(const Operation& operation);
   /// Makes what progress it can without waiting; true when the operation is complete.
   bool test(std::uint64_t sequence);
   void wait(std::uint64_t sequence);
-  /// Slow waits of operations also ask this one, until an empty one takes its place: the step
-  /// protocol knows more of the members' lives than the group does. What it throws ends the group.
-  void ask_also(PartnerCheck check) { partners_ = std::move(check); }
+  /// Moves what it can aside of what its thread waits for; without a deadline.
+  bool progress() override;
+  /// What was started here, if there is something, moves while its thread waits elsewhere: not
+  /// while a call is made on this lane.
+  void enter_background();
+  void leave_background();
+  /// If it moves in the background, this thread moves it from now on.
+  void move_to_this_thread();
   /// Throws the reason if the group has ended.
   void check() { check_open(completed_ + 1); }
   /// Ends the group because this member cannot go on: PeerFailed on the others, if none has ended
   /// it.
   void fail(std::string_view why);
-  /// Operations that this member has started.
-  std::uint64_t started() const { return started_; }
-  /// Ends the group because of the exception being handled.
+  /// Ends the group because of the exception being handled, unless it has ended.
   void end_with_current_exception();
 
  private:
@@ -128,36 +104,9 @@ class LocalCollectives final : private Unfinished {
     Clock::time_point looked;
     std::unique_ptr<WaitWatch> watch;  ///< made when it lasts
   };
-  /// Keeps what was started from moving while a call is made.
-  class InUse {
-   public:
-    explicit InUse(LocalCollectives& collectives) : collectives_(collectives) {
-      if (collectives_.in_background_) collectives_.leave_background();
-    }
-    ~InUse() {
-      if (collectives_.has_background_) collectives_.enter_background();
-    }
-    InUse(const InUse&) = delete;
-    InUse& operator=(const InUse&) = delete;
-
-   private:
-    LocalCollectives& collectives_;
-  };
-
   Pending& pending(std::uint64_t sequence) { return pending_[sequence % kRing]; }
 
   // Several hosts (local_collectives_hosts.cpp).
-  /// The member that makes what those of this host share.
-  int first_here() const { return layout_.team.front(); }
-  int members_here() const { return static_cast<int>(layout_.team.size()); }
-  /// Keeps a block that has just been mapped known to the other hosts. One member of this host
-  /// gives its memory.
-  std::shared_ptr<void> hold_block(const std::string& name, const Arena& arena, bool gives);
-  struct CommonArena {
-    Arena arena;
-    std::shared_ptr<void> held;
-  };
-  CommonArena exchange_common_arena(const MemoryRequest& request, std::string& failure);
   void publish_arrival(std::uint64_t sequence);
   void publish_staged(const Pending& operation, std::uint64_t chunk, std::uint64_t number);
   void publish_worked(const Pending& operation, std::uint64_t chunk, std::uint64_t number);
@@ -180,13 +129,7 @@ class LocalCollectives final : private Unfinished {
   }
   RankSet late_in_travel(const Pending& operation) const;
 
-  // Memory (local_collectives_memory.cpp).
-  std::uint64_t agree(const std::string& refusal, const std::string& label);
-  std::vector<Arena> exchange_arenas(const MemoryRequest& request, std::string& failure);
-
   // Starting (local_collectives_start.cpp).
-  ControlArena join_members();
-  Arena exchange_control(const std::string& refusal, std::string& failure);
   void make_room(std::uint64_t sequence);
   Way way_of(const Transfer& transfer, OperationKind kind) const;
   void note_places(std::uint64_t sequence, const Operation& operation);
@@ -205,48 +148,60 @@ class LocalCollectives final : private Unfinished {
   bool all_reached(Goal goal, std::uint64_t value) const;
   bool wait_for(Goal goal, std::uint64_t value, std::uint64_t sequence, Drive drive);
   WaitSubject subject_of(Goal goal, std::uint64_t value, std::uint64_t sequence);
-  bool progress() override;
-  void enter_background();
-  void leave_background();
   bool calls_agree(std::uint64_t sequence) const;
   /// Whether, after by_place, every member's contribution is in its inline buffer.
   bool all_inlined(std::uint64_t sequence) const;
 
   // Failure (local_collectives_failure.cpp).
+  /// The number in the group of the lane's operation.
+  std::uint64_t call_of(std::uint64_t sequence) const {
+    return (sequence - 1) * shared_.lanes.size() + static_cast<std::uint64_t>(lane_) + 1;
+  }
   RankSet missing(Goal goal, std::uint64_t value) const;
   std::string what(std::uint64_t sequence) const;
   /// Checks the peers periodically, for tests of a call that is not waited for.
   void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
   /// `how`, which is about a call in which members disagree, follows its number in the text.
   [[noreturn]] void fail_mismatch(std::uint64_t sequence, std::string_view how);
+  /// Ends the group for the first call, of those up to this one, in which members disagree: alike
+  /// on all members, whichever lane each looks at first.
+  [[noreturn]] void fail_first_mismatch(std::uint64_t sequence);
+  /// The lane's first operation up to that call in which members are known to disagree; 0: none.
+  std::uint64_t first_mismatch_up_to(std::uint64_t call) const;
   /// What each member has asked for.
   std::string how_calls_differ(std::uint64_t sequence) const;
   std::string how_pair_differs(std::uint64_t sequence, const Transfer::Pair& pair) const;
   void end(EndingReason reason);
+  /// The same where the exception has ended a wait of an operation: throws the first reason, unless
+  /// the operation has succeeded in spite of it.
+  void end_operation(std::uint64_t sequence);
   /// True if no member leaves this operation before all others have done their part of it, so that
   /// it ends alike for all.
   bool ends_alike(std::uint64_t sequence);
-  /// True if the oldest operation has the parts of all members.
-  bool lacks_nothing();
+  /// True if the operation, of those under way, has the parts of all members.
+  bool lacks_nothing(std::uint64_t sequence);
+  /// The lane's first operation that fails if the group ends now.
+  std::uint64_t first_failed();
   /// The group has ended, but not yet for this operation.
   bool has_succeeded(std::uint64_t sequence);
   /// Throws the reason if the group has ended for this operation.
   void check_open(std::uint64_t sequence);
 
+  LocalMembers& shared_;
+  int lane_;
+  // What is in `shared_`.
   JobState& job_;
-  LocalGroup group_;
-  HostLayout layout_;
-  Membership members_;
-  RankSet member_ranks_;  ///< job ranks
-  bool spans_hosts_;      ///< members share no memory but what is stored to on all hosts
-  HostChannel* channel_ = nullptr;
-  std::optional<bool> have_links_;             ///< unknown before the first large operation
+  const LocalGroup& group_;
+  const HostLayout& layout_;
+  const Membership& members_;
+  const RankSet& member_ranks_;
+  const bool spans_hosts_;
+  RegionTable& regions_;
+  std::optional<EndingReason>& ended_;
+
+  ControlArena control_;                       ///< the lane's
+  std::optional<bool> have_links_;             ///< unknown before the lane's first large operation
   std::array<OpenMessages, 4> open_messages_;  ///< nodes, then sums, by half
-  std::shared_ptr<void> held_control_;
-  std::string tag_;  ///< of this group at the rendezvous
-  ControlArena control_;
-  RegionTable regions_;
-  std::uint64_t allocations_ = 0;
 
   std::array<Pending, kRing> pending_;
   std::uint64_t started_ = 0;
@@ -258,8 +213,7 @@ class LocalCollectives final : private Unfinished {
   bool has_background_ =
       false;                    ///< something under way progresses while its thread waits elsewhere
   bool in_background_ = false;  ///< and no call is being made
-  std::optional<EndingReason> ended_;
-  PartnerCheck partners_;
+  std::thread::id moved_by_;    ///< while in background
 };
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/scoped_flag.h"
 #include "comm/local/local_collectives.h"
 #include "job/wire/rank_set.h"
 
@@ -26,7 +27,7 @@ std::string LocalCollectives::what(std::uint64_t sequence) const {
   // A full ring is waited for before the new operation has a record.
   const std::uint64_t shown = std::min(sequence, started_);
   return fmt::format("{}, call {} of group \"{}\"",
-                     describe(control_.record(members_.rank, shown), members_.size), shown,
+                     describe(control_.record(members_.rank, shown), members_.size), call_of(shown),
                      group_.name);
 }
 
@@ -48,16 +49,41 @@ void LocalCollectives::poll_peers(Goal goal, std::uint64_t value, std::uint64_t 
     }
     polled_->watch->check();
   } catch (...) {
-    end_with_current_exception();
-    if (!has_succeeded(sequence)) throw;
+    end_operation(sequence);
   }
 }
 
 void LocalCollectives::fail_mismatch(std::uint64_t sequence, std::string_view how) {
   end({.kind = EndingKind::mismatch,
-       .text = fmt::format("members of group \"{}\" disagree in call {}{}", group_.name, sequence,
-                           how)});
+       .text = fmt::format("members of group \"{}\" disagree in call {}{}", group_.name,
+                           call_of(sequence), how)});
   ended_->raise();
+}
+
+/// All members have made the calls before one that they have all made: where two of them differ,
+/// everybody sees the first.
+void LocalCollectives::fail_first_mismatch(std::uint64_t sequence) {
+  LocalCollectives* first = this;
+  std::uint64_t first_sequence = sequence;
+  for (LocalCollectives* const lane : shared_.lanes) {
+    const std::uint64_t found = lane->first_mismatch_up_to(call_of(sequence));
+    if (found == 0 || lane->call_of(found) > first->call_of(first_sequence)) continue;
+    first = lane;
+    first_sequence = found;
+  }
+  const auto pair = first->pending(first_sequence).transfer.disagreeing();
+  first->fail_mismatch(first_sequence, first->calls_agree(first_sequence) && pair
+                                           ? first->how_pair_differs(first_sequence, *pair)
+                                           : first->how_calls_differ(first_sequence));
+}
+
+std::uint64_t LocalCollectives::first_mismatch_up_to(std::uint64_t call) const {
+  for (std::uint64_t sequence = completed_ + 1; sequence <= started_; ++sequence) {
+    if (call_of(sequence) > call || !all_reached(Goal::arrived, sequence)) return 0;
+    const Transfer& transfer = pending_[sequence % kRing].transfer;
+    if (!calls_agree(sequence) || transfer.disagreeing()) return sequence;
+  }
+  return 0;
 }
 
 std::string LocalCollectives::how_calls_differ(std::uint64_t sequence) const {
@@ -121,13 +147,24 @@ void LocalCollectives::end_with_current_exception() {
   }
 }
 
+void LocalCollectives::end_operation(std::uint64_t sequence) {
+  const bool is_first = !ended_;
+  end_with_current_exception();
+  if (has_succeeded(sequence)) return;
+  if (!is_first) ended_->raise();
+  throw;
+}
+
 /// Ends the group for all, unless another member was quicker; this member keeps its own reason.
 void LocalCollectives::end(EndingReason reason) {
+  const ScopedFlag is_ending(shared_.is_ending);
   reason.found_by = job_.identity().rank;
-  end_with(job_, control_.ending(), reason,
-           [this] { return completed_ + (lacks_nothing() ? 2 : 1); });
+  end_with(
+      job_, control_.ending(), reason, static_cast<int>(shared_.lanes.size()),
+      [this](int lane) { return shared_.lanes[static_cast<std::size_t>(lane)]->first_failed(); });
   ended_ = std::move(reason);
-  ended_->call = reason_of(control_.ending(), job_).call;  // where it throws, every call has failed
+  // Where this throws, every call has failed.
+  ended_->first_failed = reason_of(control_.ending(), job_).first_failed;
 }
 
 /// False where slices are fetched and a member that gives from memory of its own may leave as soon
@@ -138,21 +175,27 @@ bool LocalCollectives::ends_alike(std::uint64_t sequence) {
          operation.transfer.all_see_all_work();
 }
 
-bool LocalCollectives::lacks_nothing() {
-  const std::uint64_t sequence = completed_ + 1;
-  if (started_ == completed_ || !ends_alike(sequence)) return false;
-  const Pending& oldest = pending(sequence);
-  if (oldest.phase == Phase::arriving) {
-    return oldest.way != Way::slices && all_reached(Goal::arrived, sequence) &&
-           calls_agree(sequence) && !oldest.transfer.disagreeing() &&
-           (oldest.way == Way::one_wait || all_inlined(sequence));
+std::uint64_t LocalCollectives::first_failed() {
+  std::uint64_t sequence = completed_ + 1;
+  while (lacks_nothing(sequence)) ++sequence;
+  return sequence;
+}
+
+bool LocalCollectives::lacks_nothing(std::uint64_t sequence) {
+  if (sequence > started_ || !ends_alike(sequence)) return false;
+  const Pending& operation = pending(sequence);
+  if (operation.phase == Phase::arriving) {
+    return operation.way != Way::slices && all_reached(Goal::arrived, sequence) &&
+           calls_agree(sequence) && !operation.transfer.disagreeing() &&
+           (operation.way == Way::one_wait || all_inlined(sequence));
   }
-  return oldest.phase == Phase::working && oldest.chunk + 1 == oldest.transfer.chunks() &&
-         all_reached(Goal::worked, chunks_done_ + oldest.transfer.chunks());
+  return operation.phase == Phase::working && operation.chunk + 1 == operation.transfer.chunks() &&
+         all_reached(Goal::worked, chunks_done_ + operation.transfer.chunks());
 }
 
 bool LocalCollectives::has_succeeded(std::uint64_t sequence) {
-  return sequence <= started_ && sequence < ended_->call && ends_alike(sequence);
+  return sequence <= started_ && sequence < ended_->first_failed[static_cast<std::size_t>(lane_)] &&
+         ends_alike(sequence);
 }
 
 void LocalCollectives::check_open(std::uint64_t sequence) {
@@ -163,6 +206,7 @@ void LocalCollectives::check_open(std::uint64_t sequence) {
   if (is_open(control_.ending())) [[likely]] {
     return;
   }
+  const ScopedFlag is_ending(shared_.is_ending);
   EndingReason reason = reason_of(control_.ending(), job_);
   if (reason.kind != EndingKind::mismatch && reason.kind != EndingKind::peer_failed) {
     fmt::format_to(std::back_inserter(reason.text), " (found by rank {})", reason.found_by);

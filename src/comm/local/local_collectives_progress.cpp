@@ -1,6 +1,5 @@
-// How operations of a local group come to their end, in the order in which they were started.
+// How operations of a lane come to their end, in the order in which they were started.
 
-#include "base/check.h"
 #include "comm/local/local_collectives.h"
 #include "job/publish.h"
 #include "job/wait.h"
@@ -8,9 +7,6 @@
 namespace tutti {
 
 bool LocalCollectives::test(std::uint64_t sequence) {
-  job_.require_own();
-  TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
-  const InUse use(*this);
   try {
     while (completed_ < sequence) {
       if (ended_) check_open(completed_ + 1);
@@ -23,9 +19,11 @@ bool LocalCollectives::test(std::uint64_t sequence) {
 }
 
 bool LocalCollectives::progress() {
+  if (shared_.is_ending) return false;
   const std::uint64_t before = moves_;
   try {
-    while (completed_ < started_ && advance(Drive::aside)) {
+    while (completed_ < started_ && (!ended_ || has_succeeded(completed_ + 1)) &&
+           advance(Drive::aside)) {
     }
   } catch (const Error&) {
     // Kept in ended_: wait() throws it.
@@ -34,23 +32,29 @@ bool LocalCollectives::progress() {
 }
 
 void LocalCollectives::enter_background() {
+  if (!has_background_) return;
   if (ended_ || completed_ == started_) {
     has_background_ = false;
     return;
   }
   job_.background().add(*this);
   in_background_ = true;
+  moved_by_ = std::this_thread::get_id();
 }
 
 void LocalCollectives::leave_background() {
+  if (!in_background_) return;
   job_.background().remove(*this);
   in_background_ = false;
 }
 
+void LocalCollectives::move_to_this_thread() {
+  if (!in_background_ || moved_by_ == std::this_thread::get_id()) return;
+  leave_background();
+  enter_background();
+}
+
 void LocalCollectives::wait(std::uint64_t sequence) {
-  job_.require_own();
-  TUTTI_CHECK(sequence <= started_, "operation {} was not started", sequence);
-  const InUse use(*this);
   while (completed_ < sequence) {
     if (ended_) check_open(completed_ + 1);
     advance(Drive::wait);
@@ -62,10 +66,7 @@ bool LocalCollectives::advance(Drive drive) {
   Pending& oldest = pending(sequence);
   if (oldest.phase == Phase::arriving) {
     if (!wait_for(Goal::arrived, sequence, sequence, drive)) return false;
-    if (!calls_agree(sequence)) fail_mismatch(sequence, how_calls_differ(sequence));
-    if (const auto pair = oldest.transfer.disagreeing()) {
-      fail_mismatch(sequence, how_pair_differs(sequence, *pair));
-    }
+    if (!calls_agree(sequence) || oldest.transfer.disagreeing()) fail_first_mismatch(sequence);
     if (oldest.way == Way::by_place) {
       oldest.way = all_inlined(sequence) ? Way::one_wait : Way::slices;
     }
@@ -212,8 +213,7 @@ bool LocalCollectives::wait_for(Goal goal, std::uint64_t value, std::uint64_t se
   try {
     wait_until(job_, ready, [&] { return subject_of(goal, value, sequence); });
   } catch (...) {
-    end_with_current_exception();
-    if (!has_succeeded(sequence)) throw;
+    end_operation(sequence);
   }
   return true;
 }
@@ -225,7 +225,7 @@ WaitSubject LocalCollectives::subject_of(Goal goal, std::uint64_t value, std::ui
           .check =
               [this, goal, value, sequence] {
                 check_open(sequence);
-                if (partners_) partners_([&] { return missing(goal, value); });
+                if (shared_.partners) shared_.partners([&] { return missing(goal, value); });
               },
           .deadline = job_.deadline(pending(sequence).patience),
           .needs_calls = goal == Goal::arrived};

@@ -1,43 +1,25 @@
-// Creation of a local group, and start of its operations.
+// Start of a lane's operations.
 
 #include <algorithm>
-#include <utility>
 
-#include <fmt/format.h>
-
-#include "base/check.h"
 #include "comm/local/local_collectives.h"
-#include "job/gather.h"
-#include "job/wire/rank_set.h"
-#include "memory/memory_need.h"
 
 namespace tutti {
-namespace {
 
-std::string make_tag(JobState& job, const LocalGroup& group) {
-  const auto tag = [&](const std::string& which) {
-    return fmt::format("group \"{}\"{} of ranks {}", group.name, which,
-                       rank_list(RankSet::of(group.ranks)));
-  };
-  const std::uint64_t made_before = job.next_number(tag(""));
-  return tag(made_before == 0 ? "" : fmt::format(" number {}", made_before + 1));
-}
-
-}  // namespace
-
-LocalCollectives::LocalCollectives(JobState& job, LocalGroup group)
-    : job_(job),
-      group_(std::move(group)),
-      layout_(HostLayout::of(group_.host_of, group_.rank)),
-      members_{group_.rank, static_cast<int>(group_.ranks.size()),
-               FoldProgram::canonical(static_cast<int>(group_.ranks.size())),
-               layout_.spans_hosts() ? &layout_ : nullptr},
-      member_ranks_(RankSet::of(group_.ranks)),
-      spans_hosts_(layout_.spans_hosts()),
+LocalCollectives::LocalCollectives(LocalMembers& members, int lane)
+    : shared_(members),
+      lane_(lane),
+      job_(members.job),
+      group_(members.group),
+      layout_(members.layout),
+      members_(members.members),
+      member_ranks_(members.ranks),
+      spans_hosts_(members.spans_hosts),
+      regions_(members.regions),
+      ended_(members.ended),
+      control_(members.control.of_lane(lane)),
       open_messages_{OpenMessages(layout_.hosts), OpenMessages(layout_.hosts),
-                     OpenMessages(layout_.hosts), OpenMessages(layout_.hosts)},
-      tag_(make_tag(job, group_)),
-      control_(join_members()) {
+                     OpenMessages(layout_.hosts), OpenMessages(layout_.hosts)} {
   // First touch of the counters by their owner. Only this member writes them.
   for (Arrival& arrival : control_.progress(members_.rank).arrivals) {
     arrival.sequence.store(0, std::memory_order_relaxed);
@@ -48,88 +30,7 @@ LocalCollectives::~LocalCollectives() {
   if (in_background_ && job_.is_own()) leave_background();
 }
 
-ControlArena LocalCollectives::join_members() {
-  job_.require_hosts("the making of " + tag_);
-  const std::size_t bytes = ControlArena::bytes(members_.size);
-  const std::string refusal = refuse_memory(
-      job_.system(), {.bytes_per_worker = bytes,
-                      .workers = 1,
-                      .what = fmt::format("the control memory of group \"{}\"", group_.name)});
-  if (members_.size == 1) {
-    if (!refusal.empty()) throw OutOfMemory(refusal);
-    return {Arena::create(job_.system(), "group control", bytes), 1};
-  }
-  // Two rounds: in the second all say whether they have the memory.
-  std::string failure;
-  try {
-    Arena control;
-    try {
-      control = exchange_control(refusal, failure);
-    } catch (const PeerLost&) {
-      throw;
-    } catch (const Timeout&) {
-      throw;
-    } catch (const Error& e) {
-      failure = fmt::format("rank {} could not receive the control memory of group \"{}\": {}",
-                            job_.identity().rank, group_.name, e.what());
-    }
-    for (const Parcel& other : gather(job_, "the second round of making " + tag_, group_.ranks,
-                                      Parcel{failure, {}}, group_.check)) {
-      if (!other.bytes.empty()) throw OutOfMemory(other.bytes);
-    }
-    control.close_descriptor();
-    return {std::move(control), members_.size};
-  } catch (const PeerLost&) {
-    throw;
-  } catch (const Timeout&) {
-    throw;
-  } catch (const Error&) {
-    // A member that cannot receive has reported its own failure to the others all the same.
-    if (!failure.empty()) throw OutOfMemory(failure);
-    throw;
-  }
-}
-
-/// The first member of a host makes its memory, every member has a say on whether it fits. Why this
-/// one does not have it then is left in `failure`.
-Arena LocalCollectives::exchange_control(const std::string& refusal, std::string& failure) {
-  const std::size_t bytes = ControlArena::bytes(members_.size);
-  const auto of = [&](const char* what, const char* why) {
-    return fmt::format("rank {} could not {} the control memory of group \"{}\": {}",
-                       job_.identity().rank, what, group_.name, why);
-  };
-  Parcel parcel{refusal, {}};
-  Arena control;
-  const int maker = first_here();
-  if (members_.rank == maker && refusal.empty()) {
-    try {
-      control = Arena::create(job_.system(), "group control", bytes);
-      held_control_ = hold_block(tag_, control, true);
-      parcel.descriptors.push_back(control.descriptor());
-    } catch (const std::exception& e) {
-      parcel.bytes = of("make", e.what());
-    }
-  }
-  std::vector<Parcel> parcels =
-      gather(job_, "the making of " + tag_, group_.ranks, std::move(parcel), group_.check);
-  for (const Parcel& other : parcels) {
-    if (failure.empty()) failure = other.bytes;
-  }
-  if (!failure.empty() || members_.rank == maker) return control;
-  try {
-    auto& given = parcels[static_cast<std::size_t>(maker)].descriptors;
-    TUTTI_CHECK(given.size() == 1, "no memory came with {}", tag_);
-    control = Arena::open(job_.system(), std::move(given.front()), bytes);
-    held_control_ = hold_block(tag_, control, false);
-  } catch (const Error& e) {
-    failure = of("map", e.what());
-  }
-  return control;
-}
-
 std::uint64_t LocalCollectives::start(const Operation& operation) {
-  job_.require_own();
-  const InUse use(*this);
   const std::uint64_t sequence = started_ + 1;
   check_open(sequence);
   // Whatever had this place before is complete: at most kRing - 1 operations are under way.
@@ -181,8 +82,10 @@ void LocalCollectives::make_room(std::uint64_t sequence) {
   std::uint64_t finished = completed_;
   for (int member = 0; member < members_.size; ++member) {
     if (member == members_.rank) continue;
-    finished = std::min(
-        finished, control_.arrival(member, completed_).finished.load(std::memory_order_acquire));
+    // Other hosts store an arrival as plain data, which its member may be replacing by now.
+    const auto& seen = spans_hosts_ ? control_.progress(member).finished.value
+                                    : control_.arrival(member, completed_).finished;
+    finished = std::min(finished, seen.load(std::memory_order_acquire));
   }
   known_finished_ = std::max(known_finished_, finished);
   if (known_finished_ >= needed) return;
@@ -202,7 +105,7 @@ void LocalCollectives::note_places(std::uint64_t sequence, const Operation& oper
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   if (spans_hosts_) {
     // Nothing is in regions; what they are told by is the engine of links.
-    arrival.regions = !have_links_ && channel_ != nullptr ? channel_->engine() : 0;
+    arrival.regions = !have_links_ && shared_.channel != nullptr ? shared_.channel->engine() : 0;
     arrival.in = arrival.out = {};
     return;
   }

@@ -17,7 +17,7 @@ bool LocalCollectives::have_links(std::uint64_t sequence) {
   const auto engine_of = [&](int member) { return control_.arrival(member, sequence).regions; };
   for (int member = 0; member < members_.size; ++member) {
     if (engine_of(member) == 0) {
-      if (channel_ != nullptr) channel_->warn_without_engine(member);
+      if (shared_.channel != nullptr) shared_.channel->warn_without_engine(member);
       have_links_ = false;
       return false;
     }
@@ -40,13 +40,13 @@ bool LocalCollectives::advance_over_links(std::uint64_t sequence, Drive drive) {
   const std::uint64_t chunks = oldest.transfer.chunks();
   if (oldest.phase == Phase::staging) {
     const auto arrived = [&] {
-      if (layout_.drives()) channel_->check();
+      if (layout_.drives()) shared_.channel->check();
       while (travel(oldest)) {
       }
       return oldest.travel.collected == chunks;
     };
     try {
-      if (layout_.drives()) channel_->connect();
+      if (layout_.drives()) shared_.channel->connect();
       if (drive == Drive::wait) {
         wait_until(job_, arrived, [&] { return subject_of(Goal::travelled, chunks, sequence); });
       } else if (!arrived()) {
@@ -56,8 +56,7 @@ bool LocalCollectives::advance_over_links(std::uint64_t sequence, Drive drive) {
         return false;
       }
     } catch (...) {
-      end_with_current_exception();
-      throw;
+      end_operation(sequence);
     }
     oldest.chunk = chunks - 1;
     oldest.phase = Phase::working;
@@ -94,7 +93,7 @@ bool LocalCollectives::travel(Pending& operation) {
   const Transfer& transfer = operation.transfer;
   const std::uint64_t chunks = transfer.chunks();
   const auto number = [this](std::uint64_t chunk) { return chunks_done_ + chunk; };
-  const MemberProgress& driver = control_.progress(first_here());
+  const MemberProgress& driver = control_.progress(shared_.first_here());
   const auto driver_has = [&](const Counter& counter, std::uint64_t chunk) {
     return counter.value.load(std::memory_order_acquire) > number(chunk);
   };
@@ -151,6 +150,7 @@ bool LocalCollectives::drive_link(Pending& operation) {
 void LocalCollectives::post(Pending& operation, HostChannel::Lane lane, std::uint64_t chunk) {
   const std::uint64_t number = chunks_done_ + chunk;
   OpenMessages& open = open_messages(lane, number);
+  const int link_lane = HostChannel::lane(lane, lane_);
   const auto visit = [&](int from, int to, const Transfer::Visit& visitor) {
     if (lane == HostChannel::kSums) {
       operation.transfer.visit_sums(chunk, number, from, to, visitor);
@@ -161,10 +161,11 @@ void LocalCollectives::post(Pending& operation, HostChannel::Lane lane, std::uin
   for (int host = 0; host < layout_.hosts; ++host) {
     if (host == layout_.here) continue;
     visit(host, layout_.here, [&](std::span<std::byte> bytes) {
-      channel_->receive(lane, host, bytes, open.add(host));
+      shared_.channel->receive(link_lane, host, bytes, open.add(host));
     });
-    visit(layout_.here, host,
-          [&](std::span<std::byte> bytes) { channel_->send(lane, host, bytes, open.add(host)); });
+    visit(layout_.here, host, [&](std::span<std::byte> bytes) {
+      shared_.channel->send(link_lane, host, bytes, open.add(host));
+    });
   }
 }
 
@@ -194,7 +195,7 @@ RankSet LocalCollectives::late_in_travel(const Pending& operation) const {
   } else if (done.folded <= chunk) {
     add_behind(&MemberProgress::staged, number + 1);
   } else if (!layout_.drives()) {
-    late.insert(rank_of(first_here()));
+    late.insert(rank_of(shared_.first_here()));
   } else if (done.posted <= chunk) {
     add_behind(&MemberProgress::folded, number + 1);
   } else if (done.came <= chunk) {

@@ -55,7 +55,7 @@ DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
   std::iota(ranks.begin(), ranks.end(), 0);
   auto layers = find_split_layers(module, ranks);
   auto roles = roles_of(options, layers);
-  start([&] { return Group(job, options.name); }, job.size(), WrappedModel(module, roles),
+  start([&] { return Group(job, options.name, kOneLane); }, job.size(), WrappedModel(module, roles),
         std::move(layers), options);
 }
 

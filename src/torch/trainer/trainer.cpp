@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "comm/group_state.h"
 #include "torch/trainer/shard_runner.h"
 #include "torch/trainer/trainer_state.h"
 #include "tutti/error.h"
@@ -97,7 +98,7 @@ ShardAnswer Shard::nothing() {
 
 Trainer::Trainer(const Job& job, torch::nn::Module& module, const Optimizer& optimizer,
                  const TrainerOptions& options)
-    : Trainer(Group(job, "trainer " + options.name), module, optimizer, options) {}
+    : Trainer(Group(job, "trainer " + options.name, kOneLane), module, optimizer, options) {}
 
 Trainer::Trainer(const Group& group, torch::nn::Module& module, const Optimizer& optimizer,
                  const TrainerOptions& options)
