@@ -283,6 +283,22 @@ def draw_merge(result, picture):
     finish(figure, result, picture)
 
 
+def draw_lanes(result, picture):
+    """How many times faster than with one lane the same calls are."""
+    entries = result["entries"][::-1]
+    figure, axes = plt.subplots(figsize=(6.4, 1 + 0.4 * len(entries)), layout="constrained")
+    for place, (lanes, colour) in enumerate((("4", "#0b6e4f"), ("2", "#74c69d"))):
+        at = [k + 0.38 * (place - 0.5) for k in range(len(entries))]
+        bar = axes.barh(at, [entry["faster"][lanes] for entry in entries], 0.38, label=f"{lanes} lanes", color=colour)
+        axes.bar_label(bar, [number(entry["faster"][lanes]) for entry in entries], fontsize=7, padding=3)
+    axes.axvline(1, color="#222222", linewidth=0.8, linestyle="--")
+    axes.set_yticks(range(len(entries)), [entry["name"] for entry in entries], fontsize=8)
+    axes.set_xlabel("time with 1 lane ÷ time, all-reduces of two workers", fontsize=9)
+    axes.legend(fontsize=7, frameon=False)
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def draw_convergence(result, picture):
     figure, panels = plt.subplots(1, 3, figsize=(14, 4), layout="constrained", sharey=True)
     window = max(1, result["steps"] // 30)
@@ -316,7 +332,8 @@ def main(source, picture):
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
      "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
-     "merge": draw_merge, "level": draw_level, "hosts": draw_hosts}[result["benchmark"]](result, picture)
+     "merge": draw_merge, "level": draw_level, "lanes": draw_lanes,
+     "hosts": draw_hosts}[result["benchmark"]](result, picture)
     print(f"picture: {picture}")
 
 

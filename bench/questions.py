@@ -17,6 +17,7 @@ from embedding import embedding
 from fusion import fusion
 from hosts import hosts
 from kernels import update
+from lanes import lanes
 from level import level
 from memory import memory
 from merge import merge
@@ -25,7 +26,7 @@ from step import step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
              "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
-             "fusion": fusion, "merge": merge, "level": level, "hosts": hosts}
+             "fusion": fusion, "merge": merge, "level": level, "lanes": lanes, "hosts": hosts}
 MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS, *hosts.MODELS]))
 
 
