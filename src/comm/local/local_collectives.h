@@ -172,8 +172,8 @@ class LocalCollectives final : public Unfinished {
   std::string how_calls_differ(std::uint64_t sequence) const;
   std::string how_pair_differs(std::uint64_t sequence, const Transfer::Pair& pair) const;
   void end(EndingReason reason);
-  /// The same where the exception has ended a wait of an operation: throws the first reason, unless
-  /// the operation has succeeded in spite of it.
+  /// The same where the exception has ended a wait of an operation: throws it, unless the operation
+  /// has succeeded in spite of it.
   void end_operation(std::uint64_t sequence);
   /// True if no member leaves this operation before all others have done their part of it, so that
   /// it ends alike for all.

@@ -148,11 +148,8 @@ void LocalCollectives::end_with_current_exception() {
 }
 
 void LocalCollectives::end_operation(std::uint64_t sequence) {
-  const bool is_first = !ended_;
   end_with_current_exception();
-  if (has_succeeded(sequence)) return;
-  if (!is_first) ended_->raise();
-  throw;
+  if (!has_succeeded(sequence)) throw;
 }
 
 /// Ends the group for all, unless another member was quicker; this member keeps its own reason.
