@@ -11,6 +11,7 @@
 """
 
 from all_reduce import all_reduce
+from classifier import classifier
 from codec import codec
 from convergence import convergence
 from embedding import embedding
@@ -26,7 +27,7 @@ from step import step
 
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
              "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
-             "fusion": fusion, "merge": merge, "level": level, "lanes": lanes, "hosts": hosts}
+             "fusion": fusion, "classifier": classifier, "merge": merge, "level": level, "lanes": lanes, "hosts": hosts}
 MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS, *hosts.MODELS]))
 
 

@@ -61,9 +61,10 @@ const std::map<std::string, Names> kMayInclude = {
       "torch/model"}},
     {"torch/optim", {"base", "kernels/rules", "run", "sync/plan", "sync/update", "torch/model"}},
     {"torch/trainer",
-     {"base", "c10d", "kernels", "kernels/rules", "memory", "comm", "codec", "run", "run/state",
-      "sync/plan", "sync/step", "sync/rows", "sync/coded", "sync/update", "sync/averaging",
-      "torch/model", "torch/run", "torch/optim", "torch/split"}},
+     {"base",        "c10d",       "kernels",     "kernels/rules",  "memory",      "job",
+      "comm",        "codec",      "run",         "run/state",      "sync/plan",   "sync/step",
+      "sync/rows",   "sync/coded", "sync/update", "sync/averaging", "torch/model", "torch/run",
+      "torch/optim", "torch/split"}},
 };
 
 /// The folder that each public header belongs to.

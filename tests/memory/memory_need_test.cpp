@@ -33,7 +33,8 @@ TEST(MemoryNeed, RefusalHasTheFiguresAndTheTightestBound) {
 TEST(MemoryNeed, WhatIsPrivateFitsTheLimitsOfOneProcessToo) {
   const StubSystem system({{.owner = "machine", .limit = 8 * kGiB, .available = 4 * kGiB}},
                           {{.owner = "RLIMIT_DATA", .limit = 2 * kGiB, .available = kGiB}});
-  EXPECT_EQ(refuse_memory(system, {.bytes_per_worker = kGiB, .workers = 3, .is_private = true}),
+  EXPECT_EQ(refuse_memory(system,
+                          {.bytes_per_worker = kGiB, .workers = 3, .what = {}, .is_private = true}),
             "");
   EXPECT_EQ(refuse_memory(system, {.bytes_per_worker = kGiB + 1, .workers = 3, .what = {}}), "");
   EXPECT_EQ(refuse_memory(system, {.bytes_per_worker = kGiB + kGiB / 4,

@@ -34,18 +34,19 @@ torch::Tensor inputs_of(const torch::Tensor& features, const std::optional<Margi
 }
 
 ClassPiece::ClassPiece(const Layer& layer, std::int64_t index, std::int64_t first,
-                       std::int64_t count)
-    : layer_(layer), index_(index), first_(first) {
+                       torch::Tensor weights, std::vector<torch::Tensor> states)
+    : layer_(layer),
+      index_(index),
+      first_(first),
+      weights_(std::move(weights)),
+      states_(std::move(states)) {
   const auto bound = 1 / std::sqrt(static_cast<double>(layer.features));
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(leaf_seed(layer.seed, 0, index));
-  weights_ = torch::empty({count, layer.features}, layer.stored);
-  for (std::int64_t begin = 0; begin < count; begin += chunk_classes(0)) {
-    auto some = weights_.narrow(0, begin, std::min(chunk_classes(0), count - begin));
+  for (std::int64_t begin = 0; begin < count(); begin += chunk_classes(0)) {
+    auto some = weights_.narrow(0, begin, std::min(chunk_classes(0), count() - begin));
     some.copy_(torch::empty(some.sizes(), layer.computed).uniform_(-bound, bound, generator));
   }
-  for (const auto& state : layer.rule->states) {
-    states_.push_back(torch::full({count, layer.features}, state.initial, layer.computed));
-  }
+  for (std::size_t s = 0; s < states_.size(); ++s) states_[s].fill_(layer.rule->states[s].initial);
 }
 
 std::vector<std::int32_t> ClassPiece::rows_of(const LeafSamples& leaf) const {

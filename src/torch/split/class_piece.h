@@ -62,8 +62,10 @@ class ClassPiece {
     const UpdateRule* rule;
     std::uint64_t seed;
   };
-  /// Classes [first, first + count) with initial weights.
-  ClassPiece(const Layer& layer, std::int64_t index, std::int64_t first, std::int64_t count);
+  /// Classes from `first` on, in the memory of these matrices [classes, in], which get initial
+  /// values.
+  ClassPiece(const Layer& layer, std::int64_t index, std::int64_t first, torch::Tensor weights,
+             std::vector<torch::Tensor> states);
 
   std::int64_t first() const { return first_; }
   std::int64_t count() const { return weights_.size(0); }

@@ -96,10 +96,41 @@ Classifier::Classifier(const Group& group, ClassifierSettings settings)
                                 .rate = settings_.options.sample_rate,
                                 .rule = &settings_.rule,
                                 .seed = settings_.options.seed};
+  const auto weights = memory_of_pieces(layer.stored);
+  std::vector<std::vector<torch::Tensor>> states;
+  for (std::size_t s = 0; s < settings_.rule.states.size(); ++s) {
+    states.push_back(memory_of_pieces(layer.computed));
+  }
+  for (auto piece = first; piece < last; ++piece) {
+    const auto at = static_cast<std::size_t>(piece - first);
+    std::vector<torch::Tensor> own;
+    for (const auto& state : states) own.push_back(state[at]);
+    pieces_.emplace_back(layer, piece, settings_.classes_of(piece).first, weights[at],
+                         std::move(own));
+  }
+}
+
+/// One block for all own pieces, each of which begins at a multiple of 64 bytes: many blocks of
+/// some MiB would leave a quarter of the heap unused.
+std::vector<torch::Tensor> Classifier::memory_of_pieces(torch::ScalarType type) const {
+  constexpr std::int64_t kApart = 64;  // elements
+  const auto [first, last] = settings_.pieces_of(group_.rank(), group_.size());
+  Counts begins;
+  std::int64_t elements = 0;
   for (auto piece = first; piece < last; ++piece) {
     const auto [begin, end] = settings_.classes_of(piece);
-    pieces_.emplace_back(layer, piece, begin, end - begin);
+    begins.push_back(elements);
+    elements += ((end - begin) * settings_.features + kApart - 1) / kApart * kApart;
   }
+  const auto block = torch::empty({elements}, type);
+  std::vector<torch::Tensor> pieces;
+  for (auto piece = first; piece < last; ++piece) {
+    const auto [begin, end] = settings_.classes_of(piece);
+    const auto at = begins[static_cast<std::size_t>(piece - first)];
+    pieces.push_back(block.narrow(0, at, (end - begin) * settings_.features)
+                         .view({end - begin, settings_.features}));
+  }
+  return pieces;
 }
 
 LeafSamples Classifier::leaf_of(torch::Tensor features, Counts labels, std::uint64_t key,

@@ -155,6 +155,7 @@ class Classifier {
   std::unique_ptr<Together> together_in_round() const;
   CollectiveOptions labelled(const char* what) const;
 
+  std::vector<torch::Tensor> memory_of_pieces(torch::ScalarType type) const;
   LeafSamples leaf_of(torch::Tensor features, std::vector<std::int64_t> labels, std::uint64_t key,
                       bool samples_classes) const;
   /// Losses and gradients of this member's samples, from the sums over all classes and the rows of

@@ -345,6 +345,31 @@ TEST(ClassifierInADataParallel, IsTheDenseModelWithTheWeightsOfTheStep) {
   }
 }
 
+TEST(ClassifierInADataParallel, OfAFailedStepNothingIsApplied) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    auto net = std::make_shared<Net>(group, Options{});
+    DataParallel parallel(group, *net);
+    const auto sha = net->head->sha256();
+    const auto step = [&](bool fails) {
+      auto scope = parallel.accumulate();
+      scope.micro_batch(1, [&] {
+        const auto [x, y] = samples_of(1, job.rank());
+        return net->head->forward(net->trunk->forward(x), y);
+      });
+      if (fails && job.rank() == 1) throw std::runtime_error("no such file");
+      scope.finish();
+    };
+    EXPECT_ANY_THROW(step(true));
+    net->head->step();
+    EXPECT_EQ(net->head->updates(), 0);
+    EXPECT_EQ(net->head->sha256(), sha);
+    step(false);
+    net->head->step();
+    EXPECT_EQ(net->head->updates(), 1);
+  });
+}
+
 TEST(ShardsOfATrainer, APlainCollectiveInOneIsAnErrorThatSaysSo) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
