@@ -175,8 +175,8 @@ class Group {
   void barrier(const CollectiveOptions& options = {}) const;
 
   /// Makes ways for messages between the two members of each pair, both directions; those that are
-  /// there already stay. Collective: all members give the same list. Each way takes the memory of a
-  /// group of two (docs/group.md).
+  /// there already stay. Collective: all members give the same list. Where a way cannot be made the
+  /// group ends. Each way takes the memory of a group of two (docs/group.md).
   void connect(std::span<const std::pair<int, int>> pairs) const;
   /// Gives `to` what its receive() of this rank takes. Messages from one member to another are
   /// taken in the order in which they were sent; those of other pairs, and the other direction, are

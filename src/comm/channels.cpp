@@ -8,6 +8,7 @@
 
 #include "comm/group_state.h"
 #include "comm/host_link.h"
+#include "comm/local/group_lanes.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -22,7 +23,7 @@ void Channels::check(std::span<const std::pair<int, int>> pairs) const {
   }
 }
 
-void Channels::connect(std::span<const std::pair<int, int>> pairs, bool have_links) {
+void Channels::connect(std::span<const std::pair<int, int>> pairs, bool have_links) try {
   for (const auto& [one, other] : pairs) {
     const auto [low, high] = std::minmax({one, other});
     if (group_.rank() != low && group_.rank() != high) continue;
@@ -31,6 +32,10 @@ void Channels::connect(std::span<const std::pair<int, int>> pairs, bool have_lin
       if (!way) way = make(from, to, have_links);
     }
   }
+} catch (...) {
+  // Members that know nothing of the lost one wait for this member in ways of their own.
+  group_.collectives().end_with_current_exception();
+  throw;
 }
 
 std::shared_ptr<GroupState> Channels::make(int from, int to, bool have_links) const {
@@ -38,10 +43,12 @@ std::shared_ptr<GroupState> Channels::make(int from, int to, bool have_links) co
     return group_.ranks()[static_cast<std::size_t>(member)];
   };
   const auto [low, high] = std::minmax({rank_of(from), rank_of(to)});
+  const auto check = [this] { group_.collectives().check(); };
   auto way = std::make_shared<GroupState>(
       group_.shared_job(), std::vector<int>{low, high},
-      fmt::format("{}, from rank {} to {}", group_.name(), rank_of(from), rank_of(to)), kOneLane);
-  if (have_links && way->spans_hosts()) way->link().connect();
+      fmt::format("{}, from rank {} to {}", group_.name(), rank_of(from), rank_of(to)), kOneLane,
+      check);
+  if (have_links && way->spans_hosts()) way->link().connect(check);
   return way;
 }
 

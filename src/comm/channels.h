@@ -4,7 +4,8 @@
 // in which a message is an operation. So messages of one direction are in the order of their calls,
 // whatever goes the other way or between other members.
 //
-// Threads: as Group. Failure: that of groups. What fails in one direction ends that one alone.
+// Threads: as Group. Failure: that of groups. What fails in one direction ends that one alone; what
+// fails while ways are made ends the group that they are of.
 
 #include <map>
 #include <memory>

@@ -105,13 +105,15 @@ GroupState::GroupState(std::shared_ptr<JobState> job, std::vector<int> ranks, st
 
 GroupState::~GroupState() = default;
 
-const std::shared_ptr<GroupState>& GroupState::first_of_hosts() {
+const std::shared_ptr<GroupState>& GroupState::first_of_hosts(const std::function<void()>& check) {
   if (first_of_hosts_ || team_.rank != 0) return first_of_hosts_;
   std::vector<int> firsts;
   for (int host = 0; host < hosts_; ++host) firsts.push_back(first_of(host));
-  first_of_hosts_ =
-      std::make_shared<GroupState>(job_, std::move(firsts), name_ + ", first of each host",
-                                   kOneLane, [this] { collectives_->check(); });
+  first_of_hosts_ = std::make_shared<GroupState>(
+      job_, std::move(firsts), name_ + ", first of each host", kOneLane, [this, check] {
+        collectives_->check();
+        if (check) check();
+      });
   return first_of_hosts_;
 }
 

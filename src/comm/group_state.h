@@ -62,8 +62,9 @@ class GroupState {
   int hosts() const { return hosts_; }
   int host_of(int member) const { return host_of_[static_cast<std::size_t>(member)]; }
   /// A group of the first member of each host, in the order of the hosts' numbers; null on the
-  /// others. Made by the first call, which is collective among those.
-  const std::shared_ptr<GroupState>& first_of_hosts();
+  /// others. Made by the first call, which is collective among those; `check` is asked then,
+  /// besides whether this group has ended (LocalGroup).
+  const std::shared_ptr<GroupState>& first_of_hosts(const std::function<void()>& check = {});
   /// That host's first member, and its job rank.
   int first_member_of(int host) const;
   int first_of(int host) const;

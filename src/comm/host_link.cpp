@@ -55,9 +55,9 @@ void HostLink::warn_without_engine(int member) const {
   warn_without_links(state_.job(), state_.ranks()[static_cast<std::size_t>(member)], reason);
 }
 
-void HostLink::connect() {
+void HostLink::connect(const std::function<void()>& check) {
   if (link_) return;
-  const auto firsts = state_.first_of_hosts();
+  const auto firsts = state_.first_of_hosts(check);
   if (!firsts) return;
   JobState& job = firsts->job();
   const auto name =
@@ -75,8 +75,10 @@ void HostLink::connect() {
                        .exchange = [&](const std::string& mine) {
                          const auto tag = fmt::format("{}, round {}", name, round++);
                          std::vector<std::string> all;
-                         for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}},
-                                                    [this] { state_.collectives().check(); })) {
+                         for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}}, [&] {
+                                state_.collectives().check();
+                                if (check) check();
+                              })) {
                            all.push_back(std::move(parcel.bytes));
                          }
                          return all;

@@ -42,7 +42,9 @@ class HostLink final : public HostChannel {
   std::uint64_t engine() const override;
   void warn_without_engine(int member) const override;
   /// Nothing happens on members that are not the first of their hosts.
-  void connect() override;
+  void connect() override { connect({}); }
+  /// The same where `check` is asked besides whether the group has ended: see gather().
+  void connect(const std::function<void()>& check);
   bool is_connected() const { return link_ != nullptr; }
   /// Ends what is under way.
   void drop() noexcept;

@@ -77,6 +77,8 @@ std::vector<Parcel> gather(JobState& job, const std::string& tag, const std::vec
                                        Deadline{Clock::time_point::max()}, poll_peers);
   } catch (const PeerLost& lost) {
     job.require_hosts(tag);
+    // A worker that ends because of what it saw has told that before.
+    if (check) check();
     job.rendezvous().blame(lost.rank(), lost.what());
     throw;
   } catch (const Timeout&) {

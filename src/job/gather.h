@@ -3,7 +3,8 @@
 // A rendezvous under the rules of all other waits: stalls are noticed, busy workers are excused.
 //
 // Threads: any. Failure: as Rendezvous::all_gather; deadlines count as in wait.h. A worker that has
-// ended is lost at once, also where others hold its socket; who is lost is blamed.
+// ended is lost at once, also where others hold its socket; who is lost is blamed, unless `check`
+// knows why it has ended.
 
 #include <functional>
 #include <string>

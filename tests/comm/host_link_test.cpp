@@ -3,17 +3,22 @@
 #include "comm/host_link.h"
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 
+#include "comm/group_state.h"
 #include "comm/link/link_engine.h"
 #include "support/log_capture.h"
 #include "support/thread_ranks.h"
+#include "tutti/error.h"
 
 namespace tutti::test {
 namespace {
@@ -146,6 +151,35 @@ TEST(HostLink, WhatWasChosenAndWhyIsLoggedOnce) {
   EXPECT_EQ(log.count("links between hosts: "), 2);
   EXPECT_EQ(log.count("1 for each kind of message (the default); a test has set it"), 1);
   EXPECT_EQ(log.count("2 for each kind of message (TUTTI_LANES); a test has set it"), 1);
+}
+
+/// Rank 2 does not come before rank 0 has given up: to the making of the hosts' group in the first
+/// round, to that of the link in the second.
+TEST(HostLink, ThatIsMadeForWhatHasEndedIsNotWaitedFor) {
+  NotingLink::Notes notes;
+  for (const bool has_group : {false, true}) {
+    auto options = two_hosts();
+    options.job.deadline = std::chrono::seconds(10);
+    std::atomic<bool> over{false};
+    run_thread_ranks(
+        3,
+        [&](const Job& job) {
+          set_link_engine({"exchanging", [&](const LinkRequest& request) {
+                             request.exchange("an address");
+                             return std::make_unique<NotingLink>(request, notes);
+                           }});
+          const Group group(job);
+          if (has_group) group.state()->first_of_hosts();
+          HostLink link(*group.state(), {.name = "test"});
+          if (job.rank() == 0) {
+            const auto check = [] { throw Mismatch("what it is for has ended"); };
+            EXPECT_THROW(link.connect(check), Mismatch);
+            over = true;
+          }
+          while (!over) std::this_thread::yield();
+        },
+        options);
+  }
 }
 
 }  // namespace

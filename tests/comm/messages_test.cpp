@@ -1,8 +1,15 @@
 // Messages between two members: order, directions, sizes, and what is wrong with them.
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "comm/channels.h"
@@ -11,6 +18,7 @@
 #include "comm/host_link.h"
 #include "comm/local/control_arena.h"
 #include "comm/on_hosts.h"
+#include "kernels/hash.h"
 #include "support/expect_lost.h"
 #include "tutti/error.h"
 
@@ -260,6 +268,47 @@ TEST(Messages, FromAWorkerThatDiesArePeerLostAndOtherPairsGoOn) {
         options);
     expect_lost(outcome, {0, 1}, 2);
   }
+}
+
+/// Ranks 0 to 3 in a row, of which rank 0 dies once all are in connect(): only rank 1 waits for it.
+void expect_lost_while_ways_are_made(ThreadOptions options, bool stays) {
+  const Pairs row = {{0, 1}, {1, 2}, {2, 3}};
+  options.job.deadline = std::chrono::seconds(10);
+  if (!options.world) options.world = std::make_shared<ThreadWorld>(4);
+  std::atomic<int> over{0};
+  const auto wait_for_all = [&] {
+    ++over;
+    while (over < 4) std::this_thread::yield();
+  };
+  const auto outcome = try_thread_ranks(
+      4,
+      [&](const Job& job) {
+        const Group group(job);
+        if (job.rank() == 0) {
+          const std::string text = " 0-1 1-2 2-3";
+          group.barrier({.label = fmt::format("connect {:x}:{}", digest(text), text)});
+          if (group.state()->spans_hosts()) have_host_links(group);
+          options.world->kill(0);
+          if (auto* hosts = options.world->hosts()) hosts->kill(0);
+          return wait_for_all();
+        }
+        try {
+          group.connect(row);
+        } catch (const Error&) {
+          stays ? wait_for_all() : static_cast<void>(++over);
+          throw;
+        }
+      },
+      options);
+  expect_lost(outcome, {1, 2, 3}, 0);
+}
+
+TEST(Messages, WhereOneMemberIsLostWhileWaysAreMadeNobodyWaitsForItsNeighbour) {
+  for (const auto& options : places(4)) expect_lost_while_ways_are_made(options, true);
+}
+
+TEST(Messages, AMemberThatLeavesBecauseAnotherIsLostWhileWaysAreMadeIsNotTheLostOne) {
+  for (const auto& options : places(4)) expect_lost_while_ways_are_made(options, false);
 }
 
 }  // namespace

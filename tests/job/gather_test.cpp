@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 
 #include "job/arrivals.h"
 #include "support/log_capture.h"
@@ -105,6 +106,41 @@ TEST(Gather, EndsWhereSomeWillNeverCome) {
   for (const int rank : {0, 1}) {
     EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]), PeerLost);
     EXPECT_THAT(outcome.text(rank), HasSubstr("rank 2 has other things to do"));
+  }
+}
+
+/// The first look after the end of rank 2 does not find what it has told, as one just before would
+/// not.
+TEST(Gather, OfAWorkerThatToldWhyItEndsNamesWhatItTold) {
+  auto options = hasty(seconds(20), seconds(50));
+  options.world = std::make_shared<ThreadWorld>(3);
+  std::atomic<bool> has_told{false};
+  std::atomic<int> over{0};
+  const ThreadOutcome outcome = try_thread_ranks(
+      3,
+      [&](const Job& job) {
+        if (job.rank() == 2) {
+          poll_until_awaited(job, 0, 2);
+          poll_until_awaited(job, 1, 2);
+          options.world->kill(2);
+          Arrivals::poll_until([&] { return over == 2; });
+          return;
+        }
+        const auto check = [&] {
+          if (job.state()->gone().all.contains(2) && has_told.exchange(true)) {
+            throw PeerLost(1, "rank 1 is why rank 2 has ended");
+          }
+        };
+        try {
+          gather(*job.state(), "group \"a\"", {0, 1, 2}, {}, check);
+        } catch (...) {
+          ++over;
+          throw;
+        }
+      },
+      options);
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(outcome.text(rank), HasSubstr("rank 1 is why rank 2 has ended"));
   }
 }
 
