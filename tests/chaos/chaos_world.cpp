@@ -136,6 +136,22 @@ bool ChaosWorld::may_name(int rank, int culprit) const {
   return false;
 }
 
+/// A message that fails ends its own way alone: whoever leaves because of it is lost to others that
+/// have messages with it, and those to others again.
+bool ChaosWorld::lost_rightly(int rank) const {
+  for (int steps = 0; steps < map_.size(); ++steps) {
+    const auto& ending = endings_[static_cast<std::size_t>(rank)];
+    if (ending.kind != Ending::Kind::lost) return false;
+    if (may_name(rank, ending.culprit)) return true;
+    if (ending.text.find("left the job in an orderly way before reaching message") ==
+        std::string::npos) {
+      return false;
+    }
+    rank = ending.culprit;
+  }
+  return false;
+}
+
 std::string ChaosWorld::verdict() const {
   const std::lock_guard lock(mutex_);
   if (!wrong_.empty()) return "wrong bytes: " + wrong_.front();
@@ -147,7 +163,7 @@ std::string ChaosWorld::verdict() const {
       case Ending::Kind::failed:
         return fmt::format("rank {} failed: {}", rank, ending.text);
       case Ending::Kind::lost:
-        if (!has_failed_ || !may_name(rank, ending.culprit)) {
+        if (!has_failed_ || !lost_rightly(rank)) {
           return fmt::format("rank {} lost rank {}: {}", rank, ending.culprit, ending.text);
         }
         break;

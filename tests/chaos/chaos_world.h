@@ -52,6 +52,8 @@ class ChaosWorld {
   void fail_now(std::unique_lock<std::mutex>& lock);
   void stop(const RankSet& ranks);
   bool may_name(int rank, int culprit) const;
+  /// Of a worker that has lost another: whether that one is who failed, or left because of it.
+  bool lost_rightly(int rank) const;
 
   const ChaosCase& case_;
   const HostMap map_;
