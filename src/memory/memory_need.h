@@ -2,8 +2,8 @@
 
 // Is there room? Shared memory is not refused by the system when it does not fit: the process that
 // touches a page too many is killed. So the need of all workers of a host is compared with what the
-// machine and every cgroup above still allow, before anything is allocated. What each worker has for
-// itself is compared with the limits of its process too.
+// machine and every cgroup above still allow, before anything is allocated. What each worker has
+// for itself is compared with the limits of its process too.
 //
 // Threads: pure functions. Failure: none; a refusal is a text.
 
