@@ -9,7 +9,9 @@
 
 #include "base/exception_text.h"
 #include "base/log_line.h"
+#include "comm/group_state.h"
 #include "comm/host_copies.h"
+#include "job/alone.h"
 #include "torch/trainer/active_parameters.h"
 #include "torch/trainer/trainer_edit.h"
 #include "torch/trainer/trainer_settings.h"
@@ -52,6 +54,9 @@ std::int64_t TrainerState::epoch() {
 
 void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
                               const torch::nn::Module* active) {
+  // Another Trainer's shard may train this one (a backward with a hook): steps know by themselves
+  // who does not come to them.
+  const Together together(own_.group.state()->job());
   if (own_.between.is_half()) {
     const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
     drop(text);  // the others may wait in apply()
@@ -128,6 +133,7 @@ void TrainerState::expect_values() {
 }
 
 StepResult TrainerState::apply() {
+  const Together together(own_.group.state()->job());
   own_.between.require_half("apply()");
   own_.between.set_half(false);
   // Nobody changes what another one, between the halves, may still be looking at.
