@@ -283,6 +283,24 @@ def draw_merge(result, picture):
     finish(figure, result, picture)
 
 
+def draw_classifier(result, picture):
+    """Milliseconds of a step, by classes."""
+    columns = list(dict.fromkeys(column for entry in result["entries"] for column in entry["columns"]))
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for column in columns:
+        points = [(entry["classes"], entry["columns"][column]["median_us"] / 1e3) for entry in result["entries"]
+                  if column in entry["columns"]]
+        axes.plot(*zip(*points), marker="o", markersize=3, linewidth=1, label=column,
+                  linestyle="-" if column.startswith("Tutti") else "--")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("classes", fontsize=9)
+    axes.set_ylabel("ms per step", fontsize=9)
+    axes.legend(fontsize=7, frameon=False)
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def draw_lanes(result, picture):
     """How many times faster than with one lane the same calls are."""
     entries = result["entries"][::-1]
@@ -332,7 +350,7 @@ def main(source, picture):
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
      "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
-     "merge": draw_merge, "level": draw_level, "lanes": draw_lanes,
+     "merge": draw_merge, "level": draw_level, "lanes": draw_lanes, "classifier": draw_classifier,
      "hosts": draw_hosts}[result["benchmark"]](result, picture)
     print(f"picture: {picture}")
 

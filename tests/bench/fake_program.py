@@ -26,6 +26,8 @@ def serve(path, rank):
             pass
         if what == "held":
             count = 1
+        elif what == "peak":
+            count = 2
         elif what == "steps":
             count = int(words[0])
         else:
