@@ -208,6 +208,8 @@ TEST(Wait, busy_worker_is_waited_for_beyond_the_deadline_without_a_word) {
           poll_until_awaited(job, 2, 1);
           const auto until = Clock::now() + milliseconds(1500);
           Arrivals::poll_until([&] { return Clock::now() > until; });
+          // Once it has arrived nobody is excused: on a loaded machine rank 2 may be late.
+          EXPECT_EQ(log.count("has not reached"), 0);
           arrivals.arrive(job, 1);
         } else if (job.rank() == 2) {
           poll_until_busy(job, 1);
@@ -220,7 +222,6 @@ TEST(Wait, busy_worker_is_waited_for_beyond_the_deadline_without_a_word) {
         }
       },
       options);
-  EXPECT_EQ(log.count("has not reached"), 0);
 }
 
 TEST(Wait, worker_busy_for_longer_than_it_said_is_late) {
