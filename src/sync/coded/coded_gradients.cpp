@@ -110,7 +110,10 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
 }
 
 CodedGradients::~CodedGradients() {
-  if (travelling_) exchange_.move_no_more();  // a step may have been left in the midst of backward
+  if (!travelling_) return;
+  // A step may have been left in the midst of backward, with messages on their way.
+  exchange_.move_no_more();
+  exchange_.give_no_more();
 }
 
 std::int64_t CodedGradients::leaves() const {
