@@ -104,7 +104,8 @@ class ParallelCrossEntropyImpl final : public SplitModule {
   /// for bfloat16), `labels` [b] of int64, 0 … classes − 1 or ignore_index. b may differ from
   /// member to member, and be 0. The gradient of the features needs no collective in backward. For
   /// a label that is no class: InvalidArgument with its place, PeerFailed on the other members, and
-  /// the group stays usable. Collective.
+  /// the group stays usable. So it is where gradients are recorded and those of a DataParallel's
+  /// step before were neither applied nor forgotten. Collective.
   torch::Tensor forward(const torch::Tensor& features, const torch::Tensor& labels);
   /// Of this member's samples in the last forward(), [b] of bool: whether no class that took part
   /// has a larger logit than the sample's own without its margin. False for one that is ignored.
@@ -134,6 +135,8 @@ class ParallelCrossEntropyImpl final : public SplitModule {
   std::vector<SplitTensor> split_tensors() override;
   void divide_kept(double divisor) override;
   void forget_kept() noexcept override;
+  double kept_squares() override;
+  void scale_kept(double factor) override;
   /// SHA-256 over all weights, in the order of classes: what parameters_sha256() gives for a layer
   /// that has them in one parameter `weight`. Collective.
   std::string sha256();

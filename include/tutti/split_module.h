@@ -61,6 +61,10 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
   virtual void divide_kept(double /*divisor*/) {}
   /// … and is to be forgotten: the step has failed.
   virtual void forget_kept() noexcept {}
+  /// Σ x² over what all members have kept, the same on all. Collective.
+  virtual double kept_squares() { return 0; }
+  /// What is kept is to be multiplied by it: clip_grad_norm().
+  virtual void scale_kept(double /*factor*/) {}
 
  protected:
   SplitModule(Group group, std::string name)

@@ -13,8 +13,9 @@
 namespace tutti {
 
 /// As torch::nn::utils::clip_grad_norm_ for the model that the members have together: split
-/// parameters' squares are added over the group, those of other parameters counted once. Gradients
-/// of both are multiplied by max_norm / (norm + 1e-6) where that is less than 1. Returns the norm
+/// parameters' squares are added over the group, those of other parameters counted once, and what a
+/// ParallelCrossEntropy's next step() takes is among them. All are multiplied by
+/// max_norm / (norm + 1e-6) where that is less than 1. Returns the norm
 /// before, the same on all members. Squares are added in float64. Collective; `max_norm` must be
 /// positive. Layers that are split over another group are InvalidArgument.
 double clip_grad_norm(const Group& group, torch::nn::Module& module, double max_norm);

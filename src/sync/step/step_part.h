@@ -30,11 +30,12 @@ namespace tutti {
 
 /// What all workers decide of a step, each by itself, from the same published facts.
 struct Verdict {
-  std::string refusal;         ///< why the step is dropped; empty: it is applied
-  bool finite = true;          ///< false: it is dropped for a gradient or sum that is not finite
-  std::optional<double> norm;  ///< of the gradient, before clipping, where it had to be known
-  bool folded = false;         ///< each owner's arena holds the folded gradient of what it owns
-  std::vector<double> scales;  ///< per parameter, of the gradient: clipping; empty: all 1
+  std::string refusal;           ///< why the step is dropped; empty: it is applied
+  bool finite = true;            ///< false: it is dropped for a gradient or sum that is not finite
+  std::optional<double> norm;    ///< of the gradient, before clipping, where it had to be known
+  double squares_elsewhere = 0;  ///< ‖g‖² of parameters that are not in the plan
+  bool folded = false;           ///< each owner's arena holds the folded gradient of what it owns
+  std::vector<double> scales;    ///< per parameter, of the gradient: clipping; empty: all 1
 };
 
 /// What the parts of a step know of it.

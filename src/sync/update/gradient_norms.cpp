@@ -13,15 +13,16 @@ namespace {
 /// The constant of torch.nn.utils.clip_grad_norm_.
 constexpr double kClipEpsilon = 1e-6;
 
+}  // namespace
+
 double clip_scale(double bound, double norm) {
   return bound > 0 ? std::min(1.0, bound / (norm + kClipEpsilon)) : 1.0;
 }
 
-}  // namespace
-
 GradientNorms norms_of(const Plan& plan, const Clip& clip,
                        std::span<const std::uint32_t> parameters,
-                       const std::function<std::span<const double>(std::uint32_t)>& blocks) {
+                       const std::function<std::span<const double>(std::uint32_t)>& blocks,
+                       double elsewhere) {
   GradientNorms norms;
   std::vector<double> each(plan.parameters().size());
   for (const auto p : parameters) {
@@ -34,6 +35,7 @@ GradientNorms norms_of(const Plan& plan, const Clip& clip,
     each[p] = std::sqrt(squares);
     norms.squares += squares;
   }
+  norms.squares += elsewhere;
   if (!std::isfinite(norms.squares)) {
     norms.refusal = "the norm of the gradient is not finite";
     return norms;

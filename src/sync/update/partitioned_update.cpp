@@ -100,8 +100,10 @@ void PartitionedUpdate::take_norms(Verdict& verdict) {
       touched.push_back(p);
     }
   }
-  auto norms = norms_of(exchange_.plan(), clip_, touched,
-                        [&](std::uint32_t p) -> std::span<const double> { return blocks_of(p); });
+  auto norms = norms_of(
+      exchange_.plan(), clip_, touched,
+      [&](std::uint32_t p) -> std::span<const double> { return blocks_of(p); },
+      verdict.squares_elsewhere);
   verdict.refusal = norms.refusal;
   verdict.finite = norms.refusal.empty();
   verdict.norm = std::sqrt(norms.squares);

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -49,6 +50,17 @@ struct PieceTargets {
   torch::Tensor rows;
 };
 
+/// What becomes of the leaves' gradient: gradient_scale · sum / divisor, clamped to ±clip_value, is
+/// the rule's.
+struct ClassUpdate {
+  std::int64_t leaves = 1;  ///< of the tree that the sum is folded along
+  std::int64_t number = 1;  ///< of the update, counted from 1
+  double divisor = 1;
+  double gradient_scale = 1;
+  double clip_value = 0;  ///< 0: no bound
+  double rate_factor = 1;
+};
+
 class ClassPiece {
  public:
   /// What all pieces of a layer have in common.
@@ -74,10 +86,10 @@ class ClassPiece {
 
   /// The sums of ClassSums over the classes that take part.
   torch::Tensor sums(const LeafSamples& leaf, PieceTargets& targets) const;
-  /// One update by the leaves' gradients, folded along the tree over `leaves` leaves, ÷ `divisor`.
-  /// `number` of the update, counted from 1.
-  void update(std::span<const LeafGradient> gradients, std::int64_t leaves, double divisor,
-              double rate_factor, std::int64_t number);
+  /// One update by the leaves' gradients.
+  void update(std::span<const LeafGradient> gradients, const ClassUpdate& how);
+  /// Σ x² over their sum, folded along the tree over `leaves` leaves.
+  double squares(std::span<const LeafGradient> gradients, std::int64_t leaves) const;
   /// Largest logit of each sample and its class, the lowest of equals: [B] each.
   std::pair<torch::Tensor, torch::Tensor> largest(const torch::Tensor& inputs) const;
 
@@ -99,6 +111,15 @@ class ClassPiece {
     std::vector<std::int32_t> rows;  ///< that take part
     std::vector<Target> targets;
   };
+  /// The sum of the leaves' gradients by a chunk: the fold of `nodes`.
+  struct Sum {
+    Chunk chunk;
+    torch::Tensor rows;  ///< see chunk()
+    FoldProgram program;
+    std::vector<torch::Tensor> nodes;
+  };
+  void for_each_sum(std::span<const LeafGradient> gradients, std::int64_t leaves,
+                    const std::function<void(const Sum&)>& take) const;
   std::vector<std::int32_t> rows_of(const LeafSamples& leaf) const;
   std::vector<Target> targets_of(const LeafSamples& leaf, std::span<const std::int32_t> rows) const;
   /// Rows [begin, begin + count) of the given ones, or of all where `rows` is undefined.
@@ -110,9 +131,7 @@ class ClassPiece {
   /// are those of the chunk, or none where all classes take part in all leaves.
   torch::Tensor node_of(const Part& part, const Chunk& whole,
                         std::span<const std::int32_t> rows) const;
-  void apply(const Chunk& chunk, const torch::Tensor& rows, const FoldProgram& program,
-             std::span<const torch::Tensor> nodes, double divisor, const PreparedUpdate& rule,
-             std::int64_t number);
+  void apply(const Sum& sum, const ClassUpdate& how, const PreparedUpdate& rule);
   void store(const torch::Tensor& updated, const torch::Tensor& rows, std::int64_t begin,
              std::int64_t number);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/fold_update.h"
+#include "kernels/norm.h"
 #include "run/leaf_seed.h"
 #include "torch/split/class_piece.h"
 #include "torch/split/class_rows.h"
@@ -73,11 +74,9 @@ torch::Tensor ClassPiece::node_of(const Part& part, const Chunk& whole,
   return padded;
 }
 
-void ClassPiece::update(std::span<const LeafGradient> gradients, std::int64_t leaves,
-                        double divisor, double rate_factor, std::int64_t number) {
+void ClassPiece::for_each_sum(std::span<const LeafGradient> gradients, std::int64_t leaves,
+                              const std::function<void(const Sum&)>& take) const {
   const bool all = layer_.rate == 1;
-  const auto rule =
-      layer_.rule->at({.step = number, .rate_factor = rate_factor, .row_sparse = !all});
   std::vector<Part> parts;
   std::vector<std::int32_t> rows;
   std::int64_t samples = 0;
@@ -109,14 +108,41 @@ void ClassPiece::update(std::span<const LeafGradient> gradients, std::int64_t le
       if (node.defined()) counter.add(part.leaf->place, std::move(node));
     }
     if (counter.nodes().empty()) continue;
-    apply(whole, indices, FoldProgram::of_blocks(counter.blocks(), leaves), counter.nodes(),
-          divisor, rule, number);
+    take({whole, indices, FoldProgram::of_blocks(counter.blocks(), leaves), counter.nodes()});
   }
 }
 
-void ClassPiece::apply(const Chunk& chunk, const torch::Tensor& rows, const FoldProgram& program,
-                       std::span<const torch::Tensor> nodes, double divisor,
-                       const PreparedUpdate& rule, std::int64_t number) {
+double ClassPiece::squares(std::span<const LeafGradient> gradients, std::int64_t leaves) const {
+  std::vector<double> blocks;
+  for_each_sum(gradients, leaves, [&](const Sum& sum) {
+    const auto type = dtype_of(sum.chunk.weights);
+    const auto folded = torch::empty_like(sum.nodes.front());
+    void* const to = folded.data_ptr();
+    std::vector<const void*> sources;
+    for (const auto& node : sum.nodes) sources.push_back(node.const_data_ptr());
+    fold({.program = &sum.program,
+          .source_type = type,
+          .result_type = type,
+          .sources = sources,
+          .destinations = {&to, 1},
+          .count = folded.numel()});
+    std::vector<double> own(
+        static_cast<std::size_t>((folded.numel() + kNormBlock - 1) / kNormBlock));
+    squares_of_blocks(to, type, folded.numel(), own);
+    blocks.push_back(tree_sum(own));
+  });
+  return tree_sum(blocks);
+}
+
+void ClassPiece::update(std::span<const LeafGradient> gradients, const ClassUpdate& how) {
+  const auto rule = layer_.rule->at(
+      {.step = how.number, .rate_factor = how.rate_factor, .row_sparse = layer_.rate < 1});
+  for_each_sum(gradients, how.leaves, [&](const Sum& sum) { apply(sum, how, rule); });
+}
+
+void ClassPiece::apply(const Sum& sum, const ClassUpdate& how, const PreparedUpdate& rule) {
+  const auto& chunk = sum.chunk;
+  const auto& rows = sum.rows;
   const auto size = chunk.weights.size(0);
   const bool in_place = !rows.defined() && layer_.stored == layer_.computed;
   const auto places = rows.defined() ? rows.narrow(0, chunk.begin, size) : torch::Tensor();
@@ -133,16 +159,18 @@ void ClassPiece::apply(const Chunk& chunk, const torch::Tensor& rows, const Fold
              static_cast<std::size_t>(begin) * row_bytes;
     };
     std::vector<const void*> sources;
-    for (const auto& node : nodes) sources.push_back(skip(node));
-    FoldUpdate work{.fold = {.program = &program,
+    for (const auto& node : sum.nodes) sources.push_back(skip(node));
+    FoldUpdate work{.fold = {.program = &sum.program,
                              .source_type = type,
                              .result_type = type,
-                             .divisor = divisor,
+                             .divisor = how.divisor,
                              .sources = sources,
                              .count = (end - begin) * layer_.features},
                     .target = {.dtype = type,
                                .parameter = skip(chunk.weights),
-                               .count = (end - begin) * layer_.features},
+                               .count = (end - begin) * layer_.features,
+                               .gradient_scale = how.gradient_scale,
+                               .clip_value = how.clip_value},
                     .update = rule};
     for (std::size_t s = 0; s < states.size(); ++s) work.target.states[s] = skip(states[s]);
     fold_update(work);
@@ -150,7 +178,7 @@ void ClassPiece::apply(const Chunk& chunk, const torch::Tensor& rows, const Fold
   if (places.defined()) {
     for (std::size_t s = 0; s < states.size(); ++s) set_rows_at(states_[s], places, states[s]);
   }
-  if (!in_place) store(chunk.weights, rows, chunk.begin, number);
+  if (!in_place) store(chunk.weights, rows, chunk.begin, how.number);
 }
 
 void ClassPiece::store(const torch::Tensor& updated, const torch::Tensor& rows, std::int64_t begin,

@@ -38,8 +38,12 @@ std::string problem_of(const torch::Tensor& features, const torch::Tensor& label
   }
   if (!labels.defined() || !labels.device().is_cpu() || labels.dim() != 1 ||
       labels.scalar_type() != torch::kInt64 || labels.size(0) != features.size(0)) {
-    return fmt::format("labels must be [{}] of Long on the CPU, one for each sample",
-                       features.size(0));
+    return fmt::format(
+        "labels must be [{}] of Long on the CPU, one for each sample, not {}", features.size(0),
+        !labels.defined()
+            ? "undefined"
+            : fmt::format("[{}] of {} on {}", fmt::join(labels.sizes(), ", "),
+                          c10::toString(labels.scalar_type()), labels.device().str()));
   }
   const auto outside = labels.ne(settings.options.ignore_index)
                            .logical_and(labels.lt(0).logical_or(labels.ge(settings.classes)));
@@ -79,8 +83,8 @@ void require_memory(const Group& group, const ClassifierSettings& settings) {
 
 Classifier::Classifier(const Group& group, ClassifierSettings settings)
     : group_(group), settings_(std::move(settings)) {
-  const auto label = fmt::format("\"{}\" {} features {} classes", settings_.options.name,
-                                 settings_.features, settings_.classes);
+  const auto label = fmt::format("\"{}\" {} features {} classes {}", settings_.options.name,
+                                 settings_.features, settings_.classes, settings_.text());
   const std::int64_t numbers[] = {settings_.features, settings_.classes, settings_.options.pieces,
                                   static_cast<std::int64_t>(digest(settings_.text()) >> 1)};
   group_.barrier({.label = label, .layout = numbers});
@@ -148,8 +152,16 @@ LeafSamples Classifier::leaf_of(torch::Tensor features, Counts labels, std::uint
 
 Classifier::Losses Classifier::forward(const torch::Tensor& features, const torch::Tensor& labels,
                                        bool is_training) {
+  const bool learns = is_training && torch::GradMode::is_enabled();
   const torch::NoGradGuard no_grad;
+  if (announce_) announce_(ClassifierUse::forward);
+  if (is_evaluated_) is_training = false;
   auto problem = problem_of(features, labels, settings_);
+  if (learns && problem.empty() && has_gradient_of_a_step_before()) {
+    problem =
+        "it still has the gradient of a step that is over: step() applies it, and zero_grad() of "
+        "the layer or the model forgets it; an optimizer's zero_grad() does not reach it";
+  }
   if (step_ && step_->is_called) {
     throw InvalidArgument(fmt::format(
         "classifier \"{}\": a second forward() in a shard, or one outside of a shard, in a step of "
@@ -231,104 +243,9 @@ void Classifier::finish(Losses& result, const torch::Tensor& own, const torch::T
   result.correct.index_copy_(0, result.kept, found.select(1, in + 2).ge(largest));
 }
 
-void Classifier::add(const std::shared_ptr<ClassifierCall>& call) {
-  if (std::ranges::find(pending_, call) == pending_.end()) pending_.push_back(call);
-}
-
-void Classifier::gather_gradients() {
-  const torch::NoGradGuard no_grad;
-  std::ranges::sort(pending_, {}, [](const auto& call) { return call->number; });
-  const auto options = torch::TensorOptions(settings_.computed);
-  const auto members = static_cast<std::size_t>(group_.size());
-  Counts numbers{settings_.classes};  // of the calls, compared
-  Counts rows(members);
-  std::vector<torch::Tensor> own{torch::zeros({0, 2}, options)};
-  for (const auto& call : pending_) {
-    numbers.push_back(call->number);
-    for (std::size_t m = 0; m < members; ++m) rows[m] += call->rows[m];
-    own.push_back(torch::stack({call->log_sums, call->gradients}, 1));
-  }
-  auto compared = labelled("update");
-  compared.layout = numbers;
-  group_.barrier(compared);
-  const auto all = gather_rows(torch::cat(own), rows, "gradients of losses");
-  Counts next(members);
-  std::exclusive_scan(rows.begin(), rows.end(), next.begin(), std::int64_t{0});
-  gradients_.clear();
-  leaves_ = step_ ? step_->shards : std::max<std::int64_t>(1, std::ssize(pending_));
-  for (std::size_t c = 0; c < pending_.size(); ++c) {
-    const auto& call = *pending_[c];
-    std::vector<std::vector<torch::Tensor>> parts(call.leaves.size());
-    for (std::size_t m = 0; m < members; ++m) {
-      if (call.rows[m] > 0) {
-        parts[static_cast<std::size_t>(call.leaf_of[m])].push_back(
-            all.narrow(0, next[m], call.rows[m]));
-      }
-      next[m] += call.rows[m];
-    }
-    for (std::size_t l = 0; l < parts.size(); ++l) {
-      const auto numbers_of_leaf = torch::cat(parts[l]);
-      const auto by_loss = numbers_of_leaf.select(1, 1);
-      if (!by_loss.any().item<bool>()) continue;  // no backward came to it
-      const auto& leaf = call.leaves[l];
-      gradients_.push_back({.samples = &leaf,
-                            .place = step_ ? call.shards[l] : static_cast<std::int64_t>(c),
-                            .log_sums = numbers_of_leaf.select(1, 0).contiguous(),
-                            .weighted_inputs = leaf.inputs * by_loss.unsqueeze(1)});
-    }
-  }
-  std::ranges::sort(gradients_, {}, &LeafGradient::place);
-}
-
-bool Classifier::is_finite() const {
-  return std::ranges::all_of(gradients_, [](const LeafGradient& leaf) {
-    return leaf.log_sums.isfinite().all().item<bool>() &&
-           leaf.weighted_inputs.isfinite().all().item<bool>();
-  });
-}
-
-void Classifier::update(double divisor, double rate_factor) {
-  const torch::NoGradGuard no_grad;
-  if (!gradients_.empty()) {
-    ++updates_;
-    for (auto& piece : pieces_) {
-      piece.update(gradients_, leaves_, divisor, rate_factor, updates_);
-    }
-  }
-  forget();
-}
-
-void Classifier::forget() {
-  gradients_.clear();
-  pending_.clear();
-  calls_ = 0;
-  step_.reset();
-}
-
-void Classifier::divide(double divisor) {
-  for (const auto& call : pending_) {
-    if (!std::exchange(call->is_divided, true)) call->gradients.div_(divisor);
-  }
-}
-
-void Classifier::begin_step(std::int64_t step, std::int64_t shards) {
-  forget();
-  step_ = Step{.number = step, .shards = shards};
-}
-
-void Classifier::begin_round(std::optional<std::int64_t> shard) {
-  step_->shard = shard.value_or(-1);
-  step_->is_called = false;
-}
-
-void Classifier::join_round() {
-  if (step_->is_called) return;
-  forward(torch::zeros({0, settings_.features}, settings_.computed),
-          torch::zeros({0}, torch::kInt64), true);
-}
-
 torch::Tensor Classifier::predict(const torch::Tensor& features) {
   const torch::NoGradGuard no_grad;
+  if (announce_) announce_(ClassifierUse::predict);
   const auto labels = features.defined() && features.dim() == 2
                           ? torch::zeros({features.size(0)}, torch::kInt64)
                           : torch::Tensor();
@@ -340,11 +257,19 @@ torch::Tensor Classifier::predict(const torch::Tensor& features) {
   const auto options = torch::TensorOptions(settings_.computed);
   auto values = torch::full({inputs.size(0)}, -std::numeric_limits<double>::infinity(), options);
   auto classes = torch::full({inputs.size(0)}, settings_.classes, torch::kInt64);
-  for (const auto& piece : pieces_) {
-    const auto [value, index] = piece.largest(inputs);
-    const auto better = value > values;
-    values = torch::where(better, value, values);
-    classes = torch::where(better, index, classes);
+  // In an evaluation each member's samples are a batch, whose numbers must not depend on others.
+  const Counts together{inputs.size(0)};
+  std::int64_t begin = 0;
+  for (const auto rows : is_evaluated_ ? call.rows : together) {
+    auto value = values.narrow(0, begin, rows);
+    auto of_class = classes.narrow(0, begin, rows);
+    for (const auto& piece : pieces_) {
+      const auto [found, index] = piece.largest(inputs.narrow(0, begin, rows));
+      const auto better = found > value;
+      value.copy_(torch::where(better, found, value));
+      of_class.copy_(torch::where(better, index, of_class));
+    }
+    begin += rows;
   }
   auto best = values.clone();
   all_reduce(group_, best, Reduction::max, labelled("largest logits"));

@@ -57,7 +57,7 @@ struct ClassifierSettings {
 
 /// One call of forward(): its leaves, as all members have them, and what this member alone knows of
 /// its own samples. By default the samples of all members are one leaf; in a Trainer's step each
-/// member's are those of the shard that it computes.
+/// member's are those of the shard that it computes, and in its evaluation those of a batch.
 struct ClassifierCall {
   std::int64_t number = 0;
   std::vector<LeafSamples> leaves;
@@ -71,6 +71,8 @@ struct ClassifierCall {
   torch::Tensor gradients;  ///< of what it called backward() on, by their losses
   bool is_divided = false;  ///< by the sum of a step's weights
 };
+
+enum class ClassifierUse : std::uint8_t { forward, predict };
 
 class Classifier {
  public:
@@ -89,13 +91,19 @@ class Classifier {
   void add(const std::shared_ptr<ClassifierCall>& call);
   /// What the calls' losses have as gradients, from all members. Collective.
   void gather_gradients();
-  /// Whether those that were gathered are numbers; the same on all members.
-  bool is_finite() const;
-  /// Updates the weights by what was gathered, ÷ `divisor`, and forgets it.
-  void update(double divisor, double rate_factor);
+  /// The place in the tree (the shard, in a Trainer's step) of the first of those that were
+  /// gathered and are not numbers; the same on all members.
+  std::optional<std::int64_t> not_finite() const;
+  /// ‖g‖² of what was gathered, the same for any number of members. Collective.
+  double squares() const;
+  /// Multiplies what the next update takes.
+  void scale(double factor) { scale_ *= factor; }
+  /// Updates the weights by what was gathered, and forgets it. `how` has neither leaves nor number.
+  void update(ClassUpdate how);
   void forget();
   /// Divides the gradients of calls since the last time, or the last update.
   void divide(double divisor);
+  bool has_gradient_of_a_step_before() const;
 
   // Steps of a Trainer: all members call forward() or join_round() once in every round.
   void begin_step(std::int64_t step, std::int64_t shards);
@@ -105,6 +113,13 @@ class Classifier {
   bool is_called_in_round() const { return step_ && step_->is_called; }
   /// Without samples, if this member's shard has not called forward().
   void join_round();
+
+  // Evaluation by a Trainer: `announce` comes before each call of this member; one that has no more
+  // calls joins those of others.
+  void begin_evaluation(std::function<void(ClassifierUse)> announce);
+  /// Without samples.
+  void join_call(ClassifierUse use);
+  void end_evaluation() noexcept;
 
   // The layer as a whole (classifier_file.cpp).
   std::string sha256() { return sha256(1); }
@@ -172,6 +187,7 @@ class Classifier {
   std::vector<std::shared_ptr<ClassifierCall>> pending_;
   std::vector<LeafGradient> gradients_;  ///< that were gathered, of leaves of `pending_`
   std::int64_t leaves_ = 1;              ///< of the tree that they are folded along
+  double scale_ = 1;                     ///< of what the next update takes
 
   /// A step of a Trainer.
   struct Step {
@@ -181,6 +197,8 @@ class Classifier {
     bool is_called = true;    ///< in this round
   };
   std::optional<Step> step_;
+  std::function<void(ClassifierUse)> announce_;
+  bool is_evaluated_ = false;
 };
 
 }  // namespace tutti

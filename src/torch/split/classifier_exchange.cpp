@@ -51,8 +51,8 @@ void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own,
     if (all[at] >= 0) continue;
     const int rank = group_.job_rank(member);
     throw PeerFailed(rank, step_ ? step_->number : 0,
-                     fmt::format("classifier \"{}\": rank {} was given features or labels that it "
-                                 "cannot take, as its own error says",
+                     fmt::format("classifier \"{}\": rank {} refuses the call, as its own error "
+                                 "says",
                                  settings_.options.name, rank));
   }
 }
@@ -79,20 +79,21 @@ void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& featur
   std::int64_t begin = 0;
   for (std::size_t member = 0; member < call.rows.size(); ++member) {
     if (call.rows[member] == 0) continue;
-    if (step_) {
-      const auto shard = call.shards[call.leaves.size()];
+    if (step_ || is_evaluated_) {
+      const auto shard = step_ ? call.shards[call.leaves.size()] : 0;
       call.leaf_of[member] = std::ssize(call.leaves);
-      call.leaves.push_back(leaf_of(all_features.narrow(0, begin, call.rows[member]).clone(),
-                                    numbers_of(all_labels.narrow(0, begin, call.rows[member])),
-                                    leaf_seed(settings_.options.seed, step_->number, shard + 1),
-                                    samples_classes));
+      call.leaves.push_back(
+          leaf_of(all_features.narrow(0, begin, call.rows[member]).clone(),
+                  numbers_of(all_labels.narrow(0, begin, call.rows[member])),
+                  leaf_seed(settings_.options.seed, step_ ? step_->number : 0, shard + 1),
+                  samples_classes));
     } else {
       call.leaf_of[member] = 0;
       call.offsets[member] = begin;
     }
     begin += call.rows[member];
   }
-  if (step_) return;
+  if (step_ || is_evaluated_) return;
   call.leaves.push_back(leaf_of(all_features, numbers_of(all_labels),
                                 leaf_seed(settings_.options.seed, updates_, call.number + 1),
                                 samples_classes));

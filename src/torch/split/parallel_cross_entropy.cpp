@@ -58,7 +58,7 @@ void ParallelCrossEntropyImpl::step(double rate_factor) {
         own_->settings().options.name));
   }
   own_->gather_gradients();
-  own_->update(1, rate_factor);
+  own_->update({.rate_factor = rate_factor});
 }
 
 void ParallelCrossEntropyImpl::zero_grad(bool set_to_none) {
@@ -84,6 +84,11 @@ void ParallelCrossEntropyImpl::save(const std::string& file) { own_->save(file);
 void ParallelCrossEntropyImpl::load(const std::string& file) { own_->load(file); }
 
 void ParallelCrossEntropyImpl::divide_kept(double divisor) { own_->divide(divisor); }
+double ParallelCrossEntropyImpl::kept_squares() {
+  own_->gather_gradients();
+  return own_->squares();
+}
+void ParallelCrossEntropyImpl::scale_kept(double factor) { own_->scale(factor); }
 void ParallelCrossEntropyImpl::forget_kept() noexcept { own_->forget(); }
 
 std::vector<SplitTensor> ParallelCrossEntropyImpl::split_tensors() {

@@ -68,11 +68,13 @@ double clip_grad_norm(const Group& group, torch::nn::Module& module, double max_
     (layers.has(parameter) ? split : whole) += squares_of(parameter.grad());
   }
   group.all_reduce({&split, 1, DType::float64}, Reduction::sum, {.label = "norm of gradients"});
+  for (auto* layer : layers.split) split += layer->kept_squares();
   const double norm = std::sqrt(split + whole);
   const double scale = max_norm / (norm + 1e-6);
   if (scale < 1) {
     const torch::NoGradGuard no_grad;
     for (auto& gradient : gradients) gradient.mul_(scale);
+    for (auto* layer : layers.split) layer->scale_kept(scale);
   }
   return norm;
 }

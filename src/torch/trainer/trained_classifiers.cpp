@@ -2,11 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <iterator>
+#include <numeric>
+
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "job/alone.h"
 #include "memory/memory_need.h"
 #include "run/checkpoint_store.h"
+#include "sync/update/gradient_norms.h"
 #include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
@@ -15,16 +22,20 @@ namespace {
 
 constexpr const char* kSplit = "split layers";
 
+/// Calls as numbers: those of layer l are 2·l + 1 and 2·l + 2.
+std::int64_t call_of(std::size_t layer, ClassifierUse use) {
+  return 2 * static_cast<std::int64_t>(layer) + (use == ClassifierUse::predict ? 2 : 1);
+}
+std::size_t layer_of(std::int64_t call) { return static_cast<std::size_t>((call - 1) / 2); }
+ClassifierUse use_of(std::int64_t call) {
+  return call % 2 == 0 ? ClassifierUse::predict : ClassifierUse::forward;
+}
+
 void require_options_without(const TrainerOptions& options, const std::string& name) {
   const auto refuse = [&](const char* what, const char* why) {
     throw Unsupported(fmt::format("Trainer \"{}\" with the split layer \"{}\" and {}: {}",
                                   options.name, name, what, why));
   };
-  if (options.clip.norm > 0 || options.clip.parameter_norm > 0 || options.clip.value > 0) {
-    refuse("a clip",
-           "the layer's gradient never exists as a whole, to be measured before it is "
-           "applied");
-  }
   if (options.averaging || options.per_replica) {
     refuse("parameters per replica", "there is one copy of the layer for all");
   }
@@ -65,7 +76,7 @@ std::unique_ptr<TrainedClassifiers> TrainedClassifiers::find(const Group& group,
   }
   if (layers.empty()) return nullptr;
   return std::unique_ptr<TrainedClassifiers>(
-      new TrainedClassifiers(group.state()->job(), options.shards, std::move(layers)));
+      new TrainedClassifiers(group.state()->job(), options, std::move(layers)));
 }
 
 void TrainedClassifiers::begin_step(std::int64_t step) {
@@ -82,6 +93,9 @@ void TrainedClassifiers::join_round() {
 
 void TrainedClassifiers::gather_gradients() {
   for (const auto& layer : layers_) layer.own().gather_gradients();
+  squares_.assign(layers_.size(), 0);
+  if (!needs_norms(clip_)) return;
+  for (std::size_t l = 0; l < layers_.size(); ++l) squares_[l] = layers_[l].own().squares();
 }
 
 void TrainedClassifiers::weigh(double weight, bool gives_loss) {
@@ -96,13 +110,27 @@ void TrainedClassifiers::weigh(double weight, bool gives_loss) {
 
 std::string TrainedClassifiers::not_finite() const {
   for (const auto& layer : layers_) {
-    if (!layer.own().is_finite()) return layer.name;
+    const auto shard = layer.own().not_finite();
+    if (!shard) continue;
+    return fmt::format("the gradient of \"{}\" in shard {} is not finite", layer.name, *shard);
   }
   return {};
 }
 
-void TrainedClassifiers::update(double divisor, double rate_factor) {
-  for (const auto& layer : layers_) layer.own().update(divisor, rate_factor);
+double TrainedClassifiers::squares() const {
+  return std::accumulate(squares_.begin(), squares_.end(), 0.0);
+}
+
+void TrainedClassifiers::update(double divisor, double rate_factor, std::optional<double> norm) {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const double own_norm = std::sqrt(squares_[l]) / divisor;
+    const double scale =
+        norm ? clip_scale(clip_.norm, *norm) * clip_scale(clip_.parameter_norm, own_norm) : 1;
+    layers_[l].own().update({.divisor = divisor,
+                             .gradient_scale = scale,
+                             .clip_value = clip_.value,
+                             .rate_factor = rate_factor});
+  }
 }
 
 void TrainedClassifiers::forget() noexcept {
@@ -114,10 +142,56 @@ void TrainedClassifiers::forget() noexcept {
 
 void ClassifiersStepPart::judge(StepFacts& step) {
   if (!step.verdict.refusal.empty()) return;
-  const auto name = layers_.not_finite();
-  if (name.empty()) return;
-  step.verdict.refusal = fmt::format("the gradient of \"{}\" is not finite", name);
-  step.verdict.finite = false;
+  const double divisor = nodes_.weight() * step.loss_scale;
+  step.verdict.refusal = layers_.not_finite();
+  step.verdict.finite = step.verdict.refusal.empty();
+  if (divisor > 0) step.verdict.squares_elsewhere = layers_.squares() / (divisor * divisor);
+}
+
+// ---- evaluation ----
+
+std::vector<std::int64_t> TrainedClassifiers::tell(std::int64_t call) const {
+  const auto& group = layers_.front().own().group();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
+  group.all_gather({&call, 1, DType::int64}, {all.data(), std::ssize(all), DType::int64},
+                   {.label = "evaluate()"});
+  return all;
+}
+
+void TrainedClassifiers::join_others(std::int64_t call) const {
+  for (;;) {
+    const auto all = tell(call);
+    std::int64_t next = 0;
+    for (const auto one : all) {
+      if (one != 0 && (next == 0 || one < next)) next = one;
+    }
+    if (next == call) return;
+    try {
+      layers_[layer_of(next)].own().join_call(use_of(next));
+    } catch (const PeerFailed&) {
+      if (call != 0) throw;  // else who failed says so at the end
+    }
+  }
+}
+
+void TrainedClassifiers::evaluate(const std::function<void()>& body) {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    layers_[l].own().begin_evaluation(
+        [this, l](ClassifierUse use) { join_others(call_of(l, use)); });
+  }
+  std::exception_ptr failed;
+  try {
+    body();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  try {
+    join_others(0);
+  } catch (...) {
+    if (!failed) failed = std::current_exception();
+  }
+  for (const auto& layer : layers_) layer.own().end_evaluation();
+  if (failed) std::rethrow_exception(failed);
 }
 
 // ---- checkpoints ----

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "sync/step/node_store.h"
 #include "sync/step/step_part.h"
 #include "torch/split/classifier.h"
+#include "tutti/clip.h"
 #include "tutti/parallel_cross_entropy.h"
 #include "tutti/trainer.h"
 
@@ -41,24 +43,40 @@ class TrainedClassifiers {
   void begin_step(std::int64_t step);
   void begin_round(std::optional<std::int64_t> shard);
   void join_round();
+  /// And their squares, where the clip needs norms. Collective.
   void gather_gradients();
   /// The weight of the shard whose backward comes. InvalidArgument where the shard has called a
   /// layer and gives no loss.
   void weigh(double weight, bool gives_loss);
-  /// The first layer that has a gradient which is not finite; empty: none.
+  /// Which gradient is not finite; empty: none.
   std::string not_finite() const;
-  void update(double divisor, double rate_factor);
+  /// ‖g‖² over all layers, of what was gathered.
+  double squares() const;
+  /// `norm` is that of all parameters of the step, after the division.
+  void update(double divisor, double rate_factor, std::optional<double> norm);
+  /// Runs an evaluation's `body`, in which this worker calls layers as often as its samples need:
+  /// others without any left join each call. Collective.
+  void evaluate(const std::function<void()>& body);
   void forget() noexcept;
   JobState& job() const { return job_; }
 
  private:
-  TrainedClassifiers(JobState& job, std::int64_t shards, std::vector<Layer> layers)
-      : job_(job), shards_(shards), layers_(std::move(layers)) {}
+  TrainedClassifiers(JobState& job, const TrainerOptions& options, std::vector<Layer> layers)
+      : job_(job), shards_(options.shards), clip_(options.clip), layers_(std::move(layers)) {}
+  /// What each member says: 0, or a call of one of the layers.
+  std::vector<std::int64_t> tell(std::int64_t call) const;
+  /// Takes part in others' calls until it is the turn of this member's own; 0: until nobody has
+  /// any.
+  void join_others(std::int64_t call) const;
+
   JobState& job_;
   std::int64_t shards_;
+  Clip clip_;
+  std::vector<double> squares_;  ///< of this step's gradients, where the clip needs norms
   std::vector<Layer> layers_;
 };
 
+/// Before UpdateStepPart, which clips by the norm of all.
 class ClassifiersStepPart : public StepPart {
  public:
   /// Keeps references.
@@ -67,7 +85,7 @@ class ClassifiersStepPart : public StepPart {
   void open(const StepFacts& step) override { layers_.begin_step(step.number); }
   void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override {
-    layers_.update(nodes_.weight() * step.loss_scale, step.rate_factor);
+    layers_.update(nodes_.weight() * step.loss_scale, step.rate_factor, step.verdict.norm);
   }
   void drop() noexcept override { layers_.forget(); }
   void end(StepFacts&) override { layers_.forget(); }

@@ -11,6 +11,7 @@
 #include "torch/trainer/replica_parameters.h"
 #include "torch/trainer/shard_buffers.h"
 #include "torch/trainer/shared_parameters.h"
+#include "torch/trainer/trained_classifiers.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
@@ -24,8 +25,9 @@ struct TrainedModel {
   const SharedModel& shared;
   SharedParameters& parameters;
   ShardBuffers& buffers;
-  ReplicaParameters* replicas;  ///< null without
-  MovingAverages* averages;     ///< null without
+  ReplicaParameters* replicas;      ///< null without
+  MovingAverages* averages;         ///< null without
+  TrainedClassifiers* classifiers;  ///< null without
 
   /// Finds, before a step, tensors that were written or moved since the last one.
   void require_untouched() const {

@@ -132,7 +132,10 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
   try {
     const ScopedFlag inside(evaluating_);
     moved = digest_of_moved(trained_.model);
-    message = message_of({request, logical, moved, false}, evaluate_own(request, compute));
+    const auto run = [&] {
+      message = message_of({request, logical, moved, false}, evaluate_own(request, compute));
+    };
+    trained_.classifiers != nullptr ? trained_.classifiers->evaluate(run) : run();
   } catch (...) {
     error = std::current_exception();
     message = message_of({request, logical, 0, true}, exception_text());

@@ -170,8 +170,8 @@ void TrainerObjects::list_step_parts() {
   step_parts.add(*notes);
   step_parts.add<ValuesStepPart>(*values, *exchange, model, options.name);
   if (audit) step_parts.add(*audit);
-  step_parts.add<UpdateStepPart>(*update, sources);
   if (classifiers) step_parts.add<ClassifiersStepPart>(*classifiers, exchange->nodes());
+  step_parts.add<UpdateStepPart>(*update, sources);
   step_parts.add<DropsStepPart>(scale_rule, scale, dropped_in_a_row, options.max_consecutive_drops,
                                 group.rank() == 0);
   if (replicas) {
@@ -208,8 +208,8 @@ void TrainerObjects::seed_between_steps() const {
 }
 
 TrainedModel TrainerObjects::trained() {
-  return {options,     module,   model,          *exchange,     *shared,
-          *parameters, *buffers, replicas.get(), averages.get()};
+  return {options,     module,   model,          *exchange,      *shared,
+          *parameters, *buffers, replicas.get(), averages.get(), classifiers.get()};
 }
 
 /// The run's state, once, behind what the program keeps. The order is that of state_sha256().

@@ -12,6 +12,7 @@
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
 #include "job/alone.h"
+#include "sync/update/gradient_norms.h"
 #include "torch/trainer/active_parameters.h"
 #include "torch/trainer/trainer_edit.h"
 #include "torch/trainer/trainer_settings.h"
@@ -186,8 +187,7 @@ StepResult TrainerState::result_of() {
   result.loss = loss != metrics.end() ? loss->value : std::numeric_limits<double>::quiet_NaN();
   result.weight = facts_.report.weight;
   result.shards = own_.notes->ran();
-  const bool clips = own_.options.clip.norm > 0 || own_.options.clip.parameter_norm > 0;
-  if (clips) result.gradient_norm = facts_.verdict.norm;
+  if (needs_norms(own_.options.clip)) result.gradient_norm = facts_.verdict.norm;
   result.rate_factor = facts_.rate_factor;
   result.loss_scale = facts_.loss_scale;
   result.metrics = std::move(metrics);
@@ -208,6 +208,11 @@ torch::Tensor TrainerState::folded_gradient(const std::string& name) {
 double TrainerState::gradient_norm() {
   own_.between.require_half("gradient_norm()");
   own_.require_all_in_halves();
+  if (own_.classifiers && !needs_norms(own_.options.clip)) {
+    throw Unsupported(
+        "gradient_norm() with layers that are split over workers is known where options.clip has a "
+        "norm, which may be one that no gradient exceeds");
+  }
   return own_.folded->norm(facts_.verdict);
 }
 

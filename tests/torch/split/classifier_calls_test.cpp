@@ -244,7 +244,7 @@ TEST(ParallelCrossEntropy, ALabelThatIsNoClassIsSaidAndTheGroupStays) {
         EXPECT_THAT(text_of<InvalidArgument>([&] { head->forward(x, y); }), HasSubstr(why));
       } else {
         EXPECT_THAT(text_of<PeerFailed>([&] { head->forward(features, labels); }),
-                    HasSubstr("classifier \"classifier\": rank 1 was given features or labels"));
+                    HasSubstr("classifier \"classifier\": rank 1 refuses the call"));
       }
     };
     for (const std::int64_t bad : {10, -1, -101}) {

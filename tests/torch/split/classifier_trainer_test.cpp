@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "support/sanitized.h"
-#include "torch/split/classifier_cases.h"
+#include "torch/split/trained_classifier.h"
 
 namespace tutti::test::classifier_cases {
 namespace {
@@ -15,31 +17,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kShards = 5;
-constexpr std::int64_t kClasses = 40;
-
-struct Net : torch::nn::Module {
-  Net(const Group& group, const Options& options)
-      : trunk(register_module("trunk", torch::nn::Linear(6, kIn))),
-        head(register_module(
-            "head",
-            ParallelCrossEntropy(group, kIn, kClasses, Sgd{.lr = 0.5, .momentum = 0.9}, options))) {
-    const torch::NoGradGuard no_grad;
-    trunk->weight.copy_(draw(1, {kIn, 6}, torch::kFloat32));
-    trunk->bias.zero_();
-  }
-  torch::nn::Linear trunk;
-  ParallelCrossEntropy head;
-};
-
-/// A shard's samples; shard 3 of even steps has none.
-std::pair<torch::Tensor, torch::Tensor> samples_of(std::int64_t step, std::int64_t shard) {
-  const auto rows = shard == 3 && step % 2 == 0 ? 0 : 2 + shard;
-  const auto seed = static_cast<std::uint64_t>(100 * step + shard);
-  return {draw(seed, {rows, 6}, torch::kFloat32),
-          torch::randint(kClasses, {rows}, at::make_generator<at::CPUGeneratorImpl>(seed + 7),
-                         torch::TensorOptions(torch::kInt64))};
-}
+using trained::kClasses;
+using trained::kShards;
+using trained::Net;
+using trained::samples_of;
 
 ShardAnswer answer_of(Shard& shard, Net& net) {
   const auto [x, y] = samples_of(shard.step(), shard.index());
@@ -47,17 +28,18 @@ ShardAnswer answer_of(Shard& shard, Net& net) {
   return shard.loss(net.head->forward(net.trunk->forward(x), y), static_cast<double>(x.size(0)));
 }
 
-std::string steps_of(int size, const Options& options) {
+std::string steps_of(int size, const Options& options, const Clip& clip = {}) {
   return text_of_rank_0(size, [&](const Job& job) {
     const Group group(job);
     Net net(group, options);
     Trainer trainer(group, net, Sgd{.lr = 0.1},
-                    {.shards = kShards, .seed = 3, .schedule = Schedule::warm_up(3)});
+                    {.shards = kShards, .seed = 3, .schedule = Schedule::warm_up(3), .clip = clip});
     std::string text;
     for (int step = 0; step < 4; ++step) {
       const auto result = trainer.step([&](Shard& shard) { return answer_of(shard, net); });
       EXPECT_TRUE(result.applied) << result.dropped_because;
       text += std::to_string(result.loss) + " ";
+      if (result.gradient_norm) text += fmt::format("norm {} ", *result.gradient_norm);
     }
     EXPECT_EQ(net.head->updates(), 4);
     return text + parameters_sha256(net) + net.head->sha256() + trainer.state_sha256();
@@ -72,9 +54,29 @@ TEST(ClassifierInATrainer, HasTheSameBytesOnAnyNumberOfWorkers) {
       EXPECT_EQ(steps_of(size, options), alone) << name_of_case(options, kClasses, size);
     }
   }
+  const Clip clip{.norm = 0.2, .parameter_norm = 0.1, .value = 0.01};
+  const auto clipped = steps_of(1, {.sample_rate = 0.3}, clip);
+  EXPECT_THAT(clipped, HasSubstr("norm"));
+  for (const int size : {2, 3, 8}) EXPECT_EQ(steps_of(size, {.sample_rate = 0.3}, clip), clipped);
 }
 
-TEST(ClassifierInATrainer, IsTheDenseModelInOneProcess) {
+/// Both norms are those before.
+void clip_as(const Clip& clip, const std::vector<torch::Tensor>& parameters) {
+  const auto scale = [](double bound, double norm) {
+    return bound > 0 ? std::min(1.0, bound / (norm + 1e-6)) : 1.0;
+  };
+  double squares = 0;
+  for (const auto& parameter : parameters) {
+    squares += parameter.grad().square().sum().item<double>();
+  }
+  for (const auto& parameter : parameters) {
+    const double own = parameter.grad().norm().item<double>();
+    parameter.grad().mul_(scale(clip.norm, std::sqrt(squares)) * scale(clip.parameter_norm, own));
+    if (clip.value > 0) parameter.grad().clamp_(-clip.value, clip.value);
+  }
+}
+
+void expect_dense_model(const Clip& clip) {
   on_workers(3, [&](const Job& job) {
     const Group group(job);
     Net net(group, {});
@@ -87,7 +89,8 @@ TEST(ClassifierInATrainer, IsTheDenseModelInOneProcess) {
     auto dense = whole(net.head, torch::kFloat32).clone().requires_grad_();
     torch::optim::SGD of_trunk(trunk->parameters(), torch::optim::SGDOptions(0.1));
     torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
-    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards, .loss_scale = {.start = 1024}});
+    Trainer trainer(group, net, Sgd{.lr = 0.1},
+                    {.shards = kShards, .clip = clip, .loss_scale = {.start = 1024}});
     for (std::int64_t step = 1; step <= 4; ++step) {
       trainer.step([&](Shard& shard) { return answer_of(shard, net); });
       torch::Tensor sum = torch::zeros({});
@@ -101,11 +104,108 @@ TEST(ClassifierInATrainer, IsTheDenseModelInOneProcess) {
       of_trunk.zero_grad();
       of_head.zero_grad();
       (sum / weight).backward();
+      auto parameters = trunk->parameters();
+      parameters.push_back(dense);
+      clip_as(clip, parameters);
       of_trunk.step();
       of_head.step();
       expect_near(net.trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
       expect_near(whole(net.head, torch::kFloat32), dense.detach(), 1e-5, "head");
     }
+  });
+}
+
+TEST(ClassifierInATrainer, IsTheDenseModelInOneProcess) { expect_dense_model({}); }
+
+/// Bounds that each gradient of these steps exceeds.
+TEST(ClassifierInATrainer, IsClippedWithTheModel) {
+  expect_dense_model({.norm = 0.3});
+  expect_dense_model({.parameter_norm = 0.1});
+  expect_dense_model({.value = 0.01});
+  expect_dense_model({.norm = 0.3, .parameter_norm = 0.2, .value = 0.02});
+}
+
+TEST(ClassifierInATrainer, TheNormBetweenTheHalvesNeedsAClip) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {});
+    const auto norm_with = [&](const Clip& clip) {
+      Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = 2, .clip = clip});
+      trainer.accumulate([&](Shard& shard) { return answer_of(shard, net); });
+      const double norm = trainer.gradient_norm();
+      trainer.apply();
+      return norm;
+    };
+    EXPECT_GT(norm_with({.norm = 1e30}), 0.1);
+    EXPECT_THAT(text_of<Unsupported>([&] { norm_with({}); }),
+                HasSubstr("gradient_norm() with layers that are split"));
+  });
+}
+
+constexpr std::int64_t kSamples = 17;
+
+/// A data set's loss, accuracy and predictions, with other batches than a worker has samples of.
+std::string evaluation_of(int size) {
+  return text_of_rank_0(size, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {.sample_rate = 0.3});
+    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
+    trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+    const auto sha = net.head->sha256();
+    const auto all = draw(5, {kSamples, 6}, torch::kFloat32);
+    const auto metrics = trainer.evaluate(
+        kSamples, 3, [&](const std::vector<std::int64_t>& samples, ShardMetrics& batch) {
+          const auto x = all.index_select(0, torch::tensor(samples));
+          const auto y = torch::tensor(samples);
+          const auto count = static_cast<double>(samples.size());
+          if (samples[0] != 3) {  // one batch has fewer calls than the others
+            batch.weighted_mean("loss", net.head->forward(net.trunk->forward(x), y).item<double>(),
+                                count);
+          }
+          const auto classes = net.head->predict(net.trunk->forward(x));
+          batch.sum("classes", classes.sum().item<double>());
+        });
+    EXPECT_EQ(net.head->sha256(), sha);
+    EXPECT_TRUE(trainer.step([&](Shard& shard) { return answer_of(shard, net); }).applied);
+    std::string text = net.head->sha256();
+    for (const auto& metric : metrics) text += fmt::format(" {} {}", metric.name, metric.value);
+    return text;
+  });
+}
+
+TEST(ClassifierInATrainer, IsEvaluatedWithTheSameBytesOnAnyNumberOfWorkers) {
+  const auto alone = evaluation_of(1);
+  EXPECT_THAT(alone, AllOf(HasSubstr("loss"), HasSubstr("classes")));
+  for (const int size : {2, 3, 8}) EXPECT_EQ(evaluation_of(size), alone) << size;
+}
+
+TEST(ClassifierInATrainer, AnEvaluationThatFailsOnOneWorkerEndsOnAll) {
+  on_workers(3, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {});
+    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = 3});
+    const auto evaluate = [&](const std::function<void(const torch::Tensor&, std::int64_t)>& with) {
+      return text_of<std::exception>([&] {
+        trainer.evaluate(kSamples, 2,
+                         [&](const std::vector<std::int64_t>& samples, ShardMetrics& /*batch*/) {
+                           with(torch::ones({1, 6}), samples[0]);
+                         });
+      });
+    };
+    const auto forward = [&](const torch::Tensor& x, std::int64_t label) {
+      net.head->forward(net.trunk->forward(x), torch::tensor({label}));
+    };
+    EXPECT_THAT(evaluate([&](const torch::Tensor& x, std::int64_t first) {
+                  if (first == 2) throw std::runtime_error("no such file");
+                  forward(x, first);
+                }),
+                HasSubstr("no such file"));
+    EXPECT_THAT(evaluate([&](const torch::Tensor& x, std::int64_t first) {
+                  forward(x, first == 2 ? kClasses : first);
+                }),
+                HasSubstr(job.rank() == 0 ? "label 40 of sample 0" : "rank 0"));
+    EXPECT_EQ(evaluate(forward), "");
+    EXPECT_TRUE(trainer.step([&](Shard& shard) { return answer_of(shard, net); }).applied);
   });
 }
 
@@ -175,7 +275,8 @@ TEST(ClassifierInATrainer, AGradientThatIsNoNumberDropsTheStep) {
       return shard.loss(shard.index() == 2 ? loss * std::numeric_limits<float>::infinity() : loss);
     });
     EXPECT_FALSE(result.applied);
-    EXPECT_THAT(result.dropped_because, HasSubstr("the gradient of \"head\" is not finite"));
+    EXPECT_THAT(result.dropped_because,
+                HasSubstr("the gradient of \"head\" in shard 2 is not finite"));
     EXPECT_EQ(net.head->sha256(), sha);
   });
 }
@@ -260,8 +361,6 @@ TEST(ClassifierInATrainer, OptionsThatItDoesNotHaveAreSaid) {
     const auto refusal = [&](const TrainerOptions& options) {
       return text_of<Unsupported>([&] { Trainer(group, net, Sgd{.lr = 0.1}, options); });
     };
-    EXPECT_THAT(refusal({.shards = 2, .clip = {.norm = 1}}),
-                AllOf(HasSubstr("split layer \"head\" and a clip"), HasSubstr("never exists")));
     EXPECT_THAT(refusal({.shards = 2,
                          .logical_workers = 2,
                          .per_replica = [](const std::string&) { return true; }}),
@@ -285,88 +384,6 @@ TEST(ShardsOfATrainer, LayersThatNeedAllWorkersAtOnceAreRefusedWithTheReason) {
                       HasSubstr("it is for a DataParallel")));
     EXPECT_THAT(refusal(ParallelLinear(group, {.features = 6, .classes = 4})),
                 HasSubstr("of such layers a Trainer has ParallelCrossEntropy"));
-  });
-}
-
-TEST(ClassifierInADataParallel, IsTheDenseModelWithTheWeightsOfTheStep) {
-  for (const bool scoped : {false, true}) {
-    on_workers(3, [&](const Job& job) {
-      const Group group(job);
-      auto net = std::make_shared<Net>(group, Options{});
-      torch::nn::Linear trunk(6, kIn);
-      copy_parameters(*net->trunk, *trunk);
-      auto dense = whole(net->head, torch::kFloat32).clone().requires_grad_();
-      torch::optim::SGD of_dense(trunk->parameters(), torch::optim::SGDOptions(0.1));
-      torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
-      torch::optim::SGD of_trunk(net->trunk->parameters(), torch::optim::SGDOptions(0.1));
-      DataParallel parallel(group, *net);
-      const auto loss_of = [&](std::int64_t step, std::int64_t part) {
-        const auto [x, y] = samples_of(step, part);
-        return net->head->forward(net->trunk->forward(x), y);
-      };
-      for (std::int64_t step = 1; step <= 3; ++step) {
-        const double weight = 1 + job.rank();
-        if (scoped) {
-          auto scope = parallel.accumulate();
-          for (const std::int64_t part : {0, 1}) {
-            scope.micro_batch(weight + static_cast<double>(part),
-                              [&] { return loss_of(step, 2 * job.rank() + part); });
-          }
-          scope.finish();
-        } else {
-          parallel.next_weight(weight);
-          loss_of(step, 2 * job.rank()).backward();
-        }
-        of_trunk.step();
-        of_trunk.zero_grad();
-        net->head->step();
-        torch::Tensor sum = torch::zeros({});
-        double weights = 0;
-        for (int rank = 0; rank < 3; ++rank) {
-          for (std::int64_t part = 0; part < (scoped ? 2 : 1); ++part) {
-            const auto [x, y] = samples_of(step, 2 * rank + part);
-            const double w = 1 + rank + static_cast<double>(part);
-            weights += w;  // the loss of no samples is 0, and counts
-            if (x.size(0) > 0) {
-              sum = sum + w * dense_losses(trunk->forward(x), dense, y, {}).mean();
-            }
-          }
-        }
-        of_dense.zero_grad();
-        of_head.zero_grad();
-        (sum / weights).backward();
-        of_dense.step();
-        of_head.step();
-        expect_near(net->trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
-        expect_near(whole(net->head, torch::kFloat32), dense.detach(), 1e-5, "head");
-      }
-      EXPECT_EQ(net->head->updates(), 3);
-    });
-  }
-}
-
-TEST(ClassifierInADataParallel, OfAFailedStepNothingIsApplied) {
-  on_workers(2, [&](const Job& job) {
-    const Group group(job);
-    auto net = std::make_shared<Net>(group, Options{});
-    DataParallel parallel(group, *net);
-    const auto sha = net->head->sha256();
-    const auto step = [&](bool fails) {
-      auto scope = parallel.accumulate();
-      scope.micro_batch(1, [&] {
-        const auto [x, y] = samples_of(1, job.rank());
-        return net->head->forward(net->trunk->forward(x), y);
-      });
-      if (fails && job.rank() == 1) throw std::runtime_error("no such file");
-      scope.finish();
-    };
-    EXPECT_ANY_THROW(step(true));
-    net->head->step();
-    EXPECT_EQ(net->head->updates(), 0);
-    EXPECT_EQ(net->head->sha256(), sha);
-    step(false);
-    net->head->step();
-    EXPECT_EQ(net->head->updates(), 1);
   });
 }
 

@@ -1,0 +1,168 @@
+// The split classifier in the steps of a DataParallel.
+
+#include "torch/split/trained_classifier.h"
+#include "tutti/split_tensors.h"
+
+namespace tutti::test::classifier_cases {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using trained::Net;
+using trained::samples_of;
+
+TEST(ClassifierInADataParallel, IsTheDenseModelWithTheWeightsOfTheStep) {
+  for (const bool scoped : {false, true}) {
+    on_workers(3, [&](const Job& job) {
+      const Group group(job);
+      auto net = std::make_shared<Net>(group, Options{});
+      torch::nn::Linear trunk(6, kIn);
+      copy_parameters(*net->trunk, *trunk);
+      auto dense = whole(net->head, torch::kFloat32).clone().requires_grad_();
+      torch::optim::SGD of_dense(trunk->parameters(), torch::optim::SGDOptions(0.1));
+      torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
+      torch::optim::SGD of_trunk(net->trunk->parameters(), torch::optim::SGDOptions(0.1));
+      DataParallel parallel(group, *net);
+      const auto loss_of = [&](std::int64_t step, std::int64_t part) {
+        const auto [x, y] = samples_of(step, part);
+        return net->head->forward(net->trunk->forward(x), y);
+      };
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        const double weight = 1 + job.rank();
+        if (scoped) {
+          auto scope = parallel.accumulate();
+          for (const std::int64_t part : {0, 1}) {
+            scope.micro_batch(weight + static_cast<double>(part),
+                              [&] { return loss_of(step, 2 * job.rank() + part); });
+          }
+          scope.finish();
+        } else {
+          parallel.next_weight(weight);
+          loss_of(step, 2 * job.rank()).backward();
+        }
+        of_trunk.step();
+        of_trunk.zero_grad();
+        net->head->step();
+        torch::Tensor sum = torch::zeros({});
+        double weights = 0;
+        for (int rank = 0; rank < 3; ++rank) {
+          for (std::int64_t part = 0; part < (scoped ? 2 : 1); ++part) {
+            const auto [x, y] = samples_of(step, 2 * rank + part);
+            const double w = 1 + rank + static_cast<double>(part);
+            weights += w;  // the loss of no samples is 0, and counts
+            if (x.size(0) > 0) {
+              sum = sum + w * dense_losses(trunk->forward(x), dense, y, {}).mean();
+            }
+          }
+        }
+        of_dense.zero_grad();
+        of_head.zero_grad();
+        (sum / weights).backward();
+        of_dense.step();
+        of_head.step();
+        expect_near(net->trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
+        expect_near(whole(net->head, torch::kFloat32), dense.detach(), 1e-5, "head");
+      }
+      EXPECT_EQ(net->head->updates(), 3);
+    });
+  }
+}
+
+TEST(ClassifierInADataParallel, OfAFailedStepNothingIsApplied) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    auto net = std::make_shared<Net>(group, Options{});
+    DataParallel parallel(group, *net);
+    const auto sha = net->head->sha256();
+    const auto step = [&](bool fails) {
+      auto scope = parallel.accumulate();
+      scope.micro_batch(1, [&] {
+        const auto [x, y] = samples_of(1, job.rank());
+        return net->head->forward(net->trunk->forward(x), y);
+      });
+      if (fails && job.rank() == 1) throw std::runtime_error("no such file");
+      scope.finish();
+    };
+    EXPECT_ANY_THROW(step(true));
+    net->head->step();
+    EXPECT_EQ(net->head->updates(), 0);
+    EXPECT_EQ(net->head->sha256(), sha);
+    step(false);
+    net->head->step();
+    EXPECT_EQ(net->head->updates(), 1);
+  });
+}
+
+TEST(ClassifierInADataParallel, AGradientThatIsNeitherAppliedNorForgottenIsSaid) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    auto net = std::make_shared<Net>(group, Options{});
+    torch::optim::SGD of_trunk(net->trunk->parameters(), torch::optim::SGDOptions(0.1));
+    DataParallel parallel(group, *net);
+    const auto forward = [&] {
+      const auto [x, y] = samples_of(1, job.rank());
+      return net->head->forward(net->trunk->forward(x), y);
+    };
+    const auto step = [&] {
+      of_trunk.zero_grad();
+      forward().backward();
+      of_trunk.step();
+    };
+    step();
+    EXPECT_THAT(text_of([&] { step(); }),
+                AllOf(HasSubstr("classifier \"classifier\""),
+                      HasSubstr("gradient of a step that is over"), HasSubstr("zero_grad()")));
+    {
+      const torch::NoGradGuard no_grad;
+      forward();
+    }
+    net->head->step();
+    step();
+    net->zero_grad();
+    step();
+    net->head->step();
+    EXPECT_EQ(net->head->updates(), 2);
+  });
+}
+
+TEST(ClassifierInADataParallel, IsClippedWithTheModel) {
+  on_workers(3, [&](const Job& job) {
+    const Group group(job);
+    for (const double bound : {0.2, 100.0}) {
+      auto net = std::make_shared<Net>(group, Options{});
+      torch::nn::Linear trunk(6, kIn);
+      copy_parameters(*net->trunk, *trunk);
+      auto dense = whole(net->head, torch::kFloat32).clone().requires_grad_();
+      torch::optim::SGD of_dense(trunk->parameters(), torch::optim::SGDOptions(0.1));
+      torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
+      torch::optim::SGD of_trunk(net->trunk->parameters(), torch::optim::SGDOptions(0.1));
+      DataParallel parallel(group, *net);
+      for (std::int64_t step = 1; step <= 2; ++step) {
+        const auto [x, y] = samples_of(step, job.rank());
+        of_trunk.zero_grad();
+        net->head->forward(net->trunk->forward(x), y).backward();
+        const double norm = clip_grad_norm(group, *net, bound);
+        of_trunk.step();
+        net->head->step();
+        of_dense.zero_grad();
+        of_head.zero_grad();
+        torch::Tensor sum = torch::zeros({});
+        for (int rank = 0; rank < 3; ++rank) {
+          const auto [x_of, y_of] = samples_of(step, rank);
+          sum = sum + dense_losses(trunk->forward(x_of), dense, y_of, {}).mean();
+        }
+        (sum / 3).backward();
+        auto parameters = trunk->parameters();
+        parameters.push_back(dense);
+        EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(parameters, bound), 1e-5);
+        of_dense.step();
+        of_head.step();
+        expect_near(net->trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
+        expect_near(whole(net->head, torch::kFloat32), dense.detach(), 1e-5, "head");
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test::classifier_cases
