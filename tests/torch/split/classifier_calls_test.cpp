@@ -53,6 +53,55 @@ TEST(ParallelCrossEntropy, SeveralBackwardsAreOneUpdateAndNoneIsNone) {
   });
 }
 
+TEST(ParallelCrossEntropy, AStepMayBeAtAnotherRate) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    const auto weights_at = [&](double rate, double factor) {
+      ParallelCrossEntropy head(group, kIn, 20, Sgd{.lr = rate});
+      const Samples samples(2, 20, 1, torch::kFloat32);
+      head->forward(samples.of(samples.features, job.rank()),
+                    samples.of(samples.labels, job.rank()))
+          .backward();
+      head->step(factor);
+      return head->sha256();
+    };
+    EXPECT_EQ(weights_at(1, 0.25), weights_at(0.25, 1));
+    EXPECT_NE(weights_at(1, 0.25), weights_at(1, 1));
+  });
+}
+
+/// Classes that took part are those whose rows have moved.
+TEST(ParallelCrossEntropy, EachCallAndUpdateHasASampleOfItsOwn) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    constexpr std::int64_t kClasses = 200;
+    const Samples samples(2, kClasses, 1, torch::kFloat32);
+    const auto moved_with = [&](std::uint64_t seed) {
+      ParallelCrossEntropy head(group, kIn, kClasses, Sgd{.lr = 0.1},
+                                Options{.sample_rate = 0.3, .pieces = 3, .seed = seed});
+      std::vector<torch::Tensor> moved;
+      for (const int calls : {1, 1, 2}) {
+        const auto before = whole(head, torch::kFloat32).clone();
+        for (int call = 0; call < calls; ++call) {
+          head->forward(samples.of(samples.features, job.rank()),
+                        samples.of(samples.labels, job.rank()))
+              .backward();
+        }
+        head->step();
+        moved.push_back((whole(head, torch::kFloat32) - before).abs().sum(1).ne(0));
+      }
+      return moved;
+    };
+    const auto one = moved_with(1);
+    const auto other = moved_with(2);
+    EXPECT_EQ(one[0].sum().item<std::int64_t>(), one[1].sum().item<std::int64_t>());
+    EXPECT_FALSE(torch::equal(one[0], one[1]));
+    EXPECT_GT(one[2].sum().item<std::int64_t>(), one[0].sum().item<std::int64_t>());
+    EXPECT_FALSE(torch::equal(one[0], other[0]));
+    EXPECT_TRUE(torch::equal(one[1], moved_with(1)[1]));
+  });
+}
+
 TEST(ParallelCrossEntropy, ReductionsAreThoseOfTorch) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);

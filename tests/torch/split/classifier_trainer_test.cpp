@@ -47,17 +47,19 @@ std::string steps_of(int size, const Options& options, const Clip& clip = {}) {
 }
 
 TEST(ClassifierInATrainer, HasTheSameBytesOnAnyNumberOfWorkers) {
-  for (const auto& options : {Options{}, Options{.label_smoothing = 0.1, .sample_rate = 0.3},
-                              Options{.margin = arc_face(0.3, 8)}}) {
+  for (const auto& options :
+       {Options{}, Options{.label_smoothing = 0.1, .sample_rate = 0.3, .pieces = 8},
+        Options{.margin = arc_face(0.3, 8)}}) {
     const auto alone = steps_of(1, options);
     for (const int size : {2, 3, 5, 8}) {
       EXPECT_EQ(steps_of(size, options), alone) << name_of_case(options, kClasses, size);
     }
   }
   const Clip clip{.norm = 0.2, .parameter_norm = 0.1, .value = 0.01};
-  const auto clipped = steps_of(1, {.sample_rate = 0.3}, clip);
+  const auto clipped = steps_of(1, {.sample_rate = 0.3, .pieces = 8}, clip);
   EXPECT_THAT(clipped, HasSubstr("norm"));
-  for (const int size : {2, 3, 8}) EXPECT_EQ(steps_of(size, {.sample_rate = 0.3}, clip), clipped);
+  for (const int size : {2, 3, 8})
+    EXPECT_EQ(steps_of(size, {.sample_rate = 0.3, .pieces = 8}, clip), clipped);
 }
 
 /// Both norms are those before.
@@ -90,9 +92,14 @@ void expect_dense_model(const Clip& clip) {
     torch::optim::SGD of_trunk(trunk->parameters(), torch::optim::SGDOptions(0.1));
     torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
     Trainer trainer(group, net, Sgd{.lr = 0.1},
-                    {.shards = kShards, .clip = clip, .loss_scale = {.start = 1024}});
+                    {.shards = kShards,
+                     .schedule = Schedule::warm_up(3),
+                     .clip = clip,
+                     .loss_scale = {.start = 1024}});
     for (std::int64_t step = 1; step <= 4; ++step) {
-      trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+      const auto result = trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+      of_trunk.param_groups()[0].options().set_lr(0.1 * result.rate_factor);
+      of_head.param_groups()[0].options().set_lr(0.5 * result.rate_factor);
       torch::Tensor sum = torch::zeros({});
       double weight = 0;
       for (std::int64_t shard = 0; shard < kShards; ++shard) {
@@ -148,7 +155,7 @@ constexpr std::int64_t kSamples = 17;
 std::string evaluation_of(int size) {
   return text_of_rank_0(size, [&](const Job& job) {
     const Group group(job);
-    Net net(group, {.sample_rate = 0.3});
+    Net net(group, {.sample_rate = 0.3, .pieces = 8});
     Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
     trainer.step([&](Shard& shard) { return answer_of(shard, net); });
     const auto sha = net.head->sha256();
@@ -288,7 +295,7 @@ TEST(ClassifierInATrainer, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
   const auto run = [&](int size, int to, bool loads, bool saves) {
     return text_of_rank_0(size, [&](const Job& job) {
       const Group group(job);
-      Net net(group, {.sample_rate = 0.5});
+      Net net(group, {.sample_rate = 0.5, .pieces = 8});
       Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
       if (loads) {
         EXPECT_EQ(trainer.load(folder), 2);
@@ -309,7 +316,7 @@ TEST(ClassifierInATrainer, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
     Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
     const auto sha = net.head->sha256();
     EXPECT_THAT(text_of([&] { trainer.load(folder); }),
-                HasSubstr("\"head\" is cut into 40 pieces in the checkpoint, here into 7"));
+                HasSubstr("\"head\" is cut into 8 pieces in the checkpoint, here into 7"));
     EXPECT_EQ(net.head->sha256(), sha);
     torch::nn::Linear plain(3, 3);
     Trainer other(group, *plain, Sgd{.lr = 0.1}, {.shards = kShards});
