@@ -111,6 +111,10 @@ TEST(LinksPage, ProgramWithALinkOfItsOwnIsTheExample) {
   expect_shows("docs/links.md", "examples/07_own_link_gloo.cpp");
 }
 
+TEST(OperationsPage, ProgramOfAGridIsTheExample) {
+  expect_shows("docs/operations.md", "examples/09_grid.cpp");
+}
+
 TEST(GroupPage, ProgramIsTheOneThatIsBuiltAgainstTheInstalledCore) {
   expect_shows("docs/group.md", "tests/install/core/main.cpp");
 }
