@@ -292,11 +292,15 @@ def draw_classifier(result, picture):
                   if column in entry["columns"]]
         axes.plot(*zip(*points), marker="o", markersize=3, linewidth=1, label=column,
                   linestyle="-" if column.startswith("Tutti") else "--")
+    limits = [(entry["classes"], max(limit["products_us"], limit["streams_us"]) / 1e3)
+              for entry in result["entries"] for column, limit in entry["bounds"].items() if column == "bound, 1"]
+    if limits:
+        axes.plot(*zip(*limits), linewidth=1, linestyle=":", color="#222222", label="bound, 1 worker, all classes")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("classes", fontsize=9)
     axes.set_ylabel("ms per step", fontsize=9)
-    axes.legend(fontsize=7, frameon=False)
+    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     bare(axes)
     finish(figure, result, picture)
 

@@ -1,6 +1,8 @@
 """PyTorch's ways of training the last layer of a classifier, one rank.
 
-    rival.py SOCKET (linear_cross_entropy | ddp) CLASSES DIM BATCH RANK SIZE STORE
+    rival.py SOCKET (chunked:ROWS | ddp) CLASSES DIM BATCH RANK SIZE STORE
+
+chunked is linear_cross_entropy with so many samples at a time; 0: as many as torch chooses.
 """
 
 import os
@@ -27,13 +29,23 @@ def layer_of(way, classes, x, y):
     head = torch.nn.Linear(x.shape[1], classes, bias=False)
     model = torch.nn.parallel.DistributedDataParallel(head, gradient_as_bucket_view=True) if way == "ddp" else head
     optimizer = torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9)
+    if way == "ddp":
+        def loss_of():
+            return torch.nn.functional.cross_entropy(model(x), y)
+    else:
+        if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
+            raise SystemExit(f"torch {torch.__version__} has no chunked linear_cross_entropy: 2.13 has")
+        rows = int(way.split(":")[1])
+        # Without options it computes all logits at once.
+        options = (torch.nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None) if rows else
+                   torch.nn.LinearCrossEntropyOptions())
+
+        def loss_of():
+            return torch.nn.functional.linear_cross_entropy(x, head.weight, y, options=options)
 
     def step():
         optimizer.zero_grad()
-        if way == "ddp":
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-        else:
-            torch.nn.functional.linear_cross_entropy(x, head.weight, y).backward()
+        loss_of().backward()
         optimizer.step()
         x.grad = None
 
