@@ -251,6 +251,25 @@ TEST(ClassifierInATrainer, AShardThatFailsDropsTheStepAndNobodyWaits) {
   }
 }
 
+TEST(ClassifierInATrainer, ClassesOfAShardThatCountsNothingKeepTheirMomentum) {
+  const auto steps = [&](bool calls) {
+    return text_of_rank_0(2, [&](const Job& job) {
+      const Group group(job);
+      Net net(group, {.sample_rate = 0.2, .pieces = 4});
+      Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = 3});
+      for (int step = 0; step < 3; ++step) {
+        trainer.step([&](Shard& shard) {
+          if (shard.index() != 1) return answer_of(shard, net);
+          if (calls) answer_of(shard, net);
+          return shard.nothing();
+        });
+      }
+      return net.head->sha256() + trainer.state_sha256();
+    });
+  };
+  EXPECT_EQ(steps(true), steps(false));
+}
+
 TEST(ClassifierInATrainer, ALabelThatIsNoClassDropsTheStep) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
