@@ -15,9 +15,9 @@
 #include "comm/group_state.h"
 #include "comm/host_link.h"
 #include "comm/local/group_lanes.h"
+#include "job/alone.h"
 #include "job/job_state.h"
 #include "kernels/hash.h"
-#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -118,12 +118,7 @@ View readable(ConstView data) { return {const_cast<void*>(data.data), data.count
 
 std::uint64_t start(const GroupState& group, const Operation& operation) {
   check_operation(operation, group.rank(), group.size());
-  if (const auto& where = group.job().alone_in(); !where.empty()) [[unlikely]] {
-    throw InvalidArgument(fmt::format(
-        "{} of group \"{}\" in {}: other workers compute other shards at that time, or none, and "
-        "would not come to it; call it between steps",
-        name_of(operation.kind), group.name(), where));
-  }
+  require_together(group.job(), name_of(operation.kind), group.name());
   return group.collectives().start(operation);
 }
 
@@ -137,7 +132,14 @@ void run(const GroupState& group, const Operation& operation) {
   ends_after_all(operation) ? collectives.wait_up_to(call) : collectives.wait(call);
 }
 
+std::shared_ptr<GroupState> make_group(const std::shared_ptr<JobState>& job, std::vector<int> ranks,
+                                       std::string name, const GroupOptions& options) {
+  require_together(*job, "the making", name);
+  return std::make_shared<GroupState>(job, std::move(ranks), std::move(name), options);
+}
+
 SharedMemory allocate_blocks(const GroupState& group, const MemoryRequest& request) {
+  require_together(group.job(), request.common ? "allocate_common()" : "allocate()", group.name());
   MemoryBlocks blocks = group.collectives().allocate(request);
   return {group.rank(), request.bytes, std::move(blocks.of_members), std::move(blocks.owner)};
 }
@@ -153,8 +155,7 @@ Group::Group(const Job& job, std::string name, const GroupOptions& options)
     : Group(job, all_ranks(job), std::move(name), options) {}
 
 Group::Group(const Job& job, std::vector<int> ranks, std::string name, const GroupOptions& options)
-    : state_(
-          std::make_shared<GroupState>(job.state(), std::move(ranks), std::move(name), options)) {}
+    : state_(make_group(job.state(), std::move(ranks), std::move(name), options)) {}
 
 int Group::rank() const { return state_->rank(); }
 int Group::size() const { return state_->size(); }
@@ -162,6 +163,7 @@ int Group::job_rank(int rank) const { return state_->ranks().at(static_cast<std:
 const std::string& Group::name() const { return state_->name(); }
 
 Group Group::split(int colour, std::string name, const GroupOptions& options) const {
+  require_together(state_->job(), "split()", this->name());
   std::vector<std::int32_t> colours(static_cast<std::size_t>(size()));
   const std::int32_t mine = colour;
   all_gather({&mine, 1, DType::int32}, {colours.data(), size(), DType::int32},
@@ -170,8 +172,7 @@ Group Group::split(int colour, std::string name, const GroupOptions& options) co
   for (int member = 0; member < size(); ++member) {
     if (colours[static_cast<std::size_t>(member)] == mine) ranks.push_back(job_rank(member));
   }
-  return Group(std::make_shared<GroupState>(state_->shared_job(), std::move(ranks), std::move(name),
-                                            options));
+  return Group(make_group(state_->shared_job(), std::move(ranks), std::move(name), options));
 }
 
 SharedMemory Group::allocate(std::size_t bytes, std::string_view what,

@@ -6,14 +6,15 @@
 // Threads: one.
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "job/job_state.h"
 
 namespace tutti {
 
-/// Collectives of the job's groups are InvalidArgument while it lives. `where` is in the text:
-/// "shard 3 of Trainer \"model\"".
+/// Collectives of the job's groups, and making groups, are InvalidArgument while it lives. `where`
+/// is in the text: "shard 3 of Trainer \"model\"".
 class Alone {
  public:
   Alone(JobState& job, std::string where) : job_(job), before_(job.alone_in()) {
@@ -36,5 +37,8 @@ class Together {
  private:
   Alone alone_;
 };
+
+/// Throws the InvalidArgument while an Alone lives. `call` needs all members of the group.
+void require_together(const JobState& job, std::string_view call, std::string_view group);
 
 }  // namespace tutti
