@@ -58,8 +58,9 @@ struct CollectiveOptions {
 /// A collective that was started. Destroying a Work that was not waited for waits for it.
 /// Progress is made inside wait(), done() and other calls on the same group, and while the thread
 /// that started it waits for something else of the job, not by a thread of its own: the memory
-/// given to the call belongs to the group until wait() returns. Memory that one of two calls under
-/// way writes must not overlap that of the other: they may be on different lanes.
+/// given to the call belongs to the group until wait() returns. A call that writes memory of
+/// another one of the group that was not waited for, or touches what that one writes, is
+/// InvalidArgument at its start.
 class Work {
  public:
   Work() = default;

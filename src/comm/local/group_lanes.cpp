@@ -2,7 +2,11 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
+#include "comm/local/call_record.h"
+#include "tutti/error.h"
 
 namespace tutti {
 
@@ -27,7 +31,8 @@ class GroupLanes::InUse {
   LocalCollectives& lane_;
 };
 
-GroupLanes::GroupLanes(JobState& job, LocalGroup group) : members_(job, std::move(group)) {
+GroupLanes::GroupLanes(JobState& job, LocalGroup group)
+    : members_(job, std::move(group)), under_way_(members_.group.lanes, members_.group.rank) {
   for (int lane = 0; lane < members_.group.lanes; ++lane) {
     lanes_.push_back(std::make_unique<LocalCollectives>(members_, lane));
     members_.lanes.push_back(lanes_.back().get());
@@ -38,10 +43,27 @@ std::uint64_t GroupLanes::start(const Operation& operation) {
   members_.job.require_own();
   const std::uint64_t call = started_ + 1;
   LocalCollectives& lane = *lanes_[lane_of(call)];
+  if (const auto clash = under_way_.clash_of(operation, lane_of(call), sequence_of(call)))
+      [[unlikely]] {
+    refuse(operation, *clash);
+  }
   const InUse use(*this, lane);
   const std::uint64_t sequence = lane.start(operation);
   TUTTI_CHECK(sequence == sequence_of(call), "operation {} of a lane is call {}", sequence, call);
+  under_way_.add(operation, lane_of(call), sequence);
   return started_ = call;
+}
+
+void GroupLanes::refuse(const Operation& operation, const CallsUnderWay::Clash& clash) {
+  check();  // of a group that has ended no call is under way
+  CallRecord record;
+  write_record(record, operation);
+  const auto verb = [](bool writes) { return writes ? "writes" : "reads"; };
+  throw InvalidArgument(fmt::format(
+      "{}, call {} of group \"{}\", {} memory that a call under way {}: {}; wait for "
+      "that one first",
+      describe(record, members_.members.size), started_ + 1, members_.group.name,
+      verb(clash.new_one_writes), verb(clash.writes), lanes_[clash.lane]->what(clash.sequence)));
 }
 
 bool GroupLanes::test(std::uint64_t call) {
@@ -49,7 +71,10 @@ bool GroupLanes::test(std::uint64_t call) {
   TUTTI_CHECK(call <= started_, "call {} was not started", call);
   LocalCollectives& lane = *lanes_[lane_of(call)];
   const InUse use(*this, lane);
-  if (lane.test(sequence_of(call))) return true;
+  if (lane.test(sequence_of(call))) {
+    under_way_.complete(lane_of(call), sequence_of(call));
+    return true;
+  }
   for (const auto& other : lanes_) {
     if (other.get() != &lane) other->progress();
   }
@@ -62,6 +87,7 @@ void GroupLanes::wait(std::uint64_t call) {
   LocalCollectives& lane = *lanes_[lane_of(call)];
   const InUse use(*this, lane);
   lane.wait(sequence_of(call));
+  under_way_.complete(lane_of(call), sequence_of(call));
 }
 
 bool GroupLanes::test_up_to(std::uint64_t call) {

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/local/calls_under_way.h"
 #include "comm/local/local_collectives.h"
 #include "comm/local/local_members.h"
 
@@ -49,7 +50,8 @@ class GroupLanes {
   void use(HostChannel& channel) { members_.channel = &channel; }
   /// See Group::allocate and Group::allocate_common.
   MemoryBlocks allocate(const MemoryRequest& request);
-  /// Returns the call's number, from 1.
+  /// Returns the call's number, from 1. InvalidArgument, with nothing started, where it writes
+  /// memory of a call that is under way, or that one writes its.
   std::uint64_t start(const Operation& operation);
   /// Makes what progress it can without waiting, on all lanes; true when the call is complete.
   bool test(std::uint64_t call);
@@ -73,8 +75,10 @@ class GroupLanes {
  private:
   class InUse;
 
-  std::uint64_t lane_of(std::uint64_t call) const { return (call - 1) % lanes_.size(); }
+  std::size_t lane_of(std::uint64_t call) const { return (call - 1) % lanes_.size(); }
   std::uint64_t sequence_of(std::uint64_t call) const { return (call - 1) / lanes_.size() + 1; }
+
+  [[noreturn]] void refuse(const Operation& operation, const CallsUnderWay::Clash& clash);
 
   // Memory (group_lanes_memory.cpp).
   std::uint64_t agree(const std::string& refusal, const std::string& label);
@@ -87,6 +91,7 @@ class GroupLanes {
 
   LocalMembers members_;
   std::vector<std::unique_ptr<LocalCollectives>> lanes_;
+  CallsUnderWay under_way_;
   std::uint64_t started_ = 0;
   std::uint64_t allocations_ = 0;
 };

@@ -54,6 +54,8 @@ class LocalCollectives final : public Unfinished {
   void leave_background();
   /// If it moves in the background, this thread moves it from now on.
   void move_to_this_thread();
+  /// `all-reduce sum float32[10] "weight", call 3 of group "world"`.
+  std::string what(std::uint64_t sequence) const;
   /// Throws the reason if the group has ended.
   void check() { check_open(completed_ + 1); }
   /// Ends the group because this member cannot go on: PeerFailed on the others, if none has ended
@@ -158,7 +160,6 @@ class LocalCollectives final : public Unfinished {
     return (sequence - 1) * shared_.lanes.size() + static_cast<std::uint64_t>(lane_) + 1;
   }
   RankSet missing(Goal goal, std::uint64_t value) const;
-  std::string what(std::uint64_t sequence) const;
   /// Checks the peers periodically, for tests of a call that is not waited for.
   void poll_peers(Goal goal, std::uint64_t value, std::uint64_t sequence);
   /// `how`, which is about a call in which members disagree, follows its number in the text.

@@ -1,0 +1,68 @@
+#pragma once
+
+// The memory of a group's calls that are under way: what one of them writes, no other may touch.
+//
+// A call counts as under way until this member has waited for it, or for a later one of its lane:
+// not until it happens to be complete, so that what is refused does not depend on the moment.
+//
+// Threads: one at a time. Failure: none.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "comm/local/control_arena.h"
+#include "comm/local/operation.h"
+
+namespace tutti {
+
+class CallsUnderWay {
+ public:
+  /// A call under way, and what it and a new one do with the same memory.
+  struct Clash {
+    std::size_t lane;
+    std::uint64_t sequence;
+    bool writes;
+    bool new_one_writes;
+  };
+
+  /// `rank`: this member's.
+  CallsUnderWay(int lanes, int rank) : rank_(rank), lanes_(static_cast<std::size_t>(lanes)) {}
+
+  /// Of an operation that is going to be the lane's `sequence`. Before that one starts, there is
+  /// room for it.
+  std::optional<Clash> clash_of(const Operation& operation, std::size_t lane,
+                                std::uint64_t sequence);
+  void add(const Operation& operation, std::size_t lane, std::uint64_t sequence);
+  /// The lane's operations up to this one are complete.
+  void complete(std::size_t lane, std::uint64_t sequence);
+
+ private:
+  struct Bytes {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
+    /// Of different arrays, too.
+    bool overlap(const Bytes& other) const {
+      const std::less<const std::byte*> before;
+      return before(begin, other.end) && before(other.begin, end);
+    }
+  };
+  struct Memory {
+    Bytes read, written;
+  };
+  struct Lane {
+    std::uint64_t started = 0;
+    std::uint64_t completed = 0;
+    std::array<Memory, kRing> memory;  ///< by sequence
+  };
+  static Bytes bytes_of(const ConstView& span);
+  Memory memory_of(const Operation& operation) const;
+
+  int rank_;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace tutti
