@@ -7,7 +7,7 @@
 //   torch::Tensor all = std::move(loss).reduce();   // one all-reduce for both
 //
 // A Partial meets no tensor: added to one, it would count the tensor size() times in the end. The
-// compiler says so. Gradients are those of tutti/ops.h.
+// compiler says so, and names the way out. Gradients are those of tutti/ops.h.
 //
 // Threads: as Group. Failure: that of Group. A Partial that is destroyed without a reduction is a
 // mistake on this worker that leaves others waiting: in a debug build (without NDEBUG) the program
@@ -50,6 +50,8 @@ class PartialValue {
   /// InvalidArgument for parts of two groups, and for one that has been reduced.
   void merge(PartialValue&& other);
   void scale(double factor);
+  /// value · weight; zeros for 0, whatever the value.
+  static torch::Tensor weighted(const torch::Tensor& value, double weight);
   torch::Tensor reduce(const CollectiveOptions& options);
   torch::Tensor reduce_scatter(std::span<const std::int64_t> rows,
                                const CollectiveOptions& options);
@@ -64,16 +66,22 @@ class PartialValue {
   std::optional<torch::Tensor> weight_;  ///< of a mean, whose value has been multiplied by it
 };
 
+/// Results of what does not compile: messages of compilers have their names.
+struct ReduceThePartialFirst;
+struct ReduceWithStdMoveOfThePartial;
+
 template <Whole whole>
 class [[nodiscard]] Partial final : public PartialValue {
  public:
   /// This worker's part. The members' parts have the same shape (rows of concat may differ).
   Partial(const Group& group, torch::Tensor value) requires(whole != Whole::mean)
       : PartialValue(group, whole, std::move(value)) {}
-  /// `value`, which counts as `weight`: the samples that it is the mean of.
+  /// `value`, which counts as `weight`: the samples that it is the mean of. With 0 it counts
+  /// nothing, whatever it is: NaN, as the mean of no samples is, gives 0 here and to its gradient.
+  /// The mean of parts that all have 0 is NaN.
   Partial(const Group& group, const torch::Tensor& value,
           double weight) requires(whole == Whole::mean)
-      : PartialValue(group, whole, value * weight,
+      : PartialValue(group, whole, weighted(value, weight),
                      torch::full({}, weight, value.options().requires_grad(false))) {}
 
   Partial(Partial&&) noexcept = default;
@@ -101,17 +109,25 @@ class [[nodiscard]] Partial final : public PartialValue {
   friend Partial operator*(double factor, Partial one) requires(whole == Whole::sum) {
     return std::move(one) * factor;
   }
+  friend ReduceThePartialFirst operator+(const Partial&, const torch::Tensor&) = delete;
+  friend ReduceThePartialFirst operator+(const torch::Tensor&, const Partial&) = delete;
+  friend ReduceThePartialFirst operator*(const Partial&, const torch::Tensor&) = delete;
+  friend ReduceThePartialFirst operator*(const torch::Tensor&, const Partial&) = delete;
 
   /// The whole, on all members. Collective.
   torch::Tensor reduce(const CollectiveOptions& options = {}) && {
     return PartialValue::reduce(options);
   }
+  ReduceWithStdMoveOfThePartial reduce(const CollectiveOptions& options = {}) const& = delete;
   /// This member's rows of it, as ops::reduce_scatter. Collective.
   torch::Tensor reduce_scatter(std::span<const std::int64_t> rows = {},
                                const CollectiveOptions& options = {}) &&
       requires(whole == Whole::sum) {
     return PartialValue::reduce_scatter(rows, options);
   }
+  ReduceWithStdMoveOfThePartial reduce_scatter(std::span<const std::int64_t> rows = {},
+                                               const CollectiveOptions& options = {}) const& =
+      delete;
 };
 
 inline Partial<Whole::sum> partial_sum(const Group& group, torch::Tensor value) {

@@ -95,6 +95,12 @@ void PartialValue::merge(PartialValue&& other) {
   }
 }
 
+torch::Tensor PartialValue::weighted(const torch::Tensor& value, double weight) {
+  if (weight != 0) return value * weight;
+  // Stays in the graph: others may wait in the backward of what it comes from.
+  return value.masked_fill(torch::ones({}, value.options().dtype(torch::kBool)), 0);
+}
+
 void PartialValue::scale(double factor) {
   require_value("scaled");
   value_ = value_ * factor;

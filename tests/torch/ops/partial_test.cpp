@@ -116,6 +116,29 @@ TEST(Partial, AWeightedMeanHasItsGradientInOneCall) {
   });
 }
 
+/// A worker that has no samples comes with the mean of none.
+TEST(Partial, AValueOfWeightZeroCountsNothingWhateverItIs) {
+  on_workers(3, [](const Job& job) {
+    const Group group(job);
+    const auto of = [](double value) {
+      return torch::full({2}, value, torch::kFloat64).requires_grad_();
+    };
+    for (const double bad :
+         {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 5.0}) {
+      const double weight = job.rank() == 1 ? 0 : 1 + job.rank();
+      const auto x = of(weight == 0 ? bad : 1.0 + job.rank());
+      const auto none = of(bad);
+      const auto mean =
+          combine(partial_mean(group, x, weight), partial_mean(group, none, 0)).reduce();
+      EXPECT_TRUE(torch::equal(mean, of((1.0 * 1 + 3.0 * 3) / 4))) << mean;
+      (mean.sum() / 3).backward();  // all have the same loss
+      EXPECT_TRUE(torch::equal(x.grad(), of(weight / 4))) << x.grad();
+      EXPECT_TRUE(torch::equal(none.grad(), of(0))) << none.grad();
+    }
+    EXPECT_TRUE(partial_mean(group, torch::ones({}), 0).reduce().isnan().item<bool>());
+  });
+}
+
 TEST(Partial, APieceIsThisWorkersRowsOfTheSum) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
