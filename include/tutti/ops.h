@@ -65,7 +65,8 @@ torch::Tensor all_to_all(const Group& group, const torch::Tensor& x,
                          std::span<const std::int64_t> given, std::span<const std::int64_t> taken,
                          const CollectiveOptions& options = {});
 /// How many rows each member gives to this one, from how many this one gives to each. Collective.
-std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std::int64_t> given);
+std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std::int64_t> given,
+                                        const CollectiveOptions& options = {});
 
 /// `x` itself; its gradients are added over the members. For a value that all have alike and that
 /// each uses for its part of the work.

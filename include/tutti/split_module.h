@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tutti/group.h"
@@ -36,6 +38,9 @@ class WeightedLayer {
   /// this member's loss in the step. DataParallel sets it, and divides by the sum of the weights.
   void set_gradient_weight(double weight) { *gradient_weight_ = weight; }
   double gradient_weight() const { return *gradient_weight_; }
+  /// What errors call the layer, the same on all members: DataParallel gives it its name in the
+  /// model.
+  void set_layer_name(std::string name) { layer_name_ = std::move(name); }
 
  protected:
   WeightedLayer() = default;
@@ -44,8 +49,11 @@ class WeightedLayer {
   WeightedLayer& operator=(const WeightedLayer&) = delete;
   /// For what backward has of the layer, which may outlive it.
   const std::shared_ptr<const double>& shared_weight() const { return shared_weight_; }
+  /// Of a collective of the layer: "SyncBatchNorm bn1: statistics".
+  std::string label_of(std::string_view layer, std::string_view what) const;
 
  private:
+  std::string layer_name_;
   std::shared_ptr<double> gradient_weight_ = std::make_shared<double>(1);
   std::shared_ptr<const double> shared_weight_ = gradient_weight_;
 };
@@ -65,6 +73,10 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
   virtual double kept_squares() { return 0; }
   /// What is kept is to be multiplied by it: clip_grad_norm().
   virtual void scale_kept(double /*factor*/) {}
+  /// torch::save() and torch::load() of a model that has the layer are Unsupported: a file would
+  /// have this member's rows alone, and look whole. The text names what does it.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
 
  protected:
   SplitModule(Group group, std::string name)

@@ -57,6 +57,7 @@ DataParallel::DataParallel(const Job& job, torch::nn::Module& module,
   auto roles = roles_of(options, layers);
   start([&] { return Group(job, options.name, kOneLane); }, job.size(), WrappedModel(module, roles),
         std::move(layers), options);
+  name_layers(module);
 }
 
 DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
@@ -65,6 +66,7 @@ DataParallel::DataParallel(const Group& group, torch::nn::Module& module,
   auto roles = roles_of(options, layers);
   start([&] { return group; }, group.size(), WrappedModel(module, roles), std::move(layers),
         options);
+  name_layers(module);
 }
 
 DataParallel::DataParallel(const Group& group,

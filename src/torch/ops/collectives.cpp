@@ -296,11 +296,14 @@ torch::Tensor all_to_all(const Group& group, const torch::Tensor& x,
                        });
 }
 
-std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std::int64_t> given) {
+std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std::int64_t> given,
+                                        const CollectiveOptions& options) {
+  auto named = options;
+  if (named.label.empty()) named.label = "rows";
   const auto mine = checked_rows(group, given, "exchange_rows");
   Rows taken(mine.size());
   group.all_to_all({mine.data(), group.size(), DType::int64},
-                   {taken.data(), group.size(), DType::int64}, {.label = "rows"});
+                   {taken.data(), group.size(), DType::int64}, named);
   return taken;
 }
 

@@ -110,7 +110,8 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
     }
   }
   // Who cannot go on says so where all learn how many look-ups come.
-  route->taken = ops::exchange_rows(group(), route->given);
+  route->taken = ops::exchange_rows(
+      group(), route->given, {.label = label_of("ParallelEmbedding", "numbers of look-ups")});
   if (!why_not.empty()) throw InvalidArgument(why_not);
   for (std::size_t r = 0; r < members; ++r) {
     if (route->taken[r] != kRefused) continue;
@@ -125,11 +126,13 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
   {
     const torch::NoGradGuard no_grad;
     route->order = positions(by_owner);
-    route->asked = ops::all_to_all(group(), wide.index_select(0, route->order), route->given,
-                                   route->taken, {.label = "look-ups"}) -
-                   first_;
-    const auto rows = ops::all_to_all(group(), weight.index_select(0, route->asked), route->taken,
-                                      route->given, {.label = "rows looked up"});
+    route->asked =
+        ops::all_to_all(group(), wide.index_select(0, route->order), route->given, route->taken,
+                        {.label = label_of("ParallelEmbedding", "look-ups")}) -
+        first_;
+    const auto rows =
+        ops::all_to_all(group(), weight.index_select(0, route->asked), route->taken, route->given,
+                        {.label = label_of("ParallelEmbedding", "rows looked up")});
     auto sizes = indices.sizes().vec();
     sizes.push_back(options_.dim);
     result = torch::empty(sizes, rows.options());
@@ -137,22 +140,23 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
   }
   const auto padding = options_.padding_idx.value_or(-1) - first_;
   const bool has_padding = options_.padding_idx.has_value();
-  return ops::with_gradient(result, weight,
-                            [group = group(), route, padding, has_padding, like = weight.detach(),
-                             factor = shared_weight()](const torch::Tensor& gradient) {
-                              const auto dim = like.size(1);
-                              const auto mine = weighted(gradient.view({-1, dim}), *factor);
-                              auto values = ops::all_to_all(
-                                  group, mine.index_select(0, route->order), route->given,
-                                  route->taken, {.label = "gradient of look-ups"});
-                              auto rows = route->asked;
-                              if (has_padding) {
-                                const auto kept = (rows != padding).nonzero().flatten();
-                                rows = rows.index_select(0, kept);
-                                values = values.index_select(0, kept);
-                              }
-                              return sum_of_rows(rows, values, like);
-                            });
+  return ops::with_gradient(
+      result, weight,
+      [group = group(), route, padding, has_padding, like = weight.detach(),
+       factor = shared_weight(), label = label_of("ParallelEmbedding", "gradient of look-ups")](
+          const torch::Tensor& gradient) {
+        const auto dim = like.size(1);
+        const auto mine = weighted(gradient.view({-1, dim}), *factor);
+        auto values = ops::all_to_all(group, mine.index_select(0, route->order), route->given,
+                                      route->taken, {.label = label});
+        auto rows = route->asked;
+        if (has_padding) {
+          const auto kept = (rows != padding).nonzero().flatten();
+          rows = rows.index_select(0, kept);
+          values = values.index_select(0, kept);
+        }
+        return sum_of_rows(rows, values, like);
+      });
 }
 
 std::vector<SplitTensor> ParallelEmbeddingImpl::split_tensors() {

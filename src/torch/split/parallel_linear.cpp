@@ -53,8 +53,8 @@ void ParallelLinearImpl::require(const torch::Tensor& x) const {
 
 /// The logits of all members' samples, of which the gradient comes weighted.
 torch::Tensor ParallelLinearImpl::local(const torch::Tensor& x) {
-  const auto all =
-      ops::all_gather(group(), leave_weighted(x, shared_weight()), {.label = "features"});
+  const auto all = ops::all_gather(group(), leave_weighted(x, shared_weight()),
+                                   {.label = label_of("ParallelLinear", "features")});
   return torch::linear(all, weight, bias);
 }
 
@@ -69,7 +69,7 @@ torch::Tensor ParallelLinearImpl::logits(const torch::Tensor& x) {
   std::vector<std::int64_t> rows(static_cast<std::size_t>(group().size()));
   const std::int64_t own = x.size(0);
   group().all_gather({&own, 1, DType::int64}, {rows.data(), group().size(), DType::int64},
-                     {.label = "samples"});
+                     {.label = label_of("ParallelLinear", "samples")});
   // Members' classes are columns of different numbers: elements travel.
   std::vector<std::int64_t> given;
   std::vector<std::int64_t> taken;
@@ -80,8 +80,8 @@ torch::Tensor ParallelLinearImpl::logits(const torch::Tensor& x) {
     given.push_back(rows[static_cast<std::size_t>(r)] * of_all.size(1));
     taken.push_back(own * classes.back());
   }
-  const auto mine =
-      ops::all_to_all(group(), of_all.reshape({-1}), given, taken, {.label = "logits"});
+  const auto mine = ops::all_to_all(group(), of_all.reshape({-1}), given, taken,
+                                    {.label = label_of("ParallelLinear", "logits")});
   std::vector<torch::Tensor> columns;
   std::int64_t at = 0;
   for (std::size_t r = 0; r < classes.size(); ++r) {

@@ -61,4 +61,11 @@ SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>&
   return found;
 }
 
+void name_layers(torch::nn::Module& module) {
+  const auto give = [](const std::string& name, torch::nn::Module& one) {
+    if (auto* const layer = dynamic_cast<WeightedLayer*>(&one)) layer->set_layer_name(name);
+  };
+  module.apply(torch::nn::Module::NamedModuleApplyFunction(give));
+}
+
 }  // namespace tutti

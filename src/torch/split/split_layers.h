@@ -38,4 +38,7 @@ struct SplitLayers {
 /// `ranks`: job ranks of the group's members.
 SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>& ranks);
 
+/// Such layers learn their names in the model, for errors.
+void name_layers(torch::nn::Module& module);
+
 }  // namespace tutti

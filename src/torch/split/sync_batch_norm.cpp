@@ -87,7 +87,8 @@ SyncBatchNormImpl::Statistics SyncBatchNormImpl::statistics_of(const torch::Tens
     mine[0].slice(0, 1, 1 + channels).copy_(mean);
     mine[0].slice(0, 1 + channels).copy_(variance.to(torch::kFloat64) * count);
   }
-  const auto of_all = tutti::all_gather(group_, mine, {.label = "statistics of a batch"});
+  const auto of_all =
+      tutti::all_gather(group_, mine, {.label = label_of("SyncBatchNorm", "statistics")});
   Statistics all{.mean = torch::zeros({channels}, torch::kFloat64),
                  .squares = torch::zeros({channels}, torch::kFloat64)};
   for (int r = 0; r < group_.size(); ++r) {
@@ -141,20 +142,21 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
   }
   // ∂/∂x of n = (x − mean) / √(variance + eps), where mean and variance have all samples: the
   // members' gradients are added with their weights, and each one's leaves without.
-  const auto gradient_of = [group = group_, values = normal.detach(), inverse, count,
-                            weight = shared_weight()](const torch::Tensor& gradient) {
-    const auto own = wide(gradient);
-    const auto n = wide(values);
-    const auto dims = other_dims(own);
-    auto sums =
-        weighted(torch::stack({own.sum(dims), (own * n).sum(dims)}).to(torch::kFloat64), *weight);
-    tutti::all_reduce(group, sums, Reduction::sum, {.label = "gradient of a batch's statistics"});
-    if (*weight == 0) return torch::zeros_like(gradient);
-    sums /= count * *weight;
-    const auto means = sums.to(own.scalar_type());
-    return ((own - over(means[0], own) - n * over(means[1], own)) * over(inverse, own))
-        .to(gradient.scalar_type());
-  };
+  const auto gradient_of =
+      [group = group_, values = normal.detach(), inverse, count, weight = shared_weight(),
+       label = label_of("SyncBatchNorm", "gradient of statistics")](const torch::Tensor& gradient) {
+        const auto own = wide(gradient);
+        const auto n = wide(values);
+        const auto dims = other_dims(own);
+        auto sums = weighted(torch::stack({own.sum(dims), (own * n).sum(dims)}).to(torch::kFloat64),
+                             *weight);
+        tutti::all_reduce(group, sums, Reduction::sum, {.label = label});
+        if (*weight == 0) return torch::zeros_like(gradient);
+        sums /= count * *weight;
+        const auto means = sums.to(own.scalar_type());
+        return ((own - over(means[0], own) - n * over(means[1], own)) * over(inverse, own))
+            .to(gradient.scalar_type());
+      };
   const auto y = ops::with_gradient(normal, x, gradient_of);
   if (!weight.defined()) return y;
   return (y * over(weight, x) + over(bias, x)).to(x.scalar_type());
