@@ -133,6 +133,7 @@ class ParallelCrossEntropyImpl final : public SplitModule {
 
   /// The weights of this member's pieces, one entry for each, then the rule's states.
   std::vector<SplitTensor> split_tensors() override;
+  bool updates_itself() const override { return true; }
   void divide_kept(double divisor) override;
   void forget_kept() noexcept override;
   double kept_squares() override;

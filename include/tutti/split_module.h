@@ -64,6 +64,9 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
   const Group& group() const { return group_; }
   /// Parameters first, in registration order, then what else a checkpoint has to hold.
   virtual std::vector<SplitTensor> split_tensors() = 0;
+  /// Whether the layer updates its parameters itself: a DataParallel over other ranks than its own
+  /// is Unsupported, as copies of the layer would part.
+  virtual bool updates_itself() const { return false; }
   /// What the layer itself has kept of the gradients of this step, besides those of its registered
   /// parameters, is to be divided by it: DataParallel's step is over.
   virtual void divide_kept(double /*divisor*/) {}

@@ -36,6 +36,13 @@ SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>&
     }
     switch (relation_of(ranks, split->group().state()->ranks())) {
       case Relation::apart:
+        if (ranks.size() > 1 && split->updates_itself()) {
+          throw Unsupported(fmt::format(
+              "layer \"{}\" is split over ranks {} and updates itself: its copies on ranks {} "
+              "would "
+              "part; split it over all workers",
+              name, fmt::join(split->group().state()->ranks(), " "), fmt::join(ranks, " ")));
+        }
         found.of_other_groups.push_back(name);
         return;
       case Relation::partly:

@@ -125,6 +125,20 @@ TEST(ClassifierInADataParallel, AGradientThatIsNeitherAppliedNorForgottenIsSaid)
   });
 }
 
+TEST(ClassifierInADataParallel, OverOtherRanksIsRefused) {
+  on_workers(4, [&](const Job& job) {
+    const Group world(job);
+    const Group model = world.split(job.rank() / 2, "model");
+    const Group data = world.split(job.rank() % 2, "data");
+    auto net = std::make_shared<Net>(model, Options{});
+    EXPECT_THAT(text_of<Unsupported>([&] { const DataParallel parallel(data, *net); }),
+                AllOf(HasSubstr("layer \"head\" is split over ranks"), HasSubstr("updates itself"),
+                      HasSubstr("split it over all workers")));
+    const Group alone = world.split(job.rank(), "alone");
+    EXPECT_NO_THROW(const DataParallel parallel(alone, *net));
+  });
+}
+
 TEST(ClassifierInADataParallel, IsClippedWithTheModel) {
   on_workers(3, [&](const Job& job) {
     const Group group(job);

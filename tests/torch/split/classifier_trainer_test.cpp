@@ -152,7 +152,7 @@ TEST(ClassifierInATrainer, TheNormBetweenTheHalvesNeedsAClip) {
 constexpr std::int64_t kSamples = 17;
 
 /// A data set's loss, accuracy and predictions, with other batches than a worker has samples of.
-std::string evaluation_of(int size) {
+std::string evaluation_of(int size, bool trains = false) {
   return text_of_rank_0(size, [&](const Job& job) {
     const Group group(job);
     Net net(group, {.sample_rate = 0.3, .pieces = 8});
@@ -162,6 +162,7 @@ std::string evaluation_of(int size) {
     const auto all = draw(5, {kSamples, 6}, torch::kFloat32);
     const auto metrics = trainer.evaluate(
         kSamples, 3, [&](const std::vector<std::int64_t>& samples, ShardMetrics& batch) {
+          if (trains) net.head->train();
           const auto x = all.index_select(0, torch::tensor(samples));
           const auto y = torch::tensor(samples);
           const auto count = static_cast<double>(samples.size());
@@ -184,6 +185,7 @@ TEST(ClassifierInATrainer, IsEvaluatedWithTheSameBytesOnAnyNumberOfWorkers) {
   const auto alone = evaluation_of(1);
   EXPECT_THAT(alone, AllOf(HasSubstr("loss"), HasSubstr("classes")));
   for (const int size : {2, 3, 8}) EXPECT_EQ(evaluation_of(size), alone) << size;
+  EXPECT_EQ(evaluation_of(3, true), alone) << "all classes take part in any evaluation";
 }
 
 TEST(ClassifierInATrainer, AnEvaluationThatFailsOnOneWorkerEndsOnAll) {
@@ -193,7 +195,7 @@ TEST(ClassifierInATrainer, AnEvaluationThatFailsOnOneWorkerEndsOnAll) {
     Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = 3});
     const auto evaluate = [&](const std::function<void(const torch::Tensor&, std::int64_t)>& with) {
       return text_of<std::exception>([&] {
-        trainer.evaluate(kSamples, 2,
+        trainer.evaluate(15, 2,  // two workers have three batches, the third two
                          [&](const std::vector<std::int64_t>& samples, ShardMetrics& /*batch*/) {
                            with(torch::ones({1, 6}), samples[0]);
                          });
@@ -207,10 +209,12 @@ TEST(ClassifierInATrainer, AnEvaluationThatFailsOnOneWorkerEndsOnAll) {
                   forward(x, first);
                 }),
                 HasSubstr("no such file"));
-    EXPECT_THAT(evaluate([&](const torch::Tensor& x, std::int64_t first) {
-                  forward(x, first == 2 ? kClasses : first);
-                }),
-                HasSubstr(job.rank() == 0 ? "label 40 of sample 0" : "rank 0"));
+    for (const std::int64_t bad : {2, 4}) {
+      EXPECT_THAT(evaluate([&](const torch::Tensor& x, std::int64_t first) {
+                    forward(x, first == bad ? kClasses : first);
+                  }),
+                  HasSubstr(job.rank() == 0 ? "label 40 of sample 0" : "rank 0"));
+    }
     EXPECT_EQ(evaluate(forward), "");
     EXPECT_TRUE(trainer.step([&](Shard& shard) { return answer_of(shard, net); }).applied);
   });
