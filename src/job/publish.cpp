@@ -40,6 +40,14 @@ Haste haste_of(const JobState& job, const Company& company, std::uint64_t value)
   return {Haste::with_all, number_of(*place, value), *company.members};
 }
 
+/// The worker through which this one reaches rank 0, where what all hosts agree on is put in order.
+RankSet way_to_the_hub(const JobState& job) {
+  const int self = job.identity().rank;
+  const int first = job.hosts().neighbours(self).first();
+  if (first != self) return {first};
+  return self == 0 ? RankSet() : RankSet{0};
+}
+
 template <class Word>
 void decide_word(JobState& job, std::atomic<Word>& word, Word expected, Word desired) {
   const auto place = job.spans_hosts() ? job.blocks().place_of(&word) : std::nullopt;
@@ -60,7 +68,8 @@ void decide_word(JobState& job, std::atomic<Word>& word, Word expected, Word des
                            .members = {},
                            .what = [] { return "a decision of all hosts"; },
                            .check = {},
-                           .deadline = job.deadline()};
+                           .deadline = job.deadline(),
+                           .passed_on_by = way_to_the_hub(job)};
       });
   if (alone()) word.compare_exchange_strong(expected, desired);
 }

@@ -285,10 +285,13 @@ void SlowWait::throw_if_cut_off(const JobState::Gone& gone) const {
 }
 
 void SlowWait::throw_timeout(const RankSet& late) const {
+  const bool is_on_its_way = late.empty() && !subject_.passed_on_by.empty();
+  const RankSet& named = is_on_its_way ? subject_.passed_on_by : late;
   const std::string text =
-      fmt::format("{} not reached {} within {} ({}){}", ranks_text(late, "has", "have"),
-                  subject_.what(), seconds_text(counted_), there(), doings_of(late));
-  if (!late.empty()) job_.rendezvous().blame(late.first(), text);
+      fmt::format("{} not {} {} within {} ({}){}", ranks_text(named, "has", "have"),
+                  is_on_its_way ? "passed on" : "reached", subject_.what(), seconds_text(counted_),
+                  there(), doings_of(named));
+  if (!named.empty()) job_.rendezvous().blame(named.first(), text);
   throw Timeout(text);
 }
 

@@ -28,6 +28,8 @@ struct WaitSubject {
   /// was ended, a peer that closed). May be empty.
   std::function<void()> check;
   Deadline deadline;
+  /// Named if nobody is missing and it does not come all the same: who passes it on.
+  RankSet passed_on_by = {};
   /// What is missing is a call that the others' programs have to make, which they tell by
   /// publish(). Nobody makes it while he waits in another one, so that workers can be proven to
   /// wait for one another.

@@ -154,6 +154,25 @@ TEST(Wait, deadline_names_who_is_missing_and_what_it_waits_for) {
   EXPECT_THAT(outcome.text(1), HasSubstr("rank 2 left the job"));
 }
 
+TEST(Wait, deadline_names_who_passes_on_what_does_not_come) {
+  const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {
+    if (job.rank() == 0) return;
+    wait_until(
+        *job.state(), [] { return false; },
+        [&] {
+          return WaitSubject{.missing = [] { return RankSet(); },
+                             .members = {},
+                             .what = [] { return "a decision of all hosts"; },
+                             .check = {},
+                             .deadline = job.state()->system().now() + milliseconds(200),
+                             .passed_on_by = {0}};
+        });
+  });
+  EXPECT_THAT(outcome.text(1),
+              MatchesRegex("rank 0 has not passed on a decision of all hosts within [0-9.]+ s "
+                           ".rank 1 is there."));
+}
+
 TEST(Wait, stall_is_noticed_once_for_all_and_again_when_it_doubles) {
   LogCapture log;
   Arrivals arrivals;
