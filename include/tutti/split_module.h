@@ -49,7 +49,7 @@ class WeightedLayer {
   WeightedLayer& operator=(const WeightedLayer&) = delete;
   /// For what backward has of the layer, which may outlive it.
   const std::shared_ptr<const double>& shared_weight() const { return shared_weight_; }
-  /// Of a collective of the layer: "SyncBatchNorm bn1: statistics".
+  /// The label of one of the layer's collectives: "SyncBatchNorm bn1: statistics".
   std::string label_of(std::string_view layer, std::string_view what) const;
 
  private:

@@ -90,7 +90,7 @@ TEST(OverlappingCalls, ThatReadTheSameAreFine) {
   }
 }
 
-/// Of what only the root gives or takes, the others' memory is free.
+/// What only the root gives, or takes, leaves the memory of the other members free.
 TEST(OverlappingCalls, AreAboutWhatAMemberReadsAndWrites) {
   on_group(2, [](const Group& group, Values<float>& x) {
     const bool is_root = group.rank() == 0;

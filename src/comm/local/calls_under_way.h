@@ -32,8 +32,8 @@ class CallsUnderWay {
   /// `rank`: this member's.
   CallsUnderWay(int lanes, int rank) : rank_(rank), lanes_(static_cast<std::size_t>(lanes)) {}
 
-  /// Of an operation that is going to be the lane's `sequence`. Before that one starts, there is
-  /// room for it.
+  /// The first call whose memory a new operation, going to be the lane's `sequence`, may not touch.
+  /// Makes room for it.
   std::optional<Clash> clash_of(const Operation& operation, std::size_t lane,
                                 std::uint64_t sequence);
   void add(const Operation& operation, std::size_t lane, std::uint64_t sequence);
@@ -44,7 +44,7 @@ class CallsUnderWay {
   struct Bytes {
     const std::byte* begin = nullptr;
     const std::byte* end = nullptr;
-    /// Of different arrays, too.
+    /// Defined for memory of two arrays, too.
     bool overlap(const Bytes& other) const {
       const std::less<const std::byte*> before;
       return before(begin, other.end) && before(other.begin, end);

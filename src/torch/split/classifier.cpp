@@ -23,27 +23,24 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
+std::string description_of(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  return fmt::format("[{}] of {} on {}", fmt::join(tensor.sizes(), ", "),
+                     c10::toString(tensor.scalar_type()), tensor.device().str());
+}
+
 /// What forward() cannot take; "": nothing.
 std::string problem_of(const torch::Tensor& features, const torch::Tensor& labels,
                        const ClassifierSettings& settings) {
   if (!features.defined() || !features.device().is_cpu() || features.dim() != 2 ||
       features.size(1) != settings.features || features.scalar_type() != settings.computed) {
-    return fmt::format(
-        "features must be [samples, {}] of {} on the CPU, not {}", settings.features,
-        c10::toString(settings.computed),
-        !features.defined()
-            ? "undefined"
-            : fmt::format("[{}] of {} on {}", fmt::join(features.sizes(), ", "),
-                          c10::toString(features.scalar_type()), features.device().str()));
+    return fmt::format("features must be [samples, {}] of {} on the CPU, not {}", settings.features,
+                       c10::toString(settings.computed), description_of(features));
   }
   if (!labels.defined() || !labels.device().is_cpu() || labels.dim() != 1 ||
       labels.scalar_type() != torch::kInt64 || labels.size(0) != features.size(0)) {
-    return fmt::format(
-        "labels must be [{}] of Long on the CPU, one for each sample, not {}", features.size(0),
-        !labels.defined()
-            ? "undefined"
-            : fmt::format("[{}] of {} on {}", fmt::join(labels.sizes(), ", "),
-                          c10::toString(labels.scalar_type()), labels.device().str()));
+    return fmt::format("labels must be [{}] of Long on the CPU, one for each sample, not {}",
+                       features.size(0), description_of(labels));
   }
   const auto outside = labels.ne(settings.options.ignore_index)
                            .logical_and(labels.lt(0).logical_or(labels.ge(settings.classes)));

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <numeric>
 #include <utility>
@@ -9,7 +8,6 @@
 
 #include "kernels/norm.h"
 #include "torch/split/classifier.h"
-#include "tutti/error.h"
 
 namespace tutti {
 

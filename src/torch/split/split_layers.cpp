@@ -39,8 +39,7 @@ SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>&
         if (ranks.size() > 1 && split->updates_itself()) {
           throw Unsupported(fmt::format(
               "layer \"{}\" is split over ranks {} and updates itself: its copies on ranks {} "
-              "would "
-              "part; split it over all workers",
+              "would part; split it over all workers",
               name, fmt::join(split->group().state()->ranks(), " "), fmt::join(ranks, " ")));
         }
         found.of_other_groups.push_back(name);

@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using trained::DenseTwin;
 using trained::Net;
 using trained::samples_of;
 
@@ -16,11 +17,7 @@ TEST(ClassifierInADataParallel, IsTheDenseModelWithTheWeightsOfTheStep) {
     on_workers(3, [&](const Job& job) {
       const Group group(job);
       auto net = std::make_shared<Net>(group, Options{});
-      torch::nn::Linear trunk(6, kIn);
-      copy_parameters(*net->trunk, *trunk);
-      auto dense = whole(net->head, torch::kFloat32).clone().requires_grad_();
-      torch::optim::SGD of_dense(trunk->parameters(), torch::optim::SGDOptions(0.1));
-      torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
+      DenseTwin twin(*net);
       torch::optim::SGD of_trunk(net->trunk->parameters(), torch::optim::SGDOptions(0.1));
       DataParallel parallel(group, *net);
       const auto loss_of = [&](std::int64_t step, std::int64_t part) {
@@ -51,17 +48,13 @@ TEST(ClassifierInADataParallel, IsTheDenseModelWithTheWeightsOfTheStep) {
             const double w = 1 + rank + static_cast<double>(part);
             weights += w;  // the loss of no samples is 0, and counts
             if (x.size(0) > 0) {
-              sum = sum + w * dense_losses(trunk->forward(x), dense, y, {}).mean();
+              sum = sum + w * twin.losses(x, y).mean();
             }
           }
         }
-        of_dense.zero_grad();
-        of_head.zero_grad();
-        (sum / weights).backward();
-        of_dense.step();
-        of_head.step();
-        expect_near(net->trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
-        expect_near(whole(net->head, torch::kFloat32), dense.detach(), 1e-5, "head");
+        twin.backward(sum / weights);
+        twin.step();
+        twin.expect_near_to(*net);
       }
       EXPECT_EQ(net->head->updates(), 3);
     });
@@ -144,11 +137,7 @@ TEST(ClassifierInADataParallel, IsClippedWithTheModel) {
     const Group group(job);
     for (const double bound : {0.2, 100.0}) {
       auto net = std::make_shared<Net>(group, Options{});
-      torch::nn::Linear trunk(6, kIn);
-      copy_parameters(*net->trunk, *trunk);
-      auto dense = whole(net->head, torch::kFloat32).clone().requires_grad_();
-      torch::optim::SGD of_dense(trunk->parameters(), torch::optim::SGDOptions(0.1));
-      torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
+      DenseTwin twin(*net);
       torch::optim::SGD of_trunk(net->trunk->parameters(), torch::optim::SGDOptions(0.1));
       DataParallel parallel(group, *net);
       for (std::int64_t step = 1; step <= 2; ++step) {
@@ -158,21 +147,15 @@ TEST(ClassifierInADataParallel, IsClippedWithTheModel) {
         const double norm = clip_grad_norm(group, *net, bound);
         of_trunk.step();
         net->head->step();
-        of_dense.zero_grad();
-        of_head.zero_grad();
         torch::Tensor sum = torch::zeros({});
         for (int rank = 0; rank < 3; ++rank) {
           const auto [x_of, y_of] = samples_of(step, rank);
-          sum = sum + dense_losses(trunk->forward(x_of), dense, y_of, {}).mean();
+          sum = sum + twin.losses(x_of, y_of).mean();
         }
-        (sum / 3).backward();
-        auto parameters = trunk->parameters();
-        parameters.push_back(dense);
-        EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(parameters, bound), 1e-5);
-        of_dense.step();
-        of_head.step();
-        expect_near(net->trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
-        expect_near(whole(net->head, torch::kFloat32), dense.detach(), 1e-5, "head");
+        twin.backward(sum / 3);
+        EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(twin.parameters(), bound), 1e-5);
+        twin.step();
+        twin.expect_near_to(*net);
       }
     }
   });

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
+using trained::DenseTwin;
 using trained::kClasses;
 using trained::kShards;
 using trained::Net;
@@ -82,15 +82,7 @@ void expect_dense_model(const Clip& clip) {
   on_workers(3, [&](const Job& job) {
     const Group group(job);
     Net net(group, {});
-    torch::nn::Linear trunk(6, kIn);
-    {
-      const torch::NoGradGuard no_grad;
-      trunk->weight.copy_(net.trunk->weight);
-      trunk->bias.copy_(net.trunk->bias);
-    }
-    auto dense = whole(net.head, torch::kFloat32).clone().requires_grad_();
-    torch::optim::SGD of_trunk(trunk->parameters(), torch::optim::SGDOptions(0.1));
-    torch::optim::SGD of_head({dense}, torch::optim::SGDOptions(0.5).momentum(0.9));
+    DenseTwin twin(net);
     Trainer trainer(group, net, Sgd{.lr = 0.1},
                     {.shards = kShards,
                      .schedule = Schedule::warm_up(3),
@@ -98,26 +90,20 @@ void expect_dense_model(const Clip& clip) {
                      .loss_scale = {.start = 1024}});
     for (std::int64_t step = 1; step <= 4; ++step) {
       const auto result = trainer.step([&](Shard& shard) { return answer_of(shard, net); });
-      of_trunk.param_groups()[0].options().set_lr(0.1 * result.rate_factor);
-      of_head.param_groups()[0].options().set_lr(0.5 * result.rate_factor);
+      twin.of_trunk.param_groups()[0].options().set_lr(0.1 * result.rate_factor);
+      twin.of_head.param_groups()[0].options().set_lr(0.5 * result.rate_factor);
       torch::Tensor sum = torch::zeros({});
       double weight = 0;
       for (std::int64_t shard = 0; shard < kShards; ++shard) {
         const auto [x, y] = samples_of(step, shard);
         if (x.size(0) == 0) continue;
-        sum = sum + dense_losses(trunk->forward(x), dense, y, {}).sum();
+        sum = sum + twin.losses(x, y).sum();
         weight += static_cast<double>(x.size(0));
       }
-      of_trunk.zero_grad();
-      of_head.zero_grad();
-      (sum / weight).backward();
-      auto parameters = trunk->parameters();
-      parameters.push_back(dense);
-      clip_as(clip, parameters);
-      of_trunk.step();
-      of_head.step();
-      expect_near(net.trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
-      expect_near(whole(net.head, torch::kFloat32), dense.detach(), 1e-5, "head");
+      twin.backward(sum / weight);
+      clip_as(clip, twin.parameters());
+      twin.step();
+      twin.expect_near_to(net);
     }
   });
 }

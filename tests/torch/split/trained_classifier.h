@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "torch/split/classifier_cases.h"
 
@@ -36,5 +37,39 @@ inline std::pair<torch::Tensor, torch::Tensor> samples_of(std::int64_t step, std
           torch::randint(kClasses, {rows}, at::make_generator<at::CPUGeneratorImpl>(seed + 7),
                          torch::TensorOptions(torch::kInt64))};
 }
+
+/// The same model in one process, by libtorch, with the parameters that `net` has now.
+struct DenseTwin {
+  explicit DenseTwin(Net& net) : dense(whole(net.head, torch::kFloat32).clone().requires_grad_()) {
+    copy_parameters(*net.trunk, *trunk);
+  }
+  torch::Tensor losses(const torch::Tensor& x, const torch::Tensor& y) {
+    return dense_losses(trunk->forward(x), dense, y, {});
+  }
+  std::vector<torch::Tensor> parameters() const {
+    auto all = trunk->parameters();
+    all.push_back(dense);
+    return all;
+  }
+  void backward(const torch::Tensor& loss) {
+    of_trunk.zero_grad();
+    of_head.zero_grad();
+    loss.backward();
+  }
+  void step() {
+    of_trunk.step();
+    of_head.step();
+  }
+  /// Collective.
+  void expect_near_to(Net& net) const {
+    expect_near(net.trunk->weight.detach(), trunk->weight.detach(), 1e-5, "trunk");
+    expect_near(whole(net.head, torch::kFloat32), dense.detach(), 1e-5, "head");
+  }
+
+  torch::nn::Linear trunk{6, kIn};
+  torch::Tensor dense;  ///< the head's weights
+  torch::optim::SGD of_trunk{trunk->parameters(), torch::optim::SGDOptions(0.1)};
+  torch::optim::SGD of_head{{dense}, torch::optim::SGDOptions(0.5).momentum(0.9)};
+};
 
 }  // namespace tutti::test::classifier_cases::trained
