@@ -70,6 +70,8 @@ class SlowWait {
   bool is_excused(int rank, Clock::time_point now, RankSet& seen) const;
   std::string there() const;
   std::string doings_of(const RankSet& ranks) const;
+  /// Text on who passes on what ranks of other hosts tell: "; rank 2 passes on …".
+  std::string way_from(const RankSet& ranks) const;
   [[noreturn]] void throw_lost(const JobState::Gone& gone, const RankSet& lost) const;
   /// The same where those that are lost are on hosts that this one is cut off from.
   [[noreturn]] void throw_out_of_reach(int by, const RankSet& lost) const;
@@ -244,6 +246,13 @@ std::string SlowWait::doings_of(const RankSet& ranks) const {
   return text;
 }
 
+std::string SlowWait::way_from(const RankSet& ranks) const {
+  const RankSet& here = job_.hosts().neighbours(job_.identity().rank);
+  if (here.first() == job_.identity().rank || (ranks - here).empty()) return {};
+  return fmt::format("; rank {} passes on what is told of {}", here.first(),
+                     ranks_text(ranks - here));
+}
+
 void SlowWait::throw_lost(const JobState::Gone& gone, const RankSet& lost) const {
   const RankSet& here = job_.hosts().neighbours(job_.identity().rank);
   const auto cut_off_by = job_.cut_off_by();
@@ -288,9 +297,9 @@ void SlowWait::throw_timeout(const RankSet& late) const {
   const bool is_on_its_way = late.empty() && !subject_.passed_on_by.empty();
   const RankSet& named = is_on_its_way ? subject_.passed_on_by : late;
   const std::string text =
-      fmt::format("{} not {} {} within {} ({}){}", ranks_text(named, "has", "have"),
+      fmt::format("{} not {} {} within {} ({}){}{}", ranks_text(named, "has", "have"),
                   is_on_its_way ? "passed on" : "reached", subject_.what(), seconds_text(counted_),
-                  there(), doings_of(named));
+                  there(), way_from(named), doings_of(named));
   if (!named.empty()) job_.rendezvous().blame(named.first(), text);
   throw Timeout(text);
 }

@@ -8,6 +8,7 @@
 
 #include "arrivals.h"
 #include "support/log_capture.h"
+#include "support/thread_hosts.h"
 #include "support/thread_ranks.h"
 #include "tutti/error.h"
 
@@ -171,6 +172,30 @@ TEST(Wait, deadline_names_who_passes_on_what_does_not_come) {
   EXPECT_THAT(outcome.text(1),
               MatchesRegex("rank 0 has not passed on a decision of all hosts within [0-9.]+ s "
                            ".rank 1 is there."));
+}
+
+TEST(Wait, deadline_names_the_neighbour_that_passes_on_what_is_told_of_other_hosts) {
+  Arrivals arrivals;
+  std::atomic<int> ended{0};
+  ThreadOptions options;
+  options.hosts = even_hosts(4, 2);
+  const ThreadOutcome outcome = try_thread_ranks(
+      4,
+      [&](const Job& job) {
+        if (job.rank() < 2) return Arrivals::poll_until([&] { return ended == 2; });
+        try {
+          arrivals.await(job, 1, "barrier", RankSet{0, 1}, milliseconds(300));
+        } catch (const Timeout&) {
+          ++ended;
+          Arrivals::poll_until([&] { return ended == 2; });
+          throw;
+        }
+      },
+      options);
+  EXPECT_THAT(outcome.text(2), MatchesRegex("ranks 0 1 have not reached barrier within [0-9.]+ s "
+                                            ".rank 2 is there."));
+  EXPECT_THAT(outcome.text(3), HasSubstr("(rank 3 is there); rank 2 passes on what is told of "
+                                         "ranks 0 1"));
 }
 
 TEST(Wait, stall_is_noticed_once_for_all_and_again_when_it_doubles) {

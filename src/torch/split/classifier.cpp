@@ -269,9 +269,9 @@ torch::Tensor Classifier::predict(const torch::Tensor& features) {
     begin += rows;
   }
   auto best = values.clone();
-  all_reduce(group_, best, Reduction::max, labelled("largest logits"));
+  all_reduce(group_, best, Reduction::max, {.label = label_of("largest logits")});
   classes.masked_fill_(values != best, settings_.classes);
-  all_reduce(group_, classes, Reduction::min, labelled("classes"));
+  all_reduce(group_, classes, Reduction::min, {.label = label_of("classes")});
   const auto first =
       std::accumulate(call.rows.begin(), call.rows.begin() + group_.rank(), std::int64_t{0});
   return classes.narrow(0, first, own.size(0)).clone();

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -168,7 +169,8 @@ class Classifier {
                                  const std::vector<std::vector<PieceTargets>>& targets) const;
   /// In a Trainer's rounds all members come to the calls.
   std::unique_ptr<Together> together_in_round() const;
-  CollectiveOptions labelled(const char* what) const;
+  /// Of a collective: "classifier: features".
+  std::string label_of(std::string_view what) const;
 
   std::vector<torch::Tensor> memory_of_pieces(torch::ScalarType type) const;
   LeafSamples leaf_of(torch::Tensor features, std::vector<std::int64_t> labels, std::uint64_t key,

@@ -32,7 +32,9 @@ std::unique_ptr<Together> Classifier::together_in_round() const {
   return step_ ? std::make_unique<Together>(group_.state()->job()) : nullptr;
 }
 
-CollectiveOptions Classifier::labelled(const char* what) const { return {.label = what}; }
+std::string Classifier::label_of(std::string_view what) const {
+  return fmt::format("{}: {}", settings_.options.name, what);
+}
 
 void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own,
                                const std::string& problem) const {
@@ -40,7 +42,7 @@ void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own,
   const int size = group_.size();
   Counts all(static_cast<std::size_t>(2 * size));
   group_.all_gather({mine, 2, DType::int64}, {all.data(), 2 * size, DType::int64},
-                    labelled("samples"));
+                    {.label = label_of("samples")});
   if (!problem.empty()) {
     throw InvalidArgument(fmt::format("classifier \"{}\": {}", settings_.options.name, problem));
   }
@@ -64,7 +66,7 @@ torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& ro
   auto all = torch::empty(sizes, own.options());
   Counts counts = rows;
   for (auto& count : counts) count *= own.dim() > 1 ? own.size(1) : 1;
-  group_.all_gather_variable(view_of(own), view_of(all), counts, labelled(what));
+  group_.all_gather_variable(view_of(own), view_of(all), counts, {.label = label_of(what)});
   return all;
 }
 
@@ -128,7 +130,7 @@ torch::Tensor Classifier::exchange_sums(
   const auto in = parts.empty() ? torch::empty({0, columns}, options) : torch::cat(parts);
   const auto count = static_cast<std::int64_t>(blocks.size());
   auto out = torch::empty({count, rows_for(rank), columns}, options);
-  group_.all_to_all_variable(view_of(in), given, view_of(out), taken, labelled("sums"));
+  group_.all_to_all_variable(view_of(in), given, view_of(out), taken, {.label = label_of("sums")});
   if (rows_for(rank) == 0) return {};
   std::vector<torch::Tensor> mine;
   for (std::int64_t node = 0; node < count; ++node) mine.push_back(out.select(0, node));
@@ -171,7 +173,8 @@ torch::Tensor Classifier::exchange_targets(
   const auto options = torch::TensorOptions(settings_.computed);
   const auto in = parts.empty() ? torch::empty({0, columns}, options) : torch::cat(parts);
   auto came = torch::empty({call.rows[rank], columns}, options);
-  group_.all_to_all_variable(view_of(in), given, view_of(came), taken, labelled("own classes"));
+  group_.all_to_all_variable(view_of(in), given, view_of(came), taken,
+                             {.label = label_of("own classes")});
   auto found = torch::empty_like(came);
   found.index_copy_(0, torch::tensor(order, torch::kInt64), came);
   return found;

@@ -34,12 +34,10 @@ void Classifier::gather_gradients() {
     for (std::size_t m = 0; m < members; ++m) rows[m] += call->rows[m];
     own.push_back(torch::stack({call->log_sums, call->gradients}, 1));
   }
-  const auto label =
+  const auto label = label_of(
       fmt::format("update by backwards of calls {}",
-                  fmt::join(std::span(numbers).subspan(1), " "));  // counted from the last update
-  auto compared = labelled(label.c_str());
-  compared.layout = numbers;
-  group_.barrier(compared);
+                  fmt::join(std::span(numbers).subspan(1), " ")));  // counted from the last update
+  group_.barrier({.label = label, .layout = numbers});
   const auto all = gather_rows(torch::cat(own), rows, "gradients of losses");
   Counts next(members);
   std::exclusive_scan(rows.begin(), rows.end(), next.begin(), std::int64_t{0});

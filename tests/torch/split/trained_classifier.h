@@ -38,6 +38,12 @@ inline std::pair<torch::Tensor, torch::Tensor> samples_of(std::int64_t step, std
                          torch::TensorOptions(torch::kInt64))};
 }
 
+inline ShardAnswer answer_of(Shard& shard, Net& net) {
+  const auto [x, y] = samples_of(shard.step(), shard.index());
+  if (x.size(0) == 0) return shard.nothing();  // without a call of the head
+  return shard.loss(net.head->forward(net.trunk->forward(x), y), static_cast<double>(x.size(0)));
+}
+
 /// The same model in one process, by libtorch, with the parameters that `net` has now.
 struct DenseTwin {
   explicit DenseTwin(Net& net) : dense(whole(net.head, torch::kFloat32).clone().requires_grad_()) {
