@@ -25,6 +25,7 @@
 #include "tutti/parallel_linear.h"
 #include "tutti/partial.h"
 #include "tutti/progress.h"
+#include "tutti/recompute.h"
 #include "tutti/sample_order.h"
 #include "tutti/schedule.h"
 #include "tutti/shard_index.h"

@@ -2,10 +2,9 @@
 
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include <memory>
-#include <type_traits>
 #include <utility>
 
+#include "torch/model/graph_node.h"
 #include "tutti/error.h"
 
 namespace tutti::ops {
@@ -30,17 +29,6 @@ class CollectiveNode final : public torch::autograd::Node {
   GradientOfCollective gradient_;
 };
 
-/// libtorch's pointers to nodes count in the node, and beside it in versions before.
-template <class Node>
-auto make_node(GradientOfCollective gradient) {
-  using Pointer = decltype(torch::autograd::Edge::function);
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
-    return std::make_shared<Node>(std::move(gradient));
-  } else {
-    return c10::make_intrusive<Node>(std::move(gradient));
-  }
-}
-
 }  // namespace
 
 bool records_gradients(torch::ScalarType type) {
@@ -50,7 +38,7 @@ bool records_gradients(torch::ScalarType type) {
 torch::Tensor with_gradient(torch::Tensor result, const torch::Tensor& input,
                             GradientOfCollective gradient) {
   if (!records_gradients(result.scalar_type())) return result;
-  const auto node = make_node<CollectiveNode>(std::move(gradient));
+  const auto node = make_graph_node<CollectiveNode>(std::move(gradient));
   if (input.defined() && input.requires_grad()) {
     node->set_next_edges(torch::autograd::collect_next_edges(input));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
-// As much of libtorch as tutti/partial.h names: read in a second, where the real one takes ten.
+// As much of libtorch as tutti/partial.h and tutti/recompute.h name: read in a second, where the
+// real one takes ten.
 
 namespace at {
 
@@ -12,6 +13,8 @@ struct Tensor {
   TensorOptions options() const;
 };
 
+struct Generator {};
+
 Tensor full(const TensorOptions& options, double value, const TensorOptions& more);
 
 }  // namespace at
@@ -19,4 +22,9 @@ Tensor full(const TensorOptions& options, double value, const TensorOptions& mor
 namespace torch {
 using at::full;
 using at::Tensor;
+namespace nn {
+struct Module {
+  virtual ~Module();
+};
+}  // namespace nn
 }  // namespace torch

@@ -1,0 +1,54 @@
+#pragma once
+
+// What a segment's result depends on besides its inputs and parameters, kept so that it can run
+// again: random generators' states, and autocast.
+//
+// Threads: any. Failure: Unsupported for a generator whose state cannot be taken.
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tutti {
+
+class KeptState {
+ public:
+  /// Of the CPU's default generator, and of `others`.
+  KeptState(const std::vector<at::Generator>& others, const std::string& name);
+
+  /// While it lives everything is as it was kept; then as it was before. Of `module`, if any, the
+  /// buffers are in the end what they were in the beginning, without a word to autograd.
+  class Restored {
+   public:
+    Restored(const KeptState& kept, const torch::nn::Module* module);
+    ~Restored();
+    Restored(const Restored&) = delete;
+    Restored& operator=(const Restored&) = delete;
+
+   private:
+    struct Autocast {
+      Autocast();
+      void set() const;
+      bool is_on;
+      torch::ScalarType type;
+    };
+    struct Buffer {
+      torch::Tensor own;
+      torch::Tensor copy;
+    };
+    std::vector<at::Generator> generators_;
+    std::vector<torch::Tensor> states_;
+    Autocast autocast_;
+    std::vector<Buffer> buffers_;
+    friend class KeptState;
+  };
+
+ private:
+  std::vector<at::Generator> generators_;
+  std::vector<torch::Tensor> states_;
+  Restored::Autocast autocast_;
+};
+
+}  // namespace tutti

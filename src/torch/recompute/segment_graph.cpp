@@ -1,0 +1,57 @@
+#include "torch/recompute/segment_graph.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "tutti/error.h"
+
+namespace tutti {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Node;
+
+SegmentStart::SegmentStart()
+    : number_(at::sequence_number::peek()), thread_(at::RecordFunction::currentThreadId()) {}
+
+std::vector<torch::Tensor> SegmentStart::leaves(const std::vector<torch::Tensor>& outputs,
+                                                const std::vector<torch::Tensor>& inputs,
+                                                const std::string& name) const {
+  std::vector<torch::Tensor> found;
+  std::vector<Node*> open;
+  std::unordered_set<Node*> seen;
+  const auto reach = [&](Node* node) {
+    if (node != nullptr && seen.insert(node).second) open.push_back(node);
+  };
+  for (const auto& output : outputs) {
+    // The node stays: its leaf, or the output, holds it.
+    if (output.defined() && output.requires_grad()) {
+      reach(torch::autograd::impl::gradient_edge(output).function.get());
+    }
+  }
+  while (!open.empty()) {
+    auto* const node = open.back();
+    open.pop_back();
+    if (const auto* const leaf = dynamic_cast<AccumulateGrad*>(node)) {
+      const bool is_input = std::ranges::any_of(
+          inputs, [&](const torch::Tensor& input) { return input.is_same(leaf->variable); });
+      if (!is_input) found.push_back(leaf->variable);
+      continue;
+    }
+    if (node->sequence_nr() < number_ || node->thread_id() != thread_) {
+      throw InvalidArgument(fmt::format(
+          "recompute \"{}\": the segment uses a tensor that was computed outside of it ({}) and "
+          "needs a gradient, but is none of its inputs: give it as an input, or detach() it",
+          name, node->name()));
+    }
+    for (const auto& edge : node->next_edges()) reach(edge.function.get());
+  }
+  return found;
+}
+
+}  // namespace tutti
