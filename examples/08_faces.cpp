@@ -76,12 +76,25 @@ struct Faces {
   torch::Tensor nuisance_;
 };
 
-double gigabytes(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
+/// "1.50 GB", "512.00 KB".
+std::string size_text(double bytes) {
+  const bool is_large = bytes >= 1e9;
+  const bool is_small = bytes < 1e6;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %s",
+                bytes / (is_large   ? 1e9
+                         : is_small ? 1e3
+                                    : 1e6),
+                is_large   ? "GB"
+                : is_small ? "KB"
+                           : "MB");
+  return text;
+}
 
-double peak_gigabytes() {
+double peak_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  return gigabytes(static_cast<std::uint64_t>(usage.ru_maxrss) * 1024);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
 void run(const Options& options) {
@@ -99,10 +112,11 @@ void run(const Options& options) {
       tutti::classifier_memory(job.size(), options.dim, options.classes, rule, head_options);
   if (speaks) {
     std::printf(
-        "%lld classes of %lld features: %.2f GB of weights and momentum in all, %.2f GB for "
-        "the worker with most of them\n",
+        "%lld classes of %lld features: %s of weights and momentum in all, %s for the worker with "
+        "most of them\n",
         static_cast<long long>(options.classes), static_cast<long long>(options.dim),
-        gigabytes(memory.of_all), gigabytes(memory.largest_member));
+        size_text(static_cast<double>(memory.of_all)).c_str(),
+        size_text(static_cast<double>(memory.largest_member)).c_str());
     std::fflush(stdout);
   }
   tutti::ParallelCrossEntropy head(group, options.dim, options.classes, rule, head_options);
@@ -130,9 +144,9 @@ void run(const Options& options) {
     }
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
-  double peak = peak_gigabytes();
+  double peak = peak_bytes();
   group.all_reduce({&peak, 1, tutti::DType::float64}, tutti::Reduction::sum);
-  double nearest = 0;  // what no learning gets right
+  double nearest = 0;  // what one gets who knows the centres, and learns nothing
   if (options.classes <= kCompared) {
     const auto [features, labels] = faces.batch(options.steps + 1, begin, end);
     nearest = faces.nearest(features).eq(labels).sum().item<double>() /
@@ -141,10 +155,13 @@ void run(const Options& options) {
   }
   const auto hash = head->sha256();
   if (!speaks) return;
-  std::printf("accuracy among the classes that took part %.4f\n", correct);
-  if (options.classes <= kCompared) std::printf("the nearest centre is right for %.4f\n", nearest);
+  std::printf("training accuracy among the classes that took part %.4f, mean of the last steps\n",
+              correct);
+  if (options.classes <= kCompared) {
+    std::printf("beside it: whose centre is the nearest, without learning, %.4f\n", nearest);
+  }
   std::printf("%.1f samples/s, at most %.2f GB of memory in all\n",
-              static_cast<double>(options.steps * options.batch) / took.count(), peak);
+              static_cast<double>(options.steps * options.batch) / took.count(), peak * 1e-9);
   std::printf("parameters sha256 %s\n", hash.c_str());
 }
 
@@ -153,15 +170,20 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("A classifier whose classes are split over the workers");
-  app.add_option("--classes", options.classes, "How many");
-  app.add_option("--dim", options.dim, "Features of a sample");
+  const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 48, "POSITIVE");
+  app.add_option("--classes", options.classes, "Classes of the last layer")->check(positive);
+  app.add_option("--dim", options.dim, "Features of a sample")->check(positive);
   app.add_option("--sample-rate", options.sample_rate, "Share of the classes in each step's loss");
-  app.add_option("--steps", options.steps, "Batches");
-  app.add_option("--batch", options.batch, "Samples of all workers in a step");
+  app.add_option("--steps", options.steps, "Batches")->check(positive);
+  app.add_option("--batch", options.batch, "Samples of all workers in a step")->check(positive);
   app.add_option("--lr", options.lr, "Learning rate");
-  app.add_option("--margin", options.margin, "Margin of the cosine");
+  app.add_option("--margin", options.margin, "CosFace's margin of the cosine")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--scale", options.scale, "Scale of the cosine");
   app.add_option("--seed", options.seed, "Of everything");
+  for (auto* option : app.get_options()) {
+    if (option->get_name() != "--help") option->capture_default_str();
+  }
   try {
     app.parse(argc, argv);
     run(options);

@@ -70,6 +70,15 @@ std::map<std::string, torch::Tensor> parameters_of(const Checkpoint& checkpoint,
   std::map<std::string, torch::Tensor> found;
   for (const auto& [name, tensor] : load_tensors(checkpoint, StateFile::parameters))
     found[name] = tensor;
+  // Of layers that are split over workers the checkpoint has the whole, and their states beside it.
+  const auto& state = checkpoint.manifest().state;
+  if (const auto split = state.find(kSplitLayers); split != state.end()) {
+    for (const auto& [name, tensor] : load_tensors(checkpoint, StateFile::split)) {
+      const auto dot = name.rfind('.');
+      const bool is_weight = name.substr(dot + 1) == "weight";
+      if (is_weight && split->second.contains(name.substr(0, dot))) found[name] = tensor;
+    }
+  }
   if (!averages) return found;
   if (!checkpoint.manifest().files.contains(name_of(StateFile::averages))) {
     throw InvalidArgument(fmt::format("{} has no moving averages", checkpoint.folder().string()));

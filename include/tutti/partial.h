@@ -50,6 +50,7 @@ class PartialValue {
   /// InvalidArgument for parts of two groups, and for one that has been reduced.
   void merge(PartialValue&& other);
   void scale(double factor);
+  void divide(double divisor);
   /// value · weight; zeros for 0, whatever the value.
   static torch::Tensor weighted(const torch::Tensor& value, double weight);
   torch::Tensor reduce(const CollectiveOptions& options);
@@ -69,16 +70,20 @@ class PartialValue {
 /// Results of what does not compile: messages of compilers have their names.
 struct ReduceThePartialFirst;
 struct ReduceWithStdMoveOfThePartial;
+struct CombineThePartials;
 
 template <Whole whole>
 class [[nodiscard]] Partial final : public PartialValue {
+  static constexpr bool kScales = whole == Whole::sum || whole == Whole::mean;
+
  public:
   /// This worker's part. The members' parts have the same shape (rows of concat may differ).
   Partial(const Group& group, torch::Tensor value) requires(whole != Whole::mean)
       : PartialValue(group, whole, std::move(value)) {}
   /// `value`, which counts as `weight`: the samples that it is the mean of. With 0 it counts
   /// nothing, whatever it is: NaN, as the mean of no samples is, gives 0 here and to its gradient.
-  /// The mean of parts that all have 0 is NaN.
+  /// The mean of parts that all have 0 is NaN. InvalidArgument for a weight that is negative or not
+  /// finite.
   Partial(const Group& group, const torch::Tensor& value,
           double weight) requires(whole == Whole::mean)
       : PartialValue(group, whole, weighted(value, weight),
@@ -101,14 +106,24 @@ class [[nodiscard]] Partial final : public PartialValue {
   friend Partial operator+(Partial one, Partial other) requires(whole == Whole::sum) {
     return combine(std::move(one), std::move(other));
   }
-  /// A sum of parts is as many times as large as each of them.
-  friend Partial operator*(Partial one, double factor) requires(whole == Whole::sum) {
+  /// A sum or mean of parts is as many times as large as each of them.
+  friend Partial operator*(Partial one, double factor) requires(kScales) {
     one.scale(factor);
     return one;
   }
-  friend Partial operator*(double factor, Partial one) requires(whole == Whole::sum) {
+  friend Partial operator*(double factor, Partial one) requires(kScales) {
     return std::move(one) * factor;
   }
+  friend Partial operator/(Partial one, double divisor) requires(kScales) {
+    one.divide(divisor);
+    return one;
+  }
+  Partial& operator+=(Partial other) requires(whole == Whole::sum) {
+    this->merge(std::move(other));
+    return *this;
+  }
+  friend CombineThePartials operator+(const Partial&,
+                                      const Partial&) requires(whole != Whole::sum) = delete;
   friend ReduceThePartialFirst operator+(const Partial&, const torch::Tensor&) = delete;
   friend ReduceThePartialFirst operator+(const torch::Tensor&, const Partial&) = delete;
   friend ReduceThePartialFirst operator*(const Partial&, const torch::Tensor&) = delete;

@@ -375,8 +375,8 @@ class Trainer {
 
   /// SHA-256, in 64 hexadecimal digits, of all parameters, optimizer state, update counts,
   /// residuals, buffers and kept values: what two runs have to agree on. Any worker may ask, alone,
-  /// between steps; all do it together on several hosts with a codec that keeps residuals, or with
-  /// per-replica parameters.
+  /// between steps; all do it together with a ParallelCrossEntropy in the model, and on several
+  /// hosts with a codec that keeps residuals, or with per-replica parameters.
   std::string state_sha256() const;
 
  private:

@@ -37,8 +37,8 @@ TEST(FacesExample, EndsWithTheSameBytesOnAnyNumberOfWorkers) {
                                          "0.1",       "--steps", "5"};
   const auto alone = faces(1, options);
   EXPECT_THAT(alone,
-              AllOf(HasSubstr("30000 classes of 64 features: 0.02 GB of weights and momentum "
-                              "in all, 0.02 GB for the worker with most of them"),
+              AllOf(HasSubstr("30000 classes of 64 features: 15.36 MB of weights and momentum "
+                              "in all, 15.36 MB for the worker with most of them"),
                     HasSubstr("samples/s, at most ")));
   const auto digest = found(alone, kDigest);
   EXPECT_NE(digest, "");
@@ -48,7 +48,7 @@ TEST(FacesExample, EndsWithTheSameBytesOnAnyNumberOfWorkers) {
 TEST(FacesExample, LearnsWhatTheNearestCentreDoesNotTell) {
   const auto out = faces(2, {"--classes", "1000", "--steps", "600"});
   const auto accuracy = found(out, "accuracy among the classes that took part ([0-9.]+)");
-  const auto nearest = found(out, "the nearest centre is right for ([0-9.]+)");
+  const auto nearest = found(out, "whose centre is the nearest, without learning, ([0-9.]+)");
   ASSERT_NE(accuracy, "");
   ASSERT_NE(nearest, "");
   EXPECT_GE(std::stod(accuracy), 0.99);
@@ -69,6 +69,17 @@ TEST(FacesExample, SaysWhatItDoesNotKnow) {
       run_command({"run", "-n", "1", std::string(TUTTI_EXAMPLES) + "/faces", "--rate"});
   EXPECT_NE(run.status, 0);
   EXPECT_THAT(run.err + run.out, HasSubstr("--help lists the options"));
+  for (const auto& [option, value] :
+       std::vector<std::pair<std::string, std::string>>{{"--classes", "0"},
+                                                        {"--classes", "99999999999999999999"},
+                                                        {"--steps", "-3"},
+                                                        {"--batch", "0"},
+                                                        {"--margin", "-1"}}) {
+    const auto wrong =
+        run_command({"run", "-n", "1", std::string(TUTTI_EXAMPLES) + "/faces", option, value});
+    EXPECT_NE(wrong.status, 0) << option << " " << value;
+    EXPECT_THAT(wrong.err + wrong.out, HasSubstr(option)) << value;
+  }
   const auto refused = run_command(
       {"run", "-n", "1", std::string(TUTTI_EXAMPLES) + "/faces", "--classes", "10000000000"});
   EXPECT_NE(refused.status, 0);

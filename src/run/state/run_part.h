@@ -16,6 +16,7 @@
 #include "kernels/hash.h"
 #include "run/checkpoint_store.h"
 #include "run/state/state_file.h"
+#include "run/step_log.h"
 
 namespace tutti {
 
@@ -66,6 +67,8 @@ class RunPart {
   virtual void hash_parameter(std::size_t /*parameter*/, Sha256& /*hash*/) const {}
   /// Hashes the rest of the part's state.
   virtual void hash(Sha256& /*hash*/) const {}
+  /// What a step log has of tensors that are nowhere as a whole, and not in list().
+  virtual NamedDigests digests() const { return {}; }
 
  private:
   std::string name_;

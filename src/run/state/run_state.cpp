@@ -178,6 +178,9 @@ NamedDigests RunState::digests() const {
       digests.emplace_back(traits.digest_prefix + tensor.name + traits.digest_suffix, hash.hex());
     }
   }
+  for (const auto& part : parts_) {
+    for (auto& digest : part->digests()) digests.push_back(std::move(digest));
+  }
   return digests;
 }
 

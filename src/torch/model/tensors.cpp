@@ -20,13 +20,17 @@ const torch::Tensor& require_contiguous(const torch::Tensor& tensor, std::string
   return tensor;
 }
 
-/// Sizes, then strides: equal element counts in another arrangement would be added wrongly.
+/// Sizes, then strides: equal element counts in another arrangement would be added wrongly. A dim
+/// of at most one element is never stepped along, and torch's strides of it are anything: 1 here.
 class Layout {
  public:
   explicit Layout(const torch::Tensor& tensor)
       : numbers_(tensor.sizes().begin(), tensor.sizes().end()) {
-    numbers_.append(tensor.strides().begin(), tensor.strides().end());
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      numbers_.push_back(tensor.size(dim) > 1 && tensor.numel() > 0 ? tensor.stride(dim) : 1);
+    }
   }
+  bool operator==(const Layout& other) const { return numbers_ == other.numbers_; }
   CollectiveOptions with(const CollectiveOptions& options) const {
     return {.label = options.label,
             .layout = {numbers_.data(), numbers_.size()},
@@ -112,10 +116,10 @@ void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Red
   const bool receives = group.rank() == root;
   const auto given = view_of(in);
   const auto result = receives ? view_of(out) : View{nullptr, 0, given.dtype};
-  if (receives && (out.sizes() != in.sizes() || out.strides() != in.strides())) {
+  const Layout layout(in);
+  if (receives && Layout(out) != layout) {
     throw InvalidArgument("reduce: the result has other sizes or strides than what is reduced");
   }
-  const Layout layout(in);
   group.reduce(given, result, reduction, root, layout.with(options));
   if (receives) bump_version(out);
 }

@@ -121,7 +121,8 @@ NamedTensors WrappedModel::list(const torch::nn::Module& module) const {
 
 void WrappedModel::check(bool listed) {
   if (parameters_.empty() && split_.empty()) {
-    throw InvalidArgument("the model has no parameter to train");
+    throw InvalidArgument(
+        "the model has no parameter to train, but for layers that update themselves");
   }
   std::unordered_set<const void*> seen;
   for (const auto& [name, tensor] : parameters_) {

@@ -1,5 +1,6 @@
 #include "tutti/partial.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -96,9 +97,17 @@ void PartialValue::merge(PartialValue&& other) {
 }
 
 torch::Tensor PartialValue::weighted(const torch::Tensor& value, double weight) {
+  if (!(weight >= 0) || std::isinf(weight)) {
+    throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
+  }
   if (weight != 0) return value * weight;
   // Stays in the graph: others may wait in the backward of what it comes from.
   return value.masked_fill(torch::ones({}, value.options().dtype(torch::kBool)), 0);
+}
+
+void PartialValue::divide(double divisor) {
+  require_value("divided");
+  value_ = value_ / divisor;
 }
 
 void PartialValue::scale(double factor) {

@@ -20,6 +20,9 @@ inline constexpr const char* kStructure = "model";
 /// all its modules, and "same_as", the names of tied parameters with the name that stands for them.
 nlohmann::json structure_of(const torch::nn::Module& module);
 
+/// Name under which the manifest keeps what it has of layers that are split over workers, by layer.
+inline constexpr const char* kSplitLayers = "split layers";
+
 /// Name under which the manifest keeps arithmetic_facts().
 inline constexpr const char* kArithmetic = "arithmetic";
 /// Differences between the checkpoint's arithmetic and the present one, one a line; "" where there

@@ -1,4 +1,5 @@
 #include "torch/split/classifier.h"
+#include "torch/split/layer_agreement.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,11 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "job/job_state.h"
 #include "kernels/hash.h"
-#include "memory/memory_need.h"
 #include "run/leaf_seed.h"
 #include "torch/model/threads.h"
 #include "torch/split/class_sums.h"
@@ -51,41 +50,20 @@ std::string problem_of(const torch::Tensor& features, const torch::Tensor& label
                      settings.options.ignore_index);
 }
 
-/// OutOfMemory on all members where one refuses.
-void require_memory(const Group& group, const ClassifierSettings& settings) {
-  const int members = group.size();
-  std::uint64_t largest = 0;
-  for (int member = 0; member < members; ++member) {
-    largest = std::max(largest, settings.bytes_of(member, members));
-  }
-  const auto what = fmt::format("classifier \"{}\" of {} classes and {} features",
-                                settings.options.name, settings.classes, settings.features);
-  const auto refusal =
-      refuse_memory(group.state()->job().system(), {.bytes_per_worker = largest,
-                                                    .workers = group.state()->team().size(),
-                                                    .what = what,
-                                                    .is_private = true});
-  const auto all = gather_bytes(group, std::as_bytes(std::span(refusal)), {.label = "memory"});
-  if (!refusal.empty()) throw OutOfMemory(refusal);
-  for (int member = 0; member < members; ++member) {
-    const auto& text = all[static_cast<std::size_t>(member)];
-    if (text.empty()) continue;
-    throw OutOfMemory(
-        fmt::format("rank {}: {}", group.job_rank(member),
-                    std::string_view(reinterpret_cast<const char*>(text.data()), text.size())));
-  }
-}
-
 }  // namespace
 
 Classifier::Classifier(const Group& group, ClassifierSettings settings)
     : group_(group), settings_(std::move(settings)) {
-  const auto label = fmt::format("\"{}\" {} features {} classes {}", settings_.options.name,
-                                 settings_.features, settings_.classes, settings_.text());
-  const std::int64_t numbers[] = {settings_.features, settings_.classes, settings_.options.pieces,
-                                  static_cast<std::int64_t>(digest(settings_.text()) >> 1)};
-  group_.barrier({.label = label, .layout = numbers});
-  require_memory(group_, settings_);
+  const auto name = fmt::format("classifier \"{}\"", settings_.options.name);
+  require_same_layer(group_, name, settings_.facts());
+  std::uint64_t largest = 0;
+  for (int member = 0; member < group_.size(); ++member) {
+    largest = std::max(largest, settings_.bytes_of(member, group_.size()));
+  }
+  require_room(
+      group_,
+      fmt::format("{} of {} classes and {} features", name, settings_.classes, settings_.features),
+      largest);
   pin_threads(*group_.state());
   const auto [first, last] = settings_.pieces_of(group_.rank(), group_.size());
   first_piece_ = first;
@@ -158,6 +136,12 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
     problem =
         "it still has the gradient of a step that is over: step() applies it, and zero_grad() of "
         "the layer or the model forgets it; an optimizer's zero_grad() does not reach it";
+  }
+  if (!step_ && !group_.state()->job().alone_in().empty()) {
+    throw InvalidArgument(
+        fmt::format("classifier \"{}\" in {}, whose model does not have the layer: "
+                    "register_module() it there",
+                    settings_.options.name, group_.state()->job().alone_in()));
   }
   if (step_ && step_->is_called) {
     throw InvalidArgument(fmt::format(

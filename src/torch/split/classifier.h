@@ -24,7 +24,9 @@
 
 #include "job/alone.h"
 #include "kernels/fold_program.h"
+#include "kernels/hash.h"
 #include "kernels/rules/rule.h"
+#include "run/run_fingerprint.h"
 #include "run/safetensors_reader.h"
 #include "run/safetensors_writer.h"
 #include "torch/split/class_piece.h"
@@ -53,7 +55,8 @@ struct ClassifierSettings {
   std::uint64_t bytes_of(int member, int members) const;
   /// Classes that take part in the loss of these samples.
   std::int64_t taking_part(std::span<const std::int64_t> labels, bool samples_classes) const;
-  std::string text() const;
+  /// All that another layer has to have in common to go on with what this one has learnt.
+  RunFingerprint facts() const;
 };
 
 /// One call of forward(): its leaves, as all members have them, and what this member alone knows of
@@ -123,12 +126,12 @@ class Classifier {
   void end_evaluation() noexcept;
 
   // The layer as a whole (classifier_file.cpp).
-  std::string sha256() { return sha256(1); }
+  std::string sha256();
   /// The weights, then the rule's states.
   std::size_t tensors() const { return 1 + settings_.rule.states.size(); }
   std::string tensor_name(std::size_t which) const;
-  /// Of the first so many tensors.
-  std::string sha256(std::size_t tensors);
+  /// SHA-256 of a tensor's bytes. Collective.
+  std::string digest(std::size_t which);
   /// On the first member, undefined on the others. Collective.
   torch::Tensor whole(std::size_t which);
   /// InvalidArgument where the file's tensors of these names, behind `prefix`, do not fit.
@@ -149,6 +152,7 @@ class Classifier {
   torch::Tensor& tensor(std::size_t which, std::int64_t piece);
   /// The bytes of all pieces, in order, on the first member; empty ones on the others.
   void gather_pieces(std::size_t which, const TakeBytes& take);
+  void add_to(Sha256& hash, std::size_t which);
   void scatter_pieces(std::size_t which, const std::function<void(std::span<std::byte>)>& fill);
   // What the members tell each other (classifier_exchange.cpp).
   /// Samples that count, by member, and the shards of each. InvalidArgument, and PeerFailed on the

@@ -110,15 +110,23 @@ std::string Classifier::tensor_name(std::size_t which) const {
   return which == 0 ? "weight" : settings_.rule.states[which - 1].name;
 }
 
-std::string Classifier::sha256(std::size_t tensors) {
+std::string Classifier::sha256() {
   Sha256 hash;
-  for (std::size_t which = 0; which < tensors; ++which) {
-    const auto name = tensor_name(which);
-    hash.update(name.data(), name.size());
-    gather_pieces(
-        which, [&](std::span<const std::byte> bytes) { hash.update(bytes.data(), bytes.size()); });
-  }
+  const auto name = tensor_name(0);
+  hash.update(name.data(), name.size());
+  add_to(hash, 0);
   return from_first(group_, hash.hex());
+}
+
+std::string Classifier::digest(std::size_t which) {
+  Sha256 hash;
+  add_to(hash, which);
+  return from_first(group_, hash.hex());
+}
+
+void Classifier::add_to(Sha256& hash, std::size_t which) {
+  gather_pieces(which,
+                [&](std::span<const std::byte> bytes) { hash.update(bytes.data(), bytes.size()); });
 }
 
 torch::Tensor Classifier::whole(std::size_t which) {

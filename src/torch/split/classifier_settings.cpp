@@ -26,8 +26,20 @@ UpdateRule rule_of(const Optimizer::Rule& rule) {
 }
 
 std::string text_of(const std::optional<Margin>& margin) {
-  if (!margin) return "no margin";
-  return fmt::format("margin {} {} {} scale {}", margin->m1, margin->m2, margin->m3, margin->scale);
+  if (!margin) return "none";
+  return fmt::format("{} {} {} scale {}", margin->m1, margin->m2, margin->m3, margin->scale);
+}
+
+const char* text_of(LossReduction reduction) {
+  switch (reduction) {
+    case LossReduction::none:
+      return "none";
+    case LossReduction::sum:
+      return "sum";
+    case LossReduction::mean:
+      return "mean";
+  }
+  return "";
 }
 
 }  // namespace
@@ -39,8 +51,8 @@ ClassifierSettings::ClassifierSettings(std::int64_t in, std::int64_t of_classes,
   const auto refuse = [&](const std::string& why) {
     throw InvalidArgument(fmt::format("classifier \"{}\": {}", options.name, why));
   };
-  if (features < 1) refuse(fmt::format("{} features", features));
-  if (classes < 1) refuse(fmt::format("{} classes", classes));
+  if (features < 1) refuse(fmt::format("{} features: at least 1", features));
+  if (classes < 1) refuse(fmt::format("{} classes: at least 1", classes));
   if (!(options.sample_rate > 0 && options.sample_rate <= 1)) {
     refuse(fmt::format("sample_rate must be above 0 and at most 1, not {}", options.sample_rate));
   }
@@ -62,8 +74,8 @@ ClassifierSettings::ClassifierSettings(std::int64_t in, std::int64_t of_classes,
   }
   if (options.pieces == 0) options.pieces = std::min(kPieces, classes);
   if (classes / options.pieces >= kMaxPiece) {
-    refuse(fmt::format("{} classes in {} pieces: a piece has less than {}", classes, options.pieces,
-                       kMaxPiece));
+    refuse(fmt::format("{} classes in {} pieces: a piece has less than {}; give more pieces",
+                       classes, options.pieces, kMaxPiece));
   }
   if (options.dtype != torch::kFloat32 && options.dtype != torch::kFloat64 &&
       options.dtype != torch::kBFloat16) {
@@ -119,10 +131,18 @@ std::int64_t ClassifierSettings::taking_part(std::span<const std::int64_t> label
   return all;
 }
 
-std::string ClassifierSettings::text() const {
-  return fmt::format("{} {} smoothing {} ignore {} rate {} seed {} {}", rule.text,
-                     text_of(options.margin), options.label_smoothing, options.ignore_index,
-                     options.sample_rate, options.seed, c10::toString(options.dtype));
+RunFingerprint ClassifierSettings::facts() const {
+  return {{"features", std::to_string(features)},
+          {"classes", std::to_string(classes)},
+          {"pieces", std::to_string(options.pieces)},
+          {"rule", rule.text},
+          {"margin", text_of(options.margin)},
+          {"label_smoothing", fmt::format("{}", options.label_smoothing)},
+          {"ignore_index", std::to_string(options.ignore_index)},
+          {"reduction", text_of(options.reduction)},
+          {"sample_rate", fmt::format("{}", options.sample_rate)},
+          {"seed", std::to_string(options.seed)},
+          {"dtype", c10::toString(options.dtype)}};
 }
 
 ClassifierMemory classifier_memory(int members, std::int64_t features, std::int64_t classes,

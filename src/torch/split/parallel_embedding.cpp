@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "torch/ops/collective_node.h"
+#include "torch/split/layer_agreement.h"
 #include "torch/split/split_rows.h"
 #include "tutti/error.h"
 #include "tutti/ops.h"
@@ -52,10 +53,16 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const Group& group,
                                       *padding, options_.rows));
   }
   if (padding && *padding < 0) padding = *padding + options_.rows;
-  const auto seed = agree_on_layer(group,
-                                   fmt::format("ParallelEmbedding {} x {}, {}", options_.rows,
-                                               options_.dim, c10::toString(options_.dtype)),
-                                   {padding.value_or(-1)}, options_.seed);
+  const auto seed = agree_on_layer(group, "ParallelEmbedding",
+                                   {{"rows", std::to_string(options_.rows)},
+                                    {"dim", std::to_string(options_.dim)},
+                                    {"dtype", c10::toString(options_.dtype)},
+                                    {"padding_idx", padding ? std::to_string(*padding) : "none"}},
+                                   options_.seed);
+  require_room(
+      group,
+      fmt::format("ParallelEmbedding of {} rows of {} elements", options_.rows, options_.dim),
+      most_bytes(group, options_.rows, options_.dim, options_.dtype));
   const auto [first, last] = share_of(options_.rows, group);
   first_ = first;
   weight = register_parameter("weight", torch::empty({last - first, options_.dim}, options_.dtype));

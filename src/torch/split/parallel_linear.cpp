@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "torch/split/layer_agreement.h"
 #include "torch/split/split_rows.h"
 #include "tutti/error.h"
 #include "tutti/ops.h"
@@ -21,11 +22,16 @@ ParallelLinearImpl::ParallelLinearImpl(const Group& group, const ParallelLinearO
     throw InvalidArgument(
         fmt::format("ParallelLinear: parameters of type {}", c10::toString(options_.dtype)));
   }
-  const auto seed = agree_on_layer(
-      group,
-      fmt::format("ParallelLinear {} to {}, {}{}", options_.features, options_.classes,
-                  c10::toString(options_.dtype), options_.bias ? "" : ", no bias"),
-      {}, options_.seed);
+  const auto seed = agree_on_layer(group, "ParallelLinear",
+                                   {{"features", std::to_string(options_.features)},
+                                    {"classes", std::to_string(options_.classes)},
+                                    {"dtype", c10::toString(options_.dtype)},
+                                    {"bias", options_.bias ? "yes" : "no"}},
+                                   options_.seed);
+  require_room(group,
+               fmt::format("ParallelLinear of {} classes and {} features", options_.classes,
+                           options_.features),
+               most_bytes(group, options_.classes, options_.features, options_.dtype));
   const auto [first, last] = share_of(options_.classes, group);
   first_ = first;
   const double bound = 1 / std::sqrt(static_cast<double>(options_.features));

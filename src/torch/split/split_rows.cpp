@@ -8,6 +8,7 @@
 #include "run/leaf_seed.h"
 #include "torch/ops/collective_node.h"
 #include "tutti/error.h"
+#include "tutti/share.h"
 
 namespace tutti {
 namespace {
@@ -30,17 +31,14 @@ void add_rows(const torch::Tensor& values, const std::vector<std::int64_t>& orde
 
 }  // namespace
 
-std::uint64_t agree_on_layer(const Group& group, const std::string& text,
-                             std::initializer_list<std::int64_t> numbers,
-                             std::optional<std::uint64_t> seed) {
-  std::vector<std::int64_t> layout(numbers);
-  layout.push_back(seed ? 1 : 0);
-  layout.push_back(static_cast<std::int64_t>(seed.value_or(0)));
-  auto agreed = seed ? static_cast<std::int64_t>(*seed)
-                     : torch::randint(std::numeric_limits<std::int64_t>::max(), {1}, torch::kInt64)
-                           .item<std::int64_t>();
-  group.broadcast({&agreed, 1, DType::int64}, 0, {.label = text, .layout = layout});
-  return static_cast<std::uint64_t>(agreed);
+std::uint64_t most_bytes(const Group& group, std::int64_t rows, std::int64_t width,
+                         torch::ScalarType type) {
+  const auto [first, last] = share_of(rows, 0, group.size());
+  std::uint64_t bytes = 0;
+  const bool is_too_large = __builtin_mul_overflow(static_cast<std::uint64_t>(last - first),
+                                                   static_cast<std::uint64_t>(width), &bytes) ||
+                            __builtin_mul_overflow(bytes, c10::elementSize(type), &bytes);
+  return is_too_large ? std::numeric_limits<std::uint64_t>::max() : bytes;
 }
 
 void draw_rows(const torch::Tensor& rows, std::int64_t first, std::uint64_t seed,

@@ -1,30 +1,24 @@
 #pragma once
 
-// What layers that are split by rows share: their constructors' agreement, initial values that do
-// not depend on the number of members, and the weight of each member's loss on the way of
-// gradients.
+// What layers that are split by rows share: initial values that do not depend on the number of
+// members, and the weight of each member's loss on the way of gradients.
 //
-// Threads: as Group. Failure: Mismatch where members ask for different layers.
+// Threads: as Group. Failure: none of its own.
 
 #include <torch/torch.h>
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "tutti/group.h"
 
 namespace tutti {
 
-/// Compares on all members what layer they make: `text`, at most 63 bytes, and numbers that it does
-/// not hold. Collective. The seed is rank 0's: the one given, or one that torch's generator draws,
-/// on all members alike.
-std::uint64_t agree_on_layer(const Group& group, const std::string& text,
-                             std::initializer_list<std::int64_t> numbers,
-                             std::optional<std::uint64_t> seed);
+/// Of the member that has most of `rows` rows of `width` elements; the largest number where that
+/// does not fit.
+std::uint64_t most_bytes(const Group& group, std::int64_t rows, std::int64_t width,
+                         torch::ScalarType type);
 
 /// Fills `rows`, which are those from `first` on of a tensor whose values depend on `seed` and
 /// `tensor`, the tensor's number in the layer: any cut of it gives the same whole. `draw` fills a

@@ -45,7 +45,21 @@ std::vector<std::int64_t> counts_of(const Group& group, const SplitTensor& tenso
   group.all_gather({mine, 2, DType::int64}, {all.data(), 2 * group.size(), DType::int64},
                    {.label = tensor.name, .layout = layout});
   std::vector<std::int64_t> counts;
-  for (std::size_t r = 1; r < all.size(); r += 2) counts.push_back(all[r]);
+  std::int64_t sum = 0;
+  for (std::size_t r = 1; r < all.size(); r += 2) {
+    counts.push_back(all[r]);
+    sum += all[r];
+  }
+  auto of_a_row = tensor.rows.sizes().vec();
+  of_a_row.at(0) = 1;
+  const auto whole = tensor.of_rows * c10::multiply_integers(of_a_row);
+  if (sum != whole) {
+    throw InvalidArgument(fmt::format(
+        "\"{}\": the members' tensors have {} elements, the whole {}: give each one's rows as one "
+        "tensor; of a ParallelCrossEntropy, which has a tensor for each piece, save() has the "
+        "whole",
+        tensor.name, sum, whole));
+  }
   return counts;
 }
 

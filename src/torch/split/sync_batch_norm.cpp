@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "torch/ops/collective_node.h"
+#include "torch/split/layer_agreement.h"
 #include "torch/split/split_rows.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -50,12 +51,12 @@ SyncBatchNormImpl::SyncBatchNormImpl(const Group& group, const torch::nn::BatchN
     throw InvalidArgument(
         fmt::format("SyncBatchNorm: eps {}, momentum {}", options_.eps(), momentum.value_or(0)));
   }
-  agree_on_layer(group_,
-                 fmt::format("SyncBatchNorm {}, {}, {}{}{}", channels, options_.eps(),
-                             momentum ? fmt::format("{}", *momentum) : "cumulative",
-                             options_.affine() ? "" : ", not affine",
-                             options_.track_running_stats() ? "" : ", none running"),
-                 {}, 0);
+  require_same_layer(group_, "SyncBatchNorm",
+                     {{"channels", std::to_string(channels)},
+                      {"eps", fmt::format("{}", options_.eps())},
+                      {"momentum", momentum ? fmt::format("{}", *momentum) : "cumulative"},
+                      {"affine", options_.affine() ? "yes" : "no"},
+                      {"track_running_stats", options_.track_running_stats() ? "yes" : "no"}});
   if (options_.affine()) {
     weight = register_parameter("weight", torch::ones({channels}));
     bias = register_parameter("bias", torch::zeros({channels}));

@@ -19,8 +19,6 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kSplit = "split layers";
-
 /// Calls as numbers: those of layer l are 2·l + 1 and 2·l + 2.
 std::int64_t call_of(std::size_t layer, ClassifierUse use) {
   return 2 * static_cast<std::int64_t>(layer) + (use == ClassifierUse::predict ? 2 : 1);
@@ -37,6 +35,13 @@ void require_options_without(const TrainerOptions& options, const std::string& n
   };
   if (options.averaging || options.per_replica) {
     refuse("parameters per replica", "there is one copy of the layer for all");
+  }
+  if (options.audit_every != 0 && options.audit_every != TrainerOptions().audit_every) {
+    refuse("audit_every",
+           "an audit computes a shard on one worker alone, and the layer's calls need all");
+  }
+  if (options.ema_decay > 0) {
+    refuse("ema_decay", "the layer would stay out of the moving averages");
   }
 }
 
@@ -196,15 +201,21 @@ void TrainedClassifiers::evaluate(const std::function<void()>& body) {
 // ---- checkpoints ----
 
 void ClassifiersRunPart::bring() {
-  hashes_.clear();
+  digests_.clear();
   if (layers_ == nullptr) return;
-  for (const auto& layer : layers_->layers()) {
-    hashes_.push_back(layer.own().sha256(layer.own().tensors()));
+  for (const auto& [name, layer] : layers_->layers()) {
+    auto& own = layer->own();
+    for (std::size_t which = 0; which < own.tensors(); ++which) {
+      digests_.emplace_back(fmt::format("{}.{}", name, own.tensor_name(which)), own.digest(which));
+    }
   }
 }
 
 void ClassifiersRunPart::hash(Sha256& hash) const {
-  for (const auto& text : hashes_) hash.update(text.data(), text.size());
+  for (const auto& [name, digest] : digests_) {
+    hash.update(name.data(), name.size());
+    hash.update(digest.data(), digest.size());
+  }
 }
 
 void ClassifiersRunPart::gather(const Gather& /*gather*/) {
@@ -239,12 +250,13 @@ void ClassifiersRunPart::list(StateTensors& tensors) const {
 void ClassifiersRunPart::write(nlohmann::json& state) const {
   if (layers_ == nullptr) return;
   for (const auto& [name, layer] : layers_->layers()) {
-    state[kSplit][name] = {{"pieces", layer->pieces()}, {"updates", layer->updates()}};
+    state[kSplitLayers][name] = {{"facts", layer->own().settings().facts()},
+                                 {"updates", layer->updates()}};
   }
 }
 
 void ClassifiersRunPart::check(const nlohmann::json& state) const {
-  const auto found = state.value(kSplit, nlohmann::json::object());
+  const auto found = state.value(kSplitLayers, nlohmann::json::object());
   const std::size_t here = layers_ == nullptr ? 0 : layers_->layers().size();
   if (found.size() != here) {
     throw InvalidArgument(
@@ -253,11 +265,10 @@ void ClassifiersRunPart::check(const nlohmann::json& state) const {
   }
   if (layers_ == nullptr) return;
   for (const auto& [name, layer] : layers_->layers()) {
-    const auto pieces = found.at(name).at("pieces").get<std::int64_t>();
-    if (pieces == layer->pieces()) continue;
-    throw InvalidArgument(
-        fmt::format("\"{}\" is cut into {} pieces in the checkpoint, here into {}", name, pieces,
-                    layer->pieces()));
+    const auto differences = facts_diff(found.at(name).at("facts").get<RunFingerprint>(),
+                                        layer->own().settings().facts());
+    if (differences.empty()) continue;
+    throw InvalidArgument(fmt::format("the split layer \"{}\": {}", name, differences));
   }
 }
 
@@ -274,7 +285,7 @@ void ClassifiersRunPart::restore(const nlohmann::json& state, std::span<const st
   if (layers_ == nullptr) return;
   for (const auto& [name, layer] : layers_->layers()) {
     layer->own().fill(file_ ? &*file_ : nullptr, name + ".",
-                      state.at(kSplit).at(name).at("updates").get<std::int64_t>());
+                      state.at(kSplitLayers).at(name).at("updates").get<std::int64_t>());
   }
   file_.reset();
 }

@@ -19,6 +19,7 @@
 #include "run/state/run_part.h"
 #include "sync/step/node_store.h"
 #include "sync/step/step_part.h"
+#include "torch/run/model_facts.h"
 #include "torch/split/classifier.h"
 #include "tutti/clip.h"
 #include "tutti/parallel_cross_entropy.h"
@@ -100,10 +101,12 @@ class ClassifiersRunPart : public RunPart {
  public:
   /// Keeps a reference. Null: the model has none.
   explicit ClassifiersRunPart(TrainedClassifiers* layers)
-      : RunPart("split layers"), layers_(layers) {}
+      : RunPart(kSplitLayers), layers_(layers) {}
   bool is_on_hosts() const override { return layers_ != nullptr; }
   void bring() override;
   void hash(Sha256& hash) const override;
+  /// "head.weight", "head.momentum": as in a checkpoint.
+  NamedDigests digests() const override { return digests_; }
   void gather(const Gather& gather) override;
   void release() override { whole_.clear(); }
   void list(StateTensors& tensors) const override;
@@ -115,7 +118,7 @@ class ClassifiersRunPart : public RunPart {
  private:
   TrainedClassifiers* layers_;
   std::vector<std::pair<std::string, torch::Tensor>> whole_;
-  std::vector<std::string> hashes_;              ///< of the layers, as last brought
+  NamedDigests digests_;                         ///< of the layers' tensors, as last brought
   mutable std::optional<SafetensorsFile> file_;  ///< rank 0's, between read() and restore()
 };
 

@@ -80,8 +80,14 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   auto rules = rules_of(model, optimizer);
   state_names = std::move(rules.names);
   classifiers = TrainedClassifiers::find(group, module, options);
-  // An audit computes a shard once more on one worker alone, and the layers' calls need all.
-  if (classifiers) options.audit_every = 0;
+  if (classifiers) {
+    // An audit computes a shard once more on one worker alone, and the layers' calls need all.
+    if (options.audit_every > 0 && group.rank() == 0) {
+      log_info(fmt::format("trainer: no audit of \"{}\": its split layers' calls need all workers",
+                           options.name));
+    }
+    options.audit_every = 0;
+  }
   require_per_replica(options, model);
   require_rules(options, optimizer, model);
   const auto settings = settings_of(options, optimizer, model);

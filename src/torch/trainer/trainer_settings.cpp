@@ -93,7 +93,9 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options, const Wrapped
           .desync_check_every = options.desync_check_every,
           .reports_magnitude = true,
           .deadline = options.deadline,
-          .hint = "; every worker has to call step() as often as the others",
+          .hint =
+              "; every worker has to call step(), and what else all make together, as often as the "
+              "others",
           .updates_in_place = true};
 }
 

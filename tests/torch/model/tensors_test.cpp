@@ -64,6 +64,29 @@ TEST(Tensors, ShapesAndStridesAreCompared) {
               HasSubstr("strides [1, 2]"));
 }
 
+/// torch's strides of a dim of one element are what they were before a reshape or a slice.
+TEST(Tensors, StridesThatNobodyStepsAlongAreNotCompared) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    const bool first = job.rank() == 0;
+    auto scalar = first ? torch::ones({1}) : torch::ones({1}).expand({1}).reshape({1});
+    if (!first) scalar = torch::as_strided(torch::ones({1}), {1}, {0});
+    all_reduce(group, scalar, Reduction::sum);
+    EXPECT_EQ(scalar.item<double>(), 2);
+    auto row = first ? torch::ones({1, 4}) : torch::ones({4, 1}).t();
+    auto sum = torch::empty({1, 4});
+    reduce(group, row, sum, Reduction::sum, 0);
+    EXPECT_TRUE(!first || sum.equal(torch::full({1, 4}, 2.0)));
+    auto empty = first ? torch::ones({0, 3}) : torch::ones({3, 0}).t();
+    all_reduce(group, empty, Reduction::sum);
+    auto loss = torch::ones({}).requires_grad_();
+    const auto total = ops::reduce(group, loss.reshape({1}), Reduction::sum, 0);
+    ops::backward(group,
+                  first ? total.sum() : ops::attach(torch::zeros({}).requires_grad_(), {total}));
+    EXPECT_EQ(loss.grad().item<double>(), 1);
+  });
+}
+
 TEST(Tensors, WhatCannotBeMovedIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

@@ -40,5 +40,11 @@ TEST(PartialMessages, NameTheWayOutForOneThatIsNotMoved) {
   }
 }
 
+TEST(PartialMessages, NameCombineForWhatIsNoSum) {
+  EXPECT_THAT(messages("auto both = tutti::partial_mean(group, x, 1) + "
+                       "tutti::partial_mean(group, x, 1);"),
+              HasSubstr("CombineThePartials"));
+}
+
 }  // namespace
 }  // namespace tutti::test::partial_messages

@@ -2,6 +2,9 @@
 
 #include "tutti/partial.h"
 
+#include <cmath>
+#include <limits>
+
 #include "comm/group_state.h"
 #include "support/log_capture.h"
 #include "torch/training.h"
@@ -204,6 +207,29 @@ TEST(Partial, DestroyedWithoutAReductionIsSaid) {
   });
 }
 #endif
+
+TEST(Partial, IsScaledDividedAndAddedTo) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    auto sum = partial_sum(group, torch::full({2}, 3.0)) / 3;
+    sum += 2 * partial_sum(group, torch::ones({2}));
+    EXPECT_TRUE(std::move(sum).reduce().equal(torch::full({2}, 6.0)));
+    EXPECT_TRUE((partial_mean(group, torch::full({2}, 1.0 + job.rank()), 1) * 4 / 2)
+                    .reduce()
+                    .equal(torch::full({2}, 3.0)));
+  });
+}
+
+TEST(Partial, AWeightThatIsNoneIsRefused) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job);
+    for (const double weight : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+      EXPECT_THAT(
+          text_of<InvalidArgument>([&] { (void)partial_mean(group, torch::ones({2}), weight); }),
+          HasSubstr("a weight must be finite and not negative"));
+    }
+  });
+}
 
 }  // namespace
 }  // namespace tutti::test::partial_cases

@@ -126,5 +126,38 @@ TEST(Export, WhatCannotBeExportedIsSaid) {
   EXPECT_EQ(run_command({"export", folder.file("run"), folder.file("model.pt")}).status, 2);
 }
 
+/// A trunk and a classifier that is split over the workers, or the dense layer in its place.
+template <class Head>
+struct HeadedImpl : torch::nn::Module {
+  explicit HeadedImpl(Head own)
+      : trunk(register_module("trunk", torch::nn::Linear(4, 5))),
+        head(register_module("head", std::move(own))) {}
+  torch::nn::Linear trunk;
+  Head head;
+};
+
+TEST(Export, HasALayerThatIsSplitOverTheWorkersAsAWhole) {
+  const TemporaryFolder folder;
+  const auto sha = text_of_rank_0(2, [&](const Job& job) {
+    const Group group(job);
+    HeadedImpl<ParallelCrossEntropy> net(
+        ParallelCrossEntropy(group, 5, 33, Sgd{.lr = 0.1, .momentum = 0.9}, {}));
+    Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = 2});
+    trainer.step([&](Shard& shard) {
+      return shard.loss(net.head->forward(net.trunk->forward(torch::ones({3, 4})),
+                                          torch::full({3}, shard.index(), torch::kInt64)));
+    });
+    trainer.save(folder.file("run"));
+    return net.head->sha256();
+  });
+  const auto file = folder.file("model.pt");
+  const auto run = run_command({"export", "--torch", folder.file("run"), file});
+  EXPECT_EQ(run.status, 0) << run.err;
+  const auto dense = std::make_shared<HeadedImpl<torch::nn::Linear>>(
+      torch::nn::Linear(torch::nn::LinearOptions(5, 33).bias(false)));
+  torch::load(dense, file);
+  EXPECT_EQ(parameters_sha256(*dense->head), sha);
+}
+
 }  // namespace
 }  // namespace tutti::test::export_cases

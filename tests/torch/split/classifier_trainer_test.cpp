@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include <fmt/format.h>
@@ -257,6 +258,94 @@ TEST(ClassifierInATrainer, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(ClassifierInATrainer, ACheckpointOfALayerOfOtherOptionsIsRefused) {
+  const auto folder = (std::filesystem::temp_directory_path() /
+                       ("tutti_other_classifier_" + std::to_string(::getpid())))
+                          .string();
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    const auto with = [&](const Options& options, const std::function<void(Trainer&)>& body) {
+      Net net(group, options);
+      Trainer trainer(group, net, Sgd{.lr = 0.1}, {.shards = kShards});
+      trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+      body(trainer);
+    };
+    const Options saved{.label_smoothing = 0.1, .sample_rate = 0.5, .seed = 3};
+    with(saved, [&](Trainer& trainer) { trainer.save(folder); });
+    with(saved, [&](Trainer& trainer) { EXPECT_EQ(trainer.load(folder), 1); });
+    const auto refusal = [&](const Options& options) {
+      std::string text;
+      with(options, [&](Trainer& trainer) {
+        const auto before = trainer.state_sha256();
+        text = text_of([&] { trainer.load(folder); });
+        EXPECT_EQ(trainer.state_sha256(), before);
+      });
+      return text;
+    };
+    auto other = saved;
+    other.sample_rate = 1;
+    EXPECT_THAT(refusal(other), HasSubstr("the split layer \"head\": sample_rate is 0.5 in the "
+                                          "checkpoint, 1 here"));
+    other = saved;
+    other.margin = cos_face(0.2, 8);
+    EXPECT_THAT(refusal(other), HasSubstr("margin is none in the checkpoint"));
+    other = saved;
+    other.seed = 4;
+    EXPECT_THAT(refusal(other), HasSubstr("seed is 3 in the checkpoint, 4 here"));
+    other = saved;
+    other.label_smoothing = 0;
+    EXPECT_THAT(refusal(other), HasSubstr("label_smoothing is 0.1 in the checkpoint"));
+    other = saved;
+    other.reduction = LossReduction::sum;
+    EXPECT_THAT(refusal(other), HasSubstr("reduction is mean in the checkpoint, sum here"));
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ClassifierInATrainer, TheStepLogHasDigestsOfTheLayer) {
+  const auto file = (std::filesystem::temp_directory_path() /
+                     ("tutti_classifier_log_" + std::to_string(::getpid())))
+                        .string();
+  const auto digests_of = [&](int size, double factor) {
+    std::filesystem::remove(file);
+    on_workers(size, [&](const Job& job) {
+      const Group group(job);
+      Net net(group, {});
+      Trainer trainer(group, net, Sgd{.lr = 0.1},
+                      {.shards = kShards, .log = file, .hash_every = 1});
+      trainer.step([&](Shard& shard) {
+        const auto [x, y] = samples_of(1, shard.index());
+        return shard.loss(net.head->forward(net.trunk->forward(x).detach(), y) * factor +
+                          0 * net.trunk->weight.sum());
+      });
+    });
+    std::ifstream log(file);
+    return std::string(std::istreambuf_iterator<char>(log), {});
+  };
+  const auto of = [](const std::string& log, const std::string& name) {
+    const auto at = log.find('"' + name + "\":\"");
+    return at == std::string::npos ? std::string() : log.substr(at + name.size() + 4, 64);
+  };
+  const auto one = digests_of(1, 1);
+  EXPECT_EQ(of(one, "head.weight").size(), 64U) << one;
+  EXPECT_EQ(of(one, "head.momentum").size(), 64U) << one;
+  EXPECT_EQ(of(digests_of(3, 1), "head.momentum"), of(one, "head.momentum"));
+  const auto other = digests_of(2, 1.5);
+  EXPECT_EQ(of(other, "trunk.weight"), of(one, "trunk.weight"));
+  EXPECT_NE(of(other, "head.weight"), of(one, "head.weight"));
+  std::filesystem::remove(file);
+}
+
+TEST(ClassifierInATrainer, AHeadThatTheModelDoesNotHaveIsSaid) {
+  on_workers(2, [&](const Job& job) {
+    const Group group(job);
+    Net net(group, {});
+    Trainer trainer(group, *net.trunk, Sgd{.lr = 0.1}, {.shards = 2});
+    EXPECT_THAT(text_of([&] { trainer.step([&](Shard& shard) { return answer_of(shard, net); }); }),
+                HasSubstr("whose model does not have the layer: register_module() it there"));
+  });
+}
+
 TEST(ClassifierInATrainer, CallsThatDoNotFitAStepAreRefused) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -304,6 +393,9 @@ TEST(ClassifierInATrainer, OptionsThatItDoesNotHaveAreSaid) {
                          .logical_workers = 2,
                          .per_replica = [](const std::string&) { return true; }}),
                 HasSubstr("one copy of the layer"));
+    EXPECT_THAT(refusal({.shards = 2, .ema_decay = 0.9}), HasSubstr("out of the moving averages"));
+    EXPECT_THAT(refusal({.shards = 2, .audit_every = 1}),
+                HasSubstr("an audit computes a shard on one worker alone"));
     const Group half = group.split(job.rank(), "half");
     Net other(half, {});
     EXPECT_THAT(text_of([&] { Trainer(group, other, Sgd{.lr = 0.1}, {.shards = 2}); }),

@@ -212,11 +212,24 @@ TEST(ParallelEmbedding, AnotherLayerOnAnotherMemberIsAMismatchThatNamesBoth) {
       const ParallelEmbedding layer(group, group.rank() == 0 ? options_of(10) : other);
     });
   };
-  EXPECT_THAT(with(options_of(11)), Each(AllOf(HasSubstr("ParallelEmbedding 10 x 3, Double"),
-                                               HasSubstr("ParallelEmbedding 11 x 3, Double"))));
+  EXPECT_THAT(
+      with(options_of(11)),
+      Each("ParallelEmbedding: workers disagree about the layer: rows is 10 on rank 0, 11 on "
+           "rank 1"));
   auto other = options_of(10);
   other.padding_idx = 3;
-  EXPECT_THAT(with(other), Each(HasSubstr("ParallelEmbedding 10 x 3")));
+  EXPECT_THAT(with(other), Each(HasSubstr("padding_idx is none on rank 0, 3 on rank 1")));
+}
+
+TEST(ParallelEmbedding, ThatDoesNotFitIsRefusedOnAllWithTheFigures) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    EXPECT_THAT(text_of<OutOfMemory>([&] {
+                  const ParallelEmbedding layer(group, {.rows = 1'000'000'000'000, .dim = 64});
+                }),
+                HasSubstr("ParallelEmbedding of 1000000000000 rows of 64 elements needs "));
+    const ParallelEmbedding layer(group, {.rows = 10, .dim = 64});  // the group is as it was
+  });
 }
 
 TEST(ParallelEmbedding, WhatCannotBeIsRefused) {

@@ -163,18 +163,29 @@ TEST(ParallelLinear, AnotherLayerOnAnotherMemberIsAMismatchThatNamesBoth) {
       const ParallelLinear layer(group, group.rank() == 0 ? options_of(10) : other);
     });
   };
-  EXPECT_THAT(with(options_of(11)), Each(AllOf(HasSubstr("ParallelLinear 5 to 10, Double"),
-                                               HasSubstr("ParallelLinear 5 to 11, Double"))));
+  EXPECT_THAT(
+      with(options_of(11)),
+      Each("ParallelLinear: workers disagree about the layer: classes is 10 on rank 0, 11 on "
+           "rank 1"));
   auto other = options_of(10);
   other.features = 6;
-  EXPECT_THAT(with(other), Each(AllOf(HasSubstr("5 to 10"), HasSubstr("6 to 10"))));
+  EXPECT_THAT(with(other), Each(HasSubstr("features is 5 on rank 0, 6 on rank 1")));
   other = options_of(10);
   other.dtype = torch::kFloat32;
-  EXPECT_THAT(with(other), Each(AllOf(HasSubstr("10, Double"), HasSubstr("10, Float"))));
+  EXPECT_THAT(with(other), Each(HasSubstr("dtype is Double on rank 0, Float on rank 1")));
   other = options_of(10);
   other.bias = false;
-  EXPECT_THAT(with(other), Each(HasSubstr("10, Double, no bias")));
-  EXPECT_THAT(with(options_of(10, 6)), Each(AllOf(HasSubstr("5"), HasSubstr("6"))));
+  EXPECT_THAT(with(other), Each(HasSubstr("bias is yes on rank 0, no on rank 1")));
+  EXPECT_THAT(with(options_of(10, 6)), Each(HasSubstr("seed is 5 on rank 0, 6 on rank 1")));
+}
+
+TEST(ParallelLinear, ThatDoesNotFitIsRefusedOnAllWithTheFigures) {
+  EXPECT_THAT(ends_of(2,
+                      [](const Group& group) {
+                        const ParallelLinear layer(group,
+                                                   {.features = 64, .classes = 1'000'000'000'000});
+                      }),
+              Each(HasSubstr("ParallelLinear of 1000000000000 classes and 64 features needs ")));
 }
 
 TEST(ParallelLinear, WhatCannotBeIsRefused) {

@@ -157,5 +157,17 @@ TEST(SplitTensors, ANormThatCannotBeIsRefused) {
   });
 }
 
+TEST(SplitTensors, PartsThatAreNotTheWholeAreRefusedOnAll) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    ParallelCrossEntropy head(group, 3, 33, Sgd{}, {});
+    EXPECT_THAT(
+        text_of<InvalidArgument>([&] { gather_whole(group, head->split_tensors()[0], 0); }),
+        HasSubstr("of a ParallelCrossEntropy, which has a tensor for each piece, save() has "
+                  "the whole"));
+    EXPECT_EQ(head->sha256().size(), 64U);  // the group is as it was
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test::split_tensors_cases

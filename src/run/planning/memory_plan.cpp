@@ -1,0 +1,180 @@
+#include "tutti/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "run/planning/memory_search.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kPoints = 24;  ///< of the curve
+
+std::string megabytes(std::uint64_t bytes) {
+  return fmt::format("{:.2f}", static_cast<double>(bytes) / 1e6);
+}
+
+double added_ms_of(std::span<const LayerMemory> layers, std::span<const MemorySegment> segments) {
+  double sum = 0;
+  for (const auto& segment : segments) {
+    if (!segment.again) continue;
+    for (auto i = segment.first; i < segment.last; ++i) {
+      sum += layers[static_cast<std::size_t>(i)].forward_ms;
+    }
+  }
+  return sum;
+}
+
+std::vector<MemoryPoint> curve_of(const MemorySearch& search, std::uint64_t least,
+                                  std::uint64_t plain) {
+  std::vector<MemoryPoint> curve;
+  for (int p = 0; p <= kPoints; ++p) {
+    const auto budget = least + (plain - least) * static_cast<std::uint64_t>(p) / kPoints;
+    const auto found = search.best(budget);
+    if (!found) continue;
+    const MemoryPoint point{peak_of(search.layers(), *found), added_ms_of(search.layers(), *found)};
+    if (curve.empty() || point.added_ms < curve.back().added_ms) curve.push_back(point);
+  }
+  return curve;
+}
+
+}  // namespace
+
+std::uint64_t peak_of(std::span<const LayerMemory> layers,
+                      std::span<const MemorySegment> segments) {
+  std::int64_t next = 0;
+  std::uint64_t kept = 0;
+  std::uint64_t peak = 0;
+  bool before_is_plain = false;
+  for (const auto& segment : segments) {
+    if (segment.first != next || segment.last <= segment.first ||
+        segment.last > std::ssize(layers)) {
+      throw InvalidArgument(fmt::format("a memory plan: segment [{}, {}) after layer {} of {}",
+                                        segment.first, segment.last, next, layers.size()));
+    }
+    // What runs plainly does so layer by layer.
+    const auto size = segment.again ? segment.last - segment.first : 1;
+    for (auto first = segment.first; first < segment.last; first += size) {
+      const auto cost = cost_of(layers, {first, first + size, segment.again}, before_is_plain);
+      kept += cost.input;
+      peak = std::max(peak, kept + cost.peak);
+      kept += cost.kept;
+      before_is_plain = !segment.again;
+    }
+    next = segment.last;
+  }
+  if (next != std::ssize(layers)) {
+    throw InvalidArgument(
+        fmt::format("a memory plan: no segment has layer {} of {}", next, layers.size()));
+  }
+  return peak;
+}
+
+MemoryPlan plan_memory(std::vector<LayerMemory> layers, std::uint64_t budget) {
+  MemoryPlan plan{.layers = std::move(layers), .budget = budget};
+  const MemorySearch search(plan.layers);
+  plan.plain_peak = search.plain_peak();
+  plan.least_peak = search.least_peak();
+  const auto found = search.best(budget);
+  if (!found) {
+    throw InvalidArgument(fmt::format(
+        "a memory budget of {} MB: a step of these {} layers needs {} MB at least, with what runs "
+        "again, and {} MB without",
+        megabytes(budget), plan.layers.size(), megabytes(plan.least_peak),
+        megabytes(plan.plain_peak)));
+  }
+  plan.segments = *found;
+  plan.peak = peak_of(plan.layers, plan.segments);
+  plan.added_ms = added_ms_of(plan.layers, plan.segments);
+  for (const auto& layer : plan.layers) plan.forward_ms += layer.forward_ms;
+  plan.curve = curve_of(search, plan.least_peak, plan.plain_peak);
+  return plan;
+}
+
+std::uint64_t budget_of_share(std::span<const LayerMemory> layers, double share) {
+  if (!(share >= 0 && share <= 1)) {
+    throw InvalidArgument(fmt::format("a memory budget of {}: a share is from 0 to 1", share));
+  }
+  const MemorySearch search(layers);
+  const auto least = search.least_peak();
+  const auto plain = search.plain_peak();
+  return least + static_cast<std::uint64_t>(std::floor(share * static_cast<double>(plain - least)));
+}
+
+// ---- to look at ----
+
+std::string MemoryPlan::text() const {
+  std::size_t width = 5;
+  for (const auto& layer : layers) width = std::max(width, layer.name.size());
+  auto text = fmt::format("{:<{}}  {:>10}  {:>10}  {:>10}  {}\n", "layer", width, "kept, MB",
+                          "result, MB", "forward, ms", "segment");
+  for (std::size_t s = 0; s < segments.size(); ++s) {
+    for (auto i = segments[s].first; i < segments[s].last; ++i) {
+      const auto& layer = layers[static_cast<std::size_t>(i)];
+      text += fmt::format("{:<{}}  {:>10}  {:>10}  {:>11.3f}  {}\n", layer.name, width,
+                          megabytes(layer.inside), megabytes(layer.result), layer.forward_ms,
+                          segments[s].again ? fmt::format("{}, again", s) : "plain");
+    }
+  }
+  text +=
+      fmt::format("peak {} MB of {} allowed; {} where nothing runs again, {} at least\n",
+                  megabytes(peak), megabytes(budget), megabytes(plain_peak), megabytes(least_peak));
+  if (measured_peak) text += fmt::format("measured {} MB\n", megabytes(*measured_peak));
+  text += fmt::format("runs again: {:.3f} ms beside {:.3f} ms of forward\n", added_ms, forward_ms);
+  return text;
+}
+
+std::string MemoryPlan::picture() const {
+  constexpr double kWidth = 640;
+  constexpr double kHeight = 400;
+  constexpr double kMargin = 60;
+  double most_ms = 1e-9;
+  for (const auto& point : curve) most_ms = std::max(most_ms, point.added_ms);
+  const auto most = static_cast<double>(std::max<std::uint64_t>(1, plain_peak)) * 1.05;
+  const auto x = [&](std::uint64_t bytes) {
+    return kMargin + static_cast<double>(bytes) / most * (kWidth - 2 * kMargin);
+  };
+  const auto y = [&](double ms) {
+    return kHeight - kMargin - ms / (most_ms * 1.05) * (kHeight - 2 * kMargin);
+  };
+  auto svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" "
+      "font-family=\"sans-serif\" "
+      "font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
+      "<path d=\"M{2} {2} V{3} H{4}\" fill=\"none\" stroke=\"black\"/>\n"
+      "<text x=\"{5}\" y=\"{6}\" text-anchor=\"middle\">peak of a step, MB</text>\n"
+      "<text x=\"{2}\" y=\"{7}\">time of what runs again, ms</text>\n",
+      kWidth, kHeight, kMargin, kHeight - kMargin, kWidth - kMargin, kWidth / 2, kHeight - 20,
+      kMargin - 14);
+  std::string path;
+  for (const auto& point : curve) {
+    // A plan serves every budget up to that of the next, better one.
+    path += path.empty() ? fmt::format("M{:.1f} {:.1f}", x(point.peak), y(point.added_ms))
+                         : fmt::format(" H{:.1f} V{:.1f}", x(point.peak), y(point.added_ms));
+  }
+  svg +=
+      fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"#1f77b4\" stroke-width=\"2\"/>\n", path);
+  for (const auto& point : curve) {
+    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"#1f77b4\"/>\n",
+                       x(point.peak), y(point.added_ms));
+  }
+  for (const double share : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+    const auto bytes = static_cast<std::uint64_t>(share * static_cast<double>(plain_peak));
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{:.4g}</text>\n",
+                       x(bytes), kHeight - kMargin + 16, static_cast<double>(bytes) / 1e6);
+    svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3g}</text>\n",
+                       kMargin - 6, y(share * most_ms) + 4, share * most_ms);
+  }
+  svg += fmt::format(
+      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"6\" fill=\"none\" stroke=\"#d62728\" "
+      "stroke-width=\"2\"/>\n<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#d62728\">chosen</text>\n"
+      "</svg>\n",
+      x(peak), y(added_ms), x(peak) + 10, y(added_ms) - 8);
+  return svg;
+}
+
+}  // namespace tutti
