@@ -105,21 +105,27 @@ class ParallelCrossEntropyImpl final : public SplitModule {
   /// member to member, and be 0. The gradient of the features needs no collective in backward. For
   /// a label that is no class: InvalidArgument with its place, PeerFailed on the other members, and
   /// the group stays usable. So it is where gradients are recorded and those of a DataParallel's
-  /// step before were neither applied nor forgotten. Collective.
+  /// step before were neither applied nor forgotten. Mismatch where members are at different layers
+  /// or calls, or one samples the classes and another one does not. Collective.
   torch::Tensor forward(const torch::Tensor& features, const torch::Tensor& labels);
   /// Of this member's samples in the last forward(), [b] of bool: whether no class that took part
   /// has a larger logit than the sample's own without its margin. False for one that is ignored.
   const torch::Tensor& correct() const;
   /// The class of the largest logit among all classes for each of this member's samples, the lowest
-  /// of equals: [b] of int64. Collective.
+  /// of equals: [b] of int64. NaN is the largest, as in torch. InvalidArgument in a step of a Trainer.
+  /// Collective.
   torch::Tensor predict(const torch::Tensor& features);
 
   /// Updates the weights by the gradients of all backwards since the last one, of the sum over the
   /// members of what each has called backward() on, and forgets them. The learning rate is
   /// multiplied by `rate_factor`. Where no backward was run nothing changes. Mismatch where members
-  /// have run backwards of different calls; InvalidArgument in a step of a Trainer. Collective.
+  /// have run backwards of different calls, or give different factors; InvalidArgument for a factor
+  /// that is not finite, and in a step of a Trainer. Collective.
+  ///
+  /// torch::autograd::grad() by the features is no such backward, as it is none of parameters. The
+  /// backward of a forward() that was before the last update is InvalidArgument.
   void step(double rate_factor = 1);
-  /// Forgets what step() would use.
+  /// Forgets what step() would use; in a step of a Trainer, nothing.
   void zero_grad(bool set_to_none = true) override;
   /// How many step() have changed the weights.
   std::int64_t updates() const;
@@ -147,14 +153,18 @@ class ParallelCrossEntropyImpl final : public SplitModule {
   /// members. Collective.
   void save(const std::string& file);
   /// Reads what save() wrote, with any number of members; rank 0 reads. Corrupt or InvalidArgument,
-  /// and PeerFailed on the others, where the file is damaged or of another layer: nothing has
-  /// changed then. Collective.
+  /// and PeerFailed on the others, where the file is cut, its header is damaged, or it is of another
+  /// layer: nothing has changed then. The numbers have no hash here, as they have in a Trainer's
+  /// checkpoint. The rule, the margin and the other options stay those of this layer. InvalidArgument
+  /// in a step of a Trainer. Collective.
   void load(const std::string& file);
 
+  torch::Tensor anchor() const override { return anchor_; }
   Classifier& own() const { return *own_; }
 
  private:
   std::shared_ptr<Classifier> own_;  ///< which the graph of a loss may outlive this object with
+  torch::Tensor anchor_;
   torch::Tensor correct_;
 };
 

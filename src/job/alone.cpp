@@ -7,12 +7,12 @@
 namespace tutti {
 
 void require_together(const JobState& job, std::string_view call, std::string_view group) {
-  const auto& where = job.alone_in();
+  const auto where = job.alone_in();
   if (where.empty()) [[likely]]
     return;
   throw InvalidArgument(
-      fmt::format("{} of group \"{}\" in {}: other workers compute other shards at that time, or "
-                  "none, and would not come to it; call it between steps",
+      fmt::format("{} of group \"{}\" in {}: other workers are elsewhere at that time, and would "
+                  "not come to it; call it between steps",
                   call, group, where));
 }
 

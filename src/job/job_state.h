@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/deadline.h"
@@ -120,9 +121,16 @@ class JobState {
   std::uint64_t enter_busy(std::string what, std::chrono::milliseconds at_most);
   void leave_busy(std::uint64_t number) noexcept;
 
-  /// See Alone. Empty: nowhere.
-  const std::string& alone_in() const { return alone_in_; }
-  void set_alone_in(std::string where) { alone_in_ = std::move(where); }
+  /// See Alone; of the thread that has said it. Empty: nowhere.
+  std::string alone_in() const {
+    return alone_thread_.load() == std::this_thread::get_id() ? alone_in_ : std::string();
+  }
+  /// On one thread of the job at a time.
+  void set_alone_in(std::string where) {
+    const auto thread = where.empty() ? std::thread::id() : std::this_thread::get_id();
+    alone_in_ = std::move(where);
+    alone_thread_.store(thread);
+  }
 
   /// Which of this process' threads use the job: bookkeeping of wait.cpp.
   struct LocalThreads {
@@ -172,7 +180,8 @@ class JobState {
   std::set<std::string> logged_;
   std::vector<BusyPeriod> busy_;
   std::uint64_t busy_number_ = 0;
-  std::string alone_in_;
+  std::string alone_in_;  ///< of `alone_thread_`, which alone looks at it
+  std::atomic<std::thread::id> alone_thread_{};
 };
 
 }  // namespace tutti

@@ -116,6 +116,9 @@ class StepExchange {
   /// worker that has ended its part of the exchange does not take part in them: the others notice
   /// at once.
   void run_collectives(const std::function<void()>& collectives);
+  /// Runs collectives of `group`, which has the same members, in an open step: a worker that has
+  /// ended its part is noticed at once. What they throw is the caller's to handle.
+  void watch_collectives(const Group& group, const std::function<void()>& collectives);
   /// Sets the number of the next step in texts and reports; later ones follow it. By default steps
   /// are counted from 1.
   void number_next(std::int64_t number);

@@ -43,6 +43,8 @@ std::string_view text_of(StepMode mode) {
 }
 
 /// The group's waits ask it for as long as this lives.
+constexpr auto kAnyStep = std::numeric_limits<std::uint64_t>::max();
+
 class PartnerScope {
  public:
   PartnerScope(const GroupState& group, PartnerCheck check) : group_(group) {
@@ -207,10 +209,20 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
 
 void StepExchange::run_collectives(const std::function<void()>& collectives) {
   require_running();
+  guarded(
+      [&] {
+        for (int r = 0; r < group_.size(); ++r) {
+          if (r != group_.rank()) check_over(r, kAnyStep);
+        }
+        watch_collectives(group_, collectives);
+      },
+      "");
+}
+
+void StepExchange::watch_collectives(const Group& group, const std::function<void()>& collectives) {
   // A worker that ends its part meanwhile is noticed at once, in any step, because no collective is
   // over before all have come. It ends after all collectives that it took part in, so this is
   // checked last.
-  constexpr auto kAnyStep = std::numeric_limits<std::uint64_t>::max();
   const auto is_over = [this](int r) {
     return header(r).closed.load(std::memory_order_acquire) != 0 ||
            header(r).ended.load(std::memory_order_acquire) != 0;
@@ -225,15 +237,8 @@ void StepExchange::run_collectives(const std::function<void()>& collectives) {
       if (late.contains(group_.job_rank(r))) check_over(r, kAnyStep);
     }
   };
-  guarded(
-      [&] {
-        for (int r = 0; r < group_.size(); ++r) {
-          if (r != group_.rank()) check_over(r, kAnyStep);
-        }
-        const PartnerScope scope(state_, ask);
-        collectives();
-      },
-      "");
+  const PartnerScope scope(*group.state(), ask);
+  collectives();
 }
 
 void StepExchange::require_running() const {

@@ -22,7 +22,11 @@ bool is_cleared(const torch::Tensor& gradient) {
 }  // namespace
 
 SplitGradients::SplitGradients(SplitLayers layers, const std::string& model)
-    : layers_(std::move(layers)) {
+    : layers_(std::move(layers)),
+      name_(std::make_shared<const std::string>(fmt::format("DataParallel \"{}\"", model))) {
+  for (auto* layer : layers_.split) {
+    if (layer->updates_itself()) layer->take(name_);
+  }
   for (const auto& [name, tensor] : layers_.parameters) {
     parameters_.push_back({fmt::format("parameter \"{}\" of \"{}\"", name, model), tensor});
   }

@@ -60,6 +60,7 @@ class SplitGradients {
   };
 
   SplitLayers layers_;
+  std::shared_ptr<const std::string> name_;  ///< as the owner of layers that update themselves
   std::vector<Parameter> parameters_;
 };
 

@@ -160,6 +160,10 @@ torch::Tensor ClassPiece::sums(const LeafSamples& leaf, PieceTargets& targets) c
   return sums;
 }
 
+torch::Tensor is_larger(const torch::Tensor& one, const torch::Tensor& other) {
+  return one.gt(other).logical_or(one.isnan().logical_and(~other.isnan()));
+}
+
 std::pair<torch::Tensor, torch::Tensor> ClassPiece::largest(const torch::Tensor& inputs) const {
   auto values = torch::full({inputs.size(0)}, -std::numeric_limits<double>::infinity(),
                             torch::TensorOptions(layer_.computed));
@@ -168,7 +172,7 @@ std::pair<torch::Tensor, torch::Tensor> ClassPiece::largest(const torch::Tensor&
   for (std::int64_t begin = 0; begin < count(); begin += step) {
     const auto part = chunk({}, begin, std::min(step, count() - begin));
     const auto [value, index] = torch::mm(inputs, part.inputs.t()).max(1);
-    const auto better = value > values;
+    const auto better = is_larger(value, values);
     values = torch::where(better, value, values);
     classes = torch::where(better, index + (first_ + begin), classes);
   }

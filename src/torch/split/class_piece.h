@@ -38,6 +38,7 @@ struct LeafSamples {
 struct LeafGradient {
   const LeafSamples* samples;
   std::int64_t place;             ///< in the tree
+  torch::Tensor inputs;           ///< [B, in]: those of the samples, 0 of those that count nothing
   torch::Tensor log_sums;         ///< [B]: log Σ e^z over all classes
   torch::Tensor weighted_inputs;  ///< [B, in]: each sample's, times the gradient of its loss
 };
@@ -146,6 +147,8 @@ class ClassPiece {
 std::int64_t chunk_classes(std::int64_t samples);
 /// What the logits of a layer with this margin are products of: see LeafSamples::inputs.
 torch::Tensor inputs_of(const torch::Tensor& features, const std::optional<Margin>& margin);
+/// Where `one` is larger; NaN is larger than all but NaN, as in torch.
+torch::Tensor is_larger(const torch::Tensor& one, const torch::Tensor& other);
 /// Lengths of rows, none below 1e-12: [B, 1].
 torch::Tensor lengths_of(const torch::Tensor& rows);
 

@@ -21,7 +21,7 @@ torch::Tensor ClassPiece::gradient(const LeafGradient& leaf, const Chunk& chunk,
                                    std::span<const Target> targets) const {
   const auto share =
       layer_.smoothing / static_cast<double>(std::max<std::int64_t>(leaf.samples->taking_part, 1));
-  auto logits = torch::mm(leaf.samples->inputs, chunk.inputs.t());
+  auto logits = torch::mm(leaf.inputs, chunk.inputs.t());
   std::vector<double> slopes;
   for (const auto& [sample, row] : targets) {
     const auto column = row - chunk.begin;

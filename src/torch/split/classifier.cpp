@@ -2,6 +2,7 @@
 #include "torch/split/layer_agreement.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <numeric>
 #include <string_view>
@@ -56,6 +57,9 @@ Classifier::Classifier(const Group& group, ClassifierSettings settings)
     : group_(group), settings_(std::move(settings)) {
   const auto name = fmt::format("classifier \"{}\"", settings_.options.name);
   require_same_layer(group_, name, settings_.facts());
+  static std::atomic<std::int64_t> made{0};
+  id_ = ++made;
+  group_.broadcast({&id_, 1, DType::int64}, 0, {.label = name});
   std::uint64_t largest = 0;
   for (int member = 0; member < group_.size(); ++member) {
     largest = std::max(largest, settings_.bytes_of(member, group_.size()));
@@ -129,7 +133,31 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
                                        bool is_training) {
   const bool learns = is_training && torch::GradMode::is_enabled();
   const torch::NoGradGuard no_grad;
-  if (announce_) announce_(ClassifierUse::forward);
+  const auto refuse = [&](const std::string& why) {
+    throw InvalidArgument(fmt::format("classifier \"{}\" {}", settings_.options.name, why));
+  };
+  const auto alone_in = group_.state()->job().alone_in();
+  if (!announce_ && !alone_in.empty()) {
+    refuse("in " + alone_in + ", whose model does not have the layer: register_module() it there");
+  }
+  if (!step_ || is_joining_) return forward_with_all(features, labels, is_training, learns);
+  if (step_->is_called) {
+    refuse(": a second forward() in a shard, or one outside of a shard, in a step of a Trainer");
+  }
+  step_->is_called = true;
+  try {
+    return forward_with_all(features, labels, is_training, learns);
+  } catch (...) {
+    step_->failure = std::current_exception();
+    throw;
+  }
+}
+
+Classifier::Losses Classifier::forward_with_all(const torch::Tensor& features,
+                                                const torch::Tensor& labels, bool is_training,
+                                                bool learns) {
+  const auto together_now = together();
+  if (announce_ && !is_joining_) announce_(ClassifierUse::forward);
   if (is_evaluated_) is_training = false;
   auto problem = problem_of(features, labels, settings_);
   if (learns && problem.empty() && has_gradient_of_a_step_before()) {
@@ -137,20 +165,6 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
         "it still has the gradient of a step that is over: step() applies it, and zero_grad() of "
         "the layer or the model forgets it; an optimizer's zero_grad() does not reach it";
   }
-  if (!step_ && !group_.state()->job().alone_in().empty()) {
-    throw InvalidArgument(
-        fmt::format("classifier \"{}\" in {}, whose model does not have the layer: "
-                    "register_module() it there",
-                    settings_.options.name, group_.state()->job().alone_in()));
-  }
-  if (step_ && step_->is_called) {
-    throw InvalidArgument(fmt::format(
-        "classifier \"{}\": a second forward() in a shard, or one outside of a shard, in a step of "
-        "a Trainer",
-        settings_.options.name));
-  }
-  if (step_) step_->is_called = true;
-  const auto together = together_in_round();
   Losses result;
   torch::Tensor own;
   torch::Tensor own_labels;
@@ -161,8 +175,11 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
   }
   auto call = std::make_shared<ClassifierCall>();
   call->number = calls_;
-  agree_on_rows(*call, problem.empty() ? own.size(0) : 0, problem);
-  if (is_training) ++calls_;
+  call->updates = updates_;
+  agree_on_rows(*call, problem.empty() ? own.size(0) : 0, problem,
+                is_training && settings_.options.sample_rate < 1);
+  ++calls_;
+  if (is_training) ++training_calls_;
   if (step_) add(call);  // all members' pending calls are the same then, whatever becomes of shards
   result.call = call;
   const auto options = torch::TensorOptions(settings_.computed);
@@ -171,7 +188,7 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
   result.correct = torch::zeros({features.size(0)}, torch::kBool);
   call->log_sums = torch::zeros({own.size(0)}, options);
   call->gradients = torch::zeros({own.size(0)}, options);
-  gather_leaves(*call, own, own_labels, is_training && settings_.options.sample_rate < 1);
+  gather_leaves(*call, own, own_labels);
   if (call->leaves.empty()) return result;
 
   std::vector<std::vector<torch::Tensor>> nodes;
@@ -226,14 +243,19 @@ void Classifier::finish(Losses& result, const torch::Tensor& own, const torch::T
 
 torch::Tensor Classifier::predict(const torch::Tensor& features) {
   const torch::NoGradGuard no_grad;
-  if (announce_) announce_(ClassifierUse::predict);
+  if (step_) {
+    throw InvalidArgument(
+        fmt::format("classifier \"{}\": predict() in a step of a Trainer", settings_.options.name));
+  }
+  const auto together_now = together();
+  if (announce_ && !is_joining_) announce_(ClassifierUse::predict);
   const auto labels = features.defined() && features.dim() == 2
                           ? torch::zeros({features.size(0)}, torch::kInt64)
                           : torch::Tensor();
   const auto problem = problem_of(features, labels, settings_);
   const auto own = problem.empty() ? features.detach().contiguous() : torch::Tensor();
   ClassifierCall call;
-  agree_on_rows(call, problem.empty() ? own.size(0) : 0, problem);
+  agree_on_rows(call, problem.empty() ? own.size(0) : 0, problem, false);
   const auto inputs = inputs_of(gather_rows(own, call.rows, "features"), settings_.options.margin);
   const auto options = torch::TensorOptions(settings_.computed);
   auto values = torch::full({inputs.size(0)}, -std::numeric_limits<double>::infinity(), options);
@@ -246,7 +268,7 @@ torch::Tensor Classifier::predict(const torch::Tensor& features) {
     auto of_class = classes.narrow(0, begin, rows);
     for (const auto& piece : pieces_) {
       const auto [found, index] = piece.largest(inputs.narrow(0, begin, rows));
-      const auto better = found > value;
+      const auto better = is_larger(found, value);
       value.copy_(torch::where(better, found, value));
       of_class.copy_(torch::where(better, index, of_class));
     }
@@ -254,7 +276,8 @@ torch::Tensor Classifier::predict(const torch::Tensor& features) {
   }
   auto best = values.clone();
   all_reduce(group_, best, Reduction::max, {.label = label_of("largest logits")});
-  classes.masked_fill_(values != best, settings_.classes);
+  // NaN counts as the largest, as in torch.
+  classes.masked_fill_(values.ne(best).logical_and(~values.isnan()), settings_.classes);
   all_reduce(group_, classes, Reduction::min, {.label = label_of("classes")});
   const auto first =
       std::accumulate(call.rows.begin(), call.rows.begin() + group_.rank(), std::int64_t{0});

@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -63,11 +64,13 @@ struct ClassifierSettings {
 /// its own samples. By default the samples of all members are one leaf; in a Trainer's step each
 /// member's are those of the shard that it computes, and in its evaluation those of a batch.
 struct ClassifierCall {
-  std::int64_t number = 0;
+  std::int64_t number = 0;   ///< since the last update
+  std::int64_t updates = 0;  ///< of the layer, before it
   std::vector<LeafSamples> leaves;
   std::vector<std::int64_t> shards;  ///< of the leaves, in a Trainer's step
   // By member:
   std::vector<std::int64_t> rows;     ///< samples that count
+  std::vector<bool> samples_classes;  ///< for them
   std::vector<std::int64_t> leaf_of;  ///< −1: it has none
   std::vector<std::int64_t> offsets;  ///< of its samples in their leaf
   // Of this member's samples that count, [b]:
@@ -91,39 +94,46 @@ class Classifier {
   };
   Losses forward(const torch::Tensor& features, const torch::Tensor& labels, bool is_training);
   torch::Tensor predict(const torch::Tensor& features);
-  /// The call's gradients will be part of the next update.
+  /// The call's gradients will be part of the next update. InvalidArgument where the weights are no
+  /// longer those of the call, or a step that is over had its gradient.
   void add(const std::shared_ptr<ClassifierCall>& call);
-  /// What the calls' losses have as gradients, from all members. Collective.
-  void gather_gradients();
+  /// What the calls' losses have as gradients, from all members. `rate_factor` is compared, if it
+  /// is going to be used. Collective.
+  void gather_gradients(double rate_factor = 1);
   /// The place in the tree (the shard, in a Trainer's step) of the first of those that were
   /// gathered and are not numbers; the same on all members.
   std::optional<std::int64_t> not_finite() const;
   /// ‖g‖² of what was gathered, the same for any number of members. Collective.
   double squares() const;
-  /// Multiplies what the next update takes.
-  void scale(double factor) { scale_ *= factor; }
+  /// Whether the sum of what was gathered, finite as it is, might not be; the same on all members.
+  bool may_overflow() const;
+  /// Multiplies the gradients that there are.
+  void scale(double factor);
   /// Updates the weights by what was gathered, and forgets it. `how` has neither leaves nor number.
   void update(ClassUpdate how);
+  /// Also the step of a Trainer, if there is one.
   void forget();
   /// Divides the gradients of calls since the last time, or the last update.
   void divide(double divisor);
   bool has_gradient_of_a_step_before() const;
 
-  // Steps of a Trainer: all members call forward() or join_round() once in every round.
-  void begin_step(std::int64_t step, std::int64_t shards);
-  /// `shard`: which this member computes, if any.
-  void begin_round(std::optional<std::int64_t> shard);
+  // Steps and evaluations of a Trainer (classifier_rounds.cpp), in which members call the layer as
+  // often as their shards and batches do: `announce` comes before each call of this member, and one
+  // that has no call to make joins those of others.
+  using Announce = std::function<void(ClassifierUse)>;
+  void begin_step(std::int64_t step, std::int64_t shards, Announce announce);
+  /// That this member computes from now on, if any.
+  void begin_shard(std::optional<std::int64_t> shard);
   bool is_in_step() const { return step_.has_value(); }
-  bool is_called_in_round() const { return step_ && step_->is_called; }
-  /// Without samples, if this member's shard has not called forward().
-  void join_round();
-
-  // Evaluation by a Trainer: `announce` comes before each call of this member; one that has no more
-  // calls joins those of others.
-  void begin_evaluation(std::function<void(ClassifierUse)> announce);
+  bool is_called_in_shard() const { return step_ && step_->is_called; }
+  /// What a call in this shard has thrown, though the shard may have caught it.
+  void rethrow_failure() const {
+    if (step_ && step_->failure) std::rethrow_exception(step_->failure);
+  }
+  void begin_evaluation(Announce announce);
+  void end_evaluation() noexcept;
   /// Without samples.
   void join_call(ClassifierUse use);
-  void end_evaluation() noexcept;
 
   // The layer as a whole (classifier_file.cpp).
   std::string sha256();
@@ -157,22 +167,27 @@ class Classifier {
   // What the members tell each other (classifier_exchange.cpp).
   /// Samples that count, by member, and the shards of each. InvalidArgument, and PeerFailed on the
   /// others, where one has a `problem`: in place of its number of rows, so that none waits for it.
-  void agree_on_rows(ClassifierCall& call, std::int64_t own, const std::string& problem) const;
+  /// Mismatch where members are not at the same call, outside of a Trainer.
+  void agree_on_rows(ClassifierCall& call, std::int64_t own, const std::string& problem,
+                     bool samples_classes) const;
+  [[noreturn]] void throw_problem(const std::string& problem) const;
   torch::ScalarType type_of(std::size_t which) const {
     return which == 0 ? settings_.options.dtype : settings_.computed;
   }
   torch::Tensor gather_rows(const torch::Tensor& own, const std::vector<std::int64_t>& rows,
                             const char* what) const;
   void gather_leaves(ClassifierCall& call, const torch::Tensor& features,
-                     const torch::Tensor& labels, bool samples_classes) const;
+                     const torch::Tensor& labels) const;
   /// `nodes` by leaf.
   torch::Tensor exchange_sums(const ClassifierCall& call,
                               const std::vector<std::vector<torch::Tensor>>& nodes) const;
   /// `targets` by leaf and own piece.
   torch::Tensor exchange_targets(const ClassifierCall& call,
                                  const std::vector<std::vector<PieceTargets>>& targets) const;
-  /// In a Trainer's rounds all members come to the calls.
-  std::unique_ptr<Together> together_in_round() const;
+  /// In a Trainer's steps and evaluations all members come to the calls.
+  std::unique_ptr<Together> together() const;
+  Losses forward_with_all(const torch::Tensor& features, const torch::Tensor& labels,
+                          bool is_training, bool learns);
   /// Of a collective: "classifier: features".
   std::string label_of(std::string_view what) const;
 
@@ -186,24 +201,27 @@ class Classifier {
 
   Group group_;
   ClassifierSettings settings_;
+  std::int64_t id_;  ///< of the layer, the same on all members
   std::vector<ClassPiece> pieces_;
   std::int64_t first_piece_ = 0;
   std::int64_t updates_ = 0;
-  std::int64_t calls_ = 0;  ///< of forward() in training, since the last update
+  std::int64_t calls_ = 0;           ///< of forward(), since the last update
+  std::int64_t training_calls_ = 0;  ///< of them, in training
   std::vector<std::shared_ptr<ClassifierCall>> pending_;
   std::vector<LeafGradient> gradients_;  ///< that were gathered, of leaves of `pending_`
   std::int64_t leaves_ = 1;              ///< of the tree that they are folded along
-  double scale_ = 1;                     ///< of what the next update takes
 
   /// A step of a Trainer.
   struct Step {
     std::int64_t number;
     std::int64_t shards;
-    std::int64_t shard = -1;  ///< that this member computes in this round; −1: none
-    bool is_called = true;    ///< in this round
+    std::int64_t shard = -1;  ///< that this member computes; −1: none
+    bool is_called = true;    ///< in this shard
+    std::exception_ptr failure = {};
   };
   std::optional<Step> step_;
-  std::function<void(ClassifierUse)> announce_;
+  Announce announce_;        ///< in a step or an evaluation
+  bool is_joining_ = false;  ///< another member's call
   bool is_evaluated_ = false;
 };
 

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "run/leaf_seed.h"
 #include "torch/split/class_sums.h"
@@ -28,35 +31,66 @@ Counts numbers_of(const torch::Tensor& labels) {
 
 }  // namespace
 
-std::unique_ptr<Together> Classifier::together_in_round() const {
-  return step_ ? std::make_unique<Together>(group_.state()->job()) : nullptr;
-}
-
 std::string Classifier::label_of(std::string_view what) const {
   return fmt::format("{}: {}", settings_.options.name, what);
 }
 
-void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own,
-                               const std::string& problem) const {
-  const std::int64_t mine[] = {problem.empty() ? own : -1, step_ ? step_->shard : -1};
+void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own, const std::string& problem,
+                               bool samples_classes) const {
+  constexpr std::size_t kNumbers = 5;
+  const std::int64_t mine[kNumbers] = {problem.empty() ? own : -1, step_ ? step_->shard : -1,
+                                       samples_classes ? 1 : 0, call.number, id_};
   const int size = group_.size();
-  Counts all(static_cast<std::size_t>(2 * size));
-  group_.all_gather({mine, 2, DType::int64}, {all.data(), 2 * size, DType::int64},
+  Counts all(kNumbers * static_cast<std::size_t>(size));
+  group_.all_gather({mine, kNumbers, DType::int64}, {all.data(), std::ssize(all), DType::int64},
                     {.label = label_of("samples")});
+  const auto of = [&](int member, std::size_t number) {
+    return all[kNumbers * static_cast<std::size_t>(member) + number];
+  };
+  for (int member = 1; member < size; ++member) {
+    if (of(member, 4) == of(0, 4)) continue;
+    throw Mismatch(
+        fmt::format("classifier \"{}\": workers disagree: ranks {} and {} call different "
+                    "layers, which rank 0 has made as its number {} and {}",
+                    settings_.options.name, group_.job_rank(0), group_.job_rank(member), of(0, 4),
+                    of(member, 4)));
+  }
+  const auto refusing = [&] {
+    for (int member = 0; member < size; ++member) {
+      if (of(member, 0) < 0) return member;
+    }
+    return -1;
+  }();
+  if (refusing >= 0) throw_problem(problem);
+  for (int member = 0; member < size; ++member) {
+    call.rows.push_back(of(member, 0));
+    call.samples_classes.push_back(of(member, 2) != 0);
+    if (of(member, 0) > 0 && step_) call.shards.push_back(of(member, 1));
+    if (announce_ || (of(member, 2) == of(0, 2) && of(member, 3) == of(0, 3))) continue;
+    const auto text_of = [&](int one) {
+      return fmt::format("rank {} is at call {} since the last update or zero_grad(), {}",
+                         group_.job_rank(one), of(one, 3) + 1,
+                         of(one, 2) != 0 ? "with a sample of the classes" : "with all classes");
+    };
+    throw Mismatch(fmt::format("classifier \"{}\": workers disagree: {}; {}",
+                               settings_.options.name, text_of(0), text_of(member)));
+  }
+}
+
+/// The InvalidArgument of a call on the members that have a problem, PeerFailed on the others.
+void Classifier::throw_problem(const std::string& problem) const {
+  const auto all =
+      gather_bytes(group_, std::as_bytes(std::span(problem)), {.label = label_of("refusals")});
   if (!problem.empty()) {
     throw InvalidArgument(fmt::format("classifier \"{}\": {}", settings_.options.name, problem));
   }
-  for (int member = 0; member < size; ++member) {
-    const auto at = static_cast<std::size_t>(2 * member);
-    call.rows.push_back(all[at]);
-    if (all[at] > 0 && step_) call.shards.push_back(all[at + 1]);
-    if (all[at] >= 0) continue;
-    const int rank = group_.job_rank(member);
-    throw PeerFailed(rank, step_ ? step_->number : 0,
-                     fmt::format("classifier \"{}\": rank {} refuses the call, as its own error "
-                                 "says",
-                                 settings_.options.name, rank));
-  }
+  const auto refusing = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
+  const int rank = group_.job_rank(static_cast<int>(refusing - all.begin()));
+  throw PeerFailed(
+      rank, step_ ? step_->number : 0,
+      fmt::format(
+          "classifier \"{}\": rank {} refuses the call: {}", settings_.options.name, rank,
+          std::string_view(reinterpret_cast<const char*>(refusing->data()), refusing->size())));
 }
 
 torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& rows,
@@ -71,7 +105,7 @@ torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& ro
 }
 
 void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& features,
-                               const torch::Tensor& labels, bool samples_classes) const {
+                               const torch::Tensor& labels) const {
   call.leaf_of.assign(call.rows.size(), -1);
   call.offsets.assign(call.rows.size(), 0);
   const auto all = sum_of_rows(call.rows);
@@ -88,7 +122,7 @@ void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& featur
           leaf_of(all_features.narrow(0, begin, call.rows[member]).clone(),
                   numbers_of(all_labels.narrow(0, begin, call.rows[member])),
                   leaf_seed(settings_.options.seed, step_ ? step_->number : 0, shard + 1),
-                  samples_classes));
+                  call.samples_classes[member]));
     } else {
       call.leaf_of[member] = 0;
       call.offsets[member] = begin;
@@ -97,8 +131,8 @@ void Classifier::gather_leaves(ClassifierCall& call, const torch::Tensor& featur
   }
   if (step_ || is_evaluated_) return;
   call.leaves.push_back(leaf_of(all_features, numbers_of(all_labels),
-                                leaf_seed(settings_.options.seed, updates_, call.number + 1),
-                                samples_classes));
+                                leaf_seed(settings_.options.seed, updates_, training_calls_),
+                                call.samples_classes.front()));
 }
 
 torch::Tensor Classifier::exchange_sums(

@@ -2,27 +2,28 @@
 
 #include <utility>
 
+#include "comm/group_state.h"
 #include "torch/split/classifier.h"
 
 namespace tutti {
 
-void Classifier::begin_step(std::int64_t step, std::int64_t shards) {
+std::unique_ptr<Together> Classifier::together() const {
+  return announce_ ? std::make_unique<Together>(group_.state()->job()) : nullptr;
+}
+
+void Classifier::begin_step(std::int64_t step, std::int64_t shards, Announce announce) {
   forget();
   step_ = Step{.number = step, .shards = shards};
+  announce_ = std::move(announce);
 }
 
-void Classifier::begin_round(std::optional<std::int64_t> shard) {
+void Classifier::begin_shard(std::optional<std::int64_t> shard) {
   step_->shard = shard.value_or(-1);
-  step_->is_called = false;
+  step_->is_called = !shard;
+  step_->failure = nullptr;
 }
 
-void Classifier::join_round() {
-  if (step_->is_called) return;
-  forward(torch::zeros({0, settings_.features}, settings_.computed),
-          torch::zeros({0}, torch::kInt64), true);
-}
-
-void Classifier::begin_evaluation(std::function<void(ClassifierUse)> announce) {
+void Classifier::begin_evaluation(Announce announce) {
   announce_ = std::move(announce);
   is_evaluated_ = true;
 }
@@ -33,13 +34,13 @@ void Classifier::end_evaluation() noexcept {
 }
 
 void Classifier::join_call(ClassifierUse use) {
-  const auto announce = std::exchange(announce_, nullptr);  // it is known
-  const auto give_back = c10::make_scope_exit([&] { announce_ = announce; });
+  is_joining_ = true;
+  const auto end = c10::make_scope_exit([&] { is_joining_ = false; });
   const auto features = torch::zeros({0, settings_.features}, settings_.computed);
   if (use == ClassifierUse::predict) {
     predict(features);
   } else {
-    forward(features, torch::zeros({0}, torch::kInt64), false);
+    forward(features, torch::zeros({0}, torch::kInt64), is_evaluated_ ? false : true);
   }
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -14,6 +15,12 @@ namespace tutti {
 using Counts = std::vector<std::int64_t>;
 
 void Classifier::add(const std::shared_ptr<ClassifierCall>& call) {
+  if (call->updates != updates_ || call->is_divided) {
+    throw InvalidArgument(fmt::format(
+        "classifier \"{}\": a backward of a forward() {}: run forward() again",
+        settings_.options.name,
+        call->is_divided ? "whose step is over" : "that was before an update of the weights"));
+  }
   if (std::ranges::find(pending_, call) == pending_.end()) pending_.push_back(call);
 }
 
@@ -21,12 +28,12 @@ bool Classifier::has_gradient_of_a_step_before() const {
   return std::ranges::any_of(pending_, &ClassifierCall::is_divided);
 }
 
-void Classifier::gather_gradients() {
+void Classifier::gather_gradients(double rate_factor) {
   const torch::NoGradGuard no_grad;
   std::ranges::sort(pending_, {}, [](const auto& call) { return call->number; });
   const auto options = torch::TensorOptions(settings_.computed);
   const auto members = static_cast<std::size_t>(group_.size());
-  Counts numbers{settings_.classes};  // of the calls, compared
+  Counts numbers{id_};  // of the layer and the calls, compared
   Counts rows(members);
   std::vector<torch::Tensor> own{torch::zeros({0, 2}, options)};
   for (const auto& call : pending_) {
@@ -35,7 +42,7 @@ void Classifier::gather_gradients() {
     own.push_back(torch::stack({call->log_sums, call->gradients}, 1));
   }
   const auto label = label_of(
-      fmt::format("update by backwards of calls {}",
+      fmt::format("update at rate {} by backwards of calls {}", rate_factor,
                   fmt::join(std::span(numbers).subspan(1), " ")));  // counted from the last update
   group_.barrier({.label = label, .layout = numbers});
   const auto all = gather_rows(torch::cat(own), rows, "gradients of losses");
@@ -58,10 +65,19 @@ void Classifier::gather_gradients() {
       const auto by_loss = numbers_of_leaf.select(1, 1);
       if (!by_loss.any().item<bool>()) continue;  // no backward came to it
       const auto& leaf = call.leaves[l];
+      auto log_sums = numbers_of_leaf.select(1, 0).contiguous();
+      auto inputs = leaf.inputs;
+      // A sample whose loss counts nothing gives nothing, whatever it is: NaN, too.
+      if (const auto nothing = by_loss.eq(0); nothing.any().item<bool>()) {
+        log_sums = log_sums.masked_fill(nothing, 0);
+        inputs = inputs.masked_fill(nothing.unsqueeze(1), 0);
+      }
+      auto weighted = inputs * by_loss.unsqueeze(1);
       gradients_.push_back({.samples = &leaf,
                             .place = step_ ? call.shards[l] : static_cast<std::int64_t>(c),
-                            .log_sums = numbers_of_leaf.select(1, 0).contiguous(),
-                            .weighted_inputs = leaf.inputs * by_loss.unsqueeze(1)});
+                            .inputs = std::move(inputs),
+                            .log_sums = std::move(log_sums),
+                            .weighted_inputs = std::move(weighted)});
     }
   }
   std::ranges::sort(gradients_, {}, &LeafGradient::place);
@@ -74,6 +90,23 @@ std::optional<std::int64_t> Classifier::not_finite() const {
   });
   if (found == gradients_.end()) return {};
   return found->place;
+}
+
+bool Classifier::may_overflow() const {
+  double bound = 0;
+  for (const auto& leaf : gradients_) {
+    bound += leaf.weighted_inputs.abs().amax(1).sum(torch::kFloat64).item<double>();
+  }
+  const double most = settings_.computed == torch::kFloat64
+                          ? std::numeric_limits<double>::max()
+                          : static_cast<double>(std::numeric_limits<float>::max());
+  // By a probability and the smoothing; with a margin also by a slope, and over a length.
+  const double factor = settings_.options.margin ? 1e16 : 4;
+  return bound > most / factor;
+}
+
+void Classifier::scale(double factor) {
+  for (const auto& call : pending_) call->gradients.mul_(factor);
 }
 
 double Classifier::squares() const {
@@ -95,17 +128,22 @@ void Classifier::update(ClassUpdate how) {
   if (!gradients_.empty()) {
     how.leaves = leaves_;
     how.number = ++updates_;
-    how.gradient_scale *= scale_;
     for (auto& piece : pieces_) piece.update(gradients_, how);
   }
   forget();
 }
 
 void Classifier::forget() {
+  // A graph that was kept may come to a call again.
+  for (const auto& call : pending_) {
+    call->gradients.zero_();
+    call->is_divided = false;
+  }
   gradients_.clear();
   pending_.clear();
   calls_ = 0;
-  scale_ = 1;
+  training_calls_ = 0;
+  if (step_) announce_ = nullptr;
   step_.reset();
 }
 

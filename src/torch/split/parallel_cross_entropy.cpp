@@ -1,12 +1,44 @@
 #include "tutti/parallel_cross_entropy.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "torch/model/graph_node.h"
 #include "torch/ops/collective_node.h"
 #include "torch/split/classifier.h"
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+/// Leads to the features, and to the layer's anchor: a backward that accumulates gradients comes to
+/// both, torch::autograd::grad() by the features to these alone, and counts for nothing.
+class LossNode final : public torch::autograd::Node {
+ public:
+  using Gradient = std::function<torch::Tensor(const torch::Tensor& gradient, bool counts)>;
+  explicit LossNode(Gradient gradient) : gradient_(std::move(gradient)) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    if (c10::GradMode::is_enabled()) {
+      throw Unsupported("a second derivative of a ParallelCrossEntropy (create_graph)");
+    }
+    auto gradient = std::move(gradients.at(0));
+    if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
+    const bool counts = task_should_compute_output(1);
+    auto of_features = gradient_(gradient, counts);
+    if (!task_should_compute_output(0)) of_features.reset();
+    return {std::move(of_features), counts ? torch::zeros({0}) : torch::Tensor()};
+  }
+  std::string name() const override { return "tutti::ParallelCrossEntropy"; }
+
+ private:
+  Gradient gradient_;
+};
+
+}  // namespace
 
 ParallelCrossEntropyImpl::ParallelCrossEntropyImpl(const Group& group, std::int64_t features,
                                                    std::int64_t classes,
@@ -14,7 +46,8 @@ ParallelCrossEntropyImpl::ParallelCrossEntropyImpl(const Group& group, std::int6
                                                    const ParallelCrossEntropyOptions& options)
     : SplitModule(group, options.name),
       own_(std::make_shared<Classifier>(group,
-                                        ClassifierSettings(features, classes, rule, options))) {}
+                                        ClassifierSettings(features, classes, rule, options))),
+      anchor_(torch::zeros({0}).requires_grad_()) {}
 
 ParallelCrossEntropyImpl::~ParallelCrossEntropyImpl() = default;
 
@@ -32,17 +65,23 @@ torch::Tensor ParallelCrossEntropyImpl::forward(const torch::Tensor& features,
     if (reduction == LossReduction::mean && kept > 0) loss = loss / kept;
   }
   if (!ops::records_gradients(loss.scalar_type())) return loss;
-  return ops::with_gradient(
-      loss, features,
-      [own = own_, weight = shared_weight(), result, reduction, kept,
-       samples = features.size(0)](const torch::Tensor& gradient) {
+  const auto node = make_graph_node<LossNode>(
+      [own = own_, weight = shared_weight(), result, reduction, kept, samples = features.size(0)](
+          const torch::Tensor& gradient, bool counts) {
         auto each = reduction == LossReduction::none ? gradient : gradient.expand({samples});
         if (reduction == LossReduction::mean && kept > 0) each = each / kept;
-        // Of weight 0 nothing counts, whatever it is.
-        if (*weight != 0) result.call->gradients.add_(each.index_select(0, result.kept), *weight);
-        own->add(result.call);
+        if (counts) {
+          own->add(result.call);
+          // Of weight 0 nothing counts, whatever it is.
+          if (*weight != 0) {
+            result.call->gradients.add_(each.index_select(0, result.kept), *weight);
+          }
+        }
         return result.gradients * each.unsqueeze(1);
       });
+  node->set_next_edges(torch::autograd::collect_next_edges(features, anchor_));
+  torch::autograd::set_history(loss, node);
+  return loss;
 }
 
 const torch::Tensor& ParallelCrossEntropyImpl::correct() const { return correct_; }
@@ -57,13 +96,17 @@ void ParallelCrossEntropyImpl::step(double rate_factor) {
         "classifier \"{}\": step() in a step of a Trainer, which updates the layer itself",
         own_->settings().options.name));
   }
-  own_->gather_gradients();
+  if (!std::isfinite(rate_factor)) {
+    throw InvalidArgument(
+        fmt::format("classifier \"{}\": step({})", own_->settings().options.name, rate_factor));
+  }
+  own_->gather_gradients(rate_factor);
   own_->update({.rate_factor = rate_factor});
 }
 
 void ParallelCrossEntropyImpl::zero_grad(bool set_to_none) {
   SplitModule::zero_grad(set_to_none);
-  own_->forget();
+  if (!own_->is_in_step()) own_->forget();
 }
 
 std::int64_t ParallelCrossEntropyImpl::updates() const { return own_->updates(); }
@@ -81,7 +124,13 @@ std::uint64_t ParallelCrossEntropyImpl::bytes_of_all() const {
 
 std::string ParallelCrossEntropyImpl::sha256() { return own_->sha256(); }
 void ParallelCrossEntropyImpl::save(const std::string& file) { own_->save(file); }
-void ParallelCrossEntropyImpl::load(const std::string& file) { own_->load(file); }
+void ParallelCrossEntropyImpl::load(const std::string& file) {
+  if (own_->is_in_step()) {
+    throw InvalidArgument(fmt::format("classifier \"{}\": load() in a step of a Trainer",
+                                      own_->settings().options.name));
+  }
+  own_->load(file);
+}
 
 void ParallelCrossEntropyImpl::divide_kept(double divisor) { own_->divide(divisor); }
 double ParallelCrossEntropyImpl::kept_squares() {

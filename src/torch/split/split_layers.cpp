@@ -59,6 +59,9 @@ SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>&
       found.parameters.emplace_back(name.empty() ? parameter.key() : name + '.' + parameter.key(),
                                     parameter.value());
     }
+    if (const auto anchor = split->anchor(); anchor.defined()) {
+      found.parameters.emplace_back(name + ".backward", anchor);
+    }
     for (const auto& buffer : one.buffers()) {
       if (buffer.defined()) found.tensors.insert(buffer.unsafeGetTensorImpl());
     }

@@ -17,6 +17,17 @@ namespace {
 
 }  // namespace
 
+void WeightedLayer::take(const std::shared_ptr<const std::string>& owner) {
+  const auto before = owner_.lock();
+  if (before != nullptr && before != owner) {
+    throw InvalidArgument(
+        fmt::format("a split layer of {} is part of {} already: its gradients "
+                    "would be taken for those of one of them",
+                    *owner, *before));
+  }
+  owner_ = owner;
+}
+
 std::string WeightedLayer::label_of(std::string_view layer, std::string_view what) const {
   return fmt::format("{}{}{}: {}", layer, layer_name_.empty() ? "" : " ", layer_name_, what);
 }

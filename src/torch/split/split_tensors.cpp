@@ -81,7 +81,8 @@ double clip_grad_norm(const Group& group, torch::nn::Module& module, double max_
     gradients.push_back(parameter.grad());
     (layers.has(parameter) ? split : whole) += squares_of(parameter.grad());
   }
-  group.all_reduce({&split, 1, DType::float64}, Reduction::sum, {.label = "norm of gradients"});
+  const auto label = fmt::format("norm of gradients, at most {}", max_norm);
+  group.all_reduce({&split, 1, DType::float64}, Reduction::sum, {.label = label});
   for (auto* layer : layers.split) split += layer->kept_squares();
   const double norm = std::sqrt(split + whole);
   const double scale = max_norm / (norm + 1e-6);

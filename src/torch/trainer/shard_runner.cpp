@@ -30,6 +30,12 @@ void ShardRunner::attach() {
   }
 }
 
+void ShardRunner::announce(std::int64_t step, const torch::nn::Module* active) {
+  if (parts_.classifiers == nullptr) return;
+  parts_.classifiers->begin_step(step, active);
+  joins_ = true;
+}
+
 void ShardRunner::open(std::int64_t step, double loss_scale) {
   step_ = step;
   loss_scale_ = loss_scale;
@@ -38,38 +44,45 @@ void ShardRunner::open(std::int64_t step, double loss_scale) {
 }
 
 void ShardRunner::run(const Trainer::Compute& compute) {
-  if (parts_.classifiers != nullptr) return run_rounds(compute);
+  if (parts_.classifiers != nullptr) return run_with_all(compute);
   const auto& mine = options_.mine;
   for (auto s = mine.begin; s < mine.end; ++s) run_shard(s, compute);
   if (parts_.audit != nullptr) repeat_shard(compute);
 }
 
-/// In each round every worker takes part in the calls of the split classifiers, with a shard or
-/// without: one whose shard has failed too, so that no other waits for it.
-void ShardRunner::run_rounds(const Trainer::Compute& compute) {
-  std::exception_ptr failed;
-  std::int64_t rounds = 0;
-  for (const auto& range : options_.all) rounds = std::max(rounds, range.count());
+/// Every worker takes part in each call of the split classifiers, with a shard or without: one
+/// whose shard has failed too, so that no other waits for it. In the end they exchange gradients.
+void ShardRunner::run_with_all(const Trainer::Compute& compute) {
   auto& classifiers = *parts_.classifiers;
-  try {
-    for (std::int64_t round = 0; round < rounds; ++round) {
-      const auto shard = options_.mine.begin + round;
-      const bool has_one = shard < options_.mine.end && !failed;
-      classifiers.begin_round(has_one ? std::optional(shard) : std::nullopt);
-      if (has_one) {
-        try {
-          run_shard(shard, compute);
-        } catch (...) {
-          failed = std::current_exception();
-        }
+  joins_ = false;  // whatever comes, this worker has no other way to the others' calls
+  std::exception_ptr failed;
+  const auto shards = [&] {
+    try {
+      const auto& mine = options_.mine;
+      for (auto s = mine.begin; compute != nullptr && s < mine.end; ++s) {
+        classifiers.begin_shard(s);
+        run_shard(s, compute);
       }
-      classifiers.join_round();
+    } catch (...) {
+      failed = std::current_exception();
     }
-    classifiers.gather_gradients();
+  };
+  try {
+    parts_.exchange.watch_collectives(classifiers.group(), [&] { classifiers.run_shards(shards); });
   } catch (...) {
     if (!failed) throw;  // else the layers' group has ended for the same reason
   }
   if (failed) std::rethrow_exception(failed);
+}
+
+void ShardRunner::join() noexcept {
+  if (parts_.classifiers == nullptr || !std::exchange(joins_, false)) return;
+  try {
+    run_with_all(nullptr);
+  } catch (...) {
+    // What has failed before is what is said.
+  }
+  parts_.classifiers->forget();
 }
 
 std::uint64_t ShardRunner::seed_of(std::int64_t shard) const {
@@ -111,6 +124,7 @@ ShardAnswer ShardRunner::call(const Trainer::Compute& compute, Shard& shard) {
   torch::manual_seed(seed_of(shard_));
   const Alone alone(parts_.exchange.group().state()->job(), where());
   auto answer = compute(shard);
+  if (parts_.classifiers != nullptr && !repeats()) parts_.classifiers->end_shard();
   if (answer.kind_ == ShardAnswer::Kind::none) {
     throw InvalidArgument(fmt::format(
         "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "

@@ -61,9 +61,14 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   /// Hooks the parameters: needs the object to be shared already.
   void attach();
 
+  /// Step `step` is going to be tried, about `active` or, where it is null, the whole model: until
+  /// run() this worker owes the others its part in split layers' calls.
+  void announce(std::int64_t step, const torch::nn::Module* active);
   /// The step that comes, counted from 1, is about all parameters. They are hooked again where the
   /// program has unhooked them.
   void open(std::int64_t step, double loss_scale);
+  /// Takes part in the calls of split layers without a shard, if this worker still owes it.
+  void join() noexcept;
   /// The step is only about the parameters p with active[p] != 0.
   void narrow(std::vector<std::uint8_t> active) { active_ = std::move(active); }
   /// Computes this worker's shards, and once more the one that it audits.
@@ -87,7 +92,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   std::uint64_t seed_of(std::int64_t shard) const;
 
  private:
-  void run_rounds(const Trainer::Compute& compute);
+  void run_with_all(const Trainer::Compute& compute);
   void run_shard(std::int64_t index, const Trainer::Compute& compute);
   void repeat_shard(const Trainer::Compute& compute);
   ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
@@ -108,6 +113,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   std::vector<std::uint8_t> active_;  ///< by parameter; empty: the step is about all
   std::int64_t shard_ = 0;            ///< being computed
   bool in_backward_ = false;          ///< of a shard
+  bool joins_ = false;                ///< see announce()
   double largest_ = 0;                ///< of the shard's weighted gradients
   double largest_own_ = 0;            ///< … of per-replica parameters
 };

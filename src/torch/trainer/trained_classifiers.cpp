@@ -1,11 +1,13 @@
 #include "torch/trainer/trained_classifiers.h"
 
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <exception>
 #include <iterator>
 #include <numeric>
+#include <set>
 
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
@@ -51,13 +53,14 @@ std::unique_ptr<TrainedClassifiers> TrainedClassifiers::find(const Group& group,
                                                              const torch::nn::Module& module,
                                                              const TrainerOptions& options) {
   std::vector<Layer> layers;
+  std::set<const void*> seen;
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
     auto* const layer = item.value().get();
     const auto refuse = [&](const char* why) {
       throw Unsupported(
           fmt::format("Trainer \"{}\": layer \"{}\" {}", options.name, item.key(), why));
     };
-    if (dynamic_cast<WeightedLayer*>(layer) == nullptr) continue;
+    if (dynamic_cast<WeightedLayer*>(layer) == nullptr || !seen.insert(layer).second) continue;
     auto* const split = dynamic_cast<SplitModule*>(layer);
     if (split == nullptr) {
       refuse(
@@ -83,29 +86,62 @@ std::unique_ptr<TrainedClassifiers> TrainedClassifiers::find(const Group& group,
       new TrainedClassifiers(group.state()->job(), options, std::move(layers)));
 }
 
-void TrainedClassifiers::begin_step(std::int64_t step) {
-  for (const auto& layer : layers_) layer.own().begin_step(step, shards_);
+TrainedClassifiers::TrainedClassifiers(JobState& job, const TrainerOptions& options,
+                                       std::vector<Layer> layers)
+    : job_(job),
+      shards_(options.shards),
+      clip_(options.clip),
+      deadline_(options.deadline),
+      owner_(std::make_shared<const std::string>(fmt::format("Trainer \"{}\"", options.name))),
+      layers_(std::move(layers)) {
+  for (const auto& one : layers_) one.layer->take(owner_);
 }
 
-void TrainedClassifiers::begin_round(std::optional<std::int64_t> shard) {
-  for (const auto& layer : layers_) layer.own().begin_round(shard);
+TrainedClassifiers::~TrainedClassifiers() { forget(); }
+
+void TrainedClassifiers::begin_step(std::int64_t step, const torch::nn::Module* active) {
+  std::set<const torch::nn::Module*> wanted;
+  if (active != nullptr) {
+    for (const auto& module : active->modules()) wanted.insert(module.get());
+  }
+  is_active_.clear();
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    is_active_.push_back(active == nullptr || wanted.contains(layers_[l].layer));
+    layers_[l].own().begin_step(step, shards_,
+                                [this, l](ClassifierUse use) { join_others(call_of(l, use)); });
+  }
 }
 
-void TrainedClassifiers::join_round() {
-  for (const auto& layer : layers_) layer.own().join_round();
+void TrainedClassifiers::run_shards(const std::function<void()>& shards) {
+  run(shards);
+  gather_gradients();
+}
+
+void TrainedClassifiers::begin_shard(std::int64_t shard) {
+  for (const auto& layer : layers_) layer.own().begin_shard(shard);
+}
+
+void TrainedClassifiers::end_shard() const {
+  for (const auto& layer : layers_) layer.own().rethrow_failure();
 }
 
 void TrainedClassifiers::gather_gradients() {
-  for (const auto& layer : layers_) layer.own().gather_gradients();
   squares_.assign(layers_.size(), 0);
-  if (!needs_norms(clip_)) return;
-  for (std::size_t l = 0; l < layers_.size(); ++l) squares_[l] = layers_[l].own().squares();
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    auto& own = layers_[l].own();
+    if (!is_active_[l]) {
+      own.forget();
+      continue;
+    }
+    own.gather_gradients();
+    if (needs_norms(clip_) || own.may_overflow()) squares_[l] = own.squares();
+  }
 }
 
 void TrainedClassifiers::weigh(double weight, bool gives_loss) {
   for (const auto& layer : layers_) {
     layer.layer->set_gradient_weight(weight);
-    if (gives_loss || !layer.own().is_called_in_round()) continue;
+    if (gives_loss || !layer.own().is_called_in_shard()) continue;
     throw InvalidArgument(fmt::format(
         "a shard that calls the split layer \"{}\" returns shard.loss(), not shard.gradients()",
         layer.name));
@@ -113,15 +149,21 @@ void TrainedClassifiers::weigh(double weight, bool gives_loss) {
 }
 
 std::string TrainedClassifiers::not_finite() const {
-  for (const auto& layer : layers_) {
-    const auto shard = layer.own().not_finite();
-    if (!shard) continue;
-    return fmt::format("the gradient of \"{}\" in shard {} is not finite", layer.name, *shard);
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    if (const auto shard = layers_[l].own().not_finite()) {
+      return fmt::format("the gradient of \"{}\" in shard {} is not finite", layers_[l].name,
+                         *shard);
+    }
+    if (!std::isfinite(squares_[l])) {
+      return fmt::format("the gradient of \"{}\", summed over the shards, is not finite",
+                         layers_[l].name);
+    }
   }
   return {};
 }
 
 double TrainedClassifiers::squares() const {
+  if (!needs_norms(clip_)) return 0;
   return std::accumulate(squares_.begin(), squares_.end(), 0.0);
 }
 
@@ -152,13 +194,13 @@ void ClassifiersStepPart::judge(StepFacts& step) {
   if (divisor > 0) step.verdict.squares_elsewhere = layers_.squares() / (divisor * divisor);
 }
 
-// ---- evaluation ----
+// ---- calls that all make ----
 
 std::vector<std::int64_t> TrainedClassifiers::tell(std::int64_t call) const {
   const auto& group = layers_.front().own().group();
   std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
   group.all_gather({&call, 1, DType::int64}, {all.data(), std::ssize(all), DType::int64},
-                   {.label = "evaluate()"});
+                   {.label = "calls of split layers", .deadline = deadline_});
   return all;
 }
 
@@ -178,11 +220,7 @@ void TrainedClassifiers::join_others(std::int64_t call) const {
   }
 }
 
-void TrainedClassifiers::evaluate(const std::function<void()>& body) {
-  for (std::size_t l = 0; l < layers_.size(); ++l) {
-    layers_[l].own().begin_evaluation(
-        [this, l](ClassifierUse use) { join_others(call_of(l, use)); });
-  }
+void TrainedClassifiers::run(const std::function<void()>& body) const {
   std::exception_ptr failed;
   try {
     body();
@@ -190,12 +228,23 @@ void TrainedClassifiers::evaluate(const std::function<void()>& body) {
     failed = std::current_exception();
   }
   try {
+    const Together together(job_);
     join_others(0);
   } catch (...) {
     if (!failed) failed = std::current_exception();
   }
-  for (const auto& layer : layers_) layer.own().end_evaluation();
   if (failed) std::rethrow_exception(failed);
+}
+
+void TrainedClassifiers::evaluate(const std::function<void()>& body) {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    layers_[l].own().begin_evaluation(
+        [this, l](ClassifierUse use) { join_others(call_of(l, use)); });
+  }
+  const auto end = c10::make_scope_exit([&] {
+    for (const auto& layer : layers_) layer.own().end_evaluation();
+  });
+  run(body);
 }
 
 // ---- checkpoints ----

@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,9 @@ namespace tutti {
 class TrainedClassifiers {
  public:
   /// Null where the model has none.
+  ~TrainedClassifiers();
+  TrainedClassifiers(const TrainedClassifiers&) = delete;
+  TrainedClassifiers& operator=(const TrainedClassifiers&) = delete;
   static std::unique_ptr<TrainedClassifiers> find(const Group& group,
                                                   const torch::nn::Module& module,
                                                   const TrainerOptions& options);
@@ -40,11 +44,19 @@ class TrainedClassifiers {
     Classifier& own() const { return layer->own(); }
   };
   const std::vector<Layer>& layers() const { return layers_; }
+  /// In which a worker waits for others that do not come to a call.
+  const Group& group() const { return layers_.front().own().group(); }
 
-  void begin_step(std::int64_t step);
-  void begin_round(std::optional<std::int64_t> shard);
-  void join_round();
-  /// And their squares, where the clip needs norms. Collective.
+  /// Of which only the layers of `active` take part; null: all.
+  void begin_step(std::int64_t step, const torch::nn::Module* active);
+  /// Runs `shards`, in which this worker calls layers as often as its shards do: others without any
+  /// left join each call, and this one theirs in the end, also where a shard has failed.
+  /// Collective.
+  void run_shards(const std::function<void()>& shards);
+  void begin_shard(std::int64_t shard);
+  /// Throws what a call of the shard has thrown, though it may have caught it.
+  void end_shard() const;
+  /// And their squares, where the clip needs norms or a sum may overflow. Collective.
   void gather_gradients();
   /// The weight of the shard whose backward comes. InvalidArgument where the shard has called a
   /// layer and gives no loss.
@@ -62,8 +74,9 @@ class TrainedClassifiers {
   JobState& job() const { return job_; }
 
  private:
-  TrainedClassifiers(JobState& job, const TrainerOptions& options, std::vector<Layer> layers)
-      : job_(job), shards_(options.shards), clip_(options.clip), layers_(std::move(layers)) {}
+  TrainedClassifiers(JobState& job, const TrainerOptions& options, std::vector<Layer> layers);
+  /// Runs `body` among the layers' calls: see run_shards().
+  void run(const std::function<void()>& body) const;
   /// What each member says: 0, or a call of one of the layers.
   std::vector<std::int64_t> tell(std::int64_t call) const;
   /// Takes part in others' calls until it is the turn of this member's own; 0: until nobody has
@@ -73,8 +86,11 @@ class TrainedClassifiers {
   JobState& job_;
   std::int64_t shards_;
   Clip clip_;
-  std::vector<double> squares_;  ///< of this step's gradients, where the clip needs norms
+  std::optional<std::chrono::milliseconds> deadline_;
+  std::shared_ptr<const std::string> owner_;  ///< "Trainer "model"", of the layers
+  std::vector<double> squares_;               ///< of this step's gradients, where they were needed
   std::vector<Layer> layers_;
+  std::vector<bool> is_active_;  ///< of them in this step
 };
 
 /// Before UpdateStepPart, which clips by the norm of all.
@@ -83,7 +99,6 @@ class ClassifiersStepPart : public StepPart {
   /// Keeps references.
   ClassifiersStepPart(TrainedClassifiers& layers, const NodeStore& nodes)
       : layers_(layers), nodes_(nodes) {}
-  void open(const StepFacts& step) override { layers_.begin_step(step.number); }
   void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override {
     layers_.update(nodes_.weight() * step.loss_scale, step.rate_factor, step.verdict.norm);
@@ -105,7 +120,7 @@ class ClassifiersRunPart : public RunPart {
   bool is_on_hosts() const override { return layers_ != nullptr; }
   void bring() override;
   void hash(Sha256& hash) const override;
-  /// "head.weight", "head.momentum": as in a checkpoint.
+  /// "head.weight", "head.momentum_buffer": as in a checkpoint.
   NamedDigests digests() const override { return digests_; }
   void gather(const Gather& gather) override;
   void release() override { whole_.clear(); }

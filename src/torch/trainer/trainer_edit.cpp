@@ -1,9 +1,13 @@
 #include "torch/trainer/trainer_edit.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <vector>
 
+#include "comm/group_state.h"
 #include "comm/host_copies.h"
+#include "job/alone.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -30,6 +34,8 @@ void edit_here(const TrainedModel& trained, const std::function<void()>& change,
   std::vector<std::uint32_t> versions;
   for (const auto& item : buffers) versions.push_back(item.second._version());
   try {
+    const Alone alone(trained.exchange.group().state()->job(),
+                      fmt::format("edit() of Trainer \"{}\"", trained.options.name));
     change();
   } catch (...) {
     error = std::current_exception();

@@ -13,6 +13,8 @@
 #include "base/exception_text.h"
 #include "base/scoped_flag.h"
 #include "comm/gather_bytes.h"
+#include "comm/group_state.h"
+#include "job/alone.h"
 #include "kernels/hash.h"
 #include "run/leaf_seed.h"
 #include "run/metric_exchange.h"
@@ -103,6 +105,8 @@ std::vector<ShardMetrics> TrainerEvaluation::evaluate_own(const DataRequest& req
     std::vector<std::int64_t> samples(
         static_cast<std::size_t>(std::min(request.batch, request.dataset_size - first)));
     std::iota(samples.begin(), samples.end(), first);
+    const Alone alone(between_.group().state()->job(),
+                      fmt::format("evaluate() of Trainer \"{}\"", trained_.options.name));
     compute(samples, metrics.emplace_back());
   }
   return metrics;

@@ -37,6 +37,7 @@ void TrainerState::drop(const std::string& why) noexcept {
   own_.between.set_half(false);
   own_.runner->drop();
   if (own_.exchange->is_open()) own_.exchange->fail(why);
+  own_.runner->join();
   own_.step_parts.drop();
   own_.seed_between_steps();
 }
@@ -67,6 +68,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
   own_.exchange->require_running();
   own_.exchange->number_next(step());
   std::optional<ActiveParameters> only;
+  own_.runner->announce(step(), active);
   try {
     own_.trained().require_untouched();
     own_.model.require_unchanged_list();
@@ -85,6 +87,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
     look_at_turn();
   } catch (...) {
     own_.exchange->fail(exception_text());
+    own_.runner->join();
     throw;
   }
   own_.exchange->open_shards(own_.mine.begin, own_.mine.count());

@@ -285,7 +285,7 @@ TEST(ParallelCrossEntropy, AnUpdateOfDifferentCallsIsAMismatch) {
     (job.rank() == 0 ? first : second).backward();
     EXPECT_THAT(
         text_of<Mismatch>([&] { head->step(); }),
-        AllOf(HasSubstr("disagree"), HasSubstr("classifier: update by backwards of calls")));
+        AllOf(HasSubstr("disagree"), HasSubstr("classifier: update at rate 1 by backwards of calls")));
   });
 }
 
