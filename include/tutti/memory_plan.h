@@ -41,6 +41,15 @@ struct MemorySegment {
   bool operator==(const MemorySegment&) const = default;
 };
 
+/// How much memory a step may take: a share of what is between the least peak, 0, and that of the
+/// plain run, 1; or bytes.
+struct MemoryBudget {
+  std::optional<double> share = {};
+  std::uint64_t bytes = 0;
+  static MemoryBudget of_share(double share) { return {.share = share}; }
+  static MemoryBudget of_bytes(std::uint64_t bytes) { return {.bytes = bytes}; }
+};
+
 /// A plan by other budgets: the peak, and the time of the layers that run again.
 struct MemoryPoint {
   std::uint64_t peak = 0;

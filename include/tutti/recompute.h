@@ -45,14 +45,15 @@ struct RecomputeOptions {
   /// That the segment draws from, besides the CPU's default one.
   std::vector<at::Generator> generators = {};
   /// Whose buffers the second run leaves as it finds them: a batch norm counts a batch once. Of a
-  /// module that is the segment itself it is that module, unless another one is named.
-  std::shared_ptr<torch::nn::Module> module = {};
+  /// module that is the segment itself it is that module, unless others are named.
+  std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
 };
 
 using TensorList = std::vector<torch::Tensor>;
 
 /// `segment(inputs)`. The segment is kept, with all that it holds, until the graph is dropped: what
-/// it refers to has to live as long.
+/// it refers to has to live as long. In a shard of a Trainer, backward comes when the shard's closure
+/// is over, and its local variables are gone: capture them by value.
 TensorList recompute_list(RecomputeOptions options,
                           std::function<TensorList(const TensorList&)> segment,
                           const TensorList& inputs);
@@ -127,9 +128,9 @@ auto recompute(RecomputeOptions options, Segment segment, const Inputs&... input
                 "tutti::recompute: the segment returns what is neither a tensor, nor a tuple or a "
                 "vector of tensors");
   if constexpr (requires { segment.ptr(); }) {
-    if (options.module == nullptr) options.module = segment.ptr();
+    if (options.modules.empty()) options.modules = {segment.ptr()};
   } else if constexpr (std::is_convertible_v<Segment, std::shared_ptr<torch::nn::Module>>) {
-    if (options.module == nullptr) options.module = segment;
+    if (options.modules.empty()) options.modules = {segment};
   }
   auto results = recompute_list(std::move(options),
                                 [segment = std::move(segment)](const TensorList& given) mutable {

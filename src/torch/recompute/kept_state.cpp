@@ -53,10 +53,11 @@ void KeptState::Restored::Autocast::set() const {
   at::autocast::set_autocast_dtype(at::kCPU, type);
 }
 
-KeptState::Restored::Restored(const KeptState& kept, const torch::nn::Module* module)
+KeptState::Restored::Restored(const KeptState& kept,
+                              const std::vector<std::shared_ptr<torch::nn::Module>>& modules)
     : generators_(kept.generators_) {
-  if (module != nullptr) {
-    const torch::NoGradGuard no_grad;
+  const torch::NoGradGuard no_grad;
+  for (const auto& module : modules) {
     for (const auto& buffer : module->buffers()) {
       if (buffer.defined()) buffers_.push_back({buffer, buffer.detach().clone()});
     }

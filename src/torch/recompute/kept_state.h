@@ -18,11 +18,11 @@ class KeptState {
   /// Of the CPU's default generator, and of `others`.
   KeptState(const std::vector<at::Generator>& others, const std::string& name);
 
-  /// While it lives everything is as it was kept; then as it was before. Of `module`, if any, the
-  /// buffers are in the end what they were in the beginning, without a word to autograd.
+  /// While it lives everything is as it was kept; then as it was before. The buffers of `modules`
+  /// are in the end what they were in the beginning, without a word to autograd.
   class Restored {
    public:
-    Restored(const KeptState& kept, const torch::nn::Module* module);
+    Restored(const KeptState& kept, const std::vector<std::shared_ptr<torch::nn::Module>>& modules);
     ~Restored();
     Restored(const Restored&) = delete;
     Restored& operator=(const Restored&) = delete;

@@ -134,7 +134,7 @@ class RecomputeNode final : public torch::autograd::Node {
     }
     const auto inputs = unpacked(inputs_);
     const auto parameters = unpacked(parameters_);
-    const KeptState::Restored restored(state_, segment_.options.module.get());
+    const KeptState::Restored restored(state_, segment_.options.modules);
     const c10::AutoGradMode recorded(true);
     const auto again = run(segment_, inputs);
     require_the_same(again, parameters);

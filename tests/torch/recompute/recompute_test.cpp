@@ -232,8 +232,8 @@ TEST(Recompute, ABatchNormCountsABatchOnce) {
   expect_same(of(norm, true), of(other, false));
   // As a part of what a lambda runs it has to be named.
   const auto y = recompute(
-      {.module = norm.ptr()}, [norm](const torch::Tensor& z) mutable { return norm->forward(z); },
-      x);
+      {.modules = {norm.ptr()}},
+      [norm](const torch::Tensor& z) mutable { return norm->forward(z); }, x);
   const auto before = norm->num_batches_tracked.item<std::int64_t>();
   y.sum().backward();
   EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), before);

@@ -82,11 +82,12 @@ TEST(RecomputeInATrainer, ASegmentThatFailsInBackwardDropsTheStepOnAll) {
     const auto before = parameters_sha256(net);
     const auto text = text_of([&] {
       trainer.step([&](Shard& shard) {
-        int calls = 0;
+        const auto calls = std::make_shared<int>(0);  // backward comes when this is over
+        const bool counts = shard.index() == 1;
         const auto y = recompute(
             {.name = "noise"},
-            [&](const torch::Tensor& x) {
-              return net.forward(x) * (shard.index() == 1 ? ++calls : 1);
+            [&net, calls, counts](const torch::Tensor& x) {
+              return net.forward(x) * (counts ? ++*calls : 1);
             },
             samples_of(1));
         return shard.loss(y.mean());

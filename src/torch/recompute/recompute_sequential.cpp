@@ -1,0 +1,211 @@
+#include "tutti/recompute_sequential.h"
+
+#include <c10/util/ScopeExit.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "torch/recompute/kept_state.h"
+#include "torch/recompute/memory_meter.h"
+#include "tutti/error.h"
+#include "tutti/recompute.h"
+#include "tutti/share.h"
+
+namespace tutti {
+namespace {
+
+std::uint64_t bytes_of(std::int64_t count) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(0, count));
+}
+
+std::vector<MemorySegment> equal_segments(std::int64_t layers, std::int64_t count) {
+  std::vector<MemorySegment> segments;
+  for (std::int64_t s = 0; s < count; ++s) {
+    const auto [first, last] = share_of(layers, s, count);
+    segments.push_back({first, last, true});
+  }
+  return segments;
+}
+
+/// Who keeps a tensor: itself, or its memory.
+std::size_t holders_of(const torch::Tensor& tensor) {
+  return tensor.use_count() + tensor.storage().use_count();
+}
+
+}  // namespace
+
+RecomputeSequentialImpl::RecomputeSequentialImpl(torch::nn::Sequential layers,
+                                                 const RecomputeSequentialOptions& options)
+    : torch::nn::Module("RecomputeSequential"), name_(options.name), layers_(std::move(layers)) {
+  const auto count = static_cast<std::int64_t>(layers_->size());
+  if (options.segments < 0 || options.segments > count) {
+    throw InvalidArgument(
+        fmt::format("recompute \"{}\": {} segments of {} layers", name_, options.segments, count));
+  }
+  for (const auto& layer : layers_->named_children()) register_module(layer.key(), layer.value());
+  const auto root = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
+  segments_ = equal_segments(count, options.segments > 0 ? options.segments : root);
+}
+
+void RecomputeSequentialImpl::set_segments(std::vector<MemorySegment> segments) {
+  peak_of(std::vector<LayerMemory>(layers_->size()), segments);  // for its checks
+  segments_ = std::move(segments);
+}
+
+torch::Tensor RecomputeSequentialImpl::run(const torch::Tensor& x, std::int64_t first,
+                                           std::int64_t last) {
+  auto y = x;
+  for (auto i = first; i < last; ++i) {
+    y = (layers_->begin() + i)->forward<torch::Tensor>(y);
+  }
+  return y;
+}
+
+torch::Tensor RecomputeSequentialImpl::forward(const torch::Tensor& x) {
+  auto y = x;
+  for (const auto& [first, last, again] : segments_) {
+    if (!again) {
+      y = run(y, first, last);
+      continue;
+    }
+    RecomputeOptions options{.name = fmt::format("{} [{}, {})", name_, first, last)};
+    const auto all = children();
+    options.modules.assign(all.begin() + first, all.begin() + last);
+    y = recompute(
+        std::move(options),
+        [this, first = first, last = last](const torch::Tensor& z) { return run(z, first, last); },
+        y);
+  }
+  return y;
+}
+
+std::vector<LayerMemory> RecomputeSequentialImpl::measure_layers(const torch::Tensor& sample) {
+  std::vector<LayerMemory> layers;
+  MemoryMeter meter;
+  auto next = sample.detach();
+  const auto names = named_children().keys();
+  for (std::size_t i = 0; i < layers_->size(); ++i) {
+    LayerMemory layer{.name = names[i]};
+    const auto at = static_cast<std::int64_t>(i);
+    auto input = next.detach();
+    const bool learns = i == 0 ? sample.requires_grad() : c10::isFloatingType(input.scalar_type());
+    input.requires_grad_(learns);
+    const auto begun = std::chrono::steady_clock::now();
+    run(input, at, at + 1);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
+    layer.forward_ms = took.count();
+    // Of a leaf, the node of its gradient is a holder, too: it is there from now on.
+    const auto accumulator = learns ? torch::autograd::impl::gradient_edge(input).function
+                                    : decltype(torch::autograd::Edge::function)();
+    const auto holders = holders_of(input);
+    const auto before = meter.current();
+    meter.restart();
+    auto result = run(input, at, at + 1);
+    const bool is_input = result.storage().is_alias_of(input.storage());
+    layer.forward_peak = bytes_of(meter.peak() - before);
+    layer.result = is_input ? 0 : result.storage().nbytes();
+    layer.inside = bytes_of(meter.current() - before - static_cast<std::int64_t>(layer.result));
+    layer.keeps_input = holders_of(input) > holders + (is_input ? 1 : 0);
+    layer.keeps_result = !is_input && result.storage().use_count() > 1;
+    std::vector<torch::Tensor> wanted;
+    for (const auto& parameter : children()[i]->parameters()) {
+      if (!parameter.requires_grad()) continue;
+      layer.gradients += parameter.nbytes();
+      layer.largest_gradient = std::max<std::uint64_t>(layer.largest_gradient, parameter.nbytes());
+      wanted.push_back(parameter);
+    }
+    if (learns) wanted = {input};
+    if (!learns) layer.largest_gradient = 0;  // measured with the rest
+    next = result.detach();
+    if (result.requires_grad() && !wanted.empty()) {
+      const auto gradient = torch::ones_like(result);
+      const auto kept = meter.current();
+      meter.restart();
+      torch::autograd::grad({result}, wanted, {gradient}, false, false, /*allow_unused=*/true);
+      layer.backward_peak = bytes_of(meter.peak() - kept);
+    }
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+std::uint64_t RecomputeSequentialImpl::measure_step(const torch::Tensor& sample,
+                                                    const std::vector<MemorySegment>& segments) {
+  // Gradients are added to what is there, as in any step but the first.
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> before;
+  for (auto& parameter : parameters()) {
+    if (!parameter.requires_grad()) continue;
+    before.emplace_back(parameter, parameter.grad());
+    parameter.mutable_grad() = torch::zeros_like(parameter);
+  }
+  const auto own = std::exchange(segments_, segments);
+  const auto give_back = c10::make_scope_exit([&] {
+    segments_ = own;
+    for (auto& [parameter, gradient] : before) parameter.mutable_grad() = gradient;
+  });
+  const auto input = sample.detach().requires_grad_(sample.requires_grad());
+  MemoryMeter meter;
+  {
+    const auto result = forward(input);
+    if (result.requires_grad()) result.backward(torch::ones_like(result));
+  }
+  return bytes_of(meter.peak());
+}
+
+MemoryPlan RecomputeSequentialImpl::fit(const torch::Tensor& sample, MemoryBudget budget) {
+  for (const auto& parameter : named_parameters()) {
+    if (torch::autograd::impl::post_acc_grad_hooks(parameter.value()) == nullptr) continue;
+    throw InvalidArgument(fmt::format(
+        "recompute \"{}\": fit() with parameter \"{}\" in a Trainer or a DataParallel: fit before "
+        "one is made",
+        name_, parameter.key()));
+  }
+  const KeptState state({}, name_);
+  const KeptState::Restored restored(state, children());
+  const c10::AutoGradMode recorded(true);
+  const auto layers = measure_layers(sample);
+  const auto measured = [&](std::uint64_t target) {
+    auto plan = plan_memory(layers, target);
+    plan.measured_peak = measure_step(sample, plan.segments);
+    return plan;
+  };
+  const auto count = static_cast<std::int64_t>(layers.size());
+  const auto least = measured(budget_of_share(layers, 0));
+  const auto lowest = *least.measured_peak;
+  if (budget.share) {
+    const auto plain = measure_step(sample, {{0, count, false}});
+    budget_of_share(layers, *budget.share);  // for its check
+    budget.bytes =
+        lowest + static_cast<std::uint64_t>(*budget.share *
+                                            static_cast<double>(plain - std::min(plain, lowest)));
+  }
+  if (budget.bytes < lowest) {
+    throw InvalidArgument(fmt::format(
+        "recompute \"{}\": a memory budget of {:.2f} MB: a step takes {:.2f} MB at least", name_,
+        static_cast<double>(budget.bytes) / 1e6, static_cast<double>(lowest) / 1e6));
+  }
+  // The plan whose computed peak is the budget; then by as much as measured peaks differ from it.
+  auto best = least;
+  auto target = std::max(budget.bytes, least.least_peak);
+  constexpr int kTries = 6;
+  for (int t = 0; t < kTries; ++t) {
+    auto plan = measured(target);
+    const auto peak = *plan.measured_peak;
+    const bool fits = peak <= budget.bytes;
+    if (fits && plan.added_ms < best.added_ms) best = plan;
+    if (fits && (plan.added_ms == 0 || budget.bytes - peak < budget.bytes / 50)) break;
+    const auto next =
+        fits ? target + (budget.bytes - peak)
+             : std::max(least.least_peak, target - std::min(target, peak - budget.bytes));
+    if (next == target) break;
+    target = next;
+  }
+  best.budget = budget.bytes;
+  segments_ = best.segments;
+  return best;
+}
+
+}  // namespace tutti
