@@ -32,7 +32,8 @@ class SyncBatchNormImpl : public torch::nn::Module, public WeightedLayer {
   /// average. Collective.
   SyncBatchNormImpl(const Group& group, const torch::nn::BatchNormOptions& options);
 
-  /// [b, C, *], in the memory format of `x`.
+  /// [b, C, *], in the memory format of `x`. The result may be changed in place before backward; an
+  /// `x` that is, where the layer is not affine, is torch's error in backward, as with its own.
   torch::Tensor forward(const torch::Tensor& x);
 
   const Group& group() const { return group_; }
@@ -47,6 +48,7 @@ class SyncBatchNormImpl : public torch::nn::Module, public WeightedLayer {
   void require(const torch::Tensor& x) const;
   Statistics statistics_of(const torch::Tensor& x) const;
   void track(const Statistics& all);
+  torch::Tensor affine(const torch::Tensor& normal) const;
 
   Group group_;
   torch::nn::BatchNormOptions options_;

@@ -1,7 +1,10 @@
 #include "tutti/sync_batch_norm.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/saved_variable.h>
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "torch/ops/collective_node.h"
@@ -32,6 +35,34 @@ torch::Tensor wide(const torch::Tensor& x) {
   const bool is_wide = x.scalar_type() == torch::kFloat64 || x.scalar_type() == torch::kFloat32;
   return is_wide ? x : x.to(torch::kFloat32);
 }
+
+/// What backward needs of the samples. Where the layer is affine, their normalised values, which
+/// nobody else has. Otherwise these are the result, which the program may change in place, so that
+/// the samples are kept, as torch's batch norm does: torch's error tells where these were changed.
+class KeptSamples {
+ public:
+  KeptSamples(const torch::Tensor& x, const torch::Tensor& normal, bool is_affine,
+              torch::Tensor mean, torch::Tensor inverse)
+      : mean_(std::move(mean)), inverse_(std::move(inverse)) {
+    if (is_affine) {
+      normal_ = normal.detach();
+    } else {
+      // A tensor of inference mode cannot be kept.
+      samples_.emplace(x.is_inference() ? x.clone() : x, /*is_output=*/false);
+    }
+  }
+  torch::Tensor normal() const {
+    if (!samples_) return wide(normal_);
+    const auto x = wide(samples_->unpack().detach());
+    return (x - over(mean_, x)) * over(inverse_, x);
+  }
+
+ private:
+  torch::Tensor mean_;     ///< [C]
+  torch::Tensor inverse_;  ///< [C]
+  torch::Tensor normal_;
+  std::optional<torch::autograd::SavedVariable> samples_;
+};
 
 }  // namespace
 
@@ -129,6 +160,7 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
                              0.0, options_.eps(), /*cudnn_enabled=*/false);
   }
   torch::Tensor normal;
+  torch::Tensor mean;     // [C]
   torch::Tensor inverse;  // 1 / √(variance + eps), [C]
   double count = 0;
   {
@@ -137,17 +169,20 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
     track(all);
     count = all.count;
     const auto values = wide(x);
+    mean = all.mean.to(values.scalar_type());
     inverse = (all.squares / count + options_.eps()).rsqrt().to(values.scalar_type());
-    normal = ((values - over(all.mean.to(values.scalar_type()), x)) * over(inverse, x))
-                 .to(x.scalar_type());
+    normal = ((values - over(mean, x)) * over(inverse, x)).to(x.scalar_type());
   }
+  if (!ops::records_gradients(x.scalar_type())) return affine(normal);
   // ∂/∂x of n = (x − mean) / √(variance + eps), where mean and variance have all samples: the
   // members' gradients are added with their weights, and each one's leaves without.
   const auto gradient_of =
-      [group = group_, values = normal.detach(), inverse, count, weight = shared_weight(),
+      [group = group_,
+       kept = std::make_shared<const KeptSamples>(x, normal, weight.defined(), mean, inverse),
+       inverse, count, weight = shared_weight(),
        label = label_of("SyncBatchNorm", "gradient of statistics")](const torch::Tensor& gradient) {
         const auto own = wide(gradient);
-        const auto n = wide(values);
+        const auto n = kept->normal();
         const auto dims = other_dims(own);
         auto sums = weighted(torch::stack({own.sum(dims), (own * n).sum(dims)}).to(torch::kFloat64),
                              *weight);
@@ -158,9 +193,12 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
         return ((own - over(means[0], own) - n * over(means[1], own)) * over(inverse, own))
             .to(gradient.scalar_type());
       };
-  const auto y = ops::with_gradient(normal, x, gradient_of);
-  if (!weight.defined()) return y;
-  return (y * over(weight, x) + over(bias, x)).to(x.scalar_type());
+  return affine(ops::with_gradient(normal, x, gradient_of));
+}
+
+torch::Tensor SyncBatchNormImpl::affine(const torch::Tensor& normal) const {
+  if (!weight.defined()) return normal;
+  return (normal * over(weight, normal) + over(bias, normal)).to(normal.scalar_type());
 }
 
 }  // namespace tutti

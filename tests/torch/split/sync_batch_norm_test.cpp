@@ -112,6 +112,53 @@ TEST_P(SyncBatchNormOf, IsTorchsOnTheJoinedBatch) {
   });
 }
 
+/// The gradient of x, of a batch norm whose result is rectified, in place or not.
+torch::Tensor rectified_gradient(const Group& group, bool is_affine, bool in_place) {
+  SyncBatchNorm norm(group, Options(kChannels).affine(is_affine));
+  norm->to(torch::kFloat64);
+  give_affine(norm->weight, norm->bias);
+  auto x = drawn(static_cast<std::uint64_t>(group.rank()), {5, kChannels}).requires_grad_();
+  auto y = norm->forward(x);
+  if (in_place) {
+    y.relu_();
+  } else {
+    y = y.relu();
+  }
+  ops::backward(group, curved(y, drawn(7, {5, kChannels})));
+  return x.grad();
+}
+
+TEST(SyncBatchNorm, AResultThatIsChangedInPlaceHasTheGradientOfOneThatIsNot) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    for (const bool is_affine : {true, false}) {
+      EXPECT_TRUE(torch::equal(rectified_gradient(group, is_affine, true),
+                               rectified_gradient(group, is_affine, false)))
+          << is_affine;
+    }
+  });
+}
+
+TEST(SyncBatchNorm, AnInputThatIsChangedInPlaceBeforeBackwardIsTorchsError) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job);
+    SyncBatchNorm norm(group, Options(kChannels).affine(false));
+    const auto leaf = drawn(1, {4, kChannels}).requires_grad_();
+    auto x = leaf * 1;
+    const auto y = norm->forward(x);
+    x.add_(1);
+    EXPECT_THAT(text_of<c10::Error>([&] { curved(y, y.detach()).backward(); }),
+                HasSubstr("has been modified by an inplace operation"));
+    // A tensor of inference mode is no part of a graph, and cannot be changed.
+    torch::Tensor constant;
+    {
+      const c10::InferenceMode inference;
+      constant = drawn(2, {4, kChannels});
+    }
+    curved(norm->forward(constant), drawn(3, {4, kChannels})).backward();
+  });
+}
+
 TEST(SyncBatchNorm, ALargeMeanCostsNoDigits) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
