@@ -16,7 +16,6 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -45,14 +44,13 @@ class PartialValue {
 
  protected:
   ~PartialValue() = default;
-  PartialValue(const Group& group, Whole whole, torch::Tensor value,
-               std::optional<torch::Tensor> weight = {});
+  PartialValue(const Group& group, Whole whole, torch::Tensor value);
+  /// Of a mean.
+  PartialValue(const Group& group, const torch::Tensor& value, double weight);
   /// InvalidArgument for parts of two groups, and for one that has been reduced.
   void merge(PartialValue&& other);
   void scale(double factor);
   void divide(double divisor);
-  /// value · weight; zeros for 0, whatever the value.
-  static torch::Tensor weighted(const torch::Tensor& value, double weight);
   torch::Tensor reduce(const CollectiveOptions& options);
   torch::Tensor reduce_scatter(std::span<const std::int64_t> rows,
                                const CollectiveOptions& options);
@@ -61,10 +59,12 @@ class PartialValue {
 
  private:
   void require_value(const char* what) const;
+  torch::Tensor reduce_mean(const torch::Tensor& value, const CollectiveOptions& options) const;
   Group group_;
   Whole whole_;
-  torch::Tensor value_;                  ///< undefined once it is reduced
-  std::optional<torch::Tensor> weight_;  ///< of a mean, whose value has been multiplied by it
+  torch::Tensor value_;                       ///< undefined once it is reduced
+  double weight_ = 0;                         ///< of a mean, whose value was multiplied by it
+  torch::ScalarType type_ = torch::kFloat32;  ///< of a mean's result
 };
 
 /// Results of what does not compile: messages of compilers have their names.
@@ -82,12 +82,16 @@ class [[nodiscard]] Partial final : public PartialValue {
       : PartialValue(group, whole, std::move(value)) {}
   /// `value`, which counts as `weight`: the samples that it is the mean of. With 0 it counts
   /// nothing, whatever it is: NaN, as the mean of no samples is, gives 0 here and to its gradient.
-  /// The mean of parts that all have 0 is NaN. InvalidArgument for a weight that is negative or not
-  /// finite.
+  /// The mean of parts that all have 0 is NaN.
+  ///
+  /// The mean has the type of `value`, which must be floating: a mean of integers or booleans would
+  /// be rounded, and is InvalidArgument. Σ w·value and Σ w are computed, and sent, in float64 for
+  /// float64, and in float32 for all other types. InvalidArgument for a weight that is negative,
+  /// not finite, or which float32 cannot hold where it has to: above 3.4e38, or above 0 and below
+  /// 1.2e-38.
   Partial(const Group& group, const torch::Tensor& value,
           double weight) requires(whole == Whole::mean)
-      : PartialValue(group, whole, weighted(value, weight),
-                     torch::full({}, weight, value.options().requires_grad(false))) {}
+      : PartialValue(group, value, weight) {}
 
   Partial(Partial&&) noexcept = default;
   Partial& operator=(Partial&&) noexcept = default;

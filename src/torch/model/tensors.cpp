@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/hash.h"
+#include "torch/model/layout.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -14,32 +15,12 @@ void bump_version(const torch::Tensor& tensor) {
 }
 
 const torch::Tensor& require_contiguous(const torch::Tensor& tensor, std::string_view what) {
+  require_plain(tensor);
   if (!tensor.is_contiguous()) {
     throw Unsupported(fmt::format("{}: the tensor must be contiguous", what));
   }
   return tensor;
 }
-
-/// Sizes, then strides: equal element counts in another arrangement would be added wrongly. A dim
-/// of at most one element is never stepped along, and torch's strides of it are anything: 1 here.
-class Layout {
- public:
-  explicit Layout(const torch::Tensor& tensor)
-      : numbers_(tensor.sizes().begin(), tensor.sizes().end()) {
-    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-      numbers_.push_back(tensor.size(dim) > 1 && tensor.numel() > 0 ? tensor.stride(dim) : 1);
-    }
-  }
-  bool operator==(const Layout& other) const { return numbers_ == other.numbers_; }
-  CollectiveOptions with(const CollectiveOptions& options) const {
-    return {.label = options.label,
-            .layout = {numbers_.data(), numbers_.size()},
-            .deadline = options.deadline};
-  }
-
- private:
-  c10::SmallVector<std::int64_t, 8> numbers_;
-};
 
 }  // namespace
 
@@ -89,14 +70,7 @@ torch::ScalarType scalar_type_of(DType dtype) {
 }
 
 View view_of(const torch::Tensor& tensor) {
-  if (!tensor.defined()) throw InvalidArgument("the tensor is undefined");
-  if (tensor.layout() != torch::kStrided) {
-    throw Unsupported("sparse and other non-strided tensors");
-  }
-  if (!tensor.device().is_cpu()) {
-    throw Unsupported(
-        fmt::format("a tensor on {}: collectives move CPU memory", tensor.device().str()));
-  }
+  require_plain(tensor);
   if (!tensor.is_non_overlapping_and_dense()) {
     throw Unsupported("a tensor with holes or overlap: make it contiguous() first");
   }
@@ -126,25 +100,27 @@ void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Red
 
 void reduce_scatter(const Group& group, const torch::Tensor& in, torch::Tensor& out,
                     Reduction reduction, const CollectiveOptions& options) {
-  group.reduce_scatter(view_of(require_contiguous(in, "reduce_scatter")),
-                       view_of(require_contiguous(out, "reduce_scatter")), reduction, options);
+  const auto given = view_of(require_contiguous(in, "reduce_scatter"));
+  const auto result = view_of(require_contiguous(out, "reduce_scatter"));
+  group.reduce_scatter(given, result, reduction, Layout(in).with(options));
   bump_version(out);
 }
 
 torch::Tensor all_gather(const Group& group, const torch::Tensor& in,
                          const CollectiveOptions& options) {
+  const auto view = view_of(require_contiguous(in, "all_gather"));
   if (in.dim() == 0) throw InvalidArgument("all_gather: a scalar has no dim 0; use unsqueeze(0)");
   auto sizes = in.sizes().vec();
   sizes[0] *= group.size();
   auto out = torch::empty(sizes, in.options().requires_grad(false));
-  group.all_gather(view_of(require_contiguous(in, "all_gather")), view_of(out), options);
+  group.all_gather(view, view_of(out), Layout(in).with(options));
   return out;
 }
 
 torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& in,
                                   const CollectiveOptions& options) {
-  if (in.dim() == 0) throw InvalidArgument("all_gather_variable: a scalar has no dim 0");
   const auto view = view_of(require_contiguous(in, "all_gather_variable"));
+  if (in.dim() == 0) throw InvalidArgument("all_gather_variable: a scalar has no dim 0");
   const std::int64_t rows = in.size(0);
   std::vector<std::int64_t> all_rows(static_cast<std::size_t>(group.size()));
   group.all_gather({&rows, 1, DType::int64}, {all_rows.data(), group.size(), DType::int64},
@@ -159,7 +135,7 @@ torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& in,
     sizes[0] += n;
   }
   auto out = torch::empty(sizes, in.options().requires_grad(false));
-  group.all_gather_variable(view, view_of(out), counts, options);
+  group.all_gather_variable(view, view_of(out), counts, Layout::of_row(in).with(options));
   return out;
 }
 

@@ -3,21 +3,66 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "torch/model/layout.h"
 #include "tutti/error.h"
 #include "tutti/ops.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
 
-PartialValue::PartialValue(const Group& group, Whole whole, torch::Tensor value,
-                           std::optional<torch::Tensor> weight)
-    : group_(group), whole_(whole), value_(std::move(value)), weight_(std::move(weight)) {
+namespace {
+
+/// In which a mean of this type is computed.
+torch::ScalarType wide_type(torch::ScalarType type) {
+  return type == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+}
+
+void require_weight(double weight, torch::ScalarType type) {
+  if (!(weight >= 0) || std::isinf(weight)) {
+    throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
+  }
+  using Float = std::numeric_limits<float>;
+  if (wide_type(type) == torch::kFloat64 || weight == 0) return;
+  if (weight >= Float::min() && weight <= Float::max()) return;
+  throw InvalidArgument(
+      fmt::format("a weight of {} cannot be held in float32, in which a mean of {} is computed: "
+                  "divide all members' weights, or give a tensor of Double",
+                  weight, c10::toString(type)));
+}
+
+/// value · weight; zeros for 0, whatever the value.
+torch::Tensor times_weight(const torch::Tensor& value, double weight) {
+  if (weight != 0) return value * weight;
+  // Stays in the graph: others may wait in the backward of what it comes from.
+  return value.masked_fill(torch::ones({}, value.options().dtype(torch::kBool)), 0);
+}
+
+}  // namespace
+
+PartialValue::PartialValue(const Group& group, const torch::Tensor& value, double weight)
+    : PartialValue(group, Whole::mean, value) {
+  type_ = value_.scalar_type();
+  if (!value_.is_floating_point()) {
+    throw InvalidArgument(
+        fmt::format("a partial mean of {}: the tensor must be of a floating type, as for "
+                    "torch::mean; convert it first, as by .to(torch::kFloat32)",
+                    c10::toString(type_)));
+  }
+  require_weight(weight, type_);
+  weight_ = weight;
+  value_ = times_weight(value_.to(wide_type(type_)), weight);
+}
+
+PartialValue::PartialValue(const Group& group, Whole whole, torch::Tensor value)
+    : group_(group), whole_(whole), value_(std::move(value)) {
   require_value("made");
+  require_plain(value_);
   const bool is_of_booleans = whole == Whole::all || whole == Whole::any;
   if (is_of_booleans && value_.scalar_type() != torch::kBool) {
     throw InvalidArgument("a partial value of all or any: the tensor must be of booleans");
@@ -28,13 +73,15 @@ PartialValue::PartialValue(PartialValue&& other) noexcept
     : group_(other.group_),
       whole_(other.whole_),
       value_(std::exchange(other.value_, {})),
-      weight_(std::exchange(other.weight_, {})) {}
+      weight_(other.weight_),
+      type_(other.type_) {}
 
 PartialValue& PartialValue::operator=(PartialValue&& other) noexcept {
   std::swap(group_, other.group_);
   std::swap(whole_, other.whole_);
   std::swap(value_, other.value_);
   std::swap(weight_, other.weight_);
+  std::swap(type_, other.type_);
   return *this;
 }
 
@@ -59,7 +106,6 @@ void PartialValue::require_value(const char* what) const {
 
 void PartialValue::merge(PartialValue&& other) {
   const auto theirs = std::exchange(other.value_, {});
-  const auto their_weight = std::exchange(other.weight_, {});
   if (!value_.defined() || !theirs.defined()) {
     value_.reset();
     require_value("combined");
@@ -71,9 +117,12 @@ void PartialValue::merge(PartialValue&& other) {
   }
   switch (whole_) {
     case Whole::sum:
-    case Whole::mean:
       value_ = value_ + theirs;
-      if (weight_) weight_ = *weight_ + *their_weight;
+      return;
+    case Whole::mean:
+      type_ = c10::promoteTypes(type_, other.type_);
+      value_ = value_.to(wide_type(type_)) + theirs.to(wide_type(type_));
+      weight_ += other.weight_;
       return;
     case Whole::max:
       value_ = torch::maximum(value_, theirs);
@@ -96,15 +145,6 @@ void PartialValue::merge(PartialValue&& other) {
   }
 }
 
-torch::Tensor PartialValue::weighted(const torch::Tensor& value, double weight) {
-  if (!(weight >= 0) || std::isinf(weight)) {
-    throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
-  }
-  if (weight != 0) return value * weight;
-  // Stays in the graph: others may wait in the backward of what it comes from.
-  return value.masked_fill(torch::ones({}, value.options().dtype(torch::kBool)), 0);
-}
-
 void PartialValue::divide(double divisor) {
   require_value("divided");
   value_ = value_ / divisor;
@@ -121,12 +161,8 @@ torch::Tensor PartialValue::reduce(const CollectiveOptions& options) {
   switch (whole_) {
     case Whole::sum:
       return ops::all_reduce(group_, value, Reduction::sum, options);
-    case Whole::mean: {
-      // One message for both: the weight is a last element.
-      const auto both = torch::cat({value.flatten(), std::exchange(weight_, {})->reshape({1})});
-      const auto sums = ops::all_reduce(group_, both, Reduction::sum, options);
-      return (sums.slice(0, 0, -1) / sums.slice(0, -1).detach()).view(value.sizes());
-    }
+    case Whole::mean:
+      return reduce_mean(value, options);
     case Whole::max:
       return ops::all_reduce(group_, value, Reduction::max, options);
     case Whole::min:
@@ -143,6 +179,16 @@ torch::Tensor PartialValue::reduce(const CollectiveOptions& options) {
   tutti::all_reduce(group_, result,
                     whole_ == Whole::all ? Reduction::logical_and : Reduction::logical_or, options);
   return result;
+}
+
+torch::Tensor PartialValue::reduce_mean(const torch::Tensor& value,
+                                        const CollectiveOptions& options) const {
+  require_weight(weight_, type_);
+  // One message for both: the weight is a last element.
+  const auto weight = torch::full({1}, weight_, value.options().requires_grad(false));
+  const auto sums =
+      ops::all_reduce(group_, torch::cat({value.flatten(), weight}), Reduction::sum, options);
+  return (sums.slice(0, 0, -1) / sums.slice(0, -1).detach()).view(value.sizes()).to(type_);
 }
 
 torch::Tensor PartialValue::reduce_scatter(std::span<const std::int64_t> rows,

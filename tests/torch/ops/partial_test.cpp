@@ -220,6 +220,69 @@ TEST(Partial, IsScaledDividedAndAddedTo) {
   });
 }
 
+TEST(Partial, AMeanOfIntegersOrBooleansIsRefused) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job);
+    for (const auto type : {torch::kBool, torch::kInt64, torch::kUInt8}) {
+      EXPECT_THAT(
+          text_of<InvalidArgument>([&] { (void)partial_mean(group, torch::ones({2}, type), 2.5); }),
+          HasSubstr("the tensor must be of a floating type, as for torch::mean"));
+    }
+    EXPECT_THAT(
+        text_of<Unsupported>([&] { (void)partial_mean(group, torch::ones({2}).to_sparse(), 1); }),
+        HasSubstr("sparse"));
+  });
+}
+
+/// 16 bits have no room for such weights and sums.
+TEST(Partial, AMeanOfANarrowTypeHasAllWeightsItsTypeAndItsGradient) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    for (const auto type : {torch::kFloat16, torch::kBFloat16}) {
+      const double weight = job.rank() == 0 ? 40'000 : 257;
+      auto x = torch::full({3}, 2.0 + job.rank(), type).requires_grad_();
+      auto mean = combine(partial_mean(group, x, weight), partial_mean(group, x * 0, 3)).reduce();
+      EXPECT_EQ(mean.scalar_type(), type);
+      const double all = 40'000 + 257 + 6;
+      EXPECT_TRUE(torch::equal(mean, torch::full({3}, (2.0 * 40'000 + 3.0 * 257) / all).to(type)));
+      (mean.to(torch::kFloat32) * 100).sum().backward();
+      const auto wanted = torch::full({3}, 2 * 100 * weight / all);
+      EXPECT_EQ(x.grad().scalar_type(), type);
+      EXPECT_TRUE(torch::allclose(x.grad().to(torch::kFloat32), wanted, 0.01)) << x.grad();
+    }
+  });
+}
+
+TEST(Partial, AMeanOfTwoTypesHasTheWiderOne) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    auto mean = combine(partial_mean(group, torch::full({}, 1.0, torch::kFloat16), 1),
+                        partial_mean(group, torch::full({}, 1e200, torch::kFloat64), 3))
+                    .reduce();
+    EXPECT_EQ(mean.scalar_type(), torch::kFloat64);
+    EXPECT_DOUBLE_EQ(mean.item<double>(), 0.75e200);
+  });
+}
+
+TEST(Partial, AWeightThatFloat32CannotHoldIsRefusedUnlessTheMeanIsOfFloat64) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job);
+    for (const double weight : {1e39, 1e-46, 1e-39}) {
+      for (const auto type : {torch::kFloat32, torch::kFloat16}) {
+        EXPECT_THAT(text_of<InvalidArgument>(
+                        [&] { (void)partial_mean(group, torch::ones({2}, type), weight); }),
+                    HasSubstr("cannot be held in float32"));
+      }
+      const auto mean = partial_mean(group, torch::ones({2}, torch::kFloat64), weight).reduce();
+      EXPECT_TRUE(torch::equal(mean, torch::ones({2}, torch::kFloat64))) << mean;
+    }
+    const auto heavy = [&] { return partial_mean(group, torch::zeros({2}), 3e38); };
+    EXPECT_TRUE(heavy().reduce().equal(torch::zeros({2})));
+    EXPECT_THAT(text_of<InvalidArgument>([&] { combine(heavy(), heavy()).reduce(); }),
+                HasSubstr("cannot be held in float32"));
+  });
+}
+
 TEST(Partial, AWeightThatIsNoneIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);
