@@ -16,10 +16,12 @@
 // attach() makes it part of the loss.
 //
 // Shapes: members' tensors are contiguous, or are made so, of one type on the CPU. Where rows are
-// joined or given apart they run along dim 0; the other dims are the same on all.
+// joined or given apart they run along dim 0; the other dims are the same on all, of who has no
+// rows as well: others are a Mismatch that names both.
 //
-// Threads: as Group. Failure: that of Group; a tensor on another device is Unsupported, and so are
-// second derivatives.
+// Threads: as Group. Failure: that of Group; a tensor on another device or without strides, as
+// sparse ones, is Unsupported, and so are second derivatives. Numbers of rows that are negative, or
+// more than memory can hold, are InvalidArgument.
 
 #include <torch/torch.h>
 
@@ -68,8 +70,9 @@ torch::Tensor all_to_all(const Group& group, const torch::Tensor& x,
 std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std::int64_t> given,
                                         const CollectiveOptions& options = {});
 
-/// `x` itself; its gradients are added over the members. For a value that all have alike and that
-/// each uses for its part of the work.
+/// `x` itself, as a view of it; its gradients are added over the members. For a value that all have
+/// alike and that each uses for its part of the work. To change the view in place is torch's error,
+/// as of an input that a function of torch's returns.
 torch::Tensor copy_to_group(const Group& group, const torch::Tensor& x,
                             const CollectiveOptions& options = {});
 /// The sum over members; each one's gradient is that of its own result. For partial results of
@@ -81,7 +84,7 @@ torch::Tensor reduce_from_group(const Group& group, const torch::Tensor& x,
 /// Group::connect makes the way. The empty result stands for what the other makes of it.
 torch::Tensor send(const Group& group, const torch::Tensor& x, int to,
                    const CollectiveOptions& options = {});
-/// What `from` sends, in the shape and type of `like`.
+/// What `from` sends, in the shape and type of `like`: others are a Mismatch that names both.
 torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
                       const CollectiveOptions& options = {});
 

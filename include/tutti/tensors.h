@@ -23,8 +23,9 @@ torch::ScalarType scalar_type_of(DType dtype);
 /// any other permutation without holes.
 View view_of(const torch::Tensor& tensor);
 
-// Collectives on dense tensors, in place or into `out`. Members compare shapes and strides too: the
-// same elements must meet. Written tensors' version counters are bumped.
+// Collectives on dense tensors, in place or into `out`. Members compare shapes and strides too, but
+// for the numbers of rows that may differ: the same elements must meet. Written tensors' version
+// counters are bumped.
 void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
                 const CollectiveOptions& options = {});
 void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Reduction reduction,

@@ -29,6 +29,14 @@ class CollectiveNode final : public torch::autograd::Node {
   GradientOfCollective gradient_;
 };
 
+auto node_of(const torch::Tensor& input, GradientOfCollective gradient) {
+  const auto node = make_graph_node<CollectiveNode>(std::move(gradient));
+  if (input.defined() && input.requires_grad()) {
+    node->set_next_edges(torch::autograd::collect_next_edges(input));
+  }
+  return node;
+}
+
 }  // namespace
 
 bool records_gradients(torch::ScalarType type) {
@@ -38,12 +46,22 @@ bool records_gradients(torch::ScalarType type) {
 torch::Tensor with_gradient(torch::Tensor result, const torch::Tensor& input,
                             GradientOfCollective gradient) {
   if (!records_gradients(result.scalar_type())) return result;
-  const auto node = make_graph_node<CollectiveNode>(std::move(gradient));
-  if (input.defined() && input.requires_grad()) {
-    node->set_next_edges(torch::autograd::collect_next_edges(input));
-  }
-  torch::autograd::set_history(result, node);
+  torch::autograd::set_history(result, node_of(input, std::move(gradient)));
   return result;
+}
+
+torch::Tensor view_with_gradient(const torch::Tensor& input, GradientOfCollective gradient) {
+  if (!records_gradients(input.scalar_type())) return input.view_as(input);
+  // A tensor of inference mode has no place in a graph.
+  if (input.is_inference()) return with_gradient(input.clone(), input, std::move(gradient));
+  auto view = [&] {
+    const torch::NoGradGuard no_grad;
+    return input.view_as(input);
+  }();
+  torch::autograd::set_history(view, node_of(input, std::move(gradient)));
+  torch::autograd::impl::get_view_autograd_meta(view)->set_creation_meta(
+      torch::autograd::CreationMeta::IN_CUSTOM_FUNCTION);
+  return view;
 }
 
 }  // namespace tutti::ops

@@ -22,5 +22,8 @@ bool records_gradients(torch::ScalarType type);
 /// one or not: others may wait there.
 torch::Tensor with_gradient(torch::Tensor result, const torch::Tensor& input,
                             GradientOfCollective gradient);
+/// The same where the result is `input` itself: a view of it, which torch refuses to change in
+/// place where gradients are recorded, as the input that a function of its own returns.
+torch::Tensor view_with_gradient(const torch::Tensor& input, GradientOfCollective gradient);
 
 }  // namespace tutti::ops

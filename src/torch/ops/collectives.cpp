@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -7,15 +5,15 @@
 
 #include "comm/channels.h"
 #include "comm/group_state.h"
+#include "torch/model/layout.h"
 #include "torch/ops/collective_node.h"
+#include "torch/ops/rows.h"
 #include "tutti/error.h"
 #include "tutti/ops.h"
 #include "tutti/tensors.h"
 
 namespace tutti::ops {
 namespace {
-
-using Rows = std::vector<std::int64_t>;
 
 /// What a gradient's collective is called: the forward call has the same number on all members.
 class GradientLabel {
@@ -32,105 +30,18 @@ class GradientLabel {
   std::optional<std::chrono::milliseconds> deadline_;
 };
 
-/// Detached: what is moved has no part in autograd.
+/// Detached: what is moved has no part in autograd. What cannot be moved is refused before anything
+/// is sent.
 torch::Tensor given(const torch::Tensor& x) {
-  if (!x.defined()) throw InvalidArgument("the tensor is undefined");
-  return x.detach().contiguous();
-}
-
-std::int64_t elements_of_row(const torch::Tensor& x, const char* what) {
-  if (x.dim() == 0)
-    throw InvalidArgument(fmt::format("{}: a scalar has no rows along dim 0", what));
-  return c10::multiply_integers(x.sizes().slice(1));
-}
-
-torch::Tensor with_rows(const torch::Tensor& like, std::int64_t rows) {
-  auto sizes = like.sizes().vec();
-  sizes[0] = rows;
-  return torch::empty(sizes, like.options().requires_grad(false));
-}
-
-/// In elements.
-Rows counts_of(std::span<const std::int64_t> rows, std::int64_t row) {
-  Rows counts(rows.begin(), rows.end());
-  for (auto& count : counts) count *= row;
-  return counts;
-}
-
-std::int64_t sum_of(std::span<const std::int64_t> rows) {
-  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-}
-
-/// What stands for the result of another member.
-torch::Tensor stand_in(const torch::Tensor& x) {
-  return torch::empty({0}, x.options().requires_grad(false));
+  require_plain(x);
+  auto in = x.detach().contiguous();
+  static_cast<void>(view_of(in));
+  return in;
 }
 
 void require_linear(Reduction reduction, const char* what) {
   if (reduction == Reduction::sum || reduction == Reduction::mean) return;
   throw Unsupported(fmt::format("{}: sum and mean; all_reduce() has the others", what));
-}
-
-/// Moves along dim 0 by the group's call of the same name.
-torch::Tensor gather_rows(const Group& group, const torch::Tensor& x, const Rows& rows,
-                          const CollectiveOptions& options) {
-  auto out = with_rows(x, sum_of(rows));
-  group.all_gather_variable(view_of(x), view_of(out), counts_of(rows, elements_of_row(x, "")),
-                            options);
-  return out;
-}
-
-torch::Tensor scatter_sums(const Group& group, const torch::Tensor& x, const Rows& rows,
-                           Reduction reduction, const CollectiveOptions& options) {
-  auto out = with_rows(x, rows[static_cast<std::size_t>(group.rank())]);
-  group.reduce_scatter_variable(view_of(x), view_of(out), counts_of(rows, elements_of_row(x, "")),
-                                reduction, options);
-  return out;
-}
-
-torch::Tensor gather_to(const Group& group, const torch::Tensor& x, const Rows& rows, int root,
-                        const CollectiveOptions& options) {
-  const bool is_root = group.rank() == root;
-  auto out = is_root ? with_rows(x, sum_of(rows)) : stand_in(x);
-  group.gather_variable(view_of(x), is_root ? view_of(out) : View{nullptr, 0, dtype_of(x)},
-                        counts_of(rows, elements_of_row(x, "gather")), root, options);
-  return out;
-}
-
-/// `like` gives type and the other dims.
-torch::Tensor scatter_from(const Group& group, const torch::Tensor& x, const torch::Tensor& like,
-                           const Rows& rows, int root, const CollectiveOptions& options) {
-  auto out = with_rows(like, rows[static_cast<std::size_t>(group.rank())]);
-  const bool is_root = group.rank() == root;
-  group.scatter_variable(is_root ? view_of(x) : View{nullptr, 0, dtype_of(like)}, view_of(out),
-                         counts_of(rows, elements_of_row(like, "scatter")), root, options);
-  return out;
-}
-
-torch::Tensor exchange(const Group& group, const torch::Tensor& x, const Rows& to, const Rows& from,
-                       const CollectiveOptions& options) {
-  const auto row = elements_of_row(x, "all_to_all");
-  auto out = with_rows(x, sum_of(from));
-  group.all_to_all_variable(view_of(x), counts_of(to, row), view_of(out), counts_of(from, row),
-                            options);
-  return out;
-}
-
-/// How many rows each member has.
-Rows rows_of_all(const Group& group, const torch::Tensor& x, const char* what,
-                 const CollectiveOptions& options) {
-  elements_of_row(x, what);
-  const std::int64_t own = x.size(0);
-  Rows rows(static_cast<std::size_t>(group.size()));
-  group.all_gather({&own, 1, DType::int64}, {rows.data(), group.size(), DType::int64},
-                   {.label = options.label, .deadline = options.deadline});
-  return rows;
-}
-
-Rows checked_rows(const Group& group, std::span<const std::int64_t> rows, const char* what) {
-  if (rows.size() == static_cast<std::size_t>(group.size())) return {rows.begin(), rows.end()};
-  throw InvalidArgument(
-      fmt::format("{}: {} numbers of rows for {} members", what, rows.size(), group.size()));
 }
 
 /// True where the value is this member's, and no lower rank's.
@@ -215,7 +126,7 @@ torch::Tensor reduce_scatter(const Group& group, const torch::Tensor& x, Reducti
                              std::span<const std::int64_t> rows, const CollectiveOptions& options) {
   require_linear(reduction, "ops::reduce_scatter");
   const auto in = given(x);
-  elements_of_row(in, "reduce_scatter");
+  require_rows(in, "reduce_scatter");
   Rows shares;
   if (rows.empty()) {
     if (in.size(0) % group.size() != 0) {
@@ -309,12 +220,13 @@ std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std:
 
 torch::Tensor copy_to_group(const Group& group, const torch::Tensor& x,
                             const CollectiveOptions& options) {
-  return with_gradient(given(x), x,
-                       [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
-                         auto sum = gradient.clone();
-                         tutti::all_reduce(group, sum, Reduction::sum, label.options());
-                         return sum;
-                       });
+  require_plain(x);
+  return view_with_gradient(
+      x, [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+        auto sum = gradient.clone();
+        tutti::all_reduce(group, sum, Reduction::sum, label.options());
+        return sum;
+      });
 }
 
 torch::Tensor reduce_from_group(const Group& group, const torch::Tensor& x,
@@ -327,7 +239,7 @@ torch::Tensor reduce_from_group(const Group& group, const torch::Tensor& x,
 torch::Tensor send(const Group& group, const torch::Tensor& x, int to,
                    const CollectiveOptions& options) {
   const auto in = given(x);
-  group.send(view_of(in), to, options);
+  group.send(view_of(in), to, Layout(in).with(options));
   const Group way(group.state()->channels().way(group.rank(), to));
   return with_gradient(stand_in(in), x,
                        [=, label = GradientLabel(way, options), like = stand_in(in),
@@ -340,8 +252,9 @@ torch::Tensor send(const Group& group, const torch::Tensor& x, int to,
 
 torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
                       const CollectiveOptions& options) {
+  require_plain(like);
   auto out = torch::empty(like.sizes(), like.options().requires_grad(false));
-  group.receive(view_of(out), from, options);
+  group.receive(view_of(out), from, Layout(out).with(options));
   const Group way(group.state()->channels().way(from, group.rank()));
   return with_gradient(out, {},
                        [=, label = GradientLabel(way, options)](const torch::Tensor& gradient) {

@@ -117,8 +117,10 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
     }
   }
   // Who cannot go on says so where all learn how many look-ups come.
-  route->taken = ops::exchange_rows(
-      group(), route->given, {.label = label_of("ParallelEmbedding", "numbers of look-ups")});
+  route->taken.resize(members);
+  group().all_to_all({route->given.data(), group().size(), DType::int64},
+                     {route->taken.data(), group().size(), DType::int64},
+                     {.label = label_of("ParallelEmbedding", "numbers of look-ups")});
   if (!why_not.empty()) throw InvalidArgument(why_not);
   for (std::size_t r = 0; r < members; ++r) {
     if (route->taken[r] != kRefused) continue;

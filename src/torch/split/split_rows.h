@@ -30,6 +30,10 @@ void draw_rows(const torch::Tensor& rows, std::int64_t first, std::uint64_t seed
 /// weight · gradient; zeros for 0, whatever the gradient.
 torch::Tensor weighted(const torch::Tensor& gradient, double weight);
 
+// The memory of what both return is that of `x`: enter_weighted() is for what the layer has made
+// itself and nobody else has, since the program may change it in place, and the result of
+// leave_weighted() is only read.
+
 /// `x`, of which the gradient that this member's loss gives is multiplied by its weight: where what
 /// members' losses give is added up.
 torch::Tensor enter_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight);

@@ -62,6 +62,18 @@ TEST(Tensors, ShapesAndStridesAreCompared) {
                 broadcast(group, x, 0);
               }),
               HasSubstr("strides [1, 2]"));
+  const auto rows = [](const Group& group) {
+    return group.rank() == 0 ? torch::zeros({2, 2, 3}) : torch::zeros({2, 3, 2});
+  };
+  EXPECT_THAT(texts([&](const Group& group) { all_gather(group, rows(group)); }),
+              AllOf(HasSubstr("as [2, 2, 3]"), HasSubstr("as [2, 3, 2]")));
+  EXPECT_THAT(texts([&](const Group& group) { all_gather_variable(group, rows(group)); }),
+              AllOf(HasSubstr("as [2, 3]"), HasSubstr("as [3, 2]")));
+  EXPECT_THAT(texts([&](const Group& group) {
+                auto out = torch::zeros({6});
+                reduce_scatter(group, rows(group), out, Reduction::sum);
+              }),
+              AllOf(HasSubstr("as [2, 2, 3]"), HasSubstr("as [2, 3, 2]")));
 }
 
 /// torch's strides of a dim of one element are what they were before a reshape or a slice.
@@ -101,6 +113,11 @@ TEST(Tensors, WhatCannotBeMovedIsRefused) {
     auto elsewhere = torch::zeros({3}, torch::kMeta);
     EXPECT_THAT(text_of<Unsupported>([&] { all_reduce(group, elsewhere, Reduction::sum); }),
                 HasSubstr("CPU"));
+    EXPECT_THAT(
+        text_of<Unsupported>([&] { all_gather_variable(group, torch::ones({2}).to_sparse()); }),
+        HasSubstr("sparse"));
+    EXPECT_THAT(text_of<InvalidArgument>([&] { all_gather(group, undefined); }),
+                HasSubstr("undefined"));
     EXPECT_NE(text_of<Unsupported>([&] { all_reduce(group, holes, Reduction::sum); }), "");
     EXPECT_NE(text_of<Unsupported>([&] { all_reduce(group, complex, Reduction::sum); }), "");
     const auto in = torch::zeros({2, 3});

@@ -2,6 +2,9 @@
 
 #include "tutti/ops.h"
 
+#include <limits>
+#include <numeric>
+
 #include "torch/training.h"
 
 namespace tutti::test::ops_cases {
@@ -304,6 +307,142 @@ TEST(Ops, AFailureInBackwardReachesTheOthersAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   EXPECT_THAT(texts[0], HasSubstr("rank 1 has failed, and with it group \"world\": out of ideas"));
   EXPECT_THAT(texts[1], HasSubstr("out of ideas"));
+}
+
+/// The copy is a view: torch refuses to change it, as the input that a function of its own returns.
+TEST(Ops, ACopyThatIsChangedInPlaceIsTorchsErrorAndLeavesItsInputAlone) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    const auto leaf = draw(1, {3}).requires_grad_();
+    for (const auto& x : {leaf, leaf * 2, draw(2, {3})}) {
+      const auto before = x.detach().clone();
+      auto y = ops::copy_to_group(group, x);
+      EXPECT_TRUE(y.requires_grad());
+      EXPECT_THAT(text_of<c10::Error>([&] { y.mul_(3); }),
+                  HasSubstr("is a view and is being modified inplace"));
+      EXPECT_TRUE(torch::equal(x.detach(), before));
+    }
+    // What is made of it is the program's own, and rows that lie apart stay where they are.
+    const auto whole = draw(3, {4, 3}).requires_grad_();
+    auto y = ops::copy_to_group(group, whole.t()) * (job.rank() + 1);
+    y.mul_(2);
+    ops::backward(group, y.sum());
+    EXPECT_TRUE(torch::equal(whole.grad(), torch::full({4, 3}, 6.0, torch::kFloat64)));
+    torch::Tensor constant;
+    {
+      const c10::InferenceMode inference;
+      constant = draw(4, {3});
+    }
+    ops::backward(group, ops::copy_to_group(group, constant).sum());
+  });
+}
+
+TEST(Ops, NumbersOfRowsThatCannotBeAreRefused) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    const auto x = torch::ones({2, 2});
+    const Rows one = {1, 1};
+    const Rows negative = {-1, 3};
+    const Rows huge = {std::int64_t{1} << 61, 0};
+    const Rows beyond = {std::numeric_limits<std::int64_t>::max(), 1};
+    const auto refused = [](const std::function<void()>& call) {
+      return text_of<InvalidArgument>(call);
+    };
+    const auto scattered = [&](const Rows& rows) {
+      return refused([&] { ops::reduce_scatter(group, x, Reduction::sum, rows); });
+    };
+    EXPECT_THAT(scattered(negative), HasSubstr("reduce_scatter: rank 0 cannot have -1 rows"));
+    EXPECT_THAT(scattered(beyond), HasSubstr("reduce_scatter: rank 1 cannot have 1 rows"));
+    EXPECT_THAT(scattered(huge), HasSubstr("rows of 2 elements are more than memory can hold"));
+    EXPECT_THAT(refused([&] { ops::scatter(group, x, negative, 0); }),
+                HasSubstr("scatter: rank 0 cannot have -1 rows"));
+    EXPECT_THAT(refused([&] { ops::scatter(group, torch::tensor(1.0), one, 0); }),
+                HasSubstr("scatter: a scalar has no rows"));
+    EXPECT_THAT(refused([&] { ops::all_to_all(group, x, negative, one); }),
+                HasSubstr("all_to_all: rank 0 cannot have -1 rows"));
+    EXPECT_THAT(refused([&] { ops::all_to_all(group, x, one, negative); }),
+                HasSubstr("all_to_all: rank 0 cannot have -1 rows"));
+    EXPECT_THAT(refused([&] { ops::all_to_all(group, x, one, huge); }),
+                HasSubstr("more than memory can hold"));
+    EXPECT_THAT(refused([&] { ops::exchange_rows(group, negative); }),
+                HasSubstr("exchange_rows: rank 0 cannot have -1 rows"));
+    EXPECT_EQ(ops::all_gather(group, x).size(0), 4) << "nothing was sent";
+  });
+}
+
+TEST(Ops, ASparseTensorIsRefusedByEach) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job);
+    const auto x = torch::ones({3, 2}).to_sparse();
+    const Rows rows = {3};
+    const std::vector<std::function<void()>> calls = {
+        [&] { ops::all_reduce(group, x, Reduction::sum); },
+        [&] { ops::reduce(group, x, Reduction::sum, 0); },
+        [&] { ops::reduce_scatter(group, x, Reduction::sum); },
+        [&] { ops::all_gather(group, x); },
+        [&] { ops::gather(group, x, 0); },
+        [&] { ops::broadcast(group, x, 0); },
+        [&] { ops::scatter(group, x, rows, 0); },
+        [&] { ops::all_to_all(group, x, rows, rows); },
+        [&] { ops::copy_to_group(group, x); },
+        [&] { ops::reduce_from_group(group, x); },
+        [&] { ops::send(group, x, 0); },
+        [&] { ops::receive(group, x, 0); },
+        [&] { tutti::all_gather(group, x); },
+        [&] { tutti::all_gather_variable(group, x); },
+        [&] { partial_sum(group, x).reduce(); },
+    };
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      EXPECT_THAT(text_of<Unsupported>(calls[i]), HasSubstr("sparse and other non-strided tensors"))
+          << i;
+    }
+    EXPECT_THAT(text_of<InvalidArgument>([&] { ops::receive(group, {}, 0); }),
+                HasSubstr("the tensor is undefined"));
+  });
+}
+
+/// As many elements in each row: what would be joined are other ones.
+TEST(Ops, OtherDimsOnAnotherMemberAreAMismatchThatNamesBoth) {
+  using Call = std::function<void(const Group&, const torch::Tensor&)>;
+  const Rows rows = {1, 1};
+  const std::vector<Call> calls = {
+      [](const Group& g, const torch::Tensor& x) { ops::all_gather(g, x); },
+      [](const Group& g, const torch::Tensor& x) { ops::gather(g, x, 1); },
+      [&](const Group& g, const torch::Tensor& x) { ops::scatter(g, x, rows, 0); },
+      [&](const Group& g, const torch::Tensor& x) { ops::all_to_all(g, x, rows, rows); },
+      [&](const Group& g, const torch::Tensor& x) { ops::reduce_scatter(g, x, Reduction::sum); },
+  };
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const auto texts = texts_of([&](const Group& group) {
+      calls[i](group, group.rank() == 0 ? torch::ones({2, 2, 3}) : torch::ones({2, 3, 2}));
+    });
+    for (const auto& text : texts) {
+      EXPECT_THAT(text, AllOf(HasSubstr("disagree in call"), HasSubstr("as [2, 3] with strides"),
+                              HasSubstr("as [3, 2] with strides")))
+          << i;
+    }
+  }
+  const auto texts = texts_of([](const Group& group) {
+    group.connect(Pairs{{0, 1}});
+    if (group.rank() == 0) {
+      ops::send(group, torch::ones({2, 3}), 1);
+    } else {
+      ops::receive(group, torch::ones({3, 2}), 0);
+    }
+  });
+  for (const auto& text : texts) {
+    EXPECT_THAT(text, AllOf(HasSubstr("as [2, 3] with strides"), HasSubstr("as [3, 2] with")));
+  }
+}
+
+/// A member that has no rows has the other dims all the same.
+TEST(Ops, NoRowsOfTheSameDimsAreJoined) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    const auto x = torch::full({2 * job.rank(), 3, 1, 2}, 5.0);
+    EXPECT_TRUE(torch::equal(ops::all_gather(group, x), torch::full({2, 3, 1, 2}, 5.0)));
+    EXPECT_TRUE(torch::equal(tutti::all_gather_variable(group, x), torch::full({2, 3, 1, 2}, 5.0)));
+  });
 }
 
 TEST(Ops, WhatCannotBeDoneIsRefused) {
