@@ -15,6 +15,7 @@
 #include "job/gather.h"
 #include "job/host_address.h"
 #include "job/wire/board.h"
+#include "job/wire/rank_set.h"
 #include "kernels/hash.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
@@ -33,6 +34,7 @@ void warn_without_links(JobState& job, int rank, const std::string& reason) {
 
 /// The time in which the job itself finds out who has died (docs/clusters.md).
 constexpr std::chrono::milliseconds kGrace{2500};
+constexpr std::chrono::milliseconds kLook{5};
 
 }  // namespace
 
@@ -66,27 +68,57 @@ void HostLink::connect(const std::function<void()>& check) {
   const auto environment = Environment::read();
   const auto engine = link_engine();
   spread_ = environment.lanes;
-  link_ = engine.make({.name = name,
-                       .self = firsts->rank(),
-                       .peers = firsts->size(),
-                       .lanes = options_.lanes * spread_,
-                       .address = address_for_hosts(environment),
-                       .deadline = job.deadline(options_.deadline),
-                       .exchange = [&](const std::string& mine) {
-                         const auto tag = fmt::format("{}, round {}", name, round++);
-                         std::vector<std::string> all;
-                         for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}}, [&] {
-                                state_.collectives().check();
-                                if (check) check();
-                              })) {
-                           all.push_back(std::move(parcel.bytes));
-                         }
-                         return all;
-                       }});
+  const LinkRequest request{
+      .name = name,
+      .self = firsts->rank(),
+      .peers = firsts->size(),
+      .lanes = options_.lanes * spread_,
+      .address = address_for_hosts(environment),
+      .deadline = job.deadline(options_.deadline),
+      .exchange = [&](const std::string& mine) {
+        const auto tag = fmt::format("{}, round {}", name, round++);
+        std::vector<std::string> all;
+        for (auto& parcel : gather(job, tag, firsts->ranks(), {mine, {}}, [&] {
+               state_.collectives().check();
+               if (check) check();
+             })) {
+          all.push_back(std::move(parcel.bytes));
+        }
+        return all;
+      }};
+  try {
+    link_ = engine.make(request);
+  } catch (const std::exception& error) {
+    throw_if_lost(*firsts, error, check);
+    throw;
+  }
   const auto counters = static_cast<std::size_t>(options_.lanes * firsts->size());
   sent_.assign(counters, 0);
   received_.assign(counters, 0);
   if (state_.rank() == 0 && job.is_news("the links between hosts")) log_choice(engine.reason);
+}
+
+/// A peer's end breaks connections before the job knows of it: throws PeerLost where that is what
+/// the engine met.
+void HostLink::throw_if_lost(const GroupState& firsts, const std::exception& error,
+                             const std::function<void()>& check) const {
+  // Whatever else is an error of Tutti's has a reason of its own.
+  const bool is_own = dynamic_cast<const Error*>(&error) != nullptr;
+  if (is_own && dynamic_cast<const IoError*>(&error) == nullptr) return;
+  JobState& job = state_.job();
+  for (const auto end = job.system().now() + kGrace; job.system().now() < end;) {
+    const RankSet lost = job.gone().all & RankSet::of(firsts.ranks());
+    if (!lost.empty()) {
+      const auto text = fmt::format("\"{}\": rank {} ended while hosts made their link: {}",
+                                    options_.name, lost.first(), error.what());
+      job.rendezvous().blame(lost.first(), text);
+      throw PeerLost(lost.first(), text);
+    }
+    job.require_hosts(options_.name);
+    state_.collectives().check();
+    if (check) check();
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 void HostLink::log_choice(const std::string& reason) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -63,6 +64,8 @@ class HostLink final : public HostChannel {
   Link::Done then(int lane, std::function<void()> done);
   /// The engine's lane for the next message of a lane to, or from, a host.
   int next(std::vector<std::uint64_t>& turns, int lane, int host);
+  void throw_if_lost(const GroupState& firsts, const std::exception& error,
+                     const std::function<void()>& check) const;
   void log_choice(const std::string& reason);
 
   GroupState& state_;

@@ -153,6 +153,68 @@ TEST(HostLink, WhatWasChosenAndWhyIsLoggedOnce) {
   EXPECT_EQ(log.count("2 for each kind of message (TUTTI_LANES); a test has set it"), 1);
 }
 
+/// The texts of three ranks of two hosts in an all-reduce for which rank 0's engine finds the
+/// connection to the other host broken; `other` is what that one's engine does.
+ThreadOutcome reduce_over_a_broken_link(const ThreadOptions& options,
+                                        const std::function<void(const LinkRequest&)>& other,
+                                        std::atomic<int>& over) {
+  return try_thread_ranks(
+      3,
+      [&](const Job& job) {
+        set_link_engine({"breaking", [&](const LinkRequest& request) -> std::unique_ptr<Link> {
+                           if (request.self == 1) other(request);
+                           throw IoError(0, "connection closed by peer");
+                         }});
+        const Group group(job);
+        std::vector<float> values(500'000);
+        const View view{values.data(), 500'000, DType::float32};
+        try {
+          group.all_reduce(view, Reduction::sum);
+        } catch (...) {
+          ++over;
+          throw;
+        }
+      },
+      options);
+}
+
+/// The engine sees the end of a connection before the job knows of the end of a worker.
+TEST(HostLink, AWorkerThatEndsWhileItIsMadeIsPeerLostOnAll) {
+  auto options = two_hosts();
+  std::atomic<int> over{0};
+  const auto outcome = reduce_over_a_broken_link(
+      options,
+      [&](const LinkRequest&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        options.world->hosts()->kill(2);
+        while (over < 2) std::this_thread::yield();
+      },
+      over);
+  for (const int rank : {0, 1}) {
+    try {
+      std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]);
+    } catch (const PeerLost& lost) {
+      EXPECT_EQ(lost.rank(), 2);
+      EXPECT_THAT(lost.what(), ::testing::HasSubstr("rank 2 ended while hosts made their link: "
+                                                    "connection closed by peer"));
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << rank << ": " << error.what();
+    }
+  }
+}
+
+TEST(HostLink, AnEngineThatFailsThoughAllLiveIsPeerFailedOnTheOthers) {
+  std::atomic<int> over{0};
+  const auto outcome = reduce_over_a_broken_link(
+      two_hosts(), [](const LinkRequest& request) { request.exchange("an address"); }, over);
+  EXPECT_THROW(std::rethrow_exception(outcome.errors[0]), IoError);
+  for (const int rank : {1, 2}) {
+    EXPECT_THROW(std::rethrow_exception(outcome.errors[static_cast<std::size_t>(rank)]),
+                 PeerFailed);
+    EXPECT_THAT(outcome.text(rank), ::testing::HasSubstr("rank 0 has failed, and with it group"));
+  }
+}
+
 /// Rank 2 does not come before rank 0 has given up: to the making of the hosts' group in the first
 /// round, to that of the link in the second.
 TEST(HostLink, ThatIsMadeForWhatHasEndedIsNotWaitedFor) {

@@ -15,11 +15,9 @@ void EndingReason::raise() const {
     case EndingKind::timeout:
       throw Timeout(text);
     case EndingKind::peer_failed:
-      throw PeerFailed(job_rank, 0, text);
-    case EndingKind::aborted:
       break;
   }
-  throw Error(text);
+  throw PeerFailed(job_rank, 0, text);
 }
 
 void end_with(JobState& job, Ending& ending, const EndingReason& reason, int lanes,

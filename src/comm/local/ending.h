@@ -29,11 +29,11 @@ namespace tutti {
 /// Most lanes of a group (group_lanes.h).
 inline constexpr int kMostLanes = 8;
 
-enum class EndingKind : std::uint32_t { aborted, mismatch, peer_lost, timeout, peer_failed };
+enum class EndingKind : std::uint32_t { mismatch, peer_lost, timeout, peer_failed };
 
 /// The reason why a group ended.
 struct EndingReason {
-  EndingKind kind = EndingKind::aborted;
+  EndingKind kind = EndingKind::peer_failed;
   int job_rank = -1;  ///< peer_lost, peer_failed: who it was
   int found_by = -1;  ///< job rank of the member that found it
   /// By lane: the first of its operations that fails.

@@ -143,7 +143,7 @@ void LocalCollectives::end_with_current_exception() {
   } catch (const Mismatch& e) {
     end({.kind = EndingKind::mismatch, .text = e.what()});
   } catch (const std::exception& e) {
-    end({.kind = EndingKind::aborted, .text = e.what()});
+    fail(e.what());
   }
 }
 
