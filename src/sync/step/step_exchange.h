@@ -79,6 +79,8 @@ struct ExchangeOptions {
   std::string hint = {};
   /// The same where that worker has ended its part.
   std::string end_hint = {};
+  /// Ends the text of a Timeout or Mismatch in a step in which this worker has no gradient.
+  std::string hint_without_gradient = {};
   /// complete()'s work cannot be undone: a worker that fails meanwhile ends the exchange.
   bool updates_in_place = false;
 };
@@ -297,6 +299,7 @@ class StepExchange {
   }
   std::string step_text() const;
   std::string what_is_waited_for() const;
+  std::string hint_without_gradient() const;
   std::string mode_texts() const;
   StepHeader& header(int rank) const { return nodes_.board_of(rank).header(); }
   NodeStore::Options store_options();

@@ -66,11 +66,15 @@ std::string StepExchange::step_text() const {
 
 std::string StepExchange::what_is_waited_for() const {
   if (options_.updates_in_place) return fmt::format("{} {}", phase_, step_text());
+  if (plan().parameters().empty()) return step_text();
   const auto bucket = std::min(next_bucket_, schedule_->size() - 1);
   const auto first = schedule_->size() == 0 ? 0 : schedule_->parameters(bucket).front();
   return fmt::format("step {}, all-reduce of \"{}\" in \"{}\"", number_of(step_),
-                     plan().parameters().empty() ? "" : plan().parameters()[first].spec.name,
-                     options_.name);
+                     plan().parameters()[first].spec.name, options_.name);
+}
+
+std::string StepExchange::hint_without_gradient() const {
+  return mode_ == StepMode::no_gradient ? options_.hint_without_gradient : std::string();
 }
 
 std::string StepExchange::mode_texts() const {
@@ -199,11 +203,13 @@ void StepExchange::guarded(const std::function<void()>& body, const std::string&
   } catch (const Timeout& error) {
     std::string text = error.what();
     if (text.find(hint) == std::string::npos) text += hint;
+    text += hint_without_gradient();
     end(EndKind::timeout, -1, text);
     throw Timeout(text);
   } catch (const Mismatch& error) {
-    end(EndKind::mismatch, -1, error.what());
-    throw;
+    const auto text = error.what() + hint_without_gradient();
+    end(EndKind::mismatch, -1, text);
+    throw Mismatch(text);
   }
 }
 

@@ -107,7 +107,8 @@ void require_owners(const WrappedModel& model, int workers) {
   }
 }
 
-ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model) {
+ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model,
+                                    const SplitLayers& layers) {
   std::vector<int> owners;
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
     owners.push_back(static_cast<int>(model.owner(p)));
@@ -134,7 +135,13 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options, const Wr
       .end_hint =
           "; a worker that has no more data while others have calls join(), one whose backward "
           "reached no parameter synchronize(); what else ends a loop (mean() of a loss, not its "
-          "own) has to be the same on all workers"};
+          "own) has to be the same on all workers",
+      .hint_without_gradient =
+          layers.weighted.empty()
+              ? ""
+              : "; the model has layers that are computed by all workers together, and join() and "
+                "synchronize() do not call them: a worker that has no data calls forward() and "
+                "backward() with an empty batch of weight 0 while others have some"};
 }
 
 std::string text_of(const Settings& settings) {

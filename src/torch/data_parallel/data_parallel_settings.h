@@ -12,12 +12,14 @@
 #include "sync/step/step_exchange.h"
 #include "torch/model/settings.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/split/split_layers.h"
 #include "tutti/data_parallel.h"
 
 namespace tutti {
 
 void require_options(const DataParallelOptions& options);
-ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model);
+ExchangeOptions exchange_options_of(const DataParallelOptions& options, const WrappedModel& model,
+                                    const SplitLayers& layers);
 /// Throws InvalidArgument where an owner is not a rank below `workers`.
 void require_owners(const WrappedModel& model, int workers);
 /// The settings besides the model that have to be the same on all workers.

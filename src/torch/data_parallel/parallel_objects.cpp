@@ -19,7 +19,7 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
     : group(own_group), model(std::move(own_model)), options(own_options), memory(model.memory()) {
   pin_threads(*group.state());
   auto settings = settings_of(options);
-  const auto exchange_options = exchange_options_of(options, model);
+  const auto exchange_options = exchange_options_of(options, model, layers);
   settings.emplace_back("modules", std::to_string(exchange_options.modules));
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   if (options.compression.codec) {

@@ -6,6 +6,10 @@
 namespace tutti::test::split_in_data_parallel_cases {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
 void expect_same(const PartlySplitModel& mine, const PartlySplitModel& whole, const Group& group,
                  const std::string& what) {
   expect_near(mine->table->weight, part_of(whole->table->weight, group), what + ", table");
@@ -166,6 +170,19 @@ void train_what_is_split_all_over(const Job& job) {
     expect_near(mine->weight, part_of(whole->weight, group), fmt::format("step {}", step));
   }
   EXPECT_EQ(parallel.report().weight, 3);
+}
+
+/// join() makes steps, and no calls of layers: the other worker waits there for this one.
+TEST(SplitInDataParallel, AJoinWhileOthersAreInALayerSaysWhatToDo) {
+  const auto texts = ends_of(2, [](const Group& group) {
+    ParallelLinear head(group, ParallelLinearOptions{.features = 3, .classes = 7});
+    DataParallel parallel(group, *head, {.name = "faces", .deadline = std::chrono::seconds(5)});
+    if (group.rank() == 0) parallel.join([] {});
+    head->logits(torch::ones({2, 3}));
+  });
+  EXPECT_THAT(texts[0], AllOf(HasSubstr("step 1 of \"faces\""), Not(HasSubstr("\"\"")),
+                              HasSubstr("a worker that has no data calls forward() and backward() "
+                                        "with an empty batch of weight 0")));
 }
 
 TEST(SplitInDataParallel, AModelThatIsSplitAllOverWorks) {
