@@ -102,6 +102,47 @@ TEST_P(ParallelEmbeddingOf, TrainsAsTheWholeByOptimizersThatKnowSparseGradients)
   });
 }
 
+/// What torch's optimizers make of a sparse gradient: beside a table with dense ones.
+TEST(ParallelEmbedding, MomentumMovesAllRowsThatWereLookedUpAndDecayIsRefused) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    const auto options = options_of(7);
+    ParallelEmbedding mine(group, options);
+    auto whole = whole_of(group, options);
+    auto dense = whole->weight.detach().clone().requires_grad_();
+    const auto settings = torch::optim::SGDOptions(0.1).momentum(0.9);
+    torch::optim::SGD optimizer(mine->parameters(), settings);
+    torch::optim::SGD dense_optimizer({dense}, settings);
+    for (const std::int64_t row : {0, 5, 5, 1}) {
+      const auto indices = torch::tensor({row}, torch::kInt64);
+      optimizer.zero_grad();
+      ops::backward(group, mine->forward(indices).square().sum());
+      optimizer.step();
+      dense_optimizer.zero_grad();
+      (torch::embedding(dense, indices).square().sum() * 2).backward();  // of both members
+      dense_optimizer.step();
+      expect_near(mine->weight, part_of(dense, group), fmt::format("row {}", row));
+    }
+    const auto& state =
+        static_cast<torch::optim::SGDParamState&>(*optimizer.state().begin()->second);
+    EXPECT_EQ(state.momentum_buffer().coalesce()._nnz(), group.rank() == 0 ? 2 : 1);
+
+    const auto refuses = [&](torch::optim::Optimizer&& other) {
+      const auto before = mine->weight.detach().clone();
+      EXPECT_THAT(text_of<c10::Error>([&] { other.step(); }), HasSubstr("sparse"));
+      EXPECT_TRUE(torch::equal(mine->weight, before));
+    };
+    optimizer.zero_grad();
+    ops::backward(group, mine->forward(torch::tensor({1, 5}, torch::kInt64)).sum());
+    refuses(torch::optim::SGD(mine->parameters(), torch::optim::SGDOptions(0.1).weight_decay(0.1)));
+    refuses(torch::optim::Adagrad(mine->parameters(),
+                                  torch::optim::AdagradOptions(0.1).weight_decay(0.1)));
+    refuses(torch::optim::Adam(mine->parameters()));
+    refuses(torch::optim::AdamW(mine->parameters()));
+    refuses(torch::optim::RMSprop(mine->parameters()));
+  });
+}
+
 TEST(ParallelEmbedding, PaddingIsZeroAndCountsFromTheEnd) {
   on_workers(3, [](const Job& job) {
     const Group group(job);

@@ -38,6 +38,28 @@ TEST(TorchSave, OfAModelWithASplitLayerIsRefusedAndNamesWhatDoesIt) {
   });
 }
 
+/// torch reads a file child by child: nobody is asked before.
+TEST(TorchSave, ARefusedLoadHasReadWhatStandsBeforeTheLayer) {
+  on_workers(1, [](const Job& job) {
+    const Group group(job);
+    torch::nn::Sequential model(torch::nn::Linear(6, 6),
+                                ParallelLinear(group, {.features = 6, .classes = 6}),
+                                torch::nn::Linear(6, 6));
+    torch::nn::Sequential plain(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6),
+                                torch::nn::Linear(6, 6));
+    std::stringstream file;
+    torch::save(plain, file);
+    const auto before = model->parameters();
+    std::vector<torch::Tensor> values;
+    for (const auto& parameter : before) values.push_back(parameter.detach().clone());
+    EXPECT_NE(text_of<Unsupported>([&] { torch::load(model, file); }), "");
+    EXPECT_TRUE(torch::equal(before.at(0), plain->parameters().at(0))) << "the trunk was read";
+    for (std::size_t p = 2; p < before.size(); ++p) {
+      EXPECT_TRUE(torch::equal(before[p], values[p])) << p;
+    }
+  });
+}
+
 TEST(TorchSave, OfAModelWithASyncBatchNormIsWhole) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
