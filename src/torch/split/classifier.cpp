@@ -133,24 +133,26 @@ Classifier::Losses Classifier::forward(const torch::Tensor& features, const torc
                                        bool is_training) {
   const bool learns = is_training && torch::GradMode::is_enabled();
   const torch::NoGradGuard no_grad;
+  return noting_failure([&] { return forward_in_turn(features, labels, is_training, learns); });
+}
+
+Classifier::Losses Classifier::forward_in_turn(const torch::Tensor& features,
+                                               const torch::Tensor& labels, bool is_training,
+                                               bool learns) {
   const auto refuse = [&](const std::string& why) {
-    throw InvalidArgument(fmt::format("classifier \"{}\" {}", settings_.options.name, why));
+    throw InvalidArgument(fmt::format("classifier \"{}\"{}", settings_.options.name, why));
   };
   const auto alone_in = group_.state()->job().alone_in();
   if (!announce_ && !alone_in.empty()) {
-    refuse("in " + alone_in + ", whose model does not have the layer: register_module() it there");
+    refuse(" in " + alone_in + ", whose model does not have the layer: register_module() it there");
   }
-  if (!step_ || is_joining_) return forward_with_all(features, labels, is_training, learns);
-  if (step_->is_called) {
-    refuse(": a second forward() in a shard, or one outside of a shard, in a step of a Trainer");
+  if (step_ && !is_joining_) {
+    if (step_->is_called) {
+      refuse(": a second forward() in a shard, or one outside of a shard, in a step of a Trainer");
+    }
+    step_->is_called = true;
   }
-  step_->is_called = true;
-  try {
-    return forward_with_all(features, labels, is_training, learns);
-  } catch (...) {
-    step_->failure = std::current_exception();
-    throw;
-  }
+  return forward_with_all(features, labels, is_training, learns);
 }
 
 Classifier::Losses Classifier::forward_with_all(const torch::Tensor& features,
@@ -176,6 +178,7 @@ Classifier::Losses Classifier::forward_with_all(const torch::Tensor& features,
   auto call = std::make_shared<ClassifierCall>();
   call->number = calls_;
   call->updates = updates_;
+  call->era = era_;
   agree_on_rows(*call, problem.empty() ? own.size(0) : 0, problem,
                 is_training && settings_.options.sample_rate < 1);
   ++calls_;
@@ -243,10 +246,16 @@ void Classifier::finish(Losses& result, const torch::Tensor& own, const torch::T
 
 torch::Tensor Classifier::predict(const torch::Tensor& features) {
   const torch::NoGradGuard no_grad;
-  if (step_) {
-    throw InvalidArgument(
-        fmt::format("classifier \"{}\": predict() in a step of a Trainer", settings_.options.name));
-  }
+  return noting_failure([&] {
+    if (step_) {
+      throw InvalidArgument(fmt::format("classifier \"{}\": predict() in a step of a Trainer",
+                                        settings_.options.name));
+    }
+    return predict_with_all(features);
+  });
+}
+
+torch::Tensor Classifier::predict_with_all(const torch::Tensor& features) {
   const auto together_now = together();
   if (announce_ && !is_joining_) announce_(ClassifierUse::predict);
   const auto labels = features.defined() && features.dim() == 2

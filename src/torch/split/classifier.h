@@ -66,6 +66,7 @@ struct ClassifierSettings {
 struct ClassifierCall {
   std::int64_t number = 0;   ///< since the last update
   std::int64_t updates = 0;  ///< of the layer, before it
+  std::int64_t era = 0;      ///< of the layer: see Classifier::era_
   std::vector<LeafSamples> leaves;
   std::vector<std::int64_t> shards;  ///< of the leaves, in a Trainer's step
   // By member:
@@ -94,9 +95,10 @@ class Classifier {
   };
   Losses forward(const torch::Tensor& features, const torch::Tensor& labels, bool is_training);
   torch::Tensor predict(const torch::Tensor& features);
-  /// The call's gradients will be part of the next update. InvalidArgument where the weights are no
-  /// longer those of the call, or a step that is over had its gradient.
-  void add(const std::shared_ptr<ClassifierCall>& call);
+  /// A backward has come to the call: its gradients will be part of the next update.
+  /// InvalidArgument where the weights are no longer those of the call, where the step that it was
+  /// in is over, and in a shard that runs a backward of its own.
+  void take_backward(const std::shared_ptr<ClassifierCall>& call);
   /// What the calls' losses have as gradients, from all members. `rate_factor` is compared, if it
   /// is going to be used. Collective.
   void gather_gradients(double rate_factor = 1);
@@ -126,9 +128,14 @@ class Classifier {
   void begin_shard(std::optional<std::int64_t> shard);
   bool is_in_step() const { return step_.has_value(); }
   bool is_called_in_shard() const { return step_ && step_->is_called; }
-  /// What a call in this shard has thrown, though the shard may have caught it.
+  bool is_evaluated() const { return is_evaluated_; }
+  /// The Trainer runs the shard's backward, or no longer.
+  void set_backward(bool runs) {
+    if (step_) step_->in_backward = runs;
+  }
+  /// What a call in this shard or batch has thrown, though it may have been caught.
   void rethrow_failure() const {
-    if (step_ && step_->failure) std::rethrow_exception(step_->failure);
+    if (failure_) std::rethrow_exception(failure_);
   }
   void begin_evaluation(Announce announce);
   void end_evaluation() noexcept;
@@ -186,6 +193,20 @@ class Classifier {
                                  const std::vector<std::vector<PieceTargets>>& targets) const;
   /// In a Trainer's steps and evaluations all members come to the calls.
   std::unique_ptr<Together> together() const;
+  void add(const std::shared_ptr<ClassifierCall>& call);
+  /// Keeps what `call` throws in a step or an evaluation, if it is this member's own call.
+  template <class Call>
+  auto noting_failure(const Call& call) {
+    try {
+      return call();
+    } catch (...) {
+      if (announce_ && !is_joining_) failure_ = std::current_exception();
+      throw;
+    }
+  }
+  torch::Tensor predict_with_all(const torch::Tensor& features);
+  Losses forward_in_turn(const torch::Tensor& features, const torch::Tensor& labels,
+                         bool is_training, bool learns);
   Losses forward_with_all(const torch::Tensor& features, const torch::Tensor& labels,
                           bool is_training, bool learns);
   /// Of a collective: "classifier: features".
@@ -217,11 +238,14 @@ class Classifier {
     std::int64_t shards;
     std::int64_t shard = -1;  ///< that this member computes; −1: none
     bool is_called = true;    ///< in this shard
-    std::exception_ptr failure = {};
+    bool in_backward = false;
   };
   std::optional<Step> step_;
   Announce announce_;        ///< in a step or an evaluation
   bool is_joining_ = false;  ///< another member's call
+  std::exception_ptr failure_;
+  /// Steps of a Trainer that have begun, and ended: a call of one is none of another, nor of none.
+  std::int64_t era_ = 0;
   bool is_evaluated_ = false;
 };
 

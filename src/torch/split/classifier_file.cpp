@@ -173,6 +173,8 @@ void Classifier::fill(const SafetensorsFile* file, const std::string& prefix,
     });
   }
   updates_ = updates;
+  calls_ = 0;
+  training_calls_ = 0;
   forget();
 }
 

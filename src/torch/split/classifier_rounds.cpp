@@ -14,18 +14,20 @@ std::unique_ptr<Together> Classifier::together() const {
 void Classifier::begin_step(std::int64_t step, std::int64_t shards, Announce announce) {
   forget();
   step_ = Step{.number = step, .shards = shards};
+  ++era_;
   announce_ = std::move(announce);
 }
 
 void Classifier::begin_shard(std::optional<std::int64_t> shard) {
   step_->shard = shard.value_or(-1);
   step_->is_called = !shard;
-  step_->failure = nullptr;
+  failure_ = nullptr;
 }
 
 void Classifier::begin_evaluation(Announce announce) {
   announce_ = std::move(announce);
   is_evaluated_ = true;
+  failure_ = nullptr;
 }
 
 void Classifier::end_evaluation() noexcept {

@@ -15,13 +15,24 @@ namespace tutti {
 using Counts = std::vector<std::int64_t>;
 
 void Classifier::add(const std::shared_ptr<ClassifierCall>& call) {
-  if (call->updates != updates_ || call->is_divided) {
-    throw InvalidArgument(fmt::format(
-        "classifier \"{}\": a backward of a forward() {}: run forward() again",
-        settings_.options.name,
-        call->is_divided ? "whose step is over" : "that was before an update of the weights"));
-  }
   if (std::ranges::find(pending_, call) == pending_.end()) pending_.push_back(call);
+}
+
+void Classifier::take_backward(const std::shared_ptr<ClassifierCall>& call) {
+  const auto refuse = [&](const char* why) {
+    throw InvalidArgument(
+        fmt::format("classifier \"{}\": a backward {}", settings_.options.name, why));
+  };
+  if (call->updates != updates_) {
+    refuse("of a forward() that was before an update of the weights: run forward() again");
+  }
+  if (call->is_divided || call->era != era_) {
+    refuse("of a forward() that belongs to another step: run forward() again");
+  }
+  if (step_ && !step_->in_backward) {
+    refuse("in a shard of a Trainer: return shard.loss(), and leave the backward to it");
+  }
+  add(call);
 }
 
 bool Classifier::has_gradient_of_a_step_before() const {
@@ -128,6 +139,8 @@ void Classifier::update(ClassUpdate how) {
   if (!gradients_.empty()) {
     how.leaves = leaves_;
     how.number = ++updates_;
+    calls_ = 0;
+    training_calls_ = 0;
     for (auto& piece : pieces_) piece.update(gradients_, how);
   }
   forget();
@@ -141,10 +154,11 @@ void Classifier::forget() {
   }
   gradients_.clear();
   pending_.clear();
-  calls_ = 0;
-  training_calls_ = 0;
-  if (step_) announce_ = nullptr;
+  if (!step_) return;
+  announce_ = nullptr;
+  failure_ = nullptr;
   step_.reset();
+  ++era_;
 }
 
 void Classifier::divide(double divisor) {

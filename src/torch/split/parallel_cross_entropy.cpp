@@ -64,14 +64,15 @@ torch::Tensor ParallelCrossEntropyImpl::forward(const torch::Tensor& features,
     loss = result.losses.sum();
     if (reduction == LossReduction::mean && kept > 0) loss = loss / kept;
   }
-  if (!ops::records_gradients(loss.scalar_type())) return loss;
+  // In an evaluation there is nothing to learn from.
+  if (!ops::records_gradients(loss.scalar_type()) || own_->is_evaluated()) return loss;
   const auto node = make_graph_node<LossNode>(
       [own = own_, weight = shared_weight(), result, reduction, kept, samples = features.size(0)](
           const torch::Tensor& gradient, bool counts) {
         auto each = reduction == LossReduction::none ? gradient : gradient.expand({samples});
         if (reduction == LossReduction::mean && kept > 0) each = each / kept;
         if (counts) {
-          own->add(result.call);
+          own->take_backward(result.call);
           // Of weight 0 nothing counts, whatever it is.
           if (*weight != 0) {
             result.call->gradients.add_(each.index_select(0, result.kept), *weight);

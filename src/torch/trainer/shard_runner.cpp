@@ -169,7 +169,9 @@ void ShardRunner::run_backward(const torch::Tensor& loss) {
   in_backward_ = true;
   std::optional<ZeroCopyGradients::Watch> watch;
   if (!repeats()) watch.emplace(zero_copy_);
+  if (parts_.classifiers != nullptr) parts_.classifiers->set_backward(true);
   (loss_scale_ == 1 ? loss : loss * loss_scale_).backward();
+  if (parts_.classifiers != nullptr) parts_.classifiers->set_backward(false);
   in_backward_ = false;
 }
 

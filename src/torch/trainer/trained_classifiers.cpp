@@ -15,6 +15,7 @@
 #include "memory/memory_need.h"
 #include "run/checkpoint_store.h"
 #include "sync/update/gradient_norms.h"
+#include "torch/model/gradient_hooks.h"
 #include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
@@ -94,7 +95,10 @@ TrainedClassifiers::TrainedClassifiers(JobState& job, const TrainerOptions& opti
       deadline_(options.deadline),
       owner_(std::make_shared<const std::string>(fmt::format("Trainer \"{}\"", options.name))),
       layers_(std::move(layers)) {
-  for (const auto& one : layers_) one.layer->take(owner_);
+  for (const auto& one : layers_) {
+    one.layer->take(owner_);
+    ParameterHooks::forget(one.layer->anchor());
+  }
 }
 
 TrainedClassifiers::~TrainedClassifiers() { forget(); }
@@ -102,7 +106,8 @@ TrainedClassifiers::~TrainedClassifiers() { forget(); }
 void TrainedClassifiers::begin_step(std::int64_t step, const torch::nn::Module* active) {
   std::set<const torch::nn::Module*> wanted;
   if (active != nullptr) {
-    for (const auto& module : active->modules()) wanted.insert(module.get());
+    wanted.insert(active);
+    for (const auto& module : active->modules(/*include_self=*/false)) wanted.insert(module.get());
   }
   is_active_.clear();
   for (std::size_t l = 0; l < layers_.size(); ++l) {
@@ -115,6 +120,10 @@ void TrainedClassifiers::begin_step(std::int64_t step, const torch::nn::Module* 
 void TrainedClassifiers::run_shards(const std::function<void()>& shards) {
   run(shards);
   gather_gradients();
+}
+
+void TrainedClassifiers::set_backward(bool runs) const {
+  for (const auto& layer : layers_) layer.own().set_backward(runs);
 }
 
 void TrainedClassifiers::begin_shard(std::int64_t shard) {
@@ -197,11 +206,22 @@ void ClassifiersStepPart::judge(StepFacts& step) {
 // ---- calls that all make ----
 
 std::vector<std::int64_t> TrainedClassifiers::tell(std::int64_t call) const {
-  const auto& group = layers_.front().own().group();
-  std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
-  group.all_gather({&call, 1, DType::int64}, {all.data(), std::ssize(all), DType::int64},
-                   {.label = "calls of split layers", .deadline = deadline_});
-  return all;
+  std::int64_t active = 0;
+  for (std::size_t l = 0; l < is_active_.size(); ++l) active = 2 * active + (is_active_[l] ? 1 : 0);
+  const std::int64_t mine[] = {call, active};
+  const auto size = static_cast<std::size_t>(group().size());
+  std::vector<std::int64_t> all(2 * size);
+  group().all_gather({mine, 2, DType::int64}, {all.data(), std::ssize(all), DType::int64},
+                     {.label = "calls of split layers", .deadline = deadline_});
+  std::vector<std::int64_t> calls;
+  for (std::size_t r = 0; r < size; ++r) {
+    calls.push_back(all[2 * r]);
+    if (all[2 * r + 1] == active) continue;
+    throw InvalidArgument(fmt::format("{}: ranks {} and {} make this step about different modules",
+                                      *owner_, group().job_rank(group().rank()),
+                                      group().job_rank(static_cast<int>(r))));
+  }
+  return calls;
 }
 
 void TrainedClassifiers::join_others(std::int64_t call) const {
@@ -241,6 +261,7 @@ void TrainedClassifiers::evaluate(const std::function<void()>& body) {
     layers_[l].own().begin_evaluation(
         [this, l](ClassifierUse use) { join_others(call_of(l, use)); });
   }
+  is_active_.clear();
   const auto end = c10::make_scope_exit([&] {
     for (const auto& layer : layers_) layer.own().end_evaluation();
   });

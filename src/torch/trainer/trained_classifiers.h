@@ -54,7 +54,10 @@ class TrainedClassifiers {
   /// Collective.
   void run_shards(const std::function<void()>& shards);
   void begin_shard(std::int64_t shard);
-  /// Throws what a call of the shard has thrown, though it may have caught it.
+  /// The Trainer runs the shard's backward, or no longer.
+  void set_backward(bool runs) const;
+  /// Throws what a call of the shard, or of an evaluation's batch, has thrown, though it may have
+  /// been caught.
   void end_shard() const;
   /// And their squares, where the clip needs norms or a sum may overflow. Collective.
   void gather_gradients();

@@ -108,6 +108,7 @@ std::vector<ShardMetrics> TrainerEvaluation::evaluate_own(const DataRequest& req
     const Alone alone(between_.group().state()->job(),
                       fmt::format("evaluate() of Trainer \"{}\"", trained_.options.name));
     compute(samples, metrics.emplace_back());
+    if (trained_.classifiers != nullptr) trained_.classifiers->end_shard();
   }
   return metrics;
 }
@@ -123,6 +124,9 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
   const auto& group = between_.group();
   exchange.require_running();
   between_.require_no_half("evaluate()");
+  if (const auto alone_in = group.state()->job().alone_in(); alone_in.starts_with("edit() ")) {
+    throw InvalidArgument(fmt::format("evaluate() in {}: call it between steps", alone_in));
+  }
   if (exchange.is_open() || evaluating_) {
     throw InvalidArgument(fmt::format("evaluate() inside {} of \"{}\": call it between steps",
                                       evaluating_ ? "evaluate()" : "a step",

@@ -54,10 +54,18 @@ std::int64_t TrainerState::epoch() {
   return epoch;
 }
 
+/// Another Trainer's shard may train this one; an evaluation's batch, or edit(), is one worker's.
+void TrainerState::require_no_alone(const std::string& what) const {
+  const auto alone_in = own_.group.state()->job().alone_in();
+  if (alone_in.empty() || alone_in.starts_with("shard ")) return;
+  throw InvalidArgument(fmt::format("{} in {}: call it between steps", what, alone_in));
+}
+
 void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
                               const torch::nn::Module* active) {
   // Another Trainer's shard may train this one (a backward with a hook): steps know by themselves
   // who does not come to them.
+  require_no_alone(fmt::format("a step of \"{}\"", own_.options.name));
   const Together together(own_.group.state()->job());
   if (own_.between.is_half()) {
     const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
@@ -68,8 +76,8 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
   own_.exchange->require_running();
   own_.exchange->number_next(step());
   std::optional<ActiveParameters> only;
-  own_.runner->announce(step(), active);
   try {
+    own_.runner->announce(step(), active);
     own_.trained().require_untouched();
     own_.model.require_unchanged_list();
     facts_ = {.number = step(),

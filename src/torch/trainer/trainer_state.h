@@ -53,6 +53,8 @@ class TrainerState {
   const Group& group() const { return own_.group; }
 
  private:
+  /// InvalidArgument where `what` is called in an evaluation's batch or in edit().
+  void require_no_alone(const std::string& what) const;
   void bring();
   void look_at_turn();
   void expect_values();

@@ -126,9 +126,17 @@ TEST(ClassifierHabits, CallsAndUpdatesOfDifferentKindsAreMismatches) {
     one->step(1.0 + rank);
   });
   texts([](auto& one, auto&, int rank, const Batch& batch) {
-    one->forward(batch.x, batch.y);
+    one->forward(batch.x, batch.y).backward();
     if (rank == 0) one->zero_grad();
-    one->forward(batch.x, batch.y);
+    one->forward(batch.x, batch.y).backward();
+    one->step();
+  });
+  texts([](auto& one, auto&, int rank, const Batch& batch) {
+    const auto first = one->forward(batch.x, batch.y);
+    one->zero_grad();
+    const auto second = one->forward(batch.x, batch.y);
+    (rank == 0 ? first : second).backward();
+    one->step();
   });
   texts([](auto& one, auto&, int rank, const Batch& batch) {
     one->eval();

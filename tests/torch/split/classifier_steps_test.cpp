@@ -200,6 +200,95 @@ TEST(ClassifiersInATrainer, GradientsThatAreForgottenByHabitAreTheTrainers) {
   EXPECT_EQ(steps(true), steps(false));
 }
 
+TEST(ClassifiersInATrainer, GraphsOfAnotherStepAreRefusedAndTrainingGoesOn) {
+  for (const int size : {1, 2}) {
+    after(size, [](Trainer& trainer, Net& net, const Job&) {
+      // Of no step at all.
+      auto kept = net.head->forward(torch::ones({2, kIn}), torch::zeros({2}, torch::kInt64));
+      const auto with = [&](Shard& shard) {
+        const auto answer = [&](const torch::Tensor& loss) { return shard.loss(loss); };
+        const auto [x, y] = samples_of(1, shard.index());
+        const auto loss = net.head->forward(net.trunk->forward(x), y);
+        return shard.index() == 0 ? answer(loss + kept) : answer(loss);
+      };
+      EXPECT_THAT(text_of([&] { trainer.step(with); }), HasSubstr("belongs to another step"));
+      // Of a step that failed.
+      EXPECT_NE(text_of<std::exception>([&] {
+                  trainer.step([&](Shard& shard) -> ShardAnswer {
+                    const auto [x, y] = samples_of(1, shard.index());
+                    kept = net.head->forward(net.trunk->forward(x), y);
+                    throw std::runtime_error("no such file");
+                  });
+                }),
+                "");
+      EXPECT_THAT(text_of([&] { trainer.step(with); }), HasSubstr("belongs to another step"));
+    });
+  }
+}
+
+TEST(ClassifiersInATrainer, ABackwardOfTheShardsOwnIsRefused) {
+  after(2, [](Trainer& trainer, Net& net, const Job&) {
+    EXPECT_THAT(text_of([&] {
+                  trainer.step([&](Shard& shard) {
+                    const auto [x, y] = samples_of(1, shard.index());
+                    const auto loss = net.head->forward(net.trunk->forward(x).detach(), y);
+                    loss.backward({}, /*retain_graph=*/true);
+                    return shard.loss(loss + 0 * net.trunk->weight.sum());
+                  });
+                }),
+                HasSubstr("return shard.loss(), and leave the backward to it"));
+  });
+}
+
+TEST(ClassifiersInATrainer, StepsAboutDifferentModulesAreRefusedAndTrainingGoesOn) {
+  after(2, [](Trainer& trainer, Net& net, const Job& job) {
+    const auto compute = [&](Shard& shard) { return answer_of(shard, net); };
+    EXPECT_THAT(text_of<InvalidArgument>([&] {
+                  job.rank() == 0 ? trainer.step(*net.trunk, compute) : trainer.step(compute);
+                }),
+                HasSubstr("make this step about different modules"));
+    // A module on the stack, and all of it.
+    EXPECT_TRUE(trainer.step(net, compute).applied);
+  });
+}
+
+TEST(ClassifiersInATrainer, AnEvaluationHasTheSameMetricsWhateverABatchCatchesAndTrainsNothing) {
+  for (const int size : {1, 2}) {
+    after(size, [](Trainer& trainer, Net& net, const Job&) {
+      const auto evaluate = [&](const std::function<void(std::int64_t)>& batch) {
+        return text_of<std::exception>([&] {
+          trainer.evaluate(6, 1, [&](const std::vector<std::int64_t>& samples, ShardMetrics&) {
+            batch(samples[0]);
+          });
+        });
+      };
+      const auto loss_of = [&](std::int64_t label) {
+        return net.head->forward(net.trunk->forward(torch::ones({1, 6})), torch::tensor({label}));
+      };
+      EXPECT_NE(evaluate([&](std::int64_t sample) {
+                  try {
+                    loss_of(sample == 1 ? 40 : sample);
+                  } catch (const Error&) {
+                  }
+                }),
+                "");
+      EXPECT_THAT(evaluate([&](std::int64_t sample) {
+                    const c10::AutoGradMode recorded(true);
+                    EXPECT_FALSE(loss_of(sample).requires_grad());
+                  }),
+                  "");
+      EXPECT_THAT(evaluate([&](std::int64_t) {
+                    trainer.step([&](Shard& shard) { return answer_of(shard, net); });
+                  }),
+                  HasSubstr("in evaluate() of Trainer"));
+      EXPECT_THAT(
+          text_of<std::exception>([&] { trainer.edit([&] { evaluate([](std::int64_t) {}); }); }),
+          "");
+      EXPECT_EQ(net.head->updates(), 0);
+    });
+  }
+}
+
 TEST(ClassifiersInATrainer, ASumThatOverflowsDropsTheStep) {
   for (const int size : {1, 2}) {
     after(size,
