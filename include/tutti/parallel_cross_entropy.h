@@ -112,8 +112,8 @@ class ParallelCrossEntropyImpl final : public SplitModule {
   /// has a larger logit than the sample's own without its margin. False for one that is ignored.
   const torch::Tensor& correct() const;
   /// The class of the largest logit among all classes for each of this member's samples, the lowest
-  /// of equals: [b] of int64. NaN is the largest, as in torch. InvalidArgument in a step of a Trainer.
-  /// Collective.
+  /// of equals: [b] of int64. NaN is the largest, as in torch. InvalidArgument in a step of a
+  /// Trainer. Collective.
   torch::Tensor predict(const torch::Tensor& features);
 
   /// Updates the weights by the gradients of all backwards since the last one, of the sum over the
@@ -153,10 +153,10 @@ class ParallelCrossEntropyImpl final : public SplitModule {
   /// members. Collective.
   void save(const std::string& file);
   /// Reads what save() wrote, with any number of members; rank 0 reads. Corrupt or InvalidArgument,
-  /// and PeerFailed on the others, where the file is cut, its header is damaged, or it is of another
-  /// layer: nothing has changed then. The numbers have no hash here, as they have in a Trainer's
-  /// checkpoint. The rule, the margin and the other options stay those of this layer. InvalidArgument
-  /// in a step of a Trainer. Collective.
+  /// and PeerFailed on the others, where the file is cut, its header is damaged, or it is of
+  /// another layer: nothing has changed then. The numbers have no hash here, as they have in a
+  /// Trainer's checkpoint. The rule, the margin and the other options stay those of this layer.
+  /// InvalidArgument in a step of a Trainer. Collective.
   void load(const std::string& file);
 
   torch::Tensor anchor() const override { return anchor_; }

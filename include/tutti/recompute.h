@@ -52,8 +52,8 @@ struct RecomputeOptions {
 using TensorList = std::vector<torch::Tensor>;
 
 /// `segment(inputs)`. The segment is kept, with all that it holds, until the graph is dropped: what
-/// it refers to has to live as long. In a shard of a Trainer, backward comes when the shard's closure
-/// is over, and its local variables are gone: capture them by value.
+/// it refers to has to live as long. In a shard of a Trainer, backward comes when the shard's
+/// closure is over, and its local variables are gone: capture them by value.
 TensorList recompute_list(RecomputeOptions options,
                           std::function<TensorList(const TensorList&)> segment,
                           const TensorList& inputs);

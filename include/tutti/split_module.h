@@ -38,8 +38,8 @@ class WeightedLayer {
   /// this member's loss in the step. DataParallel sets it, and divides by the sum of the weights.
   void set_gradient_weight(double weight) { *gradient_weight_ = weight; }
   double gradient_weight() const { return *gradient_weight_; }
-  /// Makes the layer part of `owner`, a Trainer or a DataParallel, while that lives. InvalidArgument
-  /// where it is part of another one, with both names.
+  /// Makes the layer part of `owner`, a Trainer or a DataParallel, while that lives.
+  /// InvalidArgument where it is part of another one, with both names.
   void take(const std::shared_ptr<const std::string>& owner);
   /// What errors call the layer, the same on all members: DataParallel gives it its name in the
   /// model.
@@ -71,8 +71,9 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
   /// Whether the layer updates its parameters itself: a DataParallel over other ranks than its own
   /// is Unsupported, as copies of the layer would part.
   virtual bool updates_itself() const { return false; }
-  /// A leaf without elements that each backward comes to whose gradient the layer keeps: DataParallel
-  /// hooks it as it does parameters. Undefined where the layer's parameters are registered.
+  /// A leaf without elements that each backward comes to whose gradient the layer keeps:
+  /// DataParallel hooks it as it does parameters. Undefined where the layer's parameters are
+  /// registered.
   virtual torch::Tensor anchor() const { return {}; }
   /// What the layer itself has kept of the gradients of this step, besides those of its registered
   /// parameters, is to be divided by it: DataParallel's step is over.

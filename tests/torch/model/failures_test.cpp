@@ -117,7 +117,8 @@ TEST(TrainingFailure, AWorkerThatStandsStillInItsShardIsNamedByTheTrainersDeadli
       });
     });
     EXPECT_THAT(failure, HasSubstr("rank 1"));
-    EXPECT_THAT(failure, HasSubstr("has to call step(), and what else all make together, as often"));
+    EXPECT_THAT(failure,
+                HasSubstr("has to call step(), and what else all make together, as often"));
   });
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }

@@ -283,9 +283,9 @@ TEST(ParallelCrossEntropy, AnUpdateOfDifferentCallsIsAMismatch) {
     const auto first = head->forward(features, labels);
     const auto second = head->forward(features, labels);
     (job.rank() == 0 ? first : second).backward();
-    EXPECT_THAT(
-        text_of<Mismatch>([&] { head->step(); }),
-        AllOf(HasSubstr("disagree"), HasSubstr("classifier: update at rate 1 by backwards of calls")));
+    EXPECT_THAT(text_of<Mismatch>([&] { head->step(); }),
+                AllOf(HasSubstr("disagree"),
+                      HasSubstr("classifier: update at rate 1 by backwards of calls")));
   });
 }
 
