@@ -321,6 +321,24 @@ def draw_lanes(result, picture):
     finish(figure, result, picture)
 
 
+def draw_recompute(result, picture):
+    """Memory against time of each way, beside the plain run."""
+    figure, panels = plt.subplots(1, len(result["entries"]), figsize=(5.4 * len(result["entries"]), 4),
+                                  layout="constrained", squeeze=False)
+    for axes, entry in zip(panels[0], result["entries"]):
+        for (side, ways), colour in zip(entry["sides"].items(), ("#0b6e4f", "#c1666b")):
+            points = sorted((values["bytes"] / 1e6, values["slower"], way) for way, values in ways.items())
+            axes.plot(*zip(*(point[:2] for point in points)), "o-", color=colour, label=side)
+            for memory, slower, way in points:
+                axes.annotate(way, (memory, slower), fontsize=6, xytext=(4, 4), textcoords="offset points")
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"MB of a step: {entry['name']}", fontsize=9)
+        axes.set_ylabel("time ÷ that of the plain run", fontsize=9)
+        axes.legend(fontsize=7, frameon=False)
+        bare(axes)
+    finish(figure, result, picture)
+
+
 def draw_convergence(result, picture):
     figure, panels = plt.subplots(1, 3, figsize=(14, 4), layout="constrained", sharey=True)
     window = max(1, result["steps"] // 30)
@@ -354,7 +372,7 @@ def main(source, picture):
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
      "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
-     "merge": draw_merge, "level": draw_level, "lanes": draw_lanes, "classifier": draw_classifier,
+     "merge": draw_merge, "level": draw_level, "lanes": draw_lanes, "recompute": draw_recompute, "classifier": draw_classifier,
      "hosts": draw_hosts}[result["benchmark"]](result, picture)
     print(f"picture: {picture}")
 
