@@ -26,4 +26,13 @@ std::vector<std::vector<std::byte>> gather_bytes(const Group& group,
   return parts;
 }
 
+std::vector<std::string> gather_texts(const Group& group, std::string_view mine,
+                                      const CollectiveOptions& options) {
+  std::vector<std::string> texts;
+  for (const auto& bytes : gather_bytes(group, std::as_bytes(std::span(mine)), options)) {
+    texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return texts;
+}
+
 }  // namespace tutti

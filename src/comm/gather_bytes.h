@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/group.h"
@@ -16,5 +18,8 @@ namespace tutti {
 std::vector<std::vector<std::byte>> gather_bytes(const Group& group,
                                                  std::span<const std::byte> mine,
                                                  const CollectiveOptions& options);
+/// The same of texts. Collective.
+std::vector<std::string> gather_texts(const Group& group, std::string_view mine,
+                                      const CollectiveOptions& options);
 
 }  // namespace tutti

@@ -192,8 +192,7 @@ bool have_host_links(const Group& group) {
   const auto mine = fmt::format("{}\n{}", engine.name, engine.reason);
   std::vector<std::string> names;
   std::vector<std::string> reasons;
-  for (const auto& bytes : gather_bytes(group, std::as_bytes(std::span(mine)), {})) {
-    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (const auto& text : gather_texts(group, mine, {})) {
     const auto end = text.find('\n');
     names.push_back(text.substr(0, end));
     reasons.push_back(text.substr(end + 1));

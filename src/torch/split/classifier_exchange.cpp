@@ -79,18 +79,15 @@ void Classifier::agree_on_rows(ClassifierCall& call, std::int64_t own, const std
 
 /// The InvalidArgument of a call on the members that have a problem, PeerFailed on the others.
 void Classifier::throw_problem(const std::string& problem) const {
-  const auto all =
-      gather_bytes(group_, std::as_bytes(std::span(problem)), {.label = label_of("refusals")});
+  const auto all = gather_texts(group_, problem, {.label = label_of("refusals")});
   if (!problem.empty()) {
     throw InvalidArgument(fmt::format("classifier \"{}\": {}", settings_.options.name, problem));
   }
   const auto refusing = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
   const int rank = group_.job_rank(static_cast<int>(refusing - all.begin()));
-  throw PeerFailed(
-      rank, step_ ? step_->number : 0,
-      fmt::format(
-          "classifier \"{}\": rank {} refuses the call: {}", settings_.options.name, rank,
-          std::string_view(reinterpret_cast<const char*>(refusing->data()), refusing->size())));
+  throw PeerFailed(rank, step_ ? step_->number : 0,
+                   fmt::format("classifier \"{}\": rank {} refuses the call: {}",
+                               settings_.options.name, rank, *refusing));
 }
 
 torch::Tensor Classifier::gather_rows(const torch::Tensor& own, const Counts& rows,

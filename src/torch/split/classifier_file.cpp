@@ -24,8 +24,7 @@ constexpr const char* kUpdates = "tutti.updates";
 /// What the first member has to say, on all members.
 std::string from_first(const Group& group, const std::string& text) {
   const auto mine = group.rank() == 0 ? text : std::string();
-  const auto all = gather_bytes(group, std::as_bytes(std::span(mine)), {.label = "outcome"});
-  return {reinterpret_cast<const char*>(all[0].data()), all[0].size()};
+  return gather_texts(group, mine, {.label = "outcome"})[0];
 }
 
 /// Passes on what the first member has thrown: PeerFailed on the others.

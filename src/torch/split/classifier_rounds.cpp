@@ -42,7 +42,7 @@ void Classifier::join_call(ClassifierUse use) {
   if (use == ClassifierUse::predict) {
     predict(features);
   } else {
-    forward(features, torch::zeros({0}, torch::kInt64), is_evaluated_ ? false : true);
+    forward(features, torch::zeros({0}, torch::kInt64), !is_evaluated_);
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <limits>
-#include <span>
 #include <string_view>
 
 #include "comm/gather_bytes.h"
@@ -15,10 +14,6 @@
 
 namespace tutti {
 namespace {
-
-std::string_view text_of(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 /// A line for each fact; neither names nor values have several.
 std::string lines_of(const RunFingerprint& facts) {
@@ -42,15 +37,15 @@ RunFingerprint facts_of(std::string_view lines) {
 
 void require_same_layer(const Group& group, const std::string& what, const RunFingerprint& facts) {
   const auto lines = lines_of(facts);
-  const auto all = gather_bytes(group, std::as_bytes(std::span(lines)), {.label = what});
+  const auto all = gather_texts(group, lines, {.label = what});
   for (int member = 1; member < group.size(); ++member) {
     const auto& theirs = all[static_cast<std::size_t>(member)];
     if (theirs == all[0]) continue;
     const auto first = fmt::format("on rank {}", group.job_rank(0));
     const auto second = fmt::format("on rank {}", group.job_rank(member));
-    throw Mismatch(fmt::format("{}: workers disagree about the layer: {}", what,
-                               facts_diff(facts_of(text_of(all[0])), facts_of(text_of(theirs)),
-                                          {first.c_str(), second.c_str()})));
+    throw Mismatch(fmt::format(
+        "{}: workers disagree about the layer: {}", what,
+        facts_diff(facts_of(all[0]), facts_of(theirs), {first.c_str(), second.c_str()})));
   }
 }
 
@@ -71,12 +66,12 @@ void require_room(const Group& group, const std::string& what, std::uint64_t lar
                                                     .workers = group.state()->team().size(),
                                                     .what = what,
                                                     .is_private = true});
-  const auto all = gather_bytes(group, std::as_bytes(std::span(refusal)), {.label = "memory"});
+  const auto all = gather_texts(group, refusal, {.label = "memory"});
   if (!refusal.empty()) throw OutOfMemory(refusal);
   for (int member = 0; member < group.size(); ++member) {
     const auto& text = all[static_cast<std::size_t>(member)];
     if (text.empty()) continue;
-    throw OutOfMemory(fmt::format("rank {}: {}", group.job_rank(member), text_of(text)));
+    throw OutOfMemory(fmt::format("rank {}: {}", group.job_rank(member), text));
   }
 }
 

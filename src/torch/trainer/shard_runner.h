@@ -52,9 +52,8 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   struct Options {
     std::string name = {};  ///< of the Trainer, in errors
     std::uint64_t seed = 0;
-    std::int64_t shards = 1;           ///< of a step
-    ShardRange mine = {};              ///< this worker's
-    std::vector<ShardRange> all = {};  ///< by worker
+    std::int64_t shards = 1;  ///< of a step
+    ShardRange mine = {};     ///< this worker's
   };
   ShardRunner(const Parts& parts, Options options);
 

@@ -300,10 +300,8 @@ void ClassifiersRunPart::gather(const Gather& /*gather*/) {
           refuse_memory(layers_->job().system(),
                         {.bytes_per_worker = layer->bytes_of_all(), .workers = 1, .what = what});
     }
-    const auto all = gather_bytes(own.group(), std::as_bytes(std::span(refusal)), {});
-    if (!all[0].empty()) {
-      throw OutOfMemory({reinterpret_cast<const char*>(all[0].data()), all[0].size()});
-    }
+    const auto all = gather_texts(own.group(), refusal, {});
+    if (!all[0].empty()) throw OutOfMemory(all[0]);
     for (std::size_t which = 0; which < own.tensors(); ++which) {
       auto whole = own.whole(which);
       if (whole.defined()) {

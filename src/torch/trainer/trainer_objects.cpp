@@ -162,8 +162,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   runner = std::make_shared<ShardRunner>(
       ShardRunner::Parts{model, *exchange, sources, *board, *buffers, replicas.get(), audit.get(),
                          states, *notes, data, classifiers.get()},
-      ShardRunner::Options{options.name, options.seed, options.shards, mine,
-                           assignment_of(options, group.size())});
+      ShardRunner::Options{options.name, options.seed, options.shards, mine});
   runner->attach();
   list_step_parts();
   seed_between_steps();

@@ -109,8 +109,6 @@ TEST(RecomputeSequential, StaysWithinAnyBudgetWithTheGradientsOfThePlainRun) {
     torch::manual_seed(2);
     auto plain = make();
     torch::manual_seed(2);
-    RecomputeSequential again(make());
-    std::string text;
     const auto [plain_peak, expected] = step_of(*plain, [&] { return plain->forward(sample); });
     for (const double share : {0.0, 0.2, 0.5, 0.8, 1.0}) {
       torch::manual_seed(2);

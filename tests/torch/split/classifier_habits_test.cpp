@@ -100,7 +100,6 @@ TEST(ClassifierHabits, AClipHoldsForWhatWasThereAndIsSeenByTheNext) {
 TEST(ClassifierHabits, CallsAndUpdatesOfDifferentKindsAreMismatches) {
   const auto texts = [](const std::function<void(ParallelCrossEntropy&, ParallelCrossEntropy&, int,
                                                  const Batch&)>& body) {
-    std::string text;
     on_workers(2, [&](const Job& job) {
       const Group group(job);
       const Options options{.sample_rate = 0.5, .dtype = torch::kFloat64};
