@@ -11,12 +11,13 @@ namespace tutti {
 
 BufferMean::BufferMean(const Group& group, std::vector<TensorSpec> buffers,
                        std::vector<std::int64_t> cuts, std::size_t logical_workers,
-                       const std::string& name)
+                       int workers_per_shard, const std::string& name)
     : job_(&group.state()->job()),
       nodes_(group, Plan(std::move(buffers), {}),
              {.arena_label = fmt::format("buffers of \"{}\"", name),
               .board_label = fmt::format("buffer board of \"{}\"", name),
-              .node_boundaries = std::move(cuts)}),
+              .node_boundaries = std::move(cuts),
+              .workers_per_leaf = workers_per_shard}),
       slices_(nodes_),
       changes_(group.allocate(logical_workers * this->buffers(),
                               fmt::format("changes of buffers of \"{}\"", name))),
@@ -32,6 +33,7 @@ void BufferMean::take(std::size_t logical, std::span<const void* const> buffers,
                       std::span<const void* const> before) {
   nodes_.leaves().begin_leaf(1);
   for (std::size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b] == nullptr) continue;
     nodes_.leaves().write(b, buffers[b], true);
     const auto& spec = nodes_.plan().parameters()[b].spec;
     const auto bytes = static_cast<std::size_t>(spec.count) * size_of(spec.dtype);
@@ -57,7 +59,7 @@ void BufferMean::publish() {
 void BufferMean::barrier() {
   std::vector<HeldNode> nodes;
   std::int64_t leaves = 0;
-  for (int r = 0; r < nodes_.workers(); ++r) {
+  for (int r = 0; r < nodes_.workers(); r += nodes_.workers_per_leaf()) {
     append_nodes(nodes, leaves, r, nodes_.board_of(r).header());
   }
   nodes_.collect(std::move(nodes), leaves);

@@ -24,12 +24,12 @@ class BufferMean {
  public:
   /// No node of a worker reaches across one of the `cuts`. Collective.
   BufferMean(const Group& group, std::vector<TensorSpec> buffers, std::vector<std::int64_t> cuts,
-             std::size_t logical_workers, const std::string& name);
+             std::size_t logical_workers, int workers_per_shard, const std::string& name);
 
   /// A step in which this worker's first shard is `first`.
   void open(std::int64_t first);
   /// The buffers after a shard of that logical worker that ran, and `before` it, dense, in the
-  /// order of the specs.
+  /// order of the specs; null where another one of the workers that compute the shard has it.
   void take(std::size_t logical, std::span<const void* const> buffers,
             std::span<const void* const> before);
   /// A shard that did not run.

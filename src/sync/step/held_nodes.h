@@ -14,9 +14,10 @@
 
 namespace tutti {
 
-/// One node of one worker.
+/// One node of one worker, or of the workers that compute its shards together: neighbouring ranks,
+/// each with a part of its parameters.
 struct HeldNode {
-  int worker;  ///< rank in the group
+  int worker;  ///< rank in the group; the first of several
   int row;     ///< of the worker's slot table
   Block block;
   double weight;

@@ -12,6 +12,7 @@ NodeStore::NodeStore(const Group& group, Plan plan, Options options)
       divisor_(options.divisor),
       job_(&group.state()->job()),
       stays_(std::move(options.stays)),
+      workers_per_leaf_(options.workers_per_leaf),
       team_(group.state()->team()),
       rank_(group.rank()),
       arena_(group.allocate(plan_.arena_bytes(kMaxSlots), options.arena_label, plan_.base_bytes())),
@@ -25,6 +26,14 @@ NodeStore::NodeStore(const Group& group, Plan plan, Options options)
                .node_boundaries = std::move(options.node_boundaries)},
               std::move(options.before_slot), std::move(options.before_list)),
       entries_(plan_.parameters().size(), Entry::unsent) {}
+
+NodeStore::Part NodeStore::part_of(const HeldNode& node, std::size_t parameter) const {
+  for (int r = node.worker; r < node.worker + workers_per_leaf_; ++r) {
+    const auto slot = board_of(r).slot_table(node.row)[parameter];
+    if (slot != kAbsent) return {r, slot};
+  }
+  return {node.worker, kAbsent};
+}
 
 void NodeStore::open() {
   leaves_.reset();
@@ -120,20 +129,20 @@ void NodeStore::take_sums(const std::byte* sums, std::vector<std::uint8_t> summe
 
 std::vector<std::span<std::byte>> NodeStore::parts_of(const HeldNode& node,
                                                       std::uint32_t parameter) const {
-  const auto slot = slot_of(node, parameter);
-  if (slot == kAbsent || is_summed(parameter)) return {};
+  const auto part = part_of(node, parameter);
+  if (part.slot == kAbsent || is_summed(parameter)) return {};
   const auto& entry = plan_.parameters()[parameter];
-  auto* const at = place(node.worker, parameter, slot);
+  auto* const at = place(part.worker, parameter, part.slot);
   if (!entry.row_sparse()) {
-    const auto leaf = board_of(node.worker).header().nodes[node.row].block.begin;
-    const bool goes = entry.is_partitioned() && !(stays_ && stays_(entry, node.worker, leaf));
+    const auto leaf = board_of(part.worker).header().nodes[node.row].block.begin;
+    const bool goes = entry.is_partitioned() && !(stays_ && stays_(entry, part.worker, leaf));
     return goes ? std::vector{std::span(at, entry.node_bytes)}
                 : std::vector<std::span<std::byte>>();
   }
   const auto list = RowRoom(at, entry).list();
   if (list.rows.empty()) return {};
-  const auto from_begin = [at](const void* part) {
-    return at + (static_cast<const std::byte*>(part) - at);
+  const auto from_begin = [at](const void* inner) {
+    return at + (static_cast<const std::byte*>(inner) - at);
   };
   return {{from_begin(list.rows.data()), list.rows.size_bytes()},
           {from_begin(list.values), list.rows.size() * row_bytes_of(entry)}};
@@ -166,9 +175,10 @@ double NodeStore::contributed(std::uint32_t parameter, NodeRange range) const {
   std::vector<double> weights;
   for (auto n = range.begin; n < range.end; ++n) {
     const auto& node = nodes_[n];
-    if (slot_of(node, parameter) == kAbsent) continue;
+    const auto part = part_of(node, parameter);
+    if (part.slot == kAbsent) continue;
     blocks.push_back(node.block);
-    weights.push_back(board_of(node.worker).weights(node.row)[parameter]);
+    weights.push_back(board_of(part.worker).weights(node.row)[parameter]);
   }
   return fold_weights(blocks, weights, leaf_count_);
 }
@@ -176,16 +186,16 @@ double NodeStore::contributed(std::uint32_t parameter, NodeRange range) const {
 bool NodeStore::touched(std::size_t parameter, NodeRange range) const {
   const auto nodes = held().subspan(range.begin, range.end - range.begin);
   return std::ranges::any_of(
-      nodes, [&](const HeldNode& node) { return slot_of(node, parameter) != kAbsent; });
+      nodes, [&](const HeldNode& node) { return part_of(node, parameter).slot != kAbsent; });
 }
 
 NodeSources NodeStore::nodes_of(std::uint32_t parameter, NodeRange range) const {
   NodeSources sources{parameter, std::string(nodes_.size(), '0'), {}, 1};
   for (auto n = range.begin; n < range.end; ++n) {
-    const auto slot = slot_of(nodes_[n], parameter);
-    if (slot == kAbsent) continue;
+    const auto part = part_of(nodes_[n], parameter);
+    if (part.slot == kAbsent) continue;
     sources.pattern[n] = '1';
-    sources.nodes.push_back(place(nodes_[n].worker, parameter, slot));
+    sources.nodes.push_back(place(part.worker, parameter, part.slot));
   }
   return sources;
 }

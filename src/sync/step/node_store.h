@@ -53,6 +53,8 @@ class NodeStore {
     std::size_t modules = 0;  ///< StepBoard::modes()
     bool reports_magnitude = false;
     std::vector<std::int64_t> node_boundaries = {};  ///< LeafFolder::Options
+    /// So many neighbouring ranks have the same leaves, and no parameter of a leaf is of two.
+    int workers_per_leaf = 1;
     StaysHere stays = {};
     std::function<void(int slot)> before_slot = {};  ///< LeafFolder
     std::function<void(std::size_t parameter, std::size_t bytes)> before_list = {};
@@ -93,6 +95,8 @@ class NodeStore {
   }
 
   // ---- all workers', once they are published ----
+
+  int workers_per_leaf() const { return workers_per_leaf_; }
 
   const StepBoard& board_of(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
   std::span<const StepBoard> boards() const { return boards_; }
@@ -166,14 +170,18 @@ class NodeStore {
   void append_tables(std::vector<PublishedData>& data, int node,
                      const std::function<bool(std::size_t parameter)>& wanted) const;
   double divisor_of(std::uint32_t parameter, NodeRange range) const;
-  std::uint8_t slot_of(const HeldNode& node, std::size_t parameter) const {
-    return board_of(node.worker).slot_table(node.row)[parameter];
-  }
+  /// Where a node's gradient of a parameter is: with one of the workers that have the node.
+  struct Part {
+    int worker = 0;
+    std::uint8_t slot = kAbsent;
+  };
+  Part part_of(const HeldNode& node, std::size_t parameter) const;
 
   Plan plan_;
   Divisor divisor_;
   JobState* job_;
   StaysHere stays_;
+  int workers_per_leaf_;
   Team team_;
   int rank_;
   SharedMemory arena_;

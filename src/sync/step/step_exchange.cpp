@@ -51,6 +51,7 @@ NodeStore::Options StepExchange::store_options() {
           .modules = options_.modules,
           .reports_magnitude = options_.reports_magnitude,
           .node_boundaries = options_.node_boundaries,
+          .workers_per_leaf = options_.workers_per_shard,
           .stays = options_.stays,
           .before_slot =
               [this, require](int slot) {
@@ -149,7 +150,7 @@ void StepExchange::collect_nodes() {
   if (single && scope) throw Mismatch(step_text() + mode_texts());
   std::vector<HeldNode> nodes;
   std::int64_t leaves = 0;
-  for (int r = 0; r < group_.size(); ++r) {
+  for (int r = 0; r < group_.size(); r += options_.workers_per_shard) {
     const auto& other = header(r);
     if (other.mode == StepMode::micro_batches) {
       append_nodes(nodes, leaves, r, other);

@@ -57,6 +57,9 @@ struct ExchangeOptions {
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// Every worker's nodes end where one of these leaves begins: ascending.
   std::vector<std::int64_t> node_boundaries = {};
+  /// So many neighbouring ranks compute the same shards together, each with a part of the
+  /// parameters, and call open_shards() alike.
+  int workers_per_shard = 1;
   /// Per parameter, the rank in the group of the one worker that updates it; −1: all share it.
   /// Empty: all share all.
   std::vector<int> owners = {};
