@@ -37,6 +37,7 @@
 #include "tutti/job.h"
 #include "tutti/metrics.h"
 #include "tutti/optimizer.h"
+#include "tutti/pipeline.h"
 #include "tutti/sample_order.h"
 #include "tutti/schedule.h"
 #include "tutti/step_report.h"
@@ -190,8 +191,14 @@ struct TrainerOptions {
   /// of integers.
   std::vector<std::pair<std::function<bool(const std::string& name)>, BufferRule>> buffers = {};
   /// Shards per unit of time of each worker, in rank order, only their ratios count; empty: equal.
-  /// Decides who computes what, and no bit.
+  /// Decides who computes what, and no bit. With pipelines, of each of them.
   std::vector<double> speeds = {};
+  /// Neighbouring workers compute each shard together, each some of the model's layers
+  /// (docs/pipeline.md): steps take two closures. InvalidArgument where the group's size is no
+  /// multiple of the pipeline's workers, or the schedule cannot use so many shards; Unsupported
+  /// with a codec, per-replica parameters, split layers, and where one pipeline's workers are on
+  /// several hosts. Decides no bit; a checkpoint may be resumed with another, or without.
+  std::optional<Pipeline> pipeline = {};
   /// Steps dropped in succession after which step() throws Diverged. Those that shrank a dynamic
   /// loss scale do not count.
   std::int64_t max_consecutive_drops = 10;
@@ -280,6 +287,14 @@ class Trainer {
   /// follow their rule in either model. InvalidArgument where `active` has a parameter that is not
   /// this Trainer's, and where workers differ in what is active. Collective.
   StepResult step(const torch::nn::Module& active, const Compute& compute);
+  /// A step of a Trainer with a pipeline. `inputs` gives, on the worker of the first stage, what
+  /// the first layer takes of the shard, nothing where it has no data; `loss` answers, on that of
+  /// the last stage, of what the last layer gave. Both may ask for shard.indices(), and record
+  /// metrics by names that differ; shard.state() is Unsupported. What a layer throws is thrown on
+  /// its worker, and PeerFailed on all others: nothing has changed. Collective.
+  using Inputs = std::function<TensorList(Shard& shard)>;
+  using Loss = std::function<ShardAnswer(Shard& shard, const TensorList& outputs)>;
+  StepResult step(const Inputs& inputs, const Loss& loss);
   /// The same two over a loader: `compute` gets (Shard&, Batch&) for each shard that has samples;
   /// the others are nothing(). Include tutti/shard_loader.h.
   template <class Dataset, class OfBatch>
@@ -297,6 +312,7 @@ class Trainer {
   /// Computes the shards and waits for the other workers: nothing has changed yet, on no worker,
   /// until all call apply(). Nothing but apply() can follow.
   void accumulate(const Compute& compute);
+  void accumulate(const Inputs& inputs, const Loss& loss);
   /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
   /// it; sparse and coalesced where it is row-sparse. With a codec, the gradient that its messages
   /// carry; NaN where a gradient could not be encoded, for which the step is going to be dropped. A

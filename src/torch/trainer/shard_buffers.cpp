@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "comm/host_copies.h"
 #include "sync/averaging/replica_averaging.h"
@@ -39,11 +40,13 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
       name_(options.name),
       deadline_(options.deadline),
       buffers_(model.buffers()),
-      logical_{{0, options.shards}} {
+      logical_{{0, options.shards}},
+      workers_per_shard_(exchange.options().workers_per_shard) {
   bool any_per_replica = false;
   std::vector<TensorSpec> specs;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [buffer, tensor] = buffers_[b];
+    homes_.push_back(tensor.detach());
     rules_.push_back(buffer_rule_of(options, buffer, tensor));
     replicas_.push_back(model.is_per_replica_buffer(b));
     any_per_replica = any_per_replica || is_per_replica(b);
@@ -64,7 +67,11 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
     mean_ = std::make_unique<BufferMean>(
         exchange.group(), std::move(specs),
         any_per_replica ? node_boundaries_of(options) : std::vector<std::int64_t>(),
-        logical_.size(), options.name);
+        logical_.size(), workers_per_shard_, options.name);
+  }
+  if (workers_per_shard_ > 1 && !buffers_.empty()) {
+    kept_here_ = exchange.group().allocate(
+        buffers_.size(), fmt::format("keepers of buffers of \"{}\"", options.name));
   }
   keep();
   send_from_first_rank();
@@ -178,6 +185,96 @@ void ShardBuffers::skip() {
   if (mean_) mean_->skip();
 }
 
+void ShardBuffers::renew() {
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& tensor = buffers_[b].second;
+    if (same_bytes(tensor, begin(0, b))) continue;
+    const torch::NoGradGuard no_grad;
+    tensor.set_data(begin(0, b).clone());
+  }
+}
+
+void ShardBuffers::settle() noexcept {
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& tensor = buffers_[b].second;
+    if (tensor.const_data_ptr() != homes_[b].const_data_ptr()) tensor.set_data(homes_[b]);
+  }
+}
+
+std::vector<torch::Tensor> ShardBuffers::changes() const {
+  std::vector<torch::Tensor> changed(buffers_.size());
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& tensor = buffers_[b].second;
+    if (!same_bytes(tensor, begin(0, b))) changed[b] = tensor.detach().clone();
+  }
+  return changed;
+}
+
+void ShardBuffers::take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards) {
+  std::vector<std::uint8_t> kept(buffers_.size());
+  for (const auto& shard : shards) {
+    for (std::size_t b = 0; shard && b < kept.size(); ++b) kept[b] |= (*shard)[b].defined();
+  }
+  if (kept_here_) std::memcpy(kept_here_->data(), kept.data(), kept.size());
+  bool is_first = true;
+  for (const auto& shard : shards) {
+    if (!shard) {
+      skip();
+      continue;
+    }
+    const auto value = [&](std::size_t b) -> const void* {
+      if (kept_here_ && kept[b] == 0) return nullptr;
+      return ((*shard)[b].defined() ? (*shard)[b] : begin(0, b)).const_data_ptr();
+    };
+    std::vector<const void*> values;
+    std::vector<const void*> before;
+    for (const auto b : averaged_) {
+      values.push_back(value(b));
+      before.push_back(begin(0, b).const_data_ptr());
+    }
+    if (mean_) mean_->take(0, values, before);
+    if (!std::exchange(is_first, false)) continue;
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+      const auto& entry = exchange_.plan().buffers()[b];
+      if (value(b) == nullptr || entry.bytes == 0) continue;
+      std::memcpy(exchange_.nodes().arena().data() + entry.offset, value(b), entry.bytes);
+    }
+  }
+}
+
+int ShardBuffers::keeper_of(int first, std::size_t buffer) const {
+  if (!kept_here_) return first;
+  for (int r = first; r < first + workers_per_shard_; ++r) {
+    if (kept_here_->block(r)[buffer] != std::byte{0}) return r;
+  }
+  return -1;
+}
+
+void ShardBuffers::require_one_keeper(const ShardBoard& board) const {
+  for (std::size_t b = 0; kept_here_ && b < buffers_.size(); ++b) {
+    std::optional<int> keeper;  // its place among the workers of its shards; −1: none
+    for (int first = 0; first < board.size(); first += workers_per_shard_) {
+      if (board.of(first).ran == 0) continue;
+      const int one = keeper_of(first, b);
+      const int place = one < 0 ? -1 : one - first;
+      for (int r = one + 1; one >= 0 && r < first + workers_per_shard_; ++r) {
+        if (kept_here_->block(r)[b] == std::byte{0}) continue;
+        throw InvalidArgument(
+            fmt::format("buffer \"{}\" of Trainer \"{}\" is changed by two stages of the pipeline, "
+                        "on ranks {} and {}: whose value counts is not known",
+                        buffers_[b].first, name_, exchange_.group().job_rank(one),
+                        exchange_.group().job_rank(r)));
+      }
+      if (!keeper) keeper = place;
+      if (*keeper == place) continue;
+      throw InvalidArgument(
+          fmt::format("buffer \"{}\" of Trainer \"{}\" is changed by some pipelines' shards, and "
+                      "by none of others', or by another stage of them",
+                      buffers_[b].first, name_));
+    }
+  }
+}
+
 void ShardBuffers::publish() {
   if (mean_) mean_->publish();
   const auto entries = exchange_.plan().buffers();
@@ -185,6 +282,7 @@ void ShardBuffers::publish() {
   const auto bytes = entries.back().offset + entries.back().bytes - entries.front().offset;
   send_to_hosts(exchange_.group(), exchange_.nodes().arena().data() + entries.front().offset,
                 bytes);
+  if (kept_here_) send_to_hosts(exchange_.group(), kept_here_->data(), buffers_.size());
   if (!own_firsts_) return;
   send_to_hosts(exchange_.group(), own_firsts_->data(), own_bytes_ * logical_.size());
 }
@@ -208,9 +306,10 @@ void ShardBuffers::finish_shared(const ShardBoard& board) {
   const int first = worker_of_first(board, [](const ShardHeader& one) { return one.first_ran; });
   if (first < 0) return;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    if (is_per_replica(b) || rules_[b] == BufferRule::keep) continue;
+    const int keeper = keeper_of(first, b);
+    if (is_per_replica(b) || rules_[b] == BufferRule::keep || keeper < 0) continue;
     copy_bytes(begin_[0][b],
-               exchange_.nodes().arena().block(first) + exchange_.plan().buffers()[b].offset);
+               exchange_.nodes().arena().block(keeper) + exchange_.plan().buffers()[b].offset);
   }
   for (std::size_t k = 0; k < averaged_.size(); ++k) {
     if (is_per_replica(averaged_[k]) || !mean_->changed(k)) continue;

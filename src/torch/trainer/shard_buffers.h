@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,22 @@ class ShardBuffers {
   /// all on this worker and of the logical worker, gives the values that are not averaged.
   void take(std::size_t logical, bool is_first, bool is_first_of_logical);
   void skip();
+
+  // Where several workers compute a shard, each a part of the model's layers:
+  /// Restores the values of the step's begin where they differ, in memory of its own: what graphs
+  /// of shards before have kept stays as it is.
+  void renew();
+  /// The values are again where they were when this object was made.
+  void settle() noexcept;
+  /// Copies of the buffers that have other bytes than at the step's begin; undefined of the others.
+  std::vector<torch::Tensor> changes() const;
+  /// Takes what this worker's shards left, in their order: changes(), or nothing of a shard that
+  /// did not run. Instead of take() and skip(), once all have run.
+  void take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards);
+  /// Once all have published: InvalidArgument for a buffer that two workers have changed in the
+  /// same shards, or whose shards have changed it here and not there.
+  void require_one_keeper(const ShardBoard& board) const;
+
   void publish();
   /// Sets the values after the step, once all have published. Those of the `dropped` logical
   /// workers stay; with `is_due`, per-replica ones are made equal: means of the copies, or the
@@ -67,6 +84,8 @@ class ShardBuffers {
   }
   void keep();
   void spread(std::size_t buffer);
+  /// The rank among those of `first`'s shards that has changed the buffer; −1: none has.
+  int keeper_of(int first, std::size_t buffer) const;
   std::byte* own_first(int rank, std::size_t logical, std::size_t buffer) const;
   void finish_shared(const ShardBoard& board);
   void finish_replicas(const ShardBoard& board, std::size_t logical);
@@ -76,6 +95,7 @@ class ShardBuffers {
   std::string name_;  ///< of the Trainer, in errors
   std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;
+  std::vector<torch::Tensor> homes_;  ///< their memory
   std::vector<BufferRule> rules_;
   std::vector<bool> replicas_;
   std::vector<ShardRange> logical_;                ///< one, of all shards, without per-replica ones
@@ -85,6 +105,9 @@ class ShardBuffers {
   /// All buffers' values, per worker and logical worker; empty without per-replica ones.
   std::optional<SharedMemory> own_firsts_;
   std::size_t own_bytes_ = 0;  ///< of one logical worker's
+  int workers_per_shard_;
+  /// Per worker and buffer: its shards have changed it. Empty where one worker computes a shard.
+  std::optional<SharedMemory> kept_here_;
 };
 
 }  // namespace tutti

@@ -104,13 +104,18 @@ void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute)
   parts_.notes.add(std::move(shard.metrics_));
   if (!runs) return parts_.buffers.skip();
   const auto logical = parts_.replicas != nullptr ? parts_.replicas->logical_worker_of(index) : 0;
+  const auto& mine = parts_.board.mine();
+  parts_.buffers.take(logical, mine.ran == 0, mine.own_first_ran[logical] < 0);
+  note_ran(logical);
+}
+
+/// The shard that was computed last has a weight.
+void ShardRunner::note_ran(std::size_t logical) {
   auto& mine = parts_.board.mine();
   mine.all.bound += largest_;
   mine.own[logical].bound += largest_own_;
-  auto& own_first = mine.own_first_ran[logical];
-  parts_.buffers.take(logical, mine.ran == 0, own_first < 0);
-  if (own_first < 0) own_first = index;
-  if (mine.ran++ == 0) mine.first_ran = index;
+  if (mine.own_first_ran[logical] < 0) mine.own_first_ran[logical] = shard_;
+  if (mine.ran++ == 0) mine.first_ran = shard_;
 }
 
 /// Calls the closure for a shard: under its seed, with the parameters and buffers of its logical
@@ -125,16 +130,74 @@ ShardAnswer ShardRunner::call(const Trainer::Compute& compute, Shard& shard) {
   const Alone alone(parts_.exchange.group().state()->job(), where());
   auto answer = compute(shard);
   if (parts_.classifiers != nullptr && !repeats()) parts_.classifiers->end_shard();
-  if (answer.kind_ == ShardAnswer::Kind::none) {
+  require_answer(answer);
+  note_loss(shard, answer);
+  return answer;
+}
+
+void ShardRunner::require_answer(const ShardAnswer& answer) const {
+  if (answer.kind_ != ShardAnswer::Kind::none) return;
+  throw InvalidArgument(fmt::format(
+      "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
+      "shard.nothing()",
+      shard_));
+}
+
+void ShardRunner::note_loss(Shard& shard, const ShardAnswer& answer) const {
+  if (answer.kind_ != ShardAnswer::Kind::loss) return;
+  shard.metrics_.weighted_mean(kLossName, answer.loss_.item<double>(), answer.weight_);
+}
+
+// ---- a shard in parts ----
+
+void ShardRunner::enter(std::int64_t shard) {
+  shard_ = shard;
+  parts_.buffers.renew();
+  at::autocast::clear_cache();
+}
+
+void ShardRunner::run_alone(const std::function<void()>& code) {
+  const Alone alone(parts_.exchange.group().state()->job(), where());
+  code();
+}
+
+std::optional<ShardRunner::Loss> ShardRunner::loss_of(Shard& shard, const ShardAnswer& answer) {
+  require_answer(answer);
+  if (answer.kind_ == ShardAnswer::Kind::gradients) {
     throw InvalidArgument(fmt::format(
-        "shard {}: its closure gave no answer: return shard.loss(…), shard.gradients(…) or "
-        "shard.nothing()",
+        "shard {}: shard.gradients() in a pipeline, whose stages find them: return shard.loss()",
         shard_));
   }
-  if (answer.kind_ == ShardAnswer::Kind::loss) {
-    shard.metrics_.weighted_mean(kLossName, answer.loss_.item<double>(), answer.weight_);
-  }
-  return answer;
+  note_loss(shard, answer);
+  if (answer.weight_ == 0) return {};
+  return Loss{loss_scale_ == 1 ? answer.loss_ : answer.loss_ * loss_scale_, answer.weight_};
+}
+
+void ShardRunner::backward(const std::function<void()>& run, Redirect redirect) {
+  redirect_ = std::move(redirect);
+  in_backward_ = true;
+  std::optional<ZeroCopyGradients::Watch> watch;
+  if (parts_.exchange.nodes().leaves().in_leaf()) watch.emplace(zero_copy_);
+  run_alone(run);
+  in_backward_ = false;
+  redirect_ = nullptr;
+}
+
+void ShardRunner::begin_leaf(double weight) {
+  largest_ = largest_own_ = 0;
+  parts_.exchange.begin_leaf(weight);
+}
+
+void ShardRunner::write(std::size_t parameter, const torch::Tensor& value) {
+  const torch::NoGradGuard no_grad;
+  in_backward_ = true;
+  gradient(parameter, value);
+  in_backward_ = false;
+}
+
+void ShardRunner::end_leaf(bool runs) {
+  parts_.exchange.end_leaf();
+  if (runs) note_ran(0);
 }
 
 std::string ShardRunner::where() const {
@@ -205,6 +268,11 @@ std::vector<std::int64_t> ShardRunner::indices(const DataRequest& request, std::
 
 torch::Tensor ShardRunner::state_of(std::int64_t shard, const std::string& name,
                                     const ShardStates::Init& init) {
+  if (options_.in_stages) {
+    throw Unsupported(fmt::format(
+        "shard {}: a state (\"{}\") in a pipeline, where several workers have the shard", shard,
+        name));
+  }
   return (repeats() ? parts_.audit->states() : parts_.states).of(shard, name, init);
 }
 
@@ -242,6 +310,7 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
         shard_, parts_.model.name(parameter)));
   }
   require_plain(value, parts_.model.label(parameter), parts_.model.row_sparse(parameter));
+  if (redirect_ && redirect_(parameter, value)) return;
   const bool counts = !repeats();
   if (counts ? parts_.exchange.finished(parameter) : parts_.audit->has(parameter)) {
     throw Unsupported(fmt::format(

@@ -54,6 +54,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
     std::uint64_t seed = 0;
     std::int64_t shards = 1;  ///< of a step
     ShardRange mine = {};     ///< this worker's
+    bool in_stages = false;   ///< it computes a part of each of them
   };
   ShardRunner(const Parts& parts, Options options);
 
@@ -73,7 +74,33 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   /// Computes this worker's shards, and once more the one that it audits.
   void run(const Trainer::Compute& compute);
   /// Whatever was computed has failed.
-  void drop() noexcept { in_backward_ = false; }
+  void drop() noexcept {
+    in_backward_ = false;
+    redirect_ = nullptr;
+  }
+
+  // ---- a shard in parts, as the stages of a pipeline compute it ----
+
+  /// What follows is of that shard: it begins with the buffers of the step's begin.
+  void enter(std::int64_t shard);
+  Shard shard_of(std::int64_t index) { return {*this, index, false}; }
+  /// Runs the program's code for the shard, by this worker alone.
+  void run_alone(const std::function<void()>& code);
+  struct Loss {
+    torch::Tensor value;  ///< times the loss scale
+    double weight = 0;
+  };
+  /// What the answer asks for, and the metric of it; nothing where it counts nothing.
+  std::optional<Loss> loss_of(Shard& shard, const ShardAnswer& answer);
+  ShardMetrics take_metrics(Shard& shard) { return std::move(shard.metrics_); }
+  /// Takes a gradient of this worker's, or returns false to have it written to the open leaf.
+  using Redirect = std::function<bool(std::size_t parameter, const torch::Tensor& value)>;
+  /// Runs a backward of the shard, of which gradients may be written in place where a leaf is open.
+  void backward(const std::function<void()>& run, Redirect redirect);
+  void begin_leaf(double weight);
+  /// Writes a gradient that was taken before.
+  void write(std::size_t parameter, const torch::Tensor& value);
+  void end_leaf(bool runs);
 
   // GradientSink
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
@@ -95,6 +122,9 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void run_shard(std::int64_t index, const Trainer::Compute& compute);
   void repeat_shard(const Trainer::Compute& compute);
   ShardAnswer call(const Trainer::Compute& compute, Shard& shard);
+  void require_answer(const ShardAnswer& answer) const;
+  void note_loss(Shard& shard, const ShardAnswer& answer) const;
+  void note_ran(std::size_t logical);
   std::string where() const;
   void take_gradients(const ShardAnswer& answer);
   void run_backward(const torch::Tensor& loss);
@@ -112,6 +142,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   std::vector<std::uint8_t> active_;  ///< by parameter; empty: the step is about all
   std::int64_t shard_ = 0;            ///< being computed
   bool in_backward_ = false;          ///< of a shard
+  Redirect redirect_;                 ///< while one of a pipeline runs
   bool joins_ = false;                ///< see announce()
   double largest_ = 0;                ///< of the shard's weighted gradients
   double largest_own_ = 0;            ///< … of per-replica parameters

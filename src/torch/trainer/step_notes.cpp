@@ -21,6 +21,27 @@ struct Head {
   std::size_t bytes() const { return sizeof(Head) + (modules + 7) / 8 * 8; }
 };
 
+/// What the workers that compute the same shards have recorded of each.
+std::vector<ShardMetrics> joined(std::vector<ShardMetrics> some, std::vector<ShardMetrics> more) {
+  if (some.empty()) return more;
+  for (std::size_t s = 0; s < more.size(); ++s) {
+    auto records = some[s].records();
+    const auto& others = more[s].records();
+    for (const auto& record : others) {
+      const bool is_known = std::ranges::any_of(
+          records, [&](const auto& known) { return known.name == record.name; });
+      if (!is_known) continue;
+      throw InvalidArgument(
+          fmt::format("metric \"{}\" is recorded where a shard begins and where it ends, by two "
+                      "workers of a pipeline: give it two names",
+                      record.name));
+    }
+    records.insert(records.end(), others.begin(), others.end());
+    some[s] = ShardMetrics::of(std::move(records));
+  }
+  return some;
+}
+
 }  // namespace
 
 StepNotes::StepNotes(const Group& group, ShardBoard& board, const torch::nn::Module& module,
@@ -33,7 +54,7 @@ void StepNotes::open(const StepFacts& step) {
   active_ = step.active;
   metrics_.clear();
   request_.reset();
-  last_that_asked_ = -1;
+  asked_.clear();
 }
 
 void StepNotes::require_as_before(const DataRequest& request, std::int64_t shard) const {
@@ -46,8 +67,7 @@ void StepNotes::require_as_before(const DataRequest& request, std::int64_t shard
 
 void StepNotes::ask(const DataRequest& request, std::int64_t shard) {
   request_ = request;
-  if (last_that_asked_ != shard) ++board_.mine().asked;
-  last_that_asked_ = shard;
+  if (asked_.insert(shard).second) ++board_.mine().asked;
 }
 
 void StepNotes::publish() {
@@ -85,18 +105,18 @@ void StepNotes::require_same_modes(std::span<const std::vector<std::uint8_t>> mo
 
 void StepNotes::judge(StepFacts&) {
   std::vector<ShardMetrics> all;
+  std::vector<ShardMetrics> together;  // of the workers so far that have the same shards
   std::vector<std::vector<std::uint8_t>> modes;
   request_.reset();
   ran_ = 0;
   in_halves_ = false;
   all_in_halves_ = true;
-  std::int64_t asked = 0;
   std::uint64_t first_active = 0;
   for (int r = 0; r < board_.size(); ++r) {
     in_halves_ = in_halves_ || board_.of(r).in_halves != 0;
     all_in_halves_ = all_in_halves_ && board_.of(r).in_halves != 0;
-    ran_ += board_.of(r).ran;
-    asked += board_.of(r).asked;
+    const bool is_last = (r + 1) % options_.workers_per_shard == 0;
+    if (is_last) ran_ += board_.of(r).ran;
     const auto notes = board_.notes_of(r);
     Head head;
     std::memcpy(&head, notes.data(), sizeof head);
@@ -111,8 +131,12 @@ void StepNotes::judge(StepFacts&) {
     }
     const auto& request = head.request;
     auto shards = unpack(notes.subspan(head.bytes()));
-    all.insert(all.end(), std::make_move_iterator(shards.begin()),
-               std::make_move_iterator(shards.end()));
+    together = joined(std::move(together), std::move(shards));
+    if (is_last) {
+      all.insert(all.end(), std::make_move_iterator(together.begin()),
+                 std::make_move_iterator(together.end()));
+      together.clear();
+    }
     if (request == DataRequest{}) continue;
     if (!request_) request_ = request;
     if (request != *request_) {
@@ -124,14 +148,24 @@ void StepNotes::judge(StepFacts&) {
     }
   }
   require_same_modes(modes);
-  if (asked != 0 && asked != options_.shards) {
+  require_all_asked();
+  result_ = reduce(all);
+}
+
+/// Where several workers compute a shard, the first of them may ask, the last, or both.
+void StepNotes::require_all_asked() const {
+  for (int place = 0; place < options_.workers_per_shard; ++place) {
+    std::int64_t asked = 0;
+    for (int r = place; r < board_.size(); r += options_.workers_per_shard) {
+      asked += board_.of(r).asked;
+    }
+    if (asked == 0 || asked == options_.shards) continue;
     throw InvalidArgument(fmt::format(
         "step {}: {} of {} shards asked for data: samples that are not asked for would be lost; "
         "call shard.indices() in every shard, and then shard.nothing() where there is nothing to "
         "compute",
         step_, asked, options_.shards));
   }
-  result_ = reduce(all);
 }
 
 }  // namespace tutti

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ class StepNotes : public StepPart {
     std::string name = {};    ///< of the Trainer, in errors
     std::int64_t shards = 1;  ///< of a step
     bool computes = true;     ///< this worker has some of them
+    /// So many neighbouring ranks compute the same shards, each a part of the model's layers.
+    int workers_per_shard = 1;
   };
 
   /// Keeps references to `board` and `module`.
@@ -60,6 +63,7 @@ class StepNotes : public StepPart {
   const std::optional<DataRequest>& request() const { return request_; }
 
  private:
+  void require_all_asked() const;
   void require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const;
 
   Group group_;
@@ -69,7 +73,7 @@ class StepNotes : public StepPart {
   std::int64_t step_ = 0;
   std::uint64_t active_ = 0;
   std::optional<DataRequest> request_;
-  std::int64_t last_that_asked_ = -1;  ///< of this worker's shards
+  std::set<std::int64_t> asked_;       ///< shards of this worker
   std::vector<ShardMetrics> metrics_;  ///< of this worker's shards
   Metrics result_;
   std::int64_t ran_ = 0;

@@ -116,6 +116,7 @@ class BuffersStepPart : public StepPart {
       : buffers_(buffers), board_(board), replicas_(replicas), first_shard_(first_shard) {}
   void open(const StepFacts&) override { buffers_.open(first_shard_); }
   void publish() override { buffers_.publish(); }
+  void judge(StepFacts&) override { buffers_.require_one_keeper(board_); }
   void apply(const StepFacts& step) override;
   void drop() noexcept override { buffers_.restore(); }
   void resume() override { buffers_.send_all_from_first_rank(); }

@@ -108,16 +108,24 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 
 StepResult Trainer::step(const Compute& compute) {
-  state_->accumulate(compute, false);
+  state_->accumulate({.whole = compute}, false);
   return state_->apply();
 }
 
 StepResult Trainer::step(const torch::nn::Module& active, const Compute& compute) {
-  state_->accumulate(compute, false, &active);
+  state_->accumulate({.whole = compute}, false, &active);
   return state_->apply();
 }
 
-void Trainer::accumulate(const Compute& compute) { state_->accumulate(compute, true); }
+StepResult Trainer::step(const Inputs& inputs, const Loss& loss) {
+  state_->accumulate({.inputs = inputs, .loss = loss}, false);
+  return state_->apply();
+}
+
+void Trainer::accumulate(const Compute& compute) { state_->accumulate({.whole = compute}, true); }
+void Trainer::accumulate(const Inputs& inputs, const Loss& loss) {
+  state_->accumulate({.inputs = inputs, .loss = loss}, true);
+}
 torch::Tensor Trainer::gradient(const std::string& name) { return state_->folded_gradient(name); }
 double Trainer::gradient_norm() { return state_->gradient_norm(); }
 StepResult Trainer::apply() { return state_->apply(); }

@@ -9,6 +9,7 @@
 #include "run/leaf_seed.h"
 #include "run/state/progress_run_parts.h"
 #include "torch/model/threads.h"
+#include "torch/pipeline/pipeline_settings.h"
 #include "torch/run/model_run_parts.h"
 #include "torch/run/stored_tensors.h"
 #include "torch/trainer/run_parts.h"
@@ -73,6 +74,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   const auto& team = group.state()->team();
   require_options(options);
   require_sound(model);
+  require_pipeline(options, group);
   if (options.logical_workers == 0) options.logical_workers = 1;  // whatever runs
   mine = assignment_of(options, group.size())[static_cast<std::size_t>(group.rank())];
   scale_rule = loss_scale_rule_of(options.loss_scale);
@@ -81,13 +83,10 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   state_names = std::move(rules.names);
   classifiers = TrainedClassifiers::find(group, module, options);
   if (classifiers) {
-    // An audit computes a shard once more on one worker alone, and the layers' calls need all.
-    if (options.audit_every > 0 && group.rank() == 0) {
-      log_info(fmt::format("trainer: no audit of \"{}\": its split layers' calls need all workers",
-                           options.name));
-    }
-    options.audit_every = 0;
+    if (options.pipeline) throw Unsupported("split layers with a pipeline (docs/pipeline.md)");
+    leave_audits_out("its split layers' calls need all workers");
   }
+  if (options.pipeline) leave_audits_out("a pipeline computes its shards");
   require_per_replica(options, model);
   require_rules(options, optimizer, model);
   const auto settings = settings_of(options, optimizer, model);
@@ -157,17 +156,33 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   evaluation = std::make_unique<TrainerEvaluation>(trained(), between, steps,
                                                    [this] { seed_between_steps(); });
   list_run_parts();
-  notes = std::make_unique<StepNotes>(
-      group, *board, module, StepNotes::Options{options.name, options.shards, mine.count() > 0});
+  notes =
+      std::make_unique<StepNotes>(group, *board, module,
+                                  StepNotes::Options{options.name, options.shards, mine.count() > 0,
+                                                     workers_per_shard(options)});
   runner = std::make_shared<ShardRunner>(
       ShardRunner::Parts{model, *exchange, sources, *board, *buffers, replicas.get(), audit.get(),
                          states, *notes, data, classifiers.get()},
-      ShardRunner::Options{options.name, options.seed, options.shards, mine});
+      ShardRunner::Options{options.name, options.seed, options.shards, mine,
+                           options.pipeline.has_value()});
   runner->attach();
+  if (options.pipeline) {
+    pipeline = std::make_unique<PipelineRunner>(
+        PipelineRunner::Parts{group, model, *exchange, *runner, *buffers, *notes},
+        *options.pipeline, options.name, mine);
+  }
   list_step_parts();
   seed_between_steps();
   log_start({model, options, group, optimizer, summary_of(settings), coded.get(),
              rows->parameters().size(), replicas.get()});
+}
+
+/// An audit computes a shard once more on one worker alone.
+void TrainerObjects::leave_audits_out(const std::string& why) {
+  if (options.audit_every > 0 && group.rank() == 0) {
+    log_info(fmt::format("trainer: no audit of \"{}\": {}", options.name, why));
+  }
+  options.audit_every = 0;
 }
 
 /// Each phase of a step calls them in this order.

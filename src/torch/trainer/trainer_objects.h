@@ -29,6 +29,7 @@
 #include "sync/update/shared_model.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/optim/tile_optimizers.h"
+#include "torch/pipeline/pipeline_runner.h"
 #include "torch/run/between_steps.h"
 #include "torch/trainer/audit.h"
 #include "torch/trainer/folded_gradients.h"
@@ -88,6 +89,7 @@ struct TrainerObjects {
   std::unique_ptr<StepNotes> notes;
   StepParts step_parts;
   std::shared_ptr<ShardRunner> runner;
+  std::unique_ptr<PipelineRunner> pipeline;  ///< null without
   ModelMemory memory;
 
   DataOrder data;
@@ -101,6 +103,7 @@ struct TrainerObjects {
   void require_all_in_halves() const;
 
  private:
+  void leave_audits_out(const std::string& why);
   void fill_initial_states(const std::vector<std::vector<double>>& initial);
   void list_run_parts();
   void list_step_parts();

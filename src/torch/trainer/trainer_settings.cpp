@@ -9,6 +9,7 @@
 #include "sync/step/logical_workers.h"
 #include "torch/model/arithmetic.h"
 #include "torch/optim/torch_rule.h"
+#include "torch/pipeline/pipeline_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -87,6 +88,7 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options, const Wrapped
   return {.name = options.name,
           .divisor = Divisor::weights,
           .node_boundaries = node_boundaries_of(options),
+          .workers_per_shard = workers_per_shard(options),
           .owners = owners_of(options, model, workers),
           .coded = options.compression.codec != nullptr,
           .sync_buffers = false,
@@ -124,6 +126,7 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
       {"audit_every", std::to_string(options.audit_every)},
       {"hash_every", std::to_string(options.hash_every)}};
   if (const auto level = cpu_level(); !level.empty()) settings.emplace_back("cpu level", level);
+  if (options.pipeline) settings.emplace_back("pipeline", text_of(*options.pipeline));
   if (options.order.text() != SampleOrder().text()) {
     settings.emplace_back("order", options.order.text());
   }
@@ -182,7 +185,7 @@ RunFingerprint facts_of(const TrainerOptions& options, const Optimizer& optimize
     const bool decides = name != "name" && name != "torch" && name != "instruction set" &&
                          name != "max_consecutive_drops" && name != "desync_check_every" &&
                          name != "audit_every" && name != "hash_every" && name != "speeds" &&
-                         name != "message_format";
+                         name != "pipeline" && name != "message_format";
     if (decides) facts[name] = value;
   }
   const auto text = [](const torch::Tensor& tensor) {
@@ -219,11 +222,17 @@ BufferRule buffer_rule_of(const TrainerOptions& options, const std::string& name
 }
 
 std::vector<ShardRange> assignment_of(const TrainerOptions& options, int workers) {
-  if (options.speeds.empty()) return assign_shards(options.shards, workers);
-  if (options.speeds.size() != static_cast<std::size_t>(workers)) {
-    throw InvalidArgument(fmt::format("{} speeds for {} workers", options.speeds.size(), workers));
+  const int each = workers_per_shard(options);
+  const int teams = workers / each;
+  if (!options.speeds.empty() && options.speeds.size() != static_cast<std::size_t>(teams)) {
+    throw InvalidArgument(fmt::format("{} speeds for {} {}", options.speeds.size(), teams,
+                                      options.pipeline ? "pipelines" : "workers"));
   }
-  return assign_shards(options.shards, options.speeds);
+  const auto ranges = options.speeds.empty() ? assign_shards(options.shards, teams)
+                                             : assign_shards(options.shards, options.speeds);
+  std::vector<ShardRange> of_workers;
+  for (const auto& range : ranges) of_workers.insert(of_workers.end(), each, range);
+  return of_workers;
 }
 
 StaysHere stays_of(const TrainerOptions& options, const GroupState& group, const bool& in_halves) {

@@ -36,6 +36,7 @@ void TrainerState::require_no_gradients() const {
 void TrainerState::drop(const std::string& why) noexcept {
   own_.between.set_half(false);
   own_.runner->drop();
+  if (own_.pipeline) own_.pipeline->drop();
   if (own_.exchange->is_open()) own_.exchange->fail(why);
   own_.runner->join();
   own_.step_parts.drop();
@@ -61,7 +62,24 @@ void TrainerState::require_no_alone(const std::string& what) const {
   throw InvalidArgument(fmt::format("{} in {}: call it between steps", what, alone_in));
 }
 
-void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
+/// All workers call the same one: none is left waiting.
+void TrainerState::require_fitting(const Closures& closures) const {
+  const bool in_stages = own_.pipeline != nullptr;
+  if (in_stages == (closures.whole == nullptr)) return;
+  throw InvalidArgument(
+      in_stages ? "a Trainer with a pipeline: a step takes two closures, step(inputs, loss)"
+                : "step(inputs, loss) is for a Trainer whose options have a pipeline");
+}
+
+void TrainerState::compute(const Closures& closures) {
+  if (own_.pipeline) {
+    own_.pipeline->run(closures.inputs, closures.loss);
+  } else {
+    own_.runner->run(closures.whole);
+  }
+}
+
+void TrainerState::accumulate(const Closures& closures, bool in_halves,
                               const torch::nn::Module* active) {
   // Another Trainer's shard may train this one (a backward with a hook): steps know by themselves
   // who does not come to them.
@@ -77,6 +95,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
   own_.exchange->number_next(step());
   std::optional<ActiveParameters> only;
   try {
+    require_fitting(closures);
     own_.runner->announce(step(), active);
     own_.trained().require_untouched();
     own_.model.require_unchanged_list();
@@ -101,7 +120,7 @@ void TrainerState::accumulate(const Trainer::Compute& compute, bool in_halves,
   own_.exchange->open_shards(own_.mine.begin, own_.mine.count());
   try {
     own_.step_parts.open(facts_);
-    own_.runner->run(compute);
+    compute(closures);
     only.reset();
     own_.step_parts.publish();
     own_.board->send();

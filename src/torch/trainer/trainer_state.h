@@ -30,8 +30,14 @@ class TrainerState {
                const TrainerOptions& options)
       : own_(group, module, optimizer, options) {}
 
+  /// What the program computes of a shard: all of it, or the two ends of a pipeline.
+  struct Closures {
+    Trainer::Compute whole = {};
+    Trainer::Inputs inputs = {};
+    Trainer::Loss loss = {};
+  };
   /// `active`: the only one of several models that the step is about.
-  void accumulate(const Trainer::Compute& compute, bool in_halves,
+  void accumulate(const Closures& closures, bool in_halves,
                   const torch::nn::Module* active = nullptr);
   StepResult apply();
   torch::Tensor folded_gradient(const std::string& name);
@@ -60,6 +66,8 @@ class TrainerState {
   void expect_values();
   void require_no_gradients() const;
   StepResult result_of();
+  void require_fitting(const Closures& closures) const;
+  void compute(const Closures& closures);
   void drop(const std::string& why) noexcept;
 
   TrainerObjects own_;

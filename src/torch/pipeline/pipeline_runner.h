@@ -1,0 +1,122 @@
+#pragma once
+
+// Computes this worker's stages of its pipeline's shards, in the order of the schedule: runs their
+// layers, gives what they leave to the next stages, runs their backwards, and hands parameters'
+// gradients to the ShardRunner, shard by shard.
+//
+//   receive → forward → send │ … │ receive → backward → leaf of the shard → send
+//
+// A worker that fails makes all calls that are left nevertheless, and says so in each: nobody waits
+// for it, and all drop the step.
+//
+// Threads: one. Failure: what closures and layers throw; that of the group's messages.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sync/plan/assignment.h"
+#include "sync/step/step_exchange.h"
+#include "torch/model/wrapped_model.h"
+#include "torch/pipeline/stage_graph.h"
+#include "torch/pipeline/stage_messages.h"
+#include "torch/trainer/shard_buffers.h"
+#include "torch/trainer/shard_runner.h"
+#include "torch/trainer/step_notes.h"
+#include "tutti/trainer.h"
+
+namespace tutti {
+
+class PipelineRunner {
+ public:
+  /// Objects that shards are computed with; all of them outlive this object.
+  struct Parts {
+    const Group& group;
+    const WrappedModel& model;
+    StepExchange& exchange;
+    ShardRunner& runner;
+    ShardBuffers& buffers;
+    StepNotes& notes;
+  };
+  /// Collective.
+  PipelineRunner(const Parts& parts, const Pipeline& pipeline, const std::string& name,
+                 ShardRange mine);
+
+  /// This worker's part of a step.
+  void run(const Trainer::Inputs& inputs, const Trainer::Loss& loss);
+  /// Whatever was computed has failed.
+  void drop() noexcept;
+
+  const StageMessages& messages() const { return messages_; }
+
+ private:
+  /// A shard on its way through a stage.
+  struct Passage {
+    StageMessage in;    ///< to its forward
+    StageMessage back;  ///< to its backward
+    StageGraph graph;
+    std::vector<std::uint8_t> used_before;  ///< parameters, by stages before this one
+    bool runs = true;
+    double weight = 0;
+    StageMessage out;  ///< of its backward
+  };
+  /// A shard on this worker.
+  struct Progress {
+    int open = 0;  ///< stages whose parameters' gradients are to come
+    bool runs = true;
+    double weight = 0;
+    ShardMetrics metrics;
+    std::vector<torch::Tensor> buffers;
+    std::vector<std::pair<std::size_t, torch::Tensor>> held;  ///< gradients
+  };
+  using Key = std::pair<int, int>;  // stage and shard of this pipeline
+
+  bool has_failed() const { return failed_ != nullptr || others_failed_; }
+  void call(const PipelineCall& call);
+  void compute(const StageAction& action);
+  void forward(int stage, int shard);
+  TensorList begin_shard(Passage& passage, int shard);
+  TensorList run_layers(int stage, int shard, const TensorList& inputs);
+  void end_shard(Passage& passage, int shard, const TensorList& outputs);
+  void give_on(int stage, int shard, Passage& passage, const TensorList& outputs);
+  void backward(const StageAction& action);
+  std::vector<ParameterGradient> arrived_parameters(Passage& passage);
+  void finish_passage(int stage, int shard);
+  void give_back(int stage, int shard);
+  void note_buffers(int shard);
+  void add_metrics(int shard, ShardMetrics metrics);
+  std::size_t index_of(const torch::Tensor& parameter) const;
+  std::int64_t step_shard(int shard) const { return mine_.begin + shard; }
+  bool is_last(int stage) const { return stage + 1 == pipeline_.stages; }
+  std::string where(int stage, int shard) const;
+  void hand_in();
+
+  Parts parts_;
+  Pipeline pipeline_;
+  ShardRange mine_;
+  std::vector<int> bounds_;  ///< of stages, in layers
+  int place_ = 0;            ///< among the workers of the pipeline
+  StageMessages messages_;
+  std::vector<PipelineCall> calls_;
+  std::vector<int> own_stages_;
+  std::map<const void*, std::size_t> parameters_;  ///< by tensor
+
+  // Of the step that runs:
+  const Trainer::Inputs* inputs_ = nullptr;
+  const Trainer::Loss* loss_ = nullptr;
+  std::map<Key, Passage> passages_;
+  std::map<Key, StageMessage> outbox_;       ///< activations that are to be sent
+  std::map<Key, StageMessage> back_outbox_;  ///< gradients that are
+  std::vector<Progress> progress_;
+  std::exception_ptr failed_;
+  bool others_failed_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,126 @@
+#include "torch/pipeline/pipeline_settings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "comm/group_state.h"
+#include "torch/trainer/trainer_settings.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+/// Shards one after another through all stages, which one worker has.
+PipelineSchedule on_one_worker(int stages, int shards) {
+  std::vector<StageAction> actions;
+  for (int m = 0; m < shards; ++m) {
+    for (int s = 0; s < stages; ++s) actions.push_back({StageWork::forward, s, m});
+    for (int s = stages - 1; s >= 0; --s) actions.push_back({StageWork::backward, s, m});
+  }
+  return PipelineSchedule::custom("one worker", stages, shards, {std::move(actions)});
+}
+
+void require_shape(const Pipeline& pipeline) {
+  const auto layers = static_cast<int>(pipeline.layers.size());
+  if (pipeline.stages < 1 || pipeline.stages > layers) {
+    throw InvalidArgument(
+        fmt::format("a pipeline of {} stages and {} layers: a stage has at least "
+                    "one layer, and there is at least one stage",
+                    pipeline.stages, layers));
+  }
+  for (int k = 0; k < layers; ++k) {
+    if (!pipeline.layers[static_cast<std::size_t>(k)]) {
+      throw InvalidArgument(fmt::format("layer {} of the pipeline is an empty function", k));
+    }
+  }
+  if (pipeline.workers < 0 || pipeline.workers > pipeline.stages) {
+    throw InvalidArgument(
+        fmt::format("{} workers of a pipeline of {} stages: each has at least one",
+                    pipeline.workers, pipeline.stages));
+  }
+  if (pipeline.cuts.empty()) return;
+  bool ascends = pipeline.cuts.size() + 1 == static_cast<std::size_t>(pipeline.stages);
+  int before = 0;
+  for (const int cut : pipeline.cuts) {
+    ascends = ascends && cut > before && cut < layers;
+    before = cut;
+  }
+  if (ascends) return;
+  throw InvalidArgument(
+      fmt::format("cuts [{}] of {} layers into {} stages: they are the first layers of all stages "
+                  "but the first one, ascending",
+                  fmt::join(pipeline.cuts, ", "), layers, pipeline.stages));
+}
+
+void require_company(const TrainerOptions& options) {
+  const auto refuse = [](const std::string& what) {
+    throw Unsupported(fmt::format("{} with a pipeline (docs/pipeline.md)", what));
+  };
+  if (options.compression.codec) refuse("a codec");
+  if (options.averaging) refuse("averaging");
+  if (options.per_replica) refuse("per-replica parameters");
+}
+
+}  // namespace
+
+int workers_per_shard(const TrainerOptions& options) {
+  if (!options.pipeline) return 1;
+  return options.pipeline->workers == 0 ? options.pipeline->stages : options.pipeline->workers;
+}
+
+void require_pipeline(const TrainerOptions& options, const Group& group) {
+  if (!options.pipeline) return;
+  require_shape(*options.pipeline);
+  require_company(options);
+  const int workers = workers_per_shard(options);
+  if (group.size() % workers != 0) {
+    throw InvalidArgument(fmt::format("{} workers for pipelines of {}: start a multiple of {}",
+                                      group.size(), workers, workers));
+  }
+  for (int first = 0; first < group.size(); first += workers) {
+    const int host = group.state()->host_of(first);
+    for (int r = first; r < first + workers; ++r) {
+      if (group.state()->host_of(r) == host) continue;
+      throw Unsupported(fmt::format(
+          "the pipeline of ranks {} to {} is on two hosts: give each host a multiple of {} workers",
+          group.job_rank(first), group.job_rank(first + workers - 1), workers));
+    }
+  }
+  for (const auto& range : assignment_of(options, group.size())) {
+    if (range.count() == 0) continue;
+    const auto schedule = schedule_of(*options.pipeline, static_cast<int>(range.count()));
+    if (schedule.workers() == workers && schedule.stages() == options.pipeline->stages &&
+        schedule.micro_batches() == range.count()) {
+      continue;
+    }
+    throw InvalidArgument(
+        fmt::format("schedule \"{}\", where {} stages on {} workers have {} shards",
+                    schedule.text(), options.pipeline->stages, workers, range.count()));
+  }
+}
+
+std::vector<int> stage_bounds(const Pipeline& pipeline) {
+  const auto layers = static_cast<int>(pipeline.layers.size());
+  std::vector<int> bounds = {0};
+  for (int s = 1; s < pipeline.stages; ++s) {
+    const auto k = static_cast<std::size_t>(s - 1);
+    bounds.push_back(pipeline.cuts.empty() ? s * layers / pipeline.stages : pipeline.cuts[k]);
+  }
+  bounds.push_back(layers);
+  return bounds;
+}
+
+PipelineSchedule schedule_of(const Pipeline& pipeline, int shards) {
+  if (pipeline.own_schedule) return pipeline.own_schedule(shards);
+  const int workers = pipeline.workers == 0 ? pipeline.stages : pipeline.workers;
+  if (workers == 1) return on_one_worker(pipeline.stages, shards);
+  return PipelineSchedule::named(pipeline.schedule, workers, pipeline.stages, shards);
+}
+
+std::string text_of(const Pipeline& pipeline) {
+  return fmt::format("{}, stages of {} layers from [{}]",
+                     pipeline.own_schedule ? "a schedule of its own" : pipeline.schedule,
+                     pipeline.layers.size(), fmt::join(stage_bounds(pipeline), ", "));
+}
+
+}  // namespace tutti

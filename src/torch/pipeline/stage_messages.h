@@ -1,0 +1,87 @@
+#pragma once
+
+// What stages of a pipeline give one another: the tensors that a shard's forward leaves, with the
+// state of its random numbers, and the gradients that come back.
+//
+// Two messages travel for each: how large the second one is, and the tensors, with what is said of
+// them. They are written into memory that the receiver sees, so that it alone copies, and a sender
+// goes on at once.
+//
+// Threads: one. Failure: that of the group's messages.
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tutti/group.h"
+#include "tutti/recompute.h"
+
+namespace tutti {
+
+struct StageMessage {
+  enum class State : std::uint8_t {
+    runs,
+    nothing,  ///< the shard has no data, or its loss counts nothing
+    failed,   ///< the worker, or one before it, has failed: nothing of the step counts
+  };
+  State state = State::runs;
+  double weight = 0;             ///< of a gradient: the shard's
+  torch::Tensor generator = {};  ///< of an activation: where random numbers stand
+  TensorList tensors = {};       ///< each once
+  /// Of an activation: which of them each input of the next layer is. One that is given twice stays
+  /// one, so that its gradients are added up in the order of the whole model's backward.
+  std::vector<std::uint32_t> places = {};
+  std::vector<std::uint8_t> need_gradient = {};  ///< of an activation, by tensor
+  /// Of an activation: by parameter, whether a stage so far has read it.
+  std::vector<std::uint8_t> used = {};
+  /// Of a gradient: those of parameters that an earlier stage has read too.
+  std::vector<std::pair<std::int64_t, torch::Tensor>> parameters = {};
+};
+
+/// A message as bytes, and back. Tensors begin at multiples of 64 bytes, laid out as they were
+/// where that is dense.
+std::size_t packed_size(const StageMessage& message);
+void pack(const StageMessage& message, std::byte* to);
+/// The tensors lie in `bytes`, which stay with them.
+StageMessage unpack(const torch::Tensor& bytes);
+
+/// The ways between the workers of all pipelines of a group.
+class StageMessages {
+ public:
+  /// For pipelines of so many neighbouring ranks. Collective.
+  StageMessages(const Group& group, int workers, const std::string& name);
+
+  const Group& group() const { return group_; }
+  void send(int to, const StageMessage& message);
+  StageMessage receive(int from);
+  /// Returns when all that was sent was received.
+  void finish();
+  /// Bytes that were sent, and how many of them were gradients of parameters.
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t parameter_bytes() const { return parameter_bytes_; }
+
+ private:
+  /// A message that the receiver may not have taken yet.
+  struct Sent {
+    Work size;
+    Work body;
+    std::size_t begin = 0;  ///< in memory_
+    std::size_t end = 0;
+    torch::Tensor own;  ///< where memory_ has no room
+  };
+  std::size_t place(std::size_t bytes) const;
+  void forget_received();
+
+  Group group_;
+  SharedMemory memory_;
+  std::deque<Sent> sent_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t parameter_bytes_ = 0;
+};
+
+}  // namespace tutti
