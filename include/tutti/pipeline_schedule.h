@@ -48,17 +48,19 @@ class PipelineSchedule {
   /// micro-batches and equal costs (Huang et al. 2019, arXiv 1811.06965).
   static PipelineSchedule gpipe(int stages, int micro_batches);
   /// "1f1b": as few forwards ahead as keep all workers busy, then forward and backward in turn. The
-  /// bubble of gpipe(), but stage s keeps S − s micro-batches at most (Narayanan et al. 2019,
+  /// bubble of gpipe(), but stage s keeps S − s micro-batches at most (Narayanan et al. 2021,
   /// PipeDream-Flush in arXiv 2006.09503). Fewer micro-batches than stages are fine.
   static PipelineSchedule one_f_one_b(int stages, int micro_batches);
-  /// 1F1B with several stages per worker, two or more: stage s is on worker s % W. The bubble is
-  /// (W − 1) / (W − 1 + C · V) with C stages per worker, for C times the transfers (Narayanan et
-  /// al. 2021, arXiv 2104.04473, section 2.2). `micro_batches` is a multiple of `workers`.
+  /// 1F1B with C stages per worker, two or more: stage s is on worker s % W. The bubble is
+  /// (W − 1) / (W − 1 + C · V), for C times the transfers; worker w keeps 2 · (W − 1 − w) +
+  /// (C − 1) · W + 1 micro-batches of its stages at most, all stages added up (Narayanan et al.
+  /// 2021, arXiv 2104.04473, section 2.2). `micro_batches` is a multiple of `workers`.
   static PipelineSchedule interleaved(int workers, int stages_per_worker, int micro_batches);
   /// "zb-h1": 1F1B whose backwards are halved; stage s runs the weights' half s micro-batches
-  /// later, and fills the end with it. With equal costs the bubble is (S − 1) / (S − 1 + 3 · V), at
-  /// the peak memory of 1F1B's first stage on every stage (Qi et al. 2023, arXiv 2401.10241,
-  /// ZB-H1).
+  /// later, and fills the end with it. With equal costs of forward and halves, and V ≥ S, the
+  /// bubble is (S − 1) / (S − 1 + 3 · V). Stage s waits with S − s micro-batches at most for the
+  /// input's half, as in 1F1B, and with S for the weights', as its first stage (Qi et al. 2023,
+  /// arXiv 2401.10241, ZB-H1).
   static PipelineSchedule zb_h1(int stages, int micro_batches);
   /// An order of the caller's own, by worker. Each stage lies on one worker as a whole, every
   /// worker has a stage, each micro-batch has one forward and one backward, or its halves, on each

@@ -26,6 +26,7 @@
 #include "tutti/parallel_linear.h"
 #include "tutti/partial.h"
 #include "tutti/pipeline_schedule.h"
+#include "tutti/pipeline_timeline.h"
 #include "tutti/progress.h"
 #include "tutti/recompute.h"
 #include "tutti/recompute_sequential.h"

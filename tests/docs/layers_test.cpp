@@ -91,6 +91,7 @@ const std::map<std::string, std::string> kPublic = {
     {"parallel_linear.h", "torch/split"},
     {"partial.h", "torch/ops"},
     {"pipeline_schedule.h", "run/pipeline"},
+    {"pipeline_timeline.h", "run/pipeline"},
     {"progress.h", "run"},
     {"recompute.h", "torch/recompute"},
     {"recompute_sequential.h", "torch/recompute"},

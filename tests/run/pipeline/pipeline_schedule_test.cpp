@@ -111,14 +111,24 @@ TEST(PipelineSchedule, KeepsNoMoreMicroBatchesThanItsKindSays) {
     for (int w = 0; w < schedule.workers(); ++w) {
       std::map<int, int> unread, held, most_unread,
           most_held;  // until the input's half; the weights'
+      int on_worker = 0, most_on_worker = 0;
       for (const auto& action : schedule.actions(w)) {
         const int s = action.stage;
         if (action.work == F) {
+          most_on_worker = std::max(most_on_worker, ++on_worker);
           most_unread[s] = std::max(most_unread[s], ++unread[s]);
           most_held[s] = std::max(most_held[s], ++held[s]);
         }
         if (makes_input_gradient(action)) --unread[s];
-        if (makes_weight_gradients(action)) --held[s];
+        if (makes_weight_gradients(action)) {
+          --held[s];
+          --on_worker;
+        }
+      }
+      if (schedule.name() == "interleaved") {
+        const int workers = schedule.workers(), per_worker = schedule.stages() / workers;
+        ASSERT_EQ(most_on_worker, std::min(2 * (workers - 1 - w) + (per_worker - 1) * workers + 1,
+                                           per_worker * schedule.micro_batches()));
       }
       for (const int s : schedule.stages_of(w)) {
         const int all = schedule.micro_batches();
