@@ -1,13 +1,15 @@
 // The command `tutti`: starts training programs, reports what a machine offers, compares runs,
-// exports models.
+// exports models, predicts pipelines.
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compare.h"
@@ -17,6 +19,7 @@
 #include "refusal.h"
 #include "run.h"
 #include "say.h"
+#include "schedule.h"
 #include "tutti/error.h"
 
 namespace tutti::command {
@@ -30,7 +33,8 @@ constexpr const char* kExamples =
     "  tutti run -n 2 --threads 8 --bind core ./train\n"
     "  tutti doctor                            what this machine offers for training\n"
     "  tutti compare a.jsonl b.jsonl           the first step at which two runs differ\n"
-    "  tutti export --torch checkpoints model.pt\n";
+    "  tutti export --torch checkpoints model.pt\n"
+    "  tutti schedule --stages 4 --micro-batches 8   the timeline and the bubble of a pipeline\n";
 constexpr const char* kRunUsage =
     "tutti run (-n N | --hosts a:N,b:N) [options] [--] program [arguments]";
 constexpr const char* kRunFooter =
@@ -59,6 +63,13 @@ constexpr const char* kExportFooter =
     "taken. Models are read from FILE with torch::load in C++, torch.jit.load in Python.\n"
     "\nExample:\n"
     "  tutti export --torch checkpoints model.pt\n";
+
+constexpr const char* kScheduleFooter =
+    "All stages cost the same. What is printed is predicted, from these numbers alone: a row for\n"
+    "each worker, then its idle share and what its stages keep.\n"
+    "\nExamples:\n"
+    "  tutti schedule --stages 4 --micro-batches 8 --kind zb-h1 --svg zb.svg\n"
+    "  tutti schedule --stages 8 --workers 4 --micro-batches 8 --kind interleaved --forward 2.5\n";
 
 // CLI11 does not know of the program, which is cut off before it parses.
 class RunFormatter : public CLI::Formatter {
@@ -139,9 +150,17 @@ int execute(std::vector<std::string> arguments) {
   export_app->add_option("FILE", file, "Where to; replaced where it exists")->required();
   export_app->footer(kExportFooter);
 
+  ScheduleOptions schedule_options;
+  CLI::App* schedule_app =
+      app.add_subcommand("schedule", "Predict the timeline of a pipeline of stages");
+  add_schedule_options(*schedule_app, schedule_options);
+  schedule_app->footer(kScheduleFooter);
+
   const std::string first = arguments.empty() ? "" : arguments.front();
   const bool is_run = first == "run";
-  const bool is_known = is_run || first == "doctor" || first == "compare" || first == "export";
+  constexpr std::array<std::string_view, 5> kCommands = {"run", "doctor", "compare", "export",
+                                                         "schedule"};
+  const bool is_known = std::ranges::find(kCommands, first) != kCommands.end();
   const std::string command = is_known ? "tutti " + first : "tutti";
   if (!is_known && !arguments.empty() && !first.starts_with('-'))
     return refuse(command, fmt::format("there is no command \"{}\"", first), true);
@@ -168,6 +187,7 @@ int execute(std::vector<std::string> arguments) {
       return doctor_of_hosts->count() > 0 ? doctor_hosts(doctor_list, doctor_ssh) : doctor(as_json);
     if (app.got_subcommand(compare_app)) return compare(a, b);
     if (app.got_subcommand(export_app)) export_torch(checkpoint, file, averages);
+    if (app.got_subcommand(schedule_app)) return schedule(schedule_options);
     if (run_app->count("-n") == 0 && options.hosts.empty())
       throw Refusal(kUsageStatus, "neither -n nor --hosts is given");
     check(options);
