@@ -46,6 +46,7 @@ const std::vector<Keyword> kKeywords = {
     {"mixed precision", "update.md"},
     {"model averaging", "averaging.md"},
     {"MPI_Allreduce", "by_hand.md"},
+    {"pipeline parallel", "pipeline.md"},
     {"replica", "averaging.md"},
     {"reproducible", "numerics.md"},
     {"resume", "checkpoints.md"},

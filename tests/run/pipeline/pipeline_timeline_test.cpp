@@ -113,6 +113,16 @@ TEST(PipelineTimeline, ZbH1LeavesLessThanHalfOfTheBubbleOf1F1B) {
   }
 }
 
+TEST(PipelineTimeline, TransfersThatTakeTimeCost1F1BMoreThanGpipe) {
+  const auto makespan = [](const char* kind) {
+    return simulate(PipelineSchedule::named(kind, 0, 4, 8), PipelineCosts::equal(4, {}, 0.5))
+        .makespan_ms();
+  };
+  EXPECT_DOUBLE_EQ(makespan("1f1b"), 41);
+  EXPECT_DOUBLE_EQ(makespan("gpipe"), 36);
+  EXPECT_DOUBLE_EQ(makespan("zb-h1"), 33);
+}
+
 TEST(PipelineTimeline, KnowsHowManyMicroBatchesAStageKeeps) {
   for (const auto& schedule : sample_schedules()) {
     SCOPED_TRACE(schedule.text());
