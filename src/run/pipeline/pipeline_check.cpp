@@ -110,7 +110,7 @@ void refuse_waits(const PipelineSchedule& schedule) {
     const auto done = walk.times[static_cast<std::size_t>(w)].size();
     if (done == actions.size()) continue;
     const auto& action = actions[done];
-    // On its own worker an action has what it needs, which was checked before.
+    // What it needs of its own stage was checked before.
     const auto need = need_of(action, schedule.stages()).value_or(action);
     text += fmt::format("{}worker {} has the {} next and needs the {}, of worker {}",
                         text.empty() ? "" : "; ", w, text_of(action), text_of(need),

@@ -47,20 +47,15 @@ PipelineWalk walk(const PipelineSchedule& schedule, const WalkCosts& costs) {
   const auto workers = static_cast<std::size_t>(schedule.workers());
   Results results(schedule.stages(), schedule.micro_batches());
   PipelineWalk walk{.times = std::vector<std::vector<PipelineWalk::Times>>(workers)};
-  // The earliest start; negative where something is not there yet.
+  // The earliest start; negative where something is not there yet. What an action needs of its own
+  // stage stands before it in the list of its worker.
   const auto start_of = [&](int worker, const StageAction& action, double free) {
     const auto need = need_of(action, schedule.stages());
-    if (need) {
-      const auto there = results.of(*need);
-      if (there < 0) return there;
-      const bool travels = schedule.worker_of(need->stage) != worker;
-      free = std::max(free, there + (travels ? costs.transfer : 0));
-    }
-    if (action.work == StageWork::forward) return free;
-    const auto own =
-        action.work == StageWork::backward_weight ? StageWork::backward_input : StageWork::forward;
-    const auto there = results.of({own, action.stage, action.micro_batch});
-    return there < 0 ? there : std::max(free, there);
+    if (!need) return free;
+    const auto there = results.of(*need);
+    if (there < 0) return there;
+    const bool travels = schedule.worker_of(need->stage) != worker;
+    return std::max(free, there + (travels ? costs.transfer : 0));
   };
   for (bool moved = true; moved;) {
     moved = false;

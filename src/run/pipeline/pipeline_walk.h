@@ -1,7 +1,8 @@
 #pragma once
 
 // When each action of a pipeline schedule runs, where every worker takes its next one as soon as
-// what it needs is there.
+// what it needs of other stages is there. What it needs of its own stage comes before it in the
+// worker's list, which check() has seen to.
 //
 // Threads: any. Failure: none; a schedule whose workers wait for one another ends early.
 
