@@ -81,7 +81,7 @@ class PipelineTimeline {
 
   /// A row of characters per worker, and a table of times and memory:
   ///
-  ///   worker 0 |F0 F1 F2 . . . B0--- F3 …
+  ///   worker 0 |F0 F1 F2 ......B0--- F3 …
   ///
   /// The number is that of the micro-batch, a letter behind it that of the stage, where a worker
   /// has several; "." is idle. 160 columns at most: what is too narrow for its number has none.
