@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <mutex>
 
-#include "base/check.h"
+#include "base/timeline.h"
+#include "comm/group_state.h"
 #include "torch/pipeline/pipeline_settings.h"
 #include "tutti/error.h"
 
@@ -50,6 +51,7 @@ PipelineRunner::PipelineRunner(const Parts& parts, const Pipeline& pipeline,
 }
 
 void PipelineRunner::drop() noexcept {
+  expected_.clear();
   passages_.clear();
   outbox_.clear();
   back_outbox_.clear();
@@ -67,6 +69,9 @@ void PipelineRunner::run(const Trainer::Inputs& inputs, const Trainer::Loss& los
   for (auto& one : progress_) one.open = static_cast<int>(own_stages_.size());
   parts_.exchange.watch_collectives(messages_.group(), [this] {
     for (const auto& one : calls_) call(one);
+    for (const auto& [peer, messages] : expected_) {
+      while (!messages.empty()) receive_next(peer);
+    }
     messages_.finish();
   });
   if (const auto failed = failed_) {
@@ -89,27 +94,45 @@ void PipelineRunner::call(const PipelineCall& call) {
       messages_.send(peer, node.mapped());
     }
   };
-  const auto receive = [&](int to, StageMessage Passage::*message) {
-    auto arrived = messages_.receive(peer);
-    others_failed_ = others_failed_ || arrived.state == StageMessage::State::failed;
-    passages_[{to, shard}].*message = std::move(arrived);
-  };
   switch (call.kind) {
     case PipelineCall::Kind::compute:
+      receive_up_to(call.action);
       return compute(call.action);
     case PipelineCall::Kind::send_activation:
       return send(outbox_);
     case PipelineCall::Kind::send_gradient:
       return send(back_outbox_);
     case PipelineCall::Kind::receive_activation:
-      return receive(stage + 1, &Passage::in);
+      return expected_[peer].push_back({{stage + 1, shard}, &Passage::in});
     case PipelineCall::Kind::receive_gradient:
-      return receive(stage - 1, &Passage::back);
+      return expected_[peer].push_back({{stage - 1, shard}, &Passage::back});
   }
+}
+
+/// No sender waits for its receiver: what comes is received when a compute needs it.
+void PipelineRunner::receive_up_to(const StageAction& action) {
+  const Key key{action.stage, action.micro_batch};
+  const bool is_forward = action.work == StageWork::forward;
+  for (auto& [peer, messages] : expected_) {
+    const auto needed = [&, key = key](const Expected& one) {
+      return one.to == key && (one.message == &Passage::in) == is_forward;
+    };
+    while (std::ranges::any_of(messages, needed)) receive_next(peer);
+  }
+}
+
+void PipelineRunner::receive_next(int peer) {
+  const auto next = expected_[peer].front();
+  expected_[peer].pop_front();
+  auto arrived = messages_.receive(peer);
+  others_failed_ = others_failed_ || arrived.state == StageMessage::State::failed;
+  passages_[next.to].*next.message = std::move(arrived);
 }
 
 void PipelineRunner::compute(const StageAction& action) {
   if (has_failed()) return;
+  const auto name = text_of(action);
+  const TimelineSpan span(parts_.group.state()->job().timeline(), name);
   try {
     if (action.work == StageWork::forward) {
       forward(action.stage, action.micro_batch);

@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -78,8 +79,16 @@ class PipelineRunner {
   };
   using Key = std::pair<int, int>;  // stage and shard of this pipeline
 
+  /// A message that is to come.
+  struct Expected {
+    Key to;
+    StageMessage Passage::*message;
+  };
+
   bool has_failed() const { return failed_ != nullptr || others_failed_; }
   void call(const PipelineCall& call);
+  void receive_up_to(const StageAction& action);
+  void receive_next(int peer);
   void compute(const StageAction& action);
   void forward(int stage, int shard);
   TensorList begin_shard(Passage& passage, int shard);
@@ -111,6 +120,7 @@ class PipelineRunner {
   // Of the step that runs:
   const Trainer::Inputs* inputs_ = nullptr;
   const Trainer::Loss* loss_ = nullptr;
+  std::map<int, std::deque<Expected>> expected_;  ///< by peer
   std::map<Key, Passage> passages_;
   std::map<Key, StageMessage> outbox_;       ///< activations that are to be sent
   std::map<Key, StageMessage> back_outbox_;  ///< gradients that are

@@ -1,5 +1,6 @@
 // A pipeline gives the bytes of the Trainer without one, whatever its stages, schedule, and number.
 
+#include "support/spread.h"
 #include "torch/pipeline/pipeline_nets.h"
 
 namespace tutti::test::pipeline_exact {
@@ -86,6 +87,99 @@ TEST(PipelineExact, AllSchedulesStagesAndWidthsHaveTheBytesOfTheUnsplitRun) {
         with_pipeline(2 * width, {.stages = 4, .schedule = "interleaved", .workers = 2});
     EXPECT_EQ(got, expected) << "interleaved, width " << width;
   }
+}
+
+TEST(PipelineExact, PipelinesOnSeveralHostsHaveTheBytesOfOneWorker) {
+  const auto expected = without_pipeline(1);
+  const Spread spread(2);
+  EXPECT_EQ(with_pipeline(4, {.stages = 2}), expected);
+  EXPECT_EQ(with_pipeline(4, {.stages = 2, .schedule = "zb-h1"}), expected);
+}
+
+TEST(PipelineExact, APipelineAcrossHostsIsRefused) {
+  const Spread spread(2);
+  on_workers(2, [](const Job& job) {
+    StagedNet net;
+    auto all = options();
+    all.pipeline = Pipeline{.layers = net.layers(), .stages = 2};
+    EXPECT_EQ(text_of<Unsupported>([&] { Trainer(job, net, Adam{}, all); }),
+              "the pipeline of ranks 0 to 1 is on two hosts: give each host a multiple of 2 "
+              "workers");
+  });
+}
+
+/// Row-sparse and frozen parameters, segments that run again, and an optimizer of torch's.
+struct MixedNet : torch::nn::Module {
+  MixedNet() {
+    torch::manual_seed(6);
+    table = register_module(
+        "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(kWords, kInner).sparse(true)));
+    for (int i = 0; i < 3; ++i) {
+      blocks.push_back(register_module(
+          "block" + std::to_string(i),
+          torch::nn::Sequential(torch::nn::Linear(kInner, kInner), torch::nn::BatchNorm1d(kInner),
+                                torch::nn::Dropout(0.2), torch::nn::Tanh())));
+    }
+    blocks[1]->parameters()[0].requires_grad_(false);
+    head = register_module("head", torch::nn::Linear(kInner, kWords));
+  }
+  std::vector<PipelineLayer> layers() {
+    std::vector<PipelineLayer> all = {pipeline_layer(table)};
+    for (auto& block : blocks) {
+      all.push_back(
+          [block](const TensorList& in) -> TensorList { return {recompute(block, in[0])}; });
+    }
+    all.push_back(pipeline_layer(head));
+    return all;
+  }
+  torch::nn::Embedding table{nullptr};
+  std::vector<torch::nn::Sequential> blocks;
+  torch::nn::Linear head{nullptr};
+};
+
+std::string mixed(int size, std::optional<Pipeline> shape) {
+  return text_of_rank_0(size, [&](const Job& job) {
+    MixedNet net;
+    auto layers = net.layers();
+    TrainerOptions options{.shards = 5, .seed = 3, .clip = {.norm = 1}};
+    if (shape) {
+      options.pipeline = shape;
+      options.pipeline->layers = layers;
+    }
+    Optimizer optimizer(Adam{.lr = 0.01});
+    optimizer.group([](const std::string& name) { return name.starts_with("head."); },
+                    torch_optimizer<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.1)));
+    Trainer trainer(job, net, optimizer, options);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto result =
+          shape ? trainer.step(
+                      [&](Shard& shard) -> TensorList {
+                        return {words_of(step, shard.index()).first};
+                      },
+                      [&](Shard& shard, const TensorList& y) {
+                        return loss_of(shard, y[0], words_of(step, shard.index()).second);
+                      })
+                : trainer.step([&](Shard& shard) {
+                    const auto [words, next] = words_of(step, shard.index());
+                    TensorList values = {words};
+                    for (auto& layer : layers) values = layer(values);
+                    return loss_of(shard, values[0], next);
+                  });
+      EXPECT_TRUE(result.applied) << result.dropped_because;
+    }
+    return parameters_sha256(net) + trainer.state_sha256();
+  });
+}
+
+TEST(PipelineExact, RowSparseAndFrozenParametersSegmentsAndTorchsOptimizersGoWithOne) {
+  const auto expected = mixed(1, {});
+  for (const char* const kind : {"gpipe", "1f1b", "zb-h1"}) {
+    for (const int stages : {1, 2, 3}) {
+      EXPECT_EQ(mixed(stages, Pipeline{.stages = stages, .schedule = kind}), expected)
+          << kind << " " << stages;
+    }
+  }
+  EXPECT_EQ(mixed(4, Pipeline{.stages = 2}), expected);
 }
 
 }  // namespace

@@ -47,7 +47,9 @@ struct StagedNet : torch::nn::Module {
         // The last one changes what it is given: no other layer has it.
         const auto own = i == 2 ? in[0] + in[1] : i == 3 ? in[0] : in[0].clone();
         const auto inner = blocks[i]->forward(own);
-        return {norms[i]->forward(in[0] + inner), in[1]};
+        const auto sum = in[0] + inner;
+        // A third layer that reads the embedding's weight.
+        return {norms[i]->forward(i == 1 ? sum + embedding->weight.mean(0) : sum), in[1]};
       });
     }
     all.push_back([this](const TensorList& in) -> TensorList {
