@@ -24,7 +24,7 @@ else()
           PATTERN link.h EXCLUDE PATTERN ops.h EXCLUDE PATTERN partial.h EXCLUDE
           PATTERN parallel_cross_entropy.h EXCLUDE PATTERN split_module.h EXCLUDE
           PATTERN parallel_embedding.h EXCLUDE PATTERN parallel_linear.h EXCLUDE PATTERN recompute.h EXCLUDE
-          PATTERN recompute_sequential.h EXCLUDE PATTERN shard_index.h EXCLUDE
+          PATTERN recompute_sequential.h EXCLUDE PATTERN recurrent.h EXCLUDE PATTERN shard_index.h EXCLUDE
           PATTERN split_tensors.h EXCLUDE PATTERN sync_batch_norm.h EXCLUDE
           PATTERN shard_loader.h EXCLUDE PATTERN tensors.h EXCLUDE
           PATTERN torch_optimizer.h EXCLUDE PATTERN trainer.h EXCLUDE PATTERN tutti.h EXCLUDE)

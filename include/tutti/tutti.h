@@ -30,6 +30,7 @@
 #include "tutti/progress.h"
 #include "tutti/recompute.h"
 #include "tutti/recompute_sequential.h"
+#include "tutti/recurrent.h"
 #include "tutti/sample_order.h"
 #include "tutti/schedule.h"
 #include "tutti/shard_index.h"

@@ -95,6 +95,7 @@ const std::map<std::string, std::string> kPublic = {
     {"progress.h", "run"},
     {"recompute.h", "torch/recompute"},
     {"recompute_sequential.h", "torch/recompute"},
+    {"recurrent.h", "torch/recompute"},
     {"sample_order.h", "run"},
     {"schedule.h", "run"},
     {"shard_index.h", "torch/split"},
