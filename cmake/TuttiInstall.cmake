@@ -23,7 +23,8 @@ else()
           PATTERN data_parallel.h EXCLUDE PATTERN distributed_sampler.h EXCLUDE
           PATTERN link.h EXCLUDE PATTERN ops.h EXCLUDE PATTERN partial.h EXCLUDE
           PATTERN parallel_cross_entropy.h EXCLUDE PATTERN split_module.h EXCLUDE
-          PATTERN parallel_embedding.h EXCLUDE PATTERN parallel_linear.h EXCLUDE PATTERN recompute.h EXCLUDE
+          PATTERN parallel_embedding.h EXCLUDE PATTERN parallel_linear.h EXCLUDE PATTERN pipeline.h EXCLUDE
+          PATTERN recompute.h EXCLUDE
           PATTERN recompute_sequential.h EXCLUDE PATTERN recurrent.h EXCLUDE PATTERN shard_index.h EXCLUDE
           PATTERN split_tensors.h EXCLUDE PATTERN sync_batch_norm.h EXCLUDE
           PATTERN shard_loader.h EXCLUDE PATTERN tensors.h EXCLUDE

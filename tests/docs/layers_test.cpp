@@ -63,11 +63,18 @@ const std::map<std::string, Names> kMayInclude = {
      {"base", "kernels", "comm", "run", "run/state", "sync/plan", "sync/coded", "sync/update",
       "torch/model"}},
     {"torch/optim", {"base", "kernels/rules", "run", "sync/plan", "sync/update", "torch/model"}},
+    {"torch/shards",
+     {"base", "kernels", "kernels/rules", "memory", "job", "comm", "codec", "run", "run/pipeline",
+      "run/state", "sync/plan", "sync/step", "sync/rows", "sync/coded", "sync/update", "sync/averaging",
+      "torch/model", "torch/run", "torch/optim", "torch/split"}},
+    {"torch/pipeline",
+     {"base", "memory", "comm", "run", "run/pipeline", "sync/plan", "sync/step", "torch/model",
+      "torch/shards", "torch/recompute"}},
     {"torch/trainer",
-     {"base",        "c10d",       "kernels",     "kernels/rules",  "memory",      "job",
-      "comm",        "codec",      "run",         "run/state",      "sync/plan",   "sync/step",
-      "sync/rows",   "sync/coded", "sync/update", "sync/averaging", "torch/model", "torch/run",
-      "torch/optim", "torch/split"}},
+     {"base",        "c10d",        "kernels",        "kernels/rules",  "memory",      "job",
+      "comm",        "codec",       "run",            "run/state",      "sync/plan",   "sync/step",
+      "sync/rows",   "sync/coded",  "sync/update",    "sync/averaging", "torch/model", "torch/run",
+      "torch/optim", "torch/split", "torch/pipeline", "torch/shards"}},
 };
 
 /// The folder that each public header belongs to.
@@ -93,6 +100,7 @@ const std::map<std::string, std::string> kPublic = {
     {"pipeline_schedule.h", "run/pipeline"},
     {"pipeline_timeline.h", "run/pipeline"},
     {"progress.h", "run"},
+    {"pipeline.h", "torch/shards"},
     {"recompute.h", "torch/recompute"},
     {"recompute_sequential.h", "torch/recompute"},
     {"recurrent.h", "torch/recompute"},
@@ -109,7 +117,7 @@ const std::map<std::string, std::string> kPublic = {
     {"tensors.h", "torch/model"},
     {"torch_optimizer.h", "torch/optim"},
     {"traffic.h", "sync/step"},
-    {"trainer.h", "torch/trainer"},
+    {"trainer.h", "torch/shards"},
 };
 
 /// Sources of a folder that a reader can still take in at a glance.

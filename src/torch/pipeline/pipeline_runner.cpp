@@ -9,7 +9,7 @@
 
 #include "base/timeline.h"
 #include "comm/group_state.h"
-#include "torch/pipeline/pipeline_settings.h"
+#include "torch/shards/pipeline_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {

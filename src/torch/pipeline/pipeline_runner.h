@@ -28,9 +28,9 @@
 #include "torch/model/wrapped_model.h"
 #include "torch/pipeline/stage_graph.h"
 #include "torch/pipeline/stage_messages.h"
-#include "torch/trainer/shard_buffers.h"
-#include "torch/trainer/shard_runner.h"
-#include "torch/trainer/step_notes.h"
+#include "torch/shards/shard_buffers.h"
+#include "torch/shards/shard_runner.h"
+#include "torch/shards/step_notes.h"
 #include "tutti/trainer.h"
 
 namespace tutti {

@@ -14,7 +14,7 @@
 #include "sync/step/step_part.h"
 #include "sync/update/partitioned_update.h"
 #include "torch/model/wrapped_model.h"
-#include "torch/trainer/replica_parameters.h"
+#include "torch/shards/replica_parameters.h"
 
 namespace tutti {
 

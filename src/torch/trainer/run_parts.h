@@ -15,9 +15,9 @@
 #include "run/state/run_part.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/optim/tile_optimizers.h"
-#include "torch/trainer/replica_parameters.h"
-#include "torch/trainer/shard_buffers.h"
-#include "torch/trainer/shard_states.h"
+#include "torch/shards/replica_parameters.h"
+#include "torch/shards/shard_buffers.h"
+#include "torch/shards/shard_states.h"
 
 namespace tutti {
 

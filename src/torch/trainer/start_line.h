@@ -10,7 +10,7 @@
 
 #include "sync/coded/coded_gradients.h"
 #include "torch/model/wrapped_model.h"
-#include "torch/trainer/replica_parameters.h"
+#include "torch/shards/replica_parameters.h"
 #include "tutti/group.h"
 #include "tutti/optimizer.h"
 #include "tutti/trainer.h"

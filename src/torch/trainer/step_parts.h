@@ -19,11 +19,11 @@
 #include "sync/update/partitioned_update.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/run/between_steps.h"
-#include "torch/trainer/replica_parameters.h"
-#include "torch/trainer/shard_buffers.h"
-#include "torch/trainer/shard_states.h"
-#include "torch/trainer/shared_parameters.h"
-#include "torch/trainer/value_check.h"
+#include "torch/shards/replica_parameters.h"
+#include "torch/shards/shard_buffers.h"
+#include "torch/shards/shard_states.h"
+#include "torch/shards/shared_parameters.h"
+#include "torch/shards/value_check.h"
 #include "tutti/clip.h"
 
 namespace tutti {

@@ -8,10 +8,10 @@
 #include "sync/update/moving_averages.h"
 #include "sync/update/shared_model.h"
 #include "torch/model/wrapped_model.h"
-#include "torch/trainer/replica_parameters.h"
-#include "torch/trainer/shard_buffers.h"
-#include "torch/trainer/shared_parameters.h"
-#include "torch/trainer/trained_classifiers.h"
+#include "torch/shards/replica_parameters.h"
+#include "torch/shards/shard_buffers.h"
+#include "torch/shards/shared_parameters.h"
+#include "torch/shards/trained_classifiers.h"
 #include "tutti/trainer.h"
 
 namespace tutti {

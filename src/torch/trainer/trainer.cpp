@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "comm/group_state.h"
-#include "torch/trainer/shard_runner.h"
+#include "torch/shards/shard_runner.h"
 #include "torch/trainer/trainer_state.h"
 #include "tutti/error.h"
 

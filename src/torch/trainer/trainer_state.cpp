@@ -13,9 +13,9 @@
 #include "comm/host_copies.h"
 #include "job/alone.h"
 #include "sync/update/gradient_norms.h"
-#include "torch/trainer/active_parameters.h"
+#include "torch/shards/active_parameters.h"
 #include "torch/trainer/trainer_edit.h"
-#include "torch/trainer/trainer_settings.h"
+#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {

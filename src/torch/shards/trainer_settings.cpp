@@ -1,4 +1,4 @@
-#include "torch/trainer/trainer_settings.h"
+#include "torch/shards/trainer_settings.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,7 @@
 #include "sync/step/logical_workers.h"
 #include "torch/model/arithmetic.h"
 #include "torch/optim/torch_rule.h"
-#include "torch/pipeline/pipeline_settings.h"
+#include "torch/shards/pipeline_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "torch/trainer/replica_parameters.h"
+#include "torch/shards/replica_parameters.h"
 
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "kernels/norm.h"
 #include "memory/memory_need.h"
 #include "torch/model/same_bytes.h"
-#include "torch/trainer/trainer_settings.h"
+#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 

@@ -1,4 +1,4 @@
-#include "torch/trainer/zero_copy_gradients.h"
+#include "torch/shards/zero_copy_gradients.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>

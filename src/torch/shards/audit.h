@@ -22,7 +22,7 @@
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
 #include "torch/model/wrapped_model.h"
-#include "torch/trainer/shard_states.h"
+#include "torch/shards/shard_states.h"
 #include "tutti/metrics.h"
 
 namespace tutti {

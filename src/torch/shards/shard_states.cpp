@@ -1,4 +1,4 @@
-#include "torch/trainer/shard_states.h"
+#include "torch/shards/shard_states.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "torch/trainer/audit.h"
+#include "torch/shards/audit.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include "kernels/hash.h"
 #include "sync/step/logical_workers.h"
 #include "torch/run/stored_tensors.h"
-#include "torch/trainer/trainer_settings.h"
+#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "torch/trainer/shared_parameters.h"
+#include "torch/shards/shared_parameters.h"
 
 #include <fmt/format.h>
 

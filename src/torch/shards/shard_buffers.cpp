@@ -1,4 +1,4 @@
-#include "torch/trainer/shard_buffers.h"
+#include "torch/shards/shard_buffers.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "comm/host_copies.h"
 #include "sync/averaging/replica_averaging.h"
 #include "torch/model/same_bytes.h"
-#include "torch/trainer/trainer_settings.h"
+#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 

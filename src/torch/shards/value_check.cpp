@@ -1,4 +1,4 @@
-#include "torch/trainer/value_check.h"
+#include "torch/shards/value_check.h"
 
 #include "kernels/hash.h"
 #include "sync/step/digest_check.h"

@@ -1,10 +1,10 @@
-#include "torch/pipeline/pipeline_settings.h"
+#include "torch/shards/pipeline_settings.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "comm/group_state.h"
-#include "torch/trainer/trainer_settings.h"
+#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "torch/trainer/active_parameters.h"
+#include "torch/shards/active_parameters.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "sync/step/logical_workers.h"
-#include "torch/trainer/trainer_settings.h"
+#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {

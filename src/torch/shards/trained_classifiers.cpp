@@ -1,4 +1,4 @@
-#include "torch/trainer/trained_classifiers.h"
+#include "torch/shards/trained_classifiers.h"
 
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "torch/trainer/step_notes.h"
+#include "torch/shards/step_notes.h"
 
 #include <fmt/format.h>
 

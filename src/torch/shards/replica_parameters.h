@@ -19,8 +19,8 @@
 #include "sync/step/logical_workers.h"
 #include "sync/update/partitioned_update.h"
 #include "torch/model/wrapped_model.h"
-#include "torch/trainer/shared_parameters.h"
-#include "torch/trainer/value_check.h"
+#include "torch/shards/shared_parameters.h"
+#include "torch/shards/value_check.h"
 #include "tutti/trainer.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "torch/trainer/shard_runner.h"
+#include "torch/shards/shard_runner.h"
 
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "run/leaf_seed.h"
 #include "torch/model/incoming_gradient.h"
 #include "torch/model/row_tensors.h"
-#include "torch/trainer/trainer_settings.h"
+#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {
