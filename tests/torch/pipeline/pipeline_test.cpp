@@ -169,6 +169,17 @@ TEST(Pipeline, TheHalvesOfAStepShowTheGradientOfTheUnsplitRun) {
   EXPECT_EQ(of(2, true), of(1, false));
 }
 
+TEST(Pipeline, ALayerOfAModuleHandsTheOtherTensorsThrough) {
+  const torch::nn::Linear linear(5, 2);
+  const auto layer = pipeline_layer(linear);
+  const TensorList in = {torch::randn({3, 5}), torch::ones({1}), {}};
+  const auto out = layer(in);
+  ASSERT_EQ(out.size(), 3U);
+  EXPECT_EQ(out[0].sizes(), (std::vector<std::int64_t>{3, 2}));
+  EXPECT_TRUE(out[1].is_same(in[1]));
+  EXPECT_FALSE(out[2].defined());
+}
+
 /// A worker's resident shared memory, in KiB: pages of arenas that it has touched.
 long shared_kib() {
   std::ifstream status("/proc/self/status");
