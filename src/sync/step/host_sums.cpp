@@ -57,6 +57,7 @@ HostSums::HostSums(const Group& group, NodeStore& nodes, Options options)
       slices_(nodes),
       pieces_given_(state_, link_, kPieces),
       link_(state_, {.name = options_.name, .lanes = kLanes, .deadline = options_.deadline}) {
+  places_.resize(nodes.plan().parameters().size());
   std::vector<std::uint8_t> summed;
   for (std::uint32_t p = 0; p < nodes.plan().parameters().size(); ++p) {
     summed.push_back(nodes.plan().parameters()[p].is_reduced() && options_.wanted(p) ? 1 : 0);
@@ -93,16 +94,20 @@ std::byte* HostSums::sum_at(std::uint32_t parameter) const {
 
 void HostSums::find_blocks() {
   if (shape_ == nodes_.shape()) return;
-  std::vector<int> hosts;
-  for (const auto& node : nodes_.held()) {
-    hosts.push_back(state_.host_of(node.worker));
-  }
-  blocks_ = host_blocks(nodes_.held(), hosts, nodes_.leaf_count());
+  blocks_.clear();
   most_blocks_ = 1;
-  for (int host = 0; host < hosts_; ++host) {
-    most_blocks_ =
-        std::max(most_blocks_,
-                 static_cast<std::size_t>(std::ranges::count(blocks_, host, &HostBlock::host)));
+  for (int place = 0; place < nodes_.workers_per_leaf(); ++place) {
+    std::vector<int> hosts;
+    for (const auto& node : nodes_.held()) {
+      hosts.push_back(state_.host_of(node.worker + place));
+    }
+    const auto& blocks =
+        blocks_.emplace_back(host_blocks(nodes_.held(), hosts, nodes_.leaf_count()));
+    for (int host = 0; host < hosts_; ++host) {
+      most_blocks_ =
+          std::max(most_blocks_,
+                   static_cast<std::size_t>(std::ranges::count(blocks, host, &HostBlock::host)));
+    }
   }
   if (most_blocks_ > kMaxBlocks) {
     throw Unsupported(fmt::format(
@@ -120,6 +125,7 @@ void HostSums::add(std::span<const std::uint32_t> parameters) {
   for (const auto p : parameters) {
     if (!nodes_.is_summed(p) || !nodes_.touched(p)) continue;
     touched.push_back(p);
+    places_[p] = nodes_.place_of(p);
     bytes += nodes_.plan().parameters()[p].node_bytes;
   }
   std::ranges::sort(touched);  // as they lie in memory
@@ -158,18 +164,21 @@ std::vector<ElementRange> HostSums::clipped(const std::vector<ElementRange>& sli
 std::size_t HostSums::visit(const std::vector<ElementRange>& slice, int host,
                             std::optional<TilePart> part, const Visit& visit) const {
   std::size_t offset = 0;
-  for (const auto& block : blocks_) {
-    if (block.host != host) continue;
-    std::int64_t first = 0;
-    for (const auto& range : slice) {
-      const auto number = std::exchange(first, first + tiles_in(range));
-      if (!nodes_.touched(range.parameter, block.nodes)) continue;
-      const auto inside = part ? within(range, number, part->begin, part->end) : range;
-      if (visit && inside.begin < inside.end) {
-        visit(block, inside, offset + bytes_before(inside) - bytes_before(range));
+  for (int place = 0; place < nodes_.workers_per_leaf(); ++place) {
+    for (const auto& block : blocks_[static_cast<std::size_t>(place)]) {
+      if (block.host != host) continue;
+      std::int64_t first = 0;
+      for (const auto& range : slice) {
+        const auto number = std::exchange(first, first + tiles_in(range));
+        if (places_[range.parameter] != place) continue;
+        if (!nodes_.touched(range.parameter, block.nodes)) continue;
+        const auto inside = part ? within(range, number, part->begin, part->end) : range;
+        if (visit && inside.begin < inside.end) {
+          visit(block, inside, offset + bytes_before(inside) - bytes_before(range));
+        }
+        offset +=
+            static_cast<std::size_t>(range.end - range.begin) * size_of(type_of(range.parameter));
       }
-      offset +=
-          static_cast<std::size_t>(range.end - range.begin) * size_of(type_of(range.parameter));
     }
   }
   return offset;
@@ -242,7 +251,7 @@ void HostSums::reduce(const Piece& piece, std::size_t k) {
   }
   for (const auto& range : clipped(slice, part)) {
     auto sources = nodes_.nodes_of(range.parameter, {0, 0});
-    for (const auto& block : blocks_) {
+    for (const auto& block : blocks_of(range.parameter)) {
       if (!nodes_.touched(range.parameter, block.nodes)) continue;
       if (block.host != here_) {
         // Any of the subtree's leaves has its place in the tree over the others.

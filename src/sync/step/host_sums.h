@@ -125,6 +125,9 @@ class HostSums {
   std::byte* staging(bool out, std::size_t piece, int host) const;
   std::byte* sum_at(std::uint32_t parameter) const;
   void find_blocks();
+  const std::vector<HostBlock>& blocks_of(std::uint32_t parameter) const {
+    return blocks_[static_cast<std::size_t>(places_[parameter])];
+  }
   /// Calls `visit` for what a host has of a slice: the range of each block, and where it lies in
   /// the host's message. Returns the bytes of that.
   std::size_t visit(const std::vector<ElementRange>& slice, int host, std::optional<TilePart> part,
@@ -167,7 +170,9 @@ class HostSums {
 
   std::uint64_t step_ = 0;
   std::uint64_t shape_ = ~std::uint64_t{0};  ///< NodeStore::shape() of blocks_
-  std::vector<HostBlock> blocks_;
+  /// By place of those who have a parameter among the workers of a leaf.
+  std::vector<std::vector<HostBlock>> blocks_;
+  std::vector<int> places_;      ///< by parameter, in this step
   std::size_t most_blocks_ = 1;  ///< of one host
   std::deque<Piece> pieces_;
   bool closed_ = false;

@@ -80,7 +80,7 @@ void HostSums::post_lists() {
     if (nodes_.is_summed(p)) continue;
     for (const auto& node : nodes_.held()) {
       for (const auto part : nodes_.parts_of(node, p)) {
-        const int from = state_.host_of(node.worker);
+        const int from = state_.host_of(nodes_.worker_of(node, p));
         if (from != here_) {
           link_.receive(kLists, from, part);
           continue;

@@ -35,6 +35,15 @@ NodeStore::Part NodeStore::part_of(const HeldNode& node, std::size_t parameter) 
   return {node.worker, kAbsent};
 }
 
+int NodeStore::place_of(std::size_t parameter) const {
+  if (workers_per_leaf_ == 1) return 0;
+  for (const auto& node : nodes_) {
+    const auto part = part_of(node, parameter);
+    if (part.slot != kAbsent) return part.worker - node.worker;
+  }
+  return 0;
+}
+
 void NodeStore::open() {
   leaves_.reset();
   is_published_ = nodes_sent_ = false;

@@ -97,6 +97,12 @@ class NodeStore {
   // ---- all workers', once they are published ----
 
   int workers_per_leaf() const { return workers_per_leaf_; }
+  /// The worker that has a node's gradient of the parameter; the node's first one where it is absent.
+  int worker_of(const HeldNode& node, std::size_t parameter) const {
+    return part_of(node, parameter).worker;
+  }
+  /// Which of the workers of a leaf have the parameter, counted from 0.
+  int place_of(std::size_t parameter) const;
 
   const StepBoard& board_of(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
   std::span<const StepBoard> boards() const { return boards_; }

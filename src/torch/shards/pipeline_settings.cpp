@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "comm/group_state.h"
+#include <optional>
+
 #include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
@@ -61,6 +62,17 @@ void require_company(const TrainerOptions& options) {
   if (options.per_replica) refuse("per-replica parameters");
 }
 
+/// A parameter is of one place among the workers of all pipelines.
+void require_same_places(const PipelineSchedule& one, const PipelineSchedule& other) {
+  for (int s = 0; s < one.stages(); ++s) {
+    if (one.worker_of(s) == other.worker_of(s)) continue;
+    throw InvalidArgument(
+        fmt::format("schedule \"{}\" has stage {} on worker {}, schedule \"{}\" on worker {}: all "
+                    "pipelines have a stage on the same one",
+                    one.text(), s, one.worker_of(s), other.text(), other.worker_of(s)));
+  }
+}
+
 }  // namespace
 
 int workers_per_shard(const TrainerOptions& options) {
@@ -77,20 +89,16 @@ void require_pipeline(const TrainerOptions& options, const Group& group) {
     throw InvalidArgument(fmt::format("{} workers for pipelines of {}: start a multiple of {}",
                                       group.size(), workers, workers));
   }
-  for (int first = 0; first < group.size(); first += workers) {
-    const int host = group.state()->host_of(first);
-    for (int r = first; r < first + workers; ++r) {
-      if (group.state()->host_of(r) == host) continue;
-      throw Unsupported(fmt::format(
-          "the pipeline of ranks {} to {} is on two hosts: give each host a multiple of {} workers",
-          group.job_rank(first), group.job_rank(first + workers - 1), workers));
-    }
-  }
+  std::optional<PipelineSchedule> before;
   for (const auto& range : assignment_of(options, group.size())) {
     if (range.count() == 0) continue;
     const auto schedule = schedule_of(*options.pipeline, static_cast<int>(range.count()));
-    if (schedule.workers() == workers && schedule.stages() == options.pipeline->stages &&
-        schedule.micro_batches() == range.count()) {
+    const bool fits = schedule.workers() == workers &&
+                      schedule.stages() == options.pipeline->stages &&
+                      schedule.micro_batches() == range.count();
+    if (fits) {
+      require_same_places(before.value_or(schedule), schedule);
+      before = schedule;
       continue;
     }
     throw InvalidArgument(

@@ -89,23 +89,21 @@ TEST(PipelineExact, AllSchedulesStagesAndWidthsHaveTheBytesOfTheUnsplitRun) {
   }
 }
 
-TEST(PipelineExact, PipelinesOnSeveralHostsHaveTheBytesOfOneWorker) {
+TEST(PipelineExact, OnSeveralHostsAndAcrossThemBytesAreThoseOfOneWorker) {
   const auto expected = without_pipeline(1);
-  const Spread spread(2);
-  EXPECT_EQ(with_pipeline(4, {.stages = 2}), expected);
-  EXPECT_EQ(with_pipeline(4, {.stages = 2, .schedule = "zb-h1"}), expected);
-}
-
-TEST(PipelineExact, APipelineAcrossHostsIsRefused) {
-  const Spread spread(2);
-  on_workers(2, [](const Job& job) {
-    StagedNet net;
-    auto all = options();
-    all.pipeline = Pipeline{.layers = net.layers(), .stages = 2};
-    EXPECT_EQ(text_of<Unsupported>([&] { Trainer(job, net, Adam{}, all); }),
-              "the pipeline of ranks 0 to 1 is on two hosts: give each host a multiple of 2 "
-              "workers");
-  });
+  for (const int hosts : {2, 3}) {
+    const Spread spread(hosts);
+    for (const char* const kind : {"1f1b", "zb-h1"}) {
+      for (const int stages : {2, 3, 4}) {
+        EXPECT_EQ(with_pipeline(stages, {.stages = stages, .schedule = kind}), expected)
+            << hosts << " hosts, " << kind << ", " << stages << " stages";
+      }
+      EXPECT_EQ(with_pipeline(4, {.stages = 2, .schedule = kind}), expected) << hosts;
+    }
+    EXPECT_EQ(with_pipeline(6, {.stages = 3}), expected) << hosts;
+    EXPECT_EQ(with_pipeline(4, {.stages = 4, .schedule = "interleaved", .workers = 2}), expected)
+        << hosts;
+  }
 }
 
 /// Row-sparse and frozen parameters, segments that run again, and an optimizer of torch's.
@@ -180,6 +178,8 @@ TEST(PipelineExact, RowSparseAndFrozenParametersSegmentsAndTorchsOptimizersGoWit
     }
   }
   EXPECT_EQ(mixed(4, Pipeline{.stages = 2}), expected);
+  const Spread spread(2);
+  EXPECT_EQ(mixed(2, Pipeline{.stages = 2}), expected);
 }
 
 }  // namespace
