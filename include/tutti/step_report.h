@@ -39,7 +39,11 @@ struct StepReport {
   double weight = 0;            ///< Σ of their weights
   int nodes_held = 0;           ///< folded nodes that this worker published
   int zero_copy_gradients = 0;  ///< gradients that stayed where this backward made them
-  int last_worker = 0;          ///< job rank of the worker that was ready last
+  /// What this worker gave other workers' stages of a pipeline: activations, and their gradients.
+  std::size_t stage_bytes = 0;
+  /// Of these, gradients of parameters that an earlier stage reads too.
+  std::size_t tied_bytes = 0;
+  int last_worker = 0;  ///< job rank of the worker that was ready last
 
   /// One line: "step 17: 1 exchange of 33.60 of 33.60 MB, 0 parameters skipped, …".
   std::string text() const;

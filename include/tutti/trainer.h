@@ -196,8 +196,8 @@ struct TrainerOptions {
   /// Neighbouring workers compute each shard together, each some of the model's layers
   /// (docs/pipeline.md): steps take two closures. InvalidArgument where the group's size is no
   /// multiple of the pipeline's workers, or the schedule cannot use so many shards; Unsupported
-  /// with a codec, per-replica parameters, split layers, and where one pipeline's workers are on
-  /// several hosts. Decides no bit; a checkpoint may be resumed with another, or without.
+  /// with a codec, per-replica parameters and split layers. Decides no bit; a checkpoint may be
+  /// resumed with another, or without.
   std::optional<Pipeline> pipeline = {};
   /// Steps dropped in succession after which step() throws Diverged. Those that shrank a dynamic
   /// loss scale do not count.
@@ -220,6 +220,10 @@ struct TrainerOptions {
   /// compared: a difference is Mismatch on all workers, nothing has changed. 0 never. Alike on all
   /// workers; decides no bit.
   std::int64_t audit_every = 100;
+  /// The most bytes of parameters, optimizer state and moving averages for one worker, where those
+  /// of a host share them evenly: OutOfMemory on all where it is more, with how many workers would
+  /// do. Absent: what the machine has.
+  std::optional<std::uint64_t> memory_limit = {};
   /// The longest time of a wait; the job's deadline if absent.
   std::optional<std::chrono::milliseconds> deadline = {};
 };

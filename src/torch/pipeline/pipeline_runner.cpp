@@ -65,6 +65,8 @@ void PipelineRunner::run(const Trainer::Inputs& inputs, const Trainer::Loss& los
   drop();
   inputs_ = &inputs;
   loss_ = &loss;
+  bytes_before_ = messages_.bytes();
+  parameter_bytes_before_ = messages_.parameter_bytes();
   progress_.resize(static_cast<std::size_t>(mine_.count()));
   for (auto& one : progress_) one.open = static_cast<int>(own_stages_.size());
   parts_.exchange.watch_collectives(messages_.group(), [this] {

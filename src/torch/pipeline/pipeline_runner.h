@@ -55,7 +55,11 @@ class PipelineRunner {
   /// Whatever was computed has failed.
   void drop() noexcept;
 
-  const StageMessages& messages() const { return messages_; }
+  /// Adds what this worker sent in the last step.
+  void add_to(StepReport& report) const {
+    report.stage_bytes = messages_.bytes() - bytes_before_;
+    report.tied_bytes = messages_.parameter_bytes() - parameter_bytes_before_;
+  }
 
  private:
   /// A shard on its way through a stage.
@@ -125,6 +129,8 @@ class PipelineRunner {
   std::map<Key, StageMessage> outbox_;       ///< activations that are to be sent
   std::map<Key, StageMessage> back_outbox_;  ///< gradients that are
   std::vector<Progress> progress_;
+  std::uint64_t bytes_before_ = 0;
+  std::uint64_t parameter_bytes_before_ = 0;
   std::exception_ptr failed_;
   bool others_failed_ = false;
 };

@@ -2,20 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
+#include "memory/memory_need.h"
 #include "run/leaf_seed.h"
 #include "run/state/progress_run_parts.h"
 #include "torch/model/threads.h"
-#include "torch/shards/pipeline_settings.h"
 #include "torch/run/model_run_parts.h"
 #include "torch/run/stored_tensors.h"
+#include "torch/shards/pipeline_settings.h"
+#include "torch/shards/trainer_settings.h"
 #include "torch/trainer/run_parts.h"
 #include "torch/trainer/start_line.h"
 #include "torch/trainer/step_parts.h"
-#include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -99,6 +101,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   if (group.rank() == 0) warn_of_aliases(model, options.name);
   shared = std::make_unique<SharedModel>(group, exchange->plan(), rules.states,
                                          options.ema_decay > 0, options.name);
+  require_memory();
   parameters = std::make_unique<SharedParameters>(group, model, *shared);
   model = WrappedModel(module, roles_of(options), "Trainer");
   memory = model.memory();
@@ -175,6 +178,26 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   seed_between_steps();
   log_start({model, options, group, optimizer, summary_of(settings), coded.get(),
              rows->parameters().size(), replicas.get()});
+}
+
+void TrainerObjects::require_memory() const {
+  if (!options.memory_limit) return;
+  const auto limit = std::max<std::uint64_t>(*options.memory_limit, 1);
+  std::vector<int> workers;  // by host
+  for (int r = 0; r < group.size(); ++r) {
+    const auto host = static_cast<std::size_t>(group.state()->host_of(r));
+    workers.resize(std::max(workers.size(), host + 1));
+    ++workers[host];
+  }
+  const auto bytes = static_cast<std::uint64_t>(shared->bytes());
+  const auto fewest = static_cast<std::uint64_t>(*std::ranges::min_element(workers));
+  const auto each = (bytes + fewest - 1) / fewest;
+  if (each <= limit) return;
+  throw OutOfMemory(fmt::format(
+      "parameters and optimizer state of \"{}\" are {}, {} for each of {} workers of a host, and "
+      "memory_limit is {}: {} workers of a host would do",
+      options.name, format_bytes(bytes), format_bytes(each), fewest, format_bytes(limit),
+      (bytes + limit - 1) / limit));
 }
 
 /// An audit computes a shard once more on one worker alone.

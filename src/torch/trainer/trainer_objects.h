@@ -32,7 +32,6 @@
 #include "torch/pipeline/pipeline_runner.h"
 #include "torch/run/between_steps.h"
 #include "torch/shards/audit.h"
-#include "torch/trainer/folded_gradients.h"
 #include "torch/shards/replica_parameters.h"
 #include "torch/shards/shard_buffers.h"
 #include "torch/shards/shard_runner.h"
@@ -40,9 +39,10 @@
 #include "torch/shards/shared_parameters.h"
 #include "torch/shards/step_notes.h"
 #include "torch/shards/trained_classifiers.h"
+#include "torch/shards/value_check.h"
+#include "torch/trainer/folded_gradients.h"
 #include "torch/trainer/trainer_checkpoints.h"
 #include "torch/trainer/trainer_evaluation.h"
-#include "torch/shards/value_check.h"
 #include "tutti/trainer.h"
 
 namespace tutti {
@@ -103,6 +103,8 @@ struct TrainerObjects {
   void require_all_in_halves() const;
 
  private:
+  /// OutOfMemory beyond TrainerOptions::memory_limit.
+  void require_memory() const;
   void leave_audits_out(const std::string& why);
   void fill_initial_states(const std::vector<std::vector<double>>& initial);
   void list_run_parts();

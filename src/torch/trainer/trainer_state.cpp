@@ -14,8 +14,8 @@
 #include "job/alone.h"
 #include "sync/update/gradient_norms.h"
 #include "torch/shards/active_parameters.h"
-#include "torch/trainer/trainer_edit.h"
 #include "torch/shards/trainer_settings.h"
+#include "torch/trainer/trainer_edit.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -182,6 +182,7 @@ StepResult TrainerState::apply() {
   });
   facts_.touched = std::move(outcome.touched);
   facts_.report = std::move(outcome.report);
+  if (own_.pipeline) own_.pipeline->add_to(facts_.report);
   own_.step_parts.finish(facts_);
   auto result = result_of();
   const auto& request = own_.notes->request();

@@ -256,6 +256,49 @@ TEST(Pipeline, CheckpointsAreWholeAndAreResumedWithOtherStages) {
   EXPECT_EQ(run(1, pipeline_of({}, 1), 6, 7), expected);
 }
 
+TEST(Pipeline, WhatStagesGiveOneAnotherIsReportedApart) {
+  on_workers(2, [](const Job& job) {
+    StagedNet net;
+    Trainer trainer(job, net, Sgd{.lr = 0.1},
+                    {.shards = 4, .pipeline = pipeline_of(net.layers(), 2)});
+    const auto step = [&] {
+      return trainer
+          .step([](Shard& shard) -> TensorList { return {words_of(0, shard.index()).first}; },
+                [](Shard& shard, const TensorList& y) {
+                  return loss_of(shard, y[0], words_of(0, shard.index()).second);
+                })
+          .report;
+    };
+    const auto first = step();
+    const auto second = step();
+    EXPECT_EQ(first.stage_bytes, second.stage_bytes);
+    // The second stage gives the gradient of the embedding's weight for each shard.
+    const std::size_t tied = 4 * kWords * kInner * sizeof(float);
+    EXPECT_EQ(first.tied_bytes, job.rank() == 1 ? tied : 0);
+    EXPECT_GT(first.stage_bytes, first.tied_bytes);
+    EXPECT_EQ(first.collectives, 1);
+  });
+}
+
+TEST(Pipeline, AModelBeyondTheLimitOfAWorkerTrainsOnTwoAndIsRefusedOnOne) {
+  const auto of = [](int size, std::uint64_t limit) {
+    return text_of_rank_0(size, [&](const Job& job) {
+      Chain chain;
+      return text_of<OutOfMemory>([&] {
+        Trainer trainer(
+            job, chain, Adam{.lr = 0.1},
+            {.shards = 4, .pipeline = pipeline_of(chain.layers(), size), .memory_limit = limit});
+        EXPECT_TRUE(step_of(trainer).applied);
+      });
+    });
+  };
+  EXPECT_EQ(of(2, 3000), "");
+  EXPECT_THAT(of(1, 3000),
+              AllOf(HasSubstr("parameters and optimizer state of \"model\" are "),
+                    HasSubstr("memory_limit is 3"), HasSubstr(": 2 workers of a host would do")));
+  EXPECT_THAT(of(2, 1), HasSubstr("workers of a host would do"));
+}
+
 // ---- what is refused ----
 
 std::string refusal_of(int size, const std::function<void(Pipeline&, TrainerOptions&)>& change) {
