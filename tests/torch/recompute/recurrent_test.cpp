@@ -261,6 +261,17 @@ TYPED_TEST(Recurrent, AWeightThatIsWrittenBeforeBackwardIsFound) {
               HasSubstr("run_in_chunks \"reader\": run again, steps [8, 11) end in another state"));
 }
 
+TEST(RecurrentLstm, ACellThatAloneEndsOtherwiseIsFound) {
+  const torch::nn::LSTM net(torch::nn::LSTMOptions(2, 2));
+  auto bias = net->named_parameters()["bias_ih_l0"];
+  bias.variable_data().narrow(0, 2, 2).fill_(50);  // forgets nothing
+  const std::tuple state(torch::zeros({1, 1, 2}), torch::full({1, 1, 2}, 100.));
+  const auto loss =
+      std::get<1>(std::get<1>(run_in_chunks(net, torch::ones({3, 1, 2}), state))).sum();
+  bias.variable_data()[4] += 1;  // a new value, of which tanh(100) shows nothing
+  EXPECT_THAT(text_of<InvalidArgument>([&] { loss.backward(); }), HasSubstr("in another state"));
+}
+
 TYPED_TEST(Recurrent, WhatDoesNotFitIsRefused) {
   Case<TypeParam> of({.layers = 2, .bidirectional = true}, kSteps, torch::kFloat32);
   const auto says = [&](const std::string& text, const torch::Tensor& input,
