@@ -11,6 +11,7 @@
 #include "base/timeline.h"
 #include "job/wait.h"
 #include "job/wire/rank_set.h"
+#include "sync/plan/step_name.h"
 #include "sync/step/step_exchange.h"
 #include "tutti/error.h"
 
@@ -60,9 +61,7 @@ class PartnerScope {
 
 }  // namespace
 
-std::string StepExchange::step_text() const {
-  return fmt::format("step {} of \"{}\"", number_of(step_), options_.name);
-}
+std::string StepExchange::step_text() const { return step_name(number_of(step_), options_.name); }
 
 std::string StepExchange::what_is_waited_for() const {
   if (options_.updates_in_place) return fmt::format("{} {}", phase_, step_text());
