@@ -18,6 +18,7 @@ constexpr double kBottom = 50;
 constexpr double kRow = 30;   ///< from one worker to the next
 constexpr double kBox = 24;   ///< height of a compute
 constexpr double kDigit = 7;  ///< width of a digit
+constexpr double kTitleLetter = 8;
 constexpr double kLeastBox = 20;
 constexpr double kLeastWidth = 720;
 constexpr double kMostWidth = 2400;
@@ -89,13 +90,21 @@ double tick_of(double makespan_ms) {
   return 10 * power;
 }
 
-double width_of(const PipelineTimeline& timeline) {
+std::string heading_of(const PipelineTimeline& timeline) {
+  return fmt::format("{}: {:.4g} ms, bubble {:.1f} %", timeline.title(), timeline.makespan_ms(),
+                     100 * timeline.bubble());
+}
+
+/// The heading has room from the begin of the rows to the right edge.
+double width_of(const PipelineTimeline& timeline, const std::string& heading) {
   double shortest = std::numeric_limits<double>::infinity();
   for (const auto& timed : timeline.actions()) {
     const double ms = timed.end_ms - timed.start_ms;
     if (ms > 0) shortest = std::min(shortest, ms);
   }
-  return std::clamp(timeline.makespan_ms() / shortest * kLeastBox, kLeastWidth, kMostWidth);
+  const double boxes =
+      std::clamp(timeline.makespan_ms() / shortest * kLeastBox, kLeastWidth, kMostWidth);
+  return std::max(boxes, kTitleLetter * static_cast<double>(heading.size()) - kRight);
 }
 
 std::string legend_of(const PipelineTimeline& timeline, bool has_shades) {
@@ -135,7 +144,8 @@ std::string axis_of(const PipelineTimeline& timeline, double scale, double botto
 
 std::string PipelineTimeline::picture() const {
   const auto stages = stages_by_worker(*this);
-  const double width = width_of(*this);
+  const auto heading = heading_of(*this);
+  const double width = width_of(*this, heading);
   const double scale = makespan_ms_ > 0 ? width / makespan_ms_ : 0;
   const auto rows = static_cast<double>(workers_.size());
   const double bottom = kTop + rows * kRow;
@@ -145,8 +155,7 @@ std::string PipelineTimeline::picture() const {
       "<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"white\"/>\n"
       "<text x=\"{2}\" y=\"24\" font-size=\"15\">{3}</text>\n"
       "<text x=\"{4:.0f}\" y=\"54\" text-anchor=\"end\">bubble</text>\n",
-      kLeft + width + kRight, bottom + kBottom, kLeft,
-      escaped(fmt::format("{}: {:.4g} ms, bubble {:.1f} %", title_, makespan_ms_, 100 * bubble_)),
+      kLeft + width + kRight, bottom + kBottom, kLeft, escaped(heading),
       kLeft + width + kRight - 20);
   svg +=
       legend_of(*this, std::ranges::any_of(stages, [](const auto& own) { return own.size() > 1; }));

@@ -324,5 +324,15 @@ TEST(PipelineTimeline, IsShownAsAPicture) {
   EXPECT_THAT(odd.picture(), AllOf(HasSubstr("&lt;a&gt; &amp; b"), Not(HasSubstr("<a>"))));
 }
 
+TEST(PipelineTimeline, APictureHasRoomForItsTitle) {
+  const auto width_of = [](const std::string& title) {
+    const auto svg = PipelineTimeline(title, {{0, {StageWork::forward, 0, 0}, 0, 1}}).picture();
+    return std::stod(svg.substr(svg.find("viewBox=\"0 0 ") + std::string("viewBox=\"0 0 ").size()));
+  };
+  constexpr double kLetter = 7;  // of 15 points, at least
+  EXPECT_EQ(width_of(std::string(10, 'x')), width_of(std::string(50, 'x')));
+  EXPECT_GT(width_of(std::string(200, 'x')), 200 * kLetter);
+}
+
 }  // namespace
 }  // namespace tutti::test
