@@ -1,5 +1,5 @@
 // The command `tutti`: starts training programs, reports what a machine offers, compares runs,
-// exports models, predicts pipelines.
+// exports models, shows pipelines' timelines.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -65,11 +65,14 @@ constexpr const char* kExportFooter =
     "  tutti export --torch checkpoints model.pt\n";
 
 constexpr const char* kScheduleFooter =
-    "All stages cost the same. What is printed is predicted, from these numbers alone: a row for\n"
-    "each worker, then its idle share and what its stages keep.\n"
+    "A row for each worker is printed, then its idle share and what its stages keep. Predicted is\n"
+    "that from the numbers alone, and all stages cost the same. Measured are computes of a "
+    "Trainer\n"
+    "with a pipeline, in a step that tutti run --profile has recorded.\n"
     "\nExamples:\n"
     "  tutti schedule --stages 4 --micro-batches 8 --kind zb-h1 --svg zb.svg\n"
-    "  tutti schedule --stages 8 --workers 4 --micro-batches 8 --kind interleaved --forward 2.5\n";
+    "  tutti schedule --stages 8 --workers 4 --micro-batches 8 --kind interleaved --forward 2.5\n"
+    "  tutti schedule --profile run.json --svg measured.svg\n";
 
 // CLI11 does not know of the program, which is cut off before it parses.
 class RunFormatter : public CLI::Formatter {
@@ -152,7 +155,7 @@ int execute(std::vector<std::string> arguments) {
 
   ScheduleOptions schedule_options;
   CLI::App* schedule_app =
-      app.add_subcommand("schedule", "Predict the timeline of a pipeline of stages");
+      app.add_subcommand("schedule", "Show the timeline of a pipeline, predicted or measured");
   add_schedule_options(*schedule_app, schedule_options);
   schedule_app->footer(kScheduleFooter);
 

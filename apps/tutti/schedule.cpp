@@ -1,9 +1,11 @@
 #include "schedule.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <vector>
 
 #include "refusal.h"
 #include "tutti/error.h"
@@ -13,6 +15,8 @@ namespace {
 
 constexpr double kMegabyte = 1e6;
 constexpr double kMostMegabytes = 1e9;
+constexpr const char* kPredicted = "Predicted, from numbers (the first two are required)";
+constexpr const char* kMeasured = "Measured, in a run";
 
 std::uint64_t bytes_of(const char* option, double megabytes) {
   if (!(megabytes >= 0 && megabytes <= kMostMegabytes)) {
@@ -22,7 +26,7 @@ std::uint64_t bytes_of(const char* option, double megabytes) {
   return static_cast<std::uint64_t>(std::llround(megabytes * kMegabyte));
 }
 
-PipelineTimeline timeline_of(const ScheduleOptions& options) {
+PipelineTimeline predicted_timeline(const ScheduleOptions& options) {
   auto costs = options.costs;
   costs.activation_bytes = bytes_of("--activation-mb", options.activation_mb);
   costs.weight_half_bytes = bytes_of("--weight-half-mb", options.weight_half_mb);
@@ -32,6 +36,25 @@ PipelineTimeline timeline_of(const ScheduleOptions& options) {
     return simulate(schedule, PipelineCosts::equal(options.stages, costs, options.transfer_ms));
   } catch (const InvalidArgument& error) {
     throw Refusal(kUsageStatus, error.what());
+  }
+}
+
+/// The first two of `predicted` have no default.
+void check_kinds(bool is_measured, const std::vector<CLI::Option*>& predicted,
+                 const std::vector<CLI::Option*>& measured) {
+  const auto refuse = [](const CLI::Option* option, const char* why) {
+    throw Refusal(kUsageStatus, option->get_name() + why);
+  };
+  const auto is_given = [](const CLI::Option* option) { return option->count() > 0; };
+  const auto& misplaced = is_measured ? predicted : measured;
+  if (const auto at = std::ranges::find_if(misplaced, is_given); at != misplaced.end()) {
+    refuse(*at, is_measured ? ": not together with --profile, which shows what was measured"
+                            : ": is for --profile");
+  }
+  const bool is_predicted = std::ranges::any_of(predicted, is_given);
+  for (const auto* option : {predicted[0], predicted[1]}) {
+    if (is_measured || is_given(option)) continue;
+    refuse(option, is_predicted ? " is required" : " is required, or --profile");
   }
 }
 
@@ -49,40 +72,53 @@ void write_picture(const std::string& path, const std::string& svg) {
 }  // namespace
 
 void add_schedule_options(CLI::App& app, ScheduleOptions& options) {
-  app.add_option("--stages", options.stages, "Pieces that the model is cut into")
-      ->type_name("S")
-      ->required();
-  app.add_option("--micro-batches", options.micro_batches, "Pieces of a step's batch")
-      ->type_name("V")
-      ->required();
-  app.add_option("--kind", options.kind, "gpipe, 1f1b, interleaved or zb-h1. 1f1b unless given")
-      ->type_name("KIND");
-  app.add_option("--workers", options.workers,
-                 "For interleaved: workers that the stages are dealt to in turn")
-      ->type_name("N");
-  const auto add_ms = [&](const char* name, double& value, const char* text) {
-    app.add_option(name, value, text)->type_name("MS");
+  std::vector<CLI::Option*> predicted;
+  const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
+    predicted.push_back(app.add_option(name, value, text)->type_name(type)->group(kPredicted));
   };
-  add_ms("--forward", options.costs.forward_ms,
-         "Forward of a micro-batch on a stage. 1 unless given, like the\n"
-         "halves of its backward");
-  add_ms("--backward-input", options.costs.backward_input_ms,
-         "Its backward, as far as it makes the input's gradient");
-  add_ms("--backward-weight", options.costs.backward_weight_ms,
-         "Its backward, as far as it makes the parameters' gradients");
-  add_ms("--transfer", options.transfer_ms, "From one worker to another. 0 unless given");
-  app.add_option("--activation-mb", options.activation_mb,
-                 "What a stage keeps of a micro-batch from forward to backward")
-      ->type_name("MB");
-  app.add_option("--weight-half-mb", options.weight_half_mb,
-                 "What is kept of that between the halves of a backward")
-      ->type_name("MB");
+  add("--stages", options.stages, "S", "Pieces that the model is cut into");
+  add("--micro-batches", options.micro_batches, "V", "Pieces of a step's batch");
+  add("--kind", options.kind, "KIND", "gpipe, 1f1b, interleaved or zb-h1. 1f1b unless given");
+  add("--workers", options.workers, "N",
+      "For interleaved: workers that the stages are dealt to in turn");
+  add("--forward", options.costs.forward_ms, "MS",
+      "Forward of a micro-batch on a stage. 1 unless given, like the\n"
+      "halves of its backward");
+  add("--backward-input", options.costs.backward_input_ms, "MS",
+      "Its backward, as far as it makes the input's gradient");
+  add("--backward-weight", options.costs.backward_weight_ms, "MS",
+      "Its backward, as far as it makes the parameters' gradients");
+  add("--transfer", options.transfer_ms, "MS", "From one worker to another. 0 unless given");
+  add("--activation-mb", options.activation_mb, "MB",
+      "What a stage keeps of a micro-batch from forward to backward");
+  add("--weight-half-mb", options.weight_half_mb, "MB",
+      "What is kept of that between the halves of a backward");
+
+  auto* profile = app.add_option("--profile", options.measured.file,
+                                 "What a run measured: the timeline of tutti run --profile")
+                      ->type_name("FILE")
+                      ->group(kMeasured);
+  const std::vector<CLI::Option*> measured = {
+      app.add_option("--step", options.measured.step, "The last complete one unless given")
+          ->type_name("K"),
+      app.add_option("--pipeline", options.measured.pipeline,
+                     "Neighbouring ranks form one. 0 unless given")
+          ->type_name("P"),
+      app.add_option("--trainer", options.measured.trainer,
+                     "Its name, where several Trainers have pipelines")
+          ->type_name("NAME")};
+  for (auto* option : measured) option->group(kMeasured);
   app.add_option("--svg", options.svg, "Write a picture; replaced where it exists")
       ->type_name("FILE");
+  app.callback([&options, profile, predicted, measured] {
+    options.is_measured = profile->count() > 0;
+    check_kinds(options.is_measured, predicted, measured);
+  });
 }
 
 int schedule(const ScheduleOptions& options) {
-  const auto timeline = timeline_of(options);
+  const auto timeline =
+      options.is_measured ? measured_pipeline(options.measured) : predicted_timeline(options);
   if (!options.svg.empty()) write_picture(options.svg, timeline.picture());
   fmt::print("{}", timeline.text());
   return 0;

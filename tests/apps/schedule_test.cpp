@@ -74,7 +74,7 @@ TEST(ScheduleCommand, NumbersThatMakeNoSenseAreRefusedInOneLine) {
     EXPECT_THAT(run.err, HasSubstr("See tutti schedule --help."));
     return run.err;
   };
-  EXPECT_THAT(refusal({}), HasSubstr("--micro-batches is required"));
+  EXPECT_THAT(refusal({}), HasSubstr("--micro-batches is required\n"));
   EXPECT_THAT(refusal({"--micro-batches", "0"}), HasSubstr("0 micro-batches: must be 1 or more"));
   EXPECT_THAT(refusal({"--micro-batches", "8", "--kind", "2f2b"}),
               HasSubstr("must be gpipe, 1f1b, interleaved or zb-h1"));
@@ -84,6 +84,14 @@ TEST(ScheduleCommand, NumbersThatMakeNoSenseAreRefusedInOneLine) {
               HasSubstr("--activation-mb -1: must be 0 to 1000000000"));
   EXPECT_THAT(refusal({"--micro-batches", "8", "--kind", "interleaved", "--workers", "3"}),
               HasSubstr("4 stages on 3 workers"));
+}
+
+TEST(ScheduleCommand, WithoutAnythingToShowItSaysWhatIsMissing) {
+  EXPECT_EQ(run_command({"schedule"}).err,
+            "tutti schedule: --stages is required, or --profile\nSee tutti schedule --help.\n");
+  const auto run = run_command({"schedule", "--micro-batches", "4"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.err, "tutti schedule: --stages is required\nSee tutti schedule --help.\n");
 }
 
 TEST(ScheduleCommand, APictureThatCannotBeWrittenIsNamedWithTheReason) {
