@@ -37,7 +37,7 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     run_thread_ranks(workers, [&](const Job& job) {
       const Group group(job);
-      BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), "model");
+      BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), 1, "model");
       const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
       for (int step = 0; step < 2; ++step) {
         mean.open(mine.begin);
@@ -97,7 +97,7 @@ TEST(BufferMean, OfNoShardThatRanLeavesWhatIsThereAndEachStepBeginsAnew) {
   const auto logical = logical_workers(kShards, 2);
   run_thread_ranks(2, [&](const Job& job) {
     const Group group(job);
-    BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), "model");
+    BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), 1, "model");
     const auto mine = assign_shards(kShards, 2)[static_cast<std::size_t>(group.rank())];
     for (const bool changes : {true, false}) {
       mean.open(mine.begin);

@@ -280,6 +280,27 @@ TEST(Pipeline, WhatStagesGiveOneAnotherIsReportedApart) {
   });
 }
 
+TEST(Pipeline, ATimelineHasEachComputeOfItsWorker) {
+  const TemporaryFolder folder;
+  setenv("TUTTI_PROFILE", folder.file("trace").c_str(), 1);
+  on_workers(2, [](const Job& job) {
+    Chain chain;
+    Trainer trainer(job, chain, Sgd{}, {.shards = 2, .pipeline = pipeline_of(chain.layers(), 2)});
+    step_of(trainer);
+  });
+  unsetenv("TUTTI_PROFILE");
+  for (const int rank : {0, 1}) {
+    std::ifstream file(folder.file("trace") + ".rank" + std::to_string(rank));
+    const std::string trace{std::istreambuf_iterator<char>(file), {}};
+    for (const auto work : {StageWork::forward, StageWork::backward}) {
+      for (const int shard : {0, 1}) {
+        EXPECT_THAT(trace, HasSubstr("\"" + text_of({work, rank, shard}) + "\""));
+        EXPECT_THAT(trace, Not(HasSubstr("\"" + text_of({work, 1 - rank, shard}) + "\"")));
+      }
+    }
+  }
+}
+
 TEST(Pipeline, AModelBeyondTheLimitOfAWorkerTrainsOnTwoAndIsRefusedOnOne) {
   const auto of = [](int size, std::uint64_t limit) {
     return text_of_rank_0(size, [&](const Job& job) {
@@ -292,10 +313,11 @@ TEST(Pipeline, AModelBeyondTheLimitOfAWorkerTrainsOnTwoAndIsRefusedOnOne) {
       });
     });
   };
-  EXPECT_EQ(of(2, 3000), "");
-  EXPECT_THAT(of(1, 3000),
-              AllOf(HasSubstr("parameters and optimizer state of \"model\" are "),
-                    HasSubstr("memory_limit is 3"), HasSubstr(": 2 workers of a host would do")));
+  EXPECT_EQ(of(2, 4096), "");
+  EXPECT_EQ(
+      of(1, 4096),
+      "parameters and optimizer state of \"model\" are 8 KiB, 8 KiB for each of 1 workers of a "
+      "host, and memory_limit is 4 KiB: 2 workers of a host would do");
   EXPECT_THAT(of(2, 1), HasSubstr("workers of a host would do"));
 }
 
