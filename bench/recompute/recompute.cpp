@@ -3,8 +3,9 @@
 //
 //   bench_recompute MODEL ROUNDS
 //
-// MODEL is "lstm" (two layers of 256 over 1 024 time steps, 16 sequences; again: 32 chunks of time)
-// or "blocks" (24 blocks of attention and MLP, width 256, 8 sequences of 128; again: by a budget).
+// MODEL is "lstm" (two layers of 256 over 1 024 time steps, 16 sequences; 32 chunks of time by the
+// module itself, in one workspace, and again) or "blocks" (24 blocks of attention and MLP, width
+// 256, 8 sequences of 128; again: by a budget).
 // Prints, as JSON, for each way the nanoseconds of each round, and the most bytes of libtorch's
 // allocator beyond parameters and their gradients.
 
@@ -17,12 +18,13 @@
 #include <iostream>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "torch/recompute/memory_meter.h"
-#include "tutti/recompute.h"
 #include "tutti/recompute_sequential.h"
+#include "tutti/recurrent.h"
 
 namespace {
 
@@ -62,30 +64,29 @@ Model lstm() {
   constexpr std::int64_t kBatch = 16;
   torch::nn::LSTM net(torch::nn::LSTMOptions(kWidth, kWidth).num_layers(2));
   const auto x = torch::randn({kSteps, kBatch, kWidth});
-  const auto over = [net, x](bool again, std::int64_t chunks) {
-    return [net, x, again, chunks] {
+  const auto in_chunks = [net, x](std::int64_t chunks) {
+    return [net, x, chunks]() mutable {
       std::vector<Tensor> outputs;
-      auto h = torch::zeros({2, kBatch, kWidth});
-      auto c = torch::zeros({2, kBatch, kWidth});
-      const auto segment = [net](const Tensor& part, const Tensor& hidden,
-                                 const Tensor& cell) mutable {
-        const auto [y, state] = net->forward(part, std::tuple(hidden, cell));
-        return std::tuple(y, std::get<0>(state), std::get<1>(state));
-      };
+      std::tuple state(torch::zeros({2, kBatch, kWidth}), torch::zeros({2, kBatch, kWidth}));
       for (const auto& part : x.chunk(chunks)) {
-        auto run = segment;
-        auto [y, next, cell] = again ? tutti::recompute(segment, part, h, c) : run(part, h, c);
+        Tensor y;
+        std::tie(y, state) = net->forward(part, state);
         outputs.push_back(y);
-        h = next;
-        c = cell;
       }
       return torch::cat(outputs).square().mean();
     };
   };
+  const auto again = [net, x](bool recompute) {
+    return [net, x, recompute] {
+      const tutti::ChunkOptions options{.steps = kSteps / kChunks, .recompute = recompute};
+      return std::get<0>(tutti::run_in_chunks(net, x, {}, options)).square().mean();
+    };
+  };
   return {net->parameters(),
-          {{"plain", over(false, 1)},
-           {"plain, 32 chunks", over(false, kChunks)},
-           {"again, 32 chunks", over(true, kChunks)}}};
+          {{"plain", in_chunks(1)},
+           {"plain, 32 chunks", in_chunks(kChunks)},
+           {"one workspace, 32 chunks", again(false)},
+           {"again, 32 chunks", again(true)}}};
 }
 
 Model blocks() {

@@ -216,6 +216,18 @@ TYPED_TEST(Recurrent, AnyOfTheResultsMayBeUsedAloneAndChangedInPlace) {
   }
 }
 
+TYPED_TEST(Recurrent, BackwardLeavesTheGradientsThatItIsGiven) {
+  Case<TypeParam> of({.layers = 2, .bidirectional = true}, kSteps, torch::kFloat64);
+  const auto [y, hidden] = of.results(false, {.steps = 4});
+  const auto of_y = torch::randn_like(y);
+  const auto of_hidden = torch::randn_like(hidden);
+  const auto before = of_hidden.clone();
+  const auto before_y = of_y.clone();
+  torch::autograd::backward({y, hidden}, {of_y, of_hidden});
+  EXPECT_TRUE(same_bytes(of_hidden, before));
+  EXPECT_TRUE(same_bytes(of_y, before_y));
+}
+
 TYPED_TEST(Recurrent, BackwardMayComeTwiceWhereTheGraphIsKept) {
   Case<TypeParam> of({.layers = 2, .dropout = 0.4}, kSteps, torch::kFloat32);
   for (const bool again : {false, true}) {
