@@ -122,6 +122,16 @@ TYPED_TEST(Recurrent, TakesWhatIsPacked) {
   }
 }
 
+TYPED_TEST(Recurrent, GivesZerosWhereNoSequenceLasts) {
+  const Case<TypeParam> of({.batch_first = true}, kSteps, torch::kFloat32);
+  const auto x = torch::randn({2, 5, 6});
+  const auto y =
+      std::get<0>(run_in_chunks(of.net, x, {}, {.lengths = torch::tensor({3, 2}, torch::kInt32)}));
+  EXPECT_EQ(y.sizes(), (std::vector<std::int64_t>{2, 5, 5}));
+  EXPECT_EQ(y.narrow(1, 3, 2).count_nonzero().template item<std::int64_t>(), 0);
+  EXPECT_EQ(y[0].narrow(0, 0, 3).count_nonzero().template item<std::int64_t>(), 15);
+}
+
 TYPED_TEST(Recurrent, WithoutAStateStartsFromZeros) {
   const Shape shape{.layers = 2, .bidirectional = true, .has_state = false};
   const Case<TypeParam> of(shape, kSteps, torch::kFloat64);
@@ -170,6 +180,10 @@ TYPED_TEST(Recurrent, OutsideTrainingDropsNothingAndWhereNoGradientIsRecordedKee
 
 TYPED_TEST(Recurrent, DropsEverythingWhereDropoutIsOne) {
   const Case<TypeParam> of({.layers = 2, .dropout = 1}, kSteps, torch::kFloat64);
+  of.plain();
+  const auto drawn_next = torch::rand({3});
+  of.in_chunks({.steps = 4});
+  EXPECT_TRUE(same_bytes(torch::rand({3}), drawn_next)) << "nothing is drawn";
   for (const auto& [found, expected] : {std::pair(of.in_chunks({.steps = 4}), of.plain())}) {
     ASSERT_EQ(found.size(), expected.size());
     for (std::size_t i = 0; i < found.size(); ++i) {
