@@ -307,7 +307,7 @@ TYPED_TEST(Recurrent, WhatDoesNotFitIsRefused) {
   };
   const auto x = torch::randn({kSteps, 4, 6});
   says("-1 steps in a chunk", x, {.steps = -1});
-  says("an input of shape 11x4: 3 dims are expected, the last of 6", x.select(2, 0));
+  says("an input of shape 11x6: 3 dims are expected, the last of 6", x.select(1, 0));
   says("an input of shape 11x4x5: 3 dims are expected, the last of 6", x.narrow(2, 0, 5));
   says("an input without elements", x.narrow(0, 0, 0));
   says("an input without elements", x.narrow(1, 0, 0));
