@@ -339,6 +339,24 @@ def draw_recompute(result, picture):
     finish(figure, result, picture)
 
 
+def draw_pipeline(result, picture):
+    """Milliseconds of a step, and what the schedule allows."""
+    columns = [(column, cell) for entry in result["entries"] for column, cell in entry["columns"].items()][::-1]
+    figure, axes = plt.subplots(figsize=(6.4, 1 + 0.36 * len(columns)), layout="constrained")
+    for at, (column, cell) in enumerate(columns):
+        bar = axes.barh(at, cell["median_us"] / 1e3, 0.7, color="#74c69d" if column.startswith("Tutti") else "#c1a6a7")
+        text = "" if cell["share"] is None else f"{number(cell['share'])} of what the schedule allows"
+        axes.bar_label(bar, [text], fontsize=7, padding=3)
+        if cell["ideal_us"]:
+            axes.plot([cell["ideal_us"] / 1e3] * 2, [at - 0.35, at + 0.35], color="#222222", linewidth=1.2)
+    axes.set_yticks(range(len(columns)), [column for column, _ in columns], fontsize=8)
+    axes.set_xlabel("ms per step of 8 micro-batches, 2 workers; line: what the schedule allows", fontsize=9)
+    axes.margins(x=0.35)
+    axes.set_xlim(left=0)
+    bare(axes)
+    finish(figure, result, picture)
+
+
 def draw_convergence(result, picture):
     figure, panels = plt.subplots(1, 3, figsize=(14, 4), layout="constrained", sharey=True)
     window = max(1, result["steps"] // 30)
@@ -372,7 +390,8 @@ def main(source, picture):
     {"all_reduce": draw_all_reduce, "step": draw_step, "memory": draw_memory,
      "update": draw_update, "selection": draw_selection, "codec": draw_codec,
      "convergence": draw_convergence, "embedding": draw_embedding, "fusion": draw_fusion,
-     "merge": draw_merge, "level": draw_level, "lanes": draw_lanes, "recompute": draw_recompute, "classifier": draw_classifier,
+     "merge": draw_merge, "level": draw_level, "lanes": draw_lanes, "recompute": draw_recompute,
+     "pipeline": draw_pipeline, "classifier": draw_classifier,
      "hosts": draw_hosts}[result["benchmark"]](result, picture)
     print(f"picture: {picture}")
 

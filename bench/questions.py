@@ -22,6 +22,7 @@ from lanes import lanes
 from level import level
 from memory import memory
 from merge import merge
+from pipeline import pipeline
 from recompute import recompute
 from selection import selection
 from step import step
@@ -29,7 +30,7 @@ from step import step
 QUESTIONS = {"all_reduce": all_reduce, "step": step, "memory": memory, "update": update,
              "selection": selection, "codec": codec, "convergence": convergence, "embedding": embedding,
              "fusion": fusion, "classifier": classifier, "merge": merge, "level": level, "lanes": lanes, "recompute": recompute,
-             "hosts": hosts}
+             "pipeline": pipeline, "hosts": hosts}
 MODELS = list(dict.fromkeys([*step.MODELS, *memory.MODELS, *hosts.MODELS]))
 
 

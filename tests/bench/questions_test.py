@@ -17,7 +17,8 @@ from questions import QUESTIONS
 
 PROGRAMS = ("tutti", "bench_all_reduce_gloo", "bench_all_reduce_probe", "bench_all_reduce_tensor",
             "bench_all_reduce_tutti", "bench_classifier", "bench_hosts_probe", "bench_lanes",
-            "bench_merge", "bench_recompute", "bench_selection", "bench_step_barrier", "bench_step_gloo", "bench_step_process",
+            "bench_merge", "bench_pipeline", "bench_recompute", "bench_selection", "bench_step_barrier", "bench_step_gloo",
+            "bench_step_process",
             "bench_step_trainer", "bench_step_tutti", "char_lm", "update_bench")
 OPTIONS = ("--quick", "--workers", "2", "--largest-mib", "1", "--models", "lstm")
 
@@ -111,6 +112,16 @@ class Measured(Build):
 
     def test_recompute(self):
         self.expect_shown_at_any_moment("recompute")
+
+    def test_pipeline(self):
+        self.expect_shown_at_any_moment("pipeline")
+        [cell] = self.result("pipeline")["cells"]
+        columns = cell["value"]["columns"]
+        self.assertLessEqual({"Tutti, one worker", "Tutti, gpipe", "Tutti, 1f1b", "Tutti, zb-h1"}, set(columns))
+        # The fake's bounds are 1000, 1001, 1002 ns, its updates 1001 ns in the middle, its steps 1002.
+        for k, schedule in enumerate(("gpipe", "1f1b", "zb-h1")):
+            self.assertAlmostEqual(columns[f"Tutti, {schedule}"]["share"], (1000 + k + 1001 / 2) / 1002)
+        self.assertEqual(cell["value"]["parts"]["1"]["whole backward"], 1010 / 1e6)
 
     def test_merge(self):
         self.expect_shown_at_any_moment("merge")
