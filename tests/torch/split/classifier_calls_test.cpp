@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "torch/split/classifier_cases.h"
 
