@@ -294,8 +294,9 @@ TEST(Pipeline, ATimelineHasEachComputeOfItsWorker) {
     const std::string trace{std::istreambuf_iterator<char>(file), {}};
     for (const auto work : {StageWork::forward, StageWork::backward}) {
       for (const int shard : {0, 1}) {
-        EXPECT_THAT(trace, HasSubstr("\"" + text_of({work, rank, shard}) + "\""));
-        EXPECT_THAT(trace, Not(HasSubstr("\"" + text_of({work, 1 - rank, shard}) + "\"")));
+        EXPECT_THAT(trace, HasSubstr("\"" + tutti::text_of(StageAction{work, rank, shard}) + "\""));
+        EXPECT_THAT(trace, Not(HasSubstr("\"" + tutti::text_of(StageAction{work, 1 - rank, shard}) +
+                                         "\"")));
       }
     }
   }
