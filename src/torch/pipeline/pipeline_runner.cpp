@@ -27,6 +27,10 @@ void set_generator_state(const torch::Tensor& state) {
   generator.set_state(state);
 }
 
+/// Messages of a peer that wait for the compute that needs them. A way has room for more, also
+/// between hosts, where a message is two.
+constexpr std::size_t kMostDeferred = 2;
+
 int workers_of(const Pipeline& pipeline) {
   return pipeline.workers == 0 ? pipeline.stages : pipeline.workers;
 }
@@ -105,13 +109,20 @@ void PipelineRunner::call(const PipelineCall& call) {
     case PipelineCall::Kind::send_gradient:
       return send(back_outbox_);
     case PipelineCall::Kind::receive_activation:
-      return expected_[peer].push_back({{stage + 1, shard}, &Passage::in});
+      return expect(peer, {{stage + 1, shard}, &Passage::in});
     case PipelineCall::Kind::receive_gradient:
-      return expected_[peer].push_back({{stage - 1, shard}, &Passage::back});
+      return expect(peer, {{stage - 1, shard}, &Passage::back});
   }
 }
 
-/// No sender waits for its receiver: what comes is received when a compute needs it.
+/// What comes is received when a compute needs it, as no sender waits for its receiver, but for the
+/// last few messages: a way between two workers has room for some only. As none is received later
+/// than its place in the list of calls by more than that room, nobody waits for ever.
+void PipelineRunner::expect(int peer, const Expected& message) {
+  expected_[peer].push_back(message);
+  while (expected_[peer].size() > kMostDeferred) receive_next(peer);
+}
+
 void PipelineRunner::receive_up_to(const StageAction& action) {
   const Key key{action.stage, action.micro_batch};
   const bool is_forward = action.work == StageWork::forward;

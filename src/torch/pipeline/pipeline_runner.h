@@ -91,6 +91,7 @@ class PipelineRunner {
 
   bool has_failed() const { return failed_ != nullptr || others_failed_; }
   void call(const PipelineCall& call);
+  void expect(int peer, const Expected& message);
   void receive_up_to(const StageAction& action);
   void receive_next(int peer);
   void compute(const StageAction& action);

@@ -12,6 +12,8 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
+constexpr const char* kHead = "size of a stage's tensors";
+constexpr const char* kBody = "a stage's tensors";
 /// Of a worker's memory for what it sends, of which only what is used is touched.
 constexpr std::size_t kRoom = std::size_t{1} << 34;
 /// … and how much of it a worker is taken to need.
@@ -167,17 +169,27 @@ StageMessage unpack(const torch::Tensor& bytes) {
 StageMessages::StageMessages(const Group& group, int workers, const std::string& name)
     : group_(group.split(0, fmt::format("pipelines of {}", name), {.lanes = 1})),
       memory_(group_.allocate(kRoom, fmt::format("messages of the pipelines of \"{}\"", name),
-                              kUsualRoom)) {
+                              kUsualRoom)),
+      given_(static_cast<std::size_t>(group_.size())) {
   group_.connect(pairs_of(group_.size(), workers));
 }
 
-/// The first room that is free; beyond the end where there is none.
+std::atomic_ref<std::uint64_t> StageMessages::copied(int by, int of) const {
+  return std::atomic_ref(reinterpret_cast<std::uint64_t*>(memory_.block(by))[of]);
+}
+
+bool StageMessages::is_here(int member) const {
+  const auto& state = *group_.state();
+  return state.host_of(member) == state.host_of(group_.rank());
+}
+
+/// The first room that is free, behind what members count; beyond the end where there is none.
 std::size_t StageMessages::place(std::size_t bytes) const {
   std::map<std::size_t, std::size_t> taken;
   for (const auto& sent : sent_) {
     if (sent.end > sent.begin) taken.emplace(sent.begin, sent.end);
   }
-  std::size_t at = 0;
+  auto at = aligned(given_.size() * sizeof(std::uint64_t));
   for (const auto& [begin, end] : taken) {
     if (begin >= at + bytes) return at;
     at = end;
@@ -185,57 +197,71 @@ std::size_t StageMessages::place(std::size_t bytes) const {
   return at;
 }
 
-void StageMessages::forget_received() {
-  while (!sent_.empty() && sent_.front().size.done() && sent_.front().body.done()) {
-    sent_.front().size.wait();
-    sent_.front().body.wait();
+bool StageMessages::is_taken(Sent& sent) const {
+  if (!sent.first.done()) return false;
+  if (sent.number == 0) return sent.second.done();
+  return copied(sent.to, group_.rank()).load(std::memory_order_acquire) >= sent.number;
+}
+
+void StageMessages::forget_taken() {
+  while (!sent_.empty() && is_taken(sent_.front())) {
+    sent_.front().first.wait();
+    sent_.front().second.wait();
     sent_.pop_front();
   }
 }
 
 void StageMessages::send(int to, const StageMessage& message) {
-  forget_received();
+  forget_taken();
   const auto writer = written(message);
-  auto& sent = sent_.emplace_back();
-  // The size lies before the body.
-  const auto bytes = kAlignment + writer.size();
+  const auto bytes = writer.size();
   const auto at = place(bytes);
+  auto& sent = sent_.emplace_back();
+  sent.to = to;
+  sent.head = {static_cast<std::int64_t>(bytes), -1};
   std::byte* memory = nullptr;
   if (at + bytes <= memory_.bytes()) {
     sent.begin = at;
     sent.end = at + bytes;
     memory = memory_.data() + at;
+    if (is_here(to)) {
+      sent.head[1] = static_cast<std::int64_t>(at);
+      sent.number = ++given_[static_cast<std::size_t>(to)];
+    }
   } else {
-    sent.own = torch::empty({static_cast<std::int64_t>(bytes)}, torch::kUInt8);
+    sent.own = torch::empty({sent.head[0]}, torch::kUInt8);
     memory = static_cast<std::byte*>(sent.own.data_ptr());
   }
-  const auto size = static_cast<std::int64_t>(writer.size());
-  std::memcpy(memory, &size, sizeof size);
-  writer.write(memory + kAlignment);
-  sent.size =
-      group_.start_send({memory, 1, DType::int64}, to, {.label = "size of a stage's tensors"});
-  sent.body = group_.start_send({memory + kAlignment, size, DType::uint8}, to,
-                                {.label = "a stage's tensors"});
-  bytes_ += static_cast<std::uint64_t>(size);
-  for (const auto& [parameter, gradient] : message.parameters)
+  writer.write(memory);
+  sent.first = group_.start_send({sent.head.data(), 2, DType::int64}, to, {.label = kHead});
+  if (sent.number == 0) {
+    sent.second = group_.start_send({memory, sent.head[0], DType::uint8}, to, {.label = kBody});
+  }
+  bytes_ += bytes;
+  for (const auto& [parameter, gradient] : message.parameters) {
     parameter_bytes_ += gradient.nbytes();
+  }
 }
 
 StageMessage StageMessages::receive(int from) {
-  std::int64_t size = 0;
-  group_.receive({&size, 1, DType::int64}, from, {.label = "size of a stage's tensors"});
-  const auto body = torch::empty({size}, torch::kUInt8);
-  group_.receive({body.data_ptr(), size, DType::uint8}, from, {.label = "a stage's tensors"});
-  forget_received();
+  std::array<std::int64_t, 2> head = {};
+  group_.receive({head.data(), 2, DType::int64}, from, {.label = kHead});
+  const auto body = torch::empty({head[0]}, torch::kUInt8);
+  if (head[1] < 0) {
+    group_.receive({body.data_ptr(), head[0], DType::uint8}, from, {.label = kBody});
+  } else {
+    std::memcpy(body.data_ptr(), memory_.block(from) + head[1], body.nbytes());
+    copied(group_.rank(), from).fetch_add(1, std::memory_order_release);
+  }
+  forget_taken();
   return unpack(body);
 }
 
 void StageMessages::finish() {
   for (auto& sent : sent_) {
-    sent.size.wait();
-    sent.body.wait();
+    sent.first.wait();
+    sent.second.wait();
   }
-  sent_.clear();
 }
 
 }  // namespace tutti

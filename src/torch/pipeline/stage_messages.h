@@ -3,14 +3,16 @@
 // What stages of a pipeline give one another: the tensors that a shard's forward leaves, with the
 // state of its random numbers, and the gradients that come back.
 //
-// Two messages travel for each: how large the second one is, and the tensors, with what is said of
-// them. They are written into memory that the receiver sees, so that it alone copies, and a sender
-// goes on at once.
+// What is given lies in memory that the workers of a host share. A message says where, the receiver
+// copies it and counts, and the sender, which does not wait, uses the place again once it is
+// counted. To another host, and where there is no room, the bytes follow in a second message.
 //
 // Threads: one. Failure: that of the group's messages.
 
 #include <torch/torch.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -68,18 +70,26 @@ class StageMessages {
  private:
   /// A message that the receiver may not have taken yet.
   struct Sent {
-    Work size;
-    Work body;
-    std::size_t begin = 0;  ///< in memory_
+    int to = 0;
+    std::array<std::int64_t, 2> head = {};  ///< bytes, and where they lie; −1: a message follows
+    Work first;
+    Work second;
+    std::uint64_t number = 0;  ///< of those that the receiver counts
+    std::size_t begin = 0;     ///< in memory_
     std::size_t end = 0;
-    torch::Tensor own;  ///< where memory_ has no room
+    torch::Tensor own;  ///< elsewhere
   };
+  /// How many messages of a member `by` has copied, in the memory of `by`.
+  std::atomic_ref<std::uint64_t> copied(int by, int of) const;
+  bool is_here(int member) const;
+  bool is_taken(Sent& sent) const;
   std::size_t place(std::size_t bytes) const;
-  void forget_received();
+  void forget_taken();
 
   Group group_;
   SharedMemory memory_;
   std::deque<Sent> sent_;
+  std::vector<std::uint64_t> given_;  ///< by member: messages that it counts
   std::uint64_t bytes_ = 0;
   std::uint64_t parameter_bytes_ = 0;
 };

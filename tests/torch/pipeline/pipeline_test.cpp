@@ -10,6 +10,7 @@
 
 #include "support/log_capture.h"
 #include "support/running_command.h"
+#include "support/spread.h"
 #include "torch/pipeline/pipeline_nets.h"
 
 namespace tutti::test::pipeline_cases {
@@ -320,6 +321,25 @@ TEST(Pipeline, AModelBeyondTheLimitOfAWorkerTrainsOnTwoAndIsRefusedOnOne) {
       "parameters and optimizer state of \"model\" are 8 KiB, 8 KiB for each of 1 workers of a "
       "host, and memory_limit is 4 KiB: 2 workers of a host would do");
   EXPECT_THAT(of(2, 1), HasSubstr("workers of a host would do"));
+}
+
+/// Stage 0 goes forward with all shards first, and what comes back meanwhile has to be taken.
+TEST(Pipeline, AnOrderInWhichManyMessagesAreUnderWayEndsNonetheless) {
+  const auto plain = trained(1, {.shards = 40}, 1);
+  auto own = pipeline_of({}, 2);
+  own.own_schedule = [](int shards) {
+    std::vector<std::vector<StageAction>> actions(2);
+    for (int m = 0; m < shards; ++m) actions[0].push_back({StageWork::forward, 0, m});
+    for (int m = 0; m < shards; ++m) actions[0].push_back({StageWork::backward, 0, m});
+    for (int m = 0; m < shards; ++m) {
+      actions[1].push_back({StageWork::forward, 1, m});
+      actions[1].push_back({StageWork::backward, 1, m});
+    }
+    return PipelineSchedule::custom("mixed", 2, shards, actions);
+  };
+  EXPECT_EQ(trained(2, {.shards = 40, .pipeline = own}, 1), plain);
+  const Spread spread(2);
+  EXPECT_EQ(trained(2, {.shards = 40, .pipeline = own}, 1), plain);
 }
 
 // ---- what is refused ----
