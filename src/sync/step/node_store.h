@@ -97,7 +97,8 @@ class NodeStore {
   // ---- all workers', once they are published ----
 
   int workers_per_leaf() const { return workers_per_leaf_; }
-  /// The worker that has a node's gradient of the parameter; the node's first one where it is absent.
+  /// The worker that has a node's gradient of the parameter; the node's first one where it is
+  /// absent.
   int worker_of(const HeldNode& node, std::size_t parameter) const {
     return part_of(node, parameter).worker;
   }
