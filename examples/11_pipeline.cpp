@@ -146,7 +146,7 @@ tutti::Pipeline pipeline_of(const Options& options, LanguageModel& model, int wo
   return pipeline;
 }
 
-/// Of texts that are alike for every call, by the model without dropout.
+/// The loss of texts that are alike for every call, by the model without dropout.
 double loss_of_samples(tutti::Trainer& trainer, LanguageModel& model, const Text& text,
                        const Options& options) {
   std::mt19937_64 random(options.seed);

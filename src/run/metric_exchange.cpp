@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -186,6 +187,21 @@ std::vector<ShardMetrics> unpack(std::span<const std::byte> bytes) {
     shards.push_back(ShardMetrics::of(std::move(records)));
   }
   return shards;
+}
+
+ShardMetrics joined(const ShardMetrics& some, const ShardMetrics& more) {
+  auto records = some.records();
+  for (const auto& record : more.records()) {
+    const auto is_same = [&](const Record& known) { return known.name == record.name; };
+    if (std::ranges::any_of(some.records(), is_same)) {
+      throw InvalidArgument(
+          fmt::format("metric \"{}\" is recorded where a shard begins and where it ends: give it "
+                      "two names",
+                      record.name));
+    }
+    records.push_back(record);
+  }
+  return ShardMetrics::of(std::move(records));
 }
 
 Metrics reduce(std::span<const ShardMetrics> shards) {

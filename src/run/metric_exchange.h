@@ -25,6 +25,10 @@ std::size_t pack(std::span<const ShardMetrics> shards, std::span<std::byte> area
 /// TUTTI_CHECK.
 std::vector<ShardMetrics> unpack(std::span<const std::byte> bytes);
 
+/// What two workers, or two closures, have recorded of one shard. InvalidArgument for a name that
+/// both have used.
+ShardMetrics joined(const ShardMetrics& some, const ShardMetrics& more);
+
 /// Folds the records of all shards of a step, those without any included: shards[s] is shard s.
 /// InvalidArgument for a name that is used with two kinds: the same text for the same shards.
 Metrics reduce(std::span<const ShardMetrics> shards);

@@ -105,7 +105,7 @@ class PipelineRunner {
   void finish_passage(int stage, int shard);
   void give_back(int stage, int shard);
   void note_buffers(int shard);
-  void add_metrics(int shard, ShardMetrics metrics);
+  void add_metrics(int shard, const ShardMetrics& metrics);
   std::size_t index_of(const torch::Tensor& parameter) const;
   std::int64_t step_shard(int shard) const { return mine_.begin + shard; }
   bool is_last(int stage) const { return stage + 1 == pipeline_.stages; }
@@ -122,7 +122,7 @@ class PipelineRunner {
   std::vector<int> own_stages_;
   std::map<const void*, std::size_t> parameters_;  ///< by tensor
 
-  // Of the step that runs:
+  // What follows belongs to the step that runs.
   const Trainer::Inputs* inputs_ = nullptr;
   const Trainer::Loss* loss_ = nullptr;
   std::map<int, std::deque<Expected>> expected_;  ///< by peer

@@ -65,23 +65,17 @@ std::vector<Node*> sorted_nodes(const edge_list& roots) {
 
 }  // namespace
 
-/// What has come to a node in the first half of a backward.
-struct StageGraph::Arrived {
-  bool is_over = false;
-  variable_list gradients;
-};
-
-/// Keeps it.
+/// Keeps what comes to a node in the first half of a backward.
 class StageGraph::Arrival : public torch::autograd::FunctionPreHook {
  public:
-  explicit Arrival(std::shared_ptr<Arrived> arrived) : arrived_(std::move(arrived)) {}
+  explicit Arrival(std::shared_ptr<variable_list> arrived) : arrived_(std::move(arrived)) {}
   variable_list operator()(const variable_list& gradients) override {
-    if (!arrived_->is_over) arrived_->gradients = gradients;
+    *arrived_ = gradients;
     return gradients;
   }
 
  private:
-  std::shared_ptr<Arrived> arrived_;
+  std::shared_ptr<variable_list> arrived_;
 };
 
 /// Where gradients of what has entered a stage end.
@@ -99,7 +93,7 @@ class StageGraph::Entrance : public Node {
 struct StageGraph::Halves {
   struct Part {
     Edge node;
-    std::shared_ptr<Arrived> arrived;
+    std::shared_ptr<variable_list> arrived;
     edge_list parameters;
   };
   std::vector<Part> parts;
@@ -261,7 +255,7 @@ StageGraph::Halves StageGraph::Impl::cut(const TensorList& also,
   }
   for (auto& [number, part] : parts) halves.parts.push_back(std::move(part));
   for (auto& part : halves.parts) {
-    part.arrived = std::make_shared<Arrived>();
+    part.arrived = std::make_shared<variable_list>();
     part.node.function->add_pre_hook(std::make_unique<Arrival>(part.arrived));
   }
   return halves;
@@ -283,7 +277,6 @@ void StageGraph::backward_inputs(const TensorList& gradients,
   }
   run_engine(roots, values, /*keep_graph=*/true, outputs);
   impl_->take_input_gradients();
-  for (auto& part : impl_->halves->parts) part.arrived->is_over = true;
 }
 
 void StageGraph::backward_weights() {
@@ -299,10 +292,11 @@ void StageGraph::backward_weights() {
   for (auto part = halves.parts.rbegin(); part != halves.parts.rend(); ++part) {
     edge_list roots;
     variable_list values;
-    for (std::uint32_t k = 0; k < part->arrived->gradients.size(); ++k) {
-      if (!part->arrived->gradients[k].defined()) continue;
+    const auto arrived = std::exchange(*part->arrived, {});
+    for (std::uint32_t k = 0; k < arrived.size(); ++k) {
+      if (!arrived[k].defined()) continue;
       roots.emplace_back(part->node.function, k);
-      values.push_back(std::move(part->arrived->gradients[k]));
+      values.push_back(arrived[k]);
     }
     run_engine(roots, values, /*keep_graph=*/false, part->parameters);
   }

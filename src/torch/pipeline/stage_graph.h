@@ -63,7 +63,6 @@ class StageGraph {
  private:
   class Entrance;
   class Arrival;
-  struct Arrived;
   struct Impl;
   struct Halves;
   void find_parameters();

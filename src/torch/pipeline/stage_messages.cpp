@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "comm/group_state.h"
+#include "memory/arena.h"
 
 namespace tutti {
 namespace {
@@ -19,9 +20,7 @@ constexpr std::size_t kRoom = std::size_t{1} << 34;
 /// … and how much of it a worker is taken to need.
 constexpr std::size_t kUsualRoom = std::size_t{1} << 22;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
+std::size_t aligned(std::size_t bytes) { return round_up(bytes, kAlignment); }
 
 /// Elements in memory order: dense, or a copy that is.
 torch::Tensor dense(const torch::Tensor& tensor) {

@@ -1,32 +1,18 @@
 #include "torch/recompute/kept_state.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 
 #include <cstring>
 #include <exception>
-#include <mutex>
 
+#include "torch/model/generators.h"
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-torch::Tensor state_of(at::Generator& generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_state(at::Generator& generator, const torch::Tensor& state) {
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
-
-}  // namespace
 
 KeptState::KeptState(const std::vector<at::Generator>& others, const std::string& name)
-    : generators_{at::detail::getDefaultCPUGenerator()} {
+    : generators_{default_generator()} {
   generators_.insert(generators_.end(), others.begin(), others.end());
   for (std::size_t g = 0; g < generators_.size(); ++g) {
     if (!generators_[g].defined()) {
@@ -34,7 +20,7 @@ KeptState::KeptState(const std::vector<at::Generator>& others, const std::string
           fmt::format("recompute \"{}\": generator {} is undefined", name, g - 1));
     }
     try {
-      states_.push_back(state_of(generators_[g]));
+      states_.push_back(generator_state_of(generators_[g]));
     } catch (const std::exception& error) {
       throw Unsupported(fmt::format(
           "recompute \"{}\": the state of generator {} cannot be taken, so that the segment would "
@@ -62,13 +48,15 @@ KeptState::Restored::Restored(const KeptState& kept,
       if (buffer.defined()) buffers_.push_back({buffer, buffer.detach().clone()});
     }
   }
-  for (auto& generator : generators_) states_.push_back(state_of(generator));
-  for (std::size_t g = 0; g < generators_.size(); ++g) set_state(generators_[g], kept.states_[g]);
+  for (auto& generator : generators_) states_.push_back(generator_state_of(generator));
+  for (std::size_t g = 0; g < generators_.size(); ++g)
+    set_generator_state(generators_[g], kept.states_[g]);
   kept.autocast_.set();
 }
 
 KeptState::Restored::~Restored() {
-  for (std::size_t g = 0; g < generators_.size(); ++g) set_state(generators_[g], states_[g]);
+  for (std::size_t g = 0; g < generators_.size(); ++g)
+    set_generator_state(generators_[g], states_[g]);
   autocast_.set();
   const torch::NoGradGuard no_grad;
   // variable_data() has a version of its own: graphs that have kept a buffer may still use it.

@@ -75,9 +75,12 @@ void require_same_places(const PipelineSchedule& one, const PipelineSchedule& ot
 
 }  // namespace
 
+int workers_of(const Pipeline& pipeline) {
+  return pipeline.workers == 0 ? pipeline.stages : pipeline.workers;
+}
+
 int workers_per_shard(const TrainerOptions& options) {
-  if (!options.pipeline) return 1;
-  return options.pipeline->workers == 0 ? options.pipeline->stages : options.pipeline->workers;
+  return options.pipeline ? workers_of(*options.pipeline) : 1;
 }
 
 void require_pipeline(const TrainerOptions& options, const Group& group) {
@@ -120,7 +123,7 @@ std::vector<int> stage_bounds(const Pipeline& pipeline) {
 
 PipelineSchedule schedule_of(const Pipeline& pipeline, int shards) {
   if (pipeline.own_schedule) return pipeline.own_schedule(shards);
-  const int workers = pipeline.workers == 0 ? pipeline.stages : pipeline.workers;
+  const int workers = workers_of(pipeline);
   if (workers == 1) return on_one_worker(pipeline.stages, shards);
   return PipelineSchedule::named(pipeline.schedule, workers, pipeline.stages, shards);
 }

@@ -14,6 +14,8 @@
 
 namespace tutti {
 
+/// Workers of one pipeline.
+int workers_of(const Pipeline& pipeline);
 /// Neighbouring ranks that compute a shard together; 1 without a pipeline.
 int workers_per_shard(const TrainerOptions& options);
 

@@ -148,6 +148,10 @@ void ShardRunner::note_loss(Shard& shard, const ShardAnswer& answer) const {
   shard.metrics_.weighted_mean(kLossName, answer.loss_.item<double>(), answer.weight_);
 }
 
+torch::Tensor ShardRunner::scaled(const torch::Tensor& value) const {
+  return loss_scale_ == 1 ? value : value * loss_scale_;
+}
+
 // ---- a shard in parts ----
 
 void ShardRunner::enter(std::int64_t shard) {
@@ -170,7 +174,7 @@ std::optional<ShardRunner::Loss> ShardRunner::loss_of(Shard& shard, const ShardA
   }
   note_loss(shard, answer);
   if (answer.weight_ == 0) return {};
-  return Loss{loss_scale_ == 1 ? answer.loss_ : answer.loss_ * loss_scale_, answer.weight_};
+  return Loss{scaled(answer.loss_), answer.weight_};
 }
 
 void ShardRunner::backward(const std::function<void()>& run, Redirect redirect) {
@@ -233,7 +237,7 @@ void ShardRunner::run_backward(const torch::Tensor& loss) {
   std::optional<ZeroCopyGradients::Watch> watch;
   if (!repeats()) watch.emplace(zero_copy_);
   if (parts_.classifiers != nullptr) parts_.classifiers->set_backward(true);
-  (loss_scale_ == 1 ? loss : loss * loss_scale_).backward();
+  scaled(loss).backward();
   if (parts_.classifiers != nullptr) parts_.classifiers->set_backward(false);
   in_backward_ = false;
 }
@@ -253,7 +257,7 @@ void ShardRunner::hand_in(const std::vector<torch::Tensor>& gradients) {
           fmt::format("shard {}: the gradient of \"{}\" has another shape or type", shard_,
                       parts_.model.name(p)));
     }
-    gradient(p, loss_scale_ == 1 ? gradients[p] : gradients[p] * loss_scale_);
+    gradient(p, scaled(gradients[p]));
   }
   in_backward_ = false;
 }

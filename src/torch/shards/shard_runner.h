@@ -125,6 +125,8 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void require_answer(const ShardAnswer& answer) const;
   void note_loss(Shard& shard, const ShardAnswer& answer) const;
   void note_ran(std::size_t logical);
+  /// Times the loss scale.
+  torch::Tensor scaled(const torch::Tensor& value) const;
   std::string where() const;
   void take_gradients(const ShardAnswer& answer);
   void run_backward(const torch::Tensor& loss);

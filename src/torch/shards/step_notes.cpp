@@ -24,21 +24,7 @@ struct Head {
 /// What the workers that compute the same shards have recorded of each.
 std::vector<ShardMetrics> joined(std::vector<ShardMetrics> some, std::vector<ShardMetrics> more) {
   if (some.empty()) return more;
-  for (std::size_t s = 0; s < more.size(); ++s) {
-    auto records = some[s].records();
-    const auto& others = more[s].records();
-    for (const auto& record : others) {
-      const bool is_known = std::ranges::any_of(
-          records, [&](const auto& known) { return known.name == record.name; });
-      if (!is_known) continue;
-      throw InvalidArgument(
-          fmt::format("metric \"{}\" is recorded where a shard begins and where it ends, by two "
-                      "workers of a pipeline: give it two names",
-                      record.name));
-    }
-    records.insert(records.end(), others.begin(), others.end());
-    some[s] = ShardMetrics::of(std::move(records));
-  }
+  for (std::size_t s = 0; s < more.size(); ++s) some[s] = tutti::joined(some[s], more[s]);
   return some;
 }
 
