@@ -28,7 +28,8 @@ else()
           PATTERN recompute_sequential.h EXCLUDE PATTERN recurrent.h EXCLUDE PATTERN shard_index.h EXCLUDE
           PATTERN split_tensors.h EXCLUDE PATTERN sync_batch_norm.h EXCLUDE
           PATTERN shard_loader.h EXCLUDE PATTERN tensors.h EXCLUDE
-          PATTERN torch_optimizer.h EXCLUDE PATTERN trainer.h EXCLUDE PATTERN tutti.h EXCLUDE)
+          PATTERN torch_optimizer.h EXCLUDE PATTERN trainer.h EXCLUDE
+          PATTERN trainer_options.h EXCLUDE PATTERN tutti.h EXCLUDE)
 endif()
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -193,6 +193,10 @@ struct Compression {
   MessageFormat message_format = MessageFormat::by_size;
 };
 
+/// What options begin with. (Not `{}`: GCC 12 would warn of a codec that "may be used
+/// uninitialized" where options are written in braces with a value that may throw, such as a name.)
+inline Compression no_compression() { return {}; }
+
 /// "codec topk:0.05, error feedback on, …": what decides bits.
 std::string text_of(const Compression& compression);
 /// InvalidArgument for numbers that make no sense.

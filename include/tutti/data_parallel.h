@@ -70,7 +70,7 @@ struct DataParallelOptions {
   std::int64_t fusion = std::int64_t{25} << 18;
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// The compression of gradients; every worker is a logical worker of its own.
-  Compression compression = {};
+  Compression compression = no_compression();
   /// The policy by which workers that train on their own are averaged:
   /// DataParallel::average_parameters(). Gradients are left alone, each worker's optimizer has its
   /// own; buckets are compression.fusion's.

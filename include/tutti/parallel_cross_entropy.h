@@ -77,7 +77,8 @@ struct ParallelCrossEntropyOptions {
   /// Into how many pieces the classes are cut: a property of the run. 0: 64, or as many as there
   /// are classes. No member has a part of a piece.
   std::int64_t pieces = 0;
-  /// Of initial weights, which are uniform in ±1/√features, as torch's Linear, and of samples.
+  /// The seed of initial weights, which are uniform in ±1/√features, as torch's Linear, and of
+  /// sampled classes.
   std::uint64_t seed = 0;
   /// float32, float64, or bfloat16: then state and arithmetic are float32, features too, and an
   /// updated weight is rounded up or down at random, with its mean where it was, so that small
@@ -108,8 +109,8 @@ class ParallelCrossEntropyImpl final : public SplitModule {
   /// step before were neither applied nor forgotten. Mismatch where members are at different layers
   /// or calls, or one samples the classes and another one does not. Collective.
   torch::Tensor forward(const torch::Tensor& features, const torch::Tensor& labels);
-  /// Of this member's samples in the last forward(), [b] of bool: whether no class that took part
-  /// has a larger logit than the sample's own without its margin. False for one that is ignored.
+  /// Whether no class that took part in the last forward() has a larger logit than the sample's own
+  /// without its margin: [b] of bool for this member's samples. False for one that is ignored.
   const torch::Tensor& correct() const;
   /// The class of the largest logit among all classes for each of this member's samples, the lowest
   /// of equals: [b] of int64. NaN is the largest, as in torch. InvalidArgument in a step of a

@@ -39,8 +39,8 @@ struct ParallelEmbeddingOptions {
   std::int64_t dim = 0;
   /// A row that is zero at first and has no gradient; negative ones count from the end.
   std::optional<std::int64_t> padding_idx = {};
-  /// Of the initial values, which are distributed as those of torch::nn::Embedding and the same for
-  /// any number of members; torch's generator of rank 0 draws it if absent.
+  /// The seed of the initial values, which are distributed as those of torch::nn::Embedding and the
+  /// same for any number of members; torch's generator of rank 0 draws it if absent.
   std::optional<std::uint64_t> seed = {};
   torch::ScalarType dtype = torch::kFloat32;
 };

@@ -29,8 +29,8 @@ struct ParallelLinearOptions {
   std::int64_t features = 0;
   std::int64_t classes = 0;
   bool bias = true;
-  /// Of the initial values, which are distributed as those of torch::nn::Linear and the same for
-  /// any number of members; torch's generator of rank 0 draws it if absent.
+  /// The seed of the initial values, which are distributed as those of torch::nn::Linear and the
+  /// same for any number of members; torch's generator of rank 0 draws it if absent.
   std::optional<std::uint64_t> seed = {};
   torch::ScalarType dtype = torch::kFloat32;
 };

@@ -45,7 +45,7 @@ class PartialValue {
  protected:
   ~PartialValue() = default;
   PartialValue(const Group& group, Whole whole, torch::Tensor value);
-  /// Of a mean.
+  /// The part of a mean.
   PartialValue(const Group& group, const torch::Tensor& value, double weight);
   /// InvalidArgument for parts of two groups, and for one that has been reduced.
   void merge(PartialValue&& other);

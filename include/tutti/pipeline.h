@@ -9,8 +9,8 @@
 //     return {head->forward(x[0])};
 //   });
 //   pipeline.stages = 2;
-//   options.pipeline = pipeline;                    // of TrainerOptions
-//   tutti::Trainer trainer(job, *model, tutti::Adam{.lr = 3e-4}, options);
+//   tutti::Trainer trainer(job, *model, tutti::Adam{.lr = 3e-4},
+//                          {.shards = 8, .seed = 1, .pipeline = pipeline});
 //   trainer.step([&](tutti::Shard& shard) -> tutti::TensorList { … return {x}; },  // first stage
 //                [&](tutti::Shard& shard, const tutti::TensorList& y) {             // last stage
 //                  return shard.loss(cross_entropy(y[0], …), weight);

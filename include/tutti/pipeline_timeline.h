@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-/// Of one micro-batch on one stage. A whole backward takes the sum of both halves.
+/// What one micro-batch costs on one stage. A whole backward takes the sum of both halves.
 struct StageCosts {
   double forward_ms = 1;
   double backward_input_ms = 1;
@@ -61,7 +61,7 @@ struct WorkerUse {
 
 class PipelineTimeline {
  public:
-  /// Of what was measured, in any order and from any zero on: the first start becomes 0. Bytes are
+  /// Measured actions come in any order and from any zero on: the first start becomes 0. Bytes are
   /// those of `costs`, by stage; without them all are 0. InvalidArgument where there is nothing,
   /// for what ends before it starts, for a worker's computes that overlap, and for a stage without
   /// costs.
@@ -72,7 +72,7 @@ class PipelineTimeline {
   /// By worker, then by start.
   const std::vector<TimedAction>& actions() const { return actions_; }
   double makespan_ms() const { return makespan_ms_; }
-  /// Of all workers together, in 0 … 1.
+  /// The idle share of all workers' time together, in 0 … 1.
   double bubble() const { return bubble_; }
   /// By worker.
   const std::vector<WorkerUse>& workers() const { return workers_; }

@@ -24,7 +24,7 @@
 namespace tutti {
 
 struct RecomputeSequentialOptions {
-  /// Of about equal numbers of layers, which run again. 0: ⌈√n⌉ of n layers.
+  /// Segments run again; they have about equal numbers of layers. 0: ⌈√n⌉ of n layers.
   std::int64_t segments = 0;
   std::string name = "layers";  ///< in errors
 };
@@ -54,7 +54,7 @@ class RecomputeSequentialImpl : public torch::nn::Module {
  private:
   torch::Tensor run(const torch::Tensor& x, std::int64_t first, std::int64_t last);
   std::vector<LayerMemory> measure_layers(const torch::Tensor& sample);
-  /// Of a step with these segments.
+  /// The measured peak of a step with these segments.
   std::uint64_t measure_step(const torch::Tensor& sample,
                              const std::vector<MemorySegment>& segments);
 

@@ -64,7 +64,7 @@ std::tuple<torch::Tensor, torch::Tensor> run_in_chunks(const torch::nn::GRU& gru
 
 using torch::nn::utils::rnn::PackedSequence;
 
-/// Those of forward_with_packed_input(): no row is spent on what is over. `lengths` stays
+/// The results of forward_with_packed_input(): no row is spent on what is over. `lengths` stays
 /// undefined.
 std::tuple<PackedSequence, LstmState> run_in_chunks(const torch::nn::LSTM& lstm,
                                                     const PackedSequence& input,

@@ -41,7 +41,7 @@ struct StepReport {
   int zero_copy_gradients = 0;  ///< gradients that stayed where this backward made them
   /// What this worker gave other workers' stages of a pipeline: activations, and their gradients.
   std::size_t stage_bytes = 0;
-  /// Of these, gradients of parameters that an earlier stage reads too.
+  /// The part of stage_bytes that is gradients of parameters which an earlier stage reads too.
   std::size_t tied_bytes = 0;
   int last_worker = 0;  ///< job rank of the worker that was ready last
 

@@ -44,3 +44,4 @@
 #include "tutti/torch_optimizer.h"
 #include "tutti/traffic.h"
 #include "tutti/trainer.h"
+#include "tutti/trainer_options.h"

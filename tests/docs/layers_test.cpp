@@ -122,6 +122,7 @@ const std::map<std::string, std::string> kPublic = {
     {"torch_optimizer.h", "torch/optim"},
     {"traffic.h", "sync/step"},
     {"trainer.h", "torch/shards"},
+    {"trainer_options.h", "torch/shards"},
 };
 
 /// Sources of a folder that a reader can still take in at a glance.
