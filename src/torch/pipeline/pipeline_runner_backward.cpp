@@ -79,7 +79,7 @@ void PipelineRunner::give_back(int stage, int shard) {
   passage.out = {};
   message.state = passage.runs ? StageMessage::State::runs : StageMessage::State::nothing;
   message.weight = passage.weight;
-  message.tensors = passage.runs ? passage.graph.input_gradients() : TensorList();
+  message.tensors = passage.runs ? passage.graph.take_input_gradients() : TensorList();
   const bool stays = std::ranges::find(own_stages_, stage - 1) != own_stages_.end();
   if (stays) {
     passages_.at({stage - 1, shard}).back = std::move(message);

@@ -78,6 +78,19 @@ class StageGraph::Arrival : public torch::autograd::FunctionPreHook {
   std::shared_ptr<variable_list> arrived_;
 };
 
+/// A node that is through in the first half keeps nothing for the second one.
+class StageGraph::Release : public torch::autograd::FunctionPostHook {
+ public:
+  explicit Release(Node& node) : node_(node) {}
+  variable_list operator()(const variable_list& results, const variable_list&) override {
+    node_.release_variables();
+    return results;
+  }
+
+ private:
+  Node& node_;
+};
+
 /// Where gradients of what has entered a stage end.
 class StageGraph::Entrance : public Node {
  public:
@@ -112,7 +125,7 @@ struct StageGraph::Impl {
   Entrance* entered() const { return static_cast<Entrance*>(entrance.get()); }
   /// `also` and `more` are parameters of the first half.
   Halves cut(const TensorList& also, const std::vector<ParameterGradient>& more) const;
-  void take_input_gradients();
+  void collect_input_gradients();
   std::pair<edge_list, variable_list> roots(const TensorList& gradients,
                                             const std::vector<ParameterGradient>& from) const;
 };
@@ -169,7 +182,7 @@ std::pair<edge_list, variable_list> StageGraph::Impl::roots(
   return all;
 }
 
-void StageGraph::Impl::take_input_gradients() {
+void StageGraph::Impl::collect_input_gradients() {
   if (entrance == nullptr) return;
   auto& found = entered()->found;
   std::size_t next = 0;
@@ -184,11 +197,11 @@ void StageGraph::Impl::take_input_gradients() {
 void StageGraph::backward(const TensorList& gradients, const std::vector<ParameterGradient>& more) {
   const auto [roots, values] = impl_->roots(gradients, more);
   run_engine(roots, values, /*keep_graph=*/false, {});
-  impl_->take_input_gradients();
+  impl_->collect_input_gradients();
   impl_->results.clear();
 }
 
-const TensorList& StageGraph::input_gradients() const { return impl_->input_gradients; }
+TensorList StageGraph::take_input_gradients() { return std::move(impl_->input_gradients); }
 
 /// A node between results and what has entered computes the gradients of both sides apart: those
 /// of a parameter that hangs on one such node alone can wait.
@@ -258,6 +271,12 @@ StageGraph::Halves StageGraph::Impl::cut(const TensorList& also,
     part.arrived = std::make_shared<variable_list>();
     part.node.function->add_pre_hook(std::make_unique<Arrival>(part.arrived));
   }
+  std::unordered_set<const Node*> waiting;
+  for (const auto& part : halves.parts) waiting.insert(part.node.function.get());
+  for (auto* const node : sorted) {
+    if (!leads_in.contains(node) || waiting.contains(node) || is_parameter(node)) continue;
+    if (node != entrance.get()) node->add_post_hook(std::make_unique<Release>(*node));
+  }
   return halves;
 }
 
@@ -276,7 +295,8 @@ void StageGraph::backward_inputs(const TensorList& gradients,
     outputs.emplace_back(impl_->entrance, k);
   }
   run_engine(roots, values, /*keep_graph=*/true, outputs);
-  impl_->take_input_gradients();
+  impl_->collect_input_gradients();
+  impl_->results.clear();
 }
 
 void StageGraph::backward_weights() {
@@ -300,7 +320,6 @@ void StageGraph::backward_weights() {
     }
     run_engine(roots, values, /*keep_graph=*/false, part->parameters);
   }
-  impl_->results.clear();
 }
 
 }  // namespace tutti

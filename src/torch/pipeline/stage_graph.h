@@ -50,19 +50,21 @@ class StageGraph {
   /// parameters of this stage, from later ones.
   void backward(const TensorList& gradients, const std::vector<ParameterGradient>& more);
   /// The first half: gradients of what has entered, and of the parameters in `also`, and whatever
-  /// cannot be found later. Nodes that parameters hang on keep what has come to them.
+  /// cannot be found later. Nodes that parameters hang on keep what has come to them; nothing else
+  /// of the graph is kept.
   void backward_inputs(const TensorList& gradients, const std::vector<ParameterGradient>& more,
                        const TensorList& also);
   /// The second half: of all other parameters.
   void backward_weights();
 
-  /// Of what has entered, undefined where there is none; once the backward, or its first half, is
-  /// over.
-  const TensorList& input_gradients() const;
+  /// The gradients of what has entered, undefined where there is none; once, when the backward, or
+  /// its first half, is over.
+  TensorList take_input_gradients();
 
  private:
   class Entrance;
   class Arrival;
+  class Release;
   struct Impl;
   struct Halves;
   void find_parameters();

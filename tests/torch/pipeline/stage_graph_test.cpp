@@ -80,13 +80,13 @@ struct Entered {
 TEST(StageGraph, AWholeBackwardIsAutograds) {
   Entered stage;
   stage.graph.backward(given(), {});
-  expect_same(gradients_of(stage.net, stage.graph.input_gradients()), by_autograd());
+  expect_same(gradients_of(stage.net, stage.graph.take_input_gradients()), by_autograd());
 }
 
 TEST(StageGraph, TwoHalvesTogetherAreAutograds) {
   Entered stage;
   stage.graph.backward_inputs(given(), {}, {});
-  const auto inputs = stage.graph.input_gradients();
+  const auto inputs = stage.graph.take_input_gradients();
   expect_same(inputs, {by_autograd()[0], by_autograd()[1]});
   stage.graph.backward_weights();
   expect_same(gradients_of(stage.net, inputs), by_autograd());
@@ -153,7 +153,7 @@ TEST(StageGraph, ATensorThatIsHandedThroughBringsItsGradientFirst) {
   const auto result = in[0] * -1e8F + in[0];
   graph.leave({result, in[0]});
   graph.backward({torch::ones({1}), torch::full({1}, 1e8F)}, {});
-  EXPECT_EQ(graph.input_gradients()[0].item<float>(), 0);
+  EXPECT_EQ(graph.take_input_gradients()[0].item<float>(), 0);
 }
 
 TEST(StageGraph, WhatHasEnteredMayBeChangedInPlace) {
@@ -162,7 +162,7 @@ TEST(StageGraph, WhatHasEnteredMayBeChangedInPlace) {
   in[0].relu_();
   graph.leave({in[0] * 3});
   graph.backward({torch::ones({2})}, {});
-  EXPECT_TRUE(torch::equal(graph.input_gradients()[0], torch::tensor({0.0F, 3.0F})));
+  EXPECT_TRUE(torch::equal(graph.take_input_gradients()[0], torch::tensor({0.0F, 3.0F})));
 }
 
 TEST(StageGraph, OfAStageThatNothingWithAGradientEntersTheSecondHalfIsAll) {
@@ -172,7 +172,7 @@ TEST(StageGraph, OfAStageThatNothingWithAGradientEntersTheSecondHalfIsAll) {
   graph.leave({in[0] * weight, torch::ones({2})});
   graph.backward_inputs({torch::ones({2}), {}}, {}, {});
   EXPECT_FALSE(weight.grad().defined());
-  EXPECT_FALSE(graph.input_gradients()[0].defined());
+  EXPECT_FALSE(graph.take_input_gradients()[0].defined());
   graph.backward_weights();
   EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({-1.0F, 2.0F})));
 }

@@ -1,0 +1,297 @@
+// What a Trainer with a pipeline refuses, and what it survives.
+
+#include <signal.h>
+
+#include <stdexcept>
+
+#include "torch/pipeline/chain.h"
+
+namespace tutti::test::pipeline_cases {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// ---- what is refused ----
+
+std::string refusal_of(int size, const std::function<void(Pipeline&, TrainerOptions&)>& change) {
+  return text_of_rank_0(size, [&](const Job& job) {
+    Chain chain;
+    TrainerOptions options{.shards = 4};
+    auto pipeline = pipeline_of(chain.layers(), 2);
+    change(pipeline, options);
+    options.pipeline = pipeline;
+    return text_of([&] { Trainer(job, chain, Sgd{}, options); });
+  });
+}
+
+TEST(PipelineRefusals, WhatMakesNoSenseIsSaidWhenTheTrainerIsMade) {
+  const auto with = [](const std::function<void(Pipeline&)>& change, int size = 2) {
+    return refusal_of(size, [&](Pipeline& pipeline, TrainerOptions&) { change(pipeline); });
+  };
+  EXPECT_EQ(with([](Pipeline& p) { p.stages = 5; }),
+            "a pipeline of 5 stages and 4 layers: a stage has at least one layer, and there is at "
+            "least one stage");
+  EXPECT_THAT(with([](Pipeline& p) { p.stages = 0; }), HasSubstr("of 0 stages"));
+  EXPECT_THAT(with([](Pipeline& p) { p.layers.clear(); }), HasSubstr("and 0 layers"));
+  EXPECT_EQ(with([](Pipeline& p) { p.layers[2] = nullptr; }),
+            "layer 2 of the pipeline is an empty function");
+  EXPECT_EQ(with([](Pipeline& p) { p.workers = 3; }),
+            "3 workers of a pipeline of 2 stages: each has at least one");
+  EXPECT_THAT(with([](Pipeline& p) {
+                p.cuts = {2, 3};
+              }),
+              HasSubstr("cuts [2, 3] of 4 layers into 2 stages"));
+  EXPECT_THAT(with([](Pipeline& p) { p.cuts = {4}; }), HasSubstr("cuts [4] of 4 layers"));
+  EXPECT_THAT(with([](Pipeline& p) { p.schedule = "2f2b"; }), HasSubstr("2f2b"));
+  EXPECT_EQ(with([](Pipeline&) {}, 3), "3 workers for pipelines of 2: start a multiple of 2");
+  EXPECT_THAT(with([](Pipeline& p) {
+                p.stages = 4;
+                p.workers = 2;
+                p.schedule = "interleaved";
+              }),
+              "");
+  // Three shards of a pipeline are no multiple of its two workers.
+  EXPECT_THAT(refusal_of(2,
+                         [](Pipeline& p, TrainerOptions& options) {
+                           options.shards = 3;
+                           p.stages = 4;
+                           p.workers = 2;
+                           p.schedule = "interleaved";
+                         }),
+              HasSubstr("3 micro-batches on 2 workers: must be a multiple of the workers; 2 or "
+                        "4 would do"));
+  EXPECT_THAT(
+      with([](Pipeline& p) { p.own_schedule = [](int) { return PipelineSchedule::gpipe(2, 7); }; }),
+      HasSubstr("where 2 stages on 2 workers have 4 shards"));
+}
+
+TEST(PipelineRefusals, OptionsThatDoNotGoWithOneAreNamed) {
+  const auto with = [](const std::function<void(TrainerOptions&)>& change) {
+    return refusal_of(2, [&](Pipeline&, TrainerOptions& options) { change(options); });
+  };
+  EXPECT_THAT(with([](TrainerOptions& o) { o.compression.codec = half_codec(); }),
+              HasSubstr("a codec with a pipeline"));
+  EXPECT_THAT(with([](TrainerOptions& o) {
+                o.logical_workers = 2;
+                o.averaging = local_sgd(2);
+              }),
+              HasSubstr("averaging with a pipeline"));
+  EXPECT_THAT(with([](TrainerOptions& o) {
+                o.logical_workers = 2;
+                o.per_replica = [](const std::string&) { return true; };
+              }),
+              HasSubstr("per-replica parameters with a pipeline"));
+  EXPECT_THAT(with([](TrainerOptions& o) {
+                o.speeds = {1, 2};
+              }),
+              HasSubstr("2 speeds for 1 pipelines"));
+}
+
+TEST(PipelineRefusals, PipelinesThatDifferOnWorkersAreAMismatch) {
+  on_workers(2, [](const Job& job) {
+    Chain chain;
+    auto pipeline = pipeline_of(chain.layers(), 2);
+    if (job.rank() == 1) pipeline.cuts = {1};
+    const auto text =
+        text_of([&] { Trainer(job, chain, Sgd{}, {.shards = 4, .pipeline = pipeline}); });
+    EXPECT_THAT(text, HasSubstr("pipeline"));
+    EXPECT_THAT(text, AllOf(HasSubstr("[0, 2, 4]"), HasSubstr("[0, 1, 4]")));
+  });
+}
+
+TEST(PipelineRefusals, AStepTakesTheClosuresThatTheTrainerIsMadeFor) {
+  on_workers(2, [](const Job& job) {
+    Chain chain;
+    Trainer plain(Group(job, "plain"), chain, Sgd{}, {.shards = 2, .name = "plain"});
+    EXPECT_THAT(text_of([&] { step_of(plain); }),
+                HasSubstr("step(inputs, loss) is for a Trainer whose options have a pipeline"));
+    Chain other;
+    Trainer trainer(Group(job, "staged"), other, Sgd{},
+                    {.shards = 2, .name = "staged", .pipeline = pipeline_of(other.layers(), 2)});
+    EXPECT_THAT(text_of([&] { trainer.step([](Shard& shard) { return shard.nothing(); }); }),
+                HasSubstr("a step takes two closures"));
+    EXPECT_TRUE(step_of(trainer).applied);
+  });
+}
+
+// ---- what fails ----
+
+TEST(PipelineFailures, AStageThatThrowsDropsTheStepOnAllAndTheNextOneGoesOn) {
+  for (const char* const kind : {"gpipe", "1f1b", "zb-h1"}) {
+    for (const int culprit : {0, 1, 2, 3}) {
+      on_workers(4, [&](const Job& job) {
+        Chain chain;
+        bool fails = true;
+        auto layers = chain.layers();
+        layers[1] = [&, layer = layers[1]](const TensorList& in) {
+          if (fails && job.rank() == culprit) throw std::runtime_error("no such word");
+          return layer(in);
+        };
+        layers[3] = [&, layer = layers[3]](const TensorList& in) {
+          if (fails && job.rank() == culprit) throw std::runtime_error("no such word");
+          return layer(in);
+        };
+        Trainer trainer(job, chain, Adam{},
+                        {.shards = 6, .pipeline = pipeline_of(layers, 2, kind)});
+        const auto before = trainer.state_sha256();
+        if (job.rank() == culprit) {
+          EXPECT_EQ(text_of<std::runtime_error>([&] { step_of(trainer); }), "no such word");
+        } else {
+          EXPECT_THAT(text_of<PeerFailed>([&] { step_of(trainer); }),
+                      AllOf(HasSubstr("rank " + std::to_string(culprit) + " failed: no such word"),
+                            HasSubstr("the step is dropped by all workers")));
+        }
+        EXPECT_EQ(trainer.state_sha256(), before);
+        fails = false;
+        EXPECT_TRUE(step_of(trainer).applied);
+        EXPECT_NE(trainer.state_sha256(), before);
+      });
+    }
+  }
+}
+
+TEST(PipelineFailures, ClosuresThatThrowDropTheStepOnAll) {
+  on_workers(2, [](const Job& job) {
+    Chain chain;
+    Trainer trainer(job, chain, Sgd{.lr = 0.1},
+                    {.shards = 4, .pipeline = pipeline_of(chain.layers(), 2)});
+    const auto x = [](Shard& shard) -> TensorList { return {samples_of(0, shard.index())}; };
+    const auto loss = [](Shard& shard, const TensorList& y) {
+      return shard.loss(y[0].square().mean());
+    };
+    const auto text = text_of<std::exception>([&] {
+      trainer.step(
+          [&](Shard& shard) -> TensorList {
+            if (shard.index() == 2) throw std::runtime_error("the file ends");
+            return x(shard);
+          },
+          loss);
+    });
+    EXPECT_THAT(text, HasSubstr("the file ends"));
+    EXPECT_THAT(
+        text_of([&] { trainer.step(x, [](Shard&, const TensorList&) { return ShardAnswer(); }); }),
+        HasSubstr("its closure gave no answer"));
+    EXPECT_THAT(text_of([&] {
+                  trainer.step(x,
+                               [](Shard& shard, const TensorList&) { return shard.gradients({}); });
+                }),
+                HasSubstr("shard.gradients() in a pipeline"));
+    EXPECT_THAT(text_of([&] {
+                  trainer.step(x, [&](Shard& shard, const TensorList& y) {
+                    shard.state("hidden", [] { return torch::zeros({1}); });
+                    return loss(shard, y);
+                  });
+                }),
+                HasSubstr("a state (\"hidden\") in a pipeline"));
+    EXPECT_THAT(text_of([&] {
+                  trainer.step(
+                      [&](Shard& shard) {
+                        shard.metrics().sum("n", 1);
+                        return x(shard);
+                      },
+                      [&](Shard& shard, const TensorList& y) {
+                        shard.metrics().sum("n", 1);
+                        return loss(shard, y);
+                      });
+                }),
+                HasSubstr("metric \"n\" is recorded where a shard begins and where it ends"));
+    EXPECT_THAT(text_of([&] {
+                  trainer.step(
+                      [&](Shard& shard) {
+                        if (shard.index() != 1) shard.indices(40, 2);
+                        return x(shard);
+                      },
+                      loss);
+                }),
+                HasSubstr("3 of 4 shards asked for data"));
+    EXPECT_EQ(trainer.steps(), 0);
+    EXPECT_TRUE(trainer.step(x, loss).applied);
+  });
+}
+
+TEST(PipelineFailures, ALayerThatCannotTakeWhatItGetsNamesBothStages) {
+  on_workers(2, [](const Job& job) {
+    Chain chain;
+    auto layers = chain.layers();
+    layers[1] = [](const TensorList& in) -> TensorList { return {in[0].narrow(1, 0, 3)}; };
+    Trainer trainer(job, chain, Sgd{}, {.shards = 2, .pipeline = pipeline_of(layers, 2)});
+    EXPECT_THAT(text_of([&] { step_of(trainer); }),
+                HasSubstr("layer 2 of stage 1 (layers 2 to 3) in shard 0, to which stage 0 has "
+                          "given Float [2, 3]"));
+    EXPECT_THAT(text_of([&] { step_of(trainer); }),
+                HasSubstr(job.rank() == 0 ? "rank 1 failed: layer 2" : "layer 2"));
+  });
+}
+
+TEST(PipelineFailures, AStageThatDiesIsLostForAll) {
+  const auto outcome = run_process_ranks(3, [](const Job& job) {
+    at::set_num_threads(1);
+    Chain chain;
+    auto layers = chain.layers();
+    layers[1] = [&job, layer = layers[1]](const TensorList& in) {
+      if (job.rank() == 1) raise(SIGKILL);
+      return layer(in);
+    };
+    Trainer trainer(job, chain, Sgd{}, {.shards = 4, .pipeline = pipeline_of(layers, 3)});
+    EXPECT_THAT(text_of<PeerLost>([&] { step_of(trainer); }), HasSubstr("rank 1"));
+  });
+  EXPECT_EQ(outcome.ranks[1].signal, SIGKILL);
+  EXPECT_TRUE(outcome.ranks[0].good() && outcome.ranks[2].good()) << outcome.describe();
+}
+
+TEST(PipelineFailures, ABufferThatTwoStagesChangeIsRefused) {
+  on_workers(2, [](const Job& job) {
+    struct Counted : Chain {
+      torch::Tensor count = register_buffer("count", torch::zeros({1}));
+    } chain;
+    auto layers = chain.layers();
+    for (const std::size_t k : {0U, 3U}) {
+      layers[k] = [&chain, layer = layers[k]](const TensorList& in) {
+        chain.count += 1;
+        return layer(in);
+      };
+    }
+    Trainer trainer(job, chain, Sgd{}, {.shards = 2, .pipeline = pipeline_of(layers, 2)});
+    EXPECT_THAT(text_of([&] { step_of(trainer); }),
+                HasSubstr("buffer \"count\" of Trainer \"model\" is changed by two stages"));
+    EXPECT_EQ(chain.count.item<float>(), 0);
+  });
+}
+
+TEST(PipelineFailures, AnOverflowDropsTheStepOnAllAndShrinksTheLossScale) {
+  const auto of = [](int size, bool in_stages) {
+    return text_of_rank_0(size, [&](const Job& job) {
+      Chain chain;
+      TrainerOptions options{.shards = 4, .loss_scale = {.start = 64, .dynamic = true}};
+      if (in_stages) options.pipeline = pipeline_of(chain.layers(), 2);
+      Trainer trainer(job, chain, Sgd{.lr = 0.1}, options);
+      std::string text;
+      for (int step = 0; step < 3; ++step) {
+        const auto loss = [&](Shard& shard, const torch::Tensor& y) {
+          const bool bursts = step == 1 && shard.index() == 2;
+          return shard.loss((y * (bursts ? 1e38F : 1.0F)).square().mean());
+        };
+        const auto result =
+            in_stages
+                ? trainer.step(
+                      [&](Shard& shard) -> TensorList { return {samples_of(step, shard.index())}; },
+                      [&](Shard& shard, const TensorList& y) { return loss(shard, y[0]); })
+                : trainer.step([&](Shard& shard) {
+                    auto x = samples_of(step, shard.index());
+                    for (auto& linear : chain.linear) x = linear->forward(x);
+                    return loss(shard, x);
+                  });
+        text += std::to_string(result.applied) + " " + std::to_string(result.loss_scale) + " " +
+                result.dropped_because + "\n";
+      }
+      return text + parameters_sha256(chain);
+    });
+  };
+  const auto plain = of(1, false);
+  EXPECT_THAT(plain, HasSubstr("0 64"));
+  EXPECT_EQ(of(2, true), plain);
+}
+
+}  // namespace
+}  // namespace tutti::test::pipeline_cases
