@@ -163,6 +163,14 @@ void draw_how_it_runs(Choices& one) {
                      : Options{"yes", "no"});
   one.of("cuts", trains ? Options{"even"} : Options{"even", "uneven"});
   one.chance("late", 15);  // workers that come at different times
+  const bool has_layers = one.is("model", "mlp") || one.is("model", "conv") ||
+                          one.is("model", "tied") || one.is("model", "wide") ||
+                          one.is("model", "embedding");
+  const bool may_be_staged = trains && has_layers && one.is("codec", "none") &&
+                             one.is("averaging", "none") && one.is("per-replica", "none") &&
+                             one.is("answer", "loss");
+  one.of("stages", may_be_staged ? Options{"0", "0", "2", "2", "3"} : Options{"0"});
+  one.of("stage-order", {"1f1b", "gpipe", "zb-h1"});
 }
 
 std::vector<std::string> fields_of(const std::string& line) {
@@ -295,6 +303,8 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   std::vector<std::string> kinds = {"weight", "bias"};
   if (one.is("model", "tables")) kinds.emplace_back("table weight");
   if (one.is("model", "conv")) kinds.insert(kinds.end(), {"norm weight", "norm bias"});
+  // Names such as "weight_ih_l0", which end neither way.
+  if (one.is("model", "lstm") || one.is("model", "gru")) kinds.emplace_back("recurrent");
   std::vector<std::set<std::string>> found;
   for (const auto& kind : kinds) {
     auto features = all;
@@ -302,7 +312,7 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
     const bool is_per_replica = one.is("per-replica", "biases")
                                     ? is_bias
                                     : one.is("per-replica", "norms") && kind.starts_with("norm");
-    const bool is_owned = one.is("owner", is_bias ? "biases" : "weights");
+    const bool is_owned = kind != "recurrent" && one.is("owner", is_bias ? "biases" : "weights");
     const bool is_table = kind.starts_with("table");
     features.insert(rule_feature(one, one[is_bias ? "bias-rule" : "rule"]));
     if (is_per_replica) features.insert("per-replica biases");

@@ -4,6 +4,7 @@
 
 #include "exactness/random_case.h"
 #include "torch/exact_cases.h"
+#include "tutti/pipeline.h"
 
 namespace tutti::test::exact {
 
@@ -19,7 +20,31 @@ struct RandomPiece {
 struct RandomTask {
   std::shared_ptr<torch::nn::Module> module;
   std::function<torch::Tensor(const RandomPiece&)> loss;
+  /// Where a pipeline can have the model: what its first layer takes, its layers, and the loss of
+  /// what the last one gives.
+  std::function<torch::Tensor(const RandomPiece&)> input = {};
+  std::vector<PipelineLayer> layers = {};
+  std::function<torch::Tensor(const torch::Tensor&)> loss_of = {};
 };
+
+/// A task whose loss is found layer by layer.
+inline RandomTask layered_task(std::shared_ptr<torch::nn::Module> module,
+                               std::function<torch::Tensor(const RandomPiece&)> input,
+                               std::vector<PipelineLayer> layers,
+                               std::function<torch::Tensor(const torch::Tensor&)> loss_of) {
+  const auto loss = [input, layers, loss_of](const RandomPiece& piece) {
+    TensorList x = {input(piece)};
+    for (const auto& layer : layers) x = layer(x);
+    return loss_of(x[0]);
+  };
+  return {std::move(module), loss, std::move(input), std::move(layers), std::move(loss_of)};
+}
+
+inline PipelineLayer layer_of(torch::nn::AnyModule module) {
+  return [module = std::move(module)](const TensorList& x) mutable -> TensorList {
+    return {module.forward(x[0])};
+  };
+}
 
 inline torch::ScalarType dtype_of(const Choices& one) {
   if (one.is("dtype", "float64")) return torch::kFloat64;
@@ -33,17 +58,16 @@ struct ChainImpl : torch::nn::Module {
     if (!has_constants) return;
     scale = register_buffer("scale", torch::randn({7}));
   }
-  torch::Tensor forward(torch::Tensor x) {
-    for (auto& layer : layers) x = layer.forward(x);
-    return scale.defined() ? x * scale.square().sum() : x;
+  torch::Tensor loss_of(const torch::Tensor& y) const {
+    return (scale.defined() ? y * scale.square().sum() : y).square().mean();
   }
   template <class Layer>
   void add(const std::string& name, Layer layer) {
     if (!named_children().contains(name)) register_module(name, layer);
-    layers.emplace_back(layer);
+    layers.push_back(layer_of(torch::nn::AnyModule(layer)));
   }
   torch::Tensor scale;
-  std::vector<torch::nn::AnyModule> layers;
+  std::vector<PipelineLayer> layers;
 };
 TORCH_MODULE(Chain);
 
@@ -121,20 +145,27 @@ inline RandomTask random_chain(const Choices& one, torch::ScalarType dtype) {
     net->add("output", torch::nn::Linear(model == "wide" ? 141 : hidden, 3));
   }
   sizes.insert(sizes.begin(), 0);
-  return {net.ptr(), [net, sizes, dtype](const RandomPiece& piece) mutable {
-            auto shape = sizes;
-            shape[0] = piece.rows;
-            return net->forward(draw(piece.seed, shape).to(dtype)).square().mean();
-          }};
+  const auto input = [sizes, dtype](const RandomPiece& piece) {
+    auto shape = sizes;
+    shape[0] = piece.rows;
+    return draw(piece.seed, shape).to(dtype);
+  };
+  return layered_task(net.ptr(), input, net->layers,
+                      [net](const torch::Tensor& y) { return net->loss_of(y); });
 }
 
 inline RandomTask random_embedding(const Choices& one) {
   const auto width = one.number("width");
   auto net = torch::nn::Sequential(torch::nn::Embedding(300, width), torch::nn::Flatten(),
                                    torch::nn::Linear(4 * width, 3));
-  return {net.ptr(), [net](const RandomPiece& piece) mutable {
-            return net->forward(draw_codes(piece.seed, 300, {piece.rows, 4})).square().mean();
-          }};
+  std::vector<PipelineLayer> layers;
+  for (const auto& layer : *net) layers.push_back(layer_of(layer));
+  return layered_task(
+      net.ptr(),
+      [](const RandomPiece& piece) {
+        return draw_codes(piece.seed, 300, {piece.rows, 4});
+      },
+      layers, [](const torch::Tensor& y) { return y.square().mean(); });
 }
 
 /// Row-sparse tables: looked up twice, in sums, and by hand; some pieces look up nothing.

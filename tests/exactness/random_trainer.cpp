@@ -1,160 +1,10 @@
 // A random case with a Trainer.
 
+#include "exactness/random_options.h"
 #include "exactness/random_pieces.h"
 
 namespace tutti::test::exact {
 namespace {
-
-Optimizer::Rule rule_of(const std::string& name) {
-  if (name == "sgd") return Sgd{.lr = 0.1};
-  if (name == "sgd-decay") {
-    return Sgd{.lr = 0.1, .weight_decay = 0.01, .decay = Decay::times_schedule};
-  }
-  if (name == "momentum") return Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1};
-  if (name == "nesterov") return Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true};
-  if (name == "dampened") return Sgd{.lr = 0.1, .momentum = 0.5, .dampening = 0.3};
-  if (name == "adam") return Adam{.lr = 1e-2};
-  if (name == "adam-decay") return Adam{.lr = 1e-2, .beta1 = 0.8, .weight_decay = 0.1};
-  if (name == "adamw") return AdamW{.lr = 1e-2, .weight_decay = 0.1};
-  if (name == "adamw-as-published") {
-    return AdamW{.lr = 1e-2, .weight_decay = 1e-3, .decay = Decay::times_schedule};
-  }
-  if (name == "adagrad") return Adagrad{.lr_decay = 0.1, .initial_sum = 0.01};
-  if (name == "amsgrad") return Adam{.lr = 1e-2, .weight_decay = 0.1, .amsgrad = true};
-  if (name == "rms-prop") return RmsProp{.momentum = 0.9, .centered = true};
-  if (name == "lion") return Lion{.lr = 1e-3, .weight_decay = 0.1};
-  return torch_optimizer<torch::optim::RMSprop>(
-      torch::optim::RMSpropOptions(1e-2).momentum(0.9).centered(true));
-}
-
-Optimizer optimizer_of(const Choices& one) {
-  Optimizer optimizer(rule_of(one["rule"]));
-  if (!one.is("bias-rule", "same")) {
-    optimizer.group([](const std::string& name) { return name.ends_with("bias"); },
-                    rule_of(one["bias-rule"]));
-  }
-  return optimizer;
-}
-
-Schedule schedule_of(const std::string& name) {
-  if (name == "cosine") return Schedule::cosine(4, 0.1);
-  if (name == "warm-up") return Schedule::warm_up(3, Schedule::cosine(5));
-  if (name == "step-decay") return Schedule::step_decay(2, 0.3);
-  if (name == "own") {
-    return {"own", [](std::int64_t step) { return step % 2 == 0 ? 0.0 : 1.7; }};
-  }
-  return {};
-}
-
-/// Samples are asked for where the choice "data" is "indices" only.
-SampleOrder order_of(const Choices& one) {
-  const auto size = one.is("data", "indices") ? one.number("samples") : 1;
-  if (one.is("order", "sequential")) return SampleOrder::sequential();
-  if (one.is("order", "weighted")) {
-    std::vector<double> weights;
-    for (std::int64_t i = 0; i < size; ++i) weights.push_back(static_cast<double>(1 + i % 3));
-    return SampleOrder::weighted(std::move(weights), size + 3);
-  }
-  if (one.is("order", "own")) {
-    return {"own", [](std::int64_t samples, std::int64_t epoch) {
-              return std::vector<std::int64_t>(static_cast<std::size_t>(1 + epoch % 5),
-                                               epoch % samples);
-            }};
-  }
-  return {};
-}
-
-Compression compression_of(const Choices& one, bool is_reference) {
-  Compression compression;
-  const auto& codec = one["codec"];
-  if (codec == "half") compression.codec = half_codec();
-  if (codec == "bfloat16") compression.codec = bfloat16_codec();
-  if (codec == "int8") compression.codec = int8_codec();
-  if (codec == "threshold") compression.codec = threshold_codec(1e-3);
-  if (codec == "topk") compression.codec = top_k_codec(0.05);
-  if (codec == "topk-warm") compression.codec = top_k_codec(0.02, 3);
-  if (one.is("scope", "tensor")) compression.scope = CodecScope::tensor;
-  compression.fusion = one.number("fusion");
-  compression.error_feedback = one.is("feedback", "on");
-  if (!one.is("clamp", "none")) compression.clamp = 0.01;
-  if (!one.is("correction", "none")) {
-    compression.momentum_correction = {
-        .momentum = 0.8, .nesterov = one.is("correction", "nesterov"), .weight_decay = 0.01};
-  }
-  if (!is_reference && one.is("message_format", "sparse"))
-    compression.message_format = MessageFormat::sparse;
-  if (!is_reference && one.is("message_format", "dense"))
-    compression.message_format = MessageFormat::dense;
-  return compression;
-}
-
-TrainerOptions options_of(const Choices& one, const Stretch& stretch, const std::string& folder) {
-  TrainerOptions options;
-  options.shards = one.number("shards");
-  options.seed = static_cast<std::uint64_t>(one.number("seed"));
-  options.order = order_of(one);
-  options.schedule = schedule_of(one["schedule"]);
-  if (one.is("rates", "epochs")) options.schedule = Schedule::per_epoch(options.schedule);
-  const auto& clip = one["clip"];
-  if (clip == "norm" || clip == "all") options.clip.norm = 0.05;
-  if (clip == "parameter-norm" || clip == "all") options.clip.parameter_norm = 0.04;
-  if (clip == "value" || clip == "all") options.clip.value = 0.01;
-  if (one.is("scale", "static")) options.loss_scale = {.start = 1024};
-  if (one.is("scale", "dynamic")) {
-    options.loss_scale = {.start = 256, .dynamic = true, .grow_after = 2};
-  }
-  options.compression = compression_of(one, stretch.is_reference);
-  options.logical_workers = one.number("logical");
-  if (one.is("model", "tables")) {
-    options.row_sparse = [](const std::string& name) { return name == "own_weight"; };
-  }
-  const bool biases = one.is("per-replica", "biases");
-  if (biases || one.is("per-replica", "norms")) {
-    options.per_replica = [biases](const std::string& name) {
-      return biases ? name.ends_with("bias") : name.starts_with("norm.");
-    };
-  }
-  if (!one.is("owner", "none")) {
-    const std::string end = one.is("owner", "biases") ? "bias" : "weight";
-    options.placement = [end, of = options.logical_workers](const std::string& name) {
-      const auto drawn = number_of(0, 0, 0, name) % static_cast<std::uint64_t>(of);
-      return name.ends_with(end) ? std::optional(static_cast<std::int64_t>(drawn)) : std::nullopt;
-    };
-  }
-  const auto& averaging = one["averaging"];
-  if (averaging == "local") options.averaging = local_sgd(2, 1);
-  if (averaging == "block") options.averaging = block_momentum(2, 0, {.nesterov = true});
-  if (averaging == "partial") options.averaging = partial_update();
-  if (averaging == "diloco") options.averaging = diloco(2, {.warm_up = 1});
-  if (averaging == "fragments") options.averaging = diloco(3, {.fragments = 2, .warm_up = 0});
-  if (averaging == "overlap")
-    options.averaging = diloco(3, {.warm_up = 1, .overlap = 2, .own = 0.25});
-  if (averaging == "diloco-int8")
-    options.averaging = diloco(3, {.fragments = 2, .warm_up = 1, .int8 = true});
-  if (one.is("state-at-averaging", "average"))
-    options.state_at_averaging = StateAtAveraging::average;
-  if (one.is("state-at-averaging", "reset")) options.state_at_averaging = StateAtAveraging::reset;
-  if (!one.is("average", "none")) options.ema_decay = std::stod(one["average"]);
-  if (!one.is("buffers", "usual")) {
-    options.buffers = {{[](const std::string& name) { return name.ends_with("running_var"); },
-                        one.is("buffers", "first") ? BufferRule::first : BufferRule::keep}};
-  }
-  if (one.has("log")) {
-    options.log = log_of(stretch, folder);
-    options.hash_every = 1;
-  }
-  options.audit_every = 0;
-  if (stretch.is_reference) return options;
-  options.desync_check_every = one.number("digests");
-  options.audit_every = one.number("audit");
-  if (one.is("speeds", "uneven")) {
-    for (int rank = 0; rank < stretch.workers; ++rank) {
-      options.speeds.push_back(static_cast<double>(
-          1 + number_of(options.seed, static_cast<std::uint64_t>(rank), 0, "speed") % 4));
-    }
-  }
-  return options;
-}
 
 /// What the program keeps with the run, of each type: it belongs to the steps that count.
 class KeptOnes {
@@ -200,7 +50,7 @@ class RandomTrainer {
     for (auto begin = stretch_.begin; const auto end : ends) {
       try {
         trainer_.emplace(job_, *task_.module, optimizer_of(one_),
-                         options_of(one_, stretch_, folder_));
+                         options_of(one_, stretch_, task_, folder_));
       } catch (const InvalidArgument& error) {
         return {std::string(kRefused) + error.what()};
       } catch (const Unsupported& error) {
@@ -234,7 +84,7 @@ class RandomTrainer {
     StepResult result;
     for (int attempt = 0;; ++attempt) {
       try {
-        result = in_halves ? step_in_halves(looks) : trainer_->step(closure());
+        result = in_halves ? step_in_halves(looks) : whole_step();
         break;
       } catch (const PlannedFailure&) {
         if (attempt == 3) throw;
@@ -251,8 +101,18 @@ class RandomTrainer {
     after(step);
   }
 
+  bool is_staged() const { return !stretch_.is_reference && one_.number("stages") > 0; }
+
+  StepResult whole_step() {
+    return is_staged() ? trainer_->step(inputs(), loss()) : trainer_->step(closure());
+  }
+
   StepResult step_in_halves(bool looks) {
-    trainer_->accumulate(closure());
+    if (is_staged()) {
+      trainer_->accumulate(inputs(), loss());
+    } else {
+      trainer_->accumulate(closure());
+    }
     Transcript seen;
     if (looks) {
       const auto step = trainer_->steps() + 1;
@@ -275,35 +135,59 @@ class RandomTrainer {
     return [this](Shard& shard) { return answer_of(shard); };
   }
 
-  ShardAnswer answer_of(Shard& shard) {
-    const auto step = shard.step();
-    const auto index = shard.index();
-    // A failure that is planned is the shard's own.
-    const auto throws = [&](const char* where) {
-      return !stretch_.is_reference && !shard.is_audit() && pieces_.throws(step, index, where);
+  Trainer::Inputs inputs() {
+    return [this](Shard& shard) -> TensorList {
+      const auto piece = piece_of(shard);
+      return piece ? TensorList{task_.input(*piece)} : TensorList{};
     };
-    if (throws("before")) throw PlannedFailure();
-    auto piece = pieces_.piece(step, index);
+  }
+
+  Trainer::Loss loss() {
+    return [this](Shard& shard, const TensorList& y) {
+      return answer_of(shard, task_.loss_of(y.at(0)));
+    };
+  }
+
+  ShardAnswer answer_of(Shard& shard) {
+    const auto piece = piece_of(shard);
+    return piece ? answer_of(shard, task_.loss(*piece)) : shard.nothing();
+  }
+
+  /// A failure that is planned is the shard's own.
+  bool throws(const Shard& shard, const char* where) {
+    return !stretch_.is_reference && !shard.is_audit() &&
+           pieces_.throws(shard.step(), shard.index(), where);
+  }
+
+  std::optional<RandomPiece> piece_of(Shard& shard) {
+    if (throws(shard, "before")) throw PlannedFailure();
+    auto piece = pieces_.piece(shard.step(), shard.index());
     if (one_.is("data", "indices")) {
       const auto samples = shard.indices(one_.number("samples"), one_.number("rows"));
-      if (samples.empty()) return shard.nothing();
+      if (samples.empty()) return {};
       piece.rows = static_cast<std::int64_t>(samples.size());
       for (const auto sample : samples) {
         piece.seed = number_of(piece.seed, static_cast<std::uint64_t>(sample), 0, "sample");
       }
     }
-    if (pieces_.is_gap(step, index)) return shard.nothing();
+    if (pieces_.is_gap(shard.step(), shard.index())) return {};
     if (one_.has("carry")) {
-      piece.state = [&](const std::string& name, const torch::Tensor& init) {
+      piece.state = [&shard](const std::string& name, const torch::Tensor& init) {
         return shard.state(name, [&] { return init; });
       };
     }
-    auto loss = pieces_.with_fault(task_.loss(piece), step, index);
+    return piece;
+  }
+
+  ShardAnswer answer_of(Shard& shard, const torch::Tensor& of_model) {
+    const auto step = shard.step();
+    const auto index = shard.index();
+    const auto loss = pieces_.with_fault(of_model, step, index);
     if (one_.has("metrics")) record(shard.metrics(), step, index);
-    if (throws("after")) throw PlannedFailure();
+    if (throws(shard, "after")) throw PlannedFailure();
     const auto weight = pieces_.weight(step, index);
     if (one_.is("answer", "gradients")) return gradients_of(shard, loss, weight);
-    if (weight > 0 && throws("backward")) {
+    if (weight > 0 && throws(shard, "backward")) {
       loss.register_hook([](const torch::Tensor&) { throw PlannedFailure(); });
     }
     return shard.loss(loss, weight);
