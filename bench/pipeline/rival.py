@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from common.control import Control, measure
+from common.torch_memory import peak_of
 
 BLOCKS = MICRO_BATCHES = 8
 ROWS, LENGTH, WIDTH, HEADS = 2, 64, 256, 8
@@ -72,17 +73,10 @@ def make_training(way, rank, size, store):
     return accumulate, step
 
 
-def peak_of(accumulate, step):
-    """Of the bytes that were allocated since the beginning, at one time; gradients of parameters are there before."""
+def peak_after(accumulate, step):
+    """Gradients of parameters are there before."""
     accumulate()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step()
-    now = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most
+    return peak_of(step)
 
 
 def main(path, rank, size, store, way):
@@ -91,7 +85,7 @@ def main(path, rank, size, store, way):
     accumulate, step = make_training(way, rank, size, store)
     control = Control(path, rank)
     for what, *number in control.commands():
-        control.send(measure(int(number[0]), step) if what == "steps" else [peak_of(accumulate, step)])
+        control.send(measure(int(number[0]), step) if what == "steps" else [peak_after(accumulate, step)])
     if way != "none":
         dist.destroy_process_group()
 

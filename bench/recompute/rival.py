@@ -7,11 +7,16 @@ Bytes are those of libtorch's allocator, as its profiler reports them.
 
 import json
 import math
+import os
 import sys
 import time
 
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
 import torch
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from common.torch_memory import peak_of
 
 
 class Block(torch.nn.Module):
@@ -55,25 +60,13 @@ def blocks():
                     .square().mean()}
 
 
-def peak(step):
-    """Of the bytes that were allocated since the beginning, at one time."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step().backward()
-    now = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most
-
-
 def main(model, rounds):
     torch.set_num_threads(1)
     torch.manual_seed(1)
     net, ways = {"lstm": lstm, "blocks": blocks}[model]()
     for parameter in net.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    answer = {name: {"peak": peak(step), "ns": []} for name, step in ways.items()}
+    answer = {name: {"peak": peak_of(lambda: step().backward()), "ns": []} for name, step in ways.items()}
     for _ in range(rounds):
         for name, step in ways.items():
             begun = time.monotonic_ns()

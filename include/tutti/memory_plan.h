@@ -22,6 +22,9 @@ namespace tutti {
 /// What a layer takes when it runs plainly.
 struct LayerMemory {
   std::string name = {};
+  /// Layers of the program: the first, and those behind it that change in place what they are
+  /// given, which are one with it.
+  std::int64_t layers = 1;
   std::uint64_t inside = 0;  ///< kept until its backward, besides input and result
   std::uint64_t result = 0;  ///< 0: it lies in the input's memory
   bool keeps_input = true;   ///< until its backward
@@ -33,7 +36,8 @@ struct LayerMemory {
   double forward_ms = 0;
 };
 
-/// Layers [first, last) that run plainly, or are one segment that runs again.
+/// Layers [first, last) that run plainly, or are one segment that runs again. In a MemoryPlan they
+/// count its entries.
 struct MemorySegment {
   std::int64_t first = 0;
   std::int64_t last = 0;
@@ -70,7 +74,8 @@ struct MemoryPlan {
 
   /// A table of the layers and what becomes of each, and of what it costs.
   std::string text() const;
-  /// The peak against the time, for all budgets, with this plan marked, as an SVG picture.
+  /// The peak against the time for 25 budgets, with this plan marked, its budget, and what was
+  /// measured, as an SVG picture.
   std::string picture() const;
 };
 

@@ -6,14 +6,14 @@
 //   tutti::Pipeline pipeline;                       // layers in their order, each a module,
 //   for (auto& block : blocks) pipeline.layers.push_back(tutti::pipeline_layer(block));
 //   pipeline.layers.push_back([&](const tutti::TensorList& x) -> tutti::TensorList {  // or called
-//     return {head->forward(x[0])};
+//     return {head->forward(x.at(0))};
 //   });
 //   pipeline.stages = 2;
 //   tutti::Trainer trainer(job, *model, tutti::Adam{.lr = 3e-4},
 //                          {.shards = 8, .seed = 1, .pipeline = pipeline});
 //   trainer.step([&](tutti::Shard& shard) -> tutti::TensorList { … return {x}; },  // first stage
 //                [&](tutti::Shard& shard, const tutti::TensorList& y) {             // last stage
-//                  return shard.loss(cross_entropy(y[0], …), weight);
+//                  return shard.loss(cross_entropy(y.at(0), …), weight);
 //                });
 //
 // The bytes of parameters after a step are those of a Trainer without a pipeline whose closure does
@@ -22,7 +22,7 @@
 //
 // What a layer gives is all that later layers get. A tensor that a later stage needs is handed
 // through: its gradient comes back the same way. Parameters may be read by several stages.
-// Generators: the CPU's default one travels with the shard.
+// The CPU's default generator and buffers that the shard has changed travel with it.
 //
 // Threads: a value. Failure: InvalidArgument where a Trainer is made with one that makes no sense.
 
@@ -41,13 +41,14 @@
 namespace tutti {
 
 /// Some of a model's layers: tensors in and out, on the CPU, any number, of any type; those that
-/// are floating-point and need a gradient get one.
+/// are floating-point and need a gradient get one. Tensors that shared memory come to the next stage
+/// apart, and InvalidArgument is what a change of them in place there ends in.
 using PipelineLayer = std::function<TensorList(const TensorList& inputs)>;
 
 struct Pipeline {
   std::vector<PipelineLayer> layers = {};
-  /// S, 1 … the number of layers.
-  int stages = 1;
+  /// S, 1 … the number of layers; to be given.
+  int stages = 0;
   /// The first layer of each stage but the first one, ascending; empty: about equal numbers.
   std::vector<int> cuts = {};
   /// "gpipe", "1f1b", "interleaved" or "zb-h1": PipelineSchedule says what they cost.

@@ -42,17 +42,19 @@ class RecomputeSequentialImpl : public torch::nn::Module {
   void set_segments(std::vector<MemorySegment> segments);
 
   /// Measures what each layer keeps and takes of a batch like `sample`, chooses the segments that
-  /// cost the least time within the budget, measures a step with them, and takes them. The peak
-  /// that was measured is at most the budget. InvalidArgument, with the least that was reached, for
-  /// a budget that cannot be met, and where a Trainer or a DataParallel has the parameters: fit
-  /// before one is made. Takes some forwards and backwards, and as much memory as the plain run;
-  /// parameters, gradients, buffers and random numbers are afterwards what they were. Which
-  /// segments are chosen depends on times that were measured, and may differ from worker to worker,
-  /// which no gradient shows.
+  /// cost the least time within the budget, measures a step with them, and takes them. Layers that
+  /// change their input in place stay with the layer before them. The peak that was measured is at
+  /// most the budget. InvalidArgument, with the least that was reached, for a budget that cannot be
+  /// met, for a first layer that changes its input in place, and where a Trainer or a DataParallel
+  /// has the parameters: fit before one is made. Takes some forwards and backwards, and as much
+  /// memory as the plain run; parameters, gradients, buffers and random numbers are afterwards what
+  /// they were. Which segments are chosen depends on times that were measured, and may differ from
+  /// worker to worker, which no gradient shows.
   MemoryPlan fit(const torch::Tensor& sample, MemoryBudget budget);
 
  private:
   torch::Tensor run(const torch::Tensor& x, std::int64_t first, std::int64_t last);
+  std::vector<LayerMemory> look_through(const torch::Tensor& sample);
   std::vector<LayerMemory> measure_layers(const torch::Tensor& sample);
   /// The measured peak of a step with these segments.
   std::uint64_t measure_step(const torch::Tensor& sample,

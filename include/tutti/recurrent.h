@@ -45,7 +45,7 @@ struct ChunkOptions {
 };
 
 /// The hidden and the cell state: [layers · directions, B, H] (the first with a projection
-/// […, proj_size]).
+/// […, proj_size]). Undefined: zeros.
 using LstmState = std::tuple<torch::Tensor, torch::Tensor>;
 
 /// The results of `lstm->forward(input, state)`: [T, B, directions · H] (batch_first: [B, T, …]) of

@@ -188,10 +188,12 @@ class Trainer {
   /// this Trainer's, and where workers differ in what is active. Collective.
   StepResult step(const torch::nn::Module& active, const Compute& compute);
   /// A step of a Trainer with a pipeline. `inputs` gives, on the worker of the first stage, what
-  /// the first layer takes of the shard, nothing where it has no data; `loss` answers, on that of
-  /// the last stage, of what the last layer gave. Both may ask for shard.indices(), and record
-  /// metrics by names that differ; shard.state() is Unsupported. What a layer throws is thrown on
-  /// its worker, and PeerFailed on all others: nothing has changed. Collective.
+  /// the first layer takes of the shard, nothing where it has no data; it is copied. `loss`
+  /// answers, on that of the last stage, of what the last layer gave; it is not called for a shard
+  /// without data. Both may ask for shard.indices(), and record metrics by names that differ;
+  /// shard.state() is Unsupported. What a layer throws is thrown on its worker, libtorch's errors as
+  /// InvalidArgument that names the layer, and PeerFailed on all others: nothing has changed.
+  /// Collective.
   using Inputs = std::function<TensorList(Shard& shard)>;
   using Loss = std::function<ShardAnswer(Shard& shard, const TensorList& outputs)>;
   StepResult step(const Inputs& inputs, const Loss& loss);

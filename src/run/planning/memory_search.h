@@ -24,6 +24,9 @@
 
 namespace tutti {
 
+/// InvalidArgument outside of [0, 1].
+void require_share(double share);
+
 struct SegmentCost {
   std::uint64_t input = 0;  ///< its input, as far as it is kept for this segment or the one before
   std::uint64_t kept = 0;   ///< until its backward, besides

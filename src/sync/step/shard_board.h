@@ -44,6 +44,7 @@ struct ShardHeader {
   /// … of each logical worker's.
   std::array<std::int64_t, kMaxLogicalWorkers> own_first_ran = none_ran();
   std::int64_t asked = 0;      ///< shards that asked for indices
+  std::int64_t unasked = 0;    ///< others, which had no data before its program was called
   std::int64_t in_halves = 0;  ///< its program calls the halves of the step one by one
   std::uint64_t notes = 0;     ///< bytes
 };

@@ -1,10 +1,13 @@
 #include "torch/pipeline/pipeline_runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/timeline.h"
 #include "comm/group_state.h"
 #include "torch/shards/pipeline_settings.h"
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -52,11 +55,16 @@ void PipelineRunner::run(const Trainer::Inputs& inputs, const Trainer::Loss& los
   progress_.resize(static_cast<std::size_t>(mine_.count()));
   for (auto& one : progress_) one.open = static_cast<int>(own_stages_.size());
   parts_.exchange.watch_collectives(messages_.group(), [this] {
-    for (const auto& one : calls_) call(one);
-    for (const auto& [peer, messages] : expected_) {
-      while (!messages.empty()) receive_next(peer);
+    try {
+      for (const auto& one : calls_) call(one);
+      for (const auto& [peer, messages] : expected_) {
+        while (!messages.empty()) receive_next(peer);
+      }
+      messages_.finish();
+    } catch (...) {
+      messages_.abandon();
+      throw;
     }
-    messages_.finish();
   });
   if (const auto failed = failed_) {
     drop();
@@ -70,13 +78,17 @@ void PipelineRunner::run(const Trainer::Inputs& inputs, const Trainer::Loss& los
 void PipelineRunner::call(const PipelineCall& call) {
   const auto& [work, stage, shard] = call.action;
   const int peer = parts_.group.rank() - place_ + call.peer;
-  const auto send = [&](std::map<Key, StageMessage>& from) {
+  const auto send = [&, stage = stage, shard = shard](std::map<Key, StageMessage>& from) {
     auto node = from.extract({stage, shard});
-    if (has_failed() || node.empty()) {
-      messages_.send(peer, {.state = StageMessage::State::failed});
-    } else {
-      messages_.send(peer, node.mapped());
+    const auto text = message_text(&from == &outbox_, stage, shard);
+    if (!has_failed() && !node.empty()) {
+      try {
+        return messages_.send(peer, node.mapped(), text);
+      } catch (const Unsupported& error) {  // before anything is sent
+        failed_ = std::make_exception_ptr(Unsupported(fmt::format("{}: {}", text, error.what())));
+      }
     }
+    messages_.send(peer, {.state = StageMessage::State::failed}, text);
   };
   switch (call.kind) {
     case PipelineCall::Kind::compute:
@@ -115,9 +127,18 @@ void PipelineRunner::receive_up_to(const StageAction& action) {
 void PipelineRunner::receive_next(int peer) {
   const auto next = expected_[peer].front();
   expected_[peer].pop_front();
-  auto arrived = messages_.receive(peer);
+  const bool is_activation = next.message == &Passage::in;
+  const auto& [stage, shard] = next.to;
+  auto arrived = messages_.receive(
+      peer, message_text(is_activation, is_activation ? stage - 1 : stage + 1, shard));
   others_failed_ = others_failed_ || arrived.state == StageMessage::State::failed;
   passages_[next.to].*next.message = std::move(arrived);
+}
+
+/// Of the stage that gives it.
+std::string PipelineRunner::message_text(bool is_activation, int stage, int shard) const {
+  return fmt::format("{} of stage {} in shard {}", is_activation ? "results" : "gradients", stage,
+                     step_shard(shard));
 }
 
 void PipelineRunner::compute(const StageAction& action) {

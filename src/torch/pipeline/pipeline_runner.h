@@ -67,6 +67,9 @@ class PipelineRunner {
     StageMessage in;    ///< to its forward
     StageMessage back;  ///< to its backward
     StageGraph graph;
+    TensorList entered;                     ///< while forward runs
+    ShardBuffers::Place buffers;            ///< as forward has left them
+    torch::Tensor generator;                ///< between the halves of a backward
     std::vector<std::uint8_t> used_before;  ///< parameters, by stages before this one
     bool runs = true;
     double weight = 0;
@@ -94,17 +97,26 @@ class PipelineRunner {
   void expect(int peer, const Expected& message);
   void receive_up_to(const StageAction& action);
   void receive_next(int peer);
+  std::string message_text(bool is_activation, int stage, int shard) const;
   void compute(const StageAction& action);
   void forward(int stage, int shard);
   TensorList begin_shard(Passage& passage, int shard);
-  TensorList run_layers(int stage, int shard, const TensorList& inputs);
+  static void copy_inputs(Passage& passage, TensorList& values);
+  TensorList run_layers(int stage, int shard, TensorList values);
+  void require_apart_unchanged(int stage, int shard, const Passage& passage,
+                               const std::vector<std::uint32_t>& versions) const;
+  bool is_apart(const Passage& passage, const TensorList& leaving,
+                const torch::Tensor& output) const;
+  void leave(int stage, int shard, Passage& passage, const TensorList& results);
   void end_shard(Passage& passage, int shard, const TensorList& outputs);
-  void give_on(int stage, int shard, Passage& passage, const TensorList& outputs);
+  void give_on(int stage, int shard, Passage& passage, const TensorList& outputs,
+               std::vector<std::pair<std::int64_t, torch::Tensor>> buffers);
   void backward(const StageAction& action);
   std::vector<ParameterGradient> arrived_parameters(Passage& passage);
   void finish_passage(int stage, int shard);
   void give_back(int stage, int shard);
-  void note_buffers(int shard);
+  std::vector<std::pair<std::int64_t, torch::Tensor>> note_buffers(int stage, int shard,
+                                                                   const StageMessage& in);
   void add_metrics(int shard, const ShardMetrics& metrics);
   std::size_t index_of(const torch::Tensor& parameter) const;
   std::int64_t step_shard(int shard) const { return mine_.begin + shard; }

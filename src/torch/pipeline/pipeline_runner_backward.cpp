@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "torch/model/generators.h"
+#include "torch/model/without_hooks.h"
 #include "torch/pipeline/pipeline_runner.h"
 
 namespace tutti {
@@ -16,6 +18,10 @@ void PipelineRunner::backward(const StageAction& action) {
     passage.weight = passage.back.weight;
   }
   parts_.runner.enter(step_shard(shard));
+  if (passage.runs) {
+    parts_.buffers.put_back(passage.buffers);
+    set_generator_state(default_generator(), begins ? passage.back.generator : passage.generator);
+  }
   // The leaf of a shard is written by the last of this worker's stages to finish it.
   const bool finishes = work != StageWork::backward_input;
   const bool closes = finishes && --progress.open == 0;
@@ -26,6 +32,15 @@ void PipelineRunner::backward(const StageAction& action) {
     progress.held.clear();
   }
   if (passage.runs) {
+    // Hooks of a parameter are for its whole gradient, in the stage that reads it first.
+    TensorList read_before;
+    for (const auto& parameter : passage.graph.parameters()) {
+      const auto p = index_of(parameter);
+      if (p < passage.used_before.size() && passage.used_before[p] != 0) {
+        read_before.push_back(parameter);
+      }
+    }
+    const WithoutHooks quiet(read_before);
     const auto redirect = [&](std::size_t parameter, const torch::Tensor& value) {
       if (passage.used_before[parameter] != 0) {
         passage.out.parameters.emplace_back(static_cast<std::int64_t>(parameter), value);
@@ -40,16 +55,10 @@ void PipelineRunner::backward(const StageAction& action) {
           const auto more = arrived_parameters(passage);
           const auto gradients = std::exchange(passage.back, {}).tensors;
           if (work == StageWork::backward) return passage.graph.backward(gradients, more);
-          TensorList also;
-          for (const auto& parameter : passage.graph.parameters()) {
-            const auto p = index_of(parameter);
-            if (p < passage.used_before.size() && passage.used_before[p] != 0) {
-              also.push_back(parameter);
-            }
-          }
-          passage.graph.backward_inputs(gradients, more, also);
+          passage.graph.backward_inputs(gradients, more, read_before);
         },
         redirect);
+    passage.generator = generator_state_of(default_generator());
   }
   if (closes) parts_.runner.end_leaf(passage.runs);
   if (begins && stage > 0) give_back(stage, shard);
@@ -79,6 +88,7 @@ void PipelineRunner::give_back(int stage, int shard) {
   passage.out = {};
   message.state = passage.runs ? StageMessage::State::runs : StageMessage::State::nothing;
   message.weight = passage.weight;
+  message.generator = passage.generator;
   message.tensors = passage.runs ? passage.graph.take_input_gradients() : TensorList();
   const bool stays = std::ranges::find(own_stages_, stage - 1) != own_stages_.end();
   if (stays) {

@@ -1,26 +1,66 @@
 // A shard's way forward through a stage: see pipeline_runner.h.
 
+#include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "run/metric_exchange.h"
 #include "torch/model/generators.h"
+#include "torch/model/same_bytes.h"
 #include "torch/pipeline/pipeline_runner.h"
+#include "torch/shards/pipeline_settings.h"
 #include "tutti/error.h"
 
 namespace tutti {
 
 std::string PipelineRunner::where(int stage, int shard) const {
   const auto s = static_cast<std::size_t>(stage);
-  return fmt::format("stage {} (layers {} to {}) in shard {}", stage, bounds_[s],
-                     bounds_[s + 1] - 1, step_shard(shard));
+  const int first = bounds_[s];
+  const int last = bounds_[s + 1] - 1;
+  const auto layers =
+      first == last ? fmt::format("layer {}", first) : fmt::format("layers {} to {}", first, last);
+  return fmt::format("stage {} ({}) in shard {}", stage, layers, step_shard(shard));
 }
+
+namespace {
+
+std::vector<std::uint32_t> versions_of(const TensorList& tensors) {
+  std::vector<std::uint32_t> versions;
+  for (const auto& tensor : tensors) versions.push_back(tensor.defined() ? tensor._version() : 0);
+  return versions;
+}
+
+bool share_memory(const torch::Tensor& one, const torch::Tensor& other) {
+  if (!one.defined() || !other.defined() || !one.has_storage() || !other.has_storage())
+    return false;
+  return one.is_alias_of(other) && at::get_overlap_status(one, other) != at::MemOverlapStatus::No;
+}
+
+/// With the strides that it has: kernels are chosen by them.
+torch::Tensor copy_as_it_lies(const torch::Tensor& tensor) {
+  if (tensor.numel() == 0) return tensor.clone();
+  std::int64_t span = 1;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) span += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto memory = tensor.detach().as_strided({span}, {1}).clone();
+  auto copy = memory.as_strided(tensor.sizes(), tensor.strides(), 0);
+  return copy;
+}
+
+std::string described(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return "an undefined tensor";
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "));
+}
+
+}  // namespace
 
 void PipelineRunner::forward(int stage, int shard) {
   auto& passage = passages_[{stage, shard}];
   parts_.runner.enter(step_shard(shard));
+  parts_.buffers.enter(passage.in.buffers);
   TensorList values;
   if (stage == 0) {
     values = begin_shard(passage, shard);
@@ -29,19 +69,25 @@ void PipelineRunner::forward(int stage, int shard) {
     passage.used_before = std::move(passage.in.used);
     if (passage.runs) {
       set_generator_state(default_generator(), passage.in.generator);
-      const auto entered = passage.graph.enter(passage.in.tensors, passage.in.need_gradient);
-      for (const auto place : passage.in.places) values.push_back(entered.at(place));
+      passage.entered = passage.graph.enter(passage.in.tensors, passage.in.need_gradient);
+      for (const auto place : passage.in.places) values.push_back(passage.entered.at(place));
     }
   }
   TensorList outputs;
-  if (passage.runs) outputs = run_layers(stage, shard, values);
-  if (is_last(stage)) {
-    end_shard(passage, shard, outputs);
-  } else {
-    give_on(stage, shard, passage, outputs);
+  if (passage.runs) {
+    const auto versions = versions_of(passage.entered);
+    outputs = run_layers(stage, shard, std::move(values));
+    require_apart_unchanged(stage, shard, passage, versions);
   }
+  if (is_last(stage)) end_shard(passage, shard, outputs);
+  std::vector<std::pair<std::int64_t, torch::Tensor>> changed;
+  if (passage.runs) {
+    changed = note_buffers(stage, shard, passage.in);
+    passage.buffers = parts_.buffers.place();
+  }
+  if (!is_last(stage)) give_on(stage, shard, passage, outputs, std::move(changed));
   passage.in = {};
-  if (passage.runs) note_buffers(shard);
+  passage.entered.clear();
 }
 
 /// What the program's first closure gives.
@@ -53,14 +99,42 @@ TensorList PipelineRunner::begin_shard(Passage& passage, int shard) {
   add_metrics(shard, parts_.runner.take_metrics(own));
   passage.runs = !values.empty();
   passage.used_before.assign(parameters_.size(), 0);
+  if (workers_of(pipeline_) > 1) copy_inputs(passage, values);
   return values;
 }
 
-/// What a layer says of its inputs is of little use without what the stage before has given.
-TensorList PipelineRunner::run_layers(int stage, int shard, const TensorList& inputs) {
-  auto values = inputs;
+/// Other shards are begun before this one's backward: a program may use its memory again.
+void PipelineRunner::copy_inputs(Passage& passage, TensorList& values) {
+  const auto given = values;
+  std::map<const void*, torch::Tensor> copies;
+  for (auto& value : values) {
+    if (!value.defined() || value.requires_grad() || value.layout() != torch::kStrided) continue;
+    auto& copy = copies[value.unsafeGetTensorImpl()];
+    if (!copy.defined()) {
+      copy = copy_as_it_lies(value);
+      passage.entered.push_back(copy);
+      passage.in.apart.push_back(std::ranges::any_of(given, [&](const torch::Tensor& other) {
+        return !other.is_same(value) && share_memory(other, value);
+      }));
+    }
+    value = copy;
+  }
+}
+
+/// What a layer says of its inputs is of little use without what it was given.
+TensorList PipelineRunner::run_layers(int stage, int shard, TensorList values) {
   const auto s = static_cast<std::size_t>(stage);
   int layer = bounds_[s];
+  const auto named = [&](const char* text) {
+    std::vector<std::string> given;
+    for (const auto& value : values) given.push_back(described(value));
+    if (given.empty()) given.emplace_back("no tensor");
+    const auto giver = layer > bounds_[s] ? fmt::format("layer {}", layer - 1)
+                       : stage > 0        ? fmt::format("stage {}", stage - 1)
+                                          : std::string("the first closure");
+    return InvalidArgument(fmt::format("layer {} of {}, to which {} has given {}: {}", layer,
+                                       where(stage, shard), giver, fmt::join(given, ", "), text));
+  };
   try {
     parts_.runner.run_alone([&] {
       for (; layer < bounds_[s + 1]; ++layer) {
@@ -68,23 +142,32 @@ TensorList PipelineRunner::run_layers(int stage, int shard, const TensorList& in
       }
     });
   } catch (const c10::Error& error) {
-    if (stage == 0) throw;
-    std::vector<std::string> given;
-    for (const auto& input : inputs) {
-      given.push_back(input.defined() ? fmt::format("{} [{}]", c10::toString(input.scalar_type()),
-                                                    fmt::join(input.sizes(), ", "))
-                                      : std::string("nothing"));
-    }
-    throw InvalidArgument(fmt::format("layer {} of {}, to which stage {} has given {}: {}", layer,
-                                      where(stage, shard), stage - 1, fmt::join(given, ", "),
-                                      error.what_without_backtrace()));
+    throw named(error.what_without_backtrace());
+  } catch (const std::out_of_range& error) {
+    throw named(error.what());
   }
   return values;
+}
+
+/// Tensors that share memory come to another worker apart: a change of one in place would be one of
+/// both in a model of one piece.
+void PipelineRunner::require_apart_unchanged(int stage, int shard, const Passage& passage,
+                                             const std::vector<std::uint32_t>& versions) const {
+  for (std::size_t t = 0; t < versions.size(); ++t) {
+    if (passage.in.apart[t] == 0 || passage.entered[t]._version() == versions[t]) continue;
+    throw InvalidArgument(fmt::format(
+        "{} changes in place a tensor that it was given, {}, which shared memory with another one "
+        "before it came to this worker: only one of them changes now. Change a clone(), or cut "
+        "elsewhere",
+        where(stage, shard), described(passage.entered[t])));
+  }
 }
 
 /// What the program's last closure answers.
 void PipelineRunner::end_shard(Passage& passage, int shard, const TensorList& outputs) {
   std::optional<ShardRunner::Loss> loss;
+  const bool has_first = std::ranges::find(own_stages_, 0) != own_stages_.end();
+  if (!passage.runs && !has_first) parts_.notes.leave_out(step_shard(shard));
   if (passage.runs) {
     auto own = parts_.runner.shard_of(step_shard(shard));
     ShardAnswer answer;
@@ -95,13 +178,16 @@ void PipelineRunner::end_shard(Passage& passage, int shard, const TensorList& ou
   passage.runs = loss.has_value();
   if (!loss) return;
   passage.weight = loss->weight;
-  passage.graph.leave({loss->value});
+  leave(pipeline_.stages - 1, shard, passage, {loss->value});
   passage.back.tensors = {torch::ones_like(loss->value)};
+  passage.back.generator = generator_state_of(default_generator());
 }
 
-void PipelineRunner::give_on(int stage, int shard, Passage& passage, const TensorList& outputs) {
-  StageMessage message;
+void PipelineRunner::give_on(int stage, int shard, Passage& passage, const TensorList& outputs,
+                             std::vector<std::pair<std::int64_t, torch::Tensor>> buffers) {
+  StageMessage message{.buffers = std::move(buffers)};
   message.state = passage.runs ? StageMessage::State::runs : StageMessage::State::nothing;
+  const bool stays = std::ranges::find(own_stages_, stage + 1) != own_stages_.end();
   if (passage.runs) {
     message.generator = generator_state_of(default_generator());
     TensorList leaving;
@@ -111,7 +197,7 @@ void PipelineRunner::give_on(int stage, int shard, Passage& passage, const Tenso
       if (place == leaving.end()) place = leaving.insert(place, output);
       message.places.push_back(static_cast<std::uint32_t>(place - leaving.begin()));
     }
-    passage.graph.leave(leaving);
+    leave(stage, shard, passage, leaving);
     message.used = passage.used_before;
     for (const auto& parameter : passage.graph.parameters()) {
       const auto p = index_of(parameter);
@@ -121,9 +207,9 @@ void PipelineRunner::give_on(int stage, int shard, Passage& passage, const Tenso
       const bool needs = output.defined() && output.requires_grad();
       message.tensors.push_back(output.defined() ? output.detach() : output);
       message.need_gradient.push_back(needs ? 1 : 0);
+      message.apart.push_back(is_apart(passage, leaving, output) ? 1 : 0);
     }
   }
-  const bool stays = std::ranges::find(own_stages_, stage + 1) != own_stages_.end();
   if (stays) {
     passages_[{stage + 1, shard}].in = std::move(message);
   } else {
@@ -131,19 +217,51 @@ void PipelineRunner::give_on(int stage, int shard, Passage& passage, const Tenso
   }
 }
 
-void PipelineRunner::note_buffers(int shard) {
+/// Whether the next stage knows not that the memory of `output` is that of another tensor, too.
+bool PipelineRunner::is_apart(const Passage& passage, const TensorList& leaving,
+                              const torch::Tensor& output) const {
+  for (const auto& item : parts_.model.buffers()) {
+    if (share_memory(item.second, output)) return true;
+  }
+  for (std::size_t t = 0; t < passage.entered.size(); ++t) {
+    if (passage.in.apart[t] != 0 && share_memory(passage.entered[t], output)) return true;
+  }
+  return std::ranges::any_of(leaving, [&](const torch::Tensor& other) {
+    return !other.is_same(output) && share_memory(other, output);
+  });
+}
+
+void PipelineRunner::leave(int stage, int shard, Passage& passage, const TensorList& results) {
+  passage.graph.leave(results);
+  if (!passage.graph.reaches_elsewhere()) return;
+  throw InvalidArgument(
+      fmt::format("{} reads a tensor with a gradient that another stage, shard or step has "
+                  "computed: what a layer needs is given to it by the layer before",
+                  where(stage, shard)));
+}
+
+/// Buffers that the shard has changed so far, in this stage or before it.
+std::vector<std::pair<std::int64_t, torch::Tensor>> PipelineRunner::note_buffers(
+    int stage, int shard, const StageMessage& in) {
   auto changed = parts_.buffers.changes();
-  auto& buffers = progress_[static_cast<std::size_t>(shard)].buffers;
-  buffers.resize(changed.size());
+  auto& own = progress_[static_cast<std::size_t>(shard)].buffers;
+  own.resize(changed.size());
+  std::vector<torch::Tensor> arrived(changed.size());
+  for (const auto& [b, value] : in.buffers) arrived[static_cast<std::size_t>(b)] = value;
+  std::vector<std::pair<std::int64_t, torch::Tensor>> all;
   for (std::size_t b = 0; b < changed.size(); ++b) {
     if (!changed[b].defined()) continue;
-    if (buffers[b].defined()) {
+    all.emplace_back(static_cast<std::int64_t>(b), changed[b]);
+    if (arrived[b].defined() && same_bytes(changed[b], arrived[b])) continue;
+    if (arrived[b].defined()) {
       throw InvalidArgument(fmt::format(
-          "buffer \"{}\" is changed by two stages of the pipeline: whose value counts is not known",
-          parts_.model.buffers()[b].first));
+          "buffer \"{}\" is changed by {}, and by a stage before it: whose value counts "
+          "is not known",
+          parts_.model.buffers()[b].first, where(stage, shard)));
     }
-    buffers[b] = std::move(changed[b]);
+    own[b] = changed[b];
   }
+  return all;
 }
 
 void PipelineRunner::add_metrics(int shard, const ShardMetrics& metrics) {

@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -32,10 +31,17 @@ void run_engine(const edge_list& roots, const variable_list& gradients, bool kee
                                                         /*accumulate_grad=*/true, outputs);
 }
 
-/// A hook of the program's would be called in both halves.
 bool has_hooks(Node* node) {
   return !node->tensor_pre_hooks().empty() || !node->pre_hooks().empty() ||
          !node->post_hooks().empty() || !node->retains_grad_hooks().empty();
+}
+
+/// Its backward, or a hook of the program's, would run in both halves; or it cannot leave the
+/// gradient of its input out.
+bool is_whole(Node* node) {
+  // A Function of somebody's own, as a segment that runs again, computes all at once. libtorch
+  // 2.13's group norm crashes without the gradient of an input that is channels-last.
+  return !node->is_traceable() || has_hooks(node) || node->name() == "NativeGroupNormBackward0";
 }
 
 bool is_parameter(const Node* node) { return dynamic_cast<const AccumulateGrad*>(node) != nullptr; }
@@ -68,14 +74,14 @@ std::vector<Node*> sorted_nodes(const edge_list& roots) {
 /// Keeps what comes to a node in the first half of a backward.
 class StageGraph::Arrival : public torch::autograd::FunctionPreHook {
  public:
-  explicit Arrival(std::shared_ptr<variable_list> arrived) : arrived_(std::move(arrived)) {}
+  explicit Arrival(const std::shared_ptr<variable_list>& arrived) : arrived_(arrived) {}
   variable_list operator()(const variable_list& gradients) override {
-    *arrived_ = gradients;
+    if (const auto arrived = arrived_.lock()) *arrived = gradients;
     return gradients;
   }
 
  private:
-  std::shared_ptr<variable_list> arrived_;
+  std::weak_ptr<variable_list> arrived_;  ///< gone in the second half
 };
 
 /// A node that is through in the first half keeps nothing for the second one.
@@ -102,15 +108,23 @@ class StageGraph::Entrance : public Node {
   TensorList found;
 };
 
-/// What the second half of a backward begins with: a node, and the parameters that hang on it.
+/// What the second half of a backward begins with: nodes that parameters hang on.
 struct StageGraph::Halves {
   struct Part {
     Edge node;
-    std::shared_ptr<variable_list> arrived;
-    edge_list parameters;
+    std::shared_ptr<variable_list> arrived = {};
+    std::vector<std::size_t> ways_in = {};  ///< edges to what the first half has been through
   };
+  /// The second half goes no way of the first one again.
+  void close_ways_in() {
+    for (const auto& part : parts) {
+      auto& edges = part.node.function->next_edges();
+      for (const auto edge : part.ways_in) edges[edge] = Edge();
+    }
+  }
   std::vector<Part> parts;
   edge_list early;  ///< parameters of the first half
+  edge_list late;
 };
 
 struct StageGraph::Impl {
@@ -154,14 +168,17 @@ void StageGraph::leave(const TensorList& results) {
     const bool has_gradient = result.defined() && result.requires_grad();
     impl_->results.push_back(has_gradient ? torch::autograd::impl::gradient_edge(result) : Edge());
   }
-  find_parameters();
+  look_through();
 }
 
-void StageGraph::find_parameters() {
+void StageGraph::look_through() {
   for (auto* const node : sorted_nodes(impl_->results)) {
     if (const auto* const leaf = dynamic_cast<AccumulateGrad*>(node)) {
       parameters_.push_back(leaf->variable);
     }
+    const auto* const entrance = dynamic_cast<Entrance*>(node);
+    reaches_elsewhere_ =
+        reaches_elsewhere_ || (entrance != nullptr && entrance != impl_->entrance.get());
   }
 }
 
@@ -204,7 +221,8 @@ void StageGraph::backward(const TensorList& gradients, const std::vector<Paramet
 TensorList StageGraph::take_input_gradients() { return std::move(impl_->input_gradients); }
 
 /// A node between results and what has entered computes the gradients of both sides apart: those
-/// of a parameter that hangs on one such node alone can wait.
+/// of a parameter that hangs on such nodes alone can wait. Its sum has the order of the whole
+/// backward: in both the engine takes nodes from the last one of forward to the first.
 StageGraph::Halves StageGraph::Impl::cut(const TensorList& also,
                                          const std::vector<ParameterGradient>& from) const {
   const auto sorted = sorted_nodes(results);
@@ -216,7 +234,7 @@ StageGraph::Halves StageGraph::Impl::cut(const TensorList& also,
   // What each node that does not lead in leads to.
   std::unordered_map<const Node*, std::set<Node*>> parameters_of;
   std::unordered_map<Node*, std::set<Node*>> hanging;  // by the node that leads in
-  std::unordered_map<Node*, std::set<Node*>> on;       // by parameter; null: on a result itself
+  std::unordered_map<Node*, std::set<Node*>> on;       // by parameter; null: it cannot wait
   for (auto* const node : sorted) {
     bool leads = node == entrance.get() || early.contains(node);
     for (const auto& edge : node->next_edges()) {
@@ -230,6 +248,8 @@ StageGraph::Halves StageGraph::Impl::cut(const TensorList& also,
       const auto below = found->second;
       (leads ? hanging[node] : parameters_of[node]).insert(below.begin(), below.end());
     }
+    if (leads || is_parameter(node) || !has_hooks(node)) continue;
+    for (auto* const parameter : parameters_of[node]) on[parameter].insert(nullptr);
   }
   for (const auto& [node, parameters] : hanging) {
     for (auto* const parameter : parameters) on[parameter].insert(node);
@@ -253,26 +273,27 @@ StageGraph::Halves StageGraph::Impl::cut(const TensorList& also,
     if (result.is_valid()) edges.try_emplace(result.function.get(), Edge(result.function, 0));
   }
   Halves halves;
-  std::map<std::uint64_t, Halves::Part> parts;  // by the order of the nodes
+  std::unordered_set<const Node*> waiting;
   for (auto* const parameter : sorted) {
     if (!is_parameter(parameter)) continue;
-    auto* const node =
-        on.contains(parameter) && on[parameter].size() == 1 ? *on[parameter].begin() : nullptr;
-    if (node == nullptr || has_hooks(node)) {
-      halves.early.push_back(edges.at(parameter));
-      continue;
+    const auto& nodes = on[parameter];
+    const bool is_late = !nodes.empty() && std::ranges::none_of(nodes, [](Node* node) {
+      return node == nullptr || is_whole(node);
+    });
+    (is_late ? halves.late : halves.early).push_back(edges.at(parameter));
+    if (!is_late) continue;
+    for (const auto* const node : nodes) {
+      if (waiting.insert(node).second) halves.parts.push_back({.node = edges.at(node)});
     }
-    auto& part = parts[node->sequence_nr()];
-    part.node = edges.at(node);
-    part.parameters.push_back(edges.at(parameter));
   }
-  for (auto& [number, part] : parts) halves.parts.push_back(std::move(part));
   for (auto& part : halves.parts) {
     part.arrived = std::make_shared<variable_list>();
-    part.node.function->add_pre_hook(std::make_unique<Arrival>(part.arrived));
+    auto& node = *part.node.function;
+    node.add_pre_hook(std::make_unique<Arrival>(part.arrived));
+    for (std::size_t edge = 0; edge < node.num_outputs(); ++edge) {
+      if (leads_in.contains(node.next_edge(edge).function.get())) part.ways_in.push_back(edge);
+    }
   }
-  std::unordered_set<const Node*> waiting;
-  for (const auto& part : halves.parts) waiting.insert(part.node.function.get());
   for (auto* const node : sorted) {
     if (!leads_in.contains(node) || waiting.contains(node) || is_parameter(node)) continue;
     if (node != entrance.get()) node->add_post_hook(std::make_unique<Release>(*node));
@@ -297,6 +318,7 @@ void StageGraph::backward_inputs(const TensorList& gradients,
   run_engine(roots, values, /*keep_graph=*/true, outputs);
   impl_->collect_input_gradients();
   impl_->results.clear();
+  impl_->halves->close_ways_in();
 }
 
 void StageGraph::backward_weights() {
@@ -306,20 +328,19 @@ void StageGraph::backward_weights() {
     return backward(gradients, std::exchange(impl_->more, {}));
   }
   TUTTI_CHECK(impl_->halves.has_value(), "the second half of a backward without the first");
-  const auto halves = std::move(*impl_->halves);
+  auto halves = std::move(*impl_->halves);
   impl_->halves.reset();
-  // The node that comes last in forward comes first.
-  for (auto part = halves.parts.rbegin(); part != halves.parts.rend(); ++part) {
-    edge_list roots;
-    variable_list values;
-    const auto arrived = std::exchange(*part->arrived, {});
-    for (std::uint32_t k = 0; k < arrived.size(); ++k) {
-      if (!arrived[k].defined()) continue;
-      roots.emplace_back(part->node.function, k);
-      values.push_back(arrived[k]);
+  edge_list roots;
+  variable_list values;
+  for (auto& part : halves.parts) {
+    const auto arrived = std::move(part.arrived);
+    for (std::uint32_t k = 0; k < arrived->size(); ++k) {
+      if (!(*arrived)[k].defined()) continue;
+      roots.emplace_back(part.node.function, k);
+      values.push_back(std::move((*arrived)[k]));
     }
-    run_engine(roots, values, /*keep_graph=*/false, part->parameters);
   }
+  run_engine(roots, values, /*keep_graph=*/false, halves.late);
 }
 
 }  // namespace tutti

@@ -45,6 +45,8 @@ class StageGraph {
   void leave(const TensorList& results);
   /// The leaves that need a gradient and that results were computed from: parameters.
   const TensorList& parameters() const { return parameters_; }
+  /// Whether results were computed from what has entered another graph.
+  bool reaches_elsewhere() const { return reaches_elsewhere_; }
 
   /// The whole backward. `gradients` of the results, undefined where there is none; `more` of
   /// parameters of this stage, from later ones.
@@ -67,9 +69,10 @@ class StageGraph {
   class Release;
   struct Impl;
   struct Halves;
-  void find_parameters();
+  void look_through();
   std::unique_ptr<Impl> impl_;
   TensorList parameters_;
+  bool reaches_elsewhere_ = false;
 };
 
 }  // namespace tutti

@@ -8,13 +8,12 @@
 #include "base/check.h"
 #include "comm/group_state.h"
 #include "memory/arena.h"
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr const char* kHead = "size of a stage's tensors";
-constexpr const char* kBody = "a stage's tensors";
 /// Of a worker's memory for what it sends, of which only what is used is touched.
 constexpr std::size_t kRoom = std::size_t{1} << 34;
 /// … and how much of it a worker is taken to need.
@@ -24,8 +23,11 @@ std::size_t aligned(std::size_t bytes) { return round_up(bytes, kAlignment); }
 
 /// Elements in memory order: dense, or a copy that is.
 torch::Tensor dense(const torch::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+  const auto resolved = tensor.resolve_conj().resolve_neg();
+  return resolved.is_non_overlapping_and_dense() ? resolved : resolved.contiguous();
 }
+
+enum Kind : std::int64_t { kUndefined, kStrided, kSparse };
 
 /// Numbers first, the bytes of tensors behind them.
 class Writer {
@@ -37,14 +39,26 @@ class Writer {
     for (const auto value : values) number(value);
   }
   void tensor(const torch::Tensor& tensor) {
-    number(tensor.defined() ? 1 : 0);
-    if (!tensor.defined()) return;
+    if (!tensor.defined()) return number(kUndefined);
+    if (tensor.is_sparse()) return sparse(tensor.detach());
+    if (tensor.layout() != torch::kStrided || !tensor.is_cpu()) {
+      throw Unsupported(fmt::format("a tensor {} on {} from one stage of a pipeline to another",
+                                    c10::str(tensor.layout()), tensor.device().str()));
+    }
+    number(kStrided);
     tensors_.push_back(dense(tensor.detach()));
     const auto& laid_out = tensors_.back();
     number(static_cast<std::int64_t>(laid_out.scalar_type()));
     number(laid_out.dim());
     for (const auto size : laid_out.sizes()) number(size);
     for (const auto stride : laid_out.strides()) number(stride);
+  }
+  void sparse(const torch::Tensor& tensor) {
+    number(kSparse);
+    list(tensor.sizes().vec());
+    number(tensor.is_coalesced() ? 1 : 0);
+    this->tensor(tensor._indices());
+    this->tensor(tensor._values());
   }
   std::size_t size() const {
     auto bytes = aligned((numbers_.size() + 1) * sizeof(std::int64_t));
@@ -88,7 +102,9 @@ class Reader {
     return values;
   }
   torch::Tensor tensor() {
-    if (number() == 0) return {};
+    const auto kind = number();
+    if (kind == kUndefined) return {};
+    if (kind == kSparse) return sparse();
     const auto type = static_cast<torch::ScalarType>(number());
     std::vector<std::int64_t> sizes(static_cast<std::size_t>(number()));
     for (auto& size : sizes) size = number();
@@ -101,6 +117,13 @@ class Reader {
     TUTTI_CHECK(at_ <= bytes_.nbytes(), "a message of {} bytes ends inside a tensor",
                 bytes_.nbytes());
     return tensor;
+  }
+
+  torch::Tensor sparse() {
+    const auto sizes = list<std::int64_t>();
+    const bool is_coalesced = number() != 0;
+    const auto indices = tensor();
+    return at::_sparse_coo_tensor_unsafe(indices, tensor(), sizes, {}, is_coalesced);
   }
 
  private:
@@ -119,13 +142,16 @@ Writer written(const StageMessage& message) {
   writer.tensor(message.generator);
   writer.list(message.places);
   writer.list(message.need_gradient);
+  writer.list(message.apart);
   writer.list(message.used);
   writer.number(static_cast<std::int64_t>(message.tensors.size()));
   for (const auto& tensor : message.tensors) writer.tensor(tensor);
-  writer.number(static_cast<std::int64_t>(message.parameters.size()));
-  for (const auto& [parameter, gradient] : message.parameters) {
-    writer.number(parameter);
-    writer.tensor(gradient);
+  for (const auto* const numbered : {&message.buffers, &message.parameters}) {
+    writer.number(static_cast<std::int64_t>(numbered->size()));
+    for (const auto& [index, tensor] : *numbered) {
+      writer.number(index);
+      writer.tensor(tensor);
+    }
   }
   return writer;
 }
@@ -154,13 +180,16 @@ StageMessage unpack(const torch::Tensor& bytes) {
   message.generator = reader.tensor();
   message.places = reader.list<std::uint32_t>();
   message.need_gradient = reader.list<std::uint8_t>();
+  message.apart = reader.list<std::uint8_t>();
   message.used = reader.list<std::uint8_t>();
   message.tensors.resize(static_cast<std::size_t>(reader.number()));
   for (auto& tensor : message.tensors) tensor = reader.tensor();
-  message.parameters.resize(static_cast<std::size_t>(reader.number()));
-  for (auto& [parameter, gradient] : message.parameters) {
-    parameter = reader.number();
-    gradient = reader.tensor();
+  for (auto* const numbered : {&message.buffers, &message.parameters}) {
+    numbered->resize(static_cast<std::size_t>(reader.number()));
+    for (auto& [index, tensor] : *numbered) {
+      index = reader.number();
+      tensor = reader.tensor();
+    }
   }
   return message;
 }
@@ -210,7 +239,7 @@ void StageMessages::forget_taken() {
   }
 }
 
-void StageMessages::send(int to, const StageMessage& message) {
+void StageMessages::send(int to, const StageMessage& message, const std::string& what) {
   forget_taken();
   const auto writer = written(message);
   const auto bytes = writer.size();
@@ -232,28 +261,43 @@ void StageMessages::send(int to, const StageMessage& message) {
     memory = static_cast<std::byte*>(sent.own.data_ptr());
   }
   writer.write(memory);
-  sent.first = group_.start_send({sent.head.data(), 2, DType::int64}, to, {.label = kHead});
+  sent.first = group_.start_send({sent.head.data(), 2, DType::int64}, to, {.label = what});
   if (sent.number == 0) {
-    sent.second = group_.start_send({memory, sent.head[0], DType::uint8}, to, {.label = kBody});
+    sent.second = group_.start_send({memory, sent.head[0], DType::uint8}, to, {.label = what});
   }
   bytes_ += bytes;
   for (const auto& [parameter, gradient] : message.parameters) {
-    parameter_bytes_ += gradient.nbytes();
+    parameter_bytes_ += gradient.is_sparse()
+                            ? gradient._indices().nbytes() + gradient._values().nbytes()
+                            : gradient.nbytes();
   }
 }
 
-StageMessage StageMessages::receive(int from) {
+StageMessage StageMessages::receive(int from, const std::string& what) {
   std::array<std::int64_t, 2> head = {};
-  group_.receive({head.data(), 2, DType::int64}, from, {.label = kHead});
+  group_.receive({head.data(), 2, DType::int64}, from, {.label = what});
   const auto body = torch::empty({head[0]}, torch::kUInt8);
   if (head[1] < 0) {
-    group_.receive({body.data_ptr(), head[0], DType::uint8}, from, {.label = kBody});
+    group_.receive({body.data_ptr(), head[0], DType::uint8}, from, {.label = what});
   } else {
     std::memcpy(body.data_ptr(), memory_.block(from) + head[1], body.nbytes());
     copied(group_.rank(), from).fetch_add(1, std::memory_order_release);
   }
   forget_taken();
   return unpack(body);
+}
+
+void StageMessages::abandon() noexcept {
+  for (auto& sent : sent_) {
+    for (auto* const work : {&sent.first, &sent.second}) {
+      try {
+        work->wait();
+      } catch (const Error&) {
+        // That of the group.
+      }
+    }
+  }
+  sent_.clear();
 }
 
 void StageMessages::finish() {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,20 +34,24 @@ struct StageMessage {
   };
   State state = State::runs;
   double weight = 0;             ///< of a gradient: the shard's
-  torch::Tensor generator = {};  ///< of an activation: where random numbers stand
+  torch::Tensor generator = {};  ///< where the shard's random numbers stand
   TensorList tensors = {};       ///< each once
   /// Of an activation: which of them each input of the next layer is. One that is given twice stays
   /// one, so that its gradients are added up in the order of the whole model's backward.
   std::vector<std::uint32_t> places = {};
   std::vector<std::uint8_t> need_gradient = {};  ///< of an activation, by tensor
+  /// Of an activation, by tensor: it shared memory with another one that came along.
+  std::vector<std::uint8_t> apart = {};
   /// Of an activation: by parameter, whether a stage so far has read it.
   std::vector<std::uint8_t> used = {};
+  /// Of an activation: buffers that the shard has changed so far.
+  std::vector<std::pair<std::int64_t, torch::Tensor>> buffers = {};
   /// Of a gradient: those of parameters that an earlier stage has read too.
   std::vector<std::pair<std::int64_t, torch::Tensor>> parameters = {};
 };
 
 /// A message as bytes, and back. Tensors begin at multiples of 64 bytes, laid out as they were
-/// where that is dense.
+/// where that is dense. Unsupported for what is neither strided nor a sparse COO tensor.
 std::size_t packed_size(const StageMessage& message);
 void pack(const StageMessage& message, std::byte* to);
 /// The tensors lie in `bytes`, which stay with them.
@@ -59,10 +64,13 @@ class StageMessages {
   StageMessages(const Group& group, int workers, const std::string& name);
 
   const Group& group() const { return group_; }
-  void send(int to, const StageMessage& message);
-  StageMessage receive(int from);
+  /// `what` it is, in errors: the same on both sides.
+  void send(int to, const StageMessage& message, const std::string& what);
+  StageMessage receive(int from, const std::string& what);
   /// Returns when all that was sent was received.
   void finish();
+  /// The group has ended with an error that is known: nobody is told of what is under way.
+  void abandon() noexcept;
   /// Bytes that were sent, and how many of them were gradients of parameters.
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t parameter_bytes() const { return parameter_bytes_; }

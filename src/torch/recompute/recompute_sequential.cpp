@@ -9,6 +9,7 @@
 #include <functional>
 #include <utility>
 
+#include "run/planning/memory_search.h"
 #include "torch/recompute/kept_state.h"
 #include "torch/recompute/memory_meter.h"
 #include "tutti/error.h"
@@ -90,19 +91,48 @@ torch::Tensor RecomputeSequentialImpl::forward(const torch::Tensor& x) {
   return y;
 }
 
-std::vector<LayerMemory> RecomputeSequentialImpl::measure_layers(const torch::Tensor& sample) {
+/// Names, and which layers are one because of changes in place.
+std::vector<LayerMemory> RecomputeSequentialImpl::look_through(const torch::Tensor& sample) {
+  const torch::NoGradGuard no_grad;
   std::vector<LayerMemory> layers;
+  auto next = sample.clone();
+  std::int64_t at = 0;
+  for (const auto& child : named_children()) {
+    const auto input = next;
+    const auto version = input._version();
+    next = run(input, at, at + 1);
+    ++at;
+    auto type = child.value()->name();
+    type = type.substr(type.rfind(':') + 1);
+    if (type.ends_with("Impl")) type.resize(type.size() - 4);
+    const auto name = fmt::format("{} {}", child.key(), type);
+    if (input._version() == version) {
+      layers.push_back({.name = name});
+      continue;
+    }
+    if (layers.empty()) {
+      throw InvalidArgument(
+          fmt::format("recompute \"{}\": layer {} changes its input in place, the program's batch",
+                      name_, name));
+    }
+    ++layers.back().layers;
+    layers.back().name += " + " + name;
+  }
+  return layers;
+}
+
+std::vector<LayerMemory> RecomputeSequentialImpl::measure_layers(const torch::Tensor& sample) {
+  auto layers = look_through(sample);
   MemoryMeter meter;
   auto next = sample.detach();
-  const auto names = named_children().keys();
-  for (std::size_t i = 0; i < layers_->size(); ++i) {
-    LayerMemory layer{.name = names[i]};
-    const auto at = static_cast<std::int64_t>(i);
+  std::int64_t end = 0;
+  for (auto& layer : layers) {
+    const auto at = std::exchange(end, end + layer.layers);
     auto input = next.detach();
-    const bool learns = i == 0 ? sample.requires_grad() : c10::isFloatingType(input.scalar_type());
+    const bool learns = at == 0 ? sample.requires_grad() : c10::isFloatingType(input.scalar_type());
     input.requires_grad_(learns);
     // Of two times the shorter: whatever else the machine does only adds to one.
-    layer.forward_ms = milliseconds_of([&] { run(input, at, at + 1); });
+    layer.forward_ms = milliseconds_of([&] { run(input, at, end); });
     // Of a leaf, the node of its gradient is a holder, too: it is there from now on.
     const auto accumulator = learns ? torch::autograd::impl::gradient_edge(input).function
                                     : decltype(torch::autograd::Edge::function)();
@@ -111,7 +141,7 @@ std::vector<LayerMemory> RecomputeSequentialImpl::measure_layers(const torch::Te
     meter.restart();
     torch::Tensor result;
     layer.forward_ms =
-        std::min(layer.forward_ms, milliseconds_of([&] { result = run(input, at, at + 1); }));
+        std::min(layer.forward_ms, milliseconds_of([&] { result = run(input, at, end); }));
     const bool is_input = result.storage().is_alias_of(input.storage());
     layer.forward_peak = bytes_of(meter.peak() - before);
     layer.result = is_input ? 0 : result.storage().nbytes();
@@ -119,11 +149,14 @@ std::vector<LayerMemory> RecomputeSequentialImpl::measure_layers(const torch::Te
     layer.keeps_input = holders_of(input) > holders + (is_input ? 1 : 0);
     layer.keeps_result = !is_input && result.storage().use_count() > 1;
     std::vector<torch::Tensor> wanted;
-    for (const auto& parameter : children()[i]->parameters()) {
-      if (!parameter.requires_grad()) continue;
-      layer.gradients += parameter.nbytes();
-      layer.largest_gradient = std::max<std::uint64_t>(layer.largest_gradient, parameter.nbytes());
-      wanted.push_back(parameter);
+    for (auto l = at; l < end; ++l) {
+      for (const auto& parameter : children()[static_cast<std::size_t>(l)]->parameters()) {
+        if (!parameter.requires_grad()) continue;
+        const std::uint64_t bytes = parameter.nbytes();
+        layer.gradients += bytes;
+        layer.largest_gradient = std::max(layer.largest_gradient, bytes);
+        wanted.push_back(parameter);
+      }
     }
     if (learns) wanted = {input};
     if (!learns) layer.largest_gradient = 0;  // measured with the rest
@@ -135,10 +168,25 @@ std::vector<LayerMemory> RecomputeSequentialImpl::measure_layers(const torch::Te
       torch::autograd::grad({result}, wanted, {gradient}, false, false, /*allow_unused=*/true);
       layer.backward_peak = bytes_of(meter.peak() - kept);
     }
-    layers.push_back(std::move(layer));
   }
   return layers;
 }
+
+namespace {
+
+/// Of a plan's entries, in layers of the program.
+std::vector<MemorySegment> in_layers(const MemoryPlan& plan) {
+  std::vector<std::int64_t> begins = {0};
+  for (const auto& layer : plan.layers) begins.push_back(begins.back() + layer.layers);
+  auto segments = plan.segments;
+  for (auto& segment : segments) {
+    segment.first = begins[static_cast<std::size_t>(segment.first)];
+    segment.last = begins[static_cast<std::size_t>(segment.last)];
+  }
+  return segments;
+}
+
+}  // namespace
 
 std::uint64_t RecomputeSequentialImpl::measure_step(const torch::Tensor& sample,
                                                     const std::vector<MemorySegment>& segments) {
@@ -174,25 +222,25 @@ MemoryPlan RecomputeSequentialImpl::fit(const torch::Tensor& sample, MemoryBudge
   const KeptState state({}, name_);
   const KeptState::Restored restored(state, children());
   const c10::AutoGradMode recorded(true);
+  if (budget.share) require_share(*budget.share);
   const auto layers = measure_layers(sample);
   const auto measured = [&](std::uint64_t target) {
     auto plan = plan_memory(layers, target);
-    plan.measured_peak = measure_step(sample, plan.segments);
+    plan.measured_peak = measure_step(sample, in_layers(plan));
     return plan;
   };
-  const auto count = static_cast<std::int64_t>(layers.size());
+  const auto count = static_cast<std::int64_t>(layers_->size());
   const auto least = measured(budget_of_share(layers, 0));
   const auto lowest = *least.measured_peak;
   if (budget.share) {
     const auto plain = measure_step(sample, {{0, count, false}});
-    budget_of_share(layers, *budget.share);  // for its check
     budget.bytes =
         lowest + static_cast<std::uint64_t>(*budget.share *
                                             static_cast<double>(plain - std::min(plain, lowest)));
   }
   if (budget.bytes < lowest) {
     throw InvalidArgument(fmt::format(
-        "recompute \"{}\": a memory budget of {:.2f} MB: a step takes {:.2f} MB at least", name_,
+        "recompute \"{}\": a memory budget of {:.6g} MB: a step takes {:.2f} MB at least", name_,
         static_cast<double>(budget.bytes) / 1e6, static_cast<double>(lowest) / 1e6));
   }
   // The plan whose computed peak is the budget; then by as much as measured peaks differ from it.
@@ -212,7 +260,7 @@ MemoryPlan RecomputeSequentialImpl::fit(const torch::Tensor& sample, MemoryBudge
     target = next;
   }
   best.budget = budget.bytes;
-  segments_ = best.segments;
+  segments_ = in_layers(best);
   return best;
 }
 

@@ -23,6 +23,9 @@ PipelineSchedule on_one_worker(int stages, int shards) {
 
 void require_shape(const Pipeline& pipeline) {
   const auto layers = static_cast<int>(pipeline.layers.size());
+  if (pipeline.stages == 0) {
+    throw InvalidArgument("Pipeline::stages is 0: say into how many the layers are cut");
+  }
   if (pipeline.stages < 1 || pipeline.stages > layers) {
     throw InvalidArgument(
         fmt::format("a pipeline of {} stages and {} layers: a stage has at least "
@@ -39,6 +42,13 @@ void require_shape(const Pipeline& pipeline) {
         fmt::format("{} workers of a pipeline of {} stages: each has at least one",
                     pipeline.workers, pipeline.stages));
   }
+  const bool has_schedule = !pipeline.own_schedule;
+  if (has_schedule && pipeline.schedule == "interleaved" && pipeline.workers == 0) {
+    throw InvalidArgument(
+        fmt::format("an interleaved pipeline of {} stages: say how many workers share them "
+                    "(Pipeline::workers), each of which has several",
+                    pipeline.stages));
+  }
   if (pipeline.cuts.empty()) return;
   bool ascends = pipeline.cuts.size() + 1 == static_cast<std::size_t>(pipeline.stages);
   int before = 0;
@@ -49,8 +59,9 @@ void require_shape(const Pipeline& pipeline) {
   if (ascends) return;
   throw InvalidArgument(
       fmt::format("cuts [{}] of {} layers into {} stages: they are the first layers of all stages "
-                  "but the first one, ascending",
-                  fmt::join(pipeline.cuts, ", "), layers, pipeline.stages));
+                  "but the first one: {} ascending {} from 1 to {}",
+                  fmt::join(pipeline.cuts, ", "), layers, pipeline.stages, pipeline.stages - 1,
+                  pipeline.stages == 2 ? "number" : "numbers", layers - 1));
 }
 
 void require_company(const TrainerOptions& options) {

@@ -1,6 +1,7 @@
 #include "torch/shards/shard_buffers.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cstring>
@@ -46,7 +47,6 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
   std::vector<TensorSpec> specs;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [buffer, tensor] = buffers_[b];
-    homes_.push_back(tensor.detach());
     rules_.push_back(buffer_rule_of(options, buffer, tensor));
     replicas_.push_back(model.is_per_replica_buffer(b));
     any_per_replica = any_per_replica || is_per_replica(b);
@@ -73,6 +73,8 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
     kept_here_ = exchange.group().allocate(
         buffers_.size(), fmt::format("keepers of buffers of \"{}\"", options.name));
   }
+  home_ = place();
+  varies_.resize(buffers_.size());
   keep();
   send_from_first_rank();
   for (std::size_t b = 0; b < buffers_.size(); ++b) spread(b);
@@ -185,27 +187,53 @@ void ShardBuffers::skip() {
   if (mean_) mean_->skip();
 }
 
-void ShardBuffers::renew() {
+void ShardBuffers::enter(const std::vector<std::pair<std::int64_t, torch::Tensor>>& changed) {
+  settle();
+  for (const auto& item : changed) varies_[static_cast<std::size_t>(item.first)] = 1;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    const auto& tensor = buffers_[b].second;
-    if (same_bytes(tensor, begin(0, b))) continue;
-    const torch::NoGradGuard no_grad;
-    tensor.set_data(begin(0, b).clone());
+    if (varies_[b] != 0) move(b, begin(0, b).clone(), c10::VariableVersion(0));
   }
+  for (const auto& [b, value] : changed) {
+    copy_bytes(buffers_[static_cast<std::size_t>(b)].second, value.const_data_ptr());
+  }
+}
+
+void ShardBuffers::move(std::size_t buffer, const torch::Tensor& memory,
+                        const c10::VariableVersion& version) const {
+  const torch::NoGradGuard no_grad;
+  const auto& tensor = buffers_[buffer].second;
+  tensor.set_data(memory);
+  torch::autograd::impl::set_version_counter(tensor, version);
+}
+
+ShardBuffers::Place ShardBuffers::place() const {
+  Place place;
+  for (const auto& item : buffers_) {
+    place.memory.push_back(item.second.variable_data());
+    place.versions.push_back(torch::autograd::impl::version_counter(item.second));
+  }
+  return place;
+}
+
+void ShardBuffers::put_back(const Place& place) {
+  for (std::size_t b = 0; b < buffers_.size(); ++b) move(b, place.memory[b], place.versions[b]);
 }
 
 void ShardBuffers::settle() noexcept {
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    const auto& tensor = buffers_[b].second;
-    if (tensor.const_data_ptr() != homes_[b].const_data_ptr()) tensor.set_data(homes_[b]);
+    if (buffers_[b].second.const_data_ptr() != home_.memory[b].const_data_ptr()) {
+      move(b, home_.memory[b], home_.versions[b]);
+    }
   }
 }
 
-std::vector<torch::Tensor> ShardBuffers::changes() const {
+std::vector<torch::Tensor> ShardBuffers::changes() {
   std::vector<torch::Tensor> changed(buffers_.size());
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& tensor = buffers_[b].second;
-    if (!same_bytes(tensor, begin(0, b))) changed[b] = tensor.detach().clone();
+    if (same_bytes(tensor, begin(0, b))) continue;
+    changed[b] = tensor.detach().clone();
+    varies_[b] = 1;
   }
   return changed;
 }
@@ -257,14 +285,6 @@ void ShardBuffers::require_one_keeper(const ShardBoard& board) const {
       if (board.of(first).ran == 0) continue;
       const int one = keeper_of(first, b);
       const int place = one < 0 ? -1 : one - first;
-      for (int r = one + 1; one >= 0 && r < first + workers_per_shard_; ++r) {
-        if (kept_here_->block(r)[b] == std::byte{0}) continue;
-        throw InvalidArgument(
-            fmt::format("buffer \"{}\" of Trainer \"{}\" is changed by two stages of the pipeline, "
-                        "on ranks {} and {}: whose value counts is not known",
-                        buffers_[b].first, name_, exchange_.group().job_rank(one),
-                        exchange_.group().job_rank(r)));
-      }
       if (!keeper) keeper = place;
       if (*keeper == place) continue;
       throw InvalidArgument(

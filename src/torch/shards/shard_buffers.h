@@ -50,19 +50,29 @@ class ShardBuffers {
   void take(std::size_t logical, bool is_first, bool is_first_of_logical);
   void skip();
 
-  // Where several workers compute a shard, each a part of the model's layers:
-  /// Restores the values of the step's begin where they differ, in memory of its own: what graphs
-  /// of shards before have kept stays as it is.
-  void renew();
+  // Where several workers compute a shard, each a part of the model's layers, and several shards
+  // are under way:
+  /// Where the values of a shard on its way through a part lie, and how often they were written.
+  struct Place {
+    std::vector<torch::Tensor> memory;
+    std::vector<c10::VariableVersion> versions;
+  };
+  /// A shard enters a part: values are those of the step's begin, but the `changed`, which parts
+  /// before have left. What shards change lies in memory of the shard's own from its first change
+  /// in this run on: what graphs of other shards have kept stays as it is.
+  void enter(const std::vector<std::pair<std::int64_t, torch::Tensor>>& changed);
+  /// Where that shard has its values, for its backward.
+  Place place() const;
+  void put_back(const Place& place);
   /// The values are again where they were when this object was made.
   void settle() noexcept;
   /// Copies of the buffers that have other bytes than at the step's begin; undefined of the others.
-  std::vector<torch::Tensor> changes() const;
+  std::vector<torch::Tensor> changes();
   /// Takes what this worker's shards left, in their order: changes(), or nothing of a shard that
   /// did not run. Instead of take() and skip(), once all have run.
   void take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards);
-  /// Once all have published: InvalidArgument for a buffer that two workers have changed in the
-  /// same shards, or whose shards have changed it here and not there.
+  /// Once all have published: InvalidArgument for a buffer that some pipelines' shards have changed
+  /// and others' have not.
   void require_one_keeper(const ShardBoard& board) const;
 
   void publish();
@@ -82,6 +92,8 @@ class ShardBuffers {
   const torch::Tensor& begin(std::size_t logical, std::size_t buffer) const {
     return begin_[is_per_replica(buffer) ? logical : 0][buffer];
   }
+  void move(std::size_t buffer, const torch::Tensor& memory,
+            const c10::VariableVersion& version) const;
   void keep();
   void spread(std::size_t buffer);
   /// The rank among those of `first`'s shards that has changed the buffer; −1: none has.
@@ -95,7 +107,8 @@ class ShardBuffers {
   std::string name_;  ///< of the Trainer, in errors
   std::optional<std::chrono::milliseconds> deadline_;
   NamedTensors buffers_;
-  std::vector<torch::Tensor> homes_;  ///< their memory
+  Place home_;                        ///< outside of shards
+  std::vector<std::uint8_t> varies_;  ///< shards have values of their own
   std::vector<BufferRule> rules_;
   std::vector<bool> replicas_;
   std::vector<ShardRange> logical_;                ///< one, of all shards, without per-replica ones

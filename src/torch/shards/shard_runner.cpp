@@ -156,7 +156,6 @@ torch::Tensor ShardRunner::scaled(const torch::Tensor& value) const {
 
 void ShardRunner::enter(std::int64_t shard) {
   shard_ = shard;
-  parts_.buffers.renew();
   at::autocast::clear_cache();
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
 
 #include "run/metric_exchange.h"
 #include "torch/model/module_modes.h"
@@ -41,6 +42,7 @@ void StepNotes::open(const StepFacts& step) {
   metrics_.clear();
   request_.reset();
   asked_.clear();
+  left_out_.clear();
 }
 
 void StepNotes::require_as_before(const DataRequest& request, std::int64_t shard) const {
@@ -56,6 +58,10 @@ void StepNotes::ask(const DataRequest& request, std::int64_t shard) {
   if (asked_.insert(shard).second) ++board_.mine().asked;
 }
 
+void StepNotes::leave_out(std::int64_t shard) {
+  if (!asked_.contains(shard) && left_out_.insert(shard).second) ++board_.mine().unasked;
+}
+
 void StepNotes::publish() {
   const auto modes = options_.computes ? modes_of(module_) : std::vector<std::uint8_t>();
   const Head head{request_.value_or(DataRequest{}), active_, modes.size()};
@@ -65,13 +71,20 @@ void StepNotes::publish() {
   board_.mine().notes = head.bytes() + pack(metrics_, area.subspan(head.bytes()));
 }
 
-/// A module that one worker has left in eval() would give that worker's shards other gradients.
+/// A module that one worker has left in eval() would give that worker's shards other gradients. A
+/// layer that changes a mode does so on the workers that have its stage.
 void StepNotes::require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const {
-  std::optional<std::size_t> first;  // of the workers that have shards
+  const auto places = static_cast<std::size_t>(options_.workers_per_shard);
+  std::optional<std::size_t> first;               // of the workers that have shards
+  std::map<std::size_t, std::size_t> same_place;  // the first at each place
   for (std::size_t r = 0; r < modes.size(); ++r) {
     if (modes[r].empty()) continue;
     if (!first) first = r;
-    if (modes[r] == modes[*first]) continue;
+    const auto neighbour = same_place.try_emplace(r % places, r).first->second;
+    const bool is_alike =
+        modes[r].size() == modes[*first].size() && modes[r][0] == modes[*first][0];
+    if (is_alike && modes[r] == modes[neighbour]) continue;
+    if (is_alike) first = neighbour;
     const auto rank_of = [&](std::size_t rank) { return group_.job_rank(static_cast<int>(rank)); };
     const auto& one = modes[*first];
     if (modes[r].size() != one.size()) {
@@ -142,10 +155,12 @@ void StepNotes::judge(StepFacts&) {
 void StepNotes::require_all_asked() const {
   for (int place = 0; place < options_.workers_per_shard; ++place) {
     std::int64_t asked = 0;
+    std::int64_t unasked = 0;
     for (int r = place; r < board_.size(); r += options_.workers_per_shard) {
       asked += board_.of(r).asked;
+      unasked += board_.of(r).unasked;
     }
-    if (asked == 0 || asked == options_.shards) continue;
+    if (asked == 0 || asked + unasked == options_.shards) continue;
     throw InvalidArgument(fmt::format(
         "step {}: {} of {} shards asked for data: samples that are not asked for would be lost; "
         "call shard.indices() in every shard, and then shard.nothing() where there is nothing to "

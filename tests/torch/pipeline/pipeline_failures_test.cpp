@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "support/log_capture.h"
 #include "torch/pipeline/chain.h"
 
 namespace tutti::test::pipeline_cases {
@@ -11,6 +12,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // ---- what is refused ----
 
@@ -32,7 +34,9 @@ TEST(PipelineRefusals, WhatMakesNoSenseIsSaidWhenTheTrainerIsMade) {
   EXPECT_EQ(with([](Pipeline& p) { p.stages = 5; }),
             "a pipeline of 5 stages and 4 layers: a stage has at least one layer, and there is at "
             "least one stage");
-  EXPECT_THAT(with([](Pipeline& p) { p.stages = 0; }), HasSubstr("of 0 stages"));
+  EXPECT_EQ(with([](Pipeline& p) { p.stages = 0; }),
+            "Pipeline::stages is 0: say into how many the layers are cut");
+  EXPECT_THAT(with([](Pipeline& p) { p.stages = -1; }), HasSubstr("of -1 stages"));
   EXPECT_THAT(with([](Pipeline& p) { p.layers.clear(); }), HasSubstr("and 0 layers"));
   EXPECT_EQ(with([](Pipeline& p) { p.layers[2] = nullptr; }),
             "layer 2 of the pipeline is an empty function");
@@ -42,7 +46,12 @@ TEST(PipelineRefusals, WhatMakesNoSenseIsSaidWhenTheTrainerIsMade) {
                 p.cuts = {2, 3};
               }),
               HasSubstr("cuts [2, 3] of 4 layers into 2 stages"));
-  EXPECT_THAT(with([](Pipeline& p) { p.cuts = {4}; }), HasSubstr("cuts [4] of 4 layers"));
+  EXPECT_THAT(
+      with([](Pipeline& p) { p.cuts = {4}; }),
+      AllOf(HasSubstr("cuts [4] of 4 layers"), HasSubstr("1 ascending number from 1 to 3")));
+  EXPECT_THAT(with([](Pipeline& p) { p.schedule = "interleaved"; }),
+              HasSubstr("an interleaved pipeline of 2 stages: say how many workers share them "
+                        "(Pipeline::workers)"));
   EXPECT_THAT(with([](Pipeline& p) { p.schedule = "2f2b"; }), HasSubstr("2f2b"));
   EXPECT_EQ(with([](Pipeline&) {}, 3), "3 workers for pipelines of 2: start a multiple of 2");
   EXPECT_THAT(with([](Pipeline& p) {
@@ -224,6 +233,108 @@ TEST(PipelineFailures, ALayerThatCannotTakeWhatItGetsNamesBothStages) {
   });
 }
 
+std::string failure_of(int size, Pipeline pipeline) {
+  return text_of_rank_0(size, [&](const Job& job) {
+    Chain chain;
+    auto layers = chain.layers();
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+      if (!pipeline.layers[k]) pipeline.layers[k] = layers[k];
+    }
+    Trainer trainer(job, chain, Sgd{}, {.shards = 2, .pipeline = pipeline});
+    return text_of([&] { step_of(trainer); });
+  });
+}
+
+TEST(PipelineFailures, ALayerThatFailsIsNamedInEveryStageAndWithWhatItWasGiven) {
+  auto pipeline = pipeline_of({{}, {}, {}, {}}, 2);
+  pipeline.layers[0] = [](const TensorList& in) -> TensorList { return {in[0].view({7})}; };
+  EXPECT_THAT(failure_of(2, pipeline),
+              AllOf(HasSubstr("layer 0 of stage 0 (layers 0 to 1) in shard 0, to which the first "
+                              "closure has given Float [2, 5]: "),
+                    Not(HasSubstr("Exception raised from")), Not(HasSubstr("frame #"))));
+  pipeline.layers[0] = {};
+  pipeline.layers[1] = [](const TensorList& in) -> TensorList { return {in.at(1)}; };
+  EXPECT_THAT(failure_of(2, pipeline),
+              HasSubstr("layer 1 of stage 0 (layers 0 to 1) in shard 0, to "
+                        "which layer 0 has given Float [2, 5]: "));
+  pipeline.layers[1] = [](const TensorList&) -> TensorList { return {}; };
+  pipeline.layers[2] = [](const TensorList& in) -> TensorList { return {in.at(0)}; };
+  pipeline.cuts = {2, 3};
+  pipeline.stages = 3;
+  EXPECT_THAT(failure_of(3, pipeline),
+              HasSubstr("rank 1 failed: layer 2 of stage 1 (layer 2) in shard 0, to which stage 0 "
+                        "has given no tensor: "));
+}
+
+TEST(PipelineFailures, WhatLibtorchSaysReachesOthersWithoutItsCalls) {
+  on_workers(2, [](const Job& job) {
+    Chain chain;
+    Trainer trainer(job, chain, Sgd{}, {.shards = 2, .pipeline = pipeline_of(chain.layers(), 2)});
+    const auto text = text_of<std::exception>([&] {
+      trainer.step(
+          [](Shard&) -> TensorList {
+            return {torch::ones({2, 5}).view({3})};
+          },
+          [](Shard& shard, const TensorList&) { return shard.nothing(); });
+    });
+    EXPECT_THAT(text, HasSubstr("shape '[3]' is invalid"));
+    EXPECT_EQ(text.find("Exception raised from") == std::string::npos, job.rank() == 1);
+  });
+}
+
+TEST(PipelineFailures, ATensorOfAnotherStageOrShardThatALayerKeepsIsRefused) {
+  for (const int workers : {1, 2}) {
+    on_workers(workers, [&](const Job& job) {
+      Chain chain;
+      auto layers = chain.layers();
+      torch::Tensor kept;
+      layers[2] = [&, layer = layers[2]](const TensorList& in) -> TensorList {
+        const auto y = layer(in)[0];
+        const auto z = kept.defined() ? y + kept : y;
+        kept = y;
+        return {z};
+      };
+      auto pipeline = pipeline_of(layers, 2);
+      pipeline.workers = workers;
+      Trainer trainer(job, chain, Sgd{}, {.shards = 2, .pipeline = pipeline});
+      EXPECT_THAT(
+          text_of([&] { step_of(trainer); }),
+          HasSubstr("stage 1 (layers 2 to 3) in shard 1 reads a tensor with a gradient that "
+                    "another stage, shard or step has computed"));
+    });
+  }
+}
+
+/// Gives a view beside the tensor; `change` is what the layer behind does to the tensor.
+std::string sharing(int workers, int hands_on,
+                    const std::function<void(const TensorList&)>& change) {
+  auto pipeline = pipeline_of({{}, {}, {}, {}}, 4);
+  pipeline.workers = workers;
+  pipeline.layers[0] = [](const TensorList& in) -> TensorList {
+    const auto y = in[0] * 2;
+    return {y, y.view({5, 2}), y.narrow(0, 0, 1), y.narrow(0, 1, 1)};
+  };
+  for (int k = 1; k < 3; ++k) {
+    const bool changes = k == hands_on + 1;
+    pipeline.layers[static_cast<std::size_t>(k)] = [=](const TensorList& in) -> TensorList {
+      if (changes) change(in);
+      return in;
+    };
+  }
+  return failure_of(workers, pipeline);
+}
+
+TEST(PipelineFailures, AChangeOfWhatSharedMemoryBeforeACutIsRefused) {
+  const auto first = [](const TensorList& in) { in[0].mul_(3); };
+  const auto none = [](const TensorList&) {};
+  for (const int hands_on : {0, 1}) {
+    EXPECT_THAT(sharing(4, hands_on, first),
+                HasSubstr("changes in place a tensor that it was given, Float [2, 5], which shared "
+                          "memory with another one"));
+    EXPECT_EQ(sharing(4, hands_on, none), "");
+  }
+}
+
 TEST(PipelineFailures, AStageThatDiesIsLostForAll) {
   const auto outcome = run_process_ranks(3, [](const Job& job) {
     at::set_num_threads(1);
@@ -234,7 +345,9 @@ TEST(PipelineFailures, AStageThatDiesIsLostForAll) {
       return layer(in);
     };
     Trainer trainer(job, chain, Sgd{}, {.shards = 4, .pipeline = pipeline_of(layers, 3)});
+    const LogCapture log;
     EXPECT_THAT(text_of<PeerLost>([&] { step_of(trainer); }), HasSubstr("rank 1"));
+    EXPECT_EQ(log.count("nobody waited"), 0);
   });
   EXPECT_EQ(outcome.ranks[1].signal, SIGKILL);
   EXPECT_TRUE(outcome.ranks[0].good() && outcome.ranks[2].good()) << outcome.describe();
@@ -253,8 +366,10 @@ TEST(PipelineFailures, ABufferThatTwoStagesChangeIsRefused) {
       };
     }
     Trainer trainer(job, chain, Sgd{}, {.shards = 2, .pipeline = pipeline_of(layers, 2)});
-    EXPECT_THAT(text_of([&] { step_of(trainer); }),
-                HasSubstr("buffer \"count\" of Trainer \"model\" is changed by two stages"));
+    EXPECT_THAT(
+        text_of([&] { step_of(trainer); }),
+        HasSubstr("buffer \"count\" is changed by stage 1 (layers 2 to 3) in shard 0, and by "
+                  "a stage before it"));
     EXPECT_EQ(chain.count.item<float>(), 0);
   });
 }

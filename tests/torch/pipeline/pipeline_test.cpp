@@ -307,6 +307,85 @@ TEST(Pipeline, AStageKeepsAsMuchAsItsScheduleSays) {
   });
 }
 
+/// 10 samples a step of 5 shards: of 23, the last step of an epoch leaves three shards nothing.
+TEST(Pipeline, AnEpochsLastShardsMayHaveNoDataAndBothClosuresMayAsk) {
+  const auto of = [](int size, const std::optional<Pipeline>& shape, bool loss_asks) {
+    return text_of_rank_0(size, [&](const Job& job) {
+      Chain chain;
+      TrainerOptions options{.shards = 5, .seed = 4, .pipeline = shape};
+      if (shape) options.pipeline->layers = chain.layers();
+      Trainer trainer(job, chain, Adam{.lr = 0.1}, options);
+      const auto x = [](const std::vector<std::int64_t>& indices) {
+        std::vector<torch::Tensor> rows;
+        for (const auto index : indices) rows.push_back(samples_of(0, index)[0]);
+        return torch::stack(rows);
+      };
+      std::string text;
+      while (trainer.epoch() < 2) {
+        const auto result =
+            shape
+                ? trainer.step(
+                      [&](Shard& shard) -> TensorList {
+                        const auto indices = shard.indices(23, 2);
+                        return indices.empty() ? TensorList() : TensorList{x(indices)};
+                      },
+                      [&](Shard& shard, const TensorList& y) {
+                        if (loss_asks) {
+                          const auto rows = static_cast<std::int64_t>(shard.indices(23, 2).size());
+                          EXPECT_EQ(rows, y[0].size(0));
+                        }
+                        return shard.loss(y[0].square().mean(), static_cast<double>(y[0].size(0)));
+                      })
+                : trainer.step([&](Shard& shard) {
+                    const auto indices = shard.indices(23, 2);
+                    if (indices.empty()) return shard.nothing();
+                    auto y = x(indices);
+                    for (auto& linear : chain.linear) y = linear->forward(y);
+                    return shard.loss(y.square().mean(), static_cast<double>(y.size(0)));
+                  });
+        text += std::to_string(result.shards) + " ";
+      }
+      return text + trainer.state_sha256();
+    });
+  };
+  const auto plain = of(1, {}, false);
+  EXPECT_THAT(plain, HasSubstr("5 5 2 5 5 2 "));
+  for (const bool loss_asks : {false, true}) {
+    for (const char* const kind : {"gpipe", "1f1b", "zb-h1"}) {
+      EXPECT_EQ(of(2, Pipeline{.stages = 2, .schedule = kind}, loss_asks), plain);
+    }
+    EXPECT_EQ(of(3, Pipeline{.stages = 3}, loss_asks), plain);
+    EXPECT_EQ(of(4, Pipeline{.stages = 2}, loss_asks), plain);
+    EXPECT_EQ(of(1, Pipeline{.stages = 2, .workers = 1}, loss_asks), plain);
+  }
+}
+
+/// A shard that says it has no data has to have asked for it, if others do.
+TEST(Pipeline, AShardThatGivesNothingUnaskedWouldLoseItsSamples) {
+  for (const int workers : {1, 2}) {
+    on_workers(workers, [&](const Job& job) {
+      Chain chain;
+      auto pipeline = pipeline_of(chain.layers(), 2);
+      pipeline.workers = workers;
+      Trainer trainer(job, chain, Sgd{}, {.shards = 4, .pipeline = pipeline});
+      const auto ask = [](Shard& shard) { return shard.indices(40, 2); };
+      EXPECT_THAT(text_of([&] {
+                    trainer.step(
+                        [&](Shard& shard) -> TensorList {
+                          if (shard.index() == 1) return {};
+                          ask(shard);
+                          return {samples_of(0, shard.index())};
+                        },
+                        [&](Shard& shard, const TensorList& y) {
+                          ask(shard);
+                          return shard.loss(y[0].square().mean());
+                        });
+                  }),
+                  HasSubstr("3 of 4 shards asked for data"));
+    });
+  }
+}
+
 TEST(Pipeline, AModelBeyondTheLimitOfAWorkerTrainsOnTwoAndIsRefusedOnOne) {
   const auto of = [](int size, std::uint64_t limit) {
     return text_of_rank_0(size, [&](const Job& job) {

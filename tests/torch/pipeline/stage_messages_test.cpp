@@ -81,12 +81,13 @@ TEST(StageMessages, ArriveInTheirOrderWithoutWaitingForTheReceiver) {
     for (int round = 0; round < 3; ++round) {
       if (job.rank() < 2) {
         for (const auto& tensor : sent) {
-          messages.send(job.rank() + 1, {.tensors = {tensor}, .places = {0}});
+          messages.send(job.rank() + 1, {.tensors = {tensor}, .places = {0}}, "results");
         }
       }
       if (job.rank() > 0) {
         for (const auto& tensor : sent) {
-          EXPECT_TRUE(torch::equal(messages.receive(job.rank() - 1).tensors.at(0), tensor));
+          EXPECT_TRUE(
+              torch::equal(messages.receive(job.rank() - 1, "results").tensors.at(0), tensor));
         }
       }
       messages.finish();

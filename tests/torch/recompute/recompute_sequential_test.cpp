@@ -142,6 +142,45 @@ TEST(RecomputeSequential, StaysWithinAnyBudgetWithTheGradientsOfThePlainRun) {
   }
 }
 
+TEST(RecomputeSequential, LayersThatChangeTheirInputInPlaceStayWithTheLayerBeforeThem) {
+  at::set_num_threads(1);
+  const auto make = [] {
+    torch::manual_seed(2);
+    torch::nn::Sequential layers;
+    for (int i = 0; i < 8; ++i) {
+      layers->push_back(
+          torch::nn::Conv2d(torch::nn::Conv2dOptions(i == 0 ? 3 : 8, 8, 3).padding(1)));
+      layers->push_back(torch::nn::BatchNorm2d(8));
+      layers->push_back(torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)));
+    }
+    return layers;
+  };
+  const auto sample = torch::randn({8, 3, 32, 32});
+  auto plain = make();
+  const auto expected = step_of(*plain, [&] { return plain->forward(sample); }).second;
+  for (const double share : {0.0, 0.3, 0.7, 1.0}) {
+    RecomputeSequential net(make());
+    const auto plan = net->fit(sample, MemoryBudget::of_share(share));
+    ASSERT_EQ(plan.layers.size(), 16U);
+    EXPECT_EQ(plan.layers[1].name, "1 BatchNorm2d + 2 ReLU");
+    EXPECT_EQ(net->segments().back().last, 24);
+    for (const auto& segment : net->segments()) EXPECT_NE(segment.first % 3, 2);
+    const auto [peak, gradients] = step_of(*net, [&] { return net->forward(sample); });
+    EXPECT_EQ(gradients, expected) << share;
+    EXPECT_LE(static_cast<double>(peak), 1.05 * static_cast<double>(plan.budget)) << plan.text();
+    EXPECT_NEAR(static_cast<double>(peak), static_cast<double>(plan.peak),
+                0.1 * static_cast<double>(peak))
+        << plan.text();
+  }
+  RecomputeSequential first(torch::nn::Sequential(
+      torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)), torch::nn::Linear(4, 4)));
+  const auto batch = torch::randn({2, 4});
+  const auto before = batch.clone();
+  EXPECT_THAT(text_of<InvalidArgument>([&] { first->fit(batch, MemoryBudget::of_share(1)); }),
+              HasSubstr("layer 0 ReLU changes its input in place, the program's batch"));
+  EXPECT_TRUE(batch.equal(before));
+}
+
 TEST(RecomputeSequential, HasAboutTheRootOfItsLayersAsSegments) {
   const auto make = [](std::int64_t count) {
     torch::nn::Sequential layers;
@@ -177,7 +216,7 @@ TEST(RecomputeSequential, BudgetsThatCannotBeMetAndHookedParametersAreRefused) {
     RecomputeSequential net(cases()[0].layers(), RecomputeSequentialOptions{.name = "trunk"});
     const auto before = net->segments();
     EXPECT_THAT(text_of<InvalidArgument>([&] { net->fit(sample, MemoryBudget::of_bytes(1000)); }),
-                AllOf(HasSubstr("recompute \"trunk\": a memory budget of 0.00 MB"),
+                AllOf(HasSubstr("recompute \"trunk\": a memory budget of 0.001 MB"),
                       HasSubstr("MB at least")));
     EXPECT_THAT(text_of<InvalidArgument>([&] { net->fit(sample, MemoryBudget::of_share(2)); }),
                 HasSubstr("a share is from 0 to 1"));

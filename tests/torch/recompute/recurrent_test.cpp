@@ -359,5 +359,15 @@ TEST(RecurrentLstm, ACellStateHasItsShape) {
               HasSubstr("the cell state of shape 1x4x3, not 1x4x5"));
 }
 
+TEST(RecurrentLstm, ACellStateThatIsUndefinedIsZeros) {
+  const torch::nn::LSTM net(torch::nn::LSTMOptions(6, 5));
+  const auto x = torch::randn({2, 4, 6});
+  const auto hidden = torch::randn({1, 4, 5});
+  const auto of = [&](const torch::Tensor& cell) {
+    return std::get<0>(run_in_chunks(net, x, std::tuple(hidden, cell)));
+  };
+  EXPECT_TRUE(of({}).equal(of(torch::zeros({1, 4, 5}))));
+}
+
 }  // namespace
 }  // namespace tutti::test::recurrent_cases
