@@ -13,7 +13,10 @@
 // times or more may have its gradients added in another order, where these uses lie in several
 // segments. Gradients come out of the graph that the result is part of: hooks fire once, and a
 // DataParallel or a Trainer sees nothing new. Whatever parameters the segment reads are found by
-// its run; they need not be named.
+// its run; they need not be named. A leaf that the segment makes, and does not keep, is none.
+//
+// A tensor that is returned twice is one result. Two results that share memory, or a result and an
+// input, are not to be changed in place: backward ends with InvalidArgument.
 //
 // The second run is the first one: random numbers are drawn from the state that the generators had,
 // autocast is as it was, and the results are compared by their bytes. A segment that gives others
@@ -24,8 +27,8 @@
 // undefined; on the CPU. Threads: the segment runs on the one that calls, and in backward on the
 // one that runs backward. Failure: InvalidArgument for a segment that uses a tensor from outside
 // that needs a gradient and is neither a leaf nor an input, that changes an input in place, or that
-// runs otherwise the second time; Unsupported for tensors on other devices, second derivatives and
-// generators whose state cannot be taken; what the segment throws.
+// runs otherwise the second time; for such a change of results; Unsupported for tensors on other
+// devices, second derivatives and generators whose state cannot be taken; what the segment throws.
 
 #include <torch/torch.h>
 

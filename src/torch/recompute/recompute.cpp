@@ -13,6 +13,7 @@
 #include "kernels/hash.h"
 #include "torch/model/graph_node.h"
 #include "torch/recompute/kept_state.h"
+#include "torch/recompute/result_memory.h"
 #include "torch/recompute/segment_graph.h"
 #include "tutti/error.h"
 
@@ -31,24 +32,43 @@ struct Segment {
 struct Run {
   TensorList inputs;
   TensorList outputs;
-  TensorList parameters;
+  TensorList leaves;
 };
 
 /// What a result has to be again.
 struct Fingerprint {
-  bool needs_gradient;
+  bool is_computed;   ///< with a gradient that goes back through the segment
+  std::size_t place;  ///< of the first result that is this very tensor
   std::uint64_t bytes;
   std::vector<std::int64_t> sizes;
   bool operator==(const Fingerprint&) const = default;
 };
 
-Fingerprint fingerprint_of(const torch::Tensor& result) {
-  if (!result.defined()) return {};
-  const auto dense = result.detach().contiguous();
-  return {result.requires_grad(),
-          digest(dense.const_data_ptr(), dense.nbytes(),
-                 static_cast<std::uint64_t>(result.scalar_type())),
-          result.sizes().vec()};
+std::size_t place_of(const torch::Tensor& tensor, const TensorList& all) {
+  const auto is_it = [&](const torch::Tensor& one) { return one.is_same(tensor); };
+  return static_cast<std::size_t>(std::ranges::find_if(all, is_it) - all.begin());
+}
+
+std::vector<Fingerprint> fingerprints_of(const Run& run) {
+  std::vector<Fingerprint> all;
+  for (const auto& result : run.outputs) {
+    const auto place = place_of(result, run.outputs);
+    if (place < all.size()) {
+      all.push_back(all[place]);
+    } else if (!result.defined()) {
+      all.push_back({.is_computed = false, .place = place, .bytes = 0, .sizes = {}});
+    } else {
+      // A leaf that is no input has its gradient from outside the segment: it is returned as it is.
+      const bool is_input = place_of(result, run.inputs) < run.inputs.size();
+      const auto dense = result.detach().contiguous();
+      all.push_back({.is_computed = result.requires_grad() && (is_input || !result.is_leaf()),
+                     .place = place,
+                     .bytes = digest(dense.const_data_ptr(), dense.nbytes(),
+                                     static_cast<std::uint64_t>(result.scalar_type())),
+                     .sizes = result.sizes().vec()});
+    }
+  }
+  return all;
 }
 
 std::string error_of(const Segment& segment, const std::string& what) {
@@ -88,7 +108,7 @@ Run run(const Segment& segment, const TensorList& inputs) {
                              "when it runs again",
                              i)));
   }
-  made.parameters = start.leaves(made.outputs, made.inputs, segment.options.name);
+  made.leaves = start.leaves(made.outputs, made.inputs, segment.options.name);
   return made;
 }
 
@@ -115,13 +135,24 @@ class WithoutHooks {
   std::vector<std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>> taken_;
 };
 
+/// What the second run has to agree with.
+struct First {
+  std::vector<Fingerprint> results;
+  ResultMemory memory;
+  TensorList parameters;
+  std::size_t own_leaves;  ///< made by the segment: no parameters
+};
+
 class RecomputeNode final : public torch::autograd::Node {
  public:
-  RecomputeNode(Segment segment, KeptState state, const TensorList& inputs, const Run& first)
-      : segment_(std::move(segment)), state_(std::move(state)) {
+  RecomputeNode(Segment segment, KeptState state, const TensorList& inputs, First first)
+      : segment_(std::move(segment)),
+        state_(std::move(state)),
+        results_(std::move(first.results)),
+        memory_(std::move(first.memory)),
+        own_leaves_(first.own_leaves) {
     for (const auto& input : inputs) inputs_.emplace_back(input, false);
     for (const auto& parameter : first.parameters) parameters_.emplace_back(parameter, false);
-    for (const auto& output : first.outputs) results_.push_back(fingerprint_of(output));
     auto edges = torch::autograd::collect_next_edges(inputs);
     auto others = torch::autograd::collect_next_edges(first.parameters);
     edges.insert(edges.end(), others.begin(), others.end());
@@ -132,6 +163,7 @@ class RecomputeNode final : public torch::autograd::Node {
     if (c10::GradMode::is_enabled()) {
       throw Unsupported(error_of(segment_, "a second derivative (create_graph)"));
     }
+    memory_.require_unchanged(segment_.options.name);
     const auto inputs = unpacked(inputs_);
     const auto parameters = unpacked(parameters_);
     const KeptState::Restored restored(state_, segment_.options.modules);
@@ -141,7 +173,7 @@ class RecomputeNode final : public torch::autograd::Node {
     TensorList ends;
     TensorList given;
     for (std::size_t o = 0, next = 0; o < again.outputs.size(); ++o) {
-      if (!results_[o].needs_gradient) continue;
+      if (!results_[o].is_computed || results_[o].place != o) continue;
       auto& gradient = gradients.at(next++);
       if (!gradient.defined()) continue;
       ends.push_back(again.outputs[o]);
@@ -178,31 +210,37 @@ class RecomputeNode final : public torch::autograd::Node {
     return all;
   }
   void require_the_same(const Run& again, const TensorList& parameters) const {
-    const auto refuse = [&](const std::string& what) {
+    const auto refuse = [&](const std::string& what, const std::string& other_cause = "") {
       throw InvalidArgument(error_of(
           segment_, "run again, the segment " + what +
                         ": it draws from a generator that is not among the options, or reads what "
-                        "has changed since"));
+                        "has changed since" +
+                        other_cause));
     };
     if (again.outputs.size() != results_.size()) {
       refuse(fmt::format("gives {} tensors, at first {}", again.outputs.size(), results_.size()));
     }
+    const auto found = fingerprints_of(again);
     for (std::size_t o = 0; o < results_.size(); ++o) {
-      if (fingerprint_of(again.outputs[o]) != results_[o]) {
-        refuse(fmt::format("gives another result {}", o));
-      }
+      if (found[o] != results_[o]) refuse(fmt::format("gives another result {}", o));
     }
-    const bool same = std::ranges::is_permutation(
-        again.parameters, parameters,
-        [](const torch::Tensor& one, const torch::Tensor& other) { return one.is_same(other); });
-    if (!same) refuse("uses other parameters");
+    const bool same = again.leaves.size() == parameters.size() + own_leaves_ &&
+                      std::ranges::all_of(parameters, [&](const torch::Tensor& parameter) {
+                        return place_of(parameter, again.leaves) < again.leaves.size();
+                      });
+    if (!same) {
+      refuse("uses other parameters",
+             ", or keeps a leaf that needs a gradient and is made inside the segment");
+    }
   }
 
   Segment segment_;
   KeptState state_;
+  std::vector<Fingerprint> results_;
+  ResultMemory memory_;
+  std::size_t own_leaves_;
   std::vector<SavedVariable> inputs_;
   std::vector<SavedVariable> parameters_;
-  std::vector<Fingerprint> results_;
 };
 
 void require_kind(const Segment& segment, const TensorList& tensors, const char* what) {
@@ -218,6 +256,13 @@ void require_kind(const Segment& segment, const TensorList& tensors, const char*
   }
 }
 
+/// A segment's result without the segment's graph.
+torch::Tensor without_graph(const torch::Tensor& result, bool is_computed) {
+  // A result that has none stays the tensor it is: autograd knows its views, and a leaf's gradient.
+  const bool has_none = !is_computed && (result.requires_grad() || !is_in_graph(result));
+  return has_none ? result : result.detach();
+}
+
 }  // namespace
 
 TensorList recompute_list(RecomputeOptions options,
@@ -227,15 +272,30 @@ TensorList recompute_list(RecomputeOptions options,
   Segment own{std::move(options), std::move(segment)};
   require_kind(own, inputs, "input");
   KeptState state(own.options.generators, own.options.name);
-  const auto first = run(own, inputs);
-  require_kind(own, first.outputs, "result");
+  auto made = run(own, inputs);
+  require_kind(own, made.outputs, "result");
+  First first{fingerprints_of(made), ResultMemory(made.outputs, inputs), {}, 0};
+  const auto computed = first.results;
   TensorList results;
-  for (const auto& output : first.outputs) {
-    results.push_back(output.defined() ? output.detach() : output);
+  for (std::size_t o = 0; o < computed.size(); ++o) {
+    const auto& output = made.outputs[o];
+    if (computed[o].place < o) {
+      // What changes one in place changes both, in autograd's eyes too.
+      results.push_back(results[computed[o].place]);
+    } else {
+      results.push_back(without_graph(output, computed[o].is_computed));
+    }
   }
-  const auto node = make_graph_node<RecomputeNode>(std::move(own), std::move(state), inputs, first);
+  // A leaf that nothing holds when the run's graph is gone was made by the run.
+  made.outputs.clear();
+  made.inputs.clear();
+  first.own_leaves =
+      std::erase_if(made.leaves, [](const torch::Tensor& leaf) { return leaf.use_count() == 1; });
+  first.parameters = std::move(made.leaves);
+  const auto node =
+      make_graph_node<RecomputeNode>(std::move(own), std::move(state), inputs, std::move(first));
   for (std::size_t o = 0; o < results.size(); ++o) {
-    if (results[o].defined() && first.outputs[o].requires_grad()) {
+    if (computed[o].is_computed && computed[o].place == o) {
       torch::autograd::set_history(results[o], node);
     }
   }

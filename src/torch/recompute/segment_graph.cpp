@@ -29,8 +29,8 @@ std::vector<torch::Tensor> SegmentStart::leaves(const std::vector<torch::Tensor>
     if (node != nullptr && seen.insert(node).second) open.push_back(node);
   };
   for (const auto& output : outputs) {
-    // The node stays: its leaf, or the output, holds it.
-    if (output.defined() && output.requires_grad()) {
+    // The node stays: the output holds it.
+    if (output.defined() && !output.is_leaf()) {
       reach(torch::autograd::impl::gradient_edge(output).function.get());
     }
   }

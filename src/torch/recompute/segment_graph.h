@@ -17,8 +17,9 @@ class SegmentStart {
  public:
   SegmentStart();
   /// The leaves that need a gradient and that `outputs` were computed from since, besides `inputs`,
-  /// each once, in the order of their finding. InvalidArgument where a path leaves the segment: it
-  /// uses a tensor that was computed before, and that is not one of its inputs.
+  /// each once, in the order of their finding; an output that is a leaf itself
+  /// is none of them. InvalidArgument where a path leaves the segment: it uses a tensor that was
+  /// computed before, and that is not one of its inputs.
   std::vector<torch::Tensor> leaves(const std::vector<torch::Tensor>& outputs,
                                     const std::vector<torch::Tensor>& inputs,
                                     const std::string& name) const;
