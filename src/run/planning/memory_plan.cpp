@@ -205,16 +205,17 @@ std::string MemoryPlan::picture() const {
   svg += fmt::format(
       "<path d=\"M{0:.1f} {1} V{2}\" stroke=\"#888\" stroke-dasharray=\"4 3\"/>\n"
       "<text x=\"{0:.1f}\" y=\"{3}\" fill=\"#555\" text-anchor=\"{4}\">budget {5} MB</text>\n",
-      shown, kMargin, kHeight - kMargin, kMargin + 12, shown > kWidth / 2 ? "end" : "start",
+      shown, kMargin, kHeight - kMargin, kMargin + 10, shown > 0.75 * kWidth ? "end" : "start",
       megabytes(budget));
   auto label = fmt::format("chosen: {} MB computed", megabytes(peak));
   if (measured_peak) label += fmt::format(", {} measured", megabytes(*measured_peak));
+  // The curve falls: below it on its left there is room, or above it on its right.
   const bool is_right = at(peak) > kWidth / 2;
   svg += fmt::format(
       "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"6\" fill=\"none\" stroke=\"#d62728\" "
       "stroke-width=\"2\"/>\n<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#d62728\" "
       "text-anchor=\"{}\">{}</text>\n</svg>\n",
-      at(peak), y(added_ms), at(peak) + (is_right ? -10 : 10), y(added_ms) - 8,
+      at(peak), y(added_ms), at(peak) + (is_right ? -10 : 10), y(added_ms) + (is_right ? 16 : -8),
       is_right ? "end" : "start", label);
   return svg;
 }

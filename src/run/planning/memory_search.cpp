@@ -57,13 +57,15 @@ SegmentCost cost_of(std::span<const LayerMemory> layers, const MemorySegment& se
   if (is_kept) cost.input = input;
   // An input that nobody keeps is there in forward all the same.
   const auto passing = is_kept ? 0 : input;
+  // In backward the program has the last result still.
+  const auto outcome = segment.again || last < layers.size() ? layers.back().result : 0;
   if (!segment.again) {
     const auto& layer = layers[first];
     cost.kept = layer.inside;
     // The result, as far as it is still there, and its gradient.
     const auto results = layer.keeps_result || last == layers.size() ? 2 : 1;
     cost.peak =
-        std::max(passing + layer.forward_peak, layer.inside + results * layer.result +
+        std::max(passing + layer.forward_peak, outcome + layer.inside + results * layer.result +
                                                    layer.backward_peak + layer.largest_gradient);
     return cost;
   }
@@ -78,14 +80,14 @@ SegmentCost cost_of(std::span<const LayerMemory> layers, const MemorySegment& se
   }
   // Again, beside the gradient of the segment's result, which stays to the end as the result does.
   const auto given = layers[last - 1].result;
-  cost.peak += given;
+  cost.peak += given + outcome;
   std::uint64_t gradients = 0;
   for (auto i = last; i-- > first;) {
     const bool is_inner = i + 1 != last;
     // An inner result goes with the layer behind it, unless its own layer keeps it.
     if (is_inner && is_held(i) && !layers[i].keeps_result) inside -= layers[i].result;
     gradients += layers[i].gradients;
-    cost.peak = std::max(cost.peak, inside + given + (is_inner ? layers[i].result : 0) +
+    cost.peak = std::max(cost.peak, outcome + inside + given + (is_inner ? layers[i].result : 0) +
                                         layers[i].backward_peak + gradients);
     inside -= layers[i].inside;
     if (is_inner && layers[i].keeps_result) inside -= layers[i].result;

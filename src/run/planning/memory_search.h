@@ -11,7 +11,8 @@
 //
 // since in backward what lies behind a segment is gone. A segment that runs again holds all that it
 // keeps plainly while it does, its result and that one's gradient, and the gradients of its
-// parameters, which it gives all at once.
+// parameters, which it gives all at once. The last result is the program's, which has it to the
+// end.
 //
 // Threads: any. Failure: none.
 

@@ -1,6 +1,5 @@
 // A shard's way forward through a stage: see pipeline_runner.h.
 
-#include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +8,7 @@
 
 #include "run/metric_exchange.h"
 #include "torch/model/generators.h"
+#include "torch/model/overlap.h"
 #include "torch/model/same_bytes.h"
 #include "torch/pipeline/pipeline_runner.h"
 #include "torch/shards/pipeline_settings.h"
@@ -34,9 +34,7 @@ std::vector<std::uint32_t> versions_of(const TensorList& tensors) {
 }
 
 bool share_memory(const torch::Tensor& one, const torch::Tensor& other) {
-  if (!one.defined() || !other.defined() || !one.has_storage() || !other.has_storage())
-    return false;
-  return one.is_alias_of(other) && at::get_overlap_status(one, other) != at::MemOverlapStatus::No;
+  return one.defined() && other.defined() && overlap(one, other);
 }
 
 /// With the strides that it has: kernels are chosen by them.
@@ -45,8 +43,7 @@ torch::Tensor copy_as_it_lies(const torch::Tensor& tensor) {
   std::int64_t span = 1;
   for (std::int64_t d = 0; d < tensor.dim(); ++d) span += (tensor.size(d) - 1) * tensor.stride(d);
   const auto memory = tensor.detach().as_strided({span}, {1}).clone();
-  auto copy = memory.as_strided(tensor.sizes(), tensor.strides(), 0);
-  return copy;
+  return memory.as_strided(tensor.sizes(), tensor.strides(), 0);
 }
 
 std::string described(const torch::Tensor& tensor) {

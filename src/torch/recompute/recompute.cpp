@@ -12,6 +12,7 @@
 
 #include "kernels/hash.h"
 #include "torch/model/graph_node.h"
+#include "torch/model/without_hooks.h"
 #include "torch/recompute/kept_state.h"
 #include "torch/recompute/result_memory.h"
 #include "torch/recompute/segment_graph.h"
@@ -112,29 +113,6 @@ Run run(const Segment& segment, const TensorList& inputs) {
   return made;
 }
 
-/// Tensor hooks fire on the whole gradient, in the outer graph: not on what one segment gives.
-class WithoutHooks {
- public:
-  explicit WithoutHooks(TensorList parameters) : parameters_(std::move(parameters)) {
-    for (const auto& parameter : parameters_) {
-      auto& own = torch::autograd::impl::hooks(parameter);
-      taken_.push_back(std::move(own));
-      own.clear();
-    }
-  }
-  ~WithoutHooks() {
-    for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      torch::autograd::impl::hooks(parameters_[p]) = std::move(taken_[p]);
-    }
-  }
-  WithoutHooks(const WithoutHooks&) = delete;
-  WithoutHooks& operator=(const WithoutHooks&) = delete;
-
- private:
-  TensorList parameters_;
-  std::vector<std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>> taken_;
-};
-
 /// What the second run has to agree with.
 struct First {
   std::vector<Fingerprint> results;
@@ -190,6 +168,7 @@ class RecomputeNode final : public torch::autograd::Node {
     for (std::size_t p = 0; p < parameters.size(); ++p) want(parameters[p], inputs.size() + p);
     variable_list result(inputs.size() + parameters.size());
     if (ends.empty() || wanted.empty()) return result;
+    // Tensor hooks fire on the whole gradient, in the outer graph: not on what one segment gives.
     const WithoutHooks quiet(parameters);
     auto found = torch::autograd::grad(ends, wanted, given, /*retain_graph=*/false,
                                        /*create_graph=*/false, /*allow_unused=*/true);

@@ -16,9 +16,6 @@
 
 namespace tutti {
 
-/// Whether the two have a byte in common; true, too, where that would take long to find out.
-bool overlap(const torch::Tensor& one, const torch::Tensor& other);
-
 /// Whether a change in place of what `result` shares memory with may give it a gradient: it needs
 /// one, or is a view of what does.
 bool is_in_graph(const torch::Tensor& result);

@@ -9,6 +9,7 @@
 
 #include "kernels/norm.h"
 #include "torch/split/classifier.h"
+#include "tutti/error.h"
 
 namespace tutti {
 

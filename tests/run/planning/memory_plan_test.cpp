@@ -27,20 +27,21 @@ TEST(MemoryPlan, APeakIsWhatLiesBeforeASegmentAndTheSegmentItself) {
   const std::vector<LayerMemory> layers(3, layer(10, 2));
   // Plainly: three insides, two inputs between them, the last result and its gradient.
   EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 3, false}}), 3 * 10 + 2 * 2 + 2 * 2);
-  // The first two again: their input is the program's; behind them 2 are kept for the third.
+  // The first two again: their input is the program's, who has the last result, too; behind them 2
+  // are kept for the third.
   EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 2, true}, {2, 3, false}}),
-            2 * 10 + 2 + 2 + 2);
+            2 * 10 + 2 + 2 + 2 + 2);
   // All in one: plainly, and the gradient of the result, which is there from the beginning on.
-  EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 3, true}}), 3 * 10 + 2 * 2 + 2 * 2);
+  EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 3, true}}), 3 * 10 + 2 * 2 + 2 * 2 + 2);
   // Each by itself: two inputs, and one inside with its result and that one's gradient.
   EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 1, true}, {1, 2, true}, {2, 3, true}}),
-            2 * 2 + 10 + 2 + 2);
+            2 * 2 + 10 + 2 + 2 + 2);
 }
 
 TEST(MemoryPlan, GradientsOfParametersOfASegmentAreThereTogether) {
   std::vector<LayerMemory> layers(2, layer(1, 1));
   for (auto& one : layers) one.gradients = one.largest_gradient = 100;
-  EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 2, true}}), 200 + 1 + 1 + 1 + 1);
+  EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 2, true}}), 200 + 1 + 1 + 1 + 1 + 1);
   EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 2, false}}), 100 + 1 + 1 + 2 + 1);
 }
 

@@ -192,6 +192,23 @@ TEST(PipelineHabits, ASparseTableMayBeReadByTwoStagesAndSparseTensorsTravel) {
   });
 }
 
+TEST(PipelineHabits, PiecesOfATensorThatDoNotOverlapMayBeChangedInPlaceBehindACut) {
+  expect_same_bytes(chain_with([](Chain&, std::vector<PipelineLayer>& layers) {
+    layers[1] = [layer = layers[1]](const TensorList& x) -> TensorList {
+      const auto y = layer(x)[0];
+      return {y.narrow(1, 0, 3).mul(2), y.narrow(1, 3, 2) * 1};
+    };
+    layers[2] = [layer = layers[2]](const TensorList& x) -> TensorList {
+      const auto y = torch::cat(x, 1);
+      return {y.narrow(1, 0, 3), y.narrow(1, 3, 2)};
+    };
+    layers[3] = [layer = layers[3]](const TensorList& x) -> TensorList {
+      x[0].mul_(2);
+      return layer({torch::cat(x, 1)});
+    };
+  }));
+}
+
 /// libtorch's group norm crashes where channels come last and the input's gradient is left out.
 TEST(PipelineHabits, AGroupNormOfChannelsThatComeLastGoesWithHalves) {
   expect_same_bytes([] {

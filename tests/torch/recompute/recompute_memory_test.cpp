@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-#include "torch/recompute/result_memory.h"
+#include "torch/model/overlap.h"
 #include "torch/training.h"
 #include "tutti/recompute.h"
 
