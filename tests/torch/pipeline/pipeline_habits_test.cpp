@@ -1,6 +1,9 @@
 // What programs do by habit, cut into stages: the bytes of the unsplit run, whatever the schedule.
 
+#include <sys/mman.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <atomic>
 
 #include "torch/pipeline/chain.h"
 #include "tutti/recompute.h"
@@ -113,7 +116,7 @@ TEST(PipelineHabits, ConjugatesAndTheirGradientsTravelAsWhatTheyAre) {
   expect_same_bytes(chain_with([](Chain&, std::vector<PipelineLayer>& layers) {
     layers[1] = [layer = layers[1]](const TensorList& x) -> TensorList {
       const auto y = torch::complex(layer(x)[0], x[0]);
-      return {y.conj(), torch::imag(y.conj())};
+      return {y.conj(), at::_neg_view(torch::imag(y).clone())};
     };
     layers[2] = [](const TensorList& x) -> TensorList {
       return {x[0] * torch::complex(x[1], x[1]), x[1].clone()};
@@ -245,7 +248,7 @@ TEST(PipelineHabits, ALayerMayKeepItsNormInEval) {
 }
 
 struct Doubled : torch::autograd::Function<Doubled> {
-  static inline int backwards = 0;
+  static inline std::atomic<int>* backwards = nullptr;
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const torch::Tensor& weight) {
     context->save_for_backward({x, weight});
@@ -253,39 +256,55 @@ struct Doubled : torch::autograd::Function<Doubled> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
-    ++backwards;
+    ++*backwards;
     const auto saved = context->get_saved_variables();
     return {gradients[0] * saved[1] * 2, (gradients[0] * saved[0] * 2).sum(0)};
   }
 };
 
+/// Counted by all workers, in memory that they share.
+struct Counts {
+  std::atomic<int> segments, hooks, backwards;
+};
+
 TEST(PipelineHabits, FunctionsSegmentsAndHooksOfTheProgramRunAsOftenAsUnsplit) {
-  expect_same_bytes([] {
-    auto segments = std::make_shared<int>(0);
-    auto hooks = std::make_shared<int>(0);
-    Doubled::backwards = 0;
-    // On the first worker in any cut.
+  auto* const counts = static_cast<Counts*>(
+      mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(counts, MAP_FAILED);
+  expect_same_bytes([counts] {
+    counts->segments = counts->hooks = counts->backwards = 0;  // ahead of a Trainer, which all make
     auto program = chain_with([=](Chain& chain, std::vector<PipelineLayer>& layers) {
-      layers[0] = [=, layer = layers[0], &chain](const TensorList& x) -> TensorList {
+      layers[3] = [=, layer = layers[3], &chain](const TensorList& x) -> TensorList {
         const auto y = layer(x)[0];
-        const auto factor = chain.linear[1]->bias * chain.linear[0]->bias;
-        factor.register_hook([=](const torch::Tensor&) { ++*hooks; });
-        const auto z = Doubled::apply(y * factor, chain.linear[0]->bias);
+        const auto factor = chain.linear[1]->bias * chain.linear[3]->weight[0];
+        factor.register_hook([=](const torch::Tensor&) { ++counts->hooks; });
+        const auto z = Doubled::apply(y * factor, chain.linear[3]->bias);
+        Doubled::backwards = &counts->backwards;
         return {recompute(
             {},
             [=, &chain](const torch::Tensor& one) {
-              ++*segments;
-              return torch::tanh(one * chain.linear[0]->weight[0]);
+              ++counts->segments;
+              return torch::tanh(one * chain.linear[3]->weight[1]);
             },
             z)};
       };
     })();
-    // So that something enters the layer.
-    program.inputs = [first = program.model->parameters()[0]](Shard& shard) -> TensorList {
-      return {samples_of(0, shard.index()) * first[1]};
+    program.also = [counts] {
+      return fmt::format(" {} {} {}", counts->segments.load(), counts->hooks.load(),
+                         counts->backwards.load());
     };
-    program.also = [=] { return fmt::format("{} {} {}", *segments, *hooks, Doubled::backwards); };
     return program;
+  });
+  munmap(counts, sizeof(Counts));
+}
+
+TEST(PipelineHabits, AModelThatIsInEvalOnOneStagesWorkerIsFound) {
+  on_workers(2, [](const Job& job) {
+    Chain chain;
+    Trainer trainer(job, chain, Sgd{}, {.shards = 2, .pipeline = pipeline_of(chain.layers(), 2)});
+    if (job.rank() == 1) chain.eval();
+    EXPECT_THAT(text_of([&] { step_of(trainer); }),
+                HasSubstr("the model is in train() on rank 0, in eval() on rank 1"));
   });
 }
 
