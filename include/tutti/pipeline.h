@@ -41,8 +41,8 @@
 namespace tutti {
 
 /// Some of a model's layers: tensors in and out, on the CPU, any number, of any type; those that
-/// are floating-point and need a gradient get one. Tensors that shared memory come to the next stage
-/// apart, and InvalidArgument is what a change of them in place there ends in.
+/// are floating-point and need a gradient get one. Tensors that shared memory come to the next
+/// stage apart, and InvalidArgument is what a change of them in place there ends in.
 using PipelineLayer = std::function<TensorList(const TensorList& inputs)>;
 
 struct Pipeline {

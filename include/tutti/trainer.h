@@ -191,8 +191,8 @@ class Trainer {
   /// the first layer takes of the shard, nothing where it has no data; it is copied. `loss`
   /// answers, on that of the last stage, of what the last layer gave; it is not called for a shard
   /// without data. Both may ask for shard.indices(), and record metrics by names that differ;
-  /// shard.state() is Unsupported. What a layer throws is thrown on its worker, libtorch's errors as
-  /// InvalidArgument that names the layer, and PeerFailed on all others: nothing has changed.
+  /// shard.state() is Unsupported. What a layer throws is thrown on its worker, libtorch's errors
+  /// as InvalidArgument that names the layer, and PeerFailed on all others: nothing has changed.
   /// Collective.
   using Inputs = std::function<TensorList(Shard& shard)>;
   using Loss = std::function<ShardAnswer(Shard& shard, const TensorList& outputs)>;

@@ -274,9 +274,11 @@ TEST(PipelineHabits, FunctionsSegmentsAndHooksOfTheProgramRunAsOftenAsUnsplit) {
   expect_same_bytes([counts] {
     counts->segments = counts->hooks = counts->backwards = 0;  // ahead of a Trainer, which all make
     auto program = chain_with([=](Chain& chain, std::vector<PipelineLayer>& layers) {
+      const auto own = chain.register_parameter("own", torch::ones({5}));
       layers[3] = [=, layer = layers[3], &chain](const TensorList& x) -> TensorList {
         const auto y = layer(x)[0];
-        const auto factor = chain.linear[1]->bias * chain.linear[3]->weight[0];
+        // In zb-h1 the one could wait, the other is read by what cannot.
+        const auto factor = own * chain.linear[3]->weight[0];
         factor.register_hook([=](const torch::Tensor&) { ++counts->hooks; });
         const auto z = Doubled::apply(y * factor, chain.linear[3]->bias);
         Doubled::backwards = &counts->backwards;
