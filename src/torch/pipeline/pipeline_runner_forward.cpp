@@ -16,20 +16,16 @@
 
 namespace tutti {
 
-std::string PipelineRunner::where(int stage, int shard) const {
-  const auto s = static_cast<std::size_t>(stage);
-  const int first = bounds_[s];
-  const int last = bounds_[s + 1] - 1;
-  const auto layers =
-      first == last ? fmt::format("layer {}", first) : fmt::format("layers {} to {}", first, last);
-  return fmt::format("stage {} ({}) in shard {}", stage, layers, step_shard(shard));
-}
-
 namespace {
+
+/// How often it was written to; 0 where nobody counts.
+std::uint32_t version_of(const torch::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+}
 
 std::vector<std::uint32_t> versions_of(const TensorList& tensors) {
   std::vector<std::uint32_t> versions;
-  for (const auto& tensor : tensors) versions.push_back(tensor.defined() ? tensor._version() : 0);
+  for (const auto& tensor : tensors) versions.push_back(version_of(tensor));
   return versions;
 }
 
@@ -53,6 +49,15 @@ std::string described(const torch::Tensor& tensor) {
 }
 
 }  // namespace
+
+std::string PipelineRunner::where(int stage, int shard) const {
+  const auto s = static_cast<std::size_t>(stage);
+  const int first = bounds_[s];
+  const int last = bounds_[s + 1] - 1;
+  const auto layers =
+      first == last ? fmt::format("layer {}", first) : fmt::format("layers {} to {}", first, last);
+  return fmt::format("stage {} ({}) in shard {}", stage, layers, step_shard(shard));
+}
 
 void PipelineRunner::forward(int stage, int shard) {
   auto& passage = passages_[{stage, shard}];
@@ -151,7 +156,7 @@ TensorList PipelineRunner::run_layers(int stage, int shard, TensorList values) {
 void PipelineRunner::require_apart_unchanged(int stage, int shard, const Passage& passage,
                                              const std::vector<std::uint32_t>& versions) const {
   for (std::size_t t = 0; t < versions.size(); ++t) {
-    if (passage.in.apart[t] == 0 || passage.entered[t]._version() == versions[t]) continue;
+    if (passage.in.apart[t] == 0 || version_of(passage.entered[t]) == versions[t]) continue;
     throw InvalidArgument(fmt::format(
         "{} changes in place a tensor that it was given, {}, which shared memory with another one "
         "before it came to this worker: only one of them changes now. Change a clone(), or cut "

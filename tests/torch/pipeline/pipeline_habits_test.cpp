@@ -237,6 +237,15 @@ TEST(PipelineHabits, AGroupNormOfChannelsThatComeLastGoesWithHalves) {
   });
 }
 
+TEST(PipelineHabits, ALayerMayComputeInInferenceMode) {
+  expect_same_bytes(chain_with([](Chain&, std::vector<PipelineLayer>& layers) {
+    layers[0] = [](const TensorList& x) -> TensorList {
+      const c10::InferenceMode inference;
+      return {x[0] * 2};
+    };
+  }));
+}
+
 TEST(PipelineHabits, ALayerMayKeepItsNormInEval) {
   expect_same_bytes(chain_with([](Chain& chain, std::vector<PipelineLayer>& layers) {
     auto norm = chain.register_module("norm", torch::nn::BatchNorm1d(5));
