@@ -18,14 +18,9 @@ namespace tutti {
 
 namespace {
 
-/// How often it was written to; 0 where nobody counts.
-std::uint32_t version_of(const torch::Tensor& tensor) {
-  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
-}
-
 std::vector<std::uint32_t> versions_of(const TensorList& tensors) {
   std::vector<std::uint32_t> versions;
-  for (const auto& tensor : tensors) versions.push_back(version_of(tensor));
+  for (const auto& tensor : tensors) versions.push_back(tensor.defined() ? tensor._version() : 0);
   return versions;
 }
 
@@ -156,7 +151,7 @@ TensorList PipelineRunner::run_layers(int stage, int shard, TensorList values) {
 void PipelineRunner::require_apart_unchanged(int stage, int shard, const Passage& passage,
                                              const std::vector<std::uint32_t>& versions) const {
   for (std::size_t t = 0; t < versions.size(); ++t) {
-    if (passage.in.apart[t] == 0 || version_of(passage.entered[t]) == versions[t]) continue;
+    if (passage.in.apart[t] == 0 || passage.entered[t]._version() == versions[t]) continue;
     throw InvalidArgument(fmt::format(
         "{} changes in place a tensor that it was given, {}, which shared memory with another one "
         "before it came to this worker: only one of them changes now. Change a clone(), or cut "

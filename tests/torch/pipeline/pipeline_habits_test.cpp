@@ -243,6 +243,7 @@ TEST(PipelineHabits, ALayerMayComputeInInferenceMode) {
       const c10::InferenceMode inference;
       return {x[0] * 2};
     };
+    layers[1] = [layer = layers[1]](const TensorList& x) { return layer({x[0].clone()}); };
   }));
 }
 
