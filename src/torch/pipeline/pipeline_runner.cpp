@@ -135,7 +135,7 @@ void PipelineRunner::receive_next(int peer) {
   passages_[next.to].*next.message = std::move(arrived);
 }
 
-/// Of the stage that gives it.
+/// What is said in errors of a message; `stage` is the one that gives it.
 std::string PipelineRunner::message_text(bool is_activation, int stage, int shard) const {
   return fmt::format("{} of stage {} in shard {}", is_activation ? "results" : "gradients", stage,
                      step_shard(shard));
@@ -154,6 +154,10 @@ void PipelineRunner::compute(const StageAction& action) {
   } catch (...) {
     failed_ = std::current_exception();
   }
+}
+
+bool PipelineRunner::has_stage(int stage) const {
+  return std::ranges::find(own_stages_, stage) != own_stages_.end();
 }
 
 std::size_t PipelineRunner::index_of(const torch::Tensor& parameter) const {

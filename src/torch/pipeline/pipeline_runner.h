@@ -110,16 +110,16 @@ class PipelineRunner {
   void leave(int stage, int shard, Passage& passage, const TensorList& results);
   void end_shard(Passage& passage, int shard, const TensorList& outputs);
   void give_on(int stage, int shard, Passage& passage, const TensorList& outputs,
-               std::vector<std::pair<std::int64_t, torch::Tensor>> buffers);
+               NumberedTensors buffers);
   void backward(const StageAction& action);
   std::vector<ParameterGradient> arrived_parameters(Passage& passage);
   void finish_passage(int stage, int shard);
   void give_back(int stage, int shard);
-  std::vector<std::pair<std::int64_t, torch::Tensor>> note_buffers(int stage, int shard,
-                                                                   const StageMessage& in);
+  NumberedTensors note_buffers(int stage, int shard, const StageMessage& in);
   void add_metrics(int shard, const ShardMetrics& metrics);
   std::size_t index_of(const torch::Tensor& parameter) const;
   std::int64_t step_shard(int shard) const { return mine_.begin + shard; }
+  bool has_stage(int stage) const;
   bool is_last(int stage) const { return stage + 1 == pipeline_.stages; }
   std::string where(int stage, int shard) const;
   void hand_in();

@@ -90,8 +90,7 @@ void PipelineRunner::give_back(int stage, int shard) {
   message.weight = passage.weight;
   message.generator = passage.generator;
   message.tensors = passage.runs ? passage.graph.take_input_gradients() : TensorList();
-  const bool stays = std::ranges::find(own_stages_, stage - 1) != own_stages_.end();
-  if (stays) {
+  if (has_stage(stage - 1)) {
     passages_.at({stage - 1, shard}).back = std::move(message);
   } else {
     back_outbox_[{stage, shard}] = std::move(message);

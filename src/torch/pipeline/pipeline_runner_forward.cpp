@@ -77,7 +77,7 @@ void PipelineRunner::forward(int stage, int shard) {
     require_apart_unchanged(stage, shard, passage, versions);
   }
   if (is_last(stage)) end_shard(passage, shard, outputs);
-  std::vector<std::pair<std::int64_t, torch::Tensor>> changed;
+  NumberedTensors changed;
   if (passage.runs) {
     changed = note_buffers(stage, shard, passage.in);
     passage.buffers = parts_.buffers.place();
@@ -163,8 +163,7 @@ void PipelineRunner::require_apart_unchanged(int stage, int shard, const Passage
 /// What the program's last closure answers.
 void PipelineRunner::end_shard(Passage& passage, int shard, const TensorList& outputs) {
   std::optional<ShardRunner::Loss> loss;
-  const bool has_first = std::ranges::find(own_stages_, 0) != own_stages_.end();
-  if (!passage.runs && !has_first) parts_.notes.leave_out(step_shard(shard));
+  if (!passage.runs && !has_stage(0)) parts_.notes.leave_one_out();
   if (passage.runs) {
     auto own = parts_.runner.shard_of(step_shard(shard));
     ShardAnswer answer;
@@ -181,10 +180,9 @@ void PipelineRunner::end_shard(Passage& passage, int shard, const TensorList& ou
 }
 
 void PipelineRunner::give_on(int stage, int shard, Passage& passage, const TensorList& outputs,
-                             std::vector<std::pair<std::int64_t, torch::Tensor>> buffers) {
+                             NumberedTensors buffers) {
   StageMessage message{.buffers = std::move(buffers)};
   message.state = passage.runs ? StageMessage::State::runs : StageMessage::State::nothing;
-  const bool stays = std::ranges::find(own_stages_, stage + 1) != own_stages_.end();
   if (passage.runs) {
     message.generator = generator_state_of(default_generator());
     TensorList leaving;
@@ -207,7 +205,7 @@ void PipelineRunner::give_on(int stage, int shard, Passage& passage, const Tenso
       message.apart.push_back(is_apart(passage, leaving, output) ? 1 : 0);
     }
   }
-  if (stays) {
+  if (has_stage(stage + 1)) {
     passages_[{stage + 1, shard}].in = std::move(message);
   } else {
     outbox_[{stage, shard}] = std::move(message);
@@ -238,14 +236,13 @@ void PipelineRunner::leave(int stage, int shard, Passage& passage, const TensorL
 }
 
 /// Buffers that the shard has changed so far, in this stage or before it.
-std::vector<std::pair<std::int64_t, torch::Tensor>> PipelineRunner::note_buffers(
-    int stage, int shard, const StageMessage& in) {
+NumberedTensors PipelineRunner::note_buffers(int stage, int shard, const StageMessage& in) {
   auto changed = parts_.buffers.changes();
   auto& own = progress_[static_cast<std::size_t>(shard)].buffers;
   own.resize(changed.size());
   std::vector<torch::Tensor> arrived(changed.size());
   for (const auto& [b, value] : in.buffers) arrived[static_cast<std::size_t>(b)] = value;
-  std::vector<std::pair<std::int64_t, torch::Tensor>> all;
+  NumberedTensors all;
   for (std::size_t b = 0; b < changed.size(); ++b) {
     if (!changed[b].defined()) continue;
     all.emplace_back(static_cast<std::int64_t>(b), changed[b]);

@@ -293,7 +293,7 @@ void StageMessages::abandon() noexcept {
       try {
         work->wait();
       } catch (const Error&) {
-        // That of the group.
+        // The group's own error, which the caller has.
       }
     }
   }

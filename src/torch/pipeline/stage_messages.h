@@ -26,6 +26,9 @@
 
 namespace tutti {
 
+/// Tensors and which of the model's buffers, or parameters, each belongs to.
+using NumberedTensors = std::vector<std::pair<std::int64_t, torch::Tensor>>;
+
 struct StageMessage {
   enum class State : std::uint8_t {
     runs,
@@ -40,14 +43,14 @@ struct StageMessage {
   /// one, so that its gradients are added up in the order of the whole model's backward.
   std::vector<std::uint32_t> places = {};
   std::vector<std::uint8_t> need_gradient = {};  ///< of an activation, by tensor
-  /// Of an activation, by tensor: it shared memory with another one that came along.
+  /// By tensor of an activation, whether it shared memory with another one that came along.
   std::vector<std::uint8_t> apart = {};
   /// Of an activation: by parameter, whether a stage so far has read it.
   std::vector<std::uint8_t> used = {};
-  /// Of an activation: buffers that the shard has changed so far.
-  std::vector<std::pair<std::int64_t, torch::Tensor>> buffers = {};
+  /// Buffers that the shard of an activation has changed so far.
+  NumberedTensors buffers = {};
   /// Of a gradient: those of parameters that an earlier stage has read too.
-  std::vector<std::pair<std::int64_t, torch::Tensor>> parameters = {};
+  NumberedTensors parameters = {};
 };
 
 /// A message as bytes, and back. Tensors begin at multiples of 64 bytes, laid out as they were

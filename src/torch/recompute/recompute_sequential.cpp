@@ -174,7 +174,7 @@ std::vector<LayerMemory> RecomputeSequentialImpl::measure_layers(const torch::Te
 
 namespace {
 
-/// Of a plan's entries, in layers of the program.
+/// The segments of a plan, which count its entries, counted in layers of the program.
 std::vector<MemorySegment> in_layers(const MemoryPlan& plan) {
   std::vector<std::int64_t> begins = {0};
   for (const auto& layer : plan.layers) begins.push_back(begins.back() + layer.layers);

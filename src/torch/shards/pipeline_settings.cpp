@@ -42,8 +42,7 @@ void require_shape(const Pipeline& pipeline) {
         fmt::format("{} workers of a pipeline of {} stages: each has at least one",
                     pipeline.workers, pipeline.stages));
   }
-  const bool has_schedule = !pipeline.own_schedule;
-  if (has_schedule && pipeline.schedule == "interleaved" && pipeline.workers == 0) {
+  if (!pipeline.own_schedule && pipeline.schedule == "interleaved" && pipeline.workers == 0) {
     throw InvalidArgument(
         fmt::format("an interleaved pipeline of {} stages: say how many workers share them "
                     "(Pipeline::workers), each of which has several",

@@ -42,7 +42,6 @@ void StepNotes::open(const StepFacts& step) {
   metrics_.clear();
   request_.reset();
   asked_.clear();
-  left_out_.clear();
 }
 
 void StepNotes::require_as_before(const DataRequest& request, std::int64_t shard) const {
@@ -56,10 +55,6 @@ void StepNotes::require_as_before(const DataRequest& request, std::int64_t shard
 void StepNotes::ask(const DataRequest& request, std::int64_t shard) {
   request_ = request;
   if (asked_.insert(shard).second) ++board_.mine().asked;
-}
-
-void StepNotes::leave_out(std::int64_t shard) {
-  if (!asked_.contains(shard) && left_out_.insert(shard).second) ++board_.mine().unasked;
 }
 
 void StepNotes::publish() {

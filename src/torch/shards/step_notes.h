@@ -44,8 +44,8 @@ class StepNotes : public StepPart {
   void require_as_before(const DataRequest& request, std::int64_t shard) const;
   /// Notes that a shard of this worker asks for samples, once require_as_before() has passed.
   void ask(const DataRequest& request, std::int64_t shard);
-  /// A shard has no data, as the worker before this one has found: nobody asks here.
-  void leave_out(std::int64_t shard);
+  /// One more shard has no data, as the worker before this one has found: nobody asks here.
+  void leave_one_out() { ++board_.mine().unasked; }
   /// A shard of this worker is over.
   void add(ShardMetrics metrics) { metrics_.push_back(std::move(metrics)); }
 
@@ -75,8 +75,7 @@ class StepNotes : public StepPart {
   std::int64_t step_ = 0;
   std::uint64_t active_ = 0;
   std::optional<DataRequest> request_;
-  std::set<std::int64_t> asked_;  ///< shards of this worker
-  std::set<std::int64_t> left_out_;
+  std::set<std::int64_t> asked_;       ///< shards of this worker
   std::vector<ShardMetrics> metrics_;  ///< of this worker's shards
   Metrics result_;
   std::int64_t ran_ = 0;
