@@ -1,4 +1,4 @@
-# How our own targets are built: C++20, warnings as errors, no contraction of a·b+c (results must
+# How our own targets are built: C++20, warnings on (errors with TUTTI_WERROR), no contraction of a·b+c (results must
 # not depend on what a compiler makes of an expression), sanitizers where asked for. Programs are
 # compiled with -fPIC like the libraries, so that they can share a precompiled header.
 
@@ -6,7 +6,10 @@
 function(tutti_own_target name)
   cmake_parse_arguments(ARG "TEST" "" "" ${ARGN})
   target_compile_features(${name} PUBLIC cxx_std_20)
-  target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -ffp-contract=off -fPIC)
+  target_compile_options(${name} PRIVATE -Wall -Wextra -ffp-contract=off -fPIC)
+  if(TUTTI_WERROR)
+    target_compile_options(${name} PRIVATE -Werror)
+  endif()
   # GCC 12 takes some additions of strings for overlapping copies (GCC bug 105329).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${name} PRIVATE -Wno-restrict)

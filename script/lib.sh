@@ -251,7 +251,7 @@ group_values() {
 # option -BFOLDER; all targets unless some are named.
 build() {
   local preset=$1 folder=build argument log
-  local -a options=() targets=()
+  local -a options=("-DTUTTI_WERROR=${TUTTI_WERROR:-OFF}") targets=()
   shift
   for argument in "$@"; do
     if [[ $argument == -* ]]; then options+=("$argument"); else targets+=(-t "$argument"); fi
