@@ -35,12 +35,35 @@ fail() {
   exit 1
 }
 
+# Prints every 15 s how long it has taken, and how far a build is whose log is the file LOG.
+progress_of() {
+  local log=$1 pause done_of_all begin=$SECONDS
+  exec {pause}<> <(:) # a wait without a process of its own, which would outlive this one
+  while ! read -rt 15 -u "$pause" _; do
+    done_of_all=$(tail -c 4000 "$log" 2>/dev/null | tr '\r' '\n' | grep -aoE '^\[[0-9]+/[0-9]+\]' | tail -n 1 || true)
+    note "… $((SECONDS - begin)) s${done_of_all:+, $done_of_all}"
+  done
+}
+
+# to_log LOG COMMAND…: output goes to the end of the file LOG; a line of progress is shown meanwhile.
+to_log() {
+  local log=$1 ticker status=0
+  shift
+  progress_of "$log" &
+  ticker=$!
+  "$@" >>"$log" 2>&1 </dev/null || status=$?
+  kill "$ticker" 2>/dev/null
+  wait "$ticker" 2>/dev/null || true
+  return "$status"
+}
+
 # quietly LOG COMMAND…: output goes to the file LOG, whose end is shown when the command fails.
 quietly() {
   local log=$1
-  shift
   mkdir -p "$(dirname "$log")"
-  if ! "$@" >"$log" 2>&1 </dev/null; then
+  : >"$log"
+  if ! to_log "$@"; then
+    shift
     tail -n 100 "$log" >&2
     fail "'$*' failed; all its output is in $log"
   fi
@@ -155,10 +178,9 @@ install_wheel() {
   minor=$(python3 -c 'import sys; print(sys.version_info[1])')
   for python in "$minor" 11 12 13 10; do # a wheel of any Python holds the same libtorch
     rm -rf "$folder.part"
-    if PIP_USER=0 "${PIP[@]}" install --no-deps --no-compile --only-binary=:all: --implementation cp \
-      --python-version "3.$python" --abi "cp3$python" --target "$folder.part" \
-      --retries "$retries" --disable-pip-version-check "$@" "$requirement" \
-      >>"$kLocal/pip.log" 2>&1 </dev/null; then
+    if to_log "$kLocal/pip.log" env PIP_USER=0 "${PIP[@]}" install --no-deps --no-compile --only-binary=:all: \
+      --implementation cp --python-version "3.$python" --abi "cp3$python" --target "$folder.part" \
+      --retries "$retries" --disable-pip-version-check "$@" "$requirement"; then
       rm -rf "$folder"
       mv "$folder.part" "$folder"
       return
@@ -268,7 +290,7 @@ build() {
     fi
     options+=("-DCMAKE_PREFIX_PATH=$TORCH/share/cmake")
   fi
-  [[ -f $folder/CMakeCache.txt ]] || note "for the first time: $log/build.log shows how far it is"
+  [[ -f $folder/CMakeCache.txt ]] || note 'for the first time, which takes some minutes'
   quietly "$log/configure.log" cmake --preset "$preset" "${options[@]}"
   quietly "$log/build.log" cmake --build "$folder" -j "$(compilers)" "${targets[@]}"
   note "built in $folder/"
