@@ -44,9 +44,18 @@ endif()
 tutti_install(tutti_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 tutti_install(tutti_export_torch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-configure_package_config_file(cmake/tutti-config.cmake.in ${CMAKE_BINARY_DIR}/tutti-config.cmake
+# For builds without CMake. The prefix is known when it is installed, which need not be where CMake thought.
+install(CODE "set(CMAKE_INSTALL_LIBDIR \"${CMAKE_INSTALL_LIBDIR}\")
+  set(CMAKE_INSTALL_INCLUDEDIR \"${CMAKE_INSTALL_INCLUDEDIR}\")
+  set(PROJECT_VERSION \"${PROJECT_VERSION}\")
+  get_filename_component(CMAKE_INSTALL_PREFIX \"\${CMAKE_INSTALL_PREFIX}\" ABSOLUTE)
+  configure_file(\"${PROJECT_SOURCE_DIR}/cmake/tutti-core.pc.in\" \"${PROJECT_BINARY_DIR}/tutti-core.pc\" @ONLY)")
+install(FILES ${PROJECT_BINARY_DIR}/tutti-core.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+configure_package_config_file(cmake/tutti-config.cmake.in ${PROJECT_BINARY_DIR}/tutti-config.cmake
                               INSTALL_DESTINATION ${package_folder})
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/tutti-config-version.cmake
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tutti-config-version.cmake
                                  COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/tutti-config.cmake ${CMAKE_BINARY_DIR}/tutti-config-version.cmake
+install(FILES ${PROJECT_BINARY_DIR}/tutti-config.cmake ${PROJECT_BINARY_DIR}/tutti-config-version.cmake
+              cmake/TuttiDependencies.cmake cmake/TuttiCpuHalf.cmake
         DESTINATION ${package_folder})

@@ -7,6 +7,11 @@ function(tutti_own_target name)
   cmake_parse_arguments(ARG "TEST" "" "" ${ARGN})
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_compile_options(${name} PRIVATE -Wall -Wextra -ffp-contract=off -fPIC)
+  # A project that takes Tutti in may ask for no build type; kernels without optimisation take ten times as long.
+  get_property(several_types GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+  if(NOT CMAKE_BUILD_TYPE AND NOT several_types)
+    target_compile_options(${name} PRIVATE -O2)
+  endif()
   if(TUTTI_WERROR)
     target_compile_options(${name} PRIVATE -Werror)
   endif()
@@ -63,9 +68,10 @@ function(tutti_library name)
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
 endfunction()
 
-# tutti_tests(<name> SOURCES … LIBRARIES …): one executable, each of its tests known to ctest.
+# tutti_tests(<name> SOURCES … LIBRARIES … [LABEL quick]): one executable, each of its tests known to ctest. Those that
+# tests/night.cmake names in ${name}_night are labelled `night`: script/night runs them, script/test does not.
 function(tutti_tests name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -73,6 +79,17 @@ function(tutti_tests name)
   tutti_own_target(${name} TEST)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
-                       PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  set(filter "*")
+  if(${name}_night)
+    list(JOIN ${name}_night ":" night)
+    gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
+                         TEST_FILTER "${night}" TEST_LIST ${name}_night_list
+                         PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS night)
+    set(filter "-${night}")
+  endif()
+  if(ARG_LABEL)
+    set(labels LABELS ${ARG_LABEL})
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES TEST_FILTER "${filter}"
+                       PROPERTIES TIMEOUT ${ARG_TIMEOUT} ${labels})
 endfunction()

@@ -73,7 +73,7 @@ quietly() {
 
 installed() { [[ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]; }
 
-# Debian 12 and Ubuntu 24.04 are the first releases with Highway 1.0 and a complete C++20 compiler.
+# Debian 12 and Ubuntu 24.04 are the first releases with Highway 1.0, CMake 3.25 and a complete C++20 compiler.
 refuse_old_release() {
   local name='' version=''
   # shellcheck disable=SC1091
@@ -81,9 +81,9 @@ refuse_old_release() {
     version=$(. /etc/os-release && echo "${VERSION_ID:-}")
   case $name in
     debian) [[ -z $version || ${version%%.*} -ge 12 ]] || fail "Debian $version is too old:" \
-      "Tutti needs Highway 1.0 and GCC 12. Debian 12 or later, or Ubuntu 24.04 or later, has them." ;;
+      "Tutti needs Highway 1.0, CMake 3.25 and GCC 12. Debian 12 and 13 and Ubuntu 24.04 have them." ;;
     ubuntu) [[ ${version%%.*} -ge 24 ]] || fail "Ubuntu $version is too old:" \
-      "Tutti needs Highway 1.0 and GCC 12. Ubuntu 24.04 or later, or Debian 12 or later, has them." ;;
+      "Tutti needs Highway 1.0, CMake 3.25 and GCC 12. Ubuntu 24.04 and Debian 12 and 13 have them." ;;
   esac
 }
 
@@ -131,10 +131,10 @@ why_not() {
   local version=''
   if [[ -f $1/version.py ]]; then # a Python package
     version=$(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$1/version.py")
-    grep -Eq "^(cuda|hip)\b[^=]*= '" "$1/version.py" && echo "it is not a CPU build ($version)"
+    grep -Eq "^hip\b[^=]*= '" "$1/version.py" && echo "it is a build for ROCm ($version)"
   elif [[ -f $1/build-version ]]; then # the archive for C++
     version=$(<"$1/build-version")
-    [[ $version == *+cu* || $version == *+rocm* ]] && echo "it is not a CPU build ($version)"
+    [[ $version == *+rocm* ]] && echo "it is a build for ROCm ($version)"
   fi
   [[ -n $version && $version != 2.* ]] && echo "its version is $version, not 2.x"
   grep -q 'GLIBCXX_USE_CXX11_ABI=0' "$1/share/cmake/Torch/TorchConfig.cmake" &&
@@ -200,14 +200,14 @@ install_torch() {
     try_torch "$kLocal/libtorch" "installed from $label"
 }
 
-# Sets TORCH to the folder of a libtorch for CPUs that is already there: the one pointed to, that of
+# Sets TORCH to the folder of a libtorch that is already there, for CPUs or CUDA: the one pointed to, that of
 # python3, that of an earlier call. 1 when there is none.
 find_torch() {
   local variable folder importable
   for variable in TUTTI_LIBTORCH LIBTORCH Torch_DIR; do
     if [[ -n ${!variable:-} ]]; then
       try_torch "${!variable}" "$variable" && return
-      fail "$variable=${!variable} holds no usable libtorch 2.x for CPUs"
+      fail "$variable=${!variable} holds no usable libtorch 2.x"
     fi
   done
   local -a folders=()

@@ -15,7 +15,8 @@ namespace tutti {
 
 class MemoryMeter {
  public:
-  MemoryMeter() : report_(std::make_shared<Report>()), guard_(kKind, report_) {}
+  MemoryMeter()
+      : report_(std::make_shared<Report>()), guard_(c10::DebugInfoKind::PROFILER_STATE, report_) {}
   /// Bytes, since the meter began.
   std::int64_t current() const { return report_->current; }
   /// The most at one time, since then or restart().
@@ -25,7 +26,8 @@ class MemoryMeter {
  private:
   struct Report final : c10::MemoryReportingInfoBase {
     void reportMemoryUsage(void* /*block*/, std::int64_t bytes, std::size_t /*allocated*/,
-                           std::size_t /*reserved*/, c10::Device /*device*/) override {
+                           std::size_t /*reserved*/, c10::Device device) override {
+      if (!device.is_cpu()) return;
       current += bytes;
       peak = std::max(peak, current);
     }
@@ -33,7 +35,6 @@ class MemoryMeter {
     std::int64_t current = 0;
     std::int64_t peak = 0;
   };
-  static constexpr auto& kKind = c10::DebugInfoKind::PROFILER_STATE;
 
   std::shared_ptr<Report> report_;
   c10::DebugInfoGuard guard_;
