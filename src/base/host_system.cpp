@@ -27,7 +27,6 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kSmallPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 /// Processors tell cache lines apart by a hash of some address bits before they compare addresses
 /// (AMD's linear-address tags: none above bit 27). Two blocks that are read and written in step, as
@@ -78,7 +77,8 @@ void* map_apart(int fd, std::size_t bytes, std::size_t n) {
     ::munmap(reserved, room);
     return mapped;
   }
-  const auto after = (bytes + kSmallPage - 1) / kSmallPage * kSmallPage;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));  // ARM: also 16 or 64 KiB
+  const auto after = (bytes + page - 1) / page * page;
   if (before > 0) ::munmap(reserved, before);
   ::munmap(at + after, room - before - after);
   return mapped;

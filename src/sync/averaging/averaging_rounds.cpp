@@ -118,7 +118,8 @@ void AveragingRounds::receive(const ElementRange& tile, AveragedCopies& copies) 
 
 void AveragingRounds::land(const ElementRange& tile, AveragedCopies& copies) const {
   const auto type = plan_.parameters()[tile.parameter].node_type;
-  std::memcpy(copies.in_flight(tile), copies.mean(tile),
+  const auto* const mean = copies.mean(tile);
+  std::memcpy(copies.in_flight(tile), mean,
               static_cast<std::size_t>(tile.end - tile.begin) * size_of(type));
 }
 
