@@ -1,9 +1,11 @@
 // A convolutional network learns handwritten digits: a loop over batches in each epoch, and a test
-// after it. FOLDER has the four files of MNIST. plain/mnist.cpp is the program of one process, and
-// 04_mnist.cpp the same on any number of workers (docs/data.md goes through the difference).
+// after it. FOLDER has the four files of MNIST. plain/mnist.cpp is the program of one process;
+// 04_mnist.cpp and 12_mnist_parallel.cpp are the same on any number of workers, with a Trainer and
+// with a DataParallel (docs/data.md goes through the differences).
 //
 //   build/bin/plain_mnist FOLDER EPOCHS
 //   build/bin/tutti run -n 2 build/bin/mnist FOLDER EPOCHS
+//   build/bin/tutti run -n 2 build/bin/mnist_parallel FOLDER EPOCHS
 
 #include <torch/torch.h>
 

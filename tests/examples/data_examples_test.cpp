@@ -99,6 +99,48 @@ TEST_F(DataExamples, DcganEndsWithTheSameBytesOnAnyNumberOfWorkers) {
                     "epoch 2 of 2: loss of the discriminator [0-9.]+, of the generator [0-9.]+");
 }
 
+/// The accuracy after the last epoch, and the digest of all workers.
+struct Accuracy {
+  std::string value, digest;
+};
+
+Accuracy accuracy_of(int workers, const std::string& name, const std::string& data,
+                     const std::string& epochs) {
+  const auto run = run_command({"run", "-n", std::to_string(workers), program(name), data, epochs});
+  EXPECT_EQ(run.status, 0) << run.err;
+  const std::regex accuracy("epoch " + epochs + " of " + epochs + ": .*accuracy ([0-9.]+)");
+  const std::regex digest("parameters sha256 ([0-9a-f]{64})");
+  std::set<std::string> accuracies, digests;
+  std::istringstream lines(run.out);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch found;
+    if (std::regex_search(line, found, accuracy)) accuracies.insert(found[1]);
+    if (std::regex_search(line, found, digest)) digests.insert(found[1]);
+  }
+  EXPECT_EQ(accuracies.size(), 1u) << run.out;
+  EXPECT_LE(digests.size(), 1u) << run.out;
+  return {accuracies.empty() ? "" : *accuracies.begin(), digests.empty() ? "" : *digests.begin()};
+}
+
+/// Every picture for training is of class 3, so that each of the test becomes one: the accuracy is
+/// the share of class 3 in the test, of which each worker alone would have another one.
+TEST_F(DataExamples, MnistInParallelHasTheAccuracyOfOneProcess) {
+  const auto write_classes = [&](const std::string& part, const std::string& classes) {
+    const auto count = static_cast<std::uint32_t>(classes.size());
+    write_digits(data_, part, count);
+    write_idx(data_ + "/" + part + "-labels-idx1-ubyte", {count}, classes);
+  };
+  write_classes("train", std::string(129, '\3'));  // the third batch of an epoch has one picture
+  write_classes("t10k", std::string(9, '\3') + std::string(28, '\5'));
+  const auto alone = accuracy_of(1, "plain_mnist", data_, "20");
+  EXPECT_EQ(alone.value, "0.2432");  // 9 of 37
+  for (const int workers : {1, 2, 3}) {
+    const auto parallel = accuracy_of(workers, "mnist_parallel", data_, "20");
+    EXPECT_EQ(parallel.value, alone.value) << workers;
+    EXPECT_THAT(parallel.digest, ::testing::SizeIs(64)) << workers;
+  }
+}
+
 TEST_F(DataExamples, ThePlainProgramsRun) {
   for (const char* const name : {"plain_mnist", "plain_dcgan"}) {
     const auto run = run_command({"run", "-n", "1", program(name), data_, "1"});
@@ -160,6 +202,15 @@ void expect_few_changes(const std::string& plain, const std::string& example, st
 
 TEST(ChangedLines, AreAtMost30OfMnistAndThoseOfItsPage) {
   expect_few_changes("examples/plain/mnist.cpp", "examples/04_mnist.cpp", 30, "docs/data.md");
+}
+
+TEST(ChangedLines, AreAtMost20AddedToMnistInParallelAndThoseOfItsPage) {
+  const auto before = lines_of("examples/plain/mnist.cpp");
+  const auto after = lines_of("examples/12_mnist_parallel.cpp");
+  const auto changed = changed_lines(before, after);
+  EXPECT_LE((changed + after.size() - before.size()) / 2, 20u);  // added ones
+  expect_few_changes("examples/plain/mnist.cpp", "examples/12_mnist_parallel.cpp", 25,
+                     "docs/data.md");
 }
 
 TEST(ChangedLines, BesideAnAverageByHandAreThoseOfItsPage) {

@@ -1,0 +1,104 @@
+// A convolutional network learns handwritten digits: a loop over batches in each epoch, and a test
+// after it. FOLDER has the four files of MNIST. plain/mnist.cpp is the program of one process;
+// 04_mnist.cpp and 12_mnist_parallel.cpp are the same on any number of workers, with a Trainer and
+// with a DataParallel (docs/data.md goes through the differences).
+//
+//   build/bin/plain_mnist FOLDER EPOCHS
+//   build/bin/tutti run -n 2 build/bin/mnist FOLDER EPOCHS
+//   build/bin/tutti run -n 2 build/bin/mnist_parallel FOLDER EPOCHS
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "idx_images.h"
+#include "tutti/tutti.h"
+
+namespace {
+
+constexpr std::int64_t kTrainBatch = 64;
+constexpr std::int64_t kTestBatch = 500;
+
+struct Net : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::relu(torch::max_pool2d(conv1->forward(x), 2));
+    x = torch::relu(torch::max_pool2d(drop->forward(conv2->forward(x)), 2));
+    x = torch::relu(hidden->forward(x.flatten(1)));
+    x = torch::dropout(x, 0.5, is_training());
+    return torch::log_softmax(output->forward(x), 1);
+  }
+
+  torch::nn::Conv2d conv1 = register_module(
+      "conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 10, /*kernel_size=*/5)));
+  torch::nn::Conv2d conv2 = register_module(
+      "conv2", torch::nn::Conv2d(torch::nn::Conv2dOptions(10, 20, /*kernel_size=*/5)));
+  torch::nn::Dropout2d drop = register_module("drop", torch::nn::Dropout2d(0.5));
+  torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(320, 50));
+  torch::nn::Linear output = register_module("output", torch::nn::Linear(50, 10));
+};
+
+auto normalized(const std::string& folder, const std::string& part) {
+  return IdxImages(folder, part)
+      .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
+      .map(torch::data::transforms::Stack<>());
+}
+
+void run(const std::string& folder, int epochs) {
+  const auto job = tutti::Job::join();
+  torch::manual_seed(1);
+  Net model;
+  tutti::DataParallel parallel(job, model);
+  torch::manual_seed(1 + job.rank());  // each worker its own dropout masks
+  auto train_set = normalized(folder, "train");
+  auto test_set = normalized(folder, "t10k");
+  const auto test_size = static_cast<double>(test_set.size().value());
+  const auto dealt = [&](auto set, std::int64_t batch) {  // a part of each batch to each worker
+    tutti::DistributedSampler sampler(parallel.group(), *set.size(), {.batch = batch});
+    return torch::data::make_data_loader(std::move(set), std::move(sampler), {});
+  };
+  auto train_loader = dealt(std::move(train_set), kTrainBatch);
+  auto test_loader = dealt(std::move(test_set), kTestBatch);
+  torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
+
+  for (int epoch = 1; epoch <= epochs; ++epoch) {
+    model.train();
+    for (auto& batch : *train_loader) {
+      optimizer.zero_grad();
+      const auto scores = model.forward(batch.data);
+      const auto loss = torch::nll_loss(scores, batch.target);
+      parallel.next_weight(batch.data.size(0));
+      loss.backward();
+      optimizer.step();
+    }
+    parallel.join([&] { optimizer.step(); });  // of an epoch's last batch some may have no samples
+
+    const torch::NoGradGuard no_grad;
+    model.eval();
+    double loss = 0, right = 0;
+    for (auto& batch : *test_loader) {
+      const auto scores = model.forward(batch.data);
+      const auto losses = torch::nll_loss(scores, batch.target, {}, torch::Reduction::None);
+      loss += losses.sum().item<double>();
+      right += scores.argmax(1).eq(batch.target).sum().item<double>();
+    }
+    loss = parallel.mean(loss) * job.size();  // the sums over all workers
+    right = parallel.mean(right) * job.size();
+    if (job.rank() != 0) continue;
+    std::printf("epoch %d of %d: loss of the test %.4f, accuracy %.4f\n", epoch, epochs,
+                loss / test_size, right / test_size);
+  }
+  std::printf("parameters sha256 %s\n", tutti::parameters_sha256(model).c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 3) throw std::runtime_error("usage: mnist FOLDER EPOCHS");
+  run(argv[1], std::stoi(argv[2]));
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}
