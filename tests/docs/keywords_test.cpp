@@ -24,6 +24,7 @@ struct Keyword {
 
 const std::vector<Keyword> kKeywords = {
     {"all-reduce", "group.md"},
+    {"autocast", "how.md"},
     {"bitwise", "numerics.md"},
     {"checkpoint", "checkpoints.md"},
     {"compression", "codecs.md"},
@@ -31,12 +32,18 @@ const std::vector<Keyword> kKeywords = {
     {"desync", "diagnosis.md"},
     {"deterministic", "numerics.md"},
     {"DiLoCo", "averaging.md"},
+    {"early stopping", "how.md"},
+    {"EMA", "how.md"},
     {"embedding", "row_sparse.md"},
     {"error feedback", "codecs.md"},
     {"elastic", "fault_tolerance.md"},
     {"fault tolerance", "errors.md"},
     {"fault tolerance", "fault_tolerance.md"},
+    {"FetchContent", "start.md"},
+    {"find_package", "start.md"},
+    {"freeze", "how.md"},
     {"GAN", "two_models.md"},
+    {"gdb", "how.md"},
     {"glossary", "design.md"},
     {"gradient accumulation", "data_parallel.md"},
     {"gradient accumulation", "trainer.md"},
@@ -55,6 +62,7 @@ const std::vector<Keyword> kKeywords = {
     {"top-K", "codecs.md"},
     {"world size", "numerics.md"},
     {"ZeRO", "trainer.md"},
+    {"uneven", "how.md"},
 };
 
 /// Words that the first page that a reader sees has to have.
