@@ -7,10 +7,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <sstream>
 
+#include "base/file_descriptor.h"
 #include "doctor.h"
 #include "hosts_list.h"
 #include "link_probe.h"
@@ -128,7 +128,7 @@ std::string ending_of(int status) {
 HostAnswer answer_of(const std::string& name, FILE* output) {
   HostAnswer answer{name, {}};
   if (output == nullptr) {
-    answer.problem = fmt::format("cannot be asked: {}", std::strerror(errno));
+    answer.problem = fmt::format("cannot be asked: {}", error_text(errno));
     return answer;
   }
   const auto [text, status] = read_all(output);

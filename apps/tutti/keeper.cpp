@@ -11,10 +11,10 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "base/file_descriptor.h"
 #include "process_tree.h"
 #include "refusal.h"
 #include "say.h"
@@ -79,7 +79,7 @@ class KeeperSignals {
   explicit KeeperSignals(const sigset_t& all)
       : others_(all), any_(signalfd(-1, &all, SFD_CLOEXEC)) {
     sigdelset(&others_, SIGTSTP);
-    if (!any_) throw Refusal(1, fmt::format("cannot receive signals: {}", std::strerror(errno)));
+    if (!any_) throw Refusal(1, fmt::format("cannot receive signals: {}", error_text(errno)));
   }
   /// Waits until there is one. SIGTSTP is looked for with `looks_for_stop`, and left pending.
   int next(bool looks_for_stop) {
@@ -136,7 +136,7 @@ RunEnd keep(pid_t launcher, KeeperSignals& signals, const std::vector<ProcessEnt
 KeptLauncher KeptLauncher::start() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
-    throw Refusal(1, fmt::format("cannot start the launcher: pipe: {}", std::strerror(errno)));
+    throw Refusal(1, fmt::format("cannot start the launcher: pipe: {}", error_text(errno)));
   FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
   KeptLauncher kept;
@@ -148,7 +148,7 @@ KeptLauncher KeptLauncher::start() {
   become_subreaper();
   const pid_t launcher = fork();
   if (launcher < 0)
-    throw Refusal(1, fmt::format("cannot start the launcher: fork: {}", std::strerror(errno)));
+    throw Refusal(1, fmt::format("cannot start the launcher: fork: {}", error_text(errno)));
   if (launcher == 0) {
     become_launcher(keeper);
     kept.status_line_ = std::move(write_end);

@@ -8,11 +8,11 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <sstream>
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/file_descriptor.h"
 #include "job/hosts/tcp_socket.h"
 #include "tutti/error.h"
 
@@ -25,7 +25,7 @@ constexpr std::chrono::seconds kSending{1};
 constexpr std::size_t kPiece = std::size_t{1} << 18;
 
 [[noreturn]] void fail(const std::string& what) {
-  throw IoError(errno, fmt::format("{}: {}", what, std::strerror(errno)));
+  throw IoError(errno, fmt::format("{}: {}", what, error_text(errno)));
 }
 
 double seconds_since(Clock::time_point begin) {

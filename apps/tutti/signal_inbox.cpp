@@ -5,8 +5,8 @@
 #include <unistd.h>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 
+#include "base/file_descriptor.h"
 #include "process_tree.h"
 #include "refusal.h"
 
@@ -55,7 +55,7 @@ SignalInbox::SignalInbox(pid_t keeper) : taken_(block_run_signals()), keeper_(ke
   handle(SIGXFSZ, SIG_IGN);
   // Only shows that there are signals; they are taken with sigtimedwait().
   file_ = FileDescriptor(signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!file_) throw Refusal(1, fmt::format("cannot receive signals: {}", std::strerror(errno)));
+  if (!file_) throw Refusal(1, fmt::format("cannot receive signals: {}", error_text(errno)));
   sigdelset(&taken_, SIGTSTP);
 }
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
 
@@ -124,7 +123,7 @@ std::vector<std::string> merge_timeline_files(const std::string& file, int worke
   if (copy == Copy::stopped) {
     failure = "interrupted";
   } else if (copy == Copy::failed || std::rename(unfinished.c_str(), file.c_str()) != 0) {
-    failure = std::strerror(errno);
+    failure = error_text(errno);
   }
   if (!failure.empty()) {
     problems.push_back(

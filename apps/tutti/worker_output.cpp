@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 
+#include "base/file_descriptor.h"
 #include "rank_prefix.h"
 #include "refusal.h"
 
@@ -40,7 +40,7 @@ WorkerOutput::WorkerOutput(Output& output, const Terminals& terminals, int rank,
   log_ = FileDescriptor(open(log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!log_)
     throw Refusal(kUsageStatus,
-                  fmt::format("--log: cannot create {}: {}", log_file, std::strerror(errno)));
+                  fmt::format("--log: cannot create {}: {}", log_file, error_text(errno)));
 }
 
 WorkerOutput::WorkerOutput(Output& output, std::function<bool(const std::string&)> takes_line)
@@ -101,9 +101,9 @@ void WorkerOutput::log(std::string_view text) {
     const ssize_t written = write(log_.get(), text.data(), text.size());
     if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
     if (written > 0 || (written < 0 && errno == EINTR)) continue;
-    output_->line(Stream::error, "",
-                  fmt::format("tutti run: cannot write {}: {}; it ends here", log_file_,
-                              std::strerror(errno)));
+    output_->line(
+        Stream::error, "",
+        fmt::format("tutti run: cannot write {}: {}; it ends here", log_file_, error_text(errno)));
     log_.reset();
   }
 }

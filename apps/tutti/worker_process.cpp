@@ -10,8 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 
+#include "base/file_descriptor.h"
 #include "refusal.h"
 
 namespace tutti::command {
@@ -24,9 +24,37 @@ struct Pipe {
   FileDescriptor write;
 };
 
+/// What a child does before it executes the program.
+enum class Preparation { none, death_signal, group, streams, socket, processors, descriptors };
+
+struct StartFailure {
+  int error = 0;
+  Preparation at = Preparation::none;  ///< none: the program cannot be executed
+};
+
+const char* text_of(Preparation at) {
+  switch (at) {
+    case Preparation::death_signal:
+      return "prctl(PR_SET_PDEATHSIG), which ends it with the launcher";
+    case Preparation::group:
+      return "setpgid, which gives it a process group of its own";
+    case Preparation::streams:
+      return "dup2, which connects its output";
+    case Preparation::socket:
+      return "fcntl(F_SETFD), which leaves it the socket to the launcher";
+    case Preparation::processors:
+      return "sched_setaffinity, which binds it to processors (--bind)";
+    case Preparation::descriptors:
+      return "setrlimit(RLIMIT_NOFILE), which gives it the limit of before";
+    case Preparation::none:
+      break;
+  }
+  return "";
+}
+
 [[noreturn]] void refuse_start(const char* what, int error) {
   throw Refusal(kCannotStart,
-                fmt::format("cannot start a worker: {}: {}", what, std::strerror(error)));
+                fmt::format("cannot start a worker: {}: {}", what, error_text(error)));
 }
 
 Pipe make_pipe() {
@@ -55,24 +83,24 @@ struct ChildPlan {
 };
 
 [[noreturn]] void run_child(const ChildPlan& plan) noexcept {
-  const auto report = [&] {
-    const int error = errno;
-    [[maybe_unused]] const ssize_t ignored = write(plan.status, &error, sizeof error);
+  const auto report = [&](Preparation at) {
+    const StartFailure failure{.error = errno, .at = at};
+    [[maybe_unused]] const ssize_t ignored = write(plan.status, &failure, sizeof failure);
     _exit(kNotFoundStatus);
   };
   // Die with the launcher, also when it died before this line.
-  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report();
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report(Preparation::death_signal);
   if (getppid() != plan.launcher) _exit(kNotFoundStatus);
-  if (setpgid(0, 0) != 0) report();
+  if (setpgid(0, 0) != 0) report(Preparation::group);
   if (dup2(plan.input, STDIN_FILENO) < 0 || dup2(plan.output, STDOUT_FILENO) < 0 ||
       dup2(plan.errors, STDERR_FILENO) < 0)
-    report();
-  if (plan.inherited >= 0 && fcntl(plan.inherited, F_SETFD, 0) != 0) report();
+    report(Preparation::streams);
+  if (plan.inherited >= 0 && fcntl(plan.inherited, F_SETFD, 0) != 0) report(Preparation::socket);
   if (!plan.processors->empty() &&
       sched_setaffinity(0, plan.processors->size() * sizeof(unsigned long),
                         reinterpret_cast<const cpu_set_t*>(plan.processors->data())) != 0)
-    report();
-  if (setrlimit(RLIMIT_NOFILE, plan.descriptors) != 0) report();
+    report(Preparation::processors);
+  if (setrlimit(RLIMIT_NOFILE, plan.descriptors) != 0) report(Preparation::descriptors);
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   sigaction(SIGPIPE, &standard, nullptr);
@@ -81,18 +109,31 @@ struct ChildPlan {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   execve(plan.path, plan.arguments, plan.environment);
-  report();
+  report(Preparation::none);
   _exit(kNotFoundStatus);
 }
 
 // Waits for the exec: the pipe closes with it, or carries the reason why there was none.
-int exec_error(int status_pipe) {
-  int error = 0;
+StartFailure start_failure(int status_pipe) {
+  StartFailure failure;
   ssize_t got = 0;
   do {
-    got = read(status_pipe, &error, sizeof error);
+    got = read(status_pipe, &failure, sizeof failure);
   } while (got < 0 && errno == EINTR);
-  return got == static_cast<ssize_t>(sizeof error) ? error : 0;
+  return got == static_cast<ssize_t>(sizeof failure) ? failure : StartFailure{};
+}
+
+void refuse_if_failed(const StartFailure& failure, const std::string& program) {
+  if (failure.error == 0) return;
+  if (failure.at == Preparation::none)
+    throw Refusal(kNotExecutableStatus,
+                  fmt::format("cannot run \"{}\": {}", program, error_text(failure.error)));
+  const bool is_refused =
+      failure.error == EPERM || failure.error == EACCES || failure.error == ENOSYS;
+  throw Refusal(
+      kCannotStart,
+      fmt::format("cannot start a worker: {}: {}{}", text_of(failure.at), error_text(failure.error),
+                  is_refused ? "; does a sandbox (seccomp) forbid it?" : ""));
 }
 
 }  // namespace
@@ -135,9 +176,7 @@ WorkerProcess WorkerProcess::start(const StartOptions& options) {
   worker.pid_ = pid;
   setpgid(pid, pid);  // also here, so that the group exists whichever process comes first
   status.write.reset();
-  if (const int error = exec_error(status.read.get()); error != 0)
-    throw Refusal(kNotExecutableStatus,
-                  fmt::format("cannot run \"{}\": {}", options.path, std::strerror(error)));
+  refuse_if_failed(start_failure(status.read.get()), options.path);
   worker.end_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!worker.end_) refuse_start("pidfd_open (Linux 5.3 or later is needed)", errno);
   for (const int end : {output.read.get(), errors.read.get()}) fcntl(end, F_SETFL, O_NONBLOCK);

@@ -228,18 +228,43 @@ std::optional<Environment::Launcher> started_by(const char* name, const char* ra
       .name = name, .rank_variable = rank, .rank = *mine, .size = *workers};
 }
 
+/// How many workers are on this host; `size` names how many there are in all.
+std::optional<int> workers_of_host(const char* name, const char* size, int workers) {
+  const auto here = integer(name, 1);
+  if (here.value_or(1) > workers)
+    throw InvalidArgument(
+        fmt::format("{} is {}: must be 1 to {}, as {} is {}", name, *here, workers, size, workers));
+  return here;
+}
+
+/// The workers of a host are numbered one after the other.
+void check_ranks_of_host(const Environment::Launcher& worker) {
+  if (!worker.on_host || !worker.rank_on_host) return;
+  if (*worker.rank_on_host >= *worker.on_host)
+    throw InvalidArgument(
+        fmt::format("LOCAL_RANK is {}: must be 0 to {}, as LOCAL_WORLD_SIZE is {}",
+                    *worker.rank_on_host, *worker.on_host - 1, *worker.on_host));
+  const int first = worker.rank - *worker.rank_on_host;
+  const int last = first + *worker.on_host - 1;
+  if (first < 0 || last >= worker.size)
+    throw InvalidArgument(fmt::format(
+        "LOCAL_RANK is {} of the {} of LOCAL_WORLD_SIZE, RANK {} of the {} of WORLD_SIZE: a host "
+        "would have ranks from {} to {}",
+        *worker.rank_on_host, *worker.on_host, worker.rank, worker.size, first, last));
+}
+
 std::optional<Environment::Launcher> innermost_launcher() {
   // WORLD_SIZE alone may be anybody's.
   if (text_of("RANK")) {
     if (auto it = started_by("torchrun", "RANK", "WORLD_SIZE")) {
-      it->on_host = integer("LOCAL_WORLD_SIZE", 1);
+      it->on_host = workers_of_host("LOCAL_WORLD_SIZE", "WORLD_SIZE", it->size);
       it->hosts = integer("GROUP_WORLD_SIZE", 1);
       it->host = integer("GROUP_RANK", 0);
       it->rank_on_host = integer("LOCAL_RANK", 0);
       it->address = string("MASTER_ADDR");
       it->port = integer("MASTER_PORT", 1);
-      // torchrun numbers the workers of a host one after the other.
-      if (it->on_host && it->rank_on_host && it->rank >= *it->rank_on_host) {
+      check_ranks_of_host(*it);
+      if (it->on_host && it->rank_on_host) {
         it->host_ranks.resize(static_cast<std::size_t>(*it->on_host));
         std::iota(it->host_ranks.begin(), it->host_ranks.end(), it->rank - *it->rank_on_host);
       }
@@ -249,13 +274,13 @@ std::optional<Environment::Launcher> innermost_launcher() {
     }
   }
   if (auto it = started_by("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")) {
-    it->on_host = integer("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+    it->on_host = workers_of_host("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE", it->size);
     it->rank_on_host = integer("OMPI_COMM_WORLD_LOCAL_RANK", 0);
     it->job = string("PMIX_NAMESPACE");
     return it;
   }
   if (auto it = started_by("mpiexec", "PMI_RANK", "PMI_SIZE")) {
-    it->on_host = integer("MPI_LOCALNRANKS", 1);
+    it->on_host = workers_of_host("MPI_LOCALNRANKS", "PMI_SIZE", it->size);
     it->rank_on_host = integer("MPI_LOCALRANKID", 0);
     return it;
   }

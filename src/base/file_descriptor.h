@@ -2,6 +2,7 @@
 
 // Owner of a file descriptor: closes it once.
 
+#include <string>
 #include <utility>
 
 namespace tutti {
@@ -33,5 +34,8 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+/// The system's words for an errno; with the limit, where there are too many descriptors.
+std::string error_text(int code);
 
 }  // namespace tutti

@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <system_error>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/file_descriptor.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const char* doing, const fs::path& path, int error = errno) {
-  throw IoError(error, fmt::format("cannot {} {}: {}", doing, path.string(), std::strerror(error)));
+  throw IoError(error, fmt::format("cannot {} {}: {}", doing, path.string(), error_text(error)));
 }
 
 void require_regular(const File& file) {

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,12 +10,18 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
+
+#include <fmt/format.h>
+
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -65,6 +72,31 @@ bool has_mask_of_helpers(pid_t number) {
   return false;
 }
 
+std::string text_of_limit(int which, rlim_t unit) {
+  rlimit limit{};
+  if (::getrlimit(which, &limit) != 0) return "unknown";
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur / unit);
+}
+
+/// "cannot start the thread …": the system gives one reason for several limits.
+std::string text_without_thread(const char* name, int code) {
+  auto text = fmt::format("cannot start the thread \"{}\": {}", name, std::strerror(code));
+  if (code != EAGAIN) return text;
+  std::string pids = "unknown";
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    constexpr std::string_view kOfVersion2 = "0::";
+    if (!line.starts_with(kOfVersion2)) continue;
+    std::ifstream("/sys/fs/cgroup" + line.substr(kOfVersion2.size()) + "/pids.max") >> pids;
+  }
+  constexpr rlim_t kKib = 1024;
+  return text + fmt::format(
+                    "; raise what is too low: `ulimit -u` (processes and threads of this "
+                    "user) is {}, pids.max of the control group is {}, `ulimit -v` (KiB "
+                    "of addresses) is {}",
+                    text_of_limit(RLIMIT_NPROC, 1), pids, text_of_limit(RLIMIT_AS, kKib));
+}
+
 /// The thread sanitizer has one of its own.
 #if defined(__SANITIZE_THREAD__)
 constexpr int kSanitizerThreads = 1;
@@ -85,6 +117,9 @@ std::thread start_helper_thread(const char* name, std::function<void()> body) {
       mark_helper_thread();
       body();
     });
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw IoError(error.code().value(), text_without_thread(name, error.code().value()));
   } catch (...) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw;

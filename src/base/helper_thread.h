@@ -3,7 +3,8 @@
 // Threads beside those of the program that use a job: who they are has to be known, because a
 // worker that waits can be relied on to do nothing else only if it has no other thread.
 //
-// Threads: functions may be called from any thread. Failure: as std::thread.
+// Threads: functions may be called from any thread. Failure: IoError where the system has no room
+// for a thread, with the limits that may be the reason.
 
 #include <csignal>
 #include <functional>

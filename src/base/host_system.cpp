@@ -11,10 +11,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
 #include <fmt/format.h>
 
+#include "base/file_descriptor.h"
 #include "base/helper_thread.h"
 #include "base/limits.h"
 #include "base/system.h"
@@ -92,7 +92,7 @@ class HostSystem final : public System {
     if (bytes == 0) throw InvalidArgument(fmt::format("shared memory \"{}\" of 0 bytes", name));
     const auto fail = [&](const char* doing) {
       return OutOfMemory(fmt::format("cannot {} shared memory \"{}\" of {} bytes: {}", doing, name,
-                                     bytes, std::strerror(errno)));
+                                     bytes, error_text(errno)));
     };
     // The kernel takes names of up to 249 bytes.
     FileDescriptor file(open_memory(fmt::format("tutti {}", name.substr(0, 200))));
@@ -118,7 +118,7 @@ class HostSystem final : public System {
   std::shared_ptr<std::byte> map(const FileDescriptor& file, std::size_t bytes) override {
     struct stat status {};
     if (::fstat(file.get(), &status) != 0)
-      throw IoError(errno, fmt::format("cannot map shared memory: {}", std::strerror(errno)));
+      throw IoError(errno, fmt::format("cannot map shared memory: {}", error_text(errno)));
     if (bytes == 0 || static_cast<std::size_t>(status.st_size) != bytes)
       throw InvalidArgument(
           fmt::format("shared memory of {} bytes has to be mapped, but the file has {}", bytes,
@@ -131,7 +131,7 @@ class HostSystem final : public System {
                    : map_apart(file.get(), bytes, large_maps_.fetch_add(1));
     if (at == MAP_FAILED)
       throw OutOfMemory(
-          fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
+          fmt::format("cannot map {} bytes of shared memory: {}", bytes, error_text(errno)));
     // A worker's core dump would hold the memory of all, and put off the notice of its end.
     ::madvise(at, bytes, MADV_DONTDUMP);
     if (bytes >= kHugePage) ::madvise(at, bytes, MADV_HUGEPAGE);  // where the system gives them
@@ -149,7 +149,7 @@ class HostSystem final : public System {
       throw Unsupported(fmt::format(
           "this kernel offers no descriptor of a process (pidfd_open: {}), by which workers learn "
           "of each other's end; Linux 5.3 or later is needed, and a sandbox must allow the call",
-          std::strerror(errno)));
+          error_text(errno)));
     return FileDescriptor(fd);
   }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -14,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/file_descriptor.h"
 #include "job/broker.h"
 #include "job/first_failure.h"
 #include "job/socket_rendezvous.h"
@@ -42,7 +42,7 @@ FileDescriptor open_socket(int flags) {
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
   if (!socket) {
     throw IoError(errno, fmt::format("cannot open a socket to the other workers of this host: {}",
-                                     std::strerror(errno)));
+                                     error_text(errno)));
   }
   return socket;
 }
@@ -65,8 +65,8 @@ FileDescriptor listen_as(const Address& address, int size) {
     return socket;
   }
   if (errno == EADDRINUSE) return {};
-  throw IoError(
-      errno, fmt::format("cannot serve the other workers of this host: {}", std::strerror(errno)));
+  throw IoError(errno,
+                fmt::format("cannot serve the other workers of this host: {}", error_text(errno)));
 }
 
 /// The answer to a frame on a connection that has just been made; nothing where it hangs up.
@@ -167,7 +167,12 @@ HostRendezvous join_host(const HostWorkers& workers, Deadline deadline) {
   if (rank == first) {
     const Address address(name);
     auto listener = retry_until(deadline, [&] { return listen_as(address, size); });
-    if (!listener) throw timeout("another process serves them");
+    if (!listener) {
+      throw timeout(
+          "another process serves them: the program before this one has not ended, or two hosts of "
+          "the job were started by one process of this machine, which are one host to Tutti: let "
+          "the launcher tell all ranks that are on it");
+    }
     if (connect) {
       broker = std::make_unique<Broker>(connect_or_tell(workers, listener), std::move(listener));
     } else {

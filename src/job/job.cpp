@@ -62,8 +62,11 @@ FileDescriptor take_socket(int fd) {
   const int flags = ::fcntl(fd, F_GETFD);
   if (flags < 0)
     throw InvalidArgument(
-        fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is not open: this process was not "
-                    "started by `tutti run`, or has joined its job before",
+        fmt::format("TUTTI_RENDEZVOUS_FD is {}, which is not open. Either a program between `tutti "
+                    "run` and this one closes what it inherits (sudo, Python's subprocess): keep "
+                    "the descriptor open (close_fds=False), or start `tutti run` inside of it. Or "
+                    "this process is no worker, and was started by one: remove the variables that "
+                    "begin with TUTTI_ from its environment",
                     fd));
   if ((flags & FD_CLOEXEC) != 0) throw taken();
   require_own_stream(fd);

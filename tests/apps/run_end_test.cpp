@@ -1,6 +1,7 @@
 // How runs end: failures, signals, and nothing left behind.
 
 #include <gmock/gmock.h>
+#include <sys/syscall.h>
 #include <chrono>
 #include <csignal>
 
@@ -245,6 +246,16 @@ TEST(RunEnd, NothingOutlivesAKilledLauncher) {
   command.signal(SIGKILL);
   EXPECT_EQ(command.finish(), 128 + SIGKILL);
   for (const auto& process : watched) EXPECT_TRUE(process.ends(kTestDeadline));
+}
+
+// It was "cannot run "/bin/sh": Operation not permitted".
+// findings-3: C7
+TEST(RunEnd, ASandboxThatForbidsWhatTheLauncherNeedsIsNotCalledTheProgramsFault) {
+  const auto run = run_script({"-n", "1"}, "true", {.absent_calls = {SYS_prctl}});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_EQ(lines_of(run.err).back(),
+            "tutti run: cannot start a worker: prctl(PR_SET_PDEATHSIG), which ends it with the "
+            "launcher: Function not implemented; does a sandbox (seccomp) forbid it?");
 }
 
 }  // namespace

@@ -266,6 +266,40 @@ TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
             "PMI_RANK is \"x\": must be a whole number from 0");
 }
 
+// It was a Timeout, a minute later.
+// findings-3: C7
+TEST_F(EnvironmentTest, a_host_with_more_workers_than_the_job_is_refused) {
+  const auto refused = [](const Variables& variables) {
+    clear();
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    try {
+      Environment::read();
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "3"}}),
+            "LOCAL_WORLD_SIZE is 3: must be 1 to 2, as WORLD_SIZE is 2");
+  EXPECT_EQ(refused({{"OMPI_COMM_WORLD_RANK", "0"},
+                     {"OMPI_COMM_WORLD_SIZE", "2"},
+                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
+            "OMPI_COMM_WORLD_LOCAL_SIZE is 4: must be 1 to 2, as OMPI_COMM_WORLD_SIZE is 2");
+  EXPECT_EQ(refused({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "4"}}),
+            "MPI_LOCALNRANKS is 4: must be 1 to 2, as PMI_SIZE is 2");
+  EXPECT_EQ(
+      refused({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}}),
+      "LOCAL_RANK is 2: must be 0 to 1, as LOCAL_WORLD_SIZE is 2");
+  EXPECT_EQ(
+      refused({{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}),
+      "LOCAL_RANK is 0 of the 2 of LOCAL_WORLD_SIZE, RANK 3 of the 4 of WORLD_SIZE: a host "
+      "would have ranks from 3 to 4");
+  EXPECT_EQ(
+      refused({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}}),
+      "LOCAL_RANK is 1 of the 2 of LOCAL_WORLD_SIZE, RANK 0 of the 4 of WORLD_SIZE: a host "
+      "would have ranks from -1 to 0");
+}
+
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
   EXPECT_EQ(Environment::variables().size(), 52U);

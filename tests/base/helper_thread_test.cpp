@@ -2,10 +2,16 @@
 
 #include "base/helper_thread.h"
 
+#include <pthread.h>
+
 #include <atomic>
+#include <cerrno>
+#include <string>
 #include <thread>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include "tutti/error.h"
 
 namespace tutti::test {
 namespace {
@@ -71,6 +77,36 @@ TEST(HelperThread, AThreadThatTakesNoSignalsIsCountedUnlessItIsAHelper) {
   const auto helper = std::make_unique<Runs>();
   pthread_sigmask(SIG_SETMASK, &own, nullptr);
   EXPECT_EQ(other_threads(), before + 1);
+}
+
+// It was a bare std::system_error, "Resource temporarily unavailable".
+// findings-3: C6
+TEST(HelperThread, WithoutRoomForOneTheLimitsAreNamed) {
+  pthread_attr_t before;
+  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
+  pthread_attr_t huge;
+  ASSERT_EQ(::pthread_getattr_default_np(&huge), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 46), 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  std::string text;
+  int code = 0;
+  try {
+    start_helper_thread("tutti-test", [] {}).join();
+  } catch (const IoError& error) {
+    text = error.what();
+    code = error.code();
+  } catch (const std::exception& error) {
+    text = std::string("another error: ") + error.what();
+  }
+  ::pthread_setattr_default_np(&before);
+  ::pthread_attr_destroy(&huge);
+  ::pthread_attr_destroy(&before);
+  EXPECT_EQ(code, EAGAIN);
+  EXPECT_THAT(text, testing::MatchesRegex(
+                        "cannot start the thread \"tutti-test\": Resource temporarily "
+                        "unavailable; raise what is too low: `ulimit -u` \\(processes and threads "
+                        "of this user\\) is [a-z0-9]+, pids.max of the control group .*, `ulimit "
+                        "-v` \\(KiB of addresses\\) is [a-z0-9]+"));
 }
 
 }  // namespace

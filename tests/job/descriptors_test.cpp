@@ -74,5 +74,31 @@ TEST(Descriptors, launcher_that_has_too_few_tells_every_worker_which_limit_to_ra
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// findings-3: C7
+TEST(Descriptors, a_worker_that_has_too_few_names_the_limit) {
+#ifdef TUTTI_SANITIZED
+  GTEST_SKIP() << "the sanitizer needs descriptors of its own when it looks at an object's type";
+#endif
+  for (rlim_t spare = 0; spare < 2; ++spare) {
+    const ProcessOutcome outcome = run_processes(
+        1,
+        [&](int, FileDescriptor socket) {
+          const auto in_use = descriptors_in_use();
+          const DescriptorLimit limit(in_use + spare);
+          try {
+            connect_to_broker(std::move(socket), 0, 1);
+            host_system()->create_memory("test", 4096).duplicate();
+            host_system()->life_line().duplicate();
+          } catch (const Error& error) {
+            EXPECT_THAT(error.what(), HasSubstr("Too many open files; `ulimit -n` is " +
+                                                std::to_string(in_use + spare) + ", raise it"));
+            return;
+          }
+        },
+        seconds(20));
+    EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

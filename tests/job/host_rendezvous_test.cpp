@@ -302,5 +302,16 @@ TEST(HostRendezvous, AFirstWorkerThatGivesUpAtItsDeadlineStillTellsTheOthers) {
   first.join();
 }
 
+// Two "hosts" under one launcher process have one name for their rendezvous.
+// findings-3: C7
+TEST(HostRendezvous, AWorkerOfAnotherHostUnderTheSameLauncherProcessIsToldSo) {
+  const auto name = draw_run_identity();
+  const auto first = join(name, 0, 2);
+  EXPECT_THAT(
+      text_of<Timeout>([&] { join(name, 0, 2, milliseconds(100)); }),
+      HasSubstr("another process serves them: the program before this one has not ended, or "
+                "two hosts of the job were started by one process of this machine"));
+}
+
 }  // namespace
 }  // namespace tutti::test

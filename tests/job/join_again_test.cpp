@@ -68,5 +68,20 @@ TEST(JoinAgain, file_of_a_program_that_inherited_the_variables_alone_is_left_alo
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+/// As Python's subprocess and sudo close them, and as a worker's own child finds them.
+// findings-3: C7
+TEST(JoinAgain, a_socket_that_somebody_has_closed_is_told_with_both_causes) {
+  const ProcessOutcome outcome = run_processes(1, [](int, const FileDescriptor&) {
+    be_started_by_a_launcher(0, 1, 333);
+    EXPECT_EQ(refusal_of_join(),
+              "TUTTI_RENDEZVOUS_FD is 333, which is not open. Either a program between `tutti run` "
+              "and this one closes what it inherits (sudo, Python's subprocess): keep the "
+              "descriptor open (close_fds=False), or start `tutti run` inside of it. Or this "
+              "process is no worker, and was started by one: remove the variables that begin with "
+              "TUTTI_ from its environment");
+  });
+  EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+}
+
 }  // namespace
 }  // namespace tutti::test

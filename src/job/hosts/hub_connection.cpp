@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 
+#include "base/file_descriptor.h"
 #include "job/hosts/host_connections.h"
 #include "job/hosts/host_messages.h"
 #include "job/hosts/signed_channel.h"
@@ -105,8 +105,8 @@ FileDescriptor HubSearch::connect(const TcpAddress& to) {
     if (code == 0 && own_address(socket).text() == to.text()) code = ECONNREFUSED;
   }
   if (code == 0) return socket;
-  problem_ = fmt::format("{}; is the host of rank 0 started, and does it listen there?",
-                         std::strerror(code));
+  problem_ =
+      fmt::format("{}; is the host of rank 0 started, and does it listen there?", error_text(code));
   return {};
 }
 

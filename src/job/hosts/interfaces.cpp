@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -30,7 +29,7 @@ std::vector<InterfaceAddress> interface_addresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0)
     throw IoError(errno, fmt::format("cannot list the network interfaces of this host: {}",
-                                     std::strerror(errno)));
+                                     error_text(errno)));
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
   std::vector<InterfaceAddress> all;
   for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
@@ -85,7 +84,7 @@ std::string address_towards(const std::string& peer) {
       return text;
   }
   throw InvalidArgument(fmt::format("this host has no way to \"{}\" ({})", peer,
-                                    error != 0 ? ::gai_strerror(error) : std::strerror(errno)));
+                                    error != 0 ? ::gai_strerror(error) : error_text(errno)));
 }
 
 std::string interfaces_text() {

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "base/file_descriptor.h"
 #include "job/hosts/interfaces.h"
 #include "tutti/error.h"
 
@@ -40,8 +41,7 @@ void prepare(const FileDescriptor& socket) {
 FileDescriptor open_tcp(int family) {
   FileDescriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket && errno != EAFNOSUPPORT)
-    throw IoError(errno,
-                  fmt::format("cannot open a socket between hosts: {}", std::strerror(errno)));
+    throw IoError(errno, fmt::format("cannot open a socket between hosts: {}", error_text(errno)));
   return socket;
 }
 
@@ -92,7 +92,7 @@ std::vector<TcpAddress> resolve(const std::string& address, int port, std::strin
   const int status = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (status == EAI_AGAIN || status == EAI_SYSTEM || status == EAI_MEMORY) {
     problem = fmt::format("the address of \"{}\" cannot be found out: {}", name,
-                          status == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(status));
+                          status == EAI_SYSTEM ? error_text(errno) : ::gai_strerror(status));
     return {};
   }
   if (status != 0)
@@ -133,7 +133,7 @@ FileDescriptor listen_on(const std::string& address, int port) {
     throw IoError(code, fmt::format("the hub cannot listen at {}, which is no address of this "
                                     "host; these are: {}",
                                     where, interfaces_text()));
-  throw IoError(code, fmt::format("the hub cannot listen at {}: {}", where, std::strerror(code)));
+  throw IoError(code, fmt::format("the hub cannot listen at {}: {}", where, error_text(code)));
 }
 
 FileDescriptor accept_from(const FileDescriptor& listener, TcpAddress& from) {
