@@ -78,7 +78,7 @@ void tell_failure(const FileDescriptor& listener, int first, int others) noexcep
   while (told.size() < others && Clock::now() < end) {
     pollfd polled{listener.get(), POLLIN, 0};
     ::poll(&polled, 1, kHelloTickMs);
-    while (true) {
+    for (int accepted = 0; accepted < kMaxAccepted; ++accepted) {
       FileDescriptor socket(
           ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) break;

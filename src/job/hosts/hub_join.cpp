@@ -10,6 +10,7 @@
 
 #include "base/run_identity.h"
 #include "job/hosts/tcp_socket.h"
+#include "job/wire/frame.h"
 
 namespace tutti {
 namespace {
@@ -27,6 +28,8 @@ constexpr milliseconds kWaitingNews{200};
 constexpr std::chrono::seconds kLinger{2};
 constexpr milliseconds kLastWords{200};
 constexpr std::size_t kMaxRefusals = 4;
+// Who has connected is heard before it could be the oldest.
+static_assert(kMaxAccepted < static_cast<int>(kMaxStrangers));
 
 }  // namespace
 
@@ -73,9 +76,11 @@ void HubJoin::serve(Clock::time_point until) {
   });
 }
 
+/// Of those that wait, some: however many come, the others are heard in between, and the deadline
+/// looked at.
 void HubJoin::accept() {
   const auto is_stranger = [](const Guest& guest) { return !guest.host; };
-  while (true) {
+  for (int accepted = 0; accepted < kMaxAccepted; ++accepted) {
     TcpAddress from;
     FileDescriptor socket = accept_from(listener_, from);
     if (!socket && errno == ECONNABORTED) continue;

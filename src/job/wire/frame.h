@@ -24,6 +24,10 @@ inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 30;
 /// Linux passes up to 253 descriptors at once.
 inline constexpr std::size_t kMaxFrameDescriptors = 250;
 
+/// The most connections that are accepted in one round: however many processes connect, those that
+/// are there are heard in between, and deadlines looked at.
+inline constexpr int kMaxAccepted = 64;
+
 /// The worker on whose host the hub is, through which all others reach one another.
 inline constexpr int kHubRank = 0;
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <optional>
 #include <thread>
@@ -534,6 +535,54 @@ TEST(HostConnections, ASilentStrangerIsHungUpOn) {
   const auto silent = stranger(listener.port());
   EXPECT_EQ(read_byte(silent), "");
   EXPECT_TRUE(come("127.0.0.1", listener.port(), host("b", 2, {1})).get().connected);
+  EXPECT_TRUE(hub.get().connected);
+}
+
+/// Processes that connect and hang up without a pause, for as long as it lives.
+class Flood {
+ public:
+  explicit Flood(int port) : port_(port) {
+    for (int i = 0; i < 3; ++i) {
+      threads_.emplace_back([this] {
+        std::string problem;
+        const auto to = resolve("127.0.0.1", port_, problem).at(0);
+        const linger at_once{.l_onoff = 1, .l_linger = 0};
+        while (!over_) {
+          const auto socket = begin_connection(to, nullptr);
+          ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        }
+      });
+    }
+  }
+  ~Flood() {
+    over_ = true;
+    for (auto& thread : threads_) thread.join();
+  }
+  Flood(const Flood&) = delete;
+  Flood& operator=(const Flood&) = delete;
+
+ private:
+  int port_;
+  std::atomic<bool> over_{false};
+  std::vector<std::thread> threads_;
+};
+
+// A round of accepting ended only when nobody was in the queue.
+// findings-3: C2
+TEST(HostConnections, AFloodOfStrangersNeitherKeepsAHostOutNorPutsOffTheDeadline) {
+  HubListener listener("127.0.0.1", 0);
+  {
+    const Flood flood(listener.port());
+    const auto begin = Clock::now();
+    auto hub = serve(listener, host("a", 2, {0}), milliseconds(500));
+    EXPECT_EQ(hub.wait_for(seconds(5)), std::future_status::ready);
+    EXPECT_LT(Clock::now() - begin, seconds(5));
+  }
+  HubListener another("127.0.0.1", 0);
+  const Flood flood(another.port());
+  auto hub = serve(another, host("a", 2, {0}), seconds(20));
+  const auto b = come("127.0.0.1", another.port(), host("b", 2, {1}), seconds(20)).get();
+  EXPECT_TRUE(b.connected) << b.error;
   EXPECT_TRUE(hub.get().connected);
 }
 
