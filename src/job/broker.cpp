@@ -1,18 +1,17 @@
 #include "job/broker.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/deadline.h"
+#include "base/file_descriptor.h"
 #include "base/helper_thread.h"
 #include "job/broker_state.h"
 #include "job/wire/rank_set.h"
@@ -33,10 +32,8 @@ BrokerHosts one_host(int size) {
   return {.map = HostMap::one(size)};
 }
 
-FileDescriptor make_stop() {
-  FileDescriptor stop(::eventfd(0, EFD_CLOEXEC));
-  if (!stop) throw IoError(errno, fmt::format("cannot serve workers: {}", std::strerror(errno)));
-  return stop;
+std::unique_ptr<StopRequest> make_stop() {
+  return std::make_unique<StopRequest>("cannot serve workers");
 }
 
 }  // namespace
@@ -47,7 +44,7 @@ void Broker::State::start() {
 
 /// What to poll: first the request to stop, then the listener and all sockets.
 std::vector<pollfd> Broker::State::polled(int& timeout_ms) const {
-  std::vector<pollfd> all{{stop.get(), static_cast<short>(stopping ? 0 : POLLIN), 0}};
+  std::vector<pollfd> all{{stop->descriptor(), static_cast<short>(stopping ? 0 : POLLIN), 0}};
   order.add_polled(all, timeout_ms);
   if (listener) all.push_back({listener.get(), POLLIN, 0});
   for (const auto* group : {&lines, &strangers}) {
@@ -65,14 +62,14 @@ std::vector<pollfd> Broker::State::polled(int& timeout_ms) const {
 void Broker::State::run() {
   while (true) {
     std::vector<pollfd> all;
-    int timeout_ms = -1;
+    int timeout_ms = static_cast<int>(StopRequest::kLook.count());
     {
       const std::lock_guard lock(mutex);
       all = polled(timeout_ms);
     }
     if (::poll(all.data(), all.size(), timeout_ms) < 0) continue;
     const std::lock_guard lock(mutex);
-    if (!stopping && all[0].revents != 0) stopping = true;
+    if (!stopping && stop->raised()) stopping = true;
     if (!stopping || !order.is_alone()) serve();
     if (stopping && is_through()) break;
   }
@@ -299,8 +296,8 @@ Broker::Broker(BrokerHosts hosts) : state_(std::make_unique<State>(std::move(hos
     auto& line = state_->line(rank);
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-      throw IoError(
-          errno, fmt::format("cannot make sockets for {} workers: {}", size, std::strerror(errno)));
+      throw IoError(errno,
+                    fmt::format("cannot make sockets for {} workers: {}", size, error_text(errno)));
     line.socket = FileDescriptor(ends[0]);
     line.worker_end = FileDescriptor(ends[1]);
     TUTTI_CHECK(is_own_stream(ends[0]), "a socket pair of another user");
@@ -309,7 +306,7 @@ Broker::Broker(BrokerHosts hosts) : state_(std::make_unique<State>(std::move(hos
 
 Broker::~Broker() {
   if (!state_->thread.joinable()) return;
-  ::eventfd_write(state_->stop.get(), 1);
+  state_->stop->raise();
   state_->thread.join();
 }
 

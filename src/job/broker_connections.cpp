@@ -2,6 +2,8 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
+
 #include <fmt/format.h>
 
 #include "job/broker_state.h"
@@ -9,8 +11,10 @@
 namespace tutti {
 
 void Broker::State::accept_strangers() {
-  while (listener) {
+  for (int accepted = 0; listener && accepted < kMaxAccepted; ++accepted) {
     FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    // The program has closed it, as closefrom(3) does.
+    if (!socket && errno == EBADF) listener.release();
     if (!socket) break;
     if (!is_own_stream(socket.get())) continue;
     strangers.emplace_back().socket = std::move(socket);

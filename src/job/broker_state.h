@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "job/gather_table.h"
 #include "job/hosts/host_memory.h"
 #include "job/hosts/host_order.h"
+#include "job/stop_request.h"
 #include "job/wire/frame.h"
 #include "job/wire/rank_set.h"
 
@@ -51,7 +53,7 @@ struct Broker::State {
   RankSet reported;    ///< said to have ended by another, and not yet believed
   std::string broken;  ///< why no descriptors can be passed on any more
   bool any_gave = false;
-  FileDescriptor stop;
+  std::unique_ptr<StopRequest> stop;
   bool stopping = false;
   std::thread thread;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "job/stop_request.h"
 #include "job/wire/board.h"
 
 namespace tutti {
@@ -29,7 +30,7 @@ class LifeWatch {
   Board& board_;
   std::vector<FileDescriptor> lines_;
   std::function<void(int rank)> tell_;
-  FileDescriptor stop_;
+  StopRequest stop_;
   std::thread thread_;
 };
 

@@ -1,14 +1,11 @@
 #include "job/socket_rendezvous.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <new>
@@ -21,6 +18,7 @@
 #include "base/process_mark.h"
 #include "job/gather_table.h"
 #include "job/patient_wait.h"
+#include "job/stop_request.h"
 #include "job/wire/frame.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
@@ -54,13 +52,11 @@ class SocketRendezvous final : public Rendezvous {
   SocketRendezvous(FileDescriptor socket, int rank, int size, std::string without_broker,
                    int serving)
       : socket_(std::move(socket)),
-        stop_(::eventfd(0, EFD_CLOEXEC)),
+        stop_("cannot watch the launcher"),
         rank_(rank),
         size_(size),
         without_broker_(std::move(without_broker)),
         serving_(serving) {
-    if (!stop_)
-      throw IoError(errno, fmt::format("cannot watch the launcher: {}", std::strerror(errno)));
     listener_ = start_helper_thread("tutti-join", [this] { listen(); });
   }
 
@@ -70,7 +66,7 @@ class SocketRendezvous final : public Rendezvous {
       new (std::nothrow) std::thread(std::move(listener_));
       return;
     }
-    ::eventfd_write(stop_.get(), 1);
+    stop_.raise();
     listener_.join();
   }
 
@@ -139,6 +135,7 @@ class SocketRendezvous final : public Rendezvous {
 
   void listen();
   void hang_up();
+  void hear_no_more(const char* why);
   void take(Frame frame);
   bool send(const FrameHeader& header, std::string text,
             const std::shared_ptr<const Parcel>& parcel, Deadline deadline);
@@ -146,7 +143,7 @@ class SocketRendezvous final : public Rendezvous {
                 const Patience& patience);
 
   FileDescriptor socket_;
-  FileDescriptor stop_;
+  StopRequest stop_;
   int rank_;
   int size_;
   std::string without_broker_;
@@ -167,10 +164,17 @@ class SocketRendezvous final : public Rendezvous {
 
 void SocketRendezvous::listen() {
   FrameReader reader;
-  pollfd polled[2] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  pollfd polled[2] = {{socket_.get(), POLLIN, 0}, {stop_.descriptor(), POLLIN, 0}};
   while (true) {
-    if (::poll(polled, 2, -1) < 0) continue;
-    if (polled[1].revents != 0) return;
+    const int found = ::poll(polled, 2, StopRequest::kLook.count());
+    if (stop_.raised()) return;
+    if (!stop_.is_open()) {
+      hear_no_more(
+          "the program has closed descriptors of Tutti, as closefrom(3) does: this worker does not "
+          "reach the others any more");
+      return;
+    }
+    if (found <= 0) continue;
     const bool deaf = polled[0].events == 0;  // then only a hang-up is reported
     FrameStatus status = deaf ? FrameStatus::closed : FrameStatus::done;
     while (status == FrameStatus::done) {
@@ -184,13 +188,17 @@ void SocketRendezvous::listen() {
     }
     if (status == FrameStatus::again) continue;
     polled[0].events = 0;
-    const std::lock_guard lock(mutex_);
-    broken_ = status == FrameStatus::descriptors
-                  ? "too few file descriptors are left to receive those of other workers; raise "
-                    "`ulimit -n`"
-                  : "the launcher speaks another language: is it of another version of Tutti?";
-    answered_.notify_all();
+    hear_no_more(status == FrameStatus::descriptors
+                     ? "too few file descriptors are left to receive those of other workers; raise "
+                       "`ulimit -n`"
+                     : "the launcher speaks another language: is it of another version of Tutti?");
   }
+}
+
+void SocketRendezvous::hear_no_more(const char* why) {
+  const std::lock_guard lock(mutex_);
+  broken_ = why;
+  answered_.notify_all();
 }
 
 void SocketRendezvous::hang_up() {
@@ -234,6 +242,8 @@ bool SocketRendezvous::send(const FrameHeader& header, std::string text,
   // A frame that is not sent in time stays queued: half a frame would break the connection.
   writer_.push(header, std::move(text), parcel.get(), parcel);
   while (true) {
+    // Else the number may belong to a file of the program.
+    if (!stop_.is_open()) return false;
     const FrameStatus status = writer_.write(socket_.get());
     if (status == FrameStatus::done) return true;
     if (broker_is_gone_ || Clock::now() >= deadline.at) return false;

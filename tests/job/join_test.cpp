@@ -19,7 +19,9 @@
 
 #include "arrivals.h"
 #include "job/gather.h"
+#include "job/job_state.h"
 #include "job/socket_rendezvous.h"
+#include "job/wire/rank_set.h"
 #include "support/log_capture.h"
 #include "support/process_ranks.h"
 #include "support/text_of.h"
@@ -587,6 +589,23 @@ TEST(JoinProcesses, barriers_between_processes) {
       }
     });
     EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+  }
+}
+
+// The threads that watch were never woken.
+// findings-3: C3
+TEST(JoinProcesses, a_program_that_closes_all_descriptors_ends) {
+  for (const int size : {1, 2, 3}) {
+    ProcessOptions options;
+    options.limit = seconds(15);
+    const ProcessOutcome outcome = run_process_ranks(
+        size,
+        [](const Job& job) {
+          gather(*job.state(), "all are there", RankSet::below(job.size()).ranks(), {});
+          ::close_range(3, ~0U, 0);
+        },
+        options);
+    for (const auto& rank : outcome.ranks) EXPECT_FALSE(rank.overdue) << outcome.describe();
   }
 }
 
