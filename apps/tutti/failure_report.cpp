@@ -4,46 +4,68 @@
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <ranges>
+#include <set>
 
 namespace tutti::command {
 namespace {
 
 constexpr std::size_t kMaxShownBytes = 1000;  // of one line
 
+std::string opening_line(const std::string& text) {
+  return text.substr(0, std::min(text.find('\n'), kMaxShownBytes));
+}
+
 bool has_failed(std::span<const Outcome> outcomes, int rank) {
   return std::any_of(outcomes.begin(), outcomes.end(),
                      [&](const Outcome& one) { return one.rank == rank && one.failed(); });
 }
 
+// Who hears of a failure blames the worker that found it, which blames the one that caused it:
+// follows the blame from worker to worker for as long as it is about the same failure. Returns the
+// last blame.
+Blame origin_of(const Blame& heard, std::span<const Blame> blames) {
+  std::set<int> seen = {heard.rank};
+  const Blame* last = &heard;
+  while (seen.insert(last->culprit).second) {
+    const auto next = std::ranges::find_if(blames, [&](const Blame& found) {
+      return found.rank == last->culprit && !seen.contains(found.culprit) &&
+             last->text.find(opening_line(found.text)) != std::string::npos;
+    });
+    if (next == blames.end()) break;
+    last = &*next;
+  }
+  return *last;
+}
+
 // Whether the worker names another failed one as the cause.
 bool is_echo(int rank, std::span<const Outcome> outcomes, std::span<const Blame> blames) {
   return std::any_of(blames.begin(), blames.end(), [&](const Blame& blame) {
-    return blame.rank == rank && blame.culprit != rank && has_failed(outcomes, blame.culprit);
+    return blame.rank == rank && blame.culprit != rank &&
+           (has_failed(outcomes, blame.culprit) ||
+            has_failed(outcomes, origin_of(blame, blames).culprit));
   });
 }
 
-// The end of the worker that it blames and that did not fail: it had to be ended, or it ended well
-// while others needed it. Empty where it blames no such worker.
+// The end of the worker to which its blame leads and that did not fail: it had to be ended, or it
+// ended well while others needed it. Empty where there is no such worker.
 std::string end_of_culprit(int rank, std::span<const Outcome> outcomes,
                            std::span<const Blame> blames) {
   // The latest counts: earlier failures may have been lived through.
   for (const Blame& blame : std::views::reverse(blames)) {
     if (blame.rank != rank || blame.culprit == rank) continue;
+    const Blame origin = origin_of(blame, blames);
+    const std::string who = origin.rank == rank ? "it" : fmt::format("rank {}", origin.rank);
     for (const Outcome& outcome : outcomes) {
-      if (outcome.rank != blame.culprit) continue;
+      if (outcome.rank != origin.culprit) continue;
       if (outcome.failed()) return {};
       if (outcome.was_ended)
-        return fmt::format(", after rank {}, which it blames and which had to be stopped",
-                           blame.culprit);
-      return fmt::format("; it blames rank {}, which ended by itself with {}", blame.culprit,
+        return fmt::format(", after rank {}, which {} blames and which had to be stopped",
+                           outcome.rank, who);
+      return fmt::format("; {} blames rank {}, which ended by itself with {}", who, outcome.rank,
                          outcome.ending.describe());
     }
   }
   return {};
-}
-
-std::string opening_line(const std::string& text) {
-  return text.substr(0, std::min(text.find('\n'), kMaxShownBytes));
 }
 
 // The first line of what it told the launcher and did not write. Empty: nothing.

@@ -23,8 +23,8 @@ struct Outcome {
 };
 
 /// Rank of the worker whose failure explains the others': the first that ended, among those that
-/// failed and did not blame another failed one; if all of these blame each other, the first that
-/// ended. `outcomes` are in order of end. Empty when none failed.
+/// failed and did not blame another failed one, itself or by what it heard of; if all of these
+/// blame each other, the first that ended. `outcomes` are in order of end. Empty when none failed.
 std::optional<int> first_failure(std::span<const Outcome> outcomes, std::span<const Blame> blames);
 
 /// The output of rank `first`, as far as the report needs it.

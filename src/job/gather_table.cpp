@@ -73,6 +73,7 @@ std::vector<GatherOutcome> GatherTable::give_up(int rank, std::uint64_t request)
     const RankSet there = gather.given;
     auto told =
         fail(gather, {.kind = GatherOutcome::Kind::timed_out,
+                      .culprit = missing.first(),
                       .text = fmt::format("{} not come to {} when rank {} gave up waiting ({} "
                                           "there)",
                                           ranks_text(missing, "had", "had"), key.first, rank,

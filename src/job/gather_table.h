@@ -27,7 +27,7 @@ struct GatherOutcome {
   int rank = 0;
   std::uint64_t request = 0;
   Kind kind = Kind::complete;
-  int culprit = -1;       ///< lost: who ended
+  int culprit = -1;       ///< lost: who ended; timed_out: the first that had not come
   std::string text = {};  ///< empty when complete
   /// The parcels of a complete gather, by rank, ascending; shared by all outcomes.
   std::shared_ptr<const std::vector<Parcel>> parcels = {};

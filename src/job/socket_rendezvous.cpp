@@ -284,7 +284,8 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
   }
   const bool sent = send(header, tag, std::make_shared<const Parcel>(std::move(mine)), deadline);
   std::unique_lock lock(mutex_);
-  if (!sent || !wait_for(lock, answer, deadline, patience)) {
+  const bool gave_up = !sent || !wait_for(lock, answer, deadline, patience);
+  if (gave_up) {
     lock.unlock();
     header.kind = FrameHeader::give_up;
     const Deadline last{Clock::now() + kAnswer};
@@ -302,7 +303,16 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
   if (!answer.complete)
     throw Timeout(
         fmt::format("the launcher did not answer when rank {} asked for \"{}\"", rank_, tag));
-  if (answer.parcels.empty()) throw_failure(answer.outcome);
+  if (answer.parcels.empty()) {
+    lock.unlock();
+    // Whose own patience ended has a reason of its own.
+    const bool is_own_reason = gave_up && patience;
+    if (answer.outcome.kind == GatherOutcome::Kind::timed_out && answer.outcome.culprit >= 0 &&
+        answer.outcome.culprit != rank_ && !is_own_reason) {
+      blame(answer.outcome.culprit, answer.outcome.text);
+    }
+    throw_failure(answer.outcome);
+  }
   return std::move(answer.parcels);
 }
 

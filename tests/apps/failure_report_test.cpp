@@ -102,6 +102,36 @@ TEST(FailureReport, BlamesByTheLatestFailureAlone) {
             "tutti run: rank 0 of 3 failed first: killed by signal SIGABRT (6)");
 }
 
+// findings-3: C1
+TEST(FirstFailure, AChainOfBlameGoesThroughAWorkerThatHadToBeStopped) {
+  const std::vector outcomes = {exited(1, 5), stopped(0), exited(2, 3)};
+  const std::vector<Blame> blames = {{0, 2, "rank 2 ended"}, {1, 0, "rank 2 ended"}};
+  EXPECT_EQ(first_failure(outcomes, blames), 2);
+}
+
+// Rank 0 finds the deadline, rank 1 hears of it, and is the first that ends.
+// findings-3: C1
+TEST(FailureReport, FollowsTheBlameOfOthersToWhoHadToBeStopped) {
+  const std::vector outcomes = {exited(1, 5), stopped(0), stopped(2)};
+  const std::vector<Blame> blames = {{0, 2, "rank 2 has not reached barrier"},
+                                     {1, 0, "rank 2 has not reached barrier (found by rank 0)"}};
+  const Written written{.last_lines = {"rank 2 has not reached barrier (found by rank 0)"},
+                        .frames = {}};
+  EXPECT_EQ(report_of(1, outcomes, blames, written).back(),
+            "tutti run: rank 1 of 3 failed first: exit status 5, after rank 2, which rank 0 blames "
+            "and which had to be stopped");
+}
+
+// findings-3: C1
+TEST(FailureReport, FollowsTheBlameOfOthersThatEndedWellToo) {
+  const std::vector outcomes = {exited(0, 0), exited(1, 5), exited(2, 0)};
+  const std::vector<Blame> blames = {{0, 2, "not reached"}, {1, 0, "not reached"}};
+  const Written written{.last_lines = {"not reached"}, .frames = {}};
+  EXPECT_EQ(report_of(1, outcomes, blames, written).back(),
+            "tutti run: rank 1 of 3 failed first: exit status 5; rank 0 blames rank 2, which ended "
+            "by itself with exit status 0");
+}
+
 TEST(FailureReport, SaysThatNothingWasWrittenAndWhereStackFramesAre) {
   const std::vector outcomes = {exited(0, 5)};
   EXPECT_THAT(report_of(0, outcomes, {}, {}),

@@ -175,5 +175,45 @@ TEST(LateMember, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
   }
 }
 
+// Who only hears of a deadline has blamed nobody: it was then called the first that failed.
+// findings-3: C1
+TEST(LateMember, WhoHearsOfATimeoutBlamesTooAndSoDoesWhoHearsOfAFailure) {
+  for (const bool by_timeout : {true, false}) {
+    std::atomic<bool> has_heard{false};
+    ThreadOptions options;
+    options.world = std::make_shared<ThreadWorld>(3);
+    const auto outcome = try_thread_ranks(
+        3,
+        [&](const Job& job) {
+          const Group group(job);
+          group.barrier();
+          if (job.rank() == 2) {
+            while (!has_heard) std::this_thread::sleep_for(milliseconds(1));
+            return;
+          }
+          if (job.rank() == 0) {
+            if (by_timeout) group.barrier({.label = {}, .deadline = milliseconds(500)});
+            group.fail("no more");
+            return;
+          }
+          try {
+            group.barrier();
+          } catch (const Error&) {
+            has_heard = true;
+            throw;
+          }
+        },
+        options);
+    EXPECT_THAT(outcome.text(1), HasSubstr(by_timeout ? "found by rank 0" : "rank 0 has failed"));
+    std::vector<std::pair<int, int>> blames;
+    for (const Blame& blame : options.world->blames())
+      blames.emplace_back(blame.rank, blame.culprit);
+    EXPECT_THAT(blames, ::testing::Contains(std::pair(1, 0)));
+    if (by_timeout) {
+      EXPECT_THAT(blames, ::testing::Contains(std::pair(0, 2)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

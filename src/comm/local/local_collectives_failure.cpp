@@ -208,8 +208,10 @@ void LocalCollectives::check_open(std::uint64_t sequence) {
   if (reason.kind != EndingKind::mismatch && reason.kind != EndingKind::peer_failed) {
     fmt::format_to(std::back_inserter(reason.text), " (found by rank {})", reason.found_by);
   }
-  if (reason.kind == EndingKind::peer_lost) {
-    job_.rendezvous().blame(reason.job_rank, reason.text);
+  // Members find a mismatch together; of everything else, one of them has told the others.
+  if (reason.kind != EndingKind::mismatch) {
+    const bool names_one = reason.kind == EndingKind::peer_lost;
+    job_.rendezvous().blame(names_one ? reason.job_rank : reason.found_by, reason.text);
   }
   ended_ = std::move(reason);
   if (!has_succeeded(sequence)) ended_->raise();
