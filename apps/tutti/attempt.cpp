@@ -11,17 +11,25 @@
 #include "job/hosts/broker_hosts.h"
 #include "process_tree.h"
 #include "refusal.h"
+#include "say.h"
 #include "supervisor.h"
 #include "timeline_merge.h"
 
 namespace tutti::command {
 namespace {
 
+constexpr std::chrono::milliseconds kEndOfHidden{500};  // of what has been killed
+
 // Ends what workers have left behind, also where not all could be started.
 class LeftoversEnd {
  public:
   LeftoversEnd() = default;
-  ~LeftoversEnd() { end_children({}, kEndOfLeftovers); }
+  ~LeftoversEnd() {
+    end_children({}, kEndOfLeftovers);
+    if (has_hidden_children(kEndOfHidden))
+      say("tutti run: what workers have started still runs; it is not ended, because /proc, which "
+          "would show it, is missing here");
+  }
   LeftoversEnd(const LeftoversEnd&) = delete;
   LeftoversEnd& operator=(const LeftoversEnd&) = delete;
 };

@@ -120,6 +120,18 @@ std::vector<pid_t> end_children(std::span<const pid_t> spared, std::chrono::mill
   }
 }
 
+bool has_hidden_children(std::chrono::milliseconds limit) {
+  if (!own_children().empty()) return false;
+  const auto end = Clock::now() + limit;
+  for (;;) {
+    const pid_t ended = waitpid(-1, nullptr, WNOHANG);
+    if (ended < 0) return false;
+    if (ended > 0) continue;
+    if (Clock::now() >= end) return true;
+    poll(nullptr, 0, kRoundMs);
+  }
+}
+
 void reap_children(std::span<const pid_t> spared) {
   for (const pid_t pid : own_children())
     if (!contains(spared, pid)) waitpid(pid, nullptr, WNOHANG);

@@ -5,7 +5,7 @@
 // is a child subreaper: it becomes the parent of orphans.
 //
 // Threads: one. Failure: where /proc is missing, or that of another namespace, no process is found,
-// and nothing happens.
+// and nothing happens; has_hidden_children() then tells whether there are any.
 
 #include <sys/types.h>
 #include <chrono>
@@ -34,6 +34,10 @@ void become_subreaper();
 /// Kills all children but `spared`, and then those that became children by that, until none is left
 /// or `limit` has passed. Returns those that live on.
 std::vector<pid_t> end_children(std::span<const pid_t> spared, std::chrono::milliseconds limit);
+
+/// True where a child that all_processes() does not show still lives after `limit`. All children
+/// may be waited for.
+bool has_hidden_children(std::chrono::milliseconds limit);
 
 /// Waits for children that have ended, other than `spared`. Never blocks.
 void reap_children(std::span<const pid_t> spared);

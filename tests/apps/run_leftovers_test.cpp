@@ -270,5 +270,23 @@ TEST(RunLeftovers, OrphansDoNotPileUpWhereTheCommandIsTheFirstProcess) {
   EXPECT_THAT(run.out, Not(HasSubstr("zombies")));
 }
 
+// findings-3: C4
+TEST(RunLeftovers, WithoutProcWhatLeftItsGroupIsAtLeastTold) {
+  const CommandSetup without{.before = {"unshare", "--mount", "/bin/sh", "-c",
+                                        "mount -t tmpfs none /proc && exec \"$@\"", "sh"}};
+  if (run_command({"--version"}, without).status != 0)
+    GTEST_SKIP() << "no mount namespaces here: unshare --mount is not permitted";
+  const auto run =
+      run_script({"-n", "1"}, "setsid sleep 4 > /dev/null 2>&1 & sleep 0.5; exit 4", without);
+  EXPECT_EQ(run.status, 4);
+  EXPECT_THAT(run.err,
+              HasSubstr("tutti run: what workers have started still runs; it is not ended, "
+                        "because /proc, which would show it, is missing here\n"));
+  EXPECT_EQ(run_script({"-n", "1"}, "sleep 100 > /dev/null 2>&1 & exit 0", without)
+                .err.find("still runs"),
+            std::string::npos)
+      << "what is in the group of its worker is ended";
+}
+
 }  // namespace
 }  // namespace tutti
