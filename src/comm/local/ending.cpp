@@ -49,7 +49,7 @@ EndingReason reason_of(const Ending& ending, JobState& job) {
         };
         return WaitSubject{.missing = writer,
                            .members = writer(),
-                           .what = [] { return "the end of saying why a group has ended"; },
+                           .what = [] { return "the reason why the group was closed"; },
                            .check = {},
                            .deadline = job.deadline()};
       });

@@ -81,8 +81,8 @@ void require_options(const DataParallelOptions& options) {
                       options.compression.codec->name(), name));
     }
     if (options.placement) {
-      throw InvalidArgument(
-          fmt::format("owner with averaging {}: every worker updates parameters of its own", name));
+      throw InvalidArgument(fmt::format(
+          "placement with averaging {}: every worker updates parameters of its own", name));
     }
     if (options.divide != Divide::by_weight) {
       throw InvalidArgument(

@@ -566,7 +566,7 @@ TEST(ParallelAveraging, WhatMakesNoSenseIsRefused) {
     EXPECT_THAT(
         refused({.averaging = local_sgd(2),
                  .placement = [](const std::string&) { return std::optional<std::int64_t>(0); }}),
-        HasSubstr("owner with averaging local-sgd:2"));
+        HasSubstr("placement with averaging local-sgd:2"));
     class Nameless final : public AveragingPolicy {
      public:
       explicit Nameless(std::string name) : name_(std::move(name)) {}
