@@ -60,7 +60,7 @@ Checkpoint open(const std::filesystem::path& path) {
     return open_checkpoint_folder(host_files(), path);
   }
   const CheckpointStore store(host_files(), path);
-  const auto newest = store.newest();
+  const auto newest = store.newest_of_last_run();
   if (!newest) throw InvalidArgument(fmt::format("there is no checkpoint in {}", path.string()));
   return store.open(*newest);
 }

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLock = ".lock";
+constexpr const char* kRun = ".run";
+constexpr const char* kNextRun = ".run.part";
+constexpr std::uint64_t kMaxRunBytes = 4096;
 constexpr const char* kOld = ".old";
 constexpr const char* kGone = ".gone";
 constexpr std::string_view kPart = ".part-";
@@ -77,6 +83,28 @@ File CheckpointFolders::lock() {
                     (dir_ / kLock).string()));
   }
   return std::move(*lock);
+}
+
+std::optional<std::string> CheckpointFolders::noted_run() const {
+  if (!files_.exists(dir_ / kRun)) return std::nullopt;
+  const File file = files_.open(dir_ / kRun);
+  const auto size = files_.size(file);
+  if (size > kMaxRunBytes) {
+    throw Corrupt(fmt::format("{} has {} bytes: it names a run", file.path.string(), size));
+  }
+  std::string run(size, '\0');
+  read_all(files_, file, 0, std::as_writable_bytes(std::span(run)));
+  return run;
+}
+
+void CheckpointFolders::note_run(const std::string& run) {
+  if (noted_run() == run) return;
+  files_.remove_all(dir_ / kNextRun);
+  const File file = files_.create(dir_ / kNextRun);
+  write_all(files_, file, std::as_bytes(std::span(run)));
+  files_.sync(file);
+  files_.rename(dir_ / kNextRun, dir_ / kRun);
+  files_.sync_folder(dir_);
 }
 
 void CheckpointFolders::settle() {

@@ -8,6 +8,7 @@
 //                            long as that is not in place
 //   .step-00000200.gone      being removed
 //   .lock                    held by who writes
+//   .run                     the identity of the run that has saved last
 //
 // Threads: one at a time. Processes: one writes, who holds the lock. Failure: that of
 // Files.
@@ -15,6 +16,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <string>
 
 #include "base/files.h"
 
@@ -34,6 +37,11 @@ class CheckpointFolders {
   /// Puts away what a crash, or a publish that replaced something, has left. To be called before
   /// anything else that writes.
   void settle();
+  /// Notes which run saves, before it publishes. Atomic; nothing is written where it is noted
+  /// already.
+  void note_run(const std::string& run);
+  /// The run that was noted last; nothing where none was.
+  std::optional<std::string> noted_run() const;
   /// A new empty folder to write the checkpoint of this step into.
   std::filesystem::path begin(std::int64_t step);
   /// Makes what was written into `part` the checkpoint of this step. An older one of this step goes

@@ -159,6 +159,7 @@ void CheckpointStore::write(const CheckpointContent& content,
     for (std::size_t i = 0; i < writers.size(); ++i)
       manifest.files[content.files[i].name] = writers[i].write(*files_, part);
     write_manifest(*files_, part, manifest);
+    folders_.note_run(content.run);
     folders_.publish(content.step, part);
   } catch (...) {
     try {
@@ -194,6 +195,19 @@ std::optional<std::int64_t> CheckpointStore::newest() const {
   const auto complete = folders_.complete();
   if (complete.empty()) return std::nullopt;
   return complete.rbegin()->first;
+}
+
+std::optional<std::int64_t> CheckpointStore::newest_of_last_run() const {
+  const auto run = folders_.noted_run();
+  const auto own = run ? newest_of(*run) : std::nullopt;
+  return own ? own : newest();
+}
+
+NewestGood CheckpointStore::newest_good_of_last_run() const {
+  const auto run = folders_.noted_run();
+  if (!run) return newest_good();
+  auto found = newest_good(run);
+  return found.checkpoint ? std::move(found) : newest_good();
 }
 
 std::optional<std::int64_t> CheckpointStore::newest_of(const std::string& run) const {

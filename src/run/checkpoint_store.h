@@ -79,7 +79,8 @@ class CheckpointStore {
   CheckpointStore(std::shared_ptr<Files> files, const std::filesystem::path& dir,
                   const CheckpointOptions& options = {});
 
-  /// Returns when the checkpoint would survive a power cut. One of the same step is replaced. Then,
+  /// Returns when the checkpoint would survive a power cut. Its run has saved last then. One of the
+  /// same step is replaced. Then,
   /// of the checkpoints up to this step, all but the `keep` newest are removed; those of later
   /// steps, left by a run that went on from an earlier one, stay. What could not be removed is
   /// logged, and tried again by the next save.
@@ -89,6 +90,10 @@ class CheckpointStore {
   /// Steps of the complete checkpoints, ascending; not verified.
   std::vector<std::int64_t> steps() const;
   std::optional<std::int64_t> newest() const;
+  /// The newest that the run which has saved last has written: an older run's may be of later
+  /// steps. Of all where there is none of it, or it is not known. Corrupt where a manifest on the
+  /// way does not verify.
+  std::optional<std::int64_t> newest_of_last_run() const;
   /// The newest that this run has written. Corrupt where a manifest on the way does not verify.
   std::optional<std::int64_t> newest_of(const std::string& run) const;
 
@@ -97,6 +102,8 @@ class CheckpointStore {
   /// The newest that verifies, of all or of those that a run has written: a fallback to be asked
   /// for, never taken by itself.
   NewestGood newest_good(const std::optional<std::string>& run = {}) const;
+  /// Of those of the run that has saved last, or where none of these verifies, of all.
+  NewestGood newest_good_of_last_run() const;
 
  private:
   void write(const CheckpointContent& content, const std::vector<SafetensorsWriter>& writers);

@@ -110,6 +110,36 @@ TEST_F(Store, KnowsWhichRunWroteWhat) {
               HasSubstr(path(40, "manifest.json")));
 }
 
+// findings-3: D4
+TEST_F(Store, KnowsWhichRunHasSavedLast) {
+  const auto save_of = [&](std::int64_t step, const std::string& run) {
+    SampleCheckpoint sample(step, static_cast<unsigned>(step));
+    sample.content.run = run;
+    store().save(sample.content);
+  };
+  EXPECT_FALSE(store().newest_of_last_run());
+  EXPECT_FALSE(store().newest_good_of_last_run().checkpoint);
+  save_of(40, "a");
+  save_of(10, "b");
+  save_of(20, "b");
+  EXPECT_EQ(store().newest_of_last_run(), 20);
+  EXPECT_EQ(store().newest_good_of_last_run().checkpoint->manifest().step, 20);
+  EXPECT_EQ(store().newest(), 40);
+  write(path(20, "model.safetensors"), "");
+  EXPECT_EQ(store().newest_of_last_run(), 20) << "what is damaged is not passed over in silence";
+  EXPECT_EQ(store().newest_good_of_last_run().checkpoint->manifest().step, 10);
+  write(path(10, "model.safetensors"), "");
+  EXPECT_EQ(store().newest_good_of_last_run().checkpoint->manifest().step, 40);
+  fs::remove_all(dir_ + "/step-00000010");
+  fs::remove_all(dir_ + "/step-00000020");
+  EXPECT_EQ(store().newest_of_last_run(), 40) << "of those that are there";
+  save_of(30, "a");
+  EXPECT_EQ(store().newest_of_last_run(), 40) << "of the same run the highest step";
+  fs::remove(dir_ + "/.run");  // as in a folder of an older Tutti
+  save_of(5, "");
+  EXPECT_EQ(store().newest_of_last_run(), 5);
+}
+
 TEST_F(Store, LeavesForeignFilesAlone) {
   save(10);
   for (const char* name : {".step-00000010", ".step-00000010.mine", ".step-1.gone", ".hidden"})

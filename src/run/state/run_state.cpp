@@ -186,18 +186,22 @@ NamedDigests RunState::digests() const {
 
 namespace {
 
+NewestGood good_of(const CheckpointStore& store, const std::optional<std::string>& written_by) {
+  return written_by ? store.newest_good(written_by) : store.newest_good_of_last_run();
+}
+
 /// Where the newest checkpoint is damaged, the error names the one that a fallback would take.
 std::optional<Checkpoint> open_newest(const CheckpointStore& store, const RunFingerprint& facts,
                                       const std::optional<std::string>& written_by) {
   try {
-    const auto newest = written_by ? store.newest_of(*written_by) : store.newest();
+    const auto newest = written_by ? store.newest_of(*written_by) : store.newest_of_last_run();
     if (!newest) return std::nullopt;
     return store.open(*newest);
   } catch (const Error& error) {
     const auto kind = error_kind();
     std::optional<Checkpoint> whole;
     try {
-      whole = store.newest_good(written_by).checkpoint;
+      whole = good_of(store, written_by).checkpoint;
     } catch (const std::exception&) {
       // The first error is more important.
     }
@@ -215,7 +219,7 @@ std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const Ru
                                           const std::optional<std::string>& written_by) {
   std::optional<Checkpoint> checkpoint;
   if (fall_back) {
-    auto found = store.newest_good(written_by);
+    auto found = good_of(store, written_by);
     for (const auto& reason : found.passed_over) {
       log_warning(fmt::format("a checkpoint is passed over: {}", reason));
     }

@@ -62,9 +62,9 @@ class RunState {
   std::vector<std::unique_ptr<RunPart>> parts_;
 };
 
-/// Opens the newest checkpoint (only of those that the run `written_by` wrote, where it is given),
-/// or with `fall_back` the newest good one; refuses one of other facts with the differences.
-/// Nothing where there is none.
+/// Opens the newest checkpoint of the run `written_by`, where it is given, or of the run that has
+/// saved last (CheckpointStore::newest_of_last_run()), or with `fall_back` the newest good one;
+/// refuses one of other facts with the differences. Nothing where there is none.
 std::optional<Checkpoint> open_checkpoint(const CheckpointStore& store, const RunFingerprint& facts,
                                           bool fall_back,
                                           const std::optional<std::string>& written_by);

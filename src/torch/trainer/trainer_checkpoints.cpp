@@ -69,8 +69,8 @@ void TrainerCheckpoints::write(const std::string& directory, const SaveOptions& 
                 .run = run()});
   if (newest > steps && !std::exchange(said_newer_, true)) {
     log_warning(
-        fmt::format("the checkpoint of step {} lies beside one of step {}, which was there "
-                    "before: load(\"{}\") will take that one",
+        fmt::format("the checkpoint of step {} lies beside one of step {}, which was there before: "
+                    "load(\"{}\") will take this run's newest; give each run a folder of its own",
                     steps, *newest, directory));
   }
 }

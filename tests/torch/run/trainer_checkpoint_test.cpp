@@ -224,6 +224,56 @@ TEST_F(TrainerCheckpoint, ARestartGoesOnFromWhatItsOwnRunHasSaved) {
   });
 }
 
+// The older run's later step was taken.
+// findings-3: D4
+TEST_F(TrainerCheckpoint, TheBestOfThisRunIsLoadedBesideALaterStepOfAnOlderOne) {
+  on_workers(1, [&](const Job&) {
+    const auto job_of = [](const std::string& run) {
+      return Job(std::make_shared<JobState>(Identity{.run = run}, host_system(),
+                                            ThreadRendezvous().rendezvous(0), JobOptions{}));
+    };
+    auto model = net();
+    const auto train = [&](const std::string& run, std::int64_t until) {
+      Trainer trainer(job_of(run), *model, AdamW{.lr = 1e-2}, options());
+      while (trainer.steps() < until) {
+        trainer.step([&](Shard& shard) { return loss_of(shard, model); });
+        if (trainer.steps() % 2 == 1) trainer.save(folder(), {.keep = 1});
+      }
+      const auto saved = trainer.state_sha256();
+      trainer.step([&](Shard& shard) { return loss_of(shard, model); });
+      EXPECT_EQ(trainer.load(folder()), until) << "of run " << run;
+      EXPECT_EQ(trainer.state_sha256(), saved);
+    };
+    train("first", 7);
+    train("second", 3);
+    {
+      Trainer trainer(job_of("third"), *model, AdamW{.lr = 1e-2}, options());
+      EXPECT_EQ(trainer.load(folder()), 3) << "of the run that has saved last";
+    }
+    // Where its only one is damaged, an older run's is what a fallback can take.
+    std::ofstream(folder() + "/step-00000003/parameters.safetensors") << "";
+    {
+      Trainer trainer(job_of("third"), *model, AdamW{.lr = 1e-2}, options());
+      EXPECT_THAT(text_of<Corrupt>([&] { trainer.load(folder()); }), HasSubstr("step-00000003"));
+      EXPECT_EQ(trainer.load(folder(), {.fall_back = true}), 7);
+    }
+    train("fourth", 3);
+    std::filesystem::remove_all(folder() + "/step-00000003");  // by hand
+    {
+      Trainer trainer(job_of("fifth"), *model, AdamW{.lr = 1e-2}, options());
+      EXPECT_EQ(trainer.load(folder()), 7);
+    }
+    train("fifth", 5);
+  });
+  for (const int workers : {2, 3}) {
+    on_workers(workers, [&](const Job& job) {
+      auto model = net();
+      Trainer trainer(job, *model, AdamW{.lr = 1e-2}, options());
+      EXPECT_EQ(trainer.load(folder()), 5);
+    });
+  }
+}
+
 TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
   on_workers(2, [&](const Job& job) {
     auto model = net();
