@@ -30,6 +30,7 @@
 
 #include "tutti/averaging.h"
 #include "tutti/codec.h"
+#include "tutti/divide.h"
 #include "tutti/group.h"
 #include "tutti/job.h"
 #include "tutti/share.h"
@@ -37,13 +38,6 @@
 #include "tutti/traffic.h"
 
 namespace tutti {
-
-/// The divisor of the sum of weighted gradients.
-enum class Divide {
-  by_weight,        ///< Σ of the weights of all leaves, whether they touched the parameter or not
-  by_contributors,  ///< per parameter, Σ of the weights of the leaves that wrote its gradient
-  not_at_all,       ///< the sum itself
-};
 
 /// The buffers (such as running statistics) that hold after a step.
 enum class Buffers {

@@ -15,6 +15,7 @@
 #include "tutti/averaging.h"
 #include "tutti/clip.h"
 #include "tutti/codec.h"
+#include "tutti/divide.h"
 #include "tutti/pipeline.h"
 #include "tutti/sample_order.h"
 #include "tutti/schedule.h"
@@ -51,6 +52,9 @@ struct TrainerOptions {
   std::string name = "model";  ///< in errors and logs
   SampleOrder order = {};      ///< in which Shard::indices() goes through the data
   Schedule schedule = {};      ///< learning rates are multiplied by it
+  /// The divisor of Σ w·g over the shards: not_at_all where losses are sums (docs/update.md). With
+  /// per-replica parameters by_weight alone, InvalidArgument otherwise.
+  Divide divide = Divide::by_weight;
   Clip clip = {};
   LossScale loss_scale = {};
   /// The compression of gradients.

@@ -12,6 +12,7 @@
 #include "tutti/codec.h"
 #include "tutti/data_parallel.h"
 #include "tutti/distributed_sampler.h"
+#include "tutti/divide.h"
 #include "tutti/dtype.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"

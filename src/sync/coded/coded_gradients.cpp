@@ -217,6 +217,8 @@ std::optional<std::size_t> CodedGradients::closing() const {
 void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
   if (!exchange_.plan().parameters()[parameter].is_partitioned()) return;
   if (options_.compression.codec->has_first_round()) return;
+  // Who contributed to a parameter is known once the leaf has ended.
+  if (options_.divisor == Divisor::contributors && !exchange_.is_one_backward()) return;
   const auto logical = closing();
   if (!logical || nodes().leaves().weight() == 0) return;
   if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {

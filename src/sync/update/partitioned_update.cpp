@@ -73,7 +73,10 @@ Verdict PartitionedUpdate::judge(double loss_scale, Verdict verdict) {
     verdict.finite = !refusal.is_overflow;
   }
   if (!verdict.refusal.empty()) return verdict;
-  const bool overflows = may_overflow(facts, weight * loss_scale);
+  const auto divisor = exchange_.nodes().divisor();
+  // A parameter's contributors may have less weight than all shards: its quotient is looked at.
+  const bool overflows = divisor == Divisor::contributors ||
+                         may_overflow(facts, (divisor == Divisor::none ? 1 : weight) * loss_scale);
   const auto must_be_kept = [&](const SourceShare& share) {
     return share.source->must_be_kept(overflows);
   };

@@ -3,35 +3,12 @@
 #include <fmt/format.h>
 
 #include "torch/model/arithmetic.h"
+#include "torch/model/divide.h"
 #include "torch/model/module_modes.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
-
-Divisor divisor_of(Divide divide) {
-  switch (divide) {
-    case Divide::by_weight:
-      return Divisor::weights;
-    case Divide::by_contributors:
-      return Divisor::contributors;
-    case Divide::not_at_all:
-      return Divisor::none;
-  }
-  return Divisor::weights;
-}
-
-std::string_view name_of(Divide divide) {
-  switch (divide) {
-    case Divide::by_weight:
-      return "by weight";
-    case Divide::by_contributors:
-      return "by contributors";
-    case Divide::not_at_all:
-      return "not at all";
-  }
-  return "";
-}
 
 std::string_view name_of(Buffers buffers) {
   switch (buffers) {

@@ -197,10 +197,15 @@ void TrainedClassifiers::forget() noexcept {
 
 void ClassifiersStepPart::judge(StepFacts& step) {
   if (!step.verdict.refusal.empty()) return;
-  const double divisor = nodes_.weight() * step.loss_scale;
+  const double by = divisor() * step.loss_scale;
   step.verdict.refusal = layers_.not_finite();
   step.verdict.finite = step.verdict.refusal.empty();
-  if (divisor > 0) step.verdict.squares_elsewhere = layers_.squares() / (divisor * divisor);
+  if (by > 0) step.verdict.squares_elsewhere = layers_.squares() / (by * by);
+}
+
+/// By contributors too a split layer's is the sum of all weights, as in a DataParallel.
+double ClassifiersStepPart::divisor() const {
+  return nodes_.divisor() == Divisor::none ? 1 : nodes_.weight();
 }
 
 // ---- calls that all make ----

@@ -104,12 +104,13 @@ class ClassifiersStepPart : public StepPart {
       : layers_(layers), nodes_(nodes) {}
   void judge(StepFacts& step) override;
   void apply(const StepFacts& step) override {
-    layers_.update(nodes_.weight() * step.loss_scale, step.rate_factor, step.verdict.norm);
+    layers_.update(divisor() * step.loss_scale, step.rate_factor, step.verdict.norm);
   }
   void drop() noexcept override { layers_.forget(); }
   void end(StepFacts&) override { layers_.forget(); }
 
  private:
+  double divisor() const;
   TrainedClassifiers& layers_;
   const NodeStore& nodes_;
 };

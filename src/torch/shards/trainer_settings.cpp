@@ -8,6 +8,7 @@
 
 #include "sync/step/logical_workers.h"
 #include "torch/model/arithmetic.h"
+#include "torch/model/divide.h"
 #include "torch/optim/torch_rule.h"
 #include "torch/shards/pipeline_settings.h"
 #include "tutti/error.h"
@@ -57,7 +58,7 @@ ParameterRoles roles_of(const TrainerOptions& options) {
 CodingOptions coding_options_of(const TrainerOptions& options, const Plan& plan,
                                 const SharedModel& shared) {
   return {.compression = options.compression,
-          .divisor = Divisor::weights,
+          .divisor = divisor_of(options.divide),
           .logical_workers = logical_workers(options.shards, options.logical_workers),
           .shards = options.shards,
           .name = options.name,
@@ -86,7 +87,7 @@ std::vector<int> owners_of(const TrainerOptions& options, const WrappedModel& mo
 ExchangeOptions exchange_options_of(const TrainerOptions& options, const WrappedModel& model,
                                     int workers) {
   return {.name = options.name,
-          .divisor = Divisor::weights,
+          .divisor = divisor_of(options.divide),
           .node_boundaries = node_boundaries_of(options),
           .workers_per_shard = workers_per_shard(options),
           .owners = owners_of(options, model, workers),
@@ -127,6 +128,9 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
       {"hash_every", std::to_string(options.hash_every)}};
   if (const auto level = cpu_level(); !level.empty()) settings.emplace_back("cpu level", level);
   if (options.pipeline) settings.emplace_back("pipeline", text_of(*options.pipeline));
+  if (options.divide != Divide::by_weight) {
+    settings.emplace_back("divide", std::string(name_of(options.divide)));
+  }
   if (options.order.text() != SampleOrder().text()) {
     settings.emplace_back("order", options.order.text());
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sync/step/logical_workers.h"
+#include "torch/model/divide.h"
 #include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
 
@@ -91,6 +92,11 @@ void require_per_replica(const TrainerOptions& options, const WrappedModel& mode
   }
   if (!has_per_replica(options)) return;
   const auto who = who_is_per_replica(options);
+  if (options.divide != Divide::by_weight) {
+    throw InvalidArgument(fmt::format(
+        "divide {} with {}: each logical worker's gradients are divided by its own weights",
+        name_of(options.divide), who));
+  }
   if (options.averaging && options.per_replica) {
     throw InvalidArgument(
         fmt::format("per_replica with {}, which makes all parameters per-replica", who));
