@@ -63,7 +63,8 @@ class AveragingPolicy {
   /// Whether that bucket of parameters, 0 … buckets−1, is due at the end of `step`, counted from 1.
   /// Buckets are formed in registration order, as Compression::fusion says. Of a bucket that is
   /// due, only parameters take part that some logical worker updated since it was last due.
-  /// A policy with fragments() is asked of fragments instead of buckets.
+  /// A policy with fragments() is asked of fragments instead of buckets. The same on all workers: a
+  /// Trainer compares it in every step.
   virtual bool due(std::int64_t step, std::int64_t bucket, std::int64_t buckets) const = 0;
   /// Fragments of the model that are due one by one: groups of parameters that are neighbours in
   /// registration order, of which the largest has as few bytes as there can be. Unless overridden

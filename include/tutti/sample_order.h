@@ -36,7 +36,8 @@ class SampleOrder {
   /// finite and not negative, with a positive sum.
   static SampleOrder weighted(std::vector<double> weights, std::int64_t samples);
   /// An order of the user's own: the samples of an epoch, counted from 0, at least one, any number
-  /// of times each. It must return the same on every worker and in every call. `name` stands for it
+  /// of times each. It must return the same on every worker and in every call; a Trainer compares
+  /// what its workers have in every step. `name` stands for it
   /// in logs and checkpoints: change the name whenever the function changes.
   SampleOrder(std::string name, Samples samples);
 

@@ -18,8 +18,9 @@ class Schedule {
  public:
   /// "constant": factor 1 in every step.
   Schedule();
-  /// A function of the step, counted from 1, that must return the same on every worker. `name`
-  /// stands for it: change the name whenever the function changes. Neither may be empty.
+  /// A function of the step, counted from 1, that must return the same on every worker: a Trainer
+  /// compares it in every step. `name` stands for it: change the name whenever the function
+  /// changes. Neither may be empty.
   Schedule(std::string name, std::function<double(std::int64_t step)> factor);
 
   /// step / steps up to step `steps` ≥ 1, where it is 1, then what `after` gives for its steps from

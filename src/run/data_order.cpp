@@ -88,8 +88,13 @@ void DataOrder::restore(const DataPosition& position) {
 /// The samples of the current epoch, in order.
 const std::vector<std::int64_t>& DataOrder::samples(std::int64_t dataset_size) {
   if (!epoch_ || epoch_->number != position_.epoch || epoch_->dataset_size != dataset_size) {
-    epoch_ = std::make_shared<const Epoch>(Epoch{
-        position_.epoch, dataset_size, order_.of_epoch(dataset_size, seed_, position_.epoch)});
+    auto samples = order_.of_epoch(dataset_size, seed_, position_.epoch);
+    std::uint64_t own = 0;
+    if (!order_.epoch_size(dataset_size)) {
+      own = std::max<std::uint64_t>(digest(samples.data(), samples.size() * sizeof samples[0]), 1);
+    }
+    epoch_ = std::make_shared<const Epoch>(
+        Epoch{position_.epoch, dataset_size, std::move(samples), own});
   }
   return epoch_->samples;
 }

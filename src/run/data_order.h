@@ -51,6 +51,12 @@ class DataOrder {
   void advance(const DataRequest& request, std::int64_t shards);
 
   const DataPosition& position() const { return position_; }
+  /// Digest of the samples of the current epoch where the program's own function gave them; 0 where
+  /// it was not asked for them yet.
+  std::uint64_t own_digest() const {
+    return epoch_ && epoch_->number == position_.epoch ? epoch_->own_digest : 0;
+  }
+  const SampleOrder& order() const { return order_; }
   /// Continues from there. InvalidArgument for what position() never returns.
   void restore(const DataPosition& position);
 
@@ -59,6 +65,7 @@ class DataOrder {
     std::int64_t number;
     std::int64_t dataset_size;
     std::vector<std::int64_t> samples;
+    std::uint64_t own_digest = 0;  ///< see own_digest()
   };
   const std::vector<std::int64_t>& samples(std::int64_t dataset_size);
   std::int64_t left(std::int64_t dataset_size);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/hash.h"
 #include "kernels/int8_blocks.h"
 #include "sync/plan/fragments.h"
 #include "tutti/error.h"
@@ -87,17 +88,24 @@ AveragingRounds::AveragingRounds(const Plan& plan, const AveragingPolicy& policy
   }
 }
 
+bool AveragingRounds::is_due(std::int64_t step, std::size_t bucket) const {
+  return policy_.due(step, static_cast<std::int64_t>(fragment_of_[bucket]),
+                     static_cast<std::int64_t>(fragment_of_.back() + 1));
+}
+
+std::uint64_t AveragingRounds::decision_of(std::int64_t step) const {
+  std::vector<std::uint8_t> due(buckets_.size());
+  for (std::size_t b = 0; b < due.size(); ++b) due[b] = is_due(step, b) ? 1 : 0;
+  return digest(due.data(), due.size());
+}
+
 void AveragingRounds::begin(std::int64_t step) {
   step_ = step;
   moves_ = moved_;
   due_buckets_.clear();
-  const auto fragments = fragment_of_.empty() ? 0 : fragment_of_.back() + 1;
   std::fill(due_.begin(), due_.end(), std::uint8_t{0});
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (!policy_.due(step, static_cast<std::int64_t>(fragment_of_[b]),
-                     static_cast<std::int64_t>(fragments))) {
-      continue;
-    }
+    if (!is_due(step, b)) continue;
     due_buckets_.push_back(b);
     for (const auto p : buckets_[b]) due_[p] = 1;
   }

@@ -48,6 +48,8 @@ class AveragingRounds {
   /// The current step is `step`: the policy decides which buckets are due. What was noted of a step
   /// that was not committed is forgotten.
   void begin(std::int64_t step);
+  /// Digest of what the policy decides of `step`: which buckets are due.
+  std::uint64_t decision_of(std::int64_t step) const;
   /// Some copy of the parameter has moved since its bucket was last due.
   void note_moved(std::uint32_t parameter) { moves_[parameter] = 1; }
   /// The buckets that are due in the current step, moved or not, in ascending order.
@@ -100,6 +102,7 @@ class AveragingRounds {
     return traffic_.bucket(bucket_of_[parameter]);
   }
 
+  bool is_due(std::int64_t step, std::size_t bucket) const;
   void ask(std::int64_t step, const ElementRange& tile, std::byte* values, AveragedCopies& copies);
 
   const Plan& plan_;

@@ -65,6 +65,8 @@ class ReplicaAveraging final : private AveragedCopies {
   /// The current step is `step`, in which `updating[p]` logical workers update p.
   void begin(std::int64_t step, const std::vector<std::int64_t>& updating);
   bool is_averaged(std::uint32_t parameter) const { return rounds_.is_averaged(parameter); }
+  /// AveragingRounds::decision_of().
+  std::uint64_t decision_of(std::int64_t step) const { return rounds_.decision_of(step); }
   /// Whether some bucket is due, whether its parameters moved or not.
   bool any_due() const { return !rounds_.due_buckets().empty(); }
   /// Whether the current step averages anything.

@@ -40,12 +40,13 @@ struct Verdict {
 
 /// What the parts of a step know of it.
 struct StepFacts {
-  std::int64_t number = 1;   ///< counted from 1
-  double loss_scale = 1;     ///< the gradients are so many times too large
-  double rate_factor = 1;    ///< of the schedule
-  std::uint64_t active = 0;  ///< digest of the model that the step is about; 0: all parameters
-  bool in_halves = false;    ///< this worker's program may look at it before it is applied
-  Verdict verdict = {};      ///< complete when all have judged
+  std::int64_t number = 1;      ///< counted from 1
+  double loss_scale = 1;        ///< the gradients are so many times too large
+  double rate_factor = 1;       ///< of the schedule
+  std::uint64_t averaging = 0;  ///< digest of what an averaging policy decides; 0: there is none
+  std::uint64_t active = 0;     ///< digest of the model that the step is about; 0: all parameters
+  bool in_halves = false;       ///< this worker's program may look at it before it is applied
+  Verdict verdict = {};         ///< complete when all have judged
   std::vector<std::uint8_t> touched = {};  ///< per parameter; from commit() on
   StepReport report = {};                  ///< from commit() on, which may add to it
   /// From commit() on: logical workers whose part is dropped of a step that is applied.

@@ -70,6 +70,10 @@ class ReplicaParameters {
   void commit() { update_->commit(); }
   /// Whether some bucket is due in the current step, or was in the last one that was applied.
   bool is_due() const { return averaging_ && averaging_->any_due(); }
+  /// Digest of what the averaging policy decides of `step`; 0 without one.
+  std::uint64_t decision_of(std::int64_t step) const {
+    return averaging_ ? averaging_->decision_of(step) : 0;
+  }
   /// The logical workers whose part of the current step is dropped while the step is applied, or
   /// was in the last step.
   const std::vector<std::int64_t>& dropped() const { return dropped_; }

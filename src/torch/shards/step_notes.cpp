@@ -18,7 +18,8 @@ namespace {
 struct Head {
   DataRequest request;
   std::uint64_t active = 0;
-  std::uint64_t modules = 0;  ///< 0 where it has no shard
+  GivenByProgram given = {};
+  std::uint64_t modules = 0;                      ///< 0 where it has no shard
   std::size_t bytes() const { return sizeof(Head) + (modules + 7) / 8 * 8; }
 };
 
@@ -32,13 +33,17 @@ std::vector<ShardMetrics> joined(std::vector<ShardMetrics> some, std::vector<Sha
 }  // namespace
 
 StepNotes::StepNotes(const Group& group, ShardBoard& board, const torch::nn::Module& module,
-                     Options options)
-    : group_(group), board_(board), module_(module), options_(std::move(options)) {}
+                     const DataOrder& data, Options options)
+    : group_(group), board_(board), module_(module), data_(data), options_(std::move(options)) {}
 
 void StepNotes::open(const StepFacts& step) {
   board_.mine() = {.in_halves = step.in_halves ? 1 : 0};
   step_ = step.number;
   active_ = step.active;
+  given_ = {.rate_factor = step.rate_factor,
+            .loss_scale = step.loss_scale,
+            .averaging = step.averaging,
+            .position = data_.position()};
   metrics_.clear();
   request_.reset();
   asked_.clear();
@@ -59,7 +64,8 @@ void StepNotes::ask(const DataRequest& request, std::int64_t shard) {
 
 void StepNotes::publish() {
   const auto modes = options_.computes ? modes_of(module_) : std::vector<std::uint8_t>();
-  const Head head{request_.value_or(DataRequest{}), active_, modes.size()};
+  given_.order = data_.own_digest();  // the shards have asked for samples, if they do
+  const Head head{request_.value_or(DataRequest{}), active_, given_, modes.size()};
   const auto area = board_.notes_area();
   std::memcpy(area.data(), &head, sizeof head);
   if (!modes.empty()) std::memcpy(area.data() + sizeof head, modes.data(), modes.size());
@@ -97,10 +103,57 @@ void StepNotes::require_same_modes(std::span<const std::vector<std::uint8_t>> mo
   }
 }
 
+/// Each worker updates its own tiles by its own factor, and reads its own samples: nobody else
+/// would see the difference.
+void StepNotes::require_same_given(std::span<const GivenByProgram> given) const {
+  const auto& first = given.front();
+  const GivenByProgram* ordered = nullptr;  // the first that knows the epoch's samples
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    const auto& other = given[r];
+    const auto rank_of = [&](const GivenByProgram& one) {
+      return group_.job_rank(static_cast<int>(&one - given.data()));
+    };
+    const auto refuse = [&](const std::string& what) {
+      throw InvalidArgument(fmt::format(
+          "step {} of \"{}\": {}. What the program gives for a step is the same on all workers: it "
+          "may depend on what step() and evaluate() return, not on a worker's own numbers",
+          step_, options_.name, what));
+    };
+    if (other.rate_factor != first.rate_factor) {
+      refuse(fmt::format("the factor of the schedule \"{}\" is {} on rank {}, {} on rank {}",
+                         options_.schedule, first.rate_factor, rank_of(first), other.rate_factor,
+                         rank_of(other)));
+    }
+    if (other.loss_scale != first.loss_scale) {
+      refuse(fmt::format("the loss scale is {} on rank {}, {} on rank {}", first.loss_scale,
+                         rank_of(first), other.loss_scale, rank_of(other)));
+    }
+    if (other.averaging != first.averaging) {
+      refuse(fmt::format("averaging {} is due on rank {} in other buckets than on rank {}",
+                         options_.averaging, rank_of(first), rank_of(other)));
+    }
+    if (other.position != first.position) {
+      refuse(
+          fmt::format("rank {} has taken {} samples of epoch {}, rank {} {} of epoch {}: the order "
+                      "\"{}\" gives "
+                      "them epochs of other sizes",
+                      rank_of(first), first.position.taken, first.position.epoch, rank_of(other),
+                      other.position.taken, other.position.epoch, data_.order().text()));
+    }
+    if (other.order == 0) continue;
+    if (ordered == nullptr) ordered = &other;
+    if (other.order == ordered->order) continue;
+    refuse(fmt::format("the order \"{}\" gives rank {} and rank {} other samples in epoch {}",
+                       data_.order().text(), rank_of(*ordered), rank_of(other),
+                       first.position.epoch));
+  }
+}
+
 void StepNotes::judge(StepFacts&) {
   std::vector<ShardMetrics> all;
   std::vector<ShardMetrics> together;  // of the workers so far that have the same shards
   std::vector<std::vector<std::uint8_t>> modes;
+  std::vector<GivenByProgram> given;
   request_.reset();
   ran_ = 0;
   in_halves_ = false;
@@ -116,6 +169,7 @@ void StepNotes::judge(StepFacts&) {
     std::memcpy(&head, notes.data(), sizeof head);
     const auto* const theirs = reinterpret_cast<const std::uint8_t*>(notes.data()) + sizeof head;
     modes.emplace_back(theirs, theirs + head.modules);
+    given.push_back(head.given);
     if (r == 0) first_active = head.active;
     if (head.active != first_active) {
       throw InvalidArgument(
@@ -141,6 +195,7 @@ void StepNotes::judge(StepFacts&) {
                       request_->batch, request_->dataset_size));
     }
   }
+  require_same_given(given);
   require_same_modes(modes);
   require_all_asked();
   result_ = reduce(all);

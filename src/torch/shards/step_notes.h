@@ -1,9 +1,10 @@
 #pragma once
 
 // Notes that the workers of a Trainer exchange in a step besides gradients: the metrics of their
-// shards, how these asked for samples, which of several models the step trains, and in which modes
-// the modules ran. Each worker writes its notes before the step is published, and draws the same
-// conclusions from the notes of all.
+// shards, how these asked for samples, which of several models the step trains, in which modes the
+// modules ran, and what the program gives for the step (the schedule's factor, an order of samples,
+// an averaging policy's decision). Each worker writes its notes before the step is published, and
+// draws the same conclusions from the notes of all.
 //
 // Threads: one. Failure: InvalidArgument where the notes of the workers differ, on all of them.
 
@@ -24,19 +25,30 @@
 
 namespace tutti {
 
+/// Values that every worker's program gives for itself, and that decide bits.
+struct GivenByProgram {
+  double rate_factor = 1;
+  double loss_scale = 1;
+  std::uint64_t averaging = 0;  ///< StepFacts::averaging
+  DataPosition position;
+  std::uint64_t order = 0;  ///< DataOrder::own_digest()
+};
+
 class StepNotes : public StepPart {
  public:
   struct Options {
-    std::string name = {};    ///< of the Trainer, in errors
-    std::int64_t shards = 1;  ///< of a step
-    bool computes = true;     ///< this worker has some of them
+    std::string name = {};      ///< of the Trainer, in errors
+    std::int64_t shards = 1;    ///< of a step
+    bool computes = true;       ///< this worker has some of them
+    std::string schedule = {};  ///< their texts, in errors
+    std::string averaging = {};
     /// So many neighbouring ranks compute the same shards, each a part of the model's layers.
     int workers_per_shard = 1;
   };
 
-  /// Keeps references to `board` and `module`.
+  /// Keeps references to `board`, `module` and `data`.
   StepNotes(const Group& group, ShardBoard& board, const torch::nn::Module& module,
-            Options options);
+            const DataOrder& data, Options options);
 
   void open(const StepFacts& step) override;
   /// InvalidArgument where an earlier shard of this worker has asked for other samples in this
@@ -66,14 +78,17 @@ class StepNotes : public StepPart {
 
  private:
   void require_all_asked() const;
+  void require_same_given(std::span<const GivenByProgram> given) const;
   void require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const;
 
   Group group_;
   ShardBoard& board_;
   const torch::nn::Module& module_;
+  const DataOrder& data_;
   Options options_;
   std::int64_t step_ = 0;
   std::uint64_t active_ = 0;
+  GivenByProgram given_;
   std::optional<DataRequest> request_;
   std::set<std::int64_t> asked_;       ///< shards of this worker
   std::vector<ShardMetrics> metrics_;  ///< of this worker's shards

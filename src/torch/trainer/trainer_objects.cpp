@@ -159,10 +159,14 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   evaluation = std::make_unique<TrainerEvaluation>(trained(), between, steps,
                                                    [this] { seed_between_steps(); });
   list_run_parts();
-  notes =
-      std::make_unique<StepNotes>(group, *board, module,
-                                  StepNotes::Options{options.name, options.shards, mine.count() > 0,
-                                                     workers_per_shard(options)});
+  notes = std::make_unique<StepNotes>(
+      group, *board, module, data,
+      StepNotes::Options{.name = options.name,
+                         .shards = options.shards,
+                         .computes = mine.count() > 0,
+                         .schedule = options.schedule.text(),
+                         .averaging = options.averaging ? options.averaging->name() : "",
+                         .workers_per_shard = workers_per_shard(options)});
   runner = std::make_shared<ShardRunner>(
       ShardRunner::Parts{model, *exchange, sources, *board, *buffers, replicas.get(), audit.get(),
                          states, *notes, data, classifiers.get()},

@@ -102,6 +102,7 @@ void TrainerState::accumulate(const Closures& closures, bool in_halves,
     facts_ = {.number = step(),
               .loss_scale = own_.scale.factor,
               .rate_factor = own_.options.schedule(step(), own_.data.position().epoch),
+              .averaging = own_.replicas ? own_.replicas->decision_of(step()) : 0,
               .in_halves = in_halves};
     own_.in_halves = in_halves;
     require_no_gradients();
