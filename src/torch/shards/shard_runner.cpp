@@ -91,6 +91,7 @@ std::uint64_t ShardRunner::seed_of(std::int64_t shard) const {
 
 void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute) {
   largest_ = largest_own_ = 0;
+  parts_.notes.same_shards().begin_shard();
   if (parts_.audit != nullptr) parts_.audit->begin(index);
   Shard shard(*this, index, false);
   const auto answer = call(compute, shard);
@@ -111,6 +112,7 @@ void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute)
 
 /// The shard that was computed last has a weight.
 void ShardRunner::note_ran(std::size_t logical) {
+  parts_.notes.same_shards().end_shard();
   auto& mine = parts_.board.mine();
   mine.all.bound += largest_;
   mine.own[logical].bound += largest_own_;
@@ -188,6 +190,7 @@ void ShardRunner::backward(const std::function<void()>& run, Redirect redirect) 
 
 void ShardRunner::begin_leaf(double weight) {
   largest_ = largest_own_ = 0;
+  parts_.notes.same_shards().begin_shard();
   parts_.exchange.begin_leaf(weight);
 }
 
@@ -325,7 +328,12 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
     if (parts_.audit != nullptr && parts_.audit->records())
       parts_.audit->gradient(parameter, rows.entries());
     if (!counts) return;
-    note(parameter, parts_.exchange.write(parameter, rows.entries(), true));
+    const auto entries = rows.entries();
+    const auto& entry = parts_.exchange.plan().parameters()[parameter];
+    parts_.notes.same_shards().add(
+        parameter, entries.values,
+        static_cast<std::size_t>(entries.count * entry.row_elements()) * size_of(entry.spec.dtype));
+    note(parameter, parts_.exchange.write(parameter, entries, true));
     return;
   }
   const bool is_ours = is_sole_owner(value);
@@ -335,6 +343,7 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
     parts_.audit->gradient(parameter, laid_out.data_ptr(), laid_out.nbytes());
   }
   if (!counts) return;
+  parts_.notes.same_shards().add(parameter, laid_out.const_data_ptr(), laid_out.nbytes());
   zero_copy_.arrived(parameter, laid_out, may_stay);
   note(parameter, parts_.exchange.write(parameter, laid_out.data_ptr(), true, may_stay));
   for (auto* source : parts_.sources) {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 
+#include "base/log_line.h"
 #include "run/metric_exchange.h"
 #include "torch/model/module_modes.h"
 #include "tutti/error.h"
@@ -19,6 +20,7 @@ struct Head {
   DataRequest request;
   std::uint64_t active = 0;
   GivenByProgram given = {};
+  std::uint64_t same_shards = SameShards::kNone;  ///< SameShards::common()
   std::uint64_t modules = 0;                      ///< 0 where it has no shard
   std::size_t bytes() const { return sizeof(Head) + (modules + 7) / 8 * 8; }
 };
@@ -44,6 +46,7 @@ void StepNotes::open(const StepFacts& step) {
             .loss_scale = step.loss_scale,
             .averaging = step.averaging,
             .position = data_.position()};
+  same_shards_.open(is_first_ && options_.shards > 1);
   metrics_.clear();
   request_.reset();
   asked_.clear();
@@ -65,7 +68,8 @@ void StepNotes::ask(const DataRequest& request, std::int64_t shard) {
 void StepNotes::publish() {
   const auto modes = options_.computes ? modes_of(module_) : std::vector<std::uint8_t>();
   given_.order = data_.own_digest();  // the shards have asked for samples, if they do
-  const Head head{request_.value_or(DataRequest{}), active_, given_, modes.size()};
+  const Head head{request_.value_or(DataRequest{}), active_, given_, same_shards_.common(),
+                  modes.size()};
   const auto area = board_.notes_area();
   std::memcpy(area.data(), &head, sizeof head);
   if (!modes.empty()) std::memcpy(area.data() + sizeof head, modes.data(), modes.size());
@@ -149,11 +153,35 @@ void StepNotes::require_same_given(std::span<const GivenByProgram> given) const 
   }
 }
 
+/// Workers at one place of their pipelines have gradients of the same parameters.
+void StepNotes::warn_of_same_shards(std::span<const std::uint64_t> common) const {
+  const auto places = static_cast<std::size_t>(options_.workers_per_shard);
+  std::vector<std::optional<std::uint64_t>> first(places);
+  bool any = false;
+  for (std::size_t r = 0; r < common.size(); ++r) {
+    if (board_.of(static_cast<int>(r)).ran == 0) continue;
+    auto& here = first[r % places];
+    if (!here) here = common[r];
+    if (common[r] == SameShards::kDiffer || *here != common[r]) return;
+    any = any || common[r] != SameShards::kNone;
+  }
+  if (!any) return;
+  log_warning(fmt::format(
+      "step {} of \"{}\": all {} shards computed the same gradient: each does the others' work. "
+      "Where all have the same batch, take the samples of shard.indices(), or the part of the "
+      "batch "
+      "that is shard.index()'s (share_of()). Nothing is wrong where the loss has no data (a "
+      "penalty "
+      "on the parameters) or constants alone",
+      step_, options_.name, ran_));
+}
+
 void StepNotes::judge(StepFacts&) {
   std::vector<ShardMetrics> all;
   std::vector<ShardMetrics> together;  // of the workers so far that have the same shards
   std::vector<std::vector<std::uint8_t>> modes;
   std::vector<GivenByProgram> given;
+  std::vector<std::uint64_t> same_shards;
   request_.reset();
   ran_ = 0;
   in_halves_ = false;
@@ -170,6 +198,7 @@ void StepNotes::judge(StepFacts&) {
     const auto* const theirs = reinterpret_cast<const std::uint8_t*>(notes.data()) + sizeof head;
     modes.emplace_back(theirs, theirs + head.modules);
     given.push_back(head.given);
+    same_shards.push_back(head.same_shards);
     if (r == 0) first_active = head.active;
     if (head.active != first_active) {
       throw InvalidArgument(
@@ -198,6 +227,7 @@ void StepNotes::judge(StepFacts&) {
   require_same_given(given);
   require_same_modes(modes);
   require_all_asked();
+  if (same_shards_.looks() && group_.rank() == 0 && ran_ > 1) warn_of_same_shards(same_shards);
   result_ = reduce(all);
 }
 

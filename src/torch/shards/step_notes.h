@@ -20,6 +20,7 @@
 #include "run/data_order.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_part.h"
+#include "torch/shards/same_shards.h"
 #include "tutti/group.h"
 #include "tutti/metrics.h"
 
@@ -58,12 +59,15 @@ class StepNotes : public StepPart {
   void ask(const DataRequest& request, std::int64_t shard);
   /// One more shard has no data, as the worker before this one has found: nobody asks here.
   void leave_one_out() { ++board_.mine().unasked; }
+  /// What the first step's shards computed: rank 0 warns where it is the same in all of them.
+  SameShards& same_shards() { return same_shards_; }
   /// A shard of this worker is over.
   void add(ShardMetrics metrics) { metrics_.push_back(std::move(metrics)); }
 
   void publish() override;
   /// Compares the notes of all workers, and reduces the metrics.
   void judge(StepFacts& step) override;
+  void end(StepFacts&) override { is_first_ = false; }
 
   // After judge():
   Metrics take_metrics() { return std::move(result_); }
@@ -78,6 +82,7 @@ class StepNotes : public StepPart {
 
  private:
   void require_all_asked() const;
+  void warn_of_same_shards(std::span<const std::uint64_t> common) const;
   void require_same_given(std::span<const GivenByProgram> given) const;
   void require_same_modes(std::span<const std::vector<std::uint8_t>> modes) const;
 
@@ -89,6 +94,8 @@ class StepNotes : public StepPart {
   std::int64_t step_ = 0;
   std::uint64_t active_ = 0;
   GivenByProgram given_;
+  SameShards same_shards_;
+  bool is_first_ = true;  ///< no step is over
   std::optional<DataRequest> request_;
   std::set<std::int64_t> asked_;       ///< shards of this worker
   std::vector<ShardMetrics> metrics_;  ///< of this worker's shards
