@@ -179,7 +179,8 @@ class Trainer {
 
   /// One step: `compute` is called once for each of this worker's shards, in order, and after that
   /// for the shard that this worker audits, if there is one (TrainerOptions::audit_every). It must
-  /// not call anything that is collective. Collective.
+  /// not call anything that is collective, nor change parameters: InvalidArgument, and the step is
+  /// dropped. So is a step that begins while another thread of the process is in one. Collective.
   StepResult step(const Compute& compute);
   /// A step of one of several models that `module` registers and that take turns
   /// (docs/two_models.md): while the closures run, all parameters that are not `active`'s have
@@ -215,7 +216,8 @@ class Trainer {
   /// until all call apply(). Nothing but apply() can follow.
   void accumulate(const Compute& compute);
   void accumulate(const Inputs& inputs, const Loss& loss);
-  /// The folded gradient Σ w·g / Σ w of a parameter, before clipping; undefined if no shard touched
+  /// The folded gradient Σ w·g / Σ w of a parameter (TrainerOptions::divide), before clipping;
+  /// undefined if no shard touched
   /// it; sparse and coalesced where it is row-sparse. With a codec, the gradient that its messages
   /// carry; NaN where a gradient could not be encoded, for which the step is going to be dropped. A
   /// per-replica parameter's is [L, …], NaN where a logical worker's shards did not touch it.
@@ -229,15 +231,17 @@ class Trainer {
   /// Lets the program change parameters and buffers: `change` runs on rank 0 alone, between steps,
   /// and all workers continue with the values that it leaves. `change` sees the first logical
   /// worker's per-replica ones; those that it writes to are copied to all, with their optimizer
-  /// state. Collective.
+  /// state. A parameter that a closure has changed has to be written: InvalidArgument otherwise.
+  /// Collective.
   void edit(const std::function<void()>& change);
 
   /// Computes a data set's metrics. Samples 0 … dataset_size−1 are cut into batches of `batch`
   /// consecutive ones; each is computed by one worker, and what the batches record is folded in
-  /// their order: the same bytes on any number of workers. Meanwhile the model is in eval() and
-  /// gradients are off; torch's generator is seeded from (seed, batch), and stands afterwards where
-  /// it does between steps. Collective. An exception of `compute` is rethrown there, and is
-  /// PeerFailed elsewhere.
+  /// their order: the same bytes on any number of workers. At a batch's begin the model is in
+  /// eval(), and gradients are off; torch's generator is seeded from (seed, batch), and stands
+  /// afterwards where it does between steps. Buffers that `compute` changes are put back after the
+  /// batch; a parameter that it changes is InvalidArgument. Collective. An exception of `compute`
+  /// is rethrown there, and is PeerFailed elsewhere.
   using Evaluate =
       std::function<void(const std::vector<std::int64_t>& samples, ShardMetrics& metrics)>;
   Metrics evaluate(std::int64_t dataset_size, std::int64_t batch, const Evaluate& compute);
@@ -273,10 +277,11 @@ class Trainer {
   /// error (IoError for a full disk, InvalidArgument where another run is saving there) leaves the
   /// checkpoints that were there. Collective.
   void save(const std::string& directory, const SaveOptions& options = {});
-  /// Resumes from the newest checkpoint in DIRECTORY; returns its step; empty where there is none.
-  /// One that is damaged is Corrupt, one of another model, seed, number of shards or threads, rules
-  /// (also of buffers), schedule, clip, loss scale, ema_decay, codec or L is InvalidArgument with
-  /// the differences; nothing has changed then. Collective.
+  /// Resumes from the newest checkpoint of the run that has saved last in DIRECTORY; returns its
+  /// step; empty where there is none. One that is damaged is Corrupt, one of another model, seed,
+  /// number of shards or threads, rules (also of buffers), schedule, divide, clip, loss scale,
+  /// ema_decay, codec or L is InvalidArgument with the differences; nothing has changed then.
+  /// Collective.
   std::optional<std::int64_t> load(const std::string& directory, const LoadOptions& options = {});
 
   /// The traffic of the steps since this object was made. Any worker may ask, alone, between steps.

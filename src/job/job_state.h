@@ -125,11 +125,30 @@ class JobState {
   std::string alone_in() const {
     return alone_thread_.load() == std::this_thread::get_id() ? alone_in_ : std::string();
   }
-  /// On one thread of the job at a time.
+  /// On one thread of the job at a time; of another one, empty changes nothing.
   void set_alone_in(std::string where) {
-    const auto thread = where.empty() ? std::thread::id() : std::this_thread::get_id();
+    const auto me = std::this_thread::get_id();
+    if (where.empty() && alone_thread_.load() != me) return;
+    const auto thread = where.empty() ? std::thread::id() : me;
     alone_in_ = std::move(where);
     alone_thread_.store(thread);
+  }
+
+  /// See Stepping: the name of the step that another thread is in; empty: this thread is in one
+  /// from now on, until it has called leave_step() as often.
+  std::string enter_step(std::string who) {
+    const std::lock_guard lock(stepping_.mutex);
+    const auto me = std::this_thread::get_id();
+    if (stepping_.depth > 0 && stepping_.thread != me) return stepping_.who;
+    if (stepping_.depth++ == 0) {
+      stepping_.thread = me;
+      stepping_.who = std::move(who);
+    }
+    return {};
+  }
+  void leave_step() noexcept {
+    const std::lock_guard lock(stepping_.mutex);
+    --stepping_.depth;
   }
 
   /// Which of this process' threads use the job: bookkeeping of wait.cpp.
@@ -180,6 +199,13 @@ class JobState {
   std::set<std::string> logged_;
   std::vector<BusyPeriod> busy_;
   std::uint64_t busy_number_ = 0;
+  struct SteppingThread {
+    std::mutex mutex;
+    std::thread::id thread;
+    int depth = 0;
+    std::string who;  ///< the outermost
+  };
+  SteppingThread stepping_;
   std::string alone_in_;  ///< of `alone_thread_`, which alone looks at it
   std::atomic<std::thread::id> alone_thread_{};
 };

@@ -238,8 +238,12 @@ void WrappedModel::require_in_place(std::size_t parameter) const {
                   owner_, what("parameter", name)));
 }
 
-void WrappedModel::require_all_in_place() const {
+void WrappedModel::require_all_parameters_in_place() const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) require_in_place(p);
+}
+
+void WrappedModel::require_all_in_place() const {
+  require_all_parameters_in_place();
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const auto& [name, tensor] = buffers_[b];
     if (std::pair(tensor.data_ptr(), tensor.nbytes()) == buffer_places_[b]) continue;

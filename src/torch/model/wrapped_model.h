@@ -66,6 +66,8 @@ class WrappedModel {
   /// InvalidArgument naming the parameter if it is no longer where it was (to(), load(), set_data).
   void require_in_place(std::size_t parameter) const;
   /// The same for all parameters.
+  void require_all_parameters_in_place() const;
+  /// The same for all parameters and buffers.
   void require_all_in_place() const;
   /// InvalidArgument naming parameters that were added to, removed from or replaced in the module
   /// since.

@@ -11,9 +11,27 @@
 #include "base/error_kind.h"
 #include "base/exception_text.h"
 #include "comm/gather_bytes.h"
+#include "comm/group_state.h"
 #include "tutti/error.h"
 
 namespace tutti {
+
+void BetweenSteps::require_together(const std::string& what) const {
+  const auto alone_in = group_.state()->job().alone_in();
+  if (alone_in.empty()) return;
+  throw InvalidArgument(fmt::format(
+      "{} in {}: other workers are elsewhere at that time, and would not come to it; call it "
+      "between steps",
+      what, alone_in));
+}
+
+void BetweenSteps::require_one_thread(const std::string& what, const Stepping& stepping) {
+  if (stepping.elsewhere().empty()) return;
+  throw InvalidArgument(fmt::format(
+      "{} begins while {} is under way on another thread of this process: both would draw random "
+      "numbers from torch's one generator; call them in turns",
+      what, stepping.elsewhere()));
+}
 
 void BetweenSteps::require_no_half(const char* what) const {
   if (is_half_) throw InvalidArgument(fmt::format("{} between accumulate() and apply()", what));

@@ -10,7 +10,9 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <string>
 
+#include "job/stepping.h"
 #include "tutti/group.h"
 
 namespace tutti {
@@ -25,6 +27,11 @@ class BetweenSteps {
     return {.label = label, .deadline = deadline_};
   }
 
+  /// Throws inside code that one worker runs alone (a shard, an evaluation's batch, edit()): other
+  /// workers would not come to the call.
+  void require_together(const std::string& what) const;
+  /// Throws where the mark is another thread's. `what` ("a step of Trainer \"a\"") begins the text.
+  static void require_one_thread(const std::string& what, const Stepping& stepping);
   /// Throws between the halves of a step, and inside a call that shows other values.
   void require(const char* what) const;
   /// The same but for such a call.

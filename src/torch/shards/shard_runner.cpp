@@ -129,9 +129,11 @@ ShardAnswer ShardRunner::call(const Trainer::Compute& compute, Shard& shard) {
   parts_.buffers.restore(logical);
   at::autocast::clear_cache();  // the parameters that were cast in it have had their backward
   torch::manual_seed(seed_of(shard_));
-  const Alone alone(parts_.exchange.group().state()->job(), where());
-  auto answer = compute(shard);
-  if (parts_.classifiers != nullptr && !repeats()) parts_.classifiers->end_shard();
+  ShardAnswer answer;
+  run_alone([&] {
+    answer = compute(shard);
+    if (parts_.classifiers != nullptr && !repeats()) parts_.classifiers->end_shard();
+  });
   require_answer(answer);
   note_loss(shard, answer);
   return answer;
@@ -163,7 +165,7 @@ void ShardRunner::enter(std::int64_t shard) {
 
 void ShardRunner::run_alone(const std::function<void()>& code) {
   const Alone alone(parts_.exchange.group().state()->job(), where());
-  code();
+  parts_.parameters.run_closure(code, [this] { return where(); });
 }
 
 std::optional<ShardRunner::Loss> ShardRunner::loss_of(Shard& shard, const ShardAnswer& answer) {
@@ -212,12 +214,13 @@ std::string ShardRunner::where() const {
 
 void ShardRunner::take_gradients(const ShardAnswer& answer) {
   if (answer.weight_ == 0) return;
-  const Alone alone(parts_.exchange.group().state()->job(), where());
-  if (parts_.classifiers != nullptr) {
-    parts_.classifiers->weigh(answer.weight_, answer.kind_ == ShardAnswer::Kind::loss);
-  }
-  if (answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
-  if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
+  run_alone([&] {
+    if (parts_.classifiers != nullptr) {
+      parts_.classifiers->weigh(answer.weight_, answer.kind_ == ShardAnswer::Kind::loss);
+    }
+    if (answer.kind_ == ShardAnswer::Kind::loss) run_backward(answer.loss_);
+    if (answer.kind_ == ShardAnswer::Kind::gradients) hand_in(answer.gradients_);
+  });
 }
 
 /// Computes the shard for the audit, without any effect on the step.

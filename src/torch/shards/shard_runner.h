@@ -26,6 +26,7 @@
 #include "torch/shards/replica_parameters.h"
 #include "torch/shards/shard_buffers.h"
 #include "torch/shards/shard_states.h"
+#include "torch/shards/shared_parameters.h"
 #include "torch/shards/step_notes.h"
 #include "torch/shards/trained_classifiers.h"
 #include "torch/shards/zero_copy_gradients.h"
@@ -39,6 +40,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   struct Parts {
     const WrappedModel& model;
     StepExchange& exchange;
+    SharedParameters& parameters;
     const std::vector<GradientSource*>& sources;
     ShardBoard& board;
     ShardBuffers& buffers;
@@ -84,7 +86,8 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   /// What follows is of that shard: it begins with the buffers of the step's begin.
   void enter(std::int64_t shard);
   Shard shard_of(std::int64_t index) { return {*this, index, false}; }
-  /// Runs the program's code for the shard, by this worker alone.
+  /// Runs the program's code for the shard, by this worker alone. InvalidArgument where it changes
+  /// a parameter.
   void run_alone(const std::function<void()>& code);
   struct Loss {
     torch::Tensor value;  ///< times the loss scale

@@ -24,6 +24,8 @@ SharedParameters::SharedParameters(const Group& group, const WrappedModel& model
   copy_to_hosts(group, shared.memory().data(), shared.bytes(), {.label = "parameters"});
   was_written_.resize(parameters_.size());
   places_.resize(parameters_.size());
+  before_.resize(parameters_.size());
+  spoiled_.resize(parameters_.size());
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     lay(p, shared);
     versions_.push_back(static_cast<std::int64_t>(parameters_[p].second._version()));
@@ -74,7 +76,19 @@ bool SharedParameters::was_written(std::size_t parameter) const {
              versions_[parameter];
 }
 
+void SharedParameters::require_not_spoiled() const {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (spoiled_[p] == 0) continue;
+    throw InvalidArgument(fmt::format(
+        "parameter \"{}\" has values that a closure of a shard, or of evaluate(), has left, which "
+        "depend on who computed what: write its values anew inside trainer.edit(), or load() a "
+        "checkpoint",
+        parameters_[p].first));
+  }
+}
+
 void SharedParameters::require_untouched() const {
+  require_not_spoiled();
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const auto& name = parameters_[p].first;
     if (was_written(p)) {
@@ -86,10 +100,53 @@ void SharedParameters::require_untouched() const {
   }
 }
 
+SharedParameters::Seen SharedParameters::seen(std::size_t parameter) const {
+  const auto& tensor = parameters_[parameter].second;
+  return {tensor.const_data_ptr(), static_cast<std::uint32_t>(tensor._version())};
+}
+
+std::vector<std::uint32_t> SharedParameters::versions() const {
+  std::vector<std::uint32_t> versions;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) versions.push_back(seen(p).version);
+  return versions;
+}
+
+/// The first parameter that the closure has changed. One that has only moved is not spoiled: its
+/// memory still holds what it did.
+std::optional<std::size_t> SharedParameters::spoil_changed() {
+  std::optional<std::size_t> first;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const auto now = seen(p);
+    if (now == before_[p]) continue;
+    if (now.version != before_[p].version) spoiled_[p] = 1;
+    if (!first) first = p;
+  }
+  return first;
+}
+
+void SharedParameters::run_closure(const std::function<void()>& closure,
+                                   const std::function<std::string()>& who) {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) before_[p] = seen(p);
+  try {
+    closure();
+  } catch (...) {
+    spoil_changed();
+    throw;
+  }
+  const auto changed = spoil_changed();
+  if (!changed) return;
+  throw InvalidArgument(fmt::format(
+      "{} {} parameter \"{}\", which all workers of a host read in one place, and so do "
+      "shards and batches that come later: change values between steps, inside "
+      "trainer.edit()",
+      who(), spoiled_[*changed] != 0 ? "wrote to" : "moved", parameters_[*changed].first));
+}
+
 void SharedParameters::written() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     bump(p);
     was_written_[p] = false;
+    spoiled_[p] = 0;
   }
 }
 

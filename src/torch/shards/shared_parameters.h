@@ -3,12 +3,20 @@
 // A model's parameters as views of the one copy that all workers of a host share, and whether
 // anybody but Tutti has written to them. When it ends, each worker's have memory of their own.
 //
+// What a closure (of a shard, of a batch of an evaluation) has changed is spoiled: its value
+// depends on which worker computed what, so that nothing takes it over but values that are written
+// anew.
+//
 // Threads: one. Failure: InvalidArgument names the parameter.
 
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sync/update/shared_model.h"
@@ -29,12 +37,23 @@ class SharedParameters {
   SharedParameters(const SharedParameters&) = delete;
   SharedParameters& operator=(const SharedParameters&) = delete;
 
-  /// Throws if a parameter was written since the last written(). WrappedModel knows whether it lies
-  /// where it did.
+  /// Throws if a parameter was written since the last written(), or is spoiled. WrappedModel knows
+  /// whether it lies where it did.
   void require_untouched() const;
+  /// Runs a closure. InvalidArgument where it has written to a parameter or moved it: `who` ("shard
+  /// 3 of Trainer \"model\"") begins the text. What was written is spoiled then, also where the
+  /// closure throws.
+  void run_closure(const std::function<void()>& closure, const std::function<std::string()>& who);
+  /// Throws if one is spoiled.
+  void require_not_spoiled() const;
+  /// Per parameter, whether it is spoiled on this worker.
+  const std::vector<std::uint8_t>& spoiled() const { return spoiled_; }
+  void spoil(std::vector<std::uint8_t> parameters) { spoiled_ = std::move(parameters); }
+  /// Per parameter, how often torch has counted a write.
+  std::vector<std::uint32_t> versions() const;
   /// Whether that parameter was.
   bool was_written(std::size_t parameter) const;
-  /// All values may have changed: torch's checks for stale saved tensors get to know.
+  /// All values may have changed, and are good: torch's checks for stale saved tensors get to know.
   void written();
   /// The tensors of these parameters are views of that copy from now on: for torch they are the
   /// same tensors as before, with other values.
@@ -44,11 +63,20 @@ class SharedParameters {
   void lay(std::size_t parameter, const SharedModel& copy);
   void take_back(std::size_t parameter);
   void bump(std::size_t parameter);
+  struct Seen {
+    const void* place = nullptr;
+    std::uint32_t version = 0;
+    bool operator==(const Seen&) const = default;
+  };
+  Seen seen(std::size_t parameter) const;
+  std::optional<std::size_t> spoil_changed();
 
   NamedTensors parameters_;
   std::vector<const void*> places_;  ///< where each was put last
   std::vector<std::int64_t> versions_;
   std::vector<bool> was_written_;  ///< before they showed other values
+  std::vector<Seen> before_;       ///< the closure that runs
+  std::vector<std::uint8_t> spoiled_;
 };
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "comm/group_state.h"
@@ -15,10 +16,12 @@ namespace {
 
 constexpr const char* kEdit = "edit()";
 
-/// Flags of the parameters and buffers that the program has written.
+/// Flags of the parameters and buffers that the program has written, and of the parameters that
+/// closures have spoiled: of any worker at first, then of those that are not written anew.
 struct Written {
   std::vector<std::uint8_t> parameters;
   std::vector<std::uint8_t> buffers;
+  std::vector<std::uint8_t> spoiled;
 };
 
 View view_of_flags(std::vector<std::uint8_t>& flags) {
@@ -33,6 +36,7 @@ void edit_here(const TrainedModel& trained, const std::function<void()>& change,
   const auto& buffers = trained.model.buffers();
   std::vector<std::uint32_t> versions;
   for (const auto& item : buffers) versions.push_back(item.second._version());
+  const auto before_change = trained.parameters.versions();
   try {
     const Alone alone(trained.exchange.group().state()->job(),
                       fmt::format("edit() of Trainer \"{}\"", trained.options.name));
@@ -45,8 +49,14 @@ void edit_here(const TrainedModel& trained, const std::function<void()>& change,
     written.buffers.push_back(buffers[b].second._version() != versions[b]);
   }
   if (trained.replicas != nullptr) written.parameters = trained.replicas->written(before);
+  const auto after_change = trained.parameters.versions();
+  for (std::size_t p = 0; p < after_change.size(); ++p) {
+    if (after_change[p] != before_change[p]) written.spoiled[p] = 0;
+  }
   if (error) std::rethrow_exception(error);
   trained.model.require_all_in_place();
+  trained.parameters.spoil(written.spoiled);
+  trained.parameters.require_not_spoiled();
 }
 
 /// Per-replica parameters that any worker has written, before or in edit(), are copied to all
@@ -74,14 +84,20 @@ bool has_moved(const WrappedModel& model) {
 }  // namespace
 
 std::exception_ptr edit_by_hand(const TrainedModel& trained, const BetweenSteps& between,
-                                const std::function<void()>& change) {
+                                const std::function<void()>& change,
+                                const std::function<void()>& check) {
   const auto& group = between.group();
-  between.begin_on_all(kEdit, [&] { trained.model.require_all_in_place(); });
+  between.begin_on_all(kEdit, [&] {
+    check();
+    trained.model.require_all_in_place();
+  });
   if (trained.replicas != nullptr) {
     trained.replicas->land();
     trained.replicas->bring(0);
   }
   Written written;
+  written.spoiled = trained.parameters.spoiled();
+  group.all_reduce(view_of_flags(written.spoiled), Reduction::max, between.waits(kEdit));
   const auto error = between.on_first_rank(kEdit, [&] { edit_here(trained, change, written); });
   copy_to_hosts(group, trained.shared.memory().data(), trained.shared.bytes(),
                 between.waits(kEdit));
@@ -91,7 +107,9 @@ std::exception_ptr edit_by_hand(const TrainedModel& trained, const BetweenSteps&
   group.broadcast(view_of_flags(written.buffers), 0, between.waits(kEdit));
   if (moved == 0) trained.buffers.send_from_first_rank(written.buffers);
   if (trained.replicas != nullptr) spread(trained, between, written);
+  group.broadcast(view_of_flags(written.spoiled), 0, between.waits(kEdit));
   trained.parameters.written();
+  trained.parameters.spoil(std::move(written.spoiled));
   return error;
 }
 

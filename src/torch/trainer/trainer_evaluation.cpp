@@ -9,9 +9,9 @@
 #include <exception>
 #include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "base/exception_text.h"
-#include "base/scoped_flag.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "job/alone.h"
@@ -22,6 +22,51 @@
 #include "tutti/share.h"
 
 namespace tutti {
+
+/// A model's buffers, of which each batch gets the same values, whatever a norm in train() makes of
+/// them in another one; and what they are when this ends.
+class KeptBuffers {
+ public:
+  explicit KeptBuffers(const NamedTensors& buffers) : buffers_(buffers) {
+    for (const auto& item : buffers_) values_.push_back(item.second.detach().clone());
+  }
+  ~KeptBuffers() { put_back(); }
+  KeptBuffers(const KeptBuffers&) = delete;
+  KeptBuffers& operator=(const KeptBuffers&) = delete;
+
+  /// InvalidArgument where one lies elsewhere, so that it cannot be put back; `who` begins the
+  /// text.
+  void require_in_place(const std::string& who) const {
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+      if (buffers_[b].second.nbytes() == values_[b].nbytes()) continue;
+      throw InvalidArgument(
+          fmt::format("{} gave buffer \"{}\" another shape or type", who, buffers_[b].first));
+    }
+  }
+  void put_back() const noexcept {
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+      const auto& tensor = buffers_[b].second;
+      const auto bytes = values_[b].nbytes();
+      const auto* const value = values_[b].const_data_ptr();
+      if (bytes == 0 || tensor.nbytes() != bytes) continue;
+      if (std::memcmp(tensor.const_data_ptr(), value, bytes) == 0) continue;
+      std::memcpy(tensor.data_ptr(), value, bytes);
+      tensor.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  std::uint64_t digest() const {
+    std::uint64_t hash = 0;
+    for (const auto& value : values_) {
+      hash = tutti::digest(value.const_data_ptr(), value.nbytes(), hash);
+    }
+    return hash;
+  }
+
+ private:
+  const NamedTensors& buffers_;
+  std::vector<torch::Tensor> values_;
+};
+
 namespace {
 
 /// Without gradients, in eval(), while this lives.
@@ -51,8 +96,9 @@ class EvaluationMode {
 /// Facts about a worker's part, followed by its metrics or its failure's text.
 struct Head {
   DataRequest request;
-  std::size_t logical = 0;  ///< whose per-replica parameters it shows
-  std::uint64_t moved = 0;  ///< digest of parameters that are not the shared ones; 0: they are
+  std::size_t logical = 0;    ///< whose per-replica parameters it shows
+  std::uint64_t moved = 0;    ///< digest of parameters that are not the shared ones; 0: they are
+  std::uint64_t buffers = 0;  ///< digest of all
   bool failed = false;
 };
 
@@ -89,12 +135,14 @@ std::uint64_t digest_of_moved(const WrappedModel& model) {
 
 /// The batches that this worker computes.
 std::vector<ShardMetrics> TrainerEvaluation::evaluate_own(const DataRequest& request,
-                                                          const Trainer::Evaluate& compute) {
+                                                          const Trainer::Evaluate& compute,
+                                                          const KeptBuffers& buffers) {
   if (request.dataset_size < 1 || request.batch < 1) {
     throw InvalidArgument(fmt::format("evaluate(): {} samples in batches of {}",
                                       request.dataset_size, request.batch));
   }
   const EvaluationMode mode(trained_.module);
+  const auto who = fmt::format("evaluate() of Trainer \"{}\"", trained_.options.name);
   at::autocast::clear_cache();  // the parameters that were cast in it have changed
   const auto batches = epoch_steps(request.dataset_size, request.batch);
   const auto [begin, end] = share_of(batches, between_.group());
@@ -105,10 +153,16 @@ std::vector<ShardMetrics> TrainerEvaluation::evaluate_own(const DataRequest& req
     std::vector<std::int64_t> samples(
         static_cast<std::size_t>(std::min(request.batch, request.dataset_size - first)));
     std::iota(samples.begin(), samples.end(), first);
-    const Alone alone(between_.group().state()->job(),
-                      fmt::format("evaluate() of Trainer \"{}\"", trained_.options.name));
-    compute(samples, metrics.emplace_back());
-    if (trained_.classifiers != nullptr) trained_.classifiers->end_shard();
+    const Alone alone(between_.group().state()->job(), who);
+    trained_.parameters.run_closure(
+        [&] {
+          compute(samples, metrics.emplace_back());
+          if (trained_.classifiers != nullptr) trained_.classifiers->end_shard();
+        },
+        [&] { return who; });
+    buffers.require_in_place(who);
+    buffers.put_back();
+    trained_.module.eval();  // whatever the closure has left
   }
   return metrics;
 }
@@ -123,30 +177,30 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
   auto& exchange = trained_.exchange;
   const auto& group = between_.group();
   exchange.require_running();
+  between_.require_together("evaluate()");
   between_.require_no_half("evaluate()");
-  if (const auto alone_in = group.state()->job().alone_in(); alone_in.starts_with("edit() ")) {
-    throw InvalidArgument(fmt::format("evaluate() in {}: call it between steps", alone_in));
-  }
-  if (exchange.is_open() || evaluating_) {
-    throw InvalidArgument(fmt::format("evaluate() inside {} of \"{}\": call it between steps",
-                                      evaluating_ ? "evaluate()" : "a step",
-                                      trained_.options.name));
-  }
+  const auto me = fmt::format("evaluate() of Trainer \"{}\"", trained_.options.name);
+  const Stepping stepping(group.state()->job(), me);
   bring(0);
   const auto logical = trained_.replicas != nullptr ? trained_.replicas->shown() : 0;
   std::uint64_t moved = 0;
   std::vector<std::byte> message;
+  std::uint64_t held = 0;
   std::exception_ptr error;
   try {
-    const ScopedFlag inside(evaluating_);
+    const KeptBuffers buffers(trained_.model.buffers());
     moved = digest_of_moved(trained_.model);
+    held = buffers.digest();
     const auto run = [&] {
-      message = message_of({request, logical, moved, false}, evaluate_own(request, compute));
+      BetweenSteps::require_one_thread(me, stepping);
+      if (moved == 0) trained_.parameters.require_untouched();
+      message = message_of({request, logical, moved, held, false},
+                           evaluate_own(request, compute, buffers));
     };
     trained_.classifiers != nullptr ? trained_.classifiers->evaluate(run) : run();
   } catch (...) {
     error = std::current_exception();
-    message = message_of({request, logical, 0, true}, exception_text());
+    message = message_of({request, logical, 0, 0, true}, exception_text());
   }
   seed_();
   std::vector<std::vector<std::byte>> all;
@@ -182,6 +236,13 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
           "load() or set_data()) and the other has not, or has other values",
           group.job_rank(r), group.job_rank(group.rank())));
     }
+    if (head.buffers != held) {
+      throw InvalidArgument(fmt::format(
+          "evaluate(): rank {} and rank {} have other buffers: one has run the model in train() "
+          "between steps, or written to them: change values inside trainer.edit(), and run the "
+          "model outside of steps in eval()",
+          group.job_rank(r), group.job_rank(group.rank())));
+    }
     auto theirs = unpack(rest);
     batches.insert(batches.end(), std::make_move_iterator(theirs.begin()),
                    std::make_move_iterator(theirs.end()));
@@ -191,6 +252,7 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
 
 void TrainerEvaluation::with_ema(const std::function<void()>& body) {
   constexpr const char* kName = "with_ema()";
+  between_.require_together(kName);
   auto* const averages = trained_.averages;
   const auto& group = between_.group();
   trained_.exchange.run_collectives([&] {
@@ -217,7 +279,9 @@ void TrainerEvaluation::with_ema(const std::function<void()>& body) {
     if (error) std::rethrow_exception(error);  // it came first
     throw;
   }
+  auto spoiled = trained_.parameters.spoiled();  // an average is, by an evaluation in there
   trained_.parameters.written();
+  trained_.parameters.spoil(std::move(spoiled));
   if (error) std::rethrow_exception(error);
 }
 
@@ -236,7 +300,7 @@ torch::Tensor TrainerEvaluation::gather(const std::string& name) const {
 void TrainerEvaluation::with_logical_worker(std::int64_t logical,
                                             const std::function<void()>& body) {
   constexpr const char* kName = "with_logical_worker()";
-  if (trained_.exchange.is_open()) throw InvalidArgument(fmt::format("{} inside a step", kName));
+  between_.require_together(kName);
   between_.require(kName);
   auto* const replicas = trained_.replicas;
   const auto count = replicas != nullptr ? replicas->size() : 0;

@@ -20,6 +20,8 @@
 
 namespace tutti {
 
+class KeptBuffers;
+
 class TrainerEvaluation {
  public:
   /// `steps`: those that are over. `seed` puts torch's generator where it stands between steps.
@@ -37,13 +39,13 @@ class TrainerEvaluation {
  private:
   void bring(std::size_t logical);
   std::vector<ShardMetrics> evaluate_own(const DataRequest& request,
-                                         const Trainer::Evaluate& compute);
+                                         const Trainer::Evaluate& compute,
+                                         const KeptBuffers& buffers);
 
   TrainedModel trained_;
   BetweenSteps& between_;
   const std::int64_t& steps_;
   std::function<void()> seed_;
-  bool evaluating_ = false;
 };
 
 }  // namespace tutti

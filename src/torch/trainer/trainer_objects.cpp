@@ -168,8 +168,8 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
                          .averaging = options.averaging ? options.averaging->name() : "",
                          .workers_per_shard = workers_per_shard(options)});
   runner = std::make_shared<ShardRunner>(
-      ShardRunner::Parts{model, *exchange, sources, *board, *buffers, replicas.get(), audit.get(),
-                         states, *notes, data, classifiers.get()},
+      ShardRunner::Parts{model, *exchange, *parameters, sources, *board, *buffers, replicas.get(),
+                         audit.get(), states, *notes, data, classifiers.get()},
       ShardRunner::Options{options.name, options.seed, options.shards, mine,
                            options.pipeline.has_value()});
   runner->attach();
@@ -249,8 +249,11 @@ void TrainerObjects::require_all_in_halves() const {
       "halves (docs/clusters.md)");
 }
 
-/// Between steps the generator stands where no shard's does.
+/// Between steps the generator stands where no shard's does. While another thread is in a step it
+/// is that one's.
 void TrainerObjects::seed_between_steps() const {
+  const Stepping stepping(group.state()->job(), fmt::format("Trainer \"{}\"", options.name));
+  if (!stepping.elsewhere().empty()) return;
   torch::manual_seed(leaf_seed(options.seed, step(), -1));
 }
 

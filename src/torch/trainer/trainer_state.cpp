@@ -55,11 +55,31 @@ std::int64_t TrainerState::epoch() {
   return epoch;
 }
 
-/// Another Trainer's shard may train this one; an evaluation's batch, or edit(), is one worker's.
-void TrainerState::require_no_alone(const std::string& what) const {
+/// Another Trainer's shard may train this one (a backward with a hook): steps know by themselves
+/// who does not come to them. A shard of its own may not; an evaluation's batch, or edit(), is one
+/// worker's.
+void TrainerState::require_no_closure() const {
   const auto alone_in = own_.group.state()->job().alone_in();
-  if (alone_in.empty() || alone_in.starts_with("shard ")) return;
-  throw InvalidArgument(fmt::format("{} in {}: call it between steps", what, alone_in));
+  if (alone_in.starts_with("shard ") && !own_.exchange->is_open()) return;
+  own_.between.require_together(fmt::format("a step of \"{}\"", own_.options.name));
+}
+
+/// Two steps at once would draw from one generator. The others drop the refused step, and wait for
+/// none.
+void TrainerState::enter_step(const torch::nn::Module* active) {
+  const auto me = fmt::format("Trainer \"{}\"", own_.options.name);
+  auto stepping = std::make_unique<Stepping>(own_.group.state()->job(), me);
+  try {
+    BetweenSteps::require_one_thread("a step of " + me, *stepping);
+  } catch (...) {
+    if (stepping_) throw;  // it is this Trainer's own step: nothing of it is touched
+    own_.exchange->number_next(step());
+    own_.runner->announce(step(), active);
+    own_.exchange->fail(exception_text());
+    own_.runner->join();
+    throw;
+  }
+  stepping_ = std::move(stepping);
 }
 
 /// All workers call the same one: none is left waiting.
@@ -81,15 +101,25 @@ void TrainerState::compute(const Closures& closures) {
 
 void TrainerState::accumulate(const Closures& closures, bool in_halves,
                               const torch::nn::Module* active) {
-  // Another Trainer's shard may train this one (a backward with a hook): steps know by themselves
-  // who does not come to them.
-  require_no_alone(fmt::format("a step of \"{}\"", own_.options.name));
-  const Together together(own_.group.state()->job());
+  require_no_closure();
   if (own_.between.is_half()) {
     const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
     drop(text);  // the others may wait in apply()
+    stepping_.reset();
     throw InvalidArgument(text);
   }
+  enter_step(active);
+  try {
+    begin_step(closures, in_halves, active);
+  } catch (...) {
+    stepping_.reset();
+    throw;
+  }
+}
+
+void TrainerState::begin_step(const Closures& closures, bool in_halves,
+                              const torch::nn::Module* active) {
+  const Together together(own_.group.state()->job());
   own_.between.require("accumulate()");
   own_.exchange->require_running();
   own_.exchange->number_next(step());
@@ -168,9 +198,12 @@ StepResult TrainerState::apply() {
   const Together together(own_.group.state()->job());
   own_.between.require_half("apply()");
   own_.between.set_half(false);
+  const auto stepping = std::move(stepping_);
   // Nobody changes what another one, between the halves, may still be looking at.
   if (own_.notes->in_halves()) {
     try {
+      own_.model.require_all_parameters_in_place();
+      own_.parameters->require_untouched();
       own_.exchange->barrier("apply() in");
     } catch (...) {
       drop(exception_text());
@@ -251,23 +284,26 @@ double TrainerState::gradient_norm() {
 // ---- between steps ----
 
 void TrainerState::edit(const std::function<void()>& change) {
+  own_.between.require_together("edit()");
+  const auto me = fmt::format("edit() of Trainer \"{}\"", own_.options.name);
+  const Stepping stepping(own_.group.state()->job(), me);
   std::exception_ptr error;
   own_.exchange->run_collectives([&] {
-    error = edit_by_hand(own_.trained(), own_.between, change);
+    error = edit_by_hand(own_.trained(), own_.between, change,
+                         [&] { BetweenSteps::require_one_thread(me, stepping); });
     expect_values();
   });
   if (error) std::rethrow_exception(error);
 }
 
 void TrainerState::keep(const std::string& name, KeptValues::Variable variable) {
+  own_.between.require_together(fmt::format("keep(\"{}\")", name));
   own_.between.require("keep()");
-  if (own_.exchange->is_open()) {
-    throw InvalidArgument(fmt::format("keep(\"{}\") inside a step", name));
-  }
   own_.checkpoints->keep(name, variable);
 }
 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {
+  own_.between.require_together("save()");
   std::exception_ptr error;
   own_.exchange->run_collectives([&] {
     error = own_.checkpoints->save(directory, options, own_.steps,
@@ -278,10 +314,16 @@ void TrainerState::save(const std::string& directory, const SaveOptions& options
 
 std::optional<std::int64_t> TrainerState::load(const std::string& directory,
                                                const LoadOptions& options) {
+  own_.between.require_together("load()");
+  const auto me = fmt::format("load() of Trainer \"{}\"", own_.options.name);
+  const Stepping stepping(own_.group.state()->job(), me);
   std::optional<std::int64_t> step;
   own_.exchange->run_collectives([&] {
     if (own_.replicas) own_.replicas->land();
-    const auto check = [&] { own_.model.require_all_in_place(); };
+    const auto check = [&] {
+      BetweenSteps::require_one_thread(me, stepping);
+      own_.model.require_all_in_place();
+    };
     // Rank 0 has filled the memory of its host.
     const auto spread = [&] {
       copy_to_hosts(own_.group, own_.shared->memory().data(), own_.shared->bytes());

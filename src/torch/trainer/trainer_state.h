@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "job/stepping.h"
 #include "run/epoch_watch.h"
 #include "sync/step/step_part.h"
 #include "torch/trainer/trainer_objects.h"
@@ -59,8 +60,9 @@ class TrainerState {
   const Group& group() const { return own_.group; }
 
  private:
-  /// InvalidArgument where `what` is called in an evaluation's batch or in edit().
-  void require_no_alone(const std::string& what) const;
+  void require_no_closure() const;
+  void enter_step(const torch::nn::Module* active);
+  void begin_step(const Closures& closures, bool in_halves, const torch::nn::Module* active);
   void bring();
   void look_at_turn();
   void expect_values();
@@ -73,6 +75,7 @@ class TrainerState {
   TrainerObjects own_;
   std::vector<std::uint8_t> active_set_;  ///< which parameters that are, unless all
   bool resumes_ = false;                  ///< with the next step, from a checkpoint
+  std::unique_ptr<Stepping> stepping_;    ///< from a step's begin to its end
   EpochWatch epochs_;
   StepFacts facts_;  ///< of the current step, or the last one
 };

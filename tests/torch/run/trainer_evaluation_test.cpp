@@ -98,12 +98,12 @@ TEST(TrainerEvaluation, InsideAStepOrItselfItIsRefused) {
                     return some_loss(shard, model);
                   });
                 }),
-                HasSubstr("evaluate() inside a step"));
+                HasSubstr("evaluate() in shard"));
     EXPECT_THAT(text_of<Error>([&] {
                   trainer.evaluate(10, 5,
                                    [&](const auto&, auto&) { trainer.evaluate(9, 5, nothing); });
                 }),
-                HasSubstr("evaluate() inside evaluate()"));
+                HasSubstr("evaluate() in evaluate()"));
     trainer.evaluate(10, 5, nothing);
   });
 }

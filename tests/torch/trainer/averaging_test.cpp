@@ -935,7 +935,7 @@ TEST(AveragingPolicy, OptionsThatMakeNoSenseAreRefused) {
                       return shard.nothing();
                     });
                   }),
-                  HasSubstr("with_logical_worker() inside a step"));
+                  HasSubstr("with_logical_worker() in shard"));
       EXPECT_THAT(text_of([&] {
                     trainer.with_logical_worker(
                         1, [&] { trainer.step([](Shard& shard) { return shard.nothing(); }); });
