@@ -4,7 +4,8 @@
 // user compares two models.
 //
 // Threads and failure: as the functions of group.h. A tensor that is not dense (holes, overlap),
-// not on the CPU, or of an element type that DType lacks is Unsupported.
+// not on the CPU, or of an element type that DType lacks is Unsupported, and so is one that is
+// written to, or looked at by view_of(), with torch's negative or conjugate bit.
 
 #include <torch/torch.h>
 

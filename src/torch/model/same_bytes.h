@@ -6,12 +6,14 @@
 
 #include <cstring>
 
+#include "torch/model/resolved.h"
+
 namespace tutti {
 
-/// Whether two tensors of one shape and type hold the same bits.
+/// Whether two tensors of one shape and type have the same bits as their elements.
 inline bool same_bytes(const torch::Tensor& a, const torch::Tensor& b) {
-  const auto left = a.contiguous();
-  const auto right = b.contiguous();
+  const auto left = resolved(a).contiguous();
+  const auto right = resolved(b).contiguous();
   return left.nbytes() == right.nbytes() &&
          (left.nbytes() == 0 || std::memcmp(left.data_ptr(), right.data_ptr(), left.nbytes()) == 0);
 }

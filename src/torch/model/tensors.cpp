@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/hash.h"
 #include "torch/model/layout.h"
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -12,6 +13,12 @@ namespace {
 
 void bump_version(const torch::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+/// What is read alone may be a view of any kind.
+torch::Tensor as_read(const torch::Tensor& tensor) {
+  require_plain(tensor);
+  return resolved(tensor);
 }
 
 const torch::Tensor& require_contiguous(const torch::Tensor& tensor, std::string_view what) {
@@ -74,6 +81,12 @@ View view_of(const torch::Tensor& tensor) {
   if (!tensor.is_non_overlapping_and_dense()) {
     throw Unsupported("a tensor with holes or overlap: make it contiguous() first");
   }
+  if (!is_resolved(tensor)) {
+    throw Unsupported(
+        "a tensor with torch's negative or conjugate bit, whose memory is not what its elements "
+        "are: "
+        "resolve_neg() or resolve_conj() makes one that is moved");
+  }
   return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor)};
 }
 
@@ -85,8 +98,9 @@ void all_reduce(const Group& group, torch::Tensor& inout, Reduction reduction,
   bump_version(inout);
 }
 
-void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Reduction reduction,
+void reduce(const Group& group, const torch::Tensor& read, torch::Tensor& out, Reduction reduction,
             int root, const CollectiveOptions& options) {
+  const auto in = as_read(read);
   const bool receives = group.rank() == root;
   const auto given = view_of(in);
   const auto result = receives ? view_of(out) : View{nullptr, 0, given.dtype};
@@ -98,16 +112,18 @@ void reduce(const Group& group, const torch::Tensor& in, torch::Tensor& out, Red
   if (receives) bump_version(out);
 }
 
-void reduce_scatter(const Group& group, const torch::Tensor& in, torch::Tensor& out,
+void reduce_scatter(const Group& group, const torch::Tensor& read, torch::Tensor& out,
                     Reduction reduction, const CollectiveOptions& options) {
+  const auto in = as_read(read);
   const auto given = view_of(require_contiguous(in, "reduce_scatter"));
   const auto result = view_of(require_contiguous(out, "reduce_scatter"));
   group.reduce_scatter(given, result, reduction, Layout(in).with(options));
   bump_version(out);
 }
 
-torch::Tensor all_gather(const Group& group, const torch::Tensor& in,
+torch::Tensor all_gather(const Group& group, const torch::Tensor& read,
                          const CollectiveOptions& options) {
+  const auto in = as_read(read);
   const auto view = view_of(require_contiguous(in, "all_gather"));
   if (in.dim() == 0) throw InvalidArgument("all_gather: a scalar has no dim 0; use unsqueeze(0)");
   auto sizes = in.sizes().vec();
@@ -117,8 +133,9 @@ torch::Tensor all_gather(const Group& group, const torch::Tensor& in,
   return out;
 }
 
-torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& in,
+torch::Tensor all_gather_variable(const Group& group, const torch::Tensor& read,
                                   const CollectiveOptions& options) {
+  const auto in = as_read(read);
   const auto view = view_of(require_contiguous(in, "all_gather_variable"));
   if (in.dim() == 0) throw InvalidArgument("all_gather_variable: a scalar has no dim 0");
   const std::int64_t rows = in.size(0);
@@ -167,7 +184,7 @@ torch::Tensor shared_zeros(const Group& group, torch::IntArrayRef sizes, torch::
 std::string parameters_sha256(const torch::nn::Module& module) {
   Sha256 hash;
   for (const auto& item : module.named_parameters()) {
-    const auto value = item.value().detach().contiguous().cpu();
+    const auto value = resolved(item.value().detach()).contiguous().cpu();
     hash.update(item.key().data(), item.key().size());
     hash.update(value.data_ptr(), value.nbytes());
   }

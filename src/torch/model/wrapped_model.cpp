@@ -9,6 +9,7 @@
 
 #include "base/log_line.h"
 #include "torch/model/arithmetic.h"
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
 
@@ -147,6 +148,12 @@ void WrappedModel::check(bool listed) {
     if (tensor.layout() != torch::kStrided || !tensor.device().is_cpu() ||
         !tensor.is_non_overlapping_and_dense()) {
       throw Unsupported(fmt::format("buffer \"{}\" is not a dense tensor on the CPU", name));
+    }
+    if (!is_resolved(tensor)) {
+      throw Unsupported(
+          fmt::format("buffer \"{}\" has torch's negative or conjugate bit, and its memory is not "
+                      "what its elements are: register its clone()",
+                      name));
     }
     buffer_places_.emplace_back(tensor.data_ptr(), tensor.nbytes());
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "torch/model/graph_node.h"
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 
 namespace tutti::ops {
@@ -19,7 +20,7 @@ class CollectiveNode final : public torch::autograd::Node {
     }
     auto gradient = std::move(gradients.at(0));
     if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
-    auto result = gradient_(gradient.contiguous());
+    auto result = gradient_(resolved(gradient).contiguous());
     if (num_outputs() == 0) return {};
     return {std::move(result)};
   }

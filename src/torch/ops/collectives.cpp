@@ -6,6 +6,7 @@
 #include "comm/channels.h"
 #include "comm/group_state.h"
 #include "torch/model/layout.h"
+#include "torch/model/resolved.h"
 #include "torch/ops/collective_node.h"
 #include "torch/ops/rows.h"
 #include "tutti/error.h"
@@ -34,7 +35,7 @@ class GradientLabel {
 /// is sent.
 torch::Tensor given(const torch::Tensor& x) {
   require_plain(x);
-  auto in = x.detach().contiguous();
+  auto in = resolved(x.detach()).contiguous();
   static_cast<void>(view_of(in));
   return in;
 }

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "comm/group_state.h"
 #include "memory/arena.h"
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -23,8 +24,8 @@ std::size_t aligned(std::size_t bytes) { return round_up(bytes, kAlignment); }
 
 /// Elements in memory order: dense, or a copy that is.
 torch::Tensor dense(const torch::Tensor& tensor) {
-  const auto resolved = tensor.resolve_conj().resolve_neg();
-  return resolved.is_non_overlapping_and_dense() ? resolved : resolved.contiguous();
+  const auto plain = resolved(tensor);
+  return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
 }
 
 enum Kind : std::int64_t { kUndefined, kStrided, kSparse };

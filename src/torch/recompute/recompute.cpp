@@ -12,6 +12,7 @@
 
 #include "kernels/hash.h"
 #include "torch/model/graph_node.h"
+#include "torch/model/resolved.h"
 #include "torch/model/without_hooks.h"
 #include "torch/recompute/kept_state.h"
 #include "torch/recompute/result_memory.h"
@@ -61,7 +62,7 @@ std::vector<Fingerprint> fingerprints_of(const Run& run) {
     } else {
       // A leaf that is no input has its gradient from outside the segment: it is returned as it is.
       const bool is_input = place_of(result, run.inputs) < run.inputs.size();
-      const auto dense = result.detach().contiguous();
+      const auto dense = resolved(result.detach()).contiguous();
       all.push_back({.is_computed = result.requires_grad() && (is_input || !result.is_leaf()),
                      .place = place,
                      .bytes = digest(dense.const_data_ptr(), dense.nbytes(),

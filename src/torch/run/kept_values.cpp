@@ -9,6 +9,7 @@
 
 #include "base/log_line.h"
 #include "run/strict_json.h"
+#include "torch/model/resolved.h"
 #include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
@@ -35,6 +36,10 @@ std::string fault_of(const torch::Tensor& tensor) {
   if (!tensor.defined()) return "it is undefined";
   if (tensor.layout() != torch::kStrided) return "it is sparse";
   if (!tensor.device().is_cpu()) return "it is not on the CPU";
+  if (!is_resolved(tensor)) {
+    return "it has torch's negative or conjugate bit, and its memory is not what its elements are: "
+           "clone() makes one that can be kept";
+  }
   if (!is_storable(tensor)) {
     return fmt::format("its type is {}, which a checkpoint cannot hold",
                        c10::toString(tensor.scalar_type()));

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -56,6 +57,12 @@ void require_storable(const std::string& what, const torch::Tensor& tensor) {
 
 TensorView view_of(const std::string& name, const torch::Tensor& tensor) {
   require_storable(fmt::format("\"{}\"", name), tensor);
+  if (!is_resolved(tensor)) {
+    throw Unsupported(fmt::format(
+        "\"{}\" has torch's negative or conjugate bit, and its memory is not what its elements "
+        "are: clone() makes one that a checkpoint can hold",
+        name));
+  }
   return {.name = name,
           .type = *stored_type_of(tensor),
           .shape = tensor.sizes().vec(),

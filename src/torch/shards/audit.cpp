@@ -12,6 +12,7 @@
 #include "comm/group_state.h"
 #include "kernels/hash.h"
 #include "sync/step/logical_workers.h"
+#include "torch/model/resolved.h"
 #include "torch/run/stored_tensors.h"
 #include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"
@@ -116,7 +117,7 @@ void Audit::close(double weight, const ShardMetrics& metrics, const NamedTensors
   };
   const auto add_tensors = [&](std::string_view kind, const NamedTensors& tensors) {
     for (const auto& [name, tensor] : tensors) {
-      const auto bytes = tensor.contiguous();
+      const auto bytes = resolved(tensor).contiguous();
       add(kind, name, digest(bytes.data_ptr(), bytes.nbytes()));
     }
   };

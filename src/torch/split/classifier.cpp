@@ -13,6 +13,7 @@
 #include "job/job_state.h"
 #include "kernels/hash.h"
 #include "run/leaf_seed.h"
+#include "torch/model/resolved.h"
 #include "torch/model/threads.h"
 #include "torch/split/class_sums.h"
 #include "tutti/error.h"
@@ -262,7 +263,7 @@ torch::Tensor Classifier::predict_with_all(const torch::Tensor& features) {
                           ? torch::zeros({features.size(0)}, torch::kInt64)
                           : torch::Tensor();
   const auto problem = problem_of(features, labels, settings_);
-  const auto own = problem.empty() ? features.detach().contiguous() : torch::Tensor();
+  const auto own = problem.empty() ? resolved(features.detach()).contiguous() : torch::Tensor();
   ClassifierCall call;
   agree_on_rows(call, problem.empty() ? own.size(0) : 0, problem, false);
   const auto inputs = inputs_of(gather_rows(own, call.rows, "features"), settings_.options.margin);

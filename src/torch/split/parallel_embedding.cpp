@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "torch/model/resolved.h"
 #include "torch/ops/collective_node.h"
 #include "torch/split/layer_agreement.h"
 #include "torch/split/split_rows.h"
@@ -89,7 +90,7 @@ std::string ParallelEmbeddingImpl::refusal(const torch::Tensor& indices) const {
       (indices.scalar_type() != torch::kInt64 && indices.scalar_type() != torch::kInt32)) {
     return "ParallelEmbedding: indices must be integers of 32 or 64 bits";
   }
-  const auto wide = indices.detach().to(torch::kCPU, torch::kInt64).contiguous();
+  const auto wide = resolved(indices.detach().to(torch::kCPU, torch::kInt64)).contiguous();
   const auto* const index = wide.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < wide.numel(); ++i) {
     if (index[i] >= 0 && index[i] < options_.rows) continue;
@@ -107,7 +108,7 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
   torch::Tensor wide;
   std::vector<Rows> by_owner(members);
   if (why_not.empty()) {
-    wide = indices.detach().to(torch::kCPU, torch::kInt64).reshape({-1}).contiguous();
+    wide = resolved(indices.detach().to(torch::kCPU, torch::kInt64)).reshape({-1}).contiguous();
     const auto* const index = wide.const_data_ptr<std::int64_t>();
     for (std::int64_t i = 0; i < wide.numel(); ++i) {
       by_owner[static_cast<std::size_t>(owner_of(index[i]))].push_back(i);

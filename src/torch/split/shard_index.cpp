@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 
@@ -16,7 +17,7 @@ torch::Tensor checked(const torch::Tensor& labels, std::int64_t classes, std::in
       (labels.scalar_type() != torch::kInt64 && labels.scalar_type() != torch::kInt32)) {
     throw InvalidArgument(fmt::format("{}: labels must be integers of 32 or 64 bits", what));
   }
-  const auto wide = labels.to(torch::kCPU, torch::kInt64).contiguous();
+  const auto wide = resolved(labels.to(torch::kCPU, torch::kInt64)).contiguous();
   const auto* const label = wide.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < wide.numel(); ++i) {
     if (label[i] == ignore || (label[i] >= 0 && label[i] < classes)) continue;

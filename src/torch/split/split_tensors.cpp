@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/group_state.h"
+#include "torch/model/resolved.h"
 #include "torch/split/split_layers.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -97,7 +98,7 @@ double clip_grad_norm(const Group& group, torch::nn::Module& module, double max_
 torch::Tensor gather_whole(const Group& group, const SplitTensor& tensor, int root) {
   const torch::NoGradGuard no_grad;
   const auto counts = counts_of(group, tensor);
-  const auto rows = tensor.rows.detach().contiguous();
+  const auto rows = resolved(tensor.rows.detach()).contiguous();
   auto sizes = rows.sizes().vec();
   sizes.at(0) = tensor.of_rows;
   torch::Tensor whole;
@@ -124,7 +125,7 @@ void scatter_whole(const Group& group, const SplitTensor& tensor, const torch::T
                                  tensor.name));
   }
   auto rows = torch::empty(tensor.rows.sizes(), tensor.rows.options().requires_grad(false));
-  const auto from = is_root ? whole.detach().contiguous() : torch::Tensor();
+  const auto from = is_root ? resolved(whole.detach()).contiguous() : torch::Tensor();
   group.scatter_variable(is_root ? view_of(from) : View{nullptr, 0, dtype_of(rows)}, view_of(rows),
                          counts, root, {.label = tensor.name});
   tensor.rows.detach().copy_(rows);

@@ -18,6 +18,7 @@
 #include "kernels/hash.h"
 #include "run/leaf_seed.h"
 #include "run/metric_exchange.h"
+#include "torch/model/resolved.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 
@@ -124,7 +125,7 @@ std::uint64_t digest_of_moved(const WrappedModel& model) {
   } catch (const InvalidArgument&) {
     std::uint64_t hash = 0;
     for (const auto& [name, parameter] : model.parameters()) {
-      const auto values = parameter.detach().contiguous();
+      const auto values = resolved(parameter.detach()).contiguous();
       hash = digest(values.data_ptr(), values.nbytes(), hash);
     }
     return std::max<std::uint64_t>(hash, 1);
