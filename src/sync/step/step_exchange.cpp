@@ -279,9 +279,13 @@ void StepExchange::publish(const ModelMemory& model) {
 void StepExchange::take_buffers(const ModelMemory& model) {
   if (!options_.sync_buffers) return;
   const int source = buffer_source();
+  outcome_.changed_buffers.assign(model.buffers.size(), 0);
   for (std::size_t b = 0; b < model.buffers.size() && group_.rank() != source; ++b) {
     const auto& entry = plan().buffers()[b];
-    std::memcpy(model.buffers[b], nodes_.arena().block(source) + entry.offset, entry.bytes);
+    const auto* const from = nodes_.arena().block(source) + entry.offset;
+    if (std::memcmp(model.buffers[b], from, entry.bytes) == 0) continue;
+    std::memcpy(model.buffers[b], from, entry.bytes);
+    outcome_.changed_buffers[b] = 1;
   }
   note_buffers(model);
 }

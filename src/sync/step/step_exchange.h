@@ -155,6 +155,8 @@ class StepExchange {
     std::vector<std::uint8_t> touched;  ///< per parameter: some worker wrote it
     int drained = 0;                    ///< workers that have no more data
     int buffer_source = 0;              ///< rank in the group whose buffers count
+    /// Per buffer: take_buffers() has given it other bytes.
+    std::vector<std::uint8_t> changed_buffers;
     StepReport report;
   };
   /// The open step compares digests, so that `modes` of its ModelMemory are looked at.
@@ -173,7 +175,7 @@ class StepExchange {
   /// because a worker without data has old buffers; 0 if none had.
   int buffer_source() const;
   /// Replaces this worker's buffers by the source's, inside complete(), where buffers are
-  /// synchronised.
+  /// synchronised and differ.
   void take_buffers(const ModelMemory& model);
   /// Notes, inside complete(), that the model's buffers are now equal on all workers.
   void note_buffers(const ModelMemory& model);

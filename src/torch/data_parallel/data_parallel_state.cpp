@@ -244,8 +244,9 @@ void DataParallelState::finish() {
   own_.split->install(divides ? facts_.report.weight : 1);
   tell_next_weight();
   outcome_.report = facts_.report;
-  if (own_.options.buffers == Buffers::every_step && own_.group.rank() != outcome_.buffer_source) {
-    for (const auto& item : own_.model.buffers()) item.second.unsafeGetTensorImpl()->bump_version();
+  for (std::size_t b = 0; b < outcome_.changed_buffers.size(); ++b) {
+    if (outcome_.changed_buffers[b] == 0) continue;
+    own_.model.buffers()[b].second.unsafeGetTensorImpl()->bump_version();
   }
   if (own_.options.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
 }

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/log_line.h"
+#include "kernels/hash.h"
 #include "torch/model/arithmetic.h"
 #include "torch/model/resolved.h"
 #include "tutti/error.h"
@@ -288,9 +289,11 @@ void warn_of_unmatched(const WrappedModel& model, const std::string& name, const
 void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
                           std::optional<std::chrono::milliseconds> deadline) {
   const auto& [name, tensor] = item;
+  const auto hash = [&tensor = tensor] { return digest(tensor.data_ptr(), tensor.nbytes()); };
+  const auto before = hash();
   group.broadcast({tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()), DType::uint8}, 0,
                   {.label = name, .deadline = deadline});
-  tensor.unsafeGetTensorImpl()->bump_version();
+  if (hash() != before) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 void send_from_first_rank(const Group& group, const NamedTensors& tensors,

@@ -97,7 +97,8 @@ class WrappedModel {
 /// Rank 0 logs which options name no parameter.
 void warn_of_unmatched(const WrappedModel& model, const std::string& name, const Group& group);
 
-/// Replaces the bytes of all workers by rank 0's, for any type. Collective.
+/// Replaces the bytes of all workers by rank 0's, for any type: torch's versions count where others
+/// came. Collective.
 void send_from_first_rank(const Group& group, const std::pair<std::string, torch::Tensor>& item,
                           std::optional<std::chrono::milliseconds> deadline);
 void send_from_first_rank(const Group& group, const NamedTensors& tensors,
