@@ -10,6 +10,7 @@
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/data_parallel_state.h"
 #include "torch/data_parallel/parallel_averaging.h"
+#include "torch/model/gradient_hooks.h"
 #include "torch/split/split_layers.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -26,6 +27,27 @@ ParameterRoles roles_of(const DataParallelOptions& options, const SplitLayers& l
           .model = options.name};
 }
 
+/// Until they are ended, whoever has the parameters would find them changed by what is sent at the
+/// start, and one that is refused has to leave them usable.
+void require_free(const WrappedModel& model, const SplitLayers& layers,
+                  const DataParallelOptions& options) {
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const auto& tensor = model.tensor(p);
+    if (!options.averaging) {
+      ParameterHooks::require_free(tensor, model.label(p));
+      continue;
+    }
+    const auto sink = ParameterHooks::sink_of(tensor);
+    if (sink == nullptr || !sink->owns_values()) continue;
+    throw InvalidArgument(fmt::format("averaging {}: {} is a Trainer's already; end that one first",
+                                      options.averaging->name(), model.label(p)));
+  }
+  for (const auto& [name, tensor] : layers.parameters) {
+    ParameterHooks::require_free(tensor,
+                                 fmt::format("parameter \"{}\" of \"{}\"", name, options.name));
+  }
+}
+
 }  // namespace
 
 /// `group_of` is called once all options are checked for `workers` workers: until then no worker
@@ -40,6 +62,7 @@ void DataParallel::start(const std::function<Group()>& group_of, int workers, Wr
         fmt::format("averaging {}: \"{}\" is split over the workers, whose steps have to be one",
                     options.averaging->name(), layers.parameters.front().first));
   }
+  require_free(model, layers, options);
   const Group group = group_of();
   if (options.averaging) {
     averaging_ = std::make_unique<ParallelAveraging>(group, std::move(model), options);

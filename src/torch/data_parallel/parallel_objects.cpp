@@ -20,6 +20,8 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   pin_threads(*group.state());
   auto settings = settings_of(options);
   const auto exchange_options = exchange_options_of(options, model, layers);
+  // Before anything is sent: a layer that is another's already is refused.
+  split = std::make_unique<SplitGradients>(std::move(layers), options.name);
   settings.emplace_back("modules", std::to_string(exchange_options.modules));
   exchange = std::make_unique<StepExchange>(group, model.plan(settings), exchange_options);
   if (options.compression.codec) {
@@ -45,7 +47,6 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   send_from_first_rank(group, model.buffers(), options.deadline);
   views = std::make_unique<GradientViews>(model, *exchange);
   intake = std::make_unique<GradientIntake>(model, *exchange, *views, sources);
-  split = std::make_unique<SplitGradients>(std::move(layers), options.name);
   list_step_parts();
   if (group.rank() == 0) log_info(text());
 }

@@ -60,6 +60,7 @@ class ParameterHooks::Tripwire : public torch::autograd::PostAccumulateGradHook 
   void operator()(const torch::Tensor&) override {
     if (const auto sink = sink_.lock()) sink->accumulated(index_);
   }
+  std::shared_ptr<GradientSink> sink() const { return sink_.lock(); }
 
  private:
   std::size_t index_;
@@ -83,6 +84,13 @@ void ParameterHooks::forget(const torch::Tensor& parameter) {
   const auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter);
   if (dynamic_cast<const Ended*>(slot.get()) == nullptr) return;
   torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+}
+
+std::shared_ptr<GradientSink> ParameterHooks::sink_of(const torch::Tensor& parameter) {
+  if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return nullptr;
+  const auto* const tripwire =
+      dynamic_cast<const Tripwire*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
+  return tripwire == nullptr ? nullptr : tripwire->sink();
 }
 
 void ParameterHooks::require_free(const torch::Tensor& parameter, const std::string& label) {

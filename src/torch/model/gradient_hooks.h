@@ -27,6 +27,9 @@ class GradientSink {
   virtual void accumulated(std::size_t parameter) = 0;
   /// The backward that called on_backward_end() has ended, or (false) was ended by an exception.
   virtual void backward_ended(bool completed) = 0;
+
+  /// It updates the parameters itself: whoever else writes to them is an error.
+  virtual bool owns_values() const { return false; }
 };
 
 /// The warning that the first backward logs after the object that took the gradients has ended.
@@ -56,6 +59,8 @@ class ParameterHooks {
   void leave(std::shared_ptr<EndedNotice> notice) { notice_ = std::move(notice); }
   /// Removes what leave() has left.
   static void forget(const torch::Tensor& parameter);
+  /// Who takes the parameter's gradient; null: nobody.
+  static std::shared_ptr<GradientSink> sink_of(const torch::Tensor& parameter);
 
  private:
   class Take;

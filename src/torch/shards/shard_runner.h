@@ -109,6 +109,7 @@ class ShardRunner : public GradientSink, public std::enable_shared_from_this<Sha
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
   void accumulated(std::size_t parameter) override;
   void backward_ended(bool completed) override;
+  bool owns_values() const override { return true; }
 
   // Called by Shard:
   std::vector<std::int64_t> indices(const DataRequest& request, std::int64_t shard);
