@@ -193,8 +193,10 @@ class [[nodiscard]] DataParallel {
 
   /// Drops this worker's step on all workers: they get PeerFailed with this text. For failures that
   /// Tutti cannot see: outside of backward() and scopes, or inside a backward before the first
-  /// gradient has reached a parameter. After a failure that it has seen this does nothing, so that
-  /// a handler may always call it.
+  /// gradient has reached a parameter. In the handler of an exception by which a step was dropped
+  /// already it does nothing, so that a handler may always call it: of the exception itself, of one
+  /// that has it nested, or once after it with its text in `why`. Anywhere else it is the open
+  /// step's, or the next one's.
   void fail(const std::string& why);
 
   /// Σ weight · value / Σ weight over the workers, added along the canonical tree over ranks in

@@ -226,11 +226,13 @@ Accumulation::Accumulation(Accumulation&& other) noexcept = default;
 Accumulation::~Accumulation() noexcept(false) {
   if (!is_open()) return;
   if (std::uncaught_exceptions() > exceptions_at_start_) {
-    state_->fail("an exception left its accumulation scope");
+    state_->leave_scope("an exception left its accumulation scope", nullptr);
     return;
   }
-  state_->fail("it left an accumulation scope without finish()");
-  throw InvalidArgument("an accumulation scope was left without finish(): its gradients are lost");
+  const auto error = std::make_exception_ptr(
+      InvalidArgument("an accumulation scope was left without finish(): its gradients are lost"));
+  state_->leave_scope("it left an accumulation scope without finish()", error);
+  std::rethrow_exception(error);
 }
 
 bool Accumulation::is_open() const { return state_ && state_->scope() == scope_; }

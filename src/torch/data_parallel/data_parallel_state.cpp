@@ -66,13 +66,13 @@ void DataParallelState::in_step(Body&& body) {
   } catch (...) {
     if (own_.exchange->is_open()) {
       drop(exception_text());
-    } else {
-      dropped_ = true;  // by others
+    } else {  // by others
       backwards_.drop();
       own_.step_parts.drop();
       own_.split->drop();
       tell_next_weight();
     }
+    told_ = {own_.exchange->last_number(), std::current_exception()};
     throw;
   }
 }
@@ -134,16 +134,19 @@ void DataParallelState::before_step() {
   is_used_ = true;
   own_.placed->require_sent();
   own_.views->release_kept();
-  dropped_ = false;
   is_alone_ = false;
   own_.intake->attach_new();
   own_.split->attach_new();
 }
 
-void DataParallelState::backward_ended(bool completed) {
+void DataParallelState::backward_ended(bool completed, std::exception_ptr error) {
   backwards_.end();
   if (!own_.exchange->is_open() || backwards_.in_scope()) return;
-  if (!completed) return drop("its backward threw an exception");
+  if (!completed) {
+    drop("its backward threw an exception");
+    told_ = {own_.exchange->last_number(), std::move(error)};
+    return;
+  }
   in_step([this] {
     own_.intake->take_set_by_hand(true);
     finish();
@@ -292,7 +295,8 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
         finish();
       });
     } catch (const PeerFailed&) {
-      continue;  // dropped by all: whoever has data goes on with the next
+      told_ = {};  // the program does not hear of it
+      continue;    // dropped by all: whoever has data goes on with the next
     }
     if (outcome_.drained == own_.group.size()) break;
     update();
@@ -303,15 +307,19 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
 }
 
 void DataParallelState::fail(const std::string& why) noexcept {
-  if (std::exchange(dropped_, false)) return;
+  const auto& exchange = *own_.exchange;
+  if (!exchange.is_open() && told_.is_reported(exchange.last_number(), why)) return;
   drop(why);
-  dropped_ = false;
+}
+
+void DataParallelState::leave_scope(const std::string& why, std::exception_ptr error) noexcept {
+  drop(why);
+  told_ = {own_.exchange->last_number(), std::move(error)};
 }
 
 /// Ends the open step, or the next one, on all workers.
 void DataParallelState::drop(const std::string& why) noexcept {
   backwards_.drop();
-  dropped_ = true;
   own_.exchange->fail(why);
   own_.step_parts.drop();
   own_.split->drop();

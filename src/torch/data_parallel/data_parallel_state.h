@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "sync/step/step_part.h"
 #include "torch/data_parallel/parallel_objects.h"
 #include "torch/data_parallel/step_backwards.h"
+#include "torch/data_parallel/told_failure.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/wrapped_model.h"
 #include "tutti/data_parallel.h"
@@ -42,7 +44,7 @@ class DataParallelState : public GradientSink,
   // GradientSink
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
   void accumulated(std::size_t parameter) override;
-  void backward_ended(bool completed) override;
+  void backward_ended(bool completed, std::exception_ptr error) override;
 
   // Steps.
   void next_weight(double weight);
@@ -52,9 +54,11 @@ class DataParallelState : public GradientSink,
   void finish_scope();
   void synchronize(std::optional<double> weight);
   std::int64_t join(const std::function<void()>& update);
-  /// Drops the step on all workers, unless an exception has just done so; gradients are undefined
-  /// afterwards.
+  /// Drops the open step, or the next one, on all workers, unless it reports what an exception has
+  /// told; gradients are undefined afterwards.
   void fail(const std::string& why) noexcept;
+  /// Drops the open step: `error`, null where it cannot be seen, tells the program.
+  void leave_scope(const std::string& why, std::exception_ptr error) noexcept;
   void sync_buffers();
   /// An object that ends unused warns.
   void use() { is_used_ = true; }
@@ -93,7 +97,7 @@ class DataParallelState : public GradientSink,
   bool is_alone_ = false;  ///< the step is one backward's, of this worker alone
   bool stopped_ = false;
   bool is_used_ = false;  ///< by a step, or another collective
-  bool dropped_ = false;  ///< an exception has told this worker that the last step was dropped
+  ToldFailure told_;
 };
 
 }  // namespace tutti

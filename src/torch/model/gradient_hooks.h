@@ -11,8 +11,10 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace tutti {
@@ -25,8 +27,9 @@ class GradientSink {
   virtual void gradient(std::size_t parameter, const torch::Tensor& value) = 0;
   /// torch accumulated into param.grad instead.
   virtual void accumulated(std::size_t parameter) = 0;
-  /// The backward that called on_backward_end() has ended, or (false) was ended by an exception.
-  virtual void backward_ended(bool completed) = 0;
+  /// The backward that called on_backward_end() has ended, or (false) was ended by an exception:
+  /// `error`, null where it is none of std::exception's.
+  virtual void backward_ended(bool completed, std::exception_ptr error) = 0;
 
   /// It updates the parameters itself: whoever else writes to them is an error.
   virtual bool owns_values() const { return false; }

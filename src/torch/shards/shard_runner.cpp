@@ -363,7 +363,7 @@ void ShardRunner::accumulated(std::size_t parameter) {
   gradient(parameter, value);
 }
 
-void ShardRunner::backward_ended(bool) {}
+void ShardRunner::backward_ended(bool, std::exception_ptr) {}
 
 void ShardRunner::note(std::size_t parameter, double largest) {
   const bool is_per_replica = parts_.model.is_per_replica(parameter);
