@@ -170,7 +170,9 @@ class [[nodiscard]] DataParallel {
   DataParallel(DataParallel&&) noexcept;
   DataParallel& operator=(DataParallel&&) = delete;
 
-  /// Weight of the next backward outside a scope (default 1): samples, tokens.
+  /// Weight of the next backward outside a scope (default 1): samples, tokens. It has to be called
+  /// before that backward where the model has split layers or operations (tutti/ops.h), which
+  /// carry gradients by it.
   void next_weight(double weight);
 
   /// Opens a step of several micro-batches.

@@ -7,6 +7,15 @@
 // that is computed from a reduced value, the same on all, would count size() times: divide it, or
 // take reduce_from_group(), whose gradient is that of one of them.
 //
+// In the model of a DataParallel, each loss counts by its weight: what is differentiated is then
+// Σ w·loss. A gradient that goes to another member is multiplied by the weight here, and divided by
+// the weight there, where DataParallel multiplies by it later. The weight is that of micro_batch(),
+// or of next_weight(), which has to be called before the backward: InvalidArgument in the step that
+// finds another one, or where a backward comes to two DataParallels of different weights. A
+// backward that comes to no parameter of a DataParallel has weight 1. The loss of a worker of
+// weight 0, as of one that has no rows, gives nothing; where a gradient of others' losses would be
+// lost there, of rows that it has or on its way to other workers, its step is InvalidArgument.
+//
 // Each call that has a gradient makes a collective of the same group in backward. So every member's
 // backward() must come to it, in the same order, as it does where all compute the same expression:
 // a result that one leaves out of its loss, or another order, is a Mismatch that names both calls.
@@ -76,7 +85,7 @@ std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std:
 torch::Tensor copy_to_group(const Group& group, const torch::Tensor& x,
                             const CollectiveOptions& options = {});
 /// The sum over members; each one's gradient is that of its own result. For partial results of
-/// which all then compute the same loss.
+/// which all then compute the same loss, which is of the same weight on all.
 torch::Tensor reduce_from_group(const Group& group, const torch::Tensor& x,
                                 const CollectiveOptions& options = {});
 
@@ -87,6 +96,16 @@ torch::Tensor send(const Group& group, const torch::Tensor& x, int to,
 /// What `from` sends, in the shape and type of `like`: others are a Mismatch that names both.
 torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
                       const CollectiveOptions& options = {});
+
+/// While it lives, operations that this thread calls leave gradients as they are: for a layer that
+/// weighs them itself (WeightedLayer), so that what it adds up over the members is Σ w·g.
+class [[nodiscard]] UnweightedGuard {
+ public:
+  UnweightedGuard();
+  ~UnweightedGuard();
+  UnweightedGuard(const UnweightedGuard&) = delete;
+  UnweightedGuard& operator=(const UnweightedGuard&) = delete;
+};
 
 /// `loss`, whose backward() comes to these results as well, with a gradient of zero.
 torch::Tensor attach(const torch::Tensor& loss, const std::vector<torch::Tensor>& results);

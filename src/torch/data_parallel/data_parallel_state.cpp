@@ -10,6 +10,7 @@
 #include "comm/group_state.h"
 #include "run/leaf_seed.h"
 #include "torch/model/incoming_gradient.h"
+#include "torch/model/loss_weight.h"
 #include "torch/model/module_modes.h"
 #include "tutti/error.h"
 
@@ -20,6 +21,12 @@ void require_weight(double weight) {
   if (!std::isfinite(weight) || weight < 0) {
     throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
   }
+}
+
+/// NaN is something.
+bool is_zero(const torch::Tensor& gradient) {
+  const auto values = gradient.is_sparse() ? gradient._values() : gradient;
+  return values.count_nonzero().item<std::int64_t>() == 0;
 }
 
 }  // namespace
@@ -96,6 +103,13 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
                     "in micro_batch() with a closure that calls backward() itself",
                     own_.model.label(parameter)));
   }
+  if (loss_weight_ == 0 && !heard().owed_by.empty() && !is_zero(value)) {
+    refuse(fmt::format(
+        "{}: this worker's loss has a weight of 0, but other workers' losses have a gradient of "
+        "what it gave to {}, and through it of this parameter; leave all weights at 1, and "
+        "multiply each worker's loss by its rows · N ÷ all rows",
+        own_.model.label(parameter), heard().owed_by));
+  }
   own_.intake->take(parameter, value, last);
 }
 
@@ -116,6 +130,7 @@ void DataParallelState::open_backward() {
         "such models in micro_batch() with a closure that calls backward() itself");
   }
   before_step();
+  loss_weight_ = next_weight_;
   const double weight = std::exchange(next_weight_, 1.0);
   is_alone_ = counts_alone(weight);
   own_.exchange->open_one_backward(weight);
@@ -153,6 +168,42 @@ void DataParallelState::backward_ended(bool completed, std::exception_ptr error)
   });
 }
 
+// ---- operations ----
+
+/// What was heard in the open step, or the next one.
+DataParallelState::Heard& DataParallelState::heard() {
+  const auto& exchange = *own_.exchange;
+  const auto step = exchange.is_open() ? exchange.number() : exchange.last_number() + 1;
+  if (heard_.step != step) heard_ = {.step = step};
+  return heard_;
+}
+
+std::optional<double> DataParallelState::loss_weight() {
+  if (!backwards_.in_scope()) heard().weight = loss_weight_;
+  return loss_weight_;
+}
+
+void DataParallelState::refuse(const std::string& why) {
+  if (heard().refusal.empty()) heard_.refusal = why;
+}
+
+void DataParallelState::owe(const std::string& operation) { heard().owed_by = operation; }
+
+std::string DataParallelState::loss_label() const {
+  return fmt::format("DataParallel \"{}\"", own_.options.name);
+}
+
+/// Where operations have carried gradients, they did so by the weight that counts, and could.
+void DataParallelState::require_sound_weights() const {
+  if (heard_.step != own_.exchange->number()) return;
+  if (!heard_.refusal.empty()) throw InvalidArgument(heard_.refusal);
+  if (!heard_.weight || *heard_.weight == loss_weight_) return;
+  throw InvalidArgument(
+      fmt::format("step {}: operations (tutti/ops.h) have carried gradients of a loss that counts "
+                  "{}, and it was to count {}: call next_weight() before its backward",
+                  heard_.step, *heard_.weight, loss_weight_));
+}
+
 // ---- steps ----
 
 void DataParallelState::next_weight(double weight) {
@@ -166,8 +217,9 @@ bool DataParallelState::counts_alone(double weight) const {
   return own_.group.size() == 1 && own_.options.divide != Divide::not_at_all && weight > 0;
 }
 
-/// To split layers: of the next backward outside of a scope.
+/// Of the next backward outside of a scope.
 void DataParallelState::tell_next_weight() {
+  loss_weight_ = next_weight_;
   own_.split->set_weight(counts_alone(next_weight_) ? 1 : next_weight_);
 }
 
@@ -183,6 +235,7 @@ void DataParallelState::open_scope(const AccumulateOptions& options) {
   before_step();
   own_.exchange->open_scope(options.micro_batches);
   backwards_.open_scope();
+  heard().weight.reset();  // each leaf has its own
   in_step([this] { open_parts(); });
 }
 
@@ -198,7 +251,10 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     }
     own_.exchange->begin_leaf(weight);
     own_.split->set_weight(weight);
+    loss_weight_ = weight;
+    heard().owed_by.clear();
     backwards_.begin_leaf();
+    const LossWeightScope counts({.value = weight, .sinks = {weak_from_this()}});
     const auto loss = compute();
     if (loss.defined()) {
       backwards_.begin_last();
@@ -224,6 +280,7 @@ void DataParallelState::finish() {
   own_.intake->require_own_slots();
   own_.split->require_own_slots();
   own_.model.require_unchanged_list();
+  require_sound_weights();
   look_first();
   if (own_.exchange->looks_closely() && own_.model.module() != nullptr) {
     own_.memory.modes = modes_of(*own_.model.module());
@@ -268,6 +325,7 @@ void DataParallelState::synchronize(std::optional<double> asked) {
   const bool by_hand = own_.intake->holds_set_by_hand();
   before_step();
   const double weight = asked.value_or(std::exchange(next_weight_, 1.0));
+  loss_weight_ = weight;
   in_step([&] {
     if (by_hand) {
       own_.exchange->open_one_backward(weight);

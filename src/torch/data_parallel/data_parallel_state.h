@@ -45,6 +45,11 @@ class DataParallelState : public GradientSink,
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
   void accumulated(std::size_t parameter) override;
   void backward_ended(bool completed, std::exception_ptr error) override;
+  std::optional<double> loss_weight() override;
+  void refuse(const std::string& why) override;
+  void owe(const std::string& operation) override;
+  bool owes() override { return !heard().owed_by.empty(); }
+  std::string loss_label() const override;
 
   // Steps.
   void next_weight(double weight);
@@ -83,6 +88,7 @@ class DataParallelState : public GradientSink,
   void look_first();
   bool counts_alone(double weight) const;
   void tell_next_weight();
+  void require_sound_weights() const;
   void end() noexcept;
   void drop(const std::string& why) noexcept;
   template <class Body>
@@ -94,10 +100,21 @@ class DataParallelState : public GradientSink,
   StepExchange::Outcome outcome_;
 
   double next_weight_ = 1;
-  bool is_alone_ = false;  ///< the step is one backward's, of this worker alone
+  double loss_weight_ = 1;  ///< of the backwards that come, or run
+  bool is_alone_ = false;   ///< the step is one backward's, of this worker alone
   bool stopped_ = false;
   bool is_used_ = false;  ///< by a step, or another collective
   ToldFailure told_;
+
+  /// What operations have found in the backwards of a step, by its number.
+  struct Heard {
+    std::int64_t step = -1;
+    std::optional<double> weight = {};  ///< that they took outside of an accumulation scope
+    std::string refusal = {};
+    std::string owed_by = {};  ///< the operation
+  };
+  Heard& heard();
+  Heard heard_;
 };
 
 }  // namespace tutti

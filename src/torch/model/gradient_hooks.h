@@ -33,6 +33,18 @@ class GradientSink {
 
   /// It updates the parameters itself: whoever else writes to them is an error.
   virtual bool owns_values() const { return false; }
+
+  // What operations ask whose backward comes to these parameters (loss_weight.h).
+  /// How much the loss of the running backward counts; nullopt: nobody weighs losses here.
+  virtual std::optional<double> loss_weight() { return {}; }
+  /// The step cannot be right, and is to fail once its backward is over: `why` is
+  /// InvalidArgument's.
+  virtual void refuse(const std::string& /*why*/) {}
+  /// The loss counts nothing, but those of others have a gradient of what was given to `operation`.
+  virtual void owe(const std::string& /*operation*/) {}
+  virtual bool owes() { return false; }
+  /// `DataParallel "model"`, in errors.
+  virtual std::string loss_label() const { return {}; }
 };
 
 /// The warning that the first backward logs after the object that took the gradients has ended.

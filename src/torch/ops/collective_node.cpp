@@ -1,12 +1,15 @@
 #include "torch/ops/collective_node.h"
 
+#include <fmt/format.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <utility>
 
 #include "torch/model/graph_node.h"
+#include "torch/model/loss_weight.h"
 #include "torch/model/resolved.h"
 #include "tutti/error.h"
+#include "tutti/ops.h"
 
 namespace tutti::ops {
 namespace {
@@ -38,7 +41,47 @@ auto node_of(const torch::Tensor& input, GradientOfCollective gradient) {
   return node;
 }
 
+thread_local int unweighted = 0;
+
+/// NaN is something.
+bool is_zero(const torch::Tensor& gradient) {
+  return gradient.count_nonzero().item<std::int64_t>() == 0;
+}
+
+/// A loss that counts nothing gives nothing. Once something has come from the losses of others, it
+/// may be on its way to others again, and would be lost.
+torch::Tensor given_without_weight(const LossWeight& weight, const char* operation,
+                                   const torch::Tensor& gradient) {
+  if (weight.owes() && !is_zero(gradient)) {
+    weight.refuse(fmt::format(
+        "{}: this worker's loss has a weight of 0, but gradients of other workers' losses go "
+        "through it to other workers, and would be lost; leave all weights at 1, and multiply each "
+        "worker's loss by its rows · N ÷ all rows",
+        operation));
+  }
+  return torch::zeros_like(gradient);
+}
+
 }  // namespace
+
+UnweightedGuard::UnweightedGuard() { ++unweighted; }
+UnweightedGuard::~UnweightedGuard() { --unweighted; }
+
+GradientOfCollective of_weighted_losses(const Group& group, const char* operation,
+                                        GradientOfCollective gradient) {
+  if (group.size() == 1 || unweighted > 0) return gradient;
+  return [operation, gradient = std::move(gradient)](const torch::Tensor& mine) {
+    const auto& weight = current_loss_weight();
+    if (weight.value == 1) return gradient(mine);
+    const bool counts = weight.value != 0;
+    auto all =
+        gradient(counts ? mine * weight.value : given_without_weight(weight, operation, mine));
+    if (!all.defined()) return all;
+    if (counts) return all / weight.value;
+    if (!is_zero(all)) weight.owe(operation);
+    return all;
+  };
+}
 
 bool records_gradients(torch::ScalarType type) {
   return c10::GradMode::is_enabled() && c10::isFloatingType(type);

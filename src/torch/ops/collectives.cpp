@@ -40,6 +40,13 @@ torch::Tensor given(const torch::Tensor& x) {
   return in;
 }
 
+/// What a collective of members who have losses of their own is to autograd.
+torch::Tensor of_members(const Group& group, const char* operation, torch::Tensor result,
+                         const torch::Tensor& input, GradientOfCollective gradient) {
+  return with_gradient(std::move(result), input,
+                       of_weighted_losses(group, operation, std::move(gradient)));
+}
+
 void require_linear(Reduction reduction, const char* what) {
   if (reduction == Reduction::sum || reduction == Reduction::mean) return;
   throw Unsupported(fmt::format("{}: sum and mean; all_reduce() has the others", what));
@@ -88,21 +95,21 @@ torch::Tensor all_reduce(const Group& group, const torch::Tensor& x, Reduction r
     case Reduction::max:
     case Reduction::min: {
       const auto is_mine = won(group, in, out, options);
-      return with_gradient(out, x, [sum, is_mine](const torch::Tensor& gradient) {
+      return of_members(group, "all_reduce", out, x, [sum, is_mine](const torch::Tensor& gradient) {
         const auto all = sum(gradient, Reduction::sum);
         return torch::where(is_mine, all, torch::zeros_like(all));
       });
     }
     case Reduction::product: {
       const auto others = product_of_others(group, in, options);
-      return with_gradient(out, x, [sum, others](const torch::Tensor& gradient) {
+      return of_members(group, "all_reduce", out, x, [sum, others](const torch::Tensor& gradient) {
         return sum(gradient, Reduction::sum) * others;
       });
     }
     default:
-      return with_gradient(out, x, [sum, reduction](const torch::Tensor& gradient) {
-        return sum(gradient, reduction);
-      });
+      return of_members(
+          group, "all_reduce", out, x,
+          [sum, reduction](const torch::Tensor& gradient) { return sum(gradient, reduction); });
   }
 }
 
@@ -113,14 +120,14 @@ torch::Tensor reduce(const Group& group, const torch::Tensor& x, Reduction reduc
   auto out = group.rank() == root ? torch::empty_like(in) : stand_in(in);
   tutti::reduce(group, in, out, reduction, root, options);
   const double share = reduction == Reduction::mean ? group.size() : 1;
-  return with_gradient(out, x,
-                       [=, label = GradientLabel(group, options), like = stand_in(in),
-                        sizes = in.sizes().vec()](const torch::Tensor& gradient) {
-                         auto all = group.rank() == root ? gradient.clone()
-                                                         : torch::empty(sizes, like.options());
-                         tutti::broadcast(group, all, root, label.options());
-                         return all.div_(share);
-                       });
+  return of_members(group, "reduce", out, x,
+                    [=, label = GradientLabel(group, options), like = stand_in(in),
+                     sizes = in.sizes().vec()](const torch::Tensor& gradient) {
+                      auto all = group.rank() == root ? gradient.clone()
+                                                      : torch::empty(sizes, like.options());
+                      tutti::broadcast(group, all, root, label.options());
+                      return all.div_(share);
+                    });
 }
 
 torch::Tensor reduce_scatter(const Group& group, const torch::Tensor& x, Reduction reduction,
@@ -140,10 +147,10 @@ torch::Tensor reduce_scatter(const Group& group, const torch::Tensor& x, Reducti
   }
   auto out = scatter_sums(group, in, shares, reduction, options);
   const double share = reduction == Reduction::mean ? group.size() : 1;
-  return with_gradient(out, x,
-                       [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
-                         return gather_rows(group, gradient, shares, label.options()).div_(share);
-                       });
+  return of_members(group, "reduce_scatter", out, x,
+                    [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                      return gather_rows(group, gradient, shares, label.options()).div_(share);
+                    });
 }
 
 torch::Tensor all_gather(const Group& group, const torch::Tensor& x,
@@ -151,10 +158,10 @@ torch::Tensor all_gather(const Group& group, const torch::Tensor& x,
   const auto in = given(x);
   const auto rows = rows_of_all(group, in, "all_gather", options);
   auto out = gather_rows(group, in, rows, options);
-  return with_gradient(
-      out, x, [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
-        return scatter_sums(group, gradient, rows, Reduction::sum, label.options());
-      });
+  return of_members(group, "all_gather", out, x,
+                    [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                      return scatter_sums(group, gradient, rows, Reduction::sum, label.options());
+                    });
 }
 
 torch::Tensor gather(const Group& group, const torch::Tensor& x, int root,
@@ -162,23 +169,24 @@ torch::Tensor gather(const Group& group, const torch::Tensor& x, int root,
   const auto in = given(x);
   const auto rows = rows_of_all(group, in, "gather", options);
   auto out = gather_to(group, in, rows, root, options);
-  return with_gradient(out, x,
-                       [=, label = GradientLabel(group, options),
-                        like = with_rows(in, 0)](const torch::Tensor& gradient) {
-                         return scatter_from(group, gradient, like, rows, root, label.options());
-                       });
+  return of_members(group, "gather", out, x,
+                    [=, label = GradientLabel(group, options),
+                     like = with_rows(in, 0)](const torch::Tensor& gradient) {
+                      return scatter_from(group, gradient, like, rows, root, label.options());
+                    });
 }
 
 torch::Tensor broadcast(const Group& group, const torch::Tensor& x, int root,
                         const CollectiveOptions& options) {
   auto out = given(x).clone();
   tutti::broadcast(group, out, root, options);
-  return with_gradient(
-      out, x, [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
-        auto sum = group.rank() == root ? torch::empty_like(gradient) : torch::Tensor();
-        tutti::reduce(group, gradient, sum, Reduction::sum, root, label.options());
-        return sum;
-      });
+  return of_members(group, "broadcast", out, x,
+                    [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                      auto sum =
+                          group.rank() == root ? torch::empty_like(gradient) : torch::Tensor();
+                      tutti::reduce(group, gradient, sum, Reduction::sum, root, label.options());
+                      return sum;
+                    });
 }
 
 torch::Tensor scatter(const Group& group, const torch::Tensor& x,
@@ -187,11 +195,11 @@ torch::Tensor scatter(const Group& group, const torch::Tensor& x,
   const auto in = given(x);
   const auto shares = checked_rows(group, rows, "scatter");
   auto out = scatter_from(group, in, in, shares, root, options);
-  return with_gradient(out, x,
-                       [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
-                         auto all = gather_to(group, gradient, shares, root, label.options());
-                         return group.rank() == root ? all : torch::Tensor();
-                       });
+  return of_members(group, "scatter", out, x,
+                    [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                      auto all = gather_to(group, gradient, shares, root, label.options());
+                      return group.rank() == root ? all : torch::Tensor();
+                    });
 }
 
 torch::Tensor all_to_all(const Group& group, const torch::Tensor& x,
@@ -202,10 +210,10 @@ torch::Tensor all_to_all(const Group& group, const torch::Tensor& x,
   const auto to = checked_rows(group, given_rows, "all_to_all");
   const auto from = checked_rows(group, taken_rows, "all_to_all");
   auto out = exchange(group, in, to, from, options);
-  return with_gradient(out, x,
-                       [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
-                         return exchange(group, gradient, from, to, label.options());
-                       });
+  return of_members(group, "all_to_all", out, x,
+                    [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                      return exchange(group, gradient, from, to, label.options());
+                    });
 }
 
 std::vector<std::int64_t> exchange_rows(const Group& group, std::span<const std::int64_t> given,
@@ -223,11 +231,13 @@ torch::Tensor copy_to_group(const Group& group, const torch::Tensor& x,
                             const CollectiveOptions& options) {
   require_plain(x);
   return view_with_gradient(
-      x, [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
-        auto sum = gradient.clone();
-        tutti::all_reduce(group, sum, Reduction::sum, label.options());
-        return sum;
-      });
+      x,
+      of_weighted_losses(group, "copy_to_group",
+                         [=, label = GradientLabel(group, options)](const torch::Tensor& gradient) {
+                           auto sum = gradient.clone();
+                           tutti::all_reduce(group, sum, Reduction::sum, label.options());
+                           return sum;
+                         }));
 }
 
 torch::Tensor reduce_from_group(const Group& group, const torch::Tensor& x,
@@ -242,13 +252,13 @@ torch::Tensor send(const Group& group, const torch::Tensor& x, int to,
   const auto in = given(x);
   group.send(view_of(in), to, Layout(in).with(options));
   const Group way(group.state()->channels().way(group.rank(), to));
-  return with_gradient(stand_in(in), x,
-                       [=, label = GradientLabel(way, options), like = stand_in(in),
-                        sizes = in.sizes().vec()](const torch::Tensor&) {
-                         const auto gradient = torch::empty(sizes, like.options());
-                         group.receive(view_of(gradient), to, label.options());
-                         return gradient;
-                       });
+  return of_members(group, "send", stand_in(in), x,
+                    [=, label = GradientLabel(way, options), like = stand_in(in),
+                     sizes = in.sizes().vec()](const torch::Tensor&) {
+                      const auto gradient = torch::empty(sizes, like.options());
+                      group.receive(view_of(gradient), to, label.options());
+                      return gradient;
+                    });
 }
 
 torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
@@ -257,11 +267,11 @@ torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
   auto out = torch::empty(like.sizes(), like.options().requires_grad(false));
   group.receive(view_of(out), from, Layout(out).with(options));
   const Group way(group.state()->channels().way(from, group.rank()));
-  return with_gradient(out, {},
-                       [=, label = GradientLabel(way, options)](const torch::Tensor& gradient) {
-                         group.send(view_of(gradient), from, label.options());
-                         return torch::Tensor();
-                       });
+  return of_members(group, "receive", out, {},
+                    [=, label = GradientLabel(way, options)](const torch::Tensor& gradient) {
+                      group.send(view_of(gradient), from, label.options());
+                      return torch::Tensor();
+                    });
 }
 
 torch::Tensor attach(const torch::Tensor& loss, const std::vector<torch::Tensor>& results) {

@@ -12,6 +12,7 @@
 
 #include "kernels/hash.h"
 #include "torch/model/graph_node.h"
+#include "torch/model/loss_weight.h"
 #include "torch/model/resolved.h"
 #include "torch/model/without_hooks.h"
 #include "torch/recompute/kept_state.h"
@@ -171,6 +172,7 @@ class RecomputeNode final : public torch::autograd::Node {
     if (ends.empty() || wanted.empty()) return result;
     // Tensor hooks fire on the whole gradient, in the outer graph: not on what one segment gives.
     const WithoutHooks quiet(parameters);
+    const LossWeightScope as_outside(current_loss_weight());
     auto found = torch::autograd::grad(ends, wanted, given, /*retain_graph=*/false,
                                        /*create_graph=*/false, /*allow_unused=*/true);
     for (std::size_t w = 0; w < wanted.size(); ++w) result[places[w]] = std::move(found[w]);

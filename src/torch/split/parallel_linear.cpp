@@ -59,6 +59,7 @@ void ParallelLinearImpl::require(const torch::Tensor& x) const {
 
 /// The logits of all members' samples, of which the gradient comes weighted.
 torch::Tensor ParallelLinearImpl::local(const torch::Tensor& x) {
+  const ops::UnweightedGuard weighted_here;
   const auto all = ops::all_gather(group(), leave_weighted(x, shared_weight()),
                                    {.label = label_of("ParallelLinear", "features")});
   return torch::linear(all, weight, bias);
@@ -86,6 +87,7 @@ torch::Tensor ParallelLinearImpl::logits(const torch::Tensor& x) {
     given.push_back(rows[static_cast<std::size_t>(r)] * of_all.size(1));
     taken.push_back(own * classes.back());
   }
+  const ops::UnweightedGuard weighted_here;
   const auto mine = ops::all_to_all(group(), of_all.reshape({-1}), given, taken,
                                     {.label = label_of("ParallelLinear", "logits")});
   std::vector<torch::Tensor> columns;
