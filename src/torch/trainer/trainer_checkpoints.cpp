@@ -119,7 +119,7 @@ std::vector<std::byte> TrainerCheckpoints::read(const std::string& directory,
                     "than in a run that never stopped:\n{}",
                     checkpoint->folder().string(), differences));
   }
-  log_info(fmt::format("trainer: goes on from {}", checkpoint->folder().string()));
+  log_info(fmt::format("trainer: resumed from {}", checkpoint->folder().string()));
   return found;
 }
 
