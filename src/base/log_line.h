@@ -7,6 +7,7 @@
 
 namespace tutti {
 
+void log_debug(const std::string& text);
 void log_info(const std::string& text);
 void log_warning(const std::string& text);
 void log_error(const std::string& text);

@@ -68,8 +68,13 @@ ParallelAveraging::ParallelAveraging(const Group& group, WrappedModel model,
   send_from_first_rank(group_, model_.buffers(), options_.deadline);
   copies_.restart();
   if (group_.rank() != 0) return;
-  log_info(
-      fmt::format("data parallel: {} parameters, {} workers{}, {} per worker for the averaging",
+  log_info(fmt::format(
+      "data parallel: {} parameters, {} workers, averaging {}; TUTTI_LOG=debug shows all "
+      "settings",
+      model_.parameters().size(), group_.size(), options_.averaging->name()));
+  log_debug(
+      fmt::format("all settings of data parallel: {} parameters, {} workers{}, {} per worker "
+                  "for the averaging",
                   model_.parameters().size(), group_.size(), text_of(settings_of(options_)),
                   format_bytes(bytes_held())));
 }

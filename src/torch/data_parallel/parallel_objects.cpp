@@ -48,7 +48,11 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
   views = std::make_unique<GradientViews>(model, *exchange);
   intake = std::make_unique<GradientIntake>(model, *exchange, *views, sources);
   list_step_parts();
-  if (group.rank() == 0) log_info(text());
+  if (group.rank() != 0) return;
+  log_info(
+      fmt::format("data parallel: {} parameters, {} workers; TUTTI_LOG=debug shows all settings",
+                  model.parameters().size(), group.size()));
+  log_debug(text());
 }
 
 /// Each phase of a step calls them in this order.
@@ -75,9 +79,10 @@ std::string ParallelObjects::text() const {
   }
   if (split->size() > 0) own += fmt::format(", {} split parameters", split->size());
   if (model.owned() > 0) own += fmt::format(", {} parameters with an owner", model.owned());
-  return fmt::format("data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
-                     model.parameters().size(), exchange->nodes().bytes_held(), group.size(),
-                     text_of(settings_of(options)), own);
+  return fmt::format(
+      "all settings of data parallel: {} parameters, {} gradient bytes per worker, {} workers{}{}",
+      model.parameters().size(), exchange->nodes().bytes_held(), group.size(),
+      text_of(settings_of(options)), own);
 }
 
 }  // namespace tutti

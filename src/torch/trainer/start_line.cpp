@@ -79,9 +79,14 @@ void log_start(const StartLine& start) {
   warn_of_idle(ranges, start.options, start.group);
   std::string shares;
   for (const auto& range : ranges) shares += fmt::format(" [{}, {})", range.begin, range.end);
-  log_info(fmt::format("trainer: {} parameters, {} workers, their shards{}{}{}",
-                       start.model.parameters().size(), start.group.size(), shares, start.settings,
-                       own_text(start)));
+  log_info(
+      fmt::format("trainer: {} parameters, {} workers, {} shards in a step; TUTTI_LOG=debug "
+                  "shows all settings",
+                  start.model.parameters().size(), start.group.size(), start.options.shards));
+  log_debug(
+      fmt::format("all settings of the trainer: {} parameters, {} workers, their shards{}{}{}",
+                  start.model.parameters().size(), start.group.size(), shares, start.settings,
+                  own_text(start)));
 }
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a Trainer logs when it starts: one line with all that is used, and warnings of what the
-// program has asked for in vain.
+// What a Trainer logs when it starts: a short line, one with all that is used for who debugs, and
+// warnings of what the program has asked for in vain.
 //
 // Threads: one. Failure: none.
 

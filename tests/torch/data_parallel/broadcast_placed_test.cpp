@@ -1,5 +1,6 @@
 // DataParallel with parameters that one worker alone updates: the run of a single process.
 
+#include "support/debug_log.h"
 #include "support/log_capture.h"
 #include "torch/training.h"
 
@@ -110,6 +111,7 @@ TEST(BroadcastPlaced, ItsGradientIsLeftAloneByCodecsAndCounted) {
 
 TEST(BroadcastPlaced, AnUpdateThatWasNotSentIsLoggedAtTheEnd) {
   on_workers(1, [](const Job& job) {
+    const DebugLog debug;
     LogCapture log;
     for (const bool sends : {true, false}) {
       LookUp model;

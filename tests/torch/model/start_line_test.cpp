@@ -1,5 +1,8 @@
 // What is printed at the start comes once, not from each worker.
 
+#include <gmock/gmock.h>
+
+#include "support/debug_log.h"
 #include "support/log_capture.h"
 #include "torch/training.h"
 
@@ -22,6 +25,30 @@ TEST(StartLine, OfADataParallelWithAnAveragingPolicyComesFromRankZeroAlone) {
     DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
     parallel.average_parameters();
     EXPECT_EQ(log.count("data parallel: "), job.rank() == 0 ? 1 : 0);
+  });
+}
+
+// It was 350 to 700 characters long.
+// findings-3: D5
+TEST(StartLine, IsShortAndTheLongOneIsForWhoAsks) {
+  on_workers(1, [](const Job& job) {
+    const auto lengths = [&] {
+      const LogCapture log;
+      auto model = mlp();
+      { const Trainer trainer(job, *model, Adam{}, {.shards = 4, .seed = 1}); }
+      { const DataParallel parallel(job, *model, {.averaging = local_sgd(1)}); }
+      { const DataParallel parallel(job, *model); }
+      std::vector<std::size_t> lengths;
+      for (const auto& line : log.lines())
+        if (line.starts_with("info: ") || line.starts_with("debug: "))
+          lengths.push_back(line.substr(line.find(' ') + 1).size());
+      return lengths;
+    };
+    EXPECT_THAT(lengths(),
+                ::testing::AllOf(::testing::SizeIs(3), ::testing::Each(::testing::Le(120U))));
+    const DebugLog debug;
+    EXPECT_THAT(lengths(),
+                ::testing::AllOf(::testing::SizeIs(6), ::testing::Contains(::testing::Gt(200U))));
   });
 }
 

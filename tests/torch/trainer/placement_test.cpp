@@ -1,6 +1,7 @@
 // Parameters that one logical worker alone updates: the bytes of a run without owners, and what
 // codecs leave alone.
 
+#include "support/debug_log.h"
 #include "support/log_capture.h"
 #include "torch/exact_cases.h"
 
@@ -81,8 +82,9 @@ TEST(Owner, KeepsItsGradientOutOfACodec) {
 }
 
 // The row-sparse one was left out.
-TEST(Owner, TheFirstLogLineSaysHowManyHaveOne) {
+TEST(Owner, TheLogSaysHowManyHaveOne) {
   on_workers(1, [](const Job& job) {
+    const DebugLog debug;
     LogCapture log;
     const auto task = tables();
     const Trainer trainer(job, *task.module, Adam{},
