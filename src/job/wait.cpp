@@ -326,8 +326,11 @@ bool SlowWait::is_said_by_another(const RankSet& late) const {
 void SlowWait::notice_stall(const RankSet& late, Clock::time_point now) {
   while (next_notice_ <= counted_) next_notice_ *= 2;
   if (is_said_by_another(late)) return;
-  log().warn("{} not reached {} ({}; {}){}", ranks_text(late, "has", "have"), subject_.what(),
-             seconds_text(std::max(now - start_, counted_)), there(), doings_of(late));
+  const auto end = allowed_ == Clock::duration::max()
+                       ? std::string()
+                       : fmt::format("gives up at {}; ", seconds_text(allowed_));
+  log().warn("{} not reached {} ({}; {}{}){}", ranks_text(late, "has", "have"), subject_.what(),
+             seconds_text(std::max(now - start_, counted_)), end, there(), doings_of(late));
 }
 
 WaitWatch::WaitWatch(JobState& job, WaitSubject subject, Clock::time_point since)
