@@ -1,6 +1,7 @@
 #include "job/job_state.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <set>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/mpi_library.h"
 #include "base/timeline.h"
 #include "job/hosts/block_table.h"
@@ -193,8 +195,20 @@ JobState::~JobState() {
     return;
   }
   rendezvous_->when_alone({});
+  warn_if_unused();
   if (!gone().died.empty()) leave_mpi_open();
   publish_early<std::uint32_t>(*this, slot(identity_.rank).state, WorkerSlot::left);
+}
+
+/// Every Group draws a number. A job that a launcher has started has a name for its run.
+void JobState::warn_if_unused() const {
+  const bool is_used = !numbers_.empty() || identity_.size == 1 || identity_.run.empty();
+  if (is_used || identity_.rank != 0 || std::uncaught_exceptions() > 0) return;
+  log().warn(
+      "{} workers have joined, and the program ends without a Group, a DataParallel or a Trainer: "
+      "each has worked for itself alone; wrap the model in tutti::DataParallel, or train it by a "
+      "tutti::Trainer",
+      identity_.size);
 }
 
 void JobState::refuse_child() const {

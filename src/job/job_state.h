@@ -170,6 +170,7 @@ class JobState {
     Clock::time_point until;
   };
   [[noreturn]] void refuse_child() const;
+  void warn_if_unused() const;
   void find_others();
   void take_board(const FileDescriptor& file, bool gives);
   /// Fixes how waits spin, from the processors of all workers.

@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 
+#include "job/job_state.h"
+#include "support/log_capture.h"
 #include "support/process_ranks.h"
 #include "tutti/error.h"
 
@@ -81,6 +83,33 @@ TEST(JoinAgain, a_socket_that_somebody_has_closed_is_told_with_both_causes) {
               "TUTTI_ from its environment");
   });
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+}
+
+// findings-3: D3
+TEST(JoinAgain, a_job_that_nothing_was_made_of_is_told_at_its_end) {
+  for (const int size : {1, 2, 3}) {
+    const ProcessOutcome outcome = run_processes(size, [&](int rank, FileDescriptor socket) {
+      ::fcntl(socket.get(), F_SETFD, 0);  // as the launcher does before exec
+      be_started_by_a_launcher(rank, size, socket.release());
+      const LogCapture log;
+      { const Job job = Job::join(); }
+      EXPECT_EQ(log.count("workers have joined, and the program ends without a Group, a "
+                          "DataParallel or a Trainer"),
+                rank == 0 && size > 1 ? 1 : 0);
+    });
+    EXPECT_TRUE(outcome.all_good()) << outcome.describe();
+    const ProcessOutcome used = run_processes(size, [&](int rank, FileDescriptor socket) {
+      ::fcntl(socket.get(), F_SETFD, 0);
+      be_started_by_a_launcher(rank, size, socket.release());
+      const LogCapture log;
+      {
+        const Job job = Job::join();
+        job.state()->next_number("as each group does");
+      }
+      { EXPECT_EQ(log.count("without a Group"), 0); }
+    });
+    EXPECT_TRUE(used.all_good()) << used.describe();
+  }
 }
 
 }  // namespace
