@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "torch/run/model_facts.h"
@@ -13,6 +16,10 @@
 
 namespace tutti::command {
 namespace {
+
+/// Reading an archive recurses once per level.
+constexpr std::ptrdiff_t kMaxDepth = 128;
+constexpr std::size_t kShownOfName = 60;
 
 /// A module's own tensors and its children, in the order in which they were added.
 struct ModuleNode {
@@ -24,19 +31,31 @@ struct ModuleNode {
   std::string name;
   std::vector<Entry> entries;
   std::vector<ModuleNode> children;
+  std::unordered_map<std::string, std::size_t> by_name;  ///< of `children`
 
   ModuleNode& child(const std::string& wanted) {
-    for (auto& node : children) {
-      if (node.name == wanted) return node;
-    }
-    return children.emplace_back(ModuleNode{.name = wanted, .entries = {}, .children = {}});
+    const auto [found, is_new] = by_name.try_emplace(wanted, children.size());
+    if (is_new) children.push_back({.name = wanted, .entries = {}, .children = {}, .by_name = {}});
+    return children[found->second];
   }
   /// The module of that name below this one, and its parents: made where they are missing.
   ModuleNode& module(const std::string& path) {
     if (path.empty()) return *this;
-    const auto dot = path.find('.');
-    auto& first = child(path.substr(0, dot));
-    return dot == std::string::npos ? first : first.module(path.substr(dot + 1));
+    const auto depth = std::ranges::count(path, '.') + 1;
+    if (depth > kMaxDepth) {
+      throw InvalidArgument(
+          fmt::format("a module lies {} modules deep, which torch::load and torch.jit.load cannot "
+                      "be relied on to "
+                      "read: {} at most can be exported; its name begins with \"{}\"",
+                      depth, kMaxDepth, path.substr(0, kShownOfName)));
+    }
+    auto* at = this;
+    for (std::size_t begin = 0; begin <= path.size();) {
+      const auto dot = std::min(path.find('.', begin), path.size());
+      at = &at->child(path.substr(begin, dot - begin));
+      begin = dot + 1;
+    }
+    return *at;
   }
   void add(const std::string& path, const torch::Tensor& tensor, bool is_buffer) {
     const auto dot = path.rfind('.');

@@ -136,6 +136,44 @@ struct HeadedImpl : torch::nn::Module {
   Head head;
 };
 
+/// A parameter below `depth` modules.
+struct NestImpl : torch::nn::Module {
+  explicit NestImpl(int depth) {
+    if (depth == 0) {
+      weight = register_parameter("weight", torch::ones({3}));
+    } else {
+      inner = register_module("m", std::make_shared<NestImpl>(depth - 1));
+    }
+  }
+  torch::Tensor value() { return inner == nullptr ? weight : inner->value(); }
+  std::shared_ptr<NestImpl> inner;
+  torch::Tensor weight;
+};
+
+// It took minutes.
+// findings-3: C5
+TEST(Export, OfAModelThatIsTooDeepIsRefusedAndOfADeepOneIsRead) {
+  for (const int depth : {128, 129, 2000}) {
+    const TemporaryFolder folder;
+    NestImpl net(depth);
+    on_workers(1, [&](const Job& job) {
+      Trainer trainer(job, net, Sgd{.lr = 0.1});
+      trainer.step([&](Shard& shard) { return shard.loss(net.value().sum()); });
+      trainer.save(folder.file("run"));
+    });
+    const auto file = folder.file("model.pt");
+    const auto run = run_command({"export", "--torch", folder.file("run"), file});
+    EXPECT_EQ(run.status, depth > 128 ? 1 : 0) << run.err;
+    if (depth > 128) {
+      EXPECT_THAT(run.err, HasSubstr("a module lies " + std::to_string(depth) + " modules deep"));
+      continue;
+    }
+    auto read = std::make_shared<NestImpl>(depth);
+    torch::load(read, file);
+    EXPECT_TRUE(torch::equal(read->value(), net.value()));
+  }
+}
+
 TEST(Export, HasALayerThatIsSplitOverTheWorkersAsAWhole) {
   const TemporaryFolder folder;
   const auto sha = text_of_rank_0(2, [&](const Job& job) {
