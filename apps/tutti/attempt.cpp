@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cmath>
 #include <csignal>
+#include <functional>
 #include <string>
 
 #include "failure_report.h"
@@ -51,6 +53,15 @@ std::vector<Worker> start_workers(const RunPlan& plan, int restart, Broker& brok
     broker.close_worker_end(rank);
   }
   return workers;
+}
+
+std::function<std::string()> join_note_of(const RunPlan& plan, const Broker& broker) {
+  if (plan.options.workers == 1) return {};
+  return [&plan, &broker] {
+    return broker.any_joining()
+               ? std::string()
+               : nobody_joined_note(plan.options.workers, plan.options.join_notice);
+  };
 }
 
 void print(Output& output, const std::vector<std::string>& lines) {
@@ -119,11 +130,14 @@ AttemptEnd run_attempt(const RunPlan& plan, ConnectedHosts hosts, int restart,
   const LeftoversEnd leftovers;
   Broker broker = make_broker(plan, std::move(hosts));
   std::vector<Worker> workers = start_workers(plan, restart, broker, outputs);
-  Supervisor supervisor(workers,
-                        {.needed = needed_workers(plan.options),
-                         .first_rank = plan.first_rank,
-                         .of_host = plan.options.host_index.has_value()},
-                        output, signals);
+  Supervisor supervisor(
+      workers,
+      {.needed = needed_workers(plan.options),
+       .first_rank = plan.first_rank,
+       .of_host = plan.options.host_index.has_value(),
+       .join_note = join_note_of(plan, broker),
+       .join_notice = std::chrono::milliseconds(std::llround(plan.options.join_notice * 1000))},
+      output, signals);
   supervisor.watch();
   AttemptEnd end;
   if (!supervisor.interrupted())

@@ -194,6 +194,14 @@ std::string restart_line_with_cause(const Outcome& first, int restart, int resta
                      first.ending.describe());
 }
 
+std::string nobody_joined_note(int workers, double seconds) {
+  return fmt::format(
+      "tutti run: note: after {} s no worker has called tutti::Job::join(): if the program does "
+      "not, "
+      "these are {} programs that know nothing of each other",
+      seconds, workers);
+}
+
 std::string strangers_note(int workers) {
   return fmt::format(
       "tutti run: note: no worker called tutti::Job::join(): these were {} programs that know "

@@ -59,6 +59,9 @@ std::string restart_line(int restart, int restarts);
 /// The same for logs, which have no report.
 std::string restart_line_with_cause(const Outcome& first, int restart, int restarts);
 
+/// Said while all run, after so many seconds without a worker that joined the job.
+std::string nobody_joined_note(int workers, double seconds);
+
 /// Said when all workers ended well and none joined the job: they did not work together.
 std::string strangers_note(int workers);
 

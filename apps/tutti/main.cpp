@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -103,6 +104,26 @@ int refuse(const std::string& command, const std::string& text, bool show_usage)
   return show_usage ? kUsageStatus : 1;
 }
 
+// "--help" and "-h" are options of every command.
+bool is_option_of(const CLI::App& app, const std::string& argument) {
+  if (argument.size() < 2 || argument[0] != '-') return false;
+  const std::string name =
+      argument[1] == '-' ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);
+  return name != "--help" && name != "-h" && app.get_option_no_throw(name) != nullptr;
+}
+
+std::string place_of_number(const RunOptions& options) {
+  const auto& program = options.program;
+  const bool is_behind = std::any_of(program.begin(), program.end(), [](const auto& argument) {
+    return argument == "-n" || argument == "--workers";
+  });
+  if (!is_behind || program.front() == "-n") return {};
+  return fmt::format(
+      ": what stands behind \"{}\" is for the program; options of tutti run stand "
+      "before it",
+      program.front());
+}
+
 int execute(std::vector<std::string> arguments) {
   CLI::App app(kDescription, "tutti");
   app.set_version_flag("--version", "tutti " TUTTI_VERSION, "Print the version and exit");
@@ -166,14 +187,22 @@ int execute(std::vector<std::string> arguments) {
   const bool is_known = std::ranges::find(kCommands, first) != kCommands.end();
   const std::string command = is_known ? "tutti " + first : "tutti";
   if (!is_known && !arguments.empty() && !first.starts_with('-'))
-    return refuse(command, fmt::format("there is no command \"{}\"", first), true);
+    return refuse(command,
+                  fmt::format("there is no command \"{}\"{}", first,
+                              did_you_mean(first, {kCommands.begin(), kCommands.end()})),
+                  true);
+  if (!is_known && is_option_of(*run_app, first))
+    return refuse(command,
+                  fmt::format("\"{}\" is an option of tutti run: did you mean \"tutti run {}\"?",
+                              first, fmt::join(arguments, " ")),
+                  true);
   try {
     if (is_run) {
       const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
       const std::size_t start = std::min(program_start(*run_app, rest), rest.size());
       options.program.assign(rest.begin() + static_cast<std::ptrdiff_t>(start), rest.end());
-      if (!options.program.empty() && options.program.front() == "--")
-        options.program.erase(options.program.begin());
+      options.program_marked = !options.program.empty() && options.program.front() == "--";
+      if (options.program_marked) options.program.erase(options.program.begin());
       arguments.resize(1 + start);
     }
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
@@ -191,8 +220,9 @@ int execute(std::vector<std::string> arguments) {
     if (app.got_subcommand(compare_app)) return compare(a, b);
     if (app.got_subcommand(export_app)) export_torch(checkpoint, file, averages);
     if (app.got_subcommand(schedule_app)) return schedule(schedule_options);
+    options.threads_given = run_app->count("--threads") > 0;
     if (run_app->count("-n") == 0 && options.hosts.empty())
-      throw Refusal(kUsageStatus, "neither -n nor --hosts is given");
+      throw Refusal(kUsageStatus, "neither -n nor --hosts is given" + place_of_number(options));
     check(options);
     return run(options);
   } catch (const CLI::ParseError& error) {

@@ -15,6 +15,19 @@ std::string rank_prefix(int rank, int size, bool colour) {
                      kColours[static_cast<std::size_t>(rank) % kColours.size()], plain);
 }
 
+std::string ranks_prefix(const std::vector<int>& ascending) {
+  std::string text;
+  for (std::size_t first = 0; first < ascending.size();) {
+    std::size_t last = first;
+    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
+    if (!text.empty()) text += ',';
+    text += first == last ? fmt::format("{}", ascending[first])
+                          : fmt::format("{}-{}", ascending[first], ascending[last]);
+    first = last + 1;
+  }
+  return fmt::format("[{}] ", text);
+}
+
 bool wants_colour(bool is_terminal, const char* no_color, const char* term) {
   if (!is_terminal || (no_color && *no_color)) return false;
   return !term || std::string_view(term) != "dumb";

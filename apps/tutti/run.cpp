@@ -78,6 +78,8 @@ int run(const RunOptions& options) {
   if (!options.hosts.empty() && !options.host_index) {
     Output output(terminals);
     SignalInbox signals(kept.keeper());
+    if (const std::string hint = misplaced_hint(options); !hint.empty())
+      output.line(Stream::error, "", hint);
     const RunEnd end = run_hosts(options, output, signals);
     kept.settle(end);
     return end.status;
@@ -97,7 +99,7 @@ int run(const RunOptions& options) {
   outputs.reserve(static_cast<std::size_t>(workers));
   for (int rank = plan.first_rank; rank < plan.first_rank + workers; ++rank)
     outputs.emplace_back(output, terminals, rank, plan.size, log_file(plan, rank));
-  if (!plan.hint.empty()) output.line(Stream::error, "", plan.hint);
+  for (const std::string& hint : plan.hints) output.line(Stream::error, "", hint);
   try {
     ConnectedHosts hosts;
     if (options.host_index) {

@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
+#include <string_view>
+#include <utility>
 
 #include "cpu_option.h"
 #include "host_environment.h"
@@ -29,10 +34,39 @@ CLI::Validator is_given(const char* option) {
       "");
 }
 
-[[noreturn]] void refuse_unknown(const std::string& option) {
-  const bool is_of_mpirun = option == "--np" || option == "-np";
-  refuse(fmt::format("there is no option \"{}\"{}", option,
-                     is_of_mpirun ? ": the number of workers is given by -n" : ""));
+/// Names that other launchers have for the number of workers.
+bool is_number_of_workers(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  constexpr std::array<std::string_view, 9> kNames = {
+      "-np",        "--np",     "--nproc",       "--nprocs",    "--nproc-per-node",
+      "--nworkers", "--ntasks", "--num-workers", "--processes",
+  };
+  return std::ranges::find(kNames, name) != kNames.end();
+}
+
+[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& option) {
+  if (is_number_of_workers(option))
+    refuse(fmt::format("there is no option \"{}\": the number of workers is given by -n", option));
+  std::vector<std::string> known;
+  for (const CLI::Option* each : app.get_options())
+    if (!each->get_group().empty())
+      for (const std::string& name : each->get_lnames()) known.push_back("--" + name);
+  refuse(fmt::format("there is no option \"{}\"{}", option, did_you_mean(option, known)));
+}
+
+/// Levenshtein's distance: the least number of characters to insert, delete or replace.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
 }
 
 void check_hosts(const RunOptions& options) {
@@ -156,6 +190,7 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->type_name("N")
       ->check(is_given("--lanes"));
   app.add_option("--host-index", options.host_index)->group("");
+  app.add_option("--join-notice", options.join_notice)->group("");
   app.add_option("--host-run", options.host_run)->group("");
   app.add_option("--host-attempt", options.host_attempt)->group("");
 }
@@ -171,11 +206,36 @@ std::size_t program_start(const CLI::App& app, const std::vector<std::string>& a
     const bool has_value = name.size() < argument.size();
     const CLI::Option* option = app.get_option_no_throw(name);
     // CLI11 would read "-np" as "-n p", and miss required options before it names unknown ones.
-    if (!option || argument == "-np") refuse_unknown(is_long ? name : argument);
+    if (!option || argument == "-np") refuse_unknown(app, is_long ? name : argument);
     const bool takes_next = option->get_expected_min() > 0 && !has_value;
     at += takes_next ? 2 : 1;
   }
   return arguments.size();
+}
+
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& known) {
+  constexpr std::size_t kLeastBeginning = 4;
+  constexpr std::size_t kMostWrong = 2;
+  const std::string* nearest = nullptr;
+  std::size_t least = kMostWrong + 1;
+  for (const std::string& each : known) {
+    const bool begins = name.size() >= kLeastBeginning && each.starts_with(name);
+    const std::size_t wrong = begins ? 0 : distance(name, each);
+    if (wrong >= least || 2 * wrong >= each.size()) continue;
+    least = wrong;
+    nearest = &each;
+  }
+  return nearest ? fmt::format(": did you mean \"{}\"?", *nearest) : "";
+}
+
+std::string misplaced_option(const RunOptions& options) {
+  if (options.threads_given || options.program_marked) return {};
+  for (std::size_t at = 1; at < options.program.size(); ++at) {
+    const std::string& argument = options.program[at];
+    if (argument == "--") break;
+    if (argument == "--threads" || argument.starts_with("--threads=")) return "--threads";
+  }
+  return {};
 }
 
 void check(const RunOptions& options) {

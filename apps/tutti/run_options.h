@@ -36,6 +36,9 @@ struct RunOptions {
   std::string host_run = {};                ///< internal: identity of the run
   int host_attempt = 0;                     ///< internal: restarts so far
   std::vector<std::string> program;         ///< name and arguments
+  bool threads_given = false;               ///< by --threads
+  bool program_marked = false;              ///< a "--" stands before the program
+  double join_notice = 60;  ///< internal: seconds until it is told that no worker has joined
 };
 
 /// Adds the options of `tutti run` to `app`; `options` must outlive it. The program is not among
@@ -46,6 +49,13 @@ void add_run_options(CLI::App& app, RunOptions& options);
 /// nor the value of one; a "--" counts as the start. Throws Refusal for an option
 /// that is not known to it.
 std::size_t program_start(const CLI::App& app, const std::vector<std::string>& arguments);
+
+/// The option that a program's argument gives, where it may be meant for `tutti run`: --threads.
+/// Empty: none, or it is surely the program's own.
+std::string misplaced_option(const RunOptions& options);
+
+/// `, did you mean "--threads"?` for a name that is much like one of `known`, else empty.
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& known);
 
 /// Throws Refusal with the usage status for values that make no sense.
 void check(const RunOptions& options);

@@ -52,6 +52,30 @@ std::string processor_hint(const RunOptions& options, int processors) {
                      plural(processors, "processor"), advice);
 }
 
+// Of variables that --threads replaces with another number than the user has set.
+std::string variables_hint(const RunOptions& options, const std::vector<std::string>& inherited) {
+  if (options.threads_given) return {};
+  std::vector<std::string> replaced;
+  for (const std::string_view name : {"TUTTI_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"})
+    for (const std::string& variable : inherited)
+      if (variable.starts_with(fmt::format("{}=", name)) &&
+          variable.substr(name.size() + 1) != std::to_string(options.threads))
+        replaced.push_back(fmt::format("{} is {}", name, variable.substr(name.size() + 1)));
+  if (replaced.empty()) return {};
+  return fmt::format(
+      "tutti run: hint: {} here, and {} for the workers, as --threads is not given: results depend "
+      "on the number of threads",
+      fmt::join(replaced, ", "), options.threads);
+}
+
+std::vector<std::string> hints_for(const RunPlan& plan) {
+  std::vector<std::string> hints = {processor_hint(plan.options, host_system()->processors()),
+                                    variables_hint(plan.options, plan.inherited),
+                                    misplaced_hint(plan.options)};
+  std::erase(hints, "");
+  return hints;
+}
+
 // Follows symbolic links, also where the target does not exist yet: a file replaces the last link's
 // target, not the link.
 fs::path follow_links(fs::path file) {
@@ -101,6 +125,15 @@ rlimit raise_descriptor_limit() {
 
 }  // namespace
 
+std::string misplaced_hint(const RunOptions& options) {
+  const std::string option = misplaced_option(options);
+  if (option.empty()) return {};
+  return fmt::format(
+      "tutti run: hint: {} stands behind \"{}\", so the program gets it, and not tutti run, whose "
+      "options stand before the program (\"--\" before the program says that this is meant)",
+      option, options.program.front());
+}
+
 RunPlan make_plan(const RunOptions& options) {
   RunPlan plan;
   plan.options = options;
@@ -129,7 +162,7 @@ RunPlan make_plan(const RunOptions& options) {
           processor_mask(processors_of(index, workers, options.threads, allowed));
   }
   plan.descriptors = raise_descriptor_limit();
-  if (plan.first_rank == 0) plan.hint = processor_hint(plan.options, host_system()->processors());
+  if (plan.first_rank == 0) plan.hints = hints_for(plan);
   create_log_folder(options.log_folder);
   if (!plan.timeline.empty()) remove_timeline(plan.timeline, workers);
   return plan;

@@ -23,14 +23,17 @@ struct RunPlan {
   rlimit descriptors{};                                ///< on open files, as it was: the workers'
   int first_rank = 0;                                  ///< of this host
   int size = 0;                                        ///< workers of all hosts
-  std::string hub;    ///< where hosts meet, for TUTTI_HUB; set once that is known
-  std::string hosts;  ///< for TUTTI_HOSTS
-  std::string hint;   ///< a line to be shown; may be empty
+  std::string hub;                 ///< where hosts meet, for TUTTI_HUB; set once that is known
+  std::string hosts;               ///< for TUTTI_HOSTS
+  std::vector<std::string> hints;  ///< lines to be shown
 };
 
 /// Also creates the folder of logs, removes an earlier run's timeline, and lets this
 /// process open as many files as the hard limit allows. Throws Refusal.
 RunPlan make_plan(const RunOptions& options);
+
+/// A line that tells of an option behind the program's name; empty: there is none.
+std::string misplaced_hint(const RunOptions& options);
 
 /// The options that start worker `index` of this host in the attempt after `restart` others, with
 /// its end of the rendezvous.

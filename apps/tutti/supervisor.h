@@ -26,6 +26,10 @@ inline constexpr std::chrono::milliseconds kEndOfLeftovers = std::chrono::second
 /// Time for which an interrupted run waits for a reader that does not read.
 inline constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(2);
 
+/// Time for which the text of an error that a worker did not catch is kept, so that equal texts of
+/// several workers are printed once.
+inline constexpr std::chrono::milliseconds kLastWords = std::chrono::seconds(1);
+
 struct Worker {
   WorkerProcess process;
   WorkerOutput& output;
@@ -38,6 +42,10 @@ struct SupervisorOptions {
   /// workers of other hosts have failed: then the report of a failure here still counts.
   bool of_host = false;
   std::chrono::milliseconds termination = kTermination;  ///< from SIGTERM to SIGKILL
+  /// Asked once, when the workers have run for `join_notice`; empty: never. Returns a line to
+  /// print, or an empty one.
+  std::function<std::string()> join_note = {};
+  std::chrono::milliseconds join_notice = {};
 };
 
 class Supervisor {
@@ -79,6 +87,9 @@ class Supervisor {
   void take_end(std::size_t rank);
   void lose(std::size_t rank, const Outcome& lost);
   void end_leftovers();
+  void keep_last_words(Clock::time_point now);
+  void print_last_words();
+  void note_who_joined(Clock::time_point now);
   void read(std::size_t rank, Stream stream, std::size_t at_most);
   bool print();
   void print_while(const std::function<bool()>& wanted);
@@ -97,6 +108,8 @@ class Supervisor {
   std::vector<bool> ended_;
   std::vector<bool> was_told_;  // to end, by a signal
   std::optional<Clock::time_point> drain_until_;
+  std::optional<Clock::time_point> join_note_at_;
+  std::optional<Clock::time_point> last_words_at_;
   std::optional<int> interrupted_;
   bool hurried_ = false;  // interrupted again: nothing is waited for any more
 };

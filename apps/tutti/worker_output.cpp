@@ -6,12 +6,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <string_view>
+#include <utility>
 
 #include "base/file_descriptor.h"
 #include "rank_prefix.h"
 #include "refusal.h"
 
 namespace tutti::command {
+
+// As the C++ library writes it: the class, then on the next line the text.
+constexpr std::string_view kUncaught = "terminate called after throwing an instance of '";
+constexpr std::string_view kUncaughtOfTutti =
+    "terminate called after throwing an instance of 'tutti::";
+constexpr std::string_view kWhat = "  what():  ";
 
 // "Exception raised from f at file.cpp:12 (most recent call first):"
 // "frame #3: <unknown function> + 0x29d90 (0x7f… in /lib/libc.so.6)"
@@ -71,11 +79,32 @@ void WorkerOutput::print(Stream stream, const std::vector<std::string>& lines) {
       any_frames_ = true;
       continue;
     }
-    output_->line(stream, from.prefix, line);
     last_lines_.push_back(line);
     if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
+    if (is_last_word(stream, line)) {
+      last_words_.push_back(line);
+    } else {
+      output_->line(stream, from.prefix, line);
+    }
   }
   log(logged);
+}
+
+bool WorkerOutput::is_last_word(Stream stream, std::string_view line) const {
+  if (stream != Stream::error || takes_line_) return false;
+  return has_last_words() || line.starts_with(kUncaughtOfTutti);
+}
+
+std::vector<std::string> WorkerOutput::take_last_words() {
+  std::vector<std::string> words = std::exchange(last_words_, {});
+  if (words.size() < 2 || !words[1].starts_with(kWhat)) return words;
+  const std::size_t name = kUncaught.size();
+  const std::size_t end = words[0].find('\'', name);
+  if (end == std::string::npos) return words;
+  words[1] = fmt::format("error ({}, not caught): {}", words[0].substr(name, end - name),
+                         words[1].substr(kWhat.size()));
+  words.erase(words.begin());
+  return words;
 }
 
 Written WorkerOutput::written() const {
@@ -92,6 +121,7 @@ void WorkerOutput::start_again(std::string_view line) {
     each.shown = false;
   }
   last_lines_.clear();
+  last_words_.clear();
   any_frames_ = false;
   log(std::string(line) + '\n');
 }

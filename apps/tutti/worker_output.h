@@ -40,6 +40,16 @@ class WorkerOutput {
   /// What the worker has written to both streams in this attempt.
   Written written() const;
 
+  /// True where the worker has written that an error of Tutti was not caught: that, and what
+  /// follows it on the same stream, is not printed but kept for take_last_words().
+  bool has_last_words() const { return !last_words_.empty(); }
+  /// The kept lines, in the words of a user: "error (tutti::PeerLost, not caught): rank 1 ended …".
+  /// Later lines are printed again.
+  std::vector<std::string> take_last_words();
+  const std::string& prefix(Stream stream) const {
+    return parts_[stream == Stream::out ? 0 : 1].prefix;
+  }
+
  private:
   struct Part {
     LineAssembler assembler;
@@ -49,6 +59,7 @@ class WorkerOutput {
   };
   Part& part(Stream stream) { return parts_[stream == Stream::out ? 0 : 1]; }
   void print(Stream stream, const std::vector<std::string>& lines);
+  bool is_last_word(Stream stream, std::string_view line) const;
   void log(std::string_view text);
 
   Output* output_;
@@ -57,6 +68,7 @@ class WorkerOutput {
   FileDescriptor log_;  // not for the workers
   std::string log_file_;
   std::deque<std::string> last_lines_;
+  std::vector<std::string> last_words_;
   bool any_frames_ = false;
 };
 

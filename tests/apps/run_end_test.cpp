@@ -258,5 +258,44 @@ TEST(RunEnd, ASandboxThatForbidsWhatTheLauncherNeedsIsNotCalledTheProgramsFault)
             "launcher: Function not implemented; does a sandbox (seccomp) forbid it?");
 }
 
+std::string uncaught(const std::string& type, const std::string& text) {
+  return "ulimit -c 0; printf \"terminate called after throwing an instance of '" + type +
+         "'\\n  what():  " + text + "\\n\" >&2; kill -ABRT $$; ";
+}
+
+// findings-3: D5
+TEST(RunEnd, AnUncaughtErrorThatAllRanksHaveIsPrintedOnceInPlainWords) {
+  const TemporaryFolder folder;
+  const auto run = run_script({"-n", "4", "--log", folder.file("logs")},
+                              uncaught("tutti::Mismatch", "members of group disagree"));
+  EXPECT_EQ(run.status, 134);
+  EXPECT_EQ(count(run.err, "members of group disagree"), 1) << run.err;
+  EXPECT_THAT(run.err,
+              HasSubstr("[0-3] error (tutti::Mismatch, not caught): members of group disagree\n"));
+  EXPECT_THAT(run.err, Not(HasSubstr("terminate called")));
+  EXPECT_EQ(read_file(folder.file("logs/rank-3.log")),
+            "terminate called after throwing an instance of 'tutti::Mismatch'\n"
+            "  what():  members of group disagree\n");
+}
+
+// findings-3: D5
+TEST(RunEnd, UncaughtErrorsOfInnocentRanksStandBesideTheOneOfTheCause) {
+  const auto run = run_script(
+      {"-n", "4"}, "if [ $TUTTI_RANK = 2 ]; then " + uncaught("std::runtime_error", "out of luck") +
+                       "fi; " + uncaught("tutti::PeerLost", "rank 2 ended"));
+  EXPECT_THAT(run.err, HasSubstr("[0-1,3] error (tutti::PeerLost, not caught): rank 2 ended\n"));
+  EXPECT_THAT(run.err, HasSubstr("[2] terminate called after throwing an instance of "
+                                 "'std::runtime_error'\n"));
+  EXPECT_EQ(count(run.err, "terminate called"), 1) << run.err;
+}
+
+// findings-3: D5
+TEST(RunEnd, LastWordsOfAWorkerThatDoesNotEndAreShownAllTheSame) {
+  RunningCommand command(
+      {"run", "-n", "1", "/bin/sh", "-c",
+       "echo \"terminate called after throwing an instance of 'tutti::Timeout'\" >&2; sleep 100"});
+  EXPECT_TRUE(command.wait_for("[0] terminate called after throwing"));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -82,7 +82,27 @@ TEST(RunInput, BadInputIsOneErrorBeforeAnythingStarts) {
        "cannot run \"/etc/passwd\": it is not an executable"},
       {{"run", "-n", "2", "/tmp"}, 126, "cannot run \"/tmp\": it is a folder"},
       {{}, 2, "subcommand"},
-      {{"rum"}, 2, "there is no command \"rum\""},
+      {{"rum"}, 2, "there is no command \"rum\": did you mean \"run\"?"},
+      {{"train"}, 2, "there is no command \"train\"\n"},
+      {{"-n", "2", "./train"},
+       2,
+       "\"-n\" is an option of tutti run: did you mean \"tutti run -n 2 ./train\"?"},
+      {{"run", "--thread", "2", "-n", "2", "echo"},
+       2,
+       "there is no option \"--thread\": did you mean \"--threads\"?"},
+      {{"run", "--survivor", "-n", "2", "echo"},
+       2,
+       "there is no option \"--survivor\": did you mean \"--survivors\"?"},
+      {{"run", "--nproc", "2", "echo"}, 2, "\"--nproc\": the number of workers is given by -n"},
+      {{"run", "--nproc_per_node=2", "echo"},
+       2,
+       "\"--nproc_per_node\": the number of workers is given by -n"},
+      {{"run", "--frobnicate", "-n", "2", "echo"}, 2, "there is no option \"--frobnicate\"\n"},
+      {{"run", "echo", "-n", "2"},
+       2,
+       "neither -n nor --hosts is given: what stands behind \"echo\" is for the program; options "
+       "of "
+       "tutti run stand before it"},
       {{"doctor", "--jsno"}, 2, "--jsno"},
   };
   for (const Bad& bad : all) {
@@ -100,7 +120,9 @@ TEST(RunInput, AFileThatTheSystemCannotExecuteIsOneError) {
   const std::string program = folder.file("garbage");
   std::ofstream(program) << "neither script nor binary";
   chmod(program.c_str(), 0755);
-  const auto run = run_command({"run", "-n", "3", program});
+  const auto run =
+      run_command({"run", "-n", "3", program},
+                  {.environment = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "TUTTI_THREADS"}});
   EXPECT_EQ(run.status, 126);
   EXPECT_THAT(run.err, HasSubstr("garbage\": Exec format error"));
   EXPECT_EQ(lines_of(run.err).size(), run.err.find("hint:") == std::string::npos ? 1U : 2U);
@@ -151,6 +173,40 @@ TEST(RunInput, HintsTalkAboutProcessorsThatAreIdleOrShared) {
     EXPECT_THAT(idle.err, HasSubstr("--threads " + std::to_string(processors) + " would use all"));
     EXPECT_THAT(idle.err, HasSubstr("results depend on --threads"));
   }
+}
+
+// findings-3: D3
+TEST(RunInput, AnOptionBehindTheProgramIsHintedAtWhereItMayBeMeantForTheCommand) {
+  const auto hint = HasSubstr("hint: --threads stands behind \"echo\", so the program gets it");
+  EXPECT_THAT(run_command({"run", "-n", "1", "echo", "--threads", "2"}).err, hint);
+  EXPECT_THAT(run_command({"run", "-n", "1", "echo", "--threads=2"}).err, hint);
+  EXPECT_THAT(run_command({"run", "-n", "1", "--", "echo", "--threads", "2"}).err, Not(hint));
+  EXPECT_THAT(run_command({"run", "-n", "1", "--threads", "1", "echo", "--threads", "2"}).err,
+              Not(hint));
+  EXPECT_THAT(run_command({"run", "-n", "1", "echo", "--threadsafe", "-n", "2"}).err, Not(hint));
+}
+
+// findings-3: D3
+TEST(RunInput, VariablesThatAreReplacedAreHintedAt) {
+  const CommandSetup other{
+      .environment = {"OMP_NUM_THREADS=7", "MKL_NUM_THREADS=1", "TUTTI_THREADS"}};
+  const auto hint = HasSubstr(
+      "hint: OMP_NUM_THREADS is 7 here, and 1 for the workers, as --threads is "
+      "not given");
+  EXPECT_THAT(run_script({"-n", "1"}, "true", other).err, hint);
+  EXPECT_THAT(run_script({"-n", "1", "--threads", "1"}, "true", other).err, Not(hint));
+  EXPECT_THAT(run_script({"-n", "1"}, "true", {.environment = {"OMP_NUM_THREADS=1"}}).err,
+              Not(hint));
+}
+
+// findings-3: D5
+TEST(RunInput, WorkersThatDoNotJoinAreToldWhileTheyRun) {
+  const auto note = HasSubstr("note: after 0.2 s no worker has called tutti::Job::join()");
+  RunningCommand command({"run", "-n", "2", "--join-notice", "0.2", "sleep", "100"});
+  EXPECT_TRUE(command.wait_for("after 0.2 s no worker has called tutti::Job::join()"));
+  EXPECT_THAT(run_script({"-n", "1", "--join-notice", "0.2"}, "sleep 0.5").err, Not(note));
+  EXPECT_THAT(run_script({"-n", "2", "--join-notice", "5"}, "sleep 0.1").err,
+              Not(HasSubstr("after 5 s")));
 }
 
 TEST(RunInput, DeadlineReachesTheWorkers) {

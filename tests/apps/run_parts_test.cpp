@@ -43,6 +43,12 @@ TEST(RankPrefix, HasOneWidthPerRun) {
   EXPECT_NE(rank_prefix(0, 2, true).substr(0, 5), rank_prefix(1, 2, true).substr(0, 5));
 }
 
+TEST(RankPrefix, OfSeveralRanksHasRanges) {
+  EXPECT_EQ(ranks_prefix({0, 1}), "[0-1] ");
+  EXPECT_EQ(ranks_prefix({0, 1, 2, 5, 7, 8}), "[0-2,5,7-8] ");
+  EXPECT_EQ(ranks_prefix({3}), "[3] ");
+}
+
 TEST(WantsColour, OnlyOnATerminalThatMayHaveIt) {
   EXPECT_TRUE(wants_colour(true, nullptr, "xterm"));
   EXPECT_TRUE(wants_colour(true, "", nullptr));
