@@ -23,7 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLock = ".lock";
 constexpr const char* kRun = ".run";
-constexpr const char* kNextRun = ".run.part";
 constexpr std::uint64_t kMaxRunBytes = 4096;
 constexpr const char* kOld = ".old";
 constexpr const char* kGone = ".gone";
@@ -97,13 +96,12 @@ std::optional<std::string> CheckpointFolders::noted_run() const {
   return run;
 }
 
-void CheckpointFolders::note_run(const std::string& run) {
+void CheckpointFolders::note_run(const std::string& run, const fs::path& part) {
   if (noted_run() == run) return;
-  files_.remove_all(dir_ / kNextRun);
-  const File file = files_.create(dir_ / kNextRun);
+  const File file = files_.create(part / kRun);
   write_all(files_, file, std::as_bytes(std::span(run)));
   files_.sync(file);
-  files_.rename(dir_ / kNextRun, dir_ / kRun);
+  files_.rename(part / kRun, dir_ / kRun);
   files_.sync_folder(dir_);
 }
 

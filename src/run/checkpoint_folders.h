@@ -37,9 +37,9 @@ class CheckpointFolders {
   /// Puts away what a crash, or a publish that replaced something, has left. To be called before
   /// anything else that writes.
   void settle();
-  /// Notes which run saves, before it publishes. Atomic; nothing is written where it is noted
-  /// already.
-  void note_run(const std::string& run);
+  /// Notes which run saves, before what it has written into `part` is published. Atomic; nothing is
+  /// written where it is noted already.
+  void note_run(const std::string& run, const std::filesystem::path& part);
   /// The run that was noted last; nothing where none was.
   std::optional<std::string> noted_run() const;
   /// A new empty folder to write the checkpoint of this step into.

@@ -159,7 +159,7 @@ void CheckpointStore::write(const CheckpointContent& content,
     for (std::size_t i = 0; i < writers.size(); ++i)
       manifest.files[content.files[i].name] = writers[i].write(*files_, part);
     write_manifest(*files_, part, manifest);
-    folders_.note_run(content.run);
+    folders_.note_run(content.run, part);
     folders_.publish(content.step, part);
   } catch (...) {
     try {

@@ -36,11 +36,15 @@ bool holds(const Checkpoint& checkpoint, const CheckpointContent& content) {
          checkpoint.manifest().facts == content.facts && bytes_of(checkpoint) == bytes_of(content);
 }
 
+bool is_left(const std::string& name) {
+  return name.front() == '.' && name != ".lock" && name != ".run";
+}
+
 std::string problem_after(const std::string& dir, Ending ending, const CheckpointContent& before,
                           const CheckpointContent& after) {
   const auto files = std::make_shared<FaultyFiles>();
   CheckpointStore store(files, dir, {.keep = 2});
-  const NewestGood found = store.newest_good();
+  const NewestGood found = store.newest_good_of_last_run();
   if (!found.passed_over.empty()) return "a bad one is listed: " + found.passed_over.front();
   if (!found.checkpoint) return "no good one is left";
   const bool is_new = holds(*found.checkpoint, after);
@@ -49,7 +53,7 @@ std::string problem_after(const std::string& dir, Ending ending, const Checkpoin
   if (ending == Ending::refused) {
     if (is_new) return "said to have failed, yet there";
     for (const std::string& name : files->names_in(dir))
-      if (name.front() == '.' && name != ".lock") return "left behind: " + name;
+      if (is_left(name)) return "left behind: " + name;
   }
   for (const std::int64_t step : store.steps()) store.open(step);
   // The next save works and leaves nothing hidden.
@@ -57,14 +61,16 @@ std::string problem_after(const std::string& dir, Ending ending, const Checkpoin
   store.save(next.content);
   if (!holds(store.open(400), next.content)) return "the next one is wrong";
   for (const std::string& name : files->names_in(dir))
-    if (name.front() == '.' && name != ".lock") return "not put away: " + name;
+    if (is_left(name)) return "not put away: " + name;
   return store.steps().size() == 2 ? "" : "not two are kept";
 }
 
 Outcome run(const Trial& trial) {
   const TemporaryFolder folder;
   const std::string dir = folder.file("runs/a");
-  const SampleCheckpoint first(100, 1), before(200, 2), after(trial.step, 3);
+  const SampleCheckpoint first(100, 1), before(200, 2);
+  SampleCheckpoint after(trial.step, 3);
+  after.content.run = "another";  // noted before it is published
   CheckpointStore healthy(std::make_shared<FaultyFiles>(), dir);
   healthy.save(first.content);
   healthy.save(before.content);

@@ -159,7 +159,7 @@ TEST_F(Store, FilesLeftByACrashAreCleaned) {
   store().open(10);
   save(20);
   EXPECT_THAT(host_files()->names_in(dir_),
-              ::testing::UnorderedElementsAre(".lock", "step-00000010", "step-00000020"));
+              ::testing::UnorderedElementsAre(".lock", ".run", "step-00000010", "step-00000020"));
 }
 
 TEST_F(Store, TwoRunsThatSaveIntoOneFolderAreToldInsteadOfDeletingEachOthersFiles) {

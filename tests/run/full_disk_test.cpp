@@ -47,7 +47,7 @@ void save_until_full(const std::string& dir) {
   const std::string text = text_of<IoError>([&] { store.save(content); });
   EXPECT_THAT(text, HasSubstr("the checkpoint of step 200 (878.98 KiB) cannot be saved: cannot"));
   EXPECT_THAT(text, HasSubstr("/x: No space left on device"));
-  EXPECT_THAT(host_files()->names_in(dir), UnorderedElementsAre(".lock", "step-00000100"));
+  EXPECT_THAT(host_files()->names_in(dir), UnorderedElementsAre(".lock", ".run", "step-00000100"));
   EXPECT_EQ(bytes_of(store.open(100)), first);
   content.step = 300;
   content.files[0].tensors = {samples.tensor("t", StoredType::U8, {500'000})};
