@@ -42,6 +42,7 @@ class GradientSink {
   virtual void refuse(const std::string& /*why*/) {}
   /// The loss counts nothing, but those of others have a gradient of what was given to `operation`.
   virtual void owe(const std::string& /*operation*/) {}
+  /// Whether owe() was called in this leaf of the step.
   virtual bool owes() { return false; }
   /// `DataParallel "model"`, in errors.
   virtual std::string loss_label() const { return {}; }
