@@ -23,12 +23,17 @@
 // (it reads what has changed since, or draws from a generator that was not named) ends backward
 // with InvalidArgument. Nothing is recorded, and nothing runs again, where gradients are not.
 //
+// What outlives the segment and is written by its operations, a batch norm's statistics or a
+// counter of a module that a lambda captures, the second run leaves as it finds it. A tensor of the
+// segment that is kept, and is no result, takes part in no backward that comes to an input.
+//
 // Shapes: any number of tensors in and out, of any type and, in place of an optional one,
 // undefined; on the CPU. Threads: the segment runs on the one that calls, and in backward on the
 // one that runs backward. Failure: InvalidArgument for a segment that uses a tensor from outside
 // that needs a gradient and is neither a leaf nor an input, that changes an input in place, or that
-// runs otherwise the second time; for such a change of results; Unsupported for tensors on other
-// devices, second derivatives and generators whose state cannot be taken; what the segment throws.
+// runs otherwise the second time; for a backward that comes to an input by a tensor that is no
+// result; for such a change of results; Unsupported for tensors on other devices, second
+// derivatives and generators whose state cannot be taken; what the segment throws.
 
 #include <torch/torch.h>
 
@@ -47,8 +52,8 @@ struct RecomputeOptions {
   std::string name = "segment";  ///< in errors
   /// That the segment draws from, besides the CPU's default one.
   std::vector<at::Generator> generators = {};
-  /// Whose buffers the second run leaves as it finds them: a batch norm counts a batch once. Of a
-  /// module that is the segment itself it is that module, unless others are named.
+  /// Whose buffers the second run leaves as it finds them, also where they are written through a
+  /// pointer. Of a module that is the segment itself it is that module, unless others are named.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
 };
 

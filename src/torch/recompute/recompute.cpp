@@ -18,6 +18,7 @@
 #include "torch/recompute/kept_state.h"
 #include "torch/recompute/result_memory.h"
 #include "torch/recompute/segment_graph.h"
+#include "torch/recompute/written_memory.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -31,7 +32,7 @@ struct Segment {
   std::function<TensorList(const TensorList&)> run;
 };
 
-/// One run of a segment with its graph, on leaves of its own.
+/// One run of a segment with its graph, on tensors of its own.
 struct Run {
   TensorList inputs;
   TensorList outputs;
@@ -78,32 +79,45 @@ std::string error_of(const Segment& segment, const std::string& what) {
   return fmt::format("recompute \"{}\": {}", segment.options.name, what);
 }
 
-/// With gradients recorded.
-Run run(const Segment& segment, const TensorList& inputs) {
-  Run made;
-  std::vector<std::uint32_t> versions;
-  for (const auto& input : inputs) {
-    made.inputs.push_back(input.defined() ? input.detach().set_requires_grad(input.requires_grad())
-                                          : input);
-    versions.push_back(input.defined() ? input._version() : 0);
+/// Inputs as the segment gets them, and where the gradients of those that need one leave its graph.
+struct Entered {
+  TensorList inputs;
+  decltype(torch::autograd::Edge::function) entrance;
+};
+
+Entered enter(const Segment& segment, const TensorList& inputs, bool is_first) {
+  Entered entered;
+  std::vector<std::size_t> learning;
+  torch::autograd::edge_list edges;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    entered.inputs.push_back(inputs[i].defined() ? inputs[i].detach() : inputs[i]);
+    if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
+    learning.push_back(i);
+    if (is_first) edges.push_back(torch::autograd::impl::gradient_edge(inputs[i]));
   }
+  if (learning.empty()) return entered;
+  entered.entrance =
+      make_graph_node<SegmentEntrance>(segment.options.name, learning, std::move(edges));
+  for (const auto i : learning) {
+    torch::autograd::set_history(entered.inputs[i], entered.entrance);
+  }
+  return entered;
+}
+
+/// With gradients recorded. The graph of the first run is one with the program's: what a segment
+/// keeps of it leads there.
+Run run(const Segment& segment, const TensorList& inputs, bool is_first) {
+  auto [entered, entrance] = enter(segment, inputs, is_first);
+  Run made{.inputs = std::move(entered), .outputs = {}, .leaves = {}};
+  std::vector<std::uint32_t> versions;
+  for (const auto& input : inputs) versions.push_back(input.defined() ? input._version() : 0);
   // A weight that was cast outside is a tensor from outside.
   const bool casts_are_kept = at::autocast::is_autocast_cache_enabled();
   at::autocast::set_autocast_cache_enabled(false);
   const auto give_back =
       c10::make_scope_exit([&] { at::autocast::set_autocast_cache_enabled(casts_are_kept); });
   const SegmentStart start;
-  try {
-    made.outputs = segment.run(made.inputs);
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    if (text.find("in-place operation") == std::string::npos) throw;
-    throw InvalidArgument(
-        error_of(segment,
-                 "the segment changes an input in place, which it would find changed when it runs "
-                 "again: " +
-                     text));
-  }
+  made.outputs = segment.run(made.inputs);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined() || inputs[i]._version() == versions[i]) continue;
     throw InvalidArgument(error_of(
@@ -111,7 +125,7 @@ Run run(const Segment& segment, const TensorList& inputs) {
                              "when it runs again",
                              i)));
   }
-  made.leaves = start.leaves(made.outputs, made.inputs, segment.options.name);
+  made.leaves = start.leaves(made.outputs, entrance.get(), segment.options.name);
   return made;
 }
 
@@ -119,6 +133,7 @@ Run run(const Segment& segment, const TensorList& inputs) {
 struct First {
   std::vector<Fingerprint> results;
   ResultMemory memory;
+  std::vector<WrittenMemory> written;  ///< that outlives the run
   TensorList parameters;
   std::size_t own_leaves;  ///< made by the segment: no parameters
 };
@@ -130,6 +145,7 @@ class RecomputeNode final : public torch::autograd::Node {
         state_(std::move(state)),
         results_(std::move(first.results)),
         memory_(std::move(first.memory)),
+        written_(std::move(first.written)),
         own_leaves_(first.own_leaves) {
     for (const auto& input : inputs) inputs_.emplace_back(input, false);
     for (const auto& parameter : first.parameters) parameters_.emplace_back(parameter, false);
@@ -146,9 +162,10 @@ class RecomputeNode final : public torch::autograd::Node {
     memory_.require_unchanged(segment_.options.name);
     const auto inputs = unpacked(inputs_);
     const auto parameters = unpacked(parameters_);
+    const RestoredMemory outside(written_);
     const KeptState::Restored restored(state_, segment_.options.modules);
     const c10::AutoGradMode recorded(true);
-    const auto again = run(segment_, inputs);
+    const auto again = run(segment_, inputs, /*is_first=*/false);
     require_the_same(again, parameters);
     TensorList ends;
     TensorList given;
@@ -220,6 +237,7 @@ class RecomputeNode final : public torch::autograd::Node {
   KeptState state_;
   std::vector<Fingerprint> results_;
   ResultMemory memory_;
+  std::vector<WrittenMemory> written_;
   std::size_t own_leaves_;
   std::vector<SavedVariable> inputs_;
   std::vector<SavedVariable> parameters_;
@@ -254,9 +272,16 @@ TensorList recompute_list(RecomputeOptions options,
   Segment own{std::move(options), std::move(segment)};
   require_kind(own, inputs, "input");
   KeptState state(own.options.generators, own.options.name);
-  auto made = run(own, inputs);
+  std::vector<WrittenMemory> written;
+  const auto watched = [&] {
+    WriteWatch watch;
+    auto once = run(own, inputs, /*is_first=*/true);
+    written = watch.take();
+    return once;
+  };
+  auto made = watched();
   require_kind(own, made.outputs, "result");
-  First first{fingerprints_of(made), ResultMemory(made.outputs, inputs), {}, 0};
+  First first{fingerprints_of(made), ResultMemory(made.outputs, inputs), {}, {}, 0};
   const auto computed = first.results;
   TensorList results;
   for (std::size_t o = 0; o < computed.size(); ++o) {
@@ -274,6 +299,16 @@ TensorList recompute_list(RecomputeOptions options,
   first.own_leaves =
       std::erase_if(made.leaves, [](const torch::Tensor& leaf) { return leaf.use_count() == 1; });
   first.parameters = std::move(made.leaves);
+  // So was memory that is gone. Results are computed again.
+  std::erase_if(written, [&](const WrittenMemory& one) {
+    const auto storage = one.storage.lock();
+    return storage.get() == nullptr ||
+           std::ranges::any_of(results, [&](const torch::Tensor& result) {
+             return result.defined() && result.has_storage() &&
+                    result.storage().unsafeGetStorageImpl() == storage.get();
+           });
+  });
+  first.written = std::move(written);
   const auto node =
       make_graph_node<RecomputeNode>(std::move(own), std::move(state), inputs, std::move(first));
   for (std::size_t o = 0; o < results.size(); ++o) {

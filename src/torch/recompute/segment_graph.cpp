@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <unordered_set>
 
 #include "tutti/error.h"
@@ -16,11 +15,21 @@ namespace tutti {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Node;
 
+torch::autograd::variable_list SegmentEntrance::apply(torch::autograd::variable_list&& gradients) {
+  std::size_t k = 0;
+  while (k + 1 < gradients.size() && !gradients[k].defined()) ++k;
+  throw InvalidArgument(fmt::format(
+      "recompute \"{}\": a backward comes to input {} of the segment by a tensor that the segment "
+      "has not returned, but kept in a member or in what it captures: return it as a result, or "
+      "keep its detach()",
+      segment_, inputs_.at(k)));
+}
+
 SegmentStart::SegmentStart()
     : number_(at::sequence_number::peek()), thread_(at::RecordFunction::currentThreadId()) {}
 
 std::vector<torch::Tensor> SegmentStart::leaves(const std::vector<torch::Tensor>& outputs,
-                                                const std::vector<torch::Tensor>& inputs,
+                                                const Node* entrance,
                                                 const std::string& name) const {
   std::vector<torch::Tensor> found;
   std::vector<Node*> open;
@@ -37,10 +46,9 @@ std::vector<torch::Tensor> SegmentStart::leaves(const std::vector<torch::Tensor>
   while (!open.empty()) {
     auto* const node = open.back();
     open.pop_back();
+    if (node == entrance) continue;
     if (const auto* const leaf = dynamic_cast<AccumulateGrad*>(node)) {
-      const bool is_input = std::ranges::any_of(
-          inputs, [&](const torch::Tensor& input) { return input.is_same(leaf->variable); });
-      if (!is_input) found.push_back(leaf->variable);
+      found.push_back(leaf->variable);
       continue;
     }
     if (node->sequence_nr() < number_ || node->thread_id() != thread_) {

@@ -4,24 +4,44 @@
 //
 // Threads: any; a graph is one thread's. Failure: InvalidArgument.
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/torch.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tutti {
+
+/// Where gradients of a segment's inputs leave its run's graph. They are taken from its edges, and
+/// it never runs but for a backward of another graph, which has come by a tensor that the segment
+/// has given out otherwise than as a result: InvalidArgument.
+class SegmentEntrance : public torch::autograd::Node {
+ public:
+  /// `next`: the edges of `inputs`, in a graph that the program goes through; empty in another.
+  SegmentEntrance(std::string segment, std::vector<std::size_t> inputs,
+                  torch::autograd::edge_list&& next)
+      : Node(std::move(next)), segment_(std::move(segment)), inputs_(std::move(inputs)) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  std::string name() const override { return "tutti::SegmentEntrance"; }
+
+ private:
+  std::string segment_;
+  std::vector<std::size_t> inputs_;  ///< by edge
+};
 
 /// The moment before a segment runs, in the numbers of the graph's nodes.
 class SegmentStart {
  public:
   SegmentStart();
-  /// The leaves that need a gradient and that `outputs` were computed from since, besides `inputs`,
-  /// each once, in the order of their finding; an output that is a leaf itself
-  /// is none of them. InvalidArgument where a path leaves the segment: it uses a tensor that was
-  /// computed before, and that is not one of its inputs.
+  /// The leaves that need a gradient and that `outputs` were computed from since, each once, in the
+  /// order of their finding; an output that is a leaf itself is none of them. InvalidArgument where
+  /// a path leaves the segment elsewhere than by `entrance`, null where no input needs a gradient:
+  /// it uses a tensor that was computed before, and that is not one of its inputs.
   std::vector<torch::Tensor> leaves(const std::vector<torch::Tensor>& outputs,
-                                    const std::vector<torch::Tensor>& inputs,
+                                    const torch::autograd::Node* entrance,
                                     const std::string& name) const;
 
  private:

@@ -230,7 +230,7 @@ TEST(Recompute, ABatchNormCountsABatchOnce) {
                       one->weight.grad()};
   };
   expect_same(of(norm, true), of(other, false));
-  // As a part of what a lambda runs it has to be named.
+  // As a part of what a lambda runs it may be named.
   const auto y = recompute(
       {.modules = {norm.ptr()}},
       [norm](const torch::Tensor& z) mutable { return norm->forward(z); }, x);
@@ -303,7 +303,6 @@ TEST(Recompute, ASegmentThatChangesItsInputIsRefused) {
     const auto text = text_of<InvalidArgument>([&] { recompute({.name = "norm"}, change, x); });
     EXPECT_THAT(text, AllOf(HasSubstr("recompute \"norm\": the segment changes"),
                             HasSubstr("in place, which it would find changed when it runs again")));
-    EXPECT_TRUE(torch::ones({2}).mul(learns ? 1 : 2).equal(x));
   }
   // After the segment it is autograd's own check that says so.
   auto y = torch::ones({2}).requires_grad_() * 1;
