@@ -21,8 +21,9 @@
 // decide nothing (docs/pipeline.md names what autograd cannot keep).
 //
 // What a layer gives is all that later layers get. A tensor that a later stage needs is handed
-// through: its gradient comes back the same way. Parameters may be read by several stages.
-// The CPU's default generator and buffers that the shard has changed travel with it.
+// through: its gradient comes back the same way. Parameters may be read by several stages; one
+// whose first stage depends on the shard is named in `shared`. The CPU's default generator and
+// buffers that the shard has changed travel with it.
 //
 // Threads: a value. Failure: InvalidArgument where a Trainer is made with one that makes no sense.
 
@@ -60,6 +61,11 @@ struct Pipeline {
   /// An order of the program's own, for so many shards of one pipeline, instead of `schedule`:
   /// PipelineSchedule::custom, alike on all workers.
   std::function<PipelineSchedule(int micro_batches)> own_schedule = {};
+  /// Parameters that layers of several stages read, and of which the shard's data decide which
+  /// layer is the first one to, as where layers are left out at random: the first stage hands in
+  /// their gradients, which the others send it. Without being named here such a parameter is
+  /// InvalidArgument in a step in which two stages were the first ones. In the model.
+  TensorList shared = {};
 };
 
 /// A module's forward as a layer: of the first tensor, the others are handed through behind it.

@@ -29,10 +29,23 @@ PipelineRunner::PipelineRunner(const Parts& parts, const Pipeline& pipeline,
   for (std::size_t p = 0; p < parts_.model.parameters().size(); ++p) {
     parameters_[parts_.model.tensor(p).unsafeGetTensorImpl()] = p;
   }
+  note_shared(pipeline_.shared);
   if (mine_.count() == 0) return;
   const auto schedule = schedule_of(pipeline_, static_cast<int>(mine_.count()));
   calls_ = calls_of(schedule, place_);
   own_stages_ = schedule.stages_of(place_);
+}
+
+void PipelineRunner::note_shared(const TensorList& shared) {
+  shared_.assign(parameters_.size(), 0);
+  for (std::size_t k = 0; k < shared.size(); ++k) {
+    const auto p = shared[k].defined() ? index_of(shared[k]) : parameters_.size();
+    if (p == parameters_.size()) {
+      throw InvalidArgument(
+          fmt::format("Pipeline::shared: tensor {} is no parameter that this Trainer trains", k));
+    }
+    shared_[p] = 1;
+  }
 }
 
 void PipelineRunner::drop() noexcept {
@@ -54,6 +67,7 @@ void PipelineRunner::run(const Trainer::Inputs& inputs, const Trainer::Loss& los
   parameter_bytes_before_ = messages_.parameter_bytes();
   progress_.resize(static_cast<std::size_t>(mine_.count()));
   for (auto& one : progress_) one.open = static_cast<int>(own_stages_.size());
+  changed_.assign(parts_.model.buffers().size(), 0);
   parts_.exchange.watch_collectives(messages_.group(), [this] {
     try {
       for (const auto& one : calls_) call(one);
@@ -165,9 +179,15 @@ std::size_t PipelineRunner::index_of(const torch::Tensor& parameter) const {
   return found == parameters_.end() ? parameters_.size() : found->second;
 }
 
-/// A step in which another worker has failed gets as many leaves as it was told of.
+/// A step in which another worker has failed gets as many leaves as it was told of. A buffer is
+/// handed in by the worker whose stage has changed it in some shard, and one that no stage of this
+/// pipeline has changed by that of the last stage, which has seen all changes.
 void PipelineRunner::hand_in() {
   std::vector<std::optional<std::vector<torch::Tensor>>> buffers;
+  std::vector<std::uint8_t> hands_in(changed_.size());
+  if (has_stage(pipeline_.stages - 1)) {
+    for (std::size_t b = 0; b < changed_.size(); ++b) hands_in[b] = changed_[b] == 0;
+  }
   for (auto& one : progress_) {
     if (has_failed() && one.open > 0) {
       parts_.runner.begin_leaf(0);
@@ -176,9 +196,15 @@ void PipelineRunner::hand_in() {
     }
     parts_.notes.add(std::move(one.metrics));
     auto& taken = buffers.emplace_back();
-    if (one.runs) taken = std::move(one.buffers);
+    if (!one.runs) continue;
+    taken = std::move(one.buffers);
+    for (std::size_t b = 0; b < taken->size(); ++b) {
+      if (!(*taken)[b].defined()) continue;
+      hands_in[b] = 1;
+      parts_.keepers.note(parameters_.size() + b, one.changed_by[b]);
+    }
   }
-  parts_.buffers.take_changes(buffers);
+  parts_.buffers.take_changes(buffers, hands_in);
 }
 
 }  // namespace tutti

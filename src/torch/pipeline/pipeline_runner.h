@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "sync/plan/assignment.h"
+#include "sync/step/keeper_board.h"
 #include "sync/step/step_exchange.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/pipeline/stage_graph.h"
@@ -44,6 +45,7 @@ class PipelineRunner {
     StepExchange& exchange;
     ShardRunner& runner;
     ShardBuffers& buffers;
+    KeeperBoard& keepers;  ///< of parameters, and buffers behind them
     StepNotes& notes;
   };
   /// Collective.
@@ -82,6 +84,7 @@ class PipelineRunner {
     double weight = 0;
     ShardMetrics metrics;
     std::vector<torch::Tensor> buffers;
+    std::vector<int> changed_by;  ///< by buffer: the stage, of those defined
     std::vector<std::pair<std::size_t, torch::Tensor>> held;  ///< gradients
   };
   using Key = std::pair<int, int>;  // stage and shard of this pipeline
@@ -112,9 +115,10 @@ class PipelineRunner {
   void give_on(int stage, int shard, Passage& passage, const TensorList& outputs,
                NumberedTensors buffers);
   void backward(const StageAction& action);
-  std::vector<ParameterGradient> arrived_parameters(Passage& passage);
+  std::vector<ParameterGradient> arrived_parameters(int stage, Passage& passage);
   void finish_passage(int stage, int shard);
   void give_back(int stage, int shard);
+  void note_shared(const TensorList& shared);
   NumberedTensors note_buffers(int stage, int shard, const StageMessage& in);
   void add_metrics(int shard, const ShardMetrics& metrics);
   std::size_t index_of(const torch::Tensor& parameter) const;
@@ -133,6 +137,7 @@ class PipelineRunner {
   std::vector<PipelineCall> calls_;
   std::vector<int> own_stages_;
   std::map<const void*, std::size_t> parameters_;  ///< by tensor
+  std::vector<std::uint8_t> shared_;               ///< by parameter: Pipeline::shared
 
   // What follows belongs to the step that runs.
   const Trainer::Inputs* inputs_ = nullptr;
@@ -142,6 +147,7 @@ class PipelineRunner {
   std::map<Key, StageMessage> outbox_;       ///< activations that are to be sent
   std::map<Key, StageMessage> back_outbox_;  ///< gradients that are
   std::vector<Progress> progress_;
+  std::vector<std::uint8_t> changed_;  ///< by buffer, where the last stage is: by any stage
   std::uint64_t bytes_before_ = 0;
   std::uint64_t parameter_bytes_before_ = 0;
   std::exception_ptr failed_;

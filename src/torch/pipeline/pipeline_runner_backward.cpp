@@ -41,18 +41,19 @@ void PipelineRunner::backward(const StageAction& action) {
       }
     }
     const WithoutHooks quiet(read_before);
-    const auto redirect = [&](std::size_t parameter, const torch::Tensor& value) {
+    const auto redirect = [&, stage = stage](std::size_t parameter, const torch::Tensor& value) {
       if (passage.used_before[parameter] != 0) {
         passage.out.parameters.emplace_back(static_cast<std::int64_t>(parameter), value);
         return true;
       }
+      parts_.keepers.note(parameter, stage);
       if (!closes) progress.held.emplace_back(parameter, value);
       return !closes;
     };
     parts_.runner.backward(
-        [&] {
+        [&, stage = stage, work = work] {
           if (!begins) return passage.graph.backward_weights();
-          const auto more = arrived_parameters(passage);
+          const auto more = arrived_parameters(stage, passage);
           const auto gradients = std::exchange(passage.back, {}).tensors;
           if (work == StageWork::backward) return passage.graph.backward(gradients, more);
           passage.graph.backward_inputs(gradients, more, read_before);
@@ -66,13 +67,15 @@ void PipelineRunner::backward(const StageAction& action) {
 }
 
 /// Returns the gradients of parameters that this stage reads; the others go on to an earlier stage.
-std::vector<ParameterGradient> PipelineRunner::arrived_parameters(Passage& passage) {
+/// The first stage takes all.
+std::vector<ParameterGradient> PipelineRunner::arrived_parameters(int stage, Passage& passage) {
   std::vector<ParameterGradient> own;
   for (auto& [index, gradient] : passage.back.parameters) {
     const auto& parameter = parts_.model.tensor(static_cast<std::size_t>(index));
-    const bool is_read =
-        std::ranges::any_of(passage.graph.parameters(),
-                            [&](const torch::Tensor& one) { return one.is_same(parameter); });
+    const bool is_read = stage == 0 || std::ranges::any_of(passage.graph.parameters(),
+                                                           [&](const torch::Tensor& one) {
+                                                             return one.is_same(parameter);
+                                                           });
     if (is_read) {
       own.push_back({parameter, std::move(gradient)});
     } else {

@@ -194,6 +194,7 @@ void PipelineRunner::give_on(int stage, int shard, Passage& passage, const Tenso
     }
     leave(stage, shard, passage, leaving);
     message.used = passage.used_before;
+    for (std::size_t p = 0; p < message.used.size(); ++p) message.used[p] |= shared_[p];
     for (const auto& parameter : passage.graph.parameters()) {
       const auto p = index_of(parameter);
       if (p < message.used.size()) message.used[p] = 1;
@@ -238,22 +239,26 @@ void PipelineRunner::leave(int stage, int shard, Passage& passage, const TensorL
 /// Buffers that the shard has changed so far, in this stage or before it.
 NumberedTensors PipelineRunner::note_buffers(int stage, int shard, const StageMessage& in) {
   auto changed = parts_.buffers.changes();
-  auto& own = progress_[static_cast<std::size_t>(shard)].buffers;
-  own.resize(changed.size());
+  auto& progress = progress_[static_cast<std::size_t>(shard)];
+  progress.buffers.resize(changed.size());
+  progress.changed_by.resize(changed.size());
   std::vector<torch::Tensor> arrived(changed.size());
   for (const auto& [b, value] : in.buffers) arrived[static_cast<std::size_t>(b)] = value;
   NumberedTensors all;
   for (std::size_t b = 0; b < changed.size(); ++b) {
-    if (!changed[b].defined()) continue;
-    all.emplace_back(static_cast<std::int64_t>(b), changed[b]);
-    if (arrived[b].defined() && same_bytes(changed[b], arrived[b])) continue;
-    if (arrived[b].defined()) {
+    if (!changed[b].defined() && !arrived[b].defined()) continue;
+    changed_[b] = 1;
+    const bool has_come = arrived[b].defined();
+    if (has_come && !(changed[b].defined() && same_bytes(changed[b], arrived[b]))) {
       throw InvalidArgument(fmt::format(
           "buffer \"{}\" is changed by {}, and by a stage before it: whose value counts "
           "is not known",
           parts_.model.buffers()[b].first, where(stage, shard)));
     }
-    own[b] = changed[b];
+    all.emplace_back(static_cast<std::int64_t>(b), changed[b]);
+    if (has_come) continue;
+    progress.buffers[b] = changed[b];
+    progress.changed_by[b] = stage;
   }
   return all;
 }

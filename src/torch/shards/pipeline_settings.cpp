@@ -139,9 +139,11 @@ PipelineSchedule schedule_of(const Pipeline& pipeline, int shards) {
 }
 
 std::string text_of(const Pipeline& pipeline) {
-  return fmt::format("{}, stages of {} layers from [{}]",
-                     pipeline.own_schedule ? "a schedule of its own" : pipeline.schedule,
-                     pipeline.layers.size(), fmt::join(stage_bounds(pipeline), ", "));
+  auto text = fmt::format("{}, stages of {} layers from [{}]",
+                          pipeline.own_schedule ? "a schedule of its own" : pipeline.schedule,
+                          pipeline.layers.size(), fmt::join(stage_bounds(pipeline), ", "));
+  if (!pipeline.shared.empty()) text += fmt::format(", {} shared", pipeline.shared.size());
+  return text;
 }
 
 }  // namespace tutti

@@ -36,13 +36,15 @@ int worker_of_first(const ShardBoard& board, const FirstOf& first_of) {
 }  // namespace
 
 ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
-                           const TrainerOptions& options)
+                           const TrainerOptions& options, const KeeperBoard* keepers)
     : exchange_(exchange),
       name_(options.name),
       deadline_(options.deadline),
       buffers_(model.buffers()),
       logical_{{0, options.shards}},
-      workers_per_shard_(exchange.options().workers_per_shard) {
+      workers_per_shard_(exchange.options().workers_per_shard),
+      keepers_(keepers),
+      first_keeper_(model.parameters().size()) {
   bool any_per_replica = false;
   std::vector<TensorSpec> specs;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
@@ -68,10 +70,6 @@ ShardBuffers::ShardBuffers(const WrappedModel& model, const StepExchange& exchan
         exchange.group(), std::move(specs),
         any_per_replica ? node_boundaries_of(options) : std::vector<std::int64_t>(),
         logical_.size(), workers_per_shard_, options.name);
-  }
-  if (workers_per_shard_ > 1 && !buffers_.empty()) {
-    kept_here_ = exchange.group().allocate(
-        buffers_.size(), fmt::format("keepers of buffers of \"{}\"", options.name));
   }
   home_ = place();
   varies_.resize(buffers_.size());
@@ -238,12 +236,8 @@ std::vector<torch::Tensor> ShardBuffers::changes() {
   return changed;
 }
 
-void ShardBuffers::take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards) {
-  std::vector<std::uint8_t> kept(buffers_.size());
-  for (const auto& shard : shards) {
-    for (std::size_t b = 0; shard && b < kept.size(); ++b) kept[b] |= (*shard)[b].defined();
-  }
-  if (kept_here_) std::memcpy(kept_here_->data(), kept.data(), kept.size());
+void ShardBuffers::take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards,
+                                std::span<const std::uint8_t> hands_in) {
   bool is_first = true;
   for (const auto& shard : shards) {
     if (!shard) {
@@ -251,7 +245,7 @@ void ShardBuffers::take_changes(std::span<const std::optional<std::vector<torch:
       continue;
     }
     const auto value = [&](std::size_t b) -> const void* {
-      if (kept_here_ && kept[b] == 0) return nullptr;
+      if (hands_in[b] == 0) return nullptr;
       return ((*shard)[b].defined() ? (*shard)[b] : begin(0, b)).const_data_ptr();
     };
     std::vector<const void*> values;
@@ -271,28 +265,11 @@ void ShardBuffers::take_changes(std::span<const std::optional<std::vector<torch:
 }
 
 int ShardBuffers::keeper_of(int first, std::size_t buffer) const {
-  if (!kept_here_) return first;
+  if (keepers_ == nullptr) return first;
   for (int r = first; r < first + workers_per_shard_; ++r) {
-    if (kept_here_->block(r)[buffer] != std::byte{0}) return r;
+    if (keepers_->has(r, first_keeper_ + buffer)) return r;
   }
   return -1;
-}
-
-void ShardBuffers::require_one_keeper(const ShardBoard& board) const {
-  for (std::size_t b = 0; kept_here_ && b < buffers_.size(); ++b) {
-    std::optional<int> keeper;  // its place among the workers of its shards; −1: none
-    for (int first = 0; first < board.size(); first += workers_per_shard_) {
-      if (board.of(first).ran == 0) continue;
-      const int one = keeper_of(first, b);
-      const int place = one < 0 ? -1 : one - first;
-      if (!keeper) keeper = place;
-      if (*keeper == place) continue;
-      throw InvalidArgument(
-          fmt::format("buffer \"{}\" of Trainer \"{}\" is changed by some pipelines' shards, and "
-                      "by none of others', or by another stage of them",
-                      buffers_[b].first, name_));
-    }
-  }
 }
 
 void ShardBuffers::publish() {
@@ -302,7 +279,6 @@ void ShardBuffers::publish() {
   const auto bytes = entries.back().offset + entries.back().bytes - entries.front().offset;
   send_to_hosts(exchange_.group(), exchange_.nodes().arena().data() + entries.front().offset,
                 bytes);
-  if (kept_here_) send_to_hosts(exchange_.group(), kept_here_->data(), buffers_.size());
   if (!own_firsts_) return;
   send_to_hosts(exchange_.group(), own_firsts_->data(), own_bytes_ * logical_.size());
 }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "sync/step/buffer_mean.h"
+#include "sync/step/keeper_board.h"
 #include "sync/step/logical_workers.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
@@ -29,9 +30,10 @@ namespace tutti {
 
 class ShardBuffers {
  public:
-  /// Sends rank 0's buffers to all. Collective.
+  /// Sends rank 0's buffers to all. `keepers`, null without a pipeline, have the buffers behind the
+  /// parameters, and are kept as a reference. Collective.
   ShardBuffers(const WrappedModel& model, const StepExchange& exchange,
-               const TrainerOptions& options);
+               const TrainerOptions& options, const KeeperBoard* keepers);
 
   /// Rank 0's present values become those of the step's begin; per-replica ones that were
   /// `written`, or differ from the last step's values, become those of all logical workers.
@@ -69,11 +71,10 @@ class ShardBuffers {
   /// Copies of the buffers that have other bytes than at the step's begin; undefined of the others.
   std::vector<torch::Tensor> changes();
   /// Takes what this worker's shards left, in their order: changes(), or nothing of a shard that
-  /// did not run. Instead of take() and skip(), once all have run.
-  void take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards);
-  /// Once all have published: InvalidArgument for a buffer that some pipelines' shards have changed
-  /// and others' have not.
-  void require_one_keeper(const ShardBoard& board) const;
+  /// did not run. Instead of take() and skip(), once all have run. `hands_in`, by buffer: this one
+  /// of the workers that compute these shards gives its values, changed or not.
+  void take_changes(std::span<const std::optional<std::vector<torch::Tensor>>> shards,
+                    std::span<const std::uint8_t> hands_in);
 
   void publish();
   /// Sets the values after the step, once all have published. Those of the `dropped` logical
@@ -119,8 +120,8 @@ class ShardBuffers {
   std::optional<SharedMemory> own_firsts_;
   std::size_t own_bytes_ = 0;  ///< of one logical worker's
   int workers_per_shard_;
-  /// Per worker and buffer: its shards have changed it. Empty where one worker computes a shard.
-  std::optional<SharedMemory> kept_here_;
+  const KeeperBoard* keepers_;    ///< null without a pipeline
+  std::size_t first_keeper_ = 0;  ///< of buffers
 };
 
 }  // namespace tutti

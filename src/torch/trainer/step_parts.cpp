@@ -24,6 +24,24 @@ void ValuesStepPart::judge(StepFacts&) {
   exchange_.barrier("the check of parameters in");
 }
 
+void KeepersStepPart::judge(StepFacts&) {
+  const auto clash = keepers_.clash();
+  if (!clash) return;
+  const auto parameters = model_.parameters().size();
+  if (clash->tensor < parameters) {
+    throw InvalidArgument(fmt::format(
+        "parameter \"{}\" of Trainer \"{}\" is read first by stage {} in some shards and by stage "
+        "{} in others, so that no stage has its gradient of all shards: name it in "
+        "Pipeline::shared, and the first stage hands it in",
+        model_.name(clash->tensor), trainer_, clash->one, clash->other));
+  }
+  throw InvalidArgument(fmt::format(
+      "buffer \"{}\" of Trainer \"{}\" is changed by stage {} in some shards and by stage {} in "
+      "others: whose value counts is not known. Let one stage change it, or cut the layers so that "
+      "one stage does",
+      model_.buffers()[clash->tensor - parameters].first, trainer_, clash->one, clash->other));
+}
+
 void DropsStepPart::end(StepFacts& step) {
   if (step.verdict.refusal.empty()) {
     note_applied(step);

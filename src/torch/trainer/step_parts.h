@@ -12,6 +12,7 @@
 
 #include "run/loss_scaler.h"
 #include "sync/step/gradient_source.h"
+#include "sync/step/keeper_board.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
@@ -40,6 +41,23 @@ class ValuesStepPart : public StepPart {
  private:
   ValueCheck& values_;
   StepExchange& exchange_;
+  const WrappedModel& model_;
+  std::string trainer_;
+};
+
+/// Of a pipeline's step: one stage hands in each parameter's gradient, and each buffer's value, of
+/// all shards. Before the parts that add up what workers have handed in.
+class KeepersStepPart : public StepPart {
+ public:
+  /// Keeps references.
+  KeepersStepPart(KeeperBoard& keepers, const WrappedModel& model, std::string trainer)
+      : keepers_(keepers), model_(model), trainer_(std::move(trainer)) {}
+  void open(const StepFacts&) override { keepers_.open(); }
+  void publish() override { keepers_.publish(); }
+  void judge(StepFacts& step) override;
+
+ private:
+  KeeperBoard& keepers_;
   const WrappedModel& model_;
   std::string trainer_;
 };
@@ -116,7 +134,6 @@ class BuffersStepPart : public StepPart {
       : buffers_(buffers), board_(board), replicas_(replicas), first_shard_(first_shard) {}
   void open(const StepFacts&) override { buffers_.open(first_shard_); }
   void publish() override { buffers_.publish(); }
-  void judge(StepFacts&) override { buffers_.require_one_keeper(board_); }
   void apply(const StepFacts& step) override;
   void drop() noexcept override { buffers_.restore(); }
   void resume() override { buffers_.send_all_from_first_rank(); }

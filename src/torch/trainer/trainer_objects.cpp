@@ -143,7 +143,11 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   }
   values->add(*shared, all);
   if (replicas) replicas->add_to(*values);
-  buffers = std::make_unique<ShardBuffers>(model, *exchange, options);
+  if (options.pipeline) {
+    keepers = std::make_unique<KeeperBoard>(
+        group, model.parameters().size() + model.buffers().size(), options.name);
+  }
+  buffers = std::make_unique<ShardBuffers>(model, *exchange, options, keepers.get());
   if (options.audit_every > 0) {
     audit =
         std::make_unique<Audit>(*exchange, model, states, assignment_of(options, group.size()),
@@ -175,7 +179,7 @@ TrainerObjects::TrainerObjects(const Group& own_group, torch::nn::Module& own_mo
   runner->attach();
   if (options.pipeline) {
     pipeline = std::make_unique<PipelineRunner>(
-        PipelineRunner::Parts{group, model, *exchange, *runner, *buffers, *notes},
+        PipelineRunner::Parts{group, model, *exchange, *runner, *buffers, *keepers, *notes},
         *options.pipeline, options.name, mine);
   }
   list_step_parts();
@@ -216,6 +220,7 @@ void TrainerObjects::leave_audits_out(const std::string& why) {
 void TrainerObjects::list_step_parts() {
   step_parts.add(*notes);
   step_parts.add<ValuesStepPart>(*values, *exchange, model, options.name);
+  if (keepers) step_parts.add<KeepersStepPart>(*keepers, model, options.name);
   if (audit) step_parts.add(*audit);
   if (classifiers) step_parts.add<ClassifiersStepPart>(*classifiers, exchange->nodes());
   step_parts.add<UpdateStepPart>(*update, sources);

@@ -80,6 +80,7 @@ struct TrainerObjects {
   std::unique_ptr<ValueCheck> values;
   std::unique_ptr<TrainedClassifiers> classifiers;  ///< null without
   std::unique_ptr<Audit> audit;                     ///< null without
+  std::unique_ptr<KeeperBoard> keepers;             ///< null without a pipeline
   std::unique_ptr<ShardBuffers> buffers;
   std::unique_ptr<MovingAverages> averages;  ///< null without
   std::unique_ptr<FoldedGradients> folded;
