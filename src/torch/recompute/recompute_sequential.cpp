@@ -83,10 +83,22 @@ torch::Tensor RecomputeSequentialImpl::forward(const torch::Tensor& x) {
     RecomputeOptions options{.name = fmt::format("{} [{}, {})", name_, first, last)};
     const auto all = children();
     options.modules.assign(all.begin() + first, all.begin() + last);
-    y = recompute(
-        std::move(options),
-        [this, first = first, last = last](const torch::Tensor& z) { return run(z, first, last); },
-        y);
+    const auto given = y;
+    const auto version = given._version();
+    try {
+      y = recompute(
+          std::move(options),
+          [this, first = first, last = last](const torch::Tensor& z) {
+            return run(z, first, last);
+          },
+          y);
+    } catch (const InvalidArgument& error) {
+      if (given._version() == version) throw;
+      throw InvalidArgument(fmt::format(
+          "{}: a layer that does so, as ReLU(inplace), is not the first one of a segment: cut "
+          "before the layer that it changes the result of, by set_segments(), or let fit() cut",
+          error.what()));
+    }
   }
   return y;
 }

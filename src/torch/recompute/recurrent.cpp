@@ -98,7 +98,10 @@ void require_input(const Tensor& input, std::int64_t rank, const Net& net,
   require(input.dim() == rank && input.size(-1) == net.input_size, options,
           fmt::format("an input of shape {}: {} dims are expected, the last of {}",
                       fmt::join(input.sizes(), "x"), rank, net.input_size));
-  require(input.numel() > 0, options, "an input without elements");
+  require(input.numel() > 0, options,
+          fmt::format("an input of shape {}, which has no sequence, or none of a step: leave the "
+                      "call out where there are none",
+                      fmt::join(input.sizes(), "x")));
 }
 
 std::vector<CellWeights> weights_of(const Net& net, std::int64_t layer) {

@@ -12,7 +12,13 @@ namespace {
 /// Labels in 64 bits, each of which is a class or `ignore`.
 torch::Tensor checked(const torch::Tensor& labels, std::int64_t classes, std::int64_t ignore,
                       const char* what) {
-  if (classes < 1) throw InvalidArgument(fmt::format("{}: {} classes", what, classes));
+  if (classes < 1) {
+    throw InvalidArgument(
+        fmt::format("{}: {} classes: at least 1 is needed. Their number is not taken from the "
+                    "labels, as a shard "
+                    "has some of them alone: give that of the whole data",
+                    what, classes));
+  }
   if (!labels.defined() ||
       (labels.scalar_type() != torch::kInt64 && labels.scalar_type() != torch::kInt32)) {
     throw InvalidArgument(fmt::format("{}: labels must be integers of 32 or 64 bits", what));

@@ -210,6 +210,25 @@ TEST(RecomputeSequential, HasAboutTheRootOfItsLayersAsSegments) {
   EXPECT_EQ(chosen->segments().size(), 2U);
 }
 
+// findings-3: C8
+TEST(RecomputeSequential, ACutBeforeALayerThatChangesItsInputSaysWhereToCut) {
+  torch::nn::Sequential layers;
+  for (int i = 0; i < 2; ++i) {
+    layers->push_back(torch::nn::Linear(3, 3));
+    layers->push_back(torch::nn::Linear(3, 3));
+    layers->push_back(torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)));
+    layers->push_back(torch::nn::Linear(3, 3));
+  }
+  RecomputeSequential trunk(layers, RecomputeSequentialOptions{.segments = 4});
+  const auto x = torch::randn({2, 3});
+  EXPECT_THAT(text_of<InvalidArgument>([&] { trunk->forward(x); }),
+              AllOf(HasSubstr("[2, 4)\": the segment changes input 0 in place"),
+                    HasSubstr("is not the first one of a segment: cut before the layer that it "
+                              "changes the result of, by set_segments(), or let fit() cut")));
+  trunk->set_segments({{0, 4, true}, {4, 8, true}});
+  trunk->forward(x).sum().backward();
+}
+
 TEST(RecomputeSequential, BudgetsThatCannotBeMetAndHookedParametersAreRefused) {
   on_workers(1, [](const Job& job) {
     const auto sample = cases()[0].sample;

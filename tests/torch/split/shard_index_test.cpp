@@ -59,8 +59,12 @@ TEST(ShardIndex, WhatIsNoClassIsNamedWithItsPosition) {
             "shard_index: label -1 at position 1 is none of 11 classes");
   EXPECT_EQ(refused([&] { tutti::one_hot(labels, 10); }),
             "one_hot: label 10 at position 2 is none of 10 classes");
-  EXPECT_EQ(refused([&] { shard_index(labels, 0, 2, 0); }), "shard_index: 0 classes");
-  EXPECT_EQ(refused([&] { tutti::one_hot(labels, -3); }), "one_hot: -3 classes");
+  EXPECT_THAT(refused([&] { shard_index(labels, 0, 2, 0); }),
+              HasSubstr("shard_index: 0 classes: at least 1 is needed"));
+  // findings-3: C8
+  EXPECT_THAT(refused([&] { tutti::one_hot(labels, 0); }),
+              HasSubstr("one_hot: 0 classes: at least 1 is needed. Their number is not taken from "
+                        "the labels"));
   EXPECT_EQ(refused([&] { shard_index(labels, 11, 0, 0); }), "shard_index: shard 0 of 0");
   EXPECT_EQ(refused([&] { shard_index(labels, 11, 2, 2); }), "shard_index: shard 2 of 2");
   EXPECT_EQ(refused([&] { shard_index(labels, 11, 2, -1); }), "shard_index: shard -1 of 2");
