@@ -58,7 +58,8 @@ TEST(Ending, writer_that_ends_within_its_reason_is_lost) {
           ADD_FAILURE() << "there is no reason";
         } catch (const PeerLost& lost) {
           EXPECT_EQ(lost.rank(), 1);
-          EXPECT_THAT(lost.what(), HasSubstr("rank 1 ended before reaching the end of saying why"));
+          EXPECT_THAT(lost.what(),
+                      HasSubstr("rank 1 ended before reaching the reason why the group"));
         }
         over = true;
       },
