@@ -1,6 +1,6 @@
 # cmake -DBUILD=<folder> -DNINJA=<program> -P: the target tutti_installed makes every file that
 # `cmake --install` takes from the build, so that script/demo, which builds no tests, can be installed.
-cmake_minimum_required(VERSION 3.22)
+cmake_minimum_required(VERSION 3.25)
 file(STRINGS ${BUILD}/cmake_install.cmake rules REGEX "TYPE (STATIC_LIBRARY|SHARED_LIBRARY|EXECUTABLE) ")
 execute_process(COMMAND ${NINJA} -C ${BUILD} -t query tutti_installed OUTPUT_VARIABLE made
                 COMMAND_ERROR_IS_FATAL ANY)
