@@ -113,9 +113,9 @@ class ParallelCrossEntropyImpl final : public SplitModule {
   /// without its margin: [b] of bool for this member's samples. False for one that is ignored.
   const torch::Tensor& correct() const;
   /// The class of the largest logit among all classes for each of this member's samples, the lowest
-  /// of those whose logits are equal: [b] of int64. Equal rows of weights may have logits that differ
-  /// in their last bits, as those of a product depend on where in a block a row lies. NaN is the
-  /// largest, as in torch. InvalidArgument in a step of a Trainer. Collective.
+  /// of those whose logits are equal: [b] of int64. Equal rows of weights may have logits that
+  /// differ in their last bits, as those of a product depend on where in a block a row lies. NaN is
+  /// the largest, as in torch. InvalidArgument in a step of a Trainer. Collective.
   torch::Tensor predict(const torch::Tensor& features);
 
   /// Updates the weights by the gradients of all backwards since the last one, of the sum over the

@@ -48,6 +48,7 @@ std::string result_of(const std::string& answer, int workers) {
 
 class How : public ::testing::TestWithParam<const char*> {};
 
+// findings-3: D6
 TEST_P(How, AnswersOfOneAndOfTwoWorkersAreTheSame) {
   EXPECT_EQ(result_of(GetParam(), 1), result_of(GetParam(), 2));
 }
