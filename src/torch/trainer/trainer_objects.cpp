@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log_line.h"
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
 #include "memory/memory_need.h"
