@@ -156,14 +156,19 @@ TEST(HostsScriptRefusals, WrongArgumentsAreRefusedAsAnybody) {
 }
 
 TEST(HostsScriptRefusals, WithoutRootItIsSkippedWithTheReason) {
-  const std::string script = (source_folder() / "script/hosts").string();
-  std::string command = script + " true";
+  // Where anyone may read it, which the sources need not be.
+  char folder[] = "/tmp/tutti-hosts-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  fs::permissions(folder, fs::perms::owner_all | fs::perms::others_read | fs::perms::others_exec);
+  fs::copy(source_folder() / "script", fs::path(folder) / "script", fs::copy_options::recursive);
+  std::string command = std::string(folder) + "/script/hosts true";
   if (geteuid() == 0) command = "setpriv --reuid 65534 --clear-groups bash " + command;
   FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
   char text[512] = "";
   EXPECT_NE(fgets(text, sizeof text, pipe), nullptr);
   EXPECT_STREQ(text, "hosts: skipped: hosts are network namespaces, which only root can make\n");
   EXPECT_EQ(WEXITSTATUS(pclose(pipe)), kSkipped);
+  fs::remove_all(folder);
 }
 
 TEST_F(HostsScript, EachHostHasANameAnAddressAndANumber) {

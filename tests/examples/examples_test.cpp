@@ -35,6 +35,9 @@ std::vector<std::string> all_matches(const std::string& text, const std::string&
   return found;
 }
 
+/// All settings are in the log.
+const CommandSetup kDebugLog{.environment = {"TUTTI_LOG=debug"}};
+
 const std::string kDigest = "(parameters sha256 [0-9a-f]{64})";
 
 /// Arguments of `tutti run` with options of its own, for char_lm on a small model and real text.
@@ -108,7 +111,8 @@ TEST(Examples, CharLmWithACodecEndsWithTheSameBytesOnAnyNumberOfWorkersAndReport
   for (const char* const workers : {"1", "3", "5"}) {
     const auto run = run_command(
         char_lm({"-n", workers}, {"--steps", "4", "--shards", "5", "--codec", "topk:0.1",
-                                  "--logical-workers", "5", "--fusion", "500", "--report"}));
+                                  "--logical-workers", "5", "--fusion", "500", "--report"}),
+        kDebugLog);
     ASSERT_EQ(run.status, 0) << run.err;
     EXPECT_THAT(run.out, HasSubstr("4 steps, 4 collectives"));
     EXPECT_THAT(run.out, HasSubstr("per step"));
@@ -125,7 +129,8 @@ TEST(Examples, CharLmWithACodecEndsWithTheSameBytesOnAnyNumberOfWorkersAndReport
 
   const auto corrected =
       run_command(char_lm({"-n", "2"}, {"--steps", "3", "--shards", "4", "--codec", "topk:0.01:2",
-                                        "--optimizer", "sgd", "--momentum-correction", "0.9"}));
+                                        "--optimizer", "sgd", "--momentum-correction", "0.9"}),
+                  kDebugLog);
   EXPECT_EQ(corrected.status, 0) << corrected.err;
   EXPECT_THAT(corrected.err, HasSubstr("codec topk:0.01:2, error feedback on, per group, fusion "
                                        "2097152, clamp 0, momentum correction 0.9"));
@@ -137,7 +142,8 @@ TEST(Examples, CharLmWithAnAveragingPolicyEndsWithTheSameBytesOnAnyNumberOfWorke
     const auto run =
         run_command(char_lm({"-n", workers}, {"--steps", "5", "--shards", "5", "--logical-workers",
                                               "5", "--averaging", "bmuf:2", "--state-at-averaging",
-                                              "average", "--fusion", "500", "--report"}));
+                                              "average", "--fusion", "500", "--report"}),
+                    kDebugLog);
     ASSERT_EQ(run.status, 0) << run.err;
     EXPECT_THAT(run.out, HasSubstr("5 steps, 2 collectives"));
     EXPECT_THAT(run.err, HasSubstr("for each of 5 logical workers"));
@@ -280,7 +286,8 @@ TEST(Examples, CharLmRunsAreComparedByTheirLogs) {
     const auto file = folder.file("log-" + workers + "-" + seed);
     const auto run =
         run_command(char_lm({"-n", workers}, {"--steps", "3", "--shards", "4", "--seed", seed,
-                                              "--log", file, "--hash-every", "1"}));
+                                              "--log", file, "--hash-every", "1"}),
+                    kDebugLog);
     EXPECT_EQ(run.status, 0) << run.err;
     EXPECT_THAT(run.err, HasSubstr(", log " + file + " (metrics every 1)"));
     EXPECT_THAT(run.err, HasSubstr(", hash_every 1,"));

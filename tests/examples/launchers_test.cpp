@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
 /// Threads of torch's own choice would give other bits.
 TEST(OtherLauncher, ThreadsAreThoseOfTheEnvironmentOrOne) {
   const auto with = [](const std::string& environment) {
-    return run_shell("for r in 0 1; do RANK=$r WORLD_SIZE=2 " + environment + " " +
+    return run_shell("for r in 0 1; do RANK=$r WORLD_SIZE=2 TUTTI_LOG=debug " + environment + " " +
                      program("--shards 4") + " & done; wait");
   };
   EXPECT_THAT(with("").err, HasSubstr("intra-op threads 1,"));

@@ -42,7 +42,7 @@ std::vector<std::string> char_lm(int workers, const std::vector<std::string>& ru
 
 /// Without what the test itself was started with.
 const CommandSetup kUnbounded{
-    .environment = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR"}};
+    .environment = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "TUTTI_LOG=debug"}};
 
 std::string digest(const Finished& run) {
   EXPECT_EQ(run.status, 0) << run.err;

@@ -29,7 +29,7 @@ Finished pipeline(int workers, const Words& options) {
                     "--shards", "6"};
   all.insert(all.end(), small.begin(), small.end());
   all.insert(all.end(), options.begin(), options.end());
-  return run_command(all);
+  return run_command(all, {.environment = {"TUTTI_LOG=debug"}});  // all settings
 }
 
 /// "step S loss L parameters sha256 …", which there is once, or "".

@@ -127,7 +127,8 @@ TEST(SeveralHosts, AMeanThatIsOnItsWayIsInACheckpoint) {
 }
 
 TEST(SeveralHosts, ACodecHasOneLogicalWorkerUnlessMoreAreNamed) {
-  const auto there = run_shell(hosts_of(3, 1, program("--shards 5 --codec int8 --report")) + kWait);
+  const auto there = run_shell("export TUTTI_LOG=debug; " +
+                               hosts_of(3, 1, program("--shards 5 --codec int8 --report")) + kWait);
   const auto here = run_shell(std::string(TUTTI_EXAMPLES) + "/tutti run -n 2 " +
                               program("--shards 5 --codec int8 --logical-workers 1"));
   EXPECT_NE(end_of(here), "") << here.err;

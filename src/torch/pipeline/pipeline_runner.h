@@ -24,11 +24,11 @@
 #include <vector>
 
 #include "sync/plan/assignment.h"
-#include "sync/step/keeper_board.h"
 #include "sync/step/step_exchange.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/pipeline/stage_graph.h"
 #include "torch/pipeline/stage_messages.h"
+#include "torch/shards/keeper_board.h"
 #include "torch/shards/shard_buffers.h"
 #include "torch/shards/shard_runner.h"
 #include "torch/shards/step_notes.h"

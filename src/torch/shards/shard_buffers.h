@@ -19,11 +19,11 @@
 #include <vector>
 
 #include "sync/step/buffer_mean.h"
-#include "sync/step/keeper_board.h"
 #include "sync/step/logical_workers.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "torch/model/wrapped_model.h"
+#include "torch/shards/keeper_board.h"
 #include "tutti/trainer.h"
 
 namespace tutti {

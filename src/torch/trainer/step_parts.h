@@ -12,7 +12,6 @@
 
 #include "run/loss_scaler.h"
 #include "sync/step/gradient_source.h"
-#include "sync/step/keeper_board.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
@@ -20,6 +19,7 @@
 #include "sync/update/partitioned_update.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/run/between_steps.h"
+#include "torch/shards/keeper_board.h"
 #include "torch/shards/replica_parameters.h"
 #include "torch/shards/shard_buffers.h"
 #include "torch/shards/shard_states.h"

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "support/debug_log.h"
 #include "support/log_capture.h"
 #include "support/running_command.h"
 #include "torch/training.h"
@@ -188,6 +189,7 @@ TEST(Epochs, ACheckpointOfAnotherOrderIsRefused) {
       run.step();
       run.trainer.save(folder.file("run"));
     }
+    const DebugLog debug;
     const LogCapture log;
     Training other(
         job, SampleOrder("by length", [](auto, auto) { return std::vector<std::int64_t>{0}; }));

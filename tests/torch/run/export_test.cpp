@@ -170,7 +170,7 @@ TEST(Export, OfAModelThatIsTooDeepIsRefusedAndOfADeepOneIsRead) {
     }
     auto read = std::make_shared<NestImpl>(depth);
     torch::load(read, file);
-    EXPECT_TRUE(torch::equal(read->value(), net.value()));
+    EXPECT_TRUE(torch::allclose(read->value(), torch::full({3}, 0.9F)));  // 1 − lr · 1
   }
 }
 

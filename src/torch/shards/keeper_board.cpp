@@ -1,4 +1,4 @@
-#include "sync/step/keeper_board.h"
+#include "torch/shards/keeper_board.h"
 
 #include <fmt/format.h>
 
