@@ -159,7 +159,7 @@ TEST(HostsScriptRefusals, WithoutRootItIsSkippedWithTheReason) {
   // Where anyone may read it, which the sources need not be.
   char folder[] = "/tmp/tutti-hosts-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
-  fs::permissions(folder, fs::perms::owner_all | fs::perms::others_read | fs::perms::others_exec);
+  fs::permissions(folder, static_cast<fs::perms>(0755));
   fs::copy(source_folder() / "script", fs::path(folder) / "script", fs::copy_options::recursive);
   std::string command = std::string(folder) + "/script/hosts true";
   if (geteuid() == 0) command = "setpriv --reuid 65534 --clear-groups bash " + command;
