@@ -20,9 +20,9 @@ bool has_failed(std::span<const Outcome> outcomes, int rank) {
                      [&](const Outcome& one) { return one.rank == rank && one.failed(); });
 }
 
-// Who hears of a failure blames the worker that found it, which blames the one that caused it:
-// follows the blame from worker to worker for as long as it is about the same failure. Returns the
-// last blame.
+// A worker that hears of a failure blames the one that found it, which blames the one that caused
+// it. Follows the blame from worker to worker for as long as it is about the same failure, and
+// returns the last one.
 Blame origin_of(const Blame& heard, std::span<const Blame> blames) {
   std::set<int> seen = {heard.rank};
   const Blame* last = &heard;

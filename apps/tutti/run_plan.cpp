@@ -52,7 +52,7 @@ std::string processor_hint(const RunOptions& options, int processors) {
                      plural(processors, "processor"), advice);
 }
 
-// Of variables that --threads replaces with another number than the user has set.
+// The hint that names variables of the user whose number of threads `tutti run` replaces.
 std::string variables_hint(const RunOptions& options, const std::vector<std::string>& inherited) {
   if (options.threads_given) return {};
   std::vector<std::string> replaced;

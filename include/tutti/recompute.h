@@ -52,8 +52,9 @@ struct RecomputeOptions {
   std::string name = "segment";  ///< in errors
   /// That the segment draws from, besides the CPU's default one.
   std::vector<at::Generator> generators = {};
-  /// Whose buffers the second run leaves as it finds them, also where they are written through a
-  /// pointer. Of a module that is the segment itself it is that module, unless others are named.
+  /// Modules whose buffers the second run leaves as it finds them, also where they are written
+  /// through a pointer. Of a module that is the segment itself it is that module, unless others are
+  /// named.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
 };
 

@@ -305,7 +305,7 @@ std::vector<Parcel> SocketRendezvous::all_gather(const std::string& tag,
         fmt::format("the launcher did not answer when rank {} asked for \"{}\"", rank_, tag));
   if (answer.parcels.empty()) {
     lock.unlock();
-    // Whose own patience ended has a reason of its own.
+    // A rank whose own patience ended has a reason of its own.
     const bool is_own_reason = gave_up && patience;
     if (answer.outcome.kind == GatherOutcome::Kind::timed_out && answer.outcome.culprit >= 0 &&
         answer.outcome.culprit != rank_ && !is_own_reason) {

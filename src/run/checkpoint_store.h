@@ -102,7 +102,7 @@ class CheckpointStore {
   /// The newest that verifies, of all or of those that a run has written: a fallback to be asked
   /// for, never taken by itself.
   NewestGood newest_good(const std::optional<std::string>& run = {}) const;
-  /// Of those of the run that has saved last, or where none of these verifies, of all.
+  /// The newest that verifies of the run that has saved last; where none does, of all runs.
   NewestGood newest_good_of_last_run() const;
 
  private:

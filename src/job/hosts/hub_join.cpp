@@ -28,7 +28,7 @@ constexpr milliseconds kWaitingNews{200};
 constexpr std::chrono::seconds kLinger{2};
 constexpr milliseconds kLastWords{200};
 constexpr std::size_t kMaxRefusals = 4;
-// Who has connected is heard before it could be the oldest.
+// A guest is heard before so many others are accepted that it would be hung up on as the oldest.
 static_assert(kMaxAccepted < static_cast<int>(kMaxStrangers));
 
 }  // namespace
@@ -76,8 +76,8 @@ void HubJoin::serve(Clock::time_point until) {
   });
 }
 
-/// Of those that wait, some: however many come, the others are heard in between, and the deadline
-/// looked at.
+/// Accepts a bounded number of the connections that wait, so that hosts are heard and the deadline
+/// is looked at in between, however many come.
 void HubJoin::accept() {
   const auto is_stranger = [](const Guest& guest) { return !guest.host; };
   for (int accepted = 0; accepted < kMaxAccepted; ++accepted) {
