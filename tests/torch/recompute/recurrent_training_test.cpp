@@ -28,7 +28,7 @@ class AllocationCounter {
     bool memoryProfilingEnabled() const override { return true; }
     std::int64_t count = 0;
   };
-  static constexpr auto& kKind = c10::DebugInfoKind::PROFILER_STATE;
+  static constexpr const auto& kKind = c10::DebugInfoKind::PROFILER_STATE;
 
   std::shared_ptr<Report> report_;
   c10::DebugInfoGuard guard_;

@@ -130,6 +130,11 @@ bool apply_option(const std::string& name, Run& run) {
     };
     return true;
   }
+  if (name == "sums") return run.options.divide = Divide::not_at_all, true;
+  if (name == "divided by contributors") {
+    run.options.divide = Divide::by_contributors;
+    return true;
+  }
   if (name == "float64 parameters") return run.is_double = true;
   if (name == "AMSGrad") return run.optimizer = optimizer_of("amsgrad"), true;
   if (name == "RmsProp") return run.optimizer = optimizer_of("rms_prop"), true;
