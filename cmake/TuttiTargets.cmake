@@ -19,16 +19,16 @@ function(tutti_own_target name)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${name} PRIVATE -Wno-restrict)
   endif()
+  # GCC 13 and later take a reference that a function returns for one into its temporary argument.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    target_compile_options(${name} PRIVATE -Wno-dangling-reference)
+  endif()
   # What tests call is as users have it, or watched by a sanitizer; they themselves are compiled
   # plainly, in half the time. But a race has two sides, and a test may be one.
   set(is_plain FALSE)
   if(ARG_TEST AND NOT TUTTI_SANITIZE STREQUAL "thread")
     set(is_plain TRUE)
     target_compile_options(${name} PRIVATE -O0)
-  endif()
-  # GCC 13 and later take a reference that a function returns for one into its temporary argument.
-  if(ARG_TEST AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-    target_compile_options(${name} PRIVATE -Wno-dangling-reference)
   endif()
   if(TUTTI_SANITIZE)
     if(NOT is_plain)

@@ -1,0 +1,15 @@
+# cmake -DPROGRAM=… -DREADELF=… -P: the system's libstdc++ is loaded before every library of libtorch, whose own
+# copies of std::filesystem's functions would be taken otherwise.
+execute_process(COMMAND ${READELF} --dynamic ${PROGRAM} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "\\(NEEDED\\)[^\n]*\\[[^]\n]*\\]" lines "${text}")
+set(seen FALSE)
+foreach(line IN LISTS lines)
+  if(line MATCHES "\\[libstdc\\+\\+")
+    set(seen TRUE)
+  elseif(line MATCHES "\\[(libtorch|libc10)" AND NOT seen)
+    message(FATAL_ERROR "${PROGRAM} loads before libstdc++: ${line}")
+  endif()
+endforeach()
+if(NOT seen)
+  message(FATAL_ERROR "${PROGRAM} does not name libstdc++ among what it loads:\n${text}")
+endif()
