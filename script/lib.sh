@@ -258,6 +258,9 @@ compilers() {
   echo $((most < 1 ? 1 : most))
 }
 
+# Tests at once: most wait for one another, for deadlines and for signals, and leave processors free.
+tests_at_once() { echo $((2 * $(compilers))); }
+
 # group_values FILE…: what those of the files hold that this control group has (v2's or v1's), in a
 # line; of memory.stat the file cache that can be dropped.
 group_values() {
