@@ -71,7 +71,8 @@ quietly() {
 
 # ---------------------------------------------------------------------------------- system packages
 
-installed() { [[ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]; }
+# dpkg-query tells of each architecture that the package is there for.
+installed() { dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -x installed >/dev/null; }
 
 # Debian 12 and Ubuntu 24.04 are the first releases with Highway 1.0, CMake 3.25 and a complete C++20 compiler.
 refuse_old_release() {

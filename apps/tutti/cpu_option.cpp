@@ -13,30 +13,31 @@ constexpr const char* kNative = "native";
 
 }  // namespace
 
-std::vector<std::string> levels_of(const Processor& processor) {
+std::vector<std::string> levels_of(const Processor& processor, Architecture architecture) {
   std::vector<std::string> names;
-  for (const CpuLevel& level : cpu_levels())
+  for (const CpuLevel& level : cpu_levels(architecture))
     if (has_level(processor, level)) names.emplace_back(level.name);
   return names;
 }
 
-std::string cpu_option_values() {
+std::string cpu_option_values(Architecture architecture) {
   std::string text;
-  for (const CpuLevel& level : cpu_levels())
+  for (const CpuLevel& level : cpu_levels(architecture))
     text += fmt::format("{}{}", text.empty() ? "" : ", ", level.name);
   return fmt::format("{} or {}", text, kNative);
 }
 
 LibrarySettings settings_for(const std::string& cpu, const Processor& processor,
-                             const std::vector<std::string>& inherited) {
+                             const std::vector<std::string>& inherited, Architecture architecture) {
   if (cpu.empty()) return {};
-  const CpuLevel* level = find_cpu_level(cpu);
+  const CpuLevel* level = find_cpu_level(cpu, architecture);
   if (level == nullptr && cpu != kNative)
-    throw Refusal(kUsageStatus, fmt::format("--cpu {}: must be {}", cpu, cpu_option_values()));
+    throw Refusal(kUsageStatus,
+                  fmt::format("--cpu {}: must be {}", cpu, cpu_option_values(architecture)));
   if (level != nullptr && !has_level(processor, *level))
     throw Refusal(kUsageStatus,
                   fmt::format("--cpu {}: this processor ({}) has {}", cpu, type_of(processor),
-                              fmt::join(levels_of(processor), ", ")));
+                              fmt::join(levels_of(processor, architecture), ", ")));
   const LibrarySettings settings = level != nullptr ? level->settings() : LibrarySettings();
   for (const std::string& variable : inherited) {
     const std::size_t equals = std::min(variable.find('='), variable.size());

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/file_descriptor.h"
+#include "base/processor.h"
 #include "doctor.h"
 #include "hosts_list.h"
 #include "link_probe.h"
@@ -44,8 +45,11 @@ std::string processor_of(const json& facts) {
                      text_of(processor.at("extensions")));
 }
 
-/// Names of --cpu that both processors have.
+/// Names of --cpu that both processors have, and by which their workers compute the same bits.
 std::vector<std::string> common_levels(const json& a, const json& b) {
+  const auto of = [](const json& facts) { return facts.at("processor").at("architecture"); };
+  if (of(a) != of(b)) return {};
+  if (of(a) == name_of(Architecture::aarch64)) return {};  // no level bounds Arm Compute Library
   std::vector<std::string> common;
   const auto& others = b.at("cpu_levels");
   for (const auto& level : a.at("cpu_levels"))
@@ -67,9 +71,11 @@ class Comparison {
     }
     const auto mine = processor_of(a_.facts);
     const auto theirs = processor_of(b_.facts);
+    const auto levels = common_levels(a_.facts, b_.facts);
     add(mine == theirs ? Grade::ok : Grade::warning, "processor", mine, theirs,
-        fmt::format("their workers refuse one another without --cpu; both have {}",
-                    fmt::join(common_levels(a_.facts, b_.facts), ", ")));
+        levels.empty() ? "their workers refuse one another, with every --cpu"
+                       : fmt::format("their workers refuse one another without --cpu; both have {}",
+                                     fmt::join(levels, ", ")));
     // Tutti's own kernels give the same bits for every instruction set.
     add(Grade::ok, "SIMD", text_of(a_.facts.at("simd")), text_of(b_.facts.at("simd")), "");
     const auto here = text_of(a_.facts.at("processors").at("usable"));

@@ -99,7 +99,7 @@ std::string as_text(const MachineFacts& facts, const Verdict& verdict) {
   add("libtorch", facts.torch.empty() ? "core-only build" : facts.torch);
   add("kernel", facts.kernel);
   add("processors", processors_text(facts));
-  add("processor", fmt::format("{} ({})", facts.processor.name, type_of(facts.processor)));
+  add("processor", description_of(facts.processor));
   add("extensions", extensions_of(facts.processor));
   add("run --cpu", fmt::format("can be {} or native; {} unless given",
                                fmt::join(levels_of(facts.processor), ", "), level_of(facts)));
@@ -140,7 +140,8 @@ nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict) {
         {"quota", facts.processor_quota ? json(*facts.processor_quota) : json(nullptr)},
         {"usable", facts.processors}}},
       {"processor",
-       {{"name", facts.processor.name},
+       {{"architecture", name_of(kArchitecture)},
+        {"name", facts.processor.name},
         {"vendor", facts.processor.vendor},
         {"family", facts.processor.family},
         {"model", facts.processor.model},

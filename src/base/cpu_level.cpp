@@ -1,6 +1,7 @@
 #include "base/cpu_level.h"
 
 #include <algorithm>
+#include <array>
 
 namespace tutti {
 namespace {
@@ -16,6 +17,18 @@ constexpr std::array<CpuLevel, 3> kLevels = {{
     {"avx512", "AVX512_CORE", "AVX512", kAvx512},
 }};
 
+constexpr const char* kSve128[] = {"sve", "bf16", "sve128"};
+constexpr const char* kSve256[] = {"sve", "bf16", "sve256"};
+constexpr const char* kArmCompute = "Arm Compute Library";
+
+// libtorch takes its SVE kernels where vectors have just that length, and oneDNN then takes its own
+// of that length by itself: its names for SVE are unusable (it compares with "sve_ ## bits").
+constexpr std::array<CpuLevel, 3> kArmLevels = {{
+    {"default", "ADVANCED_SIMD", "", {}, kArmCompute},
+    {"sve128", "", "", kSve128, kArmCompute},
+    {"sve256", "", "", kSve256, kArmCompute},
+}};
+
 constexpr std::array<std::string_view, 5> kBounds = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
                                                      "DNNL_MAX_CPU_ISA", "MKL_CBWR",
                                                      "MKL_ENABLE_INSTRUCTIONS"};
@@ -23,24 +36,33 @@ constexpr std::array<std::string_view, 5> kBounds = {"ATEN_CPU_CAPABILITY", "ONE
 }  // namespace
 
 LibrarySettings CpuLevel::settings() const {
-  return {{"ATEN_CPU_CAPABILITY", std::string(name)},
-          {"ONEDNN_MAX_CPU_ISA", std::string(onednn)},
-          {"MKL_CBWR", std::string(mkl)}};
+  LibrarySettings settings = {{"ATEN_CPU_CAPABILITY", std::string(name)},
+                              {"ONEDNN_MAX_CPU_ISA", std::string(onednn)},
+                              {"MKL_CBWR", std::string(mkl)}};
+  std::erase_if(settings, [](const auto& setting) { return setting.second.empty(); });
+  return settings;
 }
 
-std::span<const CpuLevel> cpu_levels() { return kLevels; }
+std::span<const CpuLevel> cpu_levels(Architecture architecture) {
+  if (architecture == Architecture::aarch64) return kArmLevels;
+  return kLevels;
+}
 
-const CpuLevel* find_cpu_level(std::string_view name) {
-  const auto found = std::ranges::find(kLevels, name, &CpuLevel::name);
-  return found == kLevels.end() ? nullptr : &*found;
+const CpuLevel* find_cpu_level(std::string_view name, Architecture architecture) {
+  const auto levels = cpu_levels(architecture);
+  const auto found = std::ranges::find(levels, name, &CpuLevel::name);
+  return found == levels.end() ? nullptr : &*found;
 }
 
 const CpuLevel* cpu_level_of(const LibrarySettings& settings) {
   LibrarySettings bounds = settings;
   std::erase_if(bounds, [](const auto& setting) { return !is_bound(setting.first); });
-  const auto found = std::ranges::find_if(
-      kLevels, [&](const CpuLevel& level) { return level.settings() == bounds; });
-  return found == kLevels.end() ? nullptr : &*found;
+  for (const auto architecture : {Architecture::x86_64, Architecture::aarch64}) {
+    for (const CpuLevel& level : cpu_levels(architecture)) {
+      if (level.settings() == bounds) return &level;
+    }
+  }
+  return nullptr;
 }
 
 bool is_bound(std::string_view variable) { return std::ranges::count(kBounds, variable) > 0; }

@@ -41,9 +41,11 @@ constexpr std::array<Environment::Variable, 52> kVariables = {{
     {"TUTTI_MPI_LIBRARY",
      "file of the library through which Tutti calls MPI, in place of those that it looks for"},
     {"ATEN_CPU_CAPABILITY",
-     "instruction set of libtorch's kernels: default, avx2 or avx512; set by `tutti run --cpu`"},
+     "instruction set of libtorch's kernels: default, avx2 or avx512, on ARM default, sve128 or "
+     "sve256; set by `tutti run --cpu`"},
     {"ONEDNN_MAX_CPU_ISA",
-     "most that oneDNN may use: SSE41, AVX2, AVX512_CORE, …; set by `tutti run --cpu`"},
+     "most that oneDNN may use: SSE41, AVX2, AVX512_CORE, …, on ARM ADVANCED_SIMD; set by `tutti "
+     "run --cpu`"},
     {"MKL_CBWR", "MKL's code branch: COMPATIBLE, AVX2, AVX512, …; set by `tutti run --cpu`"},
     {"DNNL_MAX_CPU_ISA", "an older name of ONEDNN_MAX_CPU_ISA"},
     {"MKL_ENABLE_INSTRUCTIONS", "most that MKL may use on Intel's processors"},

@@ -1,5 +1,7 @@
 #include "base/processor.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -11,11 +13,12 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<std::string_view, 23> kExtensions = {
-    "sse4_1",   "avx",      "fma",      "avx2",        "avx_vnni",    "avx512f",
-    "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16",
-    "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",    "avx10_1",     "avx10_2",
-    "asimd",    "asimdhp",  "bf16",     "sve",         "sve2"};
+constexpr std::array<std::string_view, 31> kExtensions = {
+    "sse4_1",   "avx",      "fma",         "avx2",        "avx_vnni",    "avx512f",  "avx512bw",
+    "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8",
+    "amx_bf16", "amx_fp16", "avx10_1",     "avx10_2",     "asimd",       "asimdhp",  "bf16",
+    "sve",      "sve2",     "asimddp",     "asimdfhm",    "i8mm",        "svebf16",  "svei8mm",
+    "sve128",   "sve256",   "sve512"};
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r";
@@ -24,7 +27,20 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
+/// "sve256", of the vectors that this process has; "" where there are none.
+std::string sve_flag() {
+#if defined(__aarch64__)
+  const int length = ::prctl(PR_SVE_GET_VL);
+  if (length > 0) return fmt::format("sve{}", 8 * (length & PR_SVE_VL_LEN_MASK));
+#endif
+  return "";
+}
+
 }  // namespace
+
+std::string_view name_of(Architecture architecture) noexcept {
+  return architecture == Architecture::aarch64 ? "aarch64" : "x86_64";
+}
 
 Processor parse_processor(std::string_view cpuinfo) {
   Processor processor;
@@ -56,13 +72,20 @@ Processor read_processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string first;  // the others cost time: the kernel measures the clock of each
   for (std::string line; std::getline(file, line) && !line.empty();) first += line + '\n';
-  return parse_processor(first);
+  Processor processor = parse_processor(first);
+  if (auto flag = sve_flag(); !flag.empty()) processor.flags.insert(std::move(flag));
+  return processor;
 }
 
 std::string type_of(const Processor& processor) {
   const auto known = [](const std::string& text) { return text.empty() ? "unknown" : text; };
   return fmt::format("{} family {} model {}", known(processor.vendor), known(processor.family),
                      known(processor.model));
+}
+
+std::string description_of(const Processor& processor) {
+  if (processor.name.empty()) return type_of(processor);
+  return fmt::format("{} ({})", processor.name, type_of(processor));
 }
 
 std::string extensions_of(const Processor& processor) {

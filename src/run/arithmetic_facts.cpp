@@ -20,7 +20,7 @@ bool mkl_obeys(const Arithmetic& arithmetic, const CpuLevel& level) {
 
 std::string processor_of(const Arithmetic& arithmetic) {
   const CpuLevel* level = cpu_level_of(arithmetic.settings);
-  if (level == nullptr) {
+  if (level == nullptr || !level->unbounded.empty()) {
     return fmt::format("{} with {}", type_of(arithmetic.processor),
                        extensions_of(arithmetic.processor));
   }
@@ -53,11 +53,17 @@ RunFingerprint compared_facts(const Arithmetic& arithmetic) {
           {"C library", arithmetic.c_library}};
 }
 
-RunFingerprint remedies_of_facts() {
+RunFingerprint remedies_of_facts(Architecture architecture) {
   const std::string install = "all workers need the same libraries: bits depend on their versions";
-  const std::string level =
-      "bits depend on it: give all workers the same environment; `tutti run --cpu avx2` levels "
-      "processors of several kinds, --cpu default those of several vendors";
+  std::string level = "bits depend on it: give all workers the same environment";
+  if (architecture == Architecture::aarch64) {
+    level +=
+        ", and processors of one type: no level of `tutti run --cpu` bounds Arm Compute Library";
+  } else {
+    level +=
+        "; `tutti run --cpu avx2` levels processors of several kinds, --cpu default those of "
+        "several vendors";
+  }
   return {{kTorch, install},        {"oneDNN", install}, {"C library", install},
           {kInstructionSet, level}, {kProcessor, level}, {kMkl, level}};
 }
@@ -68,8 +74,7 @@ RunFingerprint noted_facts(const Arithmetic& arithmetic) {
       {kTorch, fmt::format("{} with MKL {}, oneDNN {}, C library {}", arithmetic.torch,
                            known(arithmetic.mkl), known(arithmetic.onednn), arithmetic.c_library)},
       {kInstructionSet, instruction_set_of(arithmetic)},
-      {kProcessor,
-       fmt::format("{} ({})", arithmetic.processor.name, type_of(arithmetic.processor))}};
+      {kProcessor, description_of(arithmetic.processor)}};
 }
 
 std::string noted_differences(const RunFingerprint& then, RunFingerprint now) {

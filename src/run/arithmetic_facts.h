@@ -29,11 +29,11 @@ struct Arithmetic {
 /// MKL_CBWR=AVX2, ONEDNN_MAX_CPU_ISA=AVX2".
 std::string instruction_set_of(const Arithmetic& arithmetic);
 
-/// Facts that must be equal on all workers. Where a level of `tutti run --cpu` is in force that MKL
-/// obeys, processors may be of several types.
+/// Facts that must be equal on all workers. Where a level of `tutti run --cpu` is in force that
+/// bounds every library and that MKL obeys, processors may be of several types.
 RunFingerprint compared_facts(const Arithmetic& arithmetic);
 /// By the name of a compared fact, how workers come to share it.
-RunFingerprint remedies_of_facts();
+RunFingerprint remedies_of_facts(Architecture architecture = kArchitecture);
 
 /// Facts for a checkpoint: libtorch with the libraries below it, instruction set, processor.
 RunFingerprint noted_facts(const Arithmetic& arithmetic);

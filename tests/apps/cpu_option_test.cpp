@@ -18,9 +18,14 @@ const Processor kHaswell{.vendor = "GenuineIntel",
                          .name = "Xeon",
                          .flags = {"avx2", "fma"}};
 
-std::string refusal(const std::string& cpu, const std::vector<std::string>& inherited) {
+const Processor kNeoverse{
+    .vendor = "0x41", .family = "8", .model = "0xd40", .flags = {"asimd", "bf16", "sve", "sve256"}};
+
+std::string refusal(const std::string& cpu, const std::vector<std::string>& inherited,
+                    const Processor& processor = kHaswell,
+                    Architecture architecture = Architecture::x86_64) {
   try {
-    settings_for(cpu, kHaswell, inherited);
+    settings_for(cpu, processor, inherited, architecture);
   } catch (const Refusal& refused) {
     EXPECT_EQ(refused.status(), kUsageStatus);
     return refused.what();
@@ -38,6 +43,20 @@ TEST(CpuOption, IsALevelOrNothing) {
 TEST(CpuOption, ALevelThatTheProcessorLacksIsRefused) {
   EXPECT_EQ(refusal("avx512", {}),
             "--cpu avx512: this processor (GenuineIntel family 6 model 63) has default, avx2");
+}
+
+// findings-3: A5
+TEST(CpuOption, NamesTheLevelsOfTheArchitecture) {
+  const auto arm = Architecture::aarch64;
+  EXPECT_EQ(settings_for("sve256", kNeoverse, {}, arm), find_cpu_level("sve256", arm)->settings());
+  EXPECT_EQ(levels_of(kNeoverse, arm), (std::vector<std::string>{"default", "sve256"}));
+  EXPECT_EQ(refusal("avx2", {}, kNeoverse, arm),
+            "--cpu avx2: must be default, sve128, sve256 or native");
+  EXPECT_EQ(refusal("sve128", {}, kNeoverse, arm),
+            "--cpu sve128: this processor (0x41 family 8 model 0xd40) has default, sve256");
+  EXPECT_THAT(refusal("sve256", {"ONEDNN_MAX_CPU_ISA=ADVANCED_SIMD"}, kNeoverse, arm),
+              HasSubstr("the environment has ONEDNN_MAX_CPU_ISA=ADVANCED_SIMD"));
+  EXPECT_EQ(refusal("sve256", {}), "--cpu sve256: must be default, avx2, avx512 or native");
 }
 
 TEST(CpuOption, AnEnvironmentThatHasSomethingElseIsRefused) {

@@ -28,7 +28,11 @@ json facts() {
           {"libtorch", "2.13.0"},
           {"library_settings", json::object()},
           {"processor",
-           {{"vendor", "GenuineIntel"}, {"family", 6}, {"model", 143}, {"extensions", "avx2"}}},
+           {{"architecture", "x86_64"},
+            {"vendor", "GenuineIntel"},
+            {"family", 6},
+            {"model", 143},
+            {"extensions", "avx2"}}},
           {"cpu_levels", {"default", "avx2"}},
           {"simd", "AVX2"},
           {"processors", {{"usable", 16}}},
@@ -69,6 +73,19 @@ TEST(DoctorHosts, WhatDiffersIsToldWithBothHosts) {
                           "without --cpu; both have default, avx2",
                           "warning processors a: 16; b: 8: with as many workers each, the others "
                           "wait for those of the smaller host"));
+}
+
+// findings-3: A5
+TEST(DoctorHosts, NoLevelIsOfferedWhereNoneLevels) {
+  auto arm = facts();
+  arm["processor"]["architecture"] = "aarch64";
+  const std::string refused = "their workers refuse one another, with every --cpu";
+  arm["processor"]["extensions"] = "asimd";
+  EXPECT_THAT(findings(arm), ElementsAre(HasSubstr(refused))) << "beside x86-64";
+  auto other = arm;
+  other["processor"]["model"] = "0xd40";
+  const auto checks = compare_hosts({{"a", arm}, {"b", other}});
+  EXPECT_THAT(checks, Contains(testing::Field(&HostCheck::text, HasSubstr(refused))));
 }
 
 TEST(DoctorHosts, AHostWithAProblemOrAnotherFormIsNamed) {

@@ -110,6 +110,7 @@ TEST(Doctor, SaysWhatBitsDependOnHere) {
   EXPECT_THAT(text, HasSubstr("no variable bounds their instruction sets"));
   auto json = as_json(facts, judge(facts));
   EXPECT_EQ(json["processor"]["model"], "63");
+  EXPECT_EQ(json["processor"]["architecture"], name_of(kArchitecture));
   EXPECT_EQ(json["cpu_levels"], nlohmann::json({"default", "avx2"}));
   EXPECT_EQ(json["cpu_level"], "native");
 

@@ -1,9 +1,12 @@
 #include "base/processor.h"
 
 #include <gmock/gmock.h>
+#include <sys/auxv.h>
 
 namespace tutti {
 namespace {
+
+constexpr unsigned long kHwcapSve = 1UL << 22;  // of ARM's <asm/hwcap.h>
 
 constexpr const char* kZen =
     "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n"
@@ -25,6 +28,20 @@ TEST(Processor, OfArmHasItsOwnWords) {
       "CPU variant\t: 0x1\nCPU part\t: 0xd40\n");
   EXPECT_EQ(type_of(processor), "0x41 family 8 model 0xd40");
   EXPECT_EQ(extensions_of(processor), "asimd sve");
+  EXPECT_EQ(description_of(processor), "0x41 family 8 model 0xd40") << "ARM gives no name";
+}
+
+// findings-3: A5
+TEST(Processor, OfThisMachineHasTheLengthOfItsVectors) {
+  std::set<std::string> lengths;
+  for (const auto& flag : read_processor().flags) {
+    if (flag.starts_with("sve") && flag.find_first_not_of("0123456789", 3) == std::string::npos &&
+        flag.size() > 4)
+      lengths.insert(flag);
+  }
+  const bool has_vectors =
+      kArchitecture == Architecture::aarch64 && (::getauxval(AT_HWCAP) & kHwcapSve) != 0;
+  EXPECT_EQ(lengths.size(), has_vectors ? 1 : 0);
 }
 
 TEST(Processor, OfATextThatTellsNothingIsUnknown) {

@@ -63,5 +63,12 @@ TEST(Scripts, CompatRefusesWrongArgumentsBeforeAnythingIsSetUp) {
   }
 }
 
+// findings-3: A5
+TEST(Scripts, ArmRefusesATestThatItDoesNotHaveBeforeAnythingIsSetUp) {
+  const auto called = call((source_folder() / "script/arm").string() + " torch_tests");
+  EXPECT_NE(called.status, 0);
+  EXPECT_THAT(called.output, AllOf(HasSubstr("usage: script/arm ["), Not(HasSubstr("Setting up"))));
+}
+
 }  // namespace
 }  // namespace tutti::test

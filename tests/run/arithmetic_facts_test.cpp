@@ -20,7 +20,8 @@ Processor skylake(const char* model) {
 Arithmetic on(const Processor& processor, const std::string& level = "",
               const std::string& branch = "OFF") {
   return {.processor = processor,
-          .settings = level.empty() ? LibrarySettings() : find_cpu_level(level)->settings(),
+          .settings = level.empty() ? LibrarySettings()
+                                    : find_cpu_level(level, Architecture::x86_64)->settings(),
           .instruction_set = "AVX2",
           .torch = "2.13.0",
           .mkl = "2024.2",
@@ -72,13 +73,39 @@ TEST(ArithmeticFacts, EachOneOfThemDecides) {
 }
 
 TEST(ArithmeticFacts, EachHasARemedy) {
-  const auto remedies = remedies_of_facts();
+  const auto remedies = remedies_of_facts(Architecture::x86_64);
   for (const auto& [name, value] : compared_facts(on(zen("17")))) {
     EXPECT_TRUE(remedies.contains(name)) << name;
   }
   EXPECT_THAT(remedies.at("instruction set"), HasSubstr("`tutti run --cpu avx2`"));
   EXPECT_THAT(remedies.at("processor"), HasSubstr("--cpu default"));
   EXPECT_THAT(remedies.at("torch"), Not(HasSubstr("--cpu")));
+}
+
+// findings-3: A5
+TEST(ArithmeticFacts, OnArmTheProcessorDecidesUnderEveryLevel) {
+  const auto arm = Architecture::aarch64;
+  const Processor graviton{
+      .vendor = "0x41", .family = "8", .model = "0xd40", .flags = {"asimd", "sve", "sve256"}};
+  Processor other = graviton;
+  other.model = "0xd4f";
+  const auto under = [&](const Processor& processor, const char* level) {
+    return Arithmetic{.processor = processor,
+                      .settings = find_cpu_level(level, arm)->settings(),
+                      .instruction_set = "DEFAULT"};
+  };
+  for (const CpuLevel& level : cpu_levels(arm)) {
+    const std::string name(level.name);
+    EXPECT_EQ(difference(under(graviton, name.c_str()), under(graviton, name.c_str())), "");
+    EXPECT_EQ(difference(under(graviton, name.c_str()), under(other, name.c_str())),
+              "processor is 0x41 family 8 model 0xd40 with asimd sve sve256 on one, 0x41 family 8 "
+              "model 0xd4f with asimd sve sve256 on the other");
+  }
+  EXPECT_NE(difference(on(zen("17"), "default", "COMPATIBLE"), under(graviton, "default")), "");
+  const auto remedies = remedies_of_facts(arm);
+  EXPECT_THAT(remedies.at("processor"),
+              AllOf(HasSubstr("processors of one type"), Not(HasSubstr("avx2"))));
+  EXPECT_EQ(noted_facts(under(graviton, "default")).at("processor"), "0x41 family 8 model 0xd40");
 }
 
 TEST(ArithmeticFacts, ALevelThatMklObeysMakesProcessorsOfSeveralTypesEqual) {
