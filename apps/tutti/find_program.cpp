@@ -49,7 +49,7 @@ std::string find_program(const std::string& name) {
     if (unusable.empty() && exists(candidate) && !is_folder(candidate)) unusable = candidate;
   }
   if (!unusable.empty()) refuse_existing(unusable);
-  const std::string hint = exists(name) ? fmt::format("; did you mean ./{}?", name) : "";
+  const std::string hint = executable(name) ? fmt::format("; did you mean ./{}?", name) : "";
   throw Refusal(kNotFoundStatus,
                 fmt::format("cannot run \"{}\": no such program in PATH{}", name, hint));
 }

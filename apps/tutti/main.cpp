@@ -191,11 +191,16 @@ int execute(std::vector<std::string> arguments) {
                   fmt::format("there is no command \"{}\"{}", first,
                               did_you_mean(first, {kCommands.begin(), kCommands.end()})),
                   true);
-  if (!is_known && is_option_of(*run_app, first))
+  if (!is_known && is_option_of(*run_app, first)) {
+    auto options_and_program = arguments;
+    if (const auto run = std::ranges::find(options_and_program, "run");
+        run != options_and_program.end())
+      options_and_program.erase(run);
     return refuse(command,
                   fmt::format("\"{}\" is an option of tutti run: did you mean \"tutti run {}\"?",
-                              first, fmt::join(arguments, " ")),
+                              first, fmt::join(options_and_program, " ")),
                   true);
+  }
   try {
     if (is_run) {
       const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());

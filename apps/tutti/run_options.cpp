@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <string_view>
@@ -24,11 +25,21 @@ constexpr double kMaxDeadline = 1e9;  // seconds
 
 [[noreturn]] void refuse(const std::string& text) { throw Refusal(kUsageStatus, text); }
 
+bool is_whole_number(const std::string& text) {
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && rest == end;
+}
+
 // CLI11 reads an empty text as 0.
 CLI::Validator is_given(const char* option) {
   return CLI::Validator(
       [option](std::string& text) {
         if (text.empty()) refuse(fmt::format("{} \"\": must be a number", option));
+        if (std::string_view(option) == "-n" && !is_whole_number(text))
+          refuse(fmt::format("-n {}: the number of workers must be 1 to {}", text,
+                             kMaxWorkersPerHost));
         return std::string();
       },
       "");

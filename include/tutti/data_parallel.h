@@ -166,6 +166,10 @@ class [[nodiscard]] DataParallel {
   [[nodiscard]] DataParallel(const Group& group,
                              std::vector<std::pair<std::string, torch::Tensor>> parameters,
                              const DataParallelOptions& options = {});
+  /// A holder (torch::nn::Linear, TORCH_MODULE) is a pointer: pass the module itself, *model.
+  template <class Contained>
+  DataParallel(const Job&, const torch::nn::ModuleHolder<Contained>& pass_the_module_itself,
+               const DataParallelOptions& options = {}) = delete;
   ~DataParallel();
   DataParallel(DataParallel&&) noexcept;
   DataParallel& operator=(DataParallel&&) = delete;

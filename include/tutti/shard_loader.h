@@ -217,6 +217,7 @@ template <class Dataset, class OfBatch>
 auto over_batches(ShardLoader<Dataset>& loader, const OfBatch& compute) {
   return [&](Shard& shard) {
     auto batch = loader.next(shard);
+    detail::require_answer<decltype(compute(shard, *batch))>();
     return batch ? compute(shard, *batch) : shard.nothing();
   };
 }

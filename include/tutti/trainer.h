@@ -28,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tutti/group.h"
@@ -60,6 +61,15 @@ class ShardAnswer {
   std::vector<torch::Tensor> gradients_;
   double weight_ = 0;
 };
+
+namespace detail {
+template <class Answer>
+constexpr void require_answer() {
+  static_assert(std::is_convertible_v<Answer, ShardAnswer>,
+                "a Trainer's closure answers for its shard: return shard.loss(loss, weight), "
+                "shard.gradients(...) or shard.nothing()");
+}
+}  // namespace detail
 
 /// One of the equal-standing pieces of a step. Torch's generator is seeded from (seed, step, index)
 /// before the closure is called; the model's buffers are those of the step's begin.
@@ -182,6 +192,13 @@ class Trainer {
   /// not call anything that is collective, nor change parameters: InvalidArgument, and the step is
   /// dropped. So is a step that begins while another thread of the process is in one. Collective.
   StepResult step(const Compute& compute);
+  /// Of closures that answer anything else: an error when the program is compiled.
+  template <class Closure, class Answer = std::invoke_result_t<const Closure&, Shard&>,
+            class = std::enable_if_t<!std::is_convertible_v<Answer, ShardAnswer>>>
+  StepResult step(const Closure& /*compute*/) {
+    detail::require_answer<Answer>();
+    return step(Compute());
+  }
   /// A step of one of several models that `module` registers and that take turns
   /// (docs/two_models.md): while the closures run, all parameters that are not `active`'s have
   /// requires_grad(false). They are untouched: value, optimizer state and step count stay. Buffers

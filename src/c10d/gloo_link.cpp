@@ -35,7 +35,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 /// Versions of libtorch with which the conformance suite has passed.
 constexpr bool kIsTried =
-    TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VERSION_MINOR <= 15;
+    TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VERSION_MINOR <= 15 &&
+    TORCH_VERSION_MINOR != 12;
 
 /// Gloo adds time-outs to points in time: no maximum of a type.
 Milliseconds left_until(Deadline deadline) {
@@ -88,7 +89,7 @@ c10::intrusive_ptr<c10d::Backend> make_lane(const GlooOptions& options, int lane
 std::string why_no_gloo() {
   if (kIsTried) return "";
   return fmt::format(
-      "the link over Gloo was not tried with libtorch {}, only with 2.11 to 2.15: "
+      "the link over Gloo was not tried with libtorch {}, only with 2.11 and 2.13 to 2.15: "
       "build with one of these",
       TORCH_VERSION);
 }

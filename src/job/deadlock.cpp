@@ -19,7 +19,9 @@ constexpr std::chrono::milliseconds kTellInterval{500};
 constexpr std::chrono::seconds kLinger{2};
 constexpr const char* kUsualCause =
     " (usually a call that all workers have to make, such as evaluate(), save() or a collective, "
-    "was made by some of them alone)";
+    "was made by some of them alone; or one had fewer batches than others and left the loop "
+    "without "
+    "DataParallel::join())";
 
 using Notices = std::vector<NoticeView>;
 

@@ -127,7 +127,9 @@ void draw_trainer(Choices& one) {
   one.chance("log", trains ? 25 : 0);
   one.chance("keep", trains ? 35 : 0);  // values of the program's own
   one.of("divide",
-         trains ? Options{"weight"}
+         trains ? bold || !is_per_replica
+                      ? Options{"weight", "weight", "weight", "contributors", "not-at-all"}
+                      : Options{"weight"}
                 : Options{"weight", "contributors", "contributors", "contributors", "not-at-all"});
   one.of("backwards", trains ? Options{"one"} : Options{"one", "two"});
 }
@@ -286,6 +288,8 @@ std::vector<std::set<std::string>> features_of(const Choices& one) {
   if (clip == "parameter-norm" || clip == "all") all.insert("clip by parameter norm");
   if (clip == "value" || clip == "all") all.insert("clip by value");
   if (!one.is("scale", "none")) all.insert(one["scale"] + " loss scale");
+  if (one.is("divide", "contributors")) all.insert("divided by contributors");
+  if (one.is("divide", "not-at-all")) all.insert("sums");
   if (!one.is("average", "none")) all.insert("averages of the parameters");
   if (one.is("averaging", "local")) {
     all.insert(one.is("state-at-averaging", "average") ? "local SGD, averaged state"

@@ -102,6 +102,11 @@ Optimizer optimizer_of(const Choices& one) {
   return optimizer;
 }
 
+Divide divide_of(const Choices& one) {
+  if (one.is("divide", "contributors")) return Divide::by_contributors;
+  return one.is("divide", "not-at-all") ? Divide::not_at_all : Divide::by_weight;
+}
+
 TrainerOptions options_of(const Choices& one, const Stretch& stretch, const RandomTask& task,
                           const std::string& folder) {
   TrainerOptions options;
@@ -109,6 +114,7 @@ TrainerOptions options_of(const Choices& one, const Stretch& stretch, const Rand
   options.seed = static_cast<std::uint64_t>(one.number("seed"));
   options.order = order_of(one);
   options.schedule = schedule_of(one["schedule"]);
+  options.divide = divide_of(one);
   if (one.is("rates", "epochs")) options.schedule = Schedule::per_epoch(options.schedule);
   const auto& clip = one["clip"];
   if (clip == "norm" || clip == "all") options.clip.norm = 0.05;

@@ -9,6 +9,7 @@
 
 namespace tutti::test::exact {
 
+Divide divide_of(const Choices& one);
 Optimizer optimizer_of(const Choices& one);
 TrainerOptions options_of(const Choices& one, const Stretch& stretch, const RandomTask& task,
                           const std::string& folder);

@@ -47,8 +47,7 @@ class RandomParallel {
  private:
   DataParallelOptions options() const {
     DataParallelOptions options;
-    if (one_.is("divide", "contributors")) options.divide = Divide::by_contributors;
-    if (one_.is("divide", "not-at-all")) options.divide = Divide::not_at_all;
+    options.divide = divide_of(one_);
     if (one_.is("model", "tables")) {
       options.row_sparse = [](const std::string& name) { return name == "own_weight"; };
     }

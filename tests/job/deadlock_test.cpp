@@ -32,7 +32,9 @@ void poll_until_looked(const Job& job, int rank, int times) {
 
 constexpr const char* kUsualCause =
     " (usually a call that all workers have to make, such as evaluate(), save() or a collective, "
-    "was made by some of them alone)";
+    "was made by some of them alone; or one had fewer batches than others and left the loop "
+    "without "
+    "DataParallel::join())";
 
 TEST(Deadlock, two_workers_in_different_operations_are_told_at_once) {
   Arrivals arrivals;

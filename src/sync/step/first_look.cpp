@@ -54,7 +54,9 @@ void FirstLook::compare(std::int64_t number) {
         "step {} of \"{}\": all workers computed the same gradient: each does the others' work. "
         "Where all have the same data, as with a RandomSampler and one seed, give each its own "
         "part: DistributedSampler, share_of(), or manual_seed(seed + rank). Nothing is wrong where "
-        "the loss has no data (a penalty on the parameters) or constants alone",
+        "the loss has no data (a penalty on the parameters) or constants alone. Where gradients "
+        "are "
+        "NaN, look at the loss",
         number, name_));
   }
   if (std::exchange(generators_compared_, true)) return;

@@ -66,7 +66,8 @@ Verdict PartitionedUpdate::judge(double loss_scale, Verdict verdict) {
   verdict.refusal = refusal_of(facts, exchange_.plan());
   verdict.finite = verdict.refusal.empty();
   const double weight = exchange_.nodes().weight();
-  if (verdict.finite && weight == 0) verdict.refusal = "the weights of all shards are 0";
+  if (verdict.finite && weight == 0)
+    verdict.refusal = "every shard returned nothing() or the weight 0";
   for (auto share = shares_.begin(); share != shares_.end() && verdict.refusal.empty(); ++share) {
     const auto refusal = share->source->prepare();
     verdict.refusal = refusal.text;

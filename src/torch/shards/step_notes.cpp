@@ -171,8 +171,7 @@ void StepNotes::warn_of_same_shards(std::span<const std::uint64_t> common) const
       "Where all have the same batch, take the samples of shard.indices(), or the part of the "
       "batch "
       "that is shard.index()'s (share_of()). Nothing is wrong where the loss has no data (a "
-      "penalty "
-      "on the parameters) or constants alone",
+      "penalty on the parameters) or constants alone. Where gradients are NaN, look at the loss",
       step_, options_.name, ran_));
 }
 

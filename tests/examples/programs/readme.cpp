@@ -4,6 +4,7 @@
 
 int main() {
   auto job = tutti::Job::join();  // tutti
+  torch::manual_seed(1);
   torch::nn::Linear model(8, 1);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   tutti::DataParallel parallel(job, *model);  // tutti: rank 0's weights are everybody's

@@ -72,7 +72,7 @@ TEST(TrainerRefusals, WithoutAnyWeightNothingHappens) {
       return shard.loss(mean, 0);
     });
     EXPECT_FALSE(result.applied);
-    EXPECT_EQ(result.dropped_because, "the weights of all shards are 0");
+    EXPECT_EQ(result.dropped_because, "every shard returned nothing() or the weight 0");
     EXPECT_TRUE(std::isnan(result.loss));
     EXPECT_EQ(trainer.state_sha256(), before);
   });
