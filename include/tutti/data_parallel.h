@@ -41,7 +41,8 @@ namespace tutti {
 
 /// The buffers (such as running statistics) that hold after a step.
 enum class Buffers {
-  /// At the end of a step, the buffers of the lowest rank that had data replace those of all.
+  /// At the end of a step, the buffers of the lowest rank that had data (a weight above 0) replace
+  /// those of all.
   every_step,
   on_request,  ///< rank 0's, when sync_buffers() is called
   never,
@@ -202,7 +203,9 @@ class [[nodiscard]] DataParallel {
   /// gradient has reached a parameter. In the handler of an exception by which a step was dropped
   /// already it does nothing, so that a handler may always call it: of the exception itself, of one
   /// that has it nested, or once after it with its text in `why`. Anywhere else it is the open
-  /// step's, or the next one's.
+  /// step's, or the next one's, whose backward it takes the place of: a backward that follows is
+  /// that of the step after. In an accumulation scope it ends the scope: what the closure of a
+  /// micro-batch computes afterwards counts for nothing, and finish() is InvalidArgument.
   void fail(const std::string& why);
 
   /// Σ weight · value / Σ weight over the workers, added along the canonical tree over ranks in

@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,9 @@ class RecomputeSequentialImpl : public torch::nn::Module {
   MemoryPlan fit(const torch::Tensor& sample, MemoryBudget budget);
 
  private:
+  /// Called by clone() of a torch::nn::Cloneable that has the layer: takes clones of `other`'s
+  /// layers, and its segments.
+  void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override;
   torch::Tensor run(const torch::Tensor& x, std::int64_t first, std::int64_t last);
   std::vector<LayerMemory> look_through(const torch::Tensor& sample);
   std::vector<LayerMemory> measure_layers(const torch::Tensor& sample);

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,6 +53,11 @@ class WeightedLayer {
   WeightedLayer& operator=(const WeightedLayer&) = delete;
   /// For what backward has of the layer, which may outlive it.
   const std::shared_ptr<const double>& shared_weight() const { return shared_weight_; }
+  /// For clone_() of a layer: copies of the parameters and buffers that are registered in `other`
+  /// replace those of `layer`, which `reset()` has made alike, and it is in train() or eval() as
+  /// `other`. InvalidArgument where they are not alike.
+  static void take_copies(torch::nn::Module& layer, const torch::nn::Module& other,
+                          const std::optional<torch::Device>& device);
   /// The label of one of the layer's collectives: "SyncBatchNorm bn1: statistics".
   std::string label_of(std::string_view layer, std::string_view what) const;
 
@@ -94,6 +100,10 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
       : torch::nn::Module(std::move(name)), group_(std::move(group)) {}
 
  private:
+  /// Called by clone() of a torch::nn::Cloneable that has the layer. Unsupported for a layer that
+  /// keeps its rows, or their updates, itself.
+  void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override;
+
   Group group_;
 };
 

@@ -44,6 +44,11 @@ class SyncBatchNormImpl : public torch::nn::Module, public WeightedLayer {
   torch::Tensor num_batches_tracked;        ///< likewise
 
  private:
+  /// Called by clone() of a torch::nn::Cloneable that has the layer: takes copies of `other`'s.
+  void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override {
+    take_copies(*this, other, device);
+  }
+
   struct Statistics;
   void require(const torch::Tensor& x) const;
   Statistics statistics_of(const torch::Tensor& x) const;

@@ -80,7 +80,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "mpirun --oversubscribe -n 3 $program", "mpirun"},
         Launcher{"mpiexec.hydra", "mpiexec.hydra --version", "mpiexec.hydra -n 3 $program",
                  "mpiexec"},
-        Launcher{"srun", "srun --version", "srun -N 1 -n 3 --oversubscribe $program", "srun"}),
+        Launcher{"srun", "timeout 20 srun --immediate=10 -N 1 -n 1 true",
+                 "srun -N 1 -n 3 --oversubscribe $program", "srun"}),
     [](const auto& test) {
       const std::string name = test.param.name;
       return name.substr(0, name.find('.'));

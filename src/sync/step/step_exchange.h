@@ -171,8 +171,9 @@ class StepExchange {
   /// Inside complete(), unless gradients are coded: folds what is left of this worker's slices of
   /// the partitioned parameters. The reduced gradients then lie at nodes().result(p).
   void fold_slices();
-  /// The rank in the group whose buffers count in the published step: the lowest that had a leaf,
-  /// because a worker without data has old buffers; 0 if none had.
+  /// The rank in the group whose buffers count in the published step: the lowest that had a leaf of
+  /// a weight above 0, because a worker without data has old buffers, or those of no rows; where
+  /// none had, the lowest that had a leaf; 0 if none had.
   int buffer_source() const;
   /// Replaces this worker's buffers by the source's, inside complete(), where buffers are
   /// synchronised and differ.
@@ -254,6 +255,7 @@ class StepExchange {
   bool leave_in_buckets() const;
   std::unique_ptr<BucketSchedule> schedule_of(std::span<const std::uint32_t> order) const;
   bool has_leaf(int rank) const;
+  bool has_weight(int rank) const;
   bool may_be_source() const;
   bool all_drained() const;
   void compare_modes() const;

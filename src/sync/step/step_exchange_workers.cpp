@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/timeline.h"
@@ -27,7 +29,18 @@ bool StepExchange::has_leaf(int rank) const {
   return other.weight > 0;
 }
 
+/// Whether it counts: a worker without rows may run a leaf, of weight 0.
+bool StepExchange::has_weight(int rank) const {
+  const auto& other = header(rank);
+  if (other.mode != StepMode::micro_batches) return other.weight > 0;
+  const std::span nodes(other.nodes, static_cast<std::size_t>(other.node_count));
+  return std::ranges::any_of(nodes, [](const auto& node) { return node.weight > 0; });
+}
+
 int StepExchange::buffer_source() const {
+  for (int r = 0; r < group_.size(); ++r) {
+    if (has_weight(r)) return r;
+  }
   for (int r = 0; r < group_.size(); ++r) {
     if (has_leaf(r)) return r;
   }
@@ -42,8 +55,7 @@ bool StepExchange::may_be_source() const {
   for (int r = 0; r < group_.rank(); ++r) {
     const auto& other = header(r);
     if (other.opened.load(std::memory_order_acquire) < step_) continue;
-    if (other.mode != StepMode::micro_batches && has_leaf(r)) return false;
-    if (other.mode == StepMode::micro_batches && other.declared > 0) return false;
+    if (other.mode != StepMode::micro_batches && other.weight > 0) return false;
   }
   return true;
 }
@@ -60,8 +72,8 @@ void StepExchange::compare_modes() const {
   const int first = buffer_source();
   const auto modes_of = [&](int r) { return nodes_.board_of(r).modes(); };
   const auto text = [](std::uint8_t mode) { return mode != 0 ? "train()" : "eval()"; };
-  for (int r = first + 1; r < group_.size(); ++r) {
-    if (!has_leaf(r)) continue;
+  for (int r = 0; r < group_.size(); ++r) {
+    if (r == first || !has_leaf(r)) continue;
     for (std::size_t k = 0; k < options_.modules; ++k) {
       if (modes_of(r)[k] == modes_of(first)[k]) continue;
       throw Mismatch(

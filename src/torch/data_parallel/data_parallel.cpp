@@ -239,8 +239,12 @@ bool Accumulation::is_open() const { return state_ && state_->scope() == scope_;
 
 void Accumulation::require_open(const char* what) const {
   if (is_open()) return;
-  throw InvalidArgument(std::string(what) +
-                        " after the accumulation scope has ended, or its step was dropped");
+  const auto error = std::make_exception_ptr(InvalidArgument(
+      std::string(what) +
+      " after the accumulation scope has ended, or its step was dropped (by fail(), "
+      "or by an exception)"));
+  if (state_) state_->told_of_dropped(scope_, error);
+  std::rethrow_exception(error);
 }
 
 void Accumulation::run(double weight, const std::function<torch::Tensor()>& compute) {

@@ -75,10 +75,12 @@ void DataParallelState::in_step(Body&& body) {
       drop(exception_text());
     } else {  // by others
       backwards_.drop();
+      dropped_step_ = own_.exchange->last_number();
       own_.step_parts.drop();
       own_.split->drop();
       tell_next_weight();
     }
+    backwards_.end_leaf();
     told_ = {own_.exchange->last_number(), std::current_exception()};
     throw;
   }
@@ -87,6 +89,7 @@ void DataParallelState::in_step(Body&& body) {
 // ---- taking gradients ----
 
 void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& value) {
+  if (backwards_.is_given_up()) return;
   if (!backwards_.in_scope()) open_backward();
   if (backwards_.in_scope() && !backwards_.in_leaf()) {
     throw InvalidArgument("a backward inside an accumulation scope belongs into micro_batch()");
@@ -256,6 +259,10 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     backwards_.begin_leaf();
     const LossWeightScope counts({.value = weight, .sinks = {weak_from_this()}});
     const auto loss = compute();
+    if (backwards_.is_given_up()) {
+      own_.split->drop();
+      return backwards_.end_leaf();
+    }
     if (loss.defined()) {
       backwards_.begin_last();
       loss.backward();
@@ -366,8 +373,16 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
 
 void DataParallelState::fail(const std::string& why) noexcept {
   const auto& exchange = *own_.exchange;
+  if (backwards_.is_given_up()) return;
   if (!exchange.is_open() && told_.is_reported(exchange.last_number(), why)) return;
   drop(why);
+}
+
+void DataParallelState::told_of_dropped(std::uint64_t scope, std::exception_ptr error) noexcept {
+  const auto& exchange = *own_.exchange;
+  if (exchange.is_open() || scope != backwards_.dropped_scope()) return;
+  if (exchange.last_number() != dropped_step_) return;
+  told_ = {dropped_step_, std::move(error)};
 }
 
 void DataParallelState::leave_scope(const std::string& why, std::exception_ptr error) noexcept {
@@ -379,6 +394,7 @@ void DataParallelState::leave_scope(const std::string& why, std::exception_ptr e
 void DataParallelState::drop(const std::string& why) noexcept {
   backwards_.drop();
   own_.exchange->fail(why);
+  dropped_step_ = own_.exchange->last_number();
   own_.step_parts.drop();
   own_.split->drop();
   tell_next_weight();

@@ -64,6 +64,9 @@ class DataParallelState : public GradientSink,
   void fail(const std::string& why) noexcept;
   /// Drops the open step: `error`, null where it cannot be seen, tells the program.
   void leave_scope(const std::string& why, std::exception_ptr error) noexcept;
+  /// `error` tells the program that it goes on in an accumulation scope whose step, the last one,
+  /// was dropped.
+  void told_of_dropped(std::uint64_t scope, std::exception_ptr error) noexcept;
   void sync_buffers();
   /// An object that ends unused warns.
   void use() { is_used_ = true; }
@@ -105,6 +108,7 @@ class DataParallelState : public GradientSink,
   bool stopped_ = false;
   bool is_used_ = false;  ///< by a step, or another collective
   ToldFailure told_;
+  std::int64_t dropped_step_ = -1;  ///< the last one
 
   /// What operations have found in the backwards of a step, by its number.
   struct Heard {

@@ -59,6 +59,21 @@ RecomputeSequentialImpl::RecomputeSequentialImpl(torch::nn::Sequential layers,
   segments_ = equal_segments(count, options.segments > 0 ? options.segments : root);
 }
 
+void RecomputeSequentialImpl::clone_(torch::nn::Module& other,
+                                     const std::optional<torch::Device>& device) {
+  const auto* const from = dynamic_cast<RecomputeSequentialImpl*>(&other);
+  if (from == nullptr || from->layers_->size() != layers_->size()) {
+    throw InvalidArgument(fmt::format(
+        "recompute \"{}\": clone() of a model whose reset() makes other layers of it", name_));
+  }
+  layers_ = torch::nn::Sequential(
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(from->layers_->clone(device)));
+  const auto names = named_children().keys();
+  for (std::size_t k = 0; k < names.size(); ++k) replace_module(names[k], layers_->ptr(k));
+  segments_ = from->segments_;
+  train(from->is_training());
+}
+
 void RecomputeSequentialImpl::set_segments(std::vector<MemorySegment> segments) {
   peak_of(std::vector<LayerMemory>(layers_->size()), segments);  // for its checks
   segments_ = std::move(segments);

@@ -28,8 +28,39 @@ void WeightedLayer::take(const std::shared_ptr<const std::string>& owner) {
   owner_ = owner;
 }
 
+void WeightedLayer::take_copies(torch::nn::Module& layer, const torch::nn::Module& other,
+                                const std::optional<torch::Device>& device) {
+  const auto copy = [&](const auto& into, const auto& from) {
+    for (const auto& item : from) {
+      const auto* const own = into.find(item.key());
+      if (own == nullptr || own->sizes() != item.value().sizes()) {
+        throw InvalidArgument(
+            fmt::format("clone(): {} \"{}\" has another shape than in the {} that reset() has made",
+                        other.name(), item.key(), layer.name()));
+      }
+      const auto& value = item.value();
+      auto to = *own;
+      to.set_data(device && value.device() != *device ? value.to(*device) : value.clone());
+    }
+  };
+  const torch::NoGradGuard no_grad;
+  copy(layer.named_parameters(/*recurse=*/false), other.named_parameters(/*recurse=*/false));
+  copy(layer.named_buffers(/*recurse=*/false), other.named_buffers(/*recurse=*/false));
+  layer.train(other.is_training());
+}
+
 std::string WeightedLayer::label_of(std::string_view layer, std::string_view what) const {
   return fmt::format("{}{}{}: {}", layer, layer_name_.empty() ? "" : " ", layer_name_, what);
+}
+
+void SplitModule::clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) {
+  if (updates_itself() || anchor().defined()) {
+    throw Unsupported(fmt::format(
+        "clone() of a model with the layer {}, which keeps its rows and their optimizer's "
+        "state itself: make another layer, and let it load(file) what this one has saved",
+        name()));
+  }
+  take_copies(*this, other, device);
 }
 
 void SplitModule::save(torch::serialize::OutputArchive&) const {

@@ -174,6 +174,47 @@ TEST(FailedSteps, AScopeThatAnExceptionLeavesIsOneFailureForItsHandlerToo) {
   });
 }
 
+/// What a worker does in a scope whose step it gives up.
+enum class GivenUp { before_finish, in_the_closure, before_its_loss, and_its_backward, twice };
+
+TEST(FailedSteps, AScopeThatFailGivesUpIsOneStepHoweverTheProgramGoesOn) {
+  for (const auto how : {GivenUp::before_finish, GivenUp::in_the_closure, GivenUp::before_its_loss,
+                         GivenUp::and_its_backward, GivenUp::twice}) {
+    for (const int workers : {1, 2, 3}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(how) << ", " << workers);
+      on_workers(workers, [&](const Job& job) {
+        Counting net(job);
+        for (int step = 1; step <= 5; ++step) {
+          net.model->zero_grad();
+          const bool bad = step % 2 == 0 && job.rank() == (step / 2) % job.size();
+          try {
+            auto scope = net.parallel.accumulate({.micro_batches = 1});
+            scope.micro_batch(1, [&] {
+              const auto loss = net.loss(step);
+              if (!bad || how == GivenUp::before_finish) return loss;
+              net.parallel.fail("bad batch");
+              if (how == GivenUp::and_its_backward) loss.backward();
+              if (how == GivenUp::twice) net.parallel.fail("bad batch");
+              return how == GivenUp::before_its_loss ? loss : torch::Tensor();
+            });
+            if (bad && how == GivenUp::before_finish) net.parallel.fail("bad batch");
+            scope.finish();
+            EXPECT_NE(step % 2, 0);
+            EXPECT_EQ(net.gradient(), step);
+          } catch (const PeerFailed& error) {
+            EXPECT_THAT(error.what(), HasSubstr("bad batch"));
+            EXPECT_FALSE(bad);
+          } catch (const std::exception& error) {
+            EXPECT_TRUE(bad) << error.what();
+            net.parallel.fail(error.what());
+          }
+        }
+        EXPECT_EQ(net.parallel.report().step, 5);
+      });
+    }
+  }
+}
+
 // findings-3: B1
 TEST(FailedSteps, AStepThatJoinLeavesOutIsNoneThatAHandlerKnows) {
   on_workers(2, [](const Job& job) {

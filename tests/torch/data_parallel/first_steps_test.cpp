@@ -146,6 +146,45 @@ struct Counting : torch::nn::Module {
   torch::nn::BatchNorm1d norm = nullptr;
 };
 
+TEST(FirstSteps, AWorkerWhoseRowsWeighNothingGivesNobodyItsBuffers) {
+  for (const int workers : {1, 2, 3}) {
+    for (const bool in_scopes : {false, true}) {
+      on_workers(workers, [&](const Job& job) {
+        torch::manual_seed(1);
+        Counting model;
+        DataParallel parallel(job, model);
+        for (int idle = 0; idle <= workers; ++idle) {  // the last time all have rows
+          const bool has_rows = job.rank() != idle || workers == 1;
+          const auto mean = model.norm->running_mean;
+          {
+            const torch::NoGradGuard no_grad;
+            mean.fill_(-1);
+          }
+          const auto loss = [&] {
+            const torch::NoGradGuard no_grad;
+            mean.fill_(has_rows ? 10 + job.rank() : std::nan(""));
+            const torch::AutoGradMode enable(true);
+            return model.linear->forward(torch::ones({2, 4})).sum();
+          };
+          const double weight = has_rows ? 2 : 0;
+          for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+          if (in_scopes) {
+            auto step = parallel.accumulate({.micro_batches = 2});
+            step.micro_batch(0, loss);
+            step.micro_batch(weight, loss);
+            step.finish();
+          } else {
+            parallel.next_weight(weight);
+            loss().backward();
+          }
+          const int first = idle == 0 && workers > 1 ? 1 : 0;
+          EXPECT_EQ(mean[0].item<float>(), 10 + first) << idle << " of " << workers;
+        }
+      });
+    }
+  }
+}
+
 TEST(FirstSteps, AFirstWorkerWithoutDataDoesNotFreezeBuffers) {
   for (const int workers : {2, 3}) {
     for (const bool in_scopes : {false, true}) {
