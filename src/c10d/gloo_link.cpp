@@ -34,9 +34,8 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 
 /// Versions of libtorch with which the conformance suite has passed.
-constexpr bool kIsTried =
-    TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VERSION_MINOR <= 15 &&
-    TORCH_VERSION_MINOR != 12;
+constexpr bool kIsTried = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 &&
+                          TORCH_VERSION_MINOR <= 15 && TORCH_VERSION_MINOR != 12;
 
 /// Gloo adds time-outs to points in time: no maximum of a type.
 Milliseconds left_until(Deadline deadline) {
