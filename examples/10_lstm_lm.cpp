@@ -185,7 +185,7 @@ void go_on(const tutti::Job& job, tutti::Trainer& trainer, const Options& option
     if (!step) throw tutti::InvalidArgument("there is no checkpoint in " + options.load);
   }
   if (step && job.rank() == 0) {
-    std::printf("goes on from step %lld\n", static_cast<long long>(*step));
+    std::printf("resumed from step %lld\n", static_cast<long long>(*step));
   }
 }
 

@@ -174,7 +174,7 @@ void train(const Options& options) {
   if (!options.load.empty()) {
     const auto step = trainer.load(options.load);
     if (!step) throw tutti::InvalidArgument("there is no checkpoint in " + options.load);
-    if (job.rank() == 0) std::printf("goes on from step %lld\n", static_cast<long long>(*step));
+    if (job.rank() == 0) std::printf("resumed from step %lld\n", static_cast<long long>(*step));
   }
   // Both ends of the pipeline draw a shard's texts: its seed is the same on all workers.
   const auto draw = [&](const tutti::Shard& shard) {

@@ -222,14 +222,14 @@ TEST(Examples, CharLmStopsOnThreeWorkersAndGoesOnWithTwo) {
   const auto second =
       run_command(char_lm({"-n", "2"}, {"--steps", "6", "--shards", "5", "--load", saved}));
   EXPECT_EQ(second.status, 0) << second.err;
-  EXPECT_THAT(second.out, HasSubstr("goes on from step 3\n"));
+  EXPECT_THAT(second.out, HasSubstr("resumed from step 3\n"));
   EXPECT_THAT(end_of(straight), StartsWith("step 6 "));
   EXPECT_EQ(end_of(second), end_of(straight));
 
   const auto over = run_command(
       char_lm({"-n", "2"}, {"--steps", "2", "--shards", "5", "--load", saved, "--sample", "0"}));
   EXPECT_EQ(over.status, 0) << over.err;
-  EXPECT_THAT(over.out, HasSubstr("goes on from step 3: no step is left\n"));
+  EXPECT_THAT(over.out, HasSubstr("resumed from step 3: no step is left\n"));
   EXPECT_THAT(all_matches(over.out, "(step 3 " + kDigest + ")").size(), 1u);
 
   const auto foreign = run_command(
@@ -275,7 +275,7 @@ TEST(Examples, CharLmWhoseWorkerIsKilledEndsWithTheSameBytesAfterARestart) {
   ASSERT_EQ(kill(victim, SIGKILL), 0);
   EXPECT_EQ(command.finish(), 0) << command.err;
   EXPECT_THAT(command.err, HasSubstr("tutti run: restart 1 of 1"));
-  EXPECT_THAT(command.out, HasSubstr("goes on from step "));
+  EXPECT_THAT(command.out, HasSubstr("resumed from step "));
   EXPECT_THAT(end_of(straight), StartsWith("step 300 "));
   EXPECT_EQ(end_of({0, command.out, ""}), end_of(straight));
 }

@@ -56,7 +56,7 @@ TEST(LstmLmExample, StopsOnThreeWorkersAndGoesOnWithTwoFromTheStatesOfItsShards)
   ASSERT_EQ(first.status, 0) << first.err;
   const auto second = run_lm(2, {"--steps", "9", "--recompute", "--load", saved});
   EXPECT_EQ(second.status, 0) << second.err;
-  EXPECT_THAT(second.out, HasSubstr("goes on from step 4\n"));
+  EXPECT_THAT(second.out, HasSubstr("resumed from step 4\n"));
   EXPECT_THAT(end_of(straight), StartsWith("step 9 "));
   EXPECT_EQ(end_of(second), end_of(straight));
 }

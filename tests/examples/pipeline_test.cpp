@@ -96,7 +96,7 @@ TEST(PipelineExample, StopsInThreeStagesAndGoesOnInAnyNumber) {
     Words options{"--steps", "5", "--load", saved};
     options.insert(options.end(), more.begin(), more.end());
     const auto second = pipeline(workers, options);
-    EXPECT_THAT(second.out, HasSubstr("goes on from step 3\n"));
+    EXPECT_THAT(second.out, HasSubstr("resumed from step 3\n"));
     EXPECT_EQ(end_of(second), end_of(straight)) << workers << second.out << second.err;
   }
 }
