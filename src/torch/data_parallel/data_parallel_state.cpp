@@ -74,11 +74,7 @@ void DataParallelState::in_step(Body&& body) {
     if (own_.exchange->is_open()) {
       drop(exception_text());
     } else {  // by others
-      backwards_.drop();
-      dropped_step_ = own_.exchange->last_number();
-      own_.step_parts.drop();
-      own_.split->drop();
-      tell_next_weight();
+      forget_step();
     }
     backwards_.end_leaf();
     told_ = {own_.exchange->last_number(), std::current_exception()};
@@ -259,14 +255,14 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     backwards_.begin_leaf();
     const LossWeightScope counts({.value = weight, .sinks = {weak_from_this()}});
     const auto loss = compute();
-    if (backwards_.is_given_up()) {
-      own_.split->drop();
-      return backwards_.end_leaf();
-    }
-    if (loss.defined()) {
+    if (loss.defined() && !backwards_.is_given_up()) {
       backwards_.begin_last();
       loss.backward();
       backwards_.end_last();
+    }
+    if (backwards_.is_given_up()) {
+      own_.split->drop();
+      return backwards_.end_leaf();
     }
     own_.intake->take_set_by_hand(false);
     own_.exchange->end_leaf();
@@ -392,8 +388,13 @@ void DataParallelState::leave_scope(const std::string& why, std::exception_ptr e
 
 /// Ends the open step, or the next one, on all workers.
 void DataParallelState::drop(const std::string& why) noexcept {
-  backwards_.drop();
   own_.exchange->fail(why);
+  forget_step();
+}
+
+/// The last step was dropped, by this worker or others.
+void DataParallelState::forget_step() noexcept {
+  backwards_.drop();
   dropped_step_ = own_.exchange->last_number();
   own_.step_parts.drop();
   own_.split->drop();

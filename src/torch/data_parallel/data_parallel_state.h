@@ -94,6 +94,7 @@ class DataParallelState : public GradientSink,
   void require_sound_weights() const;
   void end() noexcept;
   void drop(const std::string& why) noexcept;
+  void forget_step() noexcept;
   template <class Body>
   void in_step(Body&& body);
 

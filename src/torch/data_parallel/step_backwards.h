@@ -23,22 +23,21 @@ class StepBackwards {
   /// Number of the accumulation scope that is open; 0 if none is.
   std::uint64_t scope() const { return in_scope_ ? scopes_ : 0; }
   void begin_leaf() { in_leaf_ = true; }
-  void end_leaf() { in_leaf_ = is_given_up_ = false; }
-  bool in_leaf() const { return in_leaf_; }
+  void end_leaf() { in_leaf_ = false; }
+  bool in_leaf() const { return in_scope_ && in_leaf_; }
   /// The backward that comes is the last one of the open leaf.
   void begin_last() {
     current_ = kNone;
     in_last_ = true;
   }
   void end_last() { in_last_ = false; }
-  /// The step has failed: no scope and no leaf is open.
+  /// The step has failed: no scope is open.
   void drop() noexcept {
-    is_given_up_ = is_given_up_ || in_leaf_;
     if (in_scope_) dropped_scope_ = scopes_;
-    in_scope_ = in_leaf_ = in_last_ = false;
+    in_scope_ = in_last_ = false;
   }
   /// The step has failed while the closure of a leaf goes on: what it computes belongs to no step.
-  bool is_given_up() const { return is_given_up_; }
+  bool is_given_up() const { return in_leaf_ && !in_scope_; }
   /// Number of the last accumulation scope whose step has failed; 0 if none has.
   std::uint64_t dropped_scope() const { return dropped_scope_; }
 
@@ -66,9 +65,8 @@ class StepBackwards {
 
   bool in_scope_ = false;
   std::uint64_t scopes_ = 0;  ///< opened so far
-  bool in_leaf_ = false;
+  bool in_leaf_ = false;      ///< the closure of a leaf runs
   bool in_last_ = false;
-  bool is_given_up_ = false;
   std::uint64_t dropped_scope_ = 0;
   int current_ = kNone;  ///< whose gradients are being taken
   int latest_ = kNone;   ///< that opened a step
