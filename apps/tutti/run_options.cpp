@@ -25,11 +25,9 @@ constexpr double kMaxDeadline = 1e9;  // seconds
 
 [[noreturn]] void refuse(const std::string& text) { throw Refusal(kUsageStatus, text); }
 
-bool is_whole_number(const std::string& text) {
-  int value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && rest == end;
+template <class Number>
+[[noreturn]] void refuse_workers(const Number& given) {
+  refuse(fmt::format("-n {}: the number of workers must be 1 to {}", given, kMaxWorkersPerHost));
 }
 
 // CLI11 reads an empty text as 0.
@@ -37,9 +35,18 @@ CLI::Validator is_given(const char* option) {
   return CLI::Validator(
       [option](std::string& text) {
         if (text.empty()) refuse(fmt::format("{} \"\": must be a number", option));
-        if (std::string_view(option) == "-n" && !is_whole_number(text))
-          refuse(fmt::format("-n {}: the number of workers must be 1 to {}", text,
-                             kMaxWorkersPerHost));
+        return std::string();
+      },
+      "");
+}
+
+CLI::Validator is_whole_number_of_workers() {
+  return CLI::Validator(
+      [](std::string& text) {
+        int value = 0;
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, value);
+        if (error != std::errc() || rest != end) refuse_workers(text);
         return std::string();
       },
       "");
@@ -119,7 +126,8 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("-n,--workers", options.workers,
                  fmt::format("Number of workers, 1 to {}", kMaxWorkersPerHost))
       ->type_name("N")
-      ->check(is_given("-n"));
+      ->check(is_given("-n"))
+      ->check(is_whole_number_of_workers());
   app.add_option("--threads", options.threads,
                  "Threads of each worker: TUTTI_THREADS, OMP_NUM_THREADS and\n"
                  "MKL_NUM_THREADS are set to it, whatever they were. 1 unless given,\n"
@@ -252,8 +260,7 @@ std::string misplaced_option(const RunOptions& options) {
 void check(const RunOptions& options) {
   check_hosts(options);
   if (options.hosts.empty() && (options.workers < 1 || options.workers > kMaxWorkersPerHost))
-    refuse(fmt::format("-n {}: the number of workers must be 1 to {}", options.workers,
-                       kMaxWorkersPerHost));
+    refuse_workers(options.workers);
   if (options.threads < 1 || options.threads > kMaxThreads)
     refuse(fmt::format("--threads {}: must be 1 to {}", options.threads, kMaxThreads));
   if (options.restarts < 0)
