@@ -282,6 +282,29 @@ void limit_waits(int socket) {
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
 }
 
+struct SecondProcess {
+  pid_t process;
+  int socket;  // to it
+};
+
+// A process of its own runs `body` with its end of a socket.
+template <class Body>
+SecondProcess second_process(const Body& body) {
+  int ends[2];
+  check_system(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
+  const auto process = ::fork();
+  if (process == 0) {
+    ::close(ends[0]);
+    try {
+      body(ends[1]);
+    } catch (...) {
+    }
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  return {process, ends[0]};
+}
+
 void pcie_child(int socket, void* shared_at, std::size_t bytes) {  // registers the same memfd in its own process
   receive_byte(socket);
   std::string text = "ok";
@@ -312,19 +335,10 @@ void pcie_part() {
   // Before CUDA starts: the second process, with the mapping both will register.
   constexpr std::size_t shared_bytes = 64 * kMiB;
   auto shared = map_of("memfd", shared_bytes);
-  int sockets[2];
-  check_system(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
-  const auto child = ::fork();
-  if (child == 0) {
-    ::close(sockets[0]);
-    try {
-      pcie_child(sockets[1], shared.at, shared_bytes);
-    } catch (...) {
-    }
-    ::_exit(0);
-  }
-  ::close(sockets[1]);
-  limit_waits(sockets[0]);
+  const auto second_one = second_process([&](int end) { pcie_child(end, shared.at, shared_bytes); });
+  const auto child = second_one.process;
+  const int socket = second_one.socket;
+  limit_waits(socket);
   CHECK(cudaFree(nullptr));
   cudaStream_t stream, second;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -403,16 +417,16 @@ void pcie_part() {
   item("c", "two_processes", [&] {
     CHECK(cudaHostRegister(shared.at, shared_bytes, cudaHostRegisterPortable));
     std::memset(static_cast<char*>(shared.at) + shared_bytes / 2, 0, shared_bytes / 2);
-    send_byte(sockets[0], 'g');
+    send_byte(socket, 'g');
     char text[200];
-    check_system(::recv(sockets[0], text, sizeof text, MSG_WAITALL) == 200, "the second process said nothing");
+    check_system(::recv(socket, text, sizeof text, MSG_WAITALL) == 200, "the second process said nothing");
     text[199] = 0;
     note("c", "two_processes_register_one_memfd", text);
     note("c", "two_processes_other's_d2h_seen_here", host_has_pattern(static_cast<char*>(shared.at) + shared_bytes / 2, shared_bytes / 2, 77) ? "yes" : "no");
     CHECK(cudaMemcpy(device2, static_cast<char*>(shared.at) + shared_bytes / 2, shared_bytes / 2, cudaMemcpyHostToDevice));
     emit("c", "two_processes_wrong_words_after_h2d_here", static_cast<double>(others(device2, shared_bytes / 2, 77)));
     emit("c", "two_processes_d2h_while_other_copies_d2h.16MiB", rate_of(shared.at, device, 16 * kMiB, true, stream, false), "GB/s of this one");
-    send_byte(sockets[0], 's');
+    send_byte(socket, 's');
     ::waitpid(child, nullptr, 0);
     emit("c", "two_processes_wrong_after_other_ended", host_has_pattern(static_cast<char*>(shared.at) + shared_bytes / 2, shared_bytes / 2, 77) ? 0 : 1);
     CHECK(cudaHostUnregister(shared.at));
@@ -768,19 +782,9 @@ void ipc_part() {
   auto* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   check_system(memory != MAP_FAILED, "mmap");
   auto& shared = *new (memory) Shared{};
-  int sockets[2];
-  check_system(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
-  const auto child = ::fork();
-  if (child == 0) {
-    ::close(sockets[0]);
-    try {
-      ipc_child(sockets[1], shared);
-    } catch (...) {
-    }
-    ::_exit(0);
-  }
-  ::close(sockets[1]);
-  const int socket = sockets[0];
+  const auto second_one = second_process([&](int end) { ipc_child(end, shared); });
+  const auto child = second_one.process;
+  const int socket = second_one.socket;
   limit_waits(socket);
   const auto hear = [&] {
     Answer answer{};
