@@ -192,7 +192,7 @@ class Trainer {
   /// not call anything that is collective, nor change parameters: InvalidArgument, and the step is
   /// dropped. So is a step that begins while another thread of the process is in one. Collective.
   StepResult step(const Compute& compute);
-  /// Of closures that answer anything else: an error when the program is compiled.
+  /// Closures that answer anything else are an error when the program is compiled.
   template <class Closure, class Answer = std::invoke_result_t<const Closure&, Shard&>,
             class = std::enable_if_t<!std::is_convertible_v<Answer, ShardAnswer>>>
   StepResult step(const Closure& /*compute*/) {

@@ -90,7 +90,7 @@ void add_elements(Hashes& hashes) {
   hashes["scale " + type<T>()] = hash_of(std::vector{largest}, hash_of(scaled));
   add_scaled(added.data(), dtype, from.data(), dtype, kCount, 1.0 / 3, &largest);
   hashes["add scaled " + type<T>()] = hash_of(std::vector{largest}, hash_of(added));
-  // Of one block, a last bit of a square may be lost in the sum.
+  // The sum of one block alone may hide the last bit of a square.
   const auto many = exact_values<T>(1, 40 * kNormBlock + 5);
   std::vector<double> blocks(41);
   squares_of_blocks(many.data(), dtype, std::ssize(many), blocks);
@@ -152,7 +152,7 @@ StateValues<T> exact_state(std::uint64_t seed) {
   return values;
 }
 
-/// Of every branch of a rule together: what it leaves of parameter and states.
+/// Each hash is of what all branches of one rule leave of parameter and states.
 template <class T>
 void add_rules(Hashes& hashes) {
   constexpr const char* kNames[] = {"Sgd", "Adam", "AdamW", "Adagrad", "RmsProp", "Lion"};
