@@ -1,6 +1,5 @@
 // What the others get when a member dies, stops or gives up: ranks are processes.
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -14,6 +13,7 @@
 #include "job/wait.h"
 #include "support/log_capture.h"
 #include "support/process_ranks.h"
+#include "support/shared_between_processes.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -32,19 +32,7 @@ struct Shared {
   std::atomic<std::int64_t> longest;  ///< ns from the kill to the last error
 };
 
-class SharedPage {
- public:
-  SharedPage()
-      : page_(static_cast<Shared*>(::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~SharedPage() { ::munmap(page_, sizeof(Shared)); }
-  SharedPage(const SharedPage&) = delete;
-  SharedPage& operator=(const SharedPage&) = delete;
-  Shared* operator->() const { return page_; }
-
- private:
-  Shared* page_;
-};
+using SharedPage = SharedBetweenProcesses<Shared>;
 
 std::int64_t now() { return Clock::now().time_since_epoch().count(); }
 

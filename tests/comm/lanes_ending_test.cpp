@@ -14,6 +14,7 @@
 #include "comm/local/control_arena.h"
 #include "comm/on_hosts.h"
 #include "support/process_ranks.h"
+#include "support/shared_between_processes.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -156,9 +157,12 @@ TEST(EndedLanes, DeadlineOfOneEndsAllForAllAndNamesTheCallOfTheGroup) {
 }
 
 TEST(EndedLanes, DeathOfAMemberEndsAllForAll) {
-  const auto outcome = run_process_ranks(kRanks, [](const Job& job) {
+  const SharedBetweenProcesses<std::atomic<int>> there;
+  const auto outcome = run_process_ranks(kRanks, [&](const Job& job) {
     const Group group(job, "world", {.lanes = 4});
     Started started(group);
+    ++*there;
+    while (*there < kRanks) std::this_thread::yield();
     if (job.rank() == 2) ::raise(SIGKILL);
     EXPECT_THAT(text_of_all<PeerLost>(group, started, job),
                 HasSubstr("rank 2 ended before reaching all-reduce sum float32"));

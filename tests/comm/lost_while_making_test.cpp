@@ -2,16 +2,15 @@
 // still holds.
 
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <new>
 
 #include "base/system.h"
 #include "job/job_state.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
+#include "support/shared_between_processes.h"
 #include "support/wrapped_system.h"
 #include "tutti/error.h"
 #include "tutti/group.h"
@@ -62,10 +61,9 @@ void expect_lost(const std::function<void(const Job&, const Group&)>& call,
                  const std::string& missed) {
   auto best = std::int64_t{1} << 62;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    auto* const shared = new (::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared;
+    const SharedBetweenProcesses<Shared> shared;
     const ProcessOutcome outcome = run_processes(3, [&](int rank, FileDescriptor socket) {
-      auto system = std::make_shared<EndsInCreate>(shared, socket.get(), rank == 1);
+      auto system = std::make_shared<EndsInCreate>(shared.get(), socket.get(), rank == 1);
       const Job job(std::make_shared<JobState>(
           Identity{rank, 3}, system, connect_to_broker(std::move(socket), rank, 3),
           JobOptions{.join_deadline = seconds(30), .deadline = seconds(20)}));
@@ -89,7 +87,6 @@ void expect_lost(const std::function<void(const Job&, const Group&)>& call,
     best = std::min<std::int64_t>(best, std::stoll(outcome.ranks[0].text));
     EXPECT_GE(outcome.blames.size(), 2U);
     for (const Blame& blame : outcome.blames) EXPECT_EQ(blame.culprit, 1) << blame.text;
-    ::munmap(shared, sizeof(Shared));
   }
   EXPECT_LT(best, 1'000'000'000) << "the best of three: the machine may be loaded";
 }

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
-#include <new>
 #include <set>
 
 #include <fmt/format.h>
@@ -24,6 +22,7 @@
 #include "job/wire/rank_set.h"
 #include "support/log_capture.h"
 #include "support/process_ranks.h"
+#include "support/shared_between_processes.h"
 #include "support/text_of.h"
 #include "support/thread_ranks.h"
 #include "tutti/environment.h"
@@ -469,20 +468,6 @@ TEST(JoinProcesses, worker_that_dies_before_joining_is_lost_to_all) {
   EXPECT_EQ(outcome.blames.size(), 2U);
   for (const Blame& blame : outcome.blames) EXPECT_EQ(blame.culprit, 1);
 }
-
-/// Atomics that forked ranks share.
-template <class T>
-class SharedBetweenProcesses {
- public:
-  SharedBetweenProcesses()
-      : at_(new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                        0)) T) {}
-  ~SharedBetweenProcesses() { ::munmap(at_, sizeof(T)); }
-  T* operator->() const { return at_; }
-
- private:
-  T* at_;
-};
 
 struct KillBoard {
   Arrivals arrivals;

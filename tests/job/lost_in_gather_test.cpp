@@ -3,16 +3,15 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <new>
 
 #include "arrivals.h"
 #include "job/gather.h"
 #include "job/socket_rendezvous.h"
 #include "support/process_ranks.h"
+#include "support/shared_between_processes.h"
 #include "tutti/error.h"
 
 namespace tutti::test {
@@ -26,20 +25,9 @@ struct Shared {
   std::atomic<bool> over{false};
 };
 
-/// Memory that forked ranks share.
-class SharedFate {
- public:
-  SharedFate()
-      : at_(new (::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0)) Shared) {}
-  ~SharedFate() {
-    at_->over = true;
-    ::munmap(at_, sizeof(Shared));
-  }
-  Shared* operator->() const { return at_; }
-
- private:
-  Shared* at_;
+/// What forked ranks share; its end is that of the children they leave.
+struct SharedFate : SharedBetweenProcesses<Shared> {
+  ~SharedFate() { get()->over = true; }
 };
 
 std::int64_t count_now() { return Clock::now().time_since_epoch().count(); }

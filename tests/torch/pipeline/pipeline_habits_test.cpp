@@ -1,10 +1,10 @@
 // What programs do by habit, cut into stages: the bytes of the unsplit run, whatever the schedule.
 
-#include <sys/mman.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <atomic>
 
+#include "support/shared_between_processes.h"
 #include "torch/pipeline/chain.h"
 #include "tutti/recompute.h"
 
@@ -278,10 +278,8 @@ struct Counts {
 };
 
 TEST(PipelineHabits, FunctionsSegmentsAndHooksOfTheProgramRunAsOftenAsUnsplit) {
-  auto* const counts = static_cast<Counts*>(
-      mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ASSERT_NE(counts, MAP_FAILED);
-  expect_same_bytes([counts] {
+  const SharedBetweenProcesses<Counts> shared;
+  expect_same_bytes([counts = shared.get()] {
     counts->segments = counts->hooks = counts->backwards = 0;  // ahead of a Trainer, which all make
     auto program = chain_with([=](Chain& chain, std::vector<PipelineLayer>& layers) {
       const auto own = chain.register_parameter("own", torch::ones({5}));
@@ -307,7 +305,6 @@ TEST(PipelineHabits, FunctionsSegmentsAndHooksOfTheProgramRunAsOftenAsUnsplit) {
     };
     return program;
   });
-  munmap(counts, sizeof(Counts));
 }
 
 TEST(PipelineHabits, AModelThatIsInEvalOnOneStagesWorkerIsFound) {
