@@ -86,7 +86,7 @@ TEST(HelperThread, WithoutRoomForOneTheLimitsAreNamed) {
   ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
   pthread_attr_t huge;
   ASSERT_EQ(::pthread_getattr_default_np(&huge), 0);
-  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 46), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 56), 0);
   ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
   std::string text;
   int code = 0;
