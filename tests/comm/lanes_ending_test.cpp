@@ -14,6 +14,7 @@
 #include "comm/local/control_arena.h"
 #include "comm/on_hosts.h"
 #include "support/process_ranks.h"
+#include "support/sanitized.h"
 #include "support/shared_between_processes.h"
 #include "tutti/error.h"
 
@@ -214,7 +215,7 @@ TEST(EndedLanes, CallsInAnotherOrderAreAMismatchThatNamesBoth) {
 /// found complete, and others which nobody has.
 TEST(EndedLanes, AllAgreeWhichCallsFailWhateverTheMoment) {
   constexpr std::size_t kCalls = 12;
-  for (int attempt = 0; attempt < 60; ++attempt) {
+  for (int attempt = 0; attempt < (kSanitized ? 24 : 60); ++attempt) {
     std::array<std::array<bool, kCalls>, kRanks> good{};
     const auto place = places()[static_cast<std::size_t>(attempt % 2)];
     run_thread_ranks(
