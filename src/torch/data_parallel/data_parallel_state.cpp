@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <exception>
 
 #include "base/exception_text.h"
@@ -15,21 +14,6 @@
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-void require_weight(double weight) {
-  if (!std::isfinite(weight) || weight < 0) {
-    throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
-  }
-}
-
-/// NaN is something.
-bool is_zero(const torch::Tensor& gradient) {
-  const auto values = gradient.is_sparse() ? gradient._values() : gradient;
-  return values.count_nonzero().item<std::int64_t>() == 0;
-}
-
-}  // namespace
 
 DataParallelState::~DataParallelState() { end(); }
 
@@ -206,7 +190,7 @@ void DataParallelState::require_sound_weights() const {
 // ---- steps ----
 
 void DataParallelState::next_weight(double weight) {
-  require_weight(weight);
+  require_loss_weight(weight);
   next_weight_ = weight;
   if (!backwards_.in_scope()) tell_next_weight();
 }
@@ -240,9 +224,9 @@ void DataParallelState::open_scope(const AccumulateOptions& options) {
 
 void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_t>& seed,
                                  const std::function<torch::Tensor()>& compute) {
-  require_weight(weight);
   if (backwards_.in_leaf()) throw InvalidArgument("micro_batch() does not nest");
   in_step([&] {
+    require_loss_weight(weight);
     std::optional<GeneratorGuard> guard;
     if (seed) {
       guard.emplace();
@@ -322,7 +306,7 @@ void DataParallelState::look_first() {
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {
-  if (asked) require_weight(*asked);
+  if (asked) require_loss_weight(*asked);
   if (backwards_.in_scope())
     throw InvalidArgument("synchronize() inside an accumulation scope: call its finish()");
   const bool by_hand = own_.intake->holds_set_by_hand();

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/torch.h>
 
+#include <cmath>
 #include <utility>
+
+#include "tutti/error.h"
 
 namespace tutti {
 namespace {
@@ -41,20 +45,62 @@ void add(LossWeight& all, const std::shared_ptr<GradientSink>& sink) {
   }
 }
 
-/// Leaves of the graph that is run backward are the parameters that it comes to.
+/// Leaves of the graph that is run backward are the parameters that it comes to. A backward for
+/// some inputs, as torch::autograd::grad() runs, comes to no others, although they are in its
+/// graph.
 LossWeight of_graph(LossWeight all) {
   const auto* const nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes == nullptr) return all;
+  const auto& some = *torch::autograd::get_current_graph_task_exec_info();
   for (auto* const node : *nodes) {
     if (node->num_outputs() != 0) continue;
     const auto* const leaf = dynamic_cast<const AccumulateGrad*>(node);
     if (leaf == nullptr) continue;
+    const auto wanted = some.find(node);
+    if (!some.empty() && (wanted == some.end() || !wanted->second.should_execute())) continue;
     if (const auto sink = ParameterHooks::sink_of(leaf->variable)) add(all, sink);
   }
   return all;
 }
 
 }  // namespace
+
+void require_loss_weight(double weight, std::optional<std::int64_t> shard) {
+  constexpr double kLeast = 1e-20;
+  constexpr double kMost = 1e20;
+  if (weight == 0 || (weight >= kLeast && weight <= kMost)) return;
+  const auto whose = shard ? fmt::format("shard {}: ", *shard) : std::string();
+  if (!std::isfinite(weight) || weight < 0) {
+    throw InvalidArgument(
+        fmt::format("{}a weight must be finite and not negative, not {}", whose, weight));
+  }
+  throw InvalidArgument(
+      fmt::format("{}a weight of {} is too {} for sums in float32: it must be 0, or between {} and "
+                  "{}; multiply all weights of the step by the same number, which changes no mean",
+                  whose, weight, weight < 1 ? "small" : "large", kLeast, kMost));
+}
+
+bool is_zero(const torch::Tensor& gradient) {
+  const auto values = gradient.is_sparse() ? gradient._values() : gradient;
+  return values.count_nonzero().item<std::int64_t>() == 0;
+}
+
+torch::Tensor given_without_weight(const torch::Tensor& gradient, const std::string& operation) {
+  const auto& weight = current_loss_weight();
+  if (weight.owes() && !is_zero(gradient)) {
+    weight.refuse(fmt::format(
+        "{}: this worker's loss has a weight of 0, but gradients of other workers' losses go "
+        "through it to other workers, and would be lost; leave all weights at 1, and multiply each "
+        "worker's loss by its rows · N ÷ all rows",
+        operation));
+  }
+  return torch::zeros_like(gradient);
+}
+
+torch::Tensor taken_without_weight(torch::Tensor gradient, const std::string& operation) {
+  if (!is_zero(gradient)) current_loss_weight().owe(operation);
+  return gradient;
+}
 
 LossWeightScope::LossWeightScope(LossWeight weight)
     : weight_(std::move(weight)), outer_(std::exchange(innermost, this)) {}

@@ -8,10 +8,13 @@
 // The weight is that of who takes the gradients of the parameters that the backward comes to
 // (GradientSink), and of what runs it (LossWeightScope).
 //
-// Threads: the one that runs backward, as torch's GradMode is the thread's. Failure: none; who
-// weighs the loss hears what cannot be counted.
+// Threads: the one that runs backward, as torch's GradMode is the thread's. Failure:
+// InvalidArgument for a weight; otherwise none: who weighs the loss hears what cannot be counted.
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "torch/model/gradient_hooks.h"
@@ -40,9 +43,25 @@ struct LossWeight {
   }
 };
 
+/// InvalidArgument, which names the shard, unless the weight is 0, or between 1e-20 and 1e20: w · g
+/// and Σ w are in float32, where w · g of less would lose digits or be 0, and of more be infinite.
+void require_loss_weight(double weight, std::optional<std::int64_t> shard = {});
+
 /// Of the running backward; 1 where nobody weighs its loss. Those of different weights hear that
 /// they cannot both be right.
 const LossWeight& current_loss_weight();
+
+/// NaN is something.
+bool is_zero(const torch::Tensor& gradient);
+
+// Where the loss of the running backward has a weight of 0. `operation` is for the error.
+
+/// What this worker gives to others: nothing, whatever `gradient` is. Once something has come from
+/// the losses of others, it may be on its way to others again, and would be lost: it is refused.
+torch::Tensor given_without_weight(const torch::Tensor& gradient, const std::string& operation);
+/// What goes on backward here of what others' losses gave: as it came, since nothing can be divided
+/// by 0. Who weighs the loss refuses it where it comes to a parameter.
+torch::Tensor taken_without_weight(torch::Tensor gradient, const std::string& operation);
 
 /// Backwards of this thread count so while it lives, whatever they come to: those that run inside
 /// of another one come to a part of its graph alone.

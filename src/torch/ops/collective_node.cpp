@@ -1,6 +1,5 @@
 #include "torch/ops/collective_node.h"
 
-#include <fmt/format.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <utility>
@@ -43,25 +42,6 @@ auto node_of(const torch::Tensor& input, GradientOfCollective gradient) {
 
 thread_local int unweighted = 0;
 
-/// NaN is something.
-bool is_zero(const torch::Tensor& gradient) {
-  return gradient.count_nonzero().item<std::int64_t>() == 0;
-}
-
-/// A loss that counts nothing gives nothing. Once something has come from the losses of others, it
-/// may be on its way to others again, and would be lost.
-torch::Tensor given_without_weight(const LossWeight& weight, const char* operation,
-                                   const torch::Tensor& gradient) {
-  if (weight.owes() && !is_zero(gradient)) {
-    weight.refuse(fmt::format(
-        "{}: this worker's loss has a weight of 0, but gradients of other workers' losses go "
-        "through it to other workers, and would be lost; leave all weights at 1, and multiply each "
-        "worker's loss by its rows · N ÷ all rows",
-        operation));
-  }
-  return torch::zeros_like(gradient);
-}
-
 }  // namespace
 
 UnweightedGuard::UnweightedGuard() { ++unweighted; }
@@ -74,12 +54,9 @@ GradientOfCollective of_weighted_losses(const Group& group, const char* operatio
     const auto& weight = current_loss_weight();
     if (weight.value == 1) return gradient(mine);
     const bool counts = weight.value != 0;
-    auto all =
-        gradient(counts ? mine * weight.value : given_without_weight(weight, operation, mine));
+    auto all = gradient(counts ? mine * weight.value : given_without_weight(mine, operation));
     if (!all.defined()) return all;
-    if (counts) return all / weight.value;
-    if (!is_zero(all)) weight.owe(operation);
-    return all;
+    return counts ? all / weight.value : taken_without_weight(std::move(all), operation);
   };
 }
 

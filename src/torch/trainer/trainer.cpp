@@ -2,23 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "comm/group_state.h"
+#include "torch/model/loss_weight.h"
 #include "torch/shards/shard_runner.h"
 #include "torch/trainer/trainer_state.h"
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-void require_weight(double weight, std::int64_t shard) {
-  if (std::isfinite(weight) && weight >= 0) return;
-  throw InvalidArgument(
-      fmt::format("shard {}: a weight must be finite and not negative, not {}", shard, weight));
-}
-
-}  // namespace
 
 // ---- Shard ----
 
@@ -56,7 +46,7 @@ void Shard::require_first_answer(const char* call) {
 }
 
 ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
-  require_weight(weight, index_);
+  require_loss_weight(weight, index_);
   if (weight == 0) return nothing();
   if (!value.defined() || value.numel() != 1) {
     throw InvalidArgument(fmt::format("shard {}: a loss is one number, not {}", index_,
@@ -78,7 +68,7 @@ ShardAnswer Shard::loss(const torch::Tensor& value, double weight) {
 }
 
 ShardAnswer Shard::gradients(std::vector<torch::Tensor> gradients, double weight) {
-  require_weight(weight, index_);
+  require_loss_weight(weight, index_);
   if (weight == 0) return nothing();
   require_first_answer("gradients()");
   ShardAnswer answer;

@@ -356,6 +356,25 @@ TEST(WeightedLosses, BackwardsThatReachNoParameterOfADataParallelAreAsEver) {
   });
 }
 
+TEST(WeightedLosses, ABackwardForOtherTensorsAloneReachesNoParameter) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [](const Job& job) {
+      const Group group(job);
+      auto model = linear(0);
+      DataParallel parallel(group, *model);
+      const auto x = draw(3, {2, 3}).requires_grad_();
+      const auto loss = [&] {
+        return ops::all_gather(group, model->forward(x)).square().sum() * (job.rank() + 1);
+      };
+      const auto without = torch::autograd::grad({loss()}, {x})[0];
+      parallel.next_weight(job.rank() + 2);
+      EXPECT_TRUE(torch::equal(torch::autograd::grad({loss()}, {x})[0], without));
+      loss().backward();
+      EXPECT_EQ(parallel.report().weight, job.size() * (job.size() + 3) / 2);
+    });
+  }
+}
+
 // findings-3: B2
 TEST(WeightedLosses, AMeanThatAllComputeIsThatOfAllRowsWithAnyWeights) {
   for (const int workers : {1, 2, 3}) {
