@@ -156,7 +156,7 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
        factor = shared_weight(), label = label_of("ParallelEmbedding", "gradient of look-ups")](
           const torch::Tensor& gradient) {
         const auto dim = like.size(1);
-        const auto mine = weighted(gradient.view({-1, dim}), *factor);
+        const auto mine = weighted(gradient.view({-1, dim}), *factor, "ParallelEmbedding");
         auto values = ops::all_to_all(group, mine.index_select(0, route->order), route->given,
                                       route->taken, {.label = label});
         auto rows = route->asked;

@@ -60,14 +60,14 @@ void ParallelLinearImpl::require(const torch::Tensor& x) const {
 /// The logits of all members' samples, of which the gradient comes weighted.
 torch::Tensor ParallelLinearImpl::local(const torch::Tensor& x) {
   const ops::UnweightedGuard weighted_here;
-  const auto all = ops::all_gather(group(), leave_weighted(x, shared_weight()),
+  const auto all = ops::all_gather(group(), leave_weighted(x, shared_weight(), "ParallelLinear"),
                                    {.label = label_of("ParallelLinear", "features")});
   return torch::linear(all, weight, bias);
 }
 
 torch::Tensor ParallelLinearImpl::forward(const torch::Tensor& x) {
   require(x);
-  return enter_weighted(local(x), shared_weight());
+  return enter_weighted(local(x), shared_weight(), "ParallelLinear");
 }
 
 torch::Tensor ParallelLinearImpl::logits(const torch::Tensor& x) {
@@ -96,7 +96,7 @@ torch::Tensor ParallelLinearImpl::logits(const torch::Tensor& x) {
     columns.push_back(mine.narrow(0, at, taken[r]).view({own, classes[r]}));
     at += taken[r];
   }
-  return enter_weighted(torch::cat(columns, 1), shared_weight());
+  return enter_weighted(torch::cat(columns, 1), shared_weight(), "ParallelLinear");
 }
 
 std::vector<SplitTensor> ParallelLinearImpl::split_tensors() {

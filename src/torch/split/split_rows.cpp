@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "run/leaf_seed.h"
+#include "torch/model/loss_weight.h"
 #include "torch/ops/collective_node.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
@@ -60,23 +61,27 @@ void draw_rows(const torch::Tensor& rows, std::int64_t first, std::uint64_t seed
   }
 }
 
-torch::Tensor weighted(const torch::Tensor& gradient, double weight) {
+torch::Tensor weighted(const torch::Tensor& gradient, double weight, const char* layer) {
   if (weight == 1) return gradient;
-  return weight == 0 ? torch::zeros_like(gradient) : gradient * weight;
+  return weight == 0 ? given_without_weight(gradient, layer) : gradient * weight;
 }
 
-torch::Tensor enter_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight) {
+torch::Tensor enter_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight,
+                             const char* layer) {
   return ops::with_gradient(x.detach(), x,
-                            [weight = std::move(weight)](const torch::Tensor& gradient) {
-                              return weighted(gradient, *weight);
+                            [weight = std::move(weight), layer](const torch::Tensor& gradient) {
+                              return weighted(gradient, *weight, layer);
                             });
 }
 
-torch::Tensor leave_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight) {
-  return ops::with_gradient(x.detach(), x,
-                            [weight = std::move(weight)](const torch::Tensor& gradient) {
-                              return weighted(gradient, *weight == 0 ? 0 : 1 / *weight);
-                            });
+torch::Tensor leave_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight,
+                             const char* layer) {
+  const bool learns = x.requires_grad();
+  return ops::with_gradient(
+      x.detach(), x, [weight = std::move(weight), layer, learns](const torch::Tensor& gradient) {
+        if (*weight == 0 && learns) return taken_without_weight(gradient, layer);
+        return *weight == 1 ? gradient : gradient * (1 / *weight);
+      });
 }
 
 torch::Tensor sum_of_rows(const torch::Tensor& rows, const torch::Tensor& values,

@@ -27,8 +27,9 @@ void draw_rows(const torch::Tensor& rows, std::int64_t first, std::uint64_t seed
                std::int64_t tensor,
                const std::function<void(torch::Tensor& block, torch::Generator& generator)>& draw);
 
-/// weight · gradient; zeros for 0, whatever the gradient.
-torch::Tensor weighted(const torch::Tensor& gradient, double weight);
+/// weight · gradient, on its way to other members; zeros for 0, whatever the gradient, as
+/// given_without_weight() says, which has `layer` in its error.
+torch::Tensor weighted(const torch::Tensor& gradient, double weight, const char* layer);
 
 // The memory of what both return is that of `x`: enter_weighted() is for what the layer has made
 // itself and nobody else has, since the program may change it in place, and the result of
@@ -36,10 +37,12 @@ torch::Tensor weighted(const torch::Tensor& gradient, double weight);
 
 /// `x`, of which the gradient that this member's loss gives is multiplied by its weight: where what
 /// members' losses give is added up.
-torch::Tensor enter_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight);
+torch::Tensor enter_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight,
+                             const char* layer);
 /// `x`, where the sum leaves for this member's part of the model, whose gradients are multiplied by
-/// the weight later: divided by it, zeros for 0.
-torch::Tensor leave_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight);
+/// the weight later: divided by it, or for 0 as taken_without_weight() says.
+torch::Tensor leave_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight,
+                             const char* layer);
 
 /// A gradient of `like` that is sparse along dim 0 and coalesced: values of the same row are added
 /// in the order in which they stand.

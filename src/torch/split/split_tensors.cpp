@@ -87,7 +87,7 @@ double clip_grad_norm(const Group& group, torch::nn::Module& module, double max_
   for (auto* layer : layers.split) split += layer->kept_squares();
   const double norm = std::sqrt(split + whole);
   const double scale = max_norm / (norm + 1e-6);
-  if (scale < 1) {
+  if (!(scale >= 1)) {  // a norm that is not a number makes all gradients NaN, as torch does
     const torch::NoGradGuard no_grad;
     for (auto& gradient : gradients) gradient.mul_(scale);
     for (auto* layer : layers.split) layer->scale_kept(scale);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "torch/model/loss_weight.h"
 #include "torch/ops/collective_node.h"
 #include "torch/split/layer_agreement.h"
 #include "torch/split/split_rows.h"
@@ -179,19 +180,21 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
   const auto gradient_of =
       [group = group_,
        kept = std::make_shared<const KeptSamples>(x, normal, weight.defined(), mean, inverse),
-       inverse, count, weight = shared_weight(),
+       inverse, count, weight = shared_weight(), learns = x.requires_grad(),
        label = label_of("SyncBatchNorm", "gradient of statistics")](const torch::Tensor& gradient) {
         const auto own = wide(gradient);
         const auto n = kept->normal();
         const auto dims = other_dims(own);
         auto sums = weighted(torch::stack({own.sum(dims), (own * n).sum(dims)}).to(torch::kFloat64),
-                             *weight);
+                             *weight, "SyncBatchNorm");
         tutti::all_reduce(group, sums, Reduction::sum, {.label = label});
-        if (*weight == 0) return torch::zeros_like(gradient);
-        sums /= count * *weight;
+        const bool counts = *weight != 0;
+        sums /= counts ? count * *weight : count;
         const auto means = sums.to(own.scalar_type());
-        return ((own - over(means[0], own) - n * over(means[1], own)) * over(inverse, own))
-            .to(gradient.scalar_type());
+        const auto centre = counts ? own - over(means[0], own) : -over(means[0], own);
+        auto all =
+            ((centre - n * over(means[1], own)) * over(inverse, own)).to(gradient.scalar_type());
+        return counts || !learns ? all : taken_without_weight(std::move(all), "SyncBatchNorm");
       };
   return affine(ops::with_gradient(normal, x, gradient_of));
 }

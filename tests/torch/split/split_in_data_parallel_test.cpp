@@ -134,18 +134,117 @@ TEST(SplitInDataParallel, AWorkerOfWeightZeroGivesNothingEvenWhereItsLossIsNaN) 
     const auto part = [&](const torch::Tensor& x) {
       return x.slice(0, 3 * job.rank(), 3 * job.rank() + 3);
     };
+    // In training its samples count in the statistics of the norm: see below.
+    mine->norm->eval();
+    whole->norm->eval();
     parallel.next_weight(job.rank() == 1 ? 0 : 2);
     const auto loss = mine->loss(part(all.words), part(all.labels));
     (job.rank() == 1 ? loss * std::nan("") : loss).backward();
-    // Its samples count in the statistics of the norm.
     const auto log = torch::log_softmax(whole->forward(all.words), 1);
     torch::nll_loss(log.slice(0, 0, 3), all.labels.slice(0, 0, 3)).backward();
     expect_near(mine->head->weight.grad(), part_of(whole->head->weight.grad(), group), "head");
     expect_near(mine->norm->weight.grad(), whole->norm->weight.grad(), "norm");
-    // What the norm gives back to samples of weight 0 goes no further than them.
-    EXPECT_TRUE(torch::isfinite(mine->middle->weight.grad()).all().item<bool>());
-    EXPECT_TRUE(torch::isfinite(mine->table->weight.grad().to_dense()).all().item<bool>());
+    expect_near(mine->middle->weight.grad(), whole->middle->weight.grad(), "middle");
+    expect_near(mine->table->weight.grad().to_dense(),
+                part_of(whole->table->weight.grad().to_dense(), group), "table");
   });
+}
+
+/// A layer whose results have others' samples in them, and before it what its samples come from.
+struct MixedSamplesImpl : torch::nn::Module {
+  explicit MixedSamplesImpl(const Group& group)
+      : table(register_module(
+            "table",
+            ParallelEmbedding(group,
+                              ParallelEmbeddingOptions{
+                                  .rows = 6, .dim = 4, .seed = 3, .dtype = torch::kFloat64}))),
+        trunk(register_module("trunk", torch::nn::Linear(4, 4))),
+        norm(register_module("norm", SyncBatchNorm(group, torch::nn::BatchNormOptions(4)))),
+        head(register_module(
+            "head",
+            ParallelLinear(
+                group, ParallelLinearOptions{
+                           .features = 4, .classes = 6, .seed = 4, .dtype = torch::kFloat64}))) {
+    trunk->to(torch::kFloat64);
+    norm->to(torch::kFloat64);
+  }
+  ParallelEmbedding table;
+  torch::nn::Linear trunk;
+  SyncBatchNorm norm;
+  ParallelLinear head;
+};
+TORCH_MODULE(MixedSamples);
+
+// What others' losses gave to the samples of a worker of weight 0 was lost without a word.
+TEST(SplitInDataParallel, GradientsThatAWorkerOfNoWeightWouldLoseAreRefused) {
+  for (const int workers : {2, 3}) {
+    for (const bool in_scope : {false, true}) {
+      on_workers(workers, [in_scope](const Job& job) {
+        const Group group(job);
+        MixedSamples model(group);
+        DataParallel parallel(group, *model);
+        const bool counts = job.rank() + 1 < job.size();
+        const auto seed = static_cast<std::uint64_t>(job.rank());
+        const auto run = [&](double weight, const std::function<torch::Tensor()>& loss) {
+          model->zero_grad();
+          if (in_scope) {
+            auto scope = parallel.accumulate();
+            scope.micro_batch(weight, loss);
+            scope.finish();
+          } else {
+            parallel.next_weight(weight);
+            loss().backward();
+          }
+        };
+        const auto refused = [&](const std::string& what,
+                                 const std::function<torch::Tensor()>& loss) {
+          const auto step = [&] { run(counts ? 2 : 0, loss); };
+          if (counts) {
+            EXPECT_THAT(text_of<PeerFailed>(step), HasSubstr("weight of 0")) << what;
+          } else {
+            EXPECT_THAT(text_of<InvalidArgument>(step),
+                        AllOf(HasSubstr("weight of 0"), HasSubstr(what),
+                              HasSubstr("multiply each worker's loss by its rows · N ÷ all rows")));
+          }
+        };
+        const auto rows = [&] { return model->trunk->forward(drawn(seed, {3, 4})); };
+        refused("SyncBatchNorm", [&] { return model->norm->forward(rows()).pow(3).sum(); });
+        refused("ParallelLinear", [&] { return model->head->forward(rows()).square().sum(); });
+        // Nobody but the table has what is lost.
+        refused("ParallelEmbedding", [&] {
+          return model->norm->forward(model->table->forward(drawn_labels(seed, 6, {3})))
+              .pow(3)
+              .sum();
+        });
+        // The next step is right.
+        run(1 + job.rank(), [&] { return model->norm->forward(rows()).pow(3).sum(); });
+        EXPECT_EQ(parallel.report().weight, job.size() * (job.size() + 1) / 2);
+      });
+    }
+  }
+}
+
+TEST(SplitInDataParallel, SamplesOfAWorkerOfNoWeightThatComeFromNoParameterCountInTheStatistics) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [](const Job& job) {
+      const Group group(job);
+      const auto of = [](const Group& members) {
+        SyncBatchNorm norm(members, torch::nn::BatchNormOptions(4));
+        norm->to(torch::kFloat64);
+        return norm;
+      };
+      auto mine = of(group);
+      auto whole = of(group.split(job.rank(), "alone"));
+      DataParallel parallel(group, *mine);
+      const auto x = drawn(1, {3 * job.size(), 4});
+      const bool counts = job.size() == 1 || job.rank() + 1 < job.size();
+      parallel.next_weight(counts ? 3 : 0);
+      mine->forward(x.slice(0, 3 * job.rank(), 3 * job.rank() + 3)).pow(3).mean().backward();
+      const auto counting = 3 * std::max(job.size() - 1, 1);
+      whole->forward(x).slice(0, 0, counting).pow(3).mean().backward();
+      expect_near(mine->weight.grad(), whole->weight.grad(), "weight");
+    });
+  }
 }
 
 /// No parameter is left for the step itself.

@@ -144,6 +144,23 @@ TEST(SplitTensors, TheNormOfGradientsIsThatOfTheWholeModel) {
   }
 }
 
+TEST(SplitTensors, ANormThatIsNotANumberMakesAllGradientsSoAsTorchDoes) {
+  for (const int size : {1, 2, 3}) {
+    on_workers(size, [](const Job& job) {
+      const Group group(job);
+      torch::nn::Linear mine(3, 2);
+      torch::nn::Linear whole(3, 2);
+      for (auto* model : {&mine, &whole}) {
+        (*model)->weight.mutable_grad() = torch::ones({2, 3});
+        (*model)->bias.mutable_grad() = torch::full({2}, std::nan(""));
+      }
+      torch::nn::utils::clip_grad_norm_(whole->parameters(), 1);
+      EXPECT_TRUE(std::isnan(clip_grad_norm(group, *mine, 1)));
+      EXPECT_TRUE(torch::equal(mine->weight.grad().isnan(), whole->weight.grad().isnan()));
+    });
+  }
+}
+
 TEST(SplitTensors, ANormThatCannotBeIsRefused) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
