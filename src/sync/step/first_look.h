@@ -1,11 +1,12 @@
 #pragma once
 
 // Looks in the first steps for silent mistakes: workers that compute the same gradient, because all
-// have the same data, and generators that were not seeded alike. Notes travel with what workers
-// publish anyway: no worker waits for them, and no bit depends on them.
+// have the same data, generators that were not seeded alike, and batches of unequal numbers of rows
+// whose losses count alike. Notes travel with what workers publish anyway: no worker waits for
+// them, and no bit depends on them.
 //
-// Threads: those of the exchange that has it. Failure: none; rank 0 logs warnings: of gradients
-// once, of torch's generator, which all models of the program share, once in a process.
+// Threads: those of the exchange that has it. Failure: none; rank 0 logs warnings: of gradients and
+// of rows once, of torch's generator, which all models of the program share, once in a process.
 
 #include <cstdint>
 #include <span>
@@ -28,8 +29,17 @@ class FirstLook {
   /// published.
   void generator(std::uint64_t seed, std::uint64_t state) const;
   void open(std::uint64_t step) {
-    sum_ = 0;
-    looks_ = started_ && group_.size() > 1 && step <= kSteps;
+    sum_ = rows_ = 0;
+    const bool may_look = started_ && group_.size() > 1;
+    looks_ = may_look && step <= kSteps;
+    looks_at_rows_ = may_look && step <= kStepsOfRows;
+  }
+  /// Whether rows() is of use in the open step.
+  bool looks_at_rows() const { return looks_at_rows_; }
+  /// Notes how many rows this worker's batch has, whose loss counts as any other, as parameter
+  /// `parameter` has shown: those that others have shown are not compared with these.
+  void rows(std::uint64_t parameter, std::uint64_t rows) {
+    rows_ = (parameter << kBitsOfRows) | rows;
   }
   /// Notes a gradient of this worker's leaf k as backward gave it; of a row-sparse one, its values.
   void note(std::int64_t leaf, std::size_t parameter, const void* values, std::size_t bytes) {
@@ -42,6 +52,11 @@ class FirstLook {
 
  private:
   static constexpr std::uint64_t kSteps = 3;
+  static constexpr std::uint64_t kStepsOfRows = 1000;  ///< an epoch's last batch may be the shorter
+  static constexpr int kBitsOfRows = 48;
+  void compare_gradients(std::int64_t number);
+  void compare_generators();
+  void compare_rows(std::int64_t number);
   void add(std::int64_t leaf, std::size_t parameter, const void* values, std::size_t bytes);
   StepHeader& header(int rank) const { return boards_[static_cast<std::size_t>(rank)].header(); }
 
@@ -49,9 +64,12 @@ class FirstLook {
   std::span<const StepBoard> boards_;
   std::string name_;
   bool started_ = false;
-  bool looks_ = false;     ///< in the open step
+  bool looks_ = false;  ///< in the open step
+  bool looks_at_rows_ = false;
   std::uint64_t sum_ = 0;  ///< digests of its gradients that are not zero everywhere
+  std::uint64_t rows_ = 0;
   bool same_data_said_ = false;
+  bool rows_said_ = false;
   bool generators_compared_ = false;
 };
 

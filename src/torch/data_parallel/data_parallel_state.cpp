@@ -8,6 +8,7 @@
 #include "base/log_line.h"
 #include "comm/group_state.h"
 #include "run/leaf_seed.h"
+#include "torch/model/batch_rows.h"
 #include "torch/model/incoming_gradient.h"
 #include "torch/model/loss_weight.h"
 #include "torch/model/module_modes.h"
@@ -119,7 +120,16 @@ void DataParallelState::open_backward() {
   own_.exchange->open_one_backward(weight);
   backwards_.open(backward);
   on_backward_end(weak_from_this());
+  note_rows();
   open_parts();
+}
+
+/// A program that has ever said what a loss counts knows.
+void DataParallelState::note_rows() {
+  auto& look = own_.exchange->first_look();
+  if (is_weighted_ || own_.options.divide != Divide::by_weight || !look.looks_at_rows()) return;
+  const auto batch = batch_rows(own_.model.parameters());
+  if (batch) look.rows(batch->parameter, static_cast<std::uint64_t>(batch->rows));
 }
 
 /// The exchange has opened the step.
@@ -191,6 +201,7 @@ void DataParallelState::require_sound_weights() const {
 
 void DataParallelState::next_weight(double weight) {
   require_loss_weight(weight);
+  is_weighted_ = true;
   next_weight_ = weight;
   if (!backwards_.in_scope()) tell_next_weight();
 }

@@ -86,6 +86,7 @@ class DataParallelState : public GradientSink,
  private:
   void before_step();
   void open_backward();
+  void note_rows();
   void open_parts();
   void finish();
   void look_first();
@@ -104,8 +105,9 @@ class DataParallelState : public GradientSink,
   StepExchange::Outcome outcome_;
 
   double next_weight_ = 1;
-  double loss_weight_ = 1;  ///< of the backwards that come, or run
-  bool is_alone_ = false;   ///< the step is one backward's, of this worker alone
+  bool is_weighted_ = false;  ///< next_weight() was called
+  double loss_weight_ = 1;    ///< of the backwards that come, or run
+  bool is_alone_ = false;     ///< the step is one backward's, of this worker alone
   bool stopped_ = false;
   bool is_used_ = false;  ///< by a step, or another collective
   ToldFailure told_;

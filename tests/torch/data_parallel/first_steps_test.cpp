@@ -72,6 +72,86 @@ TEST(FirstSteps, TheSameDataInMicroBatchesAndOfASparseTableIsSaidToo) {
   });
 }
 
+/// Warnings of rank 0 that batches are unequal, over five steps of `rows` rows in all.
+void expect_uneven(int workers, int expected, std::int64_t rows,
+                   const std::function<void(DataParallel&, std::int64_t own)>& before,
+                   const DataParallelOptions& options = {.name = "net"}) {
+  on_workers(workers, [&](const Job& job) {
+    torch::manual_seed(1);
+    const LogCapture log;
+    auto model = mlp();
+    DataParallel parallel(job, *model, options);
+    const auto [begin, end] = share_of(rows, job);
+    for (std::uint64_t step = 1; step <= 5; ++step) {
+      model->zero_grad();
+      before(parallel, end - begin);
+      Batch(rows, step).loss(model, begin, end).backward();
+    }
+    EXPECT_EQ(log.count("and each worker's loss counts alike"), job.rank() == 0 ? expected : 0);
+    EXPECT_EQ(log.count("warning: "), log.count("and each worker's loss counts alike"));
+  });
+}
+
+// findings-3: D3
+TEST(FirstSteps, UnequalBatchesWhoseLossesCountAlikeAreSaidOnce) {
+  const auto nothing = [](DataParallel&, std::int64_t) {};
+  for (const int workers : {1, 2, 3}) {
+    expect_uneven(workers, workers > 1 ? 1 : 0, 7, nothing);
+    expect_uneven(workers, workers > 1 ? 1 : 0, workers + 1, nothing);  // 2 rows and 1
+    expect_uneven(workers, 0, 6, nothing);
+    // Who has said what losses count knows.
+    expect_uneven(workers, 0, 7, [](DataParallel& parallel, std::int64_t own) {
+      parallel.next_weight(static_cast<double>(own));
+    });
+    expect_uneven(workers, 0, 7,
+                  [](DataParallel& parallel, std::int64_t) { parallel.next_weight(1); });
+    expect_uneven(workers, 0, 7, nothing, {.name = "net", .divide = Divide::not_at_all});
+  }
+}
+
+TEST(FirstSteps, TheShorterLastBatchOfAnEpochIsSaidWithItsRows) {
+  on_workers(3, [](const Job& job) {
+    torch::manual_seed(1);
+    const LogCapture log;
+    torch::nn::Sequential model(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 2, 3).bias(false)),
+                                torch::nn::Flatten(), torch::nn::Linear(8, 2));
+    DataParallel parallel(job, *model, {.name = "net"});
+    for (int step = 1; step <= 9; ++step) {
+      const int rows = step == 8 && job.rank() == 2 ? 3 : 5;
+      model->forward(torch::full({rows, 1, 4, 4}, 0.1 * (step + job.rank()))).mean().backward();
+      model->zero_grad();
+    }
+    EXPECT_EQ(log.count("step 8 of \"net\": the batch has 5 rows on rank 0, 3 on rank 2, and"),
+              job.rank() == 0 ? 1 : 0);
+    EXPECT_EQ(log.count("warning: "), job.rank() == 0 ? 1 : 0);
+  });
+}
+
+/// Words in sequences, and a model of which each worker sees other parameters.
+TEST(FirstSteps, BatchesOfWhichNothingIsKnownOrThatOtherLayersShowAreNotCompared) {
+  on_workers(2, [](const Job& job) {
+    torch::manual_seed(1);
+    const LogCapture log;
+    torch::nn::Embedding table(9, 4);
+    torch::nn::Linear first(4, 2);
+    torch::nn::Linear second(4, 2);
+    torch::nn::Sequential model(table, first, second);
+    DataParallel parallel(job, *model, {.name = "net"});
+    for (int step = 1; step <= 4; ++step) {
+      model->zero_grad();
+      // The same number of sentences of other lengths.
+      const auto words = torch::full({3, 2 + job.rank()}, step);
+      table->forward(words).square().mean().backward();
+      model->zero_grad();
+      const auto x = torch::ones({2 + job.rank(), 4}) * step;
+      (job.rank() == 0 ? first : second)->forward(x).sum().backward();
+      model->zero_grad();
+      (table->weight.square().sum() * (1 + job.rank())).backward();
+    }
+    EXPECT_EQ(log.count("warning: "), 0);
+  });
+}
+
 TEST(FirstSteps, GeneratorsThatNobodySeededAreSaidOnce) {
   const std::string text = "warning: \"net\": torch's generator";
   expect_warnings(
