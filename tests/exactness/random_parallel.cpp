@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "exactness/random_options.h"
 #include "exactness/random_pieces.h"
 
 namespace tutti::test::exact {
