@@ -11,6 +11,7 @@
 #include "torch/data_parallel/data_parallel_state.h"
 #include "torch/data_parallel/parallel_averaging.h"
 #include "torch/model/gradient_hooks.h"
+#include "torch/model/loss_weight.h"
 #include "torch/split/split_layers.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -151,9 +152,7 @@ torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) cons
   if (state_ && state_->scope() != 0) {
     throw InvalidArgument("mean() inside an accumulation scope: call it before or after");
   }
-  if (!std::isfinite(weight) || weight < 0) {
-    throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
-  }
+  require_weight(weight);
   if (!value.defined() || !value.is_floating_point()) {
     throw InvalidArgument("mean() needs a tensor of floating-point numbers");
   }

@@ -1,7 +1,7 @@
 #include "torch/model/batch_rows.h"
 
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,6 @@
 namespace tutti {
 namespace {
 
-using torch::autograd::AccumulateGrad;
 using torch::autograd::Node;
 
 /// Parameters that are looked at: of most models the first layer's, and some more.
@@ -52,7 +51,7 @@ std::optional<BatchRows> batch_rows(const NamedTensors& parameters) {
       if (p == count || (found && p > found->parameter)) continue;
       const auto rows = rows_of(*node, parameters[p].second);
       if (rows == 0) continue;
-      // Of several operations that take it the first one.
+      // The first operation counts where several take the parameter.
       if (found && p == found->parameter && node->sequence_nr() > number) continue;
       found = {.parameter = p, .rows = rows};
       number = node->sequence_nr();

@@ -17,9 +17,10 @@ struct BatchRows {
   std::int64_t rows;
 };
 
-/// Of the running backward; null where none of the first parameters shows any. One does where an
-/// operation that takes it returns at least two dimensions. A matrix with as many elements as the
-/// parameter is passed over: a transposed one is no batch. Costs a look at each node of the graph.
+/// Rows of the running backward's batch; null where none of the first parameters shows any. A
+/// parameter does where an operation that takes it returns at least two dimensions. A matrix with
+/// as many elements as the parameter is passed over: a transposed one is no batch. Costs a look at
+/// each node of the graph.
 std::optional<BatchRows> batch_rows(const NamedTensors& parameters);
 
 }  // namespace tutti

@@ -63,21 +63,27 @@ LossWeight of_graph(LossWeight all) {
   return all;
 }
 
+std::string whose(std::optional<std::int64_t> shard) {
+  return shard ? fmt::format("shard {}: ", *shard) : std::string();
+}
+
 }  // namespace
+
+void require_weight(double weight, std::optional<std::int64_t> shard) {
+  if (std::isfinite(weight) && weight >= 0) return;
+  throw InvalidArgument(
+      fmt::format("{}a weight must be finite and not negative, not {}", whose(shard), weight));
+}
 
 void require_loss_weight(double weight, std::optional<std::int64_t> shard) {
   constexpr double kLeast = 1e-20;
   constexpr double kMost = 1e20;
+  require_weight(weight, shard);
   if (weight == 0 || (weight >= kLeast && weight <= kMost)) return;
-  const auto whose = shard ? fmt::format("shard {}: ", *shard) : std::string();
-  if (!std::isfinite(weight) || weight < 0) {
-    throw InvalidArgument(
-        fmt::format("{}a weight must be finite and not negative, not {}", whose, weight));
-  }
   throw InvalidArgument(
       fmt::format("{}a weight of {} is too {} for sums in float32: it must be 0, or between {} and "
                   "{}; multiply all weights of the step by the same number, which changes no mean",
-                  whose, weight, weight < 1 ? "small" : "large", kLeast, kMost));
+                  whose(shard), weight, weight < 1 ? "small" : "large", kLeast, kMost));
 }
 
 bool is_zero(const torch::Tensor& gradient) {

@@ -43,6 +43,8 @@ struct LossWeight {
   }
 };
 
+/// InvalidArgument unless the weight is finite and not negative.
+void require_weight(double weight, std::optional<std::int64_t> shard = {});
 /// InvalidArgument, which names the shard, unless the weight is 0, or between 1e-20 and 1e20: w · g
 /// and Σ w are in float32, where w · g of less would lose digits or be 0, and of more be infinite.
 void require_loss_weight(double weight, std::optional<std::int64_t> shard = {});

@@ -1,6 +1,5 @@
 #include "tutti/partial.h"
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -10,6 +9,7 @@
 
 #include "base/log.h"
 #include "torch/model/layout.h"
+#include "torch/model/loss_weight.h"
 #include "tutti/error.h"
 #include "tutti/ops.h"
 #include "tutti/tensors.h"
@@ -23,10 +23,8 @@ torch::ScalarType wide_type(torch::ScalarType type) {
   return type == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
 }
 
-void require_weight(double weight, torch::ScalarType type) {
-  if (!(weight >= 0) || std::isinf(weight)) {
-    throw InvalidArgument(fmt::format("a weight must be finite and not negative, not {}", weight));
-  }
+void require_held_weight(double weight, torch::ScalarType type) {
+  require_weight(weight);
   using Float = std::numeric_limits<float>;
   if (wide_type(type) == torch::kFloat64 || weight == 0) return;
   if (weight >= Float::min() && weight <= Float::max()) return;
@@ -54,7 +52,7 @@ PartialValue::PartialValue(const Group& group, const torch::Tensor& value, doubl
                     "torch::mean; convert it first, as by .to(torch::kFloat32)",
                     c10::toString(type_)));
   }
-  require_weight(weight, type_);
+  require_held_weight(weight, type_);
   weight_ = weight;
   value_ = times_weight(value_.to(wide_type(type_)), weight);
 }
@@ -183,7 +181,7 @@ torch::Tensor PartialValue::reduce(const CollectiveOptions& options) {
 
 torch::Tensor PartialValue::reduce_mean(const torch::Tensor& value,
                                         const CollectiveOptions& options) const {
-  require_weight(weight_, type_);
+  require_held_weight(weight_, type_);
   // One message for both: the weight is a last element.
   const auto weight = torch::full({1}, weight_, value.options().requires_grad(false));
   const auto sums =

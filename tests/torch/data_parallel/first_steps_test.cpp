@@ -99,7 +99,7 @@ TEST(FirstSteps, UnequalBatchesWhoseLossesCountAlikeAreSaidOnce) {
     expect_uneven(workers, workers > 1 ? 1 : 0, 7, nothing);
     expect_uneven(workers, workers > 1 ? 1 : 0, workers + 1, nothing);  // 2 rows and 1
     expect_uneven(workers, 0, 6, nothing);
-    // Who has said what losses count knows.
+    // A program that has called next_weight() is not warned.
     expect_uneven(workers, 0, 7, [](DataParallel& parallel, std::int64_t own) {
       parallel.next_weight(static_cast<double>(own));
     });
