@@ -97,8 +97,13 @@ torch::Tensor send(const Group& group, const torch::Tensor& x, int to,
 torch::Tensor receive(const Group& group, const torch::Tensor& like, int from,
                       const CollectiveOptions& options = {});
 
+/// How much the loss of the backward that runs on this thread counts among the group: the weight of
+/// the DataParallel to whose parameters it comes, or of the micro_batch() in which it runs; 1 where
+/// nobody weighs it, in a group of one, and outside of a backward. For the gradient of a layer that
+/// adds up what members' losses give.
+double loss_weight(const Group& group);
 /// While it lives, operations that this thread calls leave gradients as they are: for a layer that
-/// weighs them itself (WeightedLayer), so that what it adds up over the members is Σ w·g.
+/// weighs them itself, by loss_weight(), so that what it adds up over the members is Σ w·g.
 class [[nodiscard]] UnweightedGuard {
  public:
   UnweightedGuard();

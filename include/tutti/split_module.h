@@ -31,14 +31,10 @@ struct SplitTensor {
   std::int64_t of_rows;  ///< how many the whole has
 };
 
-/// A layer whose backward adds up what the losses of several members give, and has to know how much
-/// each one counts.
+/// A layer whose backward adds up what the losses of several members give, each one's multiplied by
+/// ops::loss_weight().
 class WeightedLayer {
  public:
-  /// What this member's backward gives to any part of the layer is multiplied by it: the weight of
-  /// this member's loss in the step. DataParallel sets it, and divides by the sum of the weights.
-  void set_gradient_weight(double weight) { *gradient_weight_ = weight; }
-  double gradient_weight() const { return *gradient_weight_; }
   /// Makes the layer part of `owner`, a Trainer or a DataParallel, while that lives.
   /// InvalidArgument where it is part of another one, with both names.
   void take(const std::shared_ptr<const std::string>& owner);
@@ -51,8 +47,6 @@ class WeightedLayer {
   ~WeightedLayer() = default;
   WeightedLayer(const WeightedLayer&) = delete;
   WeightedLayer& operator=(const WeightedLayer&) = delete;
-  /// For what backward has of the layer, which may outlive it.
-  const std::shared_ptr<const double>& shared_weight() const { return shared_weight_; }
   /// For clone_() of a layer: copies of the parameters and buffers that are registered in `other`
   /// replace those of `layer`, which `reset()` has made alike, and it is in train() or eval() as
   /// `other`. InvalidArgument where they are not alike.
@@ -64,14 +58,18 @@ class WeightedLayer {
  private:
   std::string layer_name_;
   std::weak_ptr<const std::string> owner_;
-  std::shared_ptr<double> gradient_weight_ = std::make_shared<double>(1);
-  std::shared_ptr<const double> shared_weight_ = gradient_weight_;
 };
 
 /// All parameters and buffers that are registered in it are split.
 class SplitModule : public torch::nn::Module, public WeightedLayer {
  public:
   const Group& group() const { return group_; }
+  /// How much this member's loss counts to who takes the gradients of its rows, and divides them by
+  /// the sum of the weights: these are Σ w·g over the members. A DataParallel over the same members
+  /// sets it before each backward. 1: nobody does, or a DataParallel over other ranks (a grid):
+  /// they are Σ w·g divided by this member's w, in units of its own loss, as what operations carry.
+  void set_gradient_weight(double weight) { *gradient_weight_ = weight; }
+  double gradient_weight() const { return *gradient_weight_; }
   /// Parameters first, in registration order, then what else a checkpoint has to hold.
   virtual std::vector<SplitTensor> split_tensors() = 0;
   /// Whether the layer updates its parameters itself: a DataParallel over other ranks than its own
@@ -98,6 +96,14 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
  protected:
   SplitModule(Group group, std::string name)
       : torch::nn::Module(std::move(name)), group_(std::move(group)) {}
+  /// `parameter` for a forward() whose backward brings Σ w·g of it, by ops::loss_weight(): what
+  /// comes to the parameter is as gradient_weight() has it.
+  torch::Tensor own_rows(const torch::Tensor& parameter) const;
+  /// Notes that the parameters registered so far are this member's rows: a DataParallel over the
+  /// same members that is made of them by name is InvalidArgument, since it would replicate them.
+  void note_rows();
+  /// For what backward has of the layer, which may outlive it.
+  const std::shared_ptr<const double>& shared_weight() const { return shared_weight_; }
 
  private:
   /// Called by clone() of a torch::nn::Cloneable that has the layer. Unsupported for a layer that
@@ -105,6 +111,9 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
   void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override;
 
   Group group_;
+  std::shared_ptr<const void> noted_;
+  std::shared_ptr<double> gradient_weight_ = std::make_shared<double>(1);
+  std::shared_ptr<const double> shared_weight_ = gradient_weight_;
 };
 
 }  // namespace tutti

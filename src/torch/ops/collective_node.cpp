@@ -44,6 +44,10 @@ thread_local int unweighted = 0;
 
 }  // namespace
 
+double loss_weight(const Group& group) {
+  return group.size() == 1 ? 1 : current_loss_weight().value;
+}
+
 UnweightedGuard::UnweightedGuard() { ++unweighted; }
 UnweightedGuard::~UnweightedGuard() { --unweighted; }
 
@@ -51,12 +55,12 @@ GradientOfCollective of_weighted_losses(const Group& group, const char* operatio
                                         GradientOfCollective gradient) {
   if (group.size() == 1 || unweighted > 0) return gradient;
   return [operation, gradient = std::move(gradient)](const torch::Tensor& mine) {
-    const auto& weight = current_loss_weight();
-    if (weight.value == 1) return gradient(mine);
-    const bool counts = weight.value != 0;
-    auto all = gradient(counts ? mine * weight.value : given_without_weight(mine, operation));
+    const double weight = current_loss_weight().value;
+    if (weight == 1) return gradient(mine);
+    const bool counts = weight != 0;
+    auto all = gradient(counts ? mine * weight : given_without_weight(mine, operation));
     if (!all.defined()) return all;
-    return counts ? all / weight.value : taken_without_weight(std::move(all), operation);
+    return counts ? all / weight : taken_without_weight(std::move(all), operation);
   };
 }
 

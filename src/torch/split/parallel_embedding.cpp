@@ -70,6 +70,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const Group& group,
   draw_rows(weight, first_, seed, 0, [](torch::Tensor& block, torch::Generator& generator) {
     block.normal_(0, 1, generator);
   });
+  note_rows();
   if (!padding || *padding < first || *padding >= last) return;
   const torch::NoGradGuard no_grad;
   weight[*padding - first].zero_();
@@ -153,10 +154,15 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
   return ops::with_gradient(
       result, weight,
       [group = group(), route, padding, has_padding, like = weight.detach(),
-       factor = shared_weight(), label = label_of("ParallelEmbedding", "gradient of look-ups")](
-          const torch::Tensor& gradient) {
+       learns = weight.requires_grad(), owners = shared_weight(),
+       label =
+           label_of("ParallelEmbedding", "gradient of look-ups")](const torch::Tensor& gradient) {
         const auto dim = like.size(1);
-        const auto mine = weighted(gradient.view({-1, dim}), *factor, "ParallelEmbedding");
+        // A gradient that nobody takes cannot be lost.
+        const auto mine =
+            (learns || ops::loss_weight(group) != 0 ? weighted(gradient, group, "ParallelEmbedding")
+                                                    : torch::zeros_like(gradient))
+                .view({-1, dim});
         auto values = ops::all_to_all(group, mine.index_select(0, route->order), route->given,
                                       route->taken, {.label = label});
         auto rows = route->asked;
@@ -165,7 +171,7 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
           rows = rows.index_select(0, kept);
           values = values.index_select(0, kept);
         }
-        return sum_of_rows(rows, values, like);
+        return of_own_rows(sum_of_rows(rows, values, like), group, *owners, "ParallelEmbedding");
       });
 }
 

@@ -41,9 +41,11 @@ ParallelLinearImpl::ParallelLinearImpl(const Group& group, const ParallelLinearO
   weight =
       register_parameter("weight", torch::empty({last - first, options_.features}, options_.dtype));
   draw_rows(weight, first_, seed, 0, draw);
-  if (!options_.bias) return;
-  bias = register_parameter("bias", torch::empty({last - first}, options_.dtype));
-  draw_rows(bias, first_, seed, 1, draw);
+  if (options_.bias) {
+    bias = register_parameter("bias", torch::empty({last - first}, options_.dtype));
+    draw_rows(bias, first_, seed, 1, draw);
+  }
+  note_rows();
 }
 
 void ParallelLinearImpl::require(const torch::Tensor& x) const {
@@ -60,14 +62,14 @@ void ParallelLinearImpl::require(const torch::Tensor& x) const {
 /// The logits of all members' samples, of which the gradient comes weighted.
 torch::Tensor ParallelLinearImpl::local(const torch::Tensor& x) {
   const ops::UnweightedGuard weighted_here;
-  const auto all = ops::all_gather(group(), leave_weighted(x, shared_weight(), "ParallelLinear"),
+  const auto all = ops::all_gather(group(), leave_weighted(x, group(), "ParallelLinear"),
                                    {.label = label_of("ParallelLinear", "features")});
-  return torch::linear(all, weight, bias);
+  return torch::linear(all, own_rows(weight), bias.defined() ? own_rows(bias) : bias);
 }
 
 torch::Tensor ParallelLinearImpl::forward(const torch::Tensor& x) {
   require(x);
-  return enter_weighted(local(x), shared_weight(), "ParallelLinear");
+  return enter_weighted(local(x), group(), "ParallelLinear");
 }
 
 torch::Tensor ParallelLinearImpl::logits(const torch::Tensor& x) {
@@ -96,7 +98,7 @@ torch::Tensor ParallelLinearImpl::logits(const torch::Tensor& x) {
     columns.push_back(mine.narrow(0, at, taken[r]).view({own, classes[r]}));
     at += taken[r];
   }
-  return enter_weighted(torch::cat(columns, 1), shared_weight(), "ParallelLinear");
+  return enter_weighted(torch::cat(columns, 1), group(), "ParallelLinear");
 }
 
 std::vector<SplitTensor> ParallelLinearImpl::split_tensors() {

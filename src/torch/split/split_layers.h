@@ -17,10 +17,10 @@
 namespace tutti {
 
 struct SplitLayers {
-  /// Those that a step tells the weight of this member's loss: all that are split over the group,
-  /// and those that are not split.
+  /// All that are split over the group, and those that are not split, and whose backward is one of
+  /// all members.
   std::vector<WeightedLayer*> weighted;
-  std::vector<SplitModule*> split;  ///< those of them that are split over the group
+  std::vector<SplitModule*> split;  ///< of them
   /// Their parameters, each under its first name.
   std::vector<std::pair<std::string, torch::Tensor>> parameters;
   std::unordered_set<const void*> tensors;  ///< of these layers, buffers too
@@ -30,8 +30,9 @@ struct SplitLayers {
   bool has(const torch::Tensor& tensor) const {
     return tensors.contains(tensor.unsafeGetTensorImpl());
   }
+  /// Tells those of `split` how much this member's loss counts.
   void set_weight(double weight) const {
-    for (auto* layer : weighted) layer->set_gradient_weight(weight);
+    for (auto* layer : split) layer->set_gradient_weight(weight);
   }
 };
 

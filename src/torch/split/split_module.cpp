@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "comm/group_state.h"
+#include "torch/ops/collective_node.h"
+#include "torch/split/noted_rows.h"
+#include "torch/split/split_rows.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -51,6 +55,17 @@ void WeightedLayer::take_copies(torch::nn::Module& layer, const torch::nn::Modul
 
 std::string WeightedLayer::label_of(std::string_view layer, std::string_view what) const {
   return fmt::format("{}{}{}: {}", layer, layer_name_.empty() ? "" : " ", layer_name_, what);
+}
+
+void SplitModule::note_rows() { noted_ = NotedRows::add(*this, group_.state()->ranks()); }
+
+torch::Tensor SplitModule::own_rows(const torch::Tensor& parameter) const {
+  if (!parameter.requires_grad()) return parameter;
+  return ops::with_gradient(
+      parameter.detach(), parameter,
+      [group = group_, weight = shared_weight_, layer = name()](const torch::Tensor& gradient) {
+        return of_own_rows(gradient, group, *weight, layer);
+      });
 }
 
 void SplitModule::clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) {

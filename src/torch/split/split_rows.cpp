@@ -8,7 +8,7 @@
 #include "run/leaf_seed.h"
 #include "torch/model/loss_weight.h"
 #include "torch/ops/collective_node.h"
-#include "tutti/error.h"
+#include "tutti/ops.h"
 #include "tutti/share.h"
 
 namespace tutti {
@@ -61,26 +61,32 @@ void draw_rows(const torch::Tensor& rows, std::int64_t first, std::uint64_t seed
   }
 }
 
-torch::Tensor weighted(const torch::Tensor& gradient, double weight, const char* layer) {
+torch::Tensor weighted(const torch::Tensor& gradient, const Group& group,
+                       const std::string& layer) {
+  const double weight = ops::loss_weight(group);
   if (weight == 1) return gradient;
   return weight == 0 ? given_without_weight(gradient, layer) : gradient * weight;
 }
 
-torch::Tensor enter_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight,
-                             const char* layer) {
-  return ops::with_gradient(x.detach(), x,
-                            [weight = std::move(weight), layer](const torch::Tensor& gradient) {
-                              return weighted(gradient, *weight, layer);
-                            });
+torch::Tensor of_own_rows(const torch::Tensor& gradient, const Group& group, double owners,
+                          const std::string& layer) {
+  const double weight = ops::loss_weight(group);
+  if (weight == owners) return gradient;
+  return weight == 0 ? taken_without_weight(gradient, layer) : gradient * (owners / weight);
 }
 
-torch::Tensor leave_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight,
-                             const char* layer) {
-  const bool learns = x.requires_grad();
+torch::Tensor enter_weighted(const torch::Tensor& x, const Group& group, const char* layer) {
+  return ops::with_gradient(x.detach(), x, [group, layer](const torch::Tensor& gradient) {
+    return weighted(gradient, group, layer);
+  });
+}
+
+torch::Tensor leave_weighted(const torch::Tensor& x, const Group& group, const char* layer) {
   return ops::with_gradient(
-      x.detach(), x, [weight = std::move(weight), layer, learns](const torch::Tensor& gradient) {
-        if (*weight == 0 && learns) return taken_without_weight(gradient, layer);
-        return *weight == 1 ? gradient : gradient * (1 / *weight);
+      x.detach(), x, [group, layer, learns = x.requires_grad()](const torch::Tensor& gradient) {
+        const double weight = ops::loss_weight(group);
+        if (weight == 0 && learns) return taken_without_weight(gradient, layer);
+        return weight == 1 || weight == 0 ? gradient : gradient * (1 / weight);
       });
 }
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <string>
 
 #include "tutti/group.h"
 
@@ -27,9 +27,16 @@ void draw_rows(const torch::Tensor& rows, std::int64_t first, std::uint64_t seed
                std::int64_t tensor,
                const std::function<void(torch::Tensor& block, torch::Generator& generator)>& draw);
 
+// Gradients by the weight of the loss of the running backward (ops::loss_weight()). `layer` is for
+// errors.
+
 /// weight · gradient, on its way to other members; zeros for 0, whatever the gradient, as
-/// given_without_weight() says, which has `layer` in its error.
-torch::Tensor weighted(const torch::Tensor& gradient, double weight, const char* layer);
+/// given_without_weight() says.
+torch::Tensor weighted(const torch::Tensor& gradient, const Group& group, const std::string& layer);
+/// Σ w·g over the members as it comes to a parameter whose owner weighs it by `owners`
+/// (SplitModule::gradient_weight()).
+torch::Tensor of_own_rows(const torch::Tensor& gradient, const Group& group, double owners,
+                          const std::string& layer);
 
 // The memory of what both return is that of `x`: enter_weighted() is for what the layer has made
 // itself and nobody else has, since the program may change it in place, and the result of
@@ -37,12 +44,10 @@ torch::Tensor weighted(const torch::Tensor& gradient, double weight, const char*
 
 /// `x`, of which the gradient that this member's loss gives is multiplied by its weight: where what
 /// members' losses give is added up.
-torch::Tensor enter_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight,
-                             const char* layer);
+torch::Tensor enter_weighted(const torch::Tensor& x, const Group& group, const char* layer);
 /// `x`, where the sum leaves for this member's part of the model, whose gradients are multiplied by
 /// the weight later: divided by it, or for 0 as taken_without_weight() says.
-torch::Tensor leave_weighted(const torch::Tensor& x, std::shared_ptr<const double> weight,
-                             const char* layer);
+torch::Tensor leave_weighted(const torch::Tensor& x, const Group& group, const char* layer);
 
 /// A gradient of `like` that is sparse along dim 0 and coalesced: values of the same row are added
 /// in the order in which they stand.

@@ -12,6 +12,7 @@
 #include "torch/split/layer_agreement.h"
 #include "torch/split/split_rows.h"
 #include "tutti/error.h"
+#include "tutti/ops.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
@@ -180,16 +181,17 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& x) {
   const auto gradient_of =
       [group = group_,
        kept = std::make_shared<const KeptSamples>(x, normal, weight.defined(), mean, inverse),
-       inverse, count, weight = shared_weight(), learns = x.requires_grad(),
+       inverse, count, learns = x.requires_grad(),
        label = label_of("SyncBatchNorm", "gradient of statistics")](const torch::Tensor& gradient) {
         const auto own = wide(gradient);
         const auto n = kept->normal();
         const auto dims = other_dims(own);
         auto sums = weighted(torch::stack({own.sum(dims), (own * n).sum(dims)}).to(torch::kFloat64),
-                             *weight, "SyncBatchNorm");
+                             group, "SyncBatchNorm");
         tutti::all_reduce(group, sums, Reduction::sum, {.label = label});
-        const bool counts = *weight != 0;
-        sums /= counts ? count * *weight : count;
+        const double weight = ops::loss_weight(group);
+        const bool counts = weight != 0;
+        sums /= counts ? count * weight : count;
         const auto means = sums.to(own.scalar_type());
         const auto centre = counts ? own - over(means[0], own) : -over(means[0], own);
         auto all =

@@ -20,8 +20,9 @@ TEST(SplitInDataParallel, AGradientThatIsKeptIsRefusedAndNotDividedTwice) {
     const auto value = kept.clone();
     mine->middle->zero_grad();
     mine->norm->zero_grad();
-    EXPECT_THAT(text_of<InvalidArgument>(backward),
-                HasSubstr("parameter \"head.bias\" of \"model\" still holds a gradient as step 2"));
+    EXPECT_THAT(
+        text_of<InvalidArgument>(backward),
+        HasSubstr("parameter \"head.weight\" of \"model\" still holds a gradient as step 2"));
     EXPECT_TRUE(torch::equal(kept, value)) << "the program's own";
   });
   // In two kinds of cleared gradients the next backward may write.
@@ -118,11 +119,9 @@ TEST(SplitInDataParallel, WeightsAreOfOneDataParallel) {
       DataParallel parallel(group, *mine);
       parallel.next_weight(5);
       EXPECT_EQ(mine->head->gradient_weight(), 5);
-      EXPECT_EQ(mine->norm->gradient_weight(), 5);
     }
     DataParallel parallel(group, *mine);
     EXPECT_EQ(mine->head->gradient_weight(), 1);
-    EXPECT_EQ(mine->norm->gradient_weight(), 1);
     auto scope = parallel.accumulate();
     const WordSamples all(1, 4);
     EXPECT_THROW(scope.micro_batch(3,

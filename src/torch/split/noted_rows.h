@@ -1,0 +1,25 @@
+#pragma once
+
+// Which tensors are rows of split layers: a tensor alone does not show it.
+//
+// Threads: any. Failure: none.
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tutti {
+
+class NotedRows {
+ public:
+  /// Notes the parameters that are registered in `layer` itself, which is split over job ranks
+  /// `ranks`, for as long as what is returned lives.
+  static std::shared_ptr<const void> add(const torch::nn::Module& layer, std::vector<int> ranks);
+  /// The name of the layer of which `parameter` is rows, where it is split over these ranks; empty
+  /// where it is of none.
+  static std::string layer_of(const torch::Tensor& parameter, const std::vector<int>& ranks);
+};
+
+}  // namespace tutti
