@@ -113,7 +113,7 @@ class Shard {
 
   /// The gradient of this scalar counts `weight` times (samples, tokens). The Trainer runs the
   /// backward; it also records the weighted mean "loss". Weight 0 is nothing().
-  /// InvalidArgument for one that is neither 0 nor between 1e-20 and 1e20: sums are in float32.
+  /// InvalidArgument for one that is neither 0 nor between 1e-15 and 1e15: sums are in float32.
   ShardAnswer loss(const torch::Tensor& value, double weight = 1);
   /// Gradients that the user computed, in the order of the model's parameters; an undefined one is
   /// untouched.

@@ -26,7 +26,7 @@ namespace tutti {
 /// that small gradients survive 16-bit arithmetic (Micikevicius et al. 2018, arXiv 1710.03740,
 /// section 3.2). The dynamic form and its numbers are those of torch.amp.GradScaler: a step whose
 /// gradient is not finite is dropped and shrinks the factor, a run of good steps lets it grow.
-/// InvalidArgument for a factor, or a bound of it, that is not between 1e-10 and 1e20.
+/// InvalidArgument for a factor, or a bound of it, that is not between 1e-10 and 1e10.
 struct LossScale {
   double start = 1;
   bool dynamic = false;

@@ -67,23 +67,31 @@ std::string whose(std::optional<std::int64_t> shard) {
   return shard ? fmt::format("shard {}: ", *shard) : std::string();
 }
 
-}  // namespace
-
-void require_weight(double weight, std::optional<std::int64_t> shard) {
+void require_finite(double weight, std::optional<std::int64_t> shard) {
   if (std::isfinite(weight) && weight >= 0) return;
   throw InvalidArgument(
       fmt::format("{}a weight must be finite and not negative, not {}", whose(shard), weight));
 }
 
+}  // namespace
+
+void require_weight(double weight, std::optional<std::int64_t> shard) {
+  constexpr double kMost = 1e150;
+  require_finite(weight, shard);
+  if (weight <= kMost) return;
+  throw InvalidArgument(fmt::format("{}a weight of {} is too large for sums in float64: at most {}",
+                                    whose(shard), weight, kMost));
+}
+
 void require_loss_weight(double weight, std::optional<std::int64_t> shard) {
-  constexpr double kLeast = 1e-20;
-  constexpr double kMost = 1e20;
-  require_weight(weight, shard);
+  constexpr double kLeast = 1e-15;
+  constexpr double kMost = 1e15;
+  require_finite(weight, shard);
   if (weight == 0 || (weight >= kLeast && weight <= kMost)) return;
-  throw InvalidArgument(
-      fmt::format("{}a weight of {} is too {} for sums in float32: it must be 0, or between {} and "
-                  "{}; multiply all weights of the step by the same number, which changes no mean",
-                  whose(shard), weight, weight < 1 ? "small" : "large", kLeast, kMost));
+  throw InvalidArgument(fmt::format(
+      "{}a weight of {} is too {} for sums in float32: it must be 0, or between {:g} and {:g}; "
+      "multiply all weights of the step by the same number, which changes no mean",
+      whose(shard), weight, weight < 1 ? "small" : "large", kLeast, kMost));
 }
 
 bool is_zero(const torch::Tensor& gradient) {

@@ -43,10 +43,12 @@ struct LossWeight {
   }
 };
 
-/// InvalidArgument unless the weight is finite and not negative.
+/// InvalidArgument unless the weight is finite, not negative, and at most 1e150: sums of weights
+/// and of what they count are in float64.
 void require_weight(double weight, std::optional<std::int64_t> shard = {});
-/// InvalidArgument, which names the shard, unless the weight is 0, or between 1e-20 and 1e20: w · g
-/// and Σ w are in float32, where w · g of less would lose digits or be 0, and of more be infinite.
+/// InvalidArgument, which names the shard, unless the weight is 0, or between 1e-15 and 1e15: w ·
+/// g, Σ w and quotients of weights are in float32, with a loss scale besides, where of less digits
+/// would be lost and of more be infinite.
 void require_loss_weight(double weight, std::optional<std::int64_t> shard = {});
 
 /// Of the running backward; 1 where nobody weighs its loss. Those of different weights hear that

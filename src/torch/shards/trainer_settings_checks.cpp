@@ -50,13 +50,14 @@ void require_options(const TrainerOptions& options) {
         fmt::format("loss_scale.start {}: must be between minimum {} and maximum {}", scale.start,
                     scale.minimum, scale.maximum));
   }
-  // With the least weight, 1e-20, w · scale · g of most gradients is a number of float32.
+  // With the least weight, 1e-15, or the largest, 1e15, w · scale · g of most gradients is a number
+  // of float32, and Σ w · scale is.
   constexpr double kLeastScale = 1e-10;
-  constexpr double kMostScale = 1e20;
+  constexpr double kMostScale = 1e10;
   const double least = scale.dynamic ? scale.minimum : scale.start;
   const double most = scale.dynamic ? scale.maximum : scale.start;
   if (least < kLeastScale || most > kMostScale) {
-    throw InvalidArgument(fmt::format("loss_scale {}: a loss scale must be between {} and {}",
+    throw InvalidArgument(fmt::format("loss_scale {}: a loss scale must be between {:g} and {:g}",
                                       least < kLeastScale ? least : most, kLeastScale, kMostScale));
   }
   if (scale.dynamic && !(scale.growth >= 1 && std::isfinite(scale.growth) && scale.backoff > 0 &&

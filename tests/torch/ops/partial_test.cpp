@@ -291,6 +291,9 @@ TEST(Partial, AWeightThatIsNoneIsRefused) {
           text_of<InvalidArgument>([&] { (void)partial_mean(group, torch::ones({2}), weight); }),
           HasSubstr("a weight must be finite and not negative"));
     }
+    EXPECT_THAT(text_of<InvalidArgument>(
+                    [&] { (void)partial_mean(group, torch::ones({2}, torch::kFloat64), 1e308); }),
+                HasSubstr("a weight of 1e+308 is too large for sums in float64"));
   });
 }
 
