@@ -7,13 +7,18 @@
 namespace tutti {
 
 void require_together(const JobState& job, std::string_view call, std::string_view group) {
-  const auto where = job.alone_in();
-  if (where.empty()) [[likely]]
+  if (job.alone_in().empty()) [[likely]]
     return;
+  require_together(job, fmt::format("{} of group \"{}\"", call, group));
+}
+
+void require_together(const JobState& job, std::string_view call) {
+  const auto& where = job.alone_in();
+  if (where.empty()) return;
   throw InvalidArgument(
-      fmt::format("{} of group \"{}\" in {}: other workers are elsewhere at that time, and would "
-                  "not come to it; call it between steps",
-                  call, group, where));
+      fmt::format("{} in {}: other workers are elsewhere at that time, and would not come to it; "
+                  "call it between steps",
+                  call, where));
 }
 
 }  // namespace tutti

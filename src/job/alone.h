@@ -38,7 +38,10 @@ class Together {
   Alone alone_;
 };
 
-/// Throws the InvalidArgument while an Alone lives. `call` needs all members of the group.
+/// Throws the InvalidArgument while an Alone lives. `call`, which begins the text, needs all
+/// members of the group.
 void require_together(const JobState& job, std::string_view call, std::string_view group);
+/// The same of what is no group's: `a step of "model"`.
+void require_together(const JobState& job, std::string_view call);
 
 }  // namespace tutti

@@ -12,17 +12,13 @@
 #include "base/exception_text.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
+#include "job/alone.h"
 #include "tutti/error.h"
 
 namespace tutti {
 
 void BetweenSteps::require_together(const std::string& what) const {
-  const auto alone_in = group_.state()->job().alone_in();
-  if (alone_in.empty()) return;
-  throw InvalidArgument(fmt::format(
-      "{} in {}: other workers are elsewhere at that time, and would not come to it; call it "
-      "between steps",
-      what, alone_in));
+  tutti::require_together(group_.state()->job(), what);
 }
 
 void BetweenSteps::require_one_thread(const std::string& what, const Stepping& stepping) {

@@ -55,15 +55,6 @@ std::int64_t TrainerState::epoch() {
   return epoch;
 }
 
-/// Another Trainer's shard may train this one (a backward with a hook): steps know by themselves
-/// who does not come to them. A shard of its own may not; an evaluation's batch, or edit(), is one
-/// worker's.
-void TrainerState::require_no_closure() const {
-  const auto alone_in = own_.group.state()->job().alone_in();
-  if (alone_in.starts_with("shard ") && !own_.exchange->is_open()) return;
-  own_.between.require_together(fmt::format("a step of \"{}\"", own_.options.name));
-}
-
 /// Two steps at once would draw from one generator. The others drop the refused step, and wait for
 /// none.
 void TrainerState::enter_step(const torch::nn::Module* active) {
@@ -101,7 +92,7 @@ void TrainerState::compute(const Closures& closures) {
 
 void TrainerState::accumulate(const Closures& closures, bool in_halves,
                               const torch::nn::Module* active) {
-  require_no_closure();
+  own_.between.require_together(fmt::format("a step of \"{}\"", own_.options.name));
   if (own_.between.is_half()) {
     const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
     drop(text);  // the others may wait in apply()

@@ -60,7 +60,6 @@ class TrainerState {
   const Group& group() const { return own_.group; }
 
  private:
-  void require_no_closure() const;
   void enter_step(const torch::nn::Module* active);
   void begin_step(const Closures& closures, bool in_halves, const torch::nn::Module* active);
   void bring();

@@ -308,5 +308,52 @@ TEST(TrainerClosures, ACallOfTheTrainerInAnEvaluationOrEditSaysWhereItBelongs) {
   }
 }
 
+/// What it trains would depend on how many shards a worker has.
+TEST(TrainerClosures, ACallThatTrainsAnotherModelSaysWhereItBelongs) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [&](const Job& job) {
+      torch::manual_seed(3);
+      auto model = mlp();
+      auto other = mlp();
+      auto third = mlp();
+      Trainer trainer(job, *model, Sgd{.lr = 0.1}, {.shards = kShards, .audit_every = 0});
+      Trainer another(job, *other, Sgd{.lr = 0.1}, {.shards = kShards, .name = "other"});
+      DataParallel parallel(job, *third, {.name = "third"});
+      const auto before = another.state_sha256();
+      const auto values = parameters_sha256(*third);
+      const auto refused = [&](const std::function<void(Shard&)>& call) {
+        return text_of<InvalidArgument>([&] {
+          trainer.step([&](Shard& shard) {
+            call(shard);
+            return rows_of(shard, model, batch());
+          });
+        });
+      };
+      EXPECT_THAT(refused([&](Shard&) {
+                    another.step([&](Shard& shard) { return rows_of(shard, other, batch()); });
+                  }),
+                  AllOf(HasSubstr("a step of \"other\" in shard "),
+                        HasSubstr("of Trainer \"model\""), HasSubstr("call it between steps")));
+      EXPECT_THAT(refused([&](Shard&) { batch().loss(third, 0, 4).backward(); }),
+                  HasSubstr("a step of \"third\" in shard "));
+      EXPECT_THAT(refused([&](Shard&) { parallel.synchronize(); }),
+                  HasSubstr("a step of \"third\" in shard "));
+      EXPECT_THAT(text_of<InvalidArgument>([&] {
+                    trainer.evaluate(kShards, 1,
+                                     [&](const auto&, auto&) { parallel.synchronize(); });
+                  }),
+                  HasSubstr("a step of \"third\" in evaluate()"));
+      EXPECT_EQ(another.state_sha256(), before);
+      EXPECT_EQ(parameters_sha256(*third), values);
+      third->zero_grad();
+      batch().loss(third, 0, 4).backward();
+      EXPECT_TRUE(
+          another.step([&](Shard& shard) { return rows_of(shard, other, batch()); }).applied);
+      EXPECT_TRUE(
+          trainer.step([&](Shard& shard) { return rows_of(shard, model, batch()); }).applied);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test::trainer_closures_cases
