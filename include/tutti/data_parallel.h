@@ -116,7 +116,7 @@ class Accumulation {
   /// Runs `compute` as one leaf. If it returns a tensor (a scalar loss), backward is run on it; it
   /// may instead, or before that, run any number of backwards itself: their gradients are added in
   /// call order. A leaf of weight 0 runs `compute` and contributes nothing. Weights that are
-  /// neither 0 nor between 1e-20 and 1e20 are InvalidArgument: sums are in float32. An exception
+  /// neither 0 nor between 1e-15 and 1e15 are InvalidArgument: sums are in float32. An exception
   /// drops the step on all workers and is passed on.
   template <class Compute>
   void micro_batch(double weight, Compute&& compute) {
@@ -178,8 +178,8 @@ class [[nodiscard]] DataParallel {
 
   /// Weight of the next backward outside a scope (default 1): samples, tokens. It has to be called
   /// before that backward where the model has split layers or operations (tutti/ops.h), which
-  /// carry gradients by it. InvalidArgument for one that is neither 0 nor between 1e-20 and 1e20:
-  /// sums are in float32.
+  /// carry gradients by it. A fail() or join() instead of that backward takes it back.
+  /// InvalidArgument for one that is neither 0 nor between 1e-15 and 1e15: sums are in float32.
   void next_weight(double weight);
 
   /// Opens a step of several micro-batches.

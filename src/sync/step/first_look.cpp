@@ -64,19 +64,18 @@ void FirstLook::compare_rows(std::int64_t number) {
   int unlike = 0;
   for (int r = 1; r < group_.size(); ++r) {
     const auto other = header(r).first_look.rows;
-    if (other == 0 || (other ^ first) >> kBitsOfRows != 0) return;
+    if (other == 0) return;
     if (unlike == 0 && other != first) unlike = r;
   }
   if (unlike == 0) return;
   rows_said_ = true;
-  const auto rows_of = [&](int rank) {
-    return header(rank).first_look.rows & ((std::uint64_t{1} << kBitsOfRows) - 1);
-  };
+  const auto rows_of = [&](int rank) { return header(rank).first_look.rows - 1; };
   log_warning(fmt::format(
-      "step {} of \"{}\": the batch has {} rows on rank {}, {} on rank {}, and each worker's loss "
-      "counts alike: where it is a mean over rows, the gradient is not that of all rows together. "
+      "step {} of \"{}\": the loss is of {} rows on rank {}, of {} on rank {}, and each worker's "
+      "loss counts alike: where it is a mean over rows, the gradient is not that of all rows "
+      "together. "
       "Call next_weight(rows) before each backward; next_weight(1) says that losses are to count "
-      "alike",
+      "alike. Where it is a sum, set DataParallelOptions::divide",
       number, name_, rows_of(0), group_.job_rank(0), rows_of(unlike), group_.job_rank(unlike)));
 }
 

@@ -36,11 +36,9 @@ class FirstLook {
   }
   /// Whether rows() is of use in the open step.
   bool looks_at_rows() const { return looks_at_rows_; }
-  /// Notes how many rows this worker's batch has, whose loss counts as any other, as parameter
-  /// `parameter` has shown: those that others have shown are not compared with these.
-  void rows(std::uint64_t parameter, std::uint64_t rows) {
-    rows_ = (parameter << kBitsOfRows) | rows;
-  }
+  /// Notes how many rows this worker's loss is made of, which counts as any other. Where a worker
+  /// notes none, nothing is compared.
+  void rows(std::uint64_t rows) { rows_ = rows + 1; }
   /// Notes a gradient of this worker's leaf k as backward gave it; of a row-sparse one, its values.
   void note(std::int64_t leaf, std::size_t parameter, const void* values, std::size_t bytes) {
     if (looks_) add(leaf, parameter, values, bytes);
@@ -53,7 +51,6 @@ class FirstLook {
  private:
   static constexpr std::uint64_t kSteps = 3;
   static constexpr std::uint64_t kStepsOfRows = 1000;  ///< an epoch's last batch may be the shorter
-  static constexpr int kBitsOfRows = 48;
   void compare_gradients(std::int64_t number);
   void compare_generators();
   void compare_rows(std::int64_t number);
@@ -66,8 +63,8 @@ class FirstLook {
   bool started_ = false;
   bool looks_ = false;  ///< in the open step
   bool looks_at_rows_ = false;
-  std::uint64_t sum_ = 0;  ///< digests of its gradients that are not zero everywhere
-  std::uint64_t rows_ = 0;
+  std::uint64_t sum_ = 0;   ///< digests of its gradients that are not zero everywhere
+  std::uint64_t rows_ = 0;  ///< and 1; 0: unknown
   bool same_data_said_ = false;
   bool rows_said_ = false;
   bool generators_compared_ = false;

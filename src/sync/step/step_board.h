@@ -29,7 +29,7 @@ struct FirstLookNotes {
   std::uint64_t gradient = 0;         ///< digest of the worker's own; 0: it has none but zeros
   std::uint64_t generator_seed = 0;   ///< of the program's random numbers, at the start
   std::uint64_t generator_state = 0;  ///< digest; 0: not known
-  std::uint64_t rows = 0;             ///< of its batch, and what has shown them; 0: not known
+  std::uint64_t rows = 0;             ///< of its loss, and 1; 0: not known
 };
 
 /// A worker's part in a step.

@@ -128,8 +128,7 @@ void DataParallelState::open_backward() {
 void DataParallelState::note_rows() {
   auto& look = own_.exchange->first_look();
   if (is_weighted_ || own_.options.divide != Divide::by_weight || !look.looks_at_rows()) return;
-  const auto batch = batch_rows(own_.model.parameters());
-  if (batch) look.rows(batch->parameter, static_cast<std::uint64_t>(batch->rows));
+  if (const auto rows = batch_rows()) look.rows(static_cast<std::uint64_t>(*rows));
 }
 
 /// The exchange has opened the step.
@@ -341,6 +340,7 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
   if (backwards_.in_scope())
     throw InvalidArgument("join() inside an accumulation scope: call its finish() first");
   own_.views->require_none_set_by_hand("before join()");
+  next_weight_ = 1;  // its backward does not come
   std::int64_t answered = 0;
   while (!stopped_) {
     before_step();
@@ -381,8 +381,9 @@ void DataParallelState::leave_scope(const std::string& why, std::exception_ptr e
   told_ = {own_.exchange->last_number(), std::move(error)};
 }
 
-/// Ends the open step, or the next one, on all workers.
+/// Ends the open step, or the next one, whose weight goes with it, on all workers.
 void DataParallelState::drop(const std::string& why) noexcept {
+  if (!own_.exchange->is_open()) next_weight_ = 1;
   own_.exchange->fail(why);
   forget_step();
 }

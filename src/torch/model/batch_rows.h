@@ -1,26 +1,18 @@
 #pragma once
 
-// How many rows the batch has whose loss is run backward, as its graph tells: the first dimension
-// of what a parameter's layer returned.
+// How many rows the loss that is run backward is made of, as its graph tells.
 //
 // Threads: the one that runs backward. Failure: none.
 
 #include <cstdint>
 #include <optional>
 
-#include "torch/model/parameter_roles.h"
-
 namespace tutti {
 
-struct BatchRows {
-  std::size_t parameter;  ///< that has shown them
-  std::int64_t rows;
-};
-
-/// Rows of the running backward's batch; null where none of the first parameters shows any. A
-/// parameter does where an operation that takes it returns at least two dimensions. A matrix with
-/// as many elements as the parameter is passed over: a transposed one is no batch. Costs a look at
-/// each node of the graph.
-std::optional<BatchRows> batch_rows(const NamedTensors& parameters);
+/// The first dimension of what the running backward's loss reduces, as mean() or one of torch's
+/// losses does. Of a sum of losses, of the first one that is a mean. Null where none is seen, or
+/// the loss is multiplied or divided by anything: then its program weighs it. Costs a look at each
+/// edge of the graph.
+std::optional<std::int64_t> batch_rows();
 
 }  // namespace tutti

@@ -232,5 +232,40 @@ TEST(FailedSteps, AStepThatJoinLeavesOutIsNoneThatAHandlerKnows) {
   });
 }
 
+/// What a loss was to count goes with the step that it was for.
+TEST(FailedSteps, TheNextWeightIsOfTheStepThatIsGivenUpOrLeftToOthers) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [&](const Job& job) {
+      Counting net(job);
+      const auto mean_of_ranks = [&](double weight_of_last) {
+        net.model->zero_grad();
+        (net.model->weight * (1 + job.rank())).sum().backward();
+        double sum = 0;
+        double weights = 0;
+        for (int rank = 0; rank < workers; ++rank) {
+          const double weight = rank + 1 == workers ? weight_of_last : 1;
+          sum += weight * (1 + rank);
+          weights += weight;
+        }
+        EXPECT_DOUBLE_EQ(net.gradient(), static_cast<float>(sum / weights));
+        net.model->zero_grad();
+      };
+      const bool is_last = job.rank() + 1 == workers;
+      if (is_last) {
+        net.parallel.next_weight(7);
+        net.parallel.fail("a bad batch");
+      } else {
+        EXPECT_THROW(net.loss(1).backward(), PeerFailed);
+      }
+      mean_of_ranks(1);
+      if (is_last) net.parallel.next_weight(7);
+      mean_of_ranks(7);
+      if (is_last) net.parallel.next_weight(7);
+      net.parallel.join([] {});
+      mean_of_ranks(1);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test::failed_steps_cases

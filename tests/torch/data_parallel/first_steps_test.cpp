@@ -121,34 +121,97 @@ TEST(FirstSteps, TheShorterLastBatchOfAnEpochIsSaidWithItsRows) {
       model->forward(torch::full({rows, 1, 4, 4}, 0.1 * (step + job.rank()))).mean().backward();
       model->zero_grad();
     }
-    EXPECT_EQ(log.count("step 8 of \"net\": the batch has 5 rows on rank 0, 3 on rank 2, and"),
+    EXPECT_EQ(log.count("step 8 of \"net\": the loss is of 5 rows on rank 0, of 3 on rank 2, and"),
               job.rank() == 0 ? 1 : 0);
     EXPECT_EQ(log.count("warning: "), job.rank() == 0 ? 1 : 0);
   });
 }
 
-/// Words in sequences, and a model of which each worker sees other parameters.
-TEST(FirstSteps, BatchesOfWhichNothingIsKnownOrThatOtherLayersShowAreNotCompared) {
-  on_workers(2, [](const Job& job) {
+using LossOfRows = std::function<torch::Tensor(torch::nn::Linear& model, std::int64_t rows)>;
+
+/// Of two workers whose losses are of 2 and 3 rows, which is seen in step 3 alone; `name` is for
+/// failures.
+void expect_rows_said(const char* name, bool is_said, const LossOfRows& loss) {
+  on_workers(2, [&](const Job& job) {
+    SCOPED_TRACE(name);
     torch::manual_seed(1);
     const LogCapture log;
-    torch::nn::Embedding table(9, 4);
-    torch::nn::Linear first(4, 2);
-    torch::nn::Linear second(4, 2);
-    torch::nn::Sequential model(table, first, second);
+    torch::nn::Linear model(4, 4);
     DataParallel parallel(job, *model, {.name = "net"});
-    for (int step = 1; step <= 4; ++step) {
+    for (int step = 1; step <= 2; ++step) {
       model->zero_grad();
-      // The same number of sentences of other lengths.
-      const auto words = torch::full({3, 2 + job.rank()}, step);
-      table->forward(words).square().mean().backward();
-      model->zero_grad();
-      const auto x = torch::ones({2 + job.rank(), 4}) * step;
-      (job.rank() == 0 ? first : second)->forward(x).sum().backward();
-      model->zero_grad();
-      (table->weight.square().sum() * (1 + job.rank())).backward();
+      (loss(model, 2 + job.rank()) * 1).sum().backward();
     }
-    EXPECT_EQ(log.count("warning: "), 0);
+    model->zero_grad();
+    loss(model, 2 + job.rank()).backward();
+    EXPECT_EQ(log.count("step 3 of \"net\": the loss is of 2 rows on rank 0, of 3 on rank 1, and"),
+              is_said && job.rank() == 0 ? 1 : 0);
+    EXPECT_EQ(log.count("warning: "), is_said && job.rank() == 0 ? 1 : 0);
+  });
+}
+
+torch::Tensor rows_of(std::int64_t rows) {
+  return torch::randn({rows, 4},
+                      at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(rows)));
+}
+
+TEST(FirstSteps, RowsAreThoseThatTheLossIsTheMeanOf) {
+  using torch::nn::Linear;
+  const auto labels = [](std::int64_t rows) { return torch::arange(rows) % 4; };
+  expect_rows_said("cross entropy", true, [&](Linear& model, std::int64_t rows) {
+    return torch::cross_entropy_loss(model->forward(rows_of(rows)), labels(rows));
+  });
+  expect_rows_said("one of two losses", true, [&](Linear& model, std::int64_t rows) {
+    const auto out = model->forward(rows_of(rows));
+    return 0.1 * model->weight.square().sum() + torch::mse_loss(out, torch::zeros({rows, 4})) +
+           out.abs().mean();
+  });
+  expect_rows_said("a matrix by hand", true, [&](Linear& model, std::int64_t rows) {
+    return torch::binary_cross_entropy_with_logits(rows_of(rows).matmul(model->weight),
+                                                   torch::ones({rows, 4}));
+  });
+  expect_rows_said("recomputed", true, [&](Linear& model, std::int64_t rows) {
+    return recompute([&](const torch::Tensor& x) { return model->forward(x); }, rows_of(rows))
+        .square()
+        .mean();
+  });
+  expect_rows_said("some words of sentences", true, [&](Linear& model, std::int64_t rows) {
+    const auto out = model->forward(torch::ones({5, rows, 4})).view({-1, 4}).slice(0, 0, rows);
+    return torch::nll_loss(out.log_softmax(1), labels(rows));
+  });
+}
+
+TEST(FirstSteps, LossesWhoseRowsAreNotSeenAreNotCompared) {
+  using torch::nn::Linear;
+  expect_rows_said("lengths of as many sentences", false, [](Linear& model, std::int64_t rows) {
+    return model->forward(torch::ones({rows, 3, 4})).mean(0).square().mean();
+  });
+  expect_rows_said("sentences, batch first", false, [](Linear& model, std::int64_t rows) {
+    return model->forward(torch::ones({3, rows, 4})).square().mean();
+  });
+  expect_rows_said("weighed by the program", false, [](Linear& model, std::int64_t rows) {
+    return model->forward(rows_of(rows)).square().mean() * (2 * static_cast<double>(rows) / 5);
+  });
+  expect_rows_said("a sum that is divided", false, [](Linear& model, std::int64_t rows) {
+    return model->forward(rows_of(rows)).square().sum() / static_cast<double>(rows);
+  });
+  expect_rows_said("no data", false, [](Linear& model, std::int64_t rows) {
+    return (model->weight * static_cast<double>(rows)).square().mean();
+  });
+}
+
+TEST(FirstSteps, AnEmptyBatchBesideOthersIsSaid) {
+  on_workers(3, [](const Job& job) {
+    torch::manual_seed(1);
+    const LogCapture log;
+    torch::nn::Linear model(4, 2);
+    DataParallel parallel(job, *model, {.name = "net"});
+    const std::int64_t rows = job.rank() == 1 ? 0 : 4;
+    torch::cross_entropy_loss(model->forward(torch::ones({rows, 4}) * (1 + job.rank())),
+                              torch::zeros({rows}, torch::kInt64))
+        .backward();
+    EXPECT_EQ(log.count("the loss is of 4 rows on rank 0, of 0 on rank 1, and"),
+              job.rank() == 0 ? 1 : 0);
   });
 }
 
