@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "apps/shell_scripts.h"
 #include "support/running_command.h"
 
 namespace tutti {
@@ -19,10 +20,6 @@ using ::testing::Not;
 constexpr seconds kAllEnded{5};
 
 constexpr const char* kIgnoreTerm = "trap '' TERM; echo pid=$$; while :; do sleep 0.1; done";
-
-std::string wait_for_file(const std::string& path) {
-  return "while [ ! -e " + path + " ]; do sleep 0.02; done; ";
-}
 
 int count(const std::string& text, const std::string& part) {
   int found = 0;

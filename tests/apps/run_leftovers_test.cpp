@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "apps/shell_scripts.h"
 #include "support/running_command.h"
 
 namespace tutti {
@@ -23,10 +24,6 @@ constexpr const char* kLeaveGroup =
     "setsid sh -c 'echo child=$$; exec sleep 1000' & "
     "(setsid sh -c 'echo child=$$; exec sleep 1000 > /dev/null 2>&1' &); ";
 constexpr std::size_t kLeavers = 3;
-
-std::string wait_for_file(const std::string& path) {
-  return "while [ ! -e " + path + " ]; do sleep 0.02; done; ";
-}
 
 bool is_gone(pid_t pid) { return !std::filesystem::exists("/proc/" + std::to_string(pid)); }
 

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-bool is_stopped(pid_t pid) {
+bool is_paused(pid_t pid) {
   return read_file("/proc/" + std::to_string(pid) + "/status").find("State:\tT") !=
          std::string::npos;
 }
@@ -148,9 +148,9 @@ TEST(RunPause, CtrlZStopsAllWorkersAndWhatTheyStarted) {
   pids.push_back(command.pid());
   for (int times = 0; times < 2; ++times) {
     command.signal(SIGTSTP);
-    for (const int pid : pids) EXPECT_TRUE(comes_true([&] { return is_stopped(pid); }));
+    for (const int pid : pids) EXPECT_TRUE(comes_true([&] { return is_paused(pid); }));
     command.signal(SIGCONT);
-    for (const int pid : pids) EXPECT_TRUE(comes_true([&] { return !is_stopped(pid); }));
+    for (const int pid : pids) EXPECT_TRUE(comes_true([&] { return !is_paused(pid); }));
   }
   command.signal(SIGTERM);
   EXPECT_EQ(command.finish(), 128 + SIGTERM);
@@ -162,12 +162,12 @@ TEST(RunPause, WhatAWorkerHadStoppedItselfStaysStopped) {
   ASSERT_TRUE(command.wait_for_numbers("child"));
   const pid_t child = numbers_after(command.out, "child").at(0);
   const pid_t worker = numbers_after(command.out, "pid").at(0);
-  ASSERT_TRUE(comes_true([&] { return is_stopped(child); }));
+  ASSERT_TRUE(comes_true([&] { return is_paused(child); }));
   command.signal(SIGTSTP);
-  EXPECT_TRUE(comes_true([&] { return is_stopped(worker) && is_stopped(command.pid()); }));
+  EXPECT_TRUE(comes_true([&] { return is_paused(worker) && is_paused(command.pid()); }));
   command.signal(SIGCONT);
-  EXPECT_TRUE(comes_true([&] { return !is_stopped(worker); }));
-  EXPECT_TRUE(is_stopped(child));
+  EXPECT_TRUE(comes_true([&] { return !is_paused(worker); }));
+  EXPECT_TRUE(is_paused(child));
   command.signal(SIGTERM);
   EXPECT_EQ(command.finish(), 128 + SIGTERM);
 }
@@ -184,7 +184,7 @@ void expect_success_after_stop(const std::vector<std::string>& options,
   EXPECT_TRUE(command.wait_for_numbers("waiting", 3));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));  // most are in their wait now
   command.signal(SIGTSTP);
-  EXPECT_TRUE(comes_true([&] { return is_stopped(command.pid()); }));
+  EXPECT_TRUE(comes_true([&] { return is_paused(command.pid()); }));
   std::this_thread::sleep_for(std::chrono::seconds(6));
   command.signal(SIGCONT);
   std::this_thread::sleep_for(std::chrono::seconds(1));  // the others look around meanwhile
@@ -200,7 +200,7 @@ TEST(RunPause, ASignalToEndArrivesAtAStoppedRunWhenItIsResumed) {
   RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "echo pid=$$; exec sleep 1000"});
   ASSERT_TRUE(command.wait_for_numbers("pid"));
   command.signal(SIGTSTP);
-  EXPECT_TRUE(comes_true([&] { return is_stopped(command.pid()); }));
+  EXPECT_TRUE(comes_true([&] { return is_paused(command.pid()); }));
   command.signal(SIGTERM);
   command.signal(SIGCONT);
   EXPECT_EQ(command.finish(), 128 + SIGTERM);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "apps/shell_scripts.h"
 #include "support/running_command.h"
 
 namespace tutti {
@@ -22,10 +23,6 @@ using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
 constexpr const char* kFirstFails = "if [ $TUTTI_RESTART = 0 ]; then exit 3; fi; ";
-
-std::string wait_for_file(const std::string& path) {
-  return "while [ ! -e " + path + " ]; do sleep 0.02; done; ";
-}
 
 std::vector<std::string> lines_with(const std::string& text, const std::string& part) {
   std::vector<std::string> found;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <csignal>
 
+#include "apps/shell_scripts.h"
 #include "support/running_command.h"
 
 namespace tutti {
@@ -14,10 +15,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string wait_for_file(const std::string& path) {
-  return "while [ ! -e " + path + " ]; do sleep 0.02; done; ";
-}
 
 /// Longer than the second after which workers of a failed run are asked to end.
 constexpr const char* kOutlive = "sleep 1.5; ";

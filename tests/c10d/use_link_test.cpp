@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 
 #include "comm/link/link_engine.h"
+#include "support/text_of.h"
 #include "tutti/error.h"
 #include "tutti/link.h"
 
@@ -16,17 +17,6 @@ namespace tutti::test {
 namespace {
 
 using Backends = std::vector<c10::intrusive_ptr<c10d::Backend>>;
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another class: " << error.what();
-  }
-  return "";
-}
 
 Backends none(const LinkPlace&) { return {}; }
 
@@ -50,7 +40,7 @@ class UseLink : public ::testing::Test {
   /// What comes of making a link over what `make` gives.
   static std::string made_of(const MakeBackends& make) {
     use_link("own", make);
-    return refusal([] {
+    return text_of([] {
       link_engine().make({.name = "link 1", .self = 1, .peers = 2, .lanes = 3, .exchange = {}});
     });
   }
@@ -58,14 +48,14 @@ class UseLink : public ::testing::Test {
 
 TEST_F(UseLink, IsCalledWithANameAndAFunctionBeforeLinksAreMade) {
   for (const char* const name : {"", "auto", "gloo", "mpi", "hub"}) {
-    EXPECT_EQ(refusal([&] { use_link(name, none); }),
+    EXPECT_EQ(text_of([&] { use_link(name, none); }),
               "use_link(\"" + std::string(name) +
                   "\"): must be a name of the program's own, and none of auto, gloo, mpi, hub");
   }
-  EXPECT_EQ(refusal([] { use_link("own", {}); }), "use_link(\"own\"): no function is given");
+  EXPECT_EQ(text_of([] { use_link("own", {}); }), "use_link(\"own\"): no function is given");
   for (const std::string asked : {"gloo", "mpi", "hub"}) {
     ::setenv("TUTTI_LINK", asked.c_str(), 1);
-    EXPECT_EQ(refusal([] { use_link("own", none); }),
+    EXPECT_EQ(text_of([] { use_link("own", none); }),
               "use_link(\"own\"): TUTTI_LINK is " + asked +
                   ", which asks for another link; leave it at auto");
   }
@@ -103,7 +93,7 @@ TEST_F(UseLink, MakesAsManyBackendsAsThereAreLanesOfTheRightRank) {
 TEST_F(UseLink, IsRefusedOnceLinksAreMade) {
   EXPECT_FALSE(link_engine_is_used());
   note_link_engine_is_used();
-  EXPECT_EQ(refusal([] { use_link("own", none); }),
+  EXPECT_EQ(text_of([] { use_link("own", none); }),
             "use_link(\"own\"): links between hosts are made already: call it before the first "
             "Trainer or DataParallel");
 }

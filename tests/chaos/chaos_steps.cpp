@@ -16,6 +16,8 @@
 namespace tutti::test::chaos {
 namespace {
 
+using namespace coded;  // NOLINT(google-build-using-namespace): its model is this one
+
 const std::vector<std::size_t> kSizes = {0, 1, 17, 63, 65, 4097, 9000, 20000};
 
 ExchangeOptions options_of(const StepsOfCase& steps) {

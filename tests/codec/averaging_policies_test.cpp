@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "support/text_of.h"
 #include "tutti/averaging.h"
 #include "tutti/error.h"
 
@@ -25,15 +26,6 @@ std::vector<std::int64_t> steps_of(const AveragingPolicy& averaging, std::int64_
   for (std::int64_t step = 1; step <= last; ++step)
     if (averaging.due(step, bucket, 3)) steps.push_back(step);
   return steps;
-}
-
-std::string refusal(const std::function<void()>& make) {
-  try {
-    make();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "taken";
 }
 
 TEST(AveragingPolicies, AreDueAsTheyAreAskedTo) {
@@ -161,31 +153,31 @@ TEST(AveragingPolicies, TheWarmUpOfDilocoTakesTheMeanAndLeavesTheMomentum) {
 }
 
 TEST(AveragingPolicies, NumbersThatMakeNoSenseAreRefused) {
-  EXPECT_THAT(refusal([] { local_sgd(0); }), HasSubstr("the period must be at least 1"));
-  EXPECT_THAT(refusal([] { local_sgd(2, -1); }), HasSubstr("-1 steps of warm-up"));
-  EXPECT_THAT(refusal([] { block_momentum(0); }), HasSubstr("the period must be at least 1"));
+  EXPECT_THAT(text_of([] { local_sgd(0); }), HasSubstr("the period must be at least 1"));
+  EXPECT_THAT(text_of([] { local_sgd(2, -1); }), HasSubstr("-1 steps of warm-up"));
+  EXPECT_THAT(text_of([] { block_momentum(0); }), HasSubstr("the period must be at least 1"));
   for (const double bad : {-0.5, 1.0, double{NAN}})
-    EXPECT_THAT(refusal([&] { block_momentum(2, 0, {.momentum = bad}); }), HasSubstr("below 1"));
+    EXPECT_THAT(text_of([&] { block_momentum(2, 0, {.momentum = bad}); }), HasSubstr("below 1"));
   for (const double bad : {0.0, -1.0, double{NAN}, double{INFINITY}})
-    EXPECT_THAT(refusal([&] { block_momentum(2, 0, {.rate = bad}); }), HasSubstr("above 0"));
-  EXPECT_THAT(refusal([] { diloco(0); }), HasSubstr("diloco:0: the period must be at least 1"));
+    EXPECT_THAT(text_of([&] { block_momentum(2, 0, {.rate = bad}); }), HasSubstr("above 0"));
+  EXPECT_THAT(text_of([] { diloco(0); }), HasSubstr("diloco:0: the period must be at least 1"));
   for (const double bad : {-1.0, -0.5, 1.0, double{NAN}})
-    EXPECT_THAT(refusal([&] { diloco(2, {.momentum = bad}); }),
+    EXPECT_THAT(text_of([&] { diloco(2, {.momentum = bad}); }),
                 AllOf(HasSubstr("outer momentum"), HasSubstr("at least 0 and below 1")));
   for (const double bad : {0.0, -1.0, double{NAN}, double{INFINITY}})
-    EXPECT_THAT(refusal([&] { diloco(2, {.rate = bad}); }),
+    EXPECT_THAT(text_of([&] { diloco(2, {.rate = bad}); }),
                 AllOf(HasSubstr("outer rate"), HasSubstr("finite and above 0")));
   for (const std::int64_t bad : {-1, 0, 5})
-    EXPECT_THAT(refusal([&] { diloco(4, {.fragments = bad}); }),
+    EXPECT_THAT(text_of([&] { diloco(4, {.fragments = bad}); }),
                 HasSubstr("fragments: must be at least 1, and at most one for each step"));
-  EXPECT_THAT(refusal([] { diloco(4, {.warm_up = -2}); }), HasSubstr("-2 steps of warm-up"));
+  EXPECT_THAT(text_of([] { diloco(4, {.warm_up = -2}); }), HasSubstr("-2 steps of warm-up"));
   for (const std::int64_t bad : {-1, 4})
-    EXPECT_THAT(refusal([&] { diloco(8, {.fragments = 2, .overlap = bad}); }),
+    EXPECT_THAT(text_of([&] { diloco(8, {.fragments = 2, .overlap = bad}); }),
                 HasSubstr("must be at least 0, and below the period divided by the number of "
                           "fragments, 2"));
   EXPECT_NO_THROW(diloco(8, {.fragments = 2, .overlap = 3}));
   for (const double bad : {-0.5, 1.0, double{NAN}})
-    EXPECT_THAT(refusal([&] { diloco(8, {.overlap = 3, .own = bad}); }),
+    EXPECT_THAT(text_of([&] { diloco(8, {.overlap = 3, .own = bad}); }),
                 HasSubstr("of its own copy: must be at least 0 and below 1"));
   class Overlapping final : public AveragingPolicy {
    public:
@@ -197,9 +189,9 @@ TEST(AveragingPolicies, NumbersThatMakeNoSenseAreRefused) {
    private:
     AveragingOverlap overlap_;
   };
-  EXPECT_THAT(refusal([] { validate(Overlapping({.steps = -1})); }),
+  EXPECT_THAT(text_of([] { validate(Overlapping({.steps = -1})); }),
               HasSubstr("averaging odd: an overlap of -1 steps"));
-  EXPECT_THAT(refusal([] { validate(Overlapping({.own = 1})); }),
+  EXPECT_THAT(text_of([] { validate(Overlapping({.own = 1})); }),
               HasSubstr("averaging odd: a share of 1 of its own copy"));
   EXPECT_NO_THROW(validate(Overlapping({.steps = 3, .own = 0})));
 }
@@ -282,7 +274,7 @@ TEST(AveragingPolicies, NamesAreReadAndTellThemApart) {
                            "diloco:8,overlap",
                            "diloco:8,own=0.1,own=0.1",
                            "diloco:8,own=x"})
-    EXPECT_THAT(refusal([&] { averaging_policy_of(text); }),
+    EXPECT_THAT(text_of([&] { averaging_policy_of(text); }),
                 HasSubstr("there are every-step, partial, local-sgd:K, bmuf:K and diloco:K[,rate"))
         << text;
   EXPECT_EQ(name_of(StateAtAveraging::keep), "keep");

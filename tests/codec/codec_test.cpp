@@ -283,8 +283,8 @@ TEST(Codec, ACompressionThatMakesNoSenseIsRefused) {
   EXPECT_THAT(refused({.codec = top_k_codec()}, 1), HasSubstr("momentum correction 1: must be"));
   EXPECT_THAT(refused({.codec = top_k_codec()}, NAN), HasSubstr("momentum correction nan: must"));
   EXPECT_THAT(refused({.codec = top_k_codec()}, 0.9, -1), HasSubstr("weight decay -1: must be"));
-  EXPECT_EQ(text_of(Compression{}), "none");
-  EXPECT_EQ(text_of({.codec = top_k_codec()}),
+  EXPECT_EQ(tutti::text_of(Compression{}), "none");
+  EXPECT_EQ(tutti::text_of({.codec = top_k_codec()}),
             "topk:0.05, error feedback on, per group, fusion 2097152, clamp 0");
 }
 

@@ -1,13 +1,12 @@
 #include <gtest/gtest.h>
 
 #include "comm/collective_cases.h"
+#include "comm/lengths.h"
 #include "comm/local/control_arena.h"
 #include "support/log_capture.h"
 
 namespace tutti::test {
 namespace {
-
-constexpr std::int64_t kLarge = kChunkBytes / sizeof(float) + 33;
 
 /// The size of operation i of a series: empty, small, crossing, chunked.
 std::int64_t size_of_call(int i) {

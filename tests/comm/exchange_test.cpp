@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "comm/collective_cases.h"
+#include "comm/lengths.h"
 #include "comm/link/link_engine.h"
 #include "comm/local/control_arena.h"
 #include "comm/on_hosts.h"
@@ -17,8 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using Counts = std::vector<std::int64_t>;
-
-constexpr std::int64_t kChunk = kChunkBytes / sizeof(float);
 
 std::int64_t sum_of(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});

@@ -9,14 +9,13 @@
 
 #include "comm/collective_cases.h"
 #include "comm/group_state.h"
+#include "comm/lengths.h"
 #include "comm/local/control_arena.h"
 #include "comm/on_hosts.h"
 #include "support/sanitized.h"
 
 namespace tutti::test {
 namespace {
-
-constexpr std::int64_t kLarge = kChunkBytes / sizeof(float) + 33;
 
 enum class Kind { all_reduce, reduce_scatter, all_gather, broadcast, all_to_all };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/collective_cases.h"
+#include "comm/lengths.h"
 #include "comm/local/control_arena.h"
 #include "comm/on_hosts.h"
 #include "support/process_ranks.h"
@@ -25,7 +26,6 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr std::int64_t kLarge = kChunkBytes / sizeof(float) + 33;
 constexpr int kRanks = 3;
 
 std::vector<ThreadOptions> places() {

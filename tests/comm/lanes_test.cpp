@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "comm/collective_cases.h"
+#include "comm/lengths.h"
 #include "comm/link/link_engine.h"
 #include "comm/link/simulated_link.h"
 #include "comm/local/control_arena.h"
@@ -21,8 +22,6 @@
 
 namespace tutti::test {
 namespace {
-
-constexpr std::int64_t kLarge = kChunkBytes / sizeof(float) + 33;
 
 /// Rank 1 makes the second call only when the first, which rank 0 does not wait for, is complete.
 TEST(Lanes, MoveOnWhileTheirThreadWaitsOnAnotherLane) {

@@ -27,15 +27,15 @@ using std::chrono::seconds;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kCount = 128 * 1024;  // a whole chunk, which slices of hosts divide
-constexpr std::uint64_t kBytes = kCount * sizeof(float);
+constexpr std::int64_t kWhole = 128 * 1024;  // a whole chunk, which slices of hosts divide
+constexpr std::uint64_t kBytes = kWhole * sizeof(float);
 
 TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
   for (const auto& hosts : kHosts) {
     // Those of {0, 2} and {1, 3} are no neighbours in the tree.
     const bool is_split = hosts[0].contains(2) && !hosts[0].contains(1);
     const auto result = bytes_moved(hosts, [](const Group& group) {
-      auto values = Values<float>::random(kCount, 1);
+      auto values = Values<float>::random(kWhole, 1);
       group.all_reduce(view(values), Reduction::sum);
     });
     const auto others = hosts.size() - 1;
@@ -51,24 +51,24 @@ TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
 TEST(LargeBetweenHosts, EachKindMovesWhatItsReceiversNeed) {
   const std::vector<RankSet> hosts = {{0, 1}, {2, 3}};
   const auto reduced = bytes_moved(hosts, [](const Group& group) {
-    auto values = Values<float>::random(kCount, 1);
+    auto values = Values<float>::random(kWhole, 1);
     group.reduce(view(values), view(values), Reduction::mean, 3);
   });
   EXPECT_EQ(reduced.from, (std::vector<std::uint64_t>{kBytes, kBytes / 2}));
   const auto scattered = bytes_moved(hosts, [](const Group& group) {
-    auto values = Values<float>::random(kCount, 1);
-    Values<float> part(kCount / 4);
+    auto values = Values<float>::random(kWhole, 1);
+    Values<float> part(kWhole / 4);
     group.reduce_scatter(view(values), view(part), Reduction::sum);
   });
   EXPECT_EQ(scattered.from, (std::vector<std::uint64_t>{kBytes / 2, kBytes / 2}));
   const auto gathered = bytes_moved(hosts, [](const Group& group) {
-    auto part = Values<float>::random(kCount / 4, 1);
-    Values<float> all(kCount);
+    auto part = Values<float>::random(kWhole / 4, 1);
+    Values<float> all(kWhole);
     group.all_gather(view(part), view(all));
   });
   EXPECT_EQ(gathered.from, (std::vector<std::uint64_t>{kBytes / 2, kBytes / 2}));
   const auto cast = bytes_moved(hosts, [](const Group& group) {
-    auto values = Values<float>::random(kCount, 1);
+    auto values = Values<float>::random(kWhole, 1);
     group.broadcast(view(values), 2);
   });
   EXPECT_EQ(cast.from, (std::vector<std::uint64_t>{0, kBytes}));
@@ -77,7 +77,7 @@ TEST(LargeBetweenHosts, EachKindMovesWhatItsReceiversNeed) {
 
 TEST(LargeBetweenHosts, SixteenBitsTravelOnceForEachMember) {
   const auto result = bytes_moved({{0, 1}, {2, 3}}, [](const Group& group) {
-    auto values = Values<model::Half>::random(2 * kCount, 1);
+    auto values = Values<model::Half>::random(2 * kWhole, 1);
     group.all_reduce(view(values), Reduction::sum);
   });
   EXPECT_EQ(result.from, (std::vector<std::uint64_t>{3 * kBytes / 2, 3 * kBytes / 2}));
@@ -89,7 +89,7 @@ TEST(LargeBetweenHosts, AnotherEngineOnAnotherHostIsAMismatch) {
       2,
       [&](const Job& job) {
         const Group group(job);
-        Values<float> values(kCount);
+        Values<float> values(kWhole);
         group.barrier();
         if (job.rank() == 1) {
           while (!has_started) std::this_thread::yield();
@@ -286,16 +286,16 @@ TEST(LargeBetweenHosts, NobodyIsDoneBeforeAllHaveTheirResults) {
       3,
       [&](const Job& job) {
         const Group group(job);
-        Values<float> values(kCount);
+        Values<float> values(kWhole);
         group.broadcast(view(values), 0);
         group.barrier();
         if (job.rank() == 0) options.world->hosts()->silence_links(2);
         group.barrier();
-        values[kCount - 1] = job.rank() == 0 ? 7 : 0;
+        values[kWhole - 1] = job.rank() == 0 ? 7 : 0;
         auto work = group.start_broadcast(view(values), 0);
         if (job.rank() == 1) {
           const auto end = Clock::now() + seconds(40);
-          while (values[kCount - 1] != 7) {
+          while (values[kWhole - 1] != 7) {
             ASSERT_LT(Clock::now(), end);
             EXPECT_FALSE(work.done());
           }
@@ -333,7 +333,7 @@ TEST(LargeBetweenHosts, AGroupThatEndsWhileItsLinkIsMadeEndsForAll) {
       5,
       [&](const Job& job) {
         const Group group(job);
-        Values<float> values(kCount);
+        Values<float> values(kWhole);
         group.barrier();
         auto work = group.start_all_reduce(view(values), view(values), Reduction::sum);
         if (job.rank() == 2) {

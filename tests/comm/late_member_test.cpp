@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kCount = 30'000;
+constexpr std::int64_t kSentCount = 30'000;
 
 struct LateCase {
   const char* name;
@@ -51,24 +51,28 @@ Work start(const Group& group, OperationKind kind, float* in, float* out, millis
   const CollectiveOptions options{.label = "weight", .deadline = deadline};
   switch (kind) {
     case OperationKind::all_reduce:
-      return group.start_all_reduce(view(in, kCount), view(out, kCount), Reduction::sum, options);
+      return group.start_all_reduce(view(in, kSentCount), view(out, kSentCount), Reduction::sum,
+                                    options);
     case OperationKind::reduce:
-      return group.start_reduce(view(in, kCount), view(out, kCount), Reduction::sum, 0, options);
+      return group.start_reduce(view(in, kSentCount), view(out, kSentCount), Reduction::sum, 0,
+                                options);
     case OperationKind::reduce_scatter:
-      return group.start_reduce_scatter(view(in, kCount * group.size()), view(out, kCount),
+      return group.start_reduce_scatter(view(in, kSentCount * group.size()), view(out, kSentCount),
                                         Reduction::sum, options);
     case OperationKind::all_gather:
-      return group.start_all_gather(view(in, kCount), view(out, kCount * group.size()), options);
+      return group.start_all_gather(view(in, kSentCount), view(out, kSentCount * group.size()),
+                                    options);
     case OperationKind::broadcast:
-      return group.start_broadcast(view(in, kCount), 0, options);
+      return group.start_broadcast(view(in, kSentCount), 0, options);
     case OperationKind::gather:
-      return group.start_gather(view(in, kCount), view(out, kCount * group.size()),
+      return group.start_gather(view(in, kSentCount), view(out, kSentCount * group.size()),
                                 group.size() - 1, options);
     case OperationKind::scatter:
-      return group.start_scatter(view(in, kCount * group.size()), view(out, kCount), 0, options);
+      return group.start_scatter(view(in, kSentCount * group.size()), view(out, kSentCount), 0,
+                                 options);
     case OperationKind::all_to_all:
-      return group.start_all_to_all(view(in, kCount * group.size()),
-                                    view(out, kCount * group.size()), options);
+      return group.start_all_to_all(view(in, kSentCount * group.size()),
+                                    view(out, kSentCount * group.size()), options);
     case OperationKind::message:
     case OperationKind::barrier:
       break;
@@ -84,7 +88,7 @@ TEST_P(LateMember, OfATimedOutCallIsToldSo) {
     run_thread_ranks(ranks, [&](const Job& job) {
       const Group group(job);
       const bool late = job.rank() == ranks - 1;
-      const auto room = static_cast<std::size_t>(kCount * ranks);
+      const auto room = static_cast<std::size_t>(kSentCount * ranks);
       const SharedMemory memory = group.allocate(2 * room * sizeof(float));
       std::vector<float> own(2 * room);
       float* const in = way.in_place ? reinterpret_cast<float*>(memory.data()) : own.data();
@@ -154,16 +158,16 @@ TEST(LateMember, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
                                                  std::make_shared<ThreadSystem>(world, rank),
                                                  std::move(rendezvous), JobOptions{}));
         const Group group(job);
-        const SharedMemory memory = group.allocate(kCount * sizeof(float));
-        std::vector<float> own(kCount);
+        const SharedMemory memory = group.allocate(kSentCount * sizeof(float));
+        std::vector<float> own(kSentCount);
         float* const x = in_place ? reinterpret_cast<float*>(memory.data()) : own.data();
-        std::fill(x, x + kCount, static_cast<float>(rank + 1));
+        std::fill(x, x + kSentCount, static_cast<float>(rank + 1));
         Work work = start(group, OperationKind::all_reduce, x, x,
                           rank == 0 ? milliseconds(100) : milliseconds(60'000));
         if (rank == 1) poll_until([&] { return blaming.load(); });
         while (polls && !work.done()) std::this_thread::yield();
         EXPECT_NO_THROW(work.wait()) << "rank " << rank;
-        EXPECT_EQ(std::accumulate(x, x + kCount, 0.0), 3.0 * kCount) << "rank " << rank;
+        EXPECT_EQ(std::accumulate(x, x + kSentCount, 0.0), 3.0 * kSentCount) << "rank " << rank;
         go = true;
         // From the next call on the group has ended for both.
         EXPECT_THROW(group.barrier(), Timeout) << "rank " << rank;

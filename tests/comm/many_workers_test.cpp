@@ -18,7 +18,7 @@
 namespace tutti::test {
 namespace {
 
-ThreadOptions on(int hosts, int each) {
+ThreadOptions on_hosts(int hosts, int each) {
   ThreadOptions options;
   options.hosts = even_hosts(hosts * each, hosts);
   return options;
@@ -75,7 +75,7 @@ void expect_collectives(int hosts, int each, std::int64_t count) {
   const auto inputs = random_inputs<T>(hosts * each, count);
   run_thread_ranks(
       hosts * each, [&](const Job& job) { expect_collectives(Group(job), inputs); },
-      on(hosts, each));
+      on_hosts(hosts, each));
 }
 
 TEST(ManyWorkers, OfTwoHostsHaveTheBytesOfTheTree) {
@@ -107,12 +107,12 @@ TEST(ManyWorkers, OfAHostHaveGroupsOfTheirOwnAndNoneOf65Is) {
         here.all_reduce(View{&sum, 1, DType::int32}, Reduction::sum);
         EXPECT_EQ(sum, job.rank() < 35 ? 34 * 35 / 2 : 34 * 35 / 2 + 35 * 35);
       },
-      on(2, 35));
+      on_hosts(2, 35));
   EXPECT_EQ(text_of([] { even_hosts(65, 1); }), "host 0 has 65 workers: must be 1 to 64");
 }
 
 TEST(ManyWorkers, AreNamedAsRanges) {
-  ThreadOptions options = on(3, 24);
+  ThreadOptions options = on_hosts(3, 24);
   std::atomic<int> ended{0};
   const auto outcome = try_thread_ranks(
       72,

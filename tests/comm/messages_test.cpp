@@ -16,6 +16,7 @@
 #include "comm/collective_cases.h"
 #include "comm/group_state.h"
 #include "comm/host_link.h"
+#include "comm/lengths.h"
 #include "comm/local/control_arena.h"
 #include "comm/on_hosts.h"
 #include "kernels/hash.h"
@@ -28,8 +29,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Pairs = std::vector<std::pair<int, int>>;
-
-constexpr std::int64_t kChunk = kChunkBytes / sizeof(float);
 
 Values<float> message(int from, int to, std::int64_t number, std::int64_t count) {
   return Values<float>::random(count, static_cast<std::uint64_t>(from * 1000 + to * 100 + number));

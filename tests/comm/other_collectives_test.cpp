@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "comm/collective_cases.h"
+#include "comm/lengths.h"
 #include "comm/local/control_arena.h"
 
 namespace tutti::test {
 namespace {
-
-constexpr std::int64_t kChunk = kChunkBytes / sizeof(float);
 
 std::vector<std::int64_t> sizes(int ranks) {
   const auto small = static_cast<std::int64_t>(small_bytes(ranks) / sizeof(float));

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/system.h"
+#include "job/ranks_and_deadlines.h"
 #include "job/socket_rendezvous.h"
 #include "job/wire/rank_set.h"
 #include "support/process_ranks.h"
@@ -24,10 +25,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-Deadline within(std::chrono::milliseconds time) { return Deadline::after(Clock::now(), time); }
-
-std::vector<int> all(int size) { return RankSet::below(size).ranks(); }
 
 /// A broker with all its ranks in this process, one rendezvous each.
 struct Local {

@@ -2,6 +2,7 @@
 // connect.
 
 #include "job/host_rendezvous.h"
+#include "job/ranks_and_deadlines.h"
 
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -32,10 +33,6 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-Deadline within(milliseconds time) { return Deadline::after(Clock::now(), time); }
-
-std::vector<int> all(int size) { return RankSet::below(size).ranks(); }
 
 std::shared_ptr<Rendezvous> join(const std::string& name, int rank, int size,
                                  milliseconds time = seconds(30)) {

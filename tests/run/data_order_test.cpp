@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-using Samples = std::vector<std::int64_t>;
-using Step = std::vector<Samples>;  // per shard
+using Indices = std::vector<std::int64_t>;
+using Step = std::vector<Indices>;  // per shard
 
 Step step_of(DataOrder& order, const DataRequest& request, std::int64_t shards) {
   Step step;
@@ -29,14 +29,14 @@ Step step_of(DataOrder& order, const DataRequest& request, std::int64_t shards) 
   return step;
 }
 
-Samples counting(std::int64_t size) {
-  Samples all(static_cast<std::size_t>(size));
+Indices counting(std::int64_t size) {
+  Indices all(static_cast<std::size_t>(size));
   std::iota(all.begin(), all.end(), 0);
   return all;
 }
 
 /// The definition: an epoch's samples in order, dealt out in batches; the last step gets the rest.
-std::vector<Step> dealt(const Samples& epoch, std::size_t batch, std::size_t shards) {
+std::vector<Step> dealt(const Indices& epoch, std::size_t batch, std::size_t shards) {
   std::vector<Step> steps;
   for (std::size_t at = 0; at < epoch.size();) {
     Step step(shards);
@@ -123,8 +123,8 @@ TEST(DataOrder, CopyLooksAheadWithoutMovingTheOriginal) {
 
 TEST(DataOrder, BatchMayChangeWithinAnEpoch) {
   DataOrder order(3, SampleOrder::sequential());
-  EXPECT_THAT(step_of(order, {10, 2}, 2), ElementsAre(Samples{0, 1}, Samples{2, 3}));
-  EXPECT_THAT(step_of(order, {10, 5}, 2), ElementsAre(Samples{4, 5, 6, 7, 8}, Samples{9}));
+  EXPECT_THAT(step_of(order, {10, 2}, 2), ElementsAre(Indices{0, 1}, Indices{2, 3}));
+  EXPECT_THAT(step_of(order, {10, 5}, 2), ElementsAre(Indices{4, 5, 6, 7, 8}, Indices{9}));
 }
 
 TEST(DataOrder, DataSetMayChangeBetweenEpochsOnly) {
@@ -143,7 +143,7 @@ TEST(DataOrder, DataSetMayChangeBetweenEpochsOnly) {
   EXPECT_THAT([&] { resumed.check({20, 2}); }, ThrowsMessage<InvalidArgument>(refused));
   order.advance({10, 2}, 3);
   auto all = step_of(order, {20, 5}, 4);
-  Samples seen;
+  Indices seen;
   for (const auto& shard : all) seen.insert(seen.end(), shard.begin(), shard.end());
   EXPECT_TRUE(std::ranges::is_permutation(seen, counting(20)));
 }
@@ -214,7 +214,7 @@ TEST(Permutation, StaysTheSameFromVersionToVersion) {
 }
 
 TEST(Permutation, FavoursNone) {
-  std::map<Samples, int> counts;
+  std::map<Indices, int> counts;
   for (std::int64_t epoch = 0; epoch < 24000; ++epoch) ++counts[permutation_of(4, 7, epoch)];
   EXPECT_EQ(counts.size(), 24u);
   for (const auto& [permutation, count] : counts) EXPECT_NEAR(count, 1000, 150);  // 5 sigma

@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::MatchesRegex;
-using Samples = std::vector<std::int64_t>;
+using Indices = std::vector<std::int64_t>;
 
 TEST(SampleOrder, IsShuffledUnlessSaidOtherwise) {
   EXPECT_EQ(SampleOrder().of_epoch(8, 1, 0), permutation_of(8, 1, 0));
@@ -54,7 +54,7 @@ TEST(SampleOrder, TextsTellOrdersApart) {
       SampleOrder::weighted({1, 2}, 4).text(),
       SampleOrder::weighted({1, 2}, 5).text(),
       SampleOrder::weighted({2, 1}, 4).text(),
-      SampleOrder("mine", [](auto, auto) { return Samples{0}; }).text()};
+      SampleOrder("mine", [](auto, auto) { return Indices{0}; }).text()};
   EXPECT_EQ(texts.size(), 6U);
   EXPECT_THAT(texts, IsSupersetOf({"shuffled", "sequential", "mine"}));
   EXPECT_THAT(SampleOrder::weighted({1, 2}, 4).text(),
@@ -66,12 +66,12 @@ TEST(SampleOrder, TellsHowManySamplesAnEpochHasWhereItDecides) {
   EXPECT_EQ(SampleOrder().epoch_size(7), 7);
   EXPECT_EQ(SampleOrder::sequential().epoch_size(7), 7);
   EXPECT_EQ(SampleOrder::weighted({1, 2}, 4).epoch_size(2), 4);
-  EXPECT_EQ(SampleOrder("mine", [](auto, auto) { return Samples{0}; }).epoch_size(7), std::nullopt);
+  EXPECT_EQ(SampleOrder("mine", [](auto, auto) { return Indices{0}; }).epoch_size(7), std::nullopt);
 }
 
-/// Samples of a step's shards, one after another.
-Samples step_of(DataOrder& order, const DataRequest& request, std::int64_t shards) {
-  Samples step;
+/// Indices of a step's shards, one after another.
+Indices step_of(DataOrder& order, const DataRequest& request, std::int64_t shards) {
+  Indices step;
   for (std::int64_t s = 0; s < shards; ++s) {
     const auto samples = order.indices(request, s);
     step.insert(step.end(), samples.begin(), samples.end());
@@ -82,7 +82,7 @@ Samples step_of(DataOrder& order, const DataRequest& request, std::int64_t shard
 
 TEST(SampleOrder, AnEpochOfOnesOwnMayHaveAnyLength) {
   const SampleOrder own("grows", [](std::int64_t size, std::int64_t epoch) {
-    Samples samples(static_cast<std::size_t>(size - 1 + epoch * 3));
+    Indices samples(static_cast<std::size_t>(size - 1 + epoch * 3));
     std::iota(samples.begin(), samples.end(), epoch);
     for (auto& sample : samples) sample %= size;
     return samples;
@@ -101,7 +101,7 @@ TEST(SampleOrder, AnEpochOfOnesOwnMayHaveAnyLength) {
 TEST(SampleOrder, WeightedEpochsLongerThanTheDataSetAreCutIntoSteps) {
   const auto weighted = SampleOrder::weighted({1, 1, 2}, 7);
   DataOrder order(5, weighted);
-  Samples all;
+  Indices all;
   while (order.position().epoch == 0) {
     for (const auto sample : step_of(order, {3, 2}, 2)) all.push_back(sample);
     DataOrder again(5, weighted);
@@ -113,12 +113,12 @@ TEST(SampleOrder, WeightedEpochsLongerThanTheDataSetAreCutIntoSteps) {
 TEST(SampleOrder, AFunctionThatForgotWhatItGaveIsFound) {
   std::int64_t length = 6;
   DataOrder order(1, SampleOrder("shrinks", [&](auto, auto) {
-                    return Samples(static_cast<std::size_t>(length), 0);
+                    return Indices(static_cast<std::size_t>(length), 0);
                   }));
   step_of(order, {3, 2}, 2);
   length = 3;
   DataOrder again(1, SampleOrder("shrinks", [&](auto, auto) {
-                    return Samples(static_cast<std::size_t>(length), 0);
+                    return Indices(static_cast<std::size_t>(length), 0);
                   }));
   again.restore(order.position());
   EXPECT_EQ(text_of([&] {
@@ -148,16 +148,16 @@ TEST(SampleOrder, WhatMakesNoSenseIsRefused) {
                 SampleOrder::weighted({1, 1}, 2).of_epoch(3, 0, 0);
               }),
               HasSubstr("2 weights for a data set of 3 samples"));
-  EXPECT_THAT(text_of([] { SampleOrder("", [](auto, auto) { return Samples{0}; }); }),
+  EXPECT_THAT(text_of([] { SampleOrder("", [](auto, auto) { return Indices{0}; }); }),
               HasSubstr("a name and a function"));
   EXPECT_THAT(text_of([] { SampleOrder("mine", {}); }), HasSubstr("a name and a function"));
   EXPECT_EQ(text_of([] { SampleOrder().of_epoch(0, 1, 0); }), "epoch 0 of a data set of 0 samples");
   EXPECT_EQ(text_of([] { SampleOrder().of_epoch(9, 1, -1); }),
             "epoch -1 of a data set of 9 samples");
-  const SampleOrder outside("mine", [](auto, auto) { return Samples{0, 5}; });
+  const SampleOrder outside("mine", [](auto, auto) { return Indices{0, 5}; });
   EXPECT_THAT(text_of([&] { outside.of_epoch(5, 0, 2); }),
               HasSubstr("order \"mine\" gives sample 5 in epoch 2: the data set has 5"));
-  const SampleOrder empty("mine", [](auto, auto) { return Samples{}; });
+  const SampleOrder empty("mine", [](auto, auto) { return Indices{}; });
   EXPECT_THAT(text_of([&] { empty.of_epoch(5, 0, 2); }), HasSubstr("gives no samples for epoch 2"));
 }
 

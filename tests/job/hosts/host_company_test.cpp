@@ -8,19 +8,12 @@
 #include <vector>
 
 #include "job/hosts/ordered_hosts.h"
+#include "job/ranks_and_deadlines.h"
 
 namespace tutti::test {
 namespace {
 
 using ::testing::ElementsAre;
-
-std::vector<RankSet> even(int hosts, int each) {
-  std::vector<RankSet> ranks;
-  for (int host = 0; host < hosts; ++host) {
-    ranks.push_back(RankSet::below((host + 1) * each) - RankSet::below(host * each));
-  }
-  return ranks;
-}
 
 Frame with_next(int rank, const std::string& text) {
   Frame frame = said(rank, text);

@@ -2,6 +2,7 @@
 // each of them is told when something is wrong.
 
 #include "job/hosts/host_connections.h"
+#include "job/ranks_and_deadlines.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -41,8 +42,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr const char* kToken = "correct horse battery staple";
-
-Deadline within(milliseconds time) { return Deadline::after(Clock::now(), time); }
 
 HostIntroduction host(const std::string& name, int size, std::vector<int> ranks) {
   return {.run = "1234",

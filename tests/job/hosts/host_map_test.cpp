@@ -1,4 +1,5 @@
 #include "job/hosts/host_map.h"
+#include "job/ranks_and_deadlines.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,15 +26,6 @@ TEST(HostMap, TellsWhoSharesMemory) {
   const auto back = HostMap::read(map.bytes());
   EXPECT_EQ(back.hosts(), 2);
   EXPECT_EQ(back.ranks_of(0), (RankSet{0, 2}));
-}
-
-/// So many hosts of so many workers each.
-std::vector<RankSet> even(int hosts, int each) {
-  std::vector<RankSet> ranks;
-  for (int host = 0; host < hosts; ++host) {
-    ranks.push_back(RankSet::below((host + 1) * each) - RankSet::below(host * each));
-  }
-  return ranks;
 }
 
 TEST(HostMap, HasUpTo1024WorkersAnd64OnAHost) {

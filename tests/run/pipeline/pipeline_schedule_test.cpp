@@ -1,4 +1,5 @@
 #include "tutti/pipeline_schedule.h"
+#include "support/text_of.h"
 
 #include <gmock/gmock.h>
 
@@ -30,15 +31,6 @@ std::string letters(const PipelineSchedule& schedule, int worker) {
     if (schedule.stages() > schedule.workers()) text += "." + std::to_string(action.stage);
   }
   return text;
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(PipelineSchedule, GpipeRunsAllForwardsFirst) {
@@ -153,7 +145,7 @@ std::vector<Actions> good() {
 }
 
 std::string refusal_of(const std::vector<Actions>& actions) {
-  return refusal([&] { PipelineSchedule::custom("own", 2, 2, actions); });
+  return text_of([&] { PipelineSchedule::custom("own", 2, 2, actions); });
 }
 
 TEST(PipelineSchedule, OfOnesOwnIsTaken) {
@@ -164,13 +156,13 @@ TEST(PipelineSchedule, OfOnesOwnIsTaken) {
   // Halves and whole backwards may be mixed, and stages may lie anywhere.
   auto mixed = good();
   mixed[0] = {{F, 0, 0}, {F, 0, 1}, {I, 0, 0}, {W, 0, 0}, {B, 0, 1}};
-  EXPECT_EQ(refusal_of(mixed), "nothing was refused");
+  EXPECT_EQ(refusal_of(mixed), "nothing was thrown");
   std::swap(mixed[0], mixed[1]);
   EXPECT_EQ(PipelineSchedule::custom("own", 2, 2, mixed).worker_of(0), 1);
   // The order of the inputs' halves is free: that of the parameters' gradients is not.
   auto crossed = good();
   crossed[0] = {{F, 0, 0}, {F, 0, 1}, {I, 0, 1}, {I, 0, 0}, {W, 0, 0}, {W, 0, 1}};
-  EXPECT_EQ(refusal_of(crossed), "nothing was refused");
+  EXPECT_EQ(refusal_of(crossed), "nothing was thrown");
   // Four stages in a zigzag over two workers.
   std::vector<Actions> zigzag(2);
   for (const int s : {0, 1, 2, 3}) zigzag[s == 0 || s == 3 ? 0 : 1].push_back({F, s, 0});
@@ -211,7 +203,7 @@ TEST(PipelineSchedule, OfOnesOwnThatCannotRunIsRefusedByWorkerStageAndMicroBatch
   auto no_stage = good();
   no_stage[0].clear();
   EXPECT_THAT(refusal_of(no_stage), HasSubstr("worker 0 has no stage"));
-  EXPECT_THAT(refusal([&] { PipelineSchedule::custom("own", 3, 2, good()); }),
+  EXPECT_THAT(text_of([&] { PipelineSchedule::custom("own", 3, 2, good()); }),
               HasSubstr("every worker lacks the forward of stage 2, micro-batch 0"));
   auto elsewhere = good();
   elsewhere[0].push_back(elsewhere[1].back());
@@ -244,7 +236,7 @@ TEST(PipelineSchedule, OfOnesOwnOutOfOrderIsRefused) {
 TEST(PipelineSchedule, OfOnesOwnWhoseWorkersWaitForOneAnotherIsRefused) {
   auto cyclic = good();
   cyclic[0] = {{F, 0, 0}, {B, 0, 0}, {F, 0, 1}, {B, 0, 1}};
-  EXPECT_EQ(refusal_of(cyclic), "nothing was refused");
+  EXPECT_EQ(refusal_of(cyclic), "nothing was thrown");
   cyclic[1] = {{F, 1, 0}, {F, 1, 1}, {B, 1, 0}, {B, 1, 1}};
   EXPECT_EQ(refusal_of(cyclic),
             "a pipeline schedule own: workers wait for one another: worker 0 has the backward of "
@@ -255,44 +247,44 @@ TEST(PipelineSchedule, OfOnesOwnWhoseWorkersWaitForOneAnotherIsRefused) {
 
 TEST(PipelineSchedule, NumbersThatMakeNoSenseAreRefused) {
   for (const char* kind : {"gpipe", "1f1b", "zb-h1", "interleaved"}) {
-    EXPECT_THAT(refusal([&] { PipelineSchedule::named(kind, 0, 0, 4); }),
+    EXPECT_THAT(text_of([&] { PipelineSchedule::named(kind, 0, 0, 4); }),
                 HasSubstr(std::string(kind) + ": 0 stages: must be 1 or more"));
-    EXPECT_THAT(refusal([&] { PipelineSchedule::named(kind, 0, 4, 0); }),
+    EXPECT_THAT(text_of([&] { PipelineSchedule::named(kind, 0, 4, 0); }),
                 HasSubstr(std::string(kind) + ": 0 micro-batches: must be 1 or more"));
-    EXPECT_THAT(refusal([&] { PipelineSchedule::named(kind, -1, 4, 4); }),
+    EXPECT_THAT(text_of([&] { PipelineSchedule::named(kind, -1, 4, 4); }),
                 HasSubstr("-1 workers: must be 1 or more"));
-    EXPECT_THAT(refusal([&] { PipelineSchedule::named(kind, 0, 1 << 16, 1 << 16); }),
+    EXPECT_THAT(text_of([&] { PipelineSchedule::named(kind, 0, 1 << 16, 1 << 16); }),
                 HasSubstr("more than 4194304"));
   }
-  EXPECT_THAT(refusal([] { PipelineSchedule::gpipe(0, 1); }), HasSubstr("0 stages"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::one_f_one_b(1, -1); }), HasSubstr("-1 micro-batches"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::zb_h1(-2, 1); }), HasSubstr("-2 stages"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::named("2f2b", 0, 4, 4); }),
+  EXPECT_THAT(text_of([] { PipelineSchedule::gpipe(0, 1); }), HasSubstr("0 stages"));
+  EXPECT_THAT(text_of([] { PipelineSchedule::one_f_one_b(1, -1); }), HasSubstr("-1 micro-batches"));
+  EXPECT_THAT(text_of([] { PipelineSchedule::zb_h1(-2, 1); }), HasSubstr("-2 stages"));
+  EXPECT_THAT(text_of([] { PipelineSchedule::named("2f2b", 0, 4, 4); }),
               HasSubstr("\"2f2b\": must be gpipe, 1f1b, interleaved or zb-h1"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::named("1f1b", 2, 4, 4); }),
+  EXPECT_THAT(text_of([] { PipelineSchedule::named("1f1b", 2, 4, 4); }),
               HasSubstr("1f1b: 4 stages on 2 workers: must be one stage for each; interleaved has "
                         "several"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::named("interleaved", 3, 4, 3); }),
+  EXPECT_THAT(text_of([] { PipelineSchedule::named("interleaved", 3, 4, 3); }),
               HasSubstr("4 stages on 3 workers: must be a multiple of the workers"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::named("interleaved", 0, 4, 4); }),
+  EXPECT_THAT(text_of([] { PipelineSchedule::named("interleaved", 0, 4, 4); }),
               HasSubstr("1 stages per worker: must be 2 or more; with one stage per worker it is "
                         "1f1b"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::interleaved(0, 2, 4); }), HasSubstr("0 workers"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::interleaved(1 << 20, 1 << 20, 1 << 20); }),
+  EXPECT_THAT(text_of([] { PipelineSchedule::interleaved(0, 2, 4); }), HasSubstr("0 workers"));
+  EXPECT_THAT(text_of([] { PipelineSchedule::interleaved(1 << 20, 1 << 20, 1 << 20); }),
               HasSubstr("more than 4194304"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::interleaved(4, 2, 6); }),
+  EXPECT_THAT(text_of([] { PipelineSchedule::interleaved(4, 2, 6); }),
               HasSubstr("6 micro-batches on 4 workers: must be a multiple of the workers; 4 or 8 "
                         "would do"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::interleaved(4, 2, 3); }),
+  EXPECT_THAT(text_of([] { PipelineSchedule::interleaved(4, 2, 3); }),
               HasSubstr("must be a multiple of the workers; 4 would do"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::custom("", 2, 2, good()); }), HasSubstr("a name"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::custom("own", 0, 2, {}); }), HasSubstr("0 stages"));
-  EXPECT_THAT(refusal([] { PipelineSchedule::custom("own", 1, 1, {}); }), HasSubstr("no worker"));
+  EXPECT_THAT(text_of([] { PipelineSchedule::custom("", 2, 2, good()); }), HasSubstr("a name"));
+  EXPECT_THAT(text_of([] { PipelineSchedule::custom("own", 0, 2, {}); }), HasSubstr("0 stages"));
+  EXPECT_THAT(text_of([] { PipelineSchedule::custom("own", 1, 1, {}); }), HasSubstr("no worker"));
   const auto schedule = PipelineSchedule::gpipe(2, 2);
-  EXPECT_THAT(refusal([&] { schedule.actions(2); }), HasSubstr("there is no worker 2"));
-  EXPECT_THAT(refusal([&] { schedule.stages_of(-1); }), HasSubstr("there is no worker -1"));
-  EXPECT_THAT(refusal([&] { schedule.worker_of(2); }), HasSubstr("there is no stage 2"));
-  EXPECT_THAT(refusal([&] { calls_of(schedule, 2); }), HasSubstr("there is no worker 2"));
+  EXPECT_THAT(text_of([&] { schedule.actions(2); }), HasSubstr("there is no worker 2"));
+  EXPECT_THAT(text_of([&] { schedule.stages_of(-1); }), HasSubstr("there is no worker -1"));
+  EXPECT_THAT(text_of([&] { schedule.worker_of(2); }), HasSubstr("there is no stage 2"));
+  EXPECT_THAT(text_of([&] { calls_of(schedule, 2); }), HasSubstr("there is no worker 2"));
 }
 
 TEST(PipelineSchedule, EqualTextsMeanEqualSchedules) {

@@ -1,4 +1,5 @@
 #include "tutti/pipeline_timeline.h"
+#include "support/text_of.h"
 
 #include <gmock/gmock.h>
 
@@ -18,15 +19,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
 
 PipelineTimeline simulate_equal(const PipelineSchedule& schedule, const StageCosts& costs = {}) {
   return simulate(schedule, PipelineCosts::equal(schedule.stages(), costs));
@@ -207,7 +199,7 @@ TEST(PipelineTimeline, OfWhatCannotBeIsRefused) {
   using enum StageWork;
   const auto refused = [](const std::vector<TimedAction>& actions,
                           const std::vector<StageCosts>& costs = {}) {
-    return refusal([&] { PipelineTimeline("measured", actions, costs); });
+    return text_of([&] { PipelineTimeline("measured", actions, costs); });
   };
   EXPECT_THAT(refused({}), HasSubstr("nothing was computed"));
   EXPECT_THAT(refused({{0, {forward, 0, 3}, 2, 1}}),
@@ -220,7 +212,7 @@ TEST(PipelineTimeline, OfWhatCannotBeIsRefused) {
               HasSubstr("on worker 1 the forward of stage 0, micro-batch 1 overlaps the forward of "
                         "stage 0, micro-batch 0"));
   EXPECT_EQ(refused({{0, {forward, 0, 0}, 0, 2}, {1, {forward, 1, 1}, 1.5, 3}}),
-            "nothing was refused");
+            "nothing was thrown");
   EXPECT_THAT(refused({{0, {forward, 2, 0}, 0, 2}}, {{}, {}}),
               HasSubstr("costs of 2 stages, of 3"));
 }
@@ -228,7 +220,7 @@ TEST(PipelineTimeline, OfWhatCannotBeIsRefused) {
 TEST(PipelineTimeline, CostsThatMakeNoSenseAreRefused) {
   const auto schedule = PipelineSchedule::gpipe(2, 2);
   const auto refused = [&](const PipelineCosts& costs) {
-    return refusal([&] { simulate(schedule, costs); });
+    return text_of([&] { simulate(schedule, costs); });
   };
   EXPECT_THAT(refused(PipelineCosts::equal(3)),
               HasSubstr("of 3 stages, for gpipe: 2 stages on 2 workers, 2 micro-batches"));
@@ -241,7 +233,7 @@ TEST(PipelineTimeline, CostsThatMakeNoSenseAreRefused) {
   costs.stages[1] = {.backward_weight_ms = std::numeric_limits<double>::infinity()};
   EXPECT_THAT(refused(costs), HasSubstr("the weights' half of the backward of stage 1 takes inf"));
   EXPECT_THAT(refused(PipelineCosts::equal(2, {}, -0.5)), HasSubstr("a transfer takes -0.5 ms"));
-  EXPECT_THAT(refusal([] { PipelineCosts::equal(0); }), HasSubstr("0 stages"));
+  EXPECT_THAT(text_of([] { PipelineCosts::equal(0); }), HasSubstr("0 stages"));
   // Nothing that takes time is no error: there is no bubble then.
   const auto none = simulate(schedule, PipelineCosts::equal(2, {0, 0, 0}));
   EXPECT_EQ(none.bubble(), 0);

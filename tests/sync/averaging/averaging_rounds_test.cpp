@@ -23,20 +23,20 @@ using ::testing::IsEmpty;
 
 constexpr std::size_t kReplicas = 3;
 /// Buckets of more than 9 elements: {p0, p2}, {p3, p4}; p1 is never averaged.
-const std::vector<std::size_t> kCounts = {5, 7, 6, 9, 3};
+const std::vector<std::size_t> kOwnedCounts = {5, 7, 6, 9, 3};
 const std::vector<std::uint32_t> kAveraged = {0, 2, 3, 4};
 constexpr std::int64_t kFusion = 9;
 
 std::vector<std::uint32_t> averaged_of(const AveragingRounds& rounds) {
   std::vector<std::uint32_t> found;
-  for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+  for (std::uint32_t p = 0; p < kOwnedCounts.size(); ++p) {
     if (rounds.is_averaged(p)) found.push_back(p);
   }
   return found;
 }
 
 TEST(AveragingRounds, WhatMovedIsAveragedWhenItsBucketIsDueAndThenHasNotMoved) {
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   const auto policy = partial_update();
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   EXPECT_THAT(rounds.buckets(), ElementsAre(ElementsAre(0, 2), ElementsAre(3, 4)));
@@ -95,7 +95,7 @@ TEST(AveragingRounds, AFragmentIsDueAsAWholeAndNoBucketIsOfTwo) {
 }
 
 TEST(AveragingRounds, AStepThatIsNotCommittedLeavesNothing) {
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   const auto policy = local_sgd(2);
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   rounds.begin(1);
@@ -154,7 +154,7 @@ class NotedCopies final : public AveragedCopies {
 };
 
 TEST(AveragingRounds, ATileIsWhatThePolicyMakesOfItsMean) {
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   const auto policy = block_momentum(1, 0, {.momentum = 0.5, .rate = 0.25});
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   NotedCopies copies({9, 9, 5, 7, 9}, {1, 1, 1, 3, 1}, {0, 0, 2, 4, 0});
@@ -167,7 +167,7 @@ TEST(AveragingRounds, ATileIsWhatThePolicyMakesOfItsMean) {
 }
 
 TEST(AveragingRounds, ThePolicyIsToldTheStep) {
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   const auto policy = diloco(1, {.rate = 0.5, .momentum = 0, .warm_up = 1});
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   for (const std::int64_t step : {1, 2}) {
@@ -179,7 +179,7 @@ TEST(AveragingRounds, ThePolicyIsToldTheStep) {
 }
 
 TEST(AveragingRounds, APolicyWithoutStatesAsksForTheMeanAlone) {
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   const auto policy = local_sgd(1);
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   NotedCopies copies({1, 2, 3, 4, 5}, {}, {});
@@ -189,7 +189,7 @@ TEST(AveragingRounds, APolicyWithoutStatesAsksForTheMeanAlone) {
 }
 
 TEST(AveragingRounds, WhatIsNotFiniteIsStoredNowhere) {
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   const auto policy = local_sgd(1);
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   NotedCopies copies({1, INFINITY, 3, 4, 5, 6}, {}, {});
@@ -203,7 +203,7 @@ TEST(AveragingRounds, WhatIsNotFiniteIsStoredNowhere) {
 }
 
 TEST(AveragingRounds, CountsWhatReplicasSendBesideWhatGradientsWouldHaveCost) {
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   const auto policy = local_sgd(2);
   AveragingRounds rounds(plan, *policy, kAveraged, kFusion, kReplicas);
   rounds.begin(1);
@@ -250,14 +250,14 @@ class Late final : public AveragingPolicy {
 
 std::vector<std::uint32_t> arrived_of(const AveragingRounds& rounds) {
   std::vector<std::uint32_t> found;
-  for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+  for (std::uint32_t p = 0; p < kOwnedCounts.size(); ++p) {
     if (rounds.arrives(p)) found.push_back(p);
   }
   return found;
 }
 
 TEST(AveragingRounds, AMeanThatIsInFlightIsAppliedLaterAndNothingIsSentMeanwhile) {
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   const Late policy;
   AveragingRounds rounds(plan, policy, kAveraged, kFusion, kReplicas);
   const auto at_once = local_sgd(1);
@@ -346,7 +346,7 @@ TEST(AveragingRounds, DifferencesIn8BitsHaveABeforeAndTakeNoFloat64) {
   EXPECT_TRUE(has_before(policy));
   EXPECT_FALSE(has_before(*local_sgd(1)));
   EXPECT_TRUE(has_before(*block_momentum(1)));
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kOwnedCounts);
   AveragingRounds rounds(plan, policy, kAveraged, kFusion, kReplicas);
   NotedCopies copies({9, 9, 5, 7, 9}, {1, 2, 1, 3, 1}, {0, 0, 0, 0, 0});
   rounds.send({0, 0, 2}, copies);

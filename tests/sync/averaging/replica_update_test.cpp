@@ -30,15 +30,15 @@
 namespace tutti::test {
 namespace {
 
-const std::vector<std::size_t> kCounts = {9000, 3, 0, 4096, 4097};
+const std::vector<std::size_t> kReplicaCounts = {9000, 3, 0, 4096, 4097};
 /// All logical workers share the second one.
 constexpr std::uint32_t kShared = 1;
 const UpdateRule kRule = define(AdamW{.lr = 0.01, .weight_decay = 0.1});
 constexpr std::int64_t kShards = 7;
 constexpr std::int64_t kSteps = 8;
 
-Plan replica_plan() {
-  const auto plan = plan_of(kCounts);
+Plan plan_with_one_shared() {
+  const auto plan = plan_of(kReplicaCounts);
   std::vector<TensorSpec> specs;
   for (const auto& entry : plan.parameters()) {
     specs.push_back(entry.spec);
@@ -50,9 +50,9 @@ Plan replica_plan() {
 double weight_of(std::int64_t shard) { return shard == 4 ? 0 : static_cast<double>(1 + shard % 3); }
 /// The last parameter is touched by few, and by nobody in most steps.
 Leaf leaf_of(std::int64_t step, std::int64_t shard) {
-  auto leaf = random_leaf(kCounts, step, shard, 3);
-  leaf.back() =
-      step % 3 == 1 && shard == 0 ? std::optional(random_values(7, kCounts.back())) : std::nullopt;
+  auto leaf = random_leaf(kReplicaCounts, step, shard, 3);
+  leaf.back() = step % 3 == 1 && shard == 0 ? std::optional(random_values(7, kReplicaCounts.back()))
+                                            : std::nullopt;
   return leaf;
 }
 
@@ -109,12 +109,12 @@ bool step_alone(const Case& test, std::int64_t step, const ShardRange& shards, C
   }
   std::vector<std::optional<Values>> gradients;
   double squares = 0;
-  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+  for (std::size_t p = 0; p < kReplicaCounts.size(); ++p) {
     gradients.push_back(p == kShared ? std::nullopt : reduced(leaves, weights, p, sum));
     if (!gradients[p]) continue;
     squares += squares_of(*gradients[p]);
   }
-  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+  for (std::size_t p = 0; p < kReplicaCounts.size(); ++p) {
     if (!gradients[p]) continue;
     moved[p] = 1;
     update(
@@ -123,7 +123,7 @@ bool step_alone(const Case& test, std::int64_t step, const ShardRange& shards, C
          .gradient = gradients[p]->data(),
          .parameter = copy.values[p].data(),
          .states = {copy.first[p].data(), copy.second[p].data()},
-         .count = static_cast<std::int64_t>(kCounts[p]),
+         .count = static_cast<std::int64_t>(kReplicaCounts[p]),
          .gradient_scale =
              test.clip.norm > 0 ? std::min(1.0, test.clip.norm / (std::sqrt(squares) + 1e-6)) : 1});
   }
@@ -231,24 +231,24 @@ Expected expected_of(const Case& test) {
   Copy start;
   std::vector<Values> kept;
   std::vector<std::vector<Values>> residuals;
-  for (std::size_t p = 0; p < kCounts.size(); ++p) {
-    residuals.emplace_back(test.logical + 1, Values(kCounts[p]));
-    start.values.push_back(random_values(p + 77, kCounts[p]));
-    start.first.emplace_back(kCounts[p]);
-    start.second.emplace_back(kCounts[p]);
-    kept.emplace_back(kCounts[p]);
+  for (std::size_t p = 0; p < kReplicaCounts.size(); ++p) {
+    residuals.emplace_back(test.logical + 1, Values(kReplicaCounts[p]));
+    start.values.push_back(random_values(p + 77, kReplicaCounts[p]));
+    start.first.emplace_back(kReplicaCounts[p]);
+    start.second.emplace_back(kReplicaCounts[p]);
+    kept.emplace_back(kReplicaCounts[p]);
   }
-  start.updates.resize(kCounts.size());
+  start.updates.resize(kReplicaCounts.size());
   auto before = start.values;
   std::vector<Copy> copies(test.logical, start);
-  std::vector<std::uint8_t> moved(kCounts.size());
-  std::vector<Values> in_flight(kCounts.size());
-  std::vector<std::int64_t> sent_in(kCounts.size());
+  std::vector<std::uint8_t> moved(kReplicaCounts.size());
+  std::vector<Values> in_flight(kReplicaCounts.size());
+  std::vector<std::int64_t> sent_in(kReplicaCounts.size());
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     for (std::size_t l = 0; l < copies.size(); ++l) {
       step_alone(test, step, logical[l], copies[l], moved);
     }
-    for (std::size_t p = 0; p < kCounts.size() && test.averaging; ++p) {
+    for (std::size_t p = 0; p < kReplicaCounts.size() && test.averaging; ++p) {
       if (sent_in[p] != 0 && step == sent_in[p] + test.outer->overlap) {
         combine(test, sent_in[p], copies.size(), in_flight[p], before[p], kept[p]);
         for (auto& copy : copies) mix(copy.values[p], in_flight[p], test.outer->own);
@@ -316,7 +316,7 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
         std::vector<int> hosts;
         for (int r = 0; r < workers; ++r) hosts.push_back(group.state()->host_of(r));
         const auto is_on_one = on_one_host(logical, carried, hosts);
-        StepExchange exchange(group, replica_plan(),
+        StepExchange exchange(group, plan_with_one_shared(),
                               {.name = "model",
                                .node_boundaries = cuts,
                                .sync_buffers = false,
@@ -329,11 +329,11 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
                                .reports_magnitude = true,
                                .deadline = test.deadline});
         ShardBoard board(group, "model");
-        const std::vector<int> states(kCounts.size(), 2);
+        const std::vector<int> states(kReplicaCounts.size(), 2);
         SharedModel model(group, exchange.plan(), states, false, "model");
         const bool is_first = group.state()->team().rank == 0;  // of its host
-        for (std::size_t p = 0; p < kCounts.size() && is_first; ++p) {
-          const auto values = random_values(p + 77, kCounts[p]);
+        for (std::size_t p = 0; p < kReplicaCounts.size() && is_first; ++p) {
+          const auto values = random_values(p + 77, kReplicaCounts[p]);
           if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
         }
         group.barrier();
@@ -344,7 +344,8 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
           averaging = std::make_unique<ReplicaAveraging>(
               group, exchange.plan(), copies,
               AveragingOptions{test.averaging, test.state, 5000,
-                               std::vector<std::vector<double>>(kCounts.size(), {0, 0}), "model"});
+                               std::vector<std::vector<double>>(kReplicaCounts.size(), {0, 0}),
+                               "model"});
         }
         for (const auto p : copies.parameters()) {
           if (!is_first) continue;
@@ -352,7 +353,7 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
           if (averaging) averaging->restart(p);
         }
         group.barrier();
-        const std::vector<std::optional<UpdateRule>> rules(kCounts.size(), kRule);
+        const std::vector<std::optional<UpdateRule>> rules(kReplicaCounts.size(), kRule);
         DenseGradients dense(exchange);
         PartitionedUpdate update(exchange, board, model, {&dense}, rules, nullptr, test.clip);
         ReplicaUpdate own(exchange, board, copies, logical, rules, test.clip, averaging.get());
@@ -597,7 +598,7 @@ TEST(ReplicaUpdate, OnlyWhatIsAveragedCrossesHostsAndDirectly) {
   run({.name = "8 bits", .logical = 2, .averaging = diloco(3, in_8_bits), .outer = in_8_bits},
       quarter);
   // Of both workers, once. Of the parameter that p4 is, only where it has moved.
-  const std::uint64_t once = (kCounts[0] + kCounts[3]) * sizeof(float) * 2;
+  const std::uint64_t once = (kReplicaCounts[0] + kReplicaCounts[3]) * sizeof(float) * 2;
   EXPECT_LT(none.in_order + none.by_links, 2 * once) << "no gradient of theirs in 8 steps";
   const auto links = averaged.by_links - none.by_links;
   EXPECT_GE(links, 2 * once);

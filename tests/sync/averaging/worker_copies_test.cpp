@@ -68,7 +68,7 @@ struct Worker {
   WorkerCopies copies;
 };
 
-std::vector<float> floats(const std::byte* from, std::int64_t count) {
+std::vector<float> as_floats(const std::byte* from, std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
   std::memcpy(values.data(), from, values.size() * sizeof(float));
   return values;
@@ -86,17 +86,17 @@ TEST(WorkerCopies, TheMeanIsOfAllWorkersAndBecomesTheirValueAndWhatTheyWere) {
     worker.fill(0, mine);
     worker.fill(1, 4 * mine);
     copies.all_reduce(std::vector<std::uint32_t>{0, 1}, {});
-    EXPECT_THAT(floats(copies.mean({0, 0, 5}), 5), Each(2.5f));
+    EXPECT_THAT(as_floats(copies.mean({0, 0, 5}), 5), Each(2.5f));
     const ElementRange tail{1, kTile, kNarrow};
-    EXPECT_THAT(floats(copies.mean(tail), 3), Each(10.0f));
-    EXPECT_THAT(floats(copies.before(tail), 3), Each(1.0f)) << "widened";
+    EXPECT_THAT(as_floats(copies.mean(tail), 3), Each(10.0f));
+    EXPECT_THAT(as_floats(copies.before(tail), 3), Each(1.0f)) << "widened";
     const std::vector<float> values = {6, 1.00390625f, 8};  // the second one lies between two
     copies.store(tail, reinterpret_cast<const std::byte*>(values.data()));
     const auto narrow = worker.values(1);
     EXPECT_EQ(narrow[kTile - 1], 4 * mine) << "the first tile is left alone";
     EXPECT_THAT(std::vector<float>(narrow.begin() + kTile, narrow.end()), ElementsAre(6, 1, 8));
-    EXPECT_THAT(floats(copies.before(tail), 3), ElementsAre(6, 1, 8)) << "rounded as the values";
-    EXPECT_THAT(floats(copies.before({1, 0, 3}), 3), Each(1.0f));
+    EXPECT_THAT(as_floats(copies.before(tail), 3), ElementsAre(6, 1, 8)) << "rounded as the values";
+    EXPECT_THAT(as_floats(copies.before({1, 0, 3}), 3), Each(1.0f));
 
     const std::vector<std::uint32_t> wide = {2};
     worker.fill(2, mine);
@@ -131,16 +131,16 @@ TEST(WorkerCopies, In8BitsTheMeanIsThatOfMessagesAndWhatTheyLackIsKept) {
       std::fill(b.begin(), b.end(), job.rank() == 0 ? 0x4000 : 0x3F80);  // 2, 1
       const std::vector<std::uint32_t> some = {0, 1};
       copies.all_reduce(some, {});
-      EXPECT_THAT(floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 1, 2, 1, 1));
-      const auto narrow = floats(copies.mean({1, kTile, kNarrow}), kNarrow - kTile);
+      EXPECT_THAT(as_floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 1, 2, 1, 1));
+      const auto narrow = as_floats(copies.mean({1, kTile, kNarrow}), kNarrow - kTile);
       EXPECT_THAT(narrow,
                   Each(::testing::FloatNear(1 + 1.0F / static_cast<float>(workers), 1e-3F)));
       // Copies stay; what was kept makes 0.5 and 0.5, of which the even one is 0, and then 0.75.
       EXPECT_THAT(c, Each(8.0F));
       copies.all_reduce(some, {});
-      EXPECT_THAT(floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 1, 1, 1, 1));
+      EXPECT_THAT(as_floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 1, 1, 1, 1));
       copies.all_reduce(some, {});
-      EXPECT_THAT(floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 2, 2, 1, 1));
+      EXPECT_THAT(as_floats(copies.mean({0, 0, 5}), 5), ElementsAre(128, 2, 2, 1, 1));
     });
   }
 }
@@ -184,15 +184,15 @@ TEST(WorkerCopies, StatesAndWhatCopiesWereLieApart) {
     const ElementRange all{1, 0, kNarrow};
     for (int k = 0; k < 2; ++k) {
       auto* const state = copies.state(all, k);
-      EXPECT_THAT(floats(state, kNarrow), Each(0.0f)) << "zero at first";
+      EXPECT_THAT(as_floats(state, kNarrow), Each(0.0f)) << "zero at first";
       const std::vector<float> values(static_cast<std::size_t>(kNarrow), 5.0f + k);
       std::memcpy(state, values.data(), values.size() * sizeof(float));
     }
     for (std::uint32_t p = 0; p < 3; ++p) worker.fill(p, 1);
     copies.restart();
     copies.all_reduce(std::vector<std::uint32_t>{0, 1}, {});
-    EXPECT_THAT(floats(copies.state({1, kTile, kNarrow}, 0), 3), Each(5.0f));
-    EXPECT_THAT(floats(copies.state({1, kTile, kNarrow}, 1), 3), Each(6.0f));
+    EXPECT_THAT(as_floats(copies.state({1, kTile, kNarrow}, 0), 3), Each(5.0f));
+    EXPECT_THAT(as_floats(copies.state({1, kTile, kNarrow}, 1), 3), Each(6.0f));
     // Means of the bucket; then what was, and two states, of each: at multiples of 64 bytes.
     const auto means = 5 * 4 + kNarrow * 4 + 3 * 8;
     const auto up = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
@@ -217,7 +217,7 @@ TEST(WorkerCopies, ACopyIsMixedWithWhatAllBecomeAndRoundedOnce) {
     const auto narrow = worker.values(1);
     EXPECT_EQ(narrow[kTile - 1], 2) << "the first tile is left alone";
     EXPECT_THAT(std::vector<float>(narrow.begin() + kTile, narrow.end()), ElementsAre(5, 1.5, 6.5));
-    EXPECT_THAT(floats(copies.before(tail), 3), ElementsAre(6, 1.3359375F, 8))
+    EXPECT_THAT(as_floats(copies.before(tail), 3), ElementsAre(6, 1.3359375F, 8))
         << "what all copies would be, rounded";
     const std::vector<double> wide = {3, 5, 7};
     copies.mix({2, 0, 3}, reinterpret_cast<const std::byte*>(wide.data()), 0.25);

@@ -1,13 +1,16 @@
 // Codecs in the step protocol, with ranks as threads, against a scalar model: what is sent, what is
 // left, and the sum, bit for bit, on any number of workers.
 
+#include <fmt/format.h>
+
 #include "sync/coded/coded_model.h"
 #include "sync/whole_step.h"
 
-namespace tutti::test {
+namespace tutti::test::coded {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(CodedGradients, AnyNumberOfWorkersGivesWhatTheModelGives) {
   for (const auto* codec : {"half", "bfloat16", "int8", "threshold:300", "topk:0.05"}) {
@@ -455,4 +458,4 @@ TEST(CodedGradients, OnlyGradientsFoldedInFloat32AreTaken) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::coded

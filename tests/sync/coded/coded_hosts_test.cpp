@@ -13,7 +13,7 @@
 #include "sync/coded/coded_model.h"
 #include "sync/whole_step.h"
 
-namespace tutti::test {
+namespace tutti::test::coded {
 namespace {
 
 const std::vector<HostMap>& maps_of_4() {
@@ -298,4 +298,4 @@ TEST(CodedGradients, AWorkerThatIsKilledInACodedStepIsLostOnAllHosts) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::coded

@@ -21,7 +21,7 @@
 #include "sync/whole_step.h"
 #include "tutti/error.h"
 
-namespace tutti::test {
+namespace tutti::test::coded {
 
 /// Around tiles and vectors; two larger than the fusion limit of the tests.
 inline const std::vector<std::size_t> kCounts = {1, 63, 65, 4095, 4097, 9'000, 0, 17};
@@ -353,4 +353,4 @@ inline void expect_no_trace_of_dropped_steps(const Case& test, const ThreadOptio
       options);
 }
 
-}  // namespace tutti::test
+}  // namespace tutti::test::coded

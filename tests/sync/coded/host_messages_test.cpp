@@ -10,7 +10,7 @@
 #include "sync/coded/coded_model.h"
 #include "sync/whole_step.h"
 
-namespace tutti::test {
+namespace tutti::test::coded {
 namespace {
 
 /// Nodes of coded gradients stay on their hosts.
@@ -157,4 +157,4 @@ TEST(HostMessages, GradientsMayGoInTheMidstOfAStep) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::coded

@@ -2,7 +2,7 @@
 
 #include "sync/coded/coded_model.h"
 
-namespace tutti::test {
+namespace tutti::test::coded {
 namespace {
 
 TEST(MomentumCorrection, DecayThenCorrectionThenSelectionOnAnyNumberOfWorkers) {
@@ -48,4 +48,4 @@ TEST(MomentumCorrection, AStepThatIsDroppedLeavesNoVelocity) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::coded

@@ -6,7 +6,7 @@
 #include "sync/coded/coded_model.h"
 #include "sync/whole_step.h"
 
-namespace tutti::test {
+namespace tutti::test::coded {
 namespace {
 
 using ::testing::Each;
@@ -303,4 +303,4 @@ TEST(TwoRounds, WhatCannotBeHandedInDropsTheStepOnAll) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::coded

@@ -25,12 +25,12 @@
 namespace tutti::test {
 namespace {
 
-struct Table {
+struct SparseTable {
   std::int64_t rows;
   std::int64_t width;
 };
 
-TensorSpec spec_of(std::size_t p, const Table& table, DType dtype = DType::float32) {
+TensorSpec spec_of(std::size_t p, const SparseTable& table, DType dtype = DType::float32) {
   return {.name = "t" + std::to_string(p),
           .shape = {table.rows, table.width},
           .strides = {table.width, 1},
@@ -39,7 +39,7 @@ TensorSpec spec_of(std::size_t p, const Table& table, DType dtype = DType::float
           .row_sparse = true};
 }
 
-Plan plan_of_tables(const std::vector<Table>& tables) {
+Plan plan_of_tables(const std::vector<SparseTable>& tables) {
   std::vector<TensorSpec> specs;
   for (std::size_t p = 0; p < tables.size(); ++p) specs.push_back(spec_of(p, tables[p]));
   return {std::move(specs), {}};
@@ -55,7 +55,7 @@ struct Occurrences {
 };
 
 /// Of that leaf in that step: from no row to many, some more than once, the first rows more often.
-Occurrences draw(const Table& table, std::size_t p, std::int64_t step, std::int64_t leaf) {
+Occurrences draw(const SparseTable& table, std::size_t p, std::int64_t step, std::int64_t leaf) {
   std::mt19937_64 random(
       static_cast<std::uint64_t>(step * 7919 + leaf * 104729 + static_cast<std::int64_t>(p) * 31));
   const auto most = static_cast<std::uint64_t>(std::min<std::int64_t>(table.rows, 40));
@@ -70,7 +70,7 @@ Occurrences draw(const Table& table, std::size_t p, std::int64_t step, std::int6
 }
 
 /// Row by row, in the order of occurrence.
-Leaf as_rows(const Table& table, const Occurrences& drawn) {
+Leaf as_rows(const SparseTable& table, const Occurrences& drawn) {
   Leaf leaf(static_cast<std::size_t>(table.rows));
   const auto width = static_cast<std::size_t>(table.width);
   for (std::size_t k = 0; k < drawn.rows.size(); ++k) {
@@ -88,7 +88,7 @@ Leaf as_rows(const Table& table, const Occurrences& drawn) {
 double weight_of(std::int64_t shard) { return static_cast<double>(1 + (shard * 5 + 3) % 4); }
 
 struct Room {
-  explicit Room(const Table& table)
+  explicit Room(const SparseTable& table)
       : plan(plan_of_tables({table})), memory(plan.arena_bytes(1) + 64) {}
   RowRoom room() {
     void* at = memory.data();
@@ -114,7 +114,8 @@ void expect_rows(const RowList& list, const Leaf& expected, std::int64_t width) 
 }
 
 TEST(RowList, EntriesOfARowAreAddedInOrderThenWeighted) {
-  for (const Table table : {Table{1, 1}, Table{7, 3}, Table{100, 17}, Table{5, 5000}}) {
+  for (const SparseTable table :
+       {SparseTable{1, 1}, SparseTable{7, 3}, SparseTable{100, 17}, SparseTable{5, 5000}}) {
     for (std::int64_t seed = 0; seed < 8; ++seed) {
       const auto drawn = draw(table, 0, seed, 1);
       auto expected = as_rows(table, drawn);
@@ -136,7 +137,7 @@ TEST(RowList, EntriesOfARowAreAddedInOrderThenWeighted) {
 }
 
 TEST(RowList, WithoutRowsItIsAllOfThem) {
-  const Table table{6, 3};
+  const SparseTable table{6, 3};
   Room place(table);
   const auto values = random_values(1, 18);
   place.room().gather({nullptr, values.data(), 6}, 1, nullptr);
@@ -147,7 +148,7 @@ TEST(RowList, WithoutRowsItIsAllOfThem) {
 }
 
 TEST(RowList, WhatIsNotFiniteShows) {
-  Room place(Table{4, 2});
+  Room place(SparseTable{4, 2});
   const std::vector<std::int64_t> rows = {3, 0, 3};
   const float big = std::numeric_limits<float>::max();
   const Values values = {big, 1, 2, 2, big, 1};
@@ -157,7 +158,7 @@ TEST(RowList, WhatIsNotFiniteShows) {
 }
 
 TEST(RowList, ASumHasTheRowsOfBoth) {
-  for (const Table table : {Table{1, 1}, Table{40, 5}, Table{1000, 2}}) {
+  for (const SparseTable table : {SparseTable{1, 1}, SparseTable{40, 5}, SparseTable{1000, 2}}) {
     for (std::int64_t seed = 0; seed < 12; ++seed) {
       const auto a = draw(table, 0, seed, 1);
       const auto b = draw(table, 0, seed, 2);
@@ -180,7 +181,7 @@ TEST(RowList, ASumHasTheRowsOfBoth) {
 
 // ---- steps ----
 
-const std::vector<Table> kTables = {{300, 5}, {1, 3}, {70, 64}, {500, 1}, {3, 5000}};
+const std::vector<SparseTable> kTables = {{300, 5}, {1, 3}, {70, 64}, {500, 1}, {3, 5000}};
 constexpr std::int64_t kShards = 11;
 
 /// Each row of each table as the tree gives it.
@@ -274,7 +275,7 @@ TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
 TEST(RowGradients, ManyNodesAreFoldedToo) {
   constexpr int kWorkers = 16;
   constexpr std::int64_t kEach = 21;
-  const Table table{4, 3};
+  const SparseTable table{4, 3};
   std::vector<Leaf> leaves;
   for (std::int64_t s = 0; s < kWorkers * kEach; ++s) {
     leaves.push_back(as_rows(table, draw(table, 0, 1, s)));

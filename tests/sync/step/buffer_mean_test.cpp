@@ -14,22 +14,22 @@
 namespace tutti::test {
 namespace {
 
-const std::vector<std::size_t> kCounts = {3, 65, 1};
+const std::vector<std::size_t> kBufferCounts = {3, 65, 1};
 constexpr std::int64_t kShards = 6;
 constexpr std::int64_t kIdle = 4;  // this shard does not run
 
 std::vector<TensorSpec> specs() {
   std::vector<TensorSpec> all;
-  const auto plan = plan_of(kCounts);
+  const auto plan = plan_of(kBufferCounts);
   for (const auto& entry : plan.parameters()) all.push_back(entry.spec);
   return all;
 }
 
-Values before_of(std::size_t b) { return random_values(b + 5, kCounts[b]); }
+Values before_of(std::size_t b) { return random_values(b + 5, kBufferCounts[b]); }
 /// No shard changes the last buffer.
 Values after_of(std::int64_t shard, std::size_t b) {
   if (b == 2) return before_of(b);
-  return random_values(static_cast<std::uint64_t>(shard) * 7 + b, kCounts[b]);
+  return random_values(static_cast<std::uint64_t>(shard) * 7 + b, kBufferCounts[b]);
 }
 
 TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
@@ -50,11 +50,11 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
           std::vector<Values> before;
           std::vector<const void*> after_at;
           std::vector<const void*> before_at;
-          for (std::size_t b = 0; b < kCounts.size(); ++b) {
+          for (std::size_t b = 0; b < kBufferCounts.size(); ++b) {
             after.push_back(after_of(s, b));
             before.push_back(before_of(b));
           }
-          for (std::size_t b = 0; b < kCounts.size(); ++b) {
+          for (std::size_t b = 0; b < kBufferCounts.size(); ++b) {
             after_at.push_back(after[b].data());
             before_at.push_back(before[b].data());
           }
@@ -64,7 +64,7 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
         group.barrier();
         mean.barrier();
         const auto halves = nodes_of(mean.nodes(), logical);
-        for (std::size_t b = 0; b < kCounts.size(); ++b) {
+        for (std::size_t b = 0; b < kBufferCounts.size(); ++b) {
           EXPECT_EQ(mean.changed(b), b != 2) << workers << " workers, buffer " << b;
           for (std::size_t l = 0; l < 2; ++l) EXPECT_EQ(mean.changed(b, l), b != 2);
           const auto expect_mean = [&](ShardRange shards, NodeRange nodes) {
@@ -79,7 +79,7 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
             }
             double ran = 0;
             for (const auto weight : weights) ran += weight;
-            Values got(kCounts[b]);
+            Values got(kBufferCounts[b]);
             mean.mean(b, nodes, got.data());
             EXPECT_EQ(got, *reduced(leaves, weights, 0, ran)) << workers << " workers, b" << b;
           };
@@ -107,7 +107,7 @@ TEST(BufferMean, OfNoShardThatRanLeavesWhatIsThereAndEachStepBeginsAnew) {
           continue;
         }
         std::vector<Values> all;
-        for (std::size_t b = 0; b < kCounts.size(); ++b) {
+        for (std::size_t b = 0; b < kBufferCounts.size(); ++b) {
           all.push_back(before_of(b));
           all.push_back(changes ? after_of(s, b) : before_of(b));
         }

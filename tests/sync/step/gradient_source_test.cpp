@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::Lt;
 
-const std::vector<std::size_t> kCounts = {65, 9000, 4096, 0, 20'000, 17};
+const std::vector<std::size_t> kSourceCounts = {65, 9000, 4096, 0, 20'000, 17};
 constexpr std::uint32_t kPlaced = 4;
 constexpr int kOwner = 1;
 constexpr std::uint32_t kStaying = 1;
@@ -36,7 +36,7 @@ constexpr unsigned kAbsent = 6;
 
 Plan plan_with_owner() {
   std::vector<TensorSpec> specs;
-  const auto plain = plan_of(kCounts);
+  const auto plain = plan_of(kSourceCounts);
   for (const auto& entry : plain.parameters()) specs.push_back(entry.spec);
   specs[kPlaced].owner = kOwner;
   return {std::move(specs), {}};
@@ -44,7 +44,7 @@ Plan plan_with_owner() {
 
 ExchangeOptions options(bool coded = false) {
   ExchangeOptions options{.name = "model", .coded = coded, .sync_buffers = false};
-  options.owners.assign(kCounts.size(), -1);
+  options.owners.assign(kSourceCounts.size(), -1);
   options.owners[kPlaced] = kOwner;
   return options;
 }
@@ -56,7 +56,7 @@ void hand_in(StepExchange& exchange, std::int64_t step, float loss_scale) {
   exchange.open_shards(mine.begin, mine.count());
   for (auto l = mine.begin; l < mine.end; ++l) {
     exchange.begin_leaf(1);
-    auto leaf = random_leaf(kCounts, step, l, kAbsent);
+    auto leaf = random_leaf(kSourceCounts, step, l, kAbsent);
     for (std::size_t p = 0; p < leaf.size(); ++p) {
       if (!leaf[p]) continue;
       for (auto& value : *leaf[p]) value *= loss_scale;
@@ -70,14 +70,14 @@ void hand_in(StepExchange& exchange, std::int64_t step, float loss_scale) {
 std::optional<Values> expected(std::int64_t step, std::size_t p) {
   std::vector<Leaf> leaves;
   for (std::int64_t l = 0; l < kLeaves; ++l)
-    leaves.push_back(random_leaf(kCounts, step, l, kAbsent));
+    leaves.push_back(random_leaf(kSourceCounts, step, l, kAbsent));
   return reduced(leaves, std::vector<double>(kLeaves, 1), p, kLeaves);
 }
 
 /// A whole model's elements, taken piece by piece.
 struct Taken {
   Taken() {
-    for (const auto count : kCounts) {
+    for (const auto count : kSourceCounts) {
       values.emplace_back(count);
       times.emplace_back(count);
     }
@@ -92,10 +92,10 @@ struct Taken {
     };
   }
   void expect_whole(std::int64_t step) const {
-    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    for (std::size_t p = 0; p < kSourceCounts.size(); ++p) {
       const auto sum = expected(step, p);
-      EXPECT_EQ(times[p], std::vector<int>(kCounts[p], sum ? 1 : 0)) << "p" << p;
-      EXPECT_EQ(values[p], sum.value_or(Values(kCounts[p]))) << "p" << p;
+      EXPECT_EQ(times[p], std::vector<int>(kSourceCounts[p], sum ? 1 : 0)) << "p" << p;
+      EXPECT_EQ(values[p], sum.value_or(Values(kSourceCounts[p]))) << "p" << p;
     }
   }
   std::vector<Values> values;
@@ -127,15 +127,15 @@ TEST(DenseGradients, WhatIsFoldedReadAndKeptIsTheSameSum) {
           }
         }
         folded.expect_whole(step);
-        for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+        for (std::uint32_t p = 0; p < kSourceCounts.size(); ++p) {
           if (!dense.touched(p)) continue;
           EXPECT_EQ(fused.values[p], folded.values[p]) << "p" << p;
-          dense.read({p, 0, static_cast<std::int64_t>(kCounts[p])}, read.take());
+          dense.read({p, 0, static_cast<std::int64_t>(kSourceCounts[p])}, read.take());
         }
         read.expect_whole(step);
         exchange.barrier("the end of its reading in");
         std::vector<std::vector<double>> blocks;
-        for (std::uint32_t p = 0; p < kCounts.size(); ++p)
+        for (std::uint32_t p = 0; p < kSourceCounts.size(); ++p)
           blocks.emplace_back(dense.norm_blocks(p));
         dense.keep(ranges.of(group.rank()),
                    [&](std::uint32_t p) -> std::span<double> { return blocks[p]; });
@@ -197,10 +197,10 @@ TEST(OwnedRanges, PlacementAndStayingTilesDoNotFollowWhatIsTouched) {
       return begins;
     };
     std::vector<std::vector<std::int64_t>> first(3);
-    std::vector<int> untouched(kCounts.size());
+    std::vector<int> untouched(kSourceCounts.size());
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       hand_in(exchange, step, 1);
-      for (std::uint32_t p = 0; p < kCounts.size(); ++p) untouched[p] += !dense.touched(p);
+      for (std::uint32_t p = 0; p < kSourceCounts.size(); ++p) untouched[p] += !dense.touched(p);
       for (int r = 0; r < 3; ++r) {
         for (const auto& range : ranges.of(r)) {
           EXPECT_TRUE(dense.touched(range.parameter));
@@ -291,15 +291,15 @@ TEST(GradientSource, TrafficOfAllHasTheBucketsInTheOrderOfTheSourcesAndTheStepsO
 TEST(ArraySource, FoldedForAllItIsInEveryArena) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
-    StepExchange exchange(group, plan_of(kCounts), {.name = "model", .sync_buffers = false});
+    StepExchange exchange(group, plan_of(kSourceCounts), {.name = "model", .sync_buffers = false});
     Counting source(exchange.nodes(), {0, 1, 2, 3, 4, 5});
     hand_in(exchange, 2, 1);
     fold_for_all(source, exchange.nodes(), OwnedRanges(exchange, source).of(group.rank()));
     exchange.complete([] {});
-    for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+    for (std::uint32_t p = 0; p < kSourceCounts.size(); ++p) {
       if (!expected(2, p)) continue;
       const auto* const at = reinterpret_cast<const float*>(exchange.nodes().result(p));
-      for (std::size_t i = 0; i < kCounts[p]; ++i) {
+      for (std::size_t i = 0; i < kSourceCounts[p]; ++i) {
         ASSERT_EQ(at[i], static_cast<float>(100 * p + i)) << "p" << p;
       }
     }

@@ -19,7 +19,7 @@
 namespace tutti::test {
 namespace {
 
-ThreadOptions on(int hosts, int each) {
+ThreadOptions on_hosts(int hosts, int each) {
   ThreadOptions options;
   options.hosts = even_hosts(hosts * each, hosts);
   return options;
@@ -84,7 +84,7 @@ void expect_steps(int hosts, int each, std::int64_t total) {
         finish(exchange);
         expect_values(exchange, last.expected);
       },
-      on(hosts, each));
+      on_hosts(hosts, each));
 }
 
 TEST(ManyWorkersStep, OfTwoHostsHasTheTreesBytes) { expect_steps(2, 40, 95); }
@@ -112,7 +112,7 @@ PerStep traffic_of(int hosts, int each) {
   constexpr int kRounds = 3;  // opened, published, folded
   const std::vector<std::size_t> counts = {10, 200};
   const Step step(counts, 1, hosts * each);
-  auto options = on(hosts, each);
+  auto options = on_hosts(hosts, each);
   options.world = std::make_shared<ThreadWorld>(hosts * each);
   PerStep found{};
   run_thread_ranks(

@@ -16,7 +16,7 @@
 namespace tutti::test {
 namespace {
 
-const std::vector<std::size_t> kCounts = {1, 63, 4097, 9000, 0};
+const std::vector<std::size_t> kStoredCounts = {1, 63, 4097, 9000, 0};
 constexpr std::int64_t kLeaves = 7;
 
 double weight_of(std::int64_t leaf) { return static_cast<double>(1 + leaf % 3); }
@@ -33,7 +33,7 @@ void hand_in(NodeStore& store, const Group& group, std::int64_t step) {
   leaves.set_start(mine.begin);
   for (auto l = mine.begin; l < mine.end; ++l) {
     leaves.begin_leaf(weight_of(l));
-    const auto leaf = random_leaf(kCounts, step, l, 4);
+    const auto leaf = random_leaf(kStoredCounts, step, l, 4);
     for (std::size_t p = 0; p < leaf.size(); ++p) {
       if (leaf[p]) leaves.write(p, leaf[p]->data(), true);
     }
@@ -67,7 +67,7 @@ struct Expected {
 Expected expected_of(std::int64_t step) {
   Expected expected;
   for (std::int64_t l = 0; l < kLeaves; ++l) {
-    expected.leaves.push_back(random_leaf(kCounts, step, l, 4));
+    expected.leaves.push_back(random_leaf(kStoredCounts, step, l, 4));
     expected.weights.push_back(weight_of(l));
   }
   return expected;
@@ -78,13 +78,13 @@ TEST(NodeStore, AnyWorkerFindsWhatAllHandedIn) {
     for (const int workers : {1, 2, 3, 5, 8}) {
       run_thread_ranks(workers, [&](const Job& job) {
         const Group group(job);
-        NodeStore store(group, plan_of(kCounts), options_of(divisor));
+        NodeStore store(group, plan_of(kStoredCounts), options_of(divisor));
         SliceFold slices(store);
         for (std::int64_t step = 1; step <= 3; ++step) {
           hand_in(store, group, step);
           const auto expected = expected_of(step);
           EXPECT_EQ(store.weight(), 1 + 2 + 3 + 1 + 2 + 3 + 1);
-          for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+          for (std::uint32_t p = 0; p < kStoredCounts.size(); ++p) {
             const auto by = expected.divisor(divisor, p);
             const auto sum = reduced(expected.leaves, expected.weights, p, by);
             ASSERT_EQ(store.touched(p), sum.has_value()) << p;
@@ -94,7 +94,7 @@ TEST(NodeStore, AnyWorkerFindsWhatAllHandedIn) {
             if (divisor == Divisor::weights) {
               EXPECT_EQ(store.sources_of(p, {0, 1}).divisor, store.weight()) << "of all leaves";
             }
-            Values got(kCounts[p]);
+            Values got(kStoredCounts[p]);
             void* const to = got.data();
             slices.fold(sources, 0, static_cast<std::int64_t>(got.size()), DType::float32,
                         {&to, 1});
@@ -110,7 +110,7 @@ TEST(NodeStore, AnyWorkerFindsWhatAllHandedIn) {
 TEST(NodeStore, SomeNodesAreAskedForAlone) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
-    NodeStore store(group, plan_of(kCounts), options_of(Divisor::contributors));
+    NodeStore store(group, plan_of(kStoredCounts), options_of(Divisor::contributors));
     SliceFold slices(store);
     hand_in(store, group, 1);
     const auto expected = expected_of(1);
@@ -123,7 +123,7 @@ TEST(NodeStore, SomeNodesAreAskedForAlone) {
       double weight = 0;
       for (auto l = node.block.begin; l < begin; ++l) weight += weight_of(l);
       EXPECT_EQ(store.weight_of(one), weight);
-      for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+      for (std::uint32_t p = 0; p < kStoredCounts.size(); ++p) {
         double contributed = 0;
         for (auto l = node.block.begin; l < begin; ++l) {
           if (expected.leaves[static_cast<std::size_t>(l)][p]) contributed += weight_of(l);
@@ -143,7 +143,7 @@ TEST(NodeStore, SomeNodesAreAskedForAlone) {
 TEST(NodeStore, WhatAWorkerKeepsLiesWhereAllFindIt) {
   run_thread_ranks(2, [](const Job& job) {
     const Group group(job);
-    NodeStore store(group, plan_of(kCounts), options_of(Divisor::weights));
+    NodeStore store(group, plan_of(kStoredCounts), options_of(Divisor::weights));
     hand_in(store, group, 1);
     const auto value = static_cast<float>(group.rank() + 1);
     std::memcpy(store.sum_place(group.rank(), 3), &value, sizeof value);
@@ -166,14 +166,14 @@ TEST(SliceFold, SharesOfAllWorkersAreTheWholeInEveryArena) {
   for (const int workers : {1, 2, 3, 5}) {
     run_thread_ranks(workers, [&](const Job& job) {
       const Group group(job);
-      NodeStore store(group, plan_of(kCounts), options_of(Divisor::weights));
+      NodeStore store(group, plan_of(kStoredCounts), options_of(Divisor::weights));
       SliceFold slices(store);
       hand_in(store, group, 2);
       const auto expected = expected_of(2);
       const std::vector<std::uint32_t> all = {0, 1, 2, 3, 4};
       slices.fold(all);
       group.barrier();
-      for (std::uint32_t p = 0; p < kCounts.size(); ++p) {
+      for (std::uint32_t p = 0; p < kStoredCounts.size(); ++p) {
         const auto sum = reduced(expected.leaves, expected.weights, p, 13);
         if (!sum || sum->empty()) continue;
         EXPECT_EQ(std::memcmp(store.result(group.rank(), p), sum->data(), sum->size() * 4), 0)

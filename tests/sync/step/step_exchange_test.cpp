@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::vector<std::size_t> kCounts = {1, 63, 64, 65, 1024, 5000, 0, 17};
+const std::vector<std::size_t> kExchangedCounts = {1, 63, 64, 65, 1024, 5000, 0, 17};
 
 ExchangeOptions quick() {
   ExchangeOptions options;
@@ -36,7 +36,7 @@ ExchangeOptions quick() {
 }
 
 Values result(const StepExchange& exchange, std::size_t parameter) {
-  Values values(kCounts[parameter]);
+  Values values(kExchangedCounts[parameter]);
   if (!values.empty()) {
     std::memcpy(values.data(), exchange.nodes().result(parameter), values.size() * sizeof(float));
   }
@@ -46,7 +46,7 @@ Values result(const StepExchange& exchange, std::size_t parameter) {
 void expect_reduced(const StepExchange& exchange, const StepExchange::Outcome& outcome,
                     const std::vector<Leaf>& leaves, const std::vector<double>& weights,
                     double divisor) {
-  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+  for (std::size_t p = 0; p < kExchangedCounts.size(); ++p) {
     const auto expected = reduced(leaves, weights, p, divisor);
     ASSERT_EQ(outcome.touched[p] != 0, expected.has_value()) << "parameter " << p;
     if (!expected || expected->empty()) continue;
@@ -71,13 +71,13 @@ TEST_P(Cut, AnyWorkersAnyLeavesGiveTheTreesBytes) {
     for (const bool declared : {true, false}) {
       for (const bool hot : {true, false}) {
         run_thread_ranks(workers, [&](const Job& job) {
-          StepExchange exchange(Group(job), plan_of(kCounts), quick());
+          StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
           for (std::int64_t step = 1; step <= 3; ++step) {
             std::vector<Leaf> leaves;
             std::vector<double> weights;
             double sum = 0;
             for (std::int64_t l = 0; l < total; ++l) {
-              leaves.push_back(random_leaf(kCounts, step, l, 2));
+              leaves.push_back(random_leaf(kExchangedCounts, step, l, 2));
               weights.push_back(static_cast<double>(1 + (l * 7 + step) % 4));
               sum += weights.back();
             }
@@ -110,12 +110,12 @@ TEST(ManyNodes, MoreThanOneFoldTakesGiveTheTreesBytes) {
   ASSERT_GT(nodes, 64U);
   for (const bool declared : {true, false}) {
     run_thread_ranks(kWorkers, [&](const Job& job) {
-      StepExchange exchange(Group(job), plan_of(kCounts), quick());
+      StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
       std::vector<Leaf> leaves;
       std::vector<double> weights;
       double sum = 0;
       for (std::int64_t l = 0; l < kTotal; ++l) {
-        leaves.push_back(random_leaf(kCounts, 1, l, 2));
+        leaves.push_back(random_leaf(kExchangedCounts, 1, l, 2));
         weights.push_back(static_cast<double>(1 + l % 4));
         sum += weights.back();
       }
@@ -136,13 +136,13 @@ TEST(ManyNodes, MoreThanOneFoldTakesGiveTheTreesBytes) {
 TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
   const int workers = GetParam();
   run_thread_ranks(workers, [&](const Job& job) {
-    StepExchange exchange(Group(job), plan_of(kCounts), quick());
+    StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
     for (std::int64_t step = 1; step <= 6; ++step) {
       std::vector<Leaf> leaves;
       std::vector<double> weights;
       double sum = 0;
       for (int r = 0; r < workers; ++r) {
-        leaves.push_back(random_leaf(kCounts, step, r, step % 3 == 0 ? 3 : 0));
+        leaves.push_back(random_leaf(kExchangedCounts, step, r, step % 3 == 0 ? 3 : 0));
         weights.push_back(1.0 + r % 3);
         sum += weights.back();
       }
@@ -152,7 +152,7 @@ TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
       const auto& outcome = finish(exchange);
       expect_reduced(exchange, outcome, leaves, weights, sum);
       std::size_t bytes = 0;
-      for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      for (std::size_t p = 0; p < kExchangedCounts.size(); ++p) {
         if (outcome.touched[p]) bytes += exchange.plan().parameters()[p].node_bytes;
       }
       ASSERT_EQ(outcome.report.max_sent_bytes, bytes);
@@ -165,11 +165,12 @@ TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
 TEST(StepExchange, AWorkerThatJoinsCountsWithItsWeightOnly) {
   for (const bool scope : {false, true}) {
     run_thread_ranks(3, [&](const Job& job) {
-      StepExchange exchange(Group(job), plan_of(kCounts), quick());
+      StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
       for (std::int64_t step = 1; step <= 3; ++step) {
         const double joined = step == 2 ? 0 : 2;
-        std::vector<Leaf> leaves = {random_leaf(kCounts, step, 0, 1), Leaf(kCounts.size()),
-                                    random_leaf(kCounts, step, 2, 1)};
+        std::vector<Leaf> leaves = {random_leaf(kExchangedCounts, step, 0, 1),
+                                    Leaf(kExchangedCounts.size()),
+                                    random_leaf(kExchangedCounts, step, 2, 1)};
         if (job.rank() == 1) {
           exchange.open_without_gradient(joined, false);
         } else if (scope) {
@@ -193,11 +194,11 @@ TEST(StepExchange, ContributorsDivideEachParameterByItsOwnLeaves) {
     auto options = quick();
     options.divisor = Divisor::contributors;
     run_thread_ranks(workers, [&](const Job& job) {
-      StepExchange exchange(Group(job), plan_of(kCounts), options);
+      StepExchange exchange(Group(job), plan_of(kExchangedCounts), options);
       std::vector<Leaf> leaves;
       std::vector<double> weights;
       for (std::int64_t l = 0; l < 6; ++l) {
-        leaves.push_back(random_leaf(kCounts, 1, l, 4));
+        leaves.push_back(random_leaf(kExchangedCounts, 1, l, 4));
         weights.push_back(static_cast<double>(l + 1));
       }
       const auto [begin, end] = share_of(6, job.rank(), job.size());
@@ -208,7 +209,7 @@ TEST(StepExchange, ContributorsDivideEachParameterByItsOwnLeaves) {
         exchange.end_leaf();
       }
       const auto& outcome = finish(exchange);
-      for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      for (std::size_t p = 0; p < kExchangedCounts.size(); ++p) {
         double divisor = 0;
         for (std::size_t l = 0; l < 6; ++l) divisor += leaves[l][p] ? weights[l] : 0;
         const auto expected = reduced(leaves, weights, p, divisor);
@@ -222,9 +223,9 @@ TEST(StepExchange, ContributorsDivideEachParameterByItsOwnLeaves) {
 
 TEST(StepExchange, SeveralWritesOfALeafAreAddedInCallOrder) {
   run_thread_ranks(2, [&](const Job& job) {
-    StepExchange exchange(Group(job), plan_of(kCounts), quick());
-    const auto a = random_leaf(kCounts, 1, job.rank(), 0);
-    const auto b = random_leaf(kCounts, 2, job.rank(), 0);
+    StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
+    const auto a = random_leaf(kExchangedCounts, 1, job.rank(), 0);
+    const auto b = random_leaf(kExchangedCounts, 2, job.rank(), 0);
     exchange.open_scope(1);
     exchange.begin_leaf(1);
     write_leaf(exchange, a, false);
@@ -233,10 +234,10 @@ TEST(StepExchange, SeveralWritesOfALeafAreAddedInCallOrder) {
     const auto& outcome = finish(exchange);
     std::vector<Leaf> leaves;
     for (int r = 0; r < 2; ++r) {
-      auto sum = random_leaf(kCounts, 1, r, 0);
-      const auto more = random_leaf(kCounts, 2, r, 0);
-      for (std::size_t p = 0; p < kCounts.size(); ++p) {
-        for (std::size_t i = 0; i < kCounts[p]; ++i) (*sum[p])[i] += (*more[p])[i];
+      auto sum = random_leaf(kExchangedCounts, 1, r, 0);
+      const auto more = random_leaf(kExchangedCounts, 2, r, 0);
+      for (std::size_t p = 0; p < kExchangedCounts.size(); ++p) {
+        for (std::size_t i = 0; i < kExchangedCounts[p]; ++i) (*sum[p])[i] += (*more[p])[i];
       }
       leaves.push_back(std::move(sum));
     }
@@ -247,7 +248,7 @@ TEST(StepExchange, SeveralWritesOfALeafAreAddedInCallOrder) {
 // The negative control of the tree: a running sum in leaf order gives other bits.
 TEST(StepExchange, ARunningSumWouldGiveOtherBytes) {
   std::vector<Leaf> leaves;
-  for (std::int64_t l = 0; l < 4; ++l) leaves.push_back(random_leaf(kCounts, 1, l, 0));
+  for (std::int64_t l = 0; l < 4; ++l) leaves.push_back(random_leaf(kExchangedCounts, 1, l, 0));
   auto running = *leaves[0][5];
   for (std::size_t l = 1; l < 4; ++l) {
     for (std::size_t i = 0; i < running.size(); ++i) running[i] += (*leaves[l][5])[i];
@@ -257,10 +258,10 @@ TEST(StepExchange, ARunningSumWouldGiveOtherBytes) {
 
 TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
   run_thread_ranks(3, [&](const Job& job) {
-    StepExchange exchange(Group(job), plan_of(kCounts), quick());
+    StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
     for (std::int64_t step = 1; step <= 4; ++step) {
       std::vector<Leaf> leaves;
-      for (int r = 0; r < 3; ++r) leaves.push_back(random_leaf(kCounts, step, r, 0));
+      for (int r = 0; r < 3; ++r) leaves.push_back(random_leaf(kExchangedCounts, step, r, 0));
       const auto& mine = leaves[static_cast<std::size_t>(job.rank())];
       exchange.open_one_backward(1);
       if (step == 2 && job.rank() == 1) {
@@ -356,12 +357,12 @@ TEST(StepExchange, ACopyBeyondTheMemoryOfAScopeOfUntoldLengthIsOutOfMemory) {
 TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
   run_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 0) return;
-    StepExchange exchange(Group(job, {1, 2}, "some"), plan_of(kCounts), quick());
+    StepExchange exchange(Group(job, {1, 2}, "some"), plan_of(kExchangedCounts), quick());
     exchange.open_one_backward(1);
     if (job.rank() == 2) {
       exchange.fail("the disk is on fire");
     } else {
-      write_leaf(exchange, random_leaf(kCounts, 1, 1, 0), true);
+      write_leaf(exchange, random_leaf(kExchangedCounts, 1, 1, 0), true);
       try {
         finish(exchange);
         FAIL() << "the failure went unnoticed";
@@ -371,7 +372,7 @@ TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
       }
     }
     exchange.open_one_backward(1);
-    write_leaf(exchange, random_leaf(kCounts, 2, job.rank(), 0), true);
+    write_leaf(exchange, random_leaf(kExchangedCounts, 2, job.rank(), 0), true);
     finish(exchange);
   });
 }
@@ -380,11 +381,11 @@ TEST(StepExchange, AWorkerThatEndsItsPartIsNamedWithAHint) {
   std::mutex mutex;
   std::vector<std::string> texts;
   const auto outcome = try_thread_ranks(3, [&](const Job& job) {
-    StepExchange exchange(Group(job), plan_of(kCounts), quick());
+    StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
     for (std::int64_t step = 1; step <= 2; ++step) {
       if (step == 2 && job.rank() == 2) return;
       exchange.open_one_backward(1);
-      write_leaf(exchange, random_leaf(kCounts, step, job.rank(), 0), true);
+      write_leaf(exchange, random_leaf(kExchangedCounts, step, job.rank(), 0), true);
       finish(exchange);
     }
   });
@@ -398,7 +399,7 @@ TEST(StepExchange, AWorkerThatEndsItsPartIsNamedWithAHint) {
 
 TEST(StepExchange, DifferentPlansAreRefusedOnEveryWorkerWithTheSameText) {
   const auto outcome = try_thread_ranks(3, [&](const Job& job) {
-    auto counts = kCounts;
+    auto counts = kExchangedCounts;
     if (job.rank() == 2) counts[3] = 66;
     StepExchange exchange(Group(job), plan_of(counts), quick());
   });
@@ -411,14 +412,14 @@ TEST(StepExchange, DifferentPlansAreRefusedOnEveryWorkerWithTheSameText) {
 
 TEST(StepExchange, OneBackwardMeetsAScopeAndAllSaySo) {
   const auto outcome = try_thread_ranks(2, [&](const Job& job) {
-    StepExchange exchange(Group(job), plan_of(kCounts), quick());
+    StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
     if (job.rank() == 0) {
       exchange.open_one_backward(1);
-      write_leaf(exchange, random_leaf(kCounts, 1, 0, 0), true);
+      write_leaf(exchange, random_leaf(kExchangedCounts, 1, 0, 0), true);
     } else {
       exchange.open_scope(1);
       exchange.begin_leaf(1);
-      write_leaf(exchange, random_leaf(kCounts, 1, 1, 0), true);
+      write_leaf(exchange, random_leaf(kExchangedCounts, 1, 1, 0), true);
       exchange.end_leaf();
     }
     finish(exchange);
@@ -439,17 +440,17 @@ TEST(StepExchange, DigestsNameTheFirstParameterThatDiffers) {
     auto options = quick();
     options.desync_check_every = every;
     const auto outcome = try_thread_ranks(3, [&](const Job& job) {
-      StepExchange exchange(Group(job), plan_of(kCounts), options);
+      StepExchange exchange(Group(job), plan_of(kExchangedCounts), options);
       std::vector<Values> values;
       ModelMemory memory;
-      for (std::size_t p = 0; p < kCounts.size(); ++p) {
-        values.push_back(random_values(p, kCounts[p]));
+      for (std::size_t p = 0; p < kExchangedCounts.size(); ++p) {
+        values.push_back(random_values(p, kExchangedCounts[p]));
       }
       for (const auto& v : values) memory.parameters.push_back(v.data());
       for (std::int64_t step = 1; step <= found_in; ++step) {
         if (step == changed_in && job.rank() == 1) values[4][1000] += 1e-3f;
         exchange.open_one_backward(1);
-        write_leaf(exchange, random_leaf(kCounts, step, job.rank(), 0), true);
+        write_leaf(exchange, random_leaf(kExchangedCounts, step, job.rank(), 0), true);
         finish(exchange, memory);
         ASSERT_LT(step, found_in);
       }

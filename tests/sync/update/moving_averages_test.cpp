@@ -13,23 +13,23 @@
 namespace tutti::test {
 namespace {
 
-const std::vector<std::size_t> kCounts = {3, 5000, 65};
+const std::vector<std::size_t> kAveragedCounts = {3, 5000, 65};
 constexpr double kDecay = 0.75;
 
 Values value_of(std::size_t p, int step) {
-  return random_values(p * 10 + static_cast<std::uint64_t>(step), kCounts[p]);
+  return random_values(p * 10 + static_cast<std::uint64_t>(step), kAveragedCounts[p]);
 }
 
 TEST(MovingAverages, FollowTheValuesOnAnyNumberOfWorkers) {
   for (const int workers : {1, 2, 3, 5}) {
     run_thread_ranks(workers, [&](const Job& job) {
       const Group group(job);
-      const auto plan = plan_of(kCounts);
+      const auto plan = plan_of(kAveragedCounts);
       SharedModel model(group, plan, {0, 1, 0}, true, "model");
       MovingAverages averages(plan, model, kDecay, group.rank(), group.size());
-      std::vector<Values> expected(kCounts.size());
+      std::vector<Values> expected(kAveragedCounts.size());
       for (int step = 1; step <= 3; ++step) {
-        for (std::size_t p = 0; p < kCounts.size(); ++p) {
+        for (std::size_t p = 0; p < kAveragedCounts.size(); ++p) {
           const auto value = value_of(p, step);
           if (group.rank() == 0) std::memcpy(model.value(p), value.data(), value.size() * 4);
           if (step == 1) expected[p] = value;
@@ -49,17 +49,18 @@ TEST(MovingAverages, FollowTheValuesOnAnyNumberOfWorkers) {
           ASSERT_FLOAT_EQ(got[i], values[i]) << what << ", " << workers << " workers";
         }
       };
-      for (std::size_t p = 0; p < kCounts.size(); ++p) expect(model.average(p), expected[p], "a");
+      for (std::size_t p = 0; p < kAveragedCounts.size(); ++p)
+        expect(model.average(p), expected[p], "a");
       group.barrier();
       averages.swap_in();
       group.barrier();
-      for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      for (std::size_t p = 0; p < kAveragedCounts.size(); ++p) {
         expect(model.value(p), expected[p], "swapped in");
       }
       group.barrier();
       averages.swap_out();
       group.barrier();
-      for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      for (std::size_t p = 0; p < kAveragedCounts.size(); ++p) {
         const auto value = value_of(p, 3);
         EXPECT_EQ(std::memcmp(model.value(p), value.data(), value.size() * 4), 0);
       }

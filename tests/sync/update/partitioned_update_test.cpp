@@ -23,7 +23,7 @@ namespace tutti::test {
 namespace {
 
 /// Around tiles and vectors.
-const std::vector<std::size_t> kCounts = {1, 63, 65, 4095, 4096, 4097, 20'000, 0, 17};
+const std::vector<std::size_t> kUpdatedCounts = {1, 63, 65, 4095, 4096, 4097, 20'000, 0, 17};
 constexpr std::int64_t kShards = 5;
 constexpr std::int64_t kSteps = 3;
 /// In eight: so many that some parameters have no gradient in a step.
@@ -38,43 +38,44 @@ struct Case {
 
 /// All of one worker: values of the parameters after the steps.
 std::vector<Values> alone(const Case& test) {
-  std::vector<Values> values(kCounts.size());
+  std::vector<Values> values(kUpdatedCounts.size());
   std::vector<Values> first;
   std::vector<Values> second;
-  std::vector<std::int64_t> updates(kCounts.size());
-  for (std::size_t p = 0; p < kCounts.size(); ++p) {
-    values[p] = random_values(p + 77, kCounts[p]);
-    first.emplace_back(kCounts[p]);
-    second.emplace_back(kCounts[p]);
+  std::vector<std::int64_t> updates(kUpdatedCounts.size());
+  for (std::size_t p = 0; p < kUpdatedCounts.size(); ++p) {
+    values[p] = random_values(p + 77, kUpdatedCounts[p]);
+    first.emplace_back(kUpdatedCounts[p]);
+    second.emplace_back(kUpdatedCounts[p]);
   }
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     std::vector<Leaf> leaves;
     std::vector<double> weights;
     double sum = 0;
     for (std::int64_t s = 0; s < kShards; ++s) {
-      leaves.push_back(random_leaf(kCounts, step, s, kAbsent));
+      leaves.push_back(random_leaf(kUpdatedCounts, step, s, kAbsent));
       weights.push_back(weight_of(s));
       sum += weights.back();
     }
     std::vector<std::optional<Values>> gradients;
     double squares = 0;
-    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    for (std::size_t p = 0; p < kUpdatedCounts.size(); ++p) {
       gradients.push_back(reduced(leaves, weights, p, sum));
       if (!gradients[p]) continue;
       squares += squares_of(*gradients[p]);
     }
-    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    for (std::size_t p = 0; p < kUpdatedCounts.size(); ++p) {
       if (!gradients[p]) continue;
       ++updates[p];
       const double scale =
           test.clip.norm > 0 ? std::min(1.0, test.clip.norm / (std::sqrt(squares) + 1e-6)) : 1;
-      update(test.rule.at({.step = updates[p]}), {.dtype = DType::float32,
-                                                  .gradient = gradients[p]->data(),
-                                                  .parameter = values[p].data(),
-                                                  .states = {first[p].data(), second[p].data()},
-                                                  .count = static_cast<std::int64_t>(kCounts[p]),
-                                                  .gradient_scale = scale,
-                                                  .clip_value = test.clip.value});
+      update(test.rule.at({.step = updates[p]}),
+             {.dtype = DType::float32,
+              .gradient = gradients[p]->data(),
+              .parameter = values[p].data(),
+              .states = {first[p].data(), second[p].data()},
+              .count = static_cast<std::int64_t>(kUpdatedCounts[p]),
+              .gradient_scale = scale,
+              .clip_value = test.clip.value});
     }
   }
   return values;
@@ -84,28 +85,30 @@ void expect_as_alone(int workers, const Case& test) {
   const auto expected = alone(test);
   run_thread_ranks(workers, [&](const Job& job) {
     const Group group(job);
-    StepExchange exchange(group, plan_of(kCounts),
+    StepExchange exchange(group, plan_of(kUpdatedCounts),
                           {.name = "model", .sync_buffers = false, .reports_magnitude = true});
     ShardBoard board(group, "model");
-    SharedModel model(group, exchange.plan(),
-                      std::vector<int>(kCounts.size(), static_cast<int>(test.rule.states.size())),
-                      false, "model");
-    for (std::size_t p = 0; p < kCounts.size() && group.rank() == 0; ++p) {
-      const auto values = random_values(p + 77, kCounts[p]);
+    SharedModel model(
+        group, exchange.plan(),
+        std::vector<int>(kUpdatedCounts.size(), static_cast<int>(test.rule.states.size())), false,
+        "model");
+    for (std::size_t p = 0; p < kUpdatedCounts.size() && group.rank() == 0; ++p) {
+      const auto values = random_values(p + 77, kUpdatedCounts[p]);
       if (!values.empty()) std::memcpy(model.value(p), values.data(), values.size() * 4);
     }
     group.barrier();
     DenseGradients dense(exchange);
-    PartitionedUpdate update(exchange, board, model, {&dense},
-                             std::vector<std::optional<UpdateRule>>(kCounts.size(), test.rule),
-                             nullptr, test.clip);
+    PartitionedUpdate update(
+        exchange, board, model, {&dense},
+        std::vector<std::optional<UpdateRule>>(kUpdatedCounts.size(), test.rule), nullptr,
+        test.clip);
     const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       exchange.open_shards(mine.begin, mine.count());
       board.mine() = {};
       for (auto s = mine.begin; s < mine.end; ++s) {
         exchange.begin_leaf(weight_of(s));
-        const auto leaf = random_leaf(kCounts, step, s, kAbsent);
+        const auto leaf = random_leaf(kUpdatedCounts, step, s, kAbsent);
         double largest = 0;
         for (std::size_t p = 0; p < leaf.size(); ++p) {
           if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
@@ -121,9 +124,9 @@ void expect_as_alone(int workers, const Case& test) {
       auto report = outcome.report;
       update.commit(outcome.touched, report);
     }
-    for (std::size_t p = 0; p < kCounts.size(); ++p) {
-      if (kCounts[p] == 0) continue;
-      ASSERT_EQ(std::memcmp(model.value(p), expected[p].data(), kCounts[p] * 4), 0)
+    for (std::size_t p = 0; p < kUpdatedCounts.size(); ++p) {
+      if (kUpdatedCounts[p] == 0) continue;
+      ASSERT_EQ(std::memcmp(model.value(p), expected[p].data(), kUpdatedCounts[p] * 4), 0)
           << workers << " workers, parameter " << p;
     }
     group.barrier();
