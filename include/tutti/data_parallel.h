@@ -215,7 +215,7 @@ class [[nodiscard]] DataParallel {
   /// searches, which has to be alike everywhere. A value of weight 0 counts for nothing, even if it
   /// is NaN; NaN where no value has a weight. A single worker's value stays as it is. Collective,
   /// between steps, with or without an averaging policy: who has no data has weight 0.
-  /// InvalidArgument for a weight that is negative or not finite.
+  /// InvalidArgument for a weight that is negative, not finite, or above 1e150.
   double mean(double value, double weight = 1) const;
   /// The mean of each element, for a tensor of floating-point numbers that is of the same shape
   /// everywhere: a new one, of its type and without a graph.

@@ -49,7 +49,7 @@ class ShardMetrics {
   void mean(std::string_view name, double value);
   /// Σ weight · value / Σ weight over all shards; each product is rounded once. A value of weight 0
   /// counts for nothing, even if it is NaN; the mean is NaN where no value has a weight.
-  /// InvalidArgument for a weight that is negative or not finite.
+  /// InvalidArgument for a weight that is negative, not finite, or above 1e150.
   void weighted_mean(std::string_view name, double value, double weight);
   /// NaN if any value is NaN.
   void max(std::string_view name, double value);

@@ -52,9 +52,12 @@ void ShardMetrics::mean(std::string_view name, double value) {
   add(name, MetricKind::mean, value, 1);
 }
 void ShardMetrics::weighted_mean(std::string_view name, double value, double weight) {
-  if (!(weight >= 0) || !std::isfinite(weight)) {
+  constexpr double kMost = 1e150;  // w · x and Σ w are in float64
+  if (!(weight >= 0 && weight <= kMost)) {
     throw InvalidArgument(fmt::format(
-        "metric \"{}\" is recorded with weight {}: must be finite and not negative", name, weight));
+        "metric \"{}\" is recorded with weight {}: must be finite, not negative, and at "
+        "most {}",
+        name, weight, kMost));
   }
   add(name, MetricKind::weighted_mean, value, weight);
 }

@@ -163,6 +163,7 @@ TEST(Metrics, WeightsThatMakeNoSenseAreRefused) {
               ThrowsMessage<InvalidArgument>(HasSubstr("\"loss\" is recorded with weight -1")));
   EXPECT_THAT(weighing(NAN), ThrowsMessage<InvalidArgument>(HasSubstr("weight nan")));
   EXPECT_THAT(weighing(INFINITY), ThrowsMessage<InvalidArgument>(HasSubstr("weight inf")));
+  EXPECT_THAT(weighing(1e308), ThrowsMessage<InvalidArgument>(HasSubstr("weight 1e+308")));
   EXPECT_THAT([&] { shard.sum("", 1); },
               ThrowsMessage<InvalidArgument>(HasSubstr("without a name")));
   EXPECT_THAT(shard.records(), IsEmpty());
