@@ -87,8 +87,8 @@ class [[nodiscard]] Partial final : public PartialValue {
   /// The mean has the type of `value`, which must be floating: a mean of integers or booleans would
   /// be rounded, and is InvalidArgument. Σ w·value and Σ w are computed, and sent, in float64 for
   /// float64, and in float32 for all other types. InvalidArgument for a weight that is negative,
-  /// not finite, or which float32 cannot hold where it has to: above 3.4e38, or above 0 and below
-  /// 1.2e-38.
+  /// not finite, above 1e150, or which float32 cannot hold where it has to: above 3.4e38, or above
+  /// 0 and below 1.2e-38.
   Partial(const Group& group, const torch::Tensor& value,
           double weight) requires(whole == Whole::mean)
       : PartialValue(group, value, weight) {}

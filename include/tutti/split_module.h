@@ -68,6 +68,8 @@ class SplitModule : public torch::nn::Module, public WeightedLayer {
   /// the sum of the weights: these are Σ w·g over the members. A DataParallel over the same members
   /// sets it before each backward. 1: nobody does, or a DataParallel over other ranks (a grid):
   /// they are Σ w·g divided by this member's w, in units of its own loss, as what operations carry.
+  /// Rows that no DataParallel has are so, too, and those of a member of weight 0 undivided: where
+  /// these are not 0, who weighs its loss refuses the step.
   void set_gradient_weight(double weight) { *gradient_weight_ = weight; }
   double gradient_weight() const { return *gradient_weight_; }
   /// Parameters first, in registration order, then what else a checkpoint has to hold.

@@ -52,7 +52,7 @@ const std::map<std::string, Names> kMayInclude = {
       "sync/update"}},
     {"torch/model", {"base", "kernels", "memory", "comm", "run", "sync/plan", "sync/step"}},
     {"torch/data_parallel",
-     {"base", "c10d", "kernels", "memory", "comm", "codec", "run", "sync/plan", "sync/step",
+     {"base", "c10d", "kernels", "memory", "job", "comm", "codec", "run", "sync/plan", "sync/step",
       "sync/rows", "sync/coded", "sync/averaging", "torch/model", "torch/split"}},
     {"torch/ops", {"base", "comm", "torch/model"}},
     {"torch/split",

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "job/alone.h"
 #include "memory/memory_need.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/step_exchange.h"
@@ -110,8 +109,6 @@ void StepExchange::publish_bucket(std::size_t bucket) {
 
 void StepExchange::open(StepMode mode, std::int64_t declared, double weight, bool drained) {
   require_running();
-  if (!state_.job().alone_in().empty())
-    require_together(state_.job(), fmt::format("a step of \"{}\"", options_.name));
   TUTTI_CHECK(!is_open(), "steps do not nest");
   step_ = done_ + 1;
   waits_ = 0;

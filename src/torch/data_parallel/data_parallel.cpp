@@ -12,6 +12,7 @@
 #include "torch/data_parallel/parallel_averaging.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/model/loss_weight.h"
+#include "torch/split/noted_rows.h"
 #include "torch/split/split_layers.h"
 #include "tutti/error.h"
 #include "tutti/tensors.h"
@@ -49,6 +50,20 @@ void require_free(const WrappedModel& model, const SplitLayers& layers,
   }
 }
 
+/// A model that is given by its tensors' names does not show whose rows they are.
+void require_whole(const WrappedModel& model, const Group& group) {
+  if (group.size() == 1) return;
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const auto layer = NotedRows::layer_of(model.tensor(p), group.state()->ranks());
+    if (layer.empty()) continue;
+    throw InvalidArgument(
+        fmt::format("{} is this worker's rows of a {} that is split over these workers: named "
+                    "parameters are "
+                    "made the same on all; make the DataParallel of the module that has the layer",
+                    model.label(p), layer));
+  }
+}
+
 }  // namespace
 
 /// `group_of` is called once all options are checked for `workers` workers: until then no worker
@@ -65,6 +80,7 @@ void DataParallel::start(const std::function<Group()>& group_of, int workers, Wr
   }
   require_free(model, layers, options);
   const Group group = group_of();
+  require_whole(model, group);
   if (options.averaging) {
     averaging_ = std::make_unique<ParallelAveraging>(group, std::move(model), options);
     return;

@@ -7,6 +7,7 @@
 #include "base/exception_text.h"
 #include "base/log_line.h"
 #include "comm/group_state.h"
+#include "job/alone.h"
 #include "run/leaf_seed.h"
 #include "torch/model/batch_rows.h"
 #include "torch/model/incoming_gradient.h"
@@ -138,6 +139,8 @@ void DataParallelState::open_parts() {
 }
 
 void DataParallelState::before_step() {
+  if (const auto& job = own_.group.state()->job(); !job.alone_in().empty())
+    require_together(job, fmt::format("a step of \"{}\"", own_.options.name));
   is_used_ = true;
   own_.placed->require_sent();
   own_.views->release_kept();
@@ -170,9 +173,8 @@ DataParallelState::Heard& DataParallelState::heard() {
   return heard_;
 }
 
-std::optional<double> DataParallelState::loss_weight() {
+void DataParallelState::carried() {
   if (!backwards_.in_scope()) heard().weight = loss_weight_;
-  return loss_weight_;
 }
 
 void DataParallelState::refuse(const std::string& why) {
@@ -341,6 +343,7 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
     throw InvalidArgument("join() inside an accumulation scope: call its finish() first");
   own_.views->require_none_set_by_hand("before join()");
   next_weight_ = 1;  // its backward does not come
+  tell_next_weight();
   std::int64_t answered = 0;
   while (!stopped_) {
     before_step();

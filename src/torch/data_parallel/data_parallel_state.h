@@ -45,7 +45,8 @@ class DataParallelState : public GradientSink,
   void gradient(std::size_t parameter, const torch::Tensor& value) override;
   void accumulated(std::size_t parameter) override;
   void backward_ended(bool completed, std::exception_ptr error) override;
-  std::optional<double> loss_weight() override;
+  std::optional<double> loss_weight() const override { return loss_weight_; }
+  void carried() override;
   void refuse(const std::string& why) override;
   void owe(const std::string& operation) override;
   bool owes() override { return !heard().owed_by.empty(); }

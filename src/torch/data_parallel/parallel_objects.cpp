@@ -10,33 +10,12 @@
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/step_parts.h"
 #include "torch/model/threads.h"
-#include "torch/split/noted_rows.h"
-#include "tutti/error.h"
 #include "tutti/tensors.h"
 
 namespace tutti {
-namespace {
-
-/// A model that is given by its tensors' names does not show whose rows they are.
-void require_whole(const WrappedModel& model, const Group& group) {
-  if (group.size() == 1) return;
-  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    const auto layer = NotedRows::layer_of(model.tensor(p), group.state()->ranks());
-    if (layer.empty()) continue;
-    throw InvalidArgument(
-        fmt::format("{} is this worker's rows of a {} that is split over the same workers: named "
-                    "parameters are "
-                    "made the same on all; make the DataParallel of the module that has the layer",
-                    model.label(p), layer));
-  }
-}
-
-}  // namespace
-
 ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model, SplitLayers layers,
                                  const DataParallelOptions& own_options)
     : group(own_group), model(std::move(own_model)), options(own_options), memory(model.memory()) {
-  require_whole(model, group);
   pin_threads(*group.state());
   auto settings = settings_of(options);
   const auto exchange_options = exchange_options_of(options, model, layers);

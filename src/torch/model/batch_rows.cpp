@@ -21,7 +21,9 @@ std::optional<c10::SymIntArrayRef> shape_of(const Node& node, std::uint32_t resu
   return made.shape_as_dim_vector();
 }
 
+/// A parameter's rows are no batch.
 std::optional<std::int64_t> rows_of(const Node& node, std::uint32_t result) {
+  if (node.num_outputs() == 0) return {};
   const auto shape = shape_of(node, result);
   if (!shape || shape->empty()) return {};
   return shape->front().maybe_as_int();
@@ -38,9 +40,8 @@ bool averages(const Node& node) {
   return loss != nullptr && loss->reduction == at::Reduction::Mean;
 }
 
-bool is_mean(const Node& node) {
-  return dynamic_cast<const graph::MeanBackward0*>(&node) != nullptr ||
-         averages<graph::NllLossBackward0>(node) || averages<graph::NllLoss2DBackward0>(node) ||
+bool is_loss(const Node& node) {
+  return averages<graph::NllLossBackward0>(node) || averages<graph::NllLoss2DBackward0>(node) ||
          averages<graph::MseLossBackward0>(node) ||
          averages<graph::BinaryCrossEntropyBackward0>(node) ||
          averages<graph::BinaryCrossEntropyWithLogitsBackward0>(node) ||
@@ -51,23 +52,44 @@ bool is_mean(const Node& node) {
          averages<graph::MultilabelMarginLossBackward0>(node);
 }
 
-/// Of the first mean that a sum of losses has.
-std::optional<std::int64_t> rows_of_sum(std::vector<const Node*> losses) {
-  while (!losses.empty()) {
-    const auto* const loss = losses.back();
-    losses.pop_back();
-    const bool adds = dynamic_cast<const graph::AddBackward0*>(loss) != nullptr;
-    if (!is_number(*loss) || (!adds && !is_mean(*loss))) continue;
-    for (const auto& edge : loss->next_edges()) {
-      if (!edge.is_valid()) continue;
-      if (adds) {
-        losses.push_back(edge.function.get());
-      } else if (const auto rows = rows_of(*edge.function, edge.input_nr)) {
-        return rows;
-      }
-    }
+template <class... Kinds>
+bool is_any(const Node& node) {
+  return (... || (dynamic_cast<const Kinds*>(&node) != nullptr));
+}
+
+std::optional<std::int64_t> rows_of_input(const Node& node) {
+  for (const auto& edge : node.next_edges()) {
+    if (edge.is_valid()) return rows_of(*edge.function, edge.input_nr);
   }
   return {};
+}
+
+/// Of what is added up to a loss: its parts that count as they are, and those with a factor.
+std::optional<std::int64_t> rows_of_sum(std::vector<const Node*> open) {
+  const Node* loss = nullptr;
+  const Node* mean = nullptr;
+  const auto take_first = [](const Node*& first, const Node* node) {
+    if (first == nullptr || node->sequence_nr() < first->sequence_nr()) first = node;
+  };
+  while (!open.empty()) {
+    const auto* const part = open.back();
+    open.pop_back();
+    if (!is_number(*part)) continue;
+    if (is_any<graph::AddBackward0, graph::AddBackward1>(*part)) {
+      for (const auto& edge : part->next_edges()) {
+        if (edge.is_valid()) open.push_back(edge.function.get());
+      }
+    } else if (is_loss(*part)) {
+      take_first(loss, part);
+    } else if (is_any<graph::MeanBackward0>(*part)) {
+      if (rows_of_input(*part)) take_first(mean, part);
+    } else if (!is_any<graph::MulBackward0, graph::MulBackward1, graph::DivBackward0,
+                       graph::DivBackward1, graph::SumBackward0>(*part)) {
+      return {};  // what torch does not list may be a product
+    }
+  }
+  const auto* const first = loss != nullptr ? loss : mean;
+  return first == nullptr ? std::nullopt : rows_of_input(*first);
 }
 
 }  // namespace

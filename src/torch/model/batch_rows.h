@@ -10,9 +10,9 @@
 namespace tutti {
 
 /// The first dimension of what the running backward's loss reduces, as mean() or one of torch's
-/// losses does. Of a sum of losses, of the first one that is a mean. Null where none is seen, or
-/// the loss is multiplied or divided by anything: then its program weighs it. Costs a look at each
-/// edge of the graph.
+/// losses does: of a sum, of what was computed first of torch's losses that are means, or else of
+/// mean()s. Null where none is seen, as where the one loss is multiplied by a number: then its
+/// program weighs it. Costs a look at each edge of the graph.
 std::optional<std::int64_t> batch_rows();
 
 }  // namespace tutti

@@ -36,7 +36,9 @@ class GradientSink {
 
   // What operations ask whose backward comes to these parameters (loss_weight.h).
   /// How much the loss of the running backward counts; nullopt: nobody weighs losses here.
-  virtual std::optional<double> loss_weight() { return {}; }
+  virtual std::optional<double> loss_weight() const { return {}; }
+  /// Gradients of the running backward travel by that weight.
+  virtual void carried() {}
   /// The step cannot be right, and is to fail once its backward is over: `why` is
   /// InvalidArgument's.
   virtual void refuse(const std::string& /*why*/) {}

@@ -36,12 +36,12 @@ void add(LossWeight& all, const std::shared_ptr<GradientSink>& sink) {
   if (first == nullptr) {
     all.value = *weight;
   } else if (*weight != all.value) {
-    all.refuse(fmt::format(
+    all.conflict = fmt::format(
         "a backward through an operation (tutti/ops.h) comes to parameters of {} and of {}, whose "
         "losses count {} and {}: its gradients cannot be right for both; call next_weight() of "
         "both "
         "with the same weight before it",
-        first->loss_label(), sink->loss_label(), all.value, *weight));
+        first->loss_label(), sink->loss_label(), all.value, *weight);
   }
 }
 
@@ -99,14 +99,20 @@ bool is_zero(const torch::Tensor& gradient) {
   return values.count_nonzero().item<std::int64_t>() == 0;
 }
 
+namespace {
+
+constexpr const char* kRemedy =
+    "leave all weights at 1, and multiply each worker's loss by its rows · N ÷ all rows";
+
+}  // namespace
+
 torch::Tensor given_without_weight(const torch::Tensor& gradient, const std::string& operation) {
   const auto& weight = current_loss_weight();
   if (weight.owes() && !is_zero(gradient)) {
     weight.refuse(fmt::format(
         "{}: this worker's loss has a weight of 0, but gradients of other workers' losses go "
-        "through it to other workers, and would be lost; leave all weights at 1, and multiply each "
-        "worker's loss by its rows · N ÷ all rows",
-        operation));
+        "through it to other workers, and would be lost; {}",
+        operation, kRemedy));
   }
   return torch::zeros_like(gradient);
 }
@@ -114,6 +120,14 @@ torch::Tensor given_without_weight(const torch::Tensor& gradient, const std::str
 torch::Tensor taken_without_weight(torch::Tensor gradient, const std::string& operation) {
   if (!is_zero(gradient)) current_loss_weight().owe(operation);
   return gradient;
+}
+
+void refuse_without_weight(const torch::Tensor& gradient, const std::string& operation) {
+  if (is_zero(gradient)) return;
+  current_loss_weight().refuse(fmt::format(
+      "{}: this worker's loss has a weight of 0, but other workers' losses have a gradient of its "
+      "parameters here, which cannot be told in units of this worker's loss; {}",
+      operation, kRemedy));
 }
 
 LossWeightScope::LossWeightScope(LossWeight weight)

@@ -24,7 +24,15 @@ namespace tutti {
 struct LossWeight {
   double value = 1;
   std::vector<std::weak_ptr<GradientSink>> sinks = {};  ///< who weighs it
+  std::string conflict = {};  ///< why those of different weights cannot both be right
 
+  /// A gradient is to travel by it: who weighs the loss hears so, and of a conflict.
+  void carried() const {
+    for (const auto& weak : sinks) {
+      if (const auto sink = weak.lock()) sink->carried();
+    }
+    if (!conflict.empty()) refuse(conflict);
+  }
   void refuse(const std::string& why) const {
     for (const auto& weak : sinks) {
       if (const auto sink = weak.lock()) sink->refuse(why);
@@ -51,8 +59,7 @@ void require_weight(double weight, std::optional<std::int64_t> shard = {});
 /// would be lost and of more be infinite.
 void require_loss_weight(double weight, std::optional<std::int64_t> shard = {});
 
-/// Of the running backward; 1 where nobody weighs its loss. Those of different weights hear that
-/// they cannot both be right.
+/// Of the running backward; 1 where nobody weighs its loss.
 const LossWeight& current_loss_weight();
 
 /// NaN is something.
@@ -66,6 +73,9 @@ torch::Tensor given_without_weight(const torch::Tensor& gradient, const std::str
 /// What goes on backward here of what others' losses gave: as it came, since nothing can be divided
 /// by 0. Who weighs the loss refuses it where it comes to a parameter.
 torch::Tensor taken_without_weight(torch::Tensor gradient, const std::string& operation);
+/// What others' losses gave to a parameter here that is in units of this worker's loss: it is
+/// refused unless it is 0.
+void refuse_without_weight(const torch::Tensor& gradient, const std::string& operation);
 
 /// Backwards of this thread count so while it lives, whatever they come to: those that run inside
 /// of another one come to a part of its graph alone.

@@ -45,7 +45,10 @@ thread_local int unweighted = 0;
 }  // namespace
 
 double loss_weight(const Group& group) {
-  return group.size() == 1 ? 1 : current_loss_weight().value;
+  if (group.size() == 1 || current_backward() < 0) return 1;
+  const auto& weight = current_loss_weight();
+  weight.carried();
+  return weight.value;
 }
 
 UnweightedGuard::UnweightedGuard() { ++unweighted; }
@@ -54,8 +57,8 @@ UnweightedGuard::~UnweightedGuard() { --unweighted; }
 GradientOfCollective of_weighted_losses(const Group& group, const char* operation,
                                         GradientOfCollective gradient) {
   if (group.size() == 1 || unweighted > 0) return gradient;
-  return [operation, gradient = std::move(gradient)](const torch::Tensor& mine) {
-    const double weight = current_loss_weight().value;
+  return [group, operation, gradient = std::move(gradient)](const torch::Tensor& mine) {
+    const double weight = loss_weight(group);
     if (weight == 1) return gradient(mine);
     const bool counts = weight != 0;
     auto all = gradient(counts ? mine * weight : given_without_weight(mine, operation));

@@ -1,5 +1,6 @@
 #include "torch/split/noted_rows.h"
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -52,7 +53,10 @@ std::shared_ptr<const void> NotedRows::add(const torch::nn::Module& layer, std::
 std::string NotedRows::layer_of(const torch::Tensor& parameter, const std::vector<int>& ranks) {
   const std::lock_guard lock(mutex);
   const auto found = all().find(parameter.unsafeGetTensorImpl());
-  return found == all().end() || found->second.ranks != ranks ? std::string() : found->second.layer;
+  if (found == all().end()) return {};
+  const auto common = std::ranges::count_if(
+      found->second.ranks, [&](int rank) { return std::ranges::count(ranks, rank) > 0; });
+  return common > 1 ? found->second.layer : std::string();
 }
 
 }  // namespace tutti

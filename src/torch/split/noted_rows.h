@@ -17,8 +17,8 @@ class NotedRows {
   /// Notes the parameters that are registered in `layer` itself, which is split over job ranks
   /// `ranks`, for as long as what is returned lives.
   static std::shared_ptr<const void> add(const torch::nn::Module& layer, std::vector<int> ranks);
-  /// The name of the layer of which `parameter` is rows, where it is split over these ranks; empty
-  /// where it is of none.
+  /// The name of the layer of which `parameter` is rows, where it is split over several of these
+  /// ranks, which have other rows then; empty where it is of none.
   static std::string layer_of(const torch::Tensor& parameter, const std::vector<int>& ranks);
 };
 

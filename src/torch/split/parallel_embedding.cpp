@@ -165,6 +165,7 @@ torch::Tensor ParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
                 .view({-1, dim});
         auto values = ops::all_to_all(group, mine.index_select(0, route->order), route->given,
                                       route->taken, {.label = label});
+        if (!learns) return torch::Tensor();
         auto rows = route->asked;
         if (has_padding) {
           const auto kept = (rows != padding).nonzero().flatten();

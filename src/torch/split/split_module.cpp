@@ -57,7 +57,10 @@ std::string WeightedLayer::label_of(std::string_view layer, std::string_view wha
   return fmt::format("{}{}{}: {}", layer, layer_name_.empty() ? "" : " ", layer_name_, what);
 }
 
-void SplitModule::note_rows() { noted_ = NotedRows::add(*this, group_.state()->ranks()); }
+void SplitModule::note_rows() {
+  noted_.reset();
+  noted_ = NotedRows::add(*this, group_.state()->ranks());
+}
 
 torch::Tensor SplitModule::own_rows(const torch::Tensor& parameter) const {
   if (!parameter.requires_grad()) return parameter;

@@ -72,7 +72,10 @@ torch::Tensor of_own_rows(const torch::Tensor& gradient, const Group& group, dou
                           const std::string& layer) {
   const double weight = ops::loss_weight(group);
   if (weight == owners) return gradient;
-  return weight == 0 ? taken_without_weight(gradient, layer) : gradient * (owners / weight);
+  if (owners == 0) return torch::zeros_like(gradient);  // NaN, too
+  if (weight != 0) return gradient * (owners / weight);
+  refuse_without_weight(gradient, layer);
+  return gradient;
 }
 
 torch::Tensor enter_weighted(const torch::Tensor& x, const Group& group, const char* layer) {

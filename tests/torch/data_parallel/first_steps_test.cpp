@@ -166,6 +166,10 @@ TEST(FirstSteps, RowsAreThoseThatTheLossIsTheMeanOf) {
     return 0.1 * model->weight.square().sum() + torch::mse_loss(out, torch::zeros({rows, 4})) +
            out.abs().mean();
   });
+  expect_rows_said("beside a penalty", true, [&](Linear& model, std::int64_t rows) {
+    return torch::cross_entropy_loss(model->forward(rows_of(rows)), labels(rows)) +
+           model->weight.square().mean();
+  });
   expect_rows_said("a matrix by hand", true, [&](Linear& model, std::int64_t rows) {
     return torch::binary_cross_entropy_with_logits(rows_of(rows).matmul(model->weight),
                                                    torch::ones({rows, 4}));
@@ -191,6 +195,9 @@ TEST(FirstSteps, LossesWhoseRowsAreNotSeenAreNotCompared) {
   });
   expect_rows_said("weighed by the program", false, [](Linear& model, std::int64_t rows) {
     return model->forward(rows_of(rows)).square().mean() * (2 * static_cast<double>(rows) / 5);
+  });
+  expect_rows_said("weighed by what is learned", false, [](Linear& model, std::int64_t rows) {
+    return model->forward(rows_of(rows)).square().mean() * (-model->bias[0]).exp();
   });
   expect_rows_said("a sum that is divided", false, [](Linear& model, std::int64_t rows) {
     return model->forward(rows_of(rows)).square().sum() / static_cast<double>(rows);

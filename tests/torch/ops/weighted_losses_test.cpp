@@ -534,5 +534,26 @@ TEST(WeightedLosses, AWeightThatComesAfterTheBackwardIsRefused) {
   });
 }
 
+/// Nothing travels: what a loss is to count may be said afterwards.
+TEST(WeightedLosses, RecomputationIsNoOperation) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [&](const Job& job) {
+      auto model = linear(0);
+      DataParallel parallel(job, *model);
+      const auto loss =
+          recompute([&](const torch::Tensor& x) { return model->forward(x); },
+                    draw(70 + static_cast<std::uint64_t>(job.rank()), {2, 3}).requires_grad_())
+              .square()
+              .mean();
+      const auto gradients = torch::autograd::grad({loss}, model->parameters());
+      for (std::size_t p = 0; p < gradients.size(); ++p) {
+        model->parameters()[p].mutable_grad() = gradients[p].clone();
+      }
+      parallel.synchronize(5);
+      EXPECT_EQ(parallel.report().weight, 5 * workers);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test::weighted_losses_cases

@@ -278,21 +278,102 @@ TEST(SplitWeights, RowsThatAreGivenByNameAreRefused) {
   });
 }
 
+TEST(SplitWeights, RowsThatAreGivenByNameAreRefusedWhateverTheOtherWorkers) {
+  on_workers(4, [](const Job& job) {
+    const Group group(job);
+    const Group pair = group.split(job.rank() / 2, "pair");
+    struct Own : ParallelLinearImpl {
+      explicit Own(const Group& group)
+          : ParallelLinearImpl(group, {.features = 3, .classes = 4, .seed = 5}),
+            scale(register_parameter("scale", torch::ones({2}))) {
+        note_rows();
+      }
+      torch::Tensor scale;
+    };
+    Own head(pair);
+    for (const auto& tensor : {head.weight, head.bias, head.scale}) {
+      const std::vector<std::pair<std::string, torch::Tensor>> rows = {{"rows", tensor}};
+      EXPECT_THAT(text_of<InvalidArgument>([&] { const DataParallel parallel(group, rows); }),
+                  HasSubstr("is this worker's rows"));
+      EXPECT_THAT(text_of<InvalidArgument>([&] {
+                    const DataParallel parallel(pair, rows, {.averaging = local_sgd(2)});
+                  }),
+                  HasSubstr("is this worker's rows"));
+    }
+    // Of a grid: who has the same rows.
+    const Group data = group.split(job.rank() % 2, "data");
+    const DataParallel parallel(
+        data, std::vector<std::pair<std::string, torch::Tensor>>{{"weight", head.weight}});
+  });
+}
+
+/// What counts nothing gives nothing, NaN either.
+TEST(SplitWeights, OfAMicroBatchThatCountsNothingGiveNothing) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [](const Job& job) {
+      const Group group(job);
+      ParallelEmbedding table(group, {.rows = 6, .dim = 3, .seed = 7, .dtype = kWide});
+      ParallelLinear head(group, {.features = 3, .classes = 4, .seed = 5, .dtype = kWide});
+      torch::nn::ModuleList model(table, head);
+      DataParallel parallel(group, *model);
+      const auto loss = [&](std::int64_t rows) {
+        return head->logits(table->forward(torch::arange(rows))).pow(2).mean();
+      };
+      const auto step = [&](bool has_an_empty_one) {
+        model->zero_grad();
+        auto scope = parallel.accumulate();
+        if (has_an_empty_one) scope.micro_batch(0, [&] { return loss(0); });
+        scope.micro_batch(3, [&] { return loss(4); });
+        scope.finish();
+        return std::pair{head->weight.grad().clone(), table->weight.grad().to_dense()};
+      };
+      const auto [rows, words] = step(false);
+      const auto [rows_too, words_too] = step(true);
+      EXPECT_TRUE(rows.isfinite().all().item<bool>());
+      EXPECT_TRUE(torch::equal(rows, rows_too)) << rows_too;
+      EXPECT_TRUE(torch::equal(words, words_too)) << words_too;
+    });
+  }
+}
+
+/// They are in units of its loss, which counts nothing.
+TEST(SplitWeights, OfRowsThatOnlyOthersLearnOutsideOfAnyDataParallelAreRefused) {
+  on_workers(2, [](const Job& job) {
+    const Group group(job);
+    auto trunk = linear(3, 4, 1);
+    ParallelLinear head(group, {.features = 4, .classes = 4, .seed = 5, .dtype = kWide});
+    DataParallel parallel(group, *trunk);
+    const auto x = samples(job.rank(), 0).slice(0, 0, job.rank() == 0 ? 2 : 0);
+    parallel.next_weight(job.rank() == 0 ? 1 : 0);
+    const auto step = [&] { head->logits(trunk->forward(x)).pow(2).sum().backward(); };
+    if (job.rank() == 0) {
+      EXPECT_THROW(step(), PeerFailed);
+    } else {
+      EXPECT_THAT(text_of<InvalidArgument>(step),
+                  AllOf(HasSubstr("ParallelLinear: this worker's loss has a weight of 0"),
+                        HasSubstr("leave all weights at 1")));
+    }
+  });
+}
+
 /// What a frozen table would learn nobody misses.
 TEST(SplitWeights, OfAFrozenTableAreNoneOfItsRows) {
-  for (const int workers : {2, 3}) {
+  for (const auto& [workers, is_inside] : {std::pair{2, true}, {3, true}, {2, false}, {3, false}}) {
     on_workers(workers, [&](const Job& job) {
       const Group group(job);
       ParallelEmbedding table(group, {.rows = 6, .dim = 3, .seed = 7, .dtype = kWide});
       SyncBatchNorm norm(group, torch::nn::BatchNormOptions(3));
       norm->to(kWide);
       auto head = linear(3, 2, 1);
-      torch::nn::ModuleList model(table, norm, head);
+      torch::nn::ModuleList model(norm, head);
+      if (is_inside) model->push_back(table);
       table->weight.requires_grad_(false);
       DataParallel parallel(group, *model);
       parallel.next_weight(job.rank() == 1 ? 0 : 1);
+      // Looked up before what learns, and beside it.
       const auto x = table->forward(torch::arange(4) + job.rank());
-      head->forward(norm->forward(x)).pow(2).mean().backward();
+      const auto y = table->forward(torch::arange(4));
+      (head->forward(norm->forward(x)) * y.slice(1, 0, 2)).pow(2).mean().backward();
       EXPECT_TRUE(head->weight.grad().defined());
       EXPECT_FALSE(table->weight.grad().defined());
     });
