@@ -50,10 +50,12 @@ TEST(Mirror, EachClassOfSyncIsNamedByATestBesideIt) {
   const auto mirror = source_folder() / "tests";
   std::vector<std::string> missing;
   int headers = 0;
-  for (const auto& folder : fs::directory_iterator(src / "sync")) {
+  for (const auto& folder : fs::recursive_directory_iterator(src / "sync")) {
+    if (!folder.is_directory()) continue;
     std::string tests;
-    for (const auto& test : fs::directory_iterator(mirror / "sync" / folder.path().filename())) {
-      tests += text_of(test.path());
+    for (const auto& test :
+         fs::directory_iterator(mirror / folder.path().lexically_relative(src))) {
+      if (test.is_regular_file()) tests += text_of(test.path());
     }
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() != ".h") continue;
