@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benchmarks of a build, prints tables, writes JSON files and pictures.
 
-    python3 bench/run.py [--build DIR] [--quick] [--only QUESTION] [--resume] [--help]
+    python3 bench/run.py [--build DIR] [--quick] [--only QUESTION] [--against DIR] [--resume] [--help]
 
 Each cell is written when it is measured. Ended by SIGINT or SIGTERM, the run prints the tables of
 what it has; the same command with --resume measures the rest.
@@ -34,6 +34,7 @@ from hosts.hosts import layout_of
 from questions import MODELS, QUESTIONS, is_timed
 
 PROJECT = os.path.dirname(HERE)
+AGAINST = ["all_reduce", "step"]  # questions that another build can be measured in
 # Options that decide no figure.
 ELSEWHERE = ("build", "results", "pictures", "torch_python", "resume", "check_options")
 
@@ -41,8 +42,9 @@ ELSEWHERE = ("build", "results", "pictures", "torch_python", "resume", "check_op
 class Tools:
     """Where programs and interpreters are."""
 
-    def __init__(self, build, torch_python):
+    def __init__(self, build, torch_python, against=None):
         self.build = build
+        self.before = Tools(against, torch_python) if against else None
         self.cores = len(separate_cores())
         candidates = [torch_python, sys.executable, beside_libtorch(build)]
         self._pythons = [p for p in candidates if p and os.path.exists(p)]
@@ -82,7 +84,7 @@ class Settings:
         self.quick = quick
         self.workers = arguments.workers
         self.largest = (arguments.largest_mib or (4 if quick else 256)) * 1024 * 1024
-        self.rounds = arguments.rounds or (2 if quick else 9)
+        self.rounds = arguments.rounds or (2 if quick else 30 if arguments.against else 9)
         self.burst = 0.01 if quick else 0.06
         self.most = 2000 if quick else 20000
         self.restarts = 1 if quick else 3
@@ -205,6 +207,9 @@ def parse_arguments(words):
     parser.add_argument("--pictures", help="folder for pictures of figures that may be quoted; others, and by\n"
                                            "default all, land beside the JSON files")
     parser.add_argument("--torch-python", help="a Python that has torch 2.x")
+    parser.add_argument("--against", metavar="DIR",
+                        help="another build folder: step and all_reduce measure Tutti of both builds, in the same\n"
+                             "rounds (30 by default), and nobody else; its columns are \"…, before\"")
     parser.add_argument("--rounds", type=int, help="turns that every contestant takes")
     parser.add_argument("--workers", type=int, nargs="+", choices=(2, 4), default=[2, 4],
                         help="worker counts of all_reduce and step")
@@ -226,7 +231,15 @@ def parse_arguments(words):
     parser.add_argument("--links", nargs="+", default=[], metavar="LINK",
                         help="hosts: the Trainer with each value of TUTTI_LINK, too, if this version reads\nthat variable")
     parser.add_argument("--check-options", action="store_true", help="refuse wrong options, and do nothing else")
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    if arguments.against:
+        arguments.against = os.path.abspath(arguments.against)
+        arguments.only = arguments.only or AGAINST
+        if not set(arguments.only) <= set(AGAINST):
+            parser.error(f"--against is for {' and '.join(AGAINST)}")
+        if not os.path.exists(os.path.join(arguments.against, "bin", "tutti")):
+            parser.error(f"--against {arguments.against}: there is no bin/tutti in it")
+    return arguments
 
 
 def main(words=None, questions=None, draw_picture=draw):
@@ -241,7 +254,7 @@ def main(words=None, questions=None, draw_picture=draw):
     pictures = os.path.abspath(arguments.pictures or results)
     for folder in (results, pictures):
         os.makedirs(folder, exist_ok=True)
-    tools = Tools(build, arguments.torch_python)
+    tools = Tools(build, arguments.torch_python, arguments.against)
     questions = questions or {name: QUESTIONS[name] for name in arguments.only or QUESTIONS}
     options = {"--" + name.replace("_", "-"): value for name, value in vars(arguments).items()
                if name not in ELSEWHERE}

@@ -4,6 +4,7 @@ import os
 
 from common.contestants import Contestant, Failed
 from common.report import all_missing, marked, number, per_round, size_name, summary, table
+from step.rivals import BEFORE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = [1024 * 4**i for i in range(10)]
@@ -27,7 +28,8 @@ TRAFFIC = {
 
 
 def contestants(tools, size, largest):
-    """Name, commands, {column: way} of all that can run; and what is missing, with its remedy."""
+    """Name, commands, {column: way} of all that can run; and what is missing, with its remedy. Where there is a build
+    to measure against, these are Tutti of both builds."""
     program = tools.program
     present, missing = [], {}
 
@@ -37,16 +39,20 @@ def contestants(tools, size, largest):
         else:
             missing[name] = remedy
 
-    run = [program("tutti"), "run", "-n", str(size), "--"]
+    for build, when in ((tools, ""), (tools.before, BEFORE)):
+        if build is None:
+            continue
+        run = [build.program("tutti"), "run", "-n", str(size), "--"]
+        spans = build.program("bench_all_reduce_tutti")
+        add("Tutti" + when, spans, [[*run, spans, "{socket}", str(largest)]],
+            {"Tutti arena" + when: "arena", "Tutti staged" + when: "staged"}, "build it")
+        tensor = build.program("bench_all_reduce_tensor")
+        add("Tutti tensor" + when, tensor, [[*run, tensor, "{socket}", str(largest)]],
+            {"Tutti tensor" + when: "arena"}, "build with -DTUTTI_TORCH=ON")
+    if tools.before:
+        return present, missing
     probe = program("bench_all_reduce_probe")
     add("probe", probe, [[probe, "{socket}", str(size)]], {"probe": "reduce", "copy": "copy"}, "build it")
-    spans = program("bench_all_reduce_tutti")
-    add("Tutti", spans, [[*run, spans, "{socket}", str(largest)]],
-        {"Tutti arena": "arena", "Tutti staged": "staged"}, "build it")
-    tensor = program("bench_all_reduce_tensor")
-    add("Tutti tensor", tensor, [[*run, tensor, "{socket}", str(largest)]],
-        {"Tutti tensor": "arena"}, "build with -DTUTTI_TORCH=ON")
-
     gloo = program("bench_all_reduce_gloo")
     start = [gloo] if os.path.exists(gloo) else [tools.torch_python, os.path.join(HERE, "gloo.py")]
     add("Gloo", start[0], [[*start, "{socket}", str(r), str(size), "{store}"] for r in range(size)],
@@ -135,7 +141,10 @@ def derive(cells, size, bytes_):
     for name, cell in cells.items():
         cell["algbw_gbps"] = bytes_ / cell["median_us"] / 1e3
         cell["busbw_gbps"] = cell["algbw_gbps"] * 2 * (size - 1) / size
-        traffic = TRAFFIC.get("Tutti arena" if name == "Tutti tensor" else name)
+        own = name.removesuffix(BEFORE)
+        traffic = TRAFFIC.get("Tutti arena" if own == "Tutti tensor" else own)
+        before = cells.get(name + BEFORE)
+        cell["ratio_to_before"] = per_round(cell, before) if before else None
         cell["traffic_per_byte"] = traffic(size) if traffic else None
         cell["percent_of_roof"] = 100 * per_round(copy, cell) if copy else None
         cell["times_faster_than"] = {o: per_round(other, cell) for o, other in cells.items() if o != name}
@@ -187,6 +196,16 @@ def show(result):
             f"{n} {number(group['sizes'][-1]['columns'][n]['traffic_per_byte'])}" for n in names)
             + " (at the largest size, by construction)")
         show_aims(group)
+        show_before(group, names)
+
+
+def show_before(group, names):
+    rows = [[marked(size_name(entry["bytes"]), entry)]
+            + [number(entry["columns"][name].get("ratio_to_before")) for name in names if name + BEFORE in names]
+            for entry in group["sizes"]]
+    if rows and len(rows[0]) > 1:
+        print("\nTime ÷ that of the build before (medians of the rounds' ratios)")
+        print(table(["bytes", *(name for name in names if name + BEFORE in names)], rows))
 
 
 def show_aims(group):

@@ -11,12 +11,14 @@ NO_SYNC = "no sync, C++"
 DDP = "PyTorch DDP"
 NO_SYNC_PYTHON = "no sync, Python"
 ONE_PROCESS = "one process"
+BEFORE = ", before"  # a column of the build that is measured against
 NO_PYTHON = "give --torch-python, a Python with torch 2.x"
 BASELINE = {TRAINER: NO_SYNC, TUTTI: NO_SYNC, GLOO: NO_SYNC, DDP: NO_SYNC_PYTHON}
 
 
 def rivals(tools, model, optimizer, workers):
-    """{column: commands} of all that can run, and {column: remedy} of what is missing."""
+    """{column: commands} of all that can run, and {column: remedy} of what is missing. Where there is a build to
+    measure against, these are Tutti of both builds, and what does not synchronise."""
     present, missing = {}, {}
 
     def add(column, executable, commands, remedy):
@@ -26,10 +28,17 @@ def rivals(tools, model, optimizer, workers):
             missing[column] = remedy
 
     what = ["{socket}", model, optimizer]
-    add(TRAINER, tools.program("bench_step_trainer"), trainer(tools, model, workers, workers),
+    for build, when in ((tools, ""), (tools.before, BEFORE)):
+        if build is None:
+            continue
+        add(TRAINER + when, build.program("bench_step_trainer"), trainer(build, model, workers, workers),
+            "build with -DTUTTI_TORCH=ON")
+        add(TUTTI + when, build.program("bench_step_tutti"), launch(build, workers, "bench_step_tutti", *what),
+            "build with -DTUTTI_TORCH=ON")
+    add(NO_SYNC, tools.program("bench_step_barrier"), launch(tools, workers, "bench_step_barrier", *what),
         "build with -DTUTTI_TORCH=ON")
-    for column, name in ((TUTTI, "bench_step_tutti"), (NO_SYNC, "bench_step_barrier")):
-        add(column, tools.program(name), launch(tools, workers, name, *what), "build with -DTUTTI_TORCH=ON")
+    if tools.before:
+        return present, missing
     program = tools.program("bench_step_gloo")
     add(GLOO, program, [[program, *what, *rank] for rank in ranks(workers)], "install libgloo-dev and build again")
     for column, way in ((NO_SYNC_PYTHON, "barrier"), (DDP, "ddp")):

@@ -5,7 +5,7 @@ import itertools
 from common.report import marked, number, per_round, summary, table
 from common.turns import take_turns
 from step import aims
-from step.rivals import BASELINE, DDP, ONE_PROCESS, one_process, rivals
+from step.rivals import BASELINE, BEFORE, DDP, ONE_PROCESS, one_process, rivals
 
 MODELS = {
     "mlp": "MLP 8×1024², batch 16 (34 MB)",
@@ -20,6 +20,8 @@ CELL_SECONDS = 90
 def derive(cells):
     for column, cell in cells.items():
         base, ddp, alone = cells.get(BASELINE.get(column)), cells.get(DDP), cells.get(ONE_PROCESS)
+        before = cells.get(column + BEFORE)
+        cell["ratio_to_before"] = per_round(cell, before) if before else None
         cell["ratio_to_no_sync"] = per_round(cell, base) if base else None
         cell["added_us"] = per_round(cell, base, lambda a, b: a - b) if base else None
         cell["ratio_to_ddp"] = per_round(cell, ddp) if ddp and cell is not ddp else None
@@ -40,7 +42,8 @@ def cells(_, settings):
 def measure(tools, settings, left, watch):
     for name, (workers, model, optimizer) in left.items():
         commands, missing = rivals(tools, model, optimizer, workers)
-        commands |= one_process(tools, model, optimizer, workers)
+        if not tools.before:
+            commands |= one_process(tools, model, optimizer, workers)
         rounds, _ = take_turns(commands, workers, settings, watch, missing, one_process=(ONE_PROCESS,))
         columns = derive({column: summary(r) for column, r in rounds.items()})
         yield name, {"workers": workers, "model": model, "optimizer": optimizer, "columns": columns,
@@ -65,8 +68,9 @@ def show(result):
             added = cell["added_us"]
             rows.append([column, *(number(cell[k] / 1e3) for k in ("median_us", "min_us", "p99_us")),
                          number(cell["ratio_to_no_sync"]), number(None if added is None else added / 1e3),
-                         number(cell["ratio_to_ddp"]), number(cell["ratio_to_one_process"])])
+                         number(cell["ratio_to_ddp"]), number(cell["ratio_to_one_process"]),
+                         number(cell.get("ratio_to_before"))])
         print(table(["", "median", "min", "p99", "ratio to no sync", "added", "ratio to DDP",
-                     "ratio to one process"], rows))
+                     "ratio to one process", "ratio to before"], rows))
         if entry["aims"]:
             print("\n" + table(["", "", "aim", ""], aims.rows(entry["aims"])))

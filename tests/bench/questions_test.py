@@ -165,6 +165,7 @@ class Rivals(Build):
         class Tools:
             cores = 2
             torch_python = None
+            before = None
 
             def program(self, name):
                 return name
@@ -179,6 +180,41 @@ class Rivals(Build):
     def test_one_that_is_not_slower_misses_the_aim(self):
         self.assertFalse(all_reduce.met({"bytes": 1024}, {"times_faster_than": {"MPICH 5": 1}, "more_us_than": {}}))
         self.assertTrue(all_reduce.met({"bytes": 1024}, {"times_faster_than": {"MPICH 5": 1.01}, "more_us_than": {}}))
+
+
+class Against(Build):
+    """Another build's Tutti in the same rounds."""
+
+    def setUp(self):
+        super().setUp()
+        self.build()
+        os.makedirs(self.path("old", "bin"))
+        for name in PROGRAMS:
+            if name != "bench_all_reduce_tensor":
+                self.add_program("old", "bin", name)
+
+    def test_has_columns_beside_ours_and_no_rivals(self):
+        status, output, complaint = self.call(*OPTIONS, "--against", self.path("old"), FAKE_ALL="1")
+        self.assertEqual(status, 0, complaint)
+        self.assertFalse(os.path.exists(self.path("r", "memory.json")))
+        columns = self.result("step")["cells"][0]["value"]["columns"]
+        self.assertEqual(set(columns), {"Tutti Trainer", "Tutti DataParallel", "no sync, C++", "Tutti Trainer, before",
+                                        "Tutti DataParallel, before"})
+        self.assertEqual(columns["Tutti Trainer"]["ratio_to_before"], 1)
+        self.assertIsNone(columns["no sync, C++"]["ratio_to_before"])
+        cell = self.result("all_reduce")["cells"][0]["value"]
+        self.assertEqual(set(cell["columns"]), {"Tutti arena", "Tutti staged", "Tutti tensor", "Tutti arena, before",
+                                                "Tutti staged, before"})
+        self.assertEqual(cell["columns"]["Tutti staged"]["ratio_to_before"], 1)
+        self.assertIn("Tutti tensor, before", cell["missing"])
+        self.assertIn("Time ÷ that of the build before", output)
+
+    def test_is_refused_for_other_questions_and_folders(self):
+        for words, text in ((("--against", self.path("old"), "--only", "memory"), "--against is for all_reduce and step"),
+                            (("--against", self.path("r")), "there is no bin/tutti in it")):
+            status, _, complaint = self.call(*OPTIONS, *words, FAKE_ALL="1")
+            self.assertEqual(status, 2)
+            self.assertIn(text, complaint)
 
 
 class Pictures(Build):
