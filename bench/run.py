@@ -209,7 +209,8 @@ def parse_arguments(words):
     parser.add_argument("--torch-python", help="a Python that has torch 2.x")
     parser.add_argument("--against", metavar="DIR",
                         help="another build folder: step and all_reduce measure Tutti of both builds, in the same\n"
-                             "rounds (30 by default), and nobody else; its columns are \"…, before\"")
+                             "rounds (30 by default), and nobody else; its columns are \"…, before\". Numbers land\n"
+                             "in BUILD/bench/against, pictures beside them")
     parser.add_argument("--rounds", type=int, help="turns that every contestant takes")
     parser.add_argument("--workers", type=int, nargs="+", choices=(2, 4), default=[2, 4],
                         help="worker counts of all_reduce and step")
@@ -249,9 +250,9 @@ def main(words=None, questions=None, draw_picture=draw):
         return
     interrupt.note_signals()
     build = os.path.abspath(arguments.build)
-    results = os.path.abspath(arguments.results
-                              or os.path.join(build, "bench", "quick" if arguments.quick else "results"))
-    pictures = os.path.abspath(arguments.pictures or results)
+    kind = "against" if arguments.against else "quick" if arguments.quick else "results"
+    results = os.path.abspath(arguments.results or os.path.join(build, "bench", kind))
+    pictures = os.path.abspath(arguments.pictures or results) if not arguments.against else results
     for folder in (results, pictures):
         os.makedirs(folder, exist_ok=True)
     tools = Tools(build, arguments.torch_python, arguments.against)
