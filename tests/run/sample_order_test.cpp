@@ -70,7 +70,7 @@ TEST(SampleOrder, TellsHowManySamplesAnEpochHasWhereItDecides) {
 }
 
 /// Indices of a step's shards, one after another.
-Indices step_of(DataOrder& order, const DataRequest& request, std::int64_t shards) {
+Indices indices_of_step(DataOrder& order, const DataRequest& request, std::int64_t shards) {
   Indices step;
   for (std::int64_t s = 0; s < shards; ++s) {
     const auto samples = order.indices(request, s);
@@ -88,13 +88,13 @@ TEST(SampleOrder, AnEpochOfOnesOwnMayHaveAnyLength) {
     return samples;
   });
   DataOrder order(1, own);
-  EXPECT_THAT(step_of(order, {4, 1}, 2), ElementsAre(0, 1));
-  EXPECT_THAT(step_of(order, {4, 1}, 2), ElementsAre(2));
-  EXPECT_THAT(step_of(order, {4, 2}, 2), ElementsAre(1, 2, 3, 0));
+  EXPECT_THAT(indices_of_step(order, {4, 1}, 2), ElementsAre(0, 1));
+  EXPECT_THAT(indices_of_step(order, {4, 1}, 2), ElementsAre(2));
+  EXPECT_THAT(indices_of_step(order, {4, 2}, 2), ElementsAre(1, 2, 3, 0));
   EXPECT_EQ(order.position(), (DataPosition{1, 4, 4}));
   DataOrder again(1, own);
   again.restore(order.position());
-  EXPECT_THAT(step_of(again, {4, 2}, 2), ElementsAre(1, 2));
+  EXPECT_THAT(indices_of_step(again, {4, 2}, 2), ElementsAre(1, 2));
   EXPECT_EQ(again.position().epoch, 2);
 }
 
@@ -103,7 +103,7 @@ TEST(SampleOrder, WeightedEpochsLongerThanTheDataSetAreCutIntoSteps) {
   DataOrder order(5, weighted);
   Indices all;
   while (order.position().epoch == 0) {
-    for (const auto sample : step_of(order, {3, 2}, 2)) all.push_back(sample);
+    for (const auto sample : indices_of_step(order, {3, 2}, 2)) all.push_back(sample);
     DataOrder again(5, weighted);
     again.restore(order.position());  // also beyond the data set's size
   }
@@ -115,7 +115,7 @@ TEST(SampleOrder, AFunctionThatForgotWhatItGaveIsFound) {
   DataOrder order(1, SampleOrder("shrinks", [&](auto, auto) {
                     return Indices(static_cast<std::size_t>(length), 0);
                   }));
-  step_of(order, {3, 2}, 2);
+  indices_of_step(order, {3, 2}, 2);
   length = 3;
   DataOrder again(1, SampleOrder("shrinks", [&](auto, auto) {
                     return Indices(static_cast<std::size_t>(length), 0);

@@ -6,13 +6,13 @@ namespace tutti::test {
 namespace {
 
 TEST(StageActionText, IsReadBackAsItWasWritten) {
-  EXPECT_EQ(text_of({StageWork::forward, 2, 5}), "forward of stage 2, micro-batch 5");
+  EXPECT_EQ(tutti::text_of({StageWork::forward, 2, 5}), "forward of stage 2, micro-batch 5");
   for (const auto work : {StageWork::forward, StageWork::backward, StageWork::backward_input,
                           StageWork::backward_weight}) {
     for (const int stage : {0, 1, 63, 2147483647}) {
       for (const int micro_batch : {0, 10, 2147483647}) {
         const StageAction action{work, stage, micro_batch};
-        EXPECT_EQ(stage_action_of(text_of(action)), action) << text_of(action);
+        EXPECT_EQ(stage_action_of(tutti::text_of(action)), action) << text_of(action);
       }
     }
   }
