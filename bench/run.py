@@ -39,19 +39,26 @@ AGAINST = ["all_reduce", "step"]  # questions that another build can be measured
 ELSEWHERE = ("build", "results", "pictures", "torch_python", "resume", "check_options")
 
 
-class Tools:
-    """Where programs and interpreters are."""
+class Build:
+    """Where programs are."""
+
+    def __init__(self, folder):
+        self.build = folder
+
+    def program(self, name):
+        return os.path.join(self.build, "bin", name)
+
+
+class Tools(Build):
+    """Interpreters and launchers besides, and another build to measure against, or None."""
 
     def __init__(self, build, torch_python, against=None):
-        self.build = build
-        self.before = Tools(against, torch_python) if against else None
+        super().__init__(build)
+        self.before = Build(against) if against else None
         self.cores = len(separate_cores())
         candidates = [torch_python, sys.executable, beside_libtorch(build)]
         self._pythons = [p for p in candidates if p and os.path.exists(p)]
         self.torch_python, self.torch_version = self.python_with("torch")
-
-    def program(self, name):
-        return os.path.join(self.build, "bin", name)
 
     def mpirun(self, package):
         """The launcher of an MPI from pip that the build has programs for, or of the system's (None); None where it

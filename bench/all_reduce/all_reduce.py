@@ -4,7 +4,7 @@ import os
 
 from common.contestants import Contestant, Failed
 from common.report import all_missing, marked, number, per_round, size_name, summary, table
-from step.rivals import BEFORE
+from step.rivals import BEFORE, builds
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = [1024 * 4**i for i in range(10)]
@@ -39,9 +39,7 @@ def contestants(tools, size, largest):
         else:
             missing[name] = remedy
 
-    for build, when in ((tools, ""), (tools.before, BEFORE)):
-        if build is None:
-            continue
+    for build, when in builds(tools):
         run = [build.program("tutti"), "run", "-n", str(size), "--"]
         spans = build.program("bench_all_reduce_tutti")
         add("Tutti" + when, spans, [[*run, spans, "{socket}", str(largest)]],

@@ -16,6 +16,11 @@ NO_PYTHON = "give --torch-python, a Python with torch 2.x"
 BASELINE = {TRAINER: NO_SYNC, TUTTI: NO_SYNC, GLOO: NO_SYNC, DDP: NO_SYNC_PYTHON}
 
 
+def builds(tools):
+    """The build, and the one that it is measured against, each with what its columns' names end in."""
+    return [(tools, ""), *([(tools.before, BEFORE)] if tools.before else [])]
+
+
 def rivals(tools, model, optimizer, workers):
     """{column: commands} of all that can run, and {column: remedy} of what is missing. Where there is a build to
     measure against, these are Tutti of both builds, and what does not synchronise."""
@@ -28,9 +33,7 @@ def rivals(tools, model, optimizer, workers):
             missing[column] = remedy
 
     what = ["{socket}", model, optimizer]
-    for build, when in ((tools, ""), (tools.before, BEFORE)):
-        if build is None:
-            continue
+    for build, when in builds(tools):
         add(TRAINER + when, build.program("bench_step_trainer"), trainer(build, model, workers, workers),
             "build with -DTUTTI_TORCH=ON")
         add(TUTTI + when, build.program("bench_step_tutti"), launch(build, workers, "bench_step_tutti", *what),

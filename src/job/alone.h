@@ -41,7 +41,9 @@ class Together {
 /// Throws the InvalidArgument while an Alone lives. `call`, which begins the text, needs all
 /// members of the group.
 void require_together(const JobState& job, std::string_view call, std::string_view group);
-/// The same of what is no group's: `a step of "model"`.
+/// The same of what is no group's: `save()`.
 void require_together(const JobState& job, std::string_view call);
+/// The same of a step of the DataParallel or Trainer of that name.
+void require_step_together(const JobState& job, std::string_view name);
 
 }  // namespace tutti

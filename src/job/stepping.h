@@ -13,8 +13,8 @@
 namespace tutti {
 
 /// The calling thread is in a step while it lives, unless another thread is: then elsewhere() tells
-/// whose step that is, and this object is no mark. A thread may come again inside of
-/// its own step.
+/// whose step that is, and this object is no mark. A thread may come again
+/// inside of its own step.
 class Stepping {
  public:
   /// `who`: "Trainer \"model\"".

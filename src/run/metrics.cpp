@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "run/mean_weight.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -52,12 +53,11 @@ void ShardMetrics::mean(std::string_view name, double value) {
   add(name, MetricKind::mean, value, 1);
 }
 void ShardMetrics::weighted_mean(std::string_view name, double value, double weight) {
-  constexpr double kMost = 1e150;  // w · x and Σ w are in float64
-  if (!(weight >= 0 && weight <= kMost)) {
-    throw InvalidArgument(fmt::format(
-        "metric \"{}\" is recorded with weight {}: must be finite, not negative, and at "
-        "most {}",
-        name, weight, kMost));
+  if (!(weight >= 0 && weight <= kMostMeanWeight)) {
+    throw InvalidArgument(
+        fmt::format("metric \"{}\" is recorded with weight {}: must be finite, not negative, "
+                    "and at most {}",
+                    name, weight, kMostMeanWeight));
   }
   add(name, MetricKind::weighted_mean, value, weight);
 }

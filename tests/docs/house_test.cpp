@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 
 #include "docs/house_exceptions.h"
-#include "docs/pages.h"
+#include "docs/source_files.h"
 
 namespace tutti::test {
 namespace {
@@ -34,28 +34,6 @@ std::string stem_of(const fs::path& file) {
   auto stem = file.stem().string();
   if (stem.ends_with("-inl")) stem.resize(stem.size() - 4);
   return stem;
-}
-
-struct Source {
-  std::string name;  ///< "src/sync/plan/plan.cpp"
-  std::string text;
-  std::string folder() const { return fs::path(name).parent_path().string(); }
-  std::string stem() const { return stem_of(name); }
-  bool is_header() const { return fs::path(name).extension() == ".h"; }
-};
-
-std::vector<Source> sources() {
-  std::vector<Source> all;
-  for (const auto* top : {"src", "apps", "include"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(source_folder() / top)) {
-      const auto extension = entry.path().extension();
-      if (extension != ".h" && extension != ".cpp") continue;
-      all.push_back(
-          {entry.path().lexically_relative(source_folder()).string(), text_of(entry.path())});
-    }
-  }
-  std::ranges::sort(all, {}, &Source::name);
-  return all;
 }
 
 /// Without comments, what quotes hold, and the preprocessor's lines.
@@ -120,18 +98,15 @@ Counts functions_of(const std::string& header) {
 
 /// Sources of one folder, by name, that each reach the other by includes: one entry for each
 /// circle.
-Counts circles(const std::vector<Source>& all) {
-  static const std::regex kInclude("(?:^|\n)#include \"([^\"]+)\"");
+Counts circles(const std::vector<SourceFile>& all) {
   std::map<std::string, std::map<std::string, Names>> folders;  // source → those that it includes
   for (const auto& source : all) {
     const auto folder = source.folder();
-    auto& direct = folders[folder][source.stem()];
-    for (std::sregex_iterator at(source.text.begin(), source.text.end(), kInclude), end; at != end;
-         ++at) {
-      const fs::path include((*at)[1].str());
+    auto& direct = folders[folder][stem_of(source.name)];
+    for (const fs::path include : includes_of(source.text)) {
       const auto of = include.parent_path().string();
       const bool is_here = of.empty() ? folder.starts_with("apps") : folder == "src/" + of;
-      if (is_here && stem_of(include) != source.stem()) direct.insert(stem_of(include));
+      if (is_here && stem_of(include) != stem_of(source.name)) direct.insert(stem_of(include));
     }
   }
   Counts found;
@@ -163,14 +138,14 @@ Counts circles(const std::vector<Source>& all) {
   return found;
 }
 
-Counts too_large(const std::vector<Source>& all) {
+Counts too_large(const std::vector<SourceFile>& all) {
   Counts found = circles(all);
   std::map<std::string, Names> stems;
   for (const auto& source : all) {
     const auto lines = static_cast<std::size_t>(std::ranges::count(source.text, '\n'));
     if (lines > kMostLines) found["source " + source.name] = lines;
-    if (!source.name.starts_with("include/")) stems[source.folder()].insert(source.stem());
-    if (!source.is_header()) continue;
+    if (!source.name.starts_with("include/")) stems[source.folder()].insert(stem_of(source.name));
+    if (!source.name.ends_with(".h")) continue;
     for (const auto& [name, count] : functions_of(source.text)) {
       if (count > kMostFunctions) found["class " + source.name + ":" + name] = count;
     }
@@ -199,7 +174,7 @@ std::vector<std::string> differences(const Counts& found, const Counts& listed) 
 }
 
 TEST(House, HasNoPieceThatIsTooLargeButThoseOfTheList) {
-  const auto all = sources();
+  const auto all = source_files();
   EXPECT_GT(all.size(), 500U);
   EXPECT_THAT(differences(too_large(all), house_exceptions(/*of_includes=*/false)), IsEmpty());
 }
@@ -232,7 +207,7 @@ TEST(House, FunctionsAreCountedWhereTheyAreDeclared) {
 }
 
 TEST(House, CirclesFoldersAndSourcesAreNamed) {
-  std::vector<Source> all = {
+  std::vector<SourceFile> all = {
       {"src/run/a.h", "#include \"run/b.h\"\n"},
       {"src/run/b.h", "struct A;\n"},
       {"src/run/b.cpp", "#include \"run/b.h\"\n#include \"run/c.h\"\n"},

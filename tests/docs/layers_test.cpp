@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 
 #include "docs/house_exceptions.h"
-#include "docs/pages.h"
+#include "docs/source_files.h"
 
 namespace tutti::test {
 namespace {
@@ -136,35 +136,19 @@ struct Source {
   std::vector<std::string> includes;
 };
 
-/// What a source includes of this repository, as written.
-std::vector<std::string> includes_of(const std::string& text) {
-  static const std::regex kInclude("(?:^|\n)#include \"([^\"]+)\"");
-  std::vector<std::string> includes;
-  for (std::sregex_iterator at(text.begin(), text.end(), kInclude), end; at != end; ++at) {
-    includes.push_back((*at)[1]);
-  }
-  return includes;
-}
-
-void add_sources(const fs::path& top, const fs::path& below, std::vector<Source>& all) {
-  for (const auto& entry : fs::recursive_directory_iterator(top)) {
-    const auto extension = entry.path().extension();
-    if (extension != ".h" && extension != ".cpp") continue;
-    const auto name = entry.path().lexically_relative(below);
-    const auto folder = name.parent_path().string();
-    const auto of_public = kPublic.find(name.filename().string());
-    if (folder == "tutti" && of_public == kPublic.end()) continue;  // tutti.h has all
-    all.push_back({name.string(), folder == "tutti" ? of_public->second : folder,
-                   includes_of(text_of(entry.path()))});
-  }
-}
-
 std::vector<Source> sources() {
-  const auto top = source_folder();
   std::vector<Source> all;
-  add_sources(top / "src", top / "src", all);
-  add_sources(top / "apps", top, all);
-  add_sources(top / "include", top / "include", all);
+  for (const auto& file : source_files()) {
+    const fs::path path(file.name);
+    const auto of_public = kPublic.find(path.filename().string());
+    const bool is_public = file.folder() == "include/tutti";
+    if (is_public && of_public == kPublic.end()) continue;  // tutti.h has all
+    // As they are included: those of src/ and include/ by their folders below it.
+    const auto name =
+        file.name.starts_with("apps/") ? path : path.lexically_relative(*path.begin());
+    all.push_back({name.string(), is_public ? of_public->second : name.parent_path().string(),
+                   includes_of(file.text)});
+  }
   return all;
 }
 

@@ -58,8 +58,8 @@ void require_whole(const WrappedModel& model, const Group& group) {
     if (layer.empty()) continue;
     throw InvalidArgument(
         fmt::format("{} is this worker's rows of a {} that is split over these workers: named "
-                    "parameters are "
-                    "made the same on all; make the DataParallel of the module that has the layer",
+                    "parameters are made the same on all; make the DataParallel of the module that "
+                    "has the layer",
                     model.label(p), layer));
   }
 }

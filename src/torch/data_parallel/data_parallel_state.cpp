@@ -139,8 +139,7 @@ void DataParallelState::open_parts() {
 }
 
 void DataParallelState::before_step() {
-  if (const auto& job = own_.group.state()->job(); !job.alone_in().empty())
-    require_together(job, fmt::format("a step of \"{}\"", own_.options.name));
+  require_step_together(own_.group.state()->job(), own_.options.name);
   is_used_ = true;
   own_.placed->require_sent();
   own_.views->release_kept();

@@ -13,6 +13,7 @@
 #include "tutti/tensors.h"
 
 namespace tutti {
+
 ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model, SplitLayers layers,
                                  const DataParallelOptions& own_options)
     : group(own_group), model(std::move(own_model)), options(own_options), memory(model.memory()) {

@@ -13,7 +13,7 @@ namespace {
 namespace graph = torch::autograd::generated;
 using torch::autograd::Node;
 
-/// Of what a node has returned: nothing, a number, or at least a row.
+/// The shape of a node's result; null where it has none, or a nested one.
 std::optional<c10::SymIntArrayRef> shape_of(const Node& node, std::uint32_t result) {
   if (result >= node.num_inputs()) return {};
   const auto& made = node.input_metadata(result);
@@ -64,7 +64,7 @@ std::optional<std::int64_t> rows_of_input(const Node& node) {
   return {};
 }
 
-/// Of what is added up to a loss: its parts that count as they are, and those with a factor.
+/// The rows of a loss that is the sum of `open`: parts with a factor are passed over.
 std::optional<std::int64_t> rows_of_sum(std::vector<const Node*> open) {
   const Node* loss = nullptr;
   const Node* mean = nullptr;

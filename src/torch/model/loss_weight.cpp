@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "run/mean_weight.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -39,8 +40,7 @@ void add(LossWeight& all, const std::shared_ptr<GradientSink>& sink) {
     all.conflict = fmt::format(
         "a backward through an operation (tutti/ops.h) comes to parameters of {} and of {}, whose "
         "losses count {} and {}: its gradients cannot be right for both; call next_weight() of "
-        "both "
-        "with the same weight before it",
+        "both with the same weight before it",
         first->loss_label(), sink->loss_label(), all.value, *weight);
   }
 }
@@ -76,11 +76,10 @@ void require_finite(double weight, std::optional<std::int64_t> shard) {
 }  // namespace
 
 void require_weight(double weight, std::optional<std::int64_t> shard) {
-  constexpr double kMost = 1e150;
   require_finite(weight, shard);
-  if (weight <= kMost) return;
+  if (weight <= kMostMeanWeight) return;
   throw InvalidArgument(fmt::format("{}a weight of {} is too large for sums in float64: at most {}",
-                                    whose(shard), weight, kMost));
+                                    whose(shard), weight, kMostMeanWeight));
 }
 
 void require_loss_weight(double weight, std::optional<std::int64_t> shard) {

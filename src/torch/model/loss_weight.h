@@ -59,7 +59,7 @@ void require_weight(double weight, std::optional<std::int64_t> shard = {});
 /// would be lost and of more be infinite.
 void require_loss_weight(double weight, std::optional<std::int64_t> shard = {});
 
-/// Of the running backward; 1 where nobody weighs its loss.
+/// The weight of the running backward's loss; 1 where nobody weighs it.
 const LossWeight& current_loss_weight();
 
 /// NaN is something.

@@ -1,9 +1,10 @@
 #include "torch/split/noted_rows.h"
 
-#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "torch/split/split_layers.h"
 
 namespace tutti {
 namespace {
@@ -54,9 +55,7 @@ std::string NotedRows::layer_of(const torch::Tensor& parameter, const std::vecto
   const std::lock_guard lock(mutex);
   const auto found = all().find(parameter.unsafeGetTensorImpl());
   if (found == all().end()) return {};
-  const auto common = std::ranges::count_if(
-      found->second.ranks, [&](int rank) { return std::ranges::count(ranks, rank) > 0; });
-  return common > 1 ? found->second.layer : std::string();
+  return common_ranks(found->second.ranks, ranks) > 1 ? found->second.layer : std::string();
 }
 
 }  // namespace tutti

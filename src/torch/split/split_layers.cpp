@@ -16,12 +16,14 @@ enum class Relation { same, apart, partly };
 /// Of two groups that this worker is in.
 Relation relation_of(const std::vector<int>& one, const std::vector<int>& other) {
   if (one == other) return Relation::same;
-  const auto common =
-      std::ranges::count_if(one, [&](int rank) { return std::ranges::count(other, rank) > 0; });
-  return common <= 1 ? Relation::apart : Relation::partly;
+  return common_ranks(one, other) <= 1 ? Relation::apart : Relation::partly;
 }
 
 }  // namespace
+
+std::int64_t common_ranks(const std::vector<int>& one, const std::vector<int>& other) {
+  return std::ranges::count_if(one, [&](int rank) { return std::ranges::count(other, rank) > 0; });
+}
 
 SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>& ranks) {
   SplitLayers found;

@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -35,6 +36,10 @@ struct SplitLayers {
     for (auto* layer : split) layer->set_gradient_weight(weight);
   }
 };
+
+/// How many job ranks two groups have in common. Those of a layer and of a DataParallel that have
+/// one have its rows in common, those of several others.
+std::int64_t common_ranks(const std::vector<int>& one, const std::vector<int>& other);
 
 /// `ranks`: job ranks of the group's members.
 SplitLayers find_split_layers(torch::nn::Module& module, const std::vector<int>& ranks);

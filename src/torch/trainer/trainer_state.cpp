@@ -92,7 +92,7 @@ void TrainerState::compute(const Closures& closures) {
 
 void TrainerState::accumulate(const Closures& closures, bool in_halves,
                               const torch::nn::Module* active) {
-  own_.between.require_together(fmt::format("a step of \"{}\"", own_.options.name));
+  require_step_together(own_.group.state()->job(), own_.options.name);
   if (own_.between.is_half()) {
     const std::string text = "accumulate() between accumulate() and apply(): the step is dropped";
     drop(text);  // the others may wait in apply()

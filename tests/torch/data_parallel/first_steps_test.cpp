@@ -129,8 +129,8 @@ TEST(FirstSteps, TheShorterLastBatchOfAnEpochIsSaidWithItsRows) {
 
 using LossOfRows = std::function<torch::Tensor(torch::nn::Linear& model, std::int64_t rows)>;
 
-/// Of two workers whose losses are of 2 and 3 rows, which is seen in step 3 alone; `name` is for
-/// failures.
+/// Expects the warning, or none, from two workers whose losses are of 2 and 3 rows; steps 1 and 2
+/// multiply them, so that step 3 alone shows it. `name` is for failures.
 void expect_rows_said(const char* name, bool is_said, const LossOfRows& loss) {
   on_workers(2, [&](const Job& job) {
     SCOPED_TRACE(name);

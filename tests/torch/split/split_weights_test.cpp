@@ -268,7 +268,7 @@ TEST(SplitWeights, RowsThatAreGivenByNameAreRefused) {
                         HasSubstr("make the DataParallel of the module")));
     }
     EXPECT_TRUE(torch::equal(head->weight, before));
-    // Those of a layer that is gone are an own tensor's.
+    // A tensor whose layer is gone is no layer's.
     const auto kept = [&] {
       return ParallelLinear(group, ParallelLinearOptions{.features = 3, .classes = 4, .seed = 5})
           ->weight;
@@ -300,7 +300,7 @@ TEST(SplitWeights, RowsThatAreGivenByNameAreRefusedWhateverTheOtherWorkers) {
                   }),
                   HasSubstr("is this worker's rows"));
     }
-    // Of a grid: who has the same rows.
+    // Workers of `data` have the same rows, as in a grid.
     const Group data = group.split(job.rank() % 2, "data");
     const DataParallel parallel(
         data, std::vector<std::pair<std::string, torch::Tensor>>{{"weight", head.weight}});
