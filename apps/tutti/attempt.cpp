@@ -9,8 +9,8 @@
 
 #include "failure_report.h"
 #include "host_record.h"
-#include "job/broker.h"
 #include "job/hosts/broker_hosts.h"
+#include "job/rendezvous/broker.h"
 #include "process_tree.h"
 #include "refusal.h"
 #include "say.h"

@@ -8,7 +8,7 @@
 #include "base/files.h"
 #include "compare_checkpoints.h"
 #include "compare_logs.h"
-#include "run/manifest.h"
+#include "run/files/manifest.h"
 #include "say.h"
 #include "tutti/error.h"
 

@@ -66,7 +66,7 @@ std::vector<std::string> differing(const NamedDigests& a, const NamedDigests& b,
   return names;
 }
 
-/// The subject of a digest, by the form of its name (run/step_log.h).
+/// The subject of a digest, by the form of its name (run/log/step_log.h).
 std::string subject(const std::string& name) {
   return (name.starts_with("buffer:") ? "" : "parameter ") + quoted(name);
 }

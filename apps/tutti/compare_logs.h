@@ -1,11 +1,11 @@
 #pragma once
 
-// Two step logs, step by step (run/step_log.h).
+// Two step logs, step by step (run/log/step_log.h).
 //
 // Failure: InvalidArgument where they cannot be compared.
 
 #include "comparison.h"
-#include "run/step_log_reader.h"
+#include "run/log/step_log_reader.h"
 
 namespace tutti::command {
 

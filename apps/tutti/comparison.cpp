@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "run/strict_json.h"
+#include "run/files/strict_json.h"
 
 namespace tutti::command {
 namespace {

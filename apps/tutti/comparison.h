@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "run/run_fingerprint.h"
+#include "run/files/run_fingerprint.h"
 
 namespace tutti::command {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "job/broker.h"
+#include "job/rendezvous/broker.h"
 #include "worker_process.h"
 
 namespace tutti::command {

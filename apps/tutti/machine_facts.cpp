@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "base/limits.h"
-#include "base/mpi_library.h"
 #include "kernels/fold.h"
+#include "mpi/mpi_library.h"
 #include "processor_set.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"

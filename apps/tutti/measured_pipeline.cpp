@@ -12,7 +12,7 @@
 #include "job/wire/rank_set.h"
 #include "measured_steps.h"
 #include "refusal.h"
-#include "run/strict_json.h"
+#include "run/files/strict_json.h"
 #include "tutti/error.h"
 
 namespace tutti::command {

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "comm/link/link_engine.h"
-#include "comm/link/simulated_link.h"
 #include "job/hosts/host_map.h"
+#include "support/simulated_link.h"
 #include "support/thread_ranks.h"
 #include "tutti/group.h"
 

@@ -11,15 +11,15 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/mpi_library.h"
 #include "base/timeline.h"
 #include "job/hosts/block_table.h"
 #include "job/hosts/host_limit.h"
 #include "job/hosts/host_memory.h"
-#include "job/life_watch.h"
+#include "job/life/life_watch.h"
 #include "job/publish.h"
 #include "job/wait.h"
 #include "job/wire/rank_set.h"
+#include "mpi/mpi_library.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
 

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "base/helper_thread.h"
-#include "base/mpi_library.h"
 #include "job/gather.h"
 #include "job/wire/rank_set.h"
+#include "mpi/mpi_library.h"
 #include "tutti/error.h"
 
 namespace tutti {

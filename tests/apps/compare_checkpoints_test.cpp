@@ -6,7 +6,7 @@
 #include <fstream>
 #include <limits>
 
-#include "run/checkpoint_store.h"
+#include "run/files/checkpoint_store.h"
 #include "support/running_command.h"
 
 namespace tutti {

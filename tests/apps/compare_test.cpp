@@ -6,7 +6,7 @@
 #include <fstream>
 #include <limits>
 
-#include "run/step_log.h"
+#include "run/log/step_log.h"
 #include "support/running_command.h"
 
 namespace tutti {

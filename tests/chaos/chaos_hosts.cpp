@@ -13,7 +13,7 @@
 
 #include "base/deadline.h"
 #include "comm/link/link_engine.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "support/wrapped_rendezvous.h"
 
 namespace tutti::test::chaos {

@@ -18,9 +18,9 @@
 #include "base/file_descriptor.h"
 #include "base/system.h"
 #include "chaos/chaos_case.h"
-#include "comm/link/simulated_link.h"
-#include "job/broker.h"
+#include "job/rendezvous/broker.h"
 #include "job/wire/rendezvous.h"
+#include "support/simulated_link.h"
 
 namespace tutti::test::chaos {
 

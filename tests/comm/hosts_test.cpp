@@ -18,7 +18,7 @@
 #include "comm/local/ending.h"
 #include "comm/on_hosts.h"
 #include "job/job_state.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "support/process_ranks.h"
 #include "tutti/error.h"
 

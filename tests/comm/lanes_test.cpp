@@ -13,11 +13,11 @@
 #include "comm/collective_cases.h"
 #include "comm/lengths.h"
 #include "comm/link/link_engine.h"
-#include "comm/link/simulated_link.h"
 #include "comm/local/control_arena.h"
 #include "comm/local/host_channel.h"
 #include "comm/on_hosts.h"
 #include "support/log_capture.h"
+#include "support/simulated_link.h"
 #include "tutti/error.h"
 
 namespace tutti::test {

@@ -8,7 +8,7 @@
 
 #include "base/system.h"
 #include "job/job_state.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "support/process_ranks.h"
 #include "support/shared_between_processes.h"
 #include "support/wrapped_system.h"

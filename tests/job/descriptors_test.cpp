@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 
 #include "base/system.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "job/wire/rank_set.h"
 #include "support/process_ranks.h"
 #include "tutti/error.h"

@@ -18,7 +18,7 @@
 #include "arrivals.h"
 #include "job/gather.h"
 #include "job/job_state.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "job/wire/rank_set.h"
 #include "support/log_capture.h"
 #include "support/process_ranks.h"

@@ -9,7 +9,7 @@
 
 #include "arrivals.h"
 #include "job/gather.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "support/process_ranks.h"
 #include "support/shared_between_processes.h"
 #include "tutti/error.h"

@@ -16,7 +16,7 @@
 
 #include "base/system.h"
 #include "job/job_state.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 
 namespace tutti::test {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "job/broker.h"
+#include "job/rendezvous/broker.h"
 #include "support/thread_hosts.h"
 #include "tutti/job.h"
 

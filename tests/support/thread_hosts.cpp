@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "comm/link/link_engine.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "support/wrapped_rendezvous.h"
 #include "tutti/share.h"
 

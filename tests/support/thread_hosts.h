@@ -16,10 +16,10 @@
 
 #include "base/file_descriptor.h"
 #include "base/system.h"
-#include "comm/link/simulated_link.h"
-#include "job/broker.h"
 #include "job/hosts/host_map.h"
+#include "job/rendezvous/broker.h"
 #include "job/wire/rendezvous.h"
+#include "support/simulated_link.h"
 
 namespace tutti::test {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/system.h"
-#include "job/thread_rendezvous.h"
+#include "job/rendezvous/thread_rendezvous.h"
 #include "support/thread_hosts.h"
 #include "tutti/job.h"
 

@@ -22,10 +22,10 @@
 
 #include "base/check.h"
 #include "base/helper_thread.h"
-#include "base/mpi_library.h"
 #include "comm/link/link_collectives.h"
 #include "comm/link/lost_peers.h"
 #include "comm/link/mpi_stream.h"
+#include "mpi/mpi_library.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The link over MPI: messages on a communicator of the link's own, between processes that an MPI's
-// launcher has started. MPI is reached through base/mpi_library.h, so that a program which asks for
+// launcher has started. MPI is reached through mpi/mpi_library.h, so that a program which asks for
 // no link over MPI loads none.
 //
 // All calls after the start are made by one thread of the link, which polls as long as anything is

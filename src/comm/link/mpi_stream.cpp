@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/deadline.h"
-#include "base/mpi_library.h"
+#include "mpi/mpi_library.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "base/mpi_functions.h"
 #include "comm/link/link.h"
+#include "mpi/mpi_functions.h"
 
 namespace tutti {
 

@@ -3,8 +3,8 @@
 // How workers that know nothing of each other exchange a few bytes and descriptors: used to join,
 // and to make groups and arenas. Everything after that goes through shared memory.
 //
-// The launcher serves it over inherited socket pairs (job/socket_rendezvous.h); ranks that are
-// threads use ThreadRendezvous (job/thread_rendezvous.h).
+// The launcher serves it over inherited socket pairs (job/rendezvous/socket_rendezvous.h); ranks
+// that are threads use ThreadRendezvous (job/rendezvous/thread_rendezvous.h).
 
 #include <chrono>
 #include <cstddef>

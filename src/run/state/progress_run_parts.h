@@ -6,10 +6,10 @@
 
 #include <cstdint>
 
-#include "run/data_order.h"
-#include "run/loss_scaler.h"
+#include "run/data/data_order.h"
+#include "run/data/turns.h"
+#include "run/numbers/loss_scaler.h"
 #include "run/state/run_part.h"
-#include "run/turns.h"
 
 namespace tutti {
 

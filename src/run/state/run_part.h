@@ -14,9 +14,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/hash.h"
-#include "run/checkpoint_store.h"
+#include "run/files/checkpoint_store.h"
+#include "run/log/step_log.h"
 #include "run/state/state_file.h"
-#include "run/step_log.h"
 
 namespace tutti {
 

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "run/checkpoint_store.h"
+#include "run/files/checkpoint_store.h"
+#include "run/log/step_log.h"
 #include "run/state/run_part.h"
-#include "run/step_log.h"
 
 namespace tutti {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "run/safetensors_format.h"
+#include "run/files/safetensors_format.h"
 
 namespace tutti {
 

@@ -8,7 +8,7 @@
 #include "base/log_line.h"
 #include "comm/group_state.h"
 #include "job/alone.h"
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/model/batch_rows.h"
 #include "torch/model/incoming_gradient.h"
 #include "torch/model/loss_weight.h"

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "run/arithmetic_facts.h"
+#include "run/files/arithmetic_facts.h"
 
 namespace tutti {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#include "run/mean_weight.h"
+#include "run/numbers/mean_weight.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "run/metric_exchange.h"
+#include "run/numbers/metric_exchange.h"
 #include "torch/model/generators.h"
 #include "torch/model/overlap.h"
 #include "torch/model/same_bytes.h"

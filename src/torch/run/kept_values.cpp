@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/log_line.h"
-#include "run/strict_json.h"
+#include "run/files/strict_json.h"
 #include "torch/model/resolved.h"
 #include "torch/run/stored_tensors.h"
 #include "tutti/error.h"

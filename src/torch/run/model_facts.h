@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "run/checkpoint_store.h"
+#include "run/files/checkpoint_store.h"
 
 namespace tutti {
 

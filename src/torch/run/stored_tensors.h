@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "run/checkpoint_store.h"
+#include "run/files/checkpoint_store.h"
 #include "run/state/state_file.h"
 #include "torch/model/wrapped_model.h"
 

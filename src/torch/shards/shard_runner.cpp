@@ -10,7 +10,7 @@
 
 #include "comm/group_state.h"
 #include "job/alone.h"
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/model/incoming_gradient.h"
 #include "torch/model/row_tensors.h"
 #include "torch/shards/trainer_settings.h"

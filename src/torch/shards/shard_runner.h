@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "run/data_order.h"
+#include "run/data/data_order.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/gradient_source.h"
 #include "sync/step/shard_board.h"

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/log_line.h"
-#include "run/metric_exchange.h"
+#include "run/numbers/metric_exchange.h"
 #include "torch/model/module_modes.h"
 #include "tutti/error.h"
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "run/data_order.h"
+#include "run/data/data_order.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_part.h"
 #include "torch/shards/same_shards.h"

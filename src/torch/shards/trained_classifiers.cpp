@@ -13,7 +13,7 @@
 #include "comm/group_state.h"
 #include "job/alone.h"
 #include "memory/memory_need.h"
-#include "run/checkpoint_store.h"
+#include "run/files/checkpoint_store.h"
 #include "sync/update/gradient_norms.h"
 #include "torch/model/gradient_hooks.h"
 #include "torch/run/stored_tensors.h"

@@ -5,8 +5,8 @@
 // Pure functions. Failure: InvalidArgument.
 
 #include "kernels/rules/registry.h"
-#include "run/loss_scaler.h"
-#include "run/run_fingerprint.h"
+#include "run/files/run_fingerprint.h"
+#include "run/numbers/loss_scaler.h"
 #include "sync/coded/coded_gradients.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/step_exchange.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/split/class_rows.h"
 #include "torch/split/class_sampler.h"
 #include "torch/split/class_sums.h"

@@ -8,7 +8,7 @@
 
 #include "kernels/fold_update.h"
 #include "kernels/norm.h"
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/split/class_piece.h"
 #include "torch/split/class_rows.h"
 #include "torch/split/class_sums.h"

@@ -12,7 +12,7 @@
 #include "comm/group_state.h"
 #include "job/job_state.h"
 #include "kernels/hash.h"
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/model/resolved.h"
 #include "torch/model/threads.h"
 #include "torch/split/class_sums.h"

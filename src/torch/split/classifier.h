@@ -27,9 +27,9 @@
 #include "kernels/fold_program.h"
 #include "kernels/hash.h"
 #include "kernels/rules/rule.h"
-#include "run/run_fingerprint.h"
-#include "run/safetensors_reader.h"
-#include "run/safetensors_writer.h"
+#include "run/files/run_fingerprint.h"
+#include "run/files/safetensors_reader.h"
+#include "run/files/safetensors_writer.h"
 #include "torch/split/class_piece.h"
 #include "tutti/parallel_cross_entropy.h"
 

@@ -9,7 +9,7 @@
 
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/split/class_sums.h"
 #include "torch/split/classifier.h"
 #include "tutti/error.h"

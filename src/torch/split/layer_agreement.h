@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "run/run_fingerprint.h"
+#include "run/files/run_fingerprint.h"
 #include "tutti/group.h"
 
 namespace tutti {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/model/loss_weight.h"
 #include "torch/ops/collective_node.h"
 #include "tutti/ops.h"

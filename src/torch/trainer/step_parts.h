@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/loss_scaler.h"
+#include "run/numbers/loss_scaler.h"
 #include "sync/step/gradient_source.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"

@@ -15,9 +15,9 @@
 #include <optional>
 #include <string>
 
-#include "run/run_fingerprint.h"
+#include "run/files/run_fingerprint.h"
+#include "run/log/step_log.h"
 #include "run/state/run_state.h"
-#include "run/step_log.h"
 #include "torch/run/between_steps.h"
 #include "torch/run/kept_values.h"
 #include "tutti/trainer.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "run/data_order.h"
+#include "run/data/data_order.h"
 #include "torch/run/between_steps.h"
 #include "torch/trainer/trained_model.h"
 #include "tutti/metrics.h"

@@ -9,7 +9,7 @@
 #include "comm/group_state.h"
 #include "comm/host_copies.h"
 #include "memory/memory_need.h"
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "run/state/progress_run_parts.h"
 #include "torch/model/threads.h"
 #include "torch/run/model_run_parts.h"

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "run/data_order.h"
-#include "run/loss_scaler.h"
-#include "run/turns.h"
+#include "run/data/data_order.h"
+#include "run/data/turns.h"
+#include "run/numbers/loss_scaler.h"
 #include "sync/coded/coded_gradients.h"
 #include "sync/plan/assignment.h"
 #include "sync/rows/row_gradients.h"

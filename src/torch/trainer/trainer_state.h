@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "job/stepping.h"
-#include "run/epoch_watch.h"
+#include "run/data/epoch_watch.h"
 #include "sync/step/step_part.h"
 #include "torch/trainer/trainer_objects.h"
 #include "tutti/trainer.h"

@@ -2,7 +2,7 @@
 
 #include "comm/link/link_conformance.h"
 #include "comm/link/link_conformance_failure.h"
-#include "comm/link/simulated_link.h"
+#include "support/simulated_link.h"
 
 namespace tutti::test {
 namespace {

@@ -1,6 +1,6 @@
 // What only the simulated link has: its clock, its paths, its deaths. One thread drives all peers.
 
-#include "comm/link/simulated_link.h"
+#include "support/simulated_link.h"
 
 #include <atomic>
 #include <map>

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "support/thread_hosts.h"
 #include "support/watchdog.h"
 

@@ -9,7 +9,7 @@
 
 #include <gmock/gmock.h>
 
-#include "run/faulty_files.h"
+#include "run/files/faulty_files.h"
 #include "run/state/progress_run_parts.h"
 #include "support/running_command.h"
 #include "support/text_of.h"

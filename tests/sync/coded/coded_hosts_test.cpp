@@ -7,7 +7,7 @@
 
 #include "comm/link/link_engine.h"
 #include "comm/on_hosts.h"
-#include "job/socket_rendezvous.h"
+#include "job/rendezvous/socket_rendezvous.h"
 #include "support/process_ranks.h"
 #include "support/sanitized.h"
 #include "sync/coded/coded_model.h"

@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "job/job_state.h"
-#include "job/thread_rendezvous.h"
+#include "job/rendezvous/thread_rendezvous.h"
 #include "support/log_capture.h"
 #include "support/running_command.h"
 #include "torch/training.h"

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "job/job_state.h"
-#include "job/thread_rendezvous.h"
+#include "job/rendezvous/thread_rendezvous.h"
 #include "memory/stub_system.h"
 #include "torch/training.h"
 

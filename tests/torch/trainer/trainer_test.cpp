@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/training.h"
 
 namespace tutti::test::trainer_cases {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <tuple>
 
-#include "run/leaf_seed.h"
+#include "run/data/leaf_seed.h"
 #include "torch/exact_cases.h"
 
 namespace tutti::test::exact {

@@ -1,6 +1,6 @@
 // An MPI that allows no several threads, for tests: what MPI says elsewhere is of the environment.
 
-#include "base/mpi_functions.h"
+#include "mpi/mpi_functions.h"
 
 #include <algorithm>
 #include <cstdlib>
