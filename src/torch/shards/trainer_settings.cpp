@@ -102,12 +102,26 @@ ExchangeOptions exchange_options_of(const TrainerOptions& options, const Wrapped
           .updates_in_place = true};
 }
 
-Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
-                     const WrappedModel& model) {
-  Settings settings{
-      {"name", options.name},
-      {"torch", TORCH_VERSION},
-      {"instruction set", instruction_set()},
+namespace {
+
+/// Whether a run that resumes from a checkpoint must have the same setting, or workers alone.
+enum class Shared { by_run, by_workers };
+
+struct Setting {
+  std::string name;
+  std::string text;
+  Shared shared = Shared::by_run;
+};
+
+/// The table of a Trainer's options: the log prints it, workers compare it, and what decides bits
+/// is among the facts of a checkpoint.
+std::vector<Setting> setting_table(const TrainerOptions& options, const Optimizer& optimizer,
+                                   const WrappedModel& model) {
+  constexpr auto kByWorkers = Shared::by_workers;
+  std::vector<Setting> table{
+      {"name", options.name, kByWorkers},
+      {"torch", TORCH_VERSION, kByWorkers},
+      {"instruction set", instruction_set(), kByWorkers},
       {"intra-op threads", std::to_string(at::get_num_threads())},
       {"shards", std::to_string(options.shards)},
       {"seed", std::to_string(options.seed)},
@@ -121,41 +135,52 @@ Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
                                        options.loss_scale.minimum, options.loss_scale.maximum)
                          : fmt::format("{}", options.loss_scale.start)},
       {"ema_decay", fmt::format("{}", options.ema_decay)},
-      {"speeds", options.speeds.empty() ? "equal" : fmt::format("{}", options.speeds)},
-      {"max_consecutive_drops", std::to_string(options.max_consecutive_drops)},
-      {"desync_check_every", std::to_string(options.desync_check_every)},
-      {"audit_every", std::to_string(options.audit_every)},
-      {"hash_every", std::to_string(options.hash_every)}};
-  if (const auto level = cpu_level(); !level.empty()) settings.emplace_back("cpu level", level);
-  if (options.pipeline) settings.emplace_back("pipeline", text_of(*options.pipeline));
+      {"speeds", options.speeds.empty() ? "equal" : fmt::format("{}", options.speeds), kByWorkers},
+      {"max_consecutive_drops", std::to_string(options.max_consecutive_drops), kByWorkers},
+      {"desync_check_every", std::to_string(options.desync_check_every), kByWorkers},
+      {"audit_every", std::to_string(options.audit_every), kByWorkers},
+      {"hash_every", std::to_string(options.hash_every), kByWorkers}};
+  if (const auto level = cpu_level(); !level.empty()) table.push_back({"cpu level", level});
+  if (options.pipeline) table.push_back({"pipeline", text_of(*options.pipeline), kByWorkers});
   if (options.divide != Divide::by_weight) {
-    settings.emplace_back("divide", std::string(name_of(options.divide)));
+    table.push_back({"divide", std::string(name_of(options.divide))});
   }
   if (options.order.text() != SampleOrder().text()) {
-    settings.emplace_back("order", options.order.text());
+    table.push_back({"order", options.order.text()});
+  }
+  if (options.compression.codec) table.push_back({"codec", text_of(options.compression)});
+  if (options.compression.codec || has_per_replica(options)) {
+    table.push_back({"logical workers", std::to_string(options.logical_workers)});
   }
   if (options.compression.codec) {
-    settings.emplace_back("codec", text_of(options.compression));
-    settings.emplace_back("logical workers", std::to_string(options.logical_workers));
-    settings.emplace_back("message_format",
-                          std::string(name_of(options.compression.message_format)));
+    table.push_back(
+        {"message_format", std::string(name_of(options.compression.message_format)), kByWorkers});
   }
   if (has_per_replica(options)) {
-    if (!options.compression.codec) {
-      settings.emplace_back("logical workers", std::to_string(options.logical_workers));
-    }
-    settings.emplace_back(
-        "averaging",
-        options.averaging
-            ? fmt::format("{}, optimizer state {}, fusion {}", options.averaging->name(),
-                          name_of(options.state_at_averaging), options.compression.fusion)
-            : "none");
+    table.push_back(
+        {"averaging",
+         options.averaging
+             ? fmt::format("{}, optimizer state {}, fusion {}", options.averaging->name(),
+                           name_of(options.state_at_averaging), options.compression.fusion)
+             : "none"});
   }
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    settings.emplace_back(kRuleOf + model.name(p), text_of(optimizer.rule_of(model.names(p))));
+    table.push_back({kRuleOf + model.name(p), text_of(optimizer.rule_of(model.names(p)))});
   }
   for (const auto& [name, tensor] : model.buffers()) {
-    settings.emplace_back(kRuleOfBuffer + name, text_of(buffer_rule_of(options, name, tensor)));
+    table.push_back(
+        {kRuleOfBuffer + name, std::string(text_of(buffer_rule_of(options, name, tensor)))});
+  }
+  return table;
+}
+
+}  // namespace
+
+Settings settings_of(const TrainerOptions& options, const Optimizer& optimizer,
+                     const WrappedModel& model) {
+  Settings settings;
+  for (auto& [name, text, shared] : setting_table(options, optimizer, model)) {
+    settings.emplace_back(std::move(name), std::move(text));
   }
   return settings;
 }
@@ -185,12 +210,8 @@ std::string summary_of(const Settings& settings) {
 RunFingerprint facts_of(const TrainerOptions& options, const Optimizer& optimizer,
                         const WrappedModel& model) {
   RunFingerprint facts;
-  for (const auto& [name, value] : settings_of(options, optimizer, model)) {
-    const bool decides = name != "name" && name != "torch" && name != "instruction set" &&
-                         name != "max_consecutive_drops" && name != "desync_check_every" &&
-                         name != "audit_every" && name != "hash_every" && name != "speeds" &&
-                         name != "pipeline" && name != "message_format";
-    if (decides) facts[name] = value;
+  for (auto& [name, text, shared] : setting_table(options, optimizer, model)) {
+    if (shared == Shared::by_run) facts[std::move(name)] = std::move(text);
   }
   const auto text = [](const torch::Tensor& tensor) {
     return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
