@@ -159,7 +159,7 @@ nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict) {
       {"links",
        {{"gloo", facts.has_gloo},
         {"mpi", facts.mpi.empty() ? json(nullptr) : json(facts.mpi)},
-        {"hub", true}}},
+        {"tcp", true}}},
       {"notes", verdict.notes},
       {"problems", verdict.problems},
       {"can_train", verdict.problems.empty()},

@@ -197,10 +197,10 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->type_name("NAME[=value]")
       ->allow_extra_args(false);
   app.add_option("--link", options.link,
-                 "With --hosts: how gradients travel between hosts: gloo, hub, or auto, the\n"
+                 "With --hosts: how gradients travel between hosts: gloo, tcp, or auto, the\n"
                  "default (TUTTI_LINK). Not mpi: that is for what mpirun or srun starts")
       ->type_name("ENGINE")
-      ->check(CLI::IsMember({"auto", "gloo", "hub", "mpi"}));
+      ->check(CLI::IsMember({"auto", "gloo", "mpi", "tcp"}));
   app.add_option(
          "--lanes", options.lanes,
          fmt::format("With --hosts: connections between two hosts, 1 to {}, over which each\n"

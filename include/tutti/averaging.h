@@ -45,7 +45,7 @@ struct AveragingRound {
 /// How the sending of copies overlaps with the steps that follow.
 struct AveragingOverlap {
   /// Between the step at whose end a bucket is due and the one at whose end its mean is applied.
-  /// 0: the same step. Between hosts that have links, what a Trainer sends travels meanwhile.
+  /// 0: the same step. Between hosts what a Trainer sends travels meanwhile.
   std::int64_t steps = 0;
   /// At the end of each step up to this one, the mean is applied in the same step all the same.
   std::int64_t after = 0;

@@ -54,7 +54,7 @@ class Environment {
   std::optional<Hub> hub;  ///< TUTTI_HUB: "10.0.0.1:29600", "[::1]:29600", "name:29600", ":29600"
   std::string token;       ///< TUTTI_TOKEN: the secret that the hosts of a job share
   std::string interface;   ///< TUTTI_INTERFACE: what this host's sockets are bound to: "eth0"
-  /// TUTTI_LINK: how gradients travel between hosts: auto, gloo, mpi, hub
+  /// TUTTI_LINK: how gradients travel between hosts: auto, gloo, mpi, tcp
   std::string link = "auto";
   int lanes = kDefaultLanes;    ///< TUTTI_LANES: connections at once for each kind of message
   std::string mpi_library;      ///< TUTTI_MPI_LIBRARY: file of the library that calls MPI

@@ -10,7 +10,6 @@
 // Failure: an exchange that throws ends the store: every call throws the same from then on.
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,11 +17,9 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-namespace tutti {
+#include "comm/link/link_engine.h"
 
-/// Gives bytes and gets those of all participants, in their order, the own ones included. All
-/// participants call it equally often.
-using ExchangeBytes = std::function<std::vector<std::string>(const std::string& mine)>;
+namespace tutti {
 
 class GatherStore final : public c10d::Store {
  public:

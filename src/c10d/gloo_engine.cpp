@@ -5,6 +5,7 @@
 
 #include "c10d/gloo_link.h"
 #include "comm/link/link_engine.h"
+#include "comm/link/tcp_link.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
 
@@ -17,7 +18,7 @@ LinkEngine gloo_engine() {
   const bool is_asked = environment.link == "gloo";
   if (const auto why = why_no_gloo(); !why.empty()) {
     if (is_asked) throw Unsupported("TUTTI_LINK is gloo, but " + why);
-    return {.name = "", .reason = why};
+    return tcp_link_engine("TUTTI_LINK is auto; no Gloo: " + why);
   }
   const auto reason =
       fmt::format("{}; bound to the address {}",

@@ -17,7 +17,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<std::string_view, 4> kKnown = {"auto", "gloo", "mpi", "hub"};
+constexpr std::array<std::string_view, 4> kKnown = {"auto", "gloo", "mpi", "tcp"};
 
 std::unique_ptr<Link> make_own_link(const std::string& name, const MakeBackends& make,
                                     const LinkRequest& request) {
@@ -48,7 +48,7 @@ std::unique_ptr<Link> make_own_link(const std::string& name, const MakeBackends&
 void use_link(const std::string& name, MakeBackends make) {
   if (name.empty() || std::ranges::find(kKnown, name) != kKnown.end()) {
     throw InvalidArgument(fmt::format(
-        "use_link(\"{}\"): must be a name of the program's own, and none of auto, gloo, mpi, hub",
+        "use_link(\"{}\"): must be a name of the program's own, and none of auto, gloo, mpi, tcp",
         name));
   }
   if (!make) throw InvalidArgument(fmt::format("use_link(\"{}\"): no function is given", name));

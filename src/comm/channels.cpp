@@ -23,13 +23,13 @@ void Channels::check(std::span<const std::pair<int, int>> pairs) const {
   }
 }
 
-void Channels::connect(std::span<const std::pair<int, int>> pairs, bool have_links) try {
+void Channels::connect(std::span<const std::pair<int, int>> pairs) try {
   for (const auto& [one, other] : pairs) {
     const auto [low, high] = std::minmax({one, other});
     if (group_.rank() != low && group_.rank() != high) continue;
     for (const auto& [from, to] : {std::pair{low, high}, std::pair{high, low}}) {
       auto& way = ways_[{from, to}];
-      if (!way) way = make(from, to, have_links);
+      if (!way) way = make(from, to);
     }
   }
 } catch (...) {
@@ -38,7 +38,7 @@ void Channels::connect(std::span<const std::pair<int, int>> pairs, bool have_lin
   throw;
 }
 
-std::shared_ptr<GroupState> Channels::make(int from, int to, bool have_links) const {
+std::shared_ptr<GroupState> Channels::make(int from, int to) const {
   const auto rank_of = [this](int member) {
     return group_.ranks()[static_cast<std::size_t>(member)];
   };
@@ -48,7 +48,7 @@ std::shared_ptr<GroupState> Channels::make(int from, int to, bool have_links) co
       group_.shared_job(), std::vector<int>{low, high},
       fmt::format("{}, from rank {} to {}", group_.name(), rank_of(from), rank_of(to)), kOneLane,
       check);
-  if (have_links && way->spans_hosts()) way->link().connect(check);
+  if (way->spans_hosts()) way->link().connect(check);
   return way;
 }
 

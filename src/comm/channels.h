@@ -26,13 +26,13 @@ class Channels {
   /// Makes those that this member is one of and has not, in the order of the list. Where there
   /// are links between hosts they are made at once: later a member may wait for one while another
   /// waits for this member.
-  void connect(std::span<const std::pair<int, int>> pairs, bool have_links);
+  void connect(std::span<const std::pair<int, int>> pairs);
   /// The way from one member to another, one of whom is this one. InvalidArgument where there is
   /// none.
   const std::shared_ptr<GroupState>& way(int from, int to) const;
 
  private:
-  std::shared_ptr<GroupState> make(int from, int to, bool have_links) const;
+  std::shared_ptr<GroupState> make(int from, int to) const;
 
   const GroupState& group_;
   std::map<std::pair<int, int>, std::shared_ptr<GroupState>> ways_;  ///< from, to

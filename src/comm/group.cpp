@@ -328,7 +328,7 @@ void Group::connect(std::span<const std::pair<int, int>> pairs) const {
   for (const auto& [one, other] : pairs) text += fmt::format(" {}-{}", one, other);
   state_->channels().check(pairs);
   barrier({.label = fmt::format("connect {:x}:{}", digest(text), text)});
-  state_->channels().connect(pairs, state_->spans_hosts() && have_host_links(*this));
+  state_->channels().connect(pairs);
 }
 
 void Group::send(ConstView in, int to, const CollectiveOptions& options) const {

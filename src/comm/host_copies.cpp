@@ -74,19 +74,13 @@ RankSet PostedPieces::missing() const {
 void HostCopies::copy(const Group& group, std::span<const HostPiece> pieces,
                       const CollectiveOptions& options) {
   group.barrier(options);
-  if (!has_links_) has_links_ = have_host_links(group);
-  if (state_.team().rank == 0) {
-    if (*has_links_) {
-      by_link(pieces, options);
-    } else {
-      by_short_messages(pieces, options);
-    }
-  }
+  if (state_.team().rank == 0) send_and_receive(pieces, options);
   group.barrier(options);
 }
 
 /// A failure ends the group, so that those who wait for this member have the same error.
-void HostCopies::by_link(std::span<const HostPiece> pieces, const CollectiveOptions& options) {
+void HostCopies::send_and_receive(std::span<const HostPiece> pieces,
+                                  const CollectiveOptions& options) {
   JobState& job = state_.job();
   HostLink& link = state_.link();
   const auto what =
@@ -111,16 +105,6 @@ void HostCopies::by_link(std::span<const HostPiece> pieces, const CollectiveOpti
     pieces_->forget();
     state_.collectives().end_with_current_exception();
     throw;
-  }
-}
-
-void HostCopies::by_short_messages(std::span<const HostPiece> pieces,
-                                   const CollectiveOptions& options) {
-  const Group firsts(state_.first_of_hosts());
-  for (const auto& piece : pieces) {
-    if (piece.bytes == 0) continue;
-    firsts.broadcast({piece.at, static_cast<std::int64_t>(piece.bytes), DType::uint8},
-                     state_.host_of(piece.member), options);
   }
 }
 

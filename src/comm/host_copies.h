@@ -1,8 +1,7 @@
 #pragma once
 
 // Memory of which every host has a copy, where a group is on several: what members of one host
-// write there is sent to the others, directly over a link (host_link.h), or where hosts have none
-// through the host of rank 0. On one host nothing has to be done.
+// write there is sent to the others over a link (host_link.h). On one host nothing has to be done.
 //
 // Threads: one; the link's own threads count what has come. Failure: that of collectives, and of
 // the link.
@@ -12,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -79,11 +77,9 @@ class HostCopies {
             const CollectiveOptions& options);
 
  private:
-  void by_link(std::span<const HostPiece> pieces, const CollectiveOptions& options);
-  void by_short_messages(std::span<const HostPiece> pieces, const CollectiveOptions& options);
+  void send_and_receive(std::span<const HostPiece> pieces, const CollectiveOptions& options);
 
   GroupState& state_;
-  std::optional<bool> has_links_;  ///< unknown before the first call
   std::unique_ptr<PostedPieces> pieces_;
 };
 

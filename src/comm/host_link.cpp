@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "comm/link/link_engine.h"
 #include "comm/local/group_lanes.h"
@@ -23,14 +22,6 @@
 namespace tutti {
 
 namespace {
-
-void warn_without_links(JobState& job, int rank, const std::string& reason) {
-  if (!job.is_news("no links between hosts")) return;
-  log().warn(
-      "what hosts send one another takes the way of short messages, which is slower: the program "
-      "of rank {} has no engine for links{}",
-      rank, reason.empty() ? "" : fmt::format(" ({})", reason));
-}
 
 /// The time in which the job itself finds out who has died (docs/clusters.md).
 constexpr std::chrono::milliseconds kGrace{2500};
@@ -47,14 +38,7 @@ HostLink::~HostLink() { drop(); }
 
 std::uint64_t HostLink::engine() const {
   note_link_engine_is_used();
-  const auto name = link_engine().name;
-  return name.empty() ? 0 : digest(name) | 1;
-}
-
-void HostLink::warn_without_engine(int member) const {
-  if (state_.rank() != 0) return;
-  const auto reason = member == 0 ? link_engine().reason : std::string();
-  warn_without_links(state_.job(), state_.ranks()[static_cast<std::size_t>(member)], reason);
+  return digest(link_engine().name);
 }
 
 void HostLink::connect(const std::function<void()>& check) {
@@ -66,6 +50,7 @@ void HostLink::connect(const std::function<void()>& check) {
       fmt::format("link {} of \"{}\"", job.next_number("link of " + options_.name), options_.name);
   int round = 0;
   const auto environment = Environment::read();
+  note_link_engine_is_used();
   const auto engine = link_engine();
   spread_ = environment.lanes;
   const LinkRequest request{
@@ -87,6 +72,7 @@ void HostLink::connect(const std::function<void()>& check) {
         return all;
       }};
   try {
+    require_one_engine(request.exchange(engine.name), firsts->ranks());
     link_ = engine.make(request);
   } catch (const std::exception& error) {
     throw_if_lost(*firsts, error, check);
@@ -184,25 +170,6 @@ void HostLink::check() {
   const int rank = state_.first_of_hosts()->ranks()[static_cast<std::size_t>(failure_.peer)];
   throw PeerLost(rank, fmt::format("\"{}\": the link to the host of rank {} has failed ({}): {}",
                                    options_.name, rank, link_->description(), failure_.text));
-}
-
-bool have_host_links(const Group& group) {
-  note_link_engine_is_used();
-  const auto engine = link_engine();
-  const auto mine = fmt::format("{}\n{}", engine.name, engine.reason);
-  std::vector<std::string> names;
-  std::vector<std::string> reasons;
-  for (const auto& text : gather_texts(group, mine, {})) {
-    const auto end = text.find('\n');
-    names.push_back(text.substr(0, end));
-    reasons.push_back(text.substr(end + 1));
-  }
-  const auto without = without_engine(names, group.state()->ranks());
-  JobState& job = group.state()->job();
-  if (without && group.rank() == 0) {
-    warn_without_links(job, group.job_rank(static_cast<int>(*without)), reasons[*without]);
-  }
-  return !without;
 }
 
 }  // namespace tutti

@@ -41,7 +41,6 @@ class HostLink final : public HostChannel {
   HostLink& operator=(const HostLink&) = delete;
 
   std::uint64_t engine() const override;
-  void warn_without_engine(int member) const override;
   /// Nothing happens on members that are not the first of their hosts.
   void connect() override { connect({}); }
   /// The same where `check` is asked besides whether the group has ended: see gather().
@@ -81,9 +80,5 @@ class HostLink final : public HostChannel {
   std::optional<Clock::time_point> failed_at_;
   std::unique_ptr<Link> link_;  ///< last, so that its operations end first
 };
-
-/// Whether all hosts of the group make links by the same engine. Collective. Why they do not is
-/// logged once per job; what they chose, where a link is made.
-bool have_host_links(const Group& group);
 
 }  // namespace tutti

@@ -33,8 +33,9 @@ constexpr std::array<Environment::Variable, 52> kVariables = {{
     {"TUTTI_TOKEN", "the secret that the hosts of a job share"},
     {"TUTTI_INTERFACE", "network interface that this host's sockets to others are bound to"},
     {"TUTTI_LINK",
-     "how gradients travel between hosts: gloo, mpi, hub (the way of short messages, which is "
-     "slower), or auto, the default: gloo where the build has it"},
+     "how gradients travel between hosts: gloo, mpi, tcp, or auto, the default: gloo where the "
+     "build "
+     "has it, else tcp"},
     {"TUTTI_LANES",
      "connections between two hosts, 1 to 16, over which each kind of their messages is spread; "
      "default 1"},
@@ -132,9 +133,9 @@ std::optional<std::chrono::milliseconds> seconds(const char* name) {
 std::string string(const char* name) { return std::string(text_of(name).value_or("")); }
 
 std::string link_of(std::string_view text) {
-  if (text != "auto" && text != "gloo" && text != "mpi" && text != "hub") {
+  if (text != "auto" && text != "gloo" && text != "mpi" && text != "tcp") {
     throw InvalidArgument(
-        fmt::format("TUTTI_LINK is \"{}\": must be auto, gloo, mpi or hub", text));
+        fmt::format("TUTTI_LINK is \"{}\": must be auto, gloo, mpi or tcp", text));
   }
   return std::string(text);
 }

@@ -53,7 +53,7 @@ TEST(Doctor, SaysWhichLinksThisBuildHas) {
   EXPECT_THAT(as_text(facts, judge(facts)),
               HasSubstr("links               gloo; mpi (Open MPI v4.1.4); hub\n"));
   EXPECT_EQ(as_json(facts, judge(facts))["links"],
-            nlohmann::json({{"gloo", true}, {"mpi", "Open MPI v4.1.4"}, {"hub", true}}));
+            nlohmann::json({{"gloo", true}, {"mpi", "Open MPI v4.1.4"}, {"tcp", true}}));
   facts.has_gloo = false;
   facts.mpi = "";
   facts.mpi_problem = "there is none";

@@ -47,13 +47,13 @@ class UseLink : public ::testing::Test {
 };
 
 TEST_F(UseLink, IsCalledWithANameAndAFunctionBeforeLinksAreMade) {
-  for (const char* const name : {"", "auto", "gloo", "mpi", "hub"}) {
+  for (const char* const name : {"", "auto", "gloo", "mpi", "tcp"}) {
     EXPECT_EQ(text_of([&] { use_link(name, none); }),
               "use_link(\"" + std::string(name) +
                   "\"): must be a name of the program's own, and none of auto, gloo, mpi, hub");
   }
   EXPECT_EQ(text_of([] { use_link("own", {}); }), "use_link(\"own\"): no function is given");
-  for (const std::string asked : {"gloo", "mpi", "hub"}) {
+  for (const std::string asked : {"gloo", "mpi", "tcp"}) {
     ::setenv("TUTTI_LINK", asked.c_str(), 1);
     EXPECT_EQ(text_of([] { use_link("own", none); }),
               "use_link(\"own\"): TUTTI_LINK is " + asked +

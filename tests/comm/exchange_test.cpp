@@ -73,11 +73,11 @@ class Exchange : public ::testing::TestWithParam<int> {
       }
     });
     for (const auto& hosts : layouts()) {
-      for (const bool has_engine : {true, false}) {
+      for (const bool over_tcp : {false, true}) {
         run_thread_ranks(
             ranks(),
             [&](const Job& job) {
-              if (!has_engine && job.rank() == 0) set_link_engine({});
+              if (over_tcp && job.rank() == 0) set_link_engine({});
               const Group group(job);
               group.barrier();
               Room<float> room(group, most());

@@ -286,7 +286,6 @@ void expect_lost_while_ways_are_made(ThreadOptions options, bool stays) {
         if (job.rank() == 0) {
           const std::string text = " 0-1 1-2 2-3";
           group.barrier({.label = fmt::format("connect {:x}:{}", digest(text), text)});
-          if (group.state()->spans_hosts()) have_host_links(group);
           options.world->kill(0);
           if (auto* hosts = options.world->hosts()) hosts->kill(0);
           return wait_for_all();

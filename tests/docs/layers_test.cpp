@@ -36,7 +36,7 @@ const std::map<std::string, Names> kMayInclude = {
     {"memory", {"base"}},
     {"kernels", {"base"}},
     {"kernels/rules", {"base", "kernels"}},
-    {"comm/link", {"base", "environment", "mpi"}},
+    {"comm/link", {"base", "environment", "mpi", "job/wire", "job/hosts"}},
     {"c10d", {"base", "environment", "comm/link"}},
     {"comm/local", {"base", "job/wire", "job", "kernels", "memory"}},
     {"comm",

@@ -70,7 +70,7 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(with("TUTTI_TOKEN", "a secret").token, "a secret");
   EXPECT_EQ(with("TUTTI_INTERFACE", "eth0").interface, "eth0");
   EXPECT_EQ(with("TUTTI_LINK", "").link, "auto");
-  EXPECT_EQ(with("TUTTI_LINK", "hub").link, "hub");
+  EXPECT_EQ(with("TUTTI_LINK", "tcp").link, "tcp");
   EXPECT_FALSE(with("TUTTI_RANK", "").rank) << "empty counts as unset";
   EXPECT_EQ(with("TUTTI_LINK", "mpi").link, "mpi");
   EXPECT_EQ(with("TUTTI_LANES", "").lanes, kDefaultLanes);

@@ -85,16 +85,16 @@ TEST(SeveralHosts, GiveTheBytesOfOneHost) {
   }
 }
 
-TEST(SeveralHosts, TheWayOfShortMessagesGivesTheBytesOfLinks) {
+TEST(SeveralHosts, TcpGivesTheBytesOfGloo) {
   const auto over = [&](const char* link) {
     return run_shell("export TUTTI_LINK=" + std::string(link) + "; " +
                      hosts_of(2, 2, program("--shards 5")) + kWait);
   };
   const auto by_links = over("auto");
-  const auto by_hub = over("hub");
-  EXPECT_NE(end_of(by_hub), "") << by_hub.err;
-  EXPECT_EQ(end_of(by_hub), end_of(by_links)) << by_links.err;
-  EXPECT_THAT(by_hub.err, HasSubstr("takes the way of short messages, which is slower"));
+  const auto by_tcp = over("tcp");
+  EXPECT_NE(end_of(by_tcp), "") << by_tcp.err;
+  EXPECT_EQ(end_of(by_tcp), end_of(by_links)) << by_links.err;
+  EXPECT_THAT(by_tcp.err, HasSubstr("links between hosts: tcp on "));
 }
 
 /// A run that stops after `half` steps ends as one that does not, after `whole`.

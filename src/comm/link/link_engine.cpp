@@ -1,11 +1,13 @@
 #include "comm/link/link_engine.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "comm/link/mpi_link.h"
+#include "comm/link/tcp_link.h"
 #include "tutti/environment.h"
 #include "tutti/error.h"
 
@@ -42,36 +44,24 @@ LinkEngine link_engine() {
   if (!current.name.empty()) return current;
   const auto asked = Environment::read().link;
   if (asked == "mpi") return mpi_link_engine();
-  auto none = current;
-  if (asked == "hub") {
-    none.reason = "TUTTI_LINK is hub";
-    return none;
-  }
+  if (asked == "tcp") return tcp_link_engine("TUTTI_LINK is tcp");
   if (engine().offer != nullptr) return current = engine().offer();
   if (asked == "gloo") {
     throw Unsupported(
         "TUTTI_LINK is gloo, but this program has no Gloo: it is not linked with libtorch's half "
         "of Tutti (tutti::tutti)");
   }
-  return none;
+  return tcp_link_engine("TUTTI_LINK is auto, and this program has no Gloo");
 }
 
-std::optional<std::size_t> without_engine(std::span<const std::string> names,
-                                          std::span<const int> ranks) {
-  std::optional<std::size_t> without;
-  std::optional<std::size_t> first;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i].empty()) {
-      if (!without) without = i;
-    } else if (!first) {
-      first = i;
-    } else if (names[i] != names[*first]) {
-      throw Mismatch(fmt::format(
-          "links between hosts are made by different engines: rank {} has {}, rank {} has {}",
-          ranks[*first], names[*first], ranks[i], names[i]));
-    }
-  }
-  return without;
+void require_one_engine(std::span<const std::string> names, std::span<const int> ranks) {
+  const auto other =
+      std::ranges::find_if(names, [&](const auto& name) { return name != names[0]; });
+  if (other == names.end()) return;
+  throw Mismatch(fmt::format(
+      "links between hosts are made by different engines: rank {} has {}, rank {} has {} "
+      "(TUTTI_LINK, tutti::use_link())",
+      ranks[0], names[0], ranks[static_cast<std::size_t>(other - names.begin())], *other));
 }
 
 bool link_engine_is_used() {

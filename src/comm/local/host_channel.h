@@ -23,10 +23,8 @@ class HostChannel {
   static constexpr int lane(Lane kind, int of_group) { return kind + 2 * of_group; }
 
   virtual ~HostChannel() = default;
-  /// A number of the engine by which this host makes links; 0: it has none.
+  /// A number of the engine by which this host makes links.
   virtual std::uint64_t engine() const = 0;
-  /// Logs, once per job, what it means that this member's host has no engine.
-  virtual void warn_without_engine(int member) const = 0;
   /// Makes the link if there is none. Collective among the first members.
   virtual void connect() = 0;
   /// `done` is called once the message has left its memory, or has come; not if it fails.

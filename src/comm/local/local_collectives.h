@@ -72,7 +72,7 @@ class LocalCollectives final : public Unfinished {
   /// for something else, without a deadline.
   enum class Drive { wait, poll, aside };
   /// The algorithm of an operation; when all have arrived by_place is replaced by one of the
-  /// others, and slices by links where hosts have some.
+  /// others, and slices by links where there are several hosts.
   enum class Way { one_wait, by_place, slices, links };
 
   /// How many chunks of an operation between hosts this member has done what with, besides staging
@@ -110,12 +110,10 @@ class LocalCollectives final : public Unfinished {
 
   // Several hosts (local_collectives_hosts.cpp).
   void publish_arrival(std::uint64_t sequence);
-  void publish_staged(const Pending& operation, std::uint64_t chunk, std::uint64_t number);
-  void publish_worked(const Pending& operation, std::uint64_t chunk, std::uint64_t number);
 
-  // Large operations between hosts that have a link (local_collectives_travel.cpp).
-  /// Whether all hosts make links by the same engine, as their arrivals say.
-  bool have_links(std::uint64_t sequence);
+  // Large operations between hosts (local_collectives_travel.cpp).
+  /// Ends the group where hosts make links by different engines, as their arrivals say.
+  void require_one_engine(std::uint64_t sequence);
   bool advance_over_links(std::uint64_t sequence, Drive drive);
   bool travel(Pending& operation);
   bool drive_link(Pending& operation);
@@ -201,7 +199,7 @@ class LocalCollectives final : public Unfinished {
   std::optional<EndingReason>& ended_;
 
   ControlArena control_;                       ///< the lane's
-  std::optional<bool> have_links_;             ///< unknown before the lane's first large operation
+  bool has_one_engine_ = false;                ///< unknown before the lane's first large operation
   std::array<OpenMessages, 4> open_messages_;  ///< nodes, then sums, by half
 
   std::array<Pending, kRing> pending_;

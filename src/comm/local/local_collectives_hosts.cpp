@@ -21,19 +21,4 @@ void LocalCollectives::publish_arrival(std::uint64_t sequence) {
           with_all(control_.arrival(0, sequence).sequence, member_ranks_));
 }
 
-void LocalCollectives::publish_staged(const Pending& operation, std::uint64_t chunk,
-                                      std::uint64_t number) {
-  publish(job_, control_.progress(members_.rank).staged.value, number + 1,
-          {{control_.staging(members_.rank, number), operation.transfer.staged_bytes(chunk)}},
-          with_all(control_.progress(0).staged.value, member_ranks_));
-}
-
-void LocalCollectives::publish_worked(const Pending& operation, std::uint64_t chunk,
-                                      std::uint64_t number) {
-  const auto piece = operation.transfer.result_piece(chunk);
-  publish(job_, control_.progress(members_.rank).worked.value, number + 1,
-          {{control_.results(members_.rank, number) + piece.begin, piece.bytes}},
-          with_all(control_.progress(0).worked.value, member_ranks_));
-}
-
 }  // namespace tutti

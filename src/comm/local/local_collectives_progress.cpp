@@ -75,7 +75,8 @@ bool LocalCollectives::advance(Drive drive) {
       finish(sequence);
       return true;
     }
-    if (spans_hosts_ && have_links(sequence)) {
+    if (spans_hosts_) {
+      require_one_engine(sequence);
       oldest.transfer.resolve_for_hosts();
       oldest.way = Way::links;
       oldest.phase = Phase::staging;
@@ -118,12 +119,8 @@ bool LocalCollectives::advance_large(std::uint64_t sequence, Drive drive) {
       // The others may have left, and use their memory again.
       check_open(sequence);
       transfer.work(oldest.chunk, number);
-      if (spans_hosts_) {
-        publish_worked(oldest, oldest.chunk, number);
-      } else {
-        own.worked.value.store(number + 1, std::memory_order_release);
-        announce(job_.board());
-      }
+      own.worked.value.store(number + 1, std::memory_order_release);
+      announce(job_.board());
       oldest.phase = Phase::working;
       ++moves_;
     }
@@ -145,7 +142,6 @@ void LocalCollectives::stage_chunk(Pending& operation, std::uint64_t chunk) {
   operation.transfer.stage(chunk, number);
   operation.staged = chunk + 1;
   ++moves_;
-  if (spans_hosts_) return publish_staged(operation, chunk, number);
   control_.progress(members_.rank).staged.value.store(number + 1, std::memory_order_release);
   announce(job_.board());
 }

@@ -105,7 +105,7 @@ void LocalCollectives::note_places(std::uint64_t sequence, const Operation& oper
   Arrival& arrival = control_.arrival(members_.rank, sequence);
   if (spans_hosts_) {
     // Nothing is in regions; what they are told by is the engine of links.
-    arrival.regions = !have_links_ && shared_.channel != nullptr ? shared_.channel->engine() : 0;
+    arrival.regions = has_one_engine_ ? 0 : shared_.channel->engine();
     arrival.in = arrival.out = {};
     return;
   }
@@ -133,7 +133,7 @@ void LocalCollectives::begin_slices(std::uint64_t sequence) {
   const Arrival& arrival = control_.arrival(members_.rank, sequence);
   const bool stages = mine.transfer.gives() && !arrival.in.in_region();
   if (!stages || members_.size == 1 || completed_ != sequence - 1) return;
-  if (spans_hosts_ && have_links_.value_or(true)) return;
+  if (spans_hosts_) return;
   // No other operation is under way, so the first chunk can be ready before the others look for it.
   if (chunks_done_ > 0 && !all_reached(Goal::worked, chunks_done_ - 1)) return;
   mine.transfer.assume_staging();

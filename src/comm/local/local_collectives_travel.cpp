@@ -1,4 +1,4 @@
-// Large operations of a group whose hosts have a link: what Transfer does with each chunk, in the
+// Large operations of a group on several hosts: what Transfer does with each chunk, in the
 // order that members of this host and messages of others allow. Two chunks are under way, so that
 // one travels while the other is folded.
 
@@ -12,16 +12,9 @@
 
 namespace tutti {
 
-bool LocalCollectives::have_links(std::uint64_t sequence) {
-  if (have_links_) return *have_links_;
+void LocalCollectives::require_one_engine(std::uint64_t sequence) {
+  if (has_one_engine_) return;
   const auto engine_of = [&](int member) { return control_.arrival(member, sequence).regions; };
-  for (int member = 0; member < members_.size; ++member) {
-    if (engine_of(member) == 0) {
-      if (shared_.channel != nullptr) shared_.channel->warn_without_engine(member);
-      have_links_ = false;
-      return false;
-    }
-  }
   for (int member = 1; member < members_.size; ++member) {
     if (engine_of(member) == engine_of(0)) continue;
     fail_mismatch(
@@ -31,8 +24,7 @@ bool LocalCollectives::have_links(std::uint64_t sequence) {
             "engines (TUTTI_LINK, tutti::use_link())",
             group_.ranks[0], group_.ranks[static_cast<std::size_t>(member)]));
   }
-  have_links_ = true;
-  return true;
+  has_one_engine_ = true;
 }
 
 bool LocalCollectives::advance_over_links(std::uint64_t sequence, Drive drive) {

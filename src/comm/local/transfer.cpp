@@ -155,25 +155,6 @@ Transfer::Range Transfer::taken(int giver, int taker) const {
   return joined(control_->counts(taker, sequence_).last(size), giver);
 }
 
-std::size_t Transfer::staged_bytes(std::uint64_t chunk) const {
-  if (!gives()) return 0;
-  const Range range = chunk_range(chunk);
-  if (gives_parts(kind_)) {
-    return size_bytes((members_->size - 1) * chunk_elements_ + range.count());
-  }
-  if (kind_ == OperationKind::all_gather || kind_ == OperationKind::gather) {
-    return size_bytes(within(range, part(members_->rank).count()).count());
-  }
-  return size_bytes(range.count());
-}
-
-Transfer::Piece Transfer::result_piece(std::uint64_t chunk) const {
-  if (!others_collect_) return {};
-  const Range range = chunk_range(chunk);
-  const Range own = slice(range, members_->rank);
-  return {size_bytes(own.begin - range.begin), size_bytes(own.count())};
-}
-
 void Transfer::stage(std::uint64_t chunk, std::uint64_t half) const {
   const Range range = chunk_range(chunk);
   std::byte* const to = control_->staging(members_->rank, half);

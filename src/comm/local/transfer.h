@@ -71,13 +71,6 @@ class Transfer {
   /// Decides from all members' arrivals who stages, who collects, and how many chunks there are.
   void resolve(const RegionTable& regions, std::uint64_t held_by_all);
   std::uint64_t chunks() const { return chunks_; }
-  /// Bytes of a chunk that this member stages, and those that it leaves for others to collect.
-  std::size_t staged_bytes(std::uint64_t chunk) const;
-  struct Piece {
-    std::size_t begin = 0;
-    std::size_t bytes = 0;
-  };
-  Piece result_piece(std::uint64_t chunk) const;
   /// True if data or results pass through the halves, so that members must keep in step.
   bool passes_through() const { return anyone_stages_ || anyone_collects_; }
   /// True if this member must not leave a chunk before all others have worked on it.
@@ -89,7 +82,7 @@ class Transfer {
   void work(std::uint64_t chunk, std::uint64_t half) const;
   void collect(std::uint64_t chunk, std::uint64_t half) const;
 
-  // The same between hosts that have a link (transfer_hosts.cpp), after resolve_for_hosts().
+  // The same between hosts (transfer_hosts.cpp), after resolve_for_hosts().
   // Members stage on their host alone and fold there what they can; nodes travel, each host sums
   // its slice of them, sums travel, and members collect.
   using Visit = std::function<void(std::span<std::byte>)>;

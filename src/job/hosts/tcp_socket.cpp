@@ -108,7 +108,7 @@ std::vector<TcpAddress> resolve(const std::string& address, int port, std::strin
   return all;
 }
 
-FileDescriptor listen_on(const std::string& address, int port) {
+FileDescriptor listen_on(const std::string& address, int port, const std::string& who) {
   std::string problem;
   const auto addresses = resolve(address, port, problem);
   int code = EADDRNOTAVAIL;
@@ -126,14 +126,14 @@ FileDescriptor listen_on(const std::string& address, int port) {
   if (!problem.empty()) throw IoError(0, problem);
   const auto where = tcp_text(address, port);
   if (code == EADDRINUSE)
-    throw IoError(code, fmt::format("the hub cannot listen at {}: the port is in use, by another "
+    throw IoError(code, fmt::format("{} cannot listen at {}: the port is in use, by another "
                                     "job or another program",
-                                    where));
+                                    who, where));
   if (code == EADDRNOTAVAIL)
-    throw IoError(code, fmt::format("the hub cannot listen at {}, which is no address of this "
+    throw IoError(code, fmt::format("{} cannot listen at {}, which is no address of this "
                                     "host; these are: {}",
-                                    where, interfaces_text()));
-  throw IoError(code, fmt::format("the hub cannot listen at {}: {}", where, error_text(code)));
+                                    who, where, interfaces_text()));
+  throw IoError(code, fmt::format("{} cannot listen at {}: {}", who, where, error_text(code)));
 }
 
 FileDescriptor accept_from(const FileDescriptor& listener, TcpAddress& from) {

@@ -32,8 +32,8 @@ std::string tcp_text(const std::string& address, int port);
 /// empty, with `problem` filled in, where the system cannot tell now.
 std::vector<TcpAddress> resolve(const std::string& address, int port, std::string& problem);
 
-/// A non-blocking, listening socket.
-FileDescriptor listen_on(const std::string& address, int port);
+/// A non-blocking, listening socket; `who` wants it, in errors.
+FileDescriptor listen_on(const std::string& address, int port, const std::string& who = "the hub");
 /// The next connection; empty where none waits, or errno tells why it cannot be had.
 FileDescriptor accept_from(const FileDescriptor& listener, TcpAddress& from);
 

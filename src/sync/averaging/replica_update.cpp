@@ -154,7 +154,7 @@ void ReplicaUpdate::apply(double rate_factor) {
 }
 
 void ReplicaUpdate::give(std::vector<HostPiece> pieces) {
-  if (!averaging_->may_fly() || !exchange_.has_links()) {
+  if (!averaging_->may_fly() || !exchange_.spans_hosts()) {
     exchange_.barrier("what its logical workers average in", pieces);
     return average_all();
   }

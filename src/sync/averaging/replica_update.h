@@ -7,7 +7,7 @@
 //
 // One worker owns a tile of all copies, on each host. A host updates the copies that are right
 // there (ReplicaHosts), and before copies are averaged they are given to all. Where the policy
-// overlaps and hosts have links, what is given travels until its mean is due, or somebody looks.
+// overlaps and there are several hosts, what is given travels until its mean is due, or somebody looks.
 //
 // Threads: one. Failure: what StepExchange::barrier() throws.
 

@@ -93,7 +93,7 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
       carried_(board_.logical_workers()),
       homes_(carried_.size(), -1),
       squares_(carried_.size(), std::vector<double>(board_.buckets().size())) {
-  if (exchange_.has_links()) {
+  if (spans_hosts_) {
     travelling_.emplace(exchange_, board_);
     if (exchange_.group().state()->team().rank == 0) {
       exchange_.move_meanwhile([this] { travelling_->move(); });

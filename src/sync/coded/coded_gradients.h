@@ -148,7 +148,7 @@ class CodedGradients final : public ArraySource {
   BucketEncoder encoder_;
   MessageSum sum_;
   TrafficCount traffic_;
-  std::optional<HostMessages> travelling_;    ///< where hosts have links
+  std::optional<HostMessages> travelling_;    ///< on several hosts
   std::vector<std::int64_t> sum_values_;      ///< per bucket: as of the last step
   std::vector<std::int64_t> touched_by_any_;  ///< per bucket: elements
   std::size_t owned_bytes_ = 0;  ///< of gradients that are sent to their owners as they are

@@ -1,5 +1,6 @@
 // Codecs on several hosts: see coded_gradients.h.
 
+#include <algorithm>
 #include <cstddef>
 
 #include "comm/group_state.h"
@@ -14,8 +15,7 @@ void CodedGradients::made(const MessageTask& task) {
   auto& header = board_.header(task.logical, task.bucket);
   const bool has_new = board_.has_residuals() && header.refusal[0] == 0;
   if (has_new) header.residual_squares = kept_squares(task);
-  if (travelling_) return travelling_->made(task.logical, task.bucket);
-  send_to_hosts(exchange_.group(), &header, header.told_bytes());
+  travelling_->made(task.logical, task.bucket);
 }
 
 void CodedGradients::send_first_round(const MessageTask& task) {
@@ -56,25 +56,20 @@ std::vector<std::size_t> CodedGradients::messages_of_hosts() const {
 CodedGradients::Refusal CodedGradients::exchange_messages() {
   constexpr const char* kMade = "the encoding of its gradients in";
   constexpr const char* kCome = "the messages of its gradients in";
-  if (travelling_) {
-    travelling_->close(messages_of_hosts());
-    exchange_.barrier_while(
-        kMade,
-        [this] {
-          travelling_->move();
-          return travelling_->all_known();
-        },
-        [this] { return travelling_->missing(); });
-    exchange_.barrier(kCome);
+  if (!spans_hosts_) {
+    exchange_.barrier(kMade);
     return first_refusal();
   }
-  exchange_.barrier(kMade);
-  const auto refusal = first_refusal();
-  if (!spans_hosts_ || !refusal.text.empty()) return refusal;
-  exchange_.barrier(kCome, pieces_of([this](std::size_t l, std::size_t b) -> std::span<std::byte> {
-                      return {board_.message(l, b), board_.header(l, b).bytes};
-                    }));
-  return {};
+  travelling_->close(messages_of_hosts());
+  exchange_.barrier_while(
+      kMade,
+      [this] {
+        travelling_->move();
+        return travelling_->all_known();
+      },
+      [this] { return travelling_->missing(); });
+  exchange_.barrier(kCome);
+  return first_refusal();
 }
 
 void CodedGradients::exchange_first_rounds() {

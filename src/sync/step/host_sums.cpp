@@ -35,7 +35,7 @@ ElementRange within(const ElementRange& range, std::int64_t first, std::int64_t 
 }  // namespace
 
 std::unique_ptr<HostSums> HostSums::make(const Group& group, NodeStore& nodes, Options options) {
-  if (!group.state()->spans_hosts() || !have_host_links(group)) return nullptr;
+  if (!group.state()->spans_hosts()) return nullptr;
   std::unique_ptr<HostSums> sums(new HostSums(group, nodes, std::move(options)));
   sums->connect();
   return sums;

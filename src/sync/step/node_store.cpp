@@ -104,16 +104,12 @@ void NodeStore::send() {
       auto* const at = place(rank_, p, slot);
       const auto& entry = plan_.parameters()[p];
       if (!entry.row_sparse()) {
-        if (!summed_.empty() && entry.is_partitioned()) continue;
+        if (entry.is_partitioned()) continue;  // HostSums sends it
         if (stays_ && stays_(entry, rank_, mine.nodes[k].block.begin)) continue;
         data.push_back({at, entry.node_bytes});
         continue;
       }
-      data.push_back({at, sizeof(std::uint64_t)});
-      if (!summed_.empty()) continue;
-      const auto list = RowRoom(at, entry).list();
-      data.push_back({list.rows.data(), list.rows.size_bytes()});
-      data.push_back({list.values, list.rows.size() * row_bytes_of(entry)});
+      data.push_back({at, sizeof(std::uint64_t)});  // the list itself is HostSums' business
     }
   }
   send_ahead(*job_, data);

@@ -141,8 +141,9 @@ class NodeStore {
   /// a node's that begins at `sums`; so are lists of rows sent, and nodes that become messages.
   void take_sums(const std::byte* sums, std::vector<std::uint8_t> summed);
   bool is_summed(std::size_t parameter) const { return !summed_.empty() && summed_[parameter]; }
-  /// What other hosts then get of a parameter in a node: of a row-sparse one its list without the
-  /// length; of one that becomes messages the node where they need it. Nothing where it is absent.
+  /// The bytes that other hosts receive for a parameter in a node: of a row-sparse one its list
+  /// without the length; of one that becomes messages the node where they need it. Empty where it
+  /// is absent.
   std::vector<std::span<std::byte>> parts_of(const HeldNode& node, std::uint32_t parameter) const;
 
   // ---- sums of nodes ----

@@ -187,8 +187,8 @@ class StepExchange {
   /// host's workers write was written before the barrier before this one.
   void barrier(const char* what, std::span<const HostPiece> pieces);
 
-  // Where hosts have links, what one host has can travel while the workers do something else.
-  bool has_links() const { return sums_ != nullptr; }
+  // Between hosts what one host has can travel while the workers do something else.
+  bool spans_hosts() const { return sums_ != nullptr; }
   /// Begins to give these, alike on all hosts, to all others, which have them after barrier_given()
   /// or await_given(): unless links_dropped() says something else by then. They may be written to,
   /// and read, then again. All that their host's workers write was written before the last barrier.

@@ -163,15 +163,8 @@ void StepExchange::drop_if_thrown(const std::function<void()>& body) {
   }
 }
 
-/// By one worker of each host: directly where hosts have links, else through rank 0's.
+/// By one worker of each host.
 void StepExchange::give_to_hosts(std::span<const HostPiece> pieces, const Arrived& arrived) {
-  if (!sums_) {
-    for (const auto& piece : pieces) {
-      const bool is_here = state_.host_of(piece.member) == state_.host_of(group_.rank());
-      if (is_here) send_to_hosts(group_, piece.at, piece.bytes);
-    }
-    return;
-  }
   if (pieces.empty()) return;
   begin_giving(pieces);
   await_given(arrived);

@@ -137,18 +137,22 @@ TEST_P(LinkConformance, OpenOperationsEndWithTheLink) {
     const int peer = 1 - link->self();
     std::atomic<int> ended{0};
     std::atomic<int> closed{0};
+    std::atomic<int> sent{0};
     Bytes bytes(200);
     meet(*link, 0, peer);
     if (link->self() == 0) {
       const auto done = [&](const LinkError* error) {
         ++ended;
         if (error != nullptr && error->kind == LinkError::Kind::kClosed) ++closed;
+        if (error == nullptr) ++sent;
       };
       for (int i = 0; i < 20; ++i) link->receive(i % 2, peer, std::span(bytes).first(100), done);
       for (int i = 0; i < 20; ++i) link->send(i % 2, peer, std::span(bytes).last(100), done);
       link.reset();
       EXPECT_EQ(ended, 40);
-      EXPECT_EQ(closed, 40);
+      // Sends of few bytes may have left before.
+      EXPECT_EQ(closed + sent, 40);
+      EXPECT_GE(closed, 20);
     }
   });
 }

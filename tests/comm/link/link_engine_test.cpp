@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tutti/error.h"
@@ -19,31 +20,29 @@ TEST(LinkEngine, ThatIsSetIsTakenElseWhatIsAskedFor) {
   EXPECT_EQ(link_engine().reason, "TUTTI_LINK is mpi");
   set_link_engine({.name = "own"});
   EXPECT_EQ(link_engine().name, "own");
-  set_link_engine({.name = "", .reason = "no headers"});
-  ::setenv("TUTTI_LINK", "auto", 1);
-  EXPECT_EQ(link_engine().name, "");
-  EXPECT_EQ(link_engine().reason, "no headers");
-  ::setenv("TUTTI_LINK", "hub", 1);
-  EXPECT_EQ(link_engine().name, "");
-  EXPECT_EQ(link_engine().reason, "TUTTI_LINK is hub");
-  ::unsetenv("TUTTI_LINK");
   set_link_engine({});
+  ::setenv("TUTTI_LINK", "auto", 1);
+  EXPECT_EQ(link_engine().name, "tcp");
+  EXPECT_EQ(link_engine().reason, "TUTTI_LINK is auto, and this program has no Gloo");
+  ::setenv("TUTTI_LINK", "tcp", 1);
+  EXPECT_EQ(link_engine().name, "tcp");
+  EXPECT_EQ(link_engine().reason, "TUTTI_LINK is tcp");
+  ::unsetenv("TUTTI_LINK");
 }
 
-TEST(LinkEngine, OfAllWorkersIsOneOrNone) {
-  const auto without = [](const std::vector<std::string>& names) {
-    return without_engine(names, std::vector<int>{4, 5, 6});
-  };
-  EXPECT_EQ(without({"a", "a", "a"}), std::nullopt);
-  EXPECT_EQ(without({"a", "", ""}), 1);
-  EXPECT_EQ(without({"", "a", "a"}), 0);
-  for (const auto& names : std::vector<std::vector<std::string>>{{"a", "", "b"}, {"a", "a", "b"}}) {
+TEST(LinkEngine, OfAllWorkersIsOne) {
+  const std::vector<int> ranks{4, 5, 6};
+  EXPECT_NO_THROW(require_one_engine(std::vector<std::string>{"a", "a", "a"}, ranks));
+  for (const auto& names :
+       std::vector<std::vector<std::string>>{{"a", "b", "a"}, {"a", "a", "b"}}) {
     try {
-      without(names);
+      require_one_engine(names, ranks);
       ADD_FAILURE() << "no error";
     } catch (const Mismatch& error) {
-      EXPECT_STREQ(error.what(),
-                   "links between hosts are made by different engines: rank 4 has a, rank 6 has b");
+      EXPECT_EQ(error.what(),
+                fmt::format("links between hosts are made by different engines: rank 4 has a, rank "
+                            "{} has b (TUTTI_LINK, tutti::use_link())",
+                            names[1] == "b" ? 5 : 6));
     }
   }
 }

@@ -67,7 +67,7 @@ struct Case {
   /// In this step that shard's gradient is not finite.
   std::int64_t bad_step = 0;
   std::int64_t bad_shard = 0;
-  bool has_links = true;  ///< between hosts
+  bool over_tcp = false;  ///< between hosts
   bool shares = true;     ///< kShared has a gradient: otherwise nothing travels in most steps
   /// This step fails on one worker, so that all drop it, before it is taken.
   std::int64_t failed_step = 0;
@@ -306,7 +306,7 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
       workers,
       [&](const Job& job) {
         const Group group(job);
-        if (!test.has_links && job.rank() == 0) set_link_engine({});
+        if (test.over_tcp && job.rank() == 0) set_link_engine({});
         group.barrier();
         const auto logical = logical_workers(kShards, static_cast<std::int64_t>(test.logical));
         std::vector<std::int64_t> cuts;
@@ -515,9 +515,9 @@ TEST(ReplicaUpdate, SeveralHostsGiveTheBytesOfTheScalarModel) {
     if (!kSanitized) expect_as_model(3, test, on(even_hosts(3, 3)));
     // A logical worker has workers of both.
     expect_as_model(4, test, on(HostMap::of(std::vector<RankSet>{{0, 2}, {1, 3}})));
-    auto by_short_messages = test;
-    by_short_messages.has_links = false;
-    expect_as_model(3, by_short_messages, on(even_hosts(3, 2)));
+    auto over_tcp = test;
+    over_tcp.over_tcp = true;
+    expect_as_model(3, over_tcp, on(even_hosts(3, 2)));
   }
 }
 

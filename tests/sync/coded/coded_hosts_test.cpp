@@ -41,7 +41,7 @@ TEST(CodedGradients, SeveralHostsGiveWhatTheModelGives) {
       {3}, on(apart));
 }
 
-TEST(CodedGradients, WithoutLinksSeveralHostsGiveWhatTheModelGives) {
+TEST(CodedGradients, OverTcpSeveralHostsGiveWhatTheModelGives) {
   for (const auto* codec : {"half", "topk:0.05"}) {
     const Case test{.codec = codec};
     const auto states = model_of(test);
