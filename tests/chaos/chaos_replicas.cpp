@@ -11,8 +11,8 @@
 #include "kernels/rules/registry.h"
 #include "sync/averaging/replica_update.h"
 #include "sync/gradient_oracle.h"
+#include "sync/nodes/logical_workers.h"
 #include "sync/plan/assignment.h"
-#include "sync/step/logical_workers.h"
 #include "tutti/error.h"
 
 namespace tutti::test::chaos {

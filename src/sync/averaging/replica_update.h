@@ -7,7 +7,8 @@
 //
 // One worker owns a tile of all copies, on each host. A host updates the copies that are right
 // there (ReplicaHosts), and before copies are averaged they are given to all. Where the policy
-// overlaps and there are several hosts, what is given travels until its mean is due, or somebody looks.
+// overlaps and there are several hosts, what is given travels until its mean is due, or somebody
+// looks.
 //
 // Threads: one. Failure: what StepExchange::barrier() throws.
 
@@ -19,10 +20,10 @@
 
 #include "sync/averaging/replica_averaging.h"
 #include "sync/averaging/replica_copies.h"
+#include "sync/nodes/logical_workers.h"
+#include "sync/nodes/slice_fold.h"
 #include "sync/plan/tile_share.h"
-#include "sync/step/logical_workers.h"
 #include "sync/step/shard_board.h"
-#include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
 #include "sync/update/gradient_norms.h"
 #include "sync/update/update_rules.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sync/step/logical_workers.h"
+#include "sync/nodes/logical_workers.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -15,9 +15,9 @@
 #include <span>
 #include <vector>
 
+#include "sync/nodes/slice_fold.h"
 #include "sync/plan/row_list.h"
 #include "sync/step/gradient_source.h"
-#include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/traffic_count.h"
 

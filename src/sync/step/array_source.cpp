@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/norm.h"
-#include "sync/step/slice_fold.h"
+#include "sync/nodes/slice_fold.h"
 
 namespace tutti {
 

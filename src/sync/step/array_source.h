@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "sync/nodes/node_store.h"
 #include "sync/step/gradient_source.h"
-#include "sync/step/node_store.h"
 
 namespace tutti {
 

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "sync/step/node_store.h"
-#include "sync/step/slice_fold.h"
+#include "sync/nodes/node_store.h"
+#include "sync/nodes/slice_fold.h"
 #include "tutti/group.h"
 
 namespace tutti {

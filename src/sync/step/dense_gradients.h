@@ -5,8 +5,8 @@
 //
 // Threads: one.
 
+#include "sync/nodes/slice_fold.h"
 #include "sync/step/array_source.h"
-#include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/traffic_count.h"
 

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sync/nodes/step_board.h"
 #include "sync/plan/plan.h"
-#include "sync/step/step_board.h"
 #include "tutti/group.h"
 
 namespace tutti {

@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-#include "sync/step/step_board.h"
+#include "sync/nodes/step_board.h"
 #include "tutti/group.h"
 
 namespace tutti {

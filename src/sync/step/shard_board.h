@@ -11,8 +11,8 @@
 #include <span>
 #include <string>
 
+#include "sync/nodes/logical_workers.h"
 #include "sync/plan/plan.h"
-#include "sync/step/logical_workers.h"
 #include "tutti/group.h"
 
 namespace tutti {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "sync/nodes/node_store.h"
 #include "sync/plan/fusion.h"
 #include "sync/plan/plan.h"
-#include "sync/step/node_store.h"
 #include "tutti/traffic.h"
 
 namespace tutti {

@@ -12,8 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "sync/nodes/slice_fold.h"
 #include "sync/rows/row_gradients.h"
-#include "sync/step/slice_fold.h"
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
 #include "sync/step/traffic_count.h"

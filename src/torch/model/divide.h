@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "sync/step/node_store.h"
+#include "sync/nodes/node_store.h"
 #include "tutti/divide.h"
 
 namespace tutti {

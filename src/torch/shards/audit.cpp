@@ -11,7 +11,7 @@
 #include "base/exception_text.h"
 #include "comm/group_state.h"
 #include "kernels/hash.h"
-#include "sync/step/logical_workers.h"
+#include "sync/nodes/logical_workers.h"
 #include "torch/model/resolved.h"
 #include "torch/run/stored_tensors.h"
 #include "torch/shards/trainer_settings.h"

@@ -16,7 +16,7 @@
 #include "sync/averaging/replica_averaging.h"
 #include "sync/averaging/replica_copies.h"
 #include "sync/averaging/replica_update.h"
-#include "sync/step/logical_workers.h"
+#include "sync/nodes/logical_workers.h"
 #include "sync/update/partitioned_update.h"
 #include "torch/model/wrapped_model.h"
 #include "torch/shards/shared_parameters.h"

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "sync/nodes/logical_workers.h"
 #include "sync/step/buffer_mean.h"
-#include "sync/step/logical_workers.h"
 #include "sync/step/shard_board.h"
 #include "sync/step/step_exchange.h"
 #include "torch/model/wrapped_model.h"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "run/state/run_part.h"
-#include "sync/step/node_store.h"
+#include "sync/nodes/node_store.h"
 #include "sync/step/step_part.h"
 #include "torch/run/model_facts.h"
 #include "torch/split/classifier.h"

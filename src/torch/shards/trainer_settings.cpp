@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sync/step/logical_workers.h"
+#include "sync/nodes/logical_workers.h"
 #include "torch/model/arithmetic.h"
 #include "torch/model/divide.h"
 #include "torch/optim/torch_rule.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "sync/step/logical_workers.h"
+#include "sync/nodes/logical_workers.h"
 #include "torch/model/divide.h"
 #include "torch/shards/trainer_settings.h"
 #include "tutti/error.h"

@@ -21,9 +21,9 @@
 #include "support/thread_ranks.h"
 #include "sync/averaging/replica_update.h"
 #include "sync/gradient_oracle.h"
+#include "sync/nodes/logical_workers.h"
 #include "sync/plan/assignment.h"
 #include "sync/step/dense_gradients.h"
-#include "sync/step/logical_workers.h"
 #include "sync/update/partitioned_update.h"
 #include "tutti/error.h"
 

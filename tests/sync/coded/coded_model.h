@@ -16,8 +16,8 @@
 #include "support/thread_ranks.h"
 #include "sync/coded/coded_gradients.h"
 #include "sync/gradient_oracle.h"
+#include "sync/nodes/logical_workers.h"
 #include "sync/plan/assignment.h"
-#include "sync/step/logical_workers.h"
 #include "sync/whole_step.h"
 #include "tutti/error.h"
 

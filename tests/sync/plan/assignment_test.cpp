@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "kernels/fold_program.h"
-#include "sync/step/leaf_folder.h"
+#include "sync/nodes/leaf_folder.h"
 #include "tutti/error.h"
 #include "tutti/share.h"
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "sync/step/logical_workers.h"
+#include "sync/nodes/logical_workers.h"
 #include "tutti/error.h"
 
 namespace tutti::test {

@@ -8,8 +8,8 @@
 
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
+#include "sync/nodes/logical_workers.h"
 #include "sync/plan/assignment.h"
-#include "sync/step/logical_workers.h"
 
 namespace tutti::test {
 namespace {

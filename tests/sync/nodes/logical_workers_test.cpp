@@ -1,6 +1,6 @@
 // Who owns state per worker, and which nodes each has.
 
-#include "sync/step/logical_workers.h"
+#include "sync/nodes/logical_workers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <bit>
 #include <vector>
 
-#include "sync/step/held_nodes.h"
+#include "sync/nodes/held_nodes.h"
 #include "tutti/error.h"
 
 namespace tutti::test {

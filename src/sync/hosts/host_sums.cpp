@@ -1,4 +1,4 @@
-#include "sync/step/host_sums.h"
+#include "sync/hosts/host_sums.h"
 
 #include <algorithm>
 #include <map>

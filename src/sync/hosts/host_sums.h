@@ -31,10 +31,10 @@
 #include "comm/host_copies.h"
 #include "comm/host_link.h"
 #include "job/wire/board.h"
+#include "sync/hosts/host_blocks.h"
+#include "sync/nodes/node_store.h"
+#include "sync/nodes/slice_fold.h"
 #include "sync/plan/tile_share.h"
-#include "sync/step/host_blocks.h"
-#include "sync/step/node_store.h"
-#include "sync/step/slice_fold.h"
 #include "tutti/group.h"
 #include "tutti/job.h"
 

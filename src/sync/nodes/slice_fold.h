@@ -14,8 +14,8 @@
 
 #include "kernels/fold.h"
 #include "kernels/fold_program.h"
+#include "sync/nodes/node_store.h"
 #include "sync/plan/tile_share.h"
-#include "sync/step/node_store.h"
 
 namespace tutti {
 

@@ -1,4 +1,4 @@
-#include "sync/step/logical_workers.h"
+#include "sync/nodes/logical_workers.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "sync/step/slice_fold.h"
+#include "sync/nodes/slice_fold.h"
 
 #include "kernels/fold_schedule.h"
 #include "kernels/wide_fold.h"

@@ -1,4 +1,4 @@
-#include "sync/step/held_nodes.h"
+#include "sync/nodes/held_nodes.h"
 
 #include "kernels/wide_fold.h"
 

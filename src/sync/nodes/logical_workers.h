@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "sync/nodes/held_nodes.h"
 #include "sync/plan/assignment.h"
-#include "sync/step/held_nodes.h"
 
 namespace tutti {
 

@@ -1,4 +1,4 @@
-#include "sync/step/host_blocks.h"
+#include "sync/hosts/host_blocks.h"
 
 #include <algorithm>
 #include <bit>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/fold_program.h"
-#include "sync/step/step_board.h"
+#include "sync/nodes/step_board.h"
 
 namespace tutti {
 

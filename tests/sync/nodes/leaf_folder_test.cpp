@@ -1,4 +1,4 @@
-#include "sync/step/leaf_folder.h"
+#include "sync/nodes/leaf_folder.h"
 
 #include <gtest/gtest.h>
 

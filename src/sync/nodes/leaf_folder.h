@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "sync/nodes/step_board.h"
 #include "sync/plan/plan.h"
 #include "sync/plan/row_list.h"
-#include "sync/step/step_board.h"
 
 namespace tutti {
 

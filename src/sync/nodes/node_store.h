@@ -17,10 +17,10 @@
 
 #include "comm/group_state.h"
 #include "job/publish.h"
+#include "sync/nodes/held_nodes.h"
+#include "sync/nodes/leaf_folder.h"
+#include "sync/nodes/step_board.h"
 #include "sync/plan/plan.h"
-#include "sync/step/held_nodes.h"
-#include "sync/step/leaf_folder.h"
-#include "sync/step/step_board.h"
 #include "tutti/group.h"
 
 namespace tutti {

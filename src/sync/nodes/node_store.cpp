@@ -1,4 +1,4 @@
-#include "sync/step/node_store.h"
+#include "sync/nodes/node_store.h"
 
 #include <algorithm>
 #include <utility>

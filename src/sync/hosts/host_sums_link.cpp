@@ -2,7 +2,7 @@
 
 #include "comm/group_state.h"
 #include "job/wire/board.h"
-#include "sync/step/host_sums.h"
+#include "sync/hosts/host_sums.h"
 
 namespace tutti {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "sync/step/held_nodes.h"
+#include "sync/nodes/held_nodes.h"
 
 namespace tutti {
 

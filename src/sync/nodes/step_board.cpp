@@ -1,4 +1,4 @@
-#include "sync/step/step_board.h"
+#include "sync/nodes/step_board.h"
 
 #include "memory/arena.h"
 

@@ -1,6 +1,6 @@
 // Steps of workers on several hosts over simulated links, against the tree over all leaves.
 
-#include "sync/step/host_sums.h"
+#include "sync/hosts/host_sums.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Where the nodes of all workers lie, and their folds, against recursive sums of what each wrote.
 
-#include "sync/step/node_store.h"
+#include "sync/nodes/node_store.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include "comm/gather_bytes.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
+#include "sync/nodes/slice_fold.h"
 #include "sync/plan/assignment.h"
-#include "sync/step/slice_fold.h"
 
 namespace tutti::test {
 namespace {

@@ -1,6 +1,6 @@
 // What a host adds up by itself, and the sum of that, against the tree over all nodes.
 
-#include "sync/step/host_blocks.h"
+#include "sync/hosts/host_blocks.h"
 
 #include <gtest/gtest.h>
 
