@@ -17,7 +17,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "comm/link/link_engine.h"
+#include "comm/link/link_request.h"
 
 namespace tutti {
 

@@ -15,7 +15,7 @@
 
 #include "base/deadline.h"
 #include "comm/link/link.h"
-#include "comm/link/link_engine.h"
+#include "comm/link/link_request.h"
 
 namespace tutti {
 

@@ -9,19 +9,11 @@
 #include <memory>
 #include <string>
 
-#include "base/deadline.h"
 #include "comm/link/link.h"
-#include "comm/link/link_engine.h"
+#include "comm/link/link_request.h"
+#include "comm/link/tcp_mesh.h"
 
 namespace tutti {
-
-struct TcpOptions {
-  int self = 0;
-  int peers = 1;
-  int lanes = 1;
-  std::string address;  ///< of this host: listens there while the link is made, at any free port
-  Deadline deadline = {};
-};
 
 /// Collective; `exchange` as LinkRequest has it. Throws IoError where an address is not this host's
 /// or a peer cannot be reached, and what `exchange` and self_test() throw.

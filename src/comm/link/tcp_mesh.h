@@ -5,12 +5,22 @@
 //
 // Threads: one. Failure: IoError, Timeout, and what `exchange` throws.
 
+#include <string>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/file_descriptor.h"
-#include "comm/link/tcp_link.h"
+#include "comm/link/link_request.h"
 
 namespace tutti {
+
+struct TcpOptions {
+  int self = 0;
+  int peers = 1;
+  int lanes = 1;
+  std::string address;  ///< of this host: listens there while the link is made, at any free port
+  Deadline deadline = {};
+};
 
 /// Collective. The sockets to each peer by lane, non-blocking: that of lane l to peer p is at
 /// p × lanes + l, and empty for the own ones.
