@@ -104,12 +104,12 @@ void run_replicas(const Group& group, const StepsOfCase& steps) {
   const auto take = [&](std::int64_t step) {
     exchange.open_shards(group.rank(), 1);
     board.mine() = {};
-    exchange.begin_leaf(1);
+    exchange.leaves().begin_leaf(1);
     const auto gradient = gradient_of(steps, step, group.rank());
-    const auto largest = exchange.write(0, gradient.data(), true);
+    const auto largest = exchange.leaves().write(0, gradient.data(), true);
     board.mine().own[static_cast<std::size_t>(group.rank())].bound += largest;
     board.mine().all.bound += largest;
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
     steps.reports.chance();
     board.send();
     exchange.arrive({});
@@ -117,7 +117,7 @@ void run_replicas(const Group& group, const StepsOfCase& steps) {
   for (std::int64_t step = 1; step <= 6; ++step) {
     const auto failing = draw.below(4 * static_cast<std::uint64_t>(size));
     if (static_cast<std::uint64_t>(group.rank()) == failing) {
-      exchange.fail("a loss of its own");
+      exchange.protocol().fail("a loss of its own");
     } else if (failing < static_cast<std::uint64_t>(size)) {
       try {
         take(step);

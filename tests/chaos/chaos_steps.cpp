@@ -55,7 +55,7 @@ const ModelStep& model_step(const StepsOfCase& steps, const std::vector<std::siz
 
 void write_leaf(StepExchange& exchange, const Leaf& leaf, const Reports& reports) {
   for (std::size_t i = leaf.size(); i > 0; --i) {
-    if (leaf[i - 1]) exchange.write(i - 1, leaf[i - 1]->data(), true);
+    if (leaf[i - 1]) exchange.leaves().write(i - 1, leaf[i - 1]->data(), true);
     reports.chance();
   }
 }
@@ -80,9 +80,9 @@ void run_scope(StepExchange& exchange, const ModelStep& model, std::int64_t step
       share_of(static_cast<std::int64_t>(model.leaves.size()), group.rank(), group.size());
   exchange.open_scope(end - begin);
   for (auto l = static_cast<std::size_t>(begin); l < static_cast<std::size_t>(end); ++l) {
-    exchange.begin_leaf(model.weights[l]);
+    exchange.leaves().begin_leaf(model.weights[l]);
     write_leaf(exchange, model.leaves[l], steps.reports);
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
   }
   finish(exchange);
   expect_reduced(exchange, model, step, steps);
@@ -126,9 +126,9 @@ void run_backward(const Group& group, const StepsOfCase& steps) {
     const auto failing = draw.below(static_cast<std::uint64_t>(group.size()));
     exchange.open_one_backward(model.weights[rank]);
     if (drops && rank == failing) {
-      exchange.write(counts.size() - 1, random_values(7, 5000).data(), true);
+      exchange.leaves().write(counts.size() - 1, random_values(7, 5000).data(), true);
       steps.reports.chance();
-      exchange.fail("a loss of its own");
+      exchange.protocol().fail("a loss of its own");
       continue;
     }
     try {
@@ -170,17 +170,17 @@ void run_rows(const Group& group, const StepsOfCase& steps) {
         there.push_back(row);
         values.insert(values.end(), leaf->begin(), leaf->end());
       }
-      exchange.begin_leaf(model.weights[s]);
-      exchange.write(
+      exchange.leaves().begin_leaf(model.weights[s]);
+      exchange.leaves().write(
           0, RowEntries{there.data(), values.data(), static_cast<std::int64_t>(there.size())},
           true);
-      exchange.end_leaf();
+      exchange.leaves().end_leaf();
       steps.reports.chance();
     }
     exchange.arrive({});
     rows.begin(1);
     rows.keep(OwnedRanges(exchange, rows).of(group.rank()), {});
-    exchange.barrier("the sum of its rows in");
+    exchange.protocol().barrier("the sum of its rows in");
     std::size_t found = 0;
     rows.merge(0, {0, kRows}, [&](const RowList& list) {
       for (std::size_t k = 0; k < list.rows.size(); ++k, ++found) {

@@ -22,7 +22,7 @@ inline ExchangeOptions small_buckets() {
 /// Writes what a leaf has, last parameter first, as a backward does.
 inline void write_leaf(StepExchange& exchange, const Leaf& leaf) {
   for (std::size_t p = leaf.size(); p > 0; --p) {
-    if (leaf[p - 1]) exchange.write(p - 1, leaf[p - 1]->data(), true);
+    if (leaf[p - 1]) exchange.leaves().write(p - 1, leaf[p - 1]->data(), true);
   }
 }
 
@@ -31,7 +31,7 @@ inline const StepExchange::Outcome& finish(StepExchange& exchange, const ModelMe
   exchange.arrive(model);
   return exchange.complete([&] {
     exchange.fold_slices();
-    exchange.take_buffers(model);
+    exchange.model().take_buffers(model);
   });
 }
 

@@ -101,7 +101,7 @@ void ReplicaUpdate::find_norms() {
     measure(l);
   }
   if (measured.empty()) return;
-  exchange_.barrier("the norms of its logical workers' gradients in");
+  exchange_.protocol().barrier("the norms of its logical workers' gradients in");
   for (const auto l : measured) {
     std::vector<std::uint32_t> present;
     for (const auto p : copies_.parameters()) {
@@ -145,22 +145,22 @@ void ReplicaUpdate::apply(double rate_factor) {
   if (!gives) return;
   if (averaging_->gives_messages()) {
     averaging_->write_given(share_);
-    exchange_.barrier("the differences of its logical workers in");
+    exchange_.protocol().barrier("the differences of its logical workers in");
   } else {
     // A host that updates a copy itself must not find it updated.
-    exchange_.barrier("the update of its logical workers in");
+    exchange_.protocol().barrier("the update of its logical workers in");
   }
   give(averaging_->given());
 }
 
 void ReplicaUpdate::give(std::vector<HostPiece> pieces) {
-  if (!averaging_->may_fly() || !exchange_.spans_hosts()) {
-    exchange_.barrier("what its logical workers average in", pieces);
+  if (!averaging_->may_fly() || !exchange_.hosts().spans_hosts()) {
+    exchange_.hosts().barrier("what its logical workers average in", pieces);
     return average_all();
   }
-  flights_.push_back({step_, std::move(pieces), exchange_.links_dropped()});
+  flights_.push_back({step_, std::move(pieces), exchange_.hosts().drops()});
   averaging_->let_fly();
-  exchange_.begin_giving(flights_.back().pieces);
+  exchange_.hosts().start_sending(flights_.back().pieces);
 }
 
 /// All that a step sent arrives at once.
@@ -169,21 +169,22 @@ void ReplicaUpdate::await_arrivals() {
   const auto end = std::ranges::find_if_not(flights_, arrives);
   if (end == flights_.begin()) return;
   give_again({flights_.begin(), end});
-  exchange_.barrier_given("what its logical workers have sent in");
+  exchange_.hosts().barrier_sent("what its logical workers have sent in");
   flights_.erase(flights_.begin(), end);
 }
 
 /// What was on its way over a link that was dropped.
 void ReplicaUpdate::give_again(std::span<const Flight> flights) {
   for (const auto& flight : flights) {
-    if (flight.links_dropped != exchange_.links_dropped()) exchange_.begin_giving(flight.pieces);
+    if (flight.links_dropped != exchange_.hosts().drops())
+      exchange_.hosts().start_sending(flight.pieces);
   }
 }
 
 void ReplicaUpdate::land() {
   if (flights_.empty()) return;
   give_again(flights_);
-  exchange_.await_given();
+  exchange_.hosts().await_sent();
   exchange_.group().barrier({.label = "what logical workers have sent"});
   for (const auto& range : share_) {
     for (const auto& tile : tiles_of(range)) averaging_->land(tile);
@@ -194,7 +195,7 @@ void ReplicaUpdate::land() {
 }
 
 ReplicaUpdate::~ReplicaUpdate() {
-  if (!flights_.empty()) exchange_.give_no_more();
+  if (!flights_.empty()) exchange_.hosts().cancel_sending();
 }
 
 /// On one host a tile is averaged while it is hot.

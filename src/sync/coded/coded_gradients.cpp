@@ -96,7 +96,7 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
   if (spans_hosts_) {
     travelling_.emplace(exchange_, board_);
     if (exchange_.group().state()->team().rank == 0) {
-      exchange_.move_meanwhile([this] { travelling_->move(); });
+      exchange_.hosts().run_in_background([this] { travelling_->move(); });
     }
   }
   const auto parameters = exchange.plan().parameters().size();
@@ -112,8 +112,8 @@ CodedGradients::CodedGradients(StepExchange& exchange, CodingOptions options)
 CodedGradients::~CodedGradients() {
   if (!travelling_) return;
   // A step may have been left in the midst of backward, with messages on their way.
-  exchange_.move_no_more();
-  exchange_.give_no_more();
+  exchange_.hosts().stop_background();
+  exchange_.hosts().cancel_sending();
 }
 
 std::int64_t CodedGradients::leaves() const {
@@ -202,7 +202,7 @@ std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
 std::optional<std::size_t> CodedGradients::closing() const {
   const auto& leaves = nodes().leaves();
   if (options_.logical_workers.empty()) {
-    return exchange_.is_one_backward()
+    return exchange_.protocol().mode() == StepMode::one_backward
                ? std::optional(static_cast<std::size_t>(exchange_.group().rank()))
                : std::nullopt;
   }
@@ -218,12 +218,14 @@ void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
   if (!exchange_.plan().parameters()[parameter].is_partitioned()) return;
   if (options_.compression.codec->has_first_round()) return;
   // Who contributed to a parameter is known once the leaf has ended.
-  if (options_.divisor == Divisor::contributors && !exchange_.is_one_backward()) return;
+  if (options_.divisor == Divisor::contributors &&
+      exchange_.protocol().mode() != StepMode::one_backward)
+    return;
   const auto logical = closing();
   if (!logical || nodes().leaves().weight() == 0) return;
-  if (early_step_ != exchange_.steps_done() || early_logical_ != *logical) {
-    if (early_step_ != exchange_.steps_done()) early_.clear();
-    early_step_ = exchange_.steps_done();
+  if (early_step_ != exchange_.protocol().numbers().done || early_logical_ != *logical) {
+    if (early_step_ != exchange_.protocol().numbers().done) early_.clear();
+    early_step_ = exchange_.protocol().numbers().done;
     early_logical_ = *logical;
     unwritten_.clear();
     for (const auto& bucket : board_.buckets()) unwritten_.push_back(bucket.size());
@@ -269,11 +271,11 @@ void CodedGradients::encode_early(std::size_t logical, std::size_t bucket, doubl
                    .count = count});
     };
   };
-  const MessageTask task{logical, bucket, members, exchange_.number()};
+  const MessageTask task{logical, bucket, members, exchange_.protocol().number()};
   encoder_.encode(task, folds);
   if (travelling_) travelling_->open();
   made(task);
-  exchange_.resume_meanwhile();
+  exchange_.hosts().resume_background();
 }
 
 void CodedGradients::begin(double loss_scale) {
@@ -284,7 +286,7 @@ void CodedGradients::begin(double loss_scale) {
 CodedGradients::Refusal CodedGradients::prepare() {
   collect_nodes();
   if (travelling_) travelling_->open();
-  if (early_step_ != exchange_.steps_done()) early_.clear();
+  if (early_step_ != exchange_.protocol().numbers().done) early_.clear();
   if (options_.compression.codec->has_first_round()) {
     const auto refusal = first_round();
     if (!refusal.text.empty()) return refusal;
@@ -309,7 +311,7 @@ void CodedGradients::for_own_tasks(
       for (const auto p : board_.buckets()[b]) {
         if (carried_[l].touched[p] != 0) touched.push_back(p);
       }
-      work({l, b, touched, exchange_.number()}, folds);
+      work({l, b, touched, exchange_.protocol().number()}, folds);
     }
   }
 }

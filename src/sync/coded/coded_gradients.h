@@ -155,7 +155,7 @@ class CodedGradients final : public ArraySource {
   std::size_t max_bytes_ = 0;    ///< of a logical worker's messages
   std::vector<std::vector<float>> first_sums_;  ///< per bucket: of the first round, if there is one
   // Messages that were made before the step was published.
-  std::int64_t early_step_ = -1;  ///< steps done before it
+  std::optional<std::uint64_t> early_step_;  ///< steps done before it
   std::size_t early_logical_ = 0;
   std::vector<std::size_t> unwritten_;  ///< per bucket, of early_logical_'s last leaf
   std::set<std::pair<std::size_t, std::size_t>> early_;  ///< logical worker and bucket

@@ -36,13 +36,13 @@ CodedGradients::Refusal CodedGradients::first_round() {
     encoder_.first_round(task, folds);
     send_first_round(task);
   });
-  exchange_.barrier("the first round of its gradients in");
+  exchange_.protocol().barrier("the first round of its gradients in");
   auto refusal = first_refusal();
   if (!refusal.text.empty()) return refusal;
   exchange_first_rounds();
   add_up_first_round();
   // Headers are written again from here on.
-  exchange_.barrier("the sum of the first round in");
+  exchange_.protocol().barrier("the sum of the first round in");
   return {};
 }
 

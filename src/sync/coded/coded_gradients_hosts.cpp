@@ -57,18 +57,18 @@ CodedGradients::Refusal CodedGradients::exchange_messages() {
   constexpr const char* kMade = "the encoding of its gradients in";
   constexpr const char* kCome = "the messages of its gradients in";
   if (!spans_hosts_) {
-    exchange_.barrier(kMade);
+    exchange_.protocol().barrier(kMade);
     return first_refusal();
   }
   travelling_->close(messages_of_hosts());
-  exchange_.barrier_while(
+  exchange_.hosts().barrier_while(
       kMade,
       [this] {
         travelling_->move();
         return travelling_->all_known();
       },
       [this] { return travelling_->missing(); });
-  exchange_.barrier(kCome);
+  exchange_.protocol().barrier(kCome);
   return first_refusal();
 }
 
@@ -78,7 +78,7 @@ void CodedGradients::exchange_first_rounds() {
     const auto bytes = std::as_writable_bytes(board_.first_round(l, b));
     return bytes.first(board_.header(l, b).first_bytes);
   });
-  exchange_.barrier("the messages of the first round in", pieces);
+  exchange_.hosts().barrier("the messages of the first round in", pieces);
 }
 
 /// While no worker can be in the next step yet.

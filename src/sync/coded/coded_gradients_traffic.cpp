@@ -78,7 +78,7 @@ double CodedGradients::kept_squares(const MessageTask& task) const {
 std::size_t CodedGradients::sum_bytes_of(std::size_t bucket, std::int64_t values) const {
   const auto of = [&](std::int64_t count, std::int64_t present) {
     return options_.compression.codec->sum_bytes(
-        count, present, encoder_.context_of(bucket, count, exchange_.last_number(), {}));
+        count, present, encoder_.context_of(bucket, count, exchange_.protocol().last_number(), {}));
   };
   if (!works_in_tiles(options_.compression)) return of(touched_by_any_[bucket], values);
   std::size_t bytes = 0;

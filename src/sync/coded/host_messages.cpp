@@ -24,7 +24,7 @@ HostMessages::HostMessages(StepExchange& exchange, const MessageStore& store)
       taken_(static_cast<std::size_t>(state_.hosts())) {}
 
 void HostMessages::open() {
-  const auto step = exchange_.steps_done() + 1;
+  const auto step = exchange_.protocol().numbers().done + 1;
   if (step_ == step) return;
   step_ = step;
   taken_.assign(taken_.size(), 0);
@@ -58,7 +58,7 @@ RankSet HostMessages::missing() const {
 }
 
 void HostMessages::move() {
-  if (!exchange_.can_give()) return;
+  if (!exchange_.hosts().can_send()) return;
   send_own();
   for (int host = 0; host < state_.hosts(); ++host) {
     if (host == here_) continue;
@@ -101,7 +101,7 @@ void HostMessages::give(int host, std::size_t entry) {
   const auto bytes = bytes_of(store_.header(logical, bucket));
   if (bytes == 0) return;
   const HostPiece piece{state_.first_member_of(host), store_.message(logical, bucket), bytes};
-  exchange_.give({&piece, 1});
+  exchange_.hosts().send({&piece, 1});
 }
 
 }  // namespace tutti

@@ -69,7 +69,7 @@ class HostMessages {
   const GroupState& state_;
   const MessageStore& store_;
   int here_;
-  std::int64_t step_ = 0;
+  std::uint64_t step_ = 0;
   std::vector<std::size_t> taken_;     ///< by host: of its log
   std::vector<std::size_t> expected_;  ///< by host; empty before close()
 };

@@ -86,7 +86,7 @@ Verdict PartitionedUpdate::judge(double loss_scale, Verdict verdict) {
     share.source->keep(share.ranges.of(exchange_.nodes().team().rank),
                        [this](std::uint32_t p) { return blocks_of(p); });
   }
-  exchange_.barrier("the norms of its gradients in");
+  exchange_.protocol().barrier("the norms of its gradients in");
   verdict.folded = true;
   take_norms(verdict);
   return verdict;

@@ -44,7 +44,7 @@ void DataParallelState::end() noexcept {
   } catch (const std::exception&) {
     return;  // the parameters are others by now
   }
-  if (const auto difference = own_.exchange->leave(own_.memory)) {
+  if (const auto difference = own_.exchange->model().part(own_.memory)) {
     log_warning(*difference +
                 " as its DataParallel ended: the updates were not the same on all workers, or one "
                 "has changed its model since");
@@ -57,13 +57,13 @@ void DataParallelState::in_step(Body&& body) {
   try {
     body();
   } catch (...) {
-    if (own_.exchange->is_open()) {
+    if (own_.exchange->protocol().is_open()) {
       drop(exception_text());
     } else {  // by others
       forget_step();
     }
     backwards_.end_leaf();
-    told_ = {own_.exchange->last_number(), std::current_exception()};
+    told_ = {own_.exchange->protocol().last_number(), std::current_exception()};
     throw;
   }
 }
@@ -77,23 +77,24 @@ void DataParallelState::gradient(std::size_t parameter, const torch::Tensor& val
     throw InvalidArgument("a backward inside an accumulation scope belongs into micro_batch()");
   }
   if (const auto replicated = own_.model.parameters().size(); parameter >= replicated) {
-    return own_.split->take(parameter - replicated, value, own_.exchange->number());
+    return own_.split->take(parameter - replicated, value, own_.exchange->protocol().number());
   }
   require_plain(value, own_.model.label(parameter), own_.model.row_sparse(parameter));
   const bool last = backwards_.is_last();
-  if (last && (!backwards_.is_current(current_backward()) || own_.exchange->finished(parameter))) {
+  if (last &&
+      (!backwards_.is_current(current_backward()) || own_.exchange->leaves().finished(parameter))) {
     throw Unsupported(
         fmt::format("{}: a backward inside the backward (reentrant checkpointing) reached it; "
                     "run such models "
                     "in micro_batch() with a closure that calls backward() itself",
                     own_.model.label(parameter)));
   }
-  if (loss_weight_ == 0 && !heard().owed_by.empty() && !is_zero(value)) {
+  if (loss_weight_ == 0 && owes() && !is_zero(value)) {
     refuse(fmt::format(
         "{}: this worker's loss has a weight of 0, but other workers' losses have a gradient of "
         "what it gave to {}, and through it of this parameter; leave all weights at 1, and "
         "multiply each worker's loss by its rows · N ÷ all rows",
-        own_.model.label(parameter), heard().owed_by));
+        own_.model.label(parameter), heard_.owed_by()));
   }
   own_.intake->take(parameter, value, last);
 }
@@ -108,7 +109,7 @@ void DataParallelState::accumulated(std::size_t parameter) {
 /// The first gradient of a backward outside any scope opens its step.
 void DataParallelState::open_backward() {
   const int backward = current_backward();
-  if (own_.exchange->is_open()) return;
+  if (own_.exchange->protocol().is_open()) return;
   if (!backwards_.may_open(backward)) {
     throw Unsupported(
         "a backward inside the backward (reentrant checkpointing) has already synchronised; run "
@@ -127,14 +128,14 @@ void DataParallelState::open_backward() {
 
 /// A program that has ever said what a loss counts knows.
 void DataParallelState::note_rows() {
-  auto& look = own_.exchange->first_look();
+  auto& look = own_.exchange->leaves().first_look();
   if (is_weighted_ || own_.options.divide != Divide::by_weight || !look.looks_at_rows()) return;
   if (const auto rows = batch_rows()) look.rows(static_cast<std::uint64_t>(*rows));
 }
 
 /// The exchange has opened the step.
 void DataParallelState::open_parts() {
-  facts_ = {.number = own_.exchange->number()};
+  facts_ = {.number = own_.exchange->protocol().number()};
   own_.step_parts.open(facts_);
 }
 
@@ -150,10 +151,10 @@ void DataParallelState::before_step() {
 
 void DataParallelState::backward_ended(bool completed, std::exception_ptr error) {
   backwards_.end();
-  if (!own_.exchange->is_open() || backwards_.in_scope()) return;
+  if (!own_.exchange->protocol().is_open() || backwards_.in_scope()) return;
   if (!completed) {
     drop("its backward threw an exception");
-    told_ = {own_.exchange->last_number(), std::move(error)};
+    told_ = {own_.exchange->protocol().last_number(), std::move(error)};
     return;
   }
   in_step([this] {
@@ -164,37 +165,12 @@ void DataParallelState::backward_ended(bool completed, std::exception_ptr error)
 
 // ---- operations ----
 
-/// What was heard in the open step, or the next one.
-DataParallelState::Heard& DataParallelState::heard() {
-  const auto& exchange = *own_.exchange;
-  const auto step = exchange.is_open() ? exchange.number() : exchange.last_number() + 1;
-  if (heard_.step != step) heard_ = {.step = step};
-  return heard_;
-}
-
 void DataParallelState::carried() {
-  if (!backwards_.in_scope()) heard().weight = loss_weight_;
+  if (!backwards_.in_scope()) heard_.carried(loss_weight_);
 }
-
-void DataParallelState::refuse(const std::string& why) {
-  if (heard().refusal.empty()) heard_.refusal = why;
-}
-
-void DataParallelState::owe(const std::string& operation) { heard().owed_by = operation; }
 
 std::string DataParallelState::loss_label() const {
   return fmt::format("DataParallel \"{}\"", own_.options.name);
-}
-
-/// Where operations have carried gradients, they did so by the weight that counts, and could.
-void DataParallelState::require_sound_weights() const {
-  if (heard_.step != own_.exchange->number()) return;
-  if (!heard_.refusal.empty()) throw InvalidArgument(heard_.refusal);
-  if (!heard_.weight || *heard_.weight == loss_weight_) return;
-  throw InvalidArgument(
-      fmt::format("step {}: operations (tutti/ops.h) have carried gradients of a loss that counts "
-                  "{}, and it was to count {}: call next_weight() before its backward",
-                  heard_.step, *heard_.weight, loss_weight_));
 }
 
 // ---- steps ----
@@ -218,7 +194,7 @@ void DataParallelState::tell_next_weight() {
 }
 
 void DataParallelState::open_scope(const AccumulateOptions& options) {
-  if (backwards_.in_scope() || own_.exchange->is_open())
+  if (backwards_.in_scope() || own_.exchange->protocol().is_open())
     throw InvalidArgument("accumulation scopes do not nest");
   if (options.micro_batches && *options.micro_batches < 0) {
     throw InvalidArgument(fmt::format("accumulate: {} micro-batches", *options.micro_batches));
@@ -229,7 +205,7 @@ void DataParallelState::open_scope(const AccumulateOptions& options) {
   before_step();
   own_.exchange->open_scope(options.micro_batches);
   backwards_.open_scope();
-  heard().weight.reset();  // each leaf has its own
+  heard_.open_scope();
   in_step([this] { open_parts(); });
 }
 
@@ -241,12 +217,13 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
     std::optional<GeneratorGuard> guard;
     if (seed) {
       guard.emplace();
-      torch::manual_seed(leaf_seed(*seed, own_.exchange->number(), own_.exchange->next_leaf()));
+      torch::manual_seed(leaf_seed(*seed, own_.exchange->protocol().number(),
+                                   own_.exchange->leaves().next_leaf()));
     }
-    own_.exchange->begin_leaf(weight);
+    own_.exchange->leaves().begin_leaf(weight);
     own_.split->set_weight(weight);
     loss_weight_ = weight;
-    heard().owed_by.clear();
+    heard_.begin_leaf();
     backwards_.begin_leaf();
     const LossWeightScope counts({.value = weight, .sinks = {weak_from_this()}});
     const auto loss = compute();
@@ -260,7 +237,7 @@ void DataParallelState::run_leaf(double weight, const std::optional<std::uint64_
       return backwards_.end_leaf();
     }
     own_.intake->take_set_by_hand(false);
-    own_.exchange->end_leaf();
+    own_.exchange->leaves().end_leaf();
     backwards_.end_leaf();
   });
 }
@@ -278,9 +255,9 @@ void DataParallelState::finish() {
   own_.intake->require_own_slots();
   own_.split->require_own_slots();
   own_.model.require_unchanged_list();
-  require_sound_weights();
+  heard_.require(loss_weight_);
   look_first();
-  if (own_.exchange->looks_closely() && own_.model.module() != nullptr) {
+  if (own_.exchange->model().looks_closely() && own_.model.module() != nullptr) {
     own_.memory.modes = modes_of(*own_.model.module());
   }
   // A closure of a scope may have kept one meanwhile.
@@ -292,7 +269,7 @@ void DataParallelState::finish() {
     throw Diverged(fmt::format("step {}: {}", facts_.number, facts_.verdict.refusal));
   }
   outcome_ = own_.exchange->complete([&] {
-    own_.exchange->take_buffers(own_.memory);
+    own_.exchange->model().take_buffers(own_.memory);
     own_.step_parts.apply(facts_);
   });
   facts_.touched = outcome_.touched;
@@ -302,8 +279,9 @@ void DataParallelState::finish() {
   own_.split->install(divides ? facts_.report.weight : 1);
   tell_next_weight();
   outcome_.report = facts_.report;
-  for (std::size_t b = 0; b < outcome_.changed_buffers.size(); ++b) {
-    if (outcome_.changed_buffers[b] == 0) continue;
+  const auto changed = own_.exchange->model().changed_buffers();
+  for (std::size_t b = 0; b < changed.size(); ++b) {
+    if (changed[b] == 0) continue;
     own_.model.buffers()[b].second.unsafeGetTensorImpl()->bump_version();
   }
   if (own_.options.out_of_data == OutOfData::stop_all && outcome_.drained > 0) stopped_ = true;
@@ -311,9 +289,9 @@ void DataParallelState::finish() {
 
 /// By the end of the first backward a program has seeded torch's generator.
 void DataParallelState::look_first() {
-  if (own_.exchange->steps_done() != 0) return;
+  if (own_.exchange->protocol().numbers().done != 0) return;
   const auto [seed, state] = own_.generator.position();
-  own_.exchange->first_look().generator(seed, state);
+  own_.exchange->leaves().first_look().generator(seed, state);
 }
 
 void DataParallelState::synchronize(std::optional<double> asked) {
@@ -367,33 +345,34 @@ std::int64_t DataParallelState::join(const std::function<void()>& update) {
 void DataParallelState::fail(const std::string& why) noexcept {
   const auto& exchange = *own_.exchange;
   if (backwards_.is_given_up()) return;
-  if (!exchange.is_open() && told_.is_reported(exchange.last_number(), why)) return;
+  if (!exchange.protocol().is_open() && told_.is_reported(exchange.protocol().last_number(), why))
+    return;
   drop(why);
 }
 
 void DataParallelState::told_of_dropped(std::uint64_t scope, std::exception_ptr error) noexcept {
   const auto& exchange = *own_.exchange;
-  if (exchange.is_open() || scope != backwards_.dropped_scope()) return;
-  if (exchange.last_number() != dropped_step_) return;
+  if (exchange.protocol().is_open() || scope != backwards_.dropped_scope()) return;
+  if (exchange.protocol().last_number() != dropped_step_) return;
   told_ = {dropped_step_, std::move(error)};
 }
 
 void DataParallelState::leave_scope(const std::string& why, std::exception_ptr error) noexcept {
   drop(why);
-  told_ = {own_.exchange->last_number(), std::move(error)};
+  told_ = {own_.exchange->protocol().last_number(), std::move(error)};
 }
 
 /// Ends the open step, or the next one, whose weight goes with it, on all workers.
 void DataParallelState::drop(const std::string& why) noexcept {
-  if (!own_.exchange->is_open()) next_weight_ = 1;
-  own_.exchange->fail(why);
+  if (!own_.exchange->protocol().is_open()) next_weight_ = 1;
+  own_.exchange->protocol().fail(why);
   forget_step();
 }
 
 /// The last step was dropped, by this worker or others.
 void DataParallelState::forget_step() noexcept {
   backwards_.drop();
-  dropped_step_ = own_.exchange->last_number();
+  dropped_step_ = own_.exchange->protocol().last_number();
   own_.step_parts.drop();
   own_.split->drop();
   tell_next_weight();
@@ -401,7 +380,7 @@ void DataParallelState::forget_step() noexcept {
 
 void DataParallelState::collectively(const std::function<void()>& calls) {
   is_used_ = true;
-  own_.exchange->run_collectives(calls);
+  own_.exchange->protocol().run_collectives(calls);
 }
 
 void DataParallelState::sync_buffers() {

@@ -19,6 +19,7 @@
 
 #include "sync/step/step_exchange.h"
 #include "sync/step/step_part.h"
+#include "torch/data_parallel/heard_weights.h"
 #include "torch/data_parallel/parallel_objects.h"
 #include "torch/data_parallel/step_backwards.h"
 #include "torch/data_parallel/told_failure.h"
@@ -47,9 +48,9 @@ class DataParallelState : public GradientSink,
   void backward_ended(bool completed, std::exception_ptr error) override;
   std::optional<double> loss_weight() const override { return loss_weight_; }
   void carried() override;
-  void refuse(const std::string& why) override;
-  void owe(const std::string& operation) override;
-  bool owes() override { return !heard().owed_by.empty(); }
+  void refuse(const std::string& why) override { heard_.refuse(why); }
+  void owe(const std::string& operation) override { heard_.owe(operation); }
+  bool owes() override { return !heard_.owed_by().empty(); }
   std::string loss_label() const override;
 
   // Steps.
@@ -93,7 +94,6 @@ class DataParallelState : public GradientSink,
   void look_first();
   bool counts_alone(double weight) const;
   void tell_next_weight();
-  void require_sound_weights() const;
   void end() noexcept;
   void drop(const std::string& why) noexcept;
   void forget_step() noexcept;
@@ -101,6 +101,7 @@ class DataParallelState : public GradientSink,
   void in_step(Body&& body);
 
   ParallelObjects own_;
+  HeardWeights heard_{own_.exchange->protocol()};
   StepBackwards backwards_;
   StepFacts facts_;  ///< of the current step, or the last one
   StepExchange::Outcome outcome_;
@@ -113,16 +114,6 @@ class DataParallelState : public GradientSink,
   bool is_used_ = false;  ///< by a step, or another collective
   ToldFailure told_;
   std::int64_t dropped_step_ = -1;  ///< the last one
-
-  /// What operations have found in the backwards of a step, by its number.
-  struct Heard {
-    std::int64_t step = -1;
-    std::optional<double> weight = {};  ///< that they took outside of an accumulation scope
-    std::string refusal = {};
-    std::string owed_by = {};  ///< the operation
-  };
-  Heard& heard();
-  Heard heard_;
 };
 
 }  // namespace tutti

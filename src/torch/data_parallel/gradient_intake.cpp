@@ -23,7 +23,7 @@ void GradientIntake::attach_new() {
 void GradientIntake::take(std::size_t parameter, const torch::Tensor& value, bool last) {
   model_.require_in_place(parameter);
   views_.release_kept(parameter);  // a closure of a scope may have kept it
-  views_.require_cleared(parameter, exchange_.last_number());
+  views_.require_cleared(parameter, exchange_.protocol().last_number());
   if (views_.holds_set_by_hand(parameter)) {
     write(parameter, views_.take_set_by_hand(parameter), false);
   }
@@ -34,11 +34,11 @@ void GradientIntake::take(std::size_t parameter, const torch::Tensor& value, boo
 void GradientIntake::write(std::size_t parameter, const torch::Tensor& value, bool last) {
   if (model_.row_sparse(parameter)) {
     const IncomingRows rows(value, model_.tensor(parameter), model_.label(parameter));
-    exchange_.write(parameter, rows.entries(), last);
+    exchange_.leaves().write(parameter, rows.entries(), last);
     return;
   }
   const auto laid_out = laid_out_as(views_.view(parameter), value);
-  exchange_.write(parameter, laid_out.data_ptr(), last);
+  exchange_.leaves().write(parameter, laid_out.data_ptr(), last);
   if (!last) return;
   for (auto* source : sources_) source->wrote(static_cast<std::uint32_t>(parameter), 1);
 }
@@ -71,7 +71,7 @@ torch::Tensor GradientIntake::take_accumulated(std::size_t parameter) {
 bool GradientIntake::holds_set_by_hand() const {
   bool any = false;
   for (std::size_t p = 0; p < views_.size(); ++p) {
-    views_.require_cleared(p, exchange_.last_number());
+    views_.require_cleared(p, exchange_.protocol().last_number());
     any = any || views_.holds_set_by_hand(p);
   }
   return any;

@@ -35,13 +35,13 @@ ParallelObjects::ParallelObjects(const Group& own_group, WrappedModel own_model,
                                        exchange->plan().parameters()[p].spec.dtype};
                                  }});
   }
-  exchange->first_look().start();
+  exchange->leaves().first_look().start();
   dense = std::make_unique<DenseGradients>(*exchange);
   rows = std::make_unique<RowGradients>(*exchange);
   if (coded) sources.push_back(coded.get());
   sources.insert(sources.end(), {dense.get(), rows.get()});
   placed = std::make_unique<PlacedParameters>(model, *exchange, *rows);
-  exchange->number_next(options.first_step);
+  exchange->protocol().number_next(options.first_step);
   warn_of_unmatched(model, options.name, group);
   send_from_first_rank(group, model.parameters(), options.deadline);
   send_from_first_rank(group, model.buffers(), options.deadline);

@@ -73,17 +73,17 @@ void PlacedParameters::require_sent() const {
       fmt::format("\"{}\" has an owner, whose update in step {} was not sent: call "
                   "broadcast_placed() after the "
                   "optimizer's step",
-                  model_.name(unsent_.begin()->first), exchange_.last_number()));
+                  model_.name(unsent_.begin()->first), exchange_.protocol().last_number()));
 }
 
 void PlacedParameters::send(const std::optional<std::chrono::milliseconds>& deadline) {
-  exchange_.require_running();
+  exchange_.protocol().require_running();
   if (owned_.empty()) throw InvalidArgument("broadcast_placed(), but no parameter has an owner");
   if (unsent_.empty()) return;
   const torch::NoGradGuard no_grad;
   const auto unsent = std::exchange(unsent_, {});
   const auto& group = exchange_.group();
-  exchange_.run_collectives([&] {
+  exchange_.protocol().run_collectives([&] {
     for (const auto& [p, rows] : unsent) {
       torch::Tensor tensor = model_.tensor(p);
       const auto owner = exchange_.owner_of(p);

@@ -30,7 +30,7 @@ void SourcesStepPart::commit(StepFacts& step) {
 void RowTensorsStepPart::judge(StepFacts& step) {
   if (!rows_.any() || !step.verdict.refusal.empty()) return;
   rows_.keep(owned_.of(exchange_.nodes().team().rank), {});
-  exchange_.barrier("the sum of its rows in");
+  exchange_.protocol().barrier("the sum of its rows in");
 }
 
 void RowTensorsStepPart::apply(const StepFacts&) {

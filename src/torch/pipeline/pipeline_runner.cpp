@@ -68,7 +68,7 @@ void PipelineRunner::run(const Trainer::Inputs& inputs, const Trainer::Loss& los
   progress_.resize(static_cast<std::size_t>(mine_.count()));
   for (auto& one : progress_) one.open = static_cast<int>(own_stages_.size());
   changed_.assign(parts_.model.buffers().size(), 0);
-  parts_.exchange.watch_collectives(messages_.group(), [this] {
+  parts_.exchange.protocol().watch_collectives(messages_.group(), [this] {
     try {
       for (const auto& one : calls_) call(one);
       for (const auto& [peer, messages] : expected_) {

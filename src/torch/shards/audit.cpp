@@ -79,7 +79,7 @@ void Audit::record() {
 std::optional<std::int64_t> Audit::begin_repetition() {
   if (!is_due_ || (rank() != pair_.owner && rank() != pair_.auditor)) return {};
   // A failure of the shard is the owner's.
-  if (rank() != pair_.owner) exchange_.hear(pair_.owner, "the audited shard of");
+  if (rank() != pair_.owner) exchange_.protocol().await_post(pair_.owner, "the audited shard of");
   if (rank() != second()) return {};
   const ShardRange shard{pair_.shard, pair_.shard + 1};
   if (rank() == pair_.owner) {
@@ -137,7 +137,7 @@ void Audit::close(double weight, const ShardMetrics& metrics, const NamedTensors
   add_tensors("state", states);
   prints_.push_back(std::move(print));
   states_ = ShardStates();
-  if (is_first && pair_.auditor != rank()) exchange_.tell();
+  if (is_first && pair_.auditor != rank()) exchange_.protocol().post();
 }
 
 void Audit::rethrow() const {
@@ -167,7 +167,7 @@ void Audit::publish() {
 
 void Audit::judge(StepFacts&) {
   if (!is_due_) return;
-  exchange_.require_alike([&] {
+  exchange_.protocol().guarded([&] {
     const auto prints = board_.of(pair_.owner);
     const auto& group = exchange_.group();
     const bool alone = second() == pair_.owner;
@@ -181,7 +181,7 @@ void Audit::judge(StepFacts&) {
     throw Mismatch(fmt::format(
         "step {} of \"{}\": the audit (audit_every) found that shard {}, computed {}, is not the "
         "same: it differs in {}. {}",
-        exchange_.number(), name_, pair_.shard, who, text, kCauses));
+        exchange_.protocol().number(), name_, pair_.shard, who, text, kCauses));
   });
 }
 

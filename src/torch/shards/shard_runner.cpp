@@ -58,8 +58,7 @@ void ShardRunner::run_with_all(const Trainer::Compute& compute) {
   std::exception_ptr failed;
   const auto shards = [&] {
     try {
-      const auto& mine = options_.mine;
-      for (auto s = mine.begin; compute != nullptr && s < mine.end; ++s) {
+      for (auto s = options_.mine.begin; compute != nullptr && s < options_.mine.end; ++s) {
         classifiers.begin_shard(s);
         run_shard(s, compute);
       }
@@ -68,7 +67,8 @@ void ShardRunner::run_with_all(const Trainer::Compute& compute) {
     }
   };
   try {
-    parts_.exchange.watch_collectives(classifiers.group(), [&] { classifiers.run_shards(shards); });
+    parts_.exchange.protocol().watch_collectives(classifiers.group(),
+                                                 [&] { classifiers.run_shards(shards); });
   } catch (...) {
     if (!failed) throw;  // else the layers' group has ended for the same reason
   }
@@ -96,9 +96,9 @@ void ShardRunner::run_shard(std::int64_t index, const Trainer::Compute& compute)
   Shard shard(*this, index, false);
   const auto answer = call(compute, shard);
   const bool runs = answer.weight_ > 0;
-  parts_.exchange.begin_leaf(answer.weight_);
+  parts_.exchange.leaves().begin_leaf(answer.weight_);
   take_gradients(answer);
-  parts_.exchange.end_leaf();
+  parts_.exchange.leaves().end_leaf();
   if (parts_.audit != nullptr && parts_.audit->records()) {
     parts_.audit->close(answer.weight_, shard.metrics_, parts_.states.working_of(index));
   }
@@ -193,7 +193,7 @@ void ShardRunner::backward(const std::function<void()>& run, Redirect redirect) 
 void ShardRunner::begin_leaf(double weight) {
   largest_ = largest_own_ = 0;
   parts_.notes.same_shards().begin_shard();
-  parts_.exchange.begin_leaf(weight);
+  parts_.exchange.leaves().begin_leaf(weight);
 }
 
 void ShardRunner::write(std::size_t parameter, const torch::Tensor& value) {
@@ -204,7 +204,7 @@ void ShardRunner::write(std::size_t parameter, const torch::Tensor& value) {
 }
 
 void ShardRunner::end_leaf(bool runs) {
-  parts_.exchange.end_leaf();
+  parts_.exchange.leaves().end_leaf();
   if (runs) note_ran(0);
 }
 
@@ -321,7 +321,7 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
   require_plain(value, parts_.model.label(parameter), parts_.model.row_sparse(parameter));
   if (redirect_ && redirect_(parameter, value)) return;
   const bool counts = !repeats();
-  if (counts ? parts_.exchange.finished(parameter) : parts_.audit->has(parameter)) {
+  if (counts ? parts_.exchange.leaves().finished(parameter) : parts_.audit->has(parameter)) {
     throw Unsupported(fmt::format(
         "parameter \"{}\": a backward inside the backward (reentrant checkpointing) reached it",
         parts_.model.name(parameter)));
@@ -336,7 +336,7 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
     parts_.notes.same_shards().add(
         parameter, entries.values,
         static_cast<std::size_t>(entries.count * entry.row_elements()) * size_of(entry.spec.dtype));
-    note(parameter, parts_.exchange.write(parameter, entries, true));
+    note(parameter, parts_.exchange.leaves().write(parameter, entries, true));
     return;
   }
   const bool is_ours = is_sole_owner(value);
@@ -348,7 +348,7 @@ void ShardRunner::gradient(std::size_t parameter, const torch::Tensor& value) {
   if (!counts) return;
   parts_.notes.same_shards().add(parameter, laid_out.const_data_ptr(), laid_out.nbytes());
   zero_copy_.arrived(parameter, laid_out, may_stay);
-  note(parameter, parts_.exchange.write(parameter, laid_out.data_ptr(), true, may_stay));
+  note(parameter, parts_.exchange.leaves().write(parameter, laid_out.data_ptr(), true, may_stay));
   for (auto* source : parts_.sources) {
     source->wrote(static_cast<std::uint32_t>(parameter), loss_scale_);
   }

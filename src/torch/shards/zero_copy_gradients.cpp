@@ -124,7 +124,7 @@ at::DataPtr ZeroCopyGradients::serve(std::size_t bytes) {
   if (size == sizes_.end() || size->second.next >= size->second.allocations.size()) return {};
   auto& allocation = size->second.allocations[size->second.next];
   if (allocation.times < kTimes) return {};
-  auto loan = exchange_.lend(static_cast<std::size_t>(allocation.parameter));
+  auto loan = exchange_.leaves().lend(static_cast<std::size_t>(allocation.parameter));
   if (!loan) return {};
   allocation.lent = true;
   return BackwardAllocator::installed().let({std::move(loan), exchange_.nodes().arena()});

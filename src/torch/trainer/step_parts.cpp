@@ -21,7 +21,7 @@ void ValuesStepPart::judge(StepFacts&) {
         "count: change values inside trainer.edit()",
         model_.name(*p), trainer_));
   }
-  exchange_.barrier("the check of parameters in");
+  exchange_.protocol().barrier("the check of parameters in");
 }
 
 void KeepersStepPart::judge(StepFacts&) {
@@ -101,7 +101,8 @@ void BuffersStepPart::apply(const StepFacts&) {
 }
 
 void AveragesStepPart::settle() {
-  exchange_.run_collectives([&] { exchange_.group().barrier(between_.waits("averages")); });
+  exchange_.protocol().run_collectives(
+      [&] { exchange_.group().barrier(between_.waits("averages")); });
 }
 
 void StatesStepPart::commit(StepFacts&) {

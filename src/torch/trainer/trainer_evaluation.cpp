@@ -171,13 +171,13 @@ std::vector<ShardMetrics> TrainerEvaluation::evaluate_own(const DataRequest& req
 /// The logical worker's copies, where other hosts have updated them.
 void TrainerEvaluation::bring(std::size_t logical) {
   if (trained_.replicas == nullptr || !trained_.replicas->differ_on_hosts()) return;
-  trained_.exchange.run_collectives([&] { trained_.replicas->bring(logical); });
+  trained_.exchange.protocol().run_collectives([&] { trained_.replicas->bring(logical); });
 }
 
 Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::Evaluate& compute) {
   auto& exchange = trained_.exchange;
   const auto& group = between_.group();
-  exchange.require_running();
+  exchange.protocol().require_running();
   between_.require_together("evaluate()");
   between_.require_no_half("evaluate()");
   const auto me = fmt::format("evaluate() of Trainer \"{}\"", trained_.options.name);
@@ -205,7 +205,7 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
   }
   seed_();
   std::vector<std::vector<std::byte>> all;
-  exchange.run_collectives(
+  exchange.protocol().run_collectives(
       [&] { all = gather_bytes(group, message, between_.waits("evaluate()")); });
   if (error) std::rethrow_exception(error);
   std::vector<ShardMetrics> batches;
@@ -256,7 +256,7 @@ void TrainerEvaluation::with_ema(const std::function<void()>& body) {
   between_.require_together(kName);
   auto* const averages = trained_.averages;
   const auto& group = between_.group();
-  trained_.exchange.run_collectives([&] {
+  trained_.exchange.protocol().run_collectives([&] {
     between_.begin_on_all(kName, [&] {
       if (averages == nullptr) throw InvalidArgument("with_ema() without options.ema_decay");
       if (averages->steps() == 0) throw InvalidArgument("with_ema() before the first step");
@@ -271,7 +271,7 @@ void TrainerEvaluation::with_ema(const std::function<void()>& body) {
     trained_.parameters.require_untouched();
   });
   try {
-    trained_.exchange.run_collectives([&] {
+    trained_.exchange.protocol().run_collectives([&] {
       group.barrier(between_.waits(kName));
       averages->swap_out();
       group.barrier(between_.waits(kName));
@@ -291,7 +291,7 @@ torch::Tensor TrainerEvaluation::gather(const std::string& name) const {
   const auto p = trained_.parameter_of(name);
   if (trained_.model.is_per_replica(p)) {
     if (trained_.replicas->differ_on_hosts()) {
-      trained_.exchange.run_collectives([&] { trained_.replicas->bring(); });
+      trained_.exchange.protocol().run_collectives([&] { trained_.replicas->bring(); });
     }
     return trained_.replicas->gather(p);
   }

@@ -37,7 +37,7 @@ void TrainerState::drop(const std::string& why) noexcept {
   own_.between.set_half(false);
   own_.runner->drop();
   if (own_.pipeline) own_.pipeline->drop();
-  if (own_.exchange->is_open()) own_.exchange->fail(why);
+  if (own_.exchange->protocol().is_open()) own_.exchange->protocol().fail(why);
   own_.runner->join();
   own_.step_parts.drop();
   own_.seed_between_steps();
@@ -64,9 +64,9 @@ void TrainerState::enter_step(const torch::nn::Module* active) {
     BetweenSteps::require_one_thread("a step of " + me, *stepping);
   } catch (...) {
     if (stepping_) throw;  // it is this Trainer's own step: nothing of it is touched
-    own_.exchange->number_next(step());
+    own_.exchange->protocol().number_next(step());
     own_.runner->announce(step(), active);
-    own_.exchange->fail(exception_text());
+    own_.exchange->protocol().fail(exception_text());
     own_.runner->join();
     throw;
   }
@@ -112,8 +112,8 @@ void TrainerState::begin_step(const Closures& closures, bool in_halves,
                               const torch::nn::Module* active) {
   const Together together(own_.group.state()->job());
   own_.between.require("accumulate()");
-  own_.exchange->require_running();
-  own_.exchange->number_next(step());
+  own_.exchange->protocol().require_running();
+  own_.exchange->protocol().number_next(step());
   std::optional<ActiveParameters> only;
   try {
     require_fitting(closures);
@@ -135,7 +135,7 @@ void TrainerState::begin_step(const Closures& closures, bool in_halves,
     }
     look_at_turn();
   } catch (...) {
-    own_.exchange->fail(exception_text());
+    own_.exchange->protocol().fail(exception_text());
     own_.runner->join();
     throw;
   }
@@ -195,7 +195,7 @@ StepResult TrainerState::apply() {
     try {
       own_.model.require_all_parameters_in_place();
       own_.parameters->require_untouched();
-      own_.exchange->barrier("apply() in");
+      own_.exchange->protocol().barrier("apply() in");
     } catch (...) {
       drop(exception_text());
       throw;
@@ -203,7 +203,7 @@ StepResult TrainerState::apply() {
   }
   auto outcome = own_.exchange->complete([&] {
     own_.step_parts.apply(facts_);
-    own_.exchange->note_buffers(own_.memory);
+    own_.exchange->model().note_buffers(own_.memory);
   });
   facts_.touched = std::move(outcome.touched);
   facts_.report = std::move(outcome.report);
@@ -218,7 +218,7 @@ StepResult TrainerState::apply() {
   if (facts_.active != 0 || !own_.turns.latest().empty()) own_.turns.note(facts_.active);
   own_.seed_between_steps();
   if (own_.values->due(step())) {
-    own_.exchange->run_collectives([&] { expect_values(); });
+    own_.exchange->protocol().run_collectives([&] { expect_values(); });
   } else {
     own_.values->expect(step());
   }
@@ -279,7 +279,7 @@ void TrainerState::edit(const std::function<void()>& change) {
   const auto me = fmt::format("edit() of Trainer \"{}\"", own_.options.name);
   const Stepping stepping(own_.group.state()->job(), me);
   std::exception_ptr error;
-  own_.exchange->run_collectives([&] {
+  own_.exchange->protocol().run_collectives([&] {
     error = edit_by_hand(own_.trained(), own_.between, change,
                          [&] { BetweenSteps::require_one_thread(me, stepping); });
     expect_values();
@@ -296,7 +296,7 @@ void TrainerState::keep(const std::string& name, KeptValues::Variable variable) 
 void TrainerState::save(const std::string& directory, const SaveOptions& options) {
   own_.between.require_together("save()");
   std::exception_ptr error;
-  own_.exchange->run_collectives([&] {
+  own_.exchange->protocol().run_collectives([&] {
     error = own_.checkpoints->save(directory, options, own_.steps,
                                    [&] { own_.trained().require_untouched(); });
   });
@@ -309,7 +309,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
   const auto me = fmt::format("load() of Trainer \"{}\"", own_.options.name);
   const Stepping stepping(own_.group.state()->job(), me);
   std::optional<std::int64_t> step;
-  own_.exchange->run_collectives([&] {
+  own_.exchange->protocol().run_collectives([&] {
     if (own_.replicas) own_.replicas->land();
     const auto check = [&] {
       BetweenSteps::require_one_thread(me, stepping);
@@ -335,7 +335,7 @@ std::optional<std::int64_t> TrainerState::load(const std::string& directory,
 /// What is to be hashed comes from other hosts, where only they have it.
 void TrainerState::bring() {
   auto& state = own_.checkpoints->state();
-  if (state.is_on_hosts()) own_.exchange->run_collectives([&] { state.bring(); });
+  if (state.is_on_hosts()) own_.exchange->protocol().run_collectives([&] { state.bring(); });
 }
 
 std::string TrainerState::state_sha256() {

@@ -284,14 +284,14 @@ struct Across {
 /// A step that one worker drops.
 void drop_step(StepExchange& exchange, const ShardRange& mine) {
   if (exchange.group().rank() == exchange.group().size() - 1) {
-    exchange.fail("on purpose");
+    exchange.protocol().fail("on purpose");
     return;
   }
   const auto take = [&] {
     exchange.open_shards(mine.begin, mine.count());
     for (auto s = mine.begin; s < mine.end; ++s) {
-      exchange.begin_leaf(1);
-      exchange.end_leaf();
+      exchange.leaves().begin_leaf(1);
+      exchange.leaves().end_leaf();
     }
     exchange.arrive({});
   };
@@ -363,7 +363,7 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
           exchange.open_shards(mine.begin, mine.count());
           board.mine() = {};
           for (auto s = mine.begin; s < mine.end; ++s) {
-            exchange.begin_leaf(weight_of(s));
+            exchange.leaves().begin_leaf(weight_of(s));
             const auto leaf = leaf_of(step, s);
             std::size_t l = 0;
             while (s >= logical[l].end) ++l;
@@ -371,12 +371,13 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
             double largest = 0;
             for (std::size_t p = 0; p < leaf.size(); ++p) {
               if (p == kShared && !test.shares) continue;
-              if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
+              if (leaf[p])
+                largest = std::max(largest, exchange.leaves().write(p, leaf[p]->data(), true));
             }
             facts.bound += largest;
             board.mine().all.bound += largest;
             if (step == test.bad_step && s == test.bad_shard) facts.note_bad(s, 3);
-            exchange.end_leaf();
+            exchange.leaves().end_leaf();
           }
           board.send();
           exchange.arrive({});
@@ -404,7 +405,7 @@ ThreadOutcome compare_with_model(int workers, const Case& test, const ThreadOpti
           update.commit(outcome.touched, report);
           own.commit();
           if (step >= test.lands_after.value_or(kSteps + 1))
-            exchange.run_collectives([&] { own.land(); });
+            exchange.protocol().run_collectives([&] { own.land(); });
           if (test.after) test.after(job, step);
         }
         if (across != nullptr) {

@@ -81,7 +81,7 @@ std::string refusal_of(const CodecPointer& codec,
                                     .logical_workers = logical_workers(3, 3),
                                     .shards = 3});
     exchange.open_shards(group.rank(), 1);
-    exchange.begin_leaf(1);
+    exchange.leaves().begin_leaf(1);
     bool is_infinite = false;
     for (std::size_t p = 0; p < counts.size(); ++p) {
       Values values(counts[p], 1.0f);
@@ -89,15 +89,15 @@ std::string refusal_of(const CodecPointer& codec,
         if (group.rank() == 1 && p == parameter) values[element] = value;
         is_infinite = is_infinite || !std::isfinite(value);
       }
-      exchange.write(p, values.data(), true);
+      exchange.leaves().write(p, values.data(), true);
     }
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
     exchange.arrive({});
     coded.begin(1);
     const auto [refusal, is_overflow] = coded.prepare();
     EXPECT_EQ(is_overflow, is_infinite);
     if (group.rank() == 2) said = refusal;
-    exchange.fail("refused");
+    exchange.protocol().fail("refused");
     group.barrier();
   });
   return said;
@@ -188,13 +188,13 @@ TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
           exchange.open_shards(2 * group.rank(), 2);
           for (int leaf = 0; leaf < 2; ++leaf) {
             const auto mine = random_leaf(counts, step, 2 * group.rank() + leaf, 3);
-            exchange.begin_leaf(1);
+            exchange.leaves().begin_leaf(1);
             for (std::size_t p = 0; p < counts.size(); ++p) {
               if (!mine[p]) continue;
-              exchange.write(p, mine[p]->data(), true);
+              exchange.leaves().write(p, mine[p]->data(), true);
               coded.wrote(static_cast<std::uint32_t>(p), 1);
             }
-            exchange.end_leaf();
+            exchange.leaves().end_leaf();
           }
           exchange.arrive({});
           coded.begin(1);
@@ -245,7 +245,7 @@ TEST(CodedGradients, AStepOfDataParallelGivesTheSumOfWhatWasSent) {
           const auto mine = random_leaf(kCounts, step, group.rank(), 3);
           for (std::size_t p = 0; p < kCounts.size(); ++p) {
             if (!mine[p]) continue;
-            exchange.write(p, mine[p]->data(), true);
+            exchange.leaves().write(p, mine[p]->data(), true);
             coded.wrote(static_cast<std::uint32_t>(p), 1);
           }
           const auto touched = finish(exchange, coded).touched;
@@ -302,12 +302,12 @@ TEST(CodedGradients, WhatCannotBeSentIsRefusedAlikeOnAllWorkers) {
       for (std::size_t p = 0; p < counts.size(); ++p) {
         Values values(counts[p], 1.0F);
         if (group.rank() == 1) values[1] = bad;
-        exchange.write(p, values.data(), true);
+        exchange.leaves().write(p, values.data(), true);
       }
       exchange.arrive({});
       coded.begin(1);
       EXPECT_THAT(coded.prepare().text, HasSubstr("in logical worker 1"));
-      exchange.fail("refused");
+      exchange.protocol().fail("refused");
       group.barrier();
     });
   }
@@ -326,7 +326,7 @@ TEST(CodedGradients, PlacedGradientsAreSentAsTheyAreBesidesTheMessages) {
       for (std::size_t p = 0; p < counts.size(); ++p) {
         Values values(counts[p], 0.001F);
         values[7] = 1;
-        exchange.write(p, values.data(), true);
+        exchange.leaves().write(p, values.data(), true);
       }
       const auto report = finish(exchange, coded).report;
       if (job.rank() == 0) bytes = report.max_sent_bytes;
@@ -351,7 +351,7 @@ TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
         for (std::size_t i = 0; i < counts[p] / 100; ++i) {
           values[2 * i + static_cast<std::size_t>(group.rank())] = 1.0f + static_cast<float>(i);
         }
-        exchange.write(p, values.data(), true);
+        exchange.leaves().write(p, values.data(), true);
       }
       const auto outcome = finish(exchange, coded);
       const auto& report = outcome.report;
@@ -390,7 +390,7 @@ TEST(CodedGradients, BlocksOfInt8AreThoseOfEachParameterInTheMessagesAndInTheSum
     for (std::size_t p = 0; p < counts.size(); ++p) {
       if (p == 1 && group.rank() == 1) continue;  // of the sum it is a part all the same
       const Values values(counts[p], 0.001f);
-      exchange.write(p, values.data(), true);
+      exchange.leaves().write(p, values.data(), true);
     }
     const auto outcome = finish(exchange, coded);
     constexpr std::size_t kLarge = 5000 + 4 * 20;
@@ -437,7 +437,7 @@ TEST(CodedGradients, MemoryIsAskedForTheNodesOfTheOwnRangeOnly) {
         StepExchange exchange(group, plan_of({1 << 20}),
                               {.node_boundaries = {0, 1, 2, 3, 4, 5, 6, 7}, .coded = true});
         exchange.open_shards(2 * group.rank(), 2);
-        exchange.fail("enough");
+        exchange.protocol().fail("enough");
         group.barrier();
       },
       options);

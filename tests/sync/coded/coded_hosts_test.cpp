@@ -85,11 +85,11 @@ double bytes_across(const std::string& codec, std::size_t count) {
         for (std::int64_t step = 1; step <= 2; ++step) {
           auto leaf = random_leaf({count}, 2 * step, group.rank(), 3);
           exchange.open_shards(group.rank(), 1);
-          exchange.begin_leaf(1);
+          exchange.leaves().begin_leaf(1);
           if (!leaf[0]) leaf[0] = Values(count, 1.0f);
-          exchange.write(0, leaf[0]->data(), true);
+          exchange.leaves().write(0, leaf[0]->data(), true);
           coded.wrote(0, 1);
-          exchange.end_leaf();
+          exchange.leaves().end_leaf();
           finish(exchange, coded);
         }
         if (job.rank() == 0) {

@@ -240,15 +240,15 @@ class Workers {
   std::string half_step(std::int64_t step, double loss_scale) {
     exchange_.open_shards(mine_.begin, mine_.count());
     for (auto s = mine_.begin; s < mine_.end; ++s) {
-      exchange_.begin_leaf(weight_of(s));
+      exchange_.leaves().begin_leaf(weight_of(s));
       auto leaf = random_leaf(kCounts, step, s, 3);
       for (std::size_t p = 0; p < leaf.size(); ++p) {
         if (!leaf[p]) continue;
         for (auto& value : *leaf[p]) value *= static_cast<float>(loss_scale);
-        exchange_.write(p, leaf[p]->data(), true);
+        exchange_.leaves().write(p, leaf[p]->data(), true);
         coded_.wrote(static_cast<std::uint32_t>(p), loss_scale);
       }
-      exchange_.end_leaf();
+      exchange_.leaves().end_leaf();
     }
     made_early_ = coded_.made_early();
     exchange_.arrive({});
@@ -345,7 +345,7 @@ inline void expect_no_trace_of_dropped_steps(const Case& test, const ThreadOptio
         Workers all(Group(job), test);
         for (std::int64_t step = 1; step <= kSteps; ++step) {
           ASSERT_EQ(all.half_step(step + 100, 1), "");
-          all.exchange().fail("dropped by the test");
+          all.exchange().protocol().fail("dropped by the test");
           all.step(step, states[static_cast<std::size_t>(step - 1)]);
         }
         Group(job, "end").barrier();

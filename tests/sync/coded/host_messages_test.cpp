@@ -53,7 +53,7 @@ TEST(HostMessages, WhoLeavesBecauseAnotherDiedIsNotWhoIsLost) {
           }
           exchange.open_one_backward(1);
           const auto gradient = constant(kCount, job.rank(), step);
-          exchange.write(0, gradient.data(), true);
+          exchange.leaves().write(0, gradient.data(), true);
           coded.wrote(0, 1);
           exchange.arrive({});
           coded.begin(1);
@@ -85,7 +85,7 @@ TEST(HostMessages, MessagesTravelHoweverLongTheNextLayersBackwardTakes) {
           auto& hosts = *options.world->hosts();
           const auto write = [&](std::size_t p, std::int64_t step) {
             const auto gradient = constant(kEach, job.rank(), step);
-            exchange.write(p, gradient.data(), true);
+            exchange.leaves().write(p, gradient.data(), true);
             coded.wrote(static_cast<std::uint32_t>(p), 1);
           };
           for (std::int64_t step = 1; step <= 9; ++step) {
@@ -104,7 +104,7 @@ TEST(HostMessages, MessagesTravelHoweverLongTheNextLayersBackwardTakes) {
             }
             group.barrier();
             if (step % 3 == 0 && job.rank() == 1) {
-              exchange.fail("a loss of its own");
+              exchange.protocol().fail("a loss of its own");
               continue;
             }
             for (std::size_t p = 4; p-- > 0;) write(p, step);
@@ -144,14 +144,14 @@ TEST(HostMessages, GradientsMayGoInTheMidstOfAStep) {
                                                     .scope = CodecScope::tensor}});
         exchange.open_one_backward(1);
         const auto gradient = constant(kCount, job.rank(), 1);
-        exchange.write(1, gradient.data(), true);
+        exchange.leaves().write(1, gradient.data(), true);
         coded->wrote(1, 1);
         coded.reset();
         for (int i = 0; i < 3; ++i) {
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           group.barrier();  // wakes whoever looks
         }
-        exchange.fail("it was left");
+        exchange.protocol().fail("it was left");
       },
       on(even_hosts(2, 2)));
 }

@@ -192,15 +192,15 @@ struct TwoRounds {
         kShards, exchange.group().size())[static_cast<std::size_t>(exchange.group().rank())];
     exchange.open_shards(mine.begin, mine.count());
     for (auto s = mine.begin; s < mine.end; ++s) {
-      exchange.begin_leaf(weight_of(s));
+      exchange.leaves().begin_leaf(weight_of(s));
       auto leaf = random_leaf(counts(), step, s, 3);
       if (s == 0 && spoil != 0) leaf[spoilt] = Values(counts()[spoilt], spoil);
       for (std::size_t p = 0; p < leaf.size(); ++p) {
         if (!leaf[p]) continue;
-        exchange.write(p, leaf[p]->data(), true);
+        exchange.leaves().write(p, leaf[p]->data(), true);
         coded.wrote(static_cast<std::uint32_t>(p), 1);
       }
-      exchange.end_leaf();
+      exchange.leaves().end_leaf();
     }
     exchange.arrive({});
     coded.begin(1);
@@ -291,11 +291,11 @@ TEST(TwoRounds, WhatCannotBeHandedInDropsTheStepOnAll) {
                           "round is not finite"));
     EXPECT_THAT(read_all(all.coded, 0, counts()[0]), Each(IsNan()))
         << "not those of the step before";
-    all.exchange.fail("refused");
+    all.exchange.protocol().fail("refused");
     // Nor is a refusal of the second round seen by some in the first.
     EXPECT_THAT(all.half_step(3, 3e38f, 1),
                 HasSubstr("the gradient of \"p1\" in logical worker 0 cannot be sent: too large"));
-    all.exchange.fail("refused");
+    all.exchange.protocol().fail("refused");
     EXPECT_EQ(all.half_step(4), "");
     all.exchange.complete([] {});
     Group(job, "end").barrier();

@@ -67,9 +67,9 @@ void run_scope(StepExchange& exchange, const std::vector<std::size_t>& counts, s
   const auto [begin, end] = share_of(total, group.rank(), group.size());
   exchange.open_scope(end - begin);
   for (auto l = begin; l < end; ++l) {
-    exchange.begin_leaf(weights[static_cast<std::size_t>(l)]);
+    exchange.leaves().begin_leaf(weights[static_cast<std::size_t>(l)]);
     write_leaf(exchange, leaves[static_cast<std::size_t>(l)]);
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
   }
   finish(exchange);
   expect_reduced(exchange, counts, leaves, weights);
@@ -157,7 +157,7 @@ TEST(HostSums, BucketsTravelWhileBackwardRuns) {
         const auto& mine = leaves[static_cast<std::size_t>(job.rank())];
         exchange.open_one_backward(1);
         for (std::size_t p = counts.size() - 1; p > 0; --p) {
-          exchange.write(p, mine[p]->data(), true);
+          exchange.leaves().write(p, mine[p]->data(), true);
           const auto end = Clock::now() + std::chrono::milliseconds(150);
           while (options.world->hosts()->link_bytes(0) == 0 && Clock::now() < end) {
             std::this_thread::yield();
@@ -186,7 +186,7 @@ TEST(HostSums, ABucketTravelsHoweverLongTheNextLayersBackwardTakes) {
           Group(job).barrier();
           exchange.open_one_backward(1);
           for (std::size_t p = counts.size() - 1; p >= 20; --p) {
-            exchange.write(p, mine[p]->data(), true);
+            exchange.leaves().write(p, mine[p]->data(), true);
           }
           // Nobody calls anything until every host has its slice of most that the others have, and
           // the sums: half of these parameters' bytes each.
@@ -197,7 +197,7 @@ TEST(HostSums, ABucketTravelsHoweverLongTheNextLayersBackwardTakes) {
             ASSERT_LT(Clock::now(), end) << "in step " << step;
             std::this_thread::yield();
           }
-          for (std::size_t p = 20; p-- > 0;) exchange.write(p, mine[p]->data(), true);
+          for (std::size_t p = 20; p-- > 0;) exchange.leaves().write(p, mine[p]->data(), true);
           finish(exchange);
           expect_reduced(exchange, counts, leaves, {1, 1, 1, 1});
         }
@@ -236,9 +236,9 @@ TEST(HostSums, BucketsOfTheLastShardTravelWhileItsBackwardRuns) {
         exchange.open_shards(first, 3);
         for (std::int64_t l = first; l < first + 3; ++l) {
           const auto& leaf = step.leaves[static_cast<std::size_t>(l)];
-          exchange.begin_leaf(step.weights[static_cast<std::size_t>(l)]);
+          exchange.leaves().begin_leaf(step.weights[static_cast<std::size_t>(l)]);
           for (std::size_t p = counts.size() - 1; p > 0; --p) {
-            exchange.write(p, leaf[p]->data(), true);
+            exchange.leaves().write(p, leaf[p]->data(), true);
             const auto end = Clock::now() + std::chrono::milliseconds(l == first + 2 ? 150 : 0);
             while (options.world->hosts()->link_bytes(0) == 0 && Clock::now() < end) {
               std::this_thread::yield();
@@ -248,8 +248,8 @@ TEST(HostSums, BucketsOfTheLastShardTravelWhileItsBackwardRuns) {
           if (is_last) {
             EXPECT_GT(options.world->hosts()->link_bytes(0), 0);
           }
-          exchange.write(0, leaf[0]->data(), true);
-          exchange.end_leaf();
+          exchange.leaves().write(0, leaf[0]->data(), true);
+          exchange.leaves().end_leaf();
         }
         EXPECT_GT(finish(exchange).report.buckets, 10);
         expect_reduced(exchange, counts, step.leaves, step.weights);
@@ -274,9 +274,9 @@ TEST(HostSums, ShardsOfAnyShareGiveTheTreesBytes) {
                 assign_shards(total, job.size())[static_cast<std::size_t>(job.rank())];
             exchange.open_shards(mine.begin, mine.count());
             for (auto l = mine.begin; l < mine.end; ++l) {
-              exchange.begin_leaf(step.weights[static_cast<std::size_t>(l)]);
+              exchange.leaves().begin_leaf(step.weights[static_cast<std::size_t>(l)]);
               write_leaf(exchange, step.leaves[static_cast<std::size_t>(l)]);
-              exchange.end_leaf();
+              exchange.leaves().end_leaf();
             }
             finish(exchange);
             expect_reduced(exchange, counts, step.leaves, step.weights);
@@ -298,17 +298,17 @@ TEST(HostSums, AShardThatFailsWhileItsBucketsTravelDropsTheStep) {
           exchange.open_shards(2 * job.rank(), 2);
           for (std::size_t l = 0; l < 2; ++l) {
             const auto index = 2 * static_cast<std::size_t>(job.rank()) + l;
-            exchange.begin_leaf(step.weights[index]);
+            exchange.leaves().begin_leaf(step.weights[index]);
             for (std::size_t p = counts.size() - 1; p > 0; --p) {
-              exchange.write(p, step.leaves[index][p]->data(), true);
+              exchange.leaves().write(p, step.leaves[index][p]->data(), true);
             }
             if (l == 1 && number % 2 == 0 && job.rank() == 1) break;
-            exchange.write(0, step.leaves[index][0]->data(), true);
-            exchange.end_leaf();
+            exchange.leaves().write(0, step.leaves[index][0]->data(), true);
+            exchange.leaves().end_leaf();
           }
           if (number % 2 == 0) {
             if (job.rank() == 1) {
-              exchange.fail("a loss of its own");
+              exchange.protocol().fail("a loss of its own");
             } else {
               EXPECT_THROW(finish(exchange), PeerFailed);
             }
@@ -375,12 +375,12 @@ TEST(HostSums, AfterADroppedStepTheNextOneWorks) {
           }
           const auto leaf = random_leaf(counts, step, job.rank(), 0);
           exchange.open_one_backward(1);
-          exchange.write(1, leaf[1]->data(), true);  // a bucket may be on its way
+          exchange.leaves().write(1, leaf[1]->data(), true);  // a bucket may be on its way
           if (job.rank() == 2) {
-            exchange.fail("a loss of its own");
+            exchange.protocol().fail("a loss of its own");
             continue;
           }
-          exchange.write(0, leaf[0]->data(), true);
+          exchange.leaves().write(0, leaf[0]->data(), true);
           EXPECT_THROW(finish(exchange), PeerFailed);
         }
       },
@@ -424,11 +424,11 @@ TEST(HostSums, NeighboursThatWaitForRowsOfAnotherHostDoNotWaitForOneAnother) {
         if (job.rank() == 0) options.world->hosts()->break_links(1);
         Group(job).barrier();
         exchange.open_shards(job.rank(), 1);
-        exchange.begin_leaf(1);
+        exchange.leaves().begin_leaf(1);
         const std::vector<std::int64_t> rows = {3, 7};
         const Values values = {1, 2, 3, 4};
-        exchange.write(0, RowEntries{rows.data(), values.data(), 2}, true);
-        exchange.end_leaf();
+        exchange.leaves().write(0, RowEntries{rows.data(), values.data(), 2}, true);
+        exchange.leaves().end_leaf();
         exchange.arrive({});
       },
       options);

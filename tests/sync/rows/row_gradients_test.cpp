@@ -211,13 +211,13 @@ void write_leaves(StepExchange& exchange, ShardBoard* board, const ShardRange& m
                   std::int64_t step) {
   exchange.open_shards(mine.begin, mine.count());
   for (auto s = mine.begin; s < mine.end; ++s) {
-    exchange.begin_leaf(weight_of(s));
+    exchange.leaves().begin_leaf(weight_of(s));
     double largest = 0;
     for (std::size_t p = 0; p < kTables.size(); ++p) {
       const auto drawn = draw(kTables[p], p, step, s);
-      largest = std::max(largest, exchange.write(p, drawn.entries(), true));
+      largest = std::max(largest, exchange.leaves().write(p, drawn.entries(), true));
     }
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
     if (board != nullptr) board->mine().all.bound += largest;
   }
 }
@@ -249,7 +249,7 @@ TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
         write_leaves(exchange, nullptr, mine, step);
         exchange.arrive({});
         keep(exchange, rows);
-        exchange.barrier("the sum of its rows in");
+        exchange.protocol().barrier("the sum of its rows in");
         for (std::uint32_t p = 0; p < kTables.size(); ++p) {
           const bool any = std::ranges::any_of(expected[p], [](const auto& row) { return !!row; });
           ASSERT_EQ(rows.touched(p), any);
@@ -291,10 +291,10 @@ TEST(RowGradients, ManyNodesAreFoldedToo) {
     RowGradients rows(exchange);
     exchange.open_shards(kEach * group.rank(), kEach);
     for (auto s = kEach * group.rank(); s < kEach * (group.rank() + 1); ++s) {
-      exchange.begin_leaf(1);
+      exchange.leaves().begin_leaf(1);
       const auto drawn = draw(table, 0, 1, s);
-      exchange.write(0, drawn.entries(), true);
-      exchange.end_leaf();
+      exchange.leaves().write(0, drawn.entries(), true);
+      exchange.leaves().end_leaf();
     }
     exchange.arrive({});
     EXPECT_GT(exchange.nodes().size(), 64u);
@@ -312,13 +312,13 @@ TEST(RowGradients, SharesAreBalancedByEntries) {
     StepExchange exchange(group, plan_of_tables({{100000, 2}}), {.name = "model"});
     RowGradients rows(exchange);
     exchange.open_shards(group.rank(), 1);
-    exchange.begin_leaf(1);
+    exchange.leaves().begin_leaf(1);
     // All of them in one hundredth of the table.
     std::vector<std::int64_t> own(1000);
     std::iota(own.begin(), own.end(), 40000);
     const auto values = random_values(1, 2000);
-    exchange.write(0, RowEntries{own.data(), values.data(), 1000}, true);
-    exchange.end_leaf();
+    exchange.leaves().write(0, RowEntries{own.data(), values.data(), 1000}, true);
+    exchange.leaves().end_leaf();
     exchange.arrive({});
     keep(exchange, rows);
     EXPECT_NEAR(static_cast<double>(rows.kept(group.rank(), 0).rows.size()), 250, 2 * kRowBlock);
@@ -335,14 +335,14 @@ TEST(RowGradients, BytesAreThoseOfTheFormula) {
                           {.name = "model"});
     RowGradients rows(exchange);
     exchange.open_shards(group.rank(), 1);
-    exchange.begin_leaf(1);
+    exchange.leaves().begin_leaf(1);
     std::vector<std::int64_t> own(100);
     std::iota(own.begin(), own.end(), 50 * group.rank());
     const auto values = random_values(1, 8000);
-    exchange.write(0, RowEntries{own.data(), values.data(), 100}, true);
-    exchange.write(1, RowEntries{own.data(), values.data(), 100}, true);
-    exchange.write(2, RowEntries{nullptr, values.data(), 1000}, true);
-    exchange.end_leaf();
+    exchange.leaves().write(0, RowEntries{own.data(), values.data(), 100}, true);
+    exchange.leaves().write(1, RowEntries{own.data(), values.data(), 100}, true);
+    exchange.leaves().write(2, RowEntries{nullptr, values.data(), 1000}, true);
+    exchange.leaves().end_leaf();
     exchange.arrive({});
     keep(exchange, rows);
     exchange.complete([&] { rows.note(); });
@@ -369,11 +369,11 @@ TEST(RowGradients, SeveralNodesOfAWorkerAreOneMessage) {
     exchange.open_shards(0, 3);
     const auto values = random_values(1, 40);
     for (std::int64_t s = 0; s < 3; ++s) {
-      exchange.begin_leaf(1);
+      exchange.leaves().begin_leaf(1);
       std::vector<std::int64_t> own(10);
       std::iota(own.begin(), own.end(), 5 * s);
-      exchange.write(0, RowEntries{own.data(), values.data(), 10}, true);
-      exchange.end_leaf();
+      exchange.leaves().write(0, RowEntries{own.data(), values.data(), 10}, true);
+      exchange.leaves().end_leaf();
     }
     exchange.arrive({});
     EXPECT_EQ(exchange.nodes().size(), 2u);
@@ -395,13 +395,13 @@ TEST(RowGradients, ABlockOfManyEntriesDoesNotLeaveAWorkerWithAllOfThem) {
     StepExchange exchange(group, plan_of_tables({{1000, 2}}), {.name = "model"});
     RowGradients rows(exchange);
     exchange.open_shards(group.rank(), 1);
-    exchange.begin_leaf(1);
+    exchange.leaves().begin_leaf(1);
     std::vector<std::int64_t> own(64);
     std::iota(own.begin(), own.end(), 0);
     for (std::int64_t k = 0; k < 56; ++k) own.push_back(100 + 10 * k);
     const auto values = random_values(1, 240);
-    exchange.write(0, RowEntries{own.data(), values.data(), 120}, true);
-    exchange.end_leaf();
+    exchange.leaves().write(0, RowEntries{own.data(), values.data(), 120}, true);
+    exchange.leaves().end_leaf();
     exchange.arrive({});
     keep(exchange, rows);
     EXPECT_EQ(rows.kept(group.rank(), 0).rows.size(), group.rank() == 0 ? 64u : 56u);
@@ -417,14 +417,14 @@ TEST(RowGradients, ARowThatAllHaveAtTheEndOfABlockIsDealtOnce) {
     StepExchange exchange(group, plan_of_tables({{90, 2}}), {.name = "model"});
     RowGradients rows(exchange);
     exchange.open_shards(group.rank(), 1);
-    exchange.begin_leaf(1);
+    exchange.leaves().begin_leaf(1);
     const std::vector<std::int64_t> own = {63, 70 + 2 * group.rank()};
     const auto values = random_values(static_cast<std::uint64_t>(group.rank()), 4);
-    exchange.write(0, RowEntries{own.data(), values.data(), 2}, true);
-    exchange.end_leaf();
+    exchange.leaves().write(0, RowEntries{own.data(), values.data(), 2}, true);
+    exchange.leaves().end_leaf();
     exchange.arrive({});
     keep(exchange, rows);
-    exchange.barrier("the sum of its rows in");
+    exchange.protocol().barrier("the sum of its rows in");
     std::vector<std::uint32_t> dealt;
     for (int r = 0; r < 3; ++r) {
       const auto list = rows.kept(r, 0);
@@ -448,9 +448,9 @@ TEST(RowGradients, OnlyWhatOwnersFoldInTheStepCounts) {
       std::vector<std::int64_t> own(static_cast<std::size_t>(count));
       std::iota(own.begin(), own.end(), 0);
       exchange.open_shards(group.rank(), 1);
-      exchange.begin_leaf(1);
-      exchange.write(0, RowEntries{own.data(), scaled.data(), count}, true);
-      exchange.end_leaf();
+      exchange.leaves().begin_leaf(1);
+      exchange.leaves().write(0, RowEntries{own.data(), scaled.data(), count}, true);
+      exchange.leaves().end_leaf();
       exchange.arrive({});
       rows.begin(8);
       exchange.complete([&] {
@@ -478,13 +478,13 @@ TEST(RowGradients, AreReadFromOwnersOnlyInAStepInWhichTheseHaveKeptThem) {
     for (const std::int64_t first : {3, 70}) {
       const std::vector<std::int64_t> own = {first, first + 100, first + 200};
       exchange.open_shards(group.rank(), 1);
-      exchange.begin_leaf(1);
-      exchange.write(0, RowEntries{own.data(), values.data(), 3}, true);
-      exchange.end_leaf();
+      exchange.leaves().begin_leaf(1);
+      exchange.leaves().write(0, RowEntries{own.data(), values.data(), 3}, true);
+      exchange.leaves().end_leaf();
       exchange.arrive({});
       rows.begin(1);
       if (first == 3) rows.keep(OwnedRanges(exchange, rows).of(group.rank()), {});
-      exchange.barrier("the sum of its rows in");
+      exchange.protocol().barrier("the sum of its rows in");
       std::vector<std::int64_t> read;
       rows.read_rows(0, [&](const RowList& list) {
         read.insert(read.end(), list.rows.begin(), list.rows.end());
@@ -506,12 +506,12 @@ TEST(RowGradients, AStepThatWasDroppedLeavesNothing) {
     const std::vector<std::int64_t> own = {1, 4, 9, 16, 25, 36, 49, 2, 3, 5};
     for (int attempt = 0; attempt < 2; ++attempt) {
       exchange.open_shards(group.rank(), 1);
-      exchange.begin_leaf(1);
+      exchange.leaves().begin_leaf(1);
       const auto count = attempt == 0 ? 10 : 1 + group.rank();
-      exchange.write(0, RowEntries{own.data(), values.data(), count}, true);
-      exchange.end_leaf();
+      exchange.leaves().write(0, RowEntries{own.data(), values.data(), count}, true);
+      exchange.leaves().end_leaf();
       if (attempt == 0 && group.rank() == 1) {
-        exchange.fail("no memory for rows");
+        exchange.protocol().fail("no memory for rows");
         continue;
       }
       if (attempt == 0) {
@@ -520,7 +520,7 @@ TEST(RowGradients, AStepThatWasDroppedLeavesNothing) {
       }
       exchange.arrive({});
       keep(exchange, rows);
-      exchange.barrier("the sum of its rows in");
+      exchange.protocol().barrier("the sum of its rows in");
       std::vector<std::uint32_t> all;
       for (int r = 0; r < 3; ++r) {
         const auto list = rows.kept(r, 0);

@@ -34,9 +34,9 @@ void four_leaves(StepExchange& exchange, const Write& write) {
   const auto [begin, end] = share_of(4, group.rank(), group.size());
   exchange.open_scope(end - begin);
   for (auto l = begin; l < end; ++l) {
-    exchange.begin_leaf(kWeights[static_cast<std::size_t>(l)]);
+    exchange.leaves().begin_leaf(kWeights[static_cast<std::size_t>(l)]);
     write();
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
   }
 }
 
@@ -46,7 +46,7 @@ TEST(Contributors, TheirWeightsAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
       const TensorSpec spec{"p", {3}, {1}, 3, DType::float64};
       StepExchange exchange(Group(job), Plan({spec}, {}), contributors_options());
       const std::vector<double> ones(3, 1.0);
-      four_leaves(exchange, [&] { exchange.write(0, ones.data(), true); });
+      four_leaves(exchange, [&] { exchange.leaves().write(0, ones.data(), true); });
       finish(exchange);
       const auto* const got = reinterpret_cast<const double*>(exchange.nodes().result(0));
       for (int i = 0; i < 3; ++i) EXPECT_EQ(got[i], 1.0) << workers << " workers";
@@ -61,7 +61,7 @@ TEST(Weights, OfAllLeavesAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
       const TensorSpec spec{"p", {3}, {1}, 3, DType::float64};
       StepExchange exchange(Group(job), Plan({spec}, {}), {});
       const std::vector<double> ones(3, 1.0);
-      four_leaves(exchange, [&] { exchange.write(0, ones.data(), true); });
+      four_leaves(exchange, [&] { exchange.leaves().write(0, ones.data(), true); });
       const auto& outcome = finish(exchange);
       EXPECT_EQ(outcome.report.weight, (0.1 + 0.1) + (0.1 + 0.4)) << workers << " workers";
       const auto* const got = reinterpret_cast<const double*>(exchange.nodes().result(0));
@@ -84,7 +84,7 @@ TEST(Contributors, ThoseOfARowSparseTableAreAddedAlongTheTreeToo) {
       const std::vector<std::int64_t> touched = {3};
       const std::vector<double> ones(2, 1.0);
       four_leaves(exchange, [&] {
-        exchange.write(0, RowEntries{touched.data(), ones.data(), 1}, true);
+        exchange.leaves().write(0, RowEntries{touched.data(), ones.data(), 1}, true);
       });
       std::int64_t folded = 0;
       exchange.arrive({});
@@ -116,7 +116,7 @@ TEST(Contributors, SharesOfMessagesAreOfTheTreesSum) {
         exchange, {.compression = {.codec = top_k_codec(1)}, .divisor = Divisor::contributors});
     exchange.open_one_backward(w[static_cast<std::size_t>(job.rank())]);
     const float gradient = job.rank() == 0 ? 1 : 0;
-    exchange.write(0, &gradient, true);
+    exchange.leaves().write(0, &gradient, true);
     coded.wrote(0, 1);
     finish(exchange, coded);
     EXPECT_EQ(*reinterpret_cast<const float*>(exchange.nodes().result(0)), along_the_tree);
@@ -130,7 +130,7 @@ TEST(Weights, OfAWorkerAloneLeaveItsGradientAsItIs) {
     StepExchange exchange(Group(job), Plan({spec}, {}), {});
     exchange.open_one_backward(3);
     const float gradient = 0.1f;
-    exchange.write(0, &gradient, true);
+    exchange.leaves().write(0, &gradient, true);
     finish(exchange);
     EXPECT_EQ(*reinterpret_cast<const float*>(exchange.nodes().result(0)), gradient);
   });

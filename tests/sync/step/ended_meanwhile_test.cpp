@@ -46,14 +46,15 @@ TEST(EndedMeanwhile, IsNoticedInsideACollective) {
       }
       const auto begin = Clock::now();
       try {
-        exchange->run_collectives([&] { group.barrier({.label = "evaluate()"}); });
+        exchange->protocol().run_collectives([&] { group.barrier({.label = "evaluate()"}); });
         ADD_FAILURE() << "nobody came";
       } catch (const Mismatch& error) {
         EXPECT_THAT(error.what(), HasSubstr("ended its part after step 0"));
         ++told;
       }
       EXPECT_LT(Clock::now() - begin, seconds(25)) << "half of the deadline";
-      EXPECT_THROW(exchange->run_collectives([] {}), Mismatch) << "the exchange has ended";
+      EXPECT_THROW(exchange->protocol().run_collectives([] {}), Mismatch)
+          << "the exchange has ended";
     });
     EXPECT_EQ(told, ranks - 1);
   }
@@ -78,7 +79,7 @@ void expect_told_of(const std::function<void(std::unique_ptr<StepExchange>)>& en
     while (late && !ended) std::this_thread::sleep_for(milliseconds(1));
     const auto begin = Clock::now();
     try {
-      exchange->run_collectives([&] { group.barrier({.label = "evaluate()"}); });
+      exchange->protocol().run_collectives([&] { group.barrier({.label = "evaluate()"}); });
       ADD_FAILURE() << "one worker did not come";
     } catch (const Mismatch& error) {
       EXPECT_THAT(error.what(), HasSubstr("rank 2 ended its part after step 1 (" + why + ")"));
@@ -103,7 +104,7 @@ TEST(EndedMeanwhile, ByAnExceptionIsNoticedToo) {
 
 TEST(EndedMeanwhile, AfterAStepThatFailedIsNoticedToo) {
   const auto fail = [](std::unique_ptr<StepExchange> exchange) {
-    exchange->fail("no batch");
+    exchange->protocol().fail("no batch");
     exchange.reset();
   };
   for (const bool late : {false, true}) expect_told_of(fail, "no batch", late);
@@ -116,7 +117,7 @@ TEST(EndedMeanwhile, AfterItsPartItIsNoError) {
       const Group group(job);
       auto exchange = std::make_unique<StepExchange>(group, plan_of({65}), ExchangeOptions());
       std::vector<float> values(20000, 1);
-      exchange->run_collectives([&] {
+      exchange->protocol().run_collectives([&] {
         group.all_reduce({values.data(), 20000, DType::float32}, Reduction::sum);
         group.barrier();
       });

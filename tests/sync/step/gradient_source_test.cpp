@@ -55,14 +55,14 @@ void hand_in(StepExchange& exchange, std::int64_t step, float loss_scale) {
   const auto mine = assign_shards(kLeaves, group.size())[static_cast<std::size_t>(group.rank())];
   exchange.open_shards(mine.begin, mine.count());
   for (auto l = mine.begin; l < mine.end; ++l) {
-    exchange.begin_leaf(1);
+    exchange.leaves().begin_leaf(1);
     auto leaf = random_leaf(kSourceCounts, step, l, kAbsent);
     for (std::size_t p = 0; p < leaf.size(); ++p) {
       if (!leaf[p]) continue;
       for (auto& value : *leaf[p]) value *= loss_scale;
-      exchange.write(p, leaf[p]->data(), true);
+      exchange.leaves().write(p, leaf[p]->data(), true);
     }
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
   }
   exchange.arrive({});
 }
@@ -133,13 +133,13 @@ TEST(DenseGradients, WhatIsFoldedReadAndKeptIsTheSameSum) {
           dense.read({p, 0, static_cast<std::int64_t>(kSourceCounts[p])}, read.take());
         }
         read.expect_whole(step);
-        exchange.barrier("the end of its reading in");
+        exchange.protocol().barrier("the end of its reading in");
         std::vector<std::vector<double>> blocks;
         for (std::uint32_t p = 0; p < kSourceCounts.size(); ++p)
           blocks.emplace_back(dense.norm_blocks(p));
         dense.keep(ranges.of(group.rank()),
                    [&](std::uint32_t p) -> std::span<double> { return blocks[p]; });
-        exchange.barrier("the sums in");
+        exchange.protocol().barrier("the sums in");
         Taken kept;
         for (int r = 0; r < workers; ++r) {
           for (const auto& range : ranges.of(r)) dense.kept(r, range, kept.take());
@@ -317,9 +317,9 @@ TEST(ArraySource, FoldedForAllItIsRoundedToTheParametersOwnType) {
     Counting source(exchange.nodes(), {0});
     const std::vector<std::uint16_t> gradient(kCount);
     exchange.open_scope(1);
-    exchange.begin_leaf(1);
-    exchange.write(0, gradient.data(), true);
-    exchange.end_leaf();
+    exchange.leaves().begin_leaf(1);
+    exchange.leaves().write(0, gradient.data(), true);
+    exchange.leaves().end_leaf();
     exchange.arrive({});
     fold_for_all(source, exchange.nodes(), OwnedRanges(exchange, source).of(group.rank()));
     exchange.complete([] {});

@@ -43,7 +43,8 @@ std::vector<float> ones_times(float value) { return std::vector<float>(5000, val
 void compute(StepExchange& exchange, int rank) {
   const auto gradient = ones_times(static_cast<float>(rank + 1));
   exchange.open_one_backward(1);
-  for (std::size_t p = kSizes.size(); p > 0; --p) exchange.write(p - 1, gradient.data(), true);
+  for (std::size_t p = kSizes.size(); p > 0; --p)
+    exchange.leaves().write(p - 1, gradient.data(), true);
 }
 
 void expect_reduced(const StepExchange& exchange, float value) {
@@ -150,7 +151,7 @@ TEST(LateWorker, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
     };
     EXPECT_NO_THROW(finish_late()) << "rank " << rank;
     expect_reduced(exchange, 1.5f);
-    EXPECT_EQ(exchange.steps_done(), 1);
+    EXPECT_EQ(exchange.protocol().numbers().done, 1);
     go = true;
     const auto next = [&] {
       compute(exchange, rank);
@@ -212,7 +213,7 @@ TEST(ForkedChildOfAStep, IsRefusedByEveryCall) {
         for (const auto& call : calls) {
           EXPECT_THROW(call(), Unsupported);
         }
-        exchange.fail("the child has failed");
+        exchange.protocol().fail("the child has failed");
         ::_exit(::testing::Test::HasFailure() ? 1 : 0);
       }
       int status = -1;
@@ -221,10 +222,12 @@ TEST(ForkedChildOfAStep, IsRefusedByEveryCall) {
     };
     in_child({[&] { exchange.open_one_backward(1); }, [&] { exchange.open_scope(2); },
               [&] { exchange.open_without_gradient(1, false); },
-              [&] { exchange.run_collectives([] {}); }, [&] { exchange.require_running(); }});
+              [&] { exchange.protocol().run_collectives([] {}); },
+              [&] { exchange.protocol().require_running(); }});
     compute(exchange, job.rank());
-    in_child({[&] { exchange.write(0, gradient.data(), true); }, [&] { finish(exchange); },
-              [&] { exchange.barrier("apply() in"); }, [&] { exchange.complete([] {}); }});
+    in_child({[&] { exchange.leaves().write(0, gradient.data(), true); }, [&] { finish(exchange); },
+              [&] { exchange.protocol().barrier("apply() in"); },
+              [&] { exchange.complete([] {}); }});
     finish(exchange);
     expect_reduced(exchange, 1.5f);
   });

@@ -48,9 +48,9 @@ void write_scope(StepExchange& exchange, const Step& step) {
   const auto [begin, end] = share_of(total, group.rank(), group.size());
   exchange.open_scope(end - begin);
   for (auto l = begin; l < end; ++l) {
-    exchange.begin_leaf(step.weights[static_cast<std::size_t>(l)]);
+    exchange.leaves().begin_leaf(step.weights[static_cast<std::size_t>(l)]);
     write_leaf(exchange, step.leaves[static_cast<std::size_t>(l)]);
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
   }
 }
 

@@ -58,7 +58,7 @@ void expect_reduced(const StepExchange& exchange, const StepExchange::Outcome& o
 
 void write_leaf(StepExchange& exchange, const Leaf& leaf, bool last) {
   for (std::size_t i = leaf.size(); i > 0; --i) {  // backward reaches the last parameter first
-    if (leaf[i - 1]) exchange.write(i - 1, leaf[i - 1]->data(), last);
+    if (leaf[i - 1]) exchange.leaves().write(i - 1, leaf[i - 1]->data(), last);
   }
 }
 
@@ -84,9 +84,9 @@ TEST_P(Cut, AnyWorkersAnyLeavesGiveTheTreesBytes) {
             const auto [begin, end] = share_of(total, job.rank(), job.size());
             exchange.open_scope(declared ? std::optional(end - begin) : std::nullopt);
             for (auto l = begin; l < end; ++l) {
-              exchange.begin_leaf(weights[static_cast<std::size_t>(l)]);
+              exchange.leaves().begin_leaf(weights[static_cast<std::size_t>(l)]);
               write_leaf(exchange, leaves[static_cast<std::size_t>(l)], hot);
-              exchange.end_leaf();
+              exchange.leaves().end_leaf();
             }
             const auto& outcome = finish(exchange);
             ASSERT_EQ(outcome.report.leaves, total);
@@ -122,9 +122,9 @@ TEST(ManyNodes, MoreThanOneFoldTakesGiveTheTreesBytes) {
       const auto [begin, end] = share_of(kTotal, job.rank(), job.size());
       exchange.open_scope(declared ? std::optional(end - begin) : std::nullopt);
       for (auto l = begin; l < end; ++l) {
-        exchange.begin_leaf(weights[static_cast<std::size_t>(l)]);
+        exchange.leaves().begin_leaf(weights[static_cast<std::size_t>(l)]);
         write_leaf(exchange, leaves[static_cast<std::size_t>(l)], true);
-        exchange.end_leaf();
+        exchange.leaves().end_leaf();
       }
       const auto& outcome = finish(exchange);
       ASSERT_EQ(outcome.report.leaves, kTotal);
@@ -175,9 +175,9 @@ TEST(StepExchange, AWorkerThatJoinsCountsWithItsWeightOnly) {
           exchange.open_without_gradient(joined, false);
         } else if (scope) {
           exchange.open_scope(1);
-          exchange.begin_leaf(1);
+          exchange.leaves().begin_leaf(1);
           write_leaf(exchange, leaves[static_cast<std::size_t>(job.rank())], true);
-          exchange.end_leaf();
+          exchange.leaves().end_leaf();
         } else {
           exchange.open_one_backward(1);
           write_leaf(exchange, leaves[static_cast<std::size_t>(job.rank())], true);
@@ -204,9 +204,9 @@ TEST(StepExchange, ContributorsDivideEachParameterByItsOwnLeaves) {
       const auto [begin, end] = share_of(6, job.rank(), job.size());
       exchange.open_scope(end - begin);
       for (auto l = begin; l < end; ++l) {
-        exchange.begin_leaf(weights[static_cast<std::size_t>(l)]);
+        exchange.leaves().begin_leaf(weights[static_cast<std::size_t>(l)]);
         write_leaf(exchange, leaves[static_cast<std::size_t>(l)], l % 2 == 0);
-        exchange.end_leaf();
+        exchange.leaves().end_leaf();
       }
       const auto& outcome = finish(exchange);
       for (std::size_t p = 0; p < kExchangedCounts.size(); ++p) {
@@ -227,10 +227,10 @@ TEST(StepExchange, SeveralWritesOfALeafAreAddedInCallOrder) {
     const auto a = random_leaf(kExchangedCounts, 1, job.rank(), 0);
     const auto b = random_leaf(kExchangedCounts, 2, job.rank(), 0);
     exchange.open_scope(1);
-    exchange.begin_leaf(1);
+    exchange.leaves().begin_leaf(1);
     write_leaf(exchange, a, false);
     write_leaf(exchange, b, true);
-    exchange.end_leaf();
+    exchange.leaves().end_leaf();
     const auto& outcome = finish(exchange);
     std::vector<Leaf> leaves;
     for (int r = 0; r < 2; ++r) {
@@ -265,8 +265,8 @@ TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
       const auto& mine = leaves[static_cast<std::size_t>(job.rank())];
       exchange.open_one_backward(1);
       if (step == 2 && job.rank() == 1) {
-        exchange.write(7, mine[7]->data(), true);
-        exchange.fail("the disk is on fire");
+        exchange.leaves().write(7, mine[7]->data(), true);
+        exchange.protocol().fail("the disk is on fire");
         continue;
       }
       write_leaf(exchange, mine, true);
@@ -298,9 +298,9 @@ TEST(StepExchange, CopiesThatDoNotFitAreOutOfMemoryThereAndAFailedPeerElsewhere)
         const Values values(counts[0], 1.0F);
         const auto step = [&](std::int64_t micro_batches) {
           exchange.open_scope(micro_batches);
-          exchange.begin_leaf(1);
-          exchange.write(0, values.data(), true);
-          exchange.end_leaf();
+          exchange.leaves().begin_leaf(1);
+          exchange.leaves().write(0, values.data(), true);
+          exchange.leaves().end_leaf();
           return finish(exchange).report.leaves;
         };
         try {
@@ -339,14 +339,14 @@ TEST(StepExchange, ACopyBeyondTheMemoryOfAScopeOfUntoldLengthIsOutOfMemory) {
           exchange.open_scope({});
           // Where the number of rank 0's leaves is not known, rank 1 cannot add its own.
           for (int leaf = 0; leaf < 1 + job.rank(); ++leaf) {
-            exchange.begin_leaf(1);
-            exchange.write(0, values.data(), true);
-            exchange.end_leaf();
+            exchange.leaves().begin_leaf(1);
+            exchange.leaves().write(0, values.data(), true);
+            exchange.leaves().end_leaf();
           }
         });
         if (job.rank() == 1) {
           EXPECT_THAT(text, HasSubstr("gradient copy 2 of \"model\""));
-          exchange.fail(text);
+          exchange.protocol().fail(text);
         } else {
           EXPECT_THROW(finish(exchange), PeerFailed);
         }
@@ -360,7 +360,7 @@ TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
     StepExchange exchange(Group(job, {1, 2}, "some"), plan_of(kExchangedCounts), quick());
     exchange.open_one_backward(1);
     if (job.rank() == 2) {
-      exchange.fail("the disk is on fire");
+      exchange.protocol().fail("the disk is on fire");
     } else {
       write_leaf(exchange, random_leaf(kExchangedCounts, 1, 1, 0), true);
       try {
@@ -418,9 +418,9 @@ TEST(StepExchange, OneBackwardMeetsAScopeAndAllSaySo) {
       write_leaf(exchange, random_leaf(kExchangedCounts, 1, 0, 0), true);
     } else {
       exchange.open_scope(1);
-      exchange.begin_leaf(1);
+      exchange.leaves().begin_leaf(1);
       write_leaf(exchange, random_leaf(kExchangedCounts, 1, 1, 0), true);
-      exchange.end_leaf();
+      exchange.leaves().end_leaf();
     }
     finish(exchange);
   });
@@ -478,7 +478,7 @@ TEST(StepExchange, DigestsNameABufferThatDoesNotHoldWhatWasSent) {
     if (job.rank() == 1) memory.buffers[0] = memory.buffers[1];
     for (std::int64_t step = 1; step <= 2; ++step) {
       exchange.open_one_backward(1);
-      exchange.write(0, &value, true);
+      exchange.leaves().write(0, &value, true);
       finish(exchange, memory);
       ASSERT_LT(step, 2);
     }

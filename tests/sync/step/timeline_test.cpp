@@ -32,7 +32,8 @@ TEST(Timeline, ShowsStepsFoldsWaitsAndCollectives) {
     const std::vector<float> gradient(5000, static_cast<float>(job.rank() + 1));
     for (int step = 1; step <= 2; ++step) {
       exchange.open_one_backward(1);
-      for (std::size_t p = sizes.size(); p > 0; --p) exchange.write(p - 1, gradient.data(), true);
+      for (std::size_t p = sizes.size(); p > 0; --p)
+        exchange.leaves().write(p - 1, gradient.data(), true);
       finish(exchange);
     }
     group.barrier();

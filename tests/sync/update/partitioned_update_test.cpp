@@ -107,13 +107,14 @@ void expect_as_alone(int workers, const Case& test) {
       exchange.open_shards(mine.begin, mine.count());
       board.mine() = {};
       for (auto s = mine.begin; s < mine.end; ++s) {
-        exchange.begin_leaf(weight_of(s));
+        exchange.leaves().begin_leaf(weight_of(s));
         const auto leaf = random_leaf(kUpdatedCounts, step, s, kAbsent);
         double largest = 0;
         for (std::size_t p = 0; p < leaf.size(); ++p) {
-          if (leaf[p]) largest = std::max(largest, exchange.write(p, leaf[p]->data(), true));
+          if (leaf[p])
+            largest = std::max(largest, exchange.leaves().write(p, leaf[p]->data(), true));
         }
-        exchange.end_leaf();
+        exchange.leaves().end_leaf();
         board.mine().all.bound += largest;
       }
       exchange.arrive({});
@@ -169,9 +170,9 @@ TEST(PartitionedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
     const auto& mine = leaves[static_cast<std::size_t>(group.rank())];
     exchange.open_shards(group.rank(), 1);
     board.mine() = {};
-    exchange.begin_leaf(1);
-    for (std::size_t p = 0; p < 2; ++p) exchange.write(p, mine[p]->data(), true);
-    exchange.end_leaf();
+    exchange.leaves().begin_leaf(1);
+    for (std::size_t p = 0; p < 2; ++p) exchange.leaves().write(p, mine[p]->data(), true);
+    exchange.leaves().end_leaf();
     exchange.arrive({});
     const auto verdict = update.judge(1);
     ASSERT_TRUE(verdict.folded);
@@ -232,11 +233,12 @@ TEST(TileUpdates, GetWhatHasNoRuleAndKeepTheirTiles) {
         for (int r = 0; r < 3; ++r) leaves.push_back(random_leaf(counts, step, r, 0));
         exchange.open_shards(group.rank(), 1);
         board.mine() = {};
-        exchange.begin_leaf(1);
+        exchange.leaves().begin_leaf(1);
         for (std::size_t p = 0; p < counts.size(); ++p) {
-          exchange.write(p, leaves[static_cast<std::size_t>(group.rank())][p]->data(), true);
+          exchange.leaves().write(p, leaves[static_cast<std::size_t>(group.rank())][p]->data(),
+                                  true);
         }
-        exchange.end_leaf();
+        exchange.leaves().end_leaf();
         exchange.arrive({});
         const auto verdict = update.judge(1);
         ASSERT_EQ(verdict.refusal, "");
@@ -272,8 +274,8 @@ TEST(PartitionedUpdate, TheEarliestBadShardIsNamedByAll) {
                              nullptr, {});
     exchange.open_shards(group.rank(), 1);
     board.mine() = {};
-    exchange.begin_leaf(1);
-    exchange.end_leaf();
+    exchange.leaves().begin_leaf(1);
+    exchange.leaves().end_leaf();
     if (group.rank() > 0) {
       board.mine().all.bad_shard = group.rank();
       board.mine().all.bad_parameter = 2 - group.rank();
@@ -304,11 +306,11 @@ TEST(PartitionedUpdate, AGradientIsReadOnAnyWorkerWhetherOwnersHaveKeptItOrNot) 
       for (int r = 0; r < 3; ++r) leaves.push_back(random_leaf(counts, 1, r, 0));
       exchange.open_shards(group.rank(), 1);
       board.mine() = {};
-      exchange.begin_leaf(1);
+      exchange.leaves().begin_leaf(1);
       for (std::size_t p = 0; p < counts.size(); ++p) {
-        exchange.write(p, leaves[static_cast<std::size_t>(group.rank())][p]->data(), true);
+        exchange.leaves().write(p, leaves[static_cast<std::size_t>(group.rank())][p]->data(), true);
       }
-      exchange.end_leaf();
+      exchange.leaves().end_leaf();
       exchange.arrive({});
       const auto verdict = update.judge(1);
       EXPECT_EQ(verdict.folded, norm > 0);
@@ -340,9 +342,9 @@ TEST(PartitionedUpdate, ASumThatOverflowsIsSeenBeforeAnythingIsUpdated) {
       const Values gradient(4, one.gradient);
       exchange.open_shards(group.rank(), 1);
       board.mine() = {};
-      exchange.begin_leaf(1);
-      board.mine().all.bound = exchange.write(0, gradient.data(), true);
-      exchange.end_leaf();
+      exchange.leaves().begin_leaf(1);
+      board.mine().all.bound = exchange.leaves().write(0, gradient.data(), true);
+      exchange.leaves().end_leaf();
       exchange.arrive({});
       const auto verdict = update.judge(one.loss_scale);
       EXPECT_NE(verdict.refusal, "") << one.gradient;

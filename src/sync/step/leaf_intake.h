@@ -1,0 +1,61 @@
+#pragma once
+
+// A worker's leaves of a step, from their begin to the last write.
+//
+// Threads: that of the exchange. Failure: that of the protocol; OutOfMemory fails the step.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "sync/nodes/node_store.h"
+#include "sync/step/bucket_folds.h"
+#include "sync/step/exchange_options.h"
+#include "sync/step/first_look.h"
+#include "sync/step/host_exchange.h"
+#include "sync/step/step_protocol.h"
+
+namespace tutti {
+
+class LeafIntake {
+ public:
+  /// Keeps references.
+  LeafIntake(StepProtocol& protocol, NodeStore& nodes, const ExchangeOptions& options,
+             HostExchange& hosts, BucketFolds& buckets);
+
+  FirstLook& first_look() { return first_look_; }
+  /// Checks the memory for the nodes of `leaves` leaves, wherever their range begins, with `cuts`
+  /// cuts inside it.
+  void require_room(std::int64_t leaves, std::int64_t cuts);
+  /// The same for leaves from `first` on.
+  void require_room_from(std::int64_t first, std::int64_t leaves);
+  void begin_leaf(double weight);
+  /// See LeafFolder::write. In a step of one backward, `last` is what lets a bucket leave.
+  double write(std::size_t parameter, const void* gradient, bool last, bool may_stay = false);
+  /// The same for a row-sparse parameter.
+  double write(std::size_t parameter, const RowEntries& entries, bool last);
+  /// See LeafFolder::lend; while a step is open.
+  std::unique_ptr<SlotLoan> lend(std::size_t parameter) { return nodes_.leaves().lend(parameter); }
+  bool finished(std::size_t parameter) const { return nodes_.leaves().finished(parameter); }
+  void end_leaf() { nodes_.leaves().end_leaf(); }
+  /// Index of the next leaf among those of all workers; waits for the workers before this one to
+  /// say how many they have.
+  std::int64_t next_leaf();
+  /// Ends the leaves of the step, as many as were told. Publishes their number and the nodes.
+  void publish();
+  /// Ends the last leaf. Throws InvalidArgument, and fails the step, where fewer came than told.
+  void finish();
+
+ private:
+  void find_start(bool wait);
+
+  StepProtocol& protocol_;
+  NodeStore& nodes_;
+  const ExchangeOptions& options_;
+  HostExchange& hosts_;
+  BucketFolds& buckets_;
+  FirstLook first_look_;
+  std::int64_t roomy_for_ = 1;  ///< leaves whose nodes were found to fit
+};
+
+}  // namespace tutti
