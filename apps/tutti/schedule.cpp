@@ -15,8 +15,6 @@ namespace {
 
 constexpr double kMegabyte = 1e6;
 constexpr double kMostMegabytes = 1e9;
-constexpr const char* kPredicted = "Predicted, from numbers (the first two are required)";
-constexpr const char* kMeasured = "Measured, in a run";
 
 std::uint64_t bytes_of(const char* option, double megabytes) {
   if (!(megabytes >= 0 && megabytes <= kMostMegabytes)) {
@@ -39,25 +37,6 @@ PipelineTimeline predicted_timeline(const ScheduleOptions& options) {
   }
 }
 
-/// The first two of `predicted` have no default.
-void check_kinds(bool is_measured, const std::vector<CLI::Option*>& predicted,
-                 const std::vector<CLI::Option*>& measured) {
-  const auto refuse = [](const CLI::Option* option, const char* why) {
-    throw Refusal(kUsageStatus, option->get_name() + why);
-  };
-  const auto is_given = [](const CLI::Option* option) { return option->count() > 0; };
-  const auto& misplaced = is_measured ? predicted : measured;
-  if (const auto at = std::ranges::find_if(misplaced, is_given); at != misplaced.end()) {
-    refuse(*at, is_measured ? ": not together with --profile, which shows what was measured"
-                            : ": is for --profile");
-  }
-  const bool is_predicted = std::ranges::any_of(predicted, is_given);
-  for (const auto* option : {predicted[0], predicted[1]}) {
-    if (is_measured || is_given(option)) continue;
-    refuse(option, is_predicted ? " is required" : " is required, or --profile");
-  }
-}
-
 void write_picture(const std::string& path, const std::string& svg) {
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
@@ -72,12 +51,11 @@ void write_picture(const std::string& path, const std::string& svg) {
 }  // namespace
 
 void add_schedule_options(CLI::App& app, ScheduleOptions& options) {
-  std::vector<CLI::Option*> predicted;
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
-    predicted.push_back(app.add_option(name, value, text)->type_name(type)->group(kPredicted));
+    return app.add_option(name, value, text)->type_name(type);
   };
-  add("--stages", options.stages, "S", "Pieces that the model is cut into");
-  add("--micro-batches", options.micro_batches, "V", "Pieces of a step's batch");
+  add("--stages", options.stages, "S", "Pieces that the model is cut into")->required();
+  add("--micro-batches", options.micro_batches, "V", "Pieces of a step's batch")->required();
   add("--kind", options.kind, "KIND", "gpipe, 1f1b, interleaved or zb-h1. 1f1b unless given");
   add("--workers", options.workers, "N",
       "For interleaved: workers that the stages are dealt to in turn");
@@ -93,32 +71,11 @@ void add_schedule_options(CLI::App& app, ScheduleOptions& options) {
       "What a stage keeps of a micro-batch from forward to backward");
   add("--weight-half-mb", options.weight_half_mb, "MB",
       "What is kept of that between the halves of a backward");
-
-  auto* profile = app.add_option("--profile", options.measured.file,
-                                 "What a run measured: the timeline of tutti run --profile")
-                      ->type_name("FILE")
-                      ->group(kMeasured);
-  const std::vector<CLI::Option*> measured = {
-      app.add_option("--step", options.measured.step, "The last complete one unless given")
-          ->type_name("K"),
-      app.add_option("--pipeline", options.measured.pipeline,
-                     "Neighbouring ranks form one. 0 unless given")
-          ->type_name("P"),
-      app.add_option("--trainer", options.measured.trainer,
-                     "Its name, where several Trainers have pipelines")
-          ->type_name("NAME")};
-  for (auto* option : measured) option->group(kMeasured);
-  app.add_option("--svg", options.svg, "Write a picture; replaced where it exists")
-      ->type_name("FILE");
-  app.callback([&options, profile, predicted, measured] {
-    options.is_measured = profile->count() > 0;
-    check_kinds(options.is_measured, predicted, measured);
-  });
+  add("--svg", options.svg, "FILE", "Write a picture; replaced where it exists");
 }
 
 int schedule(const ScheduleOptions& options) {
-  const auto timeline =
-      options.is_measured ? measured_pipeline(options.measured) : predicted_timeline(options);
+  const auto timeline = predicted_timeline(options);
   if (!options.svg.empty()) write_picture(options.svg, timeline.picture());
   fmt::print("{}", timeline.text());
   return 0;

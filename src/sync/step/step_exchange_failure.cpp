@@ -11,7 +11,6 @@
 #include "base/timeline.h"
 #include "job/wait.h"
 #include "job/wire/rank_set.h"
-#include "sync/plan/step_name.h"
 #include "sync/step/step_exchange.h"
 #include "tutti/error.h"
 
@@ -61,7 +60,9 @@ class PartnerScope {
 
 }  // namespace
 
-std::string StepExchange::step_text() const { return step_name(number_of(step_), options_.name); }
+std::string StepExchange::step_text() const {
+  return fmt::format("step {} of \"{}\"", number_of(step_), options_.name);
+}
 
 std::string StepExchange::what_is_waited_for() const {
   if (options_.updates_in_place) return fmt::format("{} {}", phase_, step_text());
