@@ -25,7 +25,6 @@ class LineAssembler {
   const std::string& unfinished() const { return text_; }
 
  private:
-  void append(std::string_view bytes, std::vector<std::string>& lines);
   void complete(std::vector<std::string>& lines);
 
   std::string text_;

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 namespace tutti::command {
 namespace {
@@ -21,21 +22,6 @@ constexpr std::string_view kEraseLine = "\r\x1b[K";  // ECMA-48 EL
 // Pause for a reader that is ready but takes nothing: a terminal with too little room for a line's
 // end, or a socket that others fill.
 constexpr int kPauseMs = 10;
-
-// Another opening of the terminal behind `stream`, so that processes that share the inherited one
-// are not made to write without blocking. Empty where it cannot be opened.
-FileDescriptor open_without_blocking(Stream stream) {
-  const int fd = static_cast<int>(stream);
-  int number = 0;
-  if (ioctl(fd, TIOCGPTN, &number) == 0) return {};  // the master of one: opening makes a new pair
-  return FileDescriptor(open(fmt::format("/proc/self/fd/{}", fd).c_str(),
-                             O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
-}
-
-bool is_socket(Stream stream) {
-  struct stat info {};
-  return fstat(static_cast<int>(stream), &info) == 0 && S_ISSOCK(info.st_mode);
-}
 
 }  // namespace
 
@@ -52,18 +38,23 @@ Output::Output(Terminals terminals)
       out_(way_to(Stream::out, terminals.out)),
       error_(way_to(Stream::error, terminals.error)) {}
 
-// A terminal is ready for writing when it takes a single byte: a longer write would wait.
+// A terminal is ready for writing when it takes a single byte: a longer write would wait. It is
+// opened once more, so that processes that share the inherited descriptor are not made to write
+// without blocking; but for the master of one, of which that would make a new pair.
 Output::Way Output::way_to(Stream stream, bool terminal) {
-  if (terminal) return {.own = open_without_blocking(stream)};
-  return {.own = {}, .is_socket = is_socket(stream)};
+  const int fd = static_cast<int>(stream);
+  int number = 0;
+  struct stat info {};
+  if (!terminal) return {.is_socket = fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode)};
+  if (ioctl(fd, TIOCGPTN, &number) == 0) return {};
+  return {.own = FileDescriptor(open(fmt::format("/proc/self/fd/{}", fd).c_str(),
+                                     O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC))};
 }
 
 void Output::line(Stream stream, std::string_view prefix, std::string_view text) {
   const bool redraw = shown_ && terminals_.has(stream);
-  if (redraw) erase_shown();
-  queue(stream, prefix);
-  queue(stream, text);
-  queue(stream, "\n");
+  if (redraw) queue(shown_->stream, std::string(kEraseLine));
+  queue(stream, fmt::format("{}{}\n", prefix, text));
   if (redraw) queue(shown_->stream, shown_->text);
 }
 
@@ -73,116 +64,90 @@ void Output::show(Stream stream, std::string_view prefix, std::string_view text)
   const std::size_t room = std::max<std::size_t>(terminals_.columns, kPrefixColumns + 1);
   std::string next = std::string(prefix) + std::string(cut_to_width(text, room - kPrefixColumns));
   if (shown_ && shown_->stream == stream && shown_->text == next) return;
-  hide();
+  if (shown_) hide(shown_->stream);
   queue(stream, next);
-  shown_ = Shown{stream, std::move(next)};
+  shown_ = Piece{stream, std::move(next)};
 }
 
-void Output::hide() {
-  if (!shown_) return;
-  erase_shown();
+void Output::hide(Stream stream) {
+  if (!shown_ || shown_->stream != stream) return;
+  queue(stream, std::string(kEraseLine));
   shown_.reset();
 }
 
-void Output::erase_shown() { queue(shown_->stream, kEraseLine); }
-
-void Output::queue(Stream stream, std::string_view text) {
-  if (failure(stream) != 0 || text.empty()) return;
-  const bool to_front = file_.empty() && back_.empty() && front_bytes_ < kMaxInMemory;
-  std::deque<Piece>& pieces = to_front ? front_ : back_;
-  (to_front ? front_bytes_ : back_bytes_) += text.size();
-  if (pieces.empty() || pieces.back().stream != stream ||
-      pieces.back().text.size() + text.size() > kPieceBytes) {
-    if (!to_front) spill();
-    pieces.push_back({stream, {}});
+void Output::queue(Stream stream, std::string text) {
+  if (way(stream).failure != 0 || text.empty()) return;
+  add_newest({stream, std::move(text)});
+  while (full() && spill()) {
   }
-  pieces.back().text.append(text);
-  if (!to_front && back_bytes_ >= kMaxInMemory) spill();  // lines may be that long
+  if (empty()) take_next();
 }
 
-// Called when the last piece is whole.
-void Output::spill() {
-  while (!back_.empty() && !file_refuses_) {
-    if (!file_.push(static_cast<int>(back_.front().stream), back_.front().text)) {
-      file_refuses_ = true;
-      say_refusal(errno);
-      return;
-    }
-    back_bytes_ -= back_.front().text.size();
-    back_.pop_front();
+void Output::add_newest(Piece piece) {
+  newest_bytes_ += piece.text.size();
+  const bool joins = !newest_.empty() && newest_.back().stream == piece.stream &&
+                     newest_.back().text.size() + piece.text.size() <= kPieceBytes;
+  if (joins) newest_.back().text += piece.text;
+  if (!joins) newest_.push_back(std::move(piece));
+}
+
+// Moves the oldest piece to the file. A refusal is told once, because a slow reader fills the file
+// repeatedly.
+bool Output::spill() {
+  if (file_refuses_) return false;
+  const Piece& oldest = newest_.front();
+  if (file_.push(static_cast<int>(oldest.stream), oldest.text)) {
+    newest_bytes_ -= oldest.text.size();
+    newest_.pop_front();
+    return true;
   }
+  file_refuses_ = true;
+  if (!std::exchange(refusal_said_, true))
+    add_newest({Stream::error, fmt::format("tutti run: cannot keep more of what nobody reads: {}; "
+                                           "workers wait for the reader\n",
+                                           std::strerror(errno))});
+  return false;
 }
 
-// Prints the refusal once, because a slow reader fills the file repeatedly.
-void Output::say_refusal(int error) {
-  if (refusal_said_) return;
-  refusal_said_ = true;
-  const std::string note = fmt::format(
-      "tutti run: cannot keep more of what nobody reads: {}; workers wait for the reader\n",
-      std::strerror(error));
-  back_bytes_ += note.size();
-  back_.push_back({Stream::error, note});
-}
-
-void Output::refill() {
-  if (!front_.empty()) return;
-  while (front_bytes_ < kMaxInMemory) {
-    const bool has_more = !file_.empty();
+void Output::take_next() {
+  next_ = {};
+  written_ = 0;
+  if (!file_.empty()) {
     auto entry = file_.pop();
-    if (!entry && has_more)
-      entry = {static_cast<int>(Stream::error),
-               fmt::format("tutti run: some of the workers' output is lost: {}\n",
-                           std::strerror(errno))};
-    if (!entry) break;
-    front_bytes_ += entry->text.size();
-    front_.push_back({static_cast<Stream>(entry->kind), std::move(entry->text)});
+    next_ = entry ? Piece{static_cast<Stream>(entry->kind), std::move(entry->text)}
+                  : Piece{Stream::error,
+                          fmt::format("tutti run: some of the workers' output is lost: {}\n",
+                                      std::strerror(errno))};
+    return;
   }
-  if (!front_.empty()) return;
-  std::swap(front_, back_);
-  std::swap(front_bytes_, back_bytes_);
   file_refuses_ = false;
-}
-
-int Output::next_descriptor() const {
-  return front_.empty() ? -1 : descriptor(front_.front().stream);
+  if (newest_.empty()) return;
+  next_ = std::move(newest_.front());
+  newest_.pop_front();
+  newest_bytes_ -= next_.text.size();
 }
 
 int Output::descriptor(Stream stream) const {
-  const FileDescriptor& own = way(stream).own;
+  const FileDescriptor& own = stream == Stream::out ? out_.own : error_.own;
   return own ? own.get() : static_cast<int>(stream);
 }
 
-// A socket that is ready may take a part and wait with the rest. The flag applies to this call
-// alone, so that processes that share the socket are not made to write without blocking.
-ssize_t Output::write_piece(Stream stream, std::string_view text) const {
-  const int to = descriptor(stream);
-  if (way(stream).is_socket) return send(to, text.data(), text.size(), MSG_DONTWAIT);
-  return write(to, text.data(), text.size());
-}
-
 bool Output::write_some() {
-  if (front_.empty()) return false;
-  const Piece& front = front_.front();
-  // A pipe that is ready takes this much without blocking (pipe(7)).
-  const ssize_t taken =
-      write_piece(front.stream, std::string_view(front.text).substr(written_, PIPE_BUF));
-  if (taken < 0) {
-    if (errno == EAGAIN) poll(nullptr, 0, kPauseMs);
-    if (errno == EINTR || errno == EAGAIN) return false;
-    failure(front.stream) = errno;
-    drop_front();
-    return true;
-  }
-  written_ += static_cast<std::size_t>(taken);
-  if (written_ == front.text.size()) drop_front();
+  if (empty()) return false;
+  // A pipe that is ready takes this much without blocking (pipe(7)). A socket that is ready may
+  // take a part and wait with the rest: the flag applies to this call alone, so that processes that
+  // share it are not made to write without blocking.
+  const auto text = std::string_view(next_.text).substr(written_, PIPE_BUF);
+  const int to = next_descriptor();
+  Way& through = way(next_.stream);
+  const ssize_t taken = through.is_socket ? send(to, text.data(), text.size(), MSG_DONTWAIT)
+                                          : write(to, text.data(), text.size());
+  if (taken < 0 && errno == EAGAIN) poll(nullptr, 0, kPauseMs);
+  if (taken < 0 && (errno == EINTR || errno == EAGAIN)) return false;
+  if (taken < 0) through.failure = errno;
+  written_ += static_cast<std::size_t>(std::max<ssize_t>(taken, 0));
+  if (taken < 0 || written_ == next_.text.size()) take_next();
   return true;
-}
-
-void Output::drop_front() {
-  front_bytes_ -= front_.front().text.size();
-  front_.pop_front();
-  written_ = 0;
-  refill();
 }
 
 std::string_view cut_to_width(std::string_view text, std::size_t columns) {

@@ -21,7 +21,7 @@
 
 namespace tutti::command {
 
-/// More text than this goes to a file.
+/// More text than this goes to a file, the oldest first.
 inline constexpr std::size_t kMaxInMemory = std::size_t{1} << 20;
 
 enum class Stream { out = 1, error = 2 };  // the descriptors' numbers
@@ -44,63 +44,54 @@ class Output {
   void line(Stream stream, std::string_view prefix, std::string_view text);
   /// Shows `text` below all lines, in place of what was shown so before. `stream` is a terminal.
   void show(Stream stream, std::string_view prefix, std::string_view text);
-  /// Takes it away.
-  void hide();
+  /// Takes it away where `stream` shows it.
+  void hide(Stream stream);
 
-  bool empty() const { return front_.empty(); }
+  bool empty() const { return next_.text.empty(); }
   /// Whether there is no room for more: callers should leave new text where it is.
-  bool full() const { return back_bytes_ >= kMaxInMemory; }
+  bool full() const { return newest_bytes_ >= kMaxInMemory; }
   /// The descriptor of the next byte; -1 when there is none.
-  int next_descriptor() const;
+  int next_descriptor() const { return empty() ? -1 : descriptor(next_.stream); }
   /// Writes a piece. To be called when next_descriptor() is ready for writing. False: nothing could
   /// be written.
   bool write_some();
   /// The errno with which standard output failed, such as EPIPE when its reader has ended; 0: it
   /// has not.
-  int out_failure() const { return out_failure_; }
+  int out_failure() const { return out_.failure; }
 
  private:
   struct Piece {
-    Stream stream;
-    std::string text;
+    Stream stream = Stream::out;
+    std::string text = {};
   };
-  struct Shown {
-    Stream stream;
-    std::string text;
-  };
-  void queue(Stream stream, std::string_view text);
-  void erase_shown();
-  void drop_front();
-  int& failure(Stream stream) { return stream == Stream::out ? out_failure_ : error_failure_; }
-  // The descriptor through which a stream is written.
+  /// How a stream is written.
   struct Way {
-    FileDescriptor own;  // of a terminal, in place of the inherited one
+    FileDescriptor own = {};  ///< of a terminal, in place of the inherited one
     bool is_socket = false;
+    int failure = 0;
   };
   static Way way_to(Stream stream, bool terminal);
-  const Way& way(Stream stream) const { return stream == Stream::out ? out_ : error_; }
+  Way& way(Stream stream) { return stream == Stream::out ? out_ : error_; }
   int descriptor(Stream stream) const;
-  ssize_t write_piece(Stream stream, std::string_view text) const;
-  void spill();
-  void say_refusal(int error);
-  void refill();
+  void queue(Stream stream, std::string text);
+  void add_newest(Piece piece);
+  bool spill();
+  void take_next();
 
   Terminals terminals_;
-
-  // The queue has this order: text that is written next, the file, the newest text.
-  std::deque<Piece> front_;
-  std::size_t front_bytes_ = 0;  // of whole pieces
-  SpillFile file_;
-  std::deque<Piece> back_;
-  std::size_t back_bytes_ = 0;
-  std::size_t written_ = 0;  // of the front piece
-  bool file_refuses_ = false;
-  bool refusal_said_ = false;
-  std::optional<Shown> shown_;
-  int out_failure_ = 0;
-  int error_failure_ = 0;
   Way out_;
   Way error_;
+  std::optional<Piece> shown_;
+
+  // The queue has this order.
+  Piece next_;
+  std::size_t written_ = 0;  ///< of it
+  SpillFile file_;
+  std::deque<Piece> newest_;
+  std::size_t newest_bytes_ = 0;
+
+  bool file_refuses_ = false;
+  bool refusal_said_ = false;
 };
 
 /// The first `columns` characters of UTF-8 text.

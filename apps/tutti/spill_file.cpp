@@ -4,12 +4,17 @@
 #include <unistd.h>
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
+
+#include "write_all.h"
 
 namespace tutti::command {
 namespace {
 
-// Blocks are freed as a whole: multiples of this are edges of blocks on any file system.
-constexpr off_t kFreedAtATime = off_t{1} << 20;
+struct Header {
+  int kind = 0;
+  std::size_t bytes = 0;
+};
 
 FileDescriptor make_unnamed_file() {
   const char* wanted = std::getenv("TMPDIR");
@@ -26,85 +31,61 @@ FileDescriptor make_unnamed_file() {
   return {};
 }
 
+bool read_all(int from, void* bytes, std::size_t count) {
+  for (char* to = static_cast<char*>(bytes); count > 0;) {
+    const ssize_t got = read(from, to, count);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    to += got;
+    count -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
 }  // namespace
 
 bool SpillFile::push(int kind, std::string_view text) {
-  if (!file_) file_ = make_unnamed_file();
-  if (!file_) return false;
+  if (!newest_.file) newest_.file = make_unnamed_file();
+  if (!newest_.file) return false;
   const Header header{.kind = kind, .bytes = text.size()};
-  const off_t next = end_ + static_cast<off_t>(sizeof header + text.size());
-  if (next - freed_ > most_) {
+  const std::size_t added = sizeof header + text.size();
+  if (oldest_.all + newest_.all + added > most_) {
     errno = EFBIG;
     return false;
   }
-  if (!write_all(&header, sizeof header, end_) ||
-      !write_all(text.data(), text.size(), end_ + static_cast<off_t>(sizeof header))) {
-    const int error = errno;
-    cut(end_);  // a full disk took a part of it
+  const int file = newest_.file.get();
+  if (!write_all(file, {reinterpret_cast<const char*>(&header), sizeof header}) ||
+      !write_all(file, text)) {
+    const int error = errno;  // a full disk may have taken a part
+    const auto end = static_cast<off_t>(newest_.all);
+    [[maybe_unused]] const int ignored = ftruncate(file, end);
+    lseek(file, end, SEEK_SET);
     errno = error;
     return false;
   }
-  end_ = next;
+  newest_.bytes = newest_.all += added;
   return true;
 }
 
 std::optional<SpillFile::Entry> SpillFile::pop() {
-  if (empty()) return {};
-  Header header{};
+  if (oldest_.bytes == 0) {
+    oldest_ = std::exchange(newest_, {});
+    if (oldest_.bytes == 0) return {};
+    lseek(oldest_.file.get(), 0, SEEK_SET);
+  }
+  const int file = oldest_.file.get();
+  Header header;
   Entry entry;
-  bool whole = read_all(&header, sizeof header, read_at_);
-  if (whole) {
+  bool is_whole = read_all(file, &header, sizeof header);
+  if (is_whole) {
     entry.kind = header.kind;
     entry.text.resize(header.bytes);
-    whole = read_all(entry.text.data(), header.bytes, read_at_ + static_cast<off_t>(sizeof header));
+    is_whole = read_all(file, entry.text.data(), header.bytes);
   }
-  read_at_ = whole ? read_at_ + static_cast<off_t>(sizeof header + header.bytes) : end_;
-  free_what_was_read();
-  if (!whole) return {};
+  oldest_.bytes -= is_whole ? sizeof header + header.bytes : oldest_.bytes;
+  if (oldest_.bytes == 0) oldest_ = {};
+  if (!is_whole) return {};
   return entry;
-}
-
-// The file of a reader that is slow all the time never becomes empty.
-void SpillFile::free_what_was_read() {
-  if (empty()) {
-    cut(0);
-    read_at_ = end_ = freed_ = 0;
-    return;
-  }
-  const off_t end = read_at_ / kFreedAtATime * kFreedAtATime;
-  if (end > freed_ &&
-      fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, freed_, end - freed_) == 0)
-    freed_ = end;
-}
-
-void SpillFile::cut(off_t bytes) {
-  [[maybe_unused]] const int ignored = ftruncate(file_.get(), bytes);
-}
-
-bool SpillFile::write_all(const void* bytes, std::size_t count, off_t at) {
-  const char* from = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t done = pwrite(file_.get(), from, count, at);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    from += done;
-    at += done;
-    count -= static_cast<std::size_t>(done);
-  }
-  return true;
-}
-
-bool SpillFile::read_all(void* bytes, std::size_t count, off_t at) {
-  char* to = static_cast<char*>(bytes);
-  while (count > 0) {
-    const ssize_t done = pread(file_.get(), to, count, at);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    to += done;
-    at += done;
-    count -= static_cast<std::size_t>(done);
-  }
-  return true;
 }
 
 }  // namespace tutti::command

@@ -1,9 +1,9 @@
 #pragma once
 
-// A queue of texts in a file without a name, for text that is too much for memory and not written
-// yet. The disk holds what has not been popped and 1 MiB at most. Where the file system cannot free
-// a part of a file, what has been popped stays until the queue is empty, and counts as if it had
-// not.
+// A queue of texts on disk, for text that is too much for memory and not written yet. It has two
+// files without names: one takes new texts while the other is read to its end and then given back,
+// so that no file system has to free a part of a file. The disk holds what has not been popped, and
+// at most as much that has.
 //
 // Threads: one. Failure: push() returns false, with errno.
 
@@ -19,37 +19,31 @@ namespace tutti::command {
 
 class SpillFile {
  public:
-  static constexpr off_t kMost = off_t{1} << 30;
+  static constexpr std::size_t kMost = std::size_t{1} << 30;
   /// Uses at most `most` bytes of the disk.
-  explicit SpillFile(off_t most = kMost) : most_(most) {}
+  explicit SpillFile(std::size_t most = kMost) : most_(most) {}
 
-  bool empty() const { return read_at_ == end_; }
-  /// `kind` comes back with the text. False: nothing has been added. The file is made by the first
-  /// call, in TMPDIR, else /var/tmp, else /tmp.
+  bool empty() const { return newest_.bytes == 0 && oldest_.bytes == 0; }
+  /// `kind` comes back with the text. False: nothing has been added. The files are made by the
+  /// first call that needs them, in TMPDIR, else /var/tmp, else /tmp.
   bool push(int kind, std::string_view text);
   struct Entry {
     int kind = 0;
     std::string text;
   };
-  /// Removes and returns the oldest text. Empty when the file is empty, or cannot be read any more:
-  /// its content is then lost.
+  /// Removes and returns the oldest text. Empty when there is none, or when it cannot be read any
+  /// more: what was in its file is then lost.
   std::optional<Entry> pop();
 
  private:
-  struct Header {
-    int kind;
-    std::size_t bytes;
+  struct Half {
+    FileDescriptor file;    ///< its offset is where the next text is written or read
+    std::size_t bytes = 0;  ///< written, or not yet read
+    std::size_t all = 0;    ///< that the disk holds
   };
-  bool write_all(const void* bytes, std::size_t count, off_t at);
-  bool read_all(void* bytes, std::size_t count, off_t at);
-  void free_what_was_read();
-  void cut(off_t bytes);
-
-  off_t most_;
-  FileDescriptor file_;
-  off_t read_at_ = 0;
-  off_t end_ = 0;
-  off_t freed_ = 0;  // no byte before it is on the disk
+  std::size_t most_;
+  Half newest_;
+  Half oldest_;
 };
 
 }  // namespace tutti::command

@@ -59,7 +59,6 @@ void Supervisor::watch() {
       descriptor(workers_[rank], stream).reset();
     }
   print_last_words();
-  output_.hide();
 }
 
 void Supervisor::keep_last_words(Clock::time_point now) {

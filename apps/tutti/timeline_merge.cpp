@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/file_descriptor.h"
+#include "write_all.h"
 
 namespace tutti::command {
 namespace {
@@ -51,22 +52,12 @@ bool is_complete(Part& part) {
 
 enum class Copy { done, failed, stopped };
 
-Copy write_all(int to, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(to, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return Copy::failed;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return Copy::done;
-}
-
 Copy copy_events(const Part& part, int to, const std::function<bool()>& stop) {
   for (off_t at = size_of(kHead); at < part.events_end;) {
     if (stop()) return Copy::stopped;
     const auto left = static_cast<std::size_t>(part.events_end - at);
     const std::string piece = read_at(part, at, std::min(left, kCopyBytes));
-    if (piece.empty() || write_all(to, piece) == Copy::failed) return Copy::failed;
+    if (piece.empty() || !write_all(to, piece)) return Copy::failed;
     at += size_of(piece);
   }
   return Copy::done;
@@ -75,15 +66,15 @@ Copy copy_events(const Part& part, int to, const std::function<bool()>& stop) {
 Copy write_merged(const std::string& path, const std::vector<Part>& parts,
                   const std::function<bool()>& stop) {
   FileDescriptor to(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!to || write_all(to.get(), kHead) == Copy::failed) return Copy::failed;
+  if (!to || !write_all(to.get(), kHead)) return Copy::failed;
   bool first = true;
   for (const Part& part : parts) {
     if (part.events_end == size_of(kHead)) continue;
-    if (!first && write_all(to.get(), ",\n") == Copy::failed) return Copy::failed;
+    if (!first && !write_all(to.get(), ",\n")) return Copy::failed;
     first = false;
     if (const Copy copy = copy_events(part, to.get(), stop); copy != Copy::done) return copy;
   }
-  if (write_all(to.get(), kTail) == Copy::failed || !to.close()) return Copy::failed;
+  if (!write_all(to.get(), kTail) || !to.close()) return Copy::failed;
   return Copy::done;
 }
 

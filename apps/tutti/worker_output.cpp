@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -12,14 +11,19 @@
 #include "base/file_descriptor.h"
 #include "rank_prefix.h"
 #include "refusal.h"
+#include "write_all.h"
 
 namespace tutti::command {
+
+namespace {
 
 // As the C++ library writes it: the class, then on the next line the text.
 constexpr std::string_view kUncaught = "terminate called after throwing an instance of '";
 constexpr std::string_view kUncaughtOfTutti =
     "terminate called after throwing an instance of 'tutti::";
 constexpr std::string_view kWhat = "  what():  ";
+
+}  // namespace
 
 // "Exception raised from f at file.cpp:12 (most recent call first):"
 // "frame #3: <unknown function> + 0x29d90 (0x7f… in /lib/libc.so.6)"
@@ -57,32 +61,31 @@ WorkerOutput::WorkerOutput(Output& output, std::function<bool(const std::string&
 void WorkerOutput::take(Stream stream, std::string_view bytes) {
   Part& from = part(stream);
   print(stream, from.assembler.feed(bytes));
-  if (!from.may_show || !from.assembler.rewrites()) return;
-  output_->show(stream, from.prefix, from.assembler.unfinished());
-  from.shown = true;
+  if (from.may_show && from.assembler.rewrites())
+    output_->show(stream, from.prefix, from.assembler.unfinished());
 }
 
-void WorkerOutput::finish(Stream stream) { print(stream, part(stream).assembler.finish()); }
+void WorkerOutput::finish(Stream stream) {
+  print(stream, part(stream).assembler.finish());
+  if (part(stream).may_show) output_->hide(stream);
+}
 
 void WorkerOutput::print(Stream stream, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
-  Part& from = part(stream);
-  if (from.shown) {
-    output_->hide();
-    from.shown = false;
-  }
+  const Part& from = part(stream);
+  if (from.may_show) output_->hide(stream);
   std::string logged;
   for (const std::string& line : lines) {
     if (takes_line_ && takes_line_(line)) continue;
     logged.append(line).push_back('\n');
     if (!takes_line_ && is_stack_frame(line)) {
-      any_frames_ = true;
+      remembered_.any_frames = true;
       continue;
     }
-    last_lines_.push_back(line);
-    if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
+    remembered_.last_lines.push_back(line);
+    if (remembered_.last_lines.size() > kRememberedLines) remembered_.last_lines.pop_front();
     if (is_last_word(stream, line)) {
-      last_words_.push_back(line);
+      remembered_.last_words.push_back(line);
     } else {
       output_->line(stream, from.prefix, line);
     }
@@ -96,7 +99,7 @@ bool WorkerOutput::is_last_word(Stream stream, std::string_view line) const {
 }
 
 std::vector<std::string> WorkerOutput::take_last_words() {
-  std::vector<std::string> words = std::exchange(last_words_, {});
+  std::vector<std::string> words = std::exchange(remembered_.last_words, {});
   if (words.size() < 2 || !words[1].starts_with(kWhat)) return words;
   const std::size_t name = kUncaught.size();
   const std::size_t end = words[0].find('\'', name);
@@ -108,34 +111,26 @@ std::vector<std::string> WorkerOutput::take_last_words() {
 }
 
 Written WorkerOutput::written() const {
-  Written written{.last_lines = {last_lines_.begin(), last_lines_.end()}, .frames = {}};
-  if (any_frames_)
+  Written written{.last_lines = {remembered_.last_lines.begin(), remembered_.last_lines.end()},
+                  .frames = {}};
+  if (remembered_.any_frames)
     written.frames =
         log_ ? "stack frames: in " + log_file_ : "stack frames are left out: --log DIR keeps them";
   return written;
 }
 
 void WorkerOutput::start_again(std::string_view line) {
-  for (Part& each : parts_) {
-    each.assembler = {};
-    each.shown = false;
-  }
-  last_lines_.clear();
-  last_words_.clear();
-  any_frames_ = false;
+  for (Part& each : parts_) each.assembler = {};
+  remembered_ = {};
   log(std::string(line) + '\n');
 }
 
 void WorkerOutput::log(std::string_view text) {
-  while (log_ && !text.empty()) {
-    const ssize_t written = write(log_.get(), text.data(), text.size());
-    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
-    if (written > 0 || (written < 0 && errno == EINTR)) continue;
-    output_->line(
-        Stream::error, "",
-        fmt::format("tutti run: cannot write {}: {}; it ends here", log_file_, error_text(errno)));
-    log_.reset();
-  }
+  if (!log_ || write_all(log_.get(), text)) return;
+  output_->line(
+      Stream::error, "",
+      fmt::format("tutti run: cannot write {}: {}; it ends here", log_file_, error_text(errno)));
+  log_.reset();
 }
 
 }  // namespace tutti::command

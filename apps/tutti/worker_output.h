@@ -42,7 +42,7 @@ class WorkerOutput {
 
   /// True where the worker has written that an error of Tutti was not caught: that, and what
   /// follows it on the same stream, is not printed but kept for take_last_words().
-  bool has_last_words() const { return !last_words_.empty(); }
+  bool has_last_words() const { return !remembered_.last_words.empty(); }
   /// The kept lines, in the words of a user: "error (tutti::PeerLost, not caught): rank 1 ended …".
   /// Later lines are printed again.
   std::vector<std::string> take_last_words();
@@ -55,7 +55,6 @@ class WorkerOutput {
     LineAssembler assembler;
     std::string prefix;
     bool may_show = false;  // a rewriting line is shown as it changes
-    bool shown = false;
   };
   Part& part(Stream stream) { return parts_[stream == Stream::out ? 0 : 1]; }
   void print(Stream stream, const std::vector<std::string>& lines);
@@ -67,9 +66,12 @@ class WorkerOutput {
   std::array<Part, 2> parts_;
   FileDescriptor log_;  // not for the workers
   std::string log_file_;
-  std::deque<std::string> last_lines_;
-  std::vector<std::string> last_words_;
-  bool any_frames_ = false;
+  struct Remembered {
+    std::deque<std::string> last_lines = {};
+    std::vector<std::string> last_words = {};
+    bool any_frames = false;
+  };
+  Remembered remembered_;  // of this attempt
 };
 
 }  // namespace tutti::command
