@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
@@ -48,9 +47,7 @@ void become_launcher(pid_t keeper) {
   become_subreaper();
   prctl(PR_SET_NAME, "tutti-run");  // `killall -9 tutti` is for the keeper
   // A process outside of a terminal's foreground group may write to it with this signal blocked.
-  sigset_t terminal_output;
-  sigemptyset(&terminal_output);
-  sigaddset(&terminal_output, SIGTTOU);
+  const sigset_t terminal_output = only(SIGTTOU);
   sigprocmask(SIG_BLOCK, &terminal_output, nullptr);
 }
 
@@ -72,48 +69,24 @@ RunEnd end_of_run(int status, const std::vector<ProcessEntry>& spared, int statu
   return end.value_or(RunEnd{.status = kSignalStatus + WTERMSIG(status)});
 }
 
-/// The signals of a run, but for SIGTSTP, which stays pending: a SIGCONT that comes before this
-/// process has stopped cancels it, at whatever moment.
-class KeeperSignals {
- public:
-  explicit KeeperSignals(const sigset_t& all)
-      : others_(all), any_(signalfd(-1, &all, SFD_CLOEXEC)) {
-    sigdelset(&others_, SIGTSTP);
-    if (!any_) throw Refusal(1, fmt::format("cannot receive signals: {}", error_text(errno)));
+// A SIGTSTP that has been passed on stays pending, and its descriptor readable, until the launcher
+// has stopped.
+int next_signal(const RunSignals& signals, bool is_stopping) {
+  for (;;) {
+    if (!is_stopping && signals.is_stop_pending()) return SIGTSTP;
+    if (const int signal = signals.next(/*waits=*/is_stopping); signal != 0) return signal;
+    pollfd shown{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
+    poll(&shown, 1, -1);
   }
-  /// Waits until there is one. SIGTSTP is looked for with `looks_for_stop`, and left pending.
-  int next(bool looks_for_stop) {
-    const timespec at_once{};
-    for (;;) {
-      if (looks_for_stop && is_pending(SIGTSTP)) return SIGTSTP;
-      const int signal = sigtimedwait(&others_, nullptr, looks_for_stop ? &at_once : nullptr);
-      if (signal > 0) return signal;
-      if (!looks_for_stop) continue;
-      pollfd shown{.fd = any_.get(), .events = POLLIN, .revents = 0};
-      poll(&shown, 1, -1);
-    }
-  }
-  /// The pending SIGTSTP has no effect.
-  static void forget_stop() {
-    sigset_t stop;
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGTSTP);
-    const timespec at_once{};
-    sigtimedwait(&stop, nullptr, &at_once);
-  }
+}
 
- private:
-  sigset_t others_;
-  FileDescriptor any_;  ///< readable when a signal has come, SIGTSTP too
-};
-
-RunEnd keep(pid_t launcher, KeeperSignals& signals, const std::vector<ProcessEntry>& spared,
+RunEnd keep(pid_t launcher, const RunSignals& signals, const std::vector<ProcessEntry>& spared,
             int status_line) {
   bool stopping = false;  // SIGTSTP has been passed on, and no SIGCONT since
   for (;;) {
-    const int signal = signals.next(/*looks_for_stop=*/!stopping);
+    const int signal = next_signal(signals, stopping);
     if (signal == SIGTSTP && !somebody_can_resume()) {
-      KeeperSignals::forget_stop();
+      signals.drop_stop();
       continue;
     }
     if (signal != SIGCHLD) kill(launcher, signal);
@@ -126,7 +99,7 @@ RunEnd keep(pid_t launcher, KeeperSignals& signals, const std::vector<ProcessEnt
       if (pid != launcher) continue;
       if (!WIFSTOPPED(status)) return end_of_run(status, spared, status_line);
       // The shell sees this process; SIGCONT is passed on when it comes.
-      if (stopping) obey_pending_stop();
+      if (stopping) signals.obey_stop();
     }
   }
 }
@@ -144,7 +117,7 @@ KeptLauncher KeptLauncher::start() {
   // theirs may become this process' children.
   const pid_t keeper = getpid();
   const std::vector<ProcessEntry> spared = descendants_of(keeper);
-  KeeperSignals signals(block_run_signals());
+  const RunSignals signals;
   become_subreaper();
   const pid_t launcher = fork();
   if (launcher < 0)
@@ -165,9 +138,7 @@ KeptLauncher KeptLauncher::start() {
 void KeptLauncher::end_by_signal() const {
   if (interrupted_by_ == 0) return;
   signal(interrupted_by_, SIG_DFL);
-  sigset_t own;
-  sigemptyset(&own);
-  sigaddset(&own, interrupted_by_);
+  const sigset_t own = only(interrupted_by_);
   sigprocmask(SIG_UNBLOCK, &own, nullptr);
   raise(interrupted_by_);
 }

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -25,7 +26,7 @@ namespace {
 constexpr int kRoundMs = 1;  // between two looks at what is left
 
 bool contains(std::span<const pid_t> processes, pid_t pid) {
-  return std::find(processes.begin(), processes.end(), pid) != processes.end();
+  return std::ranges::find(processes, pid) != processes.end();
 }
 
 // "17 (a name) S 4 …": the name may hold anything, also parentheses. The start is field 22.
@@ -72,8 +73,8 @@ std::vector<ProcessEntry> descendants_of(pid_t ancestor) {
   const std::vector<ProcessEntry> all = all_processes();
   std::vector<ProcessEntry> found;
   const auto add_children = [&](pid_t parent) {
-    for (const ProcessEntry& entry : all)
-      if (entry.parent == parent) found.push_back(entry);
+    std::ranges::copy_if(all, std::back_inserter(found),
+                         [&](const ProcessEntry& entry) { return entry.parent == parent; });
   };
   add_children(ancestor);
   for (std::size_t at = 0; at < found.size(); ++at) add_children(found[at].pid);
@@ -84,7 +85,7 @@ std::vector<pid_t> still_there(std::span<const ProcessEntry> processes) {
   const std::vector<ProcessEntry> all = all_processes();
   std::vector<pid_t> numbers;
   for (const ProcessEntry& process : processes)
-    if (std::any_of(all.begin(), all.end(), [&](const ProcessEntry& entry) {
+    if (std::ranges::any_of(all, [&](const ProcessEntry& entry) {
           return entry.pid == process.pid && entry.started == process.started;
         }))
       numbers.push_back(process.pid);
@@ -93,10 +94,10 @@ std::vector<pid_t> still_there(std::span<const ProcessEntry> processes) {
 
 namespace {
 
-std::vector<pid_t> own_children() {
+std::vector<pid_t> own_children(std::span<const pid_t> spared) {
   std::vector<pid_t> children;
   for (const ProcessEntry& entry : all_processes())
-    if (entry.parent == getpid()) children.push_back(entry.pid);
+    if (entry.parent == getpid() && !contains(spared, entry.pid)) children.push_back(entry.pid);
   return children;
 }
 
@@ -110,18 +111,16 @@ void become_subreaper() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 std::vector<pid_t> end_children(std::span<const pid_t> spared, std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
   for (;;) {
-    std::vector<pid_t> left = own_children();
-    std::erase_if(left, [&](pid_t pid) { return contains(spared, pid); });
-    if (left.empty()) return left;
+    const std::vector<pid_t> left = own_children(spared);
     for (const pid_t pid : left)
       if (waitpid(pid, nullptr, WNOHANG) == 0) kill(pid, SIGKILL);
-    if (Clock::now() >= end) return left;
+    if (left.empty() || Clock::now() >= end) return left;
     poll(nullptr, 0, kRoundMs);
   }
 }
 
 bool has_hidden_children(std::chrono::milliseconds limit) {
-  if (!own_children().empty()) return false;
+  if (!own_children({}).empty()) return false;
   const auto end = Clock::now() + limit;
   for (;;) {
     const pid_t ended = waitpid(-1, nullptr, WNOHANG);
@@ -133,8 +132,7 @@ bool has_hidden_children(std::chrono::milliseconds limit) {
 }
 
 void reap_children(std::span<const pid_t> spared) {
-  for (const pid_t pid : own_children())
-    if (!contains(spared, pid)) waitpid(pid, nullptr, WNOHANG);
+  for (const pid_t pid : own_children(spared)) waitpid(pid, nullptr, WNOHANG);
 }
 
 // Parents before their children: the number of a stopped parent's child stays that child's.

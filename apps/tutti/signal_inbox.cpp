@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 
@@ -26,37 +27,55 @@ void handle(int signal, void (*handler)(int)) {
 
 }  // namespace
 
-sigset_t block_run_signals() {
-  sigset_t wanted;
-  sigemptyset(&wanted);
-  for (const int signal : {SIGTERM, SIGCONT, SIGCHLD}) sigaddset(&wanted, signal);
+sigset_t only(int signal) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  return set;
+}
+
+RunSignals::RunSignals() {
+  sigemptyset(&taken_);
+  for (const int signal : {SIGTERM, SIGCONT, SIGCHLD}) sigaddset(&taken_, signal);
   for (const int signal : {SIGINT, SIGHUP, SIGTSTP})
-    if (!is_ignored(signal)) sigaddset(&wanted, signal);
-  sigprocmask(SIG_BLOCK, &wanted, nullptr);
+    if (!is_ignored(signal)) sigaddset(&taken_, signal);
+  sigprocmask(SIG_BLOCK, &taken_, nullptr);
   handle(SIGCHLD, SIG_DFL);  // were it ignored, the exit status of children would be lost
-  return wanted;
-}
-
-bool is_pending(int signal) {
-  sigset_t pending;
-  return sigpending(&pending) == 0 && sigismember(&pending, signal) == 1;
-}
-
-void obey_pending_stop() {
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGTSTP);
-  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
-  sigprocmask(SIG_BLOCK, &stop, nullptr);
-}
-
-SignalInbox::SignalInbox(pid_t keeper) : taken_(block_run_signals()), keeper_(keeper) {
-  handle(SIGPIPE, SIG_IGN);
-  handle(SIGXFSZ, SIG_IGN);
   // Only shows that there are signals; they are taken with sigtimedwait().
   file_ = FileDescriptor(signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!file_) throw Refusal(1, fmt::format("cannot receive signals: {}", error_text(errno)));
   sigdelset(&taken_, SIGTSTP);
+}
+
+int RunSignals::next(bool waits) const {
+  int signal = 0;
+  const timespec at_once{};
+  do {
+    signal = sigtimedwait(&taken_, nullptr, waits ? nullptr : &at_once);
+  } while (signal < 0 && errno == EINTR);
+  return std::max(signal, 0);
+}
+
+bool RunSignals::is_stop_pending() const {
+  sigset_t pending;
+  return sigpending(&pending) == 0 && sigismember(&pending, SIGTSTP) == 1;
+}
+
+void RunSignals::obey_stop() const {
+  const sigset_t stop = only(SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+  sigprocmask(SIG_BLOCK, &stop, nullptr);
+}
+
+void RunSignals::drop_stop() const {
+  const sigset_t stop = only(SIGTSTP);
+  const timespec at_once{};
+  sigtimedwait(&stop, nullptr, &at_once);
+}
+
+SignalInbox::SignalInbox(pid_t keeper) : keeper_(keeper) {
+  handle(SIGPIPE, SIG_IGN);
+  handle(SIGXFSZ, SIG_IGN);
 }
 
 bool SignalInbox::abandoned() const { return getppid() != keeper_; }
@@ -64,10 +83,8 @@ bool SignalInbox::abandoned() const { return getppid() != keeper_; }
 std::optional<int> SignalInbox::next() {
   for (;;) {
     obey_stop();
-    const timespec at_once{};
-    const int signal = sigtimedwait(&taken_, nullptr, &at_once);
-    if (signal < 0 && errno == EINTR) continue;
-    if (signal < 0) return {};
+    const int signal = signals_.next();
+    if (signal == 0) return {};
     if (signal == SIGCHLD) child_ended_ = true;
     if (abandoned()) return signal;
     if (signal == SIGCHLD || signal == SIGCONT) continue;
@@ -82,9 +99,9 @@ std::optional<int> SignalInbox::next() {
 // cancels it, and where no process could resume this one, because the keeper has ended, it has no
 // effect.
 void SignalInbox::obey_stop() {
-  if (!is_pending(SIGTSTP)) return;
+  if (!signals_.is_stop_pending()) return;
   const auto stopped = stop_descendants();
-  obey_pending_stop();
+  signals_.obey_stop();
   resume(stopped);
 }
 
