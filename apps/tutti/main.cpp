@@ -13,14 +13,14 @@
 #include <string_view>
 #include <vector>
 
-#include "compare.h"
-#include "doctor.h"
-#include "export.h"
-#include "link_probe.h"
-#include "refusal.h"
-#include "run.h"
-#include "say.h"
-#include "schedule.h"
+#include "apps/tutti/compare/compare.h"
+#include "apps/tutti/doctor/doctor.h"
+#include "apps/tutti/doctor/link_probe.h"
+#include "apps/tutti/export/export.h"
+#include "apps/tutti/run/run.h"
+#include "apps/tutti/schedule/schedule.h"
+#include "apps/tutti/text/refusal.h"
+#include "apps/tutti/text/say.h"
 #include "tutti/error.h"
 
 namespace tutti::command {

@@ -1,11 +1,11 @@
-#include "doctor_report.h"
+#include "apps/tutti/doctor/doctor_report.h"
 
 #include <gmock/gmock.h>
 #include <sys/syscall.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/tutti/run/processor_set.h"
 #include "base/system.h"
-#include "processor_set.h"
 #include "support/running_command.h"
 
 namespace tutti::command {

@@ -1,4 +1,4 @@
-#include "spill_file.h"
+#include "apps/tutti/text/spill_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -80,8 +80,15 @@ const std::map<std::string, Names> kMayInclude = {
                        "sync/averaging", "torch/model", "torch/run",
                        "torch/optim",    "torch/split", "torch/pipeline",
                        "torch/shards"}},
+    {"apps/tutti/text", {"base"}},
+    {"apps/tutti/run", {"base", "job/hosts", "job", "apps/tutti/text"}},
+    {"apps/tutti/doctor", {"base", "kernels", "job/hosts", "apps/tutti/text", "apps/tutti/run"}},
+    {"apps/tutti/compare", {"base", "run", "apps/tutti/text"}},
+    {"apps/tutti/schedule", {"base", "run/pipeline", "apps/tutti/text"}},
+    {"apps/tutti/export", {"base", "apps/tutti/text"}},
     {"apps/tutti",
-     {"base", "kernels", "job/wire", "job/hosts", "job", "run", "run/pipeline", "sync/plan"}},
+     {"base", "apps/tutti/text", "apps/tutti/run", "apps/tutti/doctor", "apps/tutti/compare",
+      "apps/tutti/schedule", "apps/tutti/export"}},
     {"apps/export_torch", {"base", "torch/run"}},
 };
 
