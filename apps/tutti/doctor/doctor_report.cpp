@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "apps/tutti/run/cpu_option.h"
+#include "memory/memory_need.h"
 
 namespace tutti::command {
 namespace {
@@ -70,8 +70,8 @@ Verdict judge(const MachineFacts& facts) {
   for (const MemoryBound& bound : facts.memory)
     if (bound.available < kLeastMemory)
       verdict.problems.push_back(fmt::format("{} has {} of memory left, at least {} is needed",
-                                             bound.owner, human_bytes(bound.available),
-                                             human_bytes(kLeastMemory)));
+                                             bound.owner, format_bytes(bound.available),
+                                             format_bytes(kLeastMemory)));
   if (facts.processors < facts.processors_allowed)
     verdict.notes.push_back(
         fmt::format("the cgroup's quota leaves {} of {} processors: more workers or threads wait "
@@ -106,8 +106,8 @@ std::string as_text(const MachineFacts& facts, const Verdict& verdict) {
   add("torch, MKL, oneDNN", libraries_text(facts));
   add("SIMD", facts.simd);
   for (const MemoryBound& bound : facts.memory)
-    add("memory", fmt::format("{}: {} available of {}", bound.owner, human_bytes(bound.available),
-                              human_bytes(bound.limit)));
+    add("memory", fmt::format("{}: {} available of {}", bound.owner, format_bytes(bound.available),
+                              format_bytes(bound.limit)));
   add("huge pages", huge_pages_text(facts));
   add("sealed memory", works_text(facts.sealed_memory_problem));
   add("process handles", works_text(facts.life_line_problem));
@@ -164,14 +164,6 @@ nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict) {
       {"problems", verdict.problems},
       {"can_train", verdict.problems.empty()},
   };
-}
-
-std::string human_bytes(std::uint64_t bytes) {
-  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 }  // namespace tutti::command

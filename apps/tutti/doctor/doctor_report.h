@@ -22,7 +22,4 @@ std::string as_text(const MachineFacts& facts, const Verdict& verdict);
 
 nlohmann::json as_json(const MachineFacts& facts, const Verdict& verdict);
 
-/// "1.5 GiB"
-std::string human_bytes(std::uint64_t bytes);
-
 }  // namespace tutti::command
