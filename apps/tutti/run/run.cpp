@@ -1,10 +1,9 @@
 #include "apps/tutti/run/run.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <array>
 #include <csignal>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,17 +21,11 @@
 namespace tutti::command {
 namespace {
 
-// A reader that does not read is waited for, unless the run was `interrupted`, or a signal comes.
-void flush(Output& output, SignalInbox& signals, bool interrupted) {
-  auto give_up = Clock::now() + kPatience;
-  while (!output.empty() && !signals.next() && !signals.abandoned()) {
-    std::array<pollfd, 2> polled = {
-        {{signals.descriptor(), POLLIN, 0}, {output.next_descriptor(), POLLOUT, 0}}};
-    poll(polled.data(), polled.size(), interrupted ? static_cast<int>(kPatience.count()) : -1);
-    const bool progress = polled[1].revents != 0 && output.write_some();
-    if (progress) give_up = Clock::now() + kPatience;
-    if (interrupted && Clock::now() >= give_up) return;
-  }
+/// Where no worker runs.
+void flush(Output& output, SignalInbox& signals, std::optional<int> interrupted) {
+  if (signals.abandoned()) return;
+  std::vector<Worker> none;
+  Supervisor(none, {.interrupted = interrupted}, output, signals).flush();
 }
 
 RunEnd run_attempts(const RunPlan& plan, ConnectedHosts hosts, std::vector<WorkerOutput>& outputs,
@@ -43,14 +36,14 @@ RunEnd run_attempts(const RunPlan& plan, ConnectedHosts hosts, std::vector<Worke
     // A request for the end while no worker runs must not be followed by new ones.
     if (const auto signal = signals.next()) {
       if (signals.abandoned()) return {.status = kSignalStatus + SIGKILL};
-      flush(output, signals, true);
+      flush(output, signals, signal);
       return {.status = kSignalStatus + *signal, .interrupted_by = *signal};
     }
   }
 }
 
 // Comes last: a file of any size must not keep a user from the report, nor change the status.
-void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals, bool interrupted) {
+void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals, const RunEnd& end) {
   if (plan.timeline.empty()) return;
   std::vector<std::string> problems;
   try {
@@ -62,7 +55,8 @@ void merge_timeline(const RunPlan& plan, Output& output, SignalInbox& signals, b
   if (problems.empty()) return;
   for (const std::string& problem : problems)
     output.line(Stream::error, "", fmt::format("tutti run: {}", problem));
-  flush(output, signals, interrupted);
+  flush(output, signals,
+        end.interrupted_by == 0 ? std::nullopt : std::optional(end.interrupted_by));
 }
 
 }  // namespace
@@ -110,10 +104,10 @@ int run(const RunOptions& options) {
     }
     const RunEnd end = run_attempts(plan, std::move(hosts), outputs, output, signals);
     kept.settle(end);
-    merge_timeline(plan, output, signals, end.interrupted_by != 0);
+    merge_timeline(plan, output, signals, end);
     return end.status;
   } catch (const std::exception&) {
-    flush(output, signals, false);  // what earlier attempts have left
+    flush(output, signals, {});  // what earlier attempts have left
     throw;
   }
 }

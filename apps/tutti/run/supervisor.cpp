@@ -37,7 +37,8 @@ Supervisor::Supervisor(std::vector<Worker>& workers, const SupervisorOptions& op
       signals_(signals),
       escalation_(options.termination),
       ended_(workers.size()),
-      was_told_(workers.size()) {
+      was_told_(workers.size()),
+      interrupted_(options.interrupted) {
   for (const Worker& worker : workers_) pids_.push_back(worker.process.pid());
   if (options.join_note) join_note_at_ = Clock::now() + options.join_notice;
 }
@@ -265,33 +266,18 @@ void Supervisor::send(int signal) {
   }
 }
 
-void Supervisor::flush() {
-  print_while([&] { return !output_.empty(); });
-}
-
-void Supervisor::make_room() {
-  print_while([&] { return output_.full(); });
-}
-
-void Supervisor::print_while(const std::function<bool()>& wanted) {
+void Supervisor::print_while(const std::function<bool()>& wanted, bool waits) {
   auto give_up = Clock::now() + kPatience;
   while (wanted()) {
     std::array<pollfd, 2> polled = {
         {{signals_.descriptor(), POLLIN, 0}, {output_.next_descriptor(), POLLOUT, 0}}};
     const auto now = Clock::now();
-    const int limit = hurried_ ? 0 : interrupted_ ? milliseconds_until(give_up, now) : -1;
+    const int limit = hurried_ || !waits ? 0 : interrupted_ ? milliseconds_until(give_up, now) : -1;
     if (poll(polled.data(), polled.size(), limit) < 0) continue;
     if (polled[0].revents != 0 && take_signals()) hurried_ = true;
     const bool progress = polled[1].revents != 0 && print();
     if (progress || !interrupted_) give_up = Clock::now() + kPatience;
-    if (!progress && (hurried_ || Clock::now() >= give_up)) return;
-  }
-}
-
-void Supervisor::flush_ready() {
-  while (!output_.empty()) {
-    pollfd polled{output_.next_descriptor(), POLLOUT, 0};
-    if (poll(&polled, 1, 0) <= 0 || !print()) return;
+    if (!progress && (hurried_ || !waits || Clock::now() >= give_up)) return;
   }
 }
 

@@ -42,6 +42,7 @@ struct SupervisorOptions {
   /// workers of other hosts have failed: then the report of a failure here still counts.
   bool of_host = false;
   std::chrono::milliseconds termination = kTermination;  ///< from SIGTERM to SIGKILL
+  std::optional<int> interrupted = {};  ///< the signal that has ended the run before
   /// Asked once, when the workers have run for `join_notice`; empty: never. Returns a line to
   /// print, or an empty one.
   std::function<std::string()> join_note = {};
@@ -61,11 +62,17 @@ class Supervisor {
   void end_all() { escalation_.begin(Clock::now()); }
   /// Prints what is queued. A signal ends the wait for a reader that does not read; after an
   /// interruption the wait ends when it has read nothing for kPatience.
-  void flush();
+  void flush() {
+    print_while([&] { return !output_.empty(); });
+  }
   /// The same, until there is room for what comes.
-  void make_room();
+  void make_room() {
+    print_while([&] { return output_.full(); });
+  }
   /// Prints what can be printed without waiting for the reader.
-  void flush_ready();
+  void flush_ready() {
+    print_while([&] { return !output_.empty(); }, /*waits=*/false);
+  }
 
   /// The workers' ends, in their order.
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
@@ -92,7 +99,7 @@ class Supervisor {
   void note_who_joined(Clock::time_point now);
   void read(std::size_t rank, Stream stream, std::size_t at_most);
   bool print();
-  void print_while(const std::function<bool()>& wanted);
+  void print_while(const std::function<bool()>& wanted, bool waits = true);
   void say_why(int signal);
   void interrupt(int signal, int forwarded);
   void hurry();
