@@ -78,9 +78,9 @@ void Output::hide(Stream stream) {
 void Output::queue(Stream stream, std::string text) {
   if (way(stream).failure != 0 || text.empty()) return;
   add_newest({stream, std::move(text)});
+  if (empty()) take_next();
   while (full() && spill()) {
   }
-  if (empty()) take_next();
 }
 
 void Output::add_newest(Piece piece) {
