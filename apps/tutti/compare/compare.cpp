@@ -5,8 +5,7 @@
 #include <exception>
 #include <filesystem>
 
-#include "apps/tutti/compare/compare_checkpoints.h"
-#include "apps/tutti/compare/compare_logs.h"
+#include "apps/tutti/compare/comparison.h"
 #include "apps/tutti/text/say.h"
 #include "base/files.h"
 #include "run/manifest.h"

@@ -1,4 +1,4 @@
-#include "apps/tutti/compare/compare_checkpoints.h"
+#include "apps/tutti/compare/comparison.h"
 
 #include <fmt/format.h>
 #include <algorithm>

@@ -1,12 +1,16 @@
 #pragma once
 
 // What comparing two runs found, as text. The two are called A and B.
+//
+// Failure: InvalidArgument where they cannot be compared.
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "run/checkpoint_store.h"
 #include "run/run_fingerprint.h"
+#include "run/step_log_reader.h"
 
 namespace tutti::command {
 
@@ -14,6 +18,14 @@ struct Comparison {
   bool equal = false;
   std::string text;  ///< whole lines
 };
+
+/// Two step logs, step by step (run/step_log.h): the steps of which both have digests, to the first
+/// that differs.
+Comparison compare_logs(const StepLogFile& a, const StepLogFile& b);
+
+/// Two checkpoints, tensor by tensor and byte by byte. Takes twice the memory of the largest
+/// tensor.
+Comparison compare_checkpoints(const Checkpoint& a, const Checkpoint& b);
 
 /// Names as many differences as a person reads: "  …" lines, then how many more there are.
 std::string as_list(const std::vector<std::string>& differences);
