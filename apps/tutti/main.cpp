@@ -13,14 +13,14 @@
 #include <string_view>
 #include <vector>
 
-#include "compare.h"
-#include "doctor.h"
-#include "export.h"
-#include "link_probe.h"
-#include "refusal.h"
-#include "run.h"
-#include "say.h"
-#include "schedule.h"
+#include "apps/tutti/compare/compare.h"
+#include "apps/tutti/doctor/doctor.h"
+#include "apps/tutti/doctor/link_probe.h"
+#include "apps/tutti/export/export.h"
+#include "apps/tutti/run/run.h"
+#include "apps/tutti/schedule/schedule.h"
+#include "apps/tutti/text/refusal.h"
+#include "apps/tutti/text/say.h"
 #include "tutti/error.h"
 
 namespace tutti::command {
@@ -66,14 +66,11 @@ constexpr const char* kExportFooter =
     "  tutti export --torch checkpoints model.pt\n";
 
 constexpr const char* kScheduleFooter =
-    "A row for each worker is printed, then its idle share and what its stages keep. Predicted is\n"
-    "that from the numbers alone, and all stages cost the same. Measured are computes of a "
-    "Trainer\n"
-    "with a pipeline, in a step that tutti run --profile has recorded.\n"
+    "A row for each worker is printed, then its idle share and what its stages keep. That is\n"
+    "predicted from the numbers alone, and all stages cost the same.\n"
     "\nExamples:\n"
     "  tutti schedule --stages 4 --micro-batches 8 --kind zb-h1 --svg zb.svg\n"
-    "  tutti schedule --stages 8 --workers 4 --micro-batches 8 --kind interleaved --forward 2.5\n"
-    "  tutti schedule --profile run.json --svg measured.svg\n";
+    "  tutti schedule --stages 8 --workers 4 --micro-batches 8 --kind interleaved --forward 2.5\n";
 
 // CLI11 does not know of the program, which is cut off before it parses.
 class RunFormatter : public CLI::Formatter {
@@ -175,8 +172,7 @@ int execute(std::vector<std::string> arguments) {
   export_app->footer(kExportFooter);
 
   ScheduleOptions schedule_options;
-  CLI::App* schedule_app =
-      app.add_subcommand("schedule", "Show the timeline of a pipeline, predicted or measured");
+  CLI::App* schedule_app = app.add_subcommand("schedule", "Predict the timeline of a pipeline");
   add_schedule_options(*schedule_app, schedule_options);
   schedule_app->footer(kScheduleFooter);
 

@@ -1,10 +1,10 @@
 // `tutti run --cpu`: what workers get, and what is refused.
 
-#include "cpu_option.h"
+#include "apps/tutti/run/cpu_option.h"
 
 #include <gmock/gmock.h>
 
-#include "refusal.h"
+#include "apps/tutti/text/refusal.h"
 #include "support/running_command.h"
 
 namespace tutti::command {

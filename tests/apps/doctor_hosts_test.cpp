@@ -1,6 +1,6 @@
 // `tutti doctor --hosts`, where the remote shell is a script that stays on this machine.
 
-#include "doctor_hosts.h"
+#include "apps/tutti/doctor/doctor_hosts.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "failure_report.h"
+#include "apps/tutti/run/failure_report.h"
 
 #include <gmock/gmock.h>
 

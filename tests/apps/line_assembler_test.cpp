@@ -1,4 +1,4 @@
-#include "line_assembler.h"
+#include "apps/tutti/text/line_assembler.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "process_tree.h"
+#include "apps/tutti/run/process_tree.h"
 
 #include <gmock/gmock.h>
 #include <sys/prctl.h>

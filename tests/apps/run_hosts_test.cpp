@@ -9,9 +9,9 @@
 #include <regex>
 #include <set>
 
-#include "hosts_list.h"
+#include "apps/tutti/run/hosts_list.h"
+#include "apps/tutti/text/refusal.h"
 #include "job/hosts/host_connections.h"
-#include "refusal.h"
 #include "support/running_command.h"
 
 namespace tutti {

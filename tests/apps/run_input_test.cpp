@@ -7,8 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "apps/tutti/run/processor_set.h"
 #include "base/system.h"
-#include "processor_set.h"
 #include "support/running_command.h"
 
 namespace tutti {

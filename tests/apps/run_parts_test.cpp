@@ -1,13 +1,13 @@
 #include <gmock/gmock.h>
 #include <CLI/CLI.hpp>
 
-#include "escalation.h"
-#include "output.h"
-#include "processor_set.h"
-#include "rank_prefix.h"
-#include "refusal.h"
-#include "run_options.h"
-#include "worker_environment.h"
+#include "apps/tutti/run/escalation.h"
+#include "apps/tutti/run/processor_set.h"
+#include "apps/tutti/run/run_options.h"
+#include "apps/tutti/run/worker_environment.h"
+#include "apps/tutti/text/output.h"
+#include "apps/tutti/text/rank_prefix.h"
+#include "apps/tutti/text/refusal.h"
 
 namespace tutti::command {
 namespace {

@@ -88,6 +88,13 @@ TEST(RunPause, WhereTheFileCannotGrowWorkersWaitForTheReaderAndNothingIsLost) {
                         "workers wait for the reader\n"));
 }
 
+TEST(RunPause, ALineAsLongAsTheMemoryIsNotTakenForAReaderThatPauses) {
+  const auto run = run_script({"-n", "1"}, "head -c 1048576 /dev/zero | tr '\\0' x; echo",
+                              {.before = {"/bin/sh", "-c", "ulimit -f 0; exec \"$@\"", "sh"}});
+  EXPECT_EQ(run.out, "[0] " + std::string(std::size_t{1} << 20, 'x') + "\n");
+  EXPECT_THAT(run.err, Not(HasSubstr("cannot keep")));
+}
+
 TEST(RunPause, ThatTheFileCannotGrowIsSaidOnceInARun) {
   const TemporaryFolder folder;
   const std::string go = folder.file("go");

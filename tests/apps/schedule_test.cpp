@@ -88,7 +88,7 @@ TEST(ScheduleCommand, NumbersThatMakeNoSenseAreRefusedInOneLine) {
 
 TEST(ScheduleCommand, WithoutAnythingToShowItSaysWhatIsMissing) {
   EXPECT_EQ(run_command({"schedule"}).err,
-            "tutti schedule: --stages is required, or --profile\nSee tutti schedule --help.\n");
+            "tutti schedule: --stages is required\nSee tutti schedule --help.\n");
   const auto run = run_command({"schedule", "--micro-batches", "4"});
   EXPECT_EQ(run.status, 2);
   EXPECT_EQ(run.err, "tutti schedule: --stages is required\nSee tutti schedule --help.\n");

@@ -1,4 +1,4 @@
-#include "timeline_merge.h"
+#include "apps/tutti/run/timeline_merge.h"
 
 #include <gmock/gmock.h>
 #include <sys/syscall.h>

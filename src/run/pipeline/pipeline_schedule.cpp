@@ -32,6 +32,20 @@ void require_numbers(std::string_view kind, int stages, int micro_batches) {
   }
 }
 
+std::string_view name_of(StageWork work) {
+  switch (work) {
+    case StageWork::forward:
+      return "forward";
+    case StageWork::backward:
+      return "backward";
+    case StageWork::backward_input:
+      return "backward (input)";
+    case StageWork::backward_weight:
+      return "backward (weights)";
+  }
+  return "unknown work";
+}
+
 std::string hash_of(const std::vector<std::vector<StageAction>>& actions_of_workers) {
   Sha256 hash;
   for (const auto& actions : actions_of_workers) {
@@ -46,6 +60,11 @@ std::string hash_of(const std::vector<std::vector<StageAction>>& actions_of_work
 }
 
 }  // namespace
+
+std::string text_of(const StageAction& action) {
+  return fmt::format("{} of stage {}, micro-batch {}", name_of(action.work), action.stage,
+                     action.micro_batch);
+}
 
 PipelineSchedule::PipelineSchedule(std::string name, int stages, int micro_batches,
                                    std::vector<std::vector<StageAction>> actions)

@@ -61,7 +61,8 @@ struct StepHeader {
   static constexpr std::uint64_t kRunning = 0;
   static constexpr std::uint64_t kUndecided = 1;
   static constexpr std::uint64_t kDecided = 2;  ///< plus the last step that succeeded
-  /// 1 + the last step of the owner, which has ended its part and left digests: ModelAgreement::part().
+  /// 1 + the last step of the owner, which has ended its part and left digests:
+  /// ModelAgreement::part().
   std::atomic<std::uint64_t> parted{0};
   /// A worker has reported that models differ. Only rank 0's is used; any worker writes it.
   std::atomic<std::uint32_t> parting_said{0};

@@ -29,8 +29,7 @@ std::string_view text_of(StepMode mode) {
 
 }  // namespace
 
-BucketFolds::BucketFolds(StepProtocol& protocol, NodeStore& nodes,
-                             const ExchangeOptions& options)
+BucketFolds::BucketFolds(StepProtocol& protocol, NodeStore& nodes, const ExchangeOptions& options)
     : protocol_(protocol), nodes_(nodes), options_(options), slices_(nodes_) {}
 
 void BucketFolds::use(HostExchange& hosts) {

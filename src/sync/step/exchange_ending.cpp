@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "job/publish.h"
-#include "sync/plan/step_name.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -73,8 +72,8 @@ bool ExchangeEnding::has_begun() const {
 void ExchangeEnding::check_fate() const {
   if (!has_begun() || last_success() >= numbers_.open) return;
   for (int r = 0; r < group_.size(); ++r) check(r, numbers_.open);
-  TUTTI_CHECK(false, "{}: the exchange has ended, but nobody ended it",
-              step_name(numbers_.of(numbers_.open), options_.name));
+  TUTTI_CHECK(false, "step {} of \"{}\": the exchange has ended, but nobody ended it",
+              numbers_.of(numbers_.open), options_.name);
 }
 
 bool ExchangeEnding::has_succeeded(std::uint64_t step) const {

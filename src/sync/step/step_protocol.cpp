@@ -10,7 +10,6 @@
 #include "base/timeline.h"
 #include "job/wait.h"
 #include "job/wire/rank_set.h"
-#include "sync/plan/step_name.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -42,7 +41,9 @@ StepProtocol::StepProtocol(const Group& group, std::span<const StepBoard> boards
       hooks_(std::move(hooks)),
       ending_(group_, boards_, options_, numbers_) {}
 
-std::string StepProtocol::step_text() const { return step_name(number(), options_.name); }
+std::string StepProtocol::step_text() const {
+  return fmt::format("step {} of \"{}\"", number(), options_.name);
+}
 
 void StepProtocol::number_next(std::int64_t number) {
   numbers_.begin = number - static_cast<std::int64_t>(numbers_.done + 1);

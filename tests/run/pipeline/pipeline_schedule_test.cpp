@@ -33,6 +33,14 @@ std::string letters(const PipelineSchedule& schedule, int worker) {
   return text;
 }
 
+TEST(StageAction, ItsTextNamesWorkStageAndMicroBatch) {
+  EXPECT_EQ(tutti::text_of({F, 2, 5}), "forward of stage 2, micro-batch 5");
+  EXPECT_EQ(tutti::text_of({B, 0, 10}), "backward of stage 0, micro-batch 10");
+  EXPECT_EQ(tutti::text_of({I, 63, 0}), "backward (input) of stage 63, micro-batch 0");
+  EXPECT_EQ(tutti::text_of({W, 1, 2147483647}),
+            "backward (weights) of stage 1, micro-batch 2147483647");
+}
+
 TEST(PipelineSchedule, GpipeRunsAllForwardsFirst) {
   const auto schedule = PipelineSchedule::gpipe(2, 3);
   EXPECT_EQ(letters(schedule, 0), "F0 F1 F2 B0 B1 B2");

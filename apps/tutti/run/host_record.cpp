@@ -1,0 +1,29 @@
+#include "apps/tutti/run/host_record.h"
+
+#include <fmt/format.h>
+#include <sstream>
+
+namespace tutti::command {
+namespace {
+
+constexpr const char* kHub = "\x1etutti-hub";
+constexpr const char* kFailure = "\x1etutti-failure";
+
+}  // namespace
+
+std::string text_of(const HostRecord& record) {
+  if (record.rank < 0) return fmt::format("{} {} {}", kHub, record.address, record.port);
+  return fmt::format("{} {} {} {}", kFailure, record.rank, record.status, record.culprit);
+}
+
+std::optional<HostRecord> read_record(const std::string& line) {
+  std::istringstream words(line);
+  std::string kind;
+  HostRecord record;
+  words >> kind;
+  if (kind == kHub && words >> record.address >> record.port) return record;
+  if (kind == kFailure && words >> record.rank >> record.status >> record.culprit) return record;
+  return {};
+}
+
+}  // namespace tutti::command
