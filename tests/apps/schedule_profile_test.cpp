@@ -18,6 +18,7 @@ std::string text_of(const std::string& title, const std::vector<TimedAction>& ac
   return PipelineTimeline(title, actions).text();
 }
 
+// promise: launcher#tutti-schedule, launcher#where-the-time-goes
 TEST(ScheduleProfile, ShowsWhatAStepMeasuredAsItShowsASimulatedOne) {
   Trace trace;
   std::vector<std::vector<TimedAction>> steps;
@@ -85,6 +86,7 @@ TEST(ScheduleProfile, NeighbouringRanksOfTheGroupFormAPipeline) {
   }
 }
 
+// promise: launcher#where-the-time-goes
 TEST(ScheduleProfile, AStepIsCompleteWhenAllPipelinesAreThroughAllStages) {
   const auto schedule = PipelineSchedule::zb_h1(2, 3);
   const auto whole = actions_of(schedule);

@@ -41,6 +41,7 @@ TEST(SpillFile, GivesBackWhatItTookInOrder) {
   EXPECT_TRUE(file.empty());
 }
 
+// promise: launcher#output
 TEST(SpillFile, TakesNoMoreThanItMay) {
   EXPECT_EQ(SpillFile::kMost, off_t{1} << 30);
   SpillFile file(1000);
@@ -67,6 +68,7 @@ off_t allocated_bytes_of_unnamed_files() {
 
 constexpr off_t kMiB = off_t{1} << 20;
 
+// promise: launcher#output
 TEST(SpillFile, DoesNotGrowWhereItIsNeverEmpty) {
   const off_t before = allocated_bytes_of_unnamed_files();
   SpillFile file;
@@ -82,6 +84,7 @@ TEST(SpillFile, DoesNotGrowWhereItIsNeverEmpty) {
   EXPECT_LT(most, kMiB + kMiB / 4);
 }
 
+// promise: launcher#output
 TEST(SpillFile, GivesBackAllWhenItIsEmpty) {
   const off_t before = allocated_bytes_of_unnamed_files();
   SpillFile file;
@@ -92,6 +95,7 @@ TEST(SpillFile, GivesBackAllWhenItIsEmpty) {
 }
 
 // A file system that cannot punch holes: NFS before 4.2, for one.
+// promise: launcher#output
 TEST(SpillFile, WherePartsCannotBeGivenBackItStopsAtItsMostUntilItIsEmpty) {
   std::thread([] {
     RefusedCalls calls;
@@ -115,6 +119,7 @@ TEST(SpillFile, WherePartsCannotBeGivenBackItStopsAtItsMostUntilItIsEmpty) {
   }).join();
 }
 
+// promise: launcher#output
 TEST(SpillFile, WhatAFullDiskTookOfATextIsGivenBack) {
   const off_t before = allocated_bytes_of_unnamed_files();
   SpillFile file;

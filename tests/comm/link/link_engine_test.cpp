@@ -30,6 +30,7 @@ TEST(LinkEngine, ThatIsSetIsTakenElseWhatIsAskedFor) {
   set_link_engine({});
 }
 
+// promise: link.h#use_link
 TEST(LinkEngine, OfAllWorkersIsOneOrNone) {
   const auto without = [](const std::vector<std::string>& names) {
     return without_engine(names, std::vector<int>{4, 5, 6});
