@@ -1,4 +1,5 @@
-// Tests name promises that pages make.
+// Tests name promises that pages make, and the changes of tests/mutations.tsv, which break some on
+// purpose, apply to the sources.
 
 #include <map>
 #include <regex>
@@ -43,6 +44,35 @@ TEST(Promises, NameAHeadingOfAPageOrANameOfAHeaderAboveATest) {
     }
   }
   EXPECT_GT(promises, 1000);
+}
+
+/// In a cell of mutations.tsv \n is a new line, \t a tab, \\ a backslash.
+std::string cell_text(const std::string& cell) {
+  std::string text;
+  for (std::size_t i = 0; i < cell.size(); ++i) {
+    const char c = cell[i];
+    const char next = c == '\\' ? cell.at(++i) : c;
+    text += c != '\\' ? c : next == 'n' ? '\n' : next == 't' ? '\t' : next;
+  }
+  return text;
+}
+
+TEST(Mutations, ApplyToTheSourcesAndNameTests) {
+  std::istringstream lines(text_of(source_folder() / "tests/mutations.tsv"));
+  const std::regex row("([^\t]+)\t([^\t]+)\t([^\t]*)\t(\\w+_tests):([\\w.*:/?]+)\t([^\t]+)");
+  int mutations = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('#')) continue;
+    std::smatch cells;
+    ASSERT_TRUE(std::regex_match(line, cells, row)) << line;
+    const auto text = text_of(source_folder() / cells[1].str());
+    const auto old = cell_text(cells[2]);
+    EXPECT_TRUE(text.find(old) != std::string::npos && text.find(old) == text.rfind(old))
+        << "tests/mutations.tsv: not once in " << cells[1] << ": " << old;
+    EXPECT_NE(old, cell_text(cells[3])) << line;
+    ++mutations;
+  }
+  EXPECT_GE(mutations, 60);
 }
 
 }  // namespace
