@@ -73,6 +73,7 @@ TEST_F(Compare, EqualRuns) {
             "equal in 6 common steps (1 … 6)\n");
 }
 
+// promise: launcher#tutti-compare, numerics#seeing-it
 TEST_F(Compare, NamesTheFirstStepAndAllThatDiffersThere) {
   const auto b = write("b.jsonl", {.spoiled_from = 4,
                                    .spoiled = {"a.bias", "z.weight/exp_avg"},

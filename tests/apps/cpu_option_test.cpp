@@ -33,6 +33,7 @@ std::string refusal(const std::string& cpu, const std::vector<std::string>& inhe
   return "accepted";
 }
 
+// promise: launcher#one-instruction-set-for-all-workers
 TEST(CpuOption, IsALevelOrNothing) {
   EXPECT_EQ(settings_for("avx2", kHaswell, {}), find_cpu_level("avx2")->settings());
   EXPECT_EQ(settings_for("native", kHaswell, {"PATH=/bin"}), LibrarySettings());
@@ -40,6 +41,7 @@ TEST(CpuOption, IsALevelOrNothing) {
   EXPECT_EQ(refusal("sse9", {}), "--cpu sse9: must be default, avx2, avx512 or native");
 }
 
+// promise: launcher#one-instruction-set-for-all-workers
 TEST(CpuOption, ALevelThatTheProcessorLacksIsRefused) {
   EXPECT_EQ(refusal("avx512", {}),
             "--cpu avx512: this processor (GenuineIntel family 6 model 63) has default, avx2");
@@ -59,6 +61,7 @@ TEST(CpuOption, NamesTheLevelsOfTheArchitecture) {
   EXPECT_EQ(refusal("sve256", {}), "--cpu sve256: must be default, avx2, avx512 or native");
 }
 
+// promise: launcher#one-instruction-set-for-all-workers
 TEST(CpuOption, AnEnvironmentThatHasSomethingElseIsRefused) {
   EXPECT_EQ(refusal("avx2", {"ATEN_CPU_CAPABILITY=default"}),
             "--cpu avx2: the environment has ATEN_CPU_CAPABILITY=default, which is something else; "
@@ -73,6 +76,7 @@ TEST(CpuOption, AnEnvironmentThatHasSomethingElseIsRefused) {
             "accepted");
 }
 
+// promise: launcher#one-instruction-set-for-all-workers
 TEST(CpuOption, WorkersGetTheVariables) {
   const std::string show = "echo $ATEN_CPU_CAPABILITY/$ONEDNN_MAX_CPU_ISA/$MKL_CBWR";
   const CommandSetup unbounded{

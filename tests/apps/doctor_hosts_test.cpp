@@ -50,6 +50,7 @@ std::vector<std::string> findings(const json& b) {
   return texts;
 }
 
+// promise: launcher#tutti-doctor
 TEST(DoctorHosts, WhatDiffersIsToldWithBothHosts) {
   EXPECT_THAT(findings(facts()), ElementsAre());
   auto b = facts();
@@ -88,6 +89,7 @@ TEST(DoctorHosts, NoLevelIsOfferedWhereNoneLevels) {
   EXPECT_THAT(checks, Contains(testing::Field(&HostCheck::text, HasSubstr(refused))));
 }
 
+// promise: launcher#tutti-doctor
 TEST(DoctorHosts, AHostWithAProblemOrAnotherFormIsNamed) {
   auto b = facts();
   b["problems"] = {"no memory"};
@@ -97,6 +99,7 @@ TEST(DoctorHosts, AHostWithAProblemOrAnotherFormIsNamed) {
                                        "cannot be compared"));
 }
 
+// promise: launcher#tutti-doctor
 TEST(DoctorHosts, ALineTellsWhatAConnectionIsWorth) {
   const auto ask = [](const std::string& hosts) {
     return run_command({"doctor", "--hosts", hosts, "--ssh", "sh -c 'sh -c \"$2\"' sh"});
@@ -116,6 +119,7 @@ TEST(DoctorHosts, ALineTellsWhatAConnectionIsWorth) {
                                  "cannot listen at that name\n"));
 }
 
+// promise: launcher#tutti-doctor
 TEST(DoctorHosts, EachHostIsAskedByTheRemoteShell) {
   const TemporaryFolder folder;
   const auto shell = folder.file("ssh");

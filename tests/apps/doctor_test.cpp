@@ -48,6 +48,7 @@ TEST(Doctor, AGoodMachineCanTrain) {
   EXPECT_THAT(text, HasSubstr("This machine can train: 8 workers of one thread use all of it."));
 }
 
+// promise: launcher#tutti-doctor
 TEST(Doctor, SaysWhichLinksThisBuildHas) {
   auto facts = good_machine();
   EXPECT_THAT(as_text(facts, judge(facts)),
@@ -96,6 +97,7 @@ TEST(Doctor, WhatOnlyCostsSpeedIsANote) {
   EXPECT_THAT(as_text(facts, verdict), HasSubstr("core-only build"));
 }
 
+// promise: launcher#tutti-doctor
 TEST(Doctor, SaysWhatBitsDependOnHere) {
   auto facts = good_machine();
   facts.processor = {.vendor = "GenuineIntel",
@@ -129,6 +131,7 @@ TEST(Doctor, ReadsTheKernelsChoices) {
   EXPECT_EQ(chosen(""), "");
 }
 
+// promise: launcher#tutti-doctor
 TEST(Doctor, CommandSaysWhatThisMachineOffers) {
   const auto run = run_command({"doctor"});
   EXPECT_EQ(run.status, 0) << run.out;
@@ -139,12 +142,14 @@ TEST(Doctor, CommandSaysWhatThisMachineOffers) {
   EXPECT_EQ(run.err, "");
 }
 
+// promise: launcher#tutti-doctor
 TEST(Doctor, StatusIsOneWhenSomethingWouldStopTraining) {
   const auto run = run_command({"doctor"}, {.absent_calls = {SYS_memfd_create}});
   EXPECT_EQ(run.status, 1);
   EXPECT_THAT(run.out, HasSubstr("PROBLEM: workers cannot share memory"));
 }
 
+// promise: launcher#tutti-doctor
 TEST(Doctor, CommandGivesOneJsonObject) {
   const auto run = run_command({"doctor", "--json"});
   EXPECT_EQ(run.status, 0);

@@ -67,6 +67,7 @@ TEST(FailureReport, EndsWithWhoAndHow) {
                           "tutti run: rank 1 of 4 failed first: killed by signal SIGSEGV (11)"));
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(FailureReport, SaysWhyTheFirstFailedUnlessItWroteThatItself) {
   const std::vector outcomes = {exited(0, 5), stopped(1)};
   const std::vector<Blame> blames = {{0, 1, "rank 1 has not reached step 17\nframe #0"},
@@ -143,6 +144,7 @@ TEST(FailureReport, SaysThatNothingWasWrittenAndWhereStackFramesAre) {
                           "tutti run: rank 0 of 1 failed first: exit status 5"));
 }
 
+// promise: launcher#when-the-others-resume
 TEST(FailureReport, OfTooFewSurvivorsCallsNoFailureTheConsequenceOfOneThatWasSurvived) {
   const std::vector outcomes = {killed(1, 9), exited(2, 4), stopped(0)};
   const std::vector<Blame> blames = {{0, 1, "rank 1 has ended"}, {2, 1, "rank 1 has ended"}};
@@ -162,6 +164,7 @@ TEST(FailureReport, OfTooFewSurvivorsCallsNoFailureTheConsequenceOfOneThatWasSur
               ElementsAre("tutti run: ranks 0 2 failed too", end));
 }
 
+// promise: launcher#when-the-others-resume
 TEST(Survivors, HaveFinishedWhereAsManyAsAreNeededEndedWellByThemselves) {
   const std::vector outcomes = {killed(1, 9), exited(2, 0), exited(0, 0)};
   EXPECT_TRUE(have_finished(outcomes, 2));
@@ -171,6 +174,7 @@ TEST(Survivors, HaveFinishedWhereAsManyAsAreNeededEndedWellByThemselves) {
   EXPECT_FALSE(have_finished(std::vector{killed(1, 9), exited(2, 4), obedient}, 1));
 }
 
+// promise: launcher#when-the-others-resume
 TEST(Survivors, AreReportedWithAllThatWereLostAndWhy) {
   EXPECT_EQ(loss_line(killed(1, 9), 3, 2),
             "tutti run: rank 1 of 3 failed: killed by signal SIGKILL (9); 2 workers are left");

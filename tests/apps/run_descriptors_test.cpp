@@ -26,6 +26,7 @@ class LowLimit {
   rlimit before_{};
 };
 
+// promise: launcher#what-a-worker-gets
 TEST(RunDescriptors, LauncherTakesWhatTheHardLimitAllowsAndLeavesTheWorkersTheirs) {
   // 24 workers need some 100 descriptors in the launcher, and few in each worker.
   const LowLimit limit(60);
@@ -34,6 +35,7 @@ TEST(RunDescriptors, LauncherTakesWhatTheHardLimitAllowsAndLeavesTheWorkersTheir
   EXPECT_EQ(numbers_after(run.out, "limit"), std::vector<int>(24, 60));
 }
 
+// promise: launcher#what-a-worker-gets
 TEST(RunDescriptors, WorkersGetNeitherLogsNorWhatTheLauncherInherited) {
   // 0, 1, 2, the socket, and the folder that ls itself has open.
   for (const std::vector<int>& absent : {std::vector<int>{}, {SYS_close_range}}) {
@@ -47,6 +49,7 @@ TEST(RunDescriptors, WorkersGetNeitherLogsNorWhatTheLauncherInherited) {
   }
 }
 
+// promise: launcher#what-a-worker-gets
 TEST(RunDescriptors, WhatTheLauncherInheritedStaysOpenThereUntilTheRunHasEnded) {
   // As a lock would be: `exec 9> lock; flock 9; tutti run …`
   const auto run =

@@ -32,8 +32,10 @@ std::string only_rank(int rank, const std::string& script, const std::string& ot
          "; fi";
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunEnd, StatusIsZeroWhenAllSucceed) { EXPECT_EQ(run_script({"-n", "3"}, "exit 0").status, 0); }
 
+// promise: launcher#what-a-worker-gets
 TEST(RunEnd, ANoteSaysThatNobodyJoined) {
   const auto strangers = run_script({"-n", "2"}, "exit 0");
   EXPECT_EQ(lines_of(strangers.err).back(),
@@ -47,11 +49,13 @@ TEST(RunEnd, ANoteSaysThatNobodyJoined) {
   EXPECT_THAT(joined.err, Not(HasSubstr("note:")));
 }
 
+// promise: errors#under-tutti-run, launcher#when-a-worker-fails
 TEST(RunEnd, StatusIsThatOfTheWorkerThatFailedFirst) {
   const auto run = run_script({"-n", "3"}, only_rank(2, "exit 9", "sleep 100"));
   EXPECT_EQ(run.status, 9);
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunEnd, ASignalIsNamedAndCounts128More) {
   const auto run = run_script({"-n", "2"}, only_rank(1, "kill -SEGV $$", "sleep 100"));
   EXPECT_EQ(run.status, 128 + SIGSEGV);
@@ -59,6 +63,7 @@ TEST(RunEnd, ASignalIsNamedAndCounts128More) {
             "tutti run: rank 1 of 2 failed first: killed by signal SIGSEGV (11)");
 }
 
+// promise: errors#under-tutti-run, launcher#when-a-worker-fails
 TEST(RunEnd, TheFirstFailureIsReadLast) {
   const TemporaryFolder folder;
   const auto run = run_script(
@@ -74,6 +79,7 @@ TEST(RunEnd, TheFirstFailureIsReadLast) {
   EXPECT_THAT(run.out, HasSubstr("[2] rank 2 was asked"));
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunEnd, AnEchoOfAnotherFailureIsNotCalledTheFirst) {
   const auto run = run_command({"run", "-n", "2", TUTTI_BLAMING_WORKER});
   EXPECT_EQ(run.status, 7) << run.err;
@@ -81,6 +87,7 @@ TEST(RunEnd, AnEchoOfAnotherFailureIsNotCalledTheFirst) {
   EXPECT_EQ(lines_of(run.err).back(), "tutti run: rank 1 of 2 failed first: exit status 7");
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunEnd, AWorkerThatEndsWellWhileOthersWaitIsNamedInTheLastLine) {
   const auto run =
       run_script({"-n", "3"}, only_rank(2, "exit 0", "exec " TUTTI_WAITING_WORKER " /dev/null 60"));
@@ -92,6 +99,7 @@ TEST(RunEnd, AWorkerThatEndsWellWhileOthersWaitIsNamedInTheLastLine) {
                                       "with exit status 0"));
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunEnd, AMessageIsPrintedOnce) {
   // By the worker itself, or by the launcher, which was told of it.
   for (const std::string how : {"says", "silent"}) {
@@ -107,6 +115,7 @@ TEST(RunEnd, AMessageIsPrintedOnce) {
   }
 }
 
+// promise: launcher#output
 TEST(RunEnd, StackFramesGoToTheLogAlone) {
   const std::string message =
       "  what():  Expected all tensors to be alike\n"
@@ -128,6 +137,7 @@ TEST(RunEnd, StackFramesGoToTheLogAlone) {
       HasSubstr(shown + "tutti run: rank 0: stack frames are left out: --log DIR keeps them\n"));
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunEnd, TheRestMayEndByThemselvesFirst) {
   // Of the second that rank 1 has, a loaded machine may take most: one of some runs must do.
   bool was_asked = true;
@@ -154,6 +164,7 @@ TEST(RunEnd, TheRestMayEndByThemselvesFirst) {
   EXPECT_FALSE(was_asked);
 }
 
+// promise: errors#under-tutti-run, launcher#when-a-worker-fails
 TEST(RunEnd, WorkersThatIgnoreTerminationAreEndedWithinFiveSeconds) {
   const TemporaryFolder folder;
   RunningCommand command({"run", "-n", "3", "/bin/sh", "-c",
@@ -184,6 +195,7 @@ TEST(RunEnd, ChildrenOfAFailedWorkerEndToo) {
   EXPECT_TRUE(child.ends(kTestDeadline));
 }
 
+// promise: launcher#nothing-is-left-behind, launcher#when-a-worker-fails
 TEST(RunEnd, SignalsAreForwardedAndEndAll) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     RunningCommand command(
@@ -206,6 +218,7 @@ TEST(RunEnd, InterruptEscalates) {
   EXPECT_EQ(command.finish(), 130);
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunEnd, ASecondInterruptKillsAtOnce) {
   // SIGTERM comes a second after the first: what is sent from then on is another request.
   RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
@@ -231,6 +244,7 @@ TEST(RunEnd, InterruptsWhileNobodyReadsEndTheRun) {
   EXPECT_EQ(command.finish(/*read_out=*/false), 130);
 }
 
+// promise: fault_tolerance#what-is-not-survived
 TEST(RunEnd, NothingOutlivesAKilledLauncher) {
   RunningCommand command({"run", "-n", "3", "/bin/sh", "-c",
                           "trap '' TERM HUP; sleep 1000 & echo pid=$$ child=$!; wait"});

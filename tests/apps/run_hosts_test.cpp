@@ -42,6 +42,7 @@ class RunHosts : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, EachHostStartsItsWorkersWithTheirRanksInTheSameFolder) {
   const auto done = run_command(
       {"run", "--hosts", "localhost:2,127.0.0.1:1,127.0.0.2:2", "--ssh", shell(), "sh", "-c",
@@ -66,6 +67,7 @@ TEST_F(RunHosts, EachHostStartsItsWorkersWithTheirRanksInTheSameFolder) {
   EXPECT_EQ(runs.size(), 1U) << done.err;
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, WorkersOfAllHostsAreOneJob) {
   const auto flag = folder_.file("flag");
   create_file(flag);
@@ -75,6 +77,7 @@ TEST_F(RunHosts, WorkersOfAllHostsAreOneJob) {
   EXPECT_EQ(numbers_after(done.out, "waiting").size(), 5U);
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, AWorkerThatDiesIsLostToThoseOfOtherHostsAndNamedInTheEnd) {
   RunningCommand command(
       {"run", "--hosts", "localhost:2,127.0.0.1:2", "--ssh", shell(), TUTTI_SURVIVING_WORKER});
@@ -90,6 +93,7 @@ TEST_F(RunHosts, AWorkerThatDiesIsLostToThoseOfOtherHostsAndNamedInTheEnd) {
             "tutti run: rank 3 on host 127.0.0.1 (ranks 2 3) failed first");
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, TheTokenIsOnNoCommandLineAndOptionsReachEachHost) {
   const auto done =
       run({"--threads", "3", "--deadline", "7"},
@@ -100,6 +104,7 @@ TEST_F(RunHosts, TheTokenIsOnNoCommandLineAndOptionsReachEachHost) {
   EXPECT_FALSE(std::regex_search(done.out, std::regex("[0-9a-f]{32}"))) << done.out;
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, OtherHostsGetTheVariablesThatAreNamedAndOnNoCommandLine) {
   // As a host has it, where nothing of this environment is.
   const auto bare = shell("cd / && exec env -i PATH=\"$PATH\" sh -c \"$2\"");
@@ -128,6 +133,7 @@ TEST_F(RunHosts, OtherHostsGetTheVariablesThatAreNamedAndOnNoCommandLine) {
   EXPECT_THAT(missing.err, HasSubstr("tutti run: --env NOT_SET: is not set here\n"));
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, TheFirstFailureEndsAllHostsAndIsTheStatus) {
   const auto done = run({}, "[ $TUTTI_RANK = 3 ] && exit 7; exec sleep 100");
   EXPECT_EQ(done.status, 7);
@@ -136,6 +142,7 @@ TEST_F(RunHosts, TheFirstFailureEndsAllHostsAndIsTheStatus) {
             "tutti run: rank 3 on host 127.0.0.2 (ranks 3 4) failed first");
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, AFailureOnTheHubEndsTheOthersToo) {
   const auto done = run({}, "[ $TUTTI_RANK = 0 ] && exit 3; exec sleep 100");
   EXPECT_EQ(done.status, 3);
@@ -143,6 +150,7 @@ TEST_F(RunHosts, AFailureOnTheHubEndsTheOthersToo) {
             "tutti run: rank 0 on host localhost (ranks 0 1) failed first");
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, RestartsStartAllHostsAgain) {
   const auto done = run({"--restarts", "1"},
                         "[ $TUTTI_RANK-$TUTTI_RESTART = 2-0 ] && exit 7; "
@@ -153,6 +161,7 @@ TEST_F(RunHosts, RestartsStartAllHostsAgain) {
   EXPECT_THAT(done.err, HasSubstr("tutti run: restart 1 of 1\n"));
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, ASignalEndsAllHosts) {
   for (const int signal : {SIGINT, SIGTERM}) {
     RunningCommand command({"run", "--hosts", "localhost:1,127.0.0.1:2", "--ssh", shell(), "sh",
@@ -167,6 +176,7 @@ TEST_F(RunHosts, ASignalEndsAllHosts) {
   }
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, ASignalDuringTheJoinEndsAllHosts) {
   // The second host never comes.
   RunningCommand command({"run", "--hosts", "localhost:1,127.0.0.1:1", "--ssh",
@@ -178,6 +188,7 @@ TEST_F(RunHosts, ASignalDuringTheJoinEndsAllHosts) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40));  // the join's 60
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, WorkersWhoseRemoteShellVanishesAreEnded) {
   const auto in = folder_.file("in");
   const auto ended = folder_.file("ended");
@@ -211,6 +222,7 @@ TEST_F(RunHosts, APortInUseEndsAllHosts) {
   EXPECT_THAT(done.err, AnyOf(HasSubstr("the port is in use, by another job or another program")));
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, TheHubListensAtTheInterface) {
   const auto done = run({"--interface", "lo"}, "echo $TUTTI_RANK");
   EXPECT_EQ(done.status, 0) << done.err;
@@ -218,6 +230,7 @@ TEST_F(RunHosts, TheHubListensAtTheInterface) {
               HasSubstr("there is no interface \"eth77\" with an address that is up; there are: "));
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, LinkAndLanesReachTheWorkersOfAllHosts) {
   const auto done = run({"--link", "gloo", "--lanes", "3"}, "echo \"$TUTTI_LINK $TUTTI_LANES\"");
   EXPECT_EQ(done.status, 0) << done.err;
@@ -225,6 +238,7 @@ TEST_F(RunHosts, LinkAndLanesReachTheWorkersOfAllHosts) {
   for (const auto& line : lines_of(done.out)) EXPECT_THAT(line, HasSubstr("gloo 3"));
 }
 
+// promise: launcher#several-hosts
 TEST_F(RunHosts, HostsThatMakeNoSenseAreRefused) {
   using command::Refusal;
   const auto refused = [](const std::string& hosts) {

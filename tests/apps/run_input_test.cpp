@@ -24,6 +24,7 @@ struct Bad {
   std::string text;
 };
 
+// promise: launcher#when-a-worker-fails
 TEST(RunInput, BadInputIsOneErrorBeforeAnythingStarts) {
   const std::vector<Bad> all = {
       {{"run", "-n", "0", "echo"}, 2, "-n 0: the number of workers must be 1 to 64"},
@@ -130,6 +131,7 @@ TEST(RunInput, AFileThatTheSystemCannotExecuteIsOneError) {
   EXPECT_EQ(lines_of(run.err).size(), run.err.find("hint:") == std::string::npos ? 1U : 2U);
 }
 
+// promise: launcher#tutti-run-starting-workers
 TEST(RunInput, EverythingFromTheProgramOnIsTheProgramsOwn) {
   const std::vector<std::string> program = {"/bin/sh", "-c", "echo \"$@\"", "sh", "--threads", "9",
                                             "-n",      "5",  "--help",      "--", "run"};
@@ -145,6 +147,7 @@ TEST(RunInput, ProgramsAreFoundAlongPath) {
   EXPECT_EQ(run_command({"run", "-n", "1", "echo", "found"}).out, "[0] found\n");
 }
 
+// promise: launcher#what-a-worker-gets
 TEST(RunInput, WorkersReadNothing) {
   const auto run =
       run_script({"-n", "2"}, "if read line; then echo got $line; else echo nothing; fi",
@@ -152,6 +155,7 @@ TEST(RunInput, WorkersReadNothing) {
   EXPECT_THAT(lines_of(run.out), UnorderedElementsAre("[0] nothing", "[1] nothing"));
 }
 
+// promise: job.h#threads, launcher#what-a-worker-gets
 TEST(RunInput, ThreadsAreOneUnlessGiven) {
   const std::string show = "echo $TUTTI_THREADS $OMP_NUM_THREADS $MKL_NUM_THREADS";
   const CommandSetup other{
@@ -160,6 +164,7 @@ TEST(RunInput, ThreadsAreOneUnlessGiven) {
   EXPECT_EQ(run_script({"-n", "1", "--threads", "3"}, show, other).out, "[0] 3 3 3\n");
 }
 
+// promise: launcher#what-a-worker-gets
 TEST(RunInput, HintsTalkAboutProcessorsThatAreIdleOrShared) {
   const int processors = host_system()->processors();
   const auto hints = [](const std::string& text) {
@@ -211,6 +216,7 @@ TEST(RunInput, WorkersThatDoNotJoinAreToldWhileTheyRun) {
               Not(HasSubstr("after 5 s")));
 }
 
+// promise: errors#deadlines, launcher#what-a-worker-gets
 TEST(RunInput, DeadlineReachesTheWorkers) {
   EXPECT_EQ(run_script({"-n", "1", "--deadline", "2.5"}, "echo $TUTTI_DEADLINE").out, "[0] 2.5\n");
   EXPECT_EQ(
@@ -218,6 +224,7 @@ TEST(RunInput, DeadlineReachesTheWorkers) {
       "[0] 9\n");
 }
 
+// promise: launcher#what-a-worker-gets
 TEST(RunInput, BindGivesEachWorkerItsProcessors) {
   const auto allowed = host_system()->allowed_processors();
   const int workers = std::min<int>(static_cast<int>(allowed.size()), 4);
@@ -229,6 +236,7 @@ TEST(RunInput, BindGivesEachWorkerItsProcessors) {
                                                allowed[static_cast<std::size_t>(rank)])));
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunInput, ProfilesOfAllWorkersBecomeOne) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");
@@ -251,6 +259,7 @@ TEST(RunInput, WorkersInheritOnlyTheirOwnEndOfTheRendezvous) {
   EXPECT_THAT(lines_of(run.out), UnorderedElementsAre("[0] 5", "[1] 5", "[2] 5"));
 }
 
+// promise: launcher#tutti-run-starting-workers
 TEST(Help, OfRunListsEveryOption) {
   const std::string help = run_command({"run", "--help"}).out;
   for (const std::string option : {"-n,--workers", "--threads", "--bind", "--cpu", "--deadline",

@@ -46,6 +46,7 @@ class Leavers {
   std::vector<WatchedProcess> watched_;
 };
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsWithARunThatEndedWellOrNot) {
   for (const int status : {0, 3}) {
     const TemporaryFolder folder;
@@ -59,6 +60,7 @@ TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsWithARunThatEndedWellOrNot) {
   }
 }
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsWithAnInterruptedRun) {
   RunningCommand command(
       {"run", "-n", "2", "/bin/sh", "-c", std::string(kLeaveGroup) + "exec sleep 1000"});
@@ -68,6 +70,7 @@ TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsWithAnInterruptedRun) {
   leavers.expect_end();
 }
 
+// promise: launcher#nothing-is-left-behind, launcher#starting-again
 TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsBeforeTheNextAttempt) {
   const TemporaryFolder folder;
   RunningCommand command({"run", "-n", "1", "--restarts", "1", "/bin/sh", "-c",
@@ -83,6 +86,7 @@ TEST(RunLeftovers, WhatLeftItsWorkersGroupEndsBeforeTheNextAttempt) {
   leavers.expect_end();
 }
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, NothingOutlivesAKilledLauncherThatHasNoCloseRange) {
   for (const bool whole_group : {false, true}) {
     RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
@@ -106,6 +110,7 @@ TEST(RunLeftovers, NothingOutlivesAKilledLauncherThatHasNoCloseRange) {
   }
 }
 
+// promise: fault_tolerance#what-is-not-survived, launcher#nothing-is-left-behind
 TEST(RunLeftovers, NothingOutlivesTheLauncherThatTheKeeperWatches) {
   RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
                           "echo launcher=$PPID; " + std::string(kLeaveGroup) + "exec sleep 1000"});
@@ -133,6 +138,7 @@ TEST(RunLeftovers, ProcessesOfTheSameNumberOutsideOfTheNamespaceAreNotTheRuns) {
   EXPECT_THAT(run.err, Not(HasSubstr("has not ended")));
 }
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, WorkersEndWhenKeeperAndLauncherAreKilledAtOnce) {
   RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
                           "trap '' TERM HUP; echo launcher=$PPID worker=$$; while :; do sleep 0.1; "
@@ -147,6 +153,7 @@ TEST(RunLeftovers, WorkersEndWhenKeeperAndLauncherAreKilledAtOnce) {
   for (const auto& worker : workers) EXPECT_TRUE(worker.ends(kTestDeadline));
 }
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, ChildrenThatTheShellHadBeforeAreNotTheRuns) {
   // `daemon & exec tutti run …`
   const TemporaryFolder folder;
@@ -171,6 +178,7 @@ TEST(RunLeftovers, ChildrenThatTheShellHadBeforeAreNotTheRuns) {
   }
 }
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, OrphansThatTheShellHadBeforeAreNotTheRuns) {
   // What the shell has started leaves a child behind while the run goes on. Where that child has
   // come since the run began, it cannot be told from an orphan of a worker.
@@ -201,6 +209,7 @@ TEST(RunLeftovers, OrphansThatTheShellHadBeforeAreNotTheRuns) {
   }
 }
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, AnOrphanWithTheNumberOfWhatTheShellHadBeforeIsTheRuns) {
   // In a namespace numbers can be chosen. The shell's child ends when the worker wants its number.
   const TemporaryFolder folder;
@@ -236,6 +245,7 @@ TEST(RunLeftovers, AnOrphanWithTheNumberOfWhatTheShellHadBeforeIsTheRuns) {
 constexpr const char* kOrphans =
     "i=0; while [ $i -lt 20 ]; do (sh -c 'echo orphan=$$' &); i=$((i + 1)); done; ";
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, OrphansDoNotPileUpWhileTheRunGoesOn) {
   // Rank 0 has ended, and is kept as a zombie: it must not hide the others.
   const TemporaryFolder folder;
@@ -250,6 +260,7 @@ TEST(RunLeftovers, OrphansDoNotPileUpWhileTheRunGoesOn) {
   EXPECT_EQ(command.finish(), 0);
 }
 
+// promise: launcher#nothing-is-left-behind
 TEST(RunLeftovers, OrphansDoNotPileUpWhereTheCommandIsTheFirstProcess) {
   const CommandSetup container{.before = {"unshare", "--fork", "--pid", "--mount-proc"}};
   if (run_command({"--version"}, container).status != 0)

@@ -11,6 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// promise: launcher#output
 TEST(RunLines, AppearAsTheyArePrintedAndAreNotLostAtTheEnd) {
   for (const std::string how : {"printf", "cout"}) {
     RunningCommand command({"run", "-n", "2", TUTTI_PRINTING_WORKER, how});
@@ -26,6 +27,7 @@ TEST(RunLines, PrintedBeforeTheWorkerJoinedAppearWhenItJoins) {
   EXPECT_THAT(command.out, HasSubstr("[0] printed before\n[0] loss 0.5\n"));
 }
 
+// promise: launcher#output
 TEST(RunLines, AProgramThatDecidesForItselfHasToFlush) {
   for (const std::string how : {"buffer", "unsynchronised", "stranger"}) {
     RunningCommand command({"run", "-n", "1", TUTTI_PRINTING_WORKER, how});

@@ -15,6 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
+// promise: launcher#output, launcher#what-a-worker-gets
 TEST(RunOutput, LinesCarryTheirRankAndKeepTheirStream) {
   const auto run = run_script({"-n", "2"}, "echo out $TUTTI_RANK; echo err $TUTTI_RANK >&2");
   EXPECT_EQ(run.status, 0);
@@ -71,11 +72,13 @@ TEST(RunOutput, UnfinishedLastLineIsShown) {
   EXPECT_EQ(run_script({"-n", "1"}, "printf 'a\\nno end'").out, "[0] a\n[0] no end\n");
 }
 
+// promise: launcher#output
 TEST(RunOutput, OfAProgressLineTheLastStateIsALine) {
   EXPECT_EQ(run_script({"-n", "1"}, "printf '1%%\\r50%%\\r100%%\\nnext\\r\\n'").out,
             "[0] 100%\n[0] next\n");
 }
 
+// promise: launcher#output
 TEST(RunOutput, IsPlainWhenPiped) {
   const auto run = run_script({"-n", "2"}, "echo x", {.environment = {"TERM=xterm", "NO_COLOR"}});
   EXPECT_THAT(run.out, Not(HasSubstr("\x1b")));
@@ -114,6 +117,7 @@ TEST(RunOutput, OnATerminalRankZerosProgressIsUpdatedInPlace) {
   EXPECT_THAT(command.out, Not(HasSubstr("33%")));
 }
 
+// promise: launcher#output
 TEST(RunOutput, LogHoldsWhatEachWorkerWrote) {
   const TemporaryFolder folder;
   const std::string logs = folder.file("a/b");
@@ -165,6 +169,7 @@ TEST(RunOutput, WhatAChildWritesShortlyAfterItsWorkersEndIsShown) {
             "[0] early\n[0] late\n");
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunOutput, AReaderThatLeavesEndsTheRun) {
   RunningCommand command({"run", "-n", "2", "/bin/sh", "-c", "echo pid=$$; exec yes"});
   ASSERT_TRUE(command.wait_for_numbers("pid", 2));
@@ -175,6 +180,7 @@ TEST(RunOutput, AReaderThatLeavesEndsTheRun) {
   EXPECT_TRUE(first.ends(kTestDeadline));
 }
 
+// promise: launcher#output
 TEST(RunOutput, AReaderThatIsStuckDoesNotKeepFailuresFromBeingSeen) {
   const TemporaryFolder folder;
   RunningCommand command(
@@ -190,6 +196,7 @@ TEST(RunOutput, AReaderThatIsStuckDoesNotKeepFailuresFromBeingSeen) {
   EXPECT_EQ(command.finish(), 4);
 }
 
+// promise: launcher#tutti-run-starting-workers
 TEST(RunOutput, SixtyFourWorkers) {
   const auto run = run_script({"-n", "64"}, "echo $TUTTI_RANK of $TUTTI_SIZE");
   EXPECT_EQ(run.status, 0);

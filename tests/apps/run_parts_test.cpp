@@ -63,6 +63,7 @@ TEST(CutToWidth, CountsCharactersNotBytes) {
   EXPECT_EQ(cut_to_width("ä\u2588ö", 2), "ä\u2588");
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(Escalation, AsksThenTerminatesThenKills) {
   const Clock::time_point start{};
   Escalation escalation;
@@ -97,6 +98,7 @@ TEST(ProcessorMask, SetsOneBitEach) {
   EXPECT_THAT(processor_mask(std::vector<int>{0, 2, 64}), ElementsAre(5UL, 1UL));
 }
 
+// promise: environment.h#rank, launcher#what-a-worker-gets
 TEST(EnvironmentOf, ReplacesWhatWasInherited) {
   const WorkerEnvironment own{.rank = 2,
                               .size = 3,

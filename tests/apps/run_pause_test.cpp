@@ -55,6 +55,7 @@ bool becomes_full(const RunningCommand& command, const TemporaryFolder& folder) 
   return comes_true([&] { return size_of_unnamed_file(command, folder.file("")) > kNearlyFull; });
 }
 
+// promise: launcher#output
 TEST(RunPause, AReaderThatPausesDoesNotStopTheWorkers) {
   const TemporaryFolder folder;
   const std::string done = folder.file("done");
@@ -73,6 +74,7 @@ TEST(RunPause, AReaderThatPausesDoesNotStopTheWorkers) {
   EXPECT_THAT(command.err, Not(HasSubstr("cannot keep")));
 }
 
+// promise: launcher#output
 TEST(RunPause, WhereTheFileCannotGrowWorkersWaitForTheReaderAndNothingIsLost) {
   const TemporaryFolder folder;
   const std::string done = folder.file("done");
@@ -95,6 +97,7 @@ TEST(RunPause, ALineAsLongAsTheMemoryIsNotTakenForAReaderThatPauses) {
   EXPECT_THAT(run.err, Not(HasSubstr("cannot keep")));
 }
 
+// promise: launcher#output
 TEST(RunPause, ThatTheFileCannotGrowIsSaidOnceInARun) {
   const TemporaryFolder folder;
   const std::string go = folder.file("go");
@@ -113,6 +116,7 @@ TEST(RunPause, ThatTheFileCannotGrowIsSaidOnceInARun) {
   EXPECT_EQ(command.err.find("cannot keep", at + 1), std::string::npos) << command.err;
 }
 
+// promise: launcher#output
 TEST(RunPause, AnInterruptedRunEndsWhereTheFileIsFullAndNobodyReads) {
   const TemporaryFolder folder;
   RunningCommand command({"run", "-n", "1", "/bin/sh", "-c", "exec yes"}, with_little_disk(folder));
@@ -121,6 +125,7 @@ TEST(RunPause, AnInterruptedRunEndsWhereTheFileIsFullAndNobodyReads) {
   EXPECT_EQ(command.finish(/*read_out=*/false), 128 + SIGTERM);
 }
 
+// promise: launcher#output
 TEST(RunPause, WhereTheFileIsFullARestartWaitsForTheReaderAndNothingOutlivesItsWorker) {
   for (const bool interrupted : {false, true}) {
     const TemporaryFolder folder;
@@ -145,6 +150,7 @@ TEST(RunPause, WhereTheFileIsFullARestartWaitsForTheReaderAndNothingOutlivesItsW
   }
 }
 
+// promise: launcher#stop-and-resume
 TEST(RunPause, CtrlZStopsAllWorkersAndWhatTheyStarted) {
   RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
                           "timeout 1000 sh -c 'echo pid=$$; exec sleep 1000' & echo pid=$$ "
@@ -163,6 +169,7 @@ TEST(RunPause, CtrlZStopsAllWorkersAndWhatTheyStarted) {
   EXPECT_EQ(command.finish(), 128 + SIGTERM);
 }
 
+// promise: launcher#stop-and-resume
 TEST(RunPause, WhatAWorkerHadStoppedItselfStaysStopped) {
   RunningCommand command({"run", "-n", "1", "/bin/sh", "-c",
                           "sleep 1000 & kill -STOP $!; echo child=$! pid=$$; wait"});
@@ -199,8 +206,10 @@ void expect_success_after_stop(const std::vector<std::string>& options,
   EXPECT_EQ(command.finish(), 0) << command.err;
 }
 
+// promise: errors#deadlines, launcher#stop-and-resume
 TEST(RunPause, StoppedTimeIsNotLateness) { expect_success_after_stop({"--deadline", "4"}, ""); }
 
+// promise: errors#deadlines
 TEST(RunPause, StoppedTimeIsNotLatenessInJoin) { expect_success_after_stop({}, "4"); }
 
 TEST(RunPause, ASignalToEndArrivesAtAStoppedRunWhenItIsResumed) {
@@ -213,6 +222,7 @@ TEST(RunPause, ASignalToEndArrivesAtAStoppedRunWhenItIsResumed) {
   EXPECT_EQ(command.finish(), 128 + SIGTERM);
 }
 
+// promise: launcher#stop-and-resume
 TEST(RunPause, NobodyIsStoppedWhereNobodyCouldResume) {
   // A session of its own without a shell, as in a container: `setsid tutti run …`
   RunningCommand command(

@@ -31,6 +31,7 @@ std::vector<std::string> lines_with(const std::string& text, const std::string& 
   return found;
 }
 
+// promise: job.h#restarts, launcher#starting-again, launcher#tutti-run-starting-workers
 TEST(RunRestarts, WorkersThatFailOnceMeetAgain) {
   const auto run = run_command({"run", "-n", "3", "--restarts", "2", TUTTI_RESTARTED_WORKER});
   EXPECT_EQ(run.status, 0) << run.err;
@@ -43,6 +44,7 @@ TEST(RunRestarts, WorkersThatFailOnceMeetAgain) {
   EXPECT_THAT(run.err, Not(HasSubstr("note:")));
 }
 
+// promise: launcher#starting-again, launcher#when-a-worker-fails
 TEST(RunRestarts, EachAttemptReportsInFullAndTheLastOneCounts) {
   const auto run = run_script({"-n", "1", "--restarts", "2"},
                               "[ $TUTTI_RESTART = 1 ] || echo attempt $TUTTI_RESTART >&2; "
@@ -58,6 +60,7 @@ TEST(RunRestarts, EachAttemptReportsInFullAndTheLastOneCounts) {
                   "[0] attempt 2", "tutti run: rank 0 of 1 failed first: exit status 5"));
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, ThereAreNoneUnlessAskedFor) {
   const CommandSetup stale{.environment = {"TUTTI_RESTART=7"}};
   for (const auto& options :
@@ -69,6 +72,7 @@ TEST(RunRestarts, ThereAreNoneUnlessAskedFor) {
   }
 }
 
+// promise: job.h#run_id, launcher#starting-again
 TEST(RunRestarts, AllAttemptsAreOneRunAndNoOtherOne) {
   std::set<std::string> names;
   const CommandSetup stale{.environment = {"TUTTI_RUN=old"}};
@@ -83,12 +87,14 @@ TEST(RunRestarts, AllAttemptsAreOneRunAndNoOtherOne) {
   EXPECT_THAT(names, Each(SizeIs(16)));
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, SuccessEndsTheRun) {
   const auto run = run_script({"-n", "1", "--restarts", "5"}, "echo once");
   EXPECT_EQ(run.status, 0);
   EXPECT_EQ(run.out, "[0] once\n");
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, AnEndThatWasAskedForIsNoFailure) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     RunningCommand command(
@@ -109,6 +115,7 @@ TEST(RunRestarts, ARunThatFailsAgainAndAgainCanBeInterrupted) {
   EXPECT_EQ(command.finish(), 130);
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, AReaderThatLeavesEndsTheRun) {
   RunningCommand command(
       {"run", "-n", "1", "--restarts", "1000000", "/bin/sh", "-c", "echo on and on; exit 3"});
@@ -117,6 +124,7 @@ TEST(RunRestarts, AReaderThatLeavesEndsTheRun) {
   EXPECT_EQ(command.finish(), 128 + SIGPIPE);
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, AProgramThatIsGoneIsNotTriedAgain) {
   const TemporaryFolder folder;
   const std::string program = folder.file("program");
@@ -128,6 +136,7 @@ TEST(RunRestarts, AProgramThatIsGoneIsNotTriedAgain) {
   EXPECT_THAT(lines_of(run.err).back(), HasSubstr("cannot run \"" + program + "\""));
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, StartOnlyWhenAllWorkersAreGone) {
   const TemporaryFolder folder;
   const std::string pid = folder.file("pid");
@@ -175,6 +184,7 @@ TEST(RunRestarts, NothingOutlivesALauncherKilledInALaterAttempt) {
   for (const auto& process : watched) EXPECT_TRUE(process.ends(kTestDeadline));
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, WorkersInheritNothingOfEarlierAttempts) {
   // 0, 1, 2, the socket, and the folder that ls itself has open.
   const auto run = run_script({"-n", "2", "--restarts", "3"},
@@ -184,6 +194,7 @@ TEST(RunRestarts, WorkersInheritNothingOfEarlierAttempts) {
   EXPECT_THAT(lines_of(run.out), Each(::testing::AnyOf("[0] 5", "[1] 5")));
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, LogsGoOn) {
   const TemporaryFolder folder;
   const auto run = run_script({"-n", "1", "--restarts", "1", "--log", folder.file("logs")},
@@ -197,6 +208,7 @@ TEST(RunRestarts, LogsGoOn) {
 constexpr const char* kWritePart =
     "part() { printf '{\"traceEvents\":[{\"pid\":%s}]}' $1 > $TUTTI_PROFILE.rank$1; }; ";
 
+// promise: launcher#starting-again
 TEST(RunRestarts, ATimelineIsThatOfTheLastAttempt) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");
@@ -209,6 +221,7 @@ TEST(RunRestarts, ATimelineIsThatOfTheLastAttempt) {
   EXPECT_FALSE(std::filesystem::exists(file + ".rank1"));
 }
 
+// promise: launcher#starting-again
 TEST(RunRestarts, ATimelineOfAnEarlierAttemptDoesNotPassForTheLast) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");

@@ -38,6 +38,7 @@ struct OneWorker {
   pid_t launcher = 0;
 };
 
+// promise: launcher#when-a-worker-fails
 TEST(RunSignals, OneRequestThatReachesEachProcessLeavesWorkersTheirTime) {
   // `systemctl stop`: the launcher gets it from the sender and from the keeper.
   const TemporaryFolder folder;
@@ -52,6 +53,7 @@ TEST(RunSignals, OneRequestThatReachesEachProcessLeavesWorkersTheirTime) {
   }
 }
 
+// promise: launcher#stop-and-resume
 TEST(RunSignals, AKeeperKilledRightAfterARequestIsNotTakenForTheSame) {
   OneWorker run("trap '' TERM; echo ready; while :; do sleep 0.05; done");
   ASSERT_TRUE(run.command.wait_for("ready"));
@@ -63,6 +65,7 @@ TEST(RunSignals, AKeeperKilledRightAfterARequestIsNotTakenForTheSame) {
   EXPECT_LT(steady_clock::now() - start, seconds(3));  // when SIGKILL would be due
 }
 
+// promise: launcher#stop-and-resume
 TEST(RunSignals, AKilledKeeperLeavesNothingOfAStoppedRun) {
   // `docker run -it image bash`: the shell is the first process, adopts the launcher, and both are
   // of one session, so that the system sends neither SIGHUP nor SIGCONT.
@@ -91,6 +94,7 @@ TEST(RunSignals, AKilledKeeperLeavesNothingOfAStoppedRun) {
   EXPECT_EQ(run.status, 4) << run.err;
 }
 
+// promise: launcher#stop-and-resume
 TEST(RunSignals, ALauncherThatSomebodyElseStopsDoesNotStopTheKeeper) {
   OneWorker run("exec sleep 1000");
   for (int times = 0; times < 3; ++times) {
@@ -103,6 +107,7 @@ TEST(RunSignals, ALauncherThatSomebodyElseStopsDoesNotStopTheKeeper) {
   EXPECT_EQ(run.command.finish(), 128 + SIGTERM);
 }
 
+// promise: launcher#stop-and-resume
 TEST(RunSignals, AStopThatIsTakenBackAtOnceLeavesNobodyStopped) {
   for (int times = 0; times < 30; ++times) {
     OneWorker run("exec sleep 1000");
@@ -114,6 +119,7 @@ TEST(RunSignals, AStopThatIsTakenBackAtOnceLeavesNobodyStopped) {
   }
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunSignals, AnInterruptThatIsIgnoredFromTheStartStaysIgnored) {
   // `tutti run … &` in a script: Ctrl-C is for the script.
   OneWorker run("echo ready; exec sleep 1000",
@@ -125,6 +131,7 @@ TEST(RunSignals, AnInterruptThatIsIgnoredFromTheStartStaysIgnored) {
   EXPECT_THAT(run.command.err, Not(HasSubstr("SIGINT")));
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunSignals, AnInterruptedRunEndsByThatSignal) {
   // A shell asks how: only then does Ctrl-C end a loop of the script, too.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
@@ -140,6 +147,7 @@ TEST(RunSignals, AnInterruptedRunEndsByThatSignal) {
   }
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunSignals, AWorkerThatASignalEndedIsNoInterrupt) {
   const auto run =
       run_command({"run", "-n", "1", "/bin/sh", "-c", "kill -TERM $$"},

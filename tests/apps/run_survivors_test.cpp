@@ -30,6 +30,7 @@ std::vector<std::string> without_hint(const std::string& err) {
   return lines;
 }
 
+// promise: errors#under-tutti-run, launcher#when-the-others-resume
 TEST(RunSurvivors, MakeAGroupOfTheirOwnWhenAWorkerIsKilled) {
   RunningCommand command({"run", "-n", "3", "--survivors", TUTTI_SURVIVING_WORKER});
   ASSERT_TRUE(command.wait_for("members=3", 3));
@@ -48,6 +49,7 @@ TEST(RunSurvivors, MakeAGroupOfTheirOwnWhenAWorkerIsKilled) {
             "tutti run: ranks 0 2 of 3 finished without rank 1 (killed by signal SIGKILL (9))");
 }
 
+// promise: launcher#when-the-others-resume
 TEST(RunSurvivors, MakeAGroupOfTheirOwnWhenAWorkerExits) {
   const auto run = run_command({"run", "-n", "3", "--survivors", TUTTI_SURVIVING_WORKER, "exit"});
   EXPECT_EQ(run.status, 0) << run.err;
@@ -55,6 +57,7 @@ TEST(RunSurvivors, MakeAGroupOfTheirOwnWhenAWorkerExits) {
             "tutti run: ranks 0 2 of 3 finished without rank 1 (exit status 3)");
 }
 
+// promise: launcher#when-the-others-resume
 TEST(RunSurvivors, HaveAllTheTimeThatTheyNeed) {
   const auto run =
       run_script({"-n", "3", "--survivors"},
@@ -68,6 +71,7 @@ TEST(RunSurvivors, HaveAllTheTimeThatTheyNeed) {
                   "tutti run: ranks 0 2 of 3 finished without rank 1 (exit status 3)"));
 }
 
+// promise: launcher#when-the-others-resume
 TEST(RunSurvivors, AreEndedWithoutTheOption) {
   const auto run = run_script({"-n", "3"}, only_rank_1("exit 3", "exec sleep 1000"));
   EXPECT_EQ(run.status, 3);
@@ -75,6 +79,7 @@ TEST(RunSurvivors, AreEndedWithoutTheOption) {
   EXPECT_EQ(lines_of(run.err).back(), "tutti run: rank 1 of 3 failed first: exit status 3");
 }
 
+// promise: launcher#when-a-worker-fails, launcher#when-the-others-resume
 TEST(RunSurvivors, AreEndedWhenFewerThanTheMinimumAreLeft) {
   const TemporaryFolder folder;
   const std::string script = "case $TUTTI_RANK in 1) exit 3;; 2) " + std::string(kOutlive) +
@@ -91,6 +96,7 @@ TEST(RunSurvivors, AreEndedWhenFewerThanTheMinimumAreLeft) {
           "tutti run: rank 1 wrote nothing", "tutti run: rank 1 of 3 failed first: exit status 3"));
 }
 
+// promise: launcher#when-a-worker-fails, launcher#when-the-others-resume
 TEST(RunSurvivors, NeedNotBeMoreThanOne) {
   const auto run =
       run_script({"-n", "3", "--survivors"}, "if [ $TUTTI_RANK != 2 ]; then exit 3; fi; " +
@@ -100,6 +106,7 @@ TEST(RunSurvivors, NeedNotBeMoreThanOne) {
   EXPECT_THAT(lines_of(run.err).back(), HasSubstr("rank 2 of 3 finished without rank "));
 }
 
+// promise: launcher#when-the-others-resume
 TEST(RunSurvivors, ThatHaveEndedWellCountAsLeft) {
   const TemporaryFolder folder;
   const auto go = folder.file("go");
@@ -114,6 +121,7 @@ TEST(RunSurvivors, ThatHaveEndedWellCountAsLeft) {
   EXPECT_EQ(command.finish(), 0) << command.err;
 }
 
+// promise: fault_tolerance#fault-tolerance-what-becomes-of-a-run-when-a-worker-dies
 TEST(RunSurvivors, OfNobodyAreAFailedRun) {
   const auto run = run_script({"-n", "2", "--survivors"},
                               only_rank_1("exit 5", std::string(kOutlive) + "exit 6"));
@@ -122,6 +130,7 @@ TEST(RunSurvivors, OfNobodyAreAFailedRun) {
   EXPECT_EQ(lines_of(run.err).back(), "tutti run: rank 1 of 2 failed first: exit status 5");
 }
 
+// promise: launcher#when-the-others-resume
 TEST(RunSurvivors, AreEndedByASignalLikeAnyWorkers) {
   RunningCommand command({"run", "-n", "3", "--survivors", "/bin/sh", "-c",
                           only_rank_1("exit 3",
@@ -134,6 +143,7 @@ TEST(RunSurvivors, AreEndedByASignalLikeAnyWorkers) {
   EXPECT_THAT(command.err, Not(HasSubstr("finished without")));
 }
 
+// promise: fault_tolerance#fault-tolerance-what-becomes-of-a-run-when-a-worker-dies
 TEST(RunSurvivors, AreStartedAgainWithAllOthersWhenTheyAreTooFew) {
   // First two fail, then one: the second attempt finishes.
   const auto run =
@@ -148,6 +158,7 @@ TEST(RunSurvivors, AreStartedAgainWithAllOthersWhenTheyAreTooFew) {
             "tutti run: ranks 0 1 of 3 finished without rank 2 (exit status 3)");
 }
 
+// promise: launcher#when-the-others-resume
 TEST(RunSurvivors, WhatALostWorkerHadStartedEndsWithIt) {
   const TemporaryFolder folder;
   const auto go = folder.file("go");
@@ -164,6 +175,7 @@ TEST(RunSurvivors, WhatALostWorkerHadStartedEndsWithIt) {
   EXPECT_EQ(command.finish(), 0) << command.err;
 }
 
+// promise: launcher#when-the-others-resume
 TEST(RunSurvivors, MinimumIsRefusedWhereItMakesNoSense) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--min-workers", "2"}, "tutti run: --min-workers 2: is for --survivors"},

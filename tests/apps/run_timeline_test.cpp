@@ -29,6 +29,7 @@ std::string write_part(const std::string& wanted) {
          "$TUTTI_PROFILE.rank$TUTTI_RANK";
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunTimeline, WhatIsNoFileIsRefusedAndLeftAsItIs) {
   const TemporaryFolder folder;
   const std::string fifo = folder.file("fifo");
@@ -51,6 +52,7 @@ TEST(RunTimeline, WhatIsNoFileIsRefusedAndLeftAsItIs) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunTimeline, ALinkStaysAndItsTargetIsWritten) {
   const TemporaryFolder folder;
   create_file(folder.file("wanted"));
@@ -64,6 +66,7 @@ TEST(RunTimeline, ALinkStaysAndItsTargetIsWritten) {
   }
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunTimeline, ThatOfAnEarlierRunDoesNotPassForThisOnes) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");
@@ -76,6 +79,7 @@ TEST(RunTimeline, ThatOfAnEarlierRunDoesNotPassForThisOnes) {
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunTimeline, LargeTimelinesNeedLittleMemoryAndLeaveReportAndStatus) {
 #ifdef TUTTI_SANITIZED
   GTEST_SKIP() << "a sanitizer needs more address space than this test leaves";
@@ -94,6 +98,7 @@ TEST(RunTimeline, LargeTimelinesNeedLittleMemoryAndLeaveReportAndStatus) {
   EXPECT_GT(std::filesystem::file_size(file), std::size_t{170} << 20);
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunTimeline, TheVariableAsksForItAsTheOptionDoes) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");
@@ -113,6 +118,7 @@ TEST(RunTimeline, TheVariableAsksForItAsTheOptionDoes) {
   }
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunTimeline, TheReportComesBeforeTheMergeThatASignalInterrupts) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");
@@ -130,6 +136,7 @@ TEST(RunTimeline, TheReportComesBeforeTheMergeThatASignalInterrupts) {
   EXPECT_FALSE(std::filesystem::exists(file + ".merging"));
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunTimeline, AMergeThatIsKilledDoesNotChangeTheStatus) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");
@@ -145,6 +152,7 @@ TEST(RunTimeline, AMergeThatIsKilledDoesNotChangeTheStatus) {
   EXPECT_THAT(command.err, HasSubstr("failed first: exit status 3\n"));
 }
 
+// promise: launcher#where-the-time-goes
 TEST(RunTimeline, AMergeThatFailsChangesNeitherReportNorStatus) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");

@@ -44,10 +44,12 @@ void expect_end_of_run_on_unread_terminal(int signal) {
   EXPECT_EQ(command.finish(), 128 + signal);
 }
 
+// promise: launcher#output
 TEST(RunUnread, ATerminalThatIsNotReadStopsNeitherWorkersNorTheEnd) {
   expect_end_of_run_on_unread_terminal(SIGTERM);
 }
 
+// promise: launcher#output
 TEST(RunUnread, ATerminalThatIsNotReadKeepsNothingAliveBehindAKilledKeeper) {
   expect_end_of_run_on_unread_terminal(SIGKILL);
 }
@@ -78,6 +80,7 @@ TEST(RunUnread, AllThatIsWrittenReachesATerminalThatIsReadLate) {
   EXPECT_THAT(command.out, HasSubstr("100000\r\n"));
 }
 
+// promise: launcher#output
 TEST(RunUnread, AnInterruptedRunDoesNotWaitForAReaderThatPauses) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const TemporaryFolder folder;
@@ -90,6 +93,7 @@ TEST(RunUnread, AnInterruptedRunDoesNotWaitForAReaderThatPauses) {
   }
 }
 
+// promise: launcher#output
 TEST(RunUnread, AReaderThatPausesDoesNotDelayRestarts) {
   const TemporaryFolder folder;
   const std::string done = folder.file("done");
@@ -103,6 +107,7 @@ TEST(RunUnread, AReaderThatPausesDoesNotDelayRestarts) {
   EXPECT_THAT(command.err, HasSubstr("failed first: exit status 3\ntutti run: restart 1 of 1\n"));
 }
 
+// promise: launcher#output
 TEST(RunUnread, WhatEarlierAttemptsWroteIsShownWhenTheProgramIsGone) {
   const TemporaryFolder folder;
   const std::string program = folder.file("program");
@@ -117,6 +122,7 @@ TEST(RunUnread, WhatEarlierAttemptsWroteIsShownWhenTheProgramIsGone) {
   EXPECT_THAT(lines_of(command.err).back(), HasSubstr("cannot run"));
 }
 
+// promise: launcher#output
 TEST(RunUnread, ASocketThatIsNotReadStopsNeitherWorkersNorTheEnd) {
   const TemporaryFolder folder;
   const std::string done = folder.file("done");
@@ -153,6 +159,7 @@ CommandSetup in_shell(const std::string& redirected) {
   return {.before = {"/bin/sh", "-c", "\"$@\" " + redirected, "sh"}};
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunUnread, ErrorsThatCannotBeWrittenLeaveTheStatus) {
   for (const std::string where : {"2> /dev/full", "2>&-"}) {
     EXPECT_EQ(run_command({"run", "-n", "0", "true"}, in_shell(where)).status, 2) << where;
@@ -164,6 +171,7 @@ TEST(RunUnread, ErrorsThatCannotBeWrittenLeaveTheStatus) {
   }
 }
 
+// promise: launcher#when-a-worker-fails
 TEST(RunUnread, AFullDiskIsNamed) {
   const auto run = run_script({"-n", "1"}, "echo text; exec sleep 1000", in_shell("> /dev/full"));
   EXPECT_EQ(run.status, 128 + SIGPIPE);

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// promise: launcher#tutti-schedule
 TEST(ScheduleCommand, PrintsWhatIsPredicted) {
   const auto run = run_command({"schedule", "--stages", "3", "--micro-batches", "5"});
   EXPECT_EQ(run.status, 0) << run.err;
@@ -18,6 +19,7 @@ TEST(ScheduleCommand, PrintsWhatIsPredicted) {
   EXPECT_EQ(run.out, expected.text());
 }
 
+// promise: launcher#tutti-schedule, pipeline_timeline.h#equal
 TEST(ScheduleCommand, TakesAllKindsAndCostsAndWritesThePicture) {
   const TemporaryFolder folder;
   const auto svg = folder.file("timeline.svg");

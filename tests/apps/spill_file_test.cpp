@@ -41,6 +41,7 @@ TEST(SpillFile, GivesBackWhatItTookInOrder) {
   EXPECT_TRUE(file.empty());
 }
 
+// promise: launcher#output
 TEST(SpillFile, TakesNoMoreThanItMay) {
   EXPECT_EQ(SpillFile::kMost, std::size_t{1} << 30);
   SpillFile file(1000);
@@ -67,6 +68,7 @@ off_t allocated_bytes_of_unnamed_files() {
 
 constexpr off_t kMiB = off_t{1} << 20;
 
+// promise: launcher#output
 // A file system that cannot free a part of a file: NFS before 4.2, for one.
 TEST(SpillFile, DoesNotGrowWhereItIsNeverEmptyOnAnyFileSystem) {
   std::thread([] {
@@ -101,6 +103,7 @@ TEST(SpillFile, WhatWasPoppedCountsUntilItsFileHasBeenReadToItsEnd) {
   EXPECT_EQ(file.pop()->text, std::string(200, 'c'));
 }
 
+// promise: launcher#output
 TEST(SpillFile, GivesBackAllWhenItIsEmpty) {
   const off_t before = allocated_bytes_of_unnamed_files();
   SpillFile file;
@@ -110,6 +113,7 @@ TEST(SpillFile, GivesBackAllWhenItIsEmpty) {
   EXPECT_EQ(allocated_bytes_of_unnamed_files(), before);
 }
 
+// promise: launcher#output
 TEST(SpillFile, WhatAFullDiskTookOfATextIsGivenBack) {
   const off_t before = allocated_bytes_of_unnamed_files();
   SpillFile file;

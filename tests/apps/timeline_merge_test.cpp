@@ -40,6 +40,7 @@ TEST(MergeTimelineFiles, MergesAndRemovesTheParts) {
   EXPECT_FALSE(std::filesystem::exists(timeline_part(file, 2)));
 }
 
+// promise: launcher#when-the-others-resume, launcher#where-the-time-goes
 TEST(MergeTimelineFiles, LeavesABadPartAndSaysSo) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");
@@ -61,6 +62,7 @@ TEST(MergeTimelineFiles, KeepsAllEventsInOrder) {
   EXPECT_THAT(names(read_file(file)), ElementsAre("a", "b", "c"));
 }
 
+// promise: launcher#where-the-time-goes
 TEST(MergeTimelineFiles, TakesWhatTimelineWrites) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");
@@ -106,6 +108,7 @@ int descriptor_of(const std::string& path) {
   return -1;
 }
 
+// promise: launcher#where-the-time-goes
 TEST(MergeTimelineFiles, WhatOnlyTheEndOfTheFileShowsToBeLostIsSaid) {
   const TemporaryFolder folder;
   const std::string file = folder.file("run.json");

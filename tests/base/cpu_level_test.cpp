@@ -10,6 +10,7 @@ constexpr auto kArm = Architecture::aarch64;
 
 Processor with(std::set<std::string, std::less<>> flags) { return {.flags = std::move(flags)}; }
 
+// promise: launcher#one-instruction-set-for-all-workers
 TEST(CpuLevel, SetsWhatEachLibraryAccepts) {
   EXPECT_EQ(find_cpu_level("default", kX86)->settings(),
             (LibrarySettings{{"ATEN_CPU_CAPABILITY", "default"},
@@ -53,6 +54,7 @@ TEST(CpuLevel, OfArmNeedsVectorsOfItsLength) {
   EXPECT_FALSE(has_level(with({"sve", "sve256"}), *find_cpu_level("sve256", kArm))) << "bf16";
 }
 
+// promise: launcher#one-instruction-set-for-all-workers
 TEST(CpuLevel, NeedsAllThatItsLibrariesUse) {
   const Processor haswell = with({"avx2", "fma"});
   EXPECT_TRUE(has_level(with({}), *find_cpu_level("default", kX86)));
@@ -65,6 +67,7 @@ TEST(CpuLevel, NeedsAllThatItsLibrariesUse) {
                         *find_cpu_level("avx512", kX86)));
 }
 
+// promise: launcher#one-instruction-set-for-all-workers
 TEST(CpuLevel, IsRecognisedByItsSettingsAlone) {
   for (const auto architecture : {kX86, kArm}) {
     for (const CpuLevel& level : cpu_levels(architecture)) {

@@ -14,6 +14,7 @@ constexpr Reduction kReductions[] = {
     Reduction::sum,     Reduction::mean,        Reduction::max,       Reduction::min,
     Reduction::product, Reduction::logical_and, Reduction::logical_or};
 
+// promise: dtype.h#DType, dtype.h#name_of, dtype.h#size_of
 TEST(DType, has_a_size_and_a_name_of_its_own) {
   const std::size_t sizes[] = {4, 8, 2, 2, 4, 8, 1, 1};
   const char* names[] = {"float32", "float64", "float16", "bfloat16",
@@ -27,6 +28,7 @@ TEST(DType, has_a_size_and_a_name_of_its_own) {
   EXPECT_EQ(ConstView(View{nullptr, 5, DType::bfloat16}).bytes(), 10U);
 }
 
+// promise: dtype.h#DType
 TEST(Reduction, has_a_name_of_its_own) {
   std::set<std::string_view> names;
   for (const Reduction reduction : kReductions) names.insert(name_of(reduction));
@@ -34,6 +36,7 @@ TEST(Reduction, has_a_name_of_its_own) {
   EXPECT_EQ(name_of(Reduction::logical_and), "logical_and");
 }
 
+// promise: dtype.h#Reduction, dtype.h#is_defined, numerics#other-types-and-values
 TEST(Reduction, is_defined_where_it_means_something) {
   for (const DType type : kTypes) {
     const bool boolean = type == DType::boolean;

@@ -33,6 +33,7 @@ std::string sent(const Thrown& error) {
   return sent<Expected>(error, std::make_exception_ptr(error));
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(ErrorKind, EachClassArrivesAsItself) {
   EXPECT_EQ(sent(InvalidArgument("a")), "elsewhere: a");
   EXPECT_EQ(sent(Unsupported("b")), "elsewhere: b");
@@ -43,6 +44,7 @@ TEST(ErrorKind, EachClassArrivesAsItself) {
   EXPECT_EQ(sent(Diverged("g")), "elsewhere: g");
 }
 
+// promise: error.h#code
 TEST(ErrorKind, TheSystemsReasonComesAlong) {
   try {
     throw IoError(ENOSPC, "disk full");

@@ -23,6 +23,7 @@ constexpr int kAncestors =
       std::is_base_of_v<IoError, Errors> + std::is_base_of_v<OutOfMemory, Errors> +
       std::is_base_of_v<Corrupt, Errors> + std::is_base_of_v<Diverged, Errors>)+...);
 
+// promise: error.h#Error, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(Errors, AllDeriveFromOneAndAreApart) {
   EXPECT_TRUE((kAreErrors<InvalidArgument, Unsupported, IoError, OutOfMemory, Corrupt, Diverged,
                           Mismatch, Timeout, PeerLost, PeerFailed>));
@@ -32,8 +33,10 @@ TEST(Errors, AllDeriveFromOneAndAreApart) {
   EXPECT_FALSE((std::is_base_of_v<Error, InternalError>));
 }
 
+// promise: error.h#code, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(Errors, OfTheSystemHasItsReason) { EXPECT_EQ(IoError(13, "denied").code(), 13); }
 
+// promise: error.h#rank, error.h#step
 TEST(Errors, OfPeersSayWhoAndWhen) {
   EXPECT_EQ(PeerLost(3, "gone").rank(), 3);
   const PeerFailed failed(2, 17, "no data");

@@ -10,6 +10,7 @@
 namespace tutti::test {
 namespace {
 
+// promise: error.h#OutOfMemory
 TEST(FileSizeLimit, memory_beyond_it_is_refused_with_the_figures_instead_of_a_signal) {
   const ProcessOutcome outcome = run_processes(1, [](int, const FileDescriptor&) {
     rlimit limit{};

@@ -93,6 +93,7 @@ TEST_F(HostFiles, FoldersAreMadeAndRemovedWithAllInThem) {
   EXPECT_THAT(files_->names_in(folder_.file("x")), IsEmpty());
 }
 
+// promise: error.h#IoError, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST_F(HostFiles, ErrorsNameWhatWasTriedThePathAndTheReason) {
   const std::string a = folder_.file("a"), none = folder_.file("none");
   files_->create(a);

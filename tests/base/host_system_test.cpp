@@ -56,6 +56,7 @@ TEST(HostSystem, two_maps_show_one_memory_beyond_the_descriptor) {
 }
 
 // At multiples of 256 MiB apart, blocks that are folded together ran at a fifth of the speed.
+// promise: group#when-something-is-wrong
 TEST(HostSystem, large_blocks_do_not_lie_alike) {
   const auto system = host_system();
   const std::size_t bytes = std::size_t{256} << 20;  // address space: no page is touched

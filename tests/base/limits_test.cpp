@@ -47,6 +47,7 @@ TEST_F(Limits, machine_alone) {
   EXPECT_FALSE(read_processor_quota(root_));
 }
 
+// promise: group#when-something-is-wrong
 TEST_F(Limits, v2_bounds_of_all_ancestors_with_cached_files_available) {
   write("proc/self/mountinfo", kV2Mount);
   write("proc/self/cgroup", "0::/user.slice/job\n");

@@ -49,6 +49,7 @@ TEST(Log, level_says_what_is_heard) {
   EXPECT_THROW(set_log_level("loud"), InvalidArgument);
 }
 
+// promise: error.h#Error, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(Check, says_where_and_what) {
   const int ranks = 3;
   TUTTI_CHECK(ranks == 3, "never said");

@@ -10,6 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
+// promise: share.h#share_of
 TEST(ShareOf, IsEvenWithTheLongerSharesFirst) {
   EXPECT_EQ(share_of(10, 0, 4), std::pair(std::int64_t{0}, std::int64_t{3}));
   EXPECT_EQ(share_of(10, 1, 4), std::pair(std::int64_t{3}, std::int64_t{6}));
@@ -18,6 +19,7 @@ TEST(ShareOf, IsEvenWithTheLongerSharesFirst) {
   EXPECT_EQ(share_of(1, 2, 3), std::pair(std::int64_t{1}, std::int64_t{1}));
 }
 
+// promise: share.h#share_of
 TEST(ShareOf, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT([] { share_of(4, 2, 2); }, ThrowsMessage<InvalidArgument>(HasSubstr("part 2 of 2")));
   EXPECT_THAT([] { share_of(4, -1, 2); },

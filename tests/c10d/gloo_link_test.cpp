@@ -93,6 +93,7 @@ TEST(GlooLink, IsMadeOverAnAllGatherOfTheCallers) {
 }
 
 /// Or a worker that has a link would never be one of those that are proven to wait for one another.
+// promise: clusters#several-hosts
 TEST(GlooLink, ItsThreadsDoNotCountAsThreadsOfTheProgram) {
   const int before = other_threads();
   Table table(2);

@@ -46,6 +46,7 @@ class UseLink : public ::testing::Test {
   }
 };
 
+// promise: link.h#use_link
 TEST_F(UseLink, IsCalledWithANameAndAFunctionBeforeLinksAreMade) {
   for (const char* const name : {"", "auto", "gloo", "mpi", "tcp"}) {
     EXPECT_EQ(text_of([&] { use_link(name, none); }),
@@ -66,6 +67,7 @@ TEST_F(UseLink, IsCalledWithANameAndAFunctionBeforeLinksAreMade) {
   EXPECT_EQ(link_engine().reason, "the program has called use_link()");
 }
 
+// promise: link.h#host, link.h#name, link.h#use_link
 TEST_F(UseLink, MakesAsManyBackendsAsThereAreLanesOfTheRightRank) {
   LinkPlace place;
   EXPECT_EQ(made_of([&](const LinkPlace& asked) {
@@ -90,6 +92,7 @@ TEST_F(UseLink, MakesAsManyBackendsAsThereAreLanesOfTheRightRank) {
 }
 
 /// The last of this program: what is used stays so.
+// promise: link.h#use_link
 TEST_F(UseLink, IsRefusedOnceLinksAreMade) {
   EXPECT_FALSE(link_engine_is_used());
   note_link_engine_is_used();

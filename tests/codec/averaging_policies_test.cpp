@@ -28,6 +28,7 @@ std::vector<std::int64_t> steps_of(const AveragingPolicy& averaging, std::int64_
   return steps;
 }
 
+// promise: averaging.h#block_momentum, averaging.h#local_sgd, averaging.h#partial_update
 TEST(AveragingPolicies, AreDueAsTheyAreAskedTo) {
   EXPECT_THAT(steps_of(*partial_update(), 0), ElementsAre(1, 4, 7));
   EXPECT_THAT(steps_of(*partial_update(), 2), ElementsAre(3, 6, 9));
@@ -39,6 +40,7 @@ TEST(AveragingPolicies, AreDueAsTheyAreAskedTo) {
   EXPECT_THAT(steps_of(*local_sgd(10), 1), IsEmpty());
 }
 
+// promise: averaging.h#combine, averaging.h#states
 TEST(AveragingPolicies, LeaveTheMeanUnlessTheyDoOtherwise) {
   std::vector<double> values = {1, 2, 3};
   local_sgd(4)->combine({.values = values, .before = {}, .states = {}});
@@ -49,6 +51,7 @@ TEST(AveragingPolicies, LeaveTheMeanUnlessTheyDoOtherwise) {
 }
 
 // η = 1 − 1/L where none is given.
+// promise: averaging.h#block_momentum
 TEST(AveragingPolicies, BlockMomentumDependsOnTheNumberOfLogicalWorkers) {
   const std::vector<double> before = {1, 1};
   std::vector<double> kept = {4, 0};
@@ -59,6 +62,7 @@ TEST(AveragingPolicies, BlockMomentumDependsOnTheNumberOfLogicalWorkers) {
   EXPECT_THAT(values, ElementsAre(1 + 5, 1 + 2));
 }
 
+// promise: averaging.h#diloco
 TEST(AveragingPolicies, FragmentsOfDilocoAreDueInTurnOnceInAPeriod) {
   const auto six = diloco(6, {.fragments = 3, .warm_up = 0});
   EXPECT_EQ(six->fragments(), 3);
@@ -94,6 +98,7 @@ struct OuterSgd {
 };
 
 // The gradient of the outer optimizer is what all copies were before, less their mean.
+// promise: averaging.h#diloco
 TEST(AveragingPolicies, TheOuterStepOfDilocoIsNesterovsOfTheDifference) {
   std::mt19937_64 random(3);
   std::uniform_real_distribution<double> moves(-1, 1);
@@ -124,6 +129,7 @@ TEST(AveragingPolicies, TheOuterStepOfDilocoIsNesterovsOfTheDifference) {
   }
 }
 
+// promise: averaging.h#diloco
 TEST(AveragingPolicies, DilocoWithoutWarmUpIsBlockMomentumInNesterovsForm) {
   const std::vector<double> before = {1, -2, 0.3};
   std::vector<double> values[2];
@@ -140,6 +146,7 @@ TEST(AveragingPolicies, DilocoWithoutWarmUpIsBlockMomentumInNesterovsForm) {
   EXPECT_EQ(kept[0], kept[1]);
 }
 
+// promise: averaging.h#warm_up
 TEST(AveragingPolicies, TheWarmUpOfDilocoTakesTheMeanAndLeavesTheMomentum) {
   const auto policy = diloco(4, {.warm_up = 6});
   const std::vector<double> before = {1, 1};
@@ -152,6 +159,7 @@ TEST(AveragingPolicies, TheWarmUpOfDilocoTakesTheMeanAndLeavesTheMomentum) {
   EXPECT_THAT(kept, ElementsAre(0.7 * 1, 0.7 * 2));
 }
 
+// promise: averaging.h#AveragingRound, averaging.h#local_sgd, averaging.h#validate
 TEST(AveragingPolicies, NumbersThatMakeNoSenseAreRefused) {
   EXPECT_THAT(text_of([] { local_sgd(0); }), HasSubstr("the period must be at least 1"));
   EXPECT_THAT(text_of([] { local_sgd(2, -1); }), HasSubstr("-1 steps of warm-up"));
@@ -196,6 +204,7 @@ TEST(AveragingPolicies, NumbersThatMakeNoSenseAreRefused) {
   EXPECT_NO_THROW(validate(Overlapping({.steps = 3, .own = 0})));
 }
 
+// promise: averaging.h#averaging_policy_of, averaging.h#name, averaging.h#name_of
 TEST(AveragingPolicies, NamesAreReadAndTellThemApart) {
   EXPECT_EQ(averaging_policy_of("every-step"), nullptr);
   EXPECT_EQ(averaging_policy_of("partial")->name(), "partial");

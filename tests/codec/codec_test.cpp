@@ -60,6 +60,7 @@ std::vector<float> draw(std::size_t count, std::uint64_t seed) {
 const std::vector<std::string> kCodecs = {"half",        "bfloat16",  "int8",   "threshold:0.05",
                                           "threshold:0", "topk:0.05", "topk:1", "topk:0.0001"};
 
+// promise: codec.h#bfloat16_codec, codec.h#bound, codec.h#decode
 TEST(Codec, SendsWhatAScalarModelSendsHoweverItTravels) {
   for (const auto& name : kCodecs) {
     const auto codec = codec_of(name);
@@ -84,6 +85,7 @@ TEST(Codec, SendsWhatAScalarModelSendsHoweverItTravels) {
   }
 }
 
+// promise: codec.h#MessageList, codec.h#top_k_codec
 TEST(Codec, TopKTakesExactlySoManyAndOfEqualOnesTheLowerIndex) {
   const std::vector<float> ties = {0.5f, -0.25f, 0.25f, -0.5f, 0.25f, 0.0f, -0.5f, 0.125f};
   const auto codec = top_k_codec(0.25);
@@ -98,6 +100,7 @@ TEST(Codec, TopKTakesExactlySoManyAndOfEqualOnesTheLowerIndex) {
 }
 
 // Lin et al. 2018, §3.3: 75 %, 93.75 %, 98.4375 %, 99.6 % of the values stay at first.
+// promise: codec.h#top_k_codec
 TEST(Codec, TopKMayBeginWithMore) {
   const auto values = draw(10'000, 1);
   const auto sent_in = [&](const Codec& codec, std::int64_t step) {
@@ -115,12 +118,14 @@ TEST(Codec, TopKMayBeginWithMore) {
   EXPECT_EQ(sent_in(*top_k_codec(0.001, 1), 2), 10);
 }
 
+// promise: codec.h#threshold_codec
 TEST(Codec, AThresholdIsInclusive) {
   const auto written =
       write_message(*threshold_codec(0.25), {0.25f, -0.25f, 0.24999999f, 0.5f, -0.1f});
   EXPECT_EQ(written.encoded.values, 3);
 }
 
+// promise: codec.h#int8_codec, codec.h#sum_bytes
 TEST(Codec, BytesAreThoseOfTheFormula) {
   const auto values = draw(1000, 1);
   EXPECT_EQ(write_message(*half_codec(), values).encoded.bytes, 2000u);
@@ -143,6 +148,7 @@ TEST(Codec, BytesAreThoseOfTheFormula) {
   EXPECT_EQ(codec->sum_bytes(1000, 501, {4, MessageFormat::by_size}), 8u + 4 * 1000);
 }
 
+// promise: codec.h#bfloat16_codec, codec.h#half_codec
 TEST(Codec, WhatDoesNotFitIsRefusedByItsIndex) {
   const auto written = write_message(*half_codec(), {1.0f, -65504.0f, -65520.0f, 1e9f});
   EXPECT_THAT(written.encoded.refusal, HasSubstr("-65520 is beyond the range of half"));
@@ -162,6 +168,7 @@ TEST(Codec, WhatDoesNotFitIsRefusedByItsIndex) {
   }
 }
 
+// promise: codec.h#int8_codec
 TEST(Codec, Int8TakesAllThatIsFinite) {
   // The largest values would be sent beyond the range by a rounded scale, and the smallest have no
   // scale of their own and wait in the residual; others become the bytes −127 and 127.
@@ -189,6 +196,7 @@ TEST(Codec, Int8TakesAllThatIsFinite) {
   }
 }
 
+// promise: codec.h#int8_codec
 TEST(Codec, ABlockOfInt8KnowsNothingOfTheOthers) {
   auto values = draw(256 + 256 + 3, 9);
   const auto before = read_message(*int8_codec(), write_message(*int8_codec(), values), 515);
@@ -203,6 +211,7 @@ TEST(Codec, ABlockOfInt8KnowsNothingOfTheOthers) {
   }
 }
 
+// promise: codec.h#half_codec, codec.h#int8_codec, codec.h#round_sum
 TEST(Codec, ASumIsRoundedOnceToTheFormatOfItsMessages) {
   std::vector<float> sum(2000, 1.0f + 1.0f / 4096);
   half_codec()->round_sum(sum);
@@ -236,6 +245,7 @@ std::string error_of(const std::function<void()>& body) {
   return "";
 }
 
+// promise: codec.h#codec_of, codec.h#name, codec.h#threshold_codec
 TEST(Codec, NamesAreReadAndOthersRefused) {
   EXPECT_EQ(codec_of("none"), nullptr);
   EXPECT_EQ(codec_of("int8")->name(), "int8");
@@ -260,12 +270,14 @@ TEST(Codec, NamesAreReadAndOthersRefused) {
   }
 }
 
+// promise: codec.h#name_of
 TEST(Codec, TransportsHaveNames) {
   EXPECT_EQ(name_of(MessageFormat::by_size), "by size");
   EXPECT_EQ(name_of(MessageFormat::sparse), "sparse");
   EXPECT_EQ(name_of(MessageFormat::dense), "dense");
 }
 
+// promise: codec.h#momentum_correction, codec.h#text_of, codec.h#validate
 TEST(Codec, ACompressionThatMakesNoSenseIsRefused) {
   EXPECT_THAT(error_of([] { validate({.fusion = 0}); }), HasSubstr("fusion 0"));
   EXPECT_THAT(error_of([] { validate({.clamp = -1}); }), HasSubstr("clamp -1"));

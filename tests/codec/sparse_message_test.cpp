@@ -9,6 +9,7 @@ namespace tutti {
 namespace {
 
 /// Of five values three are sent, one of them −0.0: once as a list and once as an array.
+// promise: codec.h#MessageFormat
 TEST(SparseMessage, TheTransportDoesNotDecideTheSignOfAZeroThatIsLeft) {
   const std::vector<float> values = {1.5F, -0.0F, 2.0F, -0.0F, 0.0F};
   const std::vector<std::uint32_t> sent = {0, 1, 4};

@@ -23,6 +23,7 @@ std::vector<std::int64_t> sizes(int ranks) {
 
 class AllReduceOf : public ::testing::TestWithParam<int> {};
 
+// promise: group#what-the-result-is, group.h#all_reduce, numerics#one-tree
 TEST_P(AllReduceOf, EverySizeAndPlacementIsTheTreesSum) {
   const int ranks = GetParam();
   std::vector<std::vector<Values<float>>> inputs;
@@ -54,6 +55,7 @@ TEST_P(AllReduceOf, EverySizeAndPlacementIsTheTreesSum) {
 INSTANTIATE_TEST_SUITE_P(Ranks, AllReduceOf, ::testing::Values(1, 2, 3, 5, 8));
 
 // Of a size at which places decide the way: in place everywhere, nowhere, or at some members.
+// promise: group#two-ways, group#what-the-result-is
 TEST(AllReduce, MiddlingSizesInMixedPlaces) {
   for (const int ranks : {2, 3}) {
     ThreadOptions roomy;
@@ -113,6 +115,7 @@ using Types = ::testing::Types<float, double, model::Half, model::BFloat, std::i
                                std::int64_t, std::uint8_t, bool>;
 TYPED_TEST_SUITE(AllReduceTyped, Types);
 
+// promise: dtype.h#Reduction, group#what-the-result-is
 TYPED_TEST(AllReduceTyped, EveryDefinedReductionIsTheModels) {
   constexpr int kRanks = 5;
   constexpr DType kType = model::DTypeOf<TypeParam>::value;
@@ -145,6 +148,7 @@ TYPED_TEST(AllReduceTyped, EveryDefinedReductionIsTheModels) {
   EXPECT_EQ(defined, kType == DType::boolean ? 2 : is_floating(kType) ? 5 : 4);
 }
 
+// promise: dtype.h#Reduction, group#what-the-result-is, numerics#other-types-and-values
 TEST(AllReduce, NaNReachesEveryRankInMaxAndMin) {
   for (const Reduction reduction : {Reduction::max, Reduction::min, Reduction::sum}) {
     for (const int holder : {0, 1, 2}) {
@@ -163,6 +167,7 @@ TEST(AllReduce, NaNReachesEveryRankInMaxAndMin) {
   }
 }
 
+// promise: group#what-the-result-is
 TEST(AllReduce, SixteenBitFloatsAreRoundedOnce) {
   // 256 + 1 + 1 in bfloat16: added pairwise in 16 bits, both ones would be lost.
   run_thread_ranks(4, [](Job job) {

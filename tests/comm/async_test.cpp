@@ -18,6 +18,7 @@ class AsyncOf : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, AsyncOf, ::testing::Values(1, 2, 3, 5));
 
 /// More are started than can be under way; every rank waits in an order of its own.
+// promise: group#two-ways, group#waiting-and-what-started-means, group.h#wait
 TEST_P(AsyncOf, ManyStartedAndWaitedForInAnyOrder) {
   const int ranks = GetParam();
   constexpr int kCalls = 3 * kRing;
@@ -50,6 +51,7 @@ TEST_P(AsyncOf, ManyStartedAndWaitedForInAnyOrder) {
   });
 }
 
+// promise: group#waiting-and-what-started-means, group.h#Work
 TEST_P(AsyncOf, PollingAloneBringsThemToAnEnd) {
   const int ranks = GetParam();
   const auto small = random_inputs<float>(ranks, 100);
@@ -74,6 +76,7 @@ TEST_P(AsyncOf, PollingAloneBringsThemToAnEnd) {
   });
 }
 
+// promise: group.h#start_all_reduce
 TEST(Async, EveryKindCanBeStarted) {
   constexpr int kRanks = 3;
   const auto inputs = random_inputs<float>(kRanks, 30);
@@ -101,6 +104,7 @@ TEST(Async, EveryKindCanBeStarted) {
   });
 }
 
+// promise: group#waiting-and-what-started-means, group.h#done, group.h#start_all_reduce
 TEST(Async, StartDoesNotWaitForOthers) {
   run_thread_ranks(2, [](Job job) {
     const Group group(job);
@@ -119,6 +123,7 @@ TEST(Async, StartDoesNotWaitForOthers) {
   });
 }
 
+// promise: group#waiting-and-what-started-means, group.h#Work
 TEST(Async, DestroyedOrReplacedWorkIsWaitedFor) {
   run_thread_ranks(2, [](Job job) {
     const Group group(job);
@@ -151,6 +156,7 @@ TEST(Async, WorkOutlivesItsGroupHandle) {
   });
 }
 
+// promise: group#waiting-and-what-started-means
 TEST(Async, GroupsAreIndependent) {
   // Rank 0 waits in one order, rank 1 in the other: no deadlock, because both were started.
   run_thread_ranks(2, [](Job job) {
@@ -171,6 +177,7 @@ TEST(Async, GroupsAreIndependent) {
   });
 }
 
+// promise: group#waiting-and-what-started-means
 TEST(Async, AWorkThatFailsWhileDestroyedSaysSoInTheLog) {
   const LogCapture log;
   run_thread_ranks(2, [](Job job) {

@@ -142,6 +142,7 @@ ThreadOutcome once_joined(const ThreadOptions& options,
       options);
 }
 
+// promise: fault_tolerance#a-trainer-resumes-from-its-checkpoint, job.h#alive
 TEST(CutOff, AHostWithoutItsFirstWorkerMakesNoGroupAndTheOthersDo) {
   auto options = on({{0, 1}, {2, 3, 4}, {5}});
   std::atomic<int> done{0};
@@ -167,6 +168,7 @@ TEST(CutOff, AHostWithoutItsFirstWorkerMakesNoGroupAndTheOthersDo) {
   EXPECT_TRUE(outcome.all_good()) << outcome.text(0) << outcome.text(3) << outcome.text(4);
 }
 
+// promise: fault_tolerance#a-trainer-resumes-from-its-checkpoint, job.h#alive
 TEST(CutOff, WithoutTheHubAHostMakesNoGroupAndTheOthersDo) {
   auto options = on({{0, 1}, {2, 3}, {4}});
   std::atomic<int> done{0};

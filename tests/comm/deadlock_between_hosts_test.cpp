@@ -21,6 +21,7 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// promise: clusters#several-hosts, errors#workers-that-wait-for-one-another
 TEST(DeadlockBetweenHosts, WorkersInDifferentOperationsAreToldLongBeforeTheDeadline) {
   const auto begin = Clock::now();
   const auto outcome = try_thread_ranks(
@@ -42,6 +43,7 @@ TEST(DeadlockBetweenHosts, WorkersInDifferentOperationsAreToldLongBeforeTheDeadl
 }
 
 /// Half of the workers make a call that the others do not make: each of them lacks two.
+// promise: clusters#several-hosts
 TEST(DeadlockBetweenHosts, AllOfFourWorkersOfTwoHostsAreTold) {
   const auto outcome = try_thread_ranks(
       4,
@@ -56,6 +58,7 @@ TEST(DeadlockBetweenHosts, AllOfFourWorkersOfTwoHostsAreTold) {
   }
 }
 
+// promise: clusters#several-hosts
 TEST(DeadlockBetweenHosts, ACircleOfThreeHostsIsProvenWhileOthersGoOn) {
   std::atomic<int> told{0};
   const auto outcome = try_thread_ranks(

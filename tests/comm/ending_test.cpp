@@ -38,6 +38,7 @@ TEST(Ending, writer_that_is_suspended_within_its_reason_is_waited_for) {
   });
 }
 
+// promise: errors#who-is-told-what-when-it-is-close
 TEST(Ending, writer_that_ends_within_its_reason_is_lost) {
   ThreadOptions options;
   options.world = std::make_shared<ThreadWorld>(2);
@@ -66,6 +67,7 @@ TEST(Ending, writer_that_ends_within_its_reason_is_lost) {
       options);
 }
 
+// promise: group#when-something-is-wrong
 TEST(Ending, first_reason_stays) {
   run_thread_ranks(1, [](const Job& job) {
     Ending ending{};

@@ -109,6 +109,7 @@ float value_of(int giver, int taker, std::int64_t i) {
   return static_cast<float>(giver * 1000 + taker * 100) + static_cast<float>(i % 97);
 }
 
+// promise: group.h#all_to_all
 TEST_P(Exchange, AllToAllGivesEachItsPart) {
   for_each_case([&](const Group& group, Room<float>& room, const Placement& at, std::int64_t scale,
                     const std::string& where) {
@@ -127,6 +128,7 @@ TEST_P(Exchange, AllToAllGivesEachItsPart) {
   });
 }
 
+// promise: group#parts-of-unequal-sizes, group.h#all_to_all_variable
 TEST_P(Exchange, AllToAllOfUnequalPartsGivesEachItsOwn) {
   for_each_case([&](const Group& group, Room<float>& room, const Placement& at, std::int64_t scale,
                     const std::string& where) {
@@ -151,6 +153,7 @@ TEST_P(Exchange, AllToAllOfUnequalPartsGivesEachItsOwn) {
   });
 }
 
+// promise: group#parts-of-unequal-sizes, group.h#gather, group.h#gather_variable
 TEST_P(Exchange, GatherJoinsPartsForTheRootAlone) {
   for_each_case([&](const Group& group, Room<float>& room, const Placement& at, std::int64_t scale,
                     const std::string& where) {
@@ -182,6 +185,7 @@ TEST_P(Exchange, GatherJoinsPartsForTheRootAlone) {
   });
 }
 
+// promise: group#parts-of-unequal-sizes, group.h#scatter, group.h#scatter_variable
 TEST_P(Exchange, ScatterGivesTheRootsPartToEach) {
   for_each_case([&](const Group& group, Room<float>& room, const Placement& at, std::int64_t scale,
                     const std::string& where) {
@@ -213,6 +217,7 @@ TEST_P(Exchange, ScatterGivesTheRootsPartToEach) {
   });
 }
 
+// promise: group#parts-of-unequal-sizes, group.h#reduce_scatter_variable
 TEST_P(Exchange, ReduceScatterOfUnequalPartsGivesTheTreesSums) {
   const auto inputs = random_inputs<float>(ranks(), most());
   const auto wanted = reduced(inputs, Reduction::sum);
@@ -229,6 +234,7 @@ TEST_P(Exchange, ReduceScatterOfUnequalPartsGivesTheTreesSums) {
   });
 }
 
+// promise: group#between-hosts
 TEST(Exchanges, EachKindMovesBetweenHostsWhatItsReceiversNeed) {
   const std::vector<RankSet> hosts = {{0, 1}, {2, 3}};
   constexpr std::int64_t kPart = kChunk / 4;  // a whole chunk, with the parts of all
@@ -266,6 +272,7 @@ TEST(Exchanges, EachKindMovesBetweenHostsWhatItsReceiversNeed) {
 }
 
 /// Every member says the same, those too that neither give nor take the part.
+// promise: group#parts-of-unequal-sizes, group.h#all_to_all_variable
 TEST(Exchanges, WhoTakesOtherThanIsGivenIsAMismatchThatNamesBoth) {
   for (const std::int64_t scale : {10, 200'000}) {
     for (const bool on_hosts : {false, true}) {

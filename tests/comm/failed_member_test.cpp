@@ -55,6 +55,7 @@ void fail_while(const ThreadOptions& options, const std::function<void(const Gro
   EXPECT_LT(Clock::now() - begin, seconds(20)) << "the deadline is a minute";
 }
 
+// promise: error.h#step, group.h#fail
 TEST(FailedMember, IsToldToAllWhateverTheyWaitIn) {
   for (const auto& hosts : std::vector<std::vector<RankSet>>{{}, {{0, 1}, {2}}, {{0}, {1}, {2}}}) {
     const auto place = [&] { return hosts.empty() ? ThreadOptions{} : on(hosts); };
@@ -75,6 +76,7 @@ TEST(FailedMember, IsToldToAllWhateverTheyWaitIn) {
   }
 }
 
+// promise: group.h#fail
 TEST(FailedMember, OfAGroupThatHasEndedChangesNothing) {
   const auto outcome = try_thread_ranks(2, [](const Job& job) {
     const Group group(job, "model");

@@ -44,6 +44,7 @@ void leave_in_child(Way way, const std::function<void(const std::function<bool()
   if (::getpid() != worker) ::_exit(0);
 }
 
+// promise: errors#children-of-a-worker
 TEST(ForkedChild, ThatLeavesAPendingCallDoesNotDoTheWorkersPart) {
   constexpr std::int64_t kCount = 300'000;
   for (const Way way : {Way::returns, Way::throws}) {
@@ -64,6 +65,7 @@ TEST(ForkedChild, ThatLeavesAPendingCallDoesNotDoTheWorkersPart) {
   }
 }
 
+// promise: errors#children-of-a-worker
 TEST(ForkedChild, ThatLeavesABusyPeriodDoesNotEndIt) {
   for (const Way way : {Way::returns, Way::throws}) {
     const ProcessOutcome outcome = run_process_ranks(2, [&](const Job& job) {
@@ -81,6 +83,7 @@ TEST(ForkedChild, ThatLeavesABusyPeriodDoesNotEndIt) {
 }
 
 // Shared memory is shared with a child too.
+// promise: errors#children-of-a-worker
 TEST(ForkedChild, WritesToBlocksForAllWorkers) {
   const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
     const Group group(job);
@@ -94,6 +97,7 @@ TEST(ForkedChild, WritesToBlocksForAllWorkers) {
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// promise: errors#children-of-a-worker, job.h#Job
 TEST(ForkedChild, IsRefusedByEveryCall) {
   const ProcessOutcome outcome = run_process_ranks(2, [&](const Job& job) {
     const Group group(job);

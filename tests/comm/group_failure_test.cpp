@@ -75,6 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Death,
                                            DeathCase{"staged_polled", 700'000, false, true}),
                          [](const auto& of) { return of.param.name; });
 
+// promise: error.h#PeerLost, group#when-something-is-wrong, group.h#Group
 TEST_P(Death, OthersKnowWithinASecondAndGoOnWithoutIt) {
   const DeathCase way = GetParam();
   constexpr int kDead = 1;
@@ -127,6 +128,7 @@ TEST_P(Death, OthersKnowWithinASecondAndGoOnWithoutIt) {
 }
 
 /// Killed at any moment of a stream of calls, large ones half done included.
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(GroupFailure, DeathAtAnyMomentEndsInPeerLost) {
   for (const int delay_us : {300, 1'700, 4'100, 9'000}) {
     const SharedPage shared;
@@ -155,6 +157,7 @@ TEST(GroupFailure, DeathAtAnyMomentEndsInPeerLost) {
   }
 }
 
+// promise: errors#when-a-process-has-ended, group.h#Group, group.h#deadline
 TEST(GroupFailure, AStoppedRankIsNoticedThenTimedOutThenWelcomeAgain) {
   const SharedPage shared;
   ProcessOptions options;
@@ -200,6 +203,7 @@ TEST(GroupFailure, AStoppedRankIsNoticedThenTimedOutThenWelcomeAgain) {
   EXPECT_GE(shared->notices, 1);
 }
 
+// promise: errors#deadlines, group#when-something-is-wrong, group.h#deadline
 TEST(GroupFailure, ACallsOwnDeadlineComesBeforeTheJobs) {
   const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
     const Group group(job);
@@ -219,6 +223,7 @@ TEST(GroupFailure, ACallsOwnDeadlineComesBeforeTheJobs) {
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// promise: group.h#wait
 TEST(GroupFailure, APolledCallHasADeadlineToo) {
   const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
     const Group group(job);
@@ -248,6 +253,7 @@ TEST(GroupFailure, AMemberThatLeftInOrderIsMissedToo) {
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// promise: error.h#rank
 TEST(GroupFailure, ALostMemberOfSomeIsNamedByItsRankInTheJob) {
   const SharedPage shared;
   const ProcessOutcome outcome = run_process_ranks(3, [&](Job job) {
@@ -266,6 +272,7 @@ TEST(GroupFailure, ALostMemberOfSomeIsNamedByItsRankInTheJob) {
   expect_one_killed(outcome, 2);
 }
 
+// promise: group.h#Group
 TEST(GroupFailure, DeathBeforeAGroupIsMadeIsPeerLost) {
   const SharedPage shared;
   const ProcessOutcome outcome = run_process_ranks(3, [&](Job job) {

@@ -43,6 +43,7 @@ TEST(Group, OfOneNeedsNobody) {
   });
 }
 
+// promise: group.h#job_rank, group.h#rank, group.h#split
 TEST(Group, SplitByColourKeepsTheOrder) {
   run_thread_ranks(5, [](Job job) {
     const Group world(job);
@@ -58,6 +59,7 @@ TEST(Group, SplitByColourKeepsTheOrder) {
   });
 }
 
+// promise: fault_tolerance#fault-tolerance-what-becomes-of-a-run-when-a-worker-dies, group.h#rank
 TEST(Group, OfSomeRanks) {
   run_thread_ranks(4, [](Job job) {
     if (job.rank() != 2) {
@@ -74,6 +76,7 @@ TEST(Group, OfSomeRanks) {
   });
 }
 
+// promise: group.h#Group
 TEST(Group, RanksThatMakeNoGroupAreRefused) {
   run_thread_ranks(3, [](Job job) {
     const auto make = [&](std::vector<int> ranks) {
@@ -91,6 +94,7 @@ TEST(Group, RanksThatMakeNoGroupAreRefused) {
   });
 }
 
+// promise: error.h#InvalidArgument, group.h#all_gather_variable, group.h#all_reduce
 TEST(Group, BadCallsAreRefusedAndLeaveItUsable) {
   run_thread_ranks(2, [](Job job) {
     const Group group(job);
@@ -157,6 +161,7 @@ TEST(Group, BadCallsAreRefusedAndLeaveItUsable) {
   });
 }
 
+// promise: group#messages-between-two-members, group#when-something-is-wrong
 TEST(Group, TakesAboutTwoMebibytesForEachMember) {
   for (const int members : {1, 2, 3, 8, 64}) {
     const double each = static_cast<double>(ControlArena::bytes(members)) / members;
@@ -164,6 +169,7 @@ TEST(Group, TakesAboutTwoMebibytesForEachMember) {
   }
 }
 
+// promise: group#when-something-is-wrong
 TEST(Group, ControlMemoryThatDoesNotFitIsRefusedOnAll) {
   ThreadOptions options;
   options.memory_bounds = [] {

@@ -56,6 +56,7 @@ void copy_and_compare(const Group& group) {
   group.barrier();
 }
 
+// promise: clusters#several-hosts
 TEST(HostCopies, APieceGoesFromItsHostToEachOtherOneAndNowhereElse) {
   for (const auto& hosts : kHosts) {
     auto options = on(hosts);

@@ -178,6 +178,7 @@ ThreadOutcome reduce_over_a_broken_link(const ThreadOptions& options,
 }
 
 /// The engine sees the end of a connection before the job knows of the end of a worker.
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(HostLink, AWorkerThatEndsWhileItIsMadeIsPeerLostOnAll) {
   auto options = two_hosts();
   std::atomic<int> over{0};
@@ -202,6 +203,7 @@ TEST(HostLink, AWorkerThatEndsWhileItIsMadeIsPeerLostOnAll) {
   }
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(HostLink, AnEngineThatFailsThoughAllLiveIsPeerFailedOnTheOthers) {
   std::atomic<int> over{0};
   const auto outcome = reduce_over_a_broken_link(

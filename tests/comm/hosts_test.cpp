@@ -61,6 +61,7 @@ std::vector<float> results(const Group& group, std::int64_t count) {
   return all;
 }
 
+// promise: clusters#several-hosts
 TEST(Hosts, EveryCollectiveGivesTheBytesOfOneHost) {
   // Within an inline buffer, above it, and in several pieces.
   for (const std::int64_t count : {5, 5000, kSanitized ? 140'000 : 300'000}) {
@@ -202,11 +203,13 @@ void expect_lost(const std::vector<RankSet>& hosts, int victim) {
   }
 }
 
+// promise: clusters#several-hosts
 TEST(Hosts, AKilledWorkerIsLostOnAllHosts) {
   for (const int victim : {0, 1, 2, 3}) expect_lost({{0, 1}, {2, 3}}, victim);
   for (const int victim : {0, 3}) expect_lost({{0}, {1}, {2}, {3}}, victim);
 }
 
+// promise: clusters#several-hosts
 TEST(Hosts, AHostWhoseConnectionEndsIsLostOnAllHosts) {
   ThreadOptions options = on({{0, 1}, {2, 3}});
   std::atomic<int> there{0};

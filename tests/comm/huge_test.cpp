@@ -56,6 +56,7 @@ void all_reduce_shared_memory() {
 }
 
 /// One test, because two that run at once would each count on the same free memory.
+// promise: group#two-ways
 TEST(Huge, BroadcastOfPrivateAndAllReduceInSharedMemory) {
   if (const auto why = hindrance(kCount); !why.empty()) GTEST_SKIP() << why;
   broadcast_private_memory();

@@ -112,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Crews, LanesOf,
 
 /// Every rank starts the same calls with delays of its own, waits in an order of its own, and
 /// waits for some at once.
+// promise: group#lanes-several-calls-at-a-time, group.h#Group
 TEST_P(LanesOf, GiveTheSameBytesHoweverManyThereAreWhateverTheArrival) {
   constexpr std::size_t kCalls = kSanitized ? 20 : 40;
   const Crew& crew = GetParam();

@@ -81,6 +81,7 @@ void expect_fresh_group_works(const Job& job, const std::vector<int>& ranks) {
   EXPECT_EQ(one, fresh.size());
 }
 
+// promise: group#lanes-several-calls-at-a-time, group.h#Group
 TEST(EndedLanes, MismatchOnOneEndsAllForAll) {
   for (const auto& place : places()) {
     std::array<std::string, kRanks> texts;
@@ -111,6 +112,7 @@ TEST(EndedLanes, MismatchOnOneEndsAllForAll) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time
 TEST(EndedLanes, AMemberThatFailsEndsAllForAll) {
   for (const auto& place : places()) {
     std::atomic<int> there{0};
@@ -130,6 +132,7 @@ TEST(EndedLanes, AMemberThatFailsEndsAllForAll) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time, group.h#Group
 TEST(EndedLanes, DeadlineOfOneEndsAllForAllAndNamesTheCallOfTheGroup) {
   for (const auto& place : places()) {
     std::atomic<int> there{0};
@@ -157,6 +160,7 @@ TEST(EndedLanes, DeadlineOfOneEndsAllForAllAndNamesTheCallOfTheGroup) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time
 TEST(EndedLanes, DeathOfAMemberEndsAllForAll) {
   const SharedBetweenProcesses<std::atomic<int>> there;
   const auto outcome = run_process_ranks(kRanks, [&](const Job& job) {
@@ -174,6 +178,7 @@ TEST(EndedLanes, DeathOfAMemberEndsAllForAll) {
 }
 
 /// Whichever lane each looks at first, all are told of the first call in which they differ.
+// promise: group#lanes-several-calls-at-a-time, group.h#Group
 TEST(EndedLanes, CallsInAnotherOrderAreAMismatchThatNamesBoth) {
   for (const int lanes : {1, 2, 4}) {
     for (int attempt = 0; attempt < 20; ++attempt) {
@@ -213,6 +218,7 @@ TEST(EndedLanes, CallsInAnotherOrderAreAMismatchThatNamesBoth) {
 
 /// A member that ends the group, at any moment, has calls on several lanes which others may have
 /// found complete, and others which nobody has.
+// promise: group#lanes-several-calls-at-a-time
 TEST(EndedLanes, AllAgreeWhichCallsFailWhateverTheMoment) {
   constexpr std::size_t kCalls = 12;
   for (int attempt = 0; attempt < (kSanitized ? 24 : 60); ++attempt) {
@@ -247,6 +253,7 @@ TEST(EndedLanes, AllAgreeWhichCallsFailWhateverTheMoment) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time, group.h#lanes
 TEST(GroupOptions, LanesThatDifferAreAMismatchThatNamesTwo) {
   for (const auto& place : places()) {
     run_thread_ranks(
@@ -271,6 +278,7 @@ TEST(GroupOptions, LanesThatDifferAreAMismatchThatNamesTwo) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time
 TEST(GroupOptions, AreTwoLanesByDefault) {
   EXPECT_EQ(GroupOptions{}.lanes, 2);
   run_thread_ranks(2, [](const Job& job) {
@@ -280,6 +288,7 @@ TEST(GroupOptions, AreTwoLanesByDefault) {
   });
 }
 
+// promise: group#lanes-several-calls-at-a-time, group.h#lanes
 TEST(GroupOptions, NumbersOfLanesThatMakeNoSenseAreRefused) {
   run_thread_ranks(2, [](const Job& job) {
     for (const int lanes : {-1, 0, kMaxGroupLanes + 1}) {

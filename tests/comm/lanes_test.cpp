@@ -24,6 +24,7 @@ namespace tutti::test {
 namespace {
 
 /// Rank 1 makes the second call only when the first, which rank 0 does not wait for, is complete.
+// promise: group#waiting-and-what-started-means
 TEST(Lanes, MoveOnWhileTheirThreadWaitsOnAnotherLane) {
   for (const int lanes : {1, 2, 4}) {
     for (const std::int64_t count : {std::int64_t{10}, kLarge, 3 * kLarge}) {
@@ -67,6 +68,7 @@ TEST(Lanes, AllMoveOnWhileTheirThreadWaitsInAnotherGroup) {
   });
 }
 
+// promise: group#waiting-and-what-started-means
 TEST(Lanes, MoveOnWhileOneOfTheirCallsIsPolledFor) {
   run_thread_ranks(2, [](const Job& job) {
     const Group group(job, "world", {.lanes = 2});
@@ -165,6 +167,7 @@ class HeldLinks {
 };
 
 /// The messages of the first lane's calls are late: calls 1 and 3 of two lanes, all of one lane.
+// promise: group#lanes-several-calls-at-a-time, group.h#Group, group.h#lanes
 TEST(Lanes, OneWhoseMessagesAreLateDoesNotHoldUpTheOthersAndOneLaneIsSerial) {
   for (const int lanes : {1, 2, 4}) {
     std::unique_ptr<HeldLinks> links;
@@ -206,6 +209,7 @@ TEST(Lanes, OneWhoseMessagesAreLateDoesNotHoldUpTheOthersAndOneLaneIsSerial) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time, group.h#Work, group.h#barrier
 TEST(Lanes, ABarrierIsOverWhenAllCallsBeforeItAre) {
   for (const bool is_started : {false, true}) {
     run_thread_ranks(3, [&](const Job& job) {
@@ -233,6 +237,7 @@ TEST(Lanes, ABarrierIsOverWhenAllCallsBeforeItAre) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time, group.h#lanes
 TEST(Lanes, HaveTwoKindsOfMessagesEachBetweenHosts) {
   for (const int lanes : {1, 2, 4}) {
     const LogCapture log;
@@ -249,6 +254,7 @@ TEST(Lanes, HaveTwoKindsOfMessagesEachBetweenHosts) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time, group#when-something-is-wrong, group.h#lanes
 TEST(Lanes, TakeTheirOwnControlMemory) {
   for (const int members : {1, 2, 8}) {
     const auto of_lanes = [&](int lanes) {

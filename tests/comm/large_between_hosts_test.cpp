@@ -30,6 +30,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kWhole = 128 * 1024;  // a whole chunk, which slices of hosts divide
 constexpr std::uint64_t kBytes = kWhole * sizeof(float);
 
+// promise: clusters#several-hosts, group#between-hosts
 TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
   for (const auto& hosts : kHosts) {
     // Those of {0, 2} and {1, 3} are no neighbours in the tree.
@@ -48,6 +49,7 @@ TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
   }
 }
 
+// promise: clusters#several-hosts, group#between-hosts
 TEST(LargeBetweenHosts, EachKindMovesWhatItsReceiversNeed) {
   const std::vector<RankSet> hosts = {{0, 1}, {2, 3}};
   const auto reduced = bytes_moved(hosts, [](const Group& group) {
@@ -75,6 +77,7 @@ TEST(LargeBetweenHosts, EachKindMovesWhatItsReceiversNeed) {
   for (const auto& result : {reduced, scattered, gathered, cast}) EXPECT_LT(result.by_hub, 4000u);
 }
 
+// promise: group#between-hosts
 TEST(LargeBetweenHosts, SixteenBitsTravelOnceForEachMember) {
   const auto result = bytes_moved({{0, 1}, {2, 3}}, [](const Group& group) {
     auto values = Values<model::Half>::random(2 * kWhole, 1);
@@ -83,6 +86,7 @@ TEST(LargeBetweenHosts, SixteenBitsTravelOnceForEachMember) {
   EXPECT_EQ(result.from, (std::vector<std::uint64_t>{3 * kBytes / 2, 3 * kBytes / 2}));
 }
 
+// promise: group#between-hosts
 TEST(LargeBetweenHosts, AnotherEngineOnAnotherHostIsAMismatch) {
   std::atomic<bool> has_started{false};
   const auto outcome = try_thread_ranks(
@@ -129,6 +133,7 @@ void expect_bytes_of_the_tree(const std::vector<RankSet>& hosts, int size) {
       on(hosts));
 }
 
+// promise: group#between-hosts
 TEST(LargeBetweenHosts, EveryTypeHasTheBytesOfTheTree) {
   const std::vector<RankSet> uneven = {{0, 1, 4, 5, 6}, {2, 3}, {7}};
   expect_bytes_of_the_tree<float>(uneven, 8);
@@ -203,6 +208,7 @@ TEST(LargeBetweenHosts, AMemberThatIsBehindFindsAllChunksAsTheyWereStaged) {
       on({{0, 1}, {2, 3}}));
 }
 
+// promise: group#between-hosts
 TEST(LargeBetweenHosts, OverTcpTheBytesAreTheSame) {
   const LogCapture log;
   const auto inputs = random_inputs<float>(4, 200'000);
@@ -280,6 +286,7 @@ TEST(LargeBetweenHosts, WhoWaitsForALinkNamesTheHostsFromWhichNothingComes) {
 }
 
 /// What is under way to another host comes from a worker that may have left.
+// promise: group#between-hosts
 TEST(LargeBetweenHosts, NobodyIsDoneBeforeAllHaveTheirResults) {
   auto options = on({{0}, {1}, {2}});
   const auto outcome = try_thread_ranks(
@@ -311,6 +318,7 @@ TEST(LargeBetweenHosts, NobodyIsDoneBeforeAllHaveTheirResults) {
   expect_lost(outcome, {0, 1}, 2);
 }
 
+// promise: group#between-hosts
 TEST(LargeBetweenHosts, AWorkerThatDiesIsPeerLost) {
   auto options = on({{0, 1, 2}, {3}});
   const auto outcome = reduce_after(options, [&] {
@@ -324,6 +332,7 @@ TEST(LargeBetweenHosts, AWorkerThatDiesIsPeerLost) {
 }
 
 /// Rank 0 hears of the end before it comes to the making.
+// promise: clusters#several-hosts
 TEST(LargeBetweenHosts, AGroupThatEndsWhileItsLinkIsMadeEndsForAll) {
   auto options = on({{0, 1, 2}, {3}, {4}});
   std::atomic<bool> has_ended{false};

@@ -81,6 +81,7 @@ Work start(const Group& group, OperationKind kind, float* in, float* out, millis
 }
 
 // The others have left the call at their deadline, and use their memory again.
+// promise: errors#who-is-told-what-when-it-is-close, group#when-something-is-wrong
 TEST_P(LateMember, OfATimedOutCallIsToldSo) {
   const LateCase way = GetParam();
   for (const int ranks : {2, 3}) {
@@ -119,6 +120,7 @@ TEST_P(LateMember, OfATimedOutCallIsToldSo) {
 }
 
 // All have arrived, so the others went on, and gave up in the next call.
+// promise: errors#who-is-told-what-when-it-is-close, group#two-ways
 TEST(LateMember, OfACallThatSucceededForTheOthersGetsItsResult) {
   for (const bool polls : {false, true}) {
     std::atomic<int> left{0};
@@ -143,6 +145,7 @@ TEST(LateMember, OfACallThatSucceededForTheOthersGetsItsResult) {
 }
 
 // Between the last look of the member that gives up and its word that the group has ended.
+// promise: errors#who-is-told-what-when-it-is-close
 TEST(LateMember, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
   for (const bool in_place : {true, false}) {
     for (const bool polls : {false, true}) {

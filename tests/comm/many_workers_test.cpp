@@ -78,6 +78,7 @@ void expect_collectives(int hosts, int each, std::int64_t count) {
       on_hosts(hosts, each));
 }
 
+// promise: clusters#several-hosts
 TEST(ManyWorkers, OfTwoHostsHaveTheBytesOfTheTree) {
   if (kSanitized) GTEST_SKIP() << "too many threads for a sanitizer";
   expect_collectives<float>(2, 40, 5);

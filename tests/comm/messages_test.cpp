@@ -53,6 +53,7 @@ Pairs ring(int ranks) {
   return pairs;
 }
 
+// promise: group#lanes-several-calls-at-a-time, group#messages-between-two-members, group.h#send
 TEST(Messages, OfOnePairComeInTheOrderInWhichTheyWereSent) {
   for (const auto& options : places(3)) {
     run_thread_ranks(
@@ -77,6 +78,7 @@ TEST(Messages, OfOnePairComeInTheOrderInWhichTheyWereSent) {
 }
 
 /// Each waits for its predecessor while its successor waits for it: nobody could be first.
+// promise: group#messages-between-two-members, group.h#send
 TEST(Messages, GoAroundARingWhereAllHaveStartedToSend) {
   for (const int ranks : {2, 3, 5}) {
     for (const auto& options : places(ranks)) {
@@ -103,6 +105,7 @@ TEST(Messages, GoAroundARingWhereAllHaveStartedToSend) {
 }
 
 /// As in a pipeline: the next stage is ahead with what it gives back, this one with what it gives.
+// promise: group.h#send
 TEST(Messages, OfTwoDirectionsDoNotWaitForOneAnother) {
   for (const auto& options : places(2)) {
     run_thread_ranks(
@@ -134,6 +137,7 @@ TEST(Messages, OfTwoDirectionsDoNotWaitForOneAnother) {
   }
 }
 
+// promise: group#messages-between-two-members
 TEST(Messages, HaveTheirLinksFromConnectOn) {
   run_thread_ranks(
       3,
@@ -148,6 +152,7 @@ TEST(Messages, HaveTheirLinksFromConnectOn) {
       on(even_hosts(3, 3)));
 }
 
+// promise: group#messages-between-two-members, group.h#send
 TEST(Messages, AreComparedOnBothSides) {
   for (const auto& options : places(2)) {
     const auto outcome = try_thread_ranks(
@@ -174,6 +179,7 @@ TEST(Messages, AreComparedOnBothSides) {
   }
 }
 
+// promise: group#messages-between-two-members, group.h#connect, group.h#send
 TEST(Messages, NeedAWayAndSayHowToMakeOne) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
@@ -203,6 +209,7 @@ TEST(Messages, NeedAWayAndSayHowToMakeOne) {
   });
 }
 
+// promise: group.h#connect
 TEST(Messages, OtherPairsOnAnotherMemberAreAMismatch) {
   const auto outcome = try_thread_ranks(3, [](const Job& job) {
     const Group group(job);
@@ -214,6 +221,7 @@ TEST(Messages, OtherPairsOnAnotherMemberAreAMismatch) {
   }
 }
 
+// promise: group#messages-between-two-members, group.h#send
 TEST(Messages, TwoThatBothSendFirstAreToldThatTheyWaitForOneAnother) {
   for (const auto& options : places(2)) {
     const auto outcome = try_thread_ranks(
@@ -231,6 +239,7 @@ TEST(Messages, TwoThatBothSendFirstAreToldThatTheyWaitForOneAnother) {
   }
 }
 
+// promise: group#messages-between-two-members
 TEST(Messages, FromAWorkerThatDiesArePeerLostAndOtherPairsGoOn) {
   for (auto& options : places(3)) {
     if (!options.world) options.world = std::make_shared<ThreadWorld>(3);
@@ -301,10 +310,12 @@ void expect_lost_while_ways_are_made(ThreadOptions options, bool stays) {
   expect_lost(outcome, {1, 2, 3}, 0);
 }
 
+// promise: group#messages-between-two-members, group.h#connect
 TEST(Messages, WhereOneMemberIsLostWhileWaysAreMadeNobodyWaitsForItsNeighbour) {
   for (const auto& options : places(4)) expect_lost_while_ways_are_made(options, true);
 }
 
+// promise: group#messages-between-two-members
 TEST(Messages, AMemberThatLeavesBecauseAnotherIsLostWhileWaysAreMadeIsNotTheLostOne) {
   for (const auto& options : places(4)) expect_lost_while_ways_are_made(options, false);
 }

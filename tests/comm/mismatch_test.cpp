@@ -47,6 +47,7 @@ Call all_reduce(std::int64_t count, const char* label, Reduction reduction = Red
   };
 }
 
+// promise: error.h#Mismatch, group.h#Group, group.h#label
 TEST(Mismatch, KindNamesBothCalls) {
   const auto broadcast = [](const Group& group) {
     Values<double> x(7);
@@ -57,12 +58,14 @@ TEST(Mismatch, KindNamesBothCalls) {
             "\"weight\"; rank 1: broadcast float64[7] from rank 1 \"bias\"");
 }
 
+// promise: group#when-something-is-wrong
 TEST(Mismatch, RanksWithTheSameCallAreListedOnce) {
   EXPECT_EQ(mismatch_of(all_reduce(1, "a"), all_reduce(1, "b"), 4),
             "members of group \"world\" disagree in call 2: rank 0: all-reduce sum float32[1] "
             "\"a\"; ranks 1 2 3: all-reduce sum float32[1] \"b\"");
 }
 
+// promise: group.h#label
 TEST(Mismatch, Label) {
   const std::string text = mismatch_of(all_reduce(3, "encoder.weight"), all_reduce(3, ""));
   EXPECT_THAT(text, HasSubstr("rank 0: all-reduce sum float32[3] \"encoder.weight\";"));
@@ -115,6 +118,7 @@ TEST(Mismatch, Root) {
   EXPECT_THAT(mismatch_of(to(1), to(0)), HasSubstr("rank 0: reduce sum float32[3] to rank 1"));
 }
 
+// promise: group#parts-of-unequal-sizes, group.h#all_gather_variable
 TEST(Mismatch, CountsOfAVariableGather) {
   const auto gather = [](std::vector<std::int64_t> counts) {
     return [counts](const Group& group) {
@@ -138,6 +142,7 @@ TEST(Mismatch, OneCallTooFewMeetsTheNext) {
                         "float32[5] \"step 1\""));
 }
 
+// promise: group#when-something-is-wrong
 TEST(Mismatch, StartedCallsAreCompared) {
   const auto two = [](const char* first, const char* second) {
     return [=](const Group& group) {
@@ -166,6 +171,7 @@ TEST(Mismatch, AWorkerThatWaitsInAnotherGroupIsFoundOut) {
 
 /// The negative control of the tests above: what the comparison sees is the hash alone, and it must
 /// tell every field.
+// promise: group#when-something-is-wrong, group.h#Group, group.h#label
 TEST(Mismatch, EveryFieldChangesTheHashAndPlacesDoNot) {
   float data[64] = {};
   Operation base;

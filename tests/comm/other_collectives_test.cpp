@@ -36,6 +36,7 @@ class CollectivesOf : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesOf, ::testing::Values(1, 2, 3, 5));
 
+// promise: group#what-the-result-is, group.h#reduce, numerics#one-tree
 TEST_P(CollectivesOf, ReduceGivesTheTreesSumToTheRootAlone) {
   const auto inputs = random_inputs<float>(ranks(), largest());
   const auto wanted = reduced(inputs, Reduction::sum);
@@ -59,6 +60,7 @@ TEST_P(CollectivesOf, ReduceGivesTheTreesSumToTheRootAlone) {
   });
 }
 
+// promise: group.h#reduce
 TEST_P(CollectivesOf, ReduceNeedsNoRoomAtOthersThanTheRoot) {
   const auto inputs = random_inputs<float>(ranks(), largest());
   const auto wanted = reduced(inputs, Reduction::sum);
@@ -76,6 +78,7 @@ TEST_P(CollectivesOf, ReduceNeedsNoRoomAtOthersThanTheRoot) {
   });
 }
 
+// promise: group#what-the-result-is, group.h#reduce_scatter, numerics#one-tree
 TEST_P(CollectivesOf, ReduceScatterGivesEachItsPart) {
   const auto inputs = random_inputs<float>(ranks(), largest() * ranks());
   const auto wanted = reduced(inputs, Reduction::sum);
@@ -90,6 +93,7 @@ TEST_P(CollectivesOf, ReduceScatterGivesEachItsPart) {
   });
 }
 
+// promise: group.h#all_gather
 TEST_P(CollectivesOf, AllGatherJoinsAllParts) {
   const auto inputs = random_inputs<float>(ranks(), largest());
   for_each_case(ranks(), [&](const Group& group, Room<float>& room, const Placement& at,
@@ -106,6 +110,7 @@ TEST_P(CollectivesOf, AllGatherJoinsAllParts) {
   });
 }
 
+// promise: group.h#all_gather_variable
 TEST_P(CollectivesOf, AllGatherVariableJoinsUnequalParts) {
   const auto inputs = random_inputs<float>(ranks(), largest());
   for_each_case(ranks(), [&](const Group& group, Room<float>& room, const Placement& at,
@@ -141,6 +146,7 @@ TEST_P(CollectivesOf, BroadcastGivesTheRootsBytesToAll) {
   });
 }
 
+// promise: group#lanes-several-calls-at-a-time, group#two-ways, group.h#barrier
 TEST_P(CollectivesOf, NobodyLeavesABarrierBeforeAllHaveEntered) {
   constexpr int kRounds = 200;
   std::vector<std::atomic<int>> entered(static_cast<std::size_t>(ranks()));
@@ -176,6 +182,7 @@ TEST(Collectives, ReduceScatterAndGatherOfSixteenBitFloatsAndBools) {
   });
 }
 
+// promise: group#two-ways
 TEST(Collectives, MixedKindsInARowShareTheStagingHalves) {
   constexpr int kRanks = 3;
   const std::int64_t size = kChunk + 77;

@@ -43,6 +43,7 @@ View part(Values<float>& x, std::int64_t first, std::int64_t count) {
   return {x.data() + first, count, DType::float32};
 }
 
+// promise: group#lanes-several-calls-at-a-time, group.h#Work
 TEST(OverlappingCalls, AreRefusedWithTheNamesOfBothAndTheGroupWorksOn) {
   for (const int lanes : {1, 2, 3}) {
     on_group(lanes, [](const Group& group, Values<float>& x) {
@@ -72,6 +73,7 @@ TEST(OverlappingCalls, AreRefusedWithTheNamesOfBothAndTheGroupWorksOn) {
   }
 }
 
+// promise: group#lanes-several-calls-at-a-time, group.h#Work
 TEST(OverlappingCalls, ThatReadTheSameAreFine) {
   for (const int lanes : {1, 2}) {
     on_group(lanes, [](const Group& group, Values<float>& x) {
@@ -91,6 +93,7 @@ TEST(OverlappingCalls, ThatReadTheSameAreFine) {
 }
 
 /// What only the root gives, or takes, leaves the memory of the other members free.
+// promise: group#lanes-several-calls-at-a-time
 TEST(OverlappingCalls, AreAboutWhatAMemberReadsAndWrites) {
   on_group(2, [](const Group& group, Values<float>& x) {
     const bool is_root = group.rank() == 0;
@@ -110,6 +113,7 @@ TEST(OverlappingCalls, AreAboutWhatAMemberReadsAndWrites) {
 }
 
 /// What counts is what the program has waited for, not what happens to be complete.
+// promise: group#lanes-several-calls-at-a-time
 TEST(OverlappingCalls, AreThoseThatNobodyHasWaitedFor) {
   on_group(2, [](const Group& group, Values<float>& x) {
     Work polled = group.start_all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::sum);
@@ -129,6 +133,7 @@ TEST(OverlappingCalls, AreThoseThatNobodyHasWaitedFor) {
   });
 }
 
+// promise: group#lanes-several-calls-at-a-time
 TEST(OverlappingCalls, OfAnEighthOneTheOldestOfTheLaneIsOver) {
   on_group(1, [](const Group& group, Values<float>& x) {
     std::vector<Work> works;
@@ -142,6 +147,7 @@ TEST(OverlappingCalls, OfAnEighthOneTheOldestOfTheLaneIsOver) {
   });
 }
 
+// promise: group#lanes-several-calls-at-a-time
 TEST(OverlappingCalls, InAGroupThatHasEndedAreWhatEndedIt) {
   on_group(2, [](const Group& group, Values<float>& x) {
     Work first = group.start_all_reduce(part(x, 0, 10), part(x, 0, 10), Reduction::sum,

@@ -29,6 +29,7 @@ std::string refusal_of(const Call& call) {
 
 constexpr std::int64_t kHuge = std::int64_t{1} << 62;
 
+// promise: group#when-something-is-wrong
 TEST(Counts, ThatOverflowAreRefused) {
   run_thread_ranks(4, [](const Job& job) {
     const Group group(job);
@@ -61,6 +62,7 @@ TEST(Counts, ThatOverflowAreRefused) {
 }
 
 /// What all but one refuse, a call at that one's side alone can tell apart.
+// promise: group.h#all_to_all, group.h#reduce_scatter_variable, group.h#scatter_variable
 TEST(Counts, ThatDoNotFitTheirSpansAreRefused) {
   run_thread_ranks(2, [](const Job& job) {
     const Group group(job);
@@ -128,6 +130,7 @@ TEST(Counts, ThatDoNotFitTheirSpansAreRefused) {
 }
 
 // The others are not told of it: they wait, and go on with the call that is right.
+// promise: group#when-something-is-wrong, group.h#Group
 TEST(BadCall, OthersWaitUntilItIsMadeAgainCorrectly) {
   run_thread_ranks(3, [](const Job& job) {
     const Group group(job);
@@ -142,6 +145,7 @@ TEST(BadCall, OthersWaitUntilItIsMadeAgainCorrectly) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(BadCall, OthersWaitUntilTheWorkerEnds) {
   const ThreadOutcome outcome = try_thread_ranks(2, [](const Job& job) {
     const Group group(job);
@@ -172,6 +176,7 @@ class FullAddressSpace final : public WrappedSystem {
 };
 
 // Mappings of a rank: the board, the group's control memory, its own block, the others' blocks.
+// promise: group#when-something-is-wrong, group.h#allocate
 TEST(MemoryThatOneMemberCannotMap, IsRefusedByAllAlike) {
   constexpr int kRanks = 3;
   for (const int failing : {2, 3, 4, 5}) {

@@ -18,6 +18,7 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kCount = 50'000;
 
+// promise: group.h#SharedMemory, group.h#data, tensors.h#shared_zeros
 TEST(SharedMemory, IsZeroedAlignedAndSeenByAll) {
   run_thread_ranks(3, [](Job job) {
     const Group group(job);
@@ -39,6 +40,7 @@ TEST(SharedMemory, IsZeroedAlignedAndSeenByAll) {
   });
 }
 
+// promise: group.h#SharedMemory, group.h#allocate_common
 TEST(SharedMemory, OneBlockForAll) {
   run_thread_ranks(3, [](Job job) {
     const Group group(job);
@@ -64,6 +66,7 @@ TEST(SharedMemory, OneBlockForAll) {
   });
 }
 
+// promise: group.h#allocate_common
 TEST(SharedMemory, OneBlockForAllIsCountedOnce) {
   ThreadOptions options;
   options.memory_bounds = [] {
@@ -103,6 +106,7 @@ TEST(SharedMemory, IsCountedForTheWorkersOfThisHost) {
       options);
 }
 
+// promise: error.h#OutOfMemory, group#when-something-is-wrong, group.h#allocate
 TEST(SharedMemory, TooMuchIsRefusedOnAllWithTheFigures) {
   ThreadOptions options;
   options.memory_bounds = [] {
@@ -150,6 +154,7 @@ TEST(SharedMemory, DifferentRequestsAreAMismatch) {
 }
 
 /// Members let go at different times; whoever still has it may use it, and the sums stay right.
+// promise: group#two-ways
 TEST(SharedMemory, MembersLetGoWhenTheyLike) {
   run_thread_ranks(3, [](Job job) {
     const Group group(job);
@@ -179,6 +184,7 @@ std::size_t resident(const std::byte* data, std::size_t bytes) {
                     std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; }));
 }
 
+// promise: group#when-something-is-wrong, group.h#allocate_common
 TEST(SharedMemory, IsBackedAtOnceAsFarAsItIsNeeded) {
   constexpr std::size_t kBytes = std::size_t{64} << 20;
   constexpr std::size_t kNeeded = 8 << 20;
@@ -203,6 +209,7 @@ std::ptrdiff_t mappings_of(const std::string& name) {
   return count;
 }
 
+// promise: group.h#SharedMemory
 TEST(SharedMemory, IsFreedWhenTheLastMemberLetsGo) {
   const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
     const Group group(job);
@@ -236,6 +243,7 @@ TEST(SharedMemory, OutlivesItsGroup) {
   });
 }
 
+// promise: group#two-ways
 TEST(SharedMemory, MoreBlocksThanTheTableHasNumbersForWorkToo) {
   run_thread_ranks(2, [](Job job) {
     const Group group(job);
@@ -250,6 +258,7 @@ TEST(SharedMemory, MoreBlocksThanTheTableHasNumbersForWorkToo) {
   });
 }
 
+// promise: group#two-ways
 TEST(RegionTable, KnowsWhatLiesInsideABlock) {
   auto owner = std::make_shared<std::vector<std::byte>>(1000);
   std::byte* const begin = owner->data();

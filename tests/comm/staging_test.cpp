@@ -10,6 +10,7 @@
 namespace tutti::test {
 namespace {
 
+// promise: group#two-ways
 TEST(Staging, OfABroadcastIsTheRootsAlone) {
   constexpr std::int64_t kBytes = 100'000;
   constexpr int kMembers = 3;
@@ -34,6 +35,7 @@ TEST(Staging, OfABroadcastIsTheRootsAlone) {
 }
 
 // A member folds its own slice from its own memory. Slices are cut where cache lines are.
+// promise: group#two-ways
 TEST(Staging, OfAnAllReduceLeavesOutTheOwnSliceOfWholeSixtyFourElements) {
   constexpr std::int64_t kCount = 10'007;
   constexpr int kMembers = 3;

@@ -31,6 +31,7 @@ void sleep_until_true(const std::function<bool()>& reached) {
   }
 }
 
+// promise: group#when-something-is-wrong, group.h#done
 TEST(PolledCall, NoticesADeathAtTheNextPollHoweverRareTheyAre) {
   ThreadOptions options;
   options.world = std::make_shared<ThreadWorld>(2);
@@ -60,6 +61,7 @@ TEST(PolledCall, NoticesADeathAtTheNextPollHoweverRareTheyAre) {
       options);
 }
 
+// promise: group#when-something-is-wrong
 TEST(PolledCall, HasItsDeadlineFromTheFirstPollOnHoweverRareTheyAre) {
   run_thread_ranks(2, [](const Job& job) {
     const Group group(job);
@@ -81,6 +83,7 @@ TEST(PolledCall, HasItsDeadlineFromTheFirstPollOnHoweverRareTheyAre) {
 }
 
 // A minute between two polls may be one in which this process, or all of them, did not run.
+// promise: errors#deadlines, group#when-something-is-wrong
 TEST(PolledCall, CountsAtMostFiveSecondsBetweenTwoPolls) {
   const auto world = std::make_shared<ThreadWorld>(2);
   std::atomic<bool> over{false};
@@ -106,6 +109,7 @@ TEST(PolledCall, CountsAtMostFiveSecondsBetweenTwoPolls) {
   other.join();
 }
 
+// promise: group#when-something-is-wrong
 TEST(PolledCall, ExcusesABusyWorkerAndThenSaysWhoIsLate) {
   ThreadOptions options;
   options.job.stall_notice = milliseconds(50);
@@ -144,6 +148,7 @@ TEST(PolledCall, ExcusesABusyWorkerAndThenSaysWhoIsLate) {
 }
 
 // The place of a call is free once all have finished the call that had it: here nobody else does.
+// promise: group#waiting-and-what-started-means
 TEST(StartedCall, ThatFindsNoPlaceWaitsUnderItsOwnDeadline) {
   for (const int lanes : {1, 2, 3}) {
     std::atomic<bool> over{false};
@@ -191,6 +196,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& of) { return of.param.first; });
 
 // Rank 1 comes to the other wait only when rank 0 has done its part of the call before it.
+// promise: group#waiting-and-what-started-means, group.h#Work
 TEST_P(StartedCallElsewhere, MakesProgressWhateverItsSize) {
   constexpr std::int64_t kMost = 600'000;
   run_thread_ranks(2, [](const Job& job) {
@@ -219,6 +225,7 @@ TEST_P(StartedCallElsewhere, MakesProgressWhateverItsSize) {
 constexpr std::int64_t kSize = 300'000;
 
 // A thread takes its own further only, and hands one over with its Work.
+// promise: group#waiting-and-what-started-means
 TEST(StartedCall, MayBeWaitedForByAnotherThread) {
   run_thread_ranks(2, [](const Job& job) {
     const Group group(job, "first");

@@ -101,6 +101,7 @@ constexpr auto kAll = {
     OperationKind::all_gather, OperationKind::gather,     OperationKind::broadcast,
     OperationKind::scatter,    OperationKind::all_to_all, OperationKind::barrier};
 
+// promise: group#two-ways, group#waiting-and-what-started-means
 TEST(Waits, AreOneForSmallCallsOfEveryKind) {
   for (const OperationKind kind : kAll)
     for (const int ranks : {2, 3})
@@ -108,6 +109,7 @@ TEST(Waits, AreOneForSmallCallsOfEveryKind) {
         EXPECT_TRUE(waits_once({kind, 96, place}, ranks)) << static_cast<int>(kind);
 }
 
+// promise: errors#who-is-told-what-when-it-is-close, group#two-ways
 TEST(Waits, AreTwoForLargeCallsButOfWhoOnlyReceives) {
   constexpr std::int64_t kLarge = 30'000;
   for (const int ranks : {2, 3}) {
@@ -125,6 +127,7 @@ TEST(Waits, AreTwoForLargeCallsButOfWhoOnlyReceives) {
 }
 
 // Of what is staged others read a copy: the call is over as soon as the own result is there.
+// promise: group#two-ways
 TEST(Waits, OfStagedCallsOfOnePieceAreOneWhereNobodyCollects) {
   constexpr std::int64_t kOnePiece = 30'000;
   for (const OperationKind kind : {OperationKind::reduce_scatter, OperationKind::all_gather,
@@ -135,6 +138,7 @@ TEST(Waits, OfStagedCallsOfOnePieceAreOneWhereNobodyCollects) {
     EXPECT_FALSE(waits_once({kind, kOnePiece, Place::all_private})) << static_cast<int>(kind);
 }
 
+// promise: group#parts-of-unequal-sizes, group#two-ways
 TEST(Waits, BecomeTwoAboveTheBorder) {
   // 8 KiB per member; of three 16 KiB / 3, of which 5460 bytes are whole floats.
   for (const auto& [ranks, most] : {std::pair{2, 2048}, std::pair{3, 1365}, std::pair{5, 819}}) {
@@ -156,6 +160,7 @@ TEST(Waits, BecomeTwoAboveTheBorder) {
   EXPECT_EQ(small_bytes(64), 1024U) << "never below 1 KiB";
 }
 
+// promise: group#two-ways
 TEST(Waits, OfAnAllReduceInSharedMemoryBecomeTwoEarlierWithACoreForEach) {
   constexpr auto kKind = OperationKind::all_reduce;
   constexpr std::int64_t kTwoKibibytes = 512;

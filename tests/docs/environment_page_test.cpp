@@ -25,6 +25,7 @@ std::vector<Row> rows_of(const std::string& text) {
 
 std::string page() { return text_of(source_folder() / "docs/environment.md"); }
 
+// promise: environment.h#Environment, environment.h#variables
 TEST(EnvironmentPage, ListsTheVariablesThatAreRead) {
   std::vector<Row> expected;
   for (const auto& variable : Environment::variables())
@@ -33,6 +34,7 @@ TEST(EnvironmentPage, ListsTheVariablesThatAreRead) {
               testing::UnorderedElementsAreArray(expected));
 }
 
+// promise: environment.h#Environment
 TEST(EnvironmentPage, ListsWhatTheCommandReadsBesides) {
   const std::regex read("getenv\\(\"([^\"]+)\"");
   std::set<std::string> found;

@@ -21,6 +21,7 @@ std::set<std::string> all_of(const std::string& text, const char* pattern) {
   return found;
 }
 
+// promise: error.h#Error, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(ErrorsPage, NamesEveryClassThatIsThrown) {
   std::set<std::string> known = all_of(page(), "\n\\| `([A-Z]\\w+)(?:\\{[^`]*\\})?` \\| ");
   EXPECT_EQ(known.size(), 10);
@@ -39,6 +40,7 @@ TEST(ErrorsPage, NamesEveryClassThatIsThrown) {
   EXPECT_GT(sources, 50);
 }
 
+// promise: errors#deadlines, job.h#seconds
 TEST(ErrorsPage, HasTheDeadlinesThatThereAre) {
   using std::chrono::minutes;
   using std::chrono::seconds;

@@ -2,10 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <cctype>
 #include <regex>
-#include <set>
 #include <sstream>
 
 #include "docs/pages.h"
@@ -47,32 +44,6 @@ TEST(Pages, LinksLeadSomewhere) {
     }
   }
   EXPECT_GT(links, 10);
-}
-
-/// The name of a heading in a link: "Two `DataParallel`s" is two-dataparallels.
-std::string slug_of(const std::string& heading) {
-  std::string slug;
-  for (const char c : heading) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0 || c == '-' || c == '_' || byte >= 0x80) {
-      slug += static_cast<char>(std::tolower(byte));
-    } else if (c == ' ') {
-      slug += '-';
-    }
-  }
-  return slug;
-}
-
-std::set<std::string> headings_of(const std::string& page) {
-  std::set<std::string> found;
-  std::istringstream lines(page);
-  bool in_code = false;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("```")) in_code = !in_code;
-    if (in_code || !line.starts_with('#')) continue;
-    found.insert(slug_of(line.substr(std::min(line.find(' ') + 1, line.size()))));
-  }
-  return found;
 }
 
 TEST(Pages, LinksLeadToHeadings) {
@@ -135,6 +106,7 @@ TEST(OperationsPage, ProgramOfAGridIsTheExample) {
   expect_shows("docs/operations.md", "examples/09_grid.cpp");
 }
 
+// promise: group#a-program-without-libtorch
 TEST(GroupPage, ProgramIsTheOneThatIsBuiltAgainstTheInstalledCore) {
   expect_shows("docs/group.md", "tests/install/core/main.cpp");
 }

@@ -15,6 +15,7 @@ using ::testing::HasSubstr;
 
 std::string page() { return text_of(source_folder() / "docs/pipeline.md"); }
 
+// promise: pipeline_timeline.h#text
 TEST(PipelinePage, PrintsTheTimelineOfItsCommand) {
   const auto timeline = simulate(
       PipelineSchedule::zb_h1(4, 8),
@@ -22,6 +23,7 @@ TEST(PipelinePage, PrintsTheTimelineOfItsCommand) {
   EXPECT_THAT(page(), HasSubstr(timeline.text()));
 }
 
+// promise: pipeline_timeline.h#picture
 TEST(PipelinePage, HasThePicturesOfItsSchedules) {
   const auto image = [](const char* name) {
     return text_of(source_folder() / "docs" / "images" / name);

@@ -41,6 +41,7 @@ class EnvironmentTest : public ::testing::Test {
   }
 };
 
+// promise: environment.h#read
 TEST_F(EnvironmentTest, nothing_set_is_nothing_known) {
   const Environment environment = Environment::read();
   EXPECT_FALSE(environment.rank || environment.size || environment.rendezvous_fd);
@@ -54,6 +55,7 @@ TEST_F(EnvironmentTest, nothing_set_is_nothing_known) {
   EXPECT_FALSE(environment.launcher);
 }
 
+// promise: environment.h#kDefaultLanes, environment.h#link, environment.h#read
 TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(with("TUTTI_RANK", "0").rank, 0);
   EXPECT_EQ(with("TUTTI_SIZE", "64").size, 64);
@@ -83,6 +85,7 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(refusal("TUTTI_LANES", "17"), "TUTTI_LANES is 17: must be 1 to 16");
 }
 
+// promise: environment.h#Hub
 TEST_F(EnvironmentTest, the_hub_is_an_address_and_a_port) {
   const auto hub = [](const char* text) {
     const auto hub = with("TUTTI_HUB", text).hub;
@@ -102,6 +105,7 @@ TEST_F(EnvironmentTest, the_hub_is_an_address_and_a_port) {
   }
 }
 
+// promise: environment.h#libraries
 TEST_F(EnvironmentTest, libraries_variables_are_taken_as_they_are) {
   EXPECT_TRUE(Environment::read().libraries.empty());
   with("MKL_CBWR", "AVX2,STRICT");
@@ -111,6 +115,7 @@ TEST_F(EnvironmentTest, libraries_variables_are_taken_as_they_are) {
                                                 {"MKL_CBWR", "AVX2,STRICT"}}));
 }
 
+// promise: environment.h#Environment
 TEST_F(EnvironmentTest, malformed_numbers_are_refused_by_name) {
   for (const char* value : {"x", "1x", " 1", "1.5", "-1", "99999999999", "0x1"}) {
     for (const char* name :
@@ -144,6 +149,7 @@ std::string text_of(const std::optional<Environment::Launcher>& launcher) {
 
 using Variables = std::map<std::string, std::string>;
 
+// promise: environment.h#Launcher, environment.h#launcher
 TEST_F(EnvironmentTest, other_launchers_tell_who_this_process_is) {
   const Variables torchrun = {{"RANK", "1"},
                               {"WORLD_SIZE", "4"},
@@ -181,6 +187,7 @@ TEST_F(EnvironmentTest, other_launchers_tell_who_this_process_is) {
   }
 }
 
+// promise: environment.h#hosts
 TEST_F(EnvironmentTest, other_launchers_tell_of_hosts_what_they_know) {
   const auto read = [](const Variables& variables) {
     clear();
@@ -233,6 +240,7 @@ TEST_F(EnvironmentTest, other_launchers_tell_of_hosts_what_they_know) {
   EXPECT_THAT(read(slurm), ::testing::HasSubstr("worker 2 of ? there: ;"));
 }
 
+// promise: clusters#what-can-go-wrong, environment.h#launcher
 TEST_F(EnvironmentTest, what_looks_like_another_launcher_and_is_none) {
   const auto launcher = [](const Variables& variables) {
     clear();
@@ -247,6 +255,7 @@ TEST_F(EnvironmentTest, what_looks_like_another_launcher_and_is_none) {
       << "`tutti run` below torchrun";
 }
 
+// promise: clusters#what-can-go-wrong
 TEST_F(EnvironmentTest, a_launcher_that_contradicts_itself_is_refused) {
   const auto refused = [](const Variables& variables) {
     clear();
@@ -300,6 +309,7 @@ TEST_F(EnvironmentTest, a_host_with_more_workers_than_the_job_is_refused) {
       "would have ranks from -1 to 0");
 }
 
+// promise: environment.h#variables
 TEST_F(EnvironmentTest, every_variable_is_listed_with_its_meaning) {
   for (const auto& variable : Environment::variables()) EXPECT_FALSE(variable.meaning.empty());
   EXPECT_EQ(Environment::variables().size(), 52U);

@@ -93,6 +93,7 @@ TEST(Examples, WordVectorsEndWithTheSameBytesOnAnyNumberOfWorkers) {
   }
 }
 
+// promise: numerics#seeing-it
 TEST(Examples, CharLmOfShardsEndsWithTheSameBytesOnAnyNumberOfWorkers) {
   std::set<std::string> ends;
   for (const char* const workers : {"1", "2", "3", "5", "8"}) {
@@ -212,6 +213,7 @@ TEST(Examples, CharLmRefusesCodecsThatThereAreNot) {
               HasSubstr("5 logical workers of 4 shards"));
 }
 
+// promise: numerics#seeing-it
 TEST(Examples, CharLmStopsOnThreeWorkersAndGoesOnWithTwo) {
   const TemporaryFolder folder;
   const auto saved = folder.file("run");
@@ -253,6 +255,7 @@ pid_t worker_with(const std::string& text) {
   return -1;
 }
 
+// promise: fault_tolerance#fault-tolerance-what-becomes-of-a-run-when-a-worker-dies
 TEST(Examples, CharLmWhoseWorkerIsKilledEndsWithTheSameBytesAfterARestart) {
   const TemporaryFolder folder;
   const auto saved = folder.file("run");
@@ -280,6 +283,7 @@ TEST(Examples, CharLmWhoseWorkerIsKilledEndsWithTheSameBytesAfterARestart) {
   EXPECT_EQ(end_of({0, command.out, ""}), end_of(straight));
 }
 
+// promise: numerics#seeing-it
 TEST(Examples, CharLmRunsAreComparedByTheirLogs) {
   const TemporaryFolder folder;
   const auto train = [&](const std::string& workers, const std::string& seed) {
@@ -329,6 +333,7 @@ TEST(Examples, CharLmSaysWhatItCannotRead) {
   EXPECT_THAT(run.err, HasSubstr("cannot read the text /no/such/text"));
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(Examples, FirstStepsEndsWithTheSameBytesOnAllWorkers) {
   const auto run = run_command({"run", "-n", "3", example("first_steps")});
   ASSERT_EQ(run.status, 0) << run.err;

@@ -55,6 +55,7 @@ TEST(FacesExample, LearnsWhatTheNearestCentreDoesNotTell) {
   EXPECT_LT(std::stod(nearest), 0.9);
 }
 
+// promise: parallel_cross_entropy.h#ParallelCrossEntropy
 TEST(FacesExample, TrainsAMillionClassesInLittleMoreThanTheirWeights) {
   const auto of = [&](const char* classes) {
     return std::stod(found(faces(1, {"--classes", classes, "--steps", "2"}), kPeak));

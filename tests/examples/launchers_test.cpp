@@ -46,6 +46,7 @@ std::string end_of(const Finished& run) {
 
 class OtherLaunchers : public ::testing::TestWithParam<Launcher> {};
 
+// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm
 TEST_P(OtherLaunchers, GiveTheBytesOfTuttiRun) {
   const auto& launcher = GetParam();
   if (run_shell(std::string("command -v ") + launcher.name).status != 0) {
@@ -88,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 /// Threads of torch's own choice would give other bits.
+// promise: clusters#what-differs-from-tutti-run
 TEST(OtherLauncher, ThreadsAreThoseOfTheEnvironmentOrOne) {
   const auto with = [](const std::string& environment) {
     return run_shell("for r in 0 1; do RANK=$r WORLD_SIZE=2 TUTTI_LOG=debug " + environment + " " +
@@ -99,6 +101,7 @@ TEST(OtherLauncher, ThreadsAreThoseOfTheEnvironmentOrOne) {
 }
 
 /// `train; evaluate` on each worker.
+// promise: clusters#how-workers-find-one-another
 TEST(OtherLauncher, TwoProgramsOneAfterTheOtherMeetTheirOwn) {
   const auto both =
       run_shell("for r in 0 1 2; do RANK=$r WORLD_SIZE=3 sh -c '" + program("--shards 4") + "; " +
@@ -109,6 +112,7 @@ TEST(OtherLauncher, TwoProgramsOneAfterTheOtherMeetTheirOwn) {
       << both.out << both.err;
 }
 
+// promise: clusters#what-differs-from-tutti-run
 TEST(OtherLauncher, AWorkerThatIsKilledEndsTheOthersSoon) {
   const auto run = run_shell(
       "log=$(mktemp); for r in 0 1 2; do RANK=$r WORLD_SIZE=3 " + program("--shards 6", 100'000) +

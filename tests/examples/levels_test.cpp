@@ -53,6 +53,7 @@ std::string digest(const Finished& run) {
 
 bool this_has(const char* level) { return has_level(read_processor(), *find_cpu_level(level)); }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Levels, GiveTheSameBytesOnAnyNumberOfWorkers) {
   for (const char* const level : {"default", "avx2", "avx512"}) {
     if (!this_has(level)) {
@@ -71,12 +72,14 @@ TEST(Levels, GiveTheSameBytesOnAnyNumberOfWorkers) {
 }
 
 // Without this, equal bytes might mean that no library obeys.
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Levels, WithOtherKernelsGiveOtherBytes) {
   if (!this_has("avx2")) GTEST_SKIP() << "this processor has one level only";
   EXPECT_NE(digest(run_command(char_lm(1, {"--cpu", "default"}), kUnbounded)),
             digest(run_command(char_lm(1, {"--cpu", "avx2"}), kUnbounded)));
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Levels, AWorkerWhoseEnvironmentHasAnotherIsRefusedByName) {
   if (!this_has("avx2")) GTEST_SKIP() << "this processor has one level only";
   for (const char* const program : {"char_lm --text \"$TEXT\" --steps 2 --shards 3",

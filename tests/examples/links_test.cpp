@@ -91,6 +91,7 @@ std::string missing_mpi() {
   return "";
 }
 
+// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm, clusters#several-hosts
 TEST(LinkOverMpi, GivesTheBytesOfOneHost) {
   if (const auto missing = missing_mpi(); !missing.empty()) GTEST_SKIP() << missing;
   const std::vector<std::pair<std::string, std::vector<std::pair<int, int>>>> runs = {
@@ -132,6 +133,7 @@ TEST(LinkOverMpi, AWorkerThatDiesEndsTheJobAndIsNamed) {
   EXPECT_THAT(run.out + run.err, ContainsRegex("process rank 2 .*signal 9|rank 2 ended"));
 }
 
+// promise: clusters#what-can-go-wrong, job.h#Job
 TEST(LinkOverMpi, WhatIsMissingIsToldOnAllHosts) {
   const auto refused = [](const std::string& script) {
     const auto run = run_shell(script);
@@ -176,6 +178,7 @@ TEST(LinkOverMpi, WhatIsMissingIsToldOnAllHosts) {
             2);
 }
 
+// promise: clusters#what-can-go-wrong
 TEST(LinkOverMpi, RanksThatAreNotThoseOfTheJobAreRefused) {
   if (const auto missing = missing_mpi(); !missing.empty()) GTEST_SKIP() << missing;
   const auto run =
@@ -189,12 +192,14 @@ TEST(LinkOverMpi, RanksThatAreNotThoseOfTheJobAreRefused) {
           "start all workers by one mpirun, mpiexec or srun of this MPI"));
 }
 
+// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm
 TEST(LinkOverMpi, IsNotLoadedOnOneHost) {
   const auto run = run_shell("export TUTTI_LINK=mpi TUTTI_MPI_LIBRARY=/nowhere/it.so; " +
                              of_one_host(letters("--shards 4")));
   EXPECT_EQ(run.status, 0) << run.err;
 }
 
+// promise: clusters#several-hosts
 TEST(ChosenLink, LanesDecideNoByteAndAreLoggedWithTheLink) {
   const auto program = letters("--shards 5");
   const auto here = run_shell(of_one_host(program));
@@ -208,6 +213,7 @@ TEST(ChosenLink, LanesDecideNoByteAndAreLoggedWithTheLink) {
                 "address from which the hub is reached"));
 }
 
+// promise: clusters#what-can-go-wrong
 TEST(ChosenLink, HostsThatAskForDifferentOnesAreAMismatch) {
   const auto program = letters("--shards 5");
   const auto lanes = run_shell(hosts(2, 1, program, "export TUTTI_LANES=$((h + 1))"));
@@ -221,6 +227,7 @@ TEST(ChosenLink, HostsThatAskForDifferentOnesAreAMismatch) {
                                        "TUTTI_LINK hub, TUTTI_LANES 1"));
 }
 
+// promise: environment.h#link, link.h#LinkPlace, link.h#MakeBackends
 TEST(ChosenLink, IsOneOfTheProgramsOwn) {
   const std::string program = std::string(TUTTI_EXAMPLES) + "/own_link_gloo 127.0.0.1 ";
   if (::access((std::string(TUTTI_EXAMPLES) + "/own_link_gloo").c_str(), X_OK) != 0) {

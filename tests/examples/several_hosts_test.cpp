@@ -70,6 +70,7 @@ std::string end_of(const Finished& run, int step = 4) {
   return std::regex_search(run.out, found, pattern) ? found[0] : std::string();
 }
 
+// promise: clusters#several-hosts
 TEST(SeveralHosts, GiveTheBytesOfOneHost) {
   for (const char* const options :
        {"--micro-batches 4", "--shards 5", "--micro-batches 2 --codec topk:0.1",
@@ -85,6 +86,7 @@ TEST(SeveralHosts, GiveTheBytesOfOneHost) {
   }
 }
 
+// promise: clusters#several-hosts
 TEST(SeveralHosts, TcpGivesTheBytesOfGloo) {
   const auto over = [&](const char* link) {
     return run_shell("export TUTTI_LINK=" + std::string(link) + "; " +
@@ -116,16 +118,19 @@ void expect_resumed(const std::string& options, int half, int whole) {
   EXPECT_NE(run.out.find(end, first + 1), std::string::npos) << run.out << run.err;
 }
 
+// promise: clusters#several-hosts
 TEST(SeveralHosts, ACheckpointOfTheirsResumesOnOneHostAndTheReverse) {
   expect_resumed("--shards 5", 2, 4);
 }
 
 /// What was sent in step 4 is on its way when the run stops.
+// promise: averaging.h#steps
 TEST(SeveralHosts, AMeanThatIsOnItsWayIsInACheckpoint) {
   expect_resumed("--shards 5 --logical-workers 4 --averaging diloco:3,warm-up=1,int8,overlap=2", 5,
                  7);
 }
 
+// promise: trainer_options.h#logical_workers
 TEST(SeveralHosts, ACodecHasOneLogicalWorkerUnlessMoreAreNamed) {
   const auto there = run_shell("export TUTTI_LOG=debug; " +
                                hosts_of(3, 1, program("--shards 5 --codec int8 --report")) + kWait);
@@ -137,6 +142,7 @@ TEST(SeveralHosts, ACodecHasOneLogicalWorkerUnlessMoreAreNamed) {
 }
 
 /// What it had passed on before it was stopped is chance.
+// promise: clusters#several-hosts
 TEST(SeveralHosts, WhereOnlyTheFirstWorkerOfAHostIsStoppedItsOwnHostWaitsForTheDeadline) {
   const auto run =
       run_shell("log=$(mktemp); export TUTTI_DEADLINE=8; " +
@@ -153,6 +159,7 @@ TEST(SeveralHosts, WhereOnlyTheFirstWorkerOfAHostIsStoppedItsOwnHostWaitsForTheD
 }
 
 /// It serves the others of its host. Whether they had arrived in that step is chance.
+// promise: clusters#several-hosts
 TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesAllEndSoon) {
   const auto run =
       run_shell("log=$(mktemp); " + hosts_of(2, 2, program("--shards 8 --log '$log'", 100'000)) +
@@ -182,6 +189,7 @@ Finished run_with_a_loss(int victim, const std::string& steps) {
 }
 
 /// The workers of each host resumed as a job of their own.
+// promise: clusters#several-hosts, fault_tolerance#a-trainer-resumes-from-its-checkpoint
 TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
   const auto run = run_with_a_loss(2, "600");
   const auto alone = run_shell("dir=$(mktemp -d); " + std::string(TUTTI_EXAMPLES) +
@@ -198,6 +206,7 @@ TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
 }
 
 /// Here too the workers of each host resumed as a job of their own.
+// promise: fault_tolerance#a-trainer-resumes-from-its-checkpoint
 TEST(SeveralHosts, WithoutRankZeroNobodyResumes) {
   const auto run = run_with_a_loss(0, "100000");
   EXPECT_THAT(run.out, HasSubstr("worker 3 of 4 resumes after step 0")) << run.err;
@@ -211,6 +220,7 @@ TEST(SeveralHosts, WithoutRankZeroNobodyResumes) {
   }
 }
 
+// promise: clusters#what-can-go-wrong, job.h#join
 TEST(SeveralHosts, WithoutAHubItIsSaidWhatIsMissing) {
   const auto run = run_shell(hosts_of(2, 1, program("--shards 4")) + kWait + "; ");
   EXPECT_EQ(run.status, 0) << run.err;

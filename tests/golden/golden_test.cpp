@@ -76,6 +76,7 @@ TEST_P(Golden, RunGivesTheFrozenBitsAndNames) {
   }
 }
 
+// promise: clusters#several-hosts, trainer.h#state_sha256
 TEST_P(Golden, RunGivesTheSameOnSeveralHosts) {
   const auto& run = golden_runs()[GetParam()];
   if (writes) return;
@@ -174,6 +175,7 @@ TEST_P(GoldenCheckpoint, IsLoadedOrRefusedWithItsVersion) {
 }
 
 /// Saved on some hosts and resumed on others: what is saved, and what follows, are those of one.
+// promise: clusters#several-hosts
 TEST_P(GoldenCheckpoint, MovesBetweenHosts) {
   const auto kept = kept_folder(version_of_this_build(run()), run().name);
   if (writes || !fs::exists(kept)) return;

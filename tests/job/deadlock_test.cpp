@@ -36,6 +36,7 @@ constexpr const char* kUsualCause =
     "without "
     "DataParallel::join())";
 
+// promise: errors#workers-that-wait-for-one-another
 TEST(Deadlock, two_workers_in_different_operations_are_told_at_once) {
   Arrivals arrivals;
   std::atomic<int> mismatches{0};
@@ -92,6 +93,7 @@ TEST(Deadlock, circle_of_three_is_named_by_all_three_while_others_go_on) {
   EXPECT_EQ(outcome.text(4), "");
 }
 
+// promise: errors#workers-that-wait-for-one-another
 TEST(Deadlock, processes_are_told_as_threads_are) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the sanitizer's own thread is one that might still come";
@@ -110,6 +112,7 @@ TEST(Deadlock, processes_are_told_as_threads_are) {
 }
 
 /// A pool of threads that never uses the job, but might: torch's.
+// promise: errors#workers-that-wait-for-one-another
 TEST(Deadlock, of_a_process_with_another_thread_is_left_to_the_deadline_and_both_sides_are_named) {
   const ProcessOutcome outcome = run_process_ranks(2, [](const Job& job) {
     std::atomic<bool> over{false};
@@ -194,6 +197,7 @@ TEST(Deadlock, worker_that_has_not_looked_again_is_never_part_of_one) {
   });
 }
 
+// promise: errors#workers-that-wait-for-one-another
 TEST(Deadlock, worker_that_uses_several_threads_is_never_part_of_one) {
   Arrivals arrivals;
   const ThreadOutcome outcome = try_thread_ranks(2, [&](const Job& job) {

@@ -27,6 +27,7 @@ ThreadOptions hasty(milliseconds deadline, milliseconds notice) {
   return options;
 }
 
+// promise: errors#deadlines, errors#workers-that-wait-for-one-another
 TEST(Gather, AStallIsNoticedAndNamesWhoHasNotCome) {
   LogCapture log;
   run_thread_ranks(
@@ -41,6 +42,7 @@ TEST(Gather, AStallIsNoticedAndNamesWhoHasNotCome) {
       hasty(seconds(60), milliseconds(150)));
 }
 
+// promise: errors#deadlines
 TEST(Gather, TheTimeOfABusyWorkerDoesNotCount) {
   run_thread_ranks(
       2,
@@ -66,6 +68,7 @@ TEST(Gather, TheDeadlineStillHolds) {
 }
 
 /// The same with makings of groups: nobody proves that the other one does not come.
+// promise: errors#workers-that-wait-for-one-another
 TEST(Gather, WorkersInDifferentOnesAreNotToldOfOneAnotherBeforeTheDeadline) {
   const ThreadOutcome outcome = try_thread_ranks(
       2,

@@ -64,6 +64,7 @@ class JoinFromEnvironment : public ::testing::Test {
   }
 };
 
+// promise: job.h#join, job.h#run_id, job.h#threads
 TEST_F(JoinFromEnvironment, alone_it_is_a_job_of_one_and_says_so) {
   LogCapture log;
   const Job job = Job::join();
@@ -79,6 +80,7 @@ TEST_F(JoinFromEnvironment, alone_it_is_a_job_of_one_and_says_so) {
   EXPECT_NE(job.run_id(), second.run_id());
 }
 
+// promise: errors#deadlines, job.h#deadline
 TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_default) {
   set({{"TUTTI_DEADLINE", "2.5"}, {"TUTTI_LOG", "warn"}, {"TUTTI_THREADS", "3"}});
   EXPECT_EQ(Job::join().state()->options().deadline, milliseconds(2500));
@@ -88,6 +90,7 @@ TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_d
   Job::join();
 }
 
+// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm, job.h#restarts
 TEST_F(JoinFromEnvironment, workers_of_another_launcher_find_one_another_on_this_host) {
   for (const char* restart : {"0", "2"}) {
     const ProcessOutcome outcome = run_processes(3, [&](int rank, FileDescriptor) {
@@ -111,6 +114,7 @@ TEST_F(JoinFromEnvironment, workers_of_another_launcher_find_one_another_on_this
   }
 }
 
+// promise: clusters#how-workers-find-one-another, clusters#what-differs-from-tutti-run
 TEST_F(JoinFromEnvironment, all_attempts_of_another_launcher_are_one_run_and_not_one_job) {
   std::set<std::string> runs;
   for (const char* restart : {"0", "1"}) {
@@ -151,6 +155,7 @@ TEST_F(JoinFromEnvironment, all_attempts_of_another_launcher_are_one_run_and_not
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// promise: clusters#what-can-go-wrong, error.h#Unsupported, job.h#join
 TEST_F(JoinFromEnvironment, workers_on_several_hosts_need_a_hub) {
   set({{"OMPI_COMM_WORLD_RANK", "1"},
        {"OMPI_COMM_WORLD_SIZE", "4"},
@@ -182,6 +187,7 @@ TEST_F(JoinFromEnvironment, workers_on_several_hosts_need_a_hub) {
 }
 
 /// Each host has a launcher's process of its own, and all have one token; the next job has it too.
+// promise: clusters#several-hosts
 TEST_F(JoinFromEnvironment, workers_of_several_hosts_have_the_run_of_the_hub) {
   const auto runs_of_a_job = [](const std::map<std::string, std::string>& meeting) {
     int ends[2];
@@ -229,6 +235,7 @@ TEST_F(JoinFromEnvironment, workers_of_several_hosts_have_the_run_of_the_hub) {
   EXPECT_EQ(by_torchrun.size(), runs.size()) << "torchrun's own variables are enough";
 }
 
+// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm, clusters#what-can-go-wrong
 TEST_F(JoinFromEnvironment, a_port_beside_torchruns_that_is_in_use_is_named_with_it) {
   const int taken = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};
@@ -271,6 +278,7 @@ TEST_F(JoinFromEnvironment, a_port_beside_torchruns_that_is_in_use_is_named_with
   ::close(taken);
 }
 
+// promise: clusters#what-differs-from-tutti-run, job.h#threads
 TEST_F(JoinFromEnvironment, torch_is_told_the_threads_unless_it_was_by_omp_num_threads) {
   const auto identity_with = [](std::map<std::string, std::string> more) {
     int pipe_ends[2];
@@ -299,6 +307,7 @@ TEST_F(JoinFromEnvironment, torch_is_told_the_threads_unless_it_was_by_omp_num_t
             std::make_pair(2, true));
 }
 
+// promise: job.h#join_deadline, job.h#kMaxWorkers, job.h#kMaxWorkersPerHost
 TEST_F(JoinFromEnvironment, bad_values_are_named) {
   const std::map<std::string, std::string> good = {{"TUTTI_RANK", "1"},
                                                    {"TUTTI_SIZE", "2"},
@@ -345,6 +354,7 @@ TEST_F(JoinFromEnvironment, bad_values_are_named) {
   }
 }
 
+// promise: environment.h#rank, job.h#Job
 TEST_F(JoinFromEnvironment, workers_of_a_launcher_meet_and_join_once) {
   const ProcessOutcome outcome = run_processes(3, [](int rank, FileDescriptor socket) {
     ::fcntl(socket.get(), F_SETFD, 0);  // as the launcher does before exec
@@ -381,6 +391,7 @@ TEST(Join, identity_that_makes_no_sense_is_refused) {
   EXPECT_NO_THROW(make({}));
 }
 
+// promise: job.h#kMaxWorkersPerHost, job.h#rank, job.h#size
 TEST(Join, works_for_all_numbers_of_workers) {
   for (const int size : {1, 2, 3, 5, 8, 64}) {
     std::atomic<int> ranks{0};
@@ -392,6 +403,7 @@ TEST(Join, works_for_all_numbers_of_workers) {
   }
 }
 
+// promise: job.h#Job
 TEST(Join, copies_of_a_job_are_asked_by_several_threads) {
   run_thread_ranks(2, [](const Job& job) {
     std::vector<std::thread> threads;
@@ -412,6 +424,7 @@ TEST(Join, copies_of_a_job_are_asked_by_several_threads) {
   });
 }
 
+// promise: errors#when-a-process-has-ended, job.h#Job, job.h#join_deadline
 TEST(Join, rank_that_does_not_come_is_named_by_all) {
   const auto world = std::make_shared<ThreadWorld>(3);
   ThreadOptions options;
@@ -437,6 +450,7 @@ TEST(Join, rank_that_does_not_come_is_named_by_all) {
                 ::testing::MatchesRegex("ranks? ([01] )?2 had not come to Job::join\\(\\).*"));
 }
 
+// promise: data_parallel.h#DataParallel, numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Join, worker_with_another_number_of_threads_is_refused_by_all) {
   const ProcessOutcome outcome = run_processes(2, [](int rank, FileDescriptor socket) {
     JobState({rank, 2, rank + 1}, host_system(), connect_to_broker(std::move(socket), rank, 2), {});
@@ -445,6 +459,7 @@ TEST(Join, worker_with_another_number_of_threads_is_refused_by_all) {
     EXPECT_THAT(end.text, HasSubstr("rank 1 has 2 workers, 2 threads each")) << outcome.describe();
 }
 
+// promise: job.h#restarts
 TEST(Join, workers_of_different_attempts_are_refused_by_all) {
   const ProcessOutcome outcome = run_processes(2, [](int rank, FileDescriptor socket) {
     JobState({.rank = rank, .size = 2, .restarts = rank}, host_system(),
@@ -455,6 +470,7 @@ TEST(Join, workers_of_different_attempts_are_refused_by_all) {
         << outcome.describe();
 }
 
+// promise: errors#when-a-process-has-ended, job.h#Job
 TEST(JoinProcesses, worker_that_dies_before_joining_is_lost_to_all) {
   const ProcessOutcome outcome = run_processes(3, [](int rank, FileDescriptor socket) {
     if (rank == 1) ::raise(SIGKILL);
@@ -475,6 +491,7 @@ struct KillBoard {
   std::array<std::atomic<std::int64_t>, 4> noticed{};
 };
 
+// promise: errors#when-a-process-has-ended
 TEST(JoinProcesses, sudden_death_is_known_to_all_within_a_second) {
   auto best = Clock::duration::max();
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -515,6 +532,7 @@ TEST(JoinProcesses, sudden_death_is_known_to_all_within_a_second) {
   EXPECT_LT(best, seconds(1)) << "the best of three: the machine may be loaded";
 }
 
+// promise: group#waiting-and-what-started-means
 TEST(JoinProcesses, workers_bound_to_processors_of_their_own_are_not_crowded) {
   const auto allowed = host_system()->allowed_processors();
   if (allowed.size() < 2 || host_system()->processors() < 2)
@@ -534,6 +552,7 @@ TEST(JoinProcesses, workers_bound_to_processors_of_their_own_are_not_crowded) {
   }
 }
 
+// promise: errors#when-a-process-has-ended
 TEST(JoinProcesses, signals_of_the_program_stay_its_own) {
   const ProcessOutcome outcome = run_processes(2, [](int rank, FileDescriptor socket) {
     const auto handlers = [] {
@@ -594,6 +613,7 @@ TEST(JoinProcesses, a_program_that_closes_all_descriptors_ends) {
   }
 }
 
+// promise: errors#children-of-a-worker, job.h#alive
 TEST(JoinProcesses, child_forked_by_a_worker_neither_leaves_nor_hangs_in_its_name) {
   const ProcessOutcome outcome = run_process_ranks(2, [](Job job) {
     if (job.rank() == 1) {

@@ -46,6 +46,7 @@ std::int64_t count_now() { return Clock::now().time_since_epoch().count(); }
   ::_exit(1);
 }
 
+// promise: errors#when-a-process-has-ended
 TEST(LostInGather, worker_whose_child_holds_its_socket_is_lost_within_a_second) {
   auto best = seconds(1000).count() * std::int64_t{1'000'000'000};
   for (int attempt = 0; attempt < 3; ++attempt) {

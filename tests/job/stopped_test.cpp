@@ -58,11 +58,13 @@ bool waits_through(milliseconds deadline, int stops) {
   return in_time;
 }
 
+// promise: errors#deadlines
 TEST(Stopped, time_counts_a_second_of_each_stop) {
   EXPECT_TRUE(waits_through(seconds(12), 6));
   EXPECT_FALSE(waits_through(seconds(12), 16)) << "a wait does not last for ever";
 }
 
+// promise: errors#deadlines
 TEST(Stopped, time_counts_a_quarter_of_a_short_deadline) {
   EXPECT_TRUE(waits_through(seconds(2), 2));
   EXPECT_FALSE(waits_through(seconds(2), 6));

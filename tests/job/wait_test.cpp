@@ -22,6 +22,7 @@ using ::testing::MatchesRegex;
 
 class Rounds : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
+// promise: group#waiting-and-what-started-means
 TEST_P(Rounds, everyone_sees_what_all_wrote_before_the_round) {
   const int size = std::get<0>(GetParam());
   const int processors = std::get<1>(GetParam());
@@ -68,6 +69,7 @@ TEST(Wait, nobody_is_left_registered_as_a_sleeper) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error, job.h#alive
 TEST(Wait, death_of_a_worker_ends_the_wait_and_is_blamed) {
   Arrivals arrivals;
   std::atomic<int> finished{0};
@@ -133,6 +135,7 @@ TEST(Wait, work_of_a_worker_that_ended_afterwards_counts) {
   });
 }
 
+// promise: error.h#Timeout, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(Wait, deadline_names_who_is_missing_and_what_it_waits_for) {
   Arrivals arrivals;
   std::atomic<bool> over{false};
@@ -198,6 +201,7 @@ TEST(Wait, deadline_names_the_neighbour_that_passes_on_what_is_told_of_other_hos
                                          "ranks 0 1"));
 }
 
+// promise: errors#deadlines, job.h#seconds, job.h#stall_notice
 TEST(Wait, stall_is_noticed_once_for_all_and_again_when_it_doubles) {
   LogCapture log;
   Arrivals arrivals;
@@ -237,6 +241,7 @@ TEST(Wait, of_a_moment_says_nothing) {
   EXPECT_TRUE(log.lines().empty());
 }
 
+// promise: errors#deadlines, job.h#busy
 TEST(Wait, busy_worker_is_waited_for_beyond_the_deadline_without_a_word) {
   LogCapture log;
   Arrivals arrivals;
@@ -268,6 +273,7 @@ TEST(Wait, busy_worker_is_waited_for_beyond_the_deadline_without_a_word) {
       options);
 }
 
+// promise: job.h#busy
 TEST(Wait, worker_busy_for_longer_than_it_said_is_late) {
   Arrivals arrivals;
   std::atomic<bool> over{false};
@@ -288,6 +294,7 @@ TEST(Wait, worker_busy_for_longer_than_it_said_is_late) {
               HasSubstr("rank 1 is busy with \"save\", for longer than it had said"));
 }
 
+// promise: job.h#Busy, job.h#busy
 TEST(Wait, overlapping_busy_periods_last_as_long_as_the_longest) {
   run_thread_ranks(1, [](const Job& job) {
     const WorkerSlot& slot = job.state()->slot(0);
@@ -330,6 +337,7 @@ TEST(Wait, own_reason_to_stop_comes_first) {
   EXPECT_EQ(outcome.text(0), "rank 1 closed the group");
 }
 
+// promise: group#waiting-and-what-started-means
 TEST(Wait, callbacks_are_not_asked_while_spinning_is_enough) {
   run_thread_ranks(1, [](const Job& job) {
     int asked = 0;

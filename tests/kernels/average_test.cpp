@@ -30,6 +30,7 @@ void is_the_formula_wherever_it_lies() {
   }
 }
 
+// promise: trainer_options.h#ema_decay
 TEST(MoveAverage, Float32) { is_the_formula_wherever_it_lies<float>(); }
 TEST(MoveAverage, Float64) { is_the_formula_wherever_it_lies<double>(); }
 

@@ -82,9 +82,11 @@ std::vector<float> ties_and_their_neighbours() {
   return values;
 }
 
+// promise: numerics#16-bit-floats
 TEST_P(Convert, RoundsTiesToEvenAroundEveryHalf) {
   expect_rounded<Half>(ties_and_their_neighbours<Half>());
 }
+// promise: numerics#16-bit-floats
 TEST_P(Convert, RoundsTiesToEvenAroundEveryBFloat) {
   expect_rounded<BFloat>(ties_and_their_neighbours<BFloat>());
 }

@@ -69,6 +69,7 @@ std::string folded_by_workers(const std::vector<std::int64_t>& cuts,
   return run(FoldProgram::of_blocks(blocks, cuts.back()), values);
 }
 
+// promise: numerics#one-tree
 TEST(FoldProgram, CanonicalIsTheDefinition) {
   for (int n = 1; n <= 130; ++n) {
     std::vector<std::string> leaves;
@@ -78,6 +79,7 @@ TEST(FoldProgram, CanonicalIsTheDefinition) {
   }
 }
 
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST(FoldProgram, EveryShareOfWorkersGivesTheSameFormula) {
   for (int n = 1; n <= 130; ++n) {
     const std::vector<bool> all(static_cast<std::size_t>(n), true);
@@ -97,6 +99,7 @@ TEST(FoldProgram, EveryShareOfWorkersGivesTheSameFormula) {
   }
 }
 
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST(FoldProgram, AbsentLeavesVanish) {
   std::mt19937 random(7);
   for (int n = 1; n <= 130; ++n) {
@@ -114,6 +117,7 @@ TEST(FoldProgram, AbsentLeavesVanish) {
 }
 
 // Why blocks of different subtrees must not be added beforehand.
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST(FoldProgram, AddingAWorkersBlocksFirstIsAnotherFormula) {
   const std::vector<bool> all(5, true);
   const std::string early = "(0+((1+(2+3))+4))";
@@ -152,6 +156,7 @@ TEST(FoldProgram, RefusesWhatIsNoBlock) {
               ThrowsMessage<InternalError>(HasSubstr("a tree over 0 leaves")));
 }
 
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST(BlocksOfRange, AreAlignedAscendingFewAndAsLargeAsPossible) {
   EXPECT_THAT(blocks_of_range(3, 13),
               ElementsAre(Block{3, 1}, Block{4, 4}, Block{8, 4}, Block{12, 1}));

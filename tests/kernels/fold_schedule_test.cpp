@@ -39,6 +39,8 @@ TEST(FoldSchedule, DepthIsThatOfItsPieces) {
   EXPECT_EQ(FoldSchedule(FoldProgram::canonical(8), 8).depth(), 1U);
   EXPECT_EQ(FoldSchedule(FoldProgram::canonical(8), 1).depth(), 4U);
   EXPECT_EQ(FoldSchedule(FoldProgram::canonical(64), 8).depth(), 4U);
+  // The last piece is not where the stack is highest.
+  EXPECT_EQ(FoldSchedule(FoldProgram::canonical(40), 8).depth(), 3U);
 }
 
 }  // namespace

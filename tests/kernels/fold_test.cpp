@@ -18,6 +18,7 @@ TUTTI_ON_EVERY_TARGET(FoldOn);
 constexpr std::size_t kSizes[] = {0, 1, 7, 8, 63, 64, 65, 1023, 1024, 1025, 4097, 100003};
 constexpr std::size_t kCounts[] = {1, 2, 3, 5, 7, 8, 9, 16, 33, 64};
 
+// promise: numerics#one-tree
 TEST_P(FoldOn, EverySizeAndSourceCountIsTheScalarTree) {
   for (const std::size_t n : kCounts) {
     for (const std::size_t size : kSizes) {
@@ -30,6 +31,7 @@ TEST_P(FoldOn, EverySizeAndSourceCountIsTheScalarTree) {
   }
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST_P(FoldOn, PositionAndNeighboursDoNotShow) {
   for (const std::size_t n : {2, 3, 5, 8}) {
     const auto sources = random_sources<float>(n, 1025, n);
@@ -84,6 +86,7 @@ TEST_P(FoldOn, OneOfTheSourcesIsTheDestination) {
   }
 }
 
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST_P(FoldOn, ProgramsWithAbsentBlocks) {
   std::mt19937_64 random(5);
   for (int repeat = 0; repeat < 60; ++repeat) {
@@ -146,6 +149,7 @@ TEST_P(FoldOn, AdditionFromTheLeftHasOtherBits) {
   }
 }
 
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST_P(FoldOn, OneSourceIsCopiedBitForBit) {
   const std::vector<float> odd = {-0.0F,
                                   0.0F,
@@ -167,6 +171,7 @@ TEST_P(FoldOn, OneSourceIsCopiedBitForBit) {
             Placed<model::BFloat>(bfloats, 0).bytes());
 }
 
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST_P(FoldOn, NegativeZeroIsTheNeutralFiller) {
   const std::vector<std::vector<float>> sources = {{-0.0F, 0.0F, -0.0F, 5.0F},
                                                    {-0.0F, -0.0F, 0.0F, -0.0F}};

@@ -46,8 +46,11 @@ TEST_P(FoldTypes, Float16) { every_reduction_of_numbers<Half>(); }
 TEST_P(FoldTypes, BFloat16) { every_reduction_of_numbers<BFloat>(); }
 TEST_P(FoldTypes, Float32ToFloat16) { every_reduction_of_numbers<float, Half>(); }
 TEST_P(FoldTypes, Float32ToBFloat16) { every_reduction_of_numbers<float, BFloat>(); }
+// promise: numerics#other-types-and-values
 TEST_P(FoldTypes, Int32) { every_reduction_of_numbers<std::int32_t>(); }
+// promise: numerics#other-types-and-values
 TEST_P(FoldTypes, Int64) { every_reduction_of_numbers<std::int64_t>(); }
+// promise: numerics#other-types-and-values
 TEST_P(FoldTypes, UInt8) { every_reduction_of_numbers<std::uint8_t>(); }
 TEST_P(FoldTypes, Boolean) {
   is_the_model<bool, bool>(Reduction::logical_and);
@@ -84,6 +87,7 @@ TEST_P(FoldTypes, NaNAndInfinityAndZerosOfBothSigns) {
   specials_are_the_model<BFloat>();
 }
 
+// promise: numerics#other-types-and-values
 TEST_P(FoldTypes, NaNReachesTheResultFromEveryLeaf) {
   for (const Reduction reduction :
        {Reduction::sum, Reduction::max, Reduction::min, Reduction::product}) {
@@ -99,6 +103,7 @@ TEST_P(FoldTypes, NaNReachesTheResultFromEveryLeaf) {
 }
 
 // Rounding between two additions loses what only their sum shows.
+// promise: numerics#16-bit-floats
 TEST_P(FoldTypes, SixteenBitsAreRoundedOnce) {
   const Half big = model::narrow<Half>(2048.0F);
   const Half one = model::narrow<Half>(1.0F);
@@ -109,6 +114,7 @@ TEST_P(FoldTypes, SixteenBitsAreRoundedOnce) {
   EXPECT_NE(rounded_between.bits, model::narrow<Half>(2050.0F).bits);
 }
 
+// promise: numerics#divisor-and-weights
 TEST_P(FoldTypes, MeanIsDividedNotMultipliedByAReciprocal) {
   const auto sources = random_sources<float>(3, 4096, 11);
   const auto sum = modelled<float, float>(sources, {});
@@ -133,6 +139,7 @@ void targets_agree(Reduction reduction) {
   }
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(FoldTargets, GiveTheSameBytes) {
   for (const Reduction reduction :
        {Reduction::sum, Reduction::max, Reduction::min, Reduction::product}) {

@@ -138,6 +138,7 @@ void is_rounded_once() {
 TEST_P(FoldUpdateOn, HalfIsRoundedFromTheMasterCopy) { is_rounded_once<Half>(); }
 TEST_P(FoldUpdateOn, BFloatIsRoundedFromTheMasterCopy) { is_rounded_once<BFloat>(); }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST_P(FoldUpdateOn, CutAnywhereIsTheWhole) {
   constexpr std::size_t kSize = 9001;
   const auto sources = random_sources<float>(3, kSize, 1);

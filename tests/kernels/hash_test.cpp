@@ -25,7 +25,9 @@ TEST(Digest, SeesEveryByteItsPlaceAndTheSeed) {
     EXPECT_TRUE(seen.insert(digest(data.data(), data.size())).second);
     byte = 0;
   }
-  EXPECT_TRUE(seen.insert(digest(data.data(), data.size(), 1)).second);
+  for (const std::uint64_t seed : {1, 2}) {
+    EXPECT_TRUE(seen.insert(digest(data.data(), data.size(), seed)).second);
+  }
   EXPECT_TRUE(seen.insert(digest(data.data(), data.size() - 1)).second);
 }
 

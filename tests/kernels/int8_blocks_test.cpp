@@ -69,6 +69,7 @@ void is_the_model(const std::vector<float>& values, std::size_t offset) {
   }
 }
 
+// promise: codec.h#int8_codec
 TEST_P(Int8Blocks, AreThoseOfTheModel) {
   for (const std::size_t size : {0, 1, 7, 8, 63, 64, 65, 255, 256, 257, 511, 513, 4097}) {
     for (const std::size_t offset : {0, 1, 3, 15}) {

@@ -68,12 +68,14 @@ void is_the_model() {
   }
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST_P(Norm, Float32) { is_the_model<float>(); }
 TEST_P(Norm, Float64) { is_the_model<double>(); }
 TEST_P(Norm, Float16) { is_the_model<Half>(); }
 TEST_P(Norm, BFloat16) { is_the_model<BFloat>(); }
 
 // Without this the tests above could not tell the order from any other.
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST_P(Norm, AnotherOrderHasOtherBits) {
   const auto values = model::random_values<double>(4096, 1);
   double one_after_another = 0;
@@ -82,6 +84,7 @@ TEST_P(Norm, AnotherOrderHasOtherBits) {
 }
 
 // Why slices are cut between blocks and nowhere else.
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST_P(Norm, BlocksCutElsewhereHaveOtherBits) {
   const auto values = model::random_values<double>(16384, 1);
   std::vector<double> cut;

@@ -45,6 +45,7 @@ void is_the_model() {
   }
 }
 
+// promise: numerics#divisor-and-weights, numerics#what-the-bits-may-depend-on-and-what-not
 TEST_P(Scale, Float32) { is_the_model<float, float>(); }
 TEST_P(Scale, Float64) { is_the_model<double, double>(); }
 TEST_P(Scale, Float16) { is_the_model<Half, Half>(); }
@@ -52,6 +53,7 @@ TEST_P(Scale, BFloat16) { is_the_model<BFloat, BFloat>(); }
 TEST_P(Scale, Float16ToFloat32) { is_the_model<float, Half>(); }
 TEST_P(Scale, BFloat16ToFloat32) { is_the_model<float, BFloat>(); }
 
+// promise: numerics#divisor-and-weights, numerics#what-the-bits-may-depend-on-and-what-not
 TEST_P(Scale, ProductIsRoundedBeforeTheAddition) {
   const auto from = model::random_values<float>(4096, 1);
   const auto before = model::random_values<float>(4096, 2);
@@ -71,6 +73,7 @@ TEST_P(Scale, InPlace) {
   for (std::size_t i = 0; i < to.size(); ++i) ASSERT_EQ(to[i], from[i] * 0.3F);
 }
 
+// promise: numerics#divisor-and-weights
 TEST(ScaleInto, WeightOneCopiesEveryType) {
   const std::vector<float> odd = {-0.0F, std::bit_cast<float>(0x7F800001U), NAN};
   std::vector<float> copy(3);

@@ -33,6 +33,7 @@ void is_the_model() {
   }
 }
 
+// promise: optimizer.h#Lion, optimizer.h#Optimizer, optimizer.h#amsgrad
 TEST_P(Update, Float32IsTheModel) { is_the_model<float>(); }
 TEST_P(Update, Float64IsTheModel) { is_the_model<double>(); }
 
@@ -57,6 +58,7 @@ TEST_P(Update, CutAnywhereFloat32) { cut_anywhere_is_the_whole<float>(); }
 TEST_P(Update, CutAnywhereFloat64) { cut_anywhere_is_the_whole<double>(); }
 
 // Without this the tests above could not tell a contracted update from ours.
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST_P(Update, ContractionWouldHaveOtherBits) {
   State<float> state(4096, 0, 1);
   update(define(Sgd{.lr = 0.1}).at({}), state.target());
@@ -91,6 +93,7 @@ TEST_P(Update, ClippingKeepsNaNAndBoundsInfinity) {
   EXPECT_EQ(clipped.parameter.at(0), -0.25F);
 }
 
+// promise: clip.h#value, optimizer.h#Decay
 TEST_P(Update, ClipsAfterTheScaleAndBeforeTheDecay) {
   State<float> state({{{8}, {4}, {0}, {0}, {0}}}, 0);
   UpdateTarget target = state.target();

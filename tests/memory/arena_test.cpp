@@ -47,6 +47,7 @@ TEST(Arena, OfAnotherSizeThanAgreedIsRefused) {
                OutOfMemory);
 }
 
+// promise: group#when-something-is-wrong, security#on-one-host
 TEST(Arena, CannotBeResizedByAnyone) {
   const auto system = host_system();
   const Arena made = Arena::create(*system, "test", 3 * kPageBytes);
@@ -55,6 +56,7 @@ TEST(Arena, CannotBeResizedByAnyone) {
   EXPECT_NE(::ftruncate(file.get(), 1 << 20), 0);
 }
 
+// promise: group#when-something-is-wrong, group.h#allocate
 TEST(Arena, OnlyTouchedPagesCostMemory) {
   const auto system = host_system();
   const Arena made = Arena::create(*system, "test", 256 * kPageBytes);

@@ -100,6 +100,7 @@ class Cgroup : public ::testing::Test {
   MemoryGroup group_;
 };
 
+// promise: group#when-something-is-wrong
 TEST_F(Cgroup, NeedBeyondItsLimitIsRefusedByName) {
   const int status = run_inside(group_, [&] {
     const auto system = host_system();
@@ -128,6 +129,7 @@ TEST_F(Cgroup, SharedMemoryInUseCountsAgainstTheNextNeed) {
 }
 
 /// The negative control: what the check is there to prevent.
+// promise: group#when-something-is-wrong
 TEST_F(Cgroup, WithoutTheCheckTheProcessIsKilled) {
   if (!group_.never_swaps() && machine_has_swap())
     GTEST_SKIP() << "this machine has swap, and a control group cannot be kept from it here";

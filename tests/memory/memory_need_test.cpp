@@ -14,6 +14,8 @@ TEST(MemoryNeed, FitsUpToTheLastByte) {
                            {.owner = "cgroup /a", .limit = 6 * kGiB, .available = 3 * kGiB}});
   EXPECT_EQ(refuse_memory(system, {.bytes_per_worker = kGiB, .workers = 3, .what = "x"}), "");
   EXPECT_NE(refuse_memory(system, {.bytes_per_worker = kGiB + 1, .workers = 3, .what = "x"}), "");
+  EXPECT_NE(refuse_memory(system, {.bytes_per_worker = 3 * kGiB + 1, .workers = 1, .what = "x"}),
+            "");
 }
 
 TEST(MemoryNeed, RefusalHasTheFiguresAndTheTightestBound) {

@@ -30,6 +30,7 @@ TEST(LinkEngine, ThatIsSetIsTakenElseWhatIsAskedFor) {
   ::unsetenv("TUTTI_LINK");
 }
 
+// promise: link.h#use_link
 TEST(LinkEngine, OfAllWorkersIsOne) {
   const std::vector<int> ranks{4, 5, 6};
   EXPECT_NO_THROW(require_one_engine(std::vector<std::string>{"a", "a", "a"}, ranks));

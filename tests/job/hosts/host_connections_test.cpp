@@ -314,6 +314,7 @@ TEST(HostConnections, APortInUseIsToldByTheHub) {
   }
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, TheHubListensAtItsAddressAlone) {
   HubListener listener("127.0.0.1", 0);
   EXPECT_THAT(come("127.0.0.2", listener.port(), host("b", 2, {1}), milliseconds(200)).get().error,
@@ -322,6 +323,7 @@ TEST(HostConnections, TheHubListensAtItsAddressAlone) {
               HasSubstr("Connection refused"));
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, AHostConnectsFromTheAddressThatItIsGiven) {
   HubListener listener("127.0.0.1", 0);
   auto other = std::async(std::launch::async, [&] {
@@ -342,6 +344,7 @@ TEST(HostConnections, AHostConnectsFromTheAddressThatItIsGiven) {
               StartsWith("192.0.2.1 is no address of this host"));
 }
 
+// promise: clusters#several-hosts
 TEST(HostConnections, WhatDiffersBetweenTwoHostsIsToldOnAllWithBothNames) {
   struct Case {
     HostIntroduction wrong;
@@ -403,6 +406,7 @@ TEST(HostConnections, AnIntroductionThatMakesNoSenseIsRefusedWhereItIsMade) {
       StartsWith("InvalidArgument: the hub is the host of rank 0, which b (rank 1) is not"));
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, AHostOfAnotherRunIsTurnedAwayAndHoldsNobodyUp) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}));
@@ -416,6 +420,7 @@ TEST(HostConnections, AHostOfAnotherRunIsTurnedAwayAndHoldsNobodyUp) {
   EXPECT_TRUE(hub.get().connected);
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, AHostWithAnotherTokenIsTurnedAwayAndHoldsNobodyUp) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}));
@@ -429,6 +434,7 @@ TEST(HostConnections, AHostWithAnotherTokenIsTurnedAwayAndHoldsNobodyUp) {
   EXPECT_TRUE(hub.get().connected);
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, WhoWasTurnedAwayIsToldWhereHostsAreMissing) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}), seconds(2));
@@ -458,6 +464,7 @@ TEST(HostConnections, AHostOfALaterAttemptWaitsForTheHubAndOneOfAnEarlierIsRefus
   EXPECT_TRUE(later.get().connected);
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, WhoPosesAsTheHubWithoutTheTokenIsNotBelieved) {
   HubListener at("127.0.0.1", 0);
   auto b = come("127.0.0.1", at.port(), host("b", 2, {1}));
@@ -479,6 +486,7 @@ TEST(HostConnections, WhatListensAndIsNoHubIsToldAtOnce) {
   EXPECT_THAT(b.get().error, EndsWith("what listens there is no hub of Tutti"));
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, SilentSlowAndSenselessStrangersHoldNobodyUp) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}));
@@ -499,6 +507,7 @@ TEST(HostConnections, SilentSlowAndSenselessStrangersHoldNobodyUp) {
   EXPECT_LT(Clock::now() - begin, seconds(4));  // less than one silent stranger is given
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, StrangersThatTakeAllDescriptorsHoldNobodyUp) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -528,6 +537,7 @@ TEST(HostConnections, StrangersThatTakeAllDescriptorsHoldNobodyUp) {
   ::close(ends[1]);
 }
 
+// promise: security#between-hosts
 TEST(HostConnections, ASilentStrangerIsHungUpOn) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}));

@@ -17,6 +17,7 @@ Environment environment(const std::string& address) {
   return environment;
 }
 
+// promise: environment.h#Hub, security#between-hosts
 TEST(HubSettings, AreThoseOfTheVariables) {
   auto set = environment("10.0.0.1");
   auto settings = hub_of(set);
@@ -28,6 +29,7 @@ TEST(HubSettings, AreThoseOfTheVariables) {
   EXPECT_EQ(hub_of(set).hub.from, "127.0.0.1");
 }
 
+// promise: clusters#several-hosts
 TEST(HubSettings, HaveTheLaunchersAddressWhereAPortAloneIsGiven) {
   auto set = environment("");
   set.launcher = Environment::Launcher{.name = "torchrun", .rank_variable = "RANK"};
@@ -40,6 +42,7 @@ TEST(HubSettings, HaveTheLaunchersAddressWhereAPortAloneIsGiven) {
   EXPECT_EQ(hub_of(set).hub.address, "10.0.0.8");
 }
 
+// promise: clusters#several-hosts
 TEST(HubSettings, AreBesideTorchrunsOwnPortWhereNoneAreGiven) {
   Environment set;
   set.launcher = Environment::Launcher{
@@ -67,6 +70,7 @@ TEST(HubSettings, AreBesideTorchrunsOwnPortWhereNoneAreGiven) {
   EXPECT_THAT(text_of([&] { hub_of(set); }), StartsWith("MASTER_PORT is 65535"));
 }
 
+// promise: security#between-hosts
 TEST(HubSettings, JobsOfOtherNamesOrPortsHaveOtherTokens) {
   Environment set;
   set.launcher = Environment::Launcher{
@@ -81,6 +85,7 @@ TEST(HubSettings, JobsOfOtherNamesOrPortsHaveOtherTokens) {
   EXPECT_NE(hub_of(set).token, token);
 }
 
+// promise: clusters#several-hosts
 TEST(HubSettings, WhatIsMissingIsNamed) {
   auto set = environment("10.0.0.1");
   set.token.clear();

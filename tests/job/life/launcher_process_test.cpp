@@ -45,6 +45,7 @@ class LauncherProcess : public ::testing::Test {
 const std::string kWorker("HOME=/\0RANK=1\0", 14);
 const std::string kOther("HOME=/\0NOT_RANK=1\0A=RANK=1\0", 29);
 
+// promise: clusters#how-workers-find-one-another
 TEST_F(LauncherProcess, IsTheNearestAboveWithoutTheRank) {
   add(40, 30, 4000, kWorker);
   add(30, 20, 3000, kWorker, "a shell (of) a worker");
@@ -59,6 +60,7 @@ TEST_F(LauncherProcess, IsTheParentOfAWorkerThatWasStartedDirectly) {
   EXPECT_EQ(found(), "boot b007 process 20 started 2000");
 }
 
+// promise: clusters#how-workers-find-one-another
 TEST_F(LauncherProcess, OneThatMayNotBeReadIsTaken) {
   add(40, 20, 4000, kWorker);
   add(20, 10, 2000, kWorker, "slurmstepd");

@@ -54,6 +54,7 @@ FileDescriptor stranger(const std::string& name) {
   return socket;
 }
 
+// promise: clusters#what-differs-from-tutti-run
 TEST(HostRendezvous, PassesBytesAndDescriptorsInWhateverOrderWorkersCome) {
   for (const int size : {2, 3, 8}) {
     const auto name = draw_run_identity();
@@ -92,6 +93,7 @@ TEST(HostRendezvous, ALargeAnswerOutlivesTheRankThatServesIt) {
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// promise: clusters#what-can-go-wrong
 TEST(HostRendezvous, WithoutRankZeroTheOthersTimeOut) {
   const auto name = draw_run_identity();
   EXPECT_THAT(text_of<Timeout>([&] { join(name, 1, 2, milliseconds(100)); }),
@@ -100,6 +102,7 @@ TEST(HostRendezvous, WithoutRankZeroTheOthersTimeOut) {
                     HasSubstr("rank 0 has not come")));
 }
 
+// promise: clusters#how-workers-find-one-another, clusters#what-can-go-wrong
 TEST(HostRendezvous, ASecondProcessOfTheSameRankWaitsForTheFirstAndThenTimesOut) {
   const auto name = draw_run_identity();
   const auto first = join(name, 0, 2);
@@ -111,6 +114,7 @@ TEST(HostRendezvous, ASecondProcessOfTheSameRankWaitsForTheFirstAndThenTimesOut)
 }
 
 /// `mpirun -n 2 sh -c './first; ./second'`
+// promise: clusters#how-workers-find-one-another
 TEST(HostRendezvous, TheNextProgramOfALauncherJoinsWhenTheOneBeforeHasEndedEverywhere) {
   const auto name = draw_run_identity();
   const ProcessOutcome outcome = run_processes(3, [&](int rank, FileDescriptor) {
@@ -125,6 +129,7 @@ TEST(HostRendezvous, TheNextProgramOfALauncherJoinsWhenTheOneBeforeHasEndedEvery
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// promise: clusters#what-can-go-wrong
 TEST(HostRendezvous, AnotherNumberOfWorkersIsAMismatch) {
   const auto name = draw_run_identity();
   const auto first = join(name, 0, 2);
@@ -147,6 +152,7 @@ TEST(HostRendezvous, StrangersWhoSayNothingOrNonsenseAreNoHindrance) {
   other.join();
 }
 
+// promise: clusters#how-workers-find-one-another, clusters#what-can-go-wrong, security#on-one-host
 TEST(HostRendezvous, AnotherUserIsNotLetIn) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto name = draw_run_identity();
@@ -173,6 +179,7 @@ TEST(HostRendezvous, AnotherUserIsNotLetIn) {
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// promise: clusters#what-differs-from-tutti-run
 TEST(HostRendezvous, AfterTheEndOfRankZeroGathersAreLostAndNoWorkerIsEnded) {
   const auto name = draw_run_identity();
   int answered[2];
@@ -256,6 +263,7 @@ std::vector<std::string> told(const std::function<BrokerHosts()>& fail) {
   return texts;
 }
 
+// promise: clusters#what-can-go-wrong
 TEST(HostRendezvous, WhereTheFirstWorkerOfAHostCannotConnectTheOthersAreToldWhyAtOnce) {
   const auto same = [](const std::string& why) {
     const auto text = "rank 3, through which this host joins, failed: " + why;
@@ -272,6 +280,7 @@ TEST(HostRendezvous, WhereTheFirstWorkerOfAHostCannotConnectTheOthersAreToldWhyA
               same("in use"));
 }
 
+// promise: clusters#what-can-go-wrong
 TEST(HostRendezvous, AFirstWorkerThatCannotConnectWaitsForTheOthersForASecondAtMost) {
   const auto begin = Clock::now();
   const HostWorkers alone{.name = draw_run_identity(),
@@ -284,6 +293,7 @@ TEST(HostRendezvous, AFirstWorkerThatCannotConnectWaitsForTheOthersForASecondAtM
 }
 
 /// All of a host begin to wait at about the same time.
+// promise: clusters#what-can-go-wrong
 TEST(HostRendezvous, AFirstWorkerThatGivesUpAtItsDeadlineStillTellsTheOthers) {
   const auto name = draw_run_identity();
   const auto deadline = within(milliseconds(300));

@@ -81,6 +81,7 @@ TEST(WaitNotice, readers_never_see_two_notices_mixed) {
   }
 }
 
+// promise: group#waiting-and-what-started-means
 TEST(Announce, costs_no_event_unless_somebody_sleeps) {
   Board board;
   announce(board);

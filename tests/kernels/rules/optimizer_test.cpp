@@ -23,6 +23,7 @@ std::string refusal(const Optimizer::Rule& rule) {
   return "taken";
 }
 
+// promise: optimizer.h#Optimizer
 TEST(Optimizer, NumbersThatMakeNoSenseAreRefused) {
   for (const double bad : {-1e-9, double{NAN}, double{INFINITY}}) {
     EXPECT_THAT(refusal(Sgd{.lr = bad}), HasSubstr("the learning rate must be finite"));
@@ -63,12 +64,14 @@ TEST(Optimizer, NumbersThatMakeNoSenseAreRefused) {
   EXPECT_EQ(refusal(Adam{.beta1 = 0, .eps = 0}), "taken");
 }
 
+// promise: optimizer.h#group
 TEST(Optimizer, OfAGroupIsJudgedAsItselfIs) {
   const auto any = [](const std::string&) { return true; };
   EXPECT_THROW(Optimizer(Sgd{}).group(any, Adam{.lr = -1}), InvalidArgument);
   EXPECT_THROW(Optimizer(Sgd{}).group(nullptr, Adam{}), InvalidArgument);
 }
 
+// promise: optimizer.h#group
 TEST(Optimizer, AParameterFollowsTheFirstGroupThatHoldsItsName) {
   const auto ends_with = [](std::string end) {
     return [end](const std::string& name) { return name.ends_with(end); };
@@ -84,6 +87,7 @@ TEST(Optimizer, AParameterFollowsTheFirstGroupThatHoldsItsName) {
 }
 
 // Plans and checkpoints compare the texts: each number shows.
+// promise: optimizer.h#text_of
 TEST(Optimizer, TextsTellEveryNumberApart) {
   EXPECT_EQ(text_of(Adam{.lr = 3e-4}),
             "Adam lr 0.0003 beta1 0.9 beta2 0.999 eps 1e-08 weight_decay 0");

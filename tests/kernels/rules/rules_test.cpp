@@ -84,6 +84,7 @@ void expect_equal_over_twenty_steps(const Optimizer::Rule& rule, const Next& nex
 }
 
 // θ ← θ − η·(sign(β1·m + (1 − β1)·g) + λ·θ), then m ← β2·m + (1 − β2)·g, as the paper has it.
+// promise: optimizer.h#Lion
 TEST(Rules, LionIsAlgorithm2OfItsPaper) {
   std::vector<double> m(65);
   expect_equal_over_twenty_steps(Lion{.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.5},
@@ -121,6 +122,7 @@ TEST(Rules, AmsgradsMaximumOfNaNIsNaN) {
 
 // Of equal gradients the variance is 0, and rounding would make it negative: torch's update is NaN
 // then.
+// promise: optimizer.h#centered
 TEST(Rules, ACenteredRmsPropSurvivesEqualGradients) {
   float value = 1;
   float square = 0;

@@ -48,6 +48,7 @@ std::vector<Step> dealt(const Indices& epoch, std::size_t batch, std::size_t sha
   return steps;
 }
 
+// promise: sample_order.h#SampleOrder, trainer.h#indices
 TEST(DataOrder, EpochsAreDealtOutInBatchesAndHoldEverySampleOnce) {
   for (const std::int64_t size : {1, 2, 63, 64, 65}) {
     for (const std::int64_t shards : {1, 2, 3, 5, 8, 70}) {
@@ -72,6 +73,7 @@ TEST(DataOrder, EpochsAreDealtOutInBatchesAndHoldEverySampleOnce) {
 }
 
 // Every worker asks for its own shards alone; together they see what a single one sees.
+// promise: sample_order.h#SampleOrder
 TEST(DataOrder, DoesNotDependOnWhoAsks) {
   const DataRequest request{101, 6};
   DataOrder alone(9);
@@ -200,6 +202,7 @@ TEST(DataOrder, WhatMakesNoSenseIsRefused) {
   EXPECT_EQ(order.position(), DataPosition{});
 }
 
+// promise: sample_order.h#SampleOrder
 TEST(Permutation, DependsOnSeedAndEpoch) {
   EXPECT_EQ(permutation_of(100, 1, 0), permutation_of(100, 1, 0));
   EXPECT_NE(permutation_of(100, 1, 0), permutation_of(100, 1, 1));

@@ -28,6 +28,7 @@ std::string shown(std::int64_t done, std::int64_t total, bool quiet, std::int64_
   return text;
 }
 
+// promise: progress.h#Progress
 TEST(Progress, PrintsAFewPlainLinesAndTheLastStep) {
   const auto text = shown(0, 103, false, 5);
   EXPECT_THAT(text, StartsWith("step 21/103  loss 1.5  "));
@@ -37,11 +38,13 @@ TEST(Progress, PrintsAFewPlainLinesAndTheLastStep) {
   EXPECT_EQ(text.find('\r'), std::string::npos);
 }
 
+// promise: progress.h#Progress
 TEST(Progress, ShortRunsPrintEveryStep) {
   const auto text = shown(7, 10, false, 50);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
 }
 
+// promise: progress.h#Progress
 TEST(Progress, OnATerminalOneLineIsRewritten) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(terminal, 0);
@@ -70,6 +73,7 @@ TEST(Progress, OnATerminalOneLineIsRewritten) {
 }
 
 // Of a run that goes on from step 1000 the first ten steps took all the time there was.
+// promise: progress.h#show
 TEST(Progress, SpeedIsThatOfTheStepsSinceItWasMade) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
   using Clock = std::chrono::steady_clock;

@@ -23,6 +23,7 @@ using ::testing::IsSupersetOf;
 using ::testing::MatchesRegex;
 using Indices = std::vector<std::int64_t>;
 
+// promise: sample_order.h#SampleOrder, sample_order.h#of_epoch, sample_order.h#sequential
 TEST(SampleOrder, IsShuffledUnlessSaidOtherwise) {
   EXPECT_EQ(SampleOrder().of_epoch(8, 1, 0), permutation_of(8, 1, 0));
   EXPECT_EQ(SampleOrder::shuffled().text(), SampleOrder().text());
@@ -30,6 +31,7 @@ TEST(SampleOrder, IsShuffledUnlessSaidOtherwise) {
   EXPECT_FALSE(SampleOrder().is_sequential());
 }
 
+// promise: sample_order.h#SampleOrder, sample_order.h#weighted
 TEST(SampleOrder, WeightsDecideHowOftenASampleIsDrawn) {
   const auto order = SampleOrder::weighted({1, 0, 3, 0.5, 0}, 9000);
   const auto samples = order.of_epoch(5, 3, 0);
@@ -47,6 +49,7 @@ TEST(SampleOrder, WeightsDecideHowOftenASampleIsDrawn) {
   EXPECT_THAT(SampleOrder::weighted({0, 0, 1e-300}, 20).of_epoch(3, 0, 0), Each(2));
 }
 
+// promise: sample_order.h#text
 TEST(SampleOrder, TextsTellOrdersApart) {
   const std::set<std::string> texts = {
       SampleOrder().text(),
@@ -62,6 +65,7 @@ TEST(SampleOrder, TextsTellOrdersApart) {
   EXPECT_EQ(SampleOrder::weighted({1, 2}, 4).text(), SampleOrder::weighted({1, 2}, 4).text());
 }
 
+// promise: sample_order.h#epoch_size
 TEST(SampleOrder, TellsHowManySamplesAnEpochHasWhereItDecides) {
   EXPECT_EQ(SampleOrder().epoch_size(7), 7);
   EXPECT_EQ(SampleOrder::sequential().epoch_size(7), 7);
@@ -80,6 +84,7 @@ Indices indices_of_step(DataOrder& order, const DataRequest& request, std::int64
   return step;
 }
 
+// promise: sample_order.h#SampleOrder
 TEST(SampleOrder, AnEpochOfOnesOwnMayHaveAnyLength) {
   const SampleOrder own("grows", [](std::int64_t size, std::int64_t epoch) {
     Indices samples(static_cast<std::size_t>(size - 1 + epoch * 3));
@@ -110,6 +115,7 @@ TEST(SampleOrder, WeightedEpochsLongerThanTheDataSetAreCutIntoSteps) {
   EXPECT_EQ(all, weighted.of_epoch(3, 5, 0));
 }
 
+// promise: sample_order.h#SampleOrder
 TEST(SampleOrder, AFunctionThatForgotWhatItGaveIsFound) {
   std::int64_t length = 6;
   DataOrder order(1, SampleOrder("shrinks", [&](auto, auto) {
@@ -127,6 +133,7 @@ TEST(SampleOrder, AFunctionThatForgotWhatItGaveIsFound) {
             "epoch 0 in the order \"shrinks\" has 3 samples, of which 4 are taken already");
 }
 
+// promise: sample_order.h#SampleOrder, sample_order.h#of_epoch, sample_order.h#weighted
 TEST(SampleOrder, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT(text_of([] {
                 SampleOrder::weighted({1, -1}, 2);
@@ -161,6 +168,7 @@ TEST(SampleOrder, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT(text_of([&] { empty.of_epoch(5, 0, 2); }), HasSubstr("gives no samples for epoch 2"));
 }
 
+// promise: sample_order.h#epoch_steps
 TEST(SampleOrder, StepsOfAnEpochCountTheLastOneThatIsNotWhole) {
   EXPECT_EQ(epoch_steps(64, 64), 1);
   EXPECT_EQ(epoch_steps(65, 64), 2);

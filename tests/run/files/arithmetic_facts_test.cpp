@@ -38,6 +38,7 @@ TEST(ArithmeticFacts, ThatAreEqualDoNotDiffer) {
   EXPECT_EQ(difference(on(zen("17")), on(zen("17"))), "");
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(ArithmeticFacts, EachOneOfThemDecides) {
   const Arithmetic usual = on(zen("17"));
   const auto with = [&](const auto& change) {
@@ -72,6 +73,7 @@ TEST(ArithmeticFacts, EachOneOfThemDecides) {
       << "clock and number of cores decide no bit";
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(ArithmeticFacts, EachHasARemedy) {
   const auto remedies = remedies_of_facts(Architecture::x86_64);
   for (const auto& [name, value] : compared_facts(on(zen("17")))) {
@@ -108,6 +110,7 @@ TEST(ArithmeticFacts, OnArmTheProcessorDecidesUnderEveryLevel) {
   EXPECT_EQ(noted_facts(under(graviton, "default")).at("processor"), "0x41 family 8 model 0xd40");
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(ArithmeticFacts, ALevelThatMklObeysMakesProcessorsOfSeveralTypesEqual) {
   EXPECT_NE(difference(on(skylake("85")), on(skylake("63"))), "");
   EXPECT_EQ(difference(on(skylake("85"), "avx2", "AVX2"), on(skylake("63"), "avx2", "AVX2")), "");
@@ -121,6 +124,7 @@ TEST(ArithmeticFacts, ALevelThatMklObeysMakesProcessorsOfSeveralTypesEqual) {
   EXPECT_EQ(difference(without, other), "");
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(ArithmeticFacts, ALevelThatMklDoesNotObeyLeavesTheProcessorToDecide) {
   // MKL takes AUTO in place of AVX2 where the processor is not Intel's.
   EXPECT_EQ(difference(on(zen("17"), "avx2", "AUTO"), on(zen("17"), "avx2", "AUTO")), "");
@@ -135,6 +139,7 @@ TEST(ArithmeticFacts, ALevelThatMklDoesNotObeyLeavesTheProcessorToDecide) {
   EXPECT_EQ(difference(on(zen("17"), "default", ""), on(skylake("85"), "default", "")), "");
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(ArithmeticFacts, ACheckpointNotesLibrariesAndProcessor) {
   Arithmetic arithmetic = on(zen("17"));
   arithmetic.processor.name = "AMD EPYC 9554";
@@ -148,6 +153,7 @@ TEST(ArithmeticFacts, ACheckpointNotesLibrariesAndProcessor) {
             "EPYC 9554 (AuthenticAMD family 25 model 1) here");
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(ArithmeticFacts, OfAnOlderCheckpointAreComparedAsFarAsItHasThem) {
   Arithmetic arithmetic = on(zen("17"));
   arithmetic.processor.name = "AMD EPYC 9554";

@@ -122,6 +122,7 @@ TEST_P(CheckpointFaults, CrashBetweenAnyTwoEffects) {
   EXPECT_GT(try_all({.fault = Fault::crash, .step = GetParam()}, true).effects, 20);
 }
 
+// promise: trainer.h#save
 TEST_P(CheckpointFaults, PowerCutBetweenAnyTwoEffects) {
   try_all({.fault = Fault::crash, .step = GetParam(), .power_cut = true}, true);
 }
@@ -141,6 +142,7 @@ TEST_P(CheckpointFaults, AnySingleEffectRefused) {
             tally.saved - 1);
 }
 
+// promise: trainer.h#save
 TEST_P(CheckpointFaults, DiskFullFromAnyEffectOn) {
   const LogCapture log;
   EXPECT_GT(try_all({.fault = Fault::disk_full, .step = GetParam()}, true).refused, 15);
@@ -178,6 +180,7 @@ TEST(CheckpointFaultsControl, RemovingBeforeReplacingIsFatal) {
   EXPECT_GT(try_all({.fault = Fault::crash_when_hasty}, false).problems, 0);
 }
 
+// promise: error.h#code, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(CheckpointFaults, FullDiskNamesPathReasonAndSize) {
   const TemporaryFolder folder;
   const SampleCheckpoint sample(200, 1);

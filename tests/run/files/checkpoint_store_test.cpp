@@ -57,6 +57,7 @@ TEST_F(Store, GivesBackWhatWasSaved) {
   EXPECT_EQ(text_of([&] { checkpoint.file("other"); }), path(200) + " has no file \"other\"");
 }
 
+// promise: trainer.h#keep
 TEST_F(Store, ListsStepsInOrderAndNothingElse) {
   EXPECT_THAT(store().steps(), IsEmpty());
   EXPECT_FALSE(store().newest());
@@ -72,6 +73,7 @@ TEST_F(Store, ListsStepsInOrderAndNothingElse) {
   EXPECT_EQ(text_of([&] { store().open(21); }), dir_ + " has no checkpoint of step 21");
 }
 
+// promise: trainer.h#keep
 TEST_F(Store, KeepsTheNewestOfThoseUpToTheStepSaved) {
   for (const std::int64_t step : {10, 20, 30, 40, 90}) save(step);
   save(50, {.keep = 3});
@@ -83,6 +85,7 @@ TEST_F(Store, KeepsTheNewestOfThoseUpToTheStepSaved) {
   EXPECT_EQ(text_of([&] { store({.keep = 0}); }), "checkpoints to keep: 0; at least 1 stays");
 }
 
+// promise: trainer.h#of_this_run
 TEST_F(Store, KnowsWhichRunWroteWhat) {
   const auto save_of = [&](std::int64_t step, const std::string& run) {
     SampleCheckpoint sample(step, static_cast<unsigned>(step));
@@ -162,6 +165,7 @@ TEST_F(Store, FilesLeftByACrashAreCleaned) {
               ::testing::UnorderedElementsAre(".lock", ".run", "step-00000010", "step-00000020"));
 }
 
+// promise: trainer.h#save
 TEST_F(Store, TwoRunsThatSaveIntoOneFolderAreToldInsteadOfDeletingEachOthersFiles) {
   save(10);
   {
@@ -177,6 +181,7 @@ TEST_F(Store, TwoRunsThatSaveIntoOneFolderAreToldInsteadOfDeletingEachOthersFile
   EXPECT_THAT(store().steps(), ElementsAre(10, 20));
 }
 
+// promise: error.h#Corrupt, security#on-one-host
 TEST_F(Store, AnyFlippedByteIsRefused) {
   save(200);
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
@@ -193,6 +198,7 @@ TEST_F(Store, AnyFlippedByteIsRefused) {
   }
 }
 
+// promise: error.h#Corrupt, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST_F(Store, AnyCutOrLongerFileIsRefused) {
   save(200);
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
@@ -238,6 +244,7 @@ TEST_F(Store, SaysWhatIsWrong) {
             path(300) + " holds a checkpoint of step 200, not of step 300");
 }
 
+// promise: trainer.h#fall_back
 TEST_F(Store, FallsBackOnlyWhenAskedAndSaysWhy) {
   for (const std::int64_t step : {10, 20, 30}) save(step);
   fs::remove(path(30, "manifest.json"));

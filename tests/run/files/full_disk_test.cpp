@@ -55,6 +55,7 @@ void save_until_full(const std::string& dir) {
   EXPECT_EQ(store.open(300).manifest().step, 300);
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(FullDisk, EarlierCheckpointsStayAndTheRoomIsGivenBack) {
   const TemporaryFolder folder;
   const std::string reason = folder.file("reason"), disk = folder.file("disk");

@@ -41,6 +41,7 @@ class LogReader : public ::testing::Test {
   std::string path_ = folder_.file("log.jsonl");
 };
 
+// promise: error.h#Corrupt, errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST_F(LogReader, AMalformedLineIsNamedByItsNumber) {
   const std::string at = path_ + " line 3 ";
   const std::vector<std::pair<std::string, std::string>> all = {

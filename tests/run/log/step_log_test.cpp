@@ -114,6 +114,7 @@ TEST_F(Log, ARunFromTheStartReplacesTheFile) {
   EXPECT_EQ(lines_of(read_file(path_)).size(), 2U);
 }
 
+// promise: trainer_options.h#log
 TEST_F(Log, AResumedRunTakesBackLaterSteps) {
   {
     StepLog written = log();
@@ -150,6 +151,7 @@ TEST_F(Log, WhatAKilledRunLeftIsPassedOverAndThenCut) {
   EXPECT_THAT(all(), ElementsAre(Pair(100, digests_of(100)), Pair(200, digests_of(200))));
 }
 
+// promise: trainer_options.h#log
 TEST_F(Log, AFileThatIsNoStepLogIsLeftAlone) {
   log();
   for (const std::string& text :
@@ -204,6 +206,7 @@ TEST_F(Log, AFullDiskIsAnErrorAndLeavesWholeLines) {
   EXPECT_THAT(all(), ElementsAre(Pair(1, digests_of(1)), Pair(2, digests_of(2))));
 }
 
+// promise: error.h#IoError
 TEST_F(Log, ALineThatFailedOnceMayBeFollowedByOthers) {
   log();
   // Effects of the one made here: open, header; then the first piece of a line, and its second.

@@ -7,6 +7,7 @@ namespace {
 
 constexpr LossScaleRule kRule{.dynamic = true, .grow_after = 3, .minimum = 1, .maximum = 16};
 
+// promise: trainer_options.h#LossScale
 TEST(LossScaler, GrowsAfterARunOfGoodStepsUpToItsBound) {
   LossScaleState state{.factor = 4};
   const double factors[] = {4, 4, 8, 8, 8, 16, 16, 16, 16};
@@ -16,6 +17,7 @@ TEST(LossScaler, GrowsAfterARunOfGoodStepsUpToItsBound) {
   }
 }
 
+// promise: trainer_options.h#LossScale
 TEST(LossScaler, ABadStepShrinksItAndStartsTheRunAnew) {
   LossScaleState state{.factor = 4};
   grow(kRule, state);
@@ -30,6 +32,7 @@ TEST(LossScaler, ABadStepShrinksItAndStartsTheRunAnew) {
 }
 
 /// As torch.amp.GradScaler, whose growth tracker is 0 after each step that is not finite.
+// promise: trainer_options.h#LossScale
 TEST(LossScaler, AtItsLeastABadStepStartsTheRunAnewToo) {
   constexpr LossScaleRule kLow{.dynamic = true, .grow_after = 4, .minimum = 1, .maximum = 16};
   LossScaleState state{.factor = 1};

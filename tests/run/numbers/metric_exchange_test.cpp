@@ -95,6 +95,7 @@ std::vector<std::uint64_t> bits_of(const Metrics& metrics) {
   return bits;
 }
 
+// promise: metrics.h#Metrics, numerics#what-the-bits-may-depend-on-and-what-not, trainer.h#metrics
 TEST(MetricExchange, EveryKindIsTheScalarTree) {
   const auto value = [](double v, double) { return v; };
   const auto weighted = [](double v, double w) { return w * v; };
@@ -126,6 +127,7 @@ TEST(MetricExchange, EveryKindIsTheScalarTree) {
 }
 
 // Otherwise the test above would pass for any order.
+// promise: metrics.h#Metrics, numerics#what-the-bits-may-depend-on-and-what-not
 TEST(MetricExchange, AFoldFromTheLeftIsAnotherNumber) {
   const auto samples = random_samples(65, 1, 0);
   std::optional<double> left;
@@ -150,6 +152,7 @@ Shards exchanged(const Shards& shards, const std::vector<ShardRange>& ranges) {
   return all;
 }
 
+// promise: metrics.h#Metrics, trainer.h#StepResult
 TEST(MetricExchange, AnySharingOfShardsGivesTheSameBytes) {
   std::mt19937 random(5);
   const auto up_to = [&](std::int64_t most) {
@@ -177,6 +180,7 @@ TEST(MetricExchange, SwappedShardsAreAnotherNumber) {
   EXPECT_NE(bits_of(reduce(shards)), expected);
 }
 
+// promise: metrics.h#of
 TEST(MetricExchange, BytesHoldEverythingThatWasRecorded) {
   Shards shards(5);
   shards[1].sum("a long name that lives in memory of its own", 1e300);

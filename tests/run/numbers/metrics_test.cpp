@@ -19,6 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
+// promise: metrics.h#all, metrics.h#any, metrics.h#gather
 TEST(Metrics, EveryKindOverTwoShards) {
   std::vector<ShardMetrics> shards(3);
   shards[0].sum("sum", 3);
@@ -55,6 +56,7 @@ TEST(Metrics, EveryKindOverTwoShards) {
   EXPECT_THAT(metrics.gathered("gather"), ElementsAre(9, 7, 8));
 }
 
+// promise: metrics.h#name_of
 TEST(Metrics, KindsHaveNames) {
   EXPECT_EQ(name_of(MetricKind::sum), "sum");
   EXPECT_EQ(name_of(MetricKind::weighted_mean), "weighted_mean");
@@ -65,6 +67,7 @@ TEST(Metrics, KindsHaveNames) {
 }
 
 // 0.1 · 3 and 0.2 · 3 are rounded before they are added.
+// promise: metrics.h#weighted_mean
 TEST(Metrics, EachProductOfAWeightIsRoundedOnce) {
   std::vector<ShardMetrics> shards(2);
   shards[0].weighted_mean("x", 0.1, 3);
@@ -74,6 +77,7 @@ TEST(Metrics, EachProductOfAWeightIsRoundedOnce) {
   EXPECT_EQ(reduce(shards)["x"], (one + other) / 6);
 }
 
+// promise: metrics.h#of, metrics.h#partial, metrics.h#records
 TEST(Metrics, RecordsAreInTheOrderOfTheirFirstCalls) {
   ShardMetrics shard;
   shard.sum("b", 1);
@@ -87,6 +91,7 @@ TEST(Metrics, RecordsAreInTheOrderOfTheirFirstCalls) {
   EXPECT_EQ(ShardMetrics::of(shard.records()).records(), shard.records());
 }
 
+// promise: metrics.h#ShardMetrics, metrics.h#clear, metrics.h#mean
 TEST(Metrics, RecordingAgainAddsToWhatTheShardHas) {
   std::vector<ShardMetrics> shards(1);
   auto& shard = shards[0];
@@ -116,6 +121,7 @@ TEST(Metrics, RecordingAgainAddsToWhatTheShardHas) {
 }
 
 // The first value is taken as it is, not added to a zero: the sign of zero stays.
+// promise: metrics.h#Metrics
 TEST(Metrics, NothingIsAddedToAbsence) {
   std::vector<ShardMetrics> shards(5);
   shards[3].sum("sum", -0.0);
@@ -125,6 +131,7 @@ TEST(Metrics, NothingIsAddedToAbsence) {
   EXPECT_TRUE(std::signbit(metrics["mean"]));
 }
 
+// promise: metrics.h#max
 TEST(Metrics, NanShowsInExtremesWhereverItIs) {
   for (std::size_t at = 0; at < 6; ++at) {
     std::vector<ShardMetrics> shards(3);
@@ -138,6 +145,7 @@ TEST(Metrics, NanShowsInExtremesWhereverItIs) {
   }
 }
 
+// promise: metrics.h#weighted_mean
 TEST(Metrics, WhatHasNoWeightCountsForNothing) {
   std::vector<ShardMetrics> shards(3);
   shards[0].weighted_mean("loss", NAN, 0);
@@ -154,6 +162,7 @@ TEST(Metrics, WhatHasNoWeightCountsForNothing) {
   EXPECT_TRUE(std::signbit(metrics["zero"]));
 }
 
+// promise: metrics.h#ShardMetrics, metrics.h#weighted_mean
 TEST(Metrics, WeightsThatMakeNoSenseAreRefused) {
   ShardMetrics shard;
   const auto weighing = [&](double weight) {
@@ -169,6 +178,7 @@ TEST(Metrics, WeightsThatMakeNoSenseAreRefused) {
   EXPECT_THAT(shard.records(), IsEmpty());
 }
 
+// promise: metrics.h#ShardMetrics
 TEST(Metrics, NameWithTwoKindsIsAnErrorThatNamesIt) {
   std::vector<ShardMetrics> shards(4);
   shards[0].sum("tokens", 1);
@@ -185,6 +195,7 @@ TEST(Metrics, NameWithTwoKindsIsAnErrorThatNamesIt) {
                                         "as mean by shard 0 and as weighted_mean by shard 0")));
 }
 
+// promise: metrics.h#Metrics, metrics.h#at, metrics.h#gathered
 TEST(Metrics, AnswersByNameAndInTheOrderOfNames) {
   std::vector<ShardMetrics> shards(2);
   shards[0].sum("tokens", 2);

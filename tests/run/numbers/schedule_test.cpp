@@ -13,6 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
+// promise: schedule.h#Schedule
 TEST(Schedule, ConstantUnlessSaidOtherwise) {
   const Schedule schedule;
   EXPECT_EQ(schedule(1), 1);
@@ -20,6 +21,7 @@ TEST(Schedule, ConstantUnlessSaidOtherwise) {
   EXPECT_EQ(schedule.text(), "constant");
 }
 
+// promise: schedule.h#warm_up
 TEST(Schedule, WarmUpGrowsLinearlyAndHandsOver) {
   const auto alone = Schedule::warm_up(4);
   EXPECT_EQ(alone(1), 0.25);
@@ -36,6 +38,7 @@ TEST(Schedule, WarmUpGrowsLinearlyAndHandsOver) {
 }
 
 // cos 0, π/3, π/2, 2π/3 are known without a cosine.
+// promise: schedule.h#cosine
 TEST(Schedule, CosineFallsFromOneToItsFloor) {
   const auto schedule = Schedule::cosine(6, 0.2);
   EXPECT_EQ(schedule(1), 1);
@@ -50,6 +53,7 @@ TEST(Schedule, CosineFallsFromOneToItsFloor) {
   EXPECT_EQ(Schedule::cosine(1)(2), 0);
 }
 
+// promise: schedule.h#step_decay
 TEST(Schedule, StepDecayMultipliesAtEveryBoundary) {
   const auto schedule = Schedule::step_decay(3, 0.5);
   double expected = 1;
@@ -60,6 +64,7 @@ TEST(Schedule, StepDecayMultipliesAtEveryBoundary) {
   EXPECT_EQ(schedule.text(), "decay by 0.5 every 3");
 }
 
+// promise: schedule.h#per_epoch
 TEST(Schedule, PerEpochCountsEpochsInsteadOfSteps) {
   const auto schedule = Schedule::per_epoch(Schedule::step_decay(2, 0.5));
   EXPECT_EQ(schedule(1), 1);
@@ -73,6 +78,7 @@ TEST(Schedule, PerEpochCountsEpochsInsteadOfSteps) {
   EXPECT_EQ(Schedule::per_epoch(Schedule::warm_up(4))(9, 1), 0.5);
 }
 
+// promise: schedule.h#Schedule
 TEST(Schedule, UsersFunctionGetsTheStep) {
   const Schedule schedule(
       "inverse root", [](std::int64_t step) { return 1 / std::sqrt(static_cast<double>(step)); });
@@ -80,12 +86,14 @@ TEST(Schedule, UsersFunctionGetsTheStep) {
   EXPECT_EQ(schedule.text(), "inverse root");
 }
 
+// promise: schedule.h#Schedule, schedule.h#text
 TEST(Schedule, TextsTellParametersApart) {
   EXPECT_NE(Schedule::cosine(9, 0.1).text(), Schedule::cosine(9, std::nextafter(0.1, 1)).text());
   EXPECT_NE(Schedule::warm_up(3).text(), Schedule::warm_up(4).text());
   EXPECT_NE(Schedule::warm_up(3).text(), Schedule::warm_up(3, Schedule::cosine(3)).text());
 }
 
+// promise: schedule.h#cosine, schedule.h#step_decay, schedule.h#warm_up
 TEST(Schedule, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT([] { Schedule::warm_up(0); },
               ThrowsMessage<InvalidArgument>(HasSubstr("warm-up over 0 steps")));
@@ -108,6 +116,7 @@ TEST(Schedule, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT([] { Schedule()(0); }, ThrowsMessage<InvalidArgument>(HasSubstr("in step 0")));
 }
 
+// promise: schedule.h#Schedule
 TEST(Schedule, BadFactorsNeverReachALearningRate) {
   const auto giving = [](double factor) {
     const Schedule schedule("mine", [=](std::int64_t) { return factor; });

@@ -84,12 +84,14 @@ std::string execute(const PipelineSchedule& schedule, const Calls& calls) {
   return "";
 }
 
+// promise: pipeline_schedule.h#calls_of, pipeline_schedule.h#one_f_one_b
 TEST(PipelineCalls, NobodyWaitsForEverEvenWhereSendsWaitForTheirReceive) {
   for (const auto& schedule : sample_schedules()) {
     ASSERT_EQ(execute(schedule, all_calls(schedule)), "") << schedule.text();
   }
 }
 
+// promise: pipeline_schedule.h#calls_of
 TEST(PipelineCalls, OfAScheduleOfOnesOwnDoNotWaitForEverEither) {
   // Stages in a zigzag, which makes two workers exchange in both directions: 0, 3 and 1, 2.
   using enum StageWork;
@@ -110,6 +112,7 @@ TEST(PipelineCalls, OfAScheduleOfOnesOwnDoNotWaitForEverEither) {
   EXPECT_EQ(execute(schedule, all_calls(schedule)), "");
 }
 
+// promise: pipeline_schedule.h#calls_of
 TEST(PipelineCalls, TheExecutorFindsADeadlock) {
   // Sends right after their computes and receives right before theirs: neither worker can begin.
   const auto schedule = PipelineSchedule::one_f_one_b(2, 3);
@@ -131,6 +134,7 @@ TEST(PipelineCalls, TheExecutorFindsADeadlock) {
   EXPECT_THAT(execute(schedule, calls), ::testing::HasSubstr("waits for ever"));
 }
 
+// promise: pipeline_schedule.h#action, pipeline_schedule.h#calls_of, pipeline_schedule.h#peer
 TEST(PipelineCalls, ComputesAreTheActionsAndTransfersJoinNeighbouringStagesOnOtherWorkers) {
   for (const auto& schedule : sample_schedules()) {
     SCOPED_TRACE(schedule.text());
@@ -193,6 +197,7 @@ When next_starts(const PipelineSchedule& schedule) {
   return when;
 }
 
+// promise: pipeline_schedule.h#calls_of
 TEST(PipelineCalls, ASendFollowsItsComputeAndAReceiveComesAsLateAsItsSenderNeedNotWait) {
   std::map<std::string, int> early;
   for (const auto& schedule : sample_schedules()) {

@@ -41,12 +41,14 @@ TEST(StageAction, ItsTextNamesWorkStageAndMicroBatch) {
             "backward (weights) of stage 1, micro-batch 2147483647");
 }
 
+// promise: pipeline_schedule.h#gpipe
 TEST(PipelineSchedule, GpipeRunsAllForwardsFirst) {
   const auto schedule = PipelineSchedule::gpipe(2, 3);
   EXPECT_EQ(letters(schedule, 0), "F0 F1 F2 B0 B1 B2");
   EXPECT_EQ(letters(schedule, 1), "F0 F1 F2 B0 B1 B2");
 }
 
+// promise: pipeline_schedule.h#one_f_one_b
 TEST(PipelineSchedule, OneFOneBTurnsAfterTheForwardsAhead) {
   const auto schedule = PipelineSchedule::one_f_one_b(3, 4);
   EXPECT_EQ(letters(schedule, 0), "F0 F1 F2 B0 F3 B1 B2 B3");
@@ -54,6 +56,7 @@ TEST(PipelineSchedule, OneFOneBTurnsAfterTheForwardsAhead) {
   EXPECT_EQ(letters(schedule, 2), "F0 B0 F1 B1 F2 B2 F3 B3");
 }
 
+// promise: pipeline_schedule.h#one_f_one_b
 TEST(PipelineSchedule, FewerMicroBatchesThanStagesWarmUpLess) {
   const auto schedule = PipelineSchedule::one_f_one_b(4, 2);
   EXPECT_EQ(letters(schedule, 0), "F0 F1 B0 B1");
@@ -61,6 +64,7 @@ TEST(PipelineSchedule, FewerMicroBatchesThanStagesWarmUpLess) {
   EXPECT_EQ(letters(schedule, 3), "F0 B0 F1 B1");
 }
 
+// promise: pipeline_schedule.h#interleaved, pipeline_schedule.h#stages_of
 TEST(PipelineSchedule, InterleavedDealsStagesInTurnAndWorksThroughThemInRounds) {
   const auto schedule = PipelineSchedule::interleaved(2, 2, 4);
   EXPECT_EQ(schedule.workers(), 2);
@@ -73,6 +77,7 @@ TEST(PipelineSchedule, InterleavedDealsStagesInTurnAndWorksThroughThemInRounds) 
             "F0.0 F1.0 F0.2 F1.2 F2.0 B0.2 F3.0 B1.2 F2.2 B0.0 F3.2 B1.0 B2.2 B3.2 B2.0 B3.0");
 }
 
+// promise: pipeline_schedule.h#zb_h1
 TEST(PipelineSchedule, ZbH1RunsTheWeightsHalfLaterOnLaterStages) {
   const auto schedule = PipelineSchedule::zb_h1(3, 4);
   EXPECT_EQ(letters(schedule, 0), "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3");
@@ -80,6 +85,7 @@ TEST(PipelineSchedule, ZbH1RunsTheWeightsHalfLaterOnLaterStages) {
   EXPECT_EQ(letters(schedule, 2), "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3");
 }
 
+// promise: pipeline_schedule.h#PipelineSchedule
 TEST(PipelineSchedule, EachStageHasEachMicroBatchOnceForwardAndOnceBackwardInAscendingOrder) {
   for (const auto& schedule : sample_schedules()) {
     SCOPED_TRACE(schedule.text());
@@ -105,6 +111,7 @@ TEST(PipelineSchedule, EachStageHasEachMicroBatchOnceForwardAndOnceBackwardInAsc
   }
 }
 
+// promise: pipeline_schedule.h#gpipe, pipeline_schedule.h#interleaved, pipeline_schedule.h#name
 TEST(PipelineSchedule, KeepsNoMoreMicroBatchesThanItsKindSays) {
   for (const auto& schedule : sample_schedules()) {
     SCOPED_TRACE(schedule.text());
@@ -156,6 +163,7 @@ std::string refusal_of(const std::vector<Actions>& actions) {
   return text_of([&] { PipelineSchedule::custom("own", 2, 2, actions); });
 }
 
+// promise: pipeline_schedule.h#custom, pipeline_schedule.h#name
 TEST(PipelineSchedule, OfOnesOwnIsTaken) {
   const auto schedule = PipelineSchedule::custom("own", 2, 2, good());
   EXPECT_EQ(schedule.name(), "own");
@@ -178,6 +186,7 @@ TEST(PipelineSchedule, OfOnesOwnIsTaken) {
   EXPECT_THAT(PipelineSchedule::custom("v", 4, 1, zigzag).stages_of(0), ElementsAre(0, 3));
 }
 
+// promise: pipeline_schedule.h#PipelineSchedule, pipeline_schedule.h#text_of
 TEST(PipelineSchedule, OfOnesOwnThatCannotRunIsRefusedByWorkerStageAndMicroBatch) {
   auto twice = good();
   twice[1].push_back({B, 1, 1});
@@ -226,6 +235,7 @@ TEST(PipelineSchedule, OfOnesOwnThatCannotRunIsRefusedByWorkerStageAndMicroBatch
   }
 }
 
+// promise: pipeline_schedule.h#PipelineSchedule, pipeline_schedule.h#custom
 TEST(PipelineSchedule, OfOnesOwnOutOfOrderIsRefused) {
   auto forward = good();
   std::swap(forward[0][0], forward[0][1]);
@@ -241,6 +251,7 @@ TEST(PipelineSchedule, OfOnesOwnOutOfOrderIsRefused) {
                                              "micro-batch 0 after that of micro-batch 1"));
 }
 
+// promise: pipeline_schedule.h#custom
 TEST(PipelineSchedule, OfOnesOwnWhoseWorkersWaitForOneAnotherIsRefused) {
   auto cyclic = good();
   cyclic[0] = {{F, 0, 0}, {B, 0, 0}, {F, 0, 1}, {B, 0, 1}};
@@ -253,6 +264,7 @@ TEST(PipelineSchedule, OfOnesOwnWhoseWorkersWaitForOneAnotherIsRefused) {
             "forward of stage 0, micro-batch 1, of worker 0");
 }
 
+// promise: pipeline_schedule.h#interleaved, pipeline_schedule.h#named
 TEST(PipelineSchedule, NumbersThatMakeNoSenseAreRefused) {
   for (const char* kind : {"gpipe", "1f1b", "zb-h1", "interleaved"}) {
     EXPECT_THAT(text_of([&] { PipelineSchedule::named(kind, 0, 0, 4); }),
@@ -295,6 +307,7 @@ TEST(PipelineSchedule, NumbersThatMakeNoSenseAreRefused) {
   EXPECT_THAT(text_of([&] { calls_of(schedule, 2); }), HasSubstr("there is no worker 2"));
 }
 
+// promise: pipeline_schedule.h#named, pipeline_schedule.h#text
 TEST(PipelineSchedule, EqualTextsMeanEqualSchedules) {
   EXPECT_EQ(PipelineSchedule::interleaved(2, 3, 4).text(),
             "interleaved: 6 stages on 2 workers, 4 micro-batches");

@@ -26,6 +26,7 @@ PipelineTimeline simulate_equal(const PipelineSchedule& schedule, const StageCos
 
 double share(int part, int rest) { return part / static_cast<double>(part + rest); }
 
+// promise: pipeline_timeline.h#StageCosts, pipeline_timeline.h#transfer_ms
 TEST(PipelineTimeline, EachActionBeginsAsSoonAsItsWorkerAndWhatItNeedsAreThere) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> draw(0.1, 3);
@@ -71,6 +72,7 @@ TEST(PipelineTimeline, EachActionBeginsAsSoonAsItsWorkerAndWhatItNeedsAreThere) 
   }
 }
 
+// promise: pipeline_schedule.h#gpipe, pipeline_timeline.h#PipelineTimeline
 TEST(PipelineTimeline, HasTheBubbleOfTheLiterature) {
   for (const auto& schedule : sample_schedules()) {
     SCOPED_TRACE(schedule.text());
@@ -91,6 +93,7 @@ TEST(PipelineTimeline, HasTheBubbleOfTheLiterature) {
   }
 }
 
+// promise: pipeline_schedule.h#zb_h1
 TEST(PipelineTimeline, ZbH1LeavesLessThanHalfOfTheBubbleOf1F1B) {
   const auto one = simulate_equal(PipelineSchedule::one_f_one_b(4, 8));
   const auto zero = simulate_equal(PipelineSchedule::zb_h1(4, 8));
@@ -115,6 +118,7 @@ TEST(PipelineTimeline, TransfersThatTakeTimeCost1F1BMoreThanGpipe) {
   EXPECT_DOUBLE_EQ(makespan("zb-h1"), 33);
 }
 
+// promise: pipeline_timeline.h#peak_held, pipeline_timeline.h#peak_in_flight
 TEST(PipelineTimeline, KnowsHowManyMicroBatchesAStageKeeps) {
   for (const auto& schedule : sample_schedules()) {
     SCOPED_TRACE(schedule.text());
@@ -136,6 +140,7 @@ TEST(PipelineTimeline, KnowsHowManyMicroBatchesAStageKeeps) {
   }
 }
 
+// promise: pipeline_timeline.h#activation_bytes, pipeline_timeline.h#weight_half_bytes
 TEST(PipelineTimeline, AddsUpTheBytesOfAllStagesOfAWorker) {
   // Worker 0 keeps 2 of stage 0 (of 100 bytes) and one of stage 2 (of 7) when the backward begins.
   using enum StageWork;
@@ -174,6 +179,7 @@ TEST(PipelineTimeline, AddsUpTheBytesOfAllStagesOfAWorker) {
   EXPECT_EQ(one.workers()[3].peak_bytes, 50);
 }
 
+// promise: pipeline_timeline.h#actions, pipeline_timeline.h#bubble
 TEST(PipelineTimeline, OfWhatWasMeasuredIsThatOfItsEvents) {
   using enum StageWork;
   const PipelineTimeline timeline("measured",
@@ -195,6 +201,7 @@ TEST(PipelineTimeline, OfWhatWasMeasuredIsThatOfItsEvents) {
   EXPECT_DOUBLE_EQ(timeline.actions()[3].end_ms, 8);
 }
 
+// promise: pipeline_timeline.h#PipelineTimeline
 TEST(PipelineTimeline, OfWhatCannotBeIsRefused) {
   using enum StageWork;
   const auto refused = [](const std::vector<TimedAction>& actions,
@@ -217,6 +224,7 @@ TEST(PipelineTimeline, OfWhatCannotBeIsRefused) {
               HasSubstr("costs of 2 stages, of 3"));
 }
 
+// promise: pipeline_timeline.h#bubble, pipeline_timeline.h#equal, pipeline_timeline.h#simulate
 TEST(PipelineTimeline, CostsThatMakeNoSenseAreRefused) {
   const auto schedule = PipelineSchedule::gpipe(2, 2);
   const auto refused = [&](const PipelineCosts& costs) {
@@ -241,6 +249,7 @@ TEST(PipelineTimeline, CostsThatMakeNoSenseAreRefused) {
   EXPECT_THAT(none.text() + none.picture(), Not(HasSubstr("nan")));
 }
 
+// promise: pipeline_timeline.h#text
 TEST(PipelineTimeline, IsShownAsRowsOfCharactersAndATable) {
   const auto timeline =
       simulate_equal(PipelineSchedule::one_f_one_b(2, 3), {.activation_bytes = 2'000'000});
@@ -267,6 +276,7 @@ TEST(PipelineTimeline, IsShownAsRowsOfCharactersAndATable) {
             HasSubstr("         0 2            2 2\n")));
 }
 
+// promise: pipeline_timeline.h#text
 TEST(PipelineTimeline, ALongOneIsNoWiderThanATerminal) {
   const auto timeline = simulate_equal(PipelineSchedule::one_f_one_b(8, 32));
   const auto text = timeline.text();
@@ -296,6 +306,7 @@ int count(const std::string& text, const std::string& words) {
   return times;
 }
 
+// promise: pipeline_timeline.h#picture
 TEST(PipelineTimeline, IsShownAsAPicture) {
   const auto svg = simulate_equal(PipelineSchedule::zb_h1(3, 4)).picture();
   EXPECT_TRUE(svg.starts_with("<svg ")) << svg;

@@ -23,6 +23,7 @@ LayerMemory layer(std::uint64_t inside, std::uint64_t result, double ms = 1) {
           .forward_ms = ms};
 }
 
+// promise: memory_plan.h#MemoryPlan, memory_plan.h#MemorySegment, memory_plan.h#peak_of
 TEST(MemoryPlan, APeakIsWhatLiesBeforeASegmentAndTheSegmentItself) {
   const std::vector<LayerMemory> layers(3, layer(10, 2));
   // Plainly: three insides, two inputs between them, the last result and its gradient.
@@ -38,6 +39,7 @@ TEST(MemoryPlan, APeakIsWhatLiesBeforeASegmentAndTheSegmentItself) {
             2 * 2 + 10 + 2 + 2 + 2);
 }
 
+// promise: memory_plan.h#MemorySegment
 TEST(MemoryPlan, GradientsOfParametersOfASegmentAreThereTogether) {
   std::vector<LayerMemory> layers(2, layer(1, 1));
   for (auto& one : layers) one.gradients = one.largest_gradient = 100;
@@ -45,6 +47,7 @@ TEST(MemoryPlan, GradientsOfParametersOfASegmentAreThereTogether) {
   EXPECT_EQ(peak_of(layers, std::vector<MemorySegment>{{0, 2, false}}), 100 + 1 + 1 + 2 + 1);
 }
 
+// promise: memory_plan.h#peak_of
 TEST(MemoryPlan, SegmentsThatLeaveALayerOutAreRefused) {
   const std::vector<LayerMemory> layers(3, layer(10, 2));
   const auto text_of = [&](const std::vector<MemorySegment>& segments) -> std::string {
@@ -74,6 +77,7 @@ void each_plan(std::int64_t first, std::int64_t n, std::vector<MemorySegment>& s
   }
 }
 
+// promise: memory_plan.h#MemoryPlan, memory_plan.h#plan_memory
 TEST(MemoryPlan, IsTheQuickestOfAllThatFit) {
   std::mt19937 random(1);
   const auto draw = [&](std::uint64_t most) { return random() % (most + 1); };
@@ -124,6 +128,7 @@ TEST(MemoryPlan, IsTheQuickestOfAllThatFit) {
   EXPECT_LT(unmet, 40);
 }
 
+// promise: memory_plan.h#MemoryBudget, memory_plan.h#budget_of_share
 TEST(MemoryPlan, OfManyEqualLayersHasAboutTheRootOfThemAsSegments) {
   const std::vector<LayerMemory> layers(36, layer(8, 8));
   const auto least = budget_of_share(layers, 0);
@@ -137,6 +142,7 @@ TEST(MemoryPlan, OfManyEqualLayersHasAboutTheRootOfThemAsSegments) {
   EXPECT_EQ(plan_memory(layers, budget_of_share(layers, 1)).added_ms, 0);
 }
 
+// promise: memory_plan.h#budget_of_share, memory_plan.h#plan_memory
 TEST(MemoryPlan, ABudgetThatCannotBeMetNamesTheLeast) {
   const std::vector<LayerMemory> layers(4, layer(10'000'000, 1'000'000));
   try {
@@ -152,6 +158,7 @@ TEST(MemoryPlan, ABudgetThatCannotBeMetNamesTheLeast) {
   EXPECT_THROW(budget_of_share(layers, std::numeric_limits<double>::quiet_NaN()), InvalidArgument);
 }
 
+// promise: memory_plan.h#picture, memory_plan.h#text
 TEST(MemoryPlan, IsShownAsATableAndAPicture) {
   std::vector<LayerMemory> layers(4, layer(10'000'000, 1'000'000, 2));
   layers[1].name = "attention";

@@ -63,6 +63,7 @@ TEST(AveragingRounds, WhatMovedIsAveragedWhenItsBucketIsDueAndThenHasNotMoved) {
   EXPECT_THAT(averaged_of(rounds), IsEmpty());
 }
 
+// promise: averaging.h#due, averaging.h#fragments
 TEST(AveragingRounds, AFragmentIsDueAsAWholeAndNoBucketIsOfTwo) {
   const auto plan = plan_of({4, 3, 5, 2, 9, 1, 6});
   const std::vector<std::uint32_t> all = {0, 1, 2, 3, 4, 5, 6};
@@ -166,6 +167,7 @@ TEST(AveragingRounds, ATileIsWhatThePolicyMakesOfItsMean) {
   EXPECT_THAT(copies.calls, ElementsAre("mean", "before", "state 0", "store"));
 }
 
+// promise: averaging.h#step
 TEST(AveragingRounds, ThePolicyIsToldTheStep) {
   const auto plan = plan_of(kOwnedCounts);
   const auto policy = diloco(1, {.rate = 0.5, .momentum = 0, .warm_up = 1});
@@ -256,6 +258,7 @@ std::vector<std::uint32_t> arrived_of(const AveragingRounds& rounds) {
   return found;
 }
 
+// promise: averaging.h#overlap, averaging.h#step, averaging.h#steps
 TEST(AveragingRounds, AMeanThatIsInFlightIsAppliedLaterAndNothingIsSentMeanwhile) {
   const auto plan = plan_of(kOwnedCounts);
   const Late policy;
@@ -332,6 +335,7 @@ TEST(AveragingRounds, DifferencesIn8BitsCountAsTheyAreSent) {
   EXPECT_EQ(bucket.values, 3 * 1007);
 }
 
+// promise: averaging.h#before, averaging.h#sends_int8
 TEST(AveragingRounds, DifferencesIn8BitsHaveABeforeAndTakeNoFloat64) {
   class Sender final : public AveragingPolicy {
    public:

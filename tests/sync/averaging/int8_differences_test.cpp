@@ -25,6 +25,7 @@ std::vector<float> read(const std::vector<std::byte>& message, std::size_t count
   return values;
 }
 
+// promise: averaging.h#int8
 TEST(Int8Differences, WhatAMessageLacksIsKeptAndSentWithTheNextOne) {
   for (const std::size_t count : {1, 255, 256, 257, 4096}) {
     auto copy = random_values(1, count);

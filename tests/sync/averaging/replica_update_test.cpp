@@ -504,6 +504,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
+// promise: averaging.h#after, averaging.h#own, averaging.h#values
 TEST(ReplicaUpdate, AnyNumberOfWorkersGivesTheBytesOfTheScalarModel) {
   for (const auto& test : all_cases()) {
     for (const int workers : kNumbersOfWorkers) expect_as_model(workers, test);
@@ -540,6 +541,7 @@ ThreadOptions silence_after(std::int64_t silent, Case& test) {
   return options;
 }
 
+// promise: averaging.h#steps
 TEST(ReplicaUpdate, WhatIsSentTravelsUntilItsMeanIsDue) {
   for (auto test : overlapping_cases()) {
     const auto options = silence_after(3, test);  // the next one sends
@@ -559,6 +561,7 @@ TEST(ReplicaUpdate, WhatIsSentTravelsUntilItsMeanIsDue) {
 }
 
 /// With the step its link is dropped: it is sent again.
+// promise: averaging.h#steps
 TEST(ReplicaUpdate, WhatIsOnItsWayOutlivesAStepThatIsDropped) {
   for (auto test : overlapping_cases()) {
     test.failed_step = 5;
@@ -569,6 +572,7 @@ TEST(ReplicaUpdate, WhatIsOnItsWayOutlivesAStepThatIsDropped) {
 }
 
 /// What is kept is then as on one host.
+// promise: averaging.h#steps
 TEST(ReplicaUpdate, WhatIsOnItsWayLandsBetweenSteps) {
   for (auto test : overlapping_cases()) {
     test.lands_after = 1;
@@ -581,6 +585,7 @@ TEST(ReplicaUpdate, WhatIsOnItsWayLandsBetweenSteps) {
   }
 }
 
+// promise: clusters#several-hosts
 TEST(ReplicaUpdate, OnlyWhatIsAveragedCrossesHostsAndDirectly) {
   const Diloco outer{.rate = 0.75, .momentum = 0.5, .warm_up = 1};
   auto in_8_bits = outer;

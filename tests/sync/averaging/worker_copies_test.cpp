@@ -201,6 +201,7 @@ TEST(WorkerCopies, StatesAndWhatCopiesWereLieApart) {
   });
 }
 
+// promise: averaging.h#own
 TEST(WorkerCopies, ACopyIsMixedWithWhatAllBecomeAndRoundedOnce) {
   run_thread_ranks(1, [](const Job& job) {
     const Group group(job);

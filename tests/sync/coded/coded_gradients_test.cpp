@@ -12,12 +12,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
+// promise: codec.h#Codec, codec.h#error_feedback, codec.h#round_sum
 TEST(CodedGradients, AnyNumberOfWorkersGivesWhatTheModelGives) {
   for (const auto* codec : {"half", "bfloat16", "int8", "threshold:300", "topk:0.05"}) {
     expect_as_model({.codec = codec}, {1, 2, 3, 5, 8});
   }
 }
 
+// promise: codec.h#error_feedback
 TEST(CodedGradients, LogicalWorkersAreOnesOfTheRunWhateverTheirNumber) {
   for (const std::int64_t count : {1, 7}) {
     expect_as_model({.codec = "topk:0.05", .logical_workers = count}, {1, 5});
@@ -26,6 +28,7 @@ TEST(CodedGradients, LogicalWorkersAreOnesOfTheRunWhateverTheirNumber) {
   expect_as_model({.codec = "int8", .shards = 16, .logical_workers = 5}, {1, 3});
 }
 
+// promise: codec.h#CodecScope, codec.h#MessageFormat, codec.h#clamp
 TEST(CodedGradients, OptionsDoWhatTheModelDoes) {
   expect_as_model({.codec = "topk:0.05", .error_feedback = false}, {2});
   expect_as_model({.codec = "topk:0.001:3"}, {1, 3});  // warms up; some buckets are encoded early
@@ -103,6 +106,7 @@ std::string refusal_of(const CodecPointer& codec,
   return said;
 }
 
+// promise: codec.h#encode
 TEST(CodedGradients, WhatCannotBeSentIsNamedByAll) {
   const auto text_of_step = [](float value, const char* codec, double clamp = 0) {
     const auto said = refusal_of(codec_of(codec), {{1, 4500, value}}, clamp);
@@ -172,6 +176,7 @@ TEST(CodedGradients, ABucketBeyondWhatTheCodecTakesIsUnsupported) {
   });
 }
 
+// promise: codec.h#tile_bytes
 TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
   const std::vector<std::size_t> counts = {65, 4097, 1, 0, 8191};
   run_thread_ranks(2, [&](const Job& job) {
@@ -216,6 +221,7 @@ TEST(CodedGradients, AMessageMadeInTilesIsTheOneMadeAsAWhole) {
   });
 }
 
+// promise: codec.h#tile_bytes
 TEST(CodedGradients, ACodecWhoseValuesHaveAnotherSizeThanItSaysIsRefused) {
   for (const std::size_t bytes : {1, 4}) {
     const auto step = [&] { refusal_of(std::make_shared<Retold>(bytes), {}); };
@@ -226,6 +232,7 @@ TEST(CodedGradients, ACodecWhoseValuesHaveAnotherSizeThanItSaysIsRefused) {
 
 // ---- every worker a logical worker: DataParallel ----
 
+// promise: data_parallel.h#no_compression
 TEST(CodedGradients, AStepOfDataParallelGivesTheSumOfWhatWasSent) {
   const std::vector<std::size_t> kCounts = {1, 65, 4097, 0};
   for (const auto divisor : {Divisor::weights, Divisor::contributors, Divisor::none}) {
@@ -337,6 +344,7 @@ TEST(CodedGradients, PlacedGradientsAreSentAsTheyAreBesidesTheMessages) {
   EXPECT_EQ(sent(1), 8u + 8 * 6 + 4 * 400);
 }
 
+// promise: step_report.h#dense_bytes, traffic.h#BucketTraffic, traffic.h#collectives
 TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
   const std::vector<std::size_t> counts = {600, 400, 5000};
   run_thread_ranks(2, [&](const Job& job) {
@@ -380,6 +388,7 @@ TEST(CodedGradients, TrafficIsWhatTheFormulaSays) {
   });
 }
 
+// promise: codec.h#int8_codec, codec.h#sum_bytes, codec.h#tile_bytes
 TEST(CodedGradients, BlocksOfInt8AreThoseOfEachParameterInTheMessagesAndInTheSum) {
   const std::vector<std::size_t> counts = {600, 400, 5000};
   run_thread_ranks(2, [&](const Job& job) {
@@ -408,6 +417,7 @@ TEST(CodedGradients, BlocksOfInt8AreThoseOfEachParameterInTheMessagesAndInTheSum
 }
 
 // What is kept is there twice, for the step that holds and for the next one.
+// promise: codec.h#error_feedback, codec.h#momentum_correction
 TEST(CodedGradients, MemoryOfWhatIsKeptIsTwiceTheParametersForEach) {
   run_thread_ranks(1, [](const Job& job) {
     const std::vector<std::size_t> counts = {6400, 64, 1280};

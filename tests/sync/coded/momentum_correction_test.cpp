@@ -5,12 +5,14 @@
 namespace tutti::test::coded {
 namespace {
 
+// promise: codec.h#MomentumCorrection
 TEST(MomentumCorrection, DecayThenCorrectionThenSelectionOnAnyNumberOfWorkers) {
   expect_as_model({.codec = "topk:0.05",
                    .momentum_correction = MomentumCorrection{.momentum = 0.9, .weight_decay = 0.1}},
                   {1, 2, 3, 5, 8});
 }
 
+// promise: codec.h#MomentumCorrection
 TEST(MomentumCorrection, OptionsDoWhatTheModelDoes) {
   const MomentumCorrection nesterov{.momentum = 0.7, .nesterov = true};
   expect_as_model({.codec = "topk:0.01", .momentum_correction = nesterov}, {2});

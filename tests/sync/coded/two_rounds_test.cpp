@@ -245,6 +245,7 @@ void expect_as_two_rounds_of_model(bool error_feedback, const std::vector<int>& 
   }
 }
 
+// promise: codec.h#first_round, codec.h#has_first_round, codec.h#shape
 TEST(TwoRounds, GiveWhatTheModelGivesOnAnyNumberOfWorkers) {
   expect_as_two_rounds_of_model(true, {1, 2, 3, 5, 8});
   expect_as_two_rounds_of_model(false, {3});
@@ -256,6 +257,7 @@ TEST(TwoRounds, GiveTheSameOnSeveralHosts) {
   expect_as_two_rounds_of_model(true, {3}, options);
 }
 
+// promise: codec.h#has_first_round, step_report.h#collectives, traffic.h#collectives
 TEST(TwoRounds, BothAreCounted) {
   run_thread_ranks(2, [](const Job& job) {
     TwoRounds all((Group(job)));
@@ -279,6 +281,7 @@ TEST(TwoRounds, BothAreCounted) {
   });
 }
 
+// promise: codec.h#first_round
 TEST(TwoRounds, WhatCannotBeHandedInDropsTheStepOnAll) {
   run_thread_ranks(3, [](const Job& job) {
     TwoRounds all((Group(job)));

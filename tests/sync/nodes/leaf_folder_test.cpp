@@ -36,6 +36,7 @@ struct Folder {
 };
 
 // What DESIGN promises: at most 2·⌊log2 V⌋ nodes and one leaf in flight.
+// promise: data_parallel.h#micro_batches, numerics#why-a-worker-may-add-before-it-knows-n
 TEST(LeafFolder, HoldsFewNodesWhereverItsRangeLies) {
   const auto values = random_values(1, 100);
   for (const std::int64_t total : {1, 2, 7, 16, 37}) {

@@ -94,6 +94,7 @@ TEST(Assignment, FasterWorkersTakeMore) {
               ElementsAre(ShardRange{0, 3}, ShardRange{3, 3}, ShardRange{3, 3}, ShardRange{3, 6}));
 }
 
+// promise: trainer_options.h#speeds
 TEST(Assignment, OnlyRatiosOfSpeedsCount) {
   const std::vector<double> speeds{1.5, 0.25, 3};
   const std::vector<double> doubled{3, 0.5, 6};
@@ -209,6 +210,7 @@ int slots_used(const ShardRange& range, bool hot) {
   return folder.slots_used();
 }
 
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST(NodeCount, IsWhatAFolderHolds) {
   for (std::int64_t end = 0; end <= 70; ++end) {
     for (std::int64_t begin = 0; begin <= end; ++begin) {
@@ -224,6 +226,7 @@ TEST(NodeCount, IsWhatAFolderHolds) {
 }
 
 // Ranges across a number with many zeros at its end: up by blocks of every size, down likewise.
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST(NodeCount, BoundIsReached) {
   for (int power = 0; power <= 10; ++power) {
     const std::int64_t size = std::int64_t{1} << power;

@@ -33,6 +33,7 @@ std::size_t least_of(const Sizes& bytes, std::size_t begin, std::size_t groups) 
   return least;
 }
 
+// promise: averaging.h#fragments
 TEST(Fragments, AreNeighboursOfWhichTheLargestIsAsSmallAsCanBe) {
   EXPECT_THAT(fragment_counts(Sizes{4, 4, 4, 4}, 2), ElementsAre(2, 2));
   EXPECT_THAT(fragment_counts(Sizes{1, 1, 1, 9}, 2), ElementsAre(3, 1));

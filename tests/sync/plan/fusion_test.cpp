@@ -20,6 +20,7 @@ Buckets fused(const std::vector<std::int64_t>& counts, std::int64_t limit) {
   return fuse(order, counts, limit, limit);
 }
 
+// promise: codec.h#fusion
 TEST(Fusion, AroundItsLimit) {
   EXPECT_THAT(fused({9, 9}, 10), ElementsAre(ElementsAre(0, 1)));  // 2·(T − 1) > T
   EXPECT_THAT(fused({10, 1, 1}, 10), ElementsAre(ElementsAre(0, 1), ElementsAre(2)));  // T, T + 1
@@ -32,6 +33,7 @@ TEST(Fusion, AroundItsLimit) {
   EXPECT_TRUE(fused({}, 10).empty());
 }
 
+// promise: codec.h#fusion
 TEST(Fusion, EveryParameterIsInOneBucketOfAtMostTwiceTheLimit) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 200; ++round) {

@@ -70,6 +70,7 @@ TEST(Plan, DifferencesAreShortAndNameWhatDiffers) {
               ElementsAre(HasSubstr("registers parameter \"b\" at position 0")));
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Plan, ADifferenceOfASettingComesWithItsRemedyOnAllWorkers) {
   const auto difference = [](const std::string& of_rank_1, const std::string& parameter) {
     const auto outcome = try_thread_ranks(3, [&](const Job& job) {
@@ -91,6 +92,7 @@ TEST(Plan, ADifferenceOfASettingComesWithItsRemedyOnAllWorkers) {
   EXPECT_THAT(difference("new", "b"), Not(HasSubstr("take")));
 }
 
+// promise: data_parallel.h#fusion, step_report.h#buckets
 TEST(BucketSchedule, ABucketIsClosedOnceItHasMoreThanItsLimit) {
   const Plan plan({spec("a", 16), spec("b", 16), spec("c", 32), spec("d", 16), spec("e", 0)}, {});
   const auto order = BucketSchedule::default_order(plan);

@@ -328,6 +328,7 @@ TEST(RowGradients, SharesAreBalancedByEntries) {
 
 // A list names its rows in 4 bytes each, unless an earlier parameter has the same ones; where all
 // rows and a bit each are less, they are sent.
+// promise: step_report.h#max_sent_bytes
 TEST(RowGradients, BytesAreThoseOfTheFormula) {
   run_thread_ranks(2, [](const Job& job) {
     const Group group(job);
@@ -594,6 +595,7 @@ std::vector<Values> alone(const Case& test, std::int64_t steps) {
   return values;
 }
 
+// promise: optimizer.h#Optimizer, trainer_options.h#row_sparse
 TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
   const std::vector<Case> cases = {
       {define(Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}), {}},

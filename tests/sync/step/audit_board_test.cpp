@@ -13,6 +13,7 @@
 namespace tutti::test {
 namespace {
 
+// promise: trainer_options.h#audit_every
 TEST(AuditPair, WorkersTakeTurnsThenTheShardsOfEach) {
   for (int workers = 1; workers <= 9; ++workers) {
     for (const std::int64_t shards : {1, 2, 5, 8, 23}) {

@@ -40,6 +40,7 @@ void four_leaves(StepExchange& exchange, const Write& write) {
   }
 }
 
+// promise: numerics#divisor-and-weights
 TEST(Contributors, TheirWeightsAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
   for (const int workers : {1, 2, 3, 4}) {
     run_thread_ranks(workers, [&](const Job& job) {
@@ -54,6 +55,7 @@ TEST(Contributors, TheirWeightsAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
   }
 }
 
+// promise: numerics#divisor-and-weights
 TEST(Weights, OfAllLeavesAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
   ASSERT_NE((0.1 + 0.1) + (0.1 + 0.4), ((0.1 + 0.1) + 0.1) + 0.4);
   for (const int workers : {1, 2, 3, 4}) {
@@ -70,6 +72,7 @@ TEST(Weights, OfAllLeavesAreAddedAlongTheTreeWhateverTheNumberOfWorkers) {
   }
 }
 
+// promise: numerics#divisor-and-weights
 TEST(Contributors, ThoseOfARowSparseTableAreAddedAlongTheTreeToo) {
   for (const int workers : {1, 2, 3, 4}) {
     run_thread_ranks(workers, [&](const Job& job) {
@@ -102,6 +105,7 @@ TEST(Contributors, ThoseOfARowSparseTableAreAddedAlongTheTreeToo) {
 }
 
 // Weights for which float32(w0 / Σ w) tells how Σ w was added.
+// promise: codec.h#round_sum
 TEST(Contributors, SharesOfMessagesAreOfTheTreesSum) {
   constexpr std::array<double, 4> w = {0x1.a4128f7d39f7ap-1, 0x1.92845ba1035d8p-1,
                                        0x1.d645e462c8acap-2, 0x1.ebd70f608e95cp-1};

@@ -31,6 +31,7 @@ void await_wait_of(const Job& job, int rank) {
   }
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(EndedMeanwhile, IsNoticedInsideACollective) {
   for (const int ranks : {2, 3}) {
     std::atomic<int> told{0};
@@ -91,6 +92,7 @@ void expect_told_of(const std::function<void(std::unique_ptr<StepExchange>)>& en
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(EndedMeanwhile, ByAnExceptionIsNoticedToo) {
   const auto leave = [](std::unique_ptr<StepExchange> exchange) {
     try {
@@ -102,6 +104,7 @@ TEST(EndedMeanwhile, ByAnExceptionIsNoticedToo) {
   for (const bool late : {false, true}) expect_told_of(leave, "it was left by an exception", late);
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(EndedMeanwhile, AfterAStepThatFailedIsNoticedToo) {
   const auto fail = [](std::unique_ptr<StepExchange> exchange) {
     exchange->protocol().fail("no batch");

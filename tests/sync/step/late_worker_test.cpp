@@ -89,6 +89,7 @@ TEST(LateWorker, WhomNothingReachesAnyMoreTimesOut) {
 }
 
 // The others have left the step at their deadline, and use their memory again.
+// promise: errors#who-is-told-what-when-it-is-close
 TEST(LateWorker, OfATimedOutStepIsToldSo) {
   for (const int ranks : {2, 3}) {
     std::atomic<bool> arrived{false};
@@ -129,6 +130,7 @@ TEST(LateWorker, OfATimedOutStepIsToldSo) {
 }
 
 // Between the last look of the worker that gives up and its word that the exchange has ended.
+// promise: errors#who-is-told-what-when-it-is-close
 TEST(LateWorker, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
   const auto world = std::make_shared<ThreadWorld>(2);
   std::atomic<bool> blaming{false};
@@ -166,6 +168,7 @@ TEST(LateWorker, WhoComesAtTheMomentOfTheTimeoutEndsLikeTheOthers) {
 
 struct Left {};
 
+// promise: errors#children-of-a-worker
 TEST(ForkedChildOfAStep, ThatLeavesItsScopeLetsTheWorkerGoOn) {
   for (const bool throws : {false, true}) {
     for (const bool in_step : {false, true}) {
@@ -202,6 +205,7 @@ TEST(ForkedChildOfAStep, ThatLeavesItsScopeLetsTheWorkerGoOn) {
   }
 }
 
+// promise: errors#children-of-a-worker
 TEST(ForkedChildOfAStep, IsRefusedByEveryCall) {
   const ProcessOutcome outcome = run_process_ranks(2, [&](const Job& job) {
     StepExchange exchange(Group(job), plan_of(kSizes), with_deadline(seconds(30)));

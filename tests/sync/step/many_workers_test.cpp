@@ -91,6 +91,7 @@ TEST(ManyWorkersStep, OfTwoHostsHasTheTreesBytes) { expect_steps(2, 40, 95); }
 
 TEST(ManyWorkersStep, OfNineHostsHasTheTreesBytes) { expect_steps(9, 8, 131); }
 
+// promise: clusters#several-hosts
 TEST(ManyWorkersStep, OfSixteenHostsHasTheTreesBytes) {
 #ifdef TUTTI_SANITIZED
   GTEST_SKIP() << "too many threads for a sanitizer";
@@ -150,6 +151,7 @@ PerStep traffic_of(int hosts, int each) {
 
 /// A round is a message from each host to the hub and one back, and so much for lateness: so a
 /// worker's share does not grow with the number of hosts, and falls with that of a host's workers.
+// promise: clusters#several-hosts
 TEST(ManyWorkersStep, HasAsManyMessagesBetweenHostsAsItHasRounds) {
   for (const auto& [hosts, each] :
        {std::pair{2, 2}, {4, 2}, {8, 2}, {16, 2}, {2, 8}, {4, 8}, {8, 8}}) {

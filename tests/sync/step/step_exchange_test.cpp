@@ -65,6 +65,7 @@ void write_leaf(StepExchange& exchange, const Leaf& leaf, bool last) {
 class Cut : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Workers, Cut, ::testing::Values(1, 2, 3, 5, 8));
 
+// promise: numerics#one-tree, step_report.h#buckets, step_report.h#collectives
 TEST_P(Cut, AnyWorkersAnyLeavesGiveTheTreesBytes) {
   const int workers = GetParam();
   for (const std::int64_t total : {1, 2, 3, 4, 5, 7, 8, 13}) {
@@ -102,6 +103,7 @@ TEST_P(Cut, AnyWorkersAnyLeavesGiveTheTreesBytes) {
 }
 
 // One fold takes 64 nodes; 22 workers with 7 leaves each hand in 66 and more.
+// promise: numerics#why-a-worker-may-add-before-it-knows-n
 TEST(ManyNodes, MoreThanOneFoldTakesGiveTheTreesBytes) {
   constexpr int kWorkers = 22;
   constexpr std::int64_t kTotal = 7 * kWorkers;
@@ -133,6 +135,7 @@ TEST(ManyNodes, MoreThanOneFoldTakesGiveTheTreesBytes) {
   }
 }
 
+// promise: data_parallel.h#fusion, step_report.h#buckets, step_report.h#max_sent_bytes
 TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
   const int workers = GetParam();
   run_thread_ranks(workers, [&](const Job& job) {
@@ -162,6 +165,7 @@ TEST_P(Cut, SingleLeavesLeaveEarlyAndGiveTheTreesBytes) {
   });
 }
 
+// promise: data_parallel.h#synchronize
 TEST(StepExchange, AWorkerThatJoinsCountsWithItsWeightOnly) {
   for (const bool scope : {false, true}) {
     run_thread_ranks(3, [&](const Job& job) {
@@ -189,6 +193,7 @@ TEST(StepExchange, AWorkerThatJoinsCountsWithItsWeightOnly) {
   }
 }
 
+// promise: data_parallel.h#weight, numerics#divisor-and-weights
 TEST(StepExchange, ContributorsDivideEachParameterByItsOwnLeaves) {
   for (const int workers : {1, 2, 3}) {
     auto options = quick();
@@ -221,6 +226,7 @@ TEST(StepExchange, ContributorsDivideEachParameterByItsOwnLeaves) {
   }
 }
 
+// promise: data_parallel.h#micro_batch
 TEST(StepExchange, SeveralWritesOfALeafAreAddedInCallOrder) {
   run_thread_ranks(2, [&](const Job& job) {
     StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
@@ -246,6 +252,7 @@ TEST(StepExchange, SeveralWritesOfALeafAreAddedInCallOrder) {
 }
 
 // The negative control of the tree: a running sum in leaf order gives other bits.
+// promise: numerics#one-tree
 TEST(StepExchange, ARunningSumWouldGiveOtherBytes) {
   std::vector<Leaf> leaves;
   for (std::int64_t l = 0; l < 4; ++l) leaves.push_back(random_leaf(kExchangedCounts, 1, l, 0));
@@ -256,6 +263,7 @@ TEST(StepExchange, ARunningSumWouldGiveOtherBytes) {
   EXPECT_NE(running, *reduced(leaves, {1, 1, 1, 1}, 5, 1));
 }
 
+// promise: error.h#PeerFailed
 TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
   run_thread_ranks(3, [&](const Job& job) {
     StepExchange exchange(Group(job), plan_of(kExchangedCounts), quick());
@@ -287,6 +295,7 @@ TEST(StepExchange, AFailureDropsTheStepForAllAndTheNextOneWorks) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(StepExchange, CopiesThatDoNotFitAreOutOfMemoryThereAndAFailedPeerElsewhere) {
   const std::vector<std::size_t> counts = {1 << 20};  // copies of 4 MiB
   ThreadOptions options;
@@ -354,6 +363,7 @@ TEST(StepExchange, ACopyBeyondTheMemoryOfAScopeOfUntoldLengthIsOutOfMemory) {
       options);
 }
 
+// promise: error.h#rank
 TEST(StepExchange, AFailureInAGroupOfSomeNamesTheRankInTheJob) {
   run_thread_ranks(3, [&](const Job& job) {
     if (job.rank() == 0) return;

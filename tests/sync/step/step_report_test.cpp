@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// promise: step_report.h#text
 TEST(StepReport, IsOneLine) {
   StepReport report{.step = 17,
                     .collectives = 1,
@@ -32,6 +33,7 @@ TEST(StepReport, IsOneLine) {
   EXPECT_THAT(report.text(), HasSubstr("12.500 ms, 4.000 ms for gradients between hosts, "));
 }
 
+// promise: traffic.h#density, traffic.h#table
 TEST(TrafficReport, TableHasALineForEachBucketAndOneOfTheSum) {
   BucketTraffic one{.parameters = "embedding.weight",
                     .elements = 1000,

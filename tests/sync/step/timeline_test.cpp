@@ -18,6 +18,7 @@
 namespace tutti::test {
 namespace {
 
+// promise: launcher#where-the-time-goes
 TEST(Timeline, ShowsStepsFoldsWaitsAndCollectives) {
   constexpr int kRanks = 3;
   const std::vector<std::size_t> sizes = {65, 5000, 1};

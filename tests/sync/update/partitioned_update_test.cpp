@@ -134,6 +134,7 @@ void expect_as_alone(int workers, const Case& test) {
   });
 }
 
+// promise: trainer.h#Trainer
 TEST(PartitionedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
   const std::vector<Case> cases = {
       {define(Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}), {}},
@@ -145,6 +146,7 @@ TEST(PartitionedUpdate, AnyNumberOfWorkersGivesTheBytesOfOne) {
   }
 }
 
+// promise: trainer_options.h#placement
 TEST(PartitionedUpdate, WhatHasAnOwnerIsFoldedByItAlone) {
   constexpr int kWorkers = 3;
   constexpr int kOwner = 1;

@@ -75,6 +75,7 @@ std::string train(int workers, std::int64_t leaves, Style style) {
   });
 }
 
+// promise: data_parallel.h#finish, numerics#divisor-and-weights, share.h#share_of
 TEST(Accumulation, AnyCutOverWorkersAndAnyStyleGivesTheSameBytes) {
   for (const std::int64_t leaves : {4, 7}) {
     std::set<std::string> hashes;
@@ -89,6 +90,7 @@ TEST(Accumulation, AnyCutOverWorkersAndAnyStyleGivesTheSameBytes) {
   }
 }
 
+// promise: data_parallel.h#accumulate
 TEST(Accumulation, EqualsTheJoinedBatchAndAKeptRunningSumDoesNotMatter) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -143,6 +145,7 @@ TEST(Accumulation, WhatOnlyAnEarlyLeafTouchedArrives) {
   }
 }
 
+// promise: data_parallel.h#seed, numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Accumulation, ASeedMakesDropoutIndependentOfTheWorkers) {
   std::set<std::string> hashes;
   for (const int workers : {1, 2, 4}) {
@@ -172,6 +175,7 @@ TEST(Accumulation, ASeedMakesDropoutIndependentOfTheWorkers) {
 }
 
 // A program that goes on from files of its own draws what it would have drawn.
+// promise: data_parallel.h#first_step
 TEST(Accumulation, SeedsAreOfTheStepThatAProgramGoesOnWith) {
   on_workers(2, [](const Job& job) {
     const auto drawn_in = [&](std::int64_t first, std::int64_t last) {
@@ -197,6 +201,7 @@ TEST(Accumulation, SeedsAreOfTheStepThatAProgramGoesOnWith) {
   });
 }
 
+// promise: data_parallel.h#micro_batch
 TEST(Accumulation, SeveralLossesOfALeafAreOneLeaf) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -217,6 +222,7 @@ TEST(Accumulation, SeveralLossesOfALeafAreOneLeaf) {
   });
 }
 
+// promise: data_parallel.h#micro_batch
 TEST(Accumulation, AnExceptionInALeafDropsTheStepForAllAndTheNextWorks) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -293,6 +299,7 @@ TEST(Accumulation, AScopeWhoseStepWasDroppedDropsNoOther) {
   });
 }
 
+// promise: data_parallel.h#Accumulation, data_parallel.h#micro_batch, data_parallel.h#seed
 TEST(Accumulation, MisuseIsAnError) {
   on_workers(1, [](const Job& job) {
     auto model = mlp();
@@ -336,6 +343,7 @@ TEST(Accumulation, MisuseIsAnError) {
   });
 }
 
+// promise: data_parallel.h#bytes_held, data_parallel.h#micro_batches
 TEST(Accumulation, HoldsFewGradientsWhereTheNumberOfMicroBatchesIsGiven) {
   on_workers(2, [](const Job& job) {
     constexpr std::size_t kOneGradient = 4096;  // of the model, in whole pages
@@ -358,6 +366,7 @@ TEST(Accumulation, HoldsFewGradientsWhereTheNumberOfMicroBatchesIsGiven) {
   });
 }
 
+// promise: data_parallel.h#split
 TEST(Accumulation, SplitCutsRowsWithTheirWeights) {
   const auto x = torch::arange(7);
   const auto parts = split({x, x * 2}, 3);

@@ -173,6 +173,7 @@ TEST(Backwards, LayersChosenByWorkerAndMicroBatchAllArrive) {
   });
 }
 
+// promise: data_parallel.h#micro_batch
 TEST(Backwards, ALeafOfWeightZeroTouchesNothingEvenWhenItIsNaN) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();

@@ -31,6 +31,7 @@ std::optional<std::int64_t> owner_of(const std::string& name) {
   return {};
 }
 
+// promise: data_parallel.h#placement
 TEST(BroadcastPlaced, IsTheRunOfASingleProcessWithAndWithoutACodec) {
   for (const bool coded : {false, true}) {
     on_workers(3, [&](const Job& job) {
@@ -68,6 +69,7 @@ TEST(BroadcastPlaced, IsTheRunOfASingleProcessWithAndWithoutACodec) {
   }
 }
 
+// promise: data_parallel.h#placement, step_report.h#max_sent_bytes
 TEST(BroadcastPlaced, ItsGradientIsLeftAloneByCodecsAndCounted) {
   on_workers(3, [](const Job& job) {
     const auto gradients = [&](const DataParallelOptions& options) {
@@ -109,6 +111,7 @@ TEST(BroadcastPlaced, ItsGradientIsLeftAloneByCodecsAndCounted) {
   });
 }
 
+// promise: data_parallel.h#broadcast_placed
 TEST(BroadcastPlaced, AnUpdateThatWasNotSentIsLoggedAtTheEnd) {
   on_workers(1, [](const Job& job) {
     const DebugLog debug;
@@ -164,6 +167,7 @@ TEST(BroadcastPlaced, WhatIsSentIsCountedInTheTraffic) {
   });
 }
 
+// promise: data_parallel.h#broadcast_placed
 TEST(BroadcastPlaced, OnlyTouchedRowsTravel) {
   on_workers(2, [](const Job& job) {
     LookUp model;
@@ -184,6 +188,7 @@ TEST(BroadcastPlaced, OnlyTouchedRowsTravel) {
   });
 }
 
+// promise: data_parallel.h#broadcast_placed
 TEST(BroadcastPlaced, NothingToSendNeedsNobody) {
   on_workers(2, [](const Job& job) {
     LookUp model;
@@ -212,6 +217,7 @@ TEST(BroadcastPlaced, AStepThatIsDroppedLeavesNothingToSend) {
   });
 }
 
+// promise: data_parallel.h#broadcast_placed
 TEST(BroadcastPlaced, WithoutItTheNextStepIsRefused) {
   on_workers(2, [](const Job& job) {
     LookUp model;
@@ -231,6 +237,7 @@ TEST(BroadcastPlaced, WithoutItTheNextStepIsRefused) {
   });
 }
 
+// promise: data_parallel.h#join
 TEST(BroadcastPlaced, AWorkerThatHasNoMoreDataSendsWhatItOwns) {
   on_workers(2, [](const Job& job) {
     LookUp model;
@@ -251,6 +258,7 @@ TEST(BroadcastPlaced, AWorkerThatHasNoMoreDataSendsWhatItOwns) {
   });
 }
 
+// promise: data_parallel.h#broadcast_placed, data_parallel.h#placement
 TEST(BroadcastPlaced, OwnersThatAreNotThereAreRefused) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();

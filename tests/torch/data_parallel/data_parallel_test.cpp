@@ -10,6 +10,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // With weight decay and momentum, a sum in place of the mean and a smaller learning rate both show.
+// promise: data_parallel.h#next_weight, data_parallel.h#report, numerics#divisor-and-weights
 TEST(DataParallel, UnevenRowsEqualTheJoinedBatchWithDecayAndMomentum) {
   for (const int workers : {1, 2, 3, 5}) {
     on_workers(workers, [](const Job& job) {
@@ -87,6 +88,7 @@ TEST(DataParallel, ASecondBackwardWithoutZeroGradIsAnErrorNotAWrongNumber) {
 }
 
 // What is not parallel may be there before the parallel part is made, or come later.
+// promise: data_parallel.h#per_replica
 TEST(DataParallel, AnExcludedParameterMayComeLater) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -147,6 +149,7 @@ TORCH_MODULE(Branches);
 
 // nnabla's rule: skipped if and only if no worker wrote; then value, decay, momentum and step count
 // stay, byte for byte. A branch that one worker used moves on all, in the same way.
+// promise: data_parallel.h#touched, step_report.h#dense_bytes, step_report.h#max_sent_bytes
 TEST(DataParallel, WhatNobodyTouchedStaysByteForByteAndIsNotSent) {
   on_workers(3, [](const Job& job) {
     torch::manual_seed(1);
@@ -207,6 +210,7 @@ TEST(DataParallel, NegativeControlZerosInPlaceOfTheSkipMoveWhatNobodyTouched) {
   });
 }
 
+// promise: data_parallel.h#synchronize
 TEST(DataParallel, WrittenMeansWrittenWhateverTheValue) {
   on_workers(2, [](const Job& job) {
     Branches model;
@@ -237,6 +241,7 @@ TEST(DataParallel, WrittenMeansWrittenWhateverTheValue) {
   });
 }
 
+// promise: data_parallel.h#synchronize
 TEST(DataParallel, AWorkerWhoseBackwardReachedNothingJoins) {
   on_workers(2, [](const Job& job) {
     Branches model;
@@ -268,6 +273,7 @@ TEST(DataParallel, AWorkerThatForgetsToJoinIsNamedByTheOthers) {
   EXPECT_THAT(outcome.ranks[0].text, HasSubstr("synchronize()"));
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(DataParallel, AnExceptionInBackwardDropsTheStepForAllAndTheNextWorks) {
   struct Exploding : torch::autograd::Function<Exploding> {
     static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
@@ -309,6 +315,7 @@ TEST(DataParallel, AnExceptionInBackwardDropsTheStepForAllAndTheNextWorks) {
   });
 }
 
+// promise: data_parallel.h#OutOfData, data_parallel.h#join, data_parallel.h#stopped
 TEST(DataParallel, AWorkerOutOfDataAnswersUntilAllAreOrAllStop) {
   for (const auto policy : {OutOfData::participate, OutOfData::stop_all}) {
     on_workers(3, [&](const Job& job) {
@@ -390,6 +397,7 @@ TEST(DataParallel, AnUpdateThatClipsAnswersForAWorkerOutOfDataToo) {
 }
 
 // The handler need not know whether Tutti has seen the failure.
+// promise: data_parallel.h#fail
 TEST(DataParallel, AHandlerMayAlwaysReportTheFailure) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -449,6 +457,7 @@ TEST(DataParallel, GradientsSetByHandThatDoNotFitAreRefusedAndTheNextStepWorks) 
   });
 }
 
+// promise: data_parallel.h#next_weight, data_parallel.h#synchronize
 TEST(DataParallel, SynchronizeTakesTheWeightThatWasAnnounced) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();

@@ -69,6 +69,7 @@ void expect_order(int workers, std::int64_t size, const SampleOrder& order) {
   });
 }
 
+// promise: distributed_sampler.h#DistributedSampler, distributed_sampler.h#reset
 TEST(DistributedSampler, WorkersShareEachGlobalBatchAndEachEpochHasAnOrderOfItsOwn) {
   for (const int workers : {1, 2, 3, 5}) expect_order(workers, 50, {});  // 16, 16, 16, 2
   expect_order(3, 48, SampleOrder::sequential());
@@ -76,6 +77,7 @@ TEST(DistributedSampler, WorkersShareEachGlobalBatchAndEachEpochHasAnOrderOfItsO
   EXPECT_NE(SampleOrder().of_epoch(50, 5, 0), SampleOrder().of_epoch(50, 5, 1));
 }
 
+// promise: distributed_sampler.h#DistributedSampler, distributed_sampler.h#batches
 TEST(DistributedSampler, SixtyFourOnThreeWorkersStaySixtyFour) {
   on_workers(3, [](const Job& job) {
     DistributedSampler sampler(Group(job, "loader"), 200, {.batch = 64});
@@ -119,6 +121,7 @@ torch::Tensor trained(const Job& job) {
   return torch::nn::utils::parameters_to_vector(model->parameters()).detach().clone();
 }
 
+// promise: distributed_sampler.h#DistributedSampler, distributed_sampler.h#next
 TEST(DistributedSampler, UnevenTailsAreDrainedAndGiveThePlainLoopsParameters) {
   torch::manual_seed(1);
   auto plain = mlp();
@@ -145,6 +148,7 @@ TEST(DistributedSampler, UnevenTailsAreDrainedAndGiveThePlainLoopsParameters) {
   }
 }
 
+// promise: distributed_sampler.h#batches, distributed_sampler.h#epoch, distributed_sampler.h#reset
 TEST(DistributedSampler, WhatIsNoWholeBatchMayBeLeftOut) {
   on_workers(2, [](const Job& job) {
     const Group group(job, "loader");
@@ -174,6 +178,7 @@ void hand_over(const DistributedSampler& from, DistributedSampler& to) {
   to.load(in);
 }
 
+// promise: distributed_sampler.h#epoch, distributed_sampler.h#save
 TEST(DistributedSampler, GoesOnWhereAnotherStood) {
   on_workers(2, [](const Job& job) {
     const Group group(job, "loader");
@@ -194,6 +199,7 @@ TEST(DistributedSampler, GoesOnWhereAnotherStood) {
 }
 
 // The loader has a copy: what the program saved was the first epoch, again and again.
+// promise: distributed_sampler.h#DistributedSampler, distributed_sampler.h#Position
 TEST(DistributedSampler, TheProgramsOwnKnowsWhereTheOneInTheLoaderStands) {
   on_workers(2, [](const Job& job) {
     const Group group(job, "loader");
@@ -215,6 +221,7 @@ TEST(DistributedSampler, TheProgramsOwnKnowsWhereTheOneInTheLoaderStands) {
   });
 }
 
+// promise: distributed_sampler.h#DistributedSampler
 TEST(DistributedSampler, WorkersThatDifferAreTold) {
   on_workers(3, [](const Job& job) {
     const Group group(job, "loader");
@@ -235,6 +242,7 @@ TEST(DistributedSampler, WorkersThatDifferAreTold) {
   });
 }
 
+// promise: distributed_sampler.h#next
 TEST(DistributedSampler, ABatchSizeOfTheLoadersOwnIsRefused) {
   on_workers(2, [](const Job& job) {
     auto data = Numbers(30).map(torch::data::transforms::Stack<>());
@@ -246,6 +254,7 @@ TEST(DistributedSampler, ABatchSizeOfTheLoadersOwnIsRefused) {
   });
 }
 
+// promise: distributed_sampler.h#DistributedSampler
 TEST(DistributedSampler, OptionsThatMakeNoSenseAreRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job, "loader");

@@ -59,6 +59,7 @@ TEST(DivergingWorkers, OneThatLeavesOutAnUpdateIsNamedInTheNextStep) {
   }
 }
 
+// promise: data_parallel.h#desync_check_every
 TEST(DivergingWorkers, AnotherRateIsNamedInStep2) {
   on_workers(3, [](const Job& job) {
     Loop run(job);
@@ -68,6 +69,7 @@ TEST(DivergingWorkers, AnotherRateIsNamedInStep2) {
   });
 }
 
+// promise: data_parallel.h#desync_check_every
 TEST(DivergingWorkers, AChangeOfTheModelOnOneWorkerIsNamedInStep4) {
   on_workers(2, [](const Job& job) {
     Loop run(job);
@@ -81,6 +83,7 @@ TEST(DivergingWorkers, AChangeOfTheModelOnOneWorkerIsNamedInStep4) {
   });
 }
 
+// promise: data_parallel.h#desync_check_every
 TEST(DivergingWorkers, AChangeThatComesLaterIsNamedInStep64) {
   on_workers(2, [](const Job& job) {
     Loop run(job);
@@ -94,6 +97,7 @@ TEST(DivergingWorkers, AChangeThatComesLaterIsNamedInStep64) {
   });
 }
 
+// promise: data_parallel.h#desync_check_every
 TEST(DivergingWorkers, OneThatComesBetweenIsNamedInTheNextMultiple) {
   on_workers(2, [](const Job& job) {
     Loop run(job, {.desync_check_every = 5});
@@ -105,6 +109,7 @@ TEST(DivergingWorkers, OneThatComesBetweenIsNamedInTheNextMultiple) {
   });
 }
 
+// promise: data_parallel.h#desync_check_every
 TEST(DivergingWorkers, WithDigestEvery0NobodyLooks) {
   on_workers(2, [](const Job& job) {
     Loop run(job, {.desync_check_every = 0});
@@ -113,6 +118,7 @@ TEST(DivergingWorkers, WithDigestEvery0NobodyLooks) {
   });
 }
 
+// promise: data_parallel.h#desync_check_every
 TEST(DivergingWorkers, WhatWentWrongAfterTheLastComparisonIsNamedByDrain) {
   for (const int workers : {2, 3}) {
     on_workers(workers, [](const Job& job) {
@@ -146,6 +152,7 @@ TEST(DivergingWorkers, DrainOfEqualWorkersSaysNothing) {
 
 /// They end in the order of their ranks: rank 1 is the first that can compare, and rank 2 does not
 /// repeat it.
+// promise: data_parallel.h#DataParallel
 TEST(DivergingWorkers, AtTheEndOfTheObjectADifferenceIsLoggedOnceAndNobodyWaits) {
   for (const bool differ : {true, false}) {
     on_workers(3, [&](const Job& job) {
@@ -197,6 +204,7 @@ torch::nn::Sequential with_dropout() {
                                torch::nn::Linear(17, 3));
 }
 
+// promise: data_parallel.h#desync_check_every
 TEST(DivergingWorkers, AModuleThatOneWorkerLeftInEvalIsNamed) {
   for (const int workers : {2, 3}) {
     on_workers(workers, [&](const Job& job) {

@@ -26,6 +26,7 @@ void wrap_in_a_helper(const Job& job, torch::nn::Module& model) {
   const DataParallel parallel(job, model, {.name = "net"});
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(EndedParallel, OneThatDiesInAHelperWarnsAndSoDoesTheNextBackward) {
   for (const int workers : {1, 2, 3}) {
     on_workers(workers, [&](const Job& job) {
@@ -43,6 +44,7 @@ TEST(EndedParallel, OneThatDiesInAHelperWarnsAndSoDoesTheNextBackward) {
   }
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(EndedParallel, WhatFollowsAndWhatWasMovedIsQuiet) {
   on_workers(2, [](const Job& job) {
     const LogCapture log;
@@ -144,6 +146,7 @@ void expect_noticed_at_once(const Make& make, const std::string& text) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(EndedParallel, InsideOthersCollectivesIsNoticedAtOnce) {
   using Call = std::function<void()>;
   const auto wrapped = [](const Group& group, torch::nn::Sequential& model) {

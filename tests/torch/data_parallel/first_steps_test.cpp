@@ -335,6 +335,7 @@ TEST(FirstSteps, AWorkerWhoseRowsWeighNothingGivesNobodyItsBuffers) {
   }
 }
 
+// promise: data_parallel.h#every_step
 TEST(FirstSteps, AFirstWorkerWithoutDataDoesNotFreezeBuffers) {
   for (const int workers : {2, 3}) {
     for (const bool in_scopes : {false, true}) {
@@ -374,6 +375,7 @@ TEST(FirstSteps, AFirstWorkerWithoutDataDoesNotFreezeBuffers) {
 }
 
 /// (w · g) / w is not g.
+// promise: numerics#divisor-and-weights
 TEST(FirstSteps, OneWorkerWithWeightsHasTheGradientsOfPlainTorch) {
   for (const auto divide : {Divide::by_weight, Divide::by_contributors}) {
     for (const auto type : {torch::kFloat32, torch::kBFloat16}) {

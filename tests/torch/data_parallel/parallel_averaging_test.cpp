@@ -99,6 +99,7 @@ void expect_as_fleet(const DataParallelOptions& options, int workers,
   });
 }
 
+// promise: averaging.h#values, data_parallel.h#average_parameters, data_parallel.h#averaging
 TEST(ParallelAveraging, LocalSgdIsTrainingAloneAndAveragingByHand) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     expect_as_fleet({.averaging = local_sgd(3, 1)}, workers, [](Fleet& fleet, std::int64_t step) {
@@ -110,6 +111,7 @@ TEST(ParallelAveraging, LocalSgdIsTrainingAloneAndAveragingByHand) {
   }
 }
 
+// promise: data_parallel.h#averaging
 TEST(ParallelAveraging, PartialUpdateTakesTheBucketsInTurn) {
   // 102 and 17 elements, then 51 and 3.
   expect_as_fleet({.compression = {.fusion = 110}, .averaging = partial_update()}, 3,
@@ -137,6 +139,7 @@ std::vector<std::vector<float>> zeros_like(std::vector<std::vector<float>> value
   return values;
 }
 
+// promise: averaging.h#before
 TEST(ParallelAveraging, BlockMomentumByItsFormula) {
   for (const bool nesterov : {false, true}) {
     auto before = initial_values();
@@ -163,6 +166,7 @@ TEST(ParallelAveraging, BlockMomentumByItsFormula) {
 
 // In two fragments: 102 and 71 elements. In float64 torch's SGD of what all copies were before,
 // less their mean; its buffer holds −Δ / rate.
+// promise: averaging.h#diloco
 TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     constexpr double kRate = 0.75;
@@ -192,6 +196,7 @@ TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
   }
 }
 
+// promise: averaging.h#own
 TEST(ParallelAveraging, AMeanThatOverlapsByItsFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     auto before = initial_values();
@@ -235,6 +240,7 @@ std::vector<float> sent_of(std::vector<float> values, std::vector<float>& residu
   return sent;
 }
 
+// promise: averaging.h#sends_int8
 TEST(ParallelAveraging, DifferencesIn8BitsByTheirFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     auto before = initial_values();
@@ -287,6 +293,7 @@ TEST(ParallelAveraging, DifferencesIn8BitsAreCountedAsTheyAreSent) {
   });
 }
 
+// promise: data_parallel.h#bytes_held, data_parallel.h#touched, data_parallel.h#traffic
 TEST(ParallelAveraging, OnlyWhatSomebodyMovedIsSentAndCounted) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -325,6 +332,7 @@ TEST(ParallelAveraging, OnlyWhatSomebodyMovedIsSentAndCounted) {
   });
 }
 
+// promise: averaging.h#values
 TEST(ParallelAveraging, SixteenAndSixtyFourBitsAreRoundedOnce) {
   on_workers(3, [](const Job& job) {
     auto model = torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2));
@@ -348,6 +356,7 @@ TEST(ParallelAveraging, SixteenAndSixtyFourBitsAreRoundedOnce) {
 }
 
 // Block momentum of what all copies were before, in each type: by its formula.
+// promise: averaging.h#states
 TEST(ParallelAveraging, WhatAnAveragingPolicyKeepsIsInTheTypeOfTheSum) {
   on_workers(2, [](const Job& job) {
     // One bucket: the types become one after the other.
@@ -410,6 +419,7 @@ TEST(ParallelAveraging, ATableAndWhatIsExcluded) {
 }
 
 // Steps are those of the program: it goes on where files of its own say.
+// promise: data_parallel.h#first_step
 TEST(ParallelAveraging, TheFirstStepMayHaveAnyNumber) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -441,6 +451,7 @@ class Spoiling final : public AveragingPolicy {
   bool throws_;
 };
 
+// promise: data_parallel.h#average_parameters
 TEST(ParallelAveraging, AnErrorWhileCopiesBecomeOneEndsIt) {
   on_workers(2, [](const Job& job) {
     for (const bool throws : {true, false}) {
@@ -485,6 +496,7 @@ TEST(ParallelAveraging, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
   });
 }
 
+// promise: data_parallel.h#average_parameters
 TEST(ParallelAveraging, AStepThatWasLeftOutIsFoundWhereStepsAreNumbered) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -500,6 +512,7 @@ TEST(ParallelAveraging, AStepThatWasLeftOutIsFoundWhereStepsAreNumbered) {
   });
 }
 
+// promise: data_parallel.h#report
 TEST(ParallelAveraging, TheReportSaysWhoWasLastAndWhoWaited) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -515,6 +528,7 @@ TEST(ParallelAveraging, TheReportSaysWhoWasLastAndWhoWaited) {
   });
 }
 
+// promise: data_parallel.h#average_parameters, data_parallel.h#sync_buffers
 TEST(ParallelAveraging, BuffersAreRankZerosWhereSomethingIsDue) {
   on_workers(2, [](const Job& job) {
     for (const auto buffers : {Buffers::every_step, Buffers::on_request}) {
@@ -533,6 +547,7 @@ TEST(ParallelAveraging, BuffersAreRankZerosWhereSomethingIsDue) {
   });
 }
 
+// promise: data_parallel.h#average_parameters, error.h#Diverged
 TEST(ParallelAveraging, AValueThatIsNotFiniteIsNamedAndNothingBecomesOne) {
   on_workers(3, [](const Job& job) {
     torch::manual_seed(1);
@@ -555,6 +570,7 @@ TEST(ParallelAveraging, AValueThatIsNotFiniteIsNamedAndNothingBecomesOne) {
   });
 }
 
+// promise: averaging.h#validate, data_parallel.h#average_parameters, data_parallel.h#first_step
 TEST(ParallelAveraging, WhatMakesNoSenseIsRefused) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -614,6 +630,7 @@ TEST(ParallelAveraging, WhatMakesNoSenseIsRefused) {
   });
 }
 
+// promise: averaging.h#name
 TEST(ParallelAveraging, PoliciesThatDifferAreFoundAtTheStart) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();

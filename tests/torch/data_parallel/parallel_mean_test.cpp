@@ -111,6 +111,7 @@ TEST(ParallelMean, OfOtherShapesOrInsideAScopeIsRefused) {
   });
 }
 
+// promise: data_parallel.h#mean
 TEST(ParallelMean, IsWeightedAndTheSameBytesEverywhere) {
   for (const int workers : {1, 2, 3, 5}) {
     on_workers(workers, [&](const Job& job) {

@@ -12,6 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// promise: data_parallel.h#deadline, errors#deadlines
 TEST(Refusals, WhatIsRefusedNamesTheParameter) {
   on_workers(1, [](const Job& job) {
     const Group group(job);
@@ -65,6 +66,7 @@ TEST(Refusals, WhatIsRefusedNamesTheParameter) {
   });
 }
 
+// promise: error.h#Diverged
 TEST(Refusals, AValueThatACodecCannotSendHasDivergedAndTheNextStepWorks) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -144,6 +146,7 @@ TEST(Refusals, LoadingIntoAWrappedModelIsFound) {
   });
 }
 
+// promise: data_parallel.h#DataParallel, error.h#Mismatch
 TEST(Refusals, DifferentModelsGiveEveryWorkerTheSameShortDiff) {
   const auto outcome = run_process_ranks(3, [](const Job& job) {
     torch::nn::Sequential model(torch::nn::Linear(6, job.rank() == 1 ? 9 : 8));
@@ -156,6 +159,7 @@ TEST(Refusals, DifferentModelsGiveEveryWorkerTheSameShortDiff) {
 }
 
 // Each of these trains wrongly or crashes where it is not noticed.
+// promise: data_parallel.h#DataParallel
 TEST(Refusals, AnotherNameOrderTypeOrCountIsADifferenceToo) {
   using Named = std::vector<std::pair<std::string, torch::Tensor>>;
   const auto refused = [](const std::function<Named(bool)>& make) {
@@ -181,6 +185,7 @@ TEST(Refusals, AnotherNameOrderTypeOrCountIsADifferenceToo) {
               HasSubstr("\"b\""));
 }
 
+// promise: error.h#Mismatch
 TEST(Refusals, ParametersChangedOnOneWorkerAreNamedByTheDigest) {
   const auto outcome = run_process_ranks(2, [](const Job& job) {
     auto model = mlp();

@@ -31,6 +31,7 @@ class Variable {
   std::string name_;
 };
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Arithmetic, KnowsWhatTorchUsesAndWhatItsLibrariesAreTold) {
   EXPECT_EQ(instruction_set(), at::get_cpu_capability());
   const Variable mkl("MKL_CBWR", "COMPATIBLE");
@@ -41,6 +42,7 @@ TEST(Arithmetic, KnowsWhatTorchUsesAndWhatItsLibrariesAreTold) {
                                       "torch", ::testing::StartsWith(TORCH_VERSION " with MKL "))));
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Arithmetic, KnowsVersionsAndProcessorWithoutAnythingSet) {
   ::unsetenv("ATEN_CPU_CAPABILITY");  // which script/night sets
   const Arithmetic arithmetic = read_arithmetic();
@@ -57,6 +59,7 @@ TEST(Arithmetic, KnowsVersionsAndProcessorWithoutAnythingSet) {
   EXPECT_EQ(cpu_level(), "");
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Arithmetic, IsPartOfThePlanThatWorkersCompare) {
   auto model = mlp();
   const auto plan = WrappedModel(*model, {}, "test").plan({{"torch", "as it was told"}});
@@ -67,6 +70,7 @@ TEST(Arithmetic, IsPartOfThePlanThatWorkersCompare) {
   }
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Arithmetic, WorkersThatRoundOtherwiseAreNamedAtTheStart) {
   for (const bool with_trainer : {false, true}) {
     const auto outcome = run_process_ranks(2, [&](const Job& job) {
@@ -89,6 +93,7 @@ TEST(Arithmetic, WorkersThatRoundOtherwiseAreNamedAtTheStart) {
 
 // With its dynamic choice MKL takes fewer threads than it was told, as it sees fit, and rounds
 // otherwise.
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Arithmetic, MklKeepsToTheNumberOfThreads) {
   const auto set_dynamic =
       reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "MKL_Set_Dynamic"));
@@ -111,6 +116,7 @@ TEST(Arithmetic, MklKeepsToTheNumberOfThreads) {
   });
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not
 TEST(Arithmetic, ACheckpointThatWasComputedOtherwiseIsTakenWithAWarning) {
   const LogCapture log;
   const TemporaryFolder folder;
@@ -137,6 +143,7 @@ TEST(Arithmetic, ACheckpointThatWasComputedOtherwiseIsTakenWithAWarning) {
 }
 
 // As the number of threads: a level is part of the run.
+// promise: launcher#one-instruction-set-for-all-workers
 TEST(Arithmetic, ACheckpointOfAnotherLevelIsOneOfAnotherRun) {
   const TemporaryFolder folder;
   const auto job = Job::join();

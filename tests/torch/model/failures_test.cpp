@@ -25,6 +25,7 @@ void step_of(torch::nn::Sequential& model, const Job& job, std::uint64_t step) {
 
 // By notice of the operating system: the deadline of the job is 50 s, and the test ends long
 // before.
+// promise: data_parallel.h#DataParallel, fault_tolerance#a-dataparallel-resumes-with-the-next-step
 TEST(TrainingFailure, ADeadWorkerIsNamedAndTheOthersTrainOnWithoutIt) {
   auto fastest = std::chrono::steady_clock::duration::max();
   for (int attempt = 0; attempt < 3 && fastest > seconds(1); ++attempt) {
@@ -71,6 +72,7 @@ TEST(TrainingFailure, ADeadWorkerIsNamedAndTheOthersTrainOnWithoutIt) {
   EXPECT_LT(fastest, seconds(20)) << "the death was noticed by a deadline";
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(TrainingFailure, ADeadWorkerEndsATrainerAndAFreshOneGoesOnFromTheCheckpoint) {
   const TemporaryFolder folder;
   const auto outcome = run_process_ranks(3, [&](const Job& job) {
@@ -105,6 +107,7 @@ TEST(TrainingFailure, ADeadWorkerEndsATrainerAndAFreshOneGoesOnFromTheCheckpoint
   EXPECT_TRUE(outcome.ranks[2].good()) << outcome.describe();
 }
 
+// promise: fault_tolerance#what-is-not-survived, trainer_options.h#deadline
 TEST(TrainingFailure, AWorkerThatStandsStillInItsShardIsNamedByTheTrainersDeadline) {
   const auto outcome = run_process_ranks(2, [](const Job& job) {
     at::set_num_threads(1);
@@ -123,6 +126,7 @@ TEST(TrainingFailure, AWorkerThatStandsStillInItsShardIsNamedByTheTrainersDeadli
   EXPECT_TRUE(outcome.all_good()) << outcome.describe();
 }
 
+// promise: data_parallel.h#deadline
 TEST(TrainingFailure, AWorkerThatStandsStillIsNamedByTheDeadlineOfTheSync) {
   const auto outcome = run_process_ranks(2, [](const Job& job) {
     auto model = mlp();
@@ -145,6 +149,7 @@ TEST(TrainingFailure, AWorkerThatStandsStillIsNamedByTheDeadlineOfTheSync) {
   EXPECT_EQ(outcome.ranks[1].signal, SIGKILL);
 }
 
+// promise: errors#deadlines
 TEST(TrainingFailure, TheTimeOfABusyWorkerDoesNotCount) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -160,6 +165,7 @@ TEST(TrainingFailure, TheTimeOfABusyWorkerDoesNotCount) {
   });
 }
 
+// promise: data_parallel.h#fail
 TEST(TrainingFailure, AWorkerThatGivesAStepUpIsQuotedByAll) {
   on_workers(3, [](const Job& job) {
     auto model = mlp();
@@ -182,6 +188,7 @@ TEST(TrainingFailure, AWorkerThatGivesAStepUpIsQuotedByAll) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(TrainingFailure, GradientsThatDoNotFitTheMachineAreRefusedWithTheFigures) {
   constexpr std::size_t kBytes = std::size_t{1} << 42;  // 4 TiB, of which no page is ever touched
   void* const place = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
@@ -202,6 +209,7 @@ TEST(TrainingFailure, GradientsThatDoNotFitTheMachineAreRefusedWithTheFigures) {
   ::munmap(place, kBytes);
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(TrainingFailure, AMismatchLeavesTheParametersOfTheLastStep) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -229,6 +237,7 @@ TEST(TrainingFailure, AMismatchLeavesTheParametersOfTheLastStep) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(TrainingFailure, AFreshWrapperAfterAnErrorThatEndedTheOldOne) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();

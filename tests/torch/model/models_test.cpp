@@ -114,6 +114,7 @@ TEST(Models, FrozenAndUnfrozenBetweenSteps) {
   });
 }
 
+// promise: data_parallel.h#per_replica
 TEST(Models, ExcludedParametersStayLocal) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(job.rank());
@@ -132,6 +133,7 @@ TEST(Models, ExcludedParametersStayLocal) {
   });
 }
 
+// promise: data_parallel.h#per_replica
 TEST(Models, WhatIsExcludedMayDifferInShape) {
   on_workers(2, [](const Job& job) {
     torch::nn::Sequential model(torch::nn::Linear(6, 4), torch::nn::Linear(4, 2 + job.rank()));
@@ -143,6 +145,7 @@ TEST(Models, WhatIsExcludedMayDifferInShape) {
   });
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(Models, MixedTypesChannelsLastScalarsAndEmpty) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -181,6 +184,7 @@ TEST(Models, MixedTypesChannelsLastScalarsAndEmpty) {
 }
 
 // Rounded once, after the sum: 1 + 2^-9 + 2^-9 in bfloat16 would stay 1 if every addition rounded.
+// promise: data_parallel.h#weight, numerics#16-bit-floats
 TEST(Models, SixteenBitGradientsAreAddedInFloat32) {
   on_workers(3, [](const Job& job) {
     const auto p = torch::zeros({100}, torch::kBFloat16).requires_grad_();
@@ -191,6 +195,7 @@ TEST(Models, SixteenBitGradientsAreAddedInFloat32) {
 }
 
 // The sum of three gradients of 30 000 is beyond float16; the mean is not.
+// promise: numerics#16-bit-floats
 TEST(Models, AMeanOfHalvesDoesNotOverflowOnTheWay) {
   on_workers(3, [](const Job& job) {
     const auto p = torch::zeros({65}, torch::kFloat16).requires_grad_();
@@ -200,6 +205,7 @@ TEST(Models, AMeanOfHalvesDoesNotOverflowOnTheWay) {
   });
 }
 
+// promise: data_parallel.h#weight
 TEST(Models, DivisorsOtherThanTheWeight) {
   on_workers(3, [](const Job& job) {
     const auto a = torch::zeros({5}).requires_grad_();
@@ -213,6 +219,7 @@ TEST(Models, DivisorsOtherThanTheWeight) {
   });
 }
 
+// promise: data_parallel.h#Buffers, data_parallel.h#sync_buffers
 TEST(Models, BuffersOfRankZeroHoldAfterEachStepOrOnRequest) {
   for (const auto policy : {Buffers::every_step, Buffers::on_request}) {
     on_workers(2, [&](const Job& job) {

@@ -22,6 +22,7 @@ struct Tied : torch::nn::Module {
 
 bool is_second(const std::string& name) { return name == "second"; }
 
+// promise: optimizer.h#rule_of
 TEST(ParameterNames, ATiedParameterIsMeantByItsSecondNameToo) {
   on_workers(2, [](const Job& job) {
     const LogCapture log;
@@ -72,6 +73,7 @@ TEST(ParameterNames, ATiedParameterIsMeantByItsSecondNameToo) {
   });
 }
 
+// promise: optimizer.h#unused_groups
 TEST(ParameterNames, WhatHoldsForNoneIsLoggedByRank0) {
   on_workers(2, [](const Job& job) {
     const LogCapture log;

@@ -70,6 +70,7 @@ TEST(RowSparse, WithoutMomentumAndDecayItIsTheDenseForm) {
 
 // torch.optim.SparseAdam's rule: rows that nobody touched keep value and moments, and t counts the
 // parameter's updates.
+// promise: optimizer.h#Optimizer, trainer_options.h#row_sparse
 TEST(RowSparse, AdamIsLazy) {
   on_workers(2, [](const Job& job) {
     auto model = words(true);
@@ -107,6 +108,7 @@ TEST(RowSparse, AdamIsLazy) {
   });
 }
 
+// promise: trainer.h#gradient, trainer.h#gradient_norm
 TEST(RowSparse, GradientAndNormAreThoseOfTheDenseForm) {
   on_workers(3, [](const Job& job) {
     const auto look = [&](bool sparse, double clip) {
@@ -255,6 +257,7 @@ TEST(RowSparse, ACheckpointIsOfARunWithTheSameDeclarations) {
   });
 }
 
+// promise: trainer_options.h#row_sparse
 TEST(RowSparse, CodecsLeaveRowsAlone) {
   for (const int workers : {1, 2, 3}) {
     on_workers(workers, [](const Job& job) {
@@ -292,6 +295,7 @@ TEST(RowSparse, TrafficHasALineForEachTable) {
 
 // ---- DataParallel ----
 
+// promise: data_parallel.h#row_sparse
 TEST(RowSparse, DataParallelGivesTheDenseGradientsRows) {
   for (const int workers : {1, 2, 3, 5}) {
     on_workers(workers, [](const Job& job) {
@@ -360,6 +364,7 @@ TEST(RowSparse, DataParallelAccumulatesAndTakesGradientsSetByHand) {
 }
 
 // libtorch's Adam refuses sparse gradients: who wants it makes them dense.
+// promise: data_parallel.h#row_sparse
 TEST(RowSparse, DataParallelLeavesTheGradientToTheProgram) {
   on_workers(2, [](const Job& job) {
     auto model = words(true);
@@ -449,6 +454,7 @@ TEST(RowSparse, DataParallelAppliesCodecsToTheRestAlone) {
 
 // ---- declarations ----
 
+// promise: trainer_options.h#row_sparse
 TEST(RowSparse, ParametersMayBeDeclared) {
   on_workers(2, [](const Job& job) {
     auto table = torch::nn::Embedding(20, 3);

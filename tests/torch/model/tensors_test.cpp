@@ -7,6 +7,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// promise: tensors.h#all_gather, tensors.h#all_gather_variable, tensors.h#reduce_scatter
 TEST(Tensors, CollectivesInEveryForm) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -44,6 +45,7 @@ TEST(Tensors, CollectivesInEveryForm) {
 }
 
 // Equal element counts: what would be added are other elements.
+// promise: group.h#layout, tensors.h#all_reduce
 TEST(Tensors, ShapesAndStridesAreCompared) {
   const auto texts = [](const std::function<void(const Group&)>& call) {
     const auto outcome = run_process_ranks(2, [&](const Job& job) { call(Group(job)); });
@@ -99,6 +101,7 @@ TEST(Tensors, StridesThatNobodyStepsAlongAreNotCompared) {
   });
 }
 
+// promise: tensors.h#all_reduce, tensors.h#dtype_of, tensors.h#view_of
 TEST(Tensors, WhatCannotBeMovedIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

@@ -96,6 +96,7 @@ TEST(Turns, GoWithClipsCodecsAndPolicies) {
                      }});
 }
 
+// promise: trainer.h#step
 TEST(Turns, OfOneShardAreThoseOfALoopOfLibtorch) {
   on_workers(1, [](const Job& job) {
     const auto generators = torch::optim::AdamWOptions(1e-2).weight_decay(0.1);
@@ -128,6 +129,7 @@ TEST(Turns, OfOneShardAreThoseOfALoopOfLibtorch) {
   });
 }
 
+// promise: trainer.h#step
 TEST(Turns, LeaveTheOthersParametersAndTheirStateAlone) {
   on_workers(2, [](const Job& job) {
     Pair pair;
@@ -223,6 +225,7 @@ TEST(Turns, OfTwoDataParallelsFreezeTheOther) {
   }
 }
 
+// promise: trainer.h#step
 TEST(Turns, WorkersThatTakeDifferentTurnsAreTold) {
   on_workers(3, [](const Job& job) {
     Pair pair;
@@ -330,6 +333,7 @@ TEST(Turns, AfterALoadTheRightOneIsNotWarnedOf) {
   }
 }
 
+// promise: trainer.h#step
 TEST(Turns, OfAModelThatIsNotTheTrainersAreRefused) {
   on_workers(2, [](const Job& job) {
     Pair pair;

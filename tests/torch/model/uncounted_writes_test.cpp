@@ -54,6 +54,7 @@ Found train(const Job& job, torch::ScalarType type, TrainerOptions options,
   return found;
 }
 
+// promise: trainer_options.h#desync_check_every
 TEST(UncountedWrites, DecayThroughDataIsFoundInTheSecondStepOnAnyNumberOfWorkers) {
   for (const auto type : {torch::kFloat32, torch::kBFloat16}) {
     for (const int workers : {1, 2, 3}) {
@@ -67,6 +68,7 @@ TEST(UncountedWrites, DecayThroughDataIsFoundInTheSecondStepOnAnyNumberOfWorkers
   }
 }
 
+// promise: trainer_options.h#desync_check_every
 TEST(UncountedWrites, OneThatComesLateIsFoundInTheNextStepThatIsLookedAt) {
   for (const int workers : {1, 3}) {
     on_workers(workers, [&](const Job& job) {
@@ -84,6 +86,7 @@ TEST(UncountedWrites, OneThatComesLateIsFoundInTheNextStepThatIsLookedAt) {
   }
 }
 
+// promise: trainer_options.h#desync_check_every
 TEST(UncountedWrites, OneBeforeStep64IsFoundThere) {
   on_workers(2, [](const Job& job) {
     int calls = 0;
@@ -170,6 +173,7 @@ TEST(UncountedWrites, ALoadIsNone) {
   });
 }
 
+// promise: trainer_options.h#desync_check_every
 TEST(UncountedWrites, NobodyLooksWhereNobodyAskedTo) {
   on_workers(1, [](const Job& job) {
     const auto found = train(job, torch::kFloat32, {.desync_check_every = 0},

@@ -76,6 +76,7 @@ std::string refusal(const Job& job, torch::nn::Module& model) {
   return text_of<InvalidArgument>([&] { Trainer(job, model, Sgd{.lr = 0.1}, {.shards = 2}); });
 }
 
+// promise: trainer.h#Trainer
 TEST(UnusualTensors, ParametersThatShareMemoryWouldBeUntiedAndAreRefused) {
   on_workers(2, [](const Job& job) {
     torch::nn::Sequential tied(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
@@ -177,6 +178,7 @@ TEST(UnusualTensors, BuffersOfSeldomTypesComeBackFromACheckpoint) {
   }
 }
 
+// promise: trainer.h#Trainer
 TEST(UnusualTensors, WhatACheckpointCannotHoldIsRefusedWhenTheTrainerIsMade) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();

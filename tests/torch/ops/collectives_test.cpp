@@ -83,6 +83,7 @@ class OpsOf : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, OpsOf, ::testing::Values(1, 2, 3, 5));
 
+// promise: ops.h#all_reduce
 TEST_P(OpsOf, EveryReductionHasItsGradient) {
   on_all([](const Group& group) {
     for (const auto reduction :
@@ -95,6 +96,7 @@ TEST_P(OpsOf, EveryReductionHasItsGradient) {
   });
 }
 
+// promise: ops.h#all_reduce
 TEST_P(OpsOf, AProductWithZerosHasItsGradient) {
   on_all([](const Group& group) {
     auto x = mine(group, {4});
@@ -110,6 +112,7 @@ TEST_P(OpsOf, AProductWithZerosHasItsGradient) {
   });
 }
 
+// promise: ops.h#all_reduce
 TEST_P(OpsOf, TheLowestRankOfEqualMaximaHasTheGradient) {
   on_all([](const Group& group) {
     for (const auto reduction : {Reduction::max, Reduction::min}) {
@@ -122,6 +125,7 @@ TEST_P(OpsOf, TheLowestRankOfEqualMaximaHasTheGradient) {
   });
 }
 
+// promise: ops.h#broadcast, ops.h#gather, ops.h#scatter
 TEST_P(OpsOf, WhatGoesToARootOrFromItHasItsGradient) {
   on_all([](const Group& group) {
     const int root = group.size() / 2;
@@ -148,6 +152,8 @@ TEST_P(OpsOf, WhatGoesToARootOrFromItHasItsGradient) {
   });
 }
 
+// promise: ops.h#all_gather, ops.h#all_to_all, ops.h#exchange_rows
+// promise: ops.h#reduce_scatter
 TEST_P(OpsOf, RowsOfUnequalNumbersHaveTheirGradient) {
   on_all([](const Group& group) {
     const auto rows = uneven(group.size());
@@ -182,6 +188,7 @@ TEST_P(OpsOf, RowsOfUnequalNumbersHaveTheirGradient) {
   });
 }
 
+// promise: ops.h#receive, ops.h#send
 TEST_P(OpsOf, MessagesHaveTheirGradient) {
   if (ranks() == 1) {
     return on_all([](const Group& group) {
@@ -206,6 +213,7 @@ TEST_P(OpsOf, MessagesHaveTheirGradient) {
 }
 
 // Megatron's pair: a matrix product whose inner dimension is split, of a loss that all compute.
+// promise: ops.h#all_reduce, ops.h#copy_to_group, ops.h#reduce_from_group
 TEST_P(OpsOf, ASplitProductHasTheGradientsOfTheWholeOne) {
   on_all([](const Group& group) {
     constexpr std::int64_t kInner = 3;
@@ -229,6 +237,7 @@ TEST_P(OpsOf, ASplitProductHasTheGradientsOfTheWholeOne) {
   });
 }
 
+// promise: ops.h#all_reduce
 TEST(Ops, AnInputOfOneMemberAloneMayNeedAGradient) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -247,6 +256,7 @@ TEST(Ops, AnInputOfOneMemberAloneMayNeedAGradient) {
   });
 }
 
+// promise: ops.h#all_reduce, ops.h#attach
 TEST(Ops, WhatOneMemberDoesNotUseCanBeAttached) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -271,6 +281,7 @@ std::vector<std::string> texts_of(const std::function<void(const Group&)>& body)
   return {outcome.ranks[0].text, outcome.ranks[1].text};
 }
 
+// promise: ops.h#all_reduce
 TEST(Ops, AnotherOrderInBackwardIsAMismatchThatNamesTheCalls) {
   const auto texts = texts_of([](const Group& group) {
     auto x = torch::ones({2}).requires_grad_();
@@ -286,6 +297,7 @@ TEST(Ops, AnotherOrderInBackwardIsAMismatchThatNamesTheCalls) {
   }
 }
 
+// promise: ops.h#backward
 TEST(Ops, AFailureInBackwardReachesTheOthersAtOnce) {
   struct Failing : torch::autograd::Function<Failing> {
     static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
@@ -314,6 +326,7 @@ TEST(Ops, AFailureInBackwardReachesTheOthersAtOnce) {
 }
 
 /// The copy is a view: torch refuses to change it, as the input that a function of its own returns.
+// promise: ops.h#copy_to_group
 TEST(Ops, ACopyThatIsChangedInPlaceIsTorchsErrorAndLeavesItsInputAlone) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -341,6 +354,7 @@ TEST(Ops, ACopyThatIsChangedInPlaceIsTorchsErrorAndLeavesItsInputAlone) {
   });
 }
 
+// promise: ops.h#all_reduce
 TEST(Ops, NumbersOfRowsThatCannotBeAreRefused) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -374,6 +388,7 @@ TEST(Ops, NumbersOfRowsThatCannotBeAreRefused) {
   });
 }
 
+// promise: ops.h#all_reduce
 TEST(Ops, ASparseTensorIsRefusedByEach) {
   on_workers(1, [](const Job& job) {
     const Group group(job);
@@ -406,6 +421,7 @@ TEST(Ops, ASparseTensorIsRefusedByEach) {
 }
 
 /// As many elements in each row: what would be joined are other ones.
+// promise: ops.h#all_reduce, ops.h#receive
 TEST(Ops, OtherDimsOnAnotherMemberAreAMismatchThatNamesBoth) {
   using Call = std::function<void(const Group&, const torch::Tensor&)>;
   const Rows rows = {1, 1};
@@ -440,6 +456,7 @@ TEST(Ops, OtherDimsOnAnotherMemberAreAMismatchThatNamesBoth) {
 }
 
 /// A member that has no rows has the other dims all the same.
+// promise: ops.h#all_reduce, tensors.h#all_reduce
 TEST(Ops, NoRowsOfTheSameDimsAreJoined) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -449,6 +466,7 @@ TEST(Ops, NoRowsOfTheSameDimsAreJoined) {
   });
 }
 
+// promise: ops.h#all_reduce, ops.h#reduce
 TEST(Ops, WhatCannotBeDoneIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

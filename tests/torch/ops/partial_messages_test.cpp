@@ -24,6 +24,7 @@ TEST(PartialMessages, AreNoneWhereAllIsWell) {
               IsEmpty());
 }
 
+// promise: partial.h#Partial
 TEST(PartialMessages, NameTheWayOutForATensor) {
   for (const char* const mistake : {"Sum(group, x) + x", "x + Sum(group, x)", "Sum(group, x) * x",
                                     "x * Sum(group, x)", "tutti::partial_mean(group, x, 1) + x"}) {
@@ -32,6 +33,7 @@ TEST(PartialMessages, NameTheWayOutForATensor) {
   }
 }
 
+// promise: partial.h#Partial
 TEST(PartialMessages, NameTheWayOutForOneThatIsNotMoved) {
   for (const char* const mistake : {"sum.reduce()", "sum.reduce_scatter()"}) {
     EXPECT_THAT(messages(std::string("Sum sum(group, x); x = ") + mistake + ";"),

@@ -49,6 +49,7 @@ static_assert(!std::is_copy_constructible_v<Sum>, "it would be reduced twice");
 static_assert(!ReducibleInPlace<Sum>, "only what is moved is used up");
 static_assert(Scatterable<Sum> && !Scatterable<Max>);
 
+// promise: partial.h#Whole, partial.h#combine, partial.h#reduce
 TEST(Partial, EveryWholeIsThatOfAllParts) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -89,6 +90,7 @@ TEST(Partial, EveryWholeIsThatOfAllParts) {
   });
 }
 
+// promise: partial.h#Partial, partial.h#combine
 TEST(Partial, SumsThatAreAddedFirstCostOneCall) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -105,6 +107,7 @@ TEST(Partial, SumsThatAreAddedFirstCostOneCall) {
   });
 }
 
+// promise: partial.h#Partial
 TEST(Partial, AWeightedMeanHasItsGradientInOneCall) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -120,6 +123,7 @@ TEST(Partial, AWeightedMeanHasItsGradientInOneCall) {
 }
 
 /// A worker that has no samples comes with the mean of none.
+// promise: partial.h#Partial
 TEST(Partial, AValueOfWeightZeroCountsNothingWhateverItIs) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -142,6 +146,7 @@ TEST(Partial, AValueOfWeightZeroCountsNothingWhateverItIs) {
   });
 }
 
+// promise: partial.h#reduce_scatter
 TEST(Partial, APieceIsThisWorkersRowsOfTheSum) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -152,6 +157,7 @@ TEST(Partial, APieceIsThisWorkersRowsOfTheSum) {
   });
 }
 
+// promise: partial.h#Partial, partial.h#merge
 TEST(Partial, OfTwoGroupsOrOfNothingIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group one(job, "one");
@@ -178,6 +184,7 @@ class OfADebugBuild : public PartialValue {
   ~OfADebugBuild() { require_reduced(true); }
 };
 
+// promise: partial.h#Partial
 TEST(Partial, DestroyedWithoutAReductionEndsADebugBuild) {
   on_workers(1, [](const Job& job) {
     const Group group(job, "stages");
@@ -187,6 +194,7 @@ TEST(Partial, DestroyedWithoutAReductionEndsADebugBuild) {
 }
 
 #ifdef NDEBUG
+// promise: partial.h#Partial
 TEST(Partial, DestroyedWithoutAReductionIsSaid) {
   on_workers(1, [](const Job& job) {
     const Group group(job, "stages");
@@ -208,6 +216,7 @@ TEST(Partial, DestroyedWithoutAReductionIsSaid) {
 }
 #endif
 
+// promise: partial.h#combine
 TEST(Partial, IsScaledDividedAndAddedTo) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -220,6 +229,7 @@ TEST(Partial, IsScaledDividedAndAddedTo) {
   });
 }
 
+// promise: partial.h#Partial
 TEST(Partial, AMeanOfIntegersOrBooleansIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);
@@ -235,6 +245,7 @@ TEST(Partial, AMeanOfIntegersOrBooleansIsRefused) {
 }
 
 /// 16 bits have no room for such weights and sums.
+// promise: partial.h#Partial
 TEST(Partial, AMeanOfANarrowTypeHasAllWeightsItsTypeAndItsGradient) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -253,6 +264,7 @@ TEST(Partial, AMeanOfANarrowTypeHasAllWeightsItsTypeAndItsGradient) {
   });
 }
 
+// promise: partial.h#Partial
 TEST(Partial, AMeanOfTwoTypesHasTheWiderOne) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -264,6 +276,7 @@ TEST(Partial, AMeanOfTwoTypesHasTheWiderOne) {
   });
 }
 
+// promise: partial.h#Partial
 TEST(Partial, AWeightThatFloat32CannotHoldIsRefusedUnlessTheMeanIsOfFloat64) {
   on_workers(1, [](const Job& job) {
     const Group group(job);
@@ -283,6 +296,7 @@ TEST(Partial, AWeightThatFloat32CannotHoldIsRefusedUnlessTheMeanIsOfFloat64) {
   });
 }
 
+// promise: partial.h#Partial
 TEST(Partial, AWeightThatIsNoneIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

@@ -73,6 +73,7 @@ std::string with_pipeline(int size, const Pipeline& shape) {
   });
 }
 
+// promise: pipeline.h#PipelineLayer, pipeline.h#schedule, trainer_options.h#pipeline
 TEST(PipelineExact, AllSchedulesStagesAndWidthsHaveTheBytesOfTheUnsplitRun) {
   const auto expected = without_pipeline(1);
   EXPECT_EQ(without_pipeline(2), expected);
@@ -89,6 +90,7 @@ TEST(PipelineExact, AllSchedulesStagesAndWidthsHaveTheBytesOfTheUnsplitRun) {
   }
 }
 
+// promise: pipeline.h#Pipeline
 TEST(PipelineExact, OnSeveralHostsAndAcrossThemBytesAreThoseOfOneWorker) {
   const auto expected = without_pipeline(1);
   for (const int hosts : {2, 3}) {

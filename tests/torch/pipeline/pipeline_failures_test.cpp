@@ -14,6 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// promise: trainer.h#step
 TEST(PipelineFailures, AStageThatThrowsDropsTheStepOnAllAndTheNextOneGoesOn) {
   for (const char* const kind : {"gpipe", "1f1b", "zb-h1"}) {
     for (const int culprit : {0, 1, 2, 3}) {
@@ -48,6 +49,7 @@ TEST(PipelineFailures, AStageThatThrowsDropsTheStepOnAllAndTheNextOneGoesOn) {
   }
 }
 
+// promise: trainer.h#step
 TEST(PipelineFailures, ClosuresThatThrowDropTheStepOnAll) {
   on_workers(2, [](const Job& job) {
     Chain chain;
@@ -133,6 +135,7 @@ std::string failure_of(int size, Pipeline pipeline) {
   });
 }
 
+// promise: trainer.h#step
 TEST(PipelineFailures, ALayerThatFailsIsNamedInEveryStageAndWithWhatItWasGiven) {
   auto pipeline = pipeline_of({{}, {}, {}, {}}, 2);
   pipeline.layers[0] = [](const TensorList& in) -> TensorList { return {in[0].view({7})}; };
@@ -212,6 +215,7 @@ std::string sharing(int workers, int hands_on,
   return failure_of(workers, pipeline);
 }
 
+// promise: pipeline.h#PipelineLayer
 TEST(PipelineFailures, AChangeOfWhatSharedMemoryBeforeACutIsRefused) {
   const auto first = [](const TensorList& in) { in[0].mul_(3); };
   const auto none = [](const TensorList&) {};

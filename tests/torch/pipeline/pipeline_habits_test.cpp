@@ -91,6 +91,7 @@ TEST(PipelineHabits, ABufferThatAShardChangesTakesPartInItsOwnGradient) {
   }));
 }
 
+// promise: pipeline.h#Pipeline
 TEST(PipelineHabits, LaterStagesReadTheBufferThatAnEarlierOneHasChanged) {
   expect_same_bytes(chain_with([](Chain& chain, std::vector<PipelineLayer>& layers) {
     layers[0] = [layer = layers[0], scale = chain.buffers()[0]](const TensorList& x) {
@@ -112,6 +113,7 @@ TEST(PipelineHabits, ASegmentThatRunsAgainReadsTheBufferOfItsOwnShard) {
   }));
 }
 
+// promise: pipeline.h#PipelineLayer
 TEST(PipelineHabits, ConjugatesAndTheirGradientsTravelAsWhatTheyAre) {
   expect_same_bytes(chain_with([](Chain&, std::vector<PipelineLayer>& layers) {
     layers[1] = [layer = layers[1]](const TensorList& x) -> TensorList {
@@ -135,6 +137,7 @@ TEST(PipelineHabits, AHookOfATiedParameterIsCalledOnceWithTheWholeGradient) {
   }));
 }
 
+// promise: pipeline.h#Pipeline
 TEST(PipelineHabits, WhatBackwardDrawsIsDrawnAsInTheUnsplitRun) {
   // In zb-h1 halves draw apart.
   expect_same_bytes(chain_with([](Chain&, std::vector<PipelineLayer>& layers) {
@@ -151,6 +154,7 @@ TEST(PipelineHabits, WhatBackwardDrawsIsDrawnAsInTheUnsplitRun) {
                     {"gpipe", "1f1b"});
 }
 
+// promise: trainer.h#step
 TEST(PipelineHabits, TheFirstClosureMayFillItsMemoryAgain) {
   for (const bool is_blob : {false, true}) {
     expect_same_bytes([is_blob] {

@@ -78,6 +78,7 @@ TEST(Pipeline, AStageKeepsAsMuchAsItsScheduleSays) {
   });
 }
 
+// promise: trainer_options.h#memory_limit
 TEST(Pipeline, AModelBeyondTheLimitOfAWorkerTrainsOnTwoAndIsRefusedOnOne) {
   const auto of = [](int size, std::uint64_t limit) {
     return text_of_rank_0(size, [&](const Job& job) {

@@ -19,6 +19,7 @@ std::string refusal_of(int size, const std::function<void(Pipeline&, TrainerOpti
   });
 }
 
+// promise: pipeline.h#cuts, pipeline.h#own_schedule, pipeline.h#stages
 TEST(PipelineRefusals, WhatMakesNoSenseIsSaidWhenTheTrainerIsMade) {
   const auto with = [](const std::function<void(Pipeline&)>& change, int size = 2) {
     return refusal_of(size, [&](Pipeline& pipeline, TrainerOptions&) { change(pipeline); });
@@ -67,6 +68,7 @@ TEST(PipelineRefusals, WhatMakesNoSenseIsSaidWhenTheTrainerIsMade) {
       HasSubstr("where 2 stages on 2 workers have 4 shards"));
 }
 
+// promise: trainer_options.h#pipeline, trainer_options.h#speeds
 TEST(PipelineRefusals, OptionsThatDoNotGoWithOneAreNamed) {
   const auto with = [](const std::function<void(TrainerOptions&)>& change) {
     return refusal_of(2, [&](Pipeline&, TrainerOptions& options) { change(options); });
@@ -89,6 +91,7 @@ TEST(PipelineRefusals, OptionsThatDoNotGoWithOneAreNamed) {
               HasSubstr("2 speeds for 1 pipelines"));
 }
 
+// promise: pipeline.h#Pipeline
 TEST(PipelineRefusals, PipelinesThatDifferOnWorkersAreAMismatch) {
   on_workers(2, [](const Job& job) {
     Chain chain;

@@ -36,6 +36,7 @@ std::string trained(int size, const TrainerOptions& given, int steps = 3) {
   });
 }
 
+// promise: pipeline.h#Pipeline
 TEST(Pipeline, UnevenNumbersOfShardsAndPipelinesWithoutOneKeepTheBytes) {
   for (const std::int64_t shards : {1, 3, 5}) {
     const auto plain = trained(1, {.shards = shards});
@@ -48,6 +49,7 @@ TEST(Pipeline, UnevenNumbersOfShardsAndPipelinesWithoutOneKeepTheBytes) {
   }
 }
 
+// promise: pipeline.h#Pipeline, pipeline.h#cuts, pipeline.h#own_schedule
 TEST(Pipeline, CutsAndAnOrderOfTheProgramsOwnDecideNoBit) {
   const auto plain = trained(1, {.shards = 4});
   auto cut = pipeline_of({}, 2);
@@ -68,11 +70,13 @@ TEST(Pipeline, CutsAndAnOrderOfTheProgramsOwnDecideNoBit) {
   EXPECT_EQ(trained(2, {.shards = 4, .pipeline = own}), plain);
 }
 
+// promise: pipeline.h#workers, trainer_options.h#speeds
 TEST(Pipeline, SpeedsAreThoseOfPipelines) {
   const auto plain = trained(1, {.shards = 6});
   EXPECT_EQ(trained(4, {.shards = 6, .speeds = {2, 1}, .pipeline = pipeline_of({}, 2)}), plain);
 }
 
+// promise: pipeline.h#Pipeline
 TEST(Pipeline, EveryWorkerReadsTheWholeModelAndEachShardIsOneForward) {
   on_workers(2, [](const Job& job) {
     Chain chain;
@@ -133,6 +137,7 @@ TEST(Pipeline, TheHalvesOfAStepShowTheGradientOfTheUnsplitRun) {
   EXPECT_EQ(of(2, true), of(1, false));
 }
 
+// promise: pipeline.h#pipeline_layer
 TEST(Pipeline, ALayerOfAModuleHandsTheOtherTensorsThrough) {
   const torch::nn::Linear linear(5, 2);
   const auto layer = pipeline_layer(linear);
@@ -145,6 +150,7 @@ TEST(Pipeline, ALayerOfAModuleHandsTheOtherTensorsThrough) {
 }
 
 /// A worker's resident shared memory, in KiB: pages of arenas that it has touched.
+// promise: trainer.h#step, trainer_options.h#pipeline
 TEST(Pipeline, CheckpointsAreWholeAndAreResumedWithOtherStages) {
   const TemporaryFolder folder;
   const auto run = [&](int size, std::optional<Pipeline> shape, int from, int to) {
@@ -192,6 +198,7 @@ TEST(Pipeline, CheckpointsAreWholeAndAreResumedWithOtherStages) {
   EXPECT_EQ(run(1, pipeline_of({}, 1), 6, 7), expected);
 }
 
+// promise: step_report.h#stage_bytes, step_report.h#tied_bytes
 TEST(Pipeline, WhatStagesGiveOneAnotherIsReportedApart) {
   on_workers(2, [](const Job& job) {
     StagedNet net;
@@ -216,6 +223,7 @@ TEST(Pipeline, WhatStagesGiveOneAnotherIsReportedApart) {
   });
 }
 
+// promise: launcher#where-the-time-goes
 TEST(Pipeline, ATimelineHasEachComputeOfItsWorker) {
   const TemporaryFolder folder;
   setenv("TUTTI_PROFILE", folder.file("trace").c_str(), 1);
@@ -239,6 +247,7 @@ TEST(Pipeline, ATimelineHasEachComputeOfItsWorker) {
 }
 
 /// 10 samples a step of 5 shards: of 23, the last step of an epoch leaves three shards nothing.
+// promise: trainer.h#step
 TEST(Pipeline, AnEpochsLastShardsMayHaveNoDataAndBothClosuresMayAsk) {
   const auto of = [](int size, const std::optional<Pipeline>& shape, bool loss_asks) {
     return text_of_rank_0(size, [&](const Job& job) {

@@ -127,6 +127,7 @@ TEST(StageGraph, HooksOfTheProgramFireOnceInEitherHalf) {
 }
 
 /// ((1e8 + 1) − 1e8) is 0 in float32, any other order is 1: the latest use is the first term.
+// promise: pipeline.h#Pipeline
 TEST(StageGraph, WhatLaterStagesHaveFoundIsTheFirstTerm) {
   for (const bool halves : {false, true}) {
     const auto weight = torch::ones({1}).requires_grad_();
@@ -178,6 +179,7 @@ TEST(StageGraph, WhatEnteredAnotherGraphIsFound) {
   EXPECT_TRUE(second.reaches_elsewhere());
 }
 
+// promise: pipeline.h#Pipeline
 TEST(StageGraph, ATensorThatIsHandedThroughBringsItsGradientFirst) {
   StageGraph graph;
   const auto in = graph.enter({torch::ones({1})}, {1});

@@ -56,6 +56,7 @@ void expect_equal(const StageMessage& got, const StageMessage& expected) {
   }
 }
 
+// promise: pipeline.h#PipelineLayer
 TEST(StageMessages, BytesBringBackWhatWasPacked) {
   const auto message = sample();
   expect_equal(through_bytes(message), message);

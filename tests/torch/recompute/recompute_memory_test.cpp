@@ -70,6 +70,7 @@ Step::Use after_a_change_of(std::size_t r) {
   };
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMemory, ATensorThatIsReturnedTwiceIsOneResult) {
   const Step step;
   const Call twice = [&](const TensorList& in) {
@@ -95,6 +96,7 @@ TEST(RecomputeMemory, ATensorThatIsReturnedTwiceIsOneResult) {
               HasSubstr("gives another result 1"));
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMemory, AChangeInPlaceOfOneOfTwoResultsThatOverlapIsRefused) {
   const Step step;
   const std::vector<std::function<torch::Tensor(const torch::Tensor&)>> views{
@@ -130,6 +132,7 @@ TEST(RecomputeMemory, AChangeInPlaceOfOneOfTwoResultsThatOverlapIsRefused) {
   }
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMemory, PiecesOfOneTensorThatDoNotOverlapMayBeChangedInPlace) {
   const Step step;
   for (const std::int64_t dimension : {0, 1}) {
@@ -196,6 +199,7 @@ TEST(RecomputeMemory, ResultsWithoutAGradientStayViewsOfOneAnother) {
       });
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMemory, AValueBesideItsTensorMayBeChangedInPlace) {
   const Step step;
   const Call segment = [&](const TensorList& in) {
@@ -206,6 +210,7 @@ TEST(RecomputeMemory, AValueBesideItsTensorMayBeChangedInPlace) {
   step.expect_the_plain_run(segment, after_a_change_of(2));
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMemory, AChangeInPlaceOfAResultThatIsAnInputIsRefused) {
   const Step step;
   for (const bool whole : {true, false}) {
@@ -241,6 +246,7 @@ TEST(RecomputeMemory, ALeafThatIsReturnedIsTheLeaf) {
   EXPECT_TRUE(results.at(2).grad().equal(torch::full({6}, 2.0)));
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMemory, ALeafThatTheSegmentMakesIsNoParameter) {
   const Step step;
   const auto with_leaf = [&](const TensorList& in) {
@@ -267,6 +273,7 @@ TEST(RecomputeMemory, ALeafThatTheSegmentMakesIsNoParameter) {
   }
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMemory, AGradientPenaltyIsASegment) {
   const Step step;
   for (const bool of_the_input : {false, true}) {
@@ -281,6 +288,7 @@ TEST(RecomputeMemory, AGradientPenaltyIsASegment) {
   }
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMemory, ALeafThatTheSegmentMakesAndKeepsIsRefused) {
   const Step step;
   TensorList kept;

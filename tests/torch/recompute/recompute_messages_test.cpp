@@ -23,6 +23,7 @@ TEST(RecomputeMessages, AreNoneWhereAllIsWell) {
               IsEmpty());
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMessages, SayWhatASegmentReturns) {
   for (const char* const result : {"3.5", "std::pair(x, 1)", "std::vector<double>()"}) {
     EXPECT_THAT(
@@ -34,6 +35,7 @@ TEST(RecomputeMessages, SayWhatASegmentReturns) {
   }
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeMessages, SayWhichInputsThereAre) {
   EXPECT_THAT(messages("tutti::recompute([](const Tensor& a, int) { return a; }, x, 2);"),
               HasSubstr("an input is no tensor; let a lambda capture it"));

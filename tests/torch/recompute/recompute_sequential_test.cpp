@@ -103,6 +103,7 @@ std::pair<std::int64_t, std::string> step_of(torch::nn::Module& module,
   return {peak, bytes};
 }
 
+// promise: memory_plan.h#MemoryBudget, recompute_sequential.h#RecomputeSequential
 TEST(RecomputeSequential, StaysWithinAnyBudgetWithTheGradientsOfThePlainRun) {
   at::set_num_threads(1);
   for (const auto& [name, make, sample] : cases()) {
@@ -142,6 +143,7 @@ TEST(RecomputeSequential, StaysWithinAnyBudgetWithTheGradientsOfThePlainRun) {
   }
 }
 
+// promise: memory_plan.h#MemorySegment, memory_plan.h#layers, recompute_sequential.h#fit
 TEST(RecomputeSequential, LayersThatChangeTheirInputInPlaceStayWithTheLayerBeforeThem) {
   at::set_num_threads(1);
   const auto make = [] {
@@ -181,6 +183,8 @@ TEST(RecomputeSequential, LayersThatChangeTheirInputInPlaceStayWithTheLayerBefor
   EXPECT_TRUE(batch.equal(before));
 }
 
+// promise: recompute_sequential.h#RecomputeSequentialImpl, recompute_sequential.h#segments
+// promise: recompute_sequential.h#set_segments
 TEST(RecomputeSequential, HasAboutTheRootOfItsLayersAsSegments) {
   const auto make = [](std::int64_t count) {
     torch::nn::Sequential layers;
@@ -229,6 +233,7 @@ TEST(RecomputeSequential, ACutBeforeALayerThatChangesItsInputSaysWhereToCut) {
   trunk->forward(x).sum().backward();
 }
 
+// promise: recompute_sequential.h#fit
 TEST(RecomputeSequential, BudgetsThatCannotBeMetAndHookedParametersAreRefused) {
   on_workers(1, [](const Job& job) {
     const auto sample = cases()[0].sample;

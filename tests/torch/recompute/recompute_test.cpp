@@ -74,6 +74,7 @@ void expect_same(const TensorList& one, const TensorList& other) {
 
 torch::Tensor plain(Block& block, const torch::Tensor& x) { return block->forward(x); }
 
+// promise: recompute.h#recompute
 TEST(Recompute, GradientsAreThoseOfThePlainRunByteForByteAndDropoutDrawsTheSame) {
   at::set_num_threads(1);
   torch::manual_seed(1);
@@ -96,6 +97,7 @@ TEST(Recompute, GradientsAreThoseOfThePlainRunByteForByteAndDropoutDrawsTheSame)
               expected);
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, KeepsNothingOfTheSegmentBetweenForwardAndBackward) {
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
   std::vector<Weak> made;
@@ -117,6 +119,7 @@ TEST(Recompute, KeepsNothingOfTheSegmentBetweenForwardAndBackward) {
   for (const auto& one : made) EXPECT_TRUE(one.expired());
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, TakesAndGivesAnyNumberOfTensors) {
   const auto x = torch::randn({3, 2}).requires_grad_();
   const auto w = torch::randn({2}).requires_grad_();
@@ -148,6 +151,7 @@ TEST(Recompute, TakesAndGivesAnyNumberOfTensors) {
   EXPECT_TRUE(torch::autograd::grad({list[2].sum()}, {x})[0].equal(torch::ones({3, 2})));
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, AnLstmIsASegment) {
   torch::manual_seed(3);
   torch::nn::LSTM lstm(torch::nn::LSTMOptions(3, 4).num_layers(2).dropout(0.5));
@@ -164,6 +168,7 @@ TEST(Recompute, AnLstmIsASegment) {
   expect_same(of(true), of(false));
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, HooksOfAParameterFireOnceOnTheWholeGradient) {
   torch::nn::Linear tied(3, 3);
   int fired = 0;
@@ -185,6 +190,7 @@ TEST(Recompute, HooksOfAParameterFireOnceOnTheWholeGradient) {
   EXPECT_EQ(fired, 2);
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, OfAParameterThatManySegmentsUseGradientsMayBeAddedInAnotherOrder) {
   torch::manual_seed(5);
   torch::nn::Linear tied(8, 8);
@@ -201,6 +207,7 @@ TEST(Recompute, OfAParameterThatManySegmentsUseGradientsMayBeAddedInAnotherOrder
   EXPECT_TRUE(torch::allclose(of(true), of(false), 1e-5, 1e-6));
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, BackwardMayComeTwiceWhereTheGraphIsKept) {
   torch::nn::Linear linear(3, 3);
   const auto y = recompute(linear, torch::ones({1, 3})).sum();
@@ -216,6 +223,7 @@ TEST(Recompute, BackwardMayComeTwiceWhereTheGraphIsKept) {
               HasSubstr("a second derivative"));
 }
 
+// promise: recompute.h#RecomputeOptions
 TEST(Recompute, ABatchNormCountsABatchOnce) {
   torch::nn::BatchNorm1d norm(torch::nn::BatchNormOptions(3));
   torch::nn::BatchNorm1d other(torch::nn::BatchNormOptions(3));
@@ -239,6 +247,7 @@ TEST(Recompute, ABatchNormCountsABatchOnce) {
   EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), before);
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, NothingRunsAgainWhereNoGradientIsRecorded) {
   Block block(8);
   const auto x = torch::randn({2, 1, 8});
@@ -251,6 +260,7 @@ TEST(Recompute, NothingRunsAgainWhereNoGradientIsRecorded) {
   EXPECT_EQ(block->runs, 2);
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, RunsUnderTheSameAutocast) {
   torch::nn::Linear first(4, 4);
   torch::nn::Linear second(4, 4);
@@ -279,6 +289,7 @@ TEST(Recompute, RunsUnderTheSameAutocast) {
   EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, ACapturedTensorThatNeedsAGradientIsRefused) {
   const auto x = torch::ones({2}).requires_grad_();
   const auto computed = x * 2;
@@ -296,6 +307,7 @@ TEST(Recompute, ACapturedTensorThatNeedsAGradientIsRefused) {
   EXPECT_TRUE(x.grad().equal(torch::ones({2})));
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, ASegmentThatChangesItsInputIsRefused) {
   const auto change = [](const torch::Tensor& z) { return torch::Tensor(z).mul_(2); };
   for (const bool learns : {false, true}) {
@@ -313,6 +325,7 @@ TEST(Recompute, ASegmentThatChangesItsInputIsRefused) {
               HasSubstr("modified by an inplace operation"));
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, ASegmentThatRunsOtherwiseTheSecondTimeIsRefused) {
   torch::nn::Linear linear(2, 2);
   torch::nn::Linear other(2, 2);
@@ -350,6 +363,7 @@ struct Stateless : at::CPUGeneratorImpl {
   }
 };
 
+// promise: recompute.h#generators
 TEST(Recompute, GeneratorsOfTheProgramAreNamed) {
   torch::nn::Linear linear(4, 4);
   auto own = at::make_generator<at::CPUGeneratorImpl>(5);
@@ -380,6 +394,7 @@ TEST(Recompute, GeneratorsOfTheProgramAreNamed) {
       AllOf(HasSubstr("the state of generator 1 cannot be taken"), HasSubstr("a device has it")));
 }
 
+// promise: recompute.h#recompute
 TEST(Recompute, TensorsThatItHasNoBytesOfAreRefused) {
   const auto same = [](const torch::Tensor& x) { return x; };
   EXPECT_THAT(

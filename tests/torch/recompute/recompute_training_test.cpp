@@ -49,11 +49,13 @@ std::string trained(int size, bool again) {
   });
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeInATrainer, HasTheBytesOfThePlainRunOnAnyNumberOfWorkers) {
   const auto plain = trained(1, false);
   for (const int size : {1, 2, 3}) EXPECT_EQ(trained(size, true), plain) << size;
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeInADataParallel, HasTheBytesOfThePlainRunAndOneSyncForEachStep) {
   const auto of = [](bool again) {
     return text_of_rank_0(2, [&](const Job& job) {
@@ -74,6 +76,7 @@ TEST(RecomputeInADataParallel, HasTheBytesOfThePlainRunAndOneSyncForEachStep) {
   EXPECT_EQ(of(true), of(false));
 }
 
+// promise: recompute.h#recompute
 TEST(RecomputeInATrainer, ASegmentThatFailsInBackwardDropsTheStepOnAll) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);

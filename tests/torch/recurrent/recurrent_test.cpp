@@ -67,6 +67,7 @@ void for_each_shape(const Body& body) {
   }
 }
 
+// promise: recurrent.h#lengths, recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, HasTheResultsAndGradientsOfTheModuleAndTheSameBytesWithoutRecomputation) {
   for_each_shape<TypeParam>([](const Shape& shape) {
     const auto expected = expected_of<TypeParam>(shape, kSteps);
@@ -82,6 +83,7 @@ TYPED_TEST(Recurrent, HasTheResultsAndGradientsOfTheModuleAndTheSameBytesWithout
   });
 }
 
+// promise: recurrent.h#run_in_chunks
 TEST(RecurrentLstm, ProjectsWhatAStepGives) {
   for (const bool bidirectional : {false, true}) {
     for (const bool lengths : {false, true}) {
@@ -100,6 +102,7 @@ TEST(RecurrentLstm, ProjectsWhatAStepGives) {
   }
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, OfASizeThatIsNoToy) {
   at::set_num_threads(1);
   const Shape shape{.layers = 2,
@@ -114,6 +117,7 @@ TYPED_TEST(Recurrent, OfASizeThatIsNoToy) {
   expect_same(again, of.in_chunks({.recompute = false}), shape.text());
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, TakesWhatIsPacked) {
   const Shape shape{.layers = 2, .bidirectional = true, .dropout = 0.3, .lengths = true};
   const Case<TypeParam> of(shape, kSteps, torch::kFloat64);
@@ -132,6 +136,7 @@ TYPED_TEST(Recurrent, GivesZerosWhereNoSequenceLasts) {
   EXPECT_EQ(y[0].narrow(0, 0, 3).count_nonzero().template item<std::int64_t>(), 15);
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, WithoutAStateStartsFromZeros) {
   const Shape shape{.layers = 2, .bidirectional = true, .has_state = false};
   const Case<TypeParam> of(shape, kSteps, torch::kFloat64);
@@ -139,6 +144,7 @@ TYPED_TEST(Recurrent, WithoutAStateStartsFromZeros) {
 }
 
 // An oracle besides torch: what a small change of each element does to the loss.
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, GradientsAreThoseOfFiniteDifferences) {
   at::set_num_threads(1);
   const Shape shape{
@@ -166,6 +172,7 @@ TYPED_TEST(Recurrent, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, OutsideTrainingDropsNothingAndWhereNoGradientIsRecordedKeepsNothing) {
   const Shape shape{.layers = 2, .dropout = 0.4};
   Case<TypeParam> of(shape, kSteps, torch::kFloat64);
@@ -178,6 +185,7 @@ TYPED_TEST(Recurrent, OutsideTrainingDropsNothingAndWhereNoGradientIsRecordedKee
   EXPECT_TRUE(same_bytes(loss, recorded));
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, DropsEverythingWhereDropoutIsOne) {
   const Case<TypeParam> of({.layers = 2, .dropout = 1}, kSteps, torch::kFloat64);
   of.plain();
@@ -242,6 +250,7 @@ TYPED_TEST(Recurrent, BackwardLeavesTheGradientsThatItIsGiven) {
   EXPECT_TRUE(same_bytes(of_y, before_y));
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, BackwardMayComeTwiceWhereTheGraphIsKept) {
   Case<TypeParam> of({.layers = 2, .dropout = 0.4}, kSteps, torch::kFloat32);
   for (const bool again : {false, true}) {
@@ -257,6 +266,7 @@ TYPED_TEST(Recurrent, BackwardMayComeTwiceWhereTheGraphIsKept) {
   }
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, HooksFireOnceOnTheWholeGradient) {
   Case<TypeParam> of({.layers = 2, .bidirectional = true}, kSteps, torch::kFloat64);
   std::map<std::string, std::vector<torch::Tensor>> seen;
@@ -272,6 +282,7 @@ TYPED_TEST(Recurrent, HooksFireOnceOnTheWholeGradient) {
   }
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, AWeightThatIsWrittenBeforeBackwardIsFound) {
   Case<TypeParam> of({.layers = 2}, kSteps, torch::kFloat64);
   auto weight = of.net->named_parameters()["weight_hh_l1"];
@@ -298,6 +309,7 @@ TEST(RecurrentLstm, ACellThatAloneEndsOtherwiseIsFound) {
   EXPECT_THAT(text_of<InvalidArgument>([&] { loss.backward(); }), HasSubstr("in another state"));
 }
 
+// promise: recurrent.h#lengths, recurrent.h#run_in_chunks
 TYPED_TEST(Recurrent, WhatDoesNotFitIsRefused) {
   Case<TypeParam> of({.layers = 2, .bidirectional = true}, kSteps, torch::kFloat32);
   const auto says = [&](const std::string& text, const torch::Tensor& input,
@@ -352,6 +364,7 @@ TYPED_TEST(Recurrent, WhatDoesNotFitIsRefused) {
                  {.lengths = torch::tensor({2, 2, 1})});
 }
 
+// promise: recurrent.h#run_in_chunks
 TEST(RecurrentLstm, ACellStateHasItsShape) {
   torch::nn::LSTM net(torch::nn::LSTMOptions(6, 5).proj_size(3));
   const auto x = torch::randn({2, 4, 6});
@@ -360,6 +373,7 @@ TEST(RecurrentLstm, ACellStateHasItsShape) {
               HasSubstr("the cell state of shape 1x4x3, not 1x4x5"));
 }
 
+// promise: recurrent.h#run_in_chunks
 TEST(RecurrentLstm, ACellStateThatIsUndefinedIsZeros) {
   const torch::nn::LSTM net(torch::nn::LSTMOptions(6, 5));
   const auto x = torch::randn({2, 4, 6});

@@ -82,6 +82,7 @@ using Modules = ::testing::Types<torch::nn::LSTM, torch::nn::GRU>;
 TYPED_TEST_SUITE(RecurrentMemory, Modules);
 
 // Of bytes that a time step adds: what it gives, and the state at every 16th.
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(RecurrentMemory, GrowsWithTheChunkAndNotWithTheGatesOfTheSequence) {
   const std::int64_t row = kBatch * kWidth * 4;
   const auto net = this->net();
@@ -107,6 +108,7 @@ TYPED_TEST(RecurrentMemory, GrowsWithTheChunkAndNotWithTheGatesOfTheSequence) {
   EXPECT_LT(at(2048, {}) * 4, at(2048, {}, true));
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(RecurrentMemory, OneWorkspaceForALayerIsAllocatedForAllChunks) {
   for (const bool bidirectional : {false, true}) {
     auto net = this->net(2, bidirectional, 0.25);
@@ -124,6 +126,7 @@ TYPED_TEST(RecurrentMemory, OneWorkspaceForALayerIsAllocatedForAllChunks) {
   }
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(RecurrentMemory, AFrozenWeightHasNoGradientAndWhatWasKeptGoesWithBackward) {
   auto net = this->net();
   const auto all = cost_of(net, 16, {.steps = 8}).in_backward;
@@ -140,6 +143,7 @@ TYPED_TEST(RecurrentMemory, AFrozenWeightHasNoGradientAndWhatWasKeptGoesWithBack
 }
 
 // Of what dropout gives, a byte for each element is kept, and neither it nor its noise.
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(RecurrentMemory, DropoutKeepsAByteForEachElement) {
   const std::int64_t row = kBatch * kWidth;
   const auto kept = [&](double dropout) {
@@ -197,11 +201,13 @@ template <class Module>
 class RecurrentInATrainer : public ::testing::Test {};
 TYPED_TEST_SUITE(RecurrentInATrainer, Modules);
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(RecurrentInATrainer, HasTheBytesWithoutRecomputationOnAnyNumberOfWorkers) {
   const auto plain = trained<TypeParam>(1, false);
   for (const int size : {1, 2, 3}) EXPECT_EQ(trained<TypeParam>(size, true), plain) << size;
 }
 
+// promise: recurrent.h#run_in_chunks
 TYPED_TEST(RecurrentInATrainer, AndInADataParallelWithOneSyncForEachStep) {
   const auto of = [](bool again) {
     return text_of_rank_0(2, [&](const Job& job) {

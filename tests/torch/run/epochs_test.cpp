@@ -94,6 +94,7 @@ std::vector<SampleOrder> orders() {
           })};
 }
 
+// promise: trainer.h#run_epoch, trainer.h#step
 TEST(Epochs, EndWithTheSameBytesOnAnyNumberOfWorkersInAnyOrder) {
   std::set<std::string> results;
   for (const auto& order : orders()) {
@@ -106,12 +107,14 @@ TEST(Epochs, EndWithTheSameBytesOnAnyNumberOfWorkersInAnyOrder) {
   EXPECT_EQ(results.size(), 4U);
 }
 
+// promise: schedule.h#per_epoch
 TEST(Epochs, LearningRatesOfASchedulePerEpochFollowTheData) {
   EXPECT_THAT(two_epochs(2, {}),
               ::testing::StartsWith("1.000000 1.000000 1.000000 1.000000 0.500000 0.500000 "
                                     "0.500000 0.500000 "));
 }
 
+// promise: sample_order.h#SampleOrder, shard_loader.h#ShardLoader
 TEST(Epochs, ShardsGetTheSamplesOfTheOrder) {
   for (const auto& order : orders()) {
     on_workers(1, [&](const Job& job) {
@@ -125,6 +128,7 @@ TEST(Epochs, ShardsGetTheSamplesOfTheOrder) {
   }
 }
 
+// promise: trainer.h#run_epoch
 TEST(Epochs, ARunThatGoesOnInTheMiddleOfAnEpochEndsWithTheSameBytes) {
   for (const auto& order : orders()) {
     const TemporaryFolder folder;
@@ -169,6 +173,7 @@ std::string train_and_save(const Job& job, const std::string& folder, std::int64
   return trainer.state_sha256() + " " + std::to_string(trainer.steps());
 }
 
+// promise: trainer.h#epoch
 TEST(Epochs, TheLoopOfThePageGoesOnFromItsCheckpoints) {
   const TemporaryFolder folder;
   const auto train = [&](int workers, const std::string& name, std::int64_t epochs) {
@@ -181,6 +186,7 @@ TEST(Epochs, TheLoopOfThePageGoesOnFromItsCheckpoints) {
   EXPECT_EQ(train(3, "stopped", 4), straight);
 }
 
+// promise: sample_order.h#SampleOrder
 TEST(Epochs, ACheckpointOfAnotherOrderIsRefused) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {
@@ -210,6 +216,7 @@ StepResult warm_up(Training& run) {
 }
 
 // A loop over epoch() was refused after a warm-up.
+// promise: trainer.h#epoch
 TEST(Epochs, StepsWithoutDataCountToNoneAlsoWhereARunGoesOn) {
   // Two steps before the data, and one after each second step with some.
   const auto step = [](Training& run) {
@@ -245,6 +252,7 @@ TEST(Epochs, StepsWithoutDataCountToNoneAlsoWhereARunGoesOn) {
   }
 }
 
+// promise: trainer.h#epoch
 TEST(Epochs, ALoopInWhichNoShardAsksForDataIsWarnedOf) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -282,6 +290,7 @@ TEST(Epochs, StepsWithDataBetweenOthersAreNotWarnedOf) {
   });
 }
 
+// promise: sample_order.h#epoch_steps
 TEST(Epochs, AfterStepsWithoutDataTheFirstOneIsWhole) {
   on_workers(2, [](const Job& job) {
     Training run(job);
@@ -339,6 +348,7 @@ TEST(Epochs, LoadersOfTwoSizesInAStepAreRefusedWithBothSizes) {
   }
 }
 
+// promise: shard_loader.h#read_alone
 TEST(Epochs, AnExceptionInAClosureLeavesTheStepToBeRepeated) {
   on_workers(2, [](const Job& job) {
     Training run(job);
@@ -355,6 +365,7 @@ TEST(Epochs, AnExceptionInAClosureLeavesTheStepToBeRepeated) {
   });
 }
 
+// promise: shard_loader.h#evaluate, trainer.h#evaluate
 TEST(EvaluationOverALoader, GivesTheSameBytesOnAnyNumberOfWorkersAndThoseOfAPlainLoop) {
   std::set<std::string> results;
   for (const int workers : {1, 2, 3, 5}) {
@@ -423,6 +434,7 @@ class Watched : public torch::data::datasets::Dataset<Watched> {
   std::shared_ptr<Notes> notes_ = std::make_shared<Notes>();
 };
 
+// promise: shard_loader.h#evaluate
 TEST(EvaluationOverALoader, ReadsAheadUpToTheEndOfThisWorkersBatches) {
   on_workers(3, [](const Job& job) {
     Training run(job);
@@ -449,6 +461,7 @@ TEST(EvaluationOverALoader, ReadsAheadUpToTheEndOfThisWorkersBatches) {
   });
 }
 
+// promise: shard_loader.h#next
 TEST(EvaluationOverALoader, RandomNumbersOfATransformAreTheBatchsWhenNothingIsReadAhead) {
   const auto noisy = [] {
     return Numbers()
@@ -475,6 +488,7 @@ TEST(EvaluationOverALoader, RandomNumbersOfATransformAreTheBatchsWhenNothingIsRe
   });
 }
 
+// promise: shard_loader.h#ShardLoader
 TEST(EvaluationOverALoader, WhatCannotBeReadFailsOnItsWorkerAndNoLonger) {
   on_workers(2, [](const Job& job) {
     Training run(job);
@@ -495,6 +509,7 @@ TEST(EvaluationOverALoader, WhatCannotBeReadFailsOnItsWorkerAndNoLonger) {
   });
 }
 
+// promise: shard_loader.h#read
 TEST(EvaluationOverALoader, DoesNotReadWhileTheLoaderReadsAhead) {
   on_workers(2, [](const Job& job) {
     Training run(job);

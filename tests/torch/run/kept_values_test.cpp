@@ -47,6 +47,7 @@ struct Program {
   torch::Tensor history = torch::zeros({3}, torch::kInt64);
 };
 
+// promise: trainer.h#keep
 TEST_F(KeptValues, EachKindSurvivesALoadOnAnotherNumberOfWorkers) {
   const auto saved = text_of_rank_0(3, [&](const Job& job) {
     Program program(job);
@@ -75,6 +76,7 @@ TEST_F(KeptValues, EachKindSurvivesALoadOnAnotherNumberOfWorkers) {
   }
 }
 
+// promise: trainer.h#keep
 TEST_F(KeptValues, ComeBackWithEveryBit) {
   on_workers(2, [&](const Job& job) {
     Program program(job);
@@ -109,6 +111,7 @@ TEST_F(KeptValues, ComeBackWithEveryBit) {
   });
 }
 
+// promise: trainer.h#keep, trainer.h#state_sha256
 TEST_F(KeptValues, AreInTheHashOneByOne) {
   on_workers(1, [&](const Job& job) {
     Program program(job);
@@ -146,6 +149,7 @@ TEST_F(KeptValues, AreInTheStepLog) {
   });
 }
 
+// promise: trainer.h#keep
 TEST_F(KeptValues, AWorkerWithAnotherValueIsNamedBySave) {
   const auto expect_named = [&](const std::function<void(Program&, int)>& change,
                                 const std::string& text) {
@@ -170,6 +174,7 @@ TEST_F(KeptValues, AWorkerWithAnotherValueIsNamedBySave) {
                    same);
 }
 
+// promise: trainer.h#keep
 TEST_F(KeptValues, AWorkerWithAnotherValueIsNamedBeforeAStepThatCompares) {
   on_workers(3, [&](const Job& job) {
     Program program(job);
@@ -190,6 +195,7 @@ TEST_F(KeptValues, AWorkerWithAnotherValueIsNamedBeforeAStepThatCompares) {
   });
 }
 
+// promise: trainer.h#keep
 TEST_F(KeptValues, WorkersKeepTheSameNamesAndKinds) {
   on_workers(2, [&](const Job& job) {
     Program program(job);
@@ -279,6 +285,7 @@ TEST_F(KeptValues, ADamagedFileIsRefused) {
   });
 }
 
+// promise: trainer.h#keep
 TEST_F(KeptValues, WhatCannotBeKeptIsRefused) {
   on_workers(1, [&](const Job& job) {
     Program program(job);

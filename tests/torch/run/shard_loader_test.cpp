@@ -79,6 +79,7 @@ std::string train(int workers, const LoaderOptions& options, bool random = false
   });
 }
 
+// promise: shard_loader.h#ShardLoader, shard_loader.h#next, trainer.h#coming_indices
 TEST(ShardLoader, HowFarIsReadAheadDoesNotShow) {
   const auto plain = train(1, {.prefetch = 0});
   EXPECT_EQ(plain.size(), 64U);
@@ -88,6 +89,7 @@ TEST(ShardLoader, HowFarIsReadAheadDoesNotShow) {
   }
 }
 
+// promise: shard_loader.h#next
 TEST(ShardLoader, RandomNumbersOfADatasetAreTheShardsWhenNothingIsReadAhead) {
   EXPECT_EQ(train(3, {.prefetch = 0}, true), train(1, {.prefetch = 0}, true));
   EXPECT_NE(train(1, {.prefetch = 0}, true), train(1, {.prefetch = 0}, false));
@@ -112,6 +114,7 @@ struct Reading {
   ShardLoader<decltype(batches_of(Numbers()))> loader;
 };
 
+// promise: shard_loader.h#next
 TEST(ShardLoader, ADatasetThatDrawsFromTorchsGeneratorIsRefused) {
   on_workers(1, [](const Job& job) {
     Reading run(job, {}, true);
@@ -158,6 +161,7 @@ class Copied : public torch::data::datasets::Dataset<Copied> {
   std::size_t number_ = 0;
 };
 
+// promise: shard_loader.h#ShardLoader
 TEST(ShardLoader, EachOfItsThreadsHasACopyOfTheDataset) {
   on_workers(1, [](const Job& job) {
     auto model = net();
@@ -172,6 +176,7 @@ TEST(ShardLoader, EachOfItsThreadsHasACopyOfTheDataset) {
   });
 }
 
+// promise: shard_loader.h#prefetch, shard_loader.h#read_in_turn
 TEST(ShardLoader, SoManyBatchesAreReadAheadAsWasAskedFor) {
   for (const std::int64_t prefetch : {0, 1, 3}) {
     on_workers(1, [&](const Job& job) {
@@ -194,6 +199,7 @@ TEST(ShardLoader, SoManyBatchesAreReadAheadAsWasAskedFor) {
   }
 }
 
+// promise: shard_loader.h#ShardLoader, shard_loader.h#batch
 TEST(ShardLoader, ADatasetThatIsNotMappedGivesItsSamples) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -227,6 +233,7 @@ TEST(ShardLoader, BatchesAreReadByOtherThreads) {
 }
 
 // A worker with threads that might use its job proves nothing: the others wait for their deadline.
+// promise: shard_loader.h#ShardLoader, shard_loader.h#mark_reader_thread
 TEST(ShardLoader, ItsThreadsDoNotHideWorkersThatWaitForOneAnother) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -264,6 +271,7 @@ std::string bytes_after(const Job& job, int epochs, const SampleOrder& order, st
 
 // A program that made as many orders as it trains epochs died in its last step, and a worker whose
 // shards have no samples in shorter epochs looked for some for ever.
+// promise: shard_loader.h#ShardLoader
 TEST(ShardLoader, NoOrderIsAskedForBeforeItsEpochBegins) {
   const SampleOrder order("mine", [](std::int64_t, std::int64_t epoch) {
     const std::vector<std::vector<std::int64_t>> orders = {
@@ -303,6 +311,7 @@ class Part : public torch::data::datasets::Dataset<Part> {
 
 // The next epoch was read ahead while the model was evaluated: a file that both parts of the data
 // share was read by two threads, and samples were mixed.
+// promise: shard_loader.h#ShardLoader
 TEST(ShardLoader, ReadingAheadEndsWithTheEpochBeforeAnEvaluation) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -321,6 +330,7 @@ TEST(ShardLoader, ReadingAheadEndsWithTheEpochBeforeAnEvaluation) {
   });
 }
 
+// promise: shard_loader.h#read
 TEST(ShardLoader, WhatAProgramReadsItselfIsReadByItsThreadAlone) {
   on_workers(1, [](const Job& job) {
     auto model = net();
@@ -338,6 +348,7 @@ TEST(ShardLoader, WhatAProgramReadsItselfIsReadByItsThreadAlone) {
   });
 }
 
+// promise: shard_loader.h#ShardLoader
 TEST(ShardLoader, AnExceptionOfTheDatasetConcernsItsBatchAlone) {
   on_workers(1, [](const Job& job) {
     Reading run(job, {.prefetch = 5});
@@ -356,6 +367,7 @@ TEST(ShardLoader, AnExceptionOfTheDatasetConcernsItsBatchAlone) {
   });
 }
 
+// promise: shard_loader.h#read_alone, trainer.h#coming_indices
 TEST(ShardLoader, ALoadedRunGetsTheSamplesOfItsPosition) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {
@@ -379,6 +391,7 @@ class Endless : public torch::data::datasets::Dataset<Endless> {
   torch::optional<std::size_t> size() const override { return {}; }
 };
 
+// promise: shard_loader.h#ShardLoader
 TEST(ShardLoader, SenselessOptionsAreRefused) {
   const auto refusal = [](std::int64_t batch, const LoaderOptions& options) {
     return text_of<InvalidArgument>([&] { ShardLoader(batches_of(Numbers()), batch, options); });

@@ -21,6 +21,7 @@ void expect_seen(const Job& job, const std::string& what, torch::nn::Module& mod
   EXPECT_NE(trainer.state_sha256(), before) << what;
 }
 
+// promise: trainer.h#state_sha256
 TEST(StateHash, SeesEachPartOfTheState) {
   on_workers(2, [](const Job& job) {
     const auto layer = [] { return torch::nn::Linear(torch::nn::LinearOptions(6, 3).bias(false)); };
@@ -46,6 +47,7 @@ TEST(StateHash, SeesEachPartOfTheState) {
   });
 }
 
+// promise: tensors.h#parameters_sha256
 TEST(StateHash, OfParametersIsThatOfNamesAndBytesInRegistrationOrder) {
   torch::manual_seed(1);
   auto model = mlp();

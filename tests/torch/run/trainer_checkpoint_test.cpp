@@ -76,6 +76,7 @@ std::string run(int workers, std::int64_t until, const std::string& folder) {
   });
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not, trainer.h#save
 TEST_F(TrainerCheckpoint, ARunGoesOnOnAnotherNumberOfWorkersAsIfItHadNeverStopped) {
   const auto whole = run(1, 8, "");
   for (const std::int64_t stop : {1, 3, 5}) {
@@ -86,6 +87,7 @@ TEST_F(TrainerCheckpoint, ARunGoesOnOnAnotherNumberOfWorkersAsIfItHadNeverStoppe
   }
 }
 
+// promise: trainer.h#load
 TEST_F(TrainerCheckpoint, AnotherRunIsRefusedWithTheDifferences) {
   on_workers(2, [&](const Job& job) {
     auto model = net();
@@ -110,6 +112,7 @@ TEST_F(TrainerCheckpoint, AnotherRunIsRefusedWithTheDifferences) {
   });
 }
 
+// promise: schedule.h#Schedule, trainer.h#load
 TEST_F(TrainerCheckpoint, ThatOfAnotherModelOrOfOtherWaysIsRefused) {
   run(1, 1, folder());
   on_workers(2, [&](const Job& job) {
@@ -173,6 +176,7 @@ TEST_F(TrainerCheckpoint, AveragesAreSavedAndFollowOn) {
 }
 
 /// Two runs, one after the other, save to one folder.
+// promise: trainer.h#of_this_run
 TEST_F(TrainerCheckpoint, ARestartGoesOnFromWhatItsOwnRunHasSaved) {
   on_workers(1, [&](const Job&) {
     LogCapture log;
@@ -274,6 +278,7 @@ TEST_F(TrainerCheckpoint, TheBestOfThisRunIsLoadedBesideALaterStepOfAnOlderOne) 
   }
 }
 
+// promise: trainer.h#fall_back
 TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
   on_workers(2, [&](const Job& job) {
     auto model = net();
@@ -311,6 +316,7 @@ TEST_F(TrainerCheckpoint, ADamagedOneIsRefusedAndPassedOverOnlyWhenAsked) {
   });
 }
 
+// promise: trainer.h#load
 TEST_F(TrainerCheckpoint, OneOfAnotherNumberOfThreadsIsRefused) {
   on_workers(1, [&](const Job& job) {
     auto model = net();
@@ -335,6 +341,7 @@ std::optional<std::int64_t> load_what_is_whole(Trainer& trainer, const std::stri
   }
 }
 
+// promise: error.h#Corrupt, trainer.h#load
 TEST_F(TrainerCheckpoint, AProgramThatCatchesCorruptGetsWhatAFallBackHelpsAndNoMistakeOfItsOwn) {
   using Damage = std::function<void(const fs::path&)>;
   const auto put = [](const fs::path& file, char byte) {
@@ -379,6 +386,7 @@ TEST_F(TrainerCheckpoint, AProgramThatCatchesCorruptGetsWhatAFallBackHelpsAndNoM
 }
 
 /// A limit on the size of files stands for a disk that is full: the same writes fail.
+// promise: error.h#IoError, trainer.h#load, trainer.h#save
 TEST_F(TrainerCheckpoint, AFullDiskLeavesTheLastCheckpointAndTrainingGoesOn) {
   on_workers(2, [&](const Job& job) {
     auto model = net();
@@ -414,6 +422,7 @@ TEST_F(TrainerCheckpoint, AFullDiskLeavesTheLastCheckpointAndTrainingGoesOn) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST_F(TrainerCheckpoint, WhatCannotBeWrittenIsSaidOnAllAndTrainingGoesOn) {
   on_workers(2, [&](const Job& job) {
     auto model = net();

@@ -18,6 +18,7 @@ ShardAnswer some_loss(Shard& shard, torch::nn::Sequential& model) {
   return shard.loss(model->forward(torch::randn({4, 6})).square().mean());
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not, trainer.h#Evaluate
 TEST(TrainerEvaluation, MetricsOfADataSetAreTheSameBytesOnAnyNumberOfWorkers) {
   const auto inputs = torch::randn({103, 6}, at::make_generator<at::CPUGeneratorImpl>(5));
   std::set<std::string> results;
@@ -56,6 +57,7 @@ TEST(TrainerEvaluation, MetricsOfADataSetAreTheSameBytesOnAnyNumberOfWorkers) {
   EXPECT_EQ(results.size(), 1u);
 }
 
+// promise: trainer.h#Evaluate
 TEST(TrainerEvaluation, LeavesTorchsGeneratorWhereStepsLeaveIt) {
   on_workers(2, [](const Job& job) {
     auto model = net();
@@ -130,6 +132,7 @@ TEST(TrainerEvaluation, OfWorkersWithDifferentModelsIsRefused) {
   });
 }
 
+// promise: trainer.h#Evaluate
 TEST(TrainerEvaluation, AFailureIsSaidOnAllAndTrainingGoesOn) {
   on_workers(3, [](const Job& job) {
     auto model = net();
@@ -151,6 +154,7 @@ TEST(TrainerEvaluation, AFailureIsSaidOnAllAndTrainingGoesOn) {
   });
 }
 
+// promise: trainer.h#with_ema, trainer_options.h#ema_decay
 TEST(TrainerEvaluation, AveragesFollowTheParametersAndAreSwappedInAndOut) {
   for (const auto type : {torch::kFloat32, torch::kBFloat16}) {
     on_workers(3, [&](const Job& job) {

@@ -44,6 +44,7 @@ class TrainerLog : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+// promise: trainer_options.h#hash_every
 TEST_F(TrainerLog, ItIsTheSameOfAnyNumberOfWorkers) {
   const TrainerOptions options{.ema_decay = 0.1, .hash_every = 1};
   const auto alone = lines_of_run(1, options);
@@ -51,6 +52,7 @@ TEST_F(TrainerLog, ItIsTheSameOfAnyNumberOfWorkers) {
   EXPECT_EQ(lines_of_run(3, options), alone);
 }
 
+// promise: trainer_options.h#hash_every, trainer_options.h#metrics_every
 TEST_F(TrainerLog, DigestsAreNamedByWhatTheyAreOf) {
   const auto lines = lines_of_run(2, {.ema_decay = 0.1, .metrics_every = 0, .hash_every = 4});
   ASSERT_EQ(lines.size(), 1U);
@@ -62,6 +64,7 @@ TEST_F(TrainerLog, DigestsAreNamedByWhatTheyAreOf) {
   }
 }
 
+// promise: trainer_options.h#metrics_every
 TEST_F(TrainerLog, MetricsComeAsOftenAsAskedFor) {
   const auto lines = lines_of_run(2, {.metrics_every = 2});
   ASSERT_EQ(lines.size(), 2U);
@@ -72,6 +75,7 @@ TEST_F(TrainerLog, MetricsComeAsOftenAsAskedFor) {
 }
 
 /// Before anything is computed, and on all workers.
+// promise: trainer_options.h#log
 TEST_F(TrainerLog, AFileThatIsNoStepLogIsRefusedAtOnce) {
   const TemporaryFolder folder;
   const auto file = folder.file("notes");

@@ -55,6 +55,7 @@ constexpr std::string_view kByTwo =
     "step 1 of \"model\": the audit (audit_every) found that shard 0, computed by rank 0 and once "
     "more by rank 1, is not the same: it differs in the ";
 
+// promise: trainer_options.h#audit_every
 TEST(Audit, AModuleThatIsInEvalOnOneWorkerIsFoundInTheFirstStep) {
   // Of the Trainer's own modules the modes are compared in every step; this one is none of them.
   const auto in_eval = [](const Job& job, torch::nn::Sequential& model) -> Trainer::Compute {
@@ -99,6 +100,7 @@ TEST(Audit, NoiseFromAGeneratorThatHasNoSeedOrThatShardsShareIsFoundInTheFirstSt
   }
 }
 
+// promise: trainer.h#Trainer
 TEST(Audit, ARankOrAVariableThatAnEarlierShardChangedIsFoundInTheFirstStep) {
   for (const int workers : {1, 2, 3}) {
     if (workers > 1) {
@@ -208,6 +210,7 @@ TEST(Audit, OneFlippedBitOfAWorkersGradientIsFoundByTheNextAudit) {
   }
 }
 
+// promise: trainer.h#is_audit, trainer_options.h#audit_every
 TEST(Audit, DecidesNoBit) {
   for (const auto& one : std::vector<exact::Case>{{"mlp", "adam", "loss scale", 5},
                                                   {"convolution", "sgd", "halves", 5},
@@ -279,6 +282,7 @@ std::string bytes_of(const std::string& path) {
   return text.str();
 }
 
+// promise: trainer.h#is_audit
 TEST(Audit, StatesOfShardsLoadersDroppedStepsTrafficAndTheLogAreAsWithout) {
   const TemporaryFolder folder;
   for (const int workers : {1, 2, 3}) {
@@ -321,6 +325,7 @@ TEST(Audit, LeavesGradientsThatAreBornInPlaceAlone) {
   }
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(Audit, AClosureThatThrowsInItAloneIsReportedSoAndTheStepIsRepeated) {
   const auto run = [](int workers, bool throws) {
     return text_of_rank_0(workers, [&](const Job& job) {
@@ -431,6 +436,7 @@ TEST(Audit, AShardWithoutDataIsAuditedToo) {
               AllOf(HasSubstr(kByTwo), HasSubstr("gradient of \"0.weight\"")));
 }
 
+// promise: trainer_options.h#audit_every
 TEST(Audit, IsDueInTheFirstStepAlsoAfterALoadAndInEveryNth) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {
@@ -466,6 +472,7 @@ TEST(Audit, IsDueInTheFirstStepAlsoAfterALoadAndInEveryNth) {
   });
 }
 
+// promise: trainer_options.h#audit_every
 TEST(Audit, HowOftenIsCheckedAndTheSameOnAllWorkers) {
   on_workers(2, [](const Job& job) {
     auto model = net();

@@ -25,6 +25,7 @@ struct Carrier {
   }
 };
 
+// promise: trainer.h#state
 TEST(ShardState, CarriesOnTheSameOnAnyNumberOfWorkersAndThroughACheckpoint) {
   const TemporaryFolder folder;
   const auto run = [&](int workers, std::int64_t until, bool keeps) {
@@ -46,6 +47,7 @@ TEST(ShardState, CarriesOnTheSameOnAnyNumberOfWorkersAndThroughACheckpoint) {
   EXPECT_EQ(ends.size(), 1u);
 }
 
+// promise: trainer.h#state
 TEST(ShardState, AStepThatIsDroppedOrFailsLeavesIt) {
   on_workers(2, [](const Job& job) {
     torch::nn::Linear model(2, 1);

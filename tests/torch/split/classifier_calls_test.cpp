@@ -13,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// promise: parallel_cross_entropy.h#updates, parallel_cross_entropy.h#zero_grad
 TEST(ParallelCrossEntropy, SeveralBackwardsAreOneUpdateAndNoneIsNone) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -51,6 +52,7 @@ TEST(ParallelCrossEntropy, SeveralBackwardsAreOneUpdateAndNoneIsNone) {
   });
 }
 
+// promise: parallel_cross_entropy.h#step
 TEST(ParallelCrossEntropy, AStepMayBeAtAnotherRate) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -69,6 +71,7 @@ TEST(ParallelCrossEntropy, AStepMayBeAtAnotherRate) {
 }
 
 /// Classes that took part are those whose rows have moved.
+// promise: parallel_cross_entropy.h#sample_rate
 TEST(ParallelCrossEntropy, EachCallAndUpdateHasASampleOfItsOwn) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -100,6 +103,7 @@ TEST(ParallelCrossEntropy, EachCallAndUpdateHasASampleOfItsOwn) {
   });
 }
 
+// promise: parallel_cross_entropy.h#LossReduction
 TEST(ParallelCrossEntropy, ReductionsAreThoseOfTorch) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -130,6 +134,7 @@ TEST(ParallelCrossEntropy, ReductionsAreThoseOfTorch) {
 }
 
 // findings-3: A2
+// promise: parallel_cross_entropy.h#correct, parallel_cross_entropy.h#predict
 TEST(ParallelCrossEntropy, PredictsTheLowestClassOfTheLargestLogit) {
   for (const int size : {1, 3}) {
     on_workers(size, [&](const Job& job) {
@@ -166,6 +171,7 @@ TEST(ParallelCrossEntropy, PredictsTheLowestClassOfTheLargestLogit) {
   }
 }
 
+// promise: parallel_cross_entropy.h#Margin
 TEST(ParallelCrossEntropy, AMarginIsSafeAtBothEndsOfTheCosine) {
   on_workers(1, [&](const Job& job) {
     const Group group(job);
@@ -184,6 +190,7 @@ TEST(ParallelCrossEntropy, AMarginIsSafeAtBothEndsOfTheCosine) {
   });
 }
 
+// promise: parallel_cross_entropy.h#dtype
 TEST(ParallelCrossEntropy, SmallStepsOfBfloat16AreNotLost) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -204,6 +211,7 @@ TEST(ParallelCrossEntropy, SmallStepsOfBfloat16AreNotLost) {
   });
 }
 
+// promise: parallel_cross_entropy.h#forward
 TEST(ParallelCrossEntropy, ALabelThatIsNoClassIsSaidAndTheGroupStays) {
   on_workers(3, [&](const Job& job) {
     const Group group(job);
@@ -238,6 +246,7 @@ TEST(ParallelCrossEntropy, ALabelThatIsNoClassIsSaidAndTheGroupStays) {
   });
 }
 
+// promise: parallel_cross_entropy.h#ParallelCrossEntropyImpl, parallel_cross_entropy.h#ignore_index
 TEST(ParallelCrossEntropy, ArgumentsThatMakeNoSenseOrDifferAreRefused) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -277,6 +286,7 @@ TEST(ParallelCrossEntropy, ArgumentsThatMakeNoSenseOrDifferAreRefused) {
   });
 }
 
+// promise: parallel_cross_entropy.h#step
 TEST(ParallelCrossEntropy, AnUpdateOfDifferentCallsIsAMismatch) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -292,6 +302,7 @@ TEST(ParallelCrossEntropy, AnUpdateOfDifferentCallsIsAMismatch) {
   });
 }
 
+// promise: parallel_cross_entropy.h#ParallelCrossEntropyImpl
 TEST(ParallelCrossEntropy, IsRefusedByAWorkersOwnLimitAndTrainsWhereTwoShareIt) {
   constexpr std::int64_t kClasses = 200'000;
   constexpr std::int64_t kFeatures = 256;  // 400 MiB with momentum
@@ -326,6 +337,7 @@ TEST(ParallelCrossEntropy, IsRefusedByAWorkersOwnLimitAndTrainsWhereTwoShareIt) 
   }
 }
 
+// promise: parallel_cross_entropy.h#ClassifierMemory, parallel_cross_entropy.h#bytes
 TEST(ClassifierMemory, IsThatOfTheLayer) {
   on_workers(3, [&](const Job& job) {
     const Group group(job);

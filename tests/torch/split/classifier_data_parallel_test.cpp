@@ -12,6 +12,7 @@ using trained::DenseTwin;
 using trained::Net;
 using trained::samples_of;
 
+// promise: split_module.h#divide_kept
 TEST(ClassifierInADataParallel, IsTheDenseModelWithTheWeightsOfTheStep) {
   for (const bool scoped : {false, true}) {
     on_workers(3, [&](const Job& job) {
@@ -61,6 +62,7 @@ TEST(ClassifierInADataParallel, IsTheDenseModelWithTheWeightsOfTheStep) {
   }
 }
 
+// promise: split_module.h#forget_kept
 TEST(ClassifierInADataParallel, OfAFailedStepNothingIsApplied) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -86,6 +88,7 @@ TEST(ClassifierInADataParallel, OfAFailedStepNothingIsApplied) {
   });
 }
 
+// promise: parallel_cross_entropy.h#forward
 TEST(ClassifierInADataParallel, AGradientThatIsNeitherAppliedNorForgottenIsSaid) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -118,6 +121,7 @@ TEST(ClassifierInADataParallel, AGradientThatIsNeitherAppliedNorForgottenIsSaid)
   });
 }
 
+// promise: split_module.h#updates_itself
 TEST(ClassifierInADataParallel, OverOtherRanksIsRefused) {
   on_workers(4, [&](const Job& job) {
     const Group world(job);
@@ -132,6 +136,7 @@ TEST(ClassifierInADataParallel, OverOtherRanksIsRefused) {
   });
 }
 
+// promise: split_module.h#kept_squares, split_module.h#scale_kept, split_tensors.h#clip_grad_norm
 TEST(ClassifierInADataParallel, IsClippedWithTheModel) {
   on_workers(3, [&](const Job& job) {
     const Group group(job);

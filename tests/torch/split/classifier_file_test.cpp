@@ -13,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// promise: parallel_cross_entropy.h#load, parallel_cross_entropy.h#save
 TEST(ParallelCrossEntropy, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("tutti_classifier_" + std::to_string(::getpid()));
@@ -76,6 +77,7 @@ TEST(ParallelCrossEntropy, IsSavedWholeAndResumesOnAnotherNumberOfWorkers) {
   std::filesystem::remove_all(folder);
 }
 
+// promise: parallel_cross_entropy.h#seed, parallel_cross_entropy.h#sha256
 TEST(ParallelCrossEntropy, HashesAsALayerWithOneParameter) {
   on_workers(3, [&](const Job& job) {
     const Group group(job);

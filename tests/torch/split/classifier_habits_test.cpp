@@ -30,6 +30,7 @@ torch::Tensor moved_by(const Group& group,
   return whole(head, torch::kFloat64) - before;
 }
 
+// promise: parallel_cross_entropy.h#step, parallel_cross_entropy.h#zero_grad
 TEST(ClassifierHabits, ABackwardCountsOnceWhateverWasForgottenBefore) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -62,6 +63,7 @@ TEST(ClassifierHabits, ABackwardCountsOnceWhateverWasForgottenBefore) {
   });
 }
 
+// promise: parallel_cross_entropy.h#step, split_module.h#anchor
 TEST(ClassifierHabits, AGradientOfTheFeaturesAloneCountsNothing) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -97,6 +99,7 @@ TEST(ClassifierHabits, AClipHoldsForWhatWasThereAndIsSeenByTheNext) {
   });
 }
 
+// promise: parallel_cross_entropy.h#forward, parallel_cross_entropy.h#step
 TEST(ClassifierHabits, CallsAndUpdatesOfDifferentKindsAreMismatches) {
   const auto texts = [](const std::function<void(ParallelCrossEntropy&, ParallelCrossEntropy&, int,
                                                  const Batch&)>& body) {
@@ -151,6 +154,7 @@ TEST(ClassifierHabits, CallsAndUpdatesOfDifferentKindsAreMismatches) {
   });
 }
 
+// promise: parallel_cross_entropy.h#predict
 TEST(ClassifierHabits, NanIsTheLargestLogitAsInTorch) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -176,6 +180,7 @@ TEST(ClassifierHabits, ThePeerOfABadCallReadsWhatItWas) {
 
 // ---- in a DataParallel ----
 
+// promise: split_module.h#anchor
 TEST(ClassifierHabits, AFrozenTrunkLeavesTheWeightsOfTheStep) {
   const auto moved = [](int size, bool frozen, double weight) {
     return text_of_rank_0(size, [&](const Job& job) {
@@ -225,6 +230,7 @@ TEST(ClassifierHabits, AWorkerOfWeight0GivesNothingWhateverItsFeaturesAre) {
   }
 }
 
+// promise: split_module.h#take
 TEST(ClassifierHabits, ALayerIsPartOfOneTrainerOrDataParallel) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

@@ -178,6 +178,7 @@ TEST(ClassifiersInATrainer, ALayerUnderTwoNamesIsOne) {
   });
 }
 
+// promise: parallel_cross_entropy.h#zero_grad
 TEST(ClassifiersInATrainer, GradientsThatAreForgottenByHabitAreTheTrainers) {
   const auto steps = [](bool forgets) {
     return text_of_rank_0(2, [&](const Job& job) {

@@ -41,6 +41,7 @@ std::string steps_of(int size, const Options& options, const Clip& clip = {}) {
   });
 }
 
+// promise: parallel_cross_entropy.h#ParallelCrossEntropy, parallel_cross_entropy.h#sample_rate
 TEST(ClassifierInATrainer, HasTheSameBytesOnAnyNumberOfWorkers) {
   for (const auto& options :
        {Options{}, Options{.label_smoothing = 0.1, .sample_rate = 0.3, .pieces = 8},
@@ -103,6 +104,7 @@ void expect_dense_model(const Clip& clip) {
   });
 }
 
+// promise: parallel_cross_entropy.h#ParallelCrossEntropy, parallel_cross_entropy.h#step
 TEST(ClassifierInATrainer, IsTheDenseModelInOneProcess) { expect_dense_model({}); }
 
 /// Bounds that each gradient of these steps exceeds.
@@ -346,6 +348,7 @@ TEST(ClassifierInATrainer, AHeadThatTheModelDoesNotHaveIsSaid) {
   });
 }
 
+// promise: parallel_cross_entropy.h#step
 TEST(ClassifierInATrainer, CallsThatDoNotFitAStepAreRefused) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);

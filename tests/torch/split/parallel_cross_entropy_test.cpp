@@ -50,6 +50,7 @@ void expect_dense(int size, std::int64_t classes, const Options& options, const 
   });
 }
 
+// promise: parallel_cross_entropy.h#forward, parallel_cross_entropy.h#ignore_index
 TEST(ParallelCrossEntropy, IsTheDenseLayerForAnyNumberOfClassesAndWorkers) {
   for (const int size : {1, 2, 3, 5, 8}) {
     for (const std::int64_t classes : {1, 2, 7, 10, 1000}) {
@@ -62,6 +63,7 @@ TEST(ParallelCrossEntropy, IsTheDenseLayerForAnyNumberOfClassesAndWorkers) {
   }
 }
 
+// promise: parallel_cross_entropy.h#Margin, parallel_cross_entropy.h#margin
 TEST(ParallelCrossEntropy, MarginsSmoothingAndOtherRulesAreTheDenseOnes) {
   for (const int size : {1, 3}) {
     for (const std::int64_t classes : {2, 10, 300}) {
@@ -108,6 +110,7 @@ std::string run_of(int size, std::int64_t classes, const Options& options) {
   });
 }
 
+// promise: parallel_cross_entropy.h#ParallelCrossEntropy, parallel_cross_entropy.h#pieces
 TEST(ParallelCrossEntropy, HasTheSameBytesOnAnyNumberOfWorkers) {
   for (const std::int64_t classes : {7, 1000}) {
     for (const auto& options :
@@ -126,6 +129,7 @@ TEST(ParallelCrossEntropy, HasTheSameBytesOnAnyNumberOfWorkers) {
   }
 }
 
+// promise: parallel_cross_entropy.h#ParallelCrossEntropy, parallel_cross_entropy.h#pieces
 TEST(ParallelCrossEntropy, TakesMoreClassesThanOneChunkAndMoreSamplesThanClasses) {
   on_workers(2, [&](const Job& job) {
     const Group group(job);
@@ -147,6 +151,7 @@ TEST(ParallelCrossEntropy, TakesMoreClassesThanOneChunkAndMoreSamplesThanClasses
   });
 }
 
+// promise: parallel_cross_entropy.h#label_smoothing, parallel_cross_entropy.h#split_tensors
 TEST(ParallelCrossEntropy, WithASampleIsTheDenseLayerOfTheClassesThatTookPart) {
   on_workers(3, [&](const Job& job) {
     const Group group(job);

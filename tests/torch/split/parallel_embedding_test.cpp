@@ -32,6 +32,7 @@ torch::nn::Embedding whole_of(const Group& group, const ParallelEmbeddingOptions
 class ParallelEmbeddingOf : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Workers, ParallelEmbeddingOf, ::testing::ValuesIn(kNumbersOfWorkers));
 
+// promise: parallel_embedding.h#ParallelEmbeddingOptions, parallel_embedding.h#seed
 TEST_P(ParallelEmbeddingOf, InitialValuesAreThoseOfOneMember) {
   on_workers(GetParam(), [](const Job& job) {
     const Group group(job);
@@ -89,6 +90,7 @@ void expect_same_training(const Group& group, std::int64_t rows, const Options& 
   }
 }
 
+// promise: parallel_embedding.h#forward, parallel_embedding.h#padding_idx
 TEST_P(ParallelEmbeddingOf, TrainsAsTheWholeByOptimizersThatKnowSparseGradients) {
   on_workers(GetParam(), [](const Job& job) {
     const Group group(job);
@@ -103,6 +105,7 @@ TEST_P(ParallelEmbeddingOf, TrainsAsTheWholeByOptimizersThatKnowSparseGradients)
 }
 
 /// What torch's optimizers make of a sparse gradient: beside a table with dense ones.
+// promise: parallel_embedding.h#ParallelEmbedding
 TEST(ParallelEmbedding, MomentumMovesAllRowsThatWereLookedUpAndDecayIsRefused) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -143,6 +146,7 @@ TEST(ParallelEmbedding, MomentumMovesAllRowsThatWereLookedUpAndDecayIsRefused) {
   });
 }
 
+// promise: parallel_embedding.h#padding_idx
 TEST(ParallelEmbedding, PaddingIsZeroAndCountsFromTheEnd) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -158,6 +162,7 @@ TEST(ParallelEmbedding, PaddingIsZeroAndCountsFromTheEnd) {
   });
 }
 
+// promise: parallel_embedding.h#ParallelEmbedding
 TEST(ParallelEmbedding, WhatLookUpsGiveToOneRowIsAddedByRankThenPosition) {
   // In float32 each order has other bits.
   const auto of_rank = [](int rank) {
@@ -188,6 +193,7 @@ TEST(ParallelEmbedding, WhatLookUpsGiveToOneRowIsAddedByRankThenPosition) {
   });
 }
 
+// promise: parallel_embedding.h#ParallelEmbedding, parallel_embedding.h#forward
 TEST(ParallelEmbedding, ShapesAreAny) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -219,6 +225,7 @@ TEST(ParallelEmbedding, MakesThreeCallsForwardAndOneBackward) {
   });
 }
 
+// promise: parallel_embedding.h#ParallelEmbedding
 TEST(ParallelEmbedding, AnIndexThatIsNoRowIsSaidOnAllAtOnceAndTheLayerWorksOn) {
   for (const std::int64_t bad : {-1, 7}) {
     on_workers(3, [bad](const Job& job) {
@@ -247,6 +254,7 @@ TEST(ParallelEmbedding, AnIndexThatIsNoRowIsSaidOnAllAtOnceAndTheLayerWorksOn) {
   }
 }
 
+// promise: parallel_embedding.h#ParallelEmbeddingImpl
 TEST(ParallelEmbedding, AnotherLayerOnAnotherMemberIsAMismatchThatNamesBoth) {
   const auto with = [](const ParallelEmbeddingOptions& other) {
     return ends_of(2, [&](const Group& group) {
@@ -273,6 +281,7 @@ TEST(ParallelEmbedding, ThatDoesNotFitIsRefusedOnAllWithTheFigures) {
   });
 }
 
+// promise: parallel_embedding.h#ParallelEmbedding, parallel_embedding.h#forward
 TEST(ParallelEmbedding, WhatCannotBeIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

@@ -41,6 +41,7 @@ torch::nn::Linear whole_of(const Group& group, const ParallelLinearOptions& opti
   return whole;
 }
 
+// promise: parallel_linear.h#ParallelLinearImpl, parallel_linear.h#ParallelLinearOptions
 TEST_P(ParallelLinearOf, InitialValuesAreThoseOfOneMember) {
   on_workers(GetParam(), [](const Job& job) {
     const Group group(job);
@@ -62,6 +63,7 @@ TEST_P(ParallelLinearOf, InitialValuesAreThoseOfOneMember) {
   });
 }
 
+// promise: parallel_embedding.h#seed, parallel_linear.h#seed
 TEST(ParallelLinearSeed, ComesFromTheGeneratorOfRank0AndAllDraw) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -77,6 +79,7 @@ TEST(ParallelLinearSeed, ComesFromTheGeneratorOfRank0AndAllDraw) {
   });
 }
 
+// promise: parallel_linear.h#ParallelLinear, parallel_linear.h#forward
 TEST_P(ParallelLinearOf, OwnClassesOfAllSamplesTrainAsTheWhole) {
   on_all([](const Group& group, std::int64_t classes) {
     ParallelLinear mine(group, options_of(classes));
@@ -108,6 +111,7 @@ TEST_P(ParallelLinearOf, OwnClassesOfAllSamplesTrainAsTheWhole) {
   });
 }
 
+// promise: parallel_linear.h#ParallelLinear, parallel_linear.h#logits, split_module.h#split_tensors
 TEST_P(ParallelLinearOf, LogitsOfOwnSamplesTrainAsTheWhole) {
   on_all([](const Group& group, std::int64_t classes) {
     for (const bool has_bias : {true, false}) {
@@ -157,6 +161,7 @@ TEST(ParallelLinear, WithoutGradientsItSendsOnlyForward) {
   });
 }
 
+// promise: parallel_linear.h#ParallelLinearImpl
 TEST(ParallelLinear, AnotherLayerOnAnotherMemberIsAMismatchThatNamesBoth) {
   const auto with = [](const ParallelLinearOptions& other) {
     return ends_of(2, [&](const Group& group) {
@@ -188,6 +193,7 @@ TEST(ParallelLinear, ThatDoesNotFitIsRefusedOnAllWithTheFigures) {
               Each(HasSubstr("ParallelLinear of 1000000000000 classes and 64 features needs ")));
 }
 
+// promise: parallel_linear.h#ParallelLinear
 TEST(ParallelLinear, WhatCannotBeIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

@@ -7,6 +7,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// promise: shard_index.h#shard_index
 TEST(ShardIndex, EachLabelHasOneRowOverAllShards) {
   for (const std::int64_t classes : {1, 2, 7, 10}) {
     for (const std::int64_t shards : {1, 2, 3, 5, 8}) {
@@ -31,6 +32,7 @@ TEST(ShardIndex, EachLabelHasOneRowOverAllShards) {
   }
 }
 
+// promise: shard_index.h#shard_index
 TEST(ShardIndex, KeepsTypeAndShapeAndTakesAnotherIgnore) {
   const auto labels = torch::tensor({{0, 9}, {-7, 4}}, torch::kInt32);
   const auto rows = shard_index(labels, 10, 2, 1, -7);
@@ -38,6 +40,7 @@ TEST(ShardIndex, KeepsTypeAndShapeAndTakesAnotherIgnore) {
   EXPECT_EQ(shard_index(torch::empty({0}, torch::kInt64), 3, 2, 0).numel(), 0);
 }
 
+// promise: shard_index.h#one_hot
 TEST(ShardIndex, OneHotRowsAreZeroWhereIgnored) {
   const auto rows = tutti::one_hot(torch::tensor({{2, -1}, {0, 1}}, torch::kInt64), 3);
   const auto wanted = torch::tensor({0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0}, torch::kInt64);
@@ -48,6 +51,7 @@ TEST(ShardIndex, OneHotRowsAreZeroWhereIgnored) {
   EXPECT_TRUE(torch::equal(tutti::one_hot(labels, 7), torch::one_hot(labels, 7)));
 }
 
+// promise: shard_index.h#shard_index
 TEST(ShardIndex, WhatIsNoClassIsNamedWithItsPosition) {
   const auto refused = [](const std::function<void()>& body) {
     return text_of<InvalidArgument>(body);

@@ -59,10 +59,12 @@ void train_uneven_batches(const Job& job) {
               ::testing::ElementsAre("middle.weight", "middle.bias", "norm.weight", "norm.bias"));
 }
 
+// promise: split_module.h#SplitModule, sync_batch_norm.h#SyncBatchNorm
 TEST_P(SplitInDataParallelOf, StepsOfUnevenWeightedBatchesAreThoseOfOneProcess) {
   on_workers(GetParam(), train_uneven_batches);
 }
 
+// promise: sync_batch_norm.h#SyncBatchNorm
 TEST_P(SplitInDataParallelOf, DefaultWeightsMakeTheMeanOverWorkers) {
   on_workers(GetParam(), [](const Job& job) {
     PartlySplitModel mine((Group(job)));
@@ -86,6 +88,7 @@ TEST_P(SplitInDataParallelOf, DefaultWeightsMakeTheMeanOverWorkers) {
   });
 }
 
+// promise: data_parallel.h#DataParallel
 TEST_P(SplitInDataParallelOf, MicroBatchesCountByTheirWeights) {
   for (const auto divide : {Divide::by_weight, Divide::by_contributors, Divide::not_at_all}) {
     on_workers(GetParam(), [divide](const Job& job) {
@@ -283,6 +286,7 @@ TEST(SplitInDataParallel, AJoinWhileOthersAreInALayerSaysWhatToDo) {
                                         "with an empty batch of weight 0")));
 }
 
+// promise: split_module.h#SplitModule
 TEST(SplitInDataParallel, AModelThatIsSplitAllOverWorks) {
   on_workers(3, train_what_is_split_all_over);
 }

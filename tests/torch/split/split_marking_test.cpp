@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// promise: data_parallel.h#DataParallel
 TEST(SplitInDataParallel, AGradientThatIsKeptIsRefusedAndNotDividedTwice) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -43,6 +44,7 @@ TEST(SplitInDataParallel, AGradientThatIsKeptIsRefusedAndNotDividedTwice) {
   }
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(SplitInDataParallel, OverTheOtherDimensionOfAGridItIsAnOrdinaryParameter) {
   for (const auto& [data_size, model_size] : {std::pair{2, 2}, std::pair{2, 3}, std::pair{3, 1}}) {
     on_workers(data_size * model_size, [&](const Job& job) {
@@ -82,6 +84,7 @@ TEST(SplitInDataParallel, OverTheOtherDimensionOfAGridItIsAnOrdinaryParameter) {
   }
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(SplitInDataParallel, AGroupThatHasSomeOfTheseWorkersIsRefused) {
   on_workers(3, [](const Job& job) {
     const Group world(job);
@@ -100,6 +103,7 @@ TEST(SplitInDataParallel, AGroupThatHasSomeOfTheseWorkersIsRefused) {
   });
 }
 
+// promise: data_parallel.h#DataParallel
 TEST(SplitInDataParallel, AnAveragingPolicyBesideASplitLayerIsRefused) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -137,6 +141,7 @@ TEST(SplitInDataParallel, WeightsAreOfOneDataParallel) {
   });
 }
 
+// promise: data_parallel.h#DataParallel, split_module.h#SplitModule
 TEST(SplitInDataParallel, AParameterThatIsTiedToASplitOneIsLeftAlone) {
   on_workers(2, [](const Job& job) {
     const Group group(job);

@@ -18,6 +18,7 @@ ParallelLinear layer_of(const Group& group, std::uint64_t seed, std::int64_t cla
                  .features = 3, .classes = classes, .seed = seed, .dtype = torch::kFloat64});
 }
 
+// promise: split_module.h#SplitTensor, split_tensors.h#gather_whole, split_tensors.h#scatter_whole
 TEST(SplitTensors, StateOfThreeMembersIsTakenUpByTwoAndByFive) {
   const auto folder = fs::temp_directory_path() / fmt::format("tutti_split_{}", ::getpid());
   fs::create_directories(folder);
@@ -59,6 +60,7 @@ TEST(SplitTensors, StateOfThreeMembersIsTakenUpByTwoAndByFive) {
   fs::remove_all(folder);
 }
 
+// promise: split_tensors.h#clip_grad_norm, split_tensors.h#scatter_whole, split_tensors.h#take_rows
 TEST(SplitTensors, AWholeThatDoesNotFitIsSaidOnAll) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -110,6 +112,7 @@ struct PartlySplitImpl : torch::nn::Module {
 };
 TORCH_MODULE(PartlySplit);
 
+// promise: split_tensors.h#clip_grad_norm
 TEST(SplitTensors, TheNormOfGradientsIsThatOfTheWholeModel) {
   for (const int size : {1, 2, 3, 5}) {
     on_workers(size, [](const Job& job) {
@@ -161,6 +164,7 @@ TEST(SplitTensors, ANormThatIsNotANumberMakesAllGradientsSoAsTorchDoes) {
   }
 }
 
+// promise: split_tensors.h#clip_grad_norm
 TEST(SplitTensors, ANormThatCannotBeIsRefused) {
   on_workers(2, [](const Job& job) {
     const Group group(job);

@@ -98,6 +98,7 @@ void expect_as_whole(const Group& group, const Options& options, std::size_t dim
 class SyncBatchNormOf : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Workers, SyncBatchNormOf, ::testing::ValuesIn(kNumbersOfWorkers));
 
+// promise: sync_batch_norm.h#SyncBatchNormImpl, sync_batch_norm.h#forward
 TEST_P(SyncBatchNormOf, IsTorchsOnTheJoinedBatch) {
   on_workers(GetParam(), [](const Job& job) {
     const Group group(job);
@@ -128,6 +129,7 @@ torch::Tensor rectified_gradient(const Group& group, bool is_affine, bool in_pla
   return x.grad();
 }
 
+// promise: sync_batch_norm.h#forward
 TEST(SyncBatchNorm, AResultThatIsChangedInPlaceHasTheGradientOfOneThatIsNot) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -139,6 +141,7 @@ TEST(SyncBatchNorm, AResultThatIsChangedInPlaceHasTheGradientOfOneThatIsNot) {
   });
 }
 
+// promise: sync_batch_norm.h#forward
 TEST(SyncBatchNorm, AnInputThatIsChangedInPlaceBeforeBackwardIsTorchsError) {
   on_workers(1, [](const Job& job) {
     const Group group(job);
@@ -159,6 +162,7 @@ TEST(SyncBatchNorm, AnInputThatIsChangedInPlaceBeforeBackwardIsTorchsError) {
   });
 }
 
+// promise: sync_batch_norm.h#SyncBatchNorm
 TEST(SyncBatchNorm, ALargeMeanCostsNoDigits) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -194,6 +198,7 @@ TEST(SyncBatchNorm, NarrowSamplesStayNarrowAndAreAddedInFloat32) {
   });
 }
 
+// promise: sync_batch_norm.h#SyncBatchNorm
 TEST(SyncBatchNorm, OneSampleOfAllMembersIsRefusedOnAll) {
   on_workers(3, [](const Job& job) {
     const Group group(job);
@@ -212,6 +217,7 @@ TEST(SyncBatchNorm, OneSampleOfAllMembersIsRefusedOnAll) {
   });
 }
 
+// promise: sync_batch_norm.h#SyncBatchNorm
 TEST(SyncBatchNorm, OtherOptionsOnAnotherMemberAreAMismatch) {
   const auto with = [](const Options& other) {
     return ends_of(2, [&](const Group& group) {
@@ -229,6 +235,7 @@ TEST(SyncBatchNorm, OtherOptionsOnAnotherMemberAreAMismatch) {
               Each(HasSubstr("track_running_stats is yes on rank 0")));
 }
 
+// promise: sync_batch_norm.h#SyncBatchNormImpl
 TEST(SyncBatchNorm, WhatCannotBeIsRefused) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

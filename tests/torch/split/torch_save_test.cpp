@@ -11,6 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// promise: split_module.h#save
 TEST(TorchSave, OfAModelWithASplitLayerIsRefusedAndNamesWhatDoesIt) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
@@ -39,6 +40,7 @@ TEST(TorchSave, OfAModelWithASplitLayerIsRefusedAndNamesWhatDoesIt) {
 }
 
 /// torch reads a file child by child: nobody is asked before.
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error
 TEST(TorchSave, ARefusedLoadHasReadWhatStandsBeforeTheLayer) {
   on_workers(1, [](const Job& job) {
     const Group group(job);

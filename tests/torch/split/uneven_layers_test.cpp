@@ -22,6 +22,7 @@ std::string mismatch_of(const Job& job, const std::function<void()>& one,
   return text_of<Mismatch>([&] { job.rank() == 0 ? one() : other(); });
 }
 
+// promise: split_module.h#label_of, split_module.h#set_layer_name
 TEST(UnevenLayers, AMismatchNamesThemAsTheModelDoes) {
   on_workers(2, [](const Job& job) {
     const auto x = torch::randn({3, 4});

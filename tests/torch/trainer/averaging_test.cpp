@@ -102,6 +102,7 @@ void expect_as_alone(Trainer& together, TwoParts& model,
   }
 }
 
+// promise: averaging.h#AveragingRound, trainer.h#gradient_norm, trainer_options.h#per_replica
 TEST(AveragingPolicy, LogicalWorkersThatNeverMeetTrainAsIfAlone) {
   const std::vector<Given> cases = {
       {},
@@ -145,6 +146,7 @@ torch::Tensor mean_of(const std::vector<torch::Tensor>& copies) {
   return ((copies[0] + copies[1]) + copies[2]) / 3;
 }
 
+// promise: averaging.h#AveragingRound, averaging.h#overlap, trainer_options.h#averaging
 TEST(AveragingPolicy, LocalSgdMeetsEveryKStepsAfterItsWarmUp) {
   for (const int workers : {1, 2, 5}) {
     on_workers(workers, [&](const Job& job) {
@@ -216,6 +218,7 @@ struct OneWeight {
   torch::nn::Linear net;
 };
 
+// promise: averaging.h#before, averaging.h#block_momentum
 TEST(AveragingPolicy, BlockMomentumFollowsItsFormula) {
   for (const bool nesterov : {false, true}) {
     for (const int workers : {1, 3}) {
@@ -245,6 +248,7 @@ TEST(AveragingPolicy, BlockMomentumFollowsItsFormula) {
 }
 
 // In float64: torch's SGD of what all copies were before, less their mean.
+// promise: averaging.h#step, averaging.h#warm_up
 TEST(AveragingPolicy, DilocoTakesTheMeanInItsWarmUpAndThenNesterovsStep) {
   for (const int workers : {1, 3}) {
     on_workers(workers, [&](const Job& job) {
@@ -273,6 +277,7 @@ TEST(AveragingPolicy, DilocoTakesTheMeanInItsWarmUpAndThenNesterovsStep) {
   }
 }
 
+// promise: averaging.h#diloco, averaging.h#due
 TEST(AveragingPolicy, FragmentsOfDilocoAreAveragedInTurnSoThatNoStepSendsMuch) {
   // With 4200, 700, 700, 700, 3500 and 5 elements two fragments are 4900 and 4905.
   const std::vector<std::vector<std::string>> fragments = {
@@ -337,6 +342,7 @@ TEST(AveragingPolicy, FragmentsResumeInTheMiddleOfARoundOnAnyNumberOfWorkers) {
 }
 
 // Copies differ by what they did in the step that the mean took.
+// promise: averaging.h#after, averaging.h#overlap, averaging.h#steps
 TEST(AveragingPolicy, AMeanThatOverlapsIsAppliedLaterAndMixedWithEachCopy) {
   for (const int workers : {1, 3}) {
     on_workers(workers, [&](const Job& job) {
@@ -425,6 +431,7 @@ struct FourWeights {
   torch::nn::Linear net;
 };
 
+// promise: averaging.h#sends_int8
 TEST(AveragingPolicy, WhatDifferencesIn8BitsLoseIsKeptInTheStateAndSentLater) {
   const TemporaryFolder folder;
   for (const int workers : {1, 3}) {
@@ -463,6 +470,7 @@ TEST(AveragingPolicy, WhatDifferencesIn8BitsLoseIsKeptInTheStateAndSentLater) {
   }
 }
 
+// promise: averaging.h#int8
 TEST(AveragingPolicy, DifferencesIn8BitsResumeOnAnyNumberOfWorkersAndAreAFourthOfTheBytes) {
   const TemporaryFolder folder;
   const auto train = [&](int workers, std::int64_t until, bool loads, bool saves) {
@@ -497,6 +505,7 @@ TEST(AveragingPolicy, DifferencesIn8BitsResumeOnAnyNumberOfWorkersAndAreAFourthO
   }
 }
 
+// promise: averaging.h#StateAtAveraging, trainer_options.h#state_at_averaging
 TEST(AveragingPolicy, OfTheOptimizersStateIsKeptAveragedOrNothing) {
   for (const auto rule :
        {StateAtAveraging::keep, StateAtAveraging::average, StateAtAveraging::reset}) {
@@ -530,6 +539,7 @@ TEST(AveragingPolicy, OfTheOptimizersStateIsKeptAveragedOrNothing) {
   }
 }
 
+// promise: averaging.h#due, averaging.h#fragments
 TEST(AveragingPolicy, PartialUpdateAveragesOneBucketPerStepInTurn) {
   on_workers(2, [&](const Job& job) {
     auto model = two_parts();
@@ -554,6 +564,7 @@ TEST(AveragingPolicy, PartialUpdateAveragesOneBucketPerStepInTurn) {
   });
 }
 
+// promise: averaging.h#due, traffic.h#BucketTraffic
 TEST(AveragingPolicy, WhatNobodyUpdatedStaysAsItWas) {
   on_workers(2, [&](const Job& job) {
     auto net = torch::nn::ModuleList(torch::nn::Linear(3, 40), torch::nn::Linear(3, 40));
@@ -575,6 +586,7 @@ TEST(AveragingPolicy, WhatNobodyUpdatedStaysAsItWas) {
   });
 }
 
+// promise: step_report.h#collectives, step_report.h#max_sent_bytes, traffic.h#collectives
 TEST(AveragingPolicy, StateThatIsAveragedIsSentToo) {
   for (const auto rule : {StateAtAveraging::keep, StateAtAveraging::average}) {
     on_workers(1, [&](const Job& job) {
@@ -596,6 +608,7 @@ TEST(AveragingPolicy, StateThatIsAveragedIsSentToo) {
   }
 }
 
+// promise: trainer.h#dropped_locally
 TEST(AveragingPolicy, AGradientThatIsNotFiniteDropsThatLogicalWorkersStepAlone) {
   on_workers(3, [&](const Job& job) {
     const Given given;
@@ -658,6 +671,7 @@ TEST(AveragingPolicy, AStateOfAShardWhoseStepWasDroppedStaysAsItWas) {
   });
 }
 
+// promise: error.h#Diverged
 TEST(AveragingPolicy, ALogicalWorkerThatIsDroppedForeverEndsTheRunAsAllOfThemWould) {
   on_workers(2, [](const Job& job) {
     OneWeight one;
@@ -718,6 +732,7 @@ TEST(AveragingPolicy, ACombineThatThrowsOrLeavesWhatIsNotFiniteIsNamedOnAllWorke
   });
 }
 
+// promise: trainer.h#gradient
 TEST(ReplicaParameters, BetweenTheHalvesOfARefusedStepGradientsCanStillBeAskedFor) {
   on_workers(2, [](const Job& job) {
     auto model = two_parts();
@@ -739,6 +754,7 @@ TEST(ReplicaParameters, BetweenTheHalvesOfARefusedStepGradientsCanStillBeAskedFo
   });
 }
 
+// promise: trainer.h#gradient
 TEST(ReplicaParameters, AGradientThatALogicalWorkerDoesNotHaveIsNaN) {
   on_workers(2, [](const Job& job) {
     OneWeight one;
@@ -757,6 +773,7 @@ TEST(ReplicaParameters, AGradientThatALogicalWorkerDoesNotHaveIsNaN) {
   });
 }
 
+// promise: trainer.h#edit
 TEST(ReplicaParameters, WhatIsEditedTakesTheFirstOnesOptimizerStateWithIt) {
   on_workers(2, [](const Job& job) {
     OneWeight one;
@@ -772,6 +789,7 @@ TEST(ReplicaParameters, WhatIsEditedTakesTheFirstOnesOptimizerStateWithIt) {
   });
 }
 
+// promise: trainer.h#edit
 TEST(ReplicaParameters, WhatIsEditedByAnyMeansBecomesEverybodysAndNothingElse) {
   on_workers(2, [](const Job& job) {
     auto model = two_parts();
@@ -799,6 +817,7 @@ TEST(ReplicaParameters, WhatIsEditedByAnyMeansBecomesEverybodysAndNothingElse) {
   });
 }
 
+// promise: trainer.h#state_sha256
 TEST(ReplicaParameters, TheHashCoversEveryLogicalWorkersCopy) {
   on_workers(2, [](const Job& job) {
     OneWeight one;
@@ -819,6 +838,7 @@ TEST(ReplicaParameters, TheHashCoversEveryLogicalWorkersCopy) {
   });
 }
 
+// promise: trainer.h#gather, trainer.h#with_logical_worker, trainer_options.h#per_replica
 TEST(ReplicaParameters, OthersAreAveragedAsEver) {
   for (const int workers : {1, 3}) {
     on_workers(workers, [&](const Job& job) {
@@ -869,6 +889,7 @@ TEST(ReplicaParameters, OthersAreAveragedAsEver) {
   }
 }
 
+// promise: averaging.h#fragments, trainer.h#with_logical_worker, trainer_options.h#logical_workers
 TEST(AveragingPolicy, OptionsThatMakeNoSenseAreRefused) {
   EXPECT_THAT(text_of([] { averaging_policy_of("lokal"); }),
               AllOf(HasSubstr("\"lokal\""), HasSubstr("every-step, partial, local-sgd:K")));
@@ -962,6 +983,7 @@ TEST(AveragingPolicy, OptionsThatMakeNoSenseAreRefused) {
   });
 }
 
+// promise: averaging.h#name
 TEST(AveragingPolicy, ACheckpointOfAnotherPolicyIsRefused) {
   const TemporaryFolder folder;
   on_workers(1, [&](const Job& job) {

@@ -188,6 +188,7 @@ std::string train_in_parts(int workers, std::span<const Cell> cells) {
   return all;
 }
 
+// promise: averaging.h#sends_int8
 TEST(Combinations, EveryPairDoesWhatThePageSays) {
   const auto cells = cells_of_page();
   ASSERT_GT(cells.size(), 100u);

@@ -35,6 +35,7 @@ std::string train(int workers, TrainerOptions options) {
   });
 }
 
+// promise: trainer_options.h#placement
 TEST(Owner, DecidesNoBitWithoutACodec) {
   for (const double clip : {0.0, 0.01}) {
     const TrainerOptions shared{.clip = {.norm = clip}};
@@ -45,6 +46,7 @@ TEST(Owner, DecidesNoBitWithoutACodec) {
   }
 }
 
+// promise: trainer_options.h#placement
 TEST(Owner, KeepsItsGradientOutOfACodec) {
   const TrainerOptions options{.compression = {.codec = top_k_codec(0.1)}, .placement = owner_of};
   const auto alone = train(1, options);

@@ -99,6 +99,7 @@ std::string gradients_in_halves(int workers) {
   });
 }
 
+// promise: clusters#several-hosts
 TEST(ReplicaParameters, GradientsAreThereOnSeveralHostsWhereAllTakeTheStepInHalves) {
   const auto alone = gradients_in_halves(1);
   ASSERT_FALSE(alone.empty());

@@ -84,6 +84,7 @@ void expect_same_on_any_number(const Optimizer& optimizer, const TrainerOptions&
   }
 }
 
+// promise: torch_optimizer.h#TorchOptimizer
 TEST(TorchOptimizer, AnyNumberOfWorkersGivesTheBytesOfOne) {
   for (const auto& rule : {rms_prop(), ams_grad(), adagrad(), plain_sgd(), rms_prop_with_a_kernel(),
                            ams_grad_with_a_kernel(), lion()}) {
@@ -127,6 +128,7 @@ void expect_plain_loop(const Options& chosen) {
 }
 
 // To rounding: torch's compiler may contract what the kernel does not.
+// promise: optimizer.h#Adagrad, optimizer.h#Optimizer
 TEST(TorchOptimizer, TheAdagradWithAKernelIsTorchs) {
   on_workers(2, [&](const Job& job) {
     const auto trained = [&](const Optimizer& optimizer) {
@@ -150,6 +152,7 @@ TEST(TorchOptimizer, TheAdagradWithAKernelIsTorchs) {
   });
 }
 
+// promise: schedule.h#per_epoch, torch_optimizer.h#TorchOptimizer
 TEST(TorchOptimizer, OneShardGivesTheBytesOfAPlainLoop) {
   using namespace torch::optim;
   expect_plain_loop<RMSprop>(RMSpropOptions(1e-2).momentum(0.9).centered(true).weight_decay(0.01));
@@ -176,6 +179,7 @@ std::string go_on(int workers, std::int64_t until, const Optimizer& optimizer,
   });
 }
 
+// promise: optimizer.h#text_of, torch_optimizer.h#TorchOptimizer, trainer.h#load
 TEST(TorchOptimizer, AStoppedRunGoesOnOnAnotherNumberOfWorkers) {
   const TemporaryFolder folder;
   for (const auto& rule : {rms_prop(), ams_grad(), adagrad(), plain_sgd()}) {
@@ -258,12 +262,14 @@ std::string refusal_of(const Odd::Change& change) {
   return text_of<InvalidArgument>([&] { odd(change); });
 }
 
+// promise: torch_optimizer.h#TorchOptimizer
 TEST(TorchOptimizer, OnesOwnOptimizerIsARule) {
   const auto rule = odd([](Odd&, const torch::Tensor& tensor) { step_down(tensor); });
   EXPECT_THAT(text_of(rule), HasSubstr("Odd"));
   expect_same_on_any_number(rule, {.shards = 5});
 }
 
+// promise: torch_optimizer.h#torch_optimizer
 TEST(TorchOptimizer, ItsTextIsTypeAndOptions) {
   EXPECT_EQ(text_of(plain_sgd()),
             "torch SGD lr 0.1 momentum 0 dampening 0 weight_decay 0 nesterov False");
@@ -271,11 +277,13 @@ TEST(TorchOptimizer, ItsTextIsTypeAndOptions) {
                                          HasSubstr("amsgrad True")));
 }
 
+// promise: torch_optimizer.h#torch_optimizer
 TEST(TorchOptimizer, OneThatNeedsTheWholeModelIsRefused) {
   EXPECT_THAT(text_of<InvalidArgument>(
                   [] { torch_optimizer<torch::optim::LBFGS>(torch::optim::LBFGSOptions(0.1)); }),
               AllOf(StartsWith("LBFGS "), HasSubstr("cannot be run per tile: ")));
 }
+// promise: torch_optimizer.h#TorchOptimizer, torch_optimizer.h#torch_optimizer
 TEST(TorchOptimizer, OneThatLooksAtNormsIsRefused) {  // as LARS and LAMB do
   EXPECT_THAT(refusal_of([](Odd&, const torch::Tensor& tensor) {
                 if (tensor.grad().defined()) tensor.sub_(tensor.grad() / tensor.grad().norm());
@@ -283,22 +291,26 @@ TEST(TorchOptimizer, OneThatLooksAtNormsIsRefused) {  // as LARS and LAMB do
               HasSubstr("it gives other bytes when a tensor is cut, so it is not element-wise "
                         "(LBFGS, LAMB and LARS are not"));
 }
+// promise: torch_optimizer.h#TorchOptimizer
 TEST(TorchOptimizer, OneThatLooksAtRowsIsRefused) {  // as Adafactor does
   EXPECT_THAT(refusal_of([](Odd&, const torch::Tensor& tensor) {
                 if (tensor.grad().defined()) tensor.sub_(tensor.grad().mean(-1, true));
               }),
               HasSubstr("it is not element-wise"));
 }
+// promise: torch_optimizer.h#torch_optimizer
 TEST(TorchOptimizer, OneThatDrawsRandomNumbersIsRefused) {
   EXPECT_THAT(refusal_of([](Odd&, const torch::Tensor& tensor) {
                 if (tensor.grad().defined()) tensor.add_(torch::randn_like(tensor));
               }),
               HasSubstr("draws random numbers"));
 }
+// promise: torch_optimizer.h#torch_optimizer
 TEST(TorchOptimizer, OneThatChangesWhatHasNoGradientIsRefused) {
   EXPECT_THAT(refusal_of([](Odd&, const torch::Tensor& tensor) { tensor.mul_(0.9); }),
               HasSubstr("it changes a tensor that has no gradient"));
 }
+// promise: torch_optimizer.h#torch_optimizer
 TEST(TorchOptimizer, StateOfAnotherSizeIsRefused) {
   EXPECT_THAT(refusal_of([](Odd& self, const torch::Tensor& tensor) {
                 step_down(tensor);
@@ -306,6 +318,7 @@ TEST(TorchOptimizer, StateOfAnotherSizeIsRefused) {
               }),
               HasSubstr("its state \"memory\" has another size or type than the parameter"));
 }
+// promise: torch_optimizer.h#torch_optimizer
 TEST(TorchOptimizer, StateThatMovesIsRefused) {
   EXPECT_THAT(refusal_of([](Odd& self, const torch::Tensor& tensor) {
                 if (!tensor.grad().defined()) return;
@@ -315,6 +328,7 @@ TEST(TorchOptimizer, StateThatMovesIsRefused) {
               }),
               HasSubstr("its state \"memory\" does not stay in one place"));
 }
+// promise: torch_optimizer.h#TorchOptimizer
 TEST(TorchOptimizer, AFactoryThatMakesNothingUsefulIsRefused) {
   EXPECT_THAT(text_of<InvalidArgument>([] { torch_optimizer(nullptr); }), HasSubstr("no factory"));
   EXPECT_THAT(text_of<InvalidArgument>([] {

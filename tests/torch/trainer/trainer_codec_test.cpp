@@ -77,6 +77,7 @@ TEST(TrainerCodec, TheOptimizerSeesTheMeanOfWhatWasSent) {
   }
 }
 
+// promise: data_parallel.h#no_compression, data_parallel.h#traffic
 TEST(TrainerCodec, DataParallelReducesWhatWasSent) {
   on_workers(3, [](const Job& job) {
     auto model = layer();
@@ -121,6 +122,7 @@ struct CorrectedModel {
 
 constexpr MomentumCorrection kCorrection{.momentum = 0.5, .weight_decay = 0.1};
 
+// promise: codec.h#MomentumCorrection
 TEST(TrainerCodec, MomentumIsCorrectedBeforeTheSelection) {
   on_workers(3, [](const Job& job) {
     auto model = layer();
@@ -179,6 +181,7 @@ TEST(TrainerCodec, WeightsDecayFromTheirMasterCopies) {
   });
 }
 
+// promise: codec.h#MomentumCorrection
 TEST(TrainerCodec, MomentumThatActsTwiceIsRefused) {
   on_workers(2, [](const Job& job) {
     auto model = layer();
@@ -232,6 +235,7 @@ TEST(TrainerCodec, AnUntouchedParameterSendsNothingAndKeepsWhatWasLeft) {
   });
 }
 
+// promise: traffic.h#BucketTraffic, trainer.h#traffic
 TEST(TrainerCodec, WithoutACodecTrafficIsDense) {
   on_workers(2, [](const Job& job) {
     auto model = layer();
@@ -248,6 +252,7 @@ TEST(TrainerCodec, WithoutACodecTrafficIsDense) {
   });
 }
 
+// promise: codec.h#encode
 TEST(TrainerCodec, WhatDoesNotFitDropsTheStepAndSaysSo) {
   on_workers(2, [](const Job& job) {
     auto model = layer();
@@ -294,6 +299,7 @@ TEST(TrainerCodec, AnOverflowShrinksADynamicLossScaleAsWithoutACodec) {
   });
 }
 
+// promise: trainer.h#gradient
 TEST(TrainerCodec, BetweenTheHalvesTheGradientIsWhatWasSent) {
   on_workers(2, [](const Job& job) {
     auto model = layer();
@@ -350,6 +356,7 @@ class ByteCodec : public Codec {
   }
 };
 
+// promise: codec.h#subtract, codec.h#sum_bytes
 TEST(TrainerCodec, ACodecOfOnesOwnHasAllThatOursHave) {
   const auto run = [](int workers) {
     return text_of_rank_0(workers, [](const Job& job) {
@@ -376,6 +383,7 @@ TEST(TrainerCodec, ACodecOfOnesOwnHasAllThatOursHave) {
   EXPECT_EQ(run(5), one);
 }
 
+// promise: codec.h#name, trainer_options.h#logical_workers
 TEST(TrainerCodec, OptionsThatMakeNoSenseAreRefused) {
   on_workers(2, [](const Job& job) {
     auto model = layer();
@@ -402,6 +410,7 @@ TEST(TrainerCodec, OptionsThatMakeNoSenseAreRefused) {
   });
 }
 
+// promise: codec.h#name, codec.h#text_of, trainer.h#load
 TEST(TrainerCodec, ACheckpointOfOtherResidualsIsRefused) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {

@@ -57,6 +57,7 @@ void expect_own_memory(const Job& job, const torch::nn::Module& module) {
   }
 }
 
+// promise: trainer.h#Trainer
 TEST(TrainerEnd, EachWorkerGoesOnWithParametersOfItsOwn) {
   for (const auto type : {torch::kFloat32, torch::kBFloat16}) {
     for (const int workers : {1, 2, 3}) {

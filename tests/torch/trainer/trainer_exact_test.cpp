@@ -9,6 +9,7 @@ namespace {
 
 class TrainerExact : public ::testing::TestWithParam<Case> {};
 
+// promise: numerics#what-the-bits-depend-on, trainer.h#index, trainer.h#nothing
 TEST_P(TrainerExact, AnyNumberOfWorkersGivesTheBytesOfOne) {
   auto one = GetParam();
   expect_same_on_any_number(one, {2, 3, 5, 8});
@@ -16,6 +17,7 @@ TEST_P(TrainerExact, AnyNumberOfWorkersGivesTheBytesOfOne) {
   expect_same_on_any_number(one, {2, 8});
 }
 
+// promise: numerics#what-the-bits-may-depend-on-and-what-not, trainer.h#seed
 TEST_P(TrainerExact, AStopDoesNotShow) { expect_same_after_a_stop(GetParam(), 2, 3, 2); }
 
 std::string name_of_case(const ::testing::TestParamInfo<Case>& test) {
@@ -47,6 +49,7 @@ INSTANTIATE_TEST_SUITE_P(
     name_of_case);
 
 // Without this the tests above could not tell random numbers of shards from those of workers.
+// promise: trainer.h#Trainer
 TEST(TrainerExactly, RandomNumbersOfAWorkerWouldShow) {
   const auto run = [](int workers, bool of_worker) {
     return text_of_rank_0(workers, [&](const Job& job) {

@@ -27,6 +27,7 @@ StepResult step_of(Trainer& trainer, torch::nn::Sequential& model) {
   });
 }
 
+// promise: trainer.h#Trainer
 TEST(TrainerFailures, OneThatHasEndedSavesNothingAndRepeatsWhatEndedIt) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {
@@ -59,6 +60,7 @@ TEST(TrainerFailures, OneThatHasEndedSavesNothingAndRepeatsWhatEndedIt) {
   });
 }
 
+// promise: trainer.h#apply
 TEST(TrainerFailures, AWorkerThatFailsBetweenTheHalvesDropsTheStep) {
   on_workers(3, [](const Job& job) {
     auto model = with_buffers();
@@ -86,6 +88,7 @@ TEST(TrainerFailures, AWorkerThatFailsBetweenTheHalvesDropsTheStep) {
   });
 }
 
+// promise: trainer.h#accumulate
 TEST(TrainerFailures, WhoDoesNotGoOnAfterTheFirstHalfDropsTheStep) {
   on_workers(2, [](const Job& job) {
     auto model = with_buffers();
@@ -106,6 +109,7 @@ TEST(TrainerFailures, WhoDoesNotGoOnAfterTheFirstHalfDropsTheStep) {
   });
 }
 
+// promise: trainer.h#Trainer
 TEST(TrainerFailures, AnEndedOneIsWaitedForByNobody) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {
@@ -125,6 +129,7 @@ TEST(TrainerFailures, AnEndedOneIsWaitedForByNobody) {
   });
 }
 
+// promise: trainer.h#accumulate
 TEST(TrainerFailures, ParametersStandStillUntilAllHaveCalledApply) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -140,6 +145,7 @@ TEST(TrainerFailures, ParametersStandStillUntilAllHaveCalledApply) {
   });
 }
 
+// promise: error.h#step, trainer.h#step, trainer.h#steps
 TEST(TrainerFailures, StepsAreNamedByTheTrainersNumbers) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {
@@ -193,6 +199,7 @@ TEST(TrainerFailures, AnEditThatMovesATensorIsNamedOnAllWorkers) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error, trainer.h#edit
 TEST(TrainerFailures, AnEditThatThrowsAnythingIsSaidOnAllWorkers) {
   on_workers(2, [](const Job& job) {
     auto model = with_buffers();
@@ -208,6 +215,7 @@ TEST(TrainerFailures, AnEditThatThrowsAnythingIsSaidOnAllWorkers) {
   });
 }
 
+// promise: trainer_options.h#hash_every
 TEST(TrainerFailures, HashesAreAskedForOnAllWorkersOrNone) {
   const TemporaryFolder folder;
   const auto outcome = run_process_ranks(2, [&](const Job& job) {
@@ -223,6 +231,7 @@ TEST(TrainerFailures, HashesAreAskedForOnAllWorkersOrNone) {
 }
 
 /// A limit on the size of files stands for a disk that is full.
+// promise: trainer_options.h#log
 TEST(TrainerFailures, AStepThatCannotBeLoggedIsAStepAllTheSame) {
   const TemporaryFolder folder;
   on_workers(2, [&](const Job& job) {

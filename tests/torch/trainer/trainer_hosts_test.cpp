@@ -95,6 +95,7 @@ TEST(TrainerOnHosts, ADigestOfTheStateThatIsAskedForAgainNeedsNobodyElse) {
 }
 
 /// It has all objects of the worker, whose link has threads that it lacks.
+// promise: errors#children-of-a-worker
 TEST(TrainerOnHosts, AForkedChildOfAHostsFirstWorkerLeavesItsLinkAlone) {
   on_two_hosts(4, [](const Job& job) {
     auto training = std::make_unique<Training>(job);

@@ -15,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// promise: error.h#Diverged, trainer.h#StepResult, trainer_options.h#max_consecutive_drops
 TEST(TrainerRefusals, AGradientThatIsNotFiniteDropsTheStepEverywhere) {
   for (const double bad :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
@@ -61,6 +62,7 @@ TEST(TrainerRefusals, ASumOfFiniteGradientsThatOverflowsIsFound) {
   });
 }
 
+// promise: trainer.h#loss
 TEST(TrainerRefusals, WithoutAnyWeightNothingHappens) {
   on_workers(2, [](const Job& job) {
     auto model = torch::nn::Sequential(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
@@ -78,6 +80,7 @@ TEST(TrainerRefusals, WithoutAnyWeightNothingHappens) {
   });
 }
 
+// promise: trainer.h#Trainer, trainer.h#step
 TEST(TrainerRefusals, AShardThatThrowsChangesNothingAndTheStepIsRepeated) {
   on_workers(3, [](const Job& job) {
     auto model = mlp();
@@ -108,6 +111,7 @@ TEST(TrainerRefusals, AShardThatThrowsChangesNothingAndTheStepIsRepeated) {
   });
 }
 
+// promise: trainer.h#indices
 TEST(TrainerRefusals, ShardsThatAskForDataInDifferentWaysAreNamed) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -124,6 +128,7 @@ TEST(TrainerRefusals, ShardsThatAskForDataInDifferentWaysAreNamed) {
 }
 
 // The gradient was the second loss' alone, and the recorded loss the mean of both.
+// promise: trainer.h#loss
 TEST(TrainerRefusals, AShardThatAnswersTwiceIsTold) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -159,6 +164,7 @@ TEST(TrainerRefusals, AShardThatAnswersTwiceIsTold) {
   });
 }
 
+// promise: error.h#InvalidArgument, trainer.h#indices
 TEST(TrainerRefusals, ShardsThatDoNotAskWhereOthersDoWouldLoseTheirSamples) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -220,6 +226,7 @@ TEST(TrainerRefusals, MemoryTakenFromUnderAParameterIsFound) {
   });
 }
 
+// promise: errors#errors-and-fault-tolerance-what-is-still-usable-after-each-error, trainer.h#edit
 TEST(TrainerRefusals, AParameterWrittenBetweenStepsIsFoundAndEditIsTheWay) {
   on_workers(2, [](const Job& job) {
     auto model = torch::nn::Sequential(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3));
@@ -268,6 +275,7 @@ TEST(TrainerRefusals, ABufferChangedBetweenStepsIsFound) {
   });
 }
 
+// promise: trainer.h#ShardAnswer, trainer_options.h#TrainerOptions, trainer_options.h#deadline
 TEST(TrainerRefusals, WhatIsRefused) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -315,6 +323,7 @@ TEST(TrainerRefusals, WhatIsRefused) {
   });
 }
 
+// promise: error.h#OutOfMemory, trainer.h#Trainer
 TEST(TrainerRefusals, AModelThatDoesNotFitTheMachineIsOutOfMemory) {
   on_workers(1, [](const Job&) {
     const auto small = std::make_shared<StubSystem>(
@@ -348,6 +357,7 @@ TEST(TrainerRefusals, AScheduleThatThrowsChangesNothing) {
   });
 }
 
+// promise: trainer.h#gradients
 TEST(TrainerRefusals, AGatheredMetricMayBeCalledLoss) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -361,6 +371,7 @@ TEST(TrainerRefusals, AGatheredMetricMayBeCalledLoss) {
   });
 }
 
+// promise: metrics.h#ShardMetrics
 TEST(TrainerRefusals, AMetricOfTwoKindsIsNamedOnEveryWorker) {
   on_workers(3, [](const Job& job) {
     auto model = mlp();
@@ -383,6 +394,7 @@ TEST(TrainerRefusals, AMetricOfTwoKindsIsNamedOnEveryWorker) {
   });
 }
 
+// promise: optimizer.h#text_of, trainer.h#Trainer
 TEST(TrainerRefusals, WorkersWithOtherOptionsGetTheSameDiff) {
   const auto outcome = run_process_ranks(2, [](const Job& job) {
     auto model = mlp();

@@ -46,6 +46,8 @@ void expect_equal_to_torch(const Pair& pair, double clip) {
   });
 }
 
+// promise: optimizer.h#Adam, optimizer.h#AdamW, optimizer.h#RmsProp
+// promise: optimizer.h#Sgd
 TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
   using torch::optim::AdamOptions;
   using torch::optim::AdamWOptions;
@@ -109,6 +111,7 @@ TEST(Trainer, EqualsTorchOnTheJoinedBatch) {
 
 /// With batch statistics and dropout: the shards one after the other, with the same seeds, in plain
 /// libtorch.
+// promise: numerics#what-the-bits-may-depend-on-and-what-not, trainer.h#Shard, trainer.h#Trainer
 TEST(Trainer, EqualsALoopOverTheShardsWrittenByHand) {
   const auto net = [] {
     // No bias in front of the normalisation: its gradient would be rounding errors alone.
@@ -161,6 +164,7 @@ TEST(Trainer, EqualsALoopOverTheShardsWrittenByHand) {
   });
 }
 
+// promise: optimizer.h#Optimizer
 TEST(Trainer, UntouchedParametersKeepValueAndStateByteForByte) {
   on_workers(2, [](const Job& job) {
     torch::nn::ModuleList model(torch::nn::Linear(6, 4), torch::nn::Linear(6, 4));
@@ -185,6 +189,7 @@ TEST(Trainer, UntouchedParametersKeepValueAndStateByteForByte) {
   });
 }
 
+// promise: trainer.h#Trainer
 TEST(Trainer, ParametersLieOncePerHostAtAddressesThatNeverChange) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
@@ -202,6 +207,7 @@ TEST(Trainer, ParametersLieOncePerHostAtAddressesThatNeverChange) {
   });
 }
 
+// promise: trainer.h#apply, trainer.h#gradient, trainer.h#gradient_norm
 TEST(Trainer, BetweenTheHalvesTheFoldedGradientCanBeRead) {
   for (const double clip : {0.0, 1e-3}) {
     on_workers(3, [&](const Job& job) {
@@ -232,6 +238,7 @@ TEST(Trainer, BetweenTheHalvesTheFoldedGradientCanBeRead) {
   }
 }
 
+// promise: metrics.h#gather, trainer.h#indices, trainer.h#metrics
 TEST(Trainer, EverySampleComesOncePerEpochOnAnyNumberOfWorkers) {
   for (const int workers : {1, 2, 5}) {
     on_workers(workers, [](const Job& job) {
@@ -262,6 +269,7 @@ TEST(Trainer, EverySampleComesOncePerEpochOnAnyNumberOfWorkers) {
   }
 }
 
+// promise: trainer.h#gradients
 TEST(Trainer, GradientsOfTheUsersOwn) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
@@ -283,6 +291,7 @@ TEST(Trainer, GradientsOfTheUsersOwn) {
   });
 }
 
+// promise: trainer.h#Shard, trainer.h#nothing, trainer_options.h#BufferRule
 TEST(Trainer, BuffersAreTheMeanOverTheShardsThatRan) {
   on_workers(2, [](const Job& job) {
     auto norm = torch::nn::BatchNorm1d(3);
@@ -299,6 +308,7 @@ TEST(Trainer, BuffersAreTheMeanOverTheShardsThatRan) {
   });
 }
 
+// promise: trainer_options.h#BufferRule, trainer_options.h#buffers
 TEST(Trainer, EachBufferFollowsItsRule) {
   on_workers(2, [](const Job& job) {
     auto norm = torch::nn::BatchNorm1d(3);
@@ -327,6 +337,7 @@ TEST(Trainer, EachBufferFollowsItsRule) {
   });
 }
 
+// promise: trainer.h#Trainer, trainer.h#shards, trainer_options.h#speeds
 TEST(Trainer, UnequalSpeedsMoveShardsAndNoBit) {
   std::set<std::string> ends;
   for (const auto& speeds : {std::vector<double>{}, {1, 3}, {5, 1}}) {

@@ -93,6 +93,8 @@ class ByHand {
 
 class TrainerValues : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
+// promise: clip.h#norm, clip.h#parameter_norm, clip.h#value
+// promise: clip.h#Clip
 TEST_P(TrainerValues, AreThoseOfStepsWrittenByHand) {
   const std::string model = std::get<0>(GetParam());
   const std::string way = std::get<1>(GetParam());
