@@ -72,12 +72,6 @@ std::size_t Codec::tile_bytes(std::int64_t) const { return 0; }
 
 bool Codec::selects() const { return false; }
 
-bool Codec::has_first_round() const { return false; }
-
-std::int64_t Codec::first_round_values(std::span<const std::int64_t>) const { return 0; }
-
-void Codec::first_round(std::span<const float>, const EncodeContext&, std::span<float>) const {}
-
 void Codec::round_sum(std::span<float>) const {}
 
 std::size_t Codec::sum_bytes(std::int64_t count, std::int64_t, const EncodeContext&) const {
