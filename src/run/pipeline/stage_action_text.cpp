@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <string>
+
+#include "base/number.h"
 
 namespace tutti {
 namespace {
@@ -37,12 +38,12 @@ bool take(std::string_view& text, std::string_view words) {
 
 /// The same for a number, as text_of() writes it.
 bool take(std::string_view& text, int& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto digits = static_cast<std::size_t>(end - text.data());
-  if (error != std::errc() || number < 0 || text[0] == '-' || (text[0] == '0' && digits > 1)) {
+  const auto before = text;
+  const auto found = take_number<int>(text);
+  if (!found || before[0] == '-' || (before[0] == '0' && before.size() - text.size() > 1)) {
     return false;
   }
-  text.remove_prefix(digits);
+  number = *found;
   return true;
 }
 

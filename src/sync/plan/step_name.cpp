@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "base/number.h"
 
 namespace tutti {
 namespace {
@@ -20,15 +20,13 @@ std::string step_name(std::int64_t number, std::string_view trained) {
 std::optional<StepName> step_name_of(std::string_view text) {
   if (!text.starts_with(kStep)) return std::nullopt;
   text.remove_prefix(kStep.size());
-  StepName name;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), name.number);
-  if (error != std::errc()) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  const auto number = take_number<std::int64_t>(text);
+  if (!number) return std::nullopt;
   if (!text.starts_with(kOf) || !text.ends_with(kEnd) || text.size() < kOf.size() + kEnd.size()) {
     return std::nullopt;
   }
-  name.trained = text.substr(kOf.size(), text.size() - kOf.size() - kEnd.size());
-  return name;
+  return StepName{*number,
+                  std::string(text.substr(kOf.size(), text.size() - kOf.size() - kEnd.size()))};
 }
 
 }  // namespace tutti
