@@ -165,7 +165,8 @@ void CodedGradients::find_shares() {
 
 /// Per logical worker, the buckets that this rank encodes: each goes to the worker with the least
 /// load among those that carry its leaves, on the host of its first one.
-std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
+std::vector<std::vector<std::size_t>> CodedGradients::own_tasks() const {
+  const int rank = exchange_.group().rank();
   const auto held = nodes().held();
   std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
   const auto load_of = [&](int r) -> std::int64_t& { return load[static_cast<std::size_t>(r)]; };
@@ -284,7 +285,7 @@ CodedGradients::Refusal CodedGradients::prepare() {
 
 /// The messages of this rank that were not made early.
 void CodedGradients::encode_own() {
-  const auto tasks = tasks_of(exchange_.group().rank());
+  const auto tasks = own_tasks();
   for (std::size_t l = 0; l < tasks.size(); ++l) {
     const auto folds = [&](std::uint32_t p) { return fold_of(l, p); };
     for (const auto b : tasks[l]) {

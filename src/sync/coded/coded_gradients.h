@@ -81,8 +81,6 @@ class CodedGradients final : public ArraySource {
   void bring_kept();
   /// The same where it is right on the host of rank 0 alone.
   void spread_kept();
-  /// Whether bring_kept() has anything to do, in any step.
-  bool keeps_on_hosts() const { return spans_hosts_ && board_.has_residuals(); }
   /// Whether bring_kept() has anything to do. Alike on all workers.
   bool has_kept_elsewhere() const;
 
@@ -118,7 +116,7 @@ class CodedGradients final : public ArraySource {
   bool is_touched(std::uint32_t parameter) const;
   std::size_t sum_bytes_of(std::size_t bucket, std::int64_t values) const;
   SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
-  std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
+  std::vector<std::vector<std::size_t>> own_tasks() const;
   std::optional<std::size_t> closing() const;
   void encode_early(std::size_t logical, std::size_t bucket, double loss_scale);
   BucketEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter);
@@ -126,6 +124,8 @@ class CodedGradients final : public ArraySource {
   void made(const MessageTask& task);
   std::vector<std::size_t> messages_of_hosts() const;
   Refusal exchange_messages();
+  /// Whether bring_kept() has anything to do, in any step.
+  bool keeps_on_hosts() const { return spans_hosts_ && board_.has_residuals(); }
   void note_squares();
   void note_homes();
   double kept_squares(const MessageTask& task) const;
