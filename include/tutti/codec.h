@@ -39,9 +39,6 @@ struct EncodeContext {
   MessageFormat message_format = MessageFormat::by_size;
   std::int64_t step = 1;   ///< of the run, counted from 1; dropped ones count
   std::int64_t count = 0;  ///< values of the message
-  /// The parameter's shape, where the values are those of one parameter; else empty.
-  std::span<const std::int64_t> shape = {};
-  std::span<const float> first_sum = {};  ///< of Codec::first_round()
 };
 
 /// The result of encode().
@@ -69,8 +66,8 @@ class Codec {
   virtual std::string name() const = 0;
   /// Most values of a message. Unless overridden: any number.
   virtual std::int64_t max_values() const;
-  /// Most bytes of a message of `count` ≥ 1 values; of more values never less. In any step: neither
-  /// context.step nor first_sum is known here.
+  /// Most bytes of a message of `count` ≥ 1 values; of more values never less. In any step:
+  /// context.step is not known here.
   virtual std::size_t bound(std::int64_t count, const EncodeContext& context) const = 0;
   /// Writes the context.count values, all of them finite, to `message`, which is aligned to 64
   /// bytes and has room for bound() bytes. A refusal drops the step on all workers.
@@ -94,20 +91,6 @@ class Codec {
   /// Whether it sends some values as they are, and of the others nothing: decode() then gives −0.0
   /// just where nothing was sent. Unless overridden: no.
   virtual bool selects() const;
-
-  // A codec may need two rounds of dense exchange, as low-rank ones do (Vogels et al. 2019, arXiv
-  // 1905.13727): the first rounds of all logical workers are added up, and the message of each may
-  // depend on the sum. Every parameter is then a bucket of its own.
-  /// Whether it does. Unless overridden: no.
-  virtual bool has_first_round() const;
-  /// The number of values in the first round of a parameter of that shape: 0 where one round
-  /// suffices.
-  virtual std::int64_t first_round_values(std::span<const std::int64_t> shape) const;
-  /// Writes them to `to`, all of it; a value that is not finite drops the step. Each logical
-  /// worker's are multiplied by its share of the weight and added along the tree, in float32; the
-  /// sum is EncodeContext::first_sum from then on.
-  virtual void first_round(std::span<const float> values, const EncodeContext& context,
-                           std::span<float> to) const;
 
   // The sum of all messages, each weighted by its logical worker's share of the weight, is taken in
   // float32 along the tree and comes back in a fixed format.

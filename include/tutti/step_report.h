@@ -10,8 +10,7 @@ namespace tutti {
 
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 1
-  /// Gradient exchanges: 1 per step, 2 with a codec of two rounds; with an averaging policy,
-  /// averaging rounds.
+  /// Gradient exchanges: 1 per step; with an averaging policy, averaging rounds.
   int collectives = 0;
   /// Parts in which it left: buckets, each as soon as it was complete, or (1) all at once.
   int buckets = 0;

@@ -33,8 +33,7 @@ struct BucketTraffic {
 
 struct TrafficReport {
   std::int64_t steps = 0;  ///< that were applied
-  /// Gradient exchanges: 1 per step, 2 with a codec of two rounds; with an averaging policy,
-  /// averaging rounds.
+  /// Gradient exchanges: 1 per step; with an averaging policy, averaging rounds.
   std::int64_t collectives = 0;
   std::vector<BucketTraffic> last_step;
   std::vector<BucketTraffic> all_steps;

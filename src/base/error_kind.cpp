@@ -28,6 +28,17 @@ ErrorKind error_kind() {
   }
 }
 
+std::string exception_text() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find("\nException raised from "));
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
 std::exception_ptr make_error(ErrorKind kind, const std::string& text) {
   switch (kind.which) {
     case ErrorClass::unsupported:

@@ -31,6 +31,10 @@ struct ErrorKind {
 /// what is none of the classes is invalid_argument, as the call that was given it.
 ErrorKind error_kind();
 
+/// Inside a handler: the text of the exception being handled, without the calls that libtorch's
+/// names.
+std::string exception_text();
+
 /// The error of that kind.
 std::exception_ptr make_error(ErrorKind kind, const std::string& text);
 

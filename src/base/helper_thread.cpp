@@ -21,6 +21,7 @@
 
 #include <fmt/format.h>
 
+#include "base/number.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -156,10 +157,10 @@ int other_threads() {
   int others = 0;
   errno = 0;
   while (const dirent* entry = ::readdir(folder.get())) {
-    const auto number = static_cast<pid_t>(std::atoi(entry->d_name));  // 0: "." and ".."
-    if (number == 0 || number == self) continue;
-    const bool is_marked = std::find(marked.begin(), marked.end(), number) != marked.end();
-    if (!is_marked && !has_mask_of_helpers(number)) ++others;
+    const auto number = parse_number<pid_t>(entry->d_name);  // none: "." and ".."
+    if (!number || *number == self) continue;
+    const bool is_marked = std::find(marked.begin(), marked.end(), *number) != marked.end();
+    if (!is_marked && !has_mask_of_helpers(*number)) ++others;
     errno = 0;
   }
   return errno != 0 ? std::max(others, 1) : std::max(others - kSanitizerThreads, 0);

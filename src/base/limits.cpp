@@ -3,10 +3,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <sstream>
+
+#include "base/number.h"
 
 namespace tutti {
 namespace {
@@ -28,10 +29,7 @@ std::optional<std::uint64_t> read_number(const fs::path& path) {
   std::istringstream text(read_text(path));
   std::string word;
   text >> word;
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
-  return number;
+  return parse_number<std::uint64_t>(word);
 }
 
 /// The number after `key` at the start of a line: "inactive_file 4096", "MemTotal:  8 kB".

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "base/helper_thread.h"
 #include "c10d/pipe_signal.h"
 

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/helper_thread.h"
+#include "base/number.h"
 
 namespace tutti {
 namespace {
@@ -147,17 +148,26 @@ class GatherStore::Rounds {
     return are_all_finished;
   }
 
+  /// 0 where there is no such key.
+  std::int64_t number_at(const std::string& key) const {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return 0;
+    const std::string text(found->second.begin(), found->second.end());
+    const auto number = parse_number<std::int64_t>(text);
+    if (!number) {
+      C10_THROW_ERROR(DistStoreError,
+                      fmt::format("{} is \"{}\": only numbers can be added up", key, text));
+    }
+    return *number;
+  }
+
   /// The same on all participants.
   Json apply(const Json& entry) {
     const auto key = entry.at("key").get<std::string>();
     const auto what = entry.at("what").get<std::string>();
     if (what == "delete") return values_.erase(key) > 0;
     if (what == "add") {
-      const auto found = values_.find(key);
-      const auto sum = entry.at("value").get<std::int64_t>() +
-                       (found == values_.end()
-                            ? 0
-                            : std::stoll(std::string(found->second.begin(), found->second.end())));
+      const auto sum = entry.at("value").get<std::int64_t>() + number_at(key);
       const auto text = std::to_string(sum);
       values_[key] = Value(text.begin(), text.end());
       return sum;

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "base/helper_thread.h"
 #include "c10d/backend_link.h"
 #include "c10d/pipe_signal.h"

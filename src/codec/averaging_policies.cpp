@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 
+#include "base/number.h"
 #include "tutti/averaging.h"
 #include "tutti/error.h"
 
@@ -162,11 +162,9 @@ class WithOuterStep : public AveragingPolicy {
 
 template <class Number>
 Number policy_number_of(std::string_view text, std::string_view digits) {
-  Number number = 0;
-  const auto* const last = digits.data() + digits.size();
-  const auto [end, error] = std::from_chars(digits.data(), last, number);
-  if (error != std::errc() || end != last) refuse_policy(text);
-  return number;
+  const auto number = parse_number<Number>(digits);
+  if (!number) refuse_policy(text);
+  return *number;
 }
 
 /// `numbers` are what follows "diloco:" in `text`.

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
 
+#include "base/number.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -24,11 +24,9 @@ constexpr std::string_view kNames =
 
 template <class Number>
 Number number_of(std::string_view text, std::string_view digits) {
-  Number number = 0;
-  const auto* const end = digits.data() + digits.size();
-  const auto [stopped, error] = std::from_chars(digits.data(), end, number);
-  if (error != std::errc() || stopped != end) refuse(text);
-  return number;
+  const auto number = parse_number<Number>(digits);
+  if (!number) refuse(text);
+  return *number;
 }
 
 void require_sense_of(const MomentumCorrection& numbers, const Compression& compression) {
@@ -71,12 +69,6 @@ std::optional<MessageList> Codec::list_of(std::span<const std::byte>) const { re
 std::size_t Codec::tile_bytes(std::int64_t) const { return 0; }
 
 bool Codec::selects() const { return false; }
-
-bool Codec::has_first_round() const { return false; }
-
-std::int64_t Codec::first_round_values(std::span<const std::int64_t>) const { return 0; }
-
-void Codec::first_round(std::span<const float>, const EncodeContext&, std::span<float>) const {}
 
 void Codec::round_sum(std::span<float>) const {}
 

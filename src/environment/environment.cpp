@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
 
 #include <fmt/format.h>
 
+#include "base/number.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -101,18 +101,10 @@ std::optional<std::string_view> text_of(const char* name) {
   return text;
 }
 
-template <class Number>
-std::optional<Number> parse(std::string_view text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 std::optional<int> integer(const char* name, int least) {
   const auto text = text_of(name);
   if (!text) return std::nullopt;
-  const auto number = parse<int>(*text);
+  const auto number = parse_number<int>(*text);
   if (!number || *number < least)
     throw InvalidArgument(
         fmt::format("{} is \"{}\": must be a whole number from {}", name, *text, least));
@@ -122,7 +114,7 @@ std::optional<int> integer(const char* name, int least) {
 std::optional<std::chrono::milliseconds> seconds(const char* name) {
   const auto text = text_of(name);
   if (!text) return std::nullopt;
-  const auto number = parse<double>(*text);
+  const auto number = parse_number<double>(*text);
   constexpr double kMost = 1e9;
   if (!number || !std::isfinite(*number) || *number < 0.001 || *number > kMost)
     throw InvalidArgument(fmt::format(
@@ -154,7 +146,7 @@ std::optional<Environment::Hub> hub_address(const char* name) {
   const auto colon = text->rfind(':');
   const auto address = text->substr(0, colon == std::string_view::npos ? text->size() : colon);
   const auto port =
-      colon == std::string_view::npos ? std::nullopt : parse<int>(text->substr(colon + 1));
+      colon == std::string_view::npos ? std::nullopt : parse_number<int>(text->substr(colon + 1));
   const bool in_brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
   constexpr int kMostPort = 65535;
   if (!port || *port < 1 || *port > kMostPort ||
@@ -173,7 +165,7 @@ std::vector<int> rank_list(const char* name) {
   auto rest = text_of(name).value_or("");
   while (!rest.empty()) {
     const auto end = std::min(rest.find(','), rest.size());
-    const auto rank = parse<int>(rest.substr(0, end));
+    const auto rank = parse_number<int>(rest.substr(0, end));
     if (!rank || *rank < 0) return {};
     ranks.push_back(*rank);
     rest.remove_prefix(std::min(end + 1, rest.size()));
@@ -188,7 +180,7 @@ std::vector<int> counts(const char* name) {
   const auto text = text_of(name).value_or("");
   for (std::size_t at = 0; at < text.size();) {
     const auto end = std::min(text.find(',', at), text.size());
-    const auto number = parse<int>(text.substr(at, end - at));
+    const auto number = parse_number<int>(text.substr(at, end - at));
     if (!number || *number < 1)
       throw InvalidArgument(fmt::format(
           "{} is \"{}\": must be whole numbers from 1, with commas between", name, text));
@@ -309,7 +301,7 @@ std::optional<Environment::Launcher> find_launcher() {
   if (!launcher) return {};
   // OpenMP allows a list, of which the first number is that of the outermost level.
   const auto list = text_of("OMP_NUM_THREADS").value_or("");
-  launcher->threads = parse<int>(list.substr(0, list.find(',')));
+  launcher->threads = parse_number<int>(list.substr(0, list.find(',')));
   return launcher;
 }
 

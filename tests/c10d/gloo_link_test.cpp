@@ -210,5 +210,22 @@ TEST(GatherStore, AKeyThatDoesNotComeIsATimeout) {
   EXPECT_TRUE(store.deleteKey("a"));
 }
 
+TEST(GatherStore, AddingToATextIsTheStoresErrorOnAll) {
+  Table table(2);
+  run_threads(2, [&](int self) {
+    GatherStore store(table.exchange(self), self);
+    if (self == 0) store.set("a", "7 or so");
+    store.wait({"a"});
+    for (int time = 0; time < 2; ++time) {
+      try {
+        store.add("a", 1);
+        ADD_FAILURE() << "no error";
+      } catch (const c10::DistStoreError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("a is \"7 or so\": only numbers can be added up"));
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

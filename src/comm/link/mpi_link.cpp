@@ -22,6 +22,7 @@
 
 #include "base/check.h"
 #include "base/helper_thread.h"
+#include "base/number.h"
 #include "comm/link/link_collectives.h"
 #include "comm/link/lost_peers.h"
 #include "comm/link/mpi_stream.h"
@@ -310,13 +311,24 @@ std::unique_ptr<Link> make_mpi_link(const MpiOptions& options) {
   return link;
 }
 
+std::vector<int> mpi_ranks_of(const std::vector<std::string>& texts) {
+  std::vector<int> ranks;
+  for (const auto& text : texts) {
+    const auto rank = parse_number<int>(text);
+    if (!rank || *rank < 0) {
+      throw IoError(0, fmt::format("a link over MPI: peer {} gives \"{}\" as its rank in MPI; run "
+                                   "the same build of Tutti on all hosts",
+                                   ranks.size(), text));
+    }
+    ranks.push_back(*rank);
+  }
+  return ranks;
+}
+
 LinkEngine mpi_link_engine() {
   return {"mpi",
           [](const LinkRequest& request) {
-            std::vector<int> ranks;
-            for (const auto& rank : request.exchange(std::to_string(mpi_functions().rank()))) {
-              ranks.push_back(std::stoi(rank));
-            }
+            auto ranks = mpi_ranks_of(request.exchange(std::to_string(mpi_functions().rank())));
             constexpr std::size_t kTags = 32768;  // as many as every MPI has
             const auto tag = static_cast<int>(std::hash<std::string>{}(request.name) % kTags);
             return make_mpi_link({.ranks = std::move(ranks),

@@ -11,6 +11,7 @@
 // when the link ends, may still be read by MPI.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/deadline.h"
@@ -30,6 +31,9 @@ struct MpiOptions {
 /// Collective over `ranks`. MPI has been initialised, and allows several threads. Throws
 /// InvalidArgument where this rank is not among `ranks`, IoError, and what self_test() throws.
 std::unique_ptr<Link> make_mpi_link(const MpiOptions& options);
+
+/// The ranks in MPI that the peers tell one another, in their order. IoError where one is none.
+std::vector<int> mpi_ranks_of(const std::vector<std::string>& texts);
 
 /// Makes links over MPI between any workers of the job.
 LinkEngine mpi_link_engine();

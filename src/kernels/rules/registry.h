@@ -1,6 +1,7 @@
 #pragma once
 
-// All rules with a kernel: one line for each, whose source defines everything else (rule.h).
+// All rules with a kernel: one line for each. Its source defines it (rule.h), its arithmetic is in
+// its <rule>_formula-inl.h, and its numbers are among those of rule_kernels.h.
 //
 // An alternative of Optimizer::Rule that has no line here does not compile where rules are visited.
 

@@ -11,7 +11,7 @@ namespace tutti {
 PreparedUpdate UpdateRule::at(const UpdateMoment& moment) const {
   TUTTI_CHECK(moment.step >= 1, "update {} of a parameter", moment.step);
   TUTTI_CHECK(states.size() <= kMaxStates, "{} with {} tensors of state", name, states.size());
-  return {states.size(), bind(moment)};
+  return {states.size(), kernel_of(numbers(moment))};
 }
 
 std::string first_broken(std::initializer_list<Condition> conditions) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// The definition of an optimizer rule: all but its public struct, which contains its numbers
-// (tutti/optimizer.h), in the one value that define() makes of such a struct.
+// The definition of an optimizer rule: all but its arithmetic (<rule>_formula-inl.h) and its public
+// struct, which contains its numbers (tutti/optimizer.h), in the one value that define() makes of
+// such a struct.
 //
 // Threads: values. Failure: none; numbers that make no sense are named in UpdateRule::problem.
 
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/rules/rule_kernels.h"
 #include "kernels/update.h"
 #include "tutti/optimizer.h"
 
@@ -35,8 +37,8 @@ struct UpdateRule {
   std::string text;               ///< with all numbers: in logs, plans and checkpoints
   std::string problem;            ///< the first number that makes no sense; "": all do
   std::vector<RuleState> states;  ///< at most kMaxStates
-  /// Computes the coefficients of an update, and binds them to the kernel.
-  std::function<UpdateKernel(const UpdateMoment&)> bind;
+  /// Computes the coefficients of an update.
+  std::function<RuleNumbers(const UpdateMoment&)> numbers;
 
   PreparedUpdate at(const UpdateMoment& moment) const;
 };

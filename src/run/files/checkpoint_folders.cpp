@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include "base/number.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -41,11 +41,10 @@ std::optional<OurName> parse(std::string_view name) {
   OurName ours;
   ours.hidden = name.starts_with('.');
   const std::string_view body = name.substr(ours.hidden ? 1 : 0);
-  const std::string_view digits = body.substr(std::min(body.size(), std::size_t{5}));
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), ours.step);
-  if (error != std::errc{} || ours.step < 0) return std::nullopt;
-  ours.suffix = std::string_view(end, static_cast<std::size_t>(body.data() + body.size() - end));
+  ours.suffix = body.substr(std::min(body.size(), std::size_t{5}));
+  const auto step = take_number<std::int64_t>(ours.suffix);
+  if (!step || *step < 0) return std::nullopt;
+  ours.step = *step;
   // Only the canonical form of the number counts, so that a step has one folder.
   if (body.substr(0, body.size() - ours.suffix.size()) != name_of_step(ours.step))
     return std::nullopt;

@@ -21,19 +21,8 @@ void keep_within(float* values, std::int64_t count, float bound) {
 
 }  // namespace
 
-EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> bucket,
-                         const Compression& compression, std::size_t logical_workers,
-                         std::int64_t count) {
-  EncodeContext context{.logical_workers = static_cast<std::int64_t>(logical_workers),
-                        .message_format = compression.message_format,
-                        .count = count};
-  if (bucket.size() == 1) context.shape = plan.parameters()[bucket.front()].spec.shape;
-  return context;
-}
-
 bool works_in_tiles(const Compression& compression) {
-  return compression.codec->tile_bytes(1) > 0 && !compression.momentum_correction &&
-         !compression.codec->has_first_round();
+  return compression.codec->tile_bytes(1) > 0 && !compression.momentum_correction;
 }
 
 std::size_t part_bytes(const Codec& codec, std::int64_t count) {
@@ -56,15 +45,6 @@ BucketEncoder::BucketEncoder(const Plan& plan, MessageStore& board, const Compre
     largest = std::max(largest, elements_of(plan, bucket));
   }
   values_.resize(static_cast<std::size_t>(largest));
-}
-
-EncodeContext BucketEncoder::context_of(std::size_t bucket, std::int64_t count, std::int64_t step,
-                                        std::span<const float> first_sum) const {
-  auto context = tutti::context_of(plan_, board_.buckets()[bucket], compression_,
-                                   board_.logical_workers(), count);
-  context.step = step;
-  context.first_sum = first_sum;
-  return context;
 }
 
 std::optional<BucketEncoder::Message> BucketEncoder::values_of(const MessageTask& task,
@@ -98,31 +78,14 @@ std::optional<BucketEncoder::Message> BucketEncoder::values_of(const MessageTask
   return made;
 }
 
-void BucketEncoder::first_round(const MessageTask& task, const Folds& folds) {
+void BucketEncoder::encode(const MessageTask& task, const Folds& folds) {
   auto& header = board_.header(task.logical, task.bucket);
   header = {};
-  const auto to = board_.first_round(task.logical, task.bucket);
-  if (to.empty()) return;
-  const auto made = values_of(task, folds);
-  if (!made) return;
-  const auto count = static_cast<std::int64_t>(made->values.size());
-  compression_.codec->first_round(made->values, context_of(task.bucket, count, task.step, {}), to);
-  if (!std::isfinite(
-          largest_magnitude(to.data(), DType::float32, static_cast<std::int64_t>(to.size())))) {
-    return refuse(task, task.touched.front(), "cannot be sent: its first round is not finite");
-  }
-  header.first_bytes = to.size_bytes();
-}
-
-void BucketEncoder::encode(const MessageTask& task, const Folds& folds,
-                           std::span<const float> first_sum) {
-  auto& header = board_.header(task.logical, task.bucket);
-  header = {.first_bytes = header.first_bytes};
   if (works_in_tiles(compression_)) return encode_in_tiles(task, folds);
   const auto made = values_of(task, folds);
   if (!made) return;
   const auto count = static_cast<std::int64_t>(made->values.size());
-  const auto context = context_of(task.bucket, count, task.step, first_sum);
+  const auto context = context_of(count, task.step);
   auto* const message = board_.message(task.logical, task.bucket);
   const auto encoded = compression_.codec->encode(made->values, context, message);
   if (!encoded.refusal.empty()) {
@@ -206,7 +169,7 @@ void BucketEncoder::encode_in_tiles(const MessageTask& task, const Folds& folds)
       const auto how = make_tile(task.logical, p, fold, begin, tile);
       if (how != Made::well) return refuse(task, p, how);
       if (refusal) continue;
-      const auto context = context_of(task.bucket, count, task.step, {});
+      const auto context = context_of(count, task.step);
       const auto bytes = codec.tile_bytes(count);
       const auto encoded = codec.encode(tile, context, message);
       if (!encoded.refusal.empty()) {
@@ -257,7 +220,7 @@ void BucketEncoder::add_what_is_kept(std::size_t logical, std::uint32_t paramete
 
 void BucketEncoder::refuse(const MessageTask& task, std::uint32_t parameter, Made how) {
   auto& header = board_.header(task.logical, task.bucket);
-  header = {.first_bytes = header.first_bytes};
+  header = {};
   header.is_overflow = how == Made::overflow;
   refuse(task, parameter,
          how == Made::overflow ? "is not finite" : "and what earlier ones left is not finite");

@@ -18,11 +18,6 @@
 
 namespace tutti {
 
-/// The context of a message of `count` values of a bucket, without the step's number and first sum.
-EncodeContext context_of(const Plan& plan, std::span<const std::uint32_t> bucket,
-                         const Compression& compression, std::size_t logical_workers,
-                         std::int64_t count);
-
 /// Whether messages are made tile by tile: that of a bucket is then the parts of its parameters,
 /// one after the other.
 bool works_in_tiles(const Compression& compression);
@@ -57,12 +52,14 @@ class BucketEncoder {
   using Folds = std::function<TileFold(std::uint32_t parameter)>;
 
   /// Writes the message and its header. Where there is no message, the header contains the reason.
-  void encode(const MessageTask& task, const Folds& folds, std::span<const float> first_sum = {});
-  /// Writes what is added up before encode(), where the codec has two rounds.
-  void first_round(const MessageTask& task, const Folds& folds);
+  void encode(const MessageTask& task, const Folds& folds);
   /// The context of a message of `count` values in step `step`.
-  EncodeContext context_of(std::size_t bucket, std::int64_t count, std::int64_t step,
-                           std::span<const float> first_sum) const;
+  EncodeContext context_of(std::int64_t count, std::int64_t step) const {
+    return {.logical_workers = static_cast<std::int64_t>(board_.logical_workers()),
+            .message_format = compression_.message_format,
+            .step = step,
+            .count = count};
+  }
 
   /// Private memory of this worker.
   std::size_t bytes() const { return values_.size() * sizeof(float); }

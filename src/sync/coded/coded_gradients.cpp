@@ -17,7 +17,7 @@ std::size_t logical_workers_of(const StepExchange& exchange, const CodingOptions
 }
 
 Buckets buckets_of(const Plan& plan, const Compression& compression) {
-  if (compression.scope == CodecScope::bucket && !compression.codec->has_first_round()) {
+  if (compression.scope == CodecScope::bucket) {
     return buckets_in_registration_order(plan, compression.fusion);
   }
   Buckets buckets;
@@ -48,7 +48,6 @@ MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions
   MessageStore::Layout layout{.logical_workers = logical_workers_of(exchange, options),
                               .buckets = buckets_of(plan, options.compression),
                               .bounds = {},
-                              .first_round = {},
                               .kept = options.compression.momentum_correction ? 2
                                       : options.compression.error_feedback    ? 1
                                                                               : 0};
@@ -60,18 +59,11 @@ MessageStore::Layout layout_of(const StepExchange& exchange, const CodingOptions
           options.compression.codec->name(), count, plan.parameters()[bucket.front()].spec.name,
           options.compression.codec->max_values()));
     }
-    const auto context =
-        context_of(plan, bucket, options.compression, layout.logical_workers, count);
-    layout.bounds.push_back(bound_of(plan, bucket, options.compression, context));
-    if (!options.compression.codec->has_first_round()) continue;
-    const auto first =
-        count == 0 ? 0 : options.compression.codec->first_round_values(context.shape);
-    if (first < 0) {
-      throw InvalidArgument(fmt::format("codec {}: {} values in the first round of \"{}\"",
-                                        options.compression.codec->name(), first,
-                                        plan.parameters()[bucket.front()].spec.name));
-    }
-    layout.first_round.push_back(static_cast<std::size_t>(first));
+    layout.bounds.push_back(
+        bound_of(plan, bucket, options.compression,
+                 {.logical_workers = static_cast<std::int64_t>(layout.logical_workers),
+                  .message_format = options.compression.message_format,
+                  .count = count}));
   }
   return layout;
 }
@@ -173,7 +165,8 @@ void CodedGradients::find_shares() {
 
 /// Per logical worker, the buckets that this rank encodes: each goes to the worker with the least
 /// load among those that carry its leaves, on the host of its first one.
-std::vector<std::vector<std::size_t>> CodedGradients::tasks_of(int rank) const {
+std::vector<std::vector<std::size_t>> CodedGradients::own_tasks() const {
+  const int rank = exchange_.group().rank();
   const auto held = nodes().held();
   std::vector<std::int64_t> load(static_cast<std::size_t>(exchange_.group().size()));
   const auto load_of = [&](int r) -> std::int64_t& { return load[static_cast<std::size_t>(r)]; };
@@ -216,7 +209,6 @@ std::optional<std::size_t> CodedGradients::closing() const {
 
 void CodedGradients::wrote(std::uint32_t parameter, double loss_scale) {
   if (!exchange_.plan().parameters()[parameter].is_partitioned()) return;
-  if (options_.compression.codec->has_first_round()) return;
   // Who contributed to a parameter is known once the leaf has ended.
   if (options_.divisor == Divisor::contributors &&
       exchange_.protocol().mode() != StepMode::one_backward)
@@ -287,31 +279,26 @@ CodedGradients::Refusal CodedGradients::prepare() {
   collect_nodes();
   if (travelling_) travelling_->open();
   if (early_step_ != exchange_.protocol().numbers().done) early_.clear();
-  if (options_.compression.codec->has_first_round()) {
-    const auto refusal = first_round();
-    if (!refusal.text.empty()) return refusal;
-  }
-  for_own_tasks([this](const MessageTask& task, const BucketEncoder::Folds& folds) {
-    if (early_.contains({task.logical, task.bucket})) return;
-    encoder_.encode(task, folds, first_sum_of(task.bucket));
-    made(task);
-  });
+  encode_own();
   auto refusal = exchange_messages();
   is_prepared_ = refusal.text.empty();
   return refusal;
 }
 
-void CodedGradients::for_own_tasks(
-    const std::function<void(const MessageTask&, const BucketEncoder::Folds&)>& work) {
-  const auto tasks = tasks_of(exchange_.group().rank());
+/// The messages of this rank that were not made early.
+void CodedGradients::encode_own() {
+  const auto tasks = own_tasks();
   for (std::size_t l = 0; l < tasks.size(); ++l) {
     const auto folds = [&](std::uint32_t p) { return fold_of(l, p); };
     for (const auto b : tasks[l]) {
+      if (early_.contains({l, b})) continue;
       std::vector<std::uint32_t> touched;
       for (const auto p : board_.buckets()[b]) {
         if (carried_[l].touched[p] != 0) touched.push_back(p);
       }
-      work({l, b, touched, exchange_.protocol().number()}, folds);
+      const MessageTask task{l, b, touched, exchange_.protocol().number()};
+      encoder_.encode(task, folds);
+      made(task);
     }
   }
 }

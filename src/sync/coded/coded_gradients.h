@@ -7,8 +7,7 @@
 //   message = encode(x)      residual = x − decode(message)
 //   gradient = Σ decode(message) · (the logical worker's share of the weight), along the tree
 //
-// Momentum, where it is corrected, comes before the residual (tutti::MomentumCorrection). With a
-// codec of two rounds, the first rounds of all are added up before anything is encoded.
+// Momentum, where it is corrected, comes before the residual (tutti::MomentumCorrection).
 //
 // A parameter that a logical worker did not touch sends nothing and keeps its residual. Row-sparse
 // parameters are left alone: their gradients are lists already (row_gradients.h). Any worker that
@@ -82,8 +81,6 @@ class CodedGradients final : public ArraySource {
   void bring_kept();
   /// The same where it is right on the host of rank 0 alone.
   void spread_kept();
-  /// Whether bring_kept() has anything to do, in any step.
-  bool keeps_on_hosts() const { return spans_hosts_ && board_.has_residuals(); }
   /// Whether bring_kept() has anything to do. Alike on all workers.
   bool has_kept_elsewhere() const;
 
@@ -115,27 +112,20 @@ class CodedGradients final : public ArraySource {
   void collect_nodes();
   void find_shares();
   void fold_to(const ElementRange& range, void* to, bool counts) override;
-  /// Calls `work` with each message that this rank encodes, and the folds of its gradients.
-  void for_own_tasks(
-      const std::function<void(const MessageTask&, const BucketEncoder::Folds&)>& work);
-  Refusal first_round();
-  void add_up_first_round();
-  std::span<const float> first_sum_of(std::size_t bucket) const;
+  void encode_own();
   bool is_touched(std::uint32_t parameter) const;
   std::size_t sum_bytes_of(std::size_t bucket, std::int64_t values) const;
   SumTerm term_of(std::size_t logical, std::uint32_t parameter) const;
-  std::vector<std::vector<std::size_t>> tasks_of(int rank) const;
+  std::vector<std::vector<std::size_t>> own_tasks() const;
   std::optional<std::size_t> closing() const;
   void encode_early(std::size_t logical, std::size_t bucket, double loss_scale);
   BucketEncoder::TileFold fold_of(std::size_t logical, std::uint32_t parameter);
   Refusal first_refusal() const;
   void made(const MessageTask& task);
   std::vector<std::size_t> messages_of_hosts() const;
-  void send_first_round(const MessageTask& task);
-  template <class PieceOf>
-  std::vector<HostPiece> pieces_of(const PieceOf& piece_of) const;
   Refusal exchange_messages();
-  void exchange_first_rounds();
+  /// Whether bring_kept() has anything to do, in any step.
+  bool keeps_on_hosts() const { return spans_hosts_ && board_.has_residuals(); }
   void note_squares();
   void note_homes();
   double kept_squares(const MessageTask& task) const;
@@ -153,7 +143,6 @@ class CodedGradients final : public ArraySource {
   std::vector<std::int64_t> touched_by_any_;  ///< per bucket: elements
   std::size_t owned_bytes_ = 0;  ///< of gradients that are sent to their owners as they are
   std::size_t max_bytes_ = 0;    ///< of a logical worker's messages
-  std::vector<std::vector<float>> first_sums_;  ///< per bucket: of the first round, if there is one
   // Messages that were made before the step was published.
   std::optional<std::uint64_t> early_step_;  ///< steps done before it
   std::size_t early_logical_ = 0;

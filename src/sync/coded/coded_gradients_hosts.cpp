@@ -18,28 +18,6 @@ void CodedGradients::made(const MessageTask& task) {
   travelling_->made(task.logical, task.bucket);
 }
 
-void CodedGradients::send_first_round(const MessageTask& task) {
-  if (!spans_hosts_) return;
-  const auto& header = board_.header(task.logical, task.bucket);
-  send_to_hosts(exchange_.group(), &header, header.told_bytes());
-}
-
-/// What each message's host has made, which is that of the logical worker's first leaf.
-template <class PieceOf>
-std::vector<HostPiece> CodedGradients::pieces_of(const PieceOf& piece_of) const {
-  std::vector<HostPiece> pieces;
-  for (std::size_t l = 0; l < carried_.size(); ++l) {
-    const auto& nodes = carried_[l].nodes;
-    if (nodes.begin == nodes.end) continue;
-    const int maker = this->nodes().held()[nodes.begin].worker;
-    for (std::size_t b = 0; b < board_.buckets().size(); ++b) {
-      const std::span<std::byte> piece = piece_of(l, b);
-      pieces.push_back({maker, piece.data(), piece.size()});
-    }
-  }
-  return pieces;
-}
-
 /// By host: the messages that its workers make.
 std::vector<std::size_t> CodedGradients::messages_of_hosts() const {
   const auto& state = *exchange_.group().state();
@@ -70,15 +48,6 @@ CodedGradients::Refusal CodedGradients::exchange_messages() {
       [this] { return travelling_->missing(); });
   exchange_.protocol().barrier(kCome);
   return first_refusal();
-}
-
-void CodedGradients::exchange_first_rounds() {
-  if (!spans_hosts_) return;
-  const auto pieces = pieces_of([this](std::size_t l, std::size_t b) {
-    const auto bytes = std::as_writable_bytes(board_.first_round(l, b));
-    return bytes.first(board_.header(l, b).first_bytes);
-  });
-  exchange_.hosts().barrier("the messages of the first round in", pieces);
 }
 
 /// While no worker can be in the next step yet.

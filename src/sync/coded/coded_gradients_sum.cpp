@@ -16,14 +16,13 @@ SumTerm CodedGradients::term_of(std::size_t logical, std::uint32_t parameter) co
     const auto count = count_of(parameter);
     return {.message = {board_.message(logical, bucket) + one.part_at[parameter],
                         part_bytes(*options_.compression.codec, count)},
-            .context = encoder_.context_of(bucket, count, exchange_.protocol().number(), {}),
+            .context = encoder_.context_of(count, exchange_.protocol().number()),
             .first = 0,
             .share = one.share[parameter],
             .place = place_of(logical)};
   }
   return {.message = {board_.message(logical, bucket), board_.header(logical, bucket).bytes},
-          .context = encoder_.context_of(bucket, one.elements[bucket],
-                                         exchange_.protocol().number(), first_sum_of(bucket)),
+          .context = encoder_.context_of(one.elements[bucket], exchange_.protocol().number()),
           .first = one.at_in_message[parameter],
           .share = one.share[parameter],
           .place = place_of(logical)};

@@ -38,9 +38,9 @@ void CodedGradients::note() {
       bucket.dense_messages += header.is_dense;
       bucket.values += header.values;
       bucket.touched += touched;
-      bucket.bytes += header.first_bytes + header.bytes;
+      bucket.bytes += header.bytes;
       bucket.bytes_dense += static_cast<std::uint64_t>(touched) * sizeof(float);
-      bytes[l] += header.first_bytes + header.bytes;
+      bytes[l] += header.bytes;
       max_bytes_ = std::max(max_bytes_, bytes[l]);
     }
     bucket.bytes_dense +=
@@ -78,7 +78,7 @@ double CodedGradients::kept_squares(const MessageTask& task) const {
 std::size_t CodedGradients::sum_bytes_of(std::size_t bucket, std::int64_t values) const {
   const auto of = [&](std::int64_t count, std::int64_t present) {
     return options_.compression.codec->sum_bytes(
-        count, present, encoder_.context_of(bucket, count, exchange_.protocol().last_number(), {}));
+        count, present, encoder_.context_of(count, exchange_.protocol().last_number()));
   };
   if (!works_in_tiles(options_.compression)) return of(touched_by_any_[bucket], values);
   std::size_t bytes = 0;
@@ -90,7 +90,6 @@ std::size_t CodedGradients::sum_bytes_of(std::size_t bucket, std::int64_t values
 
 void CodedGradients::commit(StepReport& report) {
   report.max_sent_bytes = max_bytes_ + owned_bytes_;
-  if (options_.compression.codec->has_first_round()) report.collectives = 2;
   report.dense_bytes = 0;
   for (std::size_t p = 0; p < exchange_.plan().parameters().size(); ++p) {
     report.dense_bytes += exchange_.plan().bytes_of(p);
@@ -99,10 +98,9 @@ void CodedGradients::commit(StepReport& report) {
     const auto sums = board_.sum_values(b).load(std::memory_order_relaxed);
     const auto values = sums - std::exchange(sum_values_[b], sums);
     if (touched_by_any_[b] == 0) continue;
-    traffic_.bucket(b).bytes +=
-        carried_.size() * (board_.first_round(0, b).size_bytes() + sum_bytes_of(b, values));
+    traffic_.bucket(b).bytes += carried_.size() * sum_bytes_of(b, values);
   }
-  traffic_.end(options_.compression.codec->has_first_round() ? 2 : 1);
+  traffic_.end();
   if (!board_.has_residuals()) return;
   note_homes();
   for (std::size_t l = 0; l < carried_.size(); ++l) {

@@ -37,9 +37,6 @@ MessageStore::MessageStore(const Group& group, const Plan& plan, Layout layout,
           elements = aligned(elements * sizeof(float)) / sizeof(float);
           message_at_.push_back(bytes);
           bytes += aligned(layout_.bounds[b]);
-          if (layout_.first_round.empty()) continue;
-          first_at_.push_back(bytes);
-          bytes += aligned(layout_.first_round[b] * sizeof(float));
         }
         kept_elements_ = elements;
         const auto headers = aligned(layout_.buckets.size() * sizeof(MessageHeader));
@@ -63,12 +60,6 @@ MessageHeader& MessageStore::header(std::size_t logical, std::size_t bucket) con
 
 std::byte* MessageStore::message(std::size_t logical, std::size_t bucket) const {
   return memory_.data() + logical * bytes_per_logical_ + first_message_ + message_at_[bucket];
-}
-
-std::span<float> MessageStore::first_round(std::size_t logical, std::size_t bucket) const {
-  if (layout_.first_round.empty()) return {};
-  auto* const at = memory_.data() + logical * bytes_per_logical_ + first_message_;
-  return {reinterpret_cast<float*>(at + first_at_[bucket]), layout_.first_round[bucket]};
 }
 
 float* MessageStore::next_residuals(std::size_t logical, std::size_t bucket) const {

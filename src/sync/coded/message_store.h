@@ -23,8 +23,7 @@ namespace tutti {
 /// The facts about a message.
 struct MessageHeader {
   std::uint64_t bytes = 0;
-  std::uint64_t first_bytes = 0;  ///< of the first round
-  std::int64_t values = 0;        ///< sent
+  std::int64_t values = 0;  ///< sent
   std::uint32_t is_dense = 0;
   std::uint32_t is_overflow = 0;  ///< refused because the gradient itself is not finite
   double residual_squares = 0;    ///< Σ x² of what is left of the bucket; only between hosts
@@ -50,9 +49,8 @@ class MessageStore {
   struct Layout {
     std::size_t logical_workers = 1;
     Buckets buckets;
-    std::vector<std::size_t> bounds;       ///< per bucket: bytes of a message
-    std::vector<std::size_t> first_round;  ///< per bucket: values; empty: there is none
-    int kept = 0;                          ///< number of arrays, the first ones of Kept
+    std::vector<std::size_t> bounds;  ///< per bucket: bytes of a message
+    int kept = 0;                     ///< number of arrays, the first ones of Kept
   };
   /// Collective.
   MessageStore(const Group& group, const Plan& plan, Layout layout, const std::string& name);
@@ -67,8 +65,6 @@ class MessageStore {
 
   MessageHeader& header(std::size_t logical, std::size_t bucket) const;
   std::byte* message(std::size_t logical, std::size_t bucket) const;
-  /// The logical worker's values of the first round.
-  std::span<float> first_round(std::size_t logical, std::size_t bucket) const;
   /// The array as the last step that counted left it.
   float* kept(Kept which, std::size_t logical, std::size_t parameter) const {
     return kept_at(which, logical, parameter, is_second_[logical][parameter]);
@@ -109,7 +105,6 @@ class MessageStore {
   std::vector<std::size_t> bucket_of_;   ///< per parameter
   std::vector<std::size_t> element_at_;  ///< per parameter: its first in what is kept
   std::vector<std::size_t> message_at_;  ///< per bucket: bytes
-  std::vector<std::size_t> first_at_;    ///< per bucket: bytes
   std::size_t kept_elements_ = 0;        ///< of one of Kept, of a logical worker
   std::size_t first_message_ = 0;        ///< bytes within a logical worker's part
   std::size_t bytes_per_logical_ = 0;

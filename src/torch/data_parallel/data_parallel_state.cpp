@@ -4,7 +4,7 @@
 
 #include <exception>
 
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/group_state.h"
 #include "job/alone.h"

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"

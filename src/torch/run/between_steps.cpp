@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/error_kind.h"
-#include "base/exception_text.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "job/alone.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "comm/group_state.h"
 #include "kernels/hash.h"
 #include "sync/nodes/logical_workers.h"

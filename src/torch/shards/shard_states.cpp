@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
 
+#include "base/number.h"
 #include "torch/run/stored_tensors.h"
 #include "tutti/error.h"
 
@@ -20,12 +20,8 @@ std::string key_of(std::int64_t shard, const std::string& name) {
 std::optional<std::int64_t> shard_of(const std::string& key) {
   const auto at = key.rfind(kShard);
   if (at == std::string::npos) return {};
-  const char* const begin = key.data() + at + kShard.size();
-  const char* const end = key.data() + key.size();
-  std::int64_t shard = -1;
-  const auto [stop, error] = std::from_chars(begin, end, shard);
-  if (error != std::errc() || stop != end || shard < 0) return {};
-  return shard;
+  const auto shard = parse_number<std::int64_t>(std::string_view(key).substr(at + kShard.size()));
+  return shard && *shard >= 0 ? shard : std::nullopt;
 }
 
 }  // namespace

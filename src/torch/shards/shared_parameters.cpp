@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/host_copies.h"
 #include "tutti/error.h"

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "base/files.h"
+#include "base/number.h"
 #include "comm/gather_bytes.h"
 #include "kernels/hash.h"
 #include "run/files/safetensors_reader.h"
@@ -242,8 +243,8 @@ void Classifier::load(const std::string& file) {
       check(*from, file, "");
       const auto found = from->metadata().find(kUpdates);
       updates = found == from->metadata().end() ? std::string() : found->second;
-      if (updates.empty() || updates.size() > 18 ||
-          updates.find_first_not_of("0123456789") != std::string::npos) {
+      const auto number = parse_number<std::int64_t>(updates);
+      if (!number || *number < 0 || updates.size() > 18) {
         throw InvalidArgument(fmt::format("{}: \"{}\" updates", file, updates));
       }
     } catch (...) {
@@ -251,7 +252,8 @@ void Classifier::load(const std::string& file) {
     }
   }
   rethrow_everywhere(group_, thrown);
-  fill(from ? &*from : nullptr, "", std::stoll(from_first(group_, updates)));
+  fill(from ? &*from : nullptr, "",
+       parse_number<std::int64_t>(from_first(group_, updates)).value());
 }
 
 }  // namespace tutti

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"

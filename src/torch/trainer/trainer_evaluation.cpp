@@ -11,7 +11,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
 #include "job/alone.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "base/exception_text.h"
+#include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/group_state.h"
 #include "comm/host_copies.h"

@@ -9,7 +9,10 @@
 namespace tutti::test::coded {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsNan;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 // promise: codec.h#Codec, codec.h#error_feedback, codec.h#round_sum
@@ -305,15 +308,22 @@ TEST(CodedGradients, WhatCannotBeSentIsRefusedAlikeOnAllWorkers) {
       const Group group(job);
       StepExchange exchange(group, plan_of(counts), {.coded = true});
       CodedGradients coded(exchange, {.compression = {.codec = half_codec()}});
-      exchange.open_one_backward(1);
-      for (std::size_t p = 0; p < counts.size(); ++p) {
-        Values values(counts[p], 1.0F);
-        if (group.rank() == 1) values[1] = bad;
-        exchange.leaves().write(p, values.data(), true);
-      }
-      exchange.arrive({});
-      coded.begin(1);
-      EXPECT_THAT(coded.prepare().text, HasSubstr("in logical worker 1"));
+      const auto refusal_with = [&](float value) {
+        exchange.open_one_backward(1);
+        for (std::size_t p = 0; p < counts.size(); ++p) {
+          Values values(counts[p], 1.0F);
+          if (group.rank() == 1) values[1] = value;
+          exchange.leaves().write(p, values.data(), true);
+        }
+        exchange.arrive({});
+        coded.begin(1);
+        return coded.prepare().text;
+      };
+      EXPECT_EQ(refusal_with(2), "");
+      EXPECT_THAT(read_all(coded, 0, counts[0]), Each(Not(IsNan())));
+      exchange.complete([] {});
+      EXPECT_THAT(refusal_with(bad), HasSubstr("in logical worker 1"));
+      EXPECT_THAT(read_all(coded, 0, counts[0]), Each(IsNan())) << "not those of the step before";
       exchange.protocol().fail("refused");
       group.barrier();
     });

@@ -22,11 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 
 MessageStore::Layout layout(int kept) {
-  return {.logical_workers = 2,
-          .buckets = {{0, 1}, {2}},
-          .bounds = {4096, 65536},
-          .first_round = {},
-          .kept = kept};
+  return {.logical_workers = 2, .buckets = {{0, 1}, {2}}, .bounds = {4096, 65536}, .kept = kept};
 }
 
 TEST(MessageStore, EachPartHasRoomOfItsOwn) {
@@ -136,7 +132,6 @@ struct Encoder {
               {.logical_workers = 1,
                .buckets = {{0, 1}},
                .bounds = {65536},
-               .first_round = {},
                .kept = compression.error_feedback ? 1 : 0},
               "model"),
         encoder(plan, store, compression, {}) {}

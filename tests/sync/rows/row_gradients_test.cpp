@@ -182,20 +182,20 @@ TEST(RowList, ASumHasTheRowsOfBoth) {
 // ---- steps ----
 
 const std::vector<SparseTable> kTables = {{300, 5}, {1, 3}, {70, 64}, {500, 1}, {3, 5000}};
-constexpr std::int64_t kShards = 11;
+constexpr std::int64_t kTableShards = 11;
 
 /// Each row of each table as the tree gives it.
 std::vector<Leaf> expected_step(std::int64_t step) {
   std::vector<double> weights;
   double total = 0;
-  for (std::int64_t s = 0; s < kShards; ++s) {
+  for (std::int64_t s = 0; s < kTableShards; ++s) {
     weights.push_back(weight_of(s));
     total += weights.back();
   }
   std::vector<Leaf> tables;
   for (std::size_t p = 0; p < kTables.size(); ++p) {
     std::vector<Leaf> leaves;
-    for (std::int64_t s = 0; s < kShards; ++s) {
+    for (std::int64_t s = 0; s < kTableShards; ++s) {
       leaves.push_back(as_rows(kTables[p], draw(kTables[p], p, step, s)));
     }
     Leaf rows;
@@ -243,7 +243,8 @@ TEST(RowGradients, AnyNumberOfWorkersFoldsTheTreesRows) {
       StepExchange exchange(group, plan_of_tables(kTables),
                             {.name = "model", .sync_buffers = false, .reports_magnitude = true});
       RowGradients rows(exchange);
-      const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
+      const auto mine =
+          assign_shards(kTableShards, workers)[static_cast<std::size_t>(group.rank())];
       for (std::int64_t step = 1; step <= kSteps; ++step) {
         const auto& expected = all_steps[static_cast<std::size_t>(step - 1)];
         write_leaves(exchange, nullptr, mine, step);
@@ -623,7 +624,8 @@ TEST(RowGradients, UpdatesTouchTheRowsThatWereTouched) {
         PartitionedUpdate update(exchange, board, model, {&rows},
                                  std::vector<std::optional<UpdateRule>>(kTables.size(), test.rule),
                                  nullptr, test.clip);
-        const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
+        const auto mine =
+            assign_shards(kTableShards, workers)[static_cast<std::size_t>(group.rank())];
         for (std::int64_t step = 1; step <= kSteps; ++step) {
           board.mine() = {};
           write_leaves(exchange, &board, mine, step);

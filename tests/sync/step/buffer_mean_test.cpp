@@ -15,7 +15,7 @@ namespace tutti::test {
 namespace {
 
 const std::vector<std::size_t> kBufferCounts = {3, 65, 1};
-constexpr std::int64_t kShards = 6;
+constexpr std::int64_t kBufferShards = 6;
 constexpr std::int64_t kIdle = 4;  // this shard does not run
 
 std::vector<TensorSpec> specs() {
@@ -33,12 +33,13 @@ Values after_of(std::int64_t shard, std::size_t b) {
 }
 
 TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
-  const auto logical = logical_workers(kShards, 2);
+  const auto logical = logical_workers(kBufferShards, 2);
   for (const int workers : {1, 2, 3, 5, 8}) {
     run_thread_ranks(workers, [&](const Job& job) {
       const Group group(job);
       BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), 1, "model");
-      const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
+      const auto mine =
+          assign_shards(kBufferShards, workers)[static_cast<std::size_t>(group.rank())];
       for (int step = 0; step < 2; ++step) {
         mean.open(mine.begin);
         for (auto s = mine.begin; s < mine.end; ++s) {
@@ -70,7 +71,7 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
           const auto expect_mean = [&](ShardRange shards, NodeRange nodes) {
             std::vector<Leaf> leaves;
             std::vector<double> weights;
-            for (std::int64_t s = 0; s < kShards; ++s) {
+            for (std::int64_t s = 0; s < kBufferShards; ++s) {
               const bool counts = s >= shards.begin && s < shards.end && s != kIdle;
               leaves.emplace_back();
               if (counts) leaves.back().emplace_back(after_of(s, b));
@@ -83,7 +84,7 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
             mean.mean(b, nodes, got.data());
             EXPECT_EQ(got, *reduced(leaves, weights, 0, ran)) << workers << " workers, b" << b;
           };
-          expect_mean({0, kShards}, {0, mean.nodes().size()});
+          expect_mean({0, kBufferShards}, {0, mean.nodes().size()});
           expect_mean(logical[0], halves[0]);
           expect_mean(logical[1], halves[1]);
         }
@@ -94,11 +95,11 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
 }
 
 TEST(BufferMean, OfNoShardThatRanLeavesWhatIsThereAndEachStepBeginsAnew) {
-  const auto logical = logical_workers(kShards, 2);
+  const auto logical = logical_workers(kBufferShards, 2);
   run_thread_ranks(2, [&](const Job& job) {
     const Group group(job);
     BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), 1, "model");
-    const auto mine = assign_shards(kShards, 2)[static_cast<std::size_t>(group.rank())];
+    const auto mine = assign_shards(kBufferShards, 2)[static_cast<std::size_t>(group.rank())];
     for (const bool changes : {true, false}) {
       mean.open(mine.begin);
       for (auto s = mine.begin; s < mine.end; ++s) {

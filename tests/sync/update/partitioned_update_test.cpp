@@ -24,7 +24,7 @@ namespace {
 
 /// Around tiles and vectors.
 const std::vector<std::size_t> kUpdatedCounts = {1, 63, 65, 4095, 4096, 4097, 20'000, 0, 17};
-constexpr std::int64_t kShards = 5;
+constexpr std::int64_t kUpdateShards = 5;
 constexpr std::int64_t kSteps = 3;
 /// In eight: so many that some parameters have no gradient in a step.
 constexpr unsigned kAbsent = 6;
@@ -51,7 +51,7 @@ std::vector<Values> alone(const Case& test) {
     std::vector<Leaf> leaves;
     std::vector<double> weights;
     double sum = 0;
-    for (std::int64_t s = 0; s < kShards; ++s) {
+    for (std::int64_t s = 0; s < kUpdateShards; ++s) {
       leaves.push_back(random_leaf(kUpdatedCounts, step, s, kAbsent));
       weights.push_back(weight_of(s));
       sum += weights.back();
@@ -102,7 +102,7 @@ void expect_as_alone(int workers, const Case& test) {
         exchange, board, model, {&dense},
         std::vector<std::optional<UpdateRule>>(kUpdatedCounts.size(), test.rule), nullptr,
         test.clip);
-    const auto mine = assign_shards(kShards, workers)[static_cast<std::size_t>(group.rank())];
+    const auto mine = assign_shards(kUpdateShards, workers)[static_cast<std::size_t>(group.rank())];
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       exchange.open_shards(mine.begin, mine.count());
       board.mine() = {};

@@ -23,9 +23,9 @@ TEST(UpdateRules, EachParameterCountsItsOwnUpdates) {
   const auto rule = [&](std::size_t states) {
     UpdateRule rule;
     rule.states.resize(states);
-    rule.bind = [&told](const UpdateMoment& moment) {
+    rule.numbers = [&told](const UpdateMoment& moment) {
       told.push_back(moment);
-      return [](const UpdateTarget&) {};
+      return SgdNumbers{};
     };
     return rule;
   };
