@@ -41,10 +41,10 @@ macro(tutti_missing_line variable)
   endif()
 endmacro()
 
-# tutti_find_torch(<folder> …): libtorch's targets, from CMAKE_PREFIX_PATH, Torch_DIR or one of the folders. Of a
+# tutti_find_torch(<folder> …): libtorch's targets, from CMAKE_PREFIX_PATH, Torch_DIR, the folder in the variable TUTTI_LIBTORCH or one of the given ones. Of a
 # build for GPUs, on a machine without a CUDA toolkit, they are those of the half that needs none.
 macro(tutti_find_torch)
-  find_path(tutti_torch_cmake TorchConfig.cmake HINTS ${Torch_DIR} ${ARGN}
+  find_path(tutti_torch_cmake TorchConfig.cmake HINTS ${Torch_DIR} $ENV{TUTTI_LIBTORCH} ${ARGN}
             PATH_SUFFIXES share/cmake/Torch Torch NO_CACHE)
   set(tutti_cpu_half FALSE)
   if(tutti_torch_cmake)
@@ -65,6 +65,6 @@ macro(tutti_find_torch)
     set(TORCH_INSTALL_PREFIX ${tutti_torch_folder})
     include(${tutti_cmake_folder}/TuttiCpuHalf.cmake)
   else()
-    find_package(Torch QUIET HINTS ${ARGN})
+    find_package(Torch QUIET HINTS $ENV{TUTTI_LIBTORCH} ${ARGN})
   endif()
 endmacro()

@@ -68,8 +68,8 @@ class SlowWait {
   bool is_busy(int rank, Clock::time_point now) const;
   RankSet not_excused(Clock::time_point now) const;
   bool is_excused(int rank, Clock::time_point now, RankSet& seen) const;
-  std::string there() const;
-  std::string doings_of(const RankSet& ranks) const;
+  std::string there(const RankSet& without = {}) const;
+  std::string doings_of(const RankSet& ranks, const char* otherwise = "") const;
   /// Text on who passes on what ranks of other hosts tell: "; rank 2 passes on …".
   std::string way_from(const RankSet& ranks) const;
   [[noreturn]] void throw_lost(const JobState::Gone& gone, const RankSet& lost) const;
@@ -224,13 +224,13 @@ RankSet SlowWait::not_excused(Clock::time_point now) const {
   return late;
 }
 
-std::string SlowWait::there() const {
-  return ranks_text((subject_.members | RankSet{job_.identity().rank}) - missing_, "is there",
-                    "are there");
+std::string SlowWait::there(const RankSet& without) const {
+  return ranks_text((subject_.members | RankSet{job_.identity().rank}) - missing_ - without,
+                    "is there", "are there");
 }
 
 /// Text on the workers that are waited for: "; rank 2 waits for rank 3 in barrier".
-std::string SlowWait::doings_of(const RankSet& ranks) const {
+std::string SlowWait::doings_of(const RankSet& ranks, const char* otherwise) const {
   std::string text;
   for (const int rank : ranks.ranks()) {
     const WorkerSlot& worker = job_.slot(rank);
@@ -243,7 +243,7 @@ std::string SlowWait::doings_of(const RankSet& ranks) const {
                           read(worker.busy_what));
     }
   }
-  return text;
+  return text.empty() ? otherwise : text;
 }
 
 std::string SlowWait::way_from(const RankSet& ranks) const {
@@ -261,12 +261,11 @@ void SlowWait::throw_lost(const JobState::Gone& gone, const RankSet& lost) const
   const int culprit = (died.empty() ? lost : died).first();
   RankSet elsewhere = (subject_.members & gone.died) - lost;
   if (cut_off_by) elsewhere &= here;
-  std::string text =
-      fmt::format("{} {} before reaching {} (it was waited for by rank {}; {}{})",
-                  ranks_text(died.empty() ? lost : died),
-                  died.empty() ? "left the job in an orderly way" : "ended", subject_.what(),
-                  job_.identity().rank, there(),
-                  elsewhere.empty() ? "" : fmt::format("; {} ended", ranks_text(elsewhere)));
+  const auto also = elsewhere.empty() ? "" : fmt::format("; {} ended", ranks_text(elsewhere));
+  const auto text = fmt::format("{} {} before reaching {} (it was waited for by rank {}; {}{})",
+                                ranks_text(died.empty() ? lost : died),
+                                died.empty() ? "left the job in an orderly way" : "ended",
+                                subject_.what(), job_.identity().rank, there(elsewhere), also);
   job_.rendezvous().blame(culprit, text);
   throw PeerLost(culprit, text);
 }
@@ -330,7 +329,8 @@ void SlowWait::notice_stall(const RankSet& late, Clock::time_point now) {
                        ? std::string()
                        : fmt::format("gives up at {}; ", seconds_text(allowed_));
   log().warn("{} not reached {} ({}; {}{}){}", ranks_text(late, "has", "have"), subject_.what(),
-             seconds_text(std::max(now - start_, counted_)), end, there(), doings_of(late));
+             seconds_text(std::max(now - start_, counted_)), end, there(),
+             doings_of(late, "; what takes one worker alone long is told by Job::busy()"));
 }
 
 WaitWatch::WaitWatch(JobState& job, WaitSubject subject, Clock::time_point since)

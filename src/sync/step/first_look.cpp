@@ -52,7 +52,9 @@ void FirstLook::compare_gradients(std::int64_t number) {
   log_warning(fmt::format(
       "step {} of \"{}\": all workers computed the same gradient: each does the others' work. "
       "Where all have the same data, as with a RandomSampler and one seed, give each its own "
-      "part: DistributedSampler, share_of(), or manual_seed(seed + rank). Nothing is wrong where "
+      "part: DistributedSampler, share_of(), or, where no data set and no permutation of it are "
+      "drawn "
+      "from it, manual_seed(seed + rank). Nothing is wrong where "
       "the loss has no data (a penalty on the parameters) or constants alone. Where gradients are "
       "NaN, look at the loss",
       number, name_));

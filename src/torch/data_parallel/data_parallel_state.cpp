@@ -24,11 +24,11 @@ void DataParallelState::end() noexcept {
   if (std::uncaught_exceptions() > 0 || !own_.group.state()->job().is_own()) return;
   try {
     if (!is_used_ && own_.group.rank() == 0) {
-      log_warning(
-          fmt::format("the DataParallel of \"{}\" has ended without a step: it has to live as long "
-                      "as the model "
-                      "is trained, or each worker trains a model of its own",
-                      own_.options.name));
+      log_warning(fmt::format(
+          "the DataParallel of \"{}\" has ended without a step: it has to live as long "
+          "as the model is trained, and backward() has to reach it (autograd::grad() does "
+          "not: call synchronize()), or each worker trains a model of its own",
+          own_.options.name));
     }
     if (own_.group.size() > 1) {
       own_.intake->leave(fmt::format(
