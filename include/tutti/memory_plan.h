@@ -74,9 +74,6 @@ struct MemoryPlan {
 
   /// A table of the layers and what becomes of each, and of what it costs.
   std::string text() const;
-  /// The peak against the time for 25 budgets, with this plan marked, its budget, and what was
-  /// measured, as an SVG picture.
-  std::string picture() const;
 };
 
 /// The peak of a step of `layers` in these segments, which follow one another from the first layer

@@ -49,18 +49,6 @@ std::vector<MemoryPoint> curve_of(const MemorySearch& search, std::uint64_t leas
   return curve;
 }
 
-/// Where an axis up to `most` has its marks: multiples of 1, 2 or 5 times a power of ten.
-std::vector<double> marks_up_to(double most) {
-  const auto power = std::pow(10, std::floor(std::log10(most / 4)));
-  double step = power;
-  for (const double factor : {2.0, 5.0, 10.0}) {
-    if (most / step > 6) step = factor * power;
-  }
-  std::vector<double> marks;
-  for (int k = 0; k * step <= most; ++k) marks.push_back(k * step);
-  return marks;
-}
-
 }  // namespace
 
 std::uint64_t peak_of(std::span<const LayerMemory> layers,
@@ -150,74 +138,6 @@ std::string MemoryPlan::text() const {
                         : fmt::format("{} MB allowed\n", megabytes(budget));
   text += fmt::format("runs again: {:.3f} ms beside {:.3f} ms of forward\n", added_ms, forward_ms);
   return text;
-}
-
-std::string MemoryPlan::picture() const {
-  constexpr double kWidth = 640;
-  constexpr double kHeight = 400;
-  constexpr double kMargin = 60;
-  double most_ms = 1e-9;
-  for (const auto& point : curve) most_ms = std::max(most_ms, point.added_ms);
-  most_ms *= 1.05;
-  const auto most_mb =
-      static_cast<double>(std::max({std::uint64_t{1}, plain_peak, measured_peak.value_or(0)})) *
-      1.05 / 1e6;
-  const auto x = [&](double mb) { return kMargin + mb / most_mb * (kWidth - 2 * kMargin); };
-  const auto at = [&](std::uint64_t bytes) { return x(static_cast<double>(bytes) / 1e6); };
-  const auto y = [&](double ms) {
-    return kHeight - kMargin - ms / most_ms * (kHeight - 2 * kMargin);
-  };
-  auto svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n"
-      "<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
-      "<text x=\"{2}\" y=\"22\" font-size=\"14\">{3} layers, of which segments run again</text>\n"
-      "<path d=\"M{2} {2} V{4} H{5}\" fill=\"none\" stroke=\"black\"/>\n"
-      "<text x=\"{6}\" y=\"{7}\" text-anchor=\"middle\">peak of a step, MB</text>\n"
-      "<text x=\"{2}\" y=\"{8}\">time of what runs again, ms</text>\n",
-      kWidth, kHeight, kMargin, layers.size(), kHeight - kMargin, kWidth - kMargin, kWidth / 2,
-      kHeight - 20, kMargin - 10);
-  for (const double mb : marks_up_to(most_mb)) {
-    svg += fmt::format(
-        "<path d=\"M{0:.1f} {1} v4\" stroke=\"black\"/>\n"
-        "<text x=\"{0:.1f}\" y=\"{2}\" text-anchor=\"middle\">{3:.6g}</text>\n",
-        x(mb), kHeight - kMargin, kHeight - kMargin + 16, mb);
-  }
-  for (const double ms : marks_up_to(most_ms)) {
-    svg += fmt::format(
-        "<path d=\"M{0} {1:.1f} h-4\" stroke=\"black\"/>\n"
-        "<text x=\"{2}\" y=\"{3:.1f}\" text-anchor=\"end\">{4:.6g}</text>\n",
-        kMargin, y(ms), kMargin - 6, y(ms) + 4, ms);
-  }
-  std::string path;
-  for (const auto& point : curve) {
-    // A plan serves every budget up to that of the next, better one.
-    path += path.empty() ? fmt::format("M{:.1f} {:.1f}", at(point.peak), y(point.added_ms))
-                         : fmt::format(" H{:.1f} V{:.1f}", at(point.peak), y(point.added_ms));
-  }
-  svg +=
-      fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"#1f77b4\" stroke-width=\"2\"/>\n", path);
-  for (const auto& point : curve) {
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"#1f77b4\"/>\n",
-                       at(point.peak), y(point.added_ms));
-  }
-  const auto shown = std::min(at(budget), kWidth - kMargin);
-  svg += fmt::format(
-      "<path d=\"M{0:.1f} {1} V{2}\" stroke=\"#888\" stroke-dasharray=\"4 3\"/>\n"
-      "<text x=\"{0:.1f}\" y=\"{3}\" fill=\"#555\" text-anchor=\"{4}\">budget {5} MB</text>\n",
-      shown, kMargin, kHeight - kMargin, kMargin + 10, shown > 0.75 * kWidth ? "end" : "start",
-      megabytes(budget));
-  auto label = fmt::format("chosen: {} MB computed", megabytes(peak));
-  if (measured_peak) label += fmt::format(", {} measured", megabytes(*measured_peak));
-  // The curve falls: below it on its left there is room, or above it on its right.
-  const bool is_right = at(peak) > kWidth / 2;
-  svg += fmt::format(
-      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"6\" fill=\"none\" stroke=\"#d62728\" "
-      "stroke-width=\"2\"/>\n<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#d62728\" "
-      "text-anchor=\"{}\">{}</text>\n</svg>\n",
-      at(peak), y(added_ms), at(peak) + (is_right ? -10 : 10), y(added_ms) + (is_right ? 16 : -8),
-      is_right ? "end" : "start", label);
-  return svg;
 }
 
 }  // namespace tutti
