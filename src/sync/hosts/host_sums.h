@@ -52,8 +52,8 @@ class HostSums {
     std::function<bool(std::uint32_t parameter)> wanted = {};
     std::optional<std::chrono::milliseconds> deadline = {};
   };
-  /// Null where the group is on one host, or where hosts have no common engine for links. From then
-  /// on `nodes` has the sums, and sends by itself only what is not added up here. Collective.
+  /// Null where the group is on one host. From then on `nodes` has the sums, and sends by itself
+  /// only what is not added up here. Collective.
   static std::unique_ptr<HostSums> make(const Group& group, NodeStore& nodes, Options options);
   HostSums(const HostSums&) = delete;
   HostSums& operator=(const HostSums&) = delete;
