@@ -68,8 +68,8 @@ off_t allocated_bytes_of_unnamed_files() {
 
 constexpr off_t kMiB = off_t{1} << 20;
 
-// promise: launcher#output
 // A file system that cannot free a part of a file: NFS before 4.2, for one.
+// promise: launcher#output
 TEST(SpillFile, DoesNotGrowWhereItIsNeverEmptyOnAnyFileSystem) {
   std::thread([] {
     RefusedCalls calls;

@@ -80,7 +80,7 @@ TEST_F(EnvironmentTest, reads_each_variable) {
   EXPECT_EQ(with("TUTTI_MPI_LIBRARY", "a.so").mpi_library, "a.so");
   EXPECT_FALSE(Environment::read().started_by_mpi);
   EXPECT_TRUE(with("PMI_SIZE", "1").started_by_mpi);
-  EXPECT_EQ(refusal("TUTTI_LINK", "ucx"), "TUTTI_LINK is \"ucx\": must be auto, gloo, mpi or hub");
+  EXPECT_EQ(refusal("TUTTI_LINK", "ucx"), "TUTTI_LINK is \"ucx\": must be auto, gloo, mpi or tcp");
   EXPECT_EQ(refusal("TUTTI_LANES", "0"), "TUTTI_LANES is \"0\": must be a whole number from 1");
   EXPECT_EQ(refusal("TUTTI_LANES", "17"), "TUTTI_LANES is 17: must be 1 to 16");
 }

@@ -141,8 +141,8 @@ TEST(ModelAgreement, TheBuffersAreThoseOfTheFirstWorkerWhoseLeafCounts) {
 
 TEST(BucketFolds, LeaveEarlyInAStepOfOneBackwardAlone) {
   run_thread_ranks(2, [](const Job& job) {
-    StepExchange exchange(Group(job), plan_of({64, 64}), options_of_parts());
-    const std::vector<float> gradient(64, 1);
+    StepExchange exchange(Group(job), plan_of({5000, 5000}), small_buckets());
+    const std::vector<float> gradient(5000, 1);
     exchange.open_one_backward(1);
     for (const std::size_t p : {0, 1}) exchange.leaves().write(p, gradient.data(), true);
     EXPECT_EQ(finish(exchange).report.buckets, 2);
