@@ -51,7 +51,7 @@ TEST_F(UseLink, IsCalledWithANameAndAFunctionBeforeLinksAreMade) {
   for (const char* const name : {"", "auto", "gloo", "mpi", "tcp"}) {
     EXPECT_EQ(text_of([&] { use_link(name, none); }),
               "use_link(\"" + std::string(name) +
-                  "\"): must be a name of the program's own, and none of auto, gloo, mpi, hub");
+                  "\"): must be a name of the program's own, and none of auto, gloo, mpi, tcp");
   }
   EXPECT_EQ(text_of([] { use_link("own", {}); }), "use_link(\"own\"): no function is given");
   for (const std::string asked : {"gloo", "mpi", "tcp"}) {

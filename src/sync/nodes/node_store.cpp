@@ -104,7 +104,7 @@ void NodeStore::send() {
       auto* const at = place(rank_, p, slot);
       const auto& entry = plan_.parameters()[p];
       if (!entry.row_sparse()) {
-        if (entry.is_partitioned()) continue;  // HostSums sends it
+        if (!summed_.empty() && entry.is_partitioned()) continue;  // where HostSums needs them
         if (stays_ && stays_(entry, rank_, mine.nodes[k].block.begin)) continue;
         data.push_back({at, entry.node_bytes});
         continue;

@@ -6,6 +6,8 @@
 
 #include <vector>
 
+#include "comm/on_hosts.h"
+#include "support/thread_hosts.h"
 #include "support/thread_ranks.h"
 #include "sync/gradient_oracle.h"
 #include "sync/nodes/logical_workers.h"
@@ -34,8 +36,10 @@ Values after_of(std::int64_t shard, std::size_t b) {
 
 TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
   const auto logical = logical_workers(kBufferShards, 2);
-  for (const int workers : {1, 2, 3, 5, 8}) {
-    run_thread_ranks(workers, [&](const Job& job) {
+  for (const auto& [workers, hosts] :
+       std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {3, 1}, {5, 1}, {8, 1}, {3, 2}, {5, 3}}) {
+    const auto options = hosts > 1 ? on(even_hosts(workers, hosts)) : ThreadOptions();
+    const auto body = [&, workers = workers](const Job& job) {
       const Group group(job);
       BufferMean mean(group, specs(), {logical[1].begin}, logical.size(), 1, "model");
       const auto mine =
@@ -90,7 +94,8 @@ TEST(BufferMean, IsTakenAlongTheTreeOverTheShardsThatRan) {
         }
         group.barrier();
       }
-    });
+    };
+    run_thread_ranks(workers, body, options);
   }
 }
 
