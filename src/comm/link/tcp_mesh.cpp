@@ -90,8 +90,8 @@ class Mesh {
     mine_ = {options.address, own_address(listener_).port(), new_secret()};
   }
 
-  /// Connects to the peers before this one, whether they already accept or not; then `meet` waits
-  /// until all have done so; then what waits is accepted.
+  /// Connects to the peers before this one, whether they already accept or not. Once all peers have
+  /// done so, what waits at this one is accepted.
   std::vector<FileDescriptor> connect(const ExchangeBytes& exchange) {
     const auto places = exchange(mine_.text());
     for (int peer = 0; peer < options_.self; ++peer) {

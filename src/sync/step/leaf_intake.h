@@ -1,6 +1,6 @@
 #pragma once
 
-// A worker's leaves of a step, from their begin to the last write.
+// A worker's leaves of a step, from the first one's begin to the last write.
 //
 // Threads: that of the exchange. Failure: that of the protocol; OutOfMemory fails the step.
 
@@ -41,10 +41,10 @@ class LeafIntake {
   /// Index of the next leaf among those of all workers; waits for the workers before this one to
   /// say how many they have.
   std::int64_t next_leaf();
-  /// Ends the leaves of the step, as many as were told. Publishes their number and the nodes.
-  void publish();
   /// Ends the last leaf. Throws InvalidArgument, and fails the step, where fewer came than told.
   void finish();
+  /// Publishes the number of this worker's leaves, and the nodes that they became.
+  void publish();
 
  private:
   void find_start(bool wait);
