@@ -52,14 +52,14 @@ TEST(Doctor, AGoodMachineCanTrain) {
 TEST(Doctor, SaysWhichLinksThisBuildHas) {
   auto facts = good_machine();
   EXPECT_THAT(as_text(facts, judge(facts)),
-              HasSubstr("links               gloo; mpi (Open MPI v4.1.4); hub\n"));
+              HasSubstr("links               gloo; mpi (Open MPI v4.1.4); tcp\n"));
   EXPECT_EQ(as_json(facts, judge(facts))["links"],
             nlohmann::json({{"gloo", true}, {"mpi", "Open MPI v4.1.4"}, {"tcp", true}}));
   facts.has_gloo = false;
   facts.mpi = "";
   facts.mpi_problem = "there is none";
   EXPECT_THAT(as_text(facts, judge(facts)),
-              HasSubstr("no gloo (Debian: libgloo-dev); no mpi: there is none; hub\n"));
+              HasSubstr("no gloo (Debian: libgloo-dev); no mpi: there is none; tcp\n"));
   const auto run = run_command(
       {"doctor"}, {.environment = {std::string("TUTTI_MPI_LIBRARY=/nowhere/libtutti_mpi.so")}});
   EXPECT_THAT(run.out, HasSubstr("no mpi: the library through which Tutti calls MPI cannot be "

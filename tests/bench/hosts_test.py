@@ -140,10 +140,10 @@ class Hosts(support.Folder):
             def on(self, host, command):
                 return [f"on {host}", *command]
 
-        commands = rivals.tutti(rivals.Place(None, OneNetwork(), 3), ["program"], "TUTTI_LINK=hub")
+        commands = rivals.tutti(rivals.Place(None, OneNetwork(), 3), ["program"], "TUTTI_LINK=tcp")
         self.assertEqual([command[0] for command in commands], ["on 0", "on 1"])
         for first, command in zip((0, 3), commands):
-            self.assertIn("TUTTI_LINK=hub", command[:command.index("sh")])
+            self.assertIn("TUTTI_LINK=tcp", command[:command.index("sh")])
             shell = command[command.index("sh"):command.index("sh") + 2]
             script = f"first={first} LOCAL_WORLD_SIZE=3 world=6; {rivals.WORKERS}"
             done = subprocess.run([*shell, script, "sh", "sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE"],

@@ -54,10 +54,10 @@ class Matrix(unittest.TestCase):
         self.assertFalse(self.compare(ran(ONE), (0, both))[0])
 
     def test_has_a_column_of_several_hosts_for_each_link(self):
-        self.assertEqual(hosts.places_of(["1x4", "2x2"], ["gloo", "hub"], {"A": "b"}),
+        self.assertEqual(hosts.places_of(["1x4", "2x2"], ["gloo", "tcp"], {"A": "b"}),
                          {"1x4": ((4,), {"A": "b"}),
                           "2x2 gloo": ((2, 2), {"A": "b", "TUTTI_LINK": "gloo"}),
-                          "2x2 hub": ((2, 2), {"A": "b", "TUTTI_LINK": "hub"})})
+                          "2x2 tcp": ((2, 2), {"A": "b", "TUTTI_LINK": "tcp"})})
 
     def test_shows_what_is_refused_and_its_sentence(self):
         equal, lines = self.compare(ran(ONE), (1, f"host2: {REFUSAL}\n"), (1, f"host1: {REFUSAL}\n"))

@@ -221,10 +221,10 @@ TEST(ChosenLink, HostsThatAskForDifferentOnesAreAMismatch) {
   EXPECT_THAT(lanes.err,
               ContainsRegex("workers were started differently: rank 0 has .*, TUTTI_LINK auto, "
                             "TUTTI_LANES 1; rank 1 has .*, TUTTI_LINK auto, TUTTI_LANES 2"));
-  const auto links = run_shell(hosts(2, 1, program, "[ $h = 0 ] || export TUTTI_LINK=hub"));
+  const auto links = run_shell(hosts(2, 1, program, "[ $h = 0 ] || export TUTTI_LINK=tcp"));
   EXPECT_EQ(links.status, 1);
   EXPECT_THAT(links.err, ContainsRegex("TUTTI_LINK auto, TUTTI_LANES 1; rank 1 has .*, "
-                                       "TUTTI_LINK hub, TUTTI_LANES 1"));
+                                       "TUTTI_LINK tcp, TUTTI_LANES 1"));
 }
 
 // promise: environment.h#link, link.h#LinkPlace, link.h#MakeBackends
@@ -245,10 +245,10 @@ TEST(ChosenLink, IsOneOfTheProgramsOwn) {
   EXPECT_EQ(sums(there), sums(here));
   EXPECT_THAT(there.err, HasSubstr("links between hosts: my gloo, 4 lanes, 1 for each kind of "
                                    "message (the default); the program has called use_link()"));
-  const auto asked = run_shell("export TUTTI_LINK=hub; " +
+  const auto asked = run_shell("export TUTTI_LINK=tcp; " +
                                hosts(2, 1, program + std::to_string(port()) + " 127.0.0.1"));
   EXPECT_EQ(asked.status, 1);
-  EXPECT_THAT(asked.err, HasSubstr("use_link(\"my gloo\"): TUTTI_LINK is hub, which asks for "
+  EXPECT_THAT(asked.err, HasSubstr("use_link(\"my gloo\"): TUTTI_LINK is tcp, which asks for "
                                    "another link; leave it at auto"));
 }
 

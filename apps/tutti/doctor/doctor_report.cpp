@@ -48,7 +48,7 @@ std::string libraries_text(const MachineFacts& facts) {
 
 std::string links_text(const MachineFacts& facts) {
   return fmt::format(
-      "{}; {}; hub", facts.has_gloo ? "gloo" : "no gloo (Debian: libgloo-dev)",
+      "{}; {}; tcp", facts.has_gloo ? "gloo" : "no gloo (Debian: libgloo-dev)",
       facts.mpi.empty() ? "no mpi: " + facts.mpi_problem : fmt::format("mpi ({})", facts.mpi));
 }
 
