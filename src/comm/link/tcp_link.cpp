@@ -61,7 +61,7 @@ struct Outcome {
 
 class TcpLink final : public Link {
  public:
-  TcpLink(const TcpOptions& options, std::vector<FileDescriptor> sockets);
+  TcpLink(const LinkRequest& request, std::vector<FileDescriptor> sockets);
   ~TcpLink() override;
 
   std::string description() const override { return "tcp on " + address_; }
@@ -80,6 +80,9 @@ class TcpLink final : public Link {
   }
 
  private:
+  Stream& stream_of(int peer, int lane) {
+    return streams_[static_cast<std::size_t>(peer * lanes() + lane)];
+  }
   void post(int lane, int peer, std::deque<Message> Stream::*queue, Message message);
   void run();
   void advance(Stream& stream, std::uint32_t events);
@@ -98,10 +101,10 @@ class TcpLink final : public Link {
   std::thread thread_;
 };
 
-TcpLink::TcpLink(const TcpOptions& options, std::vector<FileDescriptor> sockets)
-    : Link(options.self, options.peers, options.lanes),
-      address_(options.address),
-      lost_(options.peers),
+TcpLink::TcpLink(const LinkRequest& request, std::vector<FileDescriptor> sockets)
+    : Link(request.self, request.peers, request.lanes),
+      address_(request.address),
+      lost_(request.peers),
       streams_(sockets.size()),
       poll_(::epoll_create1(EPOLL_CLOEXEC)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
@@ -139,7 +142,7 @@ void TcpLink::watch(Stream& stream, int operation) {
 }
 
 void TcpLink::post(int lane, int peer, std::deque<Message> Stream::*queue, Message message) {
-  auto& stream = streams_[static_cast<std::size_t>(peer * lanes() + lane)];
+  auto& stream = stream_of(peer, lane);
   Outcome outcome;
   std::unique_lock lock(stream.mutex);
   if (stream.has_ended) {
@@ -263,7 +266,7 @@ void TcpLink::settle(Outcome& outcome) {
 void TcpLink::end_peer(const LinkError& error) {
   if (!lost_.lose(error.peer, error.text)) return;
   for (int lane = 0; lane < lanes(); ++lane) {
-    end(streams_[static_cast<std::size_t>(error.peer * lanes() + lane)], error);
+    end(stream_of(error.peer, lane), error);
   }
 }
 
@@ -284,23 +287,12 @@ void TcpLink::end(Stream& stream, const LinkError& error) {
 
 }  // namespace
 
-std::unique_ptr<Link> make_tcp_link(const TcpOptions& options, const ExchangeBytes& exchange) {
-  auto link = std::make_unique<TcpLink>(options, connect_mesh(options, exchange));
-  self_test(*link, options.deadline);
+std::unique_ptr<Link> make_tcp_link(const LinkRequest& request) {
+  auto link = std::make_unique<TcpLink>(request, connect_mesh(request));
+  self_test(*link, request.deadline);
   return link;
 }
 
-LinkEngine tcp_link_engine(std::string reason) {
-  return {"tcp",
-          [](const LinkRequest& request) {
-            return make_tcp_link({.self = request.self,
-                                  .peers = request.peers,
-                                  .lanes = request.lanes,
-                                  .address = request.address,
-                                  .deadline = request.deadline},
-                                 request.exchange);
-          },
-          std::move(reason)};
-}
+LinkEngine tcp_link_engine(std::string reason) { return {"tcp", make_tcp_link, std::move(reason)}; }
 
 }  // namespace tutti

@@ -11,13 +11,13 @@
 
 #include "comm/link/link.h"
 #include "comm/link/link_request.h"
-#include "comm/link/tcp_mesh.h"
 
 namespace tutti {
 
-/// Collective; `exchange` as LinkRequest has it. Throws IoError where an address is not this host's
-/// or a peer cannot be reached, and what `exchange` and self_test() throw.
-std::unique_ptr<Link> make_tcp_link(const TcpOptions& options, const ExchangeBytes& exchange);
+/// Collective. Each peer listens at its address while the link is made, at any free port. Throws
+/// IoError where an address is not this host's or a peer cannot be reached, and what the request's
+/// exchange and self_test() throw.
+std::unique_ptr<Link> make_tcp_link(const LinkRequest& request);
 
 LinkEngine tcp_link_engine(std::string reason);
 

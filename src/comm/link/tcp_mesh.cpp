@@ -83,29 +83,30 @@ struct Incoming {
 
 class Mesh {
  public:
-  explicit Mesh(const TcpOptions& options)
-      : options_(options),
-        listener_(listen_on(options.address, 0, "a link between hosts")),
-        sockets_(static_cast<std::size_t>(options.peers * options.lanes)) {
-    mine_ = {options.address, own_address(listener_).port(), new_secret()};
+  explicit Mesh(const LinkRequest& request)
+      : request_(request),
+        listener_(listen_on(request.address, 0, "a link between hosts")),
+        sockets_(static_cast<std::size_t>(request.peers * request.lanes)) {
+    mine_ = {request.address, own_address(listener_).port(), new_secret()};
   }
 
   /// Connects to the peers before this one, whether they already accept or not. Once all peers have
   /// done so, what waits at this one is accepted.
-  std::vector<FileDescriptor> connect(const ExchangeBytes& exchange) {
-    const auto places = exchange(mine_.text());
-    for (int peer = 0; peer < options_.self; ++peer) {
+  std::vector<FileDescriptor> connect() {
+    const auto places = request_.exchange(mine_.text());
+    for (int peer = 0; peer < request_.self; ++peer) {
       begin(peer, place_of(places[static_cast<std::size_t>(peer)], peer));
     }
     while (!outgoing_.empty()) look();
-    exchange("");  // which ends where a peer dies; every connection is in its listener's queue
+    request_.exchange(
+        "");  // which ends where a peer dies; every connection is in its listener's queue
     while (missing_ > 0) look();
     return std::move(sockets_);
   }
 
  private:
   FileDescriptor& at(int peer, int lane) {
-    return sockets_[static_cast<std::size_t>(peer * options_.lanes + lane)];
+    return sockets_[static_cast<std::size_t>(peer * request_.lanes + lane)];
   }
 
   void begin(int peer, const Place& place) {
@@ -113,7 +114,7 @@ class Mesh {
     std::string problem;
     const auto addresses = resolve(place.address, place.port, problem);
     if (addresses.empty()) throw IoError(0, problem);
-    for (int lane = 0; lane < options_.lanes; ++lane) {
+    for (int lane = 0; lane < request_.lanes; ++lane) {
       auto socket = begin_connection(addresses.front(), nullptr);
       if (!socket) fail(peer, errno);
       outgoing_.push_back({std::move(socket), peer, lane});
@@ -135,7 +136,7 @@ class Mesh {
     for (const auto& each : incoming_) watch(each.socket, POLLIN);
     watch(listener_, POLLIN);
     const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(options_.deadline.at - Clock::now());
+        std::chrono::ceil<std::chrono::milliseconds>(request_.deadline.at - Clock::now());
     if (left.count() <= 0) {
       throw Timeout(
           fmt::format("a link between hosts was not made in time: {} connections to, and "
@@ -155,7 +156,7 @@ class Mesh {
   /// The connection is there, or failed.
   bool greet(Outgoing& to) {
     if (const int code = connection_error(to.socket); code != 0) fail(to.peer, code);
-    const Greeting greeting{.peer = options_.self,
+    const Greeting greeting{.peer = request_.self,
                             .lane = to.lane,
                             .secret = places_[static_cast<std::size_t>(to.peer)].secret};
     const auto sent = ::send(to.socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL);
@@ -175,8 +176,8 @@ class Mesh {
     if (from.got < sizeof from.greeting) return false;
     const auto& told = from.greeting;
     const bool is_ours = told.magic == kMagic && told.secret == mine_.secret &&
-                         told.peer > options_.self && told.peer < options_.peers &&
-                         told.lane >= 0 && told.lane < options_.lanes && !at(told.peer, told.lane);
+                         told.peer > request_.self && told.peer < request_.peers &&
+                         told.lane >= 0 && told.lane < request_.lanes && !at(told.peer, told.lane);
     if (is_ours) {
       at(told.peer, told.lane) = std::move(from.socket);
       --missing_;
@@ -192,20 +193,20 @@ class Mesh {
     }
   }
 
-  const TcpOptions& options_;
+  const LinkRequest& request_;
   FileDescriptor listener_;
   std::vector<FileDescriptor> sockets_;
   Place mine_;
   std::vector<Place> places_;  ///< of the peers before this one
   std::vector<Outgoing> outgoing_;
   std::list<Incoming> incoming_;
-  int missing_ = (options_.peers - 1 - options_.self) * options_.lanes;
+  int missing_ = (request_.peers - 1 - request_.self) * request_.lanes;
 };
 
 }  // namespace
 
-std::vector<FileDescriptor> connect_mesh(const TcpOptions& options, const ExchangeBytes& exchange) {
-  return Mesh(options).connect(exchange);
+std::vector<FileDescriptor> connect_mesh(const LinkRequest& request) {
+  return Mesh(request).connect();
 }
 
 }  // namespace tutti

@@ -93,7 +93,7 @@ class StepProtocol {
   void fail(const std::string& text) noexcept;
   /// Tells the others that this worker takes part in no further step.
   void leave() noexcept;
-  /// Of the open step: how often, and how long this worker has waited.
+  /// This worker has waited so often, and so long, in the open step.
   int waits() const { return waits_; }
   double wait_seconds() const { return std::chrono::duration<double>(waited_).count(); }
 

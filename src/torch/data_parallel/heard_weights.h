@@ -39,7 +39,7 @@ class HeardWeights {
     std::string refusal = {};
     std::string owed_by = {};  ///< the operation
   };
-  /// Of the open step, or the next one.
+  /// What belongs to the open step, or to the next one where none is open.
   OfStep& current();
 
   const StepProtocol& protocol_;

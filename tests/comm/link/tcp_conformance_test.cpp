@@ -39,12 +39,14 @@ class Meeting {
 
 std::unique_ptr<Link> make(Meeting& meeting, int peer, int peers, int lanes,
                            std::chrono::milliseconds patience = seconds(60)) {
-  return make_tcp_link({.self = peer,
-                        .peers = peers,
-                        .lanes = lanes,
-                        .address = "127.0.0.1",
-                        .deadline = Deadline::after(Clock::now(), patience)},
-                       [&](const std::string& mine) { return meeting.exchange(peer, mine); });
+  return make_tcp_link(
+      {.name = "tested",
+       .self = peer,
+       .peers = peers,
+       .lanes = lanes,
+       .address = "127.0.0.1",
+       .deadline = Deadline::after(Clock::now(), patience),
+       .exchange = [&](const std::string& mine) { return meeting.exchange(peer, mine); }});
 }
 
 class TcpWorld final : public ThreadLinkWorld {
@@ -85,12 +87,13 @@ TEST(TcpLink, StrangersHoldNobodyUpAndAreHungUpOn) {
       strangers[2].reset();
       return all;
     };
-    auto link = make_tcp_link({.self = 1,
+    auto link = make_tcp_link({.name = "tested",
+                               .self = 1,
                                .peers = 2,
                                .lanes = 3,
                                .address = "127.0.0.1",
-                               .deadline = Deadline::after(Clock::now(), seconds(60))},
-                              exchange);
+                               .deadline = Deadline::after(Clock::now(), seconds(60)),
+                               .exchange = exchange});
     PendingOperation sent;
     const std::byte seven{7};
     link->send(2, 0, {&seven, 1}, sent.done());
