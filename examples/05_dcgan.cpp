@@ -1,7 +1,7 @@
 // A generator learns to make pictures like those of a data set, from a discriminator that learns to
 // tell them apart (Radford et al. 2016, arXiv 1511.06434): two models that take turns. FOLDER has
 // the files of MNIST. plain/dcgan.cpp is the program of one process, and 05_dcgan.cpp the same on
-// any number of workers (docs/two_models.md goes through the difference).
+// any number of workers (docs/how.md goes through the difference).
 //
 //   build/bin/plain_dcgan FOLDER EPOCHS
 //   build/bin/tutti run -n 2 build/bin/dcgan FOLDER EPOCHS

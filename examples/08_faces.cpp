@@ -1,6 +1,6 @@
 // A classifier of as many classes as fit the memory of all workers: the last layer is split over
-// them (docs/classifier.md). Its features are made up: each class has a centre of its own, and what
-// is seen of it is blurred, most of all along a few directions that mean nothing.
+// them (docs/split_layers.md). Its features are made up: each class has a centre of its own, and
+// what is seen of it is blurred, most of all along a few directions that mean nothing.
 //
 //   build/bin/tutti run -n 2 build/bin/faces --classes 10000000 --sample-rate 0.1 --steps 5
 //   build/bin/tutti run -n 2 build/bin/faces --classes 1000 --steps 1500

@@ -1,5 +1,5 @@
 // 01_first_steps.cpp as it is written by hand over libtorch's own process group: after each
-// backward the gradients are added up and divided. docs/by_hand.md goes through the difference.
+// backward the gradients are added up and divided. docs/data_parallel.md has the difference.
 //
 //   torchrun --nproc-per-node 2 --no-python build/bin/plain_first_steps_gloo
 

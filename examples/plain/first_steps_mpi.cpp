@@ -1,5 +1,5 @@
 // 01_first_steps.cpp as it is written by hand over MPI: after each backward the gradients are added
-// up and divided. docs/by_hand.md goes through the difference.
+// up and divided. docs/data_parallel.md has the difference.
 //
 //   mpirun -n 2 build/bin/plain_first_steps_mpi
 

@@ -78,7 +78,7 @@ struct DataParallelOptions {
   /// The rank in the group, less than its size, that alone gets the gradient of a parameter, dense
   /// or row-sparse, and updates it: DataParallel::broadcast_placed(). Codecs leave it alone.
   std::function<std::optional<std::int64_t>(const std::string& name)> placement = {};
-  /// Parameters whose gradients are sparse in their rows (docs/row_sparse.md), besides those of
+  /// Parameters whose gradients are sparse in their rows (docs/update.md), besides those of
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
   /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
   std::function<bool(const std::string& name)> row_sparse = {};

@@ -17,11 +17,11 @@
 //
 // In a Trainer, whose model has the layer among its modules, shards call forward() and leave the
 // rest to it: their losses' gradients are folded along the tree over the shards, and the layer is
-// updated with the step, by its own rule (docs/classifier.md).
+// updated with the step, by its own rule (docs/split_layers.md).
 //
 // Neither logits nor the gradient of the weights exist as a whole: both are computed for some
 // thousand classes at a time, the latter while it is applied. So a layer costs its weights and the
-// rule's state, and little more. docs/classifier.md has the arithmetic.
+// rule's state, and little more. docs/split_layers.md has the arithmetic.
 //
 // Threads: as Group. Failure: that of Group; what else a call throws stands there.
 

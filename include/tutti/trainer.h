@@ -201,7 +201,7 @@ class Trainer {
     return step(Compute());
   }
   /// A step of one of several models that `module` registers and that take turns
-  /// (docs/two_models.md): while the closures run, all parameters that are not `active`'s have
+  /// (docs/how.md): while the closures run, all parameters that are not `active`'s have
   /// requires_grad(false). They are untouched: value, optimizer state and step count stay. Buffers
   /// follow their rule in either model. InvalidArgument where `active` has a parameter that is not
   /// this Trainer's, and where workers differ in what is active. Collective.

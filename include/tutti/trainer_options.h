@@ -60,7 +60,7 @@ struct TrainerOptions {
   LossScale loss_scale = {};
   /// The compression of gradients.
   Compression compression = no_compression();
-  /// Parameters whose gradients are sparse in their rows (docs/row_sparse.md), besides those of
+  /// Parameters whose gradients are sparse in their rows (docs/update.md), besides those of
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
   /// shard touched are exchanged, updated and decayed; no codec is applied to them.
   std::function<bool(const std::string& name)> row_sparse = {};
@@ -99,7 +99,7 @@ struct TrainerOptions {
   /// Steps dropped in succession after which step() throws Diverged. Those that shrank a dynamic
   /// loss scale do not count.
   std::int64_t max_consecutive_drops = 10;
-  /// A file for what the steps gave, as JSON lines (docs/compare.md), which rank 0 writes; empty:
+  /// A file for what the steps gave, as JSON lines (docs/diagnosis.md), which rank 0 writes; empty:
   /// none. Made at once, with the folders above it; one that is there and is no step log is
   /// InvalidArgument. A run that resumes from a checkpoint continues its file. Lines that cannot be
   /// written later (a full disk) are missed, with a warning.

@@ -244,7 +244,7 @@ TEST(RunEnd, InterruptsWhileNobodyReadsEndTheRun) {
   EXPECT_EQ(command.finish(/*read_out=*/false), 130);
 }
 
-// promise: fault_tolerance#what-is-not-survived
+// promise: errors#what-is-not-survived
 TEST(RunEnd, NothingOutlivesAKilledLauncher) {
   RunningCommand command({"run", "-n", "3", "/bin/sh", "-c",
                           "trap '' TERM HUP; sleep 1000 & echo pid=$$ child=$!; wait"});

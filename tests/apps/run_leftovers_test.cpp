@@ -110,7 +110,7 @@ TEST(RunLeftovers, NothingOutlivesAKilledLauncherThatHasNoCloseRange) {
   }
 }
 
-// promise: fault_tolerance#what-is-not-survived, launcher#nothing-is-left-behind
+// promise: errors#what-is-not-survived, launcher#nothing-is-left-behind
 TEST(RunLeftovers, NothingOutlivesTheLauncherThatTheKeeperWatches) {
   RunningCommand command({"run", "-n", "2", "/bin/sh", "-c",
                           "echo launcher=$PPID; " + std::string(kLeaveGroup) + "exec sleep 1000"});

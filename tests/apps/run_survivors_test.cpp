@@ -121,7 +121,7 @@ TEST(RunSurvivors, ThatHaveEndedWellCountAsLeft) {
   EXPECT_EQ(command.finish(), 0) << command.err;
 }
 
-// promise: fault_tolerance#fault-tolerance-what-becomes-of-a-run-when-a-worker-dies
+// promise: errors#what-becomes-of-a-run-when-a-worker-dies
 TEST(RunSurvivors, OfNobodyAreAFailedRun) {
   const auto run = run_script({"-n", "2", "--survivors"},
                               only_rank_1("exit 5", std::string(kOutlive) + "exit 6"));
@@ -143,7 +143,7 @@ TEST(RunSurvivors, AreEndedByASignalLikeAnyWorkers) {
   EXPECT_THAT(command.err, Not(HasSubstr("finished without")));
 }
 
-// promise: fault_tolerance#fault-tolerance-what-becomes-of-a-run-when-a-worker-dies
+// promise: errors#what-becomes-of-a-run-when-a-worker-dies
 TEST(RunSurvivors, AreStartedAgainWithAllOthersWhenTheyAreTooFew) {
   // First two fail, then one: the second attempt finishes.
   const auto run =

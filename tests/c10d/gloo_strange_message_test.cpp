@@ -89,7 +89,7 @@ int unread(int fd) {
 }
 
 // Gloo writes such a message to where the peer says, in a registered buffer, of which a link makes
-// none (docs/security.md). findings-3: C9
+// none (docs/clusters.md). findings-3: C9
 TEST(GlooStrangeMessage, ForARegisteredBufferIsNotRead) {
   if (const auto why = why_no_gloo(); !why.empty()) GTEST_SKIP() << why;
   const auto before = descriptors();

@@ -104,7 +104,7 @@ void expect_no_group(const Job& job, const std::vector<int>& ranks, int lost,
   }
 }
 
-/// The loop of docs/fault_tolerance.md, to the first group that is made and used.
+/// The loop of docs/errors.md, to the first group that is made and used.
 std::vector<int> resumed_with(const Job& job, std::size_t members) {
   while (true) {
     const auto alive = job.alive();
@@ -142,7 +142,7 @@ ThreadOutcome once_joined(const ThreadOptions& options,
       options);
 }
 
-// promise: fault_tolerance#a-trainer-resumes-from-its-checkpoint, job.h#alive
+// promise: errors#a-trainer-resumes-from-its-checkpoint, job.h#alive
 TEST(CutOff, AHostWithoutItsFirstWorkerMakesNoGroupAndTheOthersDo) {
   auto options = on({{0, 1}, {2, 3, 4}, {5}});
   std::atomic<int> done{0};
@@ -168,7 +168,7 @@ TEST(CutOff, AHostWithoutItsFirstWorkerMakesNoGroupAndTheOthersDo) {
   EXPECT_TRUE(outcome.all_good()) << outcome.text(0) << outcome.text(3) << outcome.text(4);
 }
 
-// promise: fault_tolerance#a-trainer-resumes-from-its-checkpoint, job.h#alive
+// promise: errors#a-trainer-resumes-from-its-checkpoint, job.h#alive
 TEST(CutOff, WithoutTheHubAHostMakesNoGroupAndTheOthersDo) {
   auto options = on({{0, 1}, {2, 3}, {4}});
   std::atomic<int> done{0};

@@ -1,5 +1,5 @@
-// docs/by_hand.md: programs that average gradients by hand, and the one with Tutti that takes their
-// place, do the same.
+// docs/data_parallel.md: programs that average gradients by hand, and the one with Tutti that takes
+// their place, do the same.
 
 #include <unistd.h>
 

@@ -215,12 +215,12 @@ TEST(ChangedLines, AreAtMost20AddedToMnistInParallelAndThoseOfItsPage) {
 
 TEST(ChangedLines, BesideAnAverageByHandAreThoseOfItsPage) {
   const std::string example = "examples/01_first_steps.cpp";
-  expect_few_changes("examples/plain/first_steps_mpi.cpp", example, 44, "docs/by_hand.md");
-  expect_few_changes("examples/plain/first_steps_gloo.cpp", example, 61, "docs/by_hand.md");
+  expect_few_changes("examples/plain/first_steps_mpi.cpp", example, 44, "docs/data_parallel.md");
+  expect_few_changes("examples/plain/first_steps_gloo.cpp", example, 61, "docs/data_parallel.md");
 }
 
 TEST(ChangedLines, AreAtMost40OfDcganAndThoseOfItsPage) {
-  expect_few_changes("examples/plain/dcgan.cpp", "examples/05_dcgan.cpp", 40, "docs/two_models.md");
+  expect_few_changes("examples/plain/dcgan.cpp", "examples/05_dcgan.cpp", 40, "docs/how.md");
 }
 
 }  // namespace

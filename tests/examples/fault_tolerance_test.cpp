@@ -53,7 +53,7 @@ void expect_two_ends(const RunningCommand& command, const std::string& straight)
   EXPECT_THAT(ends_of(command.out, kDigest), AllOf(SizeIs(2), Each(straight)));
 }
 
-// promise: errors#under-tutti-run, fault_tolerance#a-trainer-resumes-from-its-checkpoint
+// promise: errors#under-tutti-run, errors#a-trainer-resumes-from-its-checkpoint
 TEST(FaultTolerance, ATrainerResumesFromItsCheckpointWithoutAKilledWorkerToTheSameBytes) {
   const auto straight = undisturbed("400");
   for (const int victim : {0, 1}) {
@@ -75,7 +75,7 @@ TEST(FaultTolerance, ATrainerResumesFromItsCheckpointWithoutAKilledWorkerToTheSa
   }
 }
 
-// promise: fault_tolerance#a-trainer-resumes-from-its-checkpoint
+// promise: errors#a-trainer-resumes-from-its-checkpoint
 TEST(FaultTolerance, TwoWorkersMayBeLostAtOnce) {
   const auto straight = undisturbed("400");
   const TemporaryFolder folder;
@@ -95,7 +95,7 @@ TEST(FaultTolerance, TwoWorkersMayBeLostAtOnce) {
 }
 
 // The others are told by PeerFailed while its process still lives.
-// promise: fault_tolerance#a-trainer-resumes-from-its-checkpoint
+// promise: errors#a-trainer-resumes-from-its-checkpoint
 TEST(FaultTolerance, ATrainerResumesWithoutAWorkerThatFailsByItself) {
   const auto straight = undisturbed("30");
   for (const std::string where : {"shard", "step"}) {
@@ -110,7 +110,7 @@ TEST(FaultTolerance, ATrainerResumesWithoutAWorkerThatFailsByItself) {
   }
 }
 
-// promise: fault_tolerance#a-dataparallel-resumes-with-the-next-step
+// promise: errors#a-dataparallel-resumes-with-the-next-step
 TEST(FaultTolerance, ADataParallelComputesWhatTheOthersAloneWouldHaveComputed) {
   const auto end_of_run = [](const std::string& how, const std::string& last_line) {
     RunningCommand command(

@@ -177,7 +177,7 @@ std::string surviving(const std::string& rest) {
   return std::string(TUTTI_EXAMPLES) + "/fault_tolerance " + rest;
 }
 
-/// The example of docs/fault_tolerance.md on two hosts of two workers, of which one is killed after
+/// The example of docs/errors.md on two hosts of two workers, of which one is killed after
 /// the first checkpoint.
 Finished run_with_a_loss(int victim, const std::string& steps) {
   return run_shell("dir=$(mktemp -d); " + hosts_of(2, 2, surviving("'$dir'/run " + steps)) +
@@ -189,7 +189,7 @@ Finished run_with_a_loss(int victim, const std::string& steps) {
 }
 
 /// The workers of each host resumed as a job of their own.
-// promise: clusters#several-hosts, fault_tolerance#a-trainer-resumes-from-its-checkpoint
+// promise: clusters#several-hosts, errors#a-trainer-resumes-from-its-checkpoint
 TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
   const auto run = run_with_a_loss(2, "600");
   const auto alone = run_shell("dir=$(mktemp -d); " + std::string(TUTTI_EXAMPLES) +
@@ -206,7 +206,7 @@ TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
 }
 
 /// Here too the workers of each host resumed as a job of their own.
-// promise: fault_tolerance#a-trainer-resumes-from-its-checkpoint
+// promise: errors#a-trainer-resumes-from-its-checkpoint
 TEST(SeveralHosts, WithoutRankZeroNobodyResumes) {
   const auto run = run_with_a_loss(0, "100000");
   EXPECT_THAT(run.out, HasSubstr("worker 3 of 4 resumes after step 0")) << run.err;

@@ -47,7 +47,7 @@ TEST(Arena, OfAnotherSizeThanAgreedIsRefused) {
                OutOfMemory);
 }
 
-// promise: group#when-something-is-wrong, security#on-one-host
+// promise: group#when-something-is-wrong, clusters#on-one-host
 TEST(Arena, CannotBeResizedByAnyone) {
   const auto system = host_system();
   const Arena made = Arena::create(*system, "test", 3 * kPageBytes);

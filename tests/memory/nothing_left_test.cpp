@@ -50,7 +50,7 @@ int memory_held_here() {
   return held;
 }
 
-// promise: group#when-something-is-wrong, security#on-one-host
+// promise: group#when-something-is-wrong, clusters#on-one-host
 TEST(NothingLeft, AfterSigkillOfAllWorkers) {
   const std::array<fs::path, 2> folders = {"/dev/shm", fs::temp_directory_path()};
   const std::array before = {tutti_names_in(folders[0]), tutti_names_in(folders[1])};

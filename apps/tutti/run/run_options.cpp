@@ -161,7 +161,7 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->check(is_given("--restarts"));
   app.add_flag("--survivors", options.survivors,
                "When a worker fails, do not end the others: they resume without it, as\n"
-               "the program has it (docs/fault_tolerance.md)");
+               "the program has it (docs/errors.md)");
   app.add_option("--min-workers", options.min_workers,
                  "With --survivors: end all when fewer than K have not failed. 1 unless\n"
                  "given")

@@ -3,7 +3,7 @@
 // How the hosts of a job find and trust one another. The host of rank 0, the hub, listens; each
 // other host connects to it. Both prove by HMAC-SHA256 over fresh random numbers that they know the
 // token, which is never sent; each message of the join carries such a proof. What comes after the
-// join is neither authenticated nor encrypted: docs/security.md.
+// join is neither authenticated nor encrypted: docs/clusters.md.
 //
 // All hosts that have reached the hub end alike: in the same list of hosts, or in an error of the
 // same class and text. A stranger (another program, another token, another run, silence) is hung up

@@ -8,7 +8,7 @@
 //
 // A run that resumes from a checkpoint of step S appends a header with "steps":S: it takes back the
 // lines of later steps that were written before it. JSON has no NaN and no infinities: numbers that
-// are not finite are null. docs/compare.md describes all members.
+// are not finite are null. docs/diagnosis.md describes all members.
 //
 // Every line is one write, so a killed run leaves whole lines, and at most the last one unfinished.
 // Lines are not brought to disk one by one: a power cut may take the last ones.

@@ -314,7 +314,7 @@ TEST(HostConnections, APortInUseIsToldByTheHub) {
   }
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, TheHubListensAtItsAddressAlone) {
   HubListener listener("127.0.0.1", 0);
   EXPECT_THAT(come("127.0.0.2", listener.port(), host("b", 2, {1}), milliseconds(200)).get().error,
@@ -323,7 +323,7 @@ TEST(HostConnections, TheHubListensAtItsAddressAlone) {
               HasSubstr("Connection refused"));
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, AHostConnectsFromTheAddressThatItIsGiven) {
   HubListener listener("127.0.0.1", 0);
   auto other = std::async(std::launch::async, [&] {
@@ -406,7 +406,7 @@ TEST(HostConnections, AnIntroductionThatMakesNoSenseIsRefusedWhereItIsMade) {
       StartsWith("InvalidArgument: the hub is the host of rank 0, which b (rank 1) is not"));
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, AHostOfAnotherRunIsTurnedAwayAndHoldsNobodyUp) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}));
@@ -420,7 +420,7 @@ TEST(HostConnections, AHostOfAnotherRunIsTurnedAwayAndHoldsNobodyUp) {
   EXPECT_TRUE(hub.get().connected);
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, AHostWithAnotherTokenIsTurnedAwayAndHoldsNobodyUp) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}));
@@ -434,7 +434,7 @@ TEST(HostConnections, AHostWithAnotherTokenIsTurnedAwayAndHoldsNobodyUp) {
   EXPECT_TRUE(hub.get().connected);
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, WhoWasTurnedAwayIsToldWhereHostsAreMissing) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}), seconds(2));
@@ -464,7 +464,7 @@ TEST(HostConnections, AHostOfALaterAttemptWaitsForTheHubAndOneOfAnEarlierIsRefus
   EXPECT_TRUE(later.get().connected);
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, WhoPosesAsTheHubWithoutTheTokenIsNotBelieved) {
   HubListener at("127.0.0.1", 0);
   auto b = come("127.0.0.1", at.port(), host("b", 2, {1}));
@@ -486,7 +486,7 @@ TEST(HostConnections, WhatListensAndIsNoHubIsToldAtOnce) {
   EXPECT_THAT(b.get().error, EndsWith("what listens there is no hub of Tutti"));
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, SilentSlowAndSenselessStrangersHoldNobodyUp) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}));
@@ -507,7 +507,7 @@ TEST(HostConnections, SilentSlowAndSenselessStrangersHoldNobodyUp) {
   EXPECT_LT(Clock::now() - begin, seconds(4));  // less than one silent stranger is given
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, StrangersThatTakeAllDescriptorsHoldNobodyUp) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -537,7 +537,7 @@ TEST(HostConnections, StrangersThatTakeAllDescriptorsHoldNobodyUp) {
   ::close(ends[1]);
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HostConnections, ASilentStrangerIsHungUpOn) {
   HubListener listener("127.0.0.1", 0);
   auto hub = serve(listener, host("a", 2, {0}));

@@ -17,7 +17,7 @@ Environment environment(const std::string& address) {
   return environment;
 }
 
-// promise: environment.h#Hub, security#between-hosts
+// promise: environment.h#Hub, clusters#between-hosts
 TEST(HubSettings, AreThoseOfTheVariables) {
   auto set = environment("10.0.0.1");
   auto settings = hub_of(set);
@@ -70,7 +70,7 @@ TEST(HubSettings, AreBesideTorchrunsOwnPortWhereNoneAreGiven) {
   EXPECT_THAT(text_of([&] { hub_of(set); }), StartsWith("MASTER_PORT is 65535"));
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(HubSettings, JobsOfOtherNamesOrPortsHaveOtherTokens) {
   Environment set;
   set.launcher = Environment::Launcher{

@@ -100,7 +100,7 @@ TEST(SignedChannel, AMessageInSinglePiecesArrives) {
   EXPECT_EQ(message.content, "in pieces");
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(SignedChannel, AnyChangedByteIsFound) {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i == 0 || i < bytes; ++i) {
@@ -118,7 +118,7 @@ TEST(SignedChannel, AnyChangedByteIsFound) {
   EXPECT_EQ(bytes, kHeader + 9);
 }
 
-// promise: clusters#several-hosts, security#between-hosts
+// promise: clusters#several-hosts, clusters#between-hosts
 TEST(SignedChannel, WhoHasAnotherTokenIsFoundByBoth) {
   Middle middle("Secret");
   middle.open();
@@ -138,7 +138,7 @@ TEST(SignedChannel, WhoHasAnotherTokenIsFoundByBoth) {
   EXPECT_FALSE(other.host->is_proved());
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(SignedChannel, AMessageThatIsRepeatedOrLeftOutIsFound) {
   SignedMessage message;
   Middle repeated;
@@ -157,7 +157,7 @@ TEST(SignedChannel, AMessageThatIsRepeatedOrLeftOutIsFound) {
   EXPECT_EQ(left_out.hub->read(message), Status::other_token);
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(SignedChannel, AMessageThatIsSentBackIsFound) {
   Middle middle;
   middle.open();
@@ -167,7 +167,7 @@ TEST(SignedChannel, AMessageThatIsSentBackIsFound) {
   EXPECT_EQ(middle.host->read(message), Status::other_token);
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(SignedChannel, WhatOneConversationHadIsWorthNothingInTheNext) {
   Middle first;
   const auto opening_of_host = first.from_host();
@@ -188,7 +188,7 @@ TEST(SignedChannel, WhatOneConversationHadIsWorthNothingInTheNext) {
   EXPECT_EQ(second.host->read(message), Status::other_token);
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(SignedChannel, TheTokenIsNotOnTheWire) {
   Middle middle;
   std::string heard = middle.from_host();
@@ -206,7 +206,7 @@ TEST(SignedChannel, TheTokenIsNotOnTheWire) {
   EXPECT_THAT(heard, Not(HasSubstr("secret")));
 }
 
-// promise: security#between-hosts
+// promise: clusters#between-hosts
 TEST(SignedChannel, WhatIsNoOpeningGetsNoAnswer) {
   for (const std::string bytes : {"GET / HTTP/1.1\r\n\r\n", "TUTX", "TUTM and what follows"}) {
     Middle middle;

@@ -152,7 +152,7 @@ TEST(HostRendezvous, StrangersWhoSayNothingOrNonsenseAreNoHindrance) {
   other.join();
 }
 
-// promise: clusters#how-workers-find-one-another, clusters#what-can-go-wrong, security#on-one-host
+// promise: clusters#how-workers-find-one-another, clusters#what-can-go-wrong, clusters#on-one-host
 TEST(HostRendezvous, AnotherUserIsNotLetIn) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto name = draw_run_identity();

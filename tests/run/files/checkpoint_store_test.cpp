@@ -181,7 +181,7 @@ TEST_F(Store, TwoRunsThatSaveIntoOneFolderAreToldInsteadOfDeletingEachOthersFile
   EXPECT_THAT(store().steps(), ElementsAre(10, 20));
 }
 
-// promise: error.h#Corrupt, security#on-one-host
+// promise: error.h#Corrupt, clusters#on-one-host
 TEST_F(Store, AnyFlippedByteIsRefused) {
   save(200);
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {

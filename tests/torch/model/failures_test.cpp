@@ -25,7 +25,7 @@ void step_of(torch::nn::Sequential& model, const Job& job, std::uint64_t step) {
 
 // By notice of the operating system: the deadline of the job is 50 s, and the test ends long
 // before.
-// promise: data_parallel.h#DataParallel, fault_tolerance#a-dataparallel-resumes-with-the-next-step
+// promise: data_parallel.h#DataParallel, errors#a-dataparallel-resumes-with-the-next-step
 TEST(TrainingFailure, ADeadWorkerIsNamedAndTheOthersTrainOnWithoutIt) {
   auto fastest = std::chrono::steady_clock::duration::max();
   for (int attempt = 0; attempt < 3 && fastest > seconds(1); ++attempt) {
@@ -107,7 +107,7 @@ TEST(TrainingFailure, ADeadWorkerEndsATrainerAndAFreshOneGoesOnFromTheCheckpoint
   EXPECT_TRUE(outcome.ranks[2].good()) << outcome.describe();
 }
 
-// promise: fault_tolerance#what-is-not-survived, trainer_options.h#deadline
+// promise: errors#what-is-not-survived, trainer_options.h#deadline
 TEST(TrainingFailure, AWorkerThatStandsStillInItsShardIsNamedByTheTrainersDeadline) {
   const auto outcome = run_process_ranks(2, [](const Job& job) {
     at::set_num_threads(1);

@@ -1,5 +1,5 @@
-// One training step written in several ways: the same bytes, one sync each. docs/styles.md quotes
-// them.
+// One training step written in several ways: the same bytes, one sync each. docs/data_parallel.md
+// quotes them.
 
 #include "comm/group_state.h"
 #include "torch/training.h"

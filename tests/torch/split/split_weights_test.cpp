@@ -48,7 +48,7 @@ Tensors gradients_of_one(int workers, int step, const Tensors& parameters,
   return torch::autograd::grad({of_all(torch::cat(x)).mean()}, parameters);
 }
 
-/// A generator before a discriminator that has layers of all workers, as in docs/two_models.md: the
+/// A generator before a discriminator that has layers of all workers, as in docs/how.md: the
 /// step is the generator's. `turn` says whose parameters learn, and what the losses count.
 struct Pair {
   explicit Pair(const Group& group)
