@@ -8,7 +8,7 @@
 // that a few are gathered, so that the others are told of more than one at a time.
 //
 // Threads: made() by any worker of the host, in its own thread; the rest by the one that moves the
-// exchange's link (StepExchange::move_meanwhile()). Failure: that of the link.
+// exchange's link (HostExchange::run_in_background()). Failure: that of the link.
 
 #include <atomic>
 #include <cstddef>
