@@ -30,7 +30,7 @@ std::vector<std::string> without_hint(const std::string& err) {
   return lines;
 }
 
-// promise: errors#under-tutti-run, launcher#when-the-others-resume
+// promise: errors#what-becomes-of-a-run-when-a-worker-dies, launcher#when-the-others-resume
 TEST(RunSurvivors, MakeAGroupOfTheirOwnWhenAWorkerIsKilled) {
   RunningCommand command({"run", "-n", "3", "--survivors", TUTTI_SURVIVING_WORKER});
   ASSERT_TRUE(command.wait_for("members=3", 3));
