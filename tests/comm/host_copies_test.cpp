@@ -56,7 +56,7 @@ void copy_and_compare(const Group& group) {
   group.barrier();
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(HostCopies, APieceGoesFromItsHostToEachOtherOneAndNowhereElse) {
   for (const auto& hosts : kHosts) {
     auto options = on(hosts);

@@ -203,13 +203,13 @@ void expect_lost(const std::vector<RankSet>& hosts, int victim) {
   }
 }
 
-// promise: clusters#several-hosts
+// promise: clusters#a-worker-or-a-host-that-dies
 TEST(Hosts, AKilledWorkerIsLostOnAllHosts) {
   for (const int victim : {0, 1, 2, 3}) expect_lost({{0, 1}, {2, 3}}, victim);
   for (const int victim : {0, 3}) expect_lost({{0}, {1}, {2}, {3}}, victim);
 }
 
-// promise: clusters#several-hosts
+// promise: clusters#a-worker-or-a-host-that-dies
 TEST(Hosts, AHostWhoseConnectionEndsIsLostOnAllHosts) {
   ThreadOptions options = on({{0, 1}, {2, 3}});
   std::atomic<int> there{0};

@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kWhole = 128 * 1024;  // a whole chunk, which slices of hosts divide
 constexpr std::uint64_t kBytes = kWhole * sizeof(float);
 
-// promise: clusters#several-hosts, group#between-hosts
+// promise: links#what-travels-between-hosts, group#between-hosts
 TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
   for (const auto& hosts : kHosts) {
     // Those of {0, 2} and {1, 3} are no neighbours in the tree.
@@ -49,7 +49,7 @@ TEST(LargeBetweenHosts, AHostSendsAGradientTwiceHoweverManyMembersItHas) {
   }
 }
 
-// promise: clusters#several-hosts, group#between-hosts
+// promise: links#what-travels-between-hosts, group#between-hosts
 TEST(LargeBetweenHosts, EachKindMovesWhatItsReceiversNeed) {
   const std::vector<RankSet> hosts = {{0, 1}, {2, 3}};
   const auto reduced = bytes_moved(hosts, [](const Group& group) {

@@ -46,7 +46,7 @@ std::string end_of(const Finished& run) {
 
 class OtherLaunchers : public ::testing::TestWithParam<Launcher> {};
 
-// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm
+// promise: clusters#other-launchers-and-several-hosts
 TEST_P(OtherLaunchers, GiveTheBytesOfTuttiRun) {
   const auto& launcher = GetParam();
   if (run_shell(std::string("command -v ") + launcher.name).status != 0) {

@@ -91,7 +91,7 @@ std::string missing_mpi() {
   return "";
 }
 
-// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm, clusters#several-hosts
+// promise: clusters#other-launchers-and-several-hosts, clusters#several-hosts
 TEST(LinkOverMpi, GivesTheBytesOfOneHost) {
   if (const auto missing = missing_mpi(); !missing.empty()) GTEST_SKIP() << missing;
   const std::vector<std::pair<std::string, std::vector<std::pair<int, int>>>> runs = {
@@ -192,7 +192,7 @@ TEST(LinkOverMpi, RanksThatAreNotThoseOfTheJobAreRefused) {
           "start all workers by one mpirun, mpiexec or srun of this MPI"));
 }
 
-// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm
+// promise: clusters#other-launchers-and-several-hosts
 TEST(LinkOverMpi, IsNotLoadedOnOneHost) {
   const auto run = run_shell("export TUTTI_LINK=mpi TUTTI_MPI_LIBRARY=/nowhere/it.so; " +
                              of_one_host(letters("--shards 4")));

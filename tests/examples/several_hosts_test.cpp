@@ -142,7 +142,7 @@ TEST(SeveralHosts, ACodecHasOneLogicalWorkerUnlessMoreAreNamed) {
 }
 
 /// What it had passed on before it was stopped is chance.
-// promise: clusters#several-hosts
+// promise: clusters#a-worker-or-a-host-that-dies
 TEST(SeveralHosts, WhereOnlyTheFirstWorkerOfAHostIsStoppedItsOwnHostWaitsForTheDeadline) {
   const auto run =
       run_shell("log=$(mktemp); export TUTTI_DEADLINE=8; " +
@@ -159,7 +159,7 @@ TEST(SeveralHosts, WhereOnlyTheFirstWorkerOfAHostIsStoppedItsOwnHostWaitsForTheD
 }
 
 /// It serves the others of its host. Whether they had arrived in that step is chance.
-// promise: clusters#several-hosts
+// promise: clusters#a-worker-or-a-host-that-dies
 TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesAllEndSoon) {
   const auto run =
       run_shell("log=$(mktemp); " + hosts_of(2, 2, program("--shards 8 --log '$log'", 100'000)) +
@@ -189,7 +189,7 @@ Finished run_with_a_loss(int victim, const std::string& steps) {
 }
 
 /// The workers of each host resumed as a job of their own.
-// promise: clusters#several-hosts, errors#a-trainer-resumes-from-its-checkpoint
+// promise: clusters#a-worker-or-a-host-that-dies, errors#a-trainer-resumes-from-its-checkpoint
 TEST(SeveralHosts, WhereTheFirstWorkerOfAHostDiesTheOthersResumeAsOneJob) {
   const auto run = run_with_a_loss(2, "600");
   const auto alone = run_shell("dir=$(mktemp -d); " + std::string(TUTTI_EXAMPLES) +

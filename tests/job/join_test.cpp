@@ -90,7 +90,7 @@ TEST_F(JoinFromEnvironment, deadline_of_the_environment_takes_the_place_of_the_d
   Job::join();
 }
 
-// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm, job.h#restarts
+// promise: clusters#other-launchers-and-several-hosts, job.h#restarts
 TEST_F(JoinFromEnvironment, workers_of_another_launcher_find_one_another_on_this_host) {
   for (const char* restart : {"0", "2"}) {
     const ProcessOutcome outcome = run_processes(3, [&](int rank, FileDescriptor) {
@@ -235,7 +235,7 @@ TEST_F(JoinFromEnvironment, workers_of_several_hosts_have_the_run_of_the_hub) {
   EXPECT_EQ(by_torchrun.size(), runs.size()) << "torchrun's own variables are enough";
 }
 
-// promise: clusters#how-are-workers-started-by-torchrun-mpirun-or-slurm, clusters#what-can-go-wrong
+// promise: clusters#other-launchers-and-several-hosts, clusters#what-can-go-wrong
 TEST_F(JoinFromEnvironment, a_port_beside_torchruns_that_is_in_use_is_named_with_it) {
   const int taken = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};

@@ -36,7 +36,7 @@ void await(const std::function<bool()>& what) {
   }
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(ProgressThread, MovesAtOnceAndAfterEveryAnnouncement) {
   run_thread_ranks(1, [&](const Job& job) {
     std::atomic<int> calls{0};
@@ -163,7 +163,7 @@ TEST(ProgressThread, EndsWhileItMoves) {
   });
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(ProgressThread, IsNoThreadOfTheProgram) {
   run_thread_ranks(1, [&](const Job& job) {
     const int before = other_threads();
@@ -173,7 +173,7 @@ TEST(ProgressThread, IsNoThreadOfTheProgram) {
   });
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(ProgressThread, AChildOfForkDoesWithoutIt) {
   const auto outcome = run_process_ranks(1, [](const Job& job) {
     auto thread = std::make_unique<ProgressThread>(*job.state(), [] {});

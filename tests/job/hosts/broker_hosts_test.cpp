@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// promise: clusters#several-hosts
+// promise: clusters#a-worker-or-a-host-that-dies
 TEST(BrokerHosts, TheHubStaysUntilAllHostsHaveLeft) {
   const Watchdog watchdog("a hub that stays", seconds(60));
   const auto map = even_hosts(3, 3);
@@ -55,7 +55,7 @@ TEST(BrokerHosts, TheHubStaysUntilAllHostsHaveLeft) {
   leaving.join();
 }
 
-// promise: clusters#several-hosts
+// promise: clusters#a-worker-or-a-host-that-dies
 TEST(BrokerHosts, ABrokerStaysUntilItsOwnWorkersHaveLeft) {
   const Watchdog watchdog("a broker that stays", seconds(60));
   const auto map = HostMap::of(std::vector<RankSet>{{0}, {1, 2}});

@@ -61,7 +61,7 @@ bool run_round(Hosts& hosts, int count, int each) {
 }
 
 /// Whatever the number of workers.
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(HostCompany, ARoundIsOneMessageFromEachHostAndOneToIt) {
   for (const auto& [count, each] :
        {std::pair{2, 1}, {2, 40}, {3, 1}, {16, 4}, {65, 1}, {128, 1}, {128, 8}}) {

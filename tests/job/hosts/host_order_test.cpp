@@ -102,7 +102,7 @@ TEST(HostOrder, WithoutTheHubWhatWasSubmittedTakesEffectHere) {
   EXPECT_EQ(hosts.history(1).back(), "1: alone");
 }
 
-// promise: clusters#several-hosts
+// promise: clusters#a-worker-or-a-host-that-dies
 TEST(HostOrder, ASilentHostIsLostWithinTwoSeconds) {
   Hosts hosts({{0}, {1}, {2}});
   const Watchdog watchdog("a silent host", seconds(20));

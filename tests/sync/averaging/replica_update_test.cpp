@@ -585,7 +585,7 @@ TEST(ReplicaUpdate, WhatIsOnItsWayLandsBetweenSteps) {
   }
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(ReplicaUpdate, OnlyWhatIsAveragedCrossesHostsAndDirectly) {
   const Diloco outer{.rate = 0.75, .momentum = 0.5, .warm_up = 1};
   auto in_8_bits = outer;

@@ -102,7 +102,7 @@ double bytes_across(const std::string& codec, std::size_t count) {
   return static_cast<double>(bytes) / 2;
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(CodedGradients, WhatCrossesHostsIsTheMessages) {
   constexpr std::size_t kCount = 1'000'000;
   const double dense = 4.0 * kCount;
@@ -112,7 +112,7 @@ TEST(CodedGradients, WhatCrossesHostsIsTheMessages) {
 }
 
 /// The hub's host sends no more than the others, and in order next to nothing goes.
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(CodedGradients, AHostSendsItsMessagesToEachOtherOneAndNobodyElses) {
   for (const auto& hosts : {even_hosts(3, 3), even_hosts(6, 3), even_hosts(5, 2)}) {
     const auto options = on(hosts);

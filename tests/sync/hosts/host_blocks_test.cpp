@@ -32,7 +32,7 @@ std::string text_of(std::span<const Block> blocks, std::int64_t total,
   return stack.back();
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(HostBlocks, TheSumOfSumsIsTheTree) {
   std::mt19937 random(7);
   for (int round = 0; round < 2000; ++round) {

@@ -75,7 +75,7 @@ void run_scope(StepExchange& exchange, const std::vector<std::size_t>& counts, s
   expect_reduced(exchange, counts, leaves, weights);
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(HostSums, AnyLayoutOfHostsGivesTheTreesBytes) {
   const std::vector<std::size_t> counts = {1, 63, 4097, 9000, 0, 20000, 17};
   for (const auto& layout : std::vector<std::vector<std::vector<int>>>{{{0, 1}, {2, 3}},
@@ -124,7 +124,7 @@ TEST(HostSums, LanesDecideNoByte) {
   ::unsetenv("TUTTI_LANES");
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(HostSums, AHostSendsAGradientOnceHoweverManyWorkersItHas) {
   const std::vector<std::size_t> counts = {100'000, 30'000};
   constexpr double kBytes = 130'000 * sizeof(float);
@@ -147,7 +147,7 @@ TEST(HostSums, AHostSendsAGradientOnceHoweverManyWorkersItHas) {
   }
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(HostSums, BucketsTravelWhileBackwardRuns) {
   const std::vector<std::size_t> counts(200, 200);
   auto options = on({{0, 1}, {2, 3}});
@@ -171,7 +171,7 @@ TEST(HostSums, BucketsTravelWhileBackwardRuns) {
       options);
 }
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(HostSums, ABucketTravelsHoweverLongTheNextLayersBackwardTakes) {
   const std::vector<std::size_t> counts(40, 200);
   auto options = on({{0, 1}, {2, 3}});
@@ -223,7 +223,7 @@ struct ShardStep {
   }
 };
 
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(HostSums, BucketsOfTheLastShardTravelWhileItsBackwardRuns) {
   const std::vector<std::size_t> counts(200, 200);
   auto options = on({{0, 1}, {2, 3}});

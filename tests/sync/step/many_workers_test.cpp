@@ -151,7 +151,7 @@ PerStep traffic_of(int hosts, int each) {
 
 /// A round is a message from each host to the hub and one back, and so much for lateness: so a
 /// worker's share does not grow with the number of hosts, and falls with that of a host's workers.
-// promise: clusters#several-hosts
+// promise: links#what-travels-between-hosts
 TEST(ManyWorkersStep, HasAsManyMessagesBetweenHostsAsItHasRounds) {
   for (const auto& [hosts, each] :
        {std::pair{2, 2}, {4, 2}, {8, 2}, {16, 2}, {2, 8}, {4, 8}, {8, 8}}) {
