@@ -49,7 +49,7 @@ TEST(RunEnd, ANoteSaysThatNobodyJoined) {
   EXPECT_THAT(joined.err, Not(HasSubstr("note:")));
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies, launcher#when-a-worker-fails
+// promise: errors#when-a-worker-dies, launcher#when-a-worker-fails
 TEST(RunEnd, StatusIsThatOfTheWorkerThatFailedFirst) {
   const auto run = run_script({"-n", "3"}, only_rank(2, "exit 9", "sleep 100"));
   EXPECT_EQ(run.status, 9);
@@ -63,7 +63,7 @@ TEST(RunEnd, ASignalIsNamedAndCounts128More) {
             "tutti run: rank 1 of 2 failed first: killed by signal SIGSEGV (11)");
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies, launcher#when-a-worker-fails
+// promise: errors#when-a-worker-dies, launcher#when-a-worker-fails
 TEST(RunEnd, TheFirstFailureIsReadLast) {
   const TemporaryFolder folder;
   const auto run = run_script(
@@ -164,7 +164,7 @@ TEST(RunEnd, TheRestMayEndByThemselvesFirst) {
   EXPECT_FALSE(was_asked);
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies, launcher#when-a-worker-fails
+// promise: errors#when-a-worker-dies, launcher#when-a-worker-fails
 TEST(RunEnd, WorkersThatIgnoreTerminationAreEndedWithinFiveSeconds) {
   const TemporaryFolder folder;
   RunningCommand command({"run", "-n", "3", "/bin/sh", "-c",

@@ -30,7 +30,7 @@ std::vector<std::string> without_hint(const std::string& err) {
   return lines;
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies, launcher#when-the-others-resume
+// promise: errors#when-a-worker-dies, launcher#when-the-others-resume
 TEST(RunSurvivors, MakeAGroupOfTheirOwnWhenAWorkerIsKilled) {
   RunningCommand command({"run", "-n", "3", "--survivors", TUTTI_SURVIVING_WORKER});
   ASSERT_TRUE(command.wait_for("members=3", 3));
@@ -121,7 +121,7 @@ TEST(RunSurvivors, ThatHaveEndedWellCountAsLeft) {
   EXPECT_EQ(command.finish(), 0) << command.err;
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies
+// promise: errors#when-a-worker-dies
 TEST(RunSurvivors, OfNobodyAreAFailedRun) {
   const auto run = run_script({"-n", "2", "--survivors"},
                               only_rank_1("exit 5", std::string(kOutlive) + "exit 6"));
@@ -143,7 +143,7 @@ TEST(RunSurvivors, AreEndedByASignalLikeAnyWorkers) {
   EXPECT_THAT(command.err, Not(HasSubstr("finished without")));
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies
+// promise: errors#when-a-worker-dies
 TEST(RunSurvivors, AreStartedAgainWithAllOthersWhenTheyAreTooFew) {
   // First two fail, then one: the second attempt finishes.
   const auto run =

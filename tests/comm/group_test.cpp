@@ -59,7 +59,7 @@ TEST(Group, SplitByColourKeepsTheOrder) {
   });
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies, group.h#rank
+// promise: errors#when-a-worker-dies, group.h#rank
 TEST(Group, OfSomeRanks) {
   run_thread_ranks(4, [](Job job) {
     if (job.rank() != 2) {

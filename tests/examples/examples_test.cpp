@@ -255,7 +255,7 @@ pid_t worker_with(const std::string& text) {
   return -1;
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies
+// promise: errors#when-a-worker-dies
 TEST(Examples, CharLmWhoseWorkerIsKilledEndsWithTheSameBytesAfterARestart) {
   const TemporaryFolder folder;
   const auto saved = folder.file("run");

@@ -53,7 +53,7 @@ void expect_two_ends(const RunningCommand& command, const std::string& straight)
   EXPECT_THAT(ends_of(command.out, kDigest), AllOf(SizeIs(2), Each(straight)));
 }
 
-// promise: errors#what-becomes-of-a-run-when-a-worker-dies, errors#a-trainer-resumes-from-its-checkpoint
+// promise: errors#when-a-worker-dies, errors#a-trainer-resumes-from-its-checkpoint
 TEST(FaultTolerance, ATrainerResumesFromItsCheckpointWithoutAKilledWorkerToTheSameBytes) {
   const auto straight = undisturbed("400");
   for (const int victim : {0, 1}) {
