@@ -154,40 +154,28 @@ std::vector<double> gather_losses(const tutti::Group& group, const std::vector<d
   return all;
 }
 
-/// The drop-in way: the loop and the optimizer are the program's own.
+/// The loss of a micro-batch of a step, which are numbered over all workers.
+using PieceLoss = std::function<torch::Tensor(std::int64_t m)>;
+
+/// The drop-in ways: the loop and the optimizer are the program's own. `take` takes a step with
+/// this worker's micro-batches, [begin, end).
+template <class Parallel, class Take>
 Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text& text,
-                            const Options& options) {
-  const auto optimizer = torch_optimizer_of(options, model->parameters());
-  const auto averaging = tutti::averaging_policy_of(options.averaging);
-  tutti::DataParallel parallel(job, *model,
-                               {.compression = compression_of(options), .averaging = averaging});
+                            const Options& options, const Parallel& parallel, const Take& take) {
   const auto [begin, end] = tutti::share_of(options.micro_batches, job);
   tutti::Progress progress(0, options.steps, {.quiet = options.quiet, .lines = 5});
   Outcome outcome;
   for (std::int64_t t = 1; t <= options.steps; ++t) {
     std::vector<double> losses;
-    const auto loss_of_piece = [&](std::int64_t m) {
+    take(begin, end, [&](std::int64_t m) {
       std::seed_seq words{options.seed, static_cast<std::uint64_t>(t),
                           static_cast<std::uint64_t>(m)};
       std::mt19937_64 random(words);
       const auto loss = loss_of(model, text.draw(options.rows, options.length, random));
-      losses.push_back(loss.item<double>());
+      losses.push_back(loss.template item<double>());
       ++outcome.computed;
       return loss;
-    };
-    optimizer->zero_grad();
-    if (averaging) {  // on its own, until the copies are averaged
-      for (auto m = begin; m < end; ++m) {
-        (loss_of_piece(m) / static_cast<double>(end - begin)).backward();
-      }
-      optimizer->step();
-      parallel.average_parameters();
-    } else {
-      auto step = parallel.accumulate({.micro_batches = end - begin});
-      for (auto m = begin; m < end; ++m) step.micro_batch(1, [&] { return loss_of_piece(m); });
-      step.finish();
-      optimizer->step();
-    }
+    });
     ++outcome.steps;
 
     outcome.loss = 0;
@@ -200,6 +188,36 @@ Outcome train_micro_batches(const tutti::Job& job, CharModel& model, const Text&
   outcome.reached = options.steps;
   print_traffic(job, parallel.traffic(), options);
   return outcome;
+}
+
+/// Gradients are reduced in every step.
+Outcome train_together(const tutti::Job& job, CharModel& model, const Text& text,
+                       const Options& options) {
+  const auto optimizer = torch_optimizer_of(options, model->parameters());
+  tutti::DataParallel parallel(job, *model, {.compression = compression_of(options)});
+  const auto take = [&](std::int64_t begin, std::int64_t end, const PieceLoss& loss) {
+    optimizer->zero_grad();
+    auto step = parallel.accumulate({.micro_batches = end - begin});
+    for (auto m = begin; m < end; ++m) step.micro_batch(1, [&] { return loss(m); });
+    step.finish();
+    optimizer->step();
+  };
+  return train_micro_batches(job, model, text, options, parallel, take);
+}
+
+/// Each worker trains on its own, until the copies are averaged.
+Outcome train_apart(const tutti::Job& job, CharModel& model, const Text& text,
+                    const Options& options) {
+  const auto optimizer = torch_optimizer_of(options, model->parameters());
+  tutti::AveragedParallel parallel(job, *model, tutti::averaging_policy_of(options.averaging),
+                                   {.fusion = options.fusion});
+  const auto take = [&](std::int64_t begin, std::int64_t end, const PieceLoss& loss) {
+    optimizer->zero_grad();
+    for (auto m = begin; m < end; ++m) (loss(m) / static_cast<double>(end - begin)).backward();
+    optimizer->step();
+    parallel.average_parameters();
+  };
+  return train_micro_batches(job, model, text, options, parallel, take);
 }
 
 void report_shares(const std::vector<std::int64_t>& computed, std::int64_t steps,
@@ -227,8 +245,10 @@ void train(const Options& options) {
 
   torch::manual_seed(options.seed);
   CharModel model(text.alphabet_size(), options.hidden);
+  const bool is_apart = tutti::averaging_policy_of(options.averaging) != nullptr;
   const auto outcome = options.shards > 0 ? train_shards(job, model, text, options)
-                                          : train_micro_batches(job, model, text, options);
+                       : is_apart         ? train_apart(job, model, text, options)
+                                          : train_together(job, model, text, options);
 
   std::vector<std::int64_t> computed(static_cast<std::size_t>(job.size()));
   tutti::Group(job, "report")

@@ -220,6 +220,10 @@ inline void parse(int argc, char** argv, CLI::App& app, Options& options) {
   if (options.momentum_correction && options.optimizer != "sgd") {
     throw CLI::RequiresError("--momentum-correction", "--optimizer sgd: momentum acts once");
   }
+  if (options.shards == 0 && tutti::codec_of(options.codec) &&
+      tutti::averaging_policy_of(options.averaging)) {
+    throw CLI::RequiresError("--codec with --averaging", "--shards: no gradient is sent without");
+  }
   if (*fusion && !*codec && !*averaging) {
     throw CLI::RequiresError("--fusion", "--codec or --averaging");
   }

@@ -28,7 +28,6 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/averaging.h"
 #include "tutti/codec.h"
 #include "tutti/divide.h"
 #include "tutti/group.h"
@@ -66,10 +65,6 @@ struct DataParallelOptions {
   std::int64_t first_fusion = std::int64_t{1} << 18;
   /// The compression of gradients; every worker is a logical worker of its own.
   Compression compression = no_compression();
-  /// The policy by which workers that train on their own are averaged:
-  /// DataParallel::average_parameters(). Gradients are left alone, each worker's optimizer has its
-  /// own; buckets are compression.fusion's.
-  AveragingPolicyPointer averaging = {};
   /// Compare digests of parameters and buffers of all workers, and which modules are in train(), in
   /// steps 1, 2, 4 … 64 and in every n-th; digests at the end of join() too. 0 never.
   std::int64_t desync_check_every = 100;
@@ -82,7 +77,7 @@ struct DataParallelOptions {
   /// torch::nn::Embedding and EmbeddingBag with sparse(true), which are found. Only rows that some
   /// worker touched are exchanged, and their reduced gradient is a coalesced sparse tensor.
   std::function<bool(const std::string& name)> row_sparse = {};
-  /// The number of the first step, for averaging policies, for codecs that warm up, for seeds and
+  /// The number of the first step, for codecs that warm up, for seeds and
   /// in texts: a program that resumes from files of its own gives report().step + 1 of where it
   /// stopped, in which dropped steps count. At least 1.
   std::int64_t first_step = 1;
@@ -102,7 +97,6 @@ struct AccumulateOptions {
 };
 
 class DataParallelState;
-class ParallelAveraging;
 struct SplitLayers;
 class WrappedModel;
 
@@ -151,7 +145,7 @@ class Accumulation {
 /// type, stay where they are, and are neither sent nor compared. Their gradients become Σ w·g / Σ w
 /// as all others, with Divide::by_contributors too. Layers that are split over another group of
 /// which this worker is one, as in a grid, have ordinary parameters here; a group that has some of
-/// these workers and others is InvalidArgument, and so is an averaging policy beside a split layer.
+/// these workers and others is InvalidArgument.
 ///
 /// Lives as long as the model is trained: gradients are each worker's own afterwards, of which the
 /// next backward warns. What went wrong by then is logged at the end: no step was taken, or
@@ -214,7 +208,7 @@ class [[nodiscard]] DataParallel {
   /// float64: the same bytes on all of them. For whatever decides about steps, rates or line
   /// searches, which has to be alike everywhere. A value of weight 0 counts for nothing, even if it
   /// is NaN; NaN where no value has a weight. A single worker's value stays as it is. Collective,
-  /// between steps, with or without an averaging policy: who has no data has weight 0.
+  /// between steps: who has no data has weight 0.
   /// InvalidArgument for a weight that is negative, not finite, or above 1e150.
   double mean(double value, double weight = 1) const;
   /// The mean of each element, for a tensor of floating-point numbers that is of the same shape
@@ -224,18 +218,6 @@ class [[nodiscard]] DataParallel {
   /// Rank 0's buffers to all, now. Collective.
   void sync_buffers();
 
-  /// With an averaging policy: the end of each of this worker's steps, after its optimizer's. Of
-  /// buckets that are due, parameters that changed on some worker since they last were become the
-  /// averaging policy's value of their mean, the same bytes everywhere; the optimizer's state stays
-  /// each worker's own. Buffers become rank 0's then, with Buffers::every_step. All workers call it
-  /// equally often, and wait for each other where something is due; given the number of the `step`,
-  /// one that was left out is InvalidArgument. A value that is not finite is Diverged on all
-  /// that names parameter and rank: nothing became one. A mean that is not finite, or an averaging
-  /// policy that throws, is Mismatch and ends this object. The other calls on steps are
-  /// InvalidArgument with an averaging policy, but fail(), which does nothing: a step is each
-  /// worker's own. `fusion`, `first_fusion`, `out_of_data` and `desync_check_every` have no say.
-  void average_parameters(std::optional<std::int64_t> step = {});
-
   /// The values of owned parameters that the last step touched, of row-sparse ones the touched
   /// rows, from their owners to all: after the optimizer's step. Collective. Nothing where none was
   /// touched; InvalidArgument where no parameter has an owner. A step that begins without it is
@@ -243,25 +225,22 @@ class [[nodiscard]] DataParallel {
   /// each parameter with an owner; report(), which is of the gradients, has nothing of it.
   void broadcast_placed();
 
-  /// Names of the parameters that some worker wrote in the last step, in registration order; with
-  /// an averaging policy, those that became one.
+  /// Names of the parameters that some worker wrote in the last step, in registration order.
   std::vector<std::string> touched() const;
-  /// The cost of the last step; with an averaging policy, the last average_parameters().
+  /// The cost of the last step.
   const StepReport& report() const;
   /// The traffic of all steps.
   TrafficReport traffic() const;
-  /// Bytes of gradient memory this worker holds; with an averaging policy, of what it keeps for it.
+  /// Bytes of gradient memory this worker holds.
   std::size_t bytes_held() const;
   const Group& group() const;
 
  private:
   void start(const std::function<Group()>& group_of, int workers, WrappedModel model,
              SplitLayers layers, const DataParallelOptions& options);
-  void require_here() const;
-  DataParallelState& steps(const char* what) const;
+  DataParallelState& state() const;
 
-  std::shared_ptr<DataParallelState> state_;      ///< null with an averaging policy
-  std::unique_ptr<ParallelAveraging> averaging_;  ///< null without
+  std::shared_ptr<DataParallelState> state_;  ///< null when moved from
   std::optional<std::chrono::milliseconds> deadline_ = {};
 };
 

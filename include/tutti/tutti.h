@@ -7,6 +7,7 @@
 #error "tutti/tutti.h needs libtorch: link tutti::tutti, or include tutti/job.h and tutti/group.h"
 #endif
 
+#include "tutti/averaged_parallel.h"
 #include "tutti/averaging.h"
 #include "tutti/clip.h"
 #include "tutti/codec.h"

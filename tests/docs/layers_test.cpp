@@ -70,8 +70,10 @@ const std::map<std::string, Names> kMayInclude = {
       "sync/nodes", "sync/step"}},
     {"torch/data_parallel",
      {"base", "c10d", "kernels", "memory", "job", "comm", "codec", "run/data", "sync/plan",
-      "sync/nodes", "sync/step", "sync/rows", "sync/coded", "sync/averaging", "torch/model",
-      "torch/split"}},
+      "sync/nodes", "sync/step", "sync/rows", "sync/coded", "torch/model", "torch/split"}},
+    {"torch/averaged",
+     {"base", "memory", "job", "comm", "codec", "sync/plan", "sync/step", "sync/averaging",
+      "torch/model", "torch/split"}},
     {"torch/ops", {"base", "comm", "torch/model"}},
     {"torch/split",
      {"base", "memory", "kernels", "kernels/rules", "job", "comm", "run/files", "run/data",
@@ -115,6 +117,7 @@ const std::map<std::string, Names> kMayInclude = {
 
 /// The folder that each public header belongs to.
 const std::map<std::string, std::string> kPublic = {
+    {"averaged_parallel.h", "torch/averaged"},
     {"clip.h", "base"},
     {"codec.h", "codec"},
     {"data_parallel.h", "torch/data_parallel"},

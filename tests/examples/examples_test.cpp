@@ -198,6 +198,7 @@ TEST(Examples, CharLmRefusesPoliciesThatThereAreNot) {
               HasSubstr("[,int8][,overlap=T]"));
   EXPECT_THAT(refusal({"--shards", "4", "--averaging", "local-sgd:4"}),
               HasSubstr("averaging local-sgd:4 without logical_workers"));
+  EXPECT_THAT(refusal({"--codec", "half", "--averaging", "local-sgd:2"}), HasSubstr("--shards"));
   EXPECT_THAT(refusal({"--shards", "4", "--fusion", "4"}), HasSubstr("--codec or --averaging"));
 }
 

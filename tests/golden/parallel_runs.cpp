@@ -33,6 +33,13 @@ void descend(const GoldenModel& model) {
   }
 }
 
+Piece piece(std::int64_t step, std::int64_t index, bool changes_buffers) {
+  return {.seed = number_of(kSeed, static_cast<std::uint64_t>(step),
+                            static_cast<std::uint64_t>(index), "micro-batch"),
+          .index = index,
+          .changes_buffers = changes_buffers};
+}
+
 /// One worker, and what it tells of each step.
 class Worker {
  public:
@@ -82,59 +89,7 @@ class Worker {
     return text_of(lines_);
   }
 
-  /// Each worker trains for itself, and copies become one in every second step.
-  std::string apart() {
-    for (std::int64_t step = 1; step <= kSteps; ++step) {
-      model_.zero_grad();
-      model_.loss(piece(step, job_.rank(), true)).backward();
-      descend(model_);
-      parallel_.average_parameters(step);
-      if (step % 2 == 0) {
-        say(fmt::format("step {} parameters", step), parameters_sha256(model_));
-        say(fmt::format("step {} became one", step), fmt::format("{}", fmt::join(touched(), " ")));
-      }
-    }
-    return text_of(lines_);
-  }
-
-  /// Copies stay apart.
-  std::string separately() {
-    for (std::int64_t step = 1; step <= kSteps; ++step) {
-      model_.zero_grad();
-      model_.loss(piece(step, job_.rank(), true)).backward();
-      descend(model_);
-      parallel_.average_parameters(step);
-      for (const auto& [name, parameter] : model_.own_parameters()) {
-        const auto mine = all_gather(Group(job_), parameter.detach().reshape({-1}));
-        say(fmt::format("step {} {}", step, name), digest_of(mine));
-      }
-    }
-    return text_of(lines_);
-  }
-
-  /// The same, but each step has its own parameters that become one.
-  std::string in_turn() {
-    for (std::int64_t step = 1; step <= kSteps; ++step) {
-      model_.zero_grad();
-      model_.loss(piece(step, job_.rank(), true)).backward();
-      descend(model_);
-      parallel_.average_parameters(step);
-      for (const auto& name : touched()) {
-        say(fmt::format("step {} became one {}", step, name),
-            digest_of(model_.named_parameters()[name]));
-      }
-    }
-    return text_of(lines_);
-  }
-
  private:
-  static Piece piece(std::int64_t step, std::int64_t index, bool changes_buffers) {
-    return {.seed = number_of(kSeed, static_cast<std::uint64_t>(step),
-                              static_cast<std::uint64_t>(index), "micro-batch"),
-            .index = index,
-            .changes_buffers = changes_buffers};
-  }
-
   void end_step(std::int64_t step) {
     const auto& report = parallel_.report();
     say(fmt::format("step {} report", step),
@@ -162,6 +117,69 @@ class Worker {
   DataParallelOptions options_;
   GoldenModel model_;
   DataParallel parallel_;
+  Lines lines_;
+};
+
+/// One worker that trains for itself, and what it tells of each step.
+class Replica {
+ public:
+  struct Options {
+    AveragingPolicyPointer policy;
+    std::int64_t fusion = kDefaultFusion;
+  };
+
+  Replica(const Job& job, const ModelKind& kind, const Options& options)
+      : job_(job),
+        model_(kind, kSeed + static_cast<std::uint64_t>(job.rank())),  // rank 0's hold
+        parallel_(job, model_, options.policy, {.fusion = options.fusion}) {}
+
+  /// Copies become one in every second step.
+  std::string apart() {
+    return steps([this](std::int64_t step) {
+      if (step % 2 != 0) return;
+      say(fmt::format("step {} parameters", step), parameters_sha256(model_));
+      say(fmt::format("step {} became one", step),
+          fmt::format("{}", fmt::join(parallel_.touched(), " ")));
+    });
+  }
+
+  /// Copies stay apart.
+  std::string separately() {
+    return steps([this](std::int64_t step) {
+      for (const auto& [name, parameter] : model_.own_parameters()) {
+        const auto mine = all_gather(Group(job_), parameter.detach().reshape({-1}));
+        say(fmt::format("step {} {}", step, name), digest_of(mine));
+      }
+    });
+  }
+
+  /// Each step has its own parameters that become one.
+  std::string in_turn() {
+    return steps([this](std::int64_t step) {
+      for (const auto& name : parallel_.touched()) {
+        say(fmt::format("step {} became one {}", step, name),
+            digest_of(model_.named_parameters()[name]));
+      }
+    });
+  }
+
+ private:
+  std::string steps(const std::function<void(std::int64_t step)>& tell) {
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      model_.zero_grad();
+      model_.loss(piece(step, job_.rank(), true)).backward();
+      descend(model_);
+      parallel_.average_parameters(step);
+      tell(step);
+    }
+    return text_of(lines_);
+  }
+
+  void say(const std::string& name, const std::string& value) { lines_.emplace_back(name, value); }
+
+  const Job& job_;
+  GoldenModel model_;
+  AveragedParallel parallel_;
   Lines lines_;
 };
 
@@ -204,6 +222,14 @@ GoldenRun run_of(const char* name, bool is_per_workers, std::string (Worker::*bo
           }};
 }
 
+GoldenRun run_apart(const char* name, std::string (Replica::*body)(), const ModelKind& kind,
+                    const Replica::Options& options) {
+  return {name, true, [=](int workers) {
+            return on_all(workers,
+                          [&](const Job& job) { return (Replica(job, kind, options).*body)(); });
+          }};
+}
+
 /// The same options for any number of workers.
 Worker::Options always(const DataParallelOptions& options) {
   return [options](int) { return options; };
@@ -239,12 +265,10 @@ std::vector<GoldenRun> parallel_runs() {
     options.row_sparse = [](const std::string& name) { return name == "table"; };
     return options;
   };
-  DataParallelOptions apart{.averaging = block_momentum(2, 0, {.rate = 0.75})};
-  apart.compression.fusion = 100;
-  DataParallelOptions in_turn{.averaging = diloco(2, {.fragments = 2, .warm_up = 0})};
-  DataParallelOptions in_8_bits{.averaging = diloco(2, {.warm_up = 1, .int8 = true})};
-  DataParallelOptions later{.averaging = diloco(2, {.warm_up = 1, .overlap = 1})};
+  const auto in_8_bits = diloco(2, {.warm_up = 1, .int8 = true});
   using parallel::always;
+  using parallel::Replica;
+  using parallel::run_apart;
   using parallel::run_of;
   return {
       run_of("parallel", false, &Worker::accumulate, with_table, always(rows)),
@@ -258,10 +282,13 @@ std::vector<GoldenRun> parallel_runs() {
              always(parallel::with_codec(top_k_codec(0.1)))),
       run_of("parallel_half_codec", true, &Worker::by_rank, bfloat16,
              always(parallel::with_codec(half_codec()))),
-      run_of("parallel_block_momentum", true, &Worker::apart, {}, always(apart)),
-      run_of("parallel_diloco", true, &Worker::in_turn, bfloat16, always(in_turn)),
-      run_of("parallel_diloco_in_8_bits", true, &Worker::in_turn, bfloat16, always(in_8_bits)),
-      run_of("parallel_diloco_with_overlap", true, &Worker::separately, bfloat16, always(later)),
+      run_apart("parallel_block_momentum", &Replica::apart, {},
+                {block_momentum(2, 0, {.rate = 0.75}), 100}),
+      run_apart("parallel_diloco", &Replica::in_turn, bfloat16,
+                {diloco(2, {.fragments = 2, .warm_up = 0})}),
+      run_apart("parallel_diloco_in_8_bits", &Replica::in_turn, bfloat16, {in_8_bits}),
+      run_apart("parallel_diloco_with_overlap", &Replica::separately, bfloat16,
+                {diloco(2, {.warm_up = 1, .overlap = 1})}),
       {"collectives", true,
        [](int workers) { return parallel::on_all(workers, parallel::reduce); }},
   };

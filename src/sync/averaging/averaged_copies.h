@@ -1,8 +1,8 @@
 #pragma once
 
 // Where the copies of parameters lie that are averaged: in memory that all logical workers of a
-// Trainer share, or in the program's own model on each worker of a DataParallel. What an averaging
-// policy keeps of a parameter lies beside them.
+// Trainer share, or in the program's own model on each worker of an AveragedParallel. What an
+// averaging policy keeps of a parameter lies beside them.
 //
 // Threads: one. Pointers hold until the next call. Failure: that of store().
 

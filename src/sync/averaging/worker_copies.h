@@ -1,6 +1,6 @@
 #pragma once
 
-// One worker's copy of the parameters of a DataParallel with an averaging policy: the program's own
+// One worker's copy of the parameters of an AveragedParallel: the program's own
 // tensors. Their mean over all workers comes from an all-reduce, along the tree over ranks; where
 // the policy sends_int8(), from an all-gather of messages (int8_differences.h). Beside them lie, on
 // each worker, what they were when they were last averaged, what the policy keeps, residuals (this

@@ -1,21 +1,16 @@
 #include "tutti/data_parallel.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <cmath>
 #include <numeric>
 
 #include "comm/group_state.h"
 #include "torch/data_parallel/data_parallel_settings.h"
 #include "torch/data_parallel/data_parallel_state.h"
-#include "torch/data_parallel/parallel_averaging.h"
 #include "torch/model/gradient_hooks.h"
-#include "torch/model/loss_weight.h"
-#include "torch/split/noted_rows.h"
+#include "torch/model/weighted_mean.h"
 #include "torch/split/split_layers.h"
 #include "tutti/error.h"
-#include "tutti/tensors.h"
 
 namespace tutti {
 namespace {
@@ -31,36 +26,13 @@ ParameterRoles roles_of(const DataParallelOptions& options, const SplitLayers& l
 
 /// Until they are ended, whoever has the parameters would find them changed by what is sent at the
 /// start, and one that is refused has to leave them usable.
-void require_free(const WrappedModel& model, const SplitLayers& layers,
-                  const DataParallelOptions& options) {
+void require_free(const WrappedModel& model, const SplitLayers& layers, const std::string& name) {
   for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    const auto& tensor = model.tensor(p);
-    if (!options.averaging) {
-      ParameterHooks::require_free(tensor, model.label(p));
-      continue;
-    }
-    const auto sink = ParameterHooks::sink_of(tensor);
-    if (sink == nullptr || !sink->owns_values()) continue;
-    throw InvalidArgument(fmt::format("averaging {}: {} is a Trainer's already; end that one first",
-                                      options.averaging->name(), model.label(p)));
+    ParameterHooks::require_free(model.tensor(p), model.label(p));
   }
-  for (const auto& [name, tensor] : layers.parameters) {
+  for (const auto& [parameter, tensor] : layers.parameters) {
     ParameterHooks::require_free(tensor,
-                                 fmt::format("parameter \"{}\" of \"{}\"", name, options.name));
-  }
-}
-
-/// A model that is given by its tensors' names does not show whose rows they are.
-void require_whole(const WrappedModel& model, const Group& group) {
-  if (group.size() == 1) return;
-  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    const auto layer = NotedRows::layer_of(model.tensor(p), group.state()->ranks());
-    if (layer.empty()) continue;
-    throw InvalidArgument(
-        fmt::format("{} is this worker's rows of a {} that is split over these workers: named "
-                    "parameters are made the same on all; make the DataParallel of the module that "
-                    "has the layer",
-                    model.label(p), layer));
+                                 fmt::format("parameter \"{}\" of \"{}\"", parameter, name));
   }
 }
 
@@ -73,18 +45,9 @@ void DataParallel::start(const std::function<Group()>& group_of, int workers, Wr
   require_options(options);
   deadline_ = options.deadline;
   require_owners(model, workers);
-  if (options.averaging && !layers.parameters.empty()) {
-    throw InvalidArgument(
-        fmt::format("averaging {}: \"{}\" is split over the workers, whose steps have to be one",
-                    options.averaging->name(), layers.parameters.front().first));
-  }
-  require_free(model, layers, options);
+  require_free(model, layers, options.name);
   const Group group = group_of();
-  require_whole(model, group);
-  if (options.averaging) {
-    averaging_ = std::make_unique<ParallelAveraging>(group, std::move(model), options);
-    return;
-  }
+  require_whole(model, group, "DataParallel");
   state_ = std::make_shared<DataParallelState>(group, std::move(model), std::move(layers), options);
   state_->attach();
 }
@@ -119,32 +82,22 @@ DataParallel::DataParallel(const Group& group,
 DataParallel::~DataParallel() = default;
 DataParallel::DataParallel(DataParallel&&) noexcept = default;
 
-void DataParallel::require_here() const {
-  if (!state_ && !averaging_) throw InvalidArgument("this DataParallel was moved from");
+DataParallelState& DataParallel::state() const {
+  if (!state_) throw InvalidArgument("this DataParallel was moved from");
+  return *state_;
 }
 
-DataParallelState& DataParallel::steps(const char* what) const {
-  require_here();
-  if (state_) return *state_;
-  throw InvalidArgument(
-      fmt::format("{} with an averaging policy: each worker's steps are its own; call "
-                  "average_parameters() at the end of each",
-                  what));
-}
-
-void DataParallel::next_weight(double weight) { steps("next_weight()").next_weight(weight); }
+void DataParallel::next_weight(double weight) { state().next_weight(weight); }
 
 Accumulation DataParallel::accumulate(const AccumulateOptions& options) {
-  steps("accumulate()").open_scope(options);
+  state().open_scope(options);
   return {state_, options};
 }
 
-void DataParallel::synchronize(std::optional<double> weight) {
-  steps("synchronize()").synchronize(weight);
-}
+void DataParallel::synchronize(std::optional<double> weight) { state().synchronize(weight); }
 
 std::int64_t DataParallel::join(const std::function<void()>& update) {
-  return steps("join()").join(update);
+  return state().join(update);
 }
 
 bool DataParallel::stopped() const { return state_ && state_->stopped(); }
@@ -153,81 +106,30 @@ void DataParallel::fail(const std::string& why) {
   if (state_) state_->fail(why);
 }
 
-void DataParallel::sync_buffers() {
-  require_here();
-  if (state_) return state_->sync_buffers();
-  averaging_->sync_buffers();
-}
+void DataParallel::sync_buffers() { state().sync_buffers(); }
 
 double DataParallel::mean(double value, double weight) const {
   return mean(torch::tensor(value, torch::kFloat64), weight).item<double>();
 }
 
 torch::Tensor DataParallel::mean(const torch::Tensor& value, double weight) const {
-  require_here();
-  if (state_ && state_->scope() != 0) {
+  if (state().scope() != 0) {
     throw InvalidArgument("mean() inside an accumulation scope: call it before or after");
   }
-  require_weight(weight);
-  if (!value.defined() || !value.is_floating_point()) {
-    throw InvalidArgument("mean() needs a tensor of floating-point numbers");
-  }
-  const torch::NoGradGuard no_grad;
-  // Behind the elements, their weight.
-  auto sums = torch::zeros({value.numel() + 1}, torch::kFloat64);
-  auto elements = sums.narrow(0, 0, value.numel());
-  if (weight > 0) elements.copy_(value.detach().reshape(-1));
-  if (state_) state_->use();
-  if (group().size() > 1) {
-    elements.mul_(weight);
-    sums[value.numel()] = weight;
-    // Compared on all workers.
-    const auto label = fmt::format("mean() of {} [{}]", c10::toString(value.scalar_type()),
-                                   fmt::join(value.sizes(), ", "));
-    const CollectiveOptions options{.label = label, .deadline = deadline_};
-    const auto add = [&] { all_reduce(group(), sums, Reduction::sum, options); };
-    state_ ? state_->collectively(add) : add();
-    elements.div_(sums[value.numel()]);
-  } else if (weight == 0) {
-    elements.fill_(std::nan(""));
-  }
-  return elements.reshape(value.sizes()).to(value.scalar_type());
+  auto result =
+      weighted_mean(group(), value, weight, deadline_,
+                    [&](const std::function<void()>& calls) { state_->collectively(calls); });
+  state_->use();
+  return result;
 }
 
-void DataParallel::average_parameters(std::optional<std::int64_t> step) {
-  require_here();
-  if (!averaging_)
-    throw InvalidArgument(
-        "average_parameters() without an averaging policy: DataParallelOptions::averaging is one");
-  averaging_->average_parameters(step);
-}
+void DataParallel::broadcast_placed() { state().broadcast_placed(); }
 
-void DataParallel::broadcast_placed() { steps("broadcast_placed()").broadcast_placed(); }
-
-std::vector<std::string> DataParallel::touched() const {
-  require_here();
-  return state_ ? state_->touched() : averaging_->touched();
-}
-
-const StepReport& DataParallel::report() const {
-  require_here();
-  return state_ ? state_->report() : averaging_->report();
-}
-
-TrafficReport DataParallel::traffic() const {
-  require_here();
-  return state_ ? state_->traffic() : averaging_->traffic();
-}
-
-std::size_t DataParallel::bytes_held() const {
-  require_here();
-  return state_ ? state_->exchange().nodes().bytes_held() : averaging_->bytes_held();
-}
-
-const Group& DataParallel::group() const {
-  require_here();
-  return state_ ? state_->group() : averaging_->group();
-}
+std::vector<std::string> DataParallel::touched() const { return state().touched(); }
+const StepReport& DataParallel::report() const { return state().report(); }
+TrafficReport DataParallel::traffic() const { return state().traffic(); }
+std::size_t DataParallel::bytes_held() const { return state().exchange().nodes().bytes_held(); }
+const Group& DataParallel::group() const { return state().group(); }
 
 Accumulation::Accumulation(std::shared_ptr<DataParallelState> state,
                            const AccumulateOptions& options)

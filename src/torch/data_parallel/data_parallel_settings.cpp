@@ -26,6 +26,7 @@ std::string_view name_of(Buffers buffers) {
 
 Settings settings_of(const DataParallelOptions& options) {
   return {
+      {"wrapper", "DataParallel"},
       {"name", options.name},
       {"torch", TORCH_VERSION},
       {"instruction set", instruction_set()},
@@ -36,9 +37,6 @@ Settings settings_of(const DataParallelOptions& options) {
       {"fusion", std::to_string(options.fusion)},
       {"first_fusion", std::to_string(options.first_fusion)},
       {"codec", text_of(options.compression)},
-      {"averaging", options.averaging ? fmt::format("{}, groups of {}", options.averaging->name(),
-                                                    options.compression.fusion)
-                                      : "none"},
       {"first_step", std::to_string(options.first_step)},
       {"message_format", std::string(name_of(options.compression.message_format))},
       {"desync_check_every", std::to_string(options.desync_check_every)}};
@@ -49,23 +47,6 @@ void require_options(const DataParallelOptions& options) {
     throw InvalidArgument("fusion and first_fusion must be at least 1");
   }
   validate(options.compression);
-  if (options.averaging) {
-    validate(*options.averaging);
-    const auto name = options.averaging->name();
-    if (options.compression.codec) {
-      throw InvalidArgument(
-          fmt::format("codec {} with averaging {}: no gradient is left to be sent",
-                      options.compression.codec->name(), name));
-    }
-    if (options.placement) {
-      throw InvalidArgument(fmt::format(
-          "placement with averaging {}: every worker updates parameters of its own", name));
-    }
-    if (options.divide != Divide::by_weight) {
-      throw InvalidArgument(
-          fmt::format("divide with averaging {}: no gradients are added up", name));
-    }
-  }
   if (options.first_step < 1) {
     throw InvalidArgument(fmt::format("first_step {}: steps count from 1", options.first_step));
   }
@@ -119,12 +100,6 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options, const Wr
               : "; the model has layers that are computed by all workers together, and join() and "
                 "synchronize() do not call them: a worker that has no data calls forward() and "
                 "backward() with an empty batch of weight 0 while others have some"};
-}
-
-std::string text_of(const Settings& settings) {
-  std::string text;
-  for (const auto& [key, value] : settings) text += ", " + key + ' ' + value;
-  return text;
 }
 
 }  // namespace tutti

@@ -24,7 +24,5 @@ ExchangeOptions exchange_options_of(const DataParallelOptions& options, const Wr
 void require_owners(const WrappedModel& model, int workers);
 /// The settings besides the model that have to be the same on all workers.
 Settings settings_of(const DataParallelOptions& options);
-/// ", key value, key value …"
-std::string text_of(const Settings& settings);
 
 }  // namespace tutti

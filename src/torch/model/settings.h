@@ -10,4 +10,11 @@ namespace tutti {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
+/// ", key value, key value …"
+inline std::string text_of(const Settings& settings) {
+  std::string text;
+  for (const auto& [key, value] : settings) text += ", " + key + ' ' + value;
+  return text;
+}
+
 }  // namespace tutti

@@ -68,7 +68,7 @@ TEST(EndedParallel, WhatFollowsAndWhatWasMovedIsQuiet) {
       backward(model, job);
     }
     {
-      DataParallel averaging(job, *model, {.name = "net", .averaging = local_sgd(1)});
+      AveragedParallel averaging(job, *model, local_sgd(1), {.name = "net"});
       backward(model, job);
       averaging.average_parameters();
     }

@@ -25,9 +25,9 @@ TEST(RefusedObjects, OneOverATrainersParametersLeavesTheTrainerUsable) {
       EXPECT_THAT(text_of<InvalidArgument>([&] { DataParallel parallel(job, *model); }),
                   AllOf(HasSubstr("parameter \"0.weight\""),
                         HasSubstr("is wrapped by a DataParallel or a Trainer already")));
-      EXPECT_THAT(text_of<InvalidArgument>(
-                      [&] { DataParallel parallel(job, *model, {.averaging = local_sgd(2)}); }),
-                  AllOf(HasSubstr("parameter \"0.weight\""), HasSubstr("is a Trainer's already")));
+      EXPECT_THAT(
+          text_of<InvalidArgument>([&] { AveragedParallel parallel(job, *model, local_sgd(2)); }),
+          AllOf(HasSubstr("parameter \"0.weight\""), HasSubstr("is a Trainer's already")));
       EXPECT_EQ(parameters_sha256(*model), before);
       step();
     });

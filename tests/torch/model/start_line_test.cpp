@@ -18,11 +18,11 @@ TEST(StartLine, OfADataParallelComesFromRankZeroAlone) {
   });
 }
 
-TEST(StartLine, OfADataParallelWithAnAveragingPolicyComesFromRankZeroAlone) {
+TEST(StartLine, OfAnAveragedParallelComesFromRankZeroAlone) {
   on_workers(3, [](const Job& job) {
     const LogCapture log;
     auto model = mlp();
-    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    AveragedParallel parallel(job, *model, local_sgd(1));
     parallel.average_parameters();
     EXPECT_EQ(log.count("data parallel: "), job.rank() == 0 ? 1 : 0);
   });
@@ -36,7 +36,7 @@ TEST(StartLine, IsShortAndTheLongOneIsForWhoAsks) {
       const LogCapture log;
       auto model = mlp();
       { const Trainer trainer(job, *model, Adam{}, {.shards = 4, .seed = 1}); }
-      { const DataParallel parallel(job, *model, {.averaging = local_sgd(1)}); }
+      { const AveragedParallel parallel(job, *model, local_sgd(1)); }
       { const DataParallel parallel(job, *model); }
       std::vector<std::size_t> lengths;
       for (const auto& line : log.lines())

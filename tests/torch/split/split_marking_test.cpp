@@ -103,14 +103,14 @@ TEST(SplitInDataParallel, AGroupThatHasSomeOfTheseWorkersIsRefused) {
   });
 }
 
-// promise: data_parallel.h#DataParallel
-TEST(SplitInDataParallel, AnAveragingPolicyBesideASplitLayerIsRefused) {
+// promise: averaged_parallel.h#AveragedParallel
+TEST(SplitInDataParallel, ASplitLayerInAnAveragedParallelIsRefused) {
   on_workers(2, [](const Job& job) {
     const Group group(job);
     PartlySplitModel mine(group);
     EXPECT_THAT(
         text_of<InvalidArgument>(
-            [&] { const DataParallel parallel(group, *mine, {.averaging = local_sgd(2)}); }),
+            [&] { const AveragedParallel parallel(group, *mine, local_sgd(2)); }),
         HasSubstr("\"table.weight\" is split over the workers, whose steps have to be one"));
   });
 }

@@ -295,9 +295,8 @@ TEST(SplitWeights, RowsThatAreGivenByNameAreRefusedWhateverTheOtherWorkers) {
       const std::vector<std::pair<std::string, torch::Tensor>> rows = {{"rows", tensor}};
       EXPECT_THAT(text_of<InvalidArgument>([&] { const DataParallel parallel(group, rows); }),
                   HasSubstr("is this worker's rows"));
-      EXPECT_THAT(text_of<InvalidArgument>([&] {
-                    const DataParallel parallel(pair, rows, {.averaging = local_sgd(2)});
-                  }),
+      EXPECT_THAT(text_of<InvalidArgument>(
+                      [&] { const AveragedParallel parallel(pair, rows, local_sgd(2)); }),
                   HasSubstr("is this worker's rows"));
     }
     // Workers of `data` have the same rows, as in a grid.

@@ -1,4 +1,4 @@
-#include "torch/data_parallel/parallel_averaging.h"
+#include "torch/averaged/parallel_averaging.h"
 
 #include <fmt/format.h>
 
@@ -15,8 +15,9 @@
 #include "comm/group_state.h"
 #include "memory/memory_need.h"
 #include "sync/plan/tile_share.h"
-#include "torch/data_parallel/data_parallel_settings.h"
+#include "torch/model/arithmetic.h"
 #include "torch/model/gradient_hooks.h"
+#include "torch/model/settings.h"
 #include "torch/model/threads.h"
 #include "tutti/error.h"
 
@@ -26,15 +27,28 @@ namespace {
 /// What a worker finds in a parameter that is due.
 enum class Change : std::uint8_t { none, moved, not_finite };
 
+/// The settings besides the model that have to be the same on all workers.
+Settings settings_of(const AveragingPolicy& policy, const AveragedParallelOptions& options) {
+  return {{"wrapper", "AveragedParallel"},
+          {"name", options.name},
+          {"torch", TORCH_VERSION},
+          {"instruction set", instruction_set()},
+          {"intra-op threads", std::to_string(at::get_num_threads())},
+          {"buffers", options.sync_buffers ? "every round" : "on request"},
+          {"averaging", fmt::format("{}, groups of {}", policy.name(), options.fusion)},
+          {"first_step", std::to_string(options.first_step)}};
+}
+
 /// The same on all workers, or Mismatch. The number of threads, which is in it, is pinned before.
-Plan equal_plan(const Group& group, const WrappedModel& model, const DataParallelOptions& options) {
+Plan equal_plan(const Group& group, const WrappedModel& model, const AveragingPolicy& policy,
+                const AveragedParallelOptions& options) {
   pin_threads(*group.state());
-  auto plan = model.plan(settings_of(options));
+  auto plan = model.plan(settings_of(policy, options));
   require_equal_plans(group, plan);
   return plan;
 }
 
-/// A DataParallel leaves parameters that are not averaged out of its plan.
+/// Parameters that are not averaged are not in the plan.
 std::vector<std::uint32_t> all_parameters(const Plan& plan) {
   std::vector<std::uint32_t> all(plan.parameters().size());
   std::iota(all.begin(), all.end(), 0U);
@@ -52,15 +66,16 @@ std::vector<std::byte*> values_of(const WrappedModel& model) {
 }  // namespace
 
 ParallelAveraging::ParallelAveraging(const Group& group, WrappedModel model,
-                                     const DataParallelOptions& options)
+                                     AveragingPolicyPointer policy,
+                                     const AveragedParallelOptions& options)
     : group_(group),
       model_(std::move(model)),
+      policy_(std::move(policy)),
       options_(options),
-      plan_(equal_plan(group_, model_, options_)),
-      rounds_(plan_, *options_.averaging, all_parameters(plan_), options_.compression.fusion,
+      plan_(equal_plan(group_, model_, *policy_, options_)),
+      rounds_(plan_, *policy_, all_parameters(plan_), options_.fusion,
               static_cast<std::size_t>(group_.size())),
-      copies_(group_, plan_, *options_.averaging, rounds_.buckets(), values_of(model_),
-              options_.name),
+      copies_(group_, plan_, *policy_, rounds_.buckets(), values_of(model_), options_.name),
       last_due_(rounds_.buckets().size(), options_.first_step - 1),
       step_(options_.first_step - 1) {
   for (const auto& item : model_.parameters()) ParameterHooks::forget(item.second);
@@ -71,12 +86,12 @@ ParallelAveraging::ParallelAveraging(const Group& group, WrappedModel model,
   log_info(fmt::format(
       "data parallel: {} parameters, {} workers, averaging {}; TUTTI_LOG=debug shows all "
       "settings",
-      model_.parameters().size(), group_.size(), options_.averaging->name()));
+      model_.parameters().size(), group_.size(), policy_->name()));
   log_debug(
       fmt::format("all settings of data parallel: {} parameters, {} workers{}, {} per worker "
                   "for the averaging",
-                  model_.parameters().size(), group_.size(), text_of(settings_of(options_)),
-                  format_bytes(bytes_held())));
+                  model_.parameters().size(), group_.size(),
+                  text_of(settings_of(*policy_, options_)), format_bytes(bytes_held())));
 }
 
 ParallelAveraging::~ParallelAveraging() {
@@ -85,7 +100,7 @@ ParallelAveraging::~ParallelAveraging() {
       fmt::format("data parallel \"{}\": averaging {}, but average_parameters() was never called: "
                   "each worker trained a model "
                   "of its own",
-                  options_.name, options_.averaging->name()));
+                  options_.name, policy_->name()));
 }
 
 CollectiveOptions ParallelAveraging::waits(const char* label) const {
@@ -202,7 +217,7 @@ void ParallelAveraging::average_parameters(std::optional<std::int64_t> step) {
   try {
     receive();
     for (const auto b : rounds_.due_buckets()) average(b);
-    if (!due.empty() && options_.buffers == Buffers::every_step) sync_buffers();
+    if (!due.empty() && options_.sync_buffers) sync_buffers();
   } catch (...) {
     ended_ = std::current_exception();
     throw;

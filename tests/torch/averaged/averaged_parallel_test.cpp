@@ -1,5 +1,5 @@
-// DataParallel with an averaging policy: every worker trains by itself, and copies become one when
-// the averaging policy says so. Against models that are trained one by one and averaged by hand.
+// AveragedParallel: every worker trains by itself, and copies become one when the averaging policy
+// says so. Against models that are trained one by one and averaged by hand.
 
 #include <chrono>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "kernels/int8_model.h"
 #include "torch/training.h"
 
-namespace tutti::test::parallel_averaging_cases {
+namespace tutti::test::averaged_parallel_cases {
 namespace {
 
 using ::testing::ElementsAre;
@@ -77,12 +77,13 @@ struct Fleet {
 };
 
 /// Steps of the real thing, compared with the fleet after each; `average` is what its copies do.
-void expect_as_fleet(const DataParallelOptions& options, int workers,
-                     const std::function<void(Fleet&, std::int64_t step)>& average) {
+void expect_as_fleet(const AveragingPolicyPointer& policy, int workers,
+                     const std::function<void(Fleet&, std::int64_t step)>& average,
+                     const AveragedParallelOptions& options = {}) {
   on_workers(workers, [&](const Job& job) {
     torch::manual_seed(1 + job.rank());  // rank 0's weights must win
     auto model = mlp();
-    DataParallel parallel(job, *model, options);
+    AveragedParallel parallel(job, *model, policy, options);
     auto optimizer = momentum_and_decay(model->parameters());
     Fleet fleet(workers);
     for (std::int64_t step = 1; step <= kSteps; ++step) {
@@ -99,10 +100,11 @@ void expect_as_fleet(const DataParallelOptions& options, int workers,
   });
 }
 
-// promise: averaging.h#values, data_parallel.h#average_parameters, data_parallel.h#averaging
-TEST(ParallelAveraging, LocalSgdIsTrainingAloneAndAveragingByHand) {
+// promise: averaging.h#values, averaged_parallel.h#average_parameters
+// promise: averaged_parallel.h#AveragedParallel
+TEST(AveragedParallel, LocalSgdIsTrainingAloneAndAveragingByHand) {
   for (const int workers : {1, 2, 3, 5, 8}) {
-    expect_as_fleet({.averaging = local_sgd(3, 1)}, workers, [](Fleet& fleet, std::int64_t step) {
+    expect_as_fleet(local_sgd(3, 1), workers, [](Fleet& fleet, std::int64_t step) {
       if (step != 1 && step != 4 && step != 7) return;
       for (std::size_t p = 0; p < 4; ++p) {
         become_one(fleet.copies(p), [](float mean, std::int64_t) { return mean; });
@@ -111,16 +113,17 @@ TEST(ParallelAveraging, LocalSgdIsTrainingAloneAndAveragingByHand) {
   }
 }
 
-// promise: data_parallel.h#averaging
-TEST(ParallelAveraging, PartialUpdateTakesTheBucketsInTurn) {
+// promise: averaged_parallel.h#AveragedParallel
+TEST(AveragedParallel, PartialUpdateTakesTheBucketsInTurn) {
   // 102 and 17 elements, then 51 and 3.
-  expect_as_fleet({.compression = {.fusion = 110}, .averaging = partial_update()}, 3,
+  expect_as_fleet(partial_update(), 3,
                   [](Fleet& fleet, std::int64_t step) {
                     const std::size_t first = step % 2 == 1 ? 0 : 2;
                     for (const auto p : {first, first + 1}) {
                       become_one(fleet.copies(p), [](float mean, std::int64_t) { return mean; });
                     }
-                  });
+                  },
+                  {.fusion = 110});
 }
 
 /// The parameters' values that every worker starts from.
@@ -140,13 +143,13 @@ std::vector<std::vector<float>> zeros_like(std::vector<std::vector<float>> value
 }
 
 // promise: averaging.h#before
-TEST(ParallelAveraging, BlockMomentumByItsFormula) {
+TEST(AveragedParallel, BlockMomentumByItsFormula) {
   for (const bool nesterov : {false, true}) {
     auto before = initial_values();
     auto kept = zeros_like(before);
     const auto averaging =
         block_momentum(2, 0, {.momentum = 0.5, .rate = 0.75, .nesterov = nesterov});
-    expect_as_fleet({.averaging = averaging}, 3, [&](Fleet& fleet, std::int64_t step) {
+    expect_as_fleet(averaging, 3, [&](Fleet& fleet, std::int64_t step) {
       if (step % 2 != 0) return;
       for (std::size_t p = 0; p < 4; ++p) {
         become_one(fleet.copies(p), [&](float mean, std::int64_t i) {
@@ -167,7 +170,7 @@ TEST(ParallelAveraging, BlockMomentumByItsFormula) {
 // In two fragments: 102 and 71 elements. In float64 torch's SGD of what all copies were before,
 // less their mean; its buffer holds −Δ / rate.
 // promise: averaging.h#diloco
-TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
+TEST(AveragedParallel, DilocoInFragmentsByItsFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     constexpr double kRate = 0.75;
     constexpr double kMomentum = 0.5;
@@ -175,7 +178,7 @@ TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
     auto kept = zeros_like(before);
     const auto averaging =
         diloco(4, {.rate = kRate, .momentum = kMomentum, .fragments = 2, .warm_up = 1});
-    expect_as_fleet({.averaging = averaging}, workers, [&](Fleet& fleet, std::int64_t step) {
+    expect_as_fleet(averaging, workers, [&](Fleet& fleet, std::int64_t step) {
       for (std::size_t p = 0; p < 4; ++p) {
         const bool is_warm_up = step == 1;
         const bool is_due = is_warm_up || (step - 1) % 4 == (p == 0 ? 2 : 0);
@@ -197,14 +200,14 @@ TEST(ParallelAveraging, DilocoInFragmentsByItsFormula) {
 }
 
 // promise: averaging.h#own
-TEST(ParallelAveraging, AMeanThatOverlapsByItsFormula) {
+TEST(AveragedParallel, AMeanThatOverlapsByItsFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     auto before = initial_values();
     auto kept = zeros_like(before);
     auto in_flight = before;
     const auto averaging =
         diloco(3, {.rate = 0.75, .momentum = 0.5, .warm_up = 0, .overlap = 2, .own = 0.25});
-    expect_as_fleet({.averaging = averaging}, workers, [&](Fleet& fleet, std::int64_t step) {
+    expect_as_fleet(averaging, workers, [&](Fleet& fleet, std::int64_t step) {
       const torch::NoGradGuard no_grad;
       for (std::size_t p = 0; p < before.size(); ++p) {
         const auto copies = fleet.copies(p);
@@ -241,7 +244,7 @@ std::vector<float> sent_of(std::vector<float> values, std::vector<float>& residu
 }
 
 // promise: averaging.h#sends_int8
-TEST(ParallelAveraging, DifferencesIn8BitsByTheirFormula) {
+TEST(AveragedParallel, DifferencesIn8BitsByTheirFormula) {
   for (const int workers : {1, 2, 3, 5, 8}) {
     auto before = initial_values();
     std::vector<std::vector<std::vector<float>>> residuals;  // per parameter: ranks', the mean's
@@ -251,7 +254,7 @@ TEST(ParallelAveraging, DifferencesIn8BitsByTheirFormula) {
     }
     // The mean is taken as it is.
     const auto averaging = diloco(2, {.warm_up = 100, .int8 = true});
-    expect_as_fleet({.averaging = averaging}, workers, [&](Fleet& fleet, std::int64_t) {
+    expect_as_fleet(averaging, workers, [&](Fleet& fleet, std::int64_t) {
       for (std::size_t p = 0; p < before.size(); ++p) {
         const auto copies = fleet.copies(p);
         std::vector<std::vector<float>> sent;
@@ -278,11 +281,11 @@ TEST(ParallelAveraging, DifferencesIn8BitsByTheirFormula) {
   }
 }
 
-TEST(ParallelAveraging, DifferencesIn8BitsAreCountedAsTheyAreSent) {
+TEST(AveragedParallel, DifferencesIn8BitsAreCountedAsTheyAreSent) {
   on_workers(3, [](const Job& job) {
     torch::manual_seed(1);
     auto model = mlp();
-    DataParallel parallel(job, *model, {.averaging = diloco(2, {.warm_up = 1, .int8 = true})});
+    AveragedParallel parallel(job, *model, diloco(2, {.warm_up = 1, .int8 = true}));
     auto optimizer = momentum_and_decay(model->parameters());
     train_alone(model, optimizer, 1, job.rank());
     parallel.average_parameters();
@@ -293,12 +296,12 @@ TEST(ParallelAveraging, DifferencesIn8BitsAreCountedAsTheyAreSent) {
   });
 }
 
-// promise: data_parallel.h#bytes_held, data_parallel.h#touched, data_parallel.h#traffic
-TEST(ParallelAveraging, OnlyWhatSomebodyMovedIsSentAndCounted) {
+// promise: averaged_parallel.h#bytes_held, averaged_parallel.h#touched, averaged_parallel.h#traffic
+TEST(AveragedParallel, OnlyWhatSomebodyMovedIsSentAndCounted) {
   on_workers(2, [](const Job& job) {
     torch::manual_seed(1);
     auto model = mlp();
-    DataParallel parallel(job, *model, {.averaging = local_sgd(2)});
+    AveragedParallel parallel(job, *model, local_sgd(2));
     EXPECT_THAT(parallel.touched(), IsEmpty());
     const auto move = [&](std::size_t p) {
       const torch::NoGradGuard no_grad;
@@ -333,12 +336,12 @@ TEST(ParallelAveraging, OnlyWhatSomebodyMovedIsSentAndCounted) {
 }
 
 // promise: averaging.h#values
-TEST(ParallelAveraging, SixteenAndSixtyFourBitsAreRoundedOnce) {
+TEST(AveragedParallel, SixteenAndSixtyFourBitsAreRoundedOnce) {
   on_workers(3, [](const Job& job) {
     auto model = torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2));
     model[0]->to(torch::kBFloat16);
     model[1]->to(torch::kFloat64);
-    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    AveragedParallel parallel(job, *model, local_sgd(1));
     const torch::NoGradGuard no_grad;
     for (std::size_t p = 0; p < 4; ++p) model->parameters()[p].fill_(1 + 0.3 * (job.rank() + 1));
     parallel.average_parameters();
@@ -357,7 +360,7 @@ TEST(ParallelAveraging, SixteenAndSixtyFourBitsAreRoundedOnce) {
 
 // Block momentum of what all copies were before, in each type: by its formula.
 // promise: averaging.h#states
-TEST(ParallelAveraging, WhatAnAveragingPolicyKeepsIsInTheTypeOfTheSum) {
+TEST(AveragedParallel, WhatAnAveragingPolicyKeepsIsInTheTypeOfTheSum) {
   on_workers(2, [](const Job& job) {
     // One bucket: the types become one after the other.
     auto model = torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2),
@@ -366,8 +369,7 @@ TEST(ParallelAveraging, WhatAnAveragingPolicyKeepsIsInTheTypeOfTheSum) {
     model[1]->to(torch::kFloat64);
     const torch::NoGradGuard no_grad;
     for (auto& parameter : model->parameters()) parameter.fill_(1);
-    DataParallel parallel(job, *model,
-                          {.averaging = block_momentum(1, 0, {.momentum = 0.5, .rate = 0.75})});
+    AveragedParallel parallel(job, *model, block_momentum(1, 0, {.momentum = 0.5, .rate = 0.75}));
     std::vector<double> before(6, 1);
     std::vector<double> delta(6, 0);
     for (int step = 1; step <= 4; ++step) {
@@ -399,16 +401,15 @@ TEST(ParallelAveraging, WhatAnAveragingPolicyKeepsIsInTheTypeOfTheSum) {
   });
 }
 
-TEST(ParallelAveraging, ATableAndWhatIsExcluded) {
+TEST(AveragedParallel, ATableAndWhatIsExcluded) {
   on_workers(2, [](const Job& job) {
     auto model =
         torch::nn::Sequential(torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)),
                               torch::nn::Linear(2, 1));
     const torch::NoGradGuard no_grad;
-    DataParallel parallel(job, *model,
-                          {.averaging = local_sgd(1), .per_replica = [](const std::string& name) {
-                             return name == "1.bias";
-                           }});
+    AveragedParallel parallel(
+        job, *model, local_sgd(1),
+        {.per_replica = [](const std::string& name) { return name == "1.bias"; }});
     model->parameters()[0].fill_(job.rank());
     model->parameters()[2].fill_(job.rank());
     parallel.average_parameters();
@@ -419,11 +420,11 @@ TEST(ParallelAveraging, ATableAndWhatIsExcluded) {
 }
 
 // Steps are those of the program: it goes on where files of its own say.
-// promise: data_parallel.h#first_step
-TEST(ParallelAveraging, TheFirstStepMayHaveAnyNumber) {
+// promise: averaged_parallel.h#first_step
+TEST(AveragedParallel, TheFirstStepMayHaveAnyNumber) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
-    DataParallel parallel(job, *model, {.averaging = local_sgd(4), .first_step = 7});
+    AveragedParallel parallel(job, *model, local_sgd(4), {.first_step = 7});
     const torch::NoGradGuard no_grad;
     model->parameters()[0].add_(1);
     parallel.average_parameters();
@@ -451,12 +452,12 @@ class Spoiling final : public AveragingPolicy {
   bool throws_;
 };
 
-// promise: data_parallel.h#average_parameters
-TEST(ParallelAveraging, AnErrorWhileCopiesBecomeOneEndsIt) {
+// promise: averaged_parallel.h#average_parameters
+TEST(AveragedParallel, AnErrorWhileCopiesBecomeOneEndsIt) {
   on_workers(2, [](const Job& job) {
     for (const bool throws : {true, false}) {
       auto model = torch::nn::Linear(2, 1);
-      DataParallel parallel(job, *model, {.averaging = std::make_shared<Spoiling>(throws)});
+      AveragedParallel parallel(job, *model, std::make_shared<Spoiling>(throws));
       const torch::NoGradGuard no_grad;
       model->weight.fill_(1 + 0.5 * job.rank());
       parallel.average_parameters();
@@ -469,7 +470,7 @@ TEST(ParallelAveraging, AnErrorWhileCopiesBecomeOneEndsIt) {
     }
     // A sum that overflows.
     auto model = torch::nn::Linear(2, 1);
-    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    AveragedParallel parallel(job, *model, local_sgd(1));
     const torch::NoGradGuard no_grad;
     model->weight.fill_(3e38);
     EXPECT_THAT(text_of<Mismatch>([&] { parallel.average_parameters(); }),
@@ -477,10 +478,10 @@ TEST(ParallelAveraging, AnErrorWhileCopiesBecomeOneEndsIt) {
   });
 }
 
-TEST(ParallelAveraging, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
+TEST(AveragedParallel, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
-    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    AveragedParallel parallel(job, *model, local_sgd(1));
     const torch::NoGradGuard no_grad;
     model->parameters()[1].add_(job.rank());
     const auto mine = model->parameters()[0].data();
@@ -496,11 +497,11 @@ TEST(ParallelAveraging, AWorkerWhoseModelWasMovedIsNamedByTheOthers) {
   });
 }
 
-// promise: data_parallel.h#average_parameters
-TEST(ParallelAveraging, AStepThatWasLeftOutIsFoundWhereStepsAreNumbered) {
+// promise: averaged_parallel.h#average_parameters
+TEST(AveragedParallel, AStepThatWasLeftOutIsFoundWhereStepsAreNumbered) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
-    DataParallel parallel(job, *model, {.averaging = local_sgd(2)});
+    AveragedParallel parallel(job, *model, local_sgd(2));
     parallel.average_parameters(1);
     if (job.rank() == 1) {
       EXPECT_EQ(text_of<InvalidArgument>([&] { parallel.average_parameters(3); }),
@@ -512,11 +513,11 @@ TEST(ParallelAveraging, AStepThatWasLeftOutIsFoundWhereStepsAreNumbered) {
   });
 }
 
-// promise: data_parallel.h#report
-TEST(ParallelAveraging, TheReportSaysWhoWasLastAndWhoWaited) {
+// promise: averaged_parallel.h#report
+TEST(AveragedParallel, TheReportSaysWhoWasLastAndWhoWaited) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
-    DataParallel parallel(job, *model, {.averaging = local_sgd(2)});
+    AveragedParallel parallel(job, *model, local_sgd(2));
     parallel.average_parameters();
     EXPECT_EQ(parallel.report().waits, 0);
     if (job.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -528,31 +529,30 @@ TEST(ParallelAveraging, TheReportSaysWhoWasLastAndWhoWaited) {
   });
 }
 
-// promise: data_parallel.h#average_parameters, data_parallel.h#sync_buffers
-TEST(ParallelAveraging, BuffersAreRankZerosWhereSomethingIsDue) {
+// promise: averaged_parallel.h#average_parameters, averaged_parallel.h#sync_buffers
+TEST(AveragedParallel, BuffersAreRankZerosWhereSomethingIsDue) {
   on_workers(2, [](const Job& job) {
-    for (const auto buffers : {Buffers::every_step, Buffers::on_request}) {
+    for (const bool each_round : {true, false}) {
       auto model = torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
-      DataParallel parallel(job, *model, {.buffers = buffers, .averaging = local_sgd(2)});
+      AveragedParallel parallel(job, *model, local_sgd(2), {.sync_buffers = each_round});
       auto mean = model->named_buffers()["1.running_mean"];
       mean.fill_(5 + job.rank());
       parallel.average_parameters();
       EXPECT_EQ(mean[0].item<double>(), 5 + job.rank());
       parallel.average_parameters();
-      const bool now = buffers == Buffers::every_step;
-      EXPECT_EQ(mean[0].item<double>(), now ? 5 : 5 + job.rank());
+      EXPECT_EQ(mean[0].item<double>(), each_round ? 5 : 5 + job.rank());
       parallel.sync_buffers();
       EXPECT_EQ(mean[0].item<double>(), 5);
     }
   });
 }
 
-// promise: data_parallel.h#average_parameters, error.h#Diverged
-TEST(ParallelAveraging, AValueThatIsNotFiniteIsNamedAndNothingBecomesOne) {
+// promise: averaged_parallel.h#average_parameters, error.h#Diverged
+TEST(AveragedParallel, AValueThatIsNotFiniteIsNamedAndNothingBecomesOne) {
   on_workers(3, [](const Job& job) {
     torch::manual_seed(1);
     auto model = mlp();
-    DataParallel parallel(job, *model, {.averaging = local_sgd(1)});
+    AveragedParallel parallel(job, *model, local_sgd(1));
     const torch::NoGradGuard no_grad;
     model->parameters()[0].add_(job.rank());
     if (job.rank() == 1) model->parameters()[3][2] = NAN;
@@ -570,19 +570,17 @@ TEST(ParallelAveraging, AValueThatIsNotFiniteIsNamedAndNothingBecomesOne) {
   });
 }
 
-// promise: averaging.h#validate, data_parallel.h#average_parameters, data_parallel.h#first_step
-TEST(ParallelAveraging, WhatMakesNoSenseIsRefused) {
+// promise: averaging.h#validate, averaged_parallel.h#average_parameters
+// promise: averaged_parallel.h#first_step
+TEST(AveragedParallel, WhatMakesNoSenseIsRefused) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
-    const auto refused = [&](const DataParallelOptions& options) {
-      return text_of<InvalidArgument>([&] { DataParallel parallel(job, *model, options); });
+    const auto refused = [&](const AveragingPolicyPointer& policy,
+                             const AveragedParallelOptions& options = {}) {
+      return text_of<InvalidArgument>(
+          [&] { AveragedParallel parallel(job, *model, policy, options); });
     };
-    EXPECT_THAT(refused({.compression = {.codec = half_codec()}, .averaging = local_sgd(2)}),
-                HasSubstr("codec half with averaging local-sgd:2: no gradient is left to be sent"));
-    EXPECT_THAT(
-        refused({.averaging = local_sgd(2),
-                 .placement = [](const std::string&) { return std::optional<std::int64_t>(0); }}),
-        HasSubstr("placement with averaging local-sgd:2"));
+    EXPECT_THAT(refused(nullptr), HasSubstr("AveragedParallel without an averaging policy"));
     class Nameless final : public AveragingPolicy {
      public:
       explicit Nameless(std::string name) : name_(std::move(name)) {}
@@ -593,53 +591,69 @@ TEST(ParallelAveraging, WhatMakesNoSenseIsRefused) {
      private:
       std::string name_;
     };
-    EXPECT_THAT(refused({.averaging = std::make_shared<Nameless>("")}),
+    EXPECT_THAT(refused(std::make_shared<Nameless>("")),
                 HasSubstr("an averaging policy must have a name"));
-    EXPECT_THAT(refused({.averaging = std::make_shared<Nameless>("odd")}),
-                HasSubstr("averaging odd: -1 states"));
+    EXPECT_THAT(refused(std::make_shared<Nameless>("odd")), HasSubstr("averaging odd: -1 states"));
     class Split final : public AveragingPolicy {
      public:
       std::string name() const override { return "split"; }
       bool due(std::int64_t, std::int64_t, std::int64_t) const override { return true; }
       std::int64_t fragments() const override { return -2; }
     };
-    EXPECT_THAT(refused({.averaging = std::make_shared<Split>()}),
-                HasSubstr("averaging split: -2 fragments"));
-    EXPECT_THAT(refused({.averaging = diloco(8, {.fragments = 5})}),
-                HasSubstr("5 fragments of 4 parameters"));
-    EXPECT_THAT(refused({.first_step = 0}), HasSubstr("first_step 0: steps count from 1"));
-    EXPECT_THAT(refused({.divide = Divide::not_at_all, .averaging = local_sgd(2)}),
-                HasSubstr("divide with averaging local-sgd:2"));
-    DataParallel plain(job, *model);
-    EXPECT_THAT(text_of([&] { plain.average_parameters(); }),
-                HasSubstr("average_parameters() without an averaging policy"));
-    auto other = mlp();
-    DataParallel parallel(job, *other, {.name = "other", .averaging = local_sgd(2)});
-    EXPECT_THAT(
-        text_of([&] { parallel.synchronize(); }),
-        HasSubstr("synchronize() with an averaging policy: each worker's steps are its own"));
-    EXPECT_THAT(text_of([&] { (void)parallel.accumulate(); }),
-                HasSubstr("accumulate() with an averaging policy"));
-    EXPECT_THAT(text_of([&] { parallel.join([] {}); }),
-                HasSubstr("join() with an averaging policy"));
-    EXPECT_THAT(text_of([&] { parallel.next_weight(1); }), HasSubstr("next_weight() with a"));
-    EXPECT_THAT(text_of([&] { parallel.broadcast_placed(); }),
-                HasSubstr("broadcast_placed() with a"));
-    parallel.fail("of no consequence");
-    EXPECT_FALSE(parallel.stopped());
+    EXPECT_THAT(refused(std::make_shared<Split>()), HasSubstr("averaging split: -2 fragments"));
+    EXPECT_THAT(refused(diloco(8, {.fragments = 5})), HasSubstr("5 fragments of 4 parameters"));
+    EXPECT_THAT(refused(local_sgd(2), {.fusion = 0}), HasSubstr("fusion must be at least 1"));
+    EXPECT_THAT(refused(local_sgd(2), {.first_step = 0}),
+                HasSubstr("first_step 0: steps count from 1"));
+    EXPECT_THAT(refused(local_sgd(2), {.deadline = std::chrono::milliseconds(0)}),
+                HasSubstr("the deadline must be positive"));
+    AveragedParallel parallel(job, *model, local_sgd(2));
+    const AveragedParallel moved(std::move(parallel));
+    // NOLINTNEXTLINE(bugprone-use-after-move)
+    EXPECT_THAT(text_of<InvalidArgument>([&] { parallel.average_parameters(); }),
+                HasSubstr("this AveragedParallel was moved from"));
+  });
+}
+
+// promise: averaged_parallel.h#mean
+TEST(AveragedParallel, MeansOfValuesAreThoseOfADataParallel) {
+  for (const int workers : {1, 2, 3}) {
+    on_workers(workers, [](const Job& job) {
+      auto one = mlp();
+      auto other = mlp();
+      const AveragedParallel averaged(job, *one, local_sgd(1));
+      const DataParallel parallel(job, *other);
+      const double value = 0.1 * (job.rank() + 1);
+      EXPECT_EQ(averaged.mean(value, 3 + job.rank()), parallel.mean(value, 3 + job.rank()));
+      EXPECT_THAT(text_of<InvalidArgument>([&] { averaged.mean(value, -1); }), HasSubstr("weight"));
+    });
+  }
+}
+
+// promise: averaged_parallel.h#AveragedParallel
+TEST(AveragedParallel, OneWrapperIsOfEachWorkerTheSame) {
+  on_workers(2, [](const Job& job) {
+    auto model = mlp();
+    EXPECT_THAT(text_of<Mismatch>([&] {
+                  if (job.rank() == 0) {
+                    const DataParallel parallel(job, *model);
+                  } else {
+                    const AveragedParallel parallel(job, *model, local_sgd(2));
+                  }
+                }),
+                HasSubstr("setting \"wrapper\" is AveragedParallel, not DataParallel"));
   });
 }
 
 // promise: averaging.h#name
-TEST(ParallelAveraging, PoliciesThatDifferAreFoundAtTheStart) {
+TEST(AveragedParallel, PoliciesThatDifferAreFoundAtTheStart) {
   on_workers(2, [](const Job& job) {
     auto model = mlp();
-    EXPECT_THAT(text_of<Mismatch>([&] {
-                  DataParallel parallel(job, *model, {.averaging = local_sgd(2 + job.rank())});
-                }),
+    EXPECT_THAT(text_of<Mismatch>(
+                    [&] { AveragedParallel parallel(job, *model, local_sgd(2 + job.rank())); }),
                 HasSubstr("local-sgd:3"));
   });
 }
 
 }  // namespace
-}  // namespace tutti::test::parallel_averaging_cases
+}  // namespace tutti::test::averaged_parallel_cases

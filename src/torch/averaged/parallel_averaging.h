@@ -1,6 +1,6 @@
 #pragma once
 
-// The state behind a DataParallel with an averaging policy. Every worker trains the program's model
+// The state behind an AveragedParallel. Every worker trains the program's model
 // by itself. Where a bucket is due, an all-reduce takes the mean of all workers' copies, along the
 // tree over ranks, and every worker makes of it what the policy does (averaging_rounds.h).
 //
@@ -16,6 +16,7 @@
 
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -26,14 +27,15 @@
 #include "sync/averaging/worker_copies.h"
 #include "sync/plan/plan.h"
 #include "torch/model/wrapped_model.h"
-#include "tutti/data_parallel.h"
+#include "tutti/averaged_parallel.h"
 
 namespace tutti {
 
 class ParallelAveraging {
  public:
   /// Collective. `model` must outlive this.
-  ParallelAveraging(const Group& group, WrappedModel model, const DataParallelOptions& options);
+  ParallelAveraging(const Group& group, WrappedModel model, AveragingPolicyPointer policy,
+                    const AveragedParallelOptions& options);
   /// Warns where parameters were never averaged.
   ~ParallelAveraging();
 
@@ -45,6 +47,7 @@ class ParallelAveraging {
   const TrafficReport& traffic() const { return rounds_.traffic(); }
   std::size_t bytes_held() const { return copies_.bytes(); }
   const Group& group() const { return group_; }
+  std::optional<std::chrono::milliseconds> deadline() const { return options_.deadline; }
 
  private:
   using Members = std::vector<std::uint32_t>;
@@ -58,7 +61,8 @@ class ParallelAveraging {
 
   Group group_;
   WrappedModel model_;
-  DataParallelOptions options_;
+  AveragingPolicyPointer policy_;
+  AveragedParallelOptions options_;
   Plan plan_;
   AveragingRounds rounds_;
   WorkerCopies copies_;
