@@ -1,12 +1,12 @@
 #include "job/hosts/host_messages.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
+#include <span>
 
 #include <fmt/format.h>
 
-#include "base/check.h"
+#include "base/bytes.h"
 #include "job/hosts/host_limit.h"
 #include "job/wire/rank_set.h"
 #include "tutti/error.h"
@@ -19,47 +19,33 @@ constexpr std::size_t kMaxRun = 255;
 constexpr std::size_t kMaxFacts = 4096;
 constexpr std::size_t kMaxVerdictText = 65536;
 
-class ByteWriter {
- public:
-  void number(std::uint32_t value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void text(const std::string& value) {
-    number(static_cast<std::uint32_t>(value.size()));
-    bytes_ += value;
-  }
-  void ranks(const std::vector<int>& values) {
-    number(static_cast<std::uint32_t>(values.size()));
-    for (const int rank : values) number(static_cast<std::uint32_t>(rank));
-  }
-  std::string take() { return std::move(bytes_); }
+void append_number(std::string& to, std::size_t value) {
+  append(to, static_cast<std::uint32_t>(value));
+}
 
- private:
-  std::string bytes_;
-};
+void append_text(std::string& to, const std::string& text) {
+  append_number(to, text.size());
+  to += text;
+}
+
+void append_ranks(std::string& to, const std::vector<int>& ranks) {
+  append_number(to, ranks.size());
+  append_all(to, ranks);
+}
 
 /// What is not there, or too large, is zero or empty and makes good() false for ever.
-class ByteReader {
+class LimitedReader {
  public:
-  explicit ByteReader(const std::string& bytes) : bytes_(bytes) {}
+  explicit LimitedReader(const std::string& bytes) : bytes_{std::as_bytes(std::span(bytes))} {}
 
-  std::uint32_t number() {
-    std::uint32_t value = 0;
-    if (!has(sizeof value)) return 0;
-    std::memcpy(&value, bytes_.data() + at_, sizeof value);
-    at_ += sizeof value;
-    return value;
-  }
   std::uint32_t number_up_to(std::uint32_t most) {
-    const auto value = number();
+    const auto value = has(sizeof most) ? bytes_.value<std::uint32_t>() : 0;
     good_ = good_ && value <= most;
     return good_ ? value : 0;
   }
   std::string text(std::size_t most) {
     const std::size_t size = number_up_to(static_cast<std::uint32_t>(most));
-    if (!has(size)) return {};
-    at_ += size;
-    return bytes_.substr(at_ - size, size);
+    return std::string(has(size) ? text_of(bytes_.bytes(size)) : "");
   }
   /// Reads the ranks of one host: ascending, at least one, below `size`.
   std::vector<int> ranks(int size) {
@@ -70,16 +56,15 @@ class ByteReader {
     return values;
   }
   bool good() const { return good_; }
-  bool whole() const { return good_ && at_ == bytes_.size(); }
+  bool whole() const { return good_ && bytes_.left.empty(); }
 
  private:
   bool has(std::size_t bytes) {
-    good_ = good_ && bytes <= bytes_.size() - at_;
+    good_ = good_ && bytes <= bytes_.left.size();
     return good_;
   }
 
-  const std::string& bytes_;
-  std::size_t at_ = 0;
+  ByteReader bytes_;
   bool good_ = true;
 };
 
@@ -97,18 +82,18 @@ void throw_verdict(const HostVerdict& verdict) {
 }
 
 std::string bytes_of(const HostIntroduction& introduction) {
-  ByteWriter writer;
-  writer.text(introduction.run);
-  writer.text(introduction.name);
-  writer.number(static_cast<std::uint32_t>(introduction.size));
-  writer.ranks(introduction.ranks);
-  writer.number(static_cast<std::uint32_t>(introduction.attempt));
-  writer.text(introduction.facts);
-  return writer.take();
+  std::string bytes;
+  append_text(bytes, introduction.run);
+  append_text(bytes, introduction.name);
+  append(bytes, introduction.size);
+  append_ranks(bytes, introduction.ranks);
+  append(bytes, introduction.attempt);
+  append_text(bytes, introduction.facts);
+  return bytes;
 }
 
 std::optional<HostIntroduction> read_introduction(const std::string& bytes) {
-  ByteReader reader(bytes);
+  LimitedReader reader(bytes);
   HostIntroduction introduction;
   introduction.run = reader.text(kMaxRun);
   introduction.name = reader.text(kMaxName);
@@ -121,18 +106,18 @@ std::optional<HostIntroduction> read_introduction(const std::string& bytes) {
 }
 
 std::string bytes_of(const HostList& list) {
-  ByteWriter writer;
-  writer.text(list.run);
-  writer.number(static_cast<std::uint32_t>(list.hosts.size()));
+  std::string bytes;
+  append_text(bytes, list.run);
+  append_number(bytes, list.hosts.size());
   for (const auto& host : list.hosts) {
-    writer.text(host.name);
-    writer.ranks(host.ranks);
+    append_text(bytes, host.name);
+    append_ranks(bytes, host.ranks);
   }
-  return writer.take();
+  return bytes;
 }
 
 std::optional<HostList> read_host_list(const std::string& bytes) {
-  ByteReader reader(bytes);
+  LimitedReader reader(bytes);
   HostList list;
   list.run = reader.text(kMaxRun);
   const auto hosts = reader.number_up_to(kMaxRanks);
@@ -146,15 +131,15 @@ std::optional<HostList> read_host_list(const std::string& bytes) {
 }
 
 std::string bytes_of(const HostVerdict& verdict) {
-  ByteWriter writer;
-  writer.number(static_cast<std::uint32_t>(verdict.kind));
-  writer.number(static_cast<std::uint32_t>(verdict.rank));
-  writer.text(verdict.text.substr(0, kMaxVerdictText));
-  return writer.take();
+  std::string bytes;
+  append_number(bytes, static_cast<std::size_t>(verdict.kind));
+  append(bytes, verdict.rank);
+  append_text(bytes, verdict.text.substr(0, kMaxVerdictText));
+  return bytes;
 }
 
 std::optional<HostVerdict> read_verdict(const std::string& bytes) {
-  ByteReader reader(bytes);
+  LimitedReader reader(bytes);
   HostVerdict verdict;
   verdict.kind = static_cast<HostVerdict::Kind>(
       reader.number_up_to(static_cast<std::uint32_t>(HostVerdict::Kind::later)));

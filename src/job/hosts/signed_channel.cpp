@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "tutti/error.h"
 
@@ -30,11 +31,6 @@ std::array<unsigned char, 32> hmac(const Bytes& key, const std::string& text) {
            reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(), &bytes);
   TUTTI_CHECK(made != nullptr && bytes == digest.size(), "OpenSSL made no HMAC-SHA256");
   return digest;
-}
-
-template <class Value>
-void append(std::string& text, const Value& value) {
-  text.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
 }  // namespace

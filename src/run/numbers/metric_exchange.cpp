@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/check.h"
+#include "base/bytes.h"
 #include "kernels/fold.h"
 #include "kernels/fold_program.h"
 #include "kernels/wide_fold.h"
@@ -23,7 +23,6 @@ using Record = ShardMetrics::Record;
 
 // The format: per shard the number of its records; per record the kind, the length of the name, the
 // number of doubles, the name, the doubles. Numbers are 64 bits of this machine, unaligned.
-constexpr std::size_t kNumber = sizeof(std::uint64_t);
 
 bool is_mean(MetricKind kind) {
   return kind == MetricKind::mean || kind == MetricKind::weighted_mean;
@@ -34,57 +33,24 @@ std::span<const double> doubles_of(const Record& record) {
   return std::span(record.partial).first(is_mean(record.kind) ? 2 : 1);
 }
 
-class Writer {
- public:
-  explicit Writer(std::byte* to) : to_(to) {}
-  void number(std::uint64_t value) { bytes(&value, kNumber); }
-  void bytes(const void* from, std::size_t size) {
-    if (size > 0) std::memcpy(to_, from, size);
-    to_ += size;
-  }
-
- private:
-  std::byte* to_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> from) : left_(from) {}
-  bool done() const { return left_.empty(); }
-  std::uint64_t number() {
-    std::uint64_t value = 0;
-    std::memcpy(&value, take(1, kNumber), kNumber);
-    return value;
-  }
-  /// `count` elements of that many bytes.
-  const std::byte* take(std::uint64_t count, std::size_t size) {
-    TUTTI_CHECK(count <= left_.size() / size, "{} times {} bytes of metrics, {} are left", count,
-                size, left_.size());
-    const auto* at = left_.data();
-    left_ = left_.subspan(count * size);
-    return at;
-  }
-
- private:
-  std::span<const std::byte> left_;
-};
-
-Record read_record(Reader& reader) {
-  const auto kind = reader.number();
+Record read_record(ByteReader& reader) {
+  const auto kind = reader.value<std::uint64_t>();
   TUTTI_CHECK(kind <= static_cast<std::uint64_t>(MetricKind::gather), "metric of kind {}", kind);
-  const auto length = reader.number();
-  const auto count = reader.number();
+  const auto length = reader.value<std::uint64_t>();
+  const auto count = reader.value<std::uint64_t>();
   Record record;
   record.kind = static_cast<MetricKind>(kind);
-  record.name.assign(reinterpret_cast<const char*>(reader.take(length, 1)), length);
-  const auto* doubles = reader.take(count, sizeof(double));
+  record.name = text_of(reader.bytes(length));
+  TUTTI_CHECK(count <= reader.left.size() / sizeof(double), "{} values, {} bytes are left", count,
+              reader.left.size());
+  const auto doubles = reader.bytes(count * sizeof(double));
   void* to = record.partial.data();
   if (record.kind == MetricKind::gather) {
     record.values.resize(count);
     to = record.values.data();
   }
   TUTTI_CHECK(count == doubles_of(record).size(), "{} values of metric \"{}\"", count, record.name);
-  if (count > 0) std::memcpy(to, doubles, count * sizeof(double));
+  if (count > 0) std::memcpy(to, doubles.data(), doubles.size());
   return record;
 }
 
@@ -145,45 +111,40 @@ void require_one_kind(std::string_view name, std::span<const Leaf> leaves) {
 
 }  // namespace
 
-std::size_t packed_size(std::span<const ShardMetrics> shards) {
-  std::size_t bytes = 0;
+std::vector<std::byte> packed(std::span<const ShardMetrics> shards) {
+  std::vector<std::byte> bytes;
   for (const auto& shard : shards) {
-    bytes += kNumber;
+    append(bytes, std::uint64_t{shard.records().size()});
     for (const auto& record : shard.records()) {
-      bytes += 3 * kNumber + record.name.size() + doubles_of(record).size_bytes();
+      const auto doubles = doubles_of(record);
+      append(bytes, static_cast<std::uint64_t>(record.kind));
+      append(bytes, std::uint64_t{record.name.size()});
+      append(bytes, std::uint64_t{doubles.size()});
+      append_all(bytes, record.name);
+      append_all(bytes, doubles);
     }
   }
   return bytes;
 }
 
 std::size_t pack(std::span<const ShardMetrics> shards, std::span<std::byte> area) {
-  const auto needed = packed_size(shards);
-  if (needed > area.size()) {
+  const auto bytes = packed(shards);
+  if (bytes.size() > area.size()) {
     throw InvalidArgument(
         fmt::format("the metrics of this worker's {} shards need {} bytes, and there is room for "
                     "{}: record or gather less",
-                    shards.size(), needed, area.size()));
+                    shards.size(), bytes.size(), area.size()));
   }
-  Writer writer(area.data());
-  for (const auto& shard : shards) {
-    writer.number(shard.records().size());
-    for (const auto& record : shard.records()) {
-      const auto doubles = doubles_of(record);
-      writer.number(static_cast<std::uint64_t>(record.kind));
-      writer.number(record.name.size());
-      writer.number(doubles.size());
-      writer.bytes(record.name.data(), record.name.size());
-      writer.bytes(doubles.data(), doubles.size_bytes());
-    }
-  }
-  return needed;
+  std::ranges::copy(bytes, area.begin());
+  return bytes.size();
 }
 
 std::vector<ShardMetrics> unpack(std::span<const std::byte> bytes) {
   std::vector<ShardMetrics> shards;
-  for (Reader reader(bytes); !reader.done();) {
+  for (ByteReader reader{bytes}; !reader.left.empty();) {
     std::vector<Record> records;
-    for (auto left = reader.number(); left > 0; --left) records.push_back(read_record(reader));
+    for (auto left = reader.value<std::uint64_t>(); left > 0; --left)
+      records.push_back(read_record(reader));
     shards.push_back(ShardMetrics::of(std::move(records)));
   }
   return shards;

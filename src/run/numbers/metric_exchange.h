@@ -16,9 +16,9 @@
 
 namespace tutti {
 
-/// Bytes that pack() writes.
-std::size_t packed_size(std::span<const ShardMetrics> shards);
-/// Writes the records of consecutive shards to the front of `area`; returns the bytes written.
+/// The records of consecutive shards.
+std::vector<std::byte> packed(std::span<const ShardMetrics> shards);
+/// Writes them to the front of `area`; returns the bytes written.
 /// InvalidArgument naming the bytes needed if they do not fit; nothing is written then.
 std::size_t pack(std::span<const ShardMetrics> shards, std::span<std::byte> area);
 /// Reads exactly the bytes that pack() has written. The bytes are trusted: sizes are checked by

@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/bytes.h"
 #include "kernels/hash.h"
 #include "run/files/checkpoint_store.h"
 #include "run/log/step_log.h"
@@ -22,8 +23,7 @@ namespace tutti {
 
 /// The JSON that a worker of the run wrote.
 inline nlohmann::json parse_json(std::span<const std::byte> text) {
-  const auto* const begin = reinterpret_cast<const char*>(text.data());
-  return nlohmann::json::parse(begin, begin + text.size());
+  return nlohmann::json::parse(text_of(text));
 }
 
 class RunPart {

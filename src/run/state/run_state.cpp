@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/bytes.h"
 #include "base/error_kind.h"
 #include "base/log_line.h"
 #include "tutti/error.h"
@@ -60,27 +60,15 @@ void fill(const Checkpoint& checkpoint, const StateTensors& tensors) {
   }
 }
 
-/// Pieces of bytes as one, and back: the length of each stands before it.
-std::vector<std::byte> joined(const std::vector<std::vector<std::byte>>& pieces) {
-  std::vector<std::byte> all;
-  for (const auto& piece : pieces) {
-    const std::uint64_t bytes = piece.size();
-    const auto* const begin = reinterpret_cast<const std::byte*>(&bytes);
-    all.insert(all.end(), begin, begin + sizeof bytes);
-    all.insert(all.end(), piece.begin(), piece.end());
-  }
-  return all;
+/// Its length stands before a piece.
+void append_piece(std::vector<std::byte>& to, std::span<const std::byte> piece) {
+  append(to, std::uint64_t{piece.size()});
+  append_all(to, piece);
 }
 
-std::vector<std::span<const std::byte>> split(std::span<const std::byte> all) {
-  std::vector<std::span<const std::byte>> pieces;
-  while (!all.empty()) {
-    std::uint64_t bytes = 0;
-    std::memcpy(&bytes, all.data(), sizeof bytes);
-    pieces.push_back(all.subspan(sizeof bytes, bytes));
-    all = all.subspan(sizeof bytes + bytes);
-  }
-  return pieces;
+std::span<const std::byte> piece_of(ByteReader& from) {
+  const auto bytes = from.value<std::uint64_t>();
+  return from.bytes(bytes);
 }
 
 }  // namespace
@@ -133,10 +121,9 @@ void RunState::write(CheckpointStore& store, CheckpointContent content) const {
 
 std::vector<std::byte> RunState::read(const Checkpoint& checkpoint) const {
   const nlohmann::json state(checkpoint.manifest().state);
-  std::vector<std::vector<std::byte>> pieces;
+  std::vector<std::byte> pieces;
   const auto text = state.dump();
-  const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
-  pieces.emplace_back(begin, begin + text.size());
+  append_piece(pieces, std::as_bytes(std::span(text)));
   for (const auto& part : parts_) {
     try {
       part->check(state);
@@ -144,16 +131,16 @@ std::vector<std::byte> RunState::read(const Checkpoint& checkpoint) const {
       throw InvalidArgument(fmt::format("{}: its manifest lacks where the run stands: {} ({})",
                                         checkpoint.folder().string(), part->name(), error.what()));
     }
-    pieces.push_back(part->read(checkpoint));
+    append_piece(pieces, part->read(checkpoint));
   }
   fill(checkpoint, tensors());
-  return joined(pieces);
+  return pieces;
 }
 
 void RunState::restore(std::span<const std::byte> read) {
-  const auto pieces = split(read);
-  const auto state = parse_json(pieces[0]);
-  for (std::size_t k = 0; k < parts_.size(); ++k) parts_[k]->restore(state, pieces[k + 1]);
+  ByteReader from{read};
+  const auto state = parse_json(piece_of(from));
+  for (const auto& part : parts_) part->restore(state, piece_of(from));
 }
 
 std::string RunState::sha256(std::size_t parameters) const {

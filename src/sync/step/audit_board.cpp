@@ -6,7 +6,7 @@
 #include <new>
 #include <unordered_map>
 
-#include "base/check.h"
+#include "base/bytes.h"
 #include "comm/group_state.h"
 #include "job/publish.h"
 #include "memory/arena.h"
@@ -28,43 +28,6 @@ std::size_t board_bytes(const Plan& plan) {
   for (const auto& entry : plan.buffers()) listed += entry.spec.name.size() + kItemBytes;
   return kPageBytes + kSavedBytes + kOtherPrintBytes + 2 * listed;
 }
-
-class PrintWriter {
- public:
-  template <class Number>
-  void number(Number value) {
-    bytes(&value, sizeof value);
-  }
-  void bytes(const void* from, std::size_t size) {
-    const auto* const begin = static_cast<const std::byte*>(from);
-    bytes_.insert(bytes_.end(), begin, begin + size);
-  }
-  std::vector<std::byte> take() { return std::move(bytes_); }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-class PrintReader {
- public:
-  explicit PrintReader(std::span<const std::byte> from) : left_(from) {}
-  bool done() const { return left_.empty(); }
-  template <class Number>
-  Number number() {
-    Number value;
-    std::memcpy(&value, take(sizeof value), sizeof value);
-    return value;
-  }
-  const std::byte* take(std::size_t size) {
-    TUTTI_CHECK(size <= left_.size(), "{} bytes of a print, {} are left", size, left_.size());
-    const auto* const at = left_.data();
-    left_ = left_.subspan(size);
-    return at;
-  }
-
- private:
-  std::span<const std::byte> left_;
-};
 
 }  // namespace
 
@@ -92,33 +55,32 @@ AuditPair audit_pair_of(std::int64_t turn, std::span<const ShardRange> shards) {
 }
 
 std::vector<std::byte> pack(std::span<const ShardPrint> prints) {
-  PrintWriter to;
+  std::vector<std::byte> bytes;
   for (const auto& print : prints) {
-    to.number(static_cast<std::uint64_t>(print.items.size()));
-    to.number(static_cast<std::uint64_t>(print.loss.has_value()));
-    to.number(print.loss.value_or(0));
+    append(bytes, std::uint64_t{print.items.size()});
+    append(bytes, std::uint64_t{print.loss.has_value()});
+    append(bytes, print.loss.value_or(0));
     for (const auto& [what, hash] : print.items) {
-      to.number(hash);
-      to.number(static_cast<std::uint64_t>(what.size()));
-      to.bytes(what.data(), what.size());
+      append(bytes, hash);
+      append(bytes, std::uint64_t{what.size()});
+      append_all(bytes, what);
     }
   }
-  return to.take();
+  return bytes;
 }
 
 std::vector<ShardPrint> unpack_prints(std::span<const std::byte> bytes) {
   std::vector<ShardPrint> prints;
-  for (PrintReader from(bytes); !from.done();) {
+  for (ByteReader from{bytes}; !from.left.empty();) {
     auto& print = prints.emplace_back();
-    const auto count = from.number<std::uint64_t>();
-    const bool has_loss = from.number<std::uint64_t>() != 0;
-    const auto loss = from.number<double>();
+    const auto count = from.value<std::uint64_t>();
+    const bool has_loss = from.value<std::uint64_t>() != 0;
+    const auto loss = from.value<double>();
     if (has_loss) print.loss = loss;
     for (std::uint64_t k = 0; k < count; ++k) {
-      const auto hash = from.number<std::uint64_t>();
-      const auto length = from.number<std::uint64_t>();
-      const auto* const text = reinterpret_cast<const char*>(from.take(length));
-      print.items.push_back({{text, length}, hash});
+      const auto hash = from.value<std::uint64_t>();
+      const auto length = from.value<std::uint64_t>();
+      print.items.push_back({std::string(text_of(from.bytes(length))), hash});
     }
   }
   return prints;

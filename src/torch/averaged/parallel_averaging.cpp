@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error_kind.h"
 #include "base/log_line.h"
 #include "comm/gather_bytes.h"
@@ -129,8 +130,7 @@ std::vector<std::vector<std::byte>> ParallelAveraging::gather(std::vector<std::b
   const auto& system = group_.state()->job().system();
   const auto arrived = system.now();
   const auto ticks = arrived.time_since_epoch().count();
-  const auto* const first = reinterpret_cast<const std::byte*>(&ticks);
-  mine.insert(mine.end(), first, first + sizeof ticks);
+  append(mine, ticks);
   // Workers that are in different steps find out by the label.
   const auto label = fmt::format("average_parameters() in step {}", step_);
   auto all = gather_bytes(group_, mine, waits(label.c_str()));
@@ -160,9 +160,8 @@ void ParallelAveraging::find_moved(const Members& due) {
     mine.push_back(std::byte{0});
   } catch (...) {
     error = std::current_exception();
-    const auto text = exception_text();
-    mine.assign(reinterpret_cast<const std::byte*>(text.data()),
-                reinterpret_cast<const std::byte*>(text.data() + text.size()));
+    mine.clear();
+    append_all(mine, exception_text());
     mine.push_back(std::byte{1});
   }
   const auto all = gather(std::move(mine));
@@ -173,8 +172,7 @@ void ParallelAveraging::find_moved(const Members& due) {
     throw PeerFailed(group_.job_rank(r), step_,
                      fmt::format("average_parameters() in step {} of \"{}\": rank {} failed: {}",
                                  step_, options_.name, group_.job_rank(r),
-                                 std::string(reinterpret_cast<const char*>(message.data()),
-                                             message.size() - 1)));
+                                 text_of(std::span(message).first(message.size() - 1))));
   }
   Members moved;
   for (int r = 0; r < group_.size(); ++r) {

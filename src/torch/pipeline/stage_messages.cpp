@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "comm/group_state.h"
 #include "memory/arena.h"
@@ -85,17 +86,14 @@ class Writer {
 class Reader {
  public:
   explicit Reader(torch::Tensor bytes) : bytes_(std::move(bytes)) {
-    const auto* const begin = static_cast<const std::byte*>(bytes_.const_data_ptr());
-    std::int64_t count = 0;
-    std::memcpy(&count, begin, sizeof count);
-    TUTTI_CHECK(
-        count >= 0 && (static_cast<std::size_t>(count) + 1) * sizeof count <= bytes_.nbytes(),
-        "{} numbers in a message of {} bytes", count, bytes_.nbytes());
-    numbers_.resize(static_cast<std::size_t>(count));
-    std::memcpy(numbers_.data(), begin + sizeof count, numbers_.size() * sizeof count);
-    at_ = aligned((numbers_.size() + 1) * sizeof count);
+    ByteReader all{{static_cast<const std::byte*>(bytes_.const_data_ptr()), bytes_.nbytes()}};
+    const auto count = all.value<std::uint64_t>();
+    TUTTI_CHECK(count <= all.left.size() / sizeof count, "{} numbers in a message of {} bytes",
+                count, bytes_.nbytes());
+    numbers_.left = all.bytes(count * sizeof count);
+    at_ = aligned((count + 1) * sizeof count);
   }
-  std::int64_t number() { return numbers_.at(next_++); }
+  std::int64_t number() { return numbers_.value<std::int64_t>(); }
   template <class Value>
   std::vector<Value> list() {
     std::vector<Value> values(static_cast<std::size_t>(number()));
@@ -129,8 +127,7 @@ class Reader {
 
  private:
   torch::Tensor bytes_;
-  std::vector<std::int64_t> numbers_;
-  std::size_t next_ = 0;
+  ByteReader numbers_;
   std::size_t at_ = 0;
 };
 

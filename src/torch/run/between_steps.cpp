@@ -4,10 +4,9 @@
 
 #include <array>
 #include <cstddef>
-#include <cstring>
-#include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error_kind.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
@@ -64,21 +63,17 @@ void BetweenSteps::begin_on_all(const char* what, const std::function<void()>& c
     const auto kind = error_kind();
     auto text = exception_text();
     if (text.empty()) text = "an exception without a text";
-    kind_and_text.resize(sizeof kind + text.size());
-    std::memcpy(kind_and_text.data(), &kind, sizeof kind);
-    std::memcpy(kind_and_text.data() + sizeof kind, text.data(), text.size());
+    append(kind_and_text, kind);
+    append_all(kind_and_text, text);
   }
   const auto all = gather_bytes(group_, kind_and_text, waits(what));
   if (error) std::rethrow_exception(error);
   for (int r = 0; r < group_.size(); ++r) {
-    const auto& said = all[static_cast<std::size_t>(r)];
-    if (said.empty()) continue;
-    ErrorKind kind;
-    std::memcpy(&kind, said.data(), sizeof kind);
-    const std::string_view text(reinterpret_cast<const char*>(said.data()) + sizeof kind,
-                                said.size() - sizeof kind);
-    std::rethrow_exception(
-        make_error(kind, fmt::format("{} failed on rank {}: {}", what, group_.job_rank(r), text)));
+    ByteReader said{all[static_cast<std::size_t>(r)]};
+    if (said.left.empty()) continue;
+    const auto kind = said.value<ErrorKind>();
+    std::rethrow_exception(make_error(kind, fmt::format("{} failed on rank {}: {}", what,
+                                                        group_.job_rank(r), text_of(said.left))));
   }
 }
 

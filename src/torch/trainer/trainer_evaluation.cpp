@@ -11,6 +11,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error_kind.h"
 #include "comm/gather_bytes.h"
 #include "comm/group_state.h"
@@ -104,16 +105,16 @@ struct Head {
 };
 
 std::vector<std::byte> message_of(const Head& head, const std::vector<ShardMetrics>& batches) {
-  std::vector<std::byte> message(sizeof head + packed_size(batches));
-  std::memcpy(message.data(), &head, sizeof head);
-  pack(batches, std::span(message).subspan(sizeof head));
+  std::vector<std::byte> message;
+  append(message, head);
+  append_all(message, packed(batches));
   return message;
 }
 
 std::vector<std::byte> message_of(const Head& head, const std::string& failure) {
-  std::vector<std::byte> message(sizeof head + failure.size());
-  std::memcpy(message.data(), &head, sizeof head);
-  std::memcpy(message.data() + sizeof head, failure.data(), failure.size());
+  std::vector<std::byte> message;
+  append(message, head);
+  append_all(message, failure);
   return message;
 }
 
@@ -210,15 +211,12 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
   if (error) std::rethrow_exception(error);
   std::vector<ShardMetrics> batches;
   for (int r = 0; r < group.size(); ++r) {
-    const auto said = std::span(all[static_cast<std::size_t>(r)]);
-    Head head;
-    std::memcpy(&head, said.data(), sizeof head);
-    const auto rest = said.subspan(sizeof head);
+    ByteReader said{all[static_cast<std::size_t>(r)]};
+    const auto head = said.value<Head>();
     if (head.failed) {
       throw PeerFailed(
           group.job_rank(r), steps_,
-          fmt::format("evaluate(): rank {} failed: {}", group.job_rank(r),
-                      std::string_view(reinterpret_cast<const char*>(rest.data()), rest.size())));
+          fmt::format("evaluate(): rank {} failed: {}", group.job_rank(r), text_of(said.left)));
     }
     if (head.request != request) {
       throw InvalidArgument(fmt::format(
@@ -244,7 +242,7 @@ Metrics TrainerEvaluation::evaluate(const DataRequest& request, const Trainer::E
           "model outside of steps in eval()",
           group.job_rank(r), group.job_rank(group.rank())));
     }
-    auto theirs = unpack(rest);
+    auto theirs = unpack(said.left);
     batches.insert(batches.end(), std::make_move_iterator(theirs.begin()),
                    std::make_move_iterator(theirs.end()));
   }

@@ -145,9 +145,7 @@ Shards exchanged(const Shards& shards, const std::vector<ShardRange>& ranges) {
   for (const auto& range : ranges) {
     const auto own = std::span(shards).subspan(static_cast<std::size_t>(range.begin),
                                                static_cast<std::size_t>(range.count()));
-    Bytes area(packed_size(own));
-    EXPECT_EQ(pack(own, area), area.size());
-    for (auto& shard : unpack(area)) all.push_back(std::move(shard));
+    for (auto& shard : unpack(packed(own))) all.push_back(std::move(shard));
   }
   return all;
 }
@@ -198,7 +196,7 @@ TEST(MetricExchange, BytesHoldEverythingThatWasRecorded) {
 TEST(MetricExchange, TooLittleRoomIsAnErrorThatSaysHowMuchIsNeeded) {
   Shards shards(2);
   shards[0].gather("x", std::vector<double>(10));
-  const auto needed = packed_size(shards);
+  const auto needed = packed(shards).size();
   EXPECT_EQ(needed, 8 + 24 + 1 + 80 + 8u);
   Bytes area(needed + 3, std::byte{9});
   EXPECT_EQ(pack(shards, area), needed);
@@ -214,10 +212,9 @@ TEST(MetricExchange, CutOrAlteredBytesAreNotTakenForRecords) {
   Shards shards(2);
   shards[0].sum("x", 1);
   shards[1].gather("y", 2);
-  Bytes whole(packed_size(shards));
-  pack(shards, whole);
+  const auto whole = packed(shards);
   for (std::size_t size = 1; size < whole.size(); ++size) {
-    if (size == packed_size(std::span(shards).first(1))) continue;  // a worker with one shard
+    if (size == packed(std::span(shards).first(1)).size()) continue;  // a worker with one shard
     const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
     EXPECT_THROW(unpack(cut), InternalError) << size;
   }
